@@ -1,4 +1,3 @@
-import { setTimeout } from 'node:timers/promises';
 import { Context } from '@temporalio/activity';
 import {
   type AttemptKey,
@@ -18,6 +17,7 @@ import type { Subjects } from './lookup.ts';
 import { mismatchOf } from './person/identity.ts';
 import { answerForSandbox } from './sandbox.ts';
 import { type RequestIds, settleFound } from './settle.ts';
+import { waitForSlot } from './slots.ts';
 import type { Step, Subject } from './vendors/vendor.ts';
 import { parseAddress } from './verification/syntax.ts';
 import { verify } from './verify.ts';
@@ -30,12 +30,13 @@ interface VendorQuestion extends RequestIds {
   readonly until: number;
 }
 
-type AskDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'vendors' | 'rules' | 'check' | 'backing'> & {
+type AskDeps = Pick<
+  ActivityDeps,
+  'db' | 'log' | 'control' | 'vendors' | 'rules' | 'check' | 'requiredVerifiers'
+> & {
   readonly subjects: Subjects;
 };
 
-/** A turn that is so near is waited for here: Temporal brings us back half of it early, and never to the millisecond. */
-const TURN_MS = 1000;
 /** A vendor's server that failed a poll is asked again after this. */
 const POLL_AGAIN_MS = 3000;
 
@@ -65,35 +66,31 @@ async function converse(
   source: VendorSource,
   signal: AbortSignal,
 ): Promise<VendorAnswer> {
-  const { db, log, rules, subjects, backing } = deps;
+  const { db, log, rules, subjects, requiredVerifiers } = deps;
   const { requestId, npi } = question;
   const { vendor, limits } = source;
-  const patienceMs = question.until - question.now();
-  const next = await beginVendorStep(db, {
-    requestId,
-    vendor: vendor.id,
-    limits,
-    cost: (wantedType) => vendor.cost(wantedType),
-    mayRepeat: vendor.repeatIsFree || question.again,
-    callMs: vendor.callMs,
-    freshnessMs: rules.freshnessMs,
-    patienceMs,
-    backing: backing.of(vendor),
-  });
+  const ask = () =>
+    beginVendorStep(db, {
+      requestId,
+      vendor: vendor.id,
+      limits,
+      cost: (wantedType) => vendor.cost(wantedType),
+      mayRepeat: vendor.repeatIsFree || question.again,
+      callMs: vendor.callMs,
+      freshnessMs: rules.freshnessMs,
+      patienceMs: question.until - question.now(),
+      requiredVerifiers: requiredVerifiers.of(vendor),
+    });
+  const next = await waitForSlot(vendor.id, ask, signal);
   switch (next.kind) {
     case 'settled':
     case 'stored':
       return { kind: next.kind, reason: null };
-    case 'wait': {
-      const { why, afterMs } = next;
-      if (why === 'backing_away') {
-        return wait(question, 'verifier_unavailable', await backing.tryAgain(signal, requestId));
+    case 'wait':
+      if (next.why === 'verifier_unavailable') {
+        return wait(question, next.why, await requiredVerifiers.tryAgain(signal, requestId));
       }
-      if (why !== 'rate_limit' || afterMs > patienceMs) return wait(question, why, afterMs);
-      if (afterMs > TURN_MS) throw retryLater(vendor.id, why, afterMs - TURN_MS / 2);
-      await setTimeout(afterMs, null, { signal });
-      return await converse(deps, question, source, signal);
-    }
+      return wait(question, next.why, next.afterMs);
     case 'over': {
       const { state, reason, lookupId, wantedType } = next;
       if (state !== 'found') return { kind: state, reason };

@@ -10,7 +10,7 @@ import type { Settled } from '../workflows/messages.ts';
 import type { Registry } from './person/registry.ts';
 import type { Vendor } from './vendors/vendor.ts';
 import type { createCheck } from './verification/check.ts';
-import type { createBacking } from './verification/consult.ts';
+import type { createRequiredVerifiers } from './verification/consult.ts';
 import type { Verifier } from './verification/verifiers/verifier.ts';
 import type { createPost } from './webhooks/post.ts';
 
@@ -40,7 +40,7 @@ export interface ActivityDeps {
   /** Null if an NPI that no import has brought stays unknown. */
   readonly registry: Registry | null;
   readonly check: ReturnType<typeof createCheck>;
-  readonly backing: ReturnType<typeof createBacking>;
+  readonly requiredVerifiers: ReturnType<typeof createRequiredVerifiers>;
   readonly post: ReturnType<typeof createPost>;
   readonly rules: ActivityRules;
 }

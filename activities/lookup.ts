@@ -1,5 +1,4 @@
 import { createHash } from 'node:crypto';
-import { setTimeout } from 'node:timers/promises';
 import { Context } from '@temporalio/activity';
 import type { Database } from '../db/client.ts';
 import { queueKnownEmails } from '../db/lookups/candidates.ts';
@@ -22,6 +21,7 @@ import { REGISTRY_LIMITS } from './person/registry.ts';
 import { buildSubject, endpointCandidates } from './person/subject.ts';
 import { planForSandbox } from './sandbox.ts';
 import { type RequestIds, type SettleDeps, settleAndSignal } from './settle.ts';
+import { waitForSlot } from './slots.ts';
 import { missingOf, type Subject } from './vendors/vendor.ts';
 
 export type LookupDeps = SettleDeps &
@@ -30,8 +30,6 @@ export type LookupDeps = SettleDeps &
 export const REGISTRY = 'registry';
 /** The known addresses of one lookup hold up its vendors for at most this long. */
 const KNOWN_MS = 2 * 60_000;
-/** A turn at the registry that comes within this time is waited for inside the activity. */
-const REGISTRY_TURN_MS = 5000;
 
 /** Why a vendor that had nothing the last time is not asked, and why a request ends if no other vendor is left. */
 const KNOWN_MISS = 'known_miss';
@@ -62,7 +60,7 @@ export function createLookupActivities(deps: LookupDeps) {
       // Another lookup, or an attempt of this one that died, may have asked already.
       if (due.length === 0) return null;
       return await withHeartbeat(Context.current(), async (signal, now) => {
-        const time = { signal, now, until: request.until, turnBy: now() + REGISTRY_TURN_MS };
+        const time = { signal, now, until: request.until };
         const trouble = await askRegistry(deps, request, time);
         if (trouble?.again) throw retryLater(REGISTRY, trouble.why, trouble.afterMs);
         return trouble?.why ?? null;
@@ -154,29 +152,24 @@ function obstacleTo({ vendor, types }: VendorSource, subject: Subject, misses: s
 
 /**
  * Asks the NPI Registry who an NPI is that no import has brought, and keeps the answer.
- * @param time.turnBy a turn that comes until then is waited for here; both moments in milliseconds since the epoch
+ * @param time.until no attempt is made after this, in milliseconds since the epoch
  * @returns null once the answer is kept; else why there is none, and whether there is time to ask again, and after how
  *   long: null for our own backoff
  */
 export async function askRegistry(
   { db, log, registry }: LookupDeps,
   { requestId, npi }: RequestIds,
-  time: Readonly<{ now: Clock; signal: AbortSignal; turnBy: number; until: number }>,
+  time: Readonly<{ now: Clock; signal: AbortSignal; until: number }>,
 ) {
-  const { now, signal, turnBy, until } = time;
+  const { now, signal, until } = time;
   if (registry === null) return null;
   const later = (why: string, afterMs: number | null) => {
     return { why, again: now() + (afterMs ?? 0) <= until, afterMs };
   };
   const limited = { source: REGISTRY, limits: REGISTRY_LIMITS, cost: 0, requestId };
   const admit = () => admitCall(db, { ...limited, patienceMs: until - now() });
-  let admission = await admit();
-  while (admission.kind === 'wait') {
-    const { why, afterMs } = admission;
-    if (why !== 'rate_limit' || now() + afterMs > Math.min(turnBy, until)) return later(why, afterMs);
-    await setTimeout(afterMs, null, { signal });
-    admission = await admit();
-  }
+  const admission = await waitForSlot(REGISTRY, admit, signal);
+  if (admission.kind === 'wait') return later(admission.why, admission.afterMs);
   const step = await countCall('registry', REGISTRY, registry.find(npi, signal));
   const outcome = outcomeOf(step);
   logBreaker(log, REGISTRY, await recordOne(db, REGISTRY, admission.era, outcome), outcome);

@@ -74,6 +74,9 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
         union all select 'npe_source_breaker', jsonb_build_object('kind', kind, 'source', source, 'state', x),
                (x = case when state = 'open' and open_until <= at then 'half_open' else coalesce(state, 'closed') end)::int
           from moment, sources, unnest(array['closed', 'half_open', 'open']) x
+        union all select 'npe_source_waiting', jsonb_build_object('source', source),
+               (select count(*) from source_slots w where w.source = sources.source)
+          from sources
         union all select 'npe_source_budget_credits', jsonb_build_object('source', source, 'what', what), credits
           from sources, lateral (values ('limit', daily), ('used', used)) w (what, credits) where credits is not null
         union all select 'npe_credits_balance', jsonb_build_object('what', what), coalesce(credits, 0)

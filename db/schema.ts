@@ -127,7 +127,17 @@ export const vendorAttempts = pgTable('vendor_attempts', {
   credits: numeric('credits', { precision: 12, scale: 3, mode: 'number' }).notNull().default(0),
   candidates: smallint('candidates').notNull().default(0),
   returned: boolean('returned').notNull().default(false),
+  waitedMs: integer('waited_ms').notNull().default(0),
   startedAt: time('started_at').notNull(),
+});
+
+export const sourceSlots = pgTable('source_slots', {
+  ...columns('source requestId organizationId', requiredText),
+  round: count('round').notNull(),
+  n: count('n').notNull().generatedAlwaysAsIdentity(),
+  askedAt: time('asked_at').notNull(),
+  slotAt: time('slot_at').notNull(),
+  isReserved: boolean('is_reserved').notNull(),
 });
 
 export const storedEmails = pgTable('stored_emails', {
@@ -151,6 +161,7 @@ export const emailChecks = pgTable('email_checks', {
   kind: text('kind').$type<words.CheckKind>().notNull(),
   verdict: text('verdict').$type<words.StoredVerdict>().notNull(),
   durationMs: integer('duration_ms'),
+  waitedMs: integer('waited_ms'),
   at: time('at').notNull().defaultNow(),
 });
 

@@ -1,10 +1,11 @@
 import type { Logger } from 'pino';
 import type { Database } from '../../db/client.ts';
 import type { Evidence } from '../../db/lookups/candidates.ts';
-import { admitCall, type Backing, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
+import { admitCall, type RequiredVerifier, recordOne, type SourceLimits } from '../../db/lookups/sources.ts';
 import { countCall } from '../../db/metrics.ts';
 import { logBreaker, outcomeOf } from '../failures.ts';
 import { wordOf } from '../http/client.ts';
+import { waitForSlot } from '../slots.ts';
 import type { Vendor, Verdict } from '../vendors/vendor.ts';
 import type { NamedCandidate, Policy, Reason } from './policy.ts';
 import type { createVerifier, MailboxReason, Verifier, VerifierTrouble } from './verifiers/verifier.ts';
@@ -43,11 +44,14 @@ export async function consult(
       unknown ??= earlier as MailboxReason;
       continue;
     }
-    const started = performance.now();
     const step = await verifier.check(...question);
-    const durationMs = Math.round(performance.now() - started);
+    if (step.kind === 'unavailable') {
+      away = sooner(away, `verifier_${step.why}`, step.afterMs);
+      continue;
+    }
+    const { durationMs, waitedMs } = step;
     const told = (verdict: Verdict, reason: Reason | `verifier_${string}` | null) =>
-      evidence.push({ kind: 'verifier', source: verifier.id, verdict, reason, durationMs });
+      evidence.push({ kind: 'verifier', source: verifier.id, verdict, reason, durationMs, waitedMs });
     switch (step.kind) {
       case 'answer': {
         const { verdict, reason } = step;
@@ -71,9 +75,6 @@ export async function consult(
         told('unknown', `verifier_${step.why}`);
         away = sooner(away, 'verifier_unavailable', null);
         break;
-      case 'unavailable':
-        away = sooner(away, 'verifier_unavailable', step.afterMs);
-        break;
       default:
         step satisfies never;
     }
@@ -91,7 +92,7 @@ function sooner(known: NotNow | null, reason: VerifierTrouble, afterMs: number |
   return known === null || isSooner ? { kind: 'transient', reason, afterMs } : known;
 }
 
-/** A verifier that is asked within the limits that hold across all workers: rate, spend, circuit breaker. */
+/** A verifier that is asked within the limits that hold across all workers: rate, budget, circuit breaker. */
 export function limited(
   db: Database,
   log: Logger,
@@ -103,39 +104,48 @@ export function limited(
     cost,
     dailyCredits: limits.dailyCredits,
     async check(email, signal, requestId) {
-      const admission = await admitCall(db, { source: id, limits, cost, requestId, patienceMs: PATIENCE_MS });
-      if (admission.kind === 'spent') return { kind: 'unavailable', afterMs: null };
-      if (admission.kind === 'wait') return { kind: 'unavailable', afterMs: admission.afterMs };
+      const call = { source: id, limits, cost, requestId, patienceMs: PATIENCE_MS };
+      const admission = await waitForSlot(id, () => admitCall(db, call), signal);
+      if (admission.kind === 'spent') return { kind: 'unavailable', why: 'unavailable', afterMs: null };
+      if (admission.kind === 'wait') {
+        const why = admission.why === 'rate_limit' ? 'rate_limit' : 'unavailable';
+        return { kind: 'unavailable', why, afterMs: admission.afterMs };
+      }
+      const started = performance.now();
       const step = await countCall('verifier', id, check(email, signal));
-      // What was sent and not answered may be charged.
+      const durationMs = Math.round(performance.now() - started);
+      // A call that was sent and not answered may be charged.
       const isCharged = step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
       const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
       const outcome = outcomeOf(step);
       logBreaker(log, id, await recordOne(db, id, admission.era, outcome, unspent), outcome);
-      return step;
+      return { ...step, durationMs, waitedMs: admission.waitedMs };
     },
   };
 }
 
 type LimitedVerifier = Verifier & Pick<SourceLimits, 'dailyCredits'>;
 
-/** Who would wait for longer for a turn comes back and asks for another one. */
-const PATIENCE_MS = 60_000;
+/** No request waits for longer. A request that ends gives back its slot. */
+const PATIENCE_MS = 15 * 60_000;
 /** Nobody's mailbox (RFC 2606); the sandbox of ZeroBounce answers about it at no cost. */
 const NOBODY = 'invalid@example.com';
 
 /**
- * The verifiers without which what a vendor names could not become valid: while none of them can answer, no vendor is
- * paid.
+ * The verifiers without which an address that a vendor names could not become valid. While none of them can be called, no
+ * vendor is paid.
  */
-export function createBacking(policy: Policy, verifiers: readonly LimitedVerifier[]) {
-  const all = verifiers.map(({ id, cost, dailyCredits }): Backing => ({ source: id, cost, dailyCredits }));
+export function createRequiredVerifiers(policy: Policy, verifiers: readonly LimitedVerifier[]) {
+  const all = verifiers.map(
+    ({ id, cost, dailyCredits }): RequiredVerifier => ({ source: id, cost, dailyCredits }),
+  );
   return {
-    /** Empty if the policy may take the vendor's own word. */
+    /** Returns none if the policy may take the vendor's own word. */
     of: ({ isDated }: Pick<Vendor, 'isDated'>) => (policy === 'vendor-or-verifier' && isDated ? [] : all),
     /**
-     * Asks the verifiers about nobody, each as soon as its breaker allows a trial: nothing else might.
-     * @returns in how many milliseconds to look again; null if nobody can say
+     * Asks the verifiers about an address without an owner, each as soon as its breaker allows a trial. Without this, no
+     * call might close their breakers.
+     * @returns in how many milliseconds to ask again; null if that is not known
      */
     async tryAgain(signal: AbortSignal, requestId: string): Promise<number | null> {
       const consulted = await consult(verifiers, [NOBODY, signal, requestId], {}, []);

@@ -170,6 +170,8 @@ export interface Evidence {
   readonly verdict: StoredVerdict;
   readonly reason: string | null;
   readonly durationMs: number | null;
+  /** How long the call of a verifier waited for its slot. */
+  readonly waitedMs?: number;
 }
 
 /** What all checks came to. */
@@ -343,10 +345,15 @@ export async function recordCheck(
   if (lines.length === 0) return;
   await run(db)`
     with stored as (${stored}), evidence as (
-      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms)
-      select stored.*, ${lookupId}, kind, source, verdict, reason, "durationMs"
+      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms, waited_ms)
+      select stored.*, ${lookupId}, kind, source, verdict, reason, "durationMs", "waitedMs"
         from stored, jsonb_to_recordset(${JSON.stringify(lines)}::jsonb)
-               line (kind text, source text, verdict text, reason text, "durationMs" integer)
+               line (kind text, source text, verdict text, reason text, "durationMs" integer, "waitedMs" integer)
+       -- A check that waits for a verifier starts again with our own rules, which say the same.
+       where line.kind <> 'local' or not exists (
+         select from email_checks c
+          where c.lookup_id = ${lookupId} and (c.npi, c.email) = (stored.npi, stored.email) and c.kind = 'local'
+            and c.verdict = line.verdict and c.reason is not distinct from line.reason)
     )
     select`;
 }

@@ -8,6 +8,7 @@ import {
   providerEndpoints,
   providers,
   requests,
+  sourceSlots,
   storedEmails,
   vendorAttempts,
 } from '../schema.ts';
@@ -21,6 +22,7 @@ const CHECKS_AT_MOST = 50;
 export type EvidenceRequest = typeof requests.$inferSelect;
 export type EvidenceAttempt = typeof vendorAttempts.$inferSelect;
 export type EvidenceCheck = typeof emailChecks.$inferSelect;
+export type EvidenceSlot = typeof sourceSlots.$inferSelect;
 export type Evidence = Awaited<ReturnType<typeof readEvidence>>;
 /** One lookup with all that was asked and answered in it, or one request that needed none. */
 export type Chapter = Evidence['chapters'][number];
@@ -66,6 +68,16 @@ export async function readEvidence(
       .from(vendorAttempts)
       .where(inArray(vendorAttempts.lookupId, ids))
       .orderBy(asc(vendorAttempts.startedAt), asc(vendorAttempts.vendor), asc(vendorAttempts.n));
+    const slots = await tx
+      .select()
+      .from(sourceSlots)
+      .where(
+        inArray(
+          sourceSlots.requestId,
+          asked.map(({ id }) => id),
+        ),
+      )
+      .orderBy(asc(sourceSlots.slotAt));
     const ofNoLookup = and(eq(emailChecks.npi, npi), isNull(emailChecks.lookupId));
     const checks = await tx
       .select()
@@ -95,6 +107,8 @@ export async function readEvidence(
         requests: own,
         attempts: attempts.filter(({ lookupId }) => lookupId === id),
         checks: checks.filter(({ lookupId }) => lookupId === id),
+        /** The slots under rate limits that the requests wait for now. */
+        slots: slots.filter(({ requestId }) => own.some((request) => request.id === requestId)),
       })),
       /** Made when no request waited: stored addresses that were looked at again. Only if an NPI was asked about. */
       otherChecks: checks.filter(({ lookupId }) => lookupId === null).slice(-CHECKS_AT_MOST),

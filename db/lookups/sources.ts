@@ -1,8 +1,8 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
 
-// One gate before every call of a vendor, a verifier or the registry: circuit breaker, the source's own pauses, rate
-// limits and spend, all of them in the database, so that they hold across workers.
+// Every call of a vendor, a verifier, or the registry is admitted here first. Breakers, pauses, rate limits, and budgets
+// are kept in the database, so that they hold across workers.
 
 /** At most `calls` in any `perMs` milliseconds. */
 export interface Rate {
@@ -16,37 +16,41 @@ export interface SourceLimits {
   readonly dailyCredits: number | null;
 }
 
-/** A call that somebody wants to make. */
+/** A call that is to be admitted. */
 export interface Call {
   readonly source: string;
   readonly limits: SourceLimits;
   /** In the source's credits. */
   readonly cost: number;
-  /** Whose organization it is for; null on our own account. */
+  /** The request that the call is made for; null on our own account. */
   readonly requestId: string | null;
-  /** How long it waits for its turn at a rate limit; one that comes later is not kept. */
+  /** How long the call may wait for a slot under the rate limits. A slot that comes later is not kept. */
   readonly patienceMs: number;
-  /** One of them has to be able to answer, if there are any. */
-  readonly backing?: readonly Backing[];
+  /** Unless one of these can be called, the call is not made. Empty if it needs none. */
+  readonly requiredVerifiers?: readonly RequiredVerifier[];
 }
 
-/** A source without which the answer of another would be of no use. */
-export type Backing = Pick<Call, 'source' | 'cost'> & Pick<SourceLimits, 'dailyCredits'>;
+/** A verifier without which the response of a vendor would be of no use. */
+export type RequiredVerifier = Pick<Call, 'source' | 'cost'> & Pick<SourceLimits, 'dailyCredits'>;
 
 export type Admission = {
-  /** That of the breaker: how the call goes is recorded with it. */
+  /** The breaker's era: the outcome of the call is recorded with it. */
   readonly era: number;
   /** In milliseconds since the epoch. */
   readonly at: number;
 } & (
-  | { readonly kind: 'go' }
-  /** Not now: by the source's word, by a limit, because it is failing, or because none of its backing can answer. */
+  | {
+      readonly kind: 'go';
+      /** How long the call waited for its slot. */
+      readonly waitedMs: number;
+    }
   | {
       readonly kind: 'wait';
-      readonly why: 'paused' | 'rate_limit' | 'breaker_open' | 'backing_away';
+      readonly why: 'paused' | 'rate_limit' | 'breaker_open' | 'verifier_unavailable';
+      /** When to ask again. */
       readonly afterMs: number;
     }
-  /** Not today: the spend limit is reached. */
+  /** The budget of the day is spent. */
   | { readonly kind: 'spent' }
 );
 
@@ -75,37 +79,36 @@ const REFUSED_OPEN_MS = 300_000;
 const DEFAULT_PAUSE_MS = 5000;
 
 /**
- * Asks whether a source may be called now, and takes what the call needs. Who is kept waiting by a rate limit has its
- * turn from then on, and is told when; organizations that wait have theirs in turn.
- * @param record a statement that writes down what `admission` says: neither is there without the other
- * @returns with the row that `record` gives back, if any
+ * Admits a call of a source, or says when to ask again. An admitted call takes all that it needs: its slot under the rate
+ * limits, its cost of the day's budget, the trial of an open breaker.
+ * @param record a statement that writes down what `admission` says. Neither is there without the other
+ * @returns the admission with the row that `record` returns, if any
  */
 export async function admitCall<Row = unknown>(
   db: Database,
-  { source, limits, cost, requestId, patienceMs, backing = [] }: Call,
+  { source, limits, cost, requestId, patienceMs, requiredVerifiers = [] }: Call,
   record = sql`select`,
 ): Promise<Row & Admission> {
-  const rates = JSON.stringify(limits.rates.map(paceOf));
+  const paces = JSON.stringify(limits.rates.map(paceOf));
   return only(
     await run<Row & Admission>(db)`
     with admission as materialized (
-      select * from admit_call(${source}, ${requestId}, ${rates}::jsonb, ${limits.dailyCredits}, ${cost},
-                               ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)}, ${JSON.stringify(backing)}::jsonb)
+      select *, coalesce(extract(epoch from waited) * 1000, 0)::integer as waited_ms
+        from admit_call(${source}, ${requestId}, ${paces}::jsonb, ${limits.dailyCredits}, ${cost},
+                        ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)}, ${JSON.stringify(requiredVerifiers)}::jsonb)
     ), record as (${record})
-    select record.*, a.kind, a.why, a.era, ${epochMs(sql`a.at`)} as at,
-           ceil(${epochMs(sql`a.free_at`)} - ${epochMs(sql`a.at`)}) as "afterMs"
+    select record.*, a.kind, a.why, a.era, a.waited_ms as "waitedMs", ${epochMs(sql`a.at`)} as at,
+           ceil(${epochMs(sql`a.again_at`)} - ${epochMs(sql`a.at`)}) as "afterMs"
       from admission a left join record on true`,
   );
 }
 
-/**
- * A small burst, then an even pace, set so that both together stay within `calls` in any window, which counting per
- * minute would not.
- */
+/** Calls leave some milliseconds after their slots. Without this margin a window could hold one call too many. */
+const MARGIN = 1.03;
+
+/** An even pace without bursts, so that no window of the rate holds more calls than it allows. */
 function paceOf({ calls, perMs }: Rate) {
-  const burst = Math.max(1, Math.floor(calls / 5));
-  const pace = `${perMs / Math.max(1, calls - burst)} milliseconds`;
-  return { name: `${calls}/${perMs}`, pace, burst };
+  return { name: `${calls}/${perMs}`, pace: `${(perMs * MARGIN) / calls} milliseconds` };
 }
 
 /**
@@ -183,7 +186,7 @@ interface Unspent {
   readonly requestId: string | null;
 }
 
-/** After `recordCall`, because `admit_call` takes health before spend: the other way round the two wait for each other. */
+/** After `recordCall`, because `admit_call` locks health before spend: the other way round the two wait for each other. */
 export async function giveBack(
   tx: Transaction,
   source: string,
@@ -214,6 +217,10 @@ export interface SourceFigures extends Record<string, unknown> {
   /** Of questions that are over, without those skipped; null if there is none. */
   readonly p50Ms: number | null;
   readonly p95Ms: number | null;
+  /** How long those questions waited for a slot under the rate limits. */
+  readonly p95WaitedMs: number | null;
+  /** Requests that wait for a slot now. */
+  readonly waiting: number;
   /** Answers that were none, by what they were and why: `retry: rate_limit`. */
   readonly errors: Readonly<Record<string, number>>;
   /** `trial`: open, and due for the call that may close it. */
@@ -232,13 +239,13 @@ export async function readSourceFigures(db: Database, since: Date): Promise<Sour
   return await run<SourceFigures>(db)`
     with called as (
       select vendor as source, 'vendor' as role, state, returned, reason, credits,
-             extract(epoch from ended_at - started_at) * 1000 as ms
+             extract(epoch from ended_at - started_at) * 1000 as ms, waited_ms
         from vendor_attempts where started_at >= ${from}
       union all
       select source, 'verifier',
              case verdict when 'valid' then 'found' when 'invalid' then 'miss' when 'unknown' then 'unknown'
                           else 'judged' end,
-             null, reason, 0, duration_ms
+             null, reason, 0, duration_ms, waited_ms
         from email_checks where kind = 'verifier' and at >= ${from}
     ), figures as (
       select source, min(role) as role, count(*) filter (where state <> 'skip')::int as asked,
@@ -249,13 +256,16 @@ export async function readSourceFigures(db: Database, since: Date): Promise<Sour
              count(*) filter (where state = 'skip')::int as skipped,
              sum(credits)::float8 as credits,
              percentile_disc(0.5) within group (order by ms) filter (where state <> 'skip') as p50,
-             percentile_disc(0.95) within group (order by ms) filter (where state <> 'skip') as p95
+             percentile_disc(0.95) within group (order by ms) filter (where state <> 'skip') as p95,
+             percentile_disc(0.95) within group (order by waited_ms) filter (where state <> 'skip') as p95_waited
         from called group by source
     ), errors as (
       select source, jsonb_object_agg(what, times) as errors
         from (select source, concat_ws(': ', state, reason) as what, count(*)::int as times
                 from called where state in ('retry', 'fatal', 'blocked', 'lost', 'unknown') group by 1, 2) e
        group by source
+    ), waiting as (
+      select source, count(*)::int as requests from source_slots group by source
     ), spent as (
       select source, sum(credits)::float8 as credits,
              coalesce(sum(credits) filter (where day = (clock_timestamp() at time zone 'UTC')::date), 0)::float8 as today
@@ -264,14 +274,15 @@ export async function readSourceFigures(db: Database, since: Date): Promise<Sour
     select source, coalesce(f.role, 'other') as role, coalesce(f.asked, 0) as asked, coalesce(f.open, 0) as open,
            coalesce(f.found, 0) as found, f.returned, coalesce(f.missed, 0) as missed, coalesce(f.skipped, 0) as skipped,
            coalesce(case f.role when 'vendor' then f.credits else s.credits end, 0) as credits,
-           round(f.p50)::float8 as "p50Ms", round(f.p95)::float8 as "p95Ms", coalesce(e.errors, '{}') as errors,
+           round(f.p50)::float8 as "p50Ms", round(f.p95)::float8 as "p95Ms",
+           f.p95_waited as "p95WaitedMs", coalesce(w.requests, 0) as waiting, coalesce(e.errors, '{}') as errors,
            case when h.state = 'open' and h.open_until <= clock_timestamp() then 'trial'
                 else coalesce(h.state, 'closed') end as breaker,
            case when h.state = 'open' then ${isoTime(sql`h.open_until`)} end as "openUntil",
            case when h.paused_until > clock_timestamp() then ${isoTime(sql`h.paused_until`)} end as "pausedUntil",
            h.last_error as "lastError", coalesce(s.today, 0) as "creditsToday"
       from figures f full join source_health h using (source) full join spent s using (source)
-           left join errors e using (source)
+           left join errors e using (source) left join waiting w using (source)
      order by source`;
 }
 

@@ -57,7 +57,7 @@ export interface AttemptKey extends AttemptId {
   readonly era: number;
 }
 
-export interface Question extends Pick<Call, 'limits' | 'patienceMs' | 'backing'> {
+export interface Question extends Pick<Call, 'limits' | 'patienceMs' | 'requiredVerifiers'> {
   readonly requestId: string;
   readonly vendor: string;
   readonly cost: (wantedType: WantedType) => number;
@@ -190,14 +190,14 @@ async function take(
   const { lookupId } = last;
   const isPoll = state === 'pending';
   const attempt = isPoll ? last : { ...last, n: last.n + 1 };
-  const call = isPoll ? { cost: 0, backing: [] } : { cost: question.cost(wantedType) };
+  const call = isPoll ? { cost: 0, requiredVerifiers: [] } : { cost: question.cost(wantedType) };
   const leaseUntil = sql`at + ${span(question.callMs + LEASE_MARGIN_MS)}`;
   const record = isPoll
     ? sql`update vendor_attempts set lease_until = ${leaseUntil}, polls = polls + 1 from admission
            where kind = 'go' and ${sameAttempt(attempt)} and state = 'pending'
              and (lease_until is null or lease_until <= at)`
-    : sql`insert into vendor_attempts (lookup_id, vendor, n, request_id, started_at, state, reason, credits, ended_at, lease_until)
-          select ${lookupId}, ${vendor}, ${attempt.n}, ${requestId}, at, one.*
+    : sql`insert into vendor_attempts (lookup_id, vendor, n, request_id, started_at, waited_ms, state, reason, credits, ended_at, lease_until)
+          select ${lookupId}, ${vendor}, ${attempt.n}, ${requestId}, at, waited_ms, one.*
             from admission, lateral (
                    select 'submitting', null, ${call.cost}::numeric, null::timestamptz, ${leaseUntil} where kind = 'go'
                    union all

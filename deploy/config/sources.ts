@@ -9,7 +9,7 @@ import { VENDOR_IDS, VENDORS } from '../../activities/vendors/catalogue.ts';
 import { createHttpJson } from '../../activities/vendors/file.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createCheck } from '../../activities/verification/check.ts';
-import { createBacking, limited } from '../../activities/verification/consult.ts';
+import { createRequiredVerifiers, limited } from '../../activities/verification/consult.ts';
 import { CONTROL_DOMAINS, createDnsControl, DNS } from '../../activities/verification/dns-control.ts';
 import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier } from '../../activities/verification/verifiers/verifier.ts';
@@ -78,7 +78,7 @@ export function createSources(config: Config, db: Database, names: Names, log: L
       ['dns', DNS, null] as const,
     ],
     check: createCheck({ resolver: names, dnsControl, policy, catchAll, freshnessMs, verifiers: asked }),
-    backing: createBacking(policy, asked),
+    requiredVerifiers: createRequiredVerifiers(policy, asked),
     greylistMs: file.greylist_wait,
     reverifyMs: file.reverify_interval,
   };

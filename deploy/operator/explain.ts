@@ -9,6 +9,7 @@ import {
   type EvidenceAttempt,
   type EvidenceCheck,
   type EvidenceRequest,
+  type EvidenceSlot,
   readEvidence,
 } from '../../db/lookups/evidence.ts';
 import { readProvider } from '../../db/providers/subject.ts';
@@ -123,11 +124,12 @@ function nameOf(provider: NonNullable<Evidence['provider']>): string | null {
 type Happening = readonly [at: Date | null, rank: number, what: string];
 
 /** A chapter as text: a heading, then what happened in the order of time, each line with its moment. */
-function storyOf({ lookup, requests, attempts, checks }: Chapter): string {
+function storyOf({ lookup, requests, attempts, checks, slots }: Chapter): string {
   const happenings = [
     ...requests.flatMap(acceptedAndSettled),
     ...attempts.flatMap(asked),
     ...checks.map(checked),
+    ...slots.map(waits),
   ];
   let heading = `REQUEST ${requests[0]?.id}, answered without a lookup`;
   if (lookup) {
@@ -191,7 +193,7 @@ function answer({ email, emailType, emailLastValidatedAt }: EvidenceRequest): st
 }
 
 function asked(attempt: EvidenceAttempt): Happening[] {
-  const { vendor, n, state, reason, startedAt, endedAt, polls, candidates } = attempt;
+  const { vendor, n, state, reason, startedAt, endedAt, polls, candidates, waitedMs } = attempt;
   const why = reason === null ? '' : ` (${reason})`;
   if (state === 'skip') return [[startedAt, 2, `${vendor} not asked${why}`]];
   const facts = [
@@ -201,16 +203,30 @@ function asked(attempt: EvidenceAttempt): Happening[] {
     `${counted(attempt.credits, 'credit')} of the vendor`,
   ];
   return [
-    [startedAt, 2, `${vendor} asked${n === 1 ? '' : `, time ${n}`}`],
+    [startedAt, 2, `${vendor} asked${n === 1 ? '' : `, time ${n}`}${afterWait(waitedMs)}`],
     [endedAt, 3, `${vendor} answers ${state}${why} ${facts.join(', ')}`],
   ];
 }
 
+/** How long a call waited under the rate limits of its source; nothing if it did not. */
+function afterWait(waitedMs: number | null): string {
+  return waitedMs === null || waitedMs === 0 ? '' : `, after ${waitedMs} ms of waiting for its rate limit`;
+}
+
+function waits({ source, requestId, askedAt, slotAt }: EvidenceSlot): Happening {
+  const since = askedAt.toISOString();
+  return [
+    slotAt,
+    7,
+    `${requestId} is expected to call ${source}: it waits for its rate limit since ${since}`,
+  ];
+}
+
 function checked(check: EvidenceCheck): Happening {
-  const { at, email, kind, source, verdict, reason, durationMs } = check;
+  const { at, email, kind, source, verdict, reason, durationMs, waitedMs } = check;
   const why = reason === null ? '' : ` (${reason})`;
   const time = durationMs === null ? '' : ` in ${durationMs} ms`;
-  const ours = `${verdict}${why} by ${speakerOf(check)}${time}`;
+  const ours = `${verdict}${why} by ${speakerOf(check)}${time}${afterWait(waitedMs)}`;
   const what: Record<typeof kind, string> = {
     named: `named by ${source} as ${verdict}${why}`,
     identity: `rejected${why}: it belongs to somebody else`,

@@ -89,7 +89,7 @@ async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest
     rules,
     registry: null,
     check,
-    backing: { of: () => [], tryAgain: async () => null },
+    requiredVerifiers: { of: () => [], tryAgain: async () => null },
     subjects: createSubjects(db),
   };
   const organization = await openOrganization(db, 10);

@@ -1,5 +1,3 @@
-import { setTimeout } from 'node:timers/promises';
-import { sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { joinLookups } from '../../db/lookups/lookups.ts';
 import { beginVendorStep, recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
@@ -7,19 +5,15 @@ import { submit } from '../../db/requests/submit.ts';
 import { openTestDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { startServers } from '../support/servers.ts';
-import { startStack, vendorSource } from '../support/stack.ts';
-import { createScriptedVendor, ordinaryNpis } from '../support/vendors.ts';
 import { countingProxy } from './counting-proxy.ts';
 
 /**
- * `node test/bench/vendor-step.ts`: what one question to a vendor costs PostgreSQL, counted at the socket; how many are
- * admitted per second; and what it costs when 300 wait for a vendor that takes 3 calls a second. Brings its own servers.
+ * `node test/bench/vendor-step.ts`: what one call of a vendor costs PostgreSQL, counted at the socket, and how many calls
+ * are admitted per second. Brings its own servers.
  */
 const STEPS = 200;
 const CLIENTS = 16;
 const ADMISSIONS = 1600;
-const WAITING = 300;
-const WATCH_MS = 20_000;
 const FREE = { rates: [], dailyCredits: null };
 
 const stopServers = await startServers();
@@ -27,7 +21,6 @@ const { seen, through } = await countingProxy(process.env.TEST_DATABASE_URL ?? '
 try {
   await steps();
   for (const organizations of [1, CLIENTS]) await admissions(organizations);
-  await waiting();
 } finally {
   await stopServers();
 }
@@ -70,41 +63,6 @@ async function admissions(organizations: number) {
   const perSecond = Math.round((ADMISSIONS * 1000) / (performance.now() - begun));
   console.log(`${CLIENTS} clients, ${organizations} organizations: ${perSecond} admissions a second`);
   await db.close();
-}
-
-async function waiting() {
-  const vendor = createScriptedVendor('slow');
-  let calls = 0;
-  const limits = { rates: [{ calls: 3, perMs: 1000 }], dailyCredits: null };
-  process.env.TEST_DATABASE_URL = through(process.env.TEST_DATABASE_URL ?? '');
-  const stack = await startStack({ vendors: [vendorSource(vendor, { limits })], lookupTimeoutMs: 600_000 });
-  try {
-    const client = await stack.organization();
-    const npis = ordinaryNpis('found', WAITING);
-    for (const npi of npis) {
-      vendor.script(npi, () => {
-        calls += 1;
-        return { kind: 'miss', reason: 'nobody' };
-      });
-    }
-    while (npis.length > 0) await client.bulk({ npis: npis.splice(0, 60) });
-    const unasked = sql`select from requests where status = 'accepted'`;
-    while ((await stack.db.drizzle.execute(unasked)).length > 0) await setTimeout(1000);
-    // Until all of them wait.
-    await setTimeout(WATCH_MS / 2);
-    const before = { ...seen, calls, cpu: process.cpuUsage() };
-    await setTimeout(WATCH_MS);
-    const perSecond = (n: number) => ((n * 1000) / WATCH_MS).toFixed(1);
-    const cpu = process.cpuUsage(before.cpu);
-    console.log(
-      `${WAITING} waiting at 3/s: ${perSecond(calls - before.calls)} calls a second, for which`,
-      `${perSecond(seen.admissions - before.admissions)} admissions are asked;`,
-      `with all that a lookup costs besides, ${perSecond(seen.statements - before.statements)} statements`,
-      `and ${perSecond((cpu.user + cpu.system) / 1000)} ms of CPU here`,
-    );
-  } finally {
-    await stack.stop();
-  }
 }
 
 /** Requests whose lookups are open. */

@@ -46,6 +46,7 @@ test.serial('an empty service has figures, and none is missing', async (t) => {
     'npe_source_breaker registry closed registry': 1,
     'npe_source_breaker registry half_open registry': 0,
     'npe_source_breaker registry open registry': 0,
+    'npe_source_waiting registry': 0,
     'npe_source_budget_credits used registry': 0,
     'npe_credits_balance available': 0,
     'npe_credits_balance held': 0,

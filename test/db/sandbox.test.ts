@@ -142,9 +142,9 @@ test('requests of sandboxes have an outcome and no lookup, and all others none',
     refusedBy('source_spend_organization_id_check'),
   );
   await t.throwsAsync(
-    sql`insert into source_turns (source, request_id, organization_id, tag, due_at, given)
-        values ('s', 'r', ${organizationId}, 1, now(), false)`,
-    refusedBy('source_turns_organization_id_check'),
+    sql`insert into source_slots (source, request_id, organization_id, round, asked_at, slot_at, is_reserved)
+        values ('s', 'r', ${organizationId}, 1, now(), now(), false)`,
+    refusedBy('source_slots_organization_id_check'),
   );
 });
 

@@ -1,7 +1,6 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../db/client.ts';
-import { newId } from '../../db/ids.ts';
 import { joinLookups } from '../../db/lookups/lookups.ts';
 import {
   type Admission,
@@ -15,7 +14,7 @@ import { beginVendorStep, recordVendorJob } from '../../db/lookups/vendor-attemp
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
-import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
 // The gate before every call of a source, as several workers go through it at once.
 
@@ -68,8 +67,6 @@ async function waitOf(source: string): Promise<number> {
 async function pass(source: string, seconds: number): Promise<void> {
   const span = sql`make_interval(secs => ${seconds})`;
   await first.drizzle.execute(sql`
-    with rates as (update source_rates set due_at = due_at - ${span} where source = ${source}),
-         turns as (update source_turns set due_at = due_at - ${span} where source = ${source})
     update source_health set open_until = open_until - ${span}, paused_until = paused_until - ${span}
      where source = ${source}`);
 }
@@ -90,23 +87,6 @@ async function requestsOf(count: number, asked = npis.splice(0, count)): Promise
   return acceptedIds(await submit(first, command, RULES)).requestIds;
 }
 
-/** For one request. @returns how many turns it is told to wait, parts of them too; 0 if it goes now */
-async function askFor(requestId: string, source: string): Promise<number> {
-  const call = { source, limits: SLOW, cost: 1, requestId, patienceMs: 86_400_000 };
-  const admission = await admitCall(first, call);
-  if (admission.kind === 'spent') throw new Error('spent');
-  return admission.kind === 'go' ? 0 : admission.afterMs / TURN_MS;
-}
-
-/** In whole turns, because a test takes its time. */
-async function turnOf(requestId: string, source: string): Promise<number> {
-  return Math.ceil(await askFor(requestId, source));
-}
-
-const TURN_MS = 600_000;
-/** One call at a time, one each ten minutes. */
-const SLOW: SourceLimits = { rates: [{ calls: 2, perMs: TURN_MS }], dailyCredits: null };
-
 async function askAll(source: string, limits: SourceLimits, calls: number, cost = 1): Promise<Admission[]> {
   return await Promise.all(
     Array.from({ length: calls }, (_, i) => admitBy(workers[i % 3] as Database, source, limits, cost)),
@@ -118,7 +98,7 @@ const kinds = (admissions: readonly Admission[]) => {
   return { go: count('go'), wait: count('wait'), spent: count('spent') };
 };
 
-test('a rate holds across workers: never more calls than it says, and the rest are told when to come back', async (t) => {
+test('a rate holds across workers, and the calls that wait are told when to ask again', async (t) => {
   const limits = { rates: [{ calls: 20, perMs: 600_000 }], dailyCredits: null };
   const admissions = await askAll('paced', limits, 60);
   const { go, wait } = kinds(admissions);
@@ -129,96 +109,11 @@ test('a rate holds across workers: never more calls than it says, and the rest a
   }
 });
 
-test('in any window of a rate there are at most as many calls as it says', async (t) => {
-  const windowMs = 1000;
-  const limits = { rates: [{ calls: 10, perMs: windowMs }], dailyCredits: null };
-  const admitted: number[] = [];
-  // More than one window can hold.
-  while (admitted.length < 15) {
-    const admission = await admitNow('windowed', limits);
-    if (admission.kind === 'go') admitted.push(admission.at);
-  }
-  for (const start of admitted) {
-    const within = admitted.filter((at) => at >= start && at < start + windowMs).length;
-    t.true(within <= 10, `${within} calls within ${windowMs} ms`);
-  }
-});
-
-test('who waits for a turn is told when it comes, and has it then, before whoever comes later', async (t) => {
-  const [one = '', two = '', three = '', four = ''] = await requestsOf(4);
-  t.deepEqual([await turnOf(one, 'queued'), await turnOf(two, 'queued')], [0, 1]);
-  t.is(await turnOf(three, 'queued'), 2);
-  // Who comes too early has the same turn.
-  t.deepEqual([await turnOf(three, 'queued'), await turnOf(two, 'queued')], [2, 1]);
-  await pass('queued', 600);
-  t.is(await turnOf(four, 'queued'), 2);
-  t.deepEqual([await turnOf(three, 'queued'), await turnOf(two, 'queued')], [1, 0]);
-  await pass('queued', 600);
-  t.deepEqual([await turnOf(three, 'queued'), await turnOf(four, 'queued')], [0, 1]);
-});
-
-test('whoever waits for a turn and never comes back costs one turn', async (t) => {
-  const [one = '', dead = '', next = '', last = ''] = await requestsOf(4);
-  const waits = [];
-  for (const id of [one, dead, next, last]) waits.push(await turnOf(id, 'left'));
-  t.deepEqual(waits, [0, 1, 2, 3]);
-  await pass('left', 1200);
-  t.deepEqual([await turnOf(next, 'left'), await turnOf(last, 'left')], [0, 1]);
-});
-
-test('a turn that is near is given: who takes it late does not make the next one later', async (t) => {
-  // Again, if more than the 0.9 s go by before it is asked for.
-  const { source, two, three } = await eventually(async () => {
-    const source = newId('lkp');
-    const [one = '', two = '', three = ''] = await requestsOf(3);
-    for (const id of [one, two, three]) await askFor(id, source);
-    await first.drizzle.execute(sql`
-      update source_rates set due_at = clock_timestamp() + interval '0.9 s' where source = ${source}`);
-    return (await turnOf(two, source)) === 1 ? { source, two, three } : null;
-  });
-  await pass(source, 8);
-  t.is(await turnOf(two, source), 0);
-  t.true((await askFor(three, source)) < 0.99);
-});
-
-test('a request that is over before its turn costs none', async (t) => {
-  const [one = '', over = '', next = ''] = await requestsOf(3);
-  for (const id of [one, over]) await turnOf(id, 'over');
-  await settle(first, over, 'failed', 'deadline', RULES);
-  t.is(await turnOf(next, 'over'), 1);
-});
-
-test('a turn that would come too late for a request is not kept for it', async (t) => {
-  const [one = '', hasty = '', patient = ''] = await requestsOf(3);
-  t.is(await turnOf(one, 'hasty'), 0);
-  const call = { source: 'hasty', limits: SLOW, cost: 1, requestId: hasty, patienceMs: 60_000 };
-  t.like(await admitCall(first, call), { kind: 'wait', why: 'rate_limit' });
-  t.is(await turnOf(patient, 'hasty'), 1);
-});
-
-test('organizations that wait have their turns in turn, however many one of them waits for', async (t) => {
-  const many = await requestsOf(12);
-  const few = await requestsOf(4);
-  for (const id of many) await turnOf(id, 'shared');
-  // After the first of the many, before all the others.
-  t.is(await turnOf(few[0] ?? '', 'shared'), 2);
-  const went: string[] = [];
-  const waiting = [...many.slice(1), ...few];
-  for (let turn = 0; turn < 8; turn += 1) {
-    // Those of the many always come first.
-    for (const id of waiting) if (!went.includes(id) && (await turnOf(id, 'shared')) === 0) went.push(id);
-    await pass('shared', 600);
-  }
-  t.is(went.length, 7);
-  const ofFew = went.filter((id) => few.includes(id)).length;
-  t.true(ofFew >= 3, `${ofFew} of ${went.length}`);
-});
-
 test('two requests that ask the same at once put one question, at one place and one cost', async (t) => {
   const asked = npis.splice(0, 1);
   const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
   const question = { vendor: 'asked-once', mayRepeat: true, callMs: 1000, freshnessMs: 1000, patienceMs: 0 };
-  const limits = { rates: [{ calls: 100, perMs: 600_000 }], dailyCredits: 100 };
+  const limits = { rates: [{ calls: 100_000, perMs: 1000 }], dailyCredits: 100 };
   for (const requestId of [one, other]) await joinLookups(first, [requestId]);
   const steps = await Promise.all(
     Array.from({ length: 12 }, (_, i) => {
@@ -321,34 +216,34 @@ test('a question that costs more than a whole day’s credits is never asked', a
   t.is((await admitNow('tiny-budget', { rates: [], dailyCredits: 2 }, 3)).kind, 'spent');
 });
 
-test('a call that would be of no use without others waits while none of them can answer', async (t) => {
-  const backing = [
-    { source: 'backing one', cost: 1, dailyCredits: null },
-    { source: 'backing two', cost: 1, dailyCredits: 2 },
+test('a call waits while none of its required verifiers can be called', async (t) => {
+  const requiredVerifiers = [
+    { source: 'verifier one', cost: 1, dailyCredits: null },
+    { source: 'verifier two', cost: 1, dailyCredits: 2 },
   ];
   const call = {
-    source: 'backed',
+    source: 'vendor',
     limits: { rates: [], dailyCredits: 9 },
     cost: 3,
     requestId: null,
     patienceMs: 1,
   };
   const admit = async () => {
-    const admission = await admitCall(first, { ...call, backing });
+    const admission = await admitCall(first, { ...call, requiredVerifiers });
     return admission.kind === 'wait' ? admission.why : admission.kind;
   };
   t.is(await admit(), 'go', 'nobody has asked them yet');
-  await record('backing one', { kind: 'refused', why: 'auth' });
+  await record('verifier one', { kind: 'refused', why: 'auth' });
   t.is(await admit(), 'go', 'the other one is well');
-  await record('backing two', { kind: 'rate_limit', afterMs: 60_000 });
-  t.is(await admit(), 'backing_away');
-  await pass('backing one', 301);
-  t.is(await admit(), 'backing_away', 'a trial that is due is not for us to make');
-  await pass('backing two', 61);
+  await record('verifier two', { kind: 'rate_limit', afterMs: 60_000 });
+  t.is(await admit(), 'verifier_unavailable');
+  await pass('verifier one', 301);
+  t.is(await admit(), 'verifier_unavailable', 'a trial that is due is not for us to make');
+  await pass('verifier two', 61);
   t.is(await admit(), 'go', 'its pause is over');
-  await admitNow('backing two');
-  t.is(await admit(), 'backing_away', 'its credits of the day are spent');
-  await record('backing one', { kind: 'answered' });
+  await admitNow('verifier two');
+  t.is(await admit(), 'verifier_unavailable', 'its credits of the day are spent');
+  await record('verifier one', { kind: 'answered' });
   t.is(await admit(), 'spent', 'what waited has cost nothing: three calls have');
 });
 

@@ -1,6 +1,7 @@
 import test from 'ava';
 import { type SQL, sql } from 'drizzle-orm';
 import { newId } from '../../db/ids.ts';
+import { admitCall } from '../../db/lookups/sources.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase, openTestDatabase } from '../support/database.ts';
@@ -179,6 +180,27 @@ test('what is still open, what failed and what was erased is told as such', asyn
   t.regex(story, /address erased from the answer of req_/);
 });
 
+test('a request that waits for a rate limit is explained with the source and the moment', async (t) => {
+  const organization = await openOrganization(db, 10);
+  const npis = ['2000041015', '2000041023'];
+  const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+  const limits = { rates: [{ calls: 1, perMs: 600_000 }], dailyCredits: null };
+  for (const requestId of requestIds) {
+    await admitCall(db, { source: 'slow', limits, cost: 1, requestId, patienceMs: 3_600_000 });
+  }
+  const { text, json } = operatorOn(database.url);
+  t.notRegex(await text('explain', requestIds[0] ?? ''), /rate limit/);
+  t.regex(
+    await text('explain', requestIds[1] ?? ''),
+    new RegExp(`${requestIds[1]} is expected to call slow: it waits for its rate limit since `),
+  );
+  const vendors = await json<{ source: string }[]>('vendors');
+  t.like(
+    vendors.find(({ source }) => source === 'slow'),
+    { waiting: 1 },
+  );
+});
+
 test('a person who is not suppressed, but an address of whom is, is told apart', async (t) => {
   const known = { email: 'jane@silent.example', emailType: 'professional', source: 'test' } as const;
   await storeEmail(db, { npi: '2000070014', ...known, lastValidatedAt: new Date() });
@@ -223,10 +245,10 @@ test('vendors and verifiers are counted, timed and priced, with their breakers a
       from generate_series(1, 23) n,
            lateral (select case when n > 21 then now() - interval '31 days' else now() end as t) s`);
   await ownDb.drizzle.execute(sql`
-    insert into email_checks (npi, email, kind, source, verdict, reason, duration_ms)
+    insert into email_checks (npi, email, kind, source, verdict, reason, duration_ms, waited_ms)
     select '2000060015', 'x@clinic.example', 'verifier', 'reacher',
            (array['valid', 'valid', 'invalid', 'catch_all', 'unknown'])[n],
-           case when n = 5 then 'timeout' end, n * 100
+           case when n = 5 then 'timeout' end, n * 100, n * 1000
       from generate_series(1, 5) n`);
   await ownDb.drizzle.execute(sql`
     insert into source_health (source, state, failures, open_until, paused_until, last_error)
@@ -260,6 +282,7 @@ test('vendors and verifiers are counted, timed and priced, with their breakers a
   t.is(Date.parse(String(hunter?.open_until)), Date.parse(health?.open_until ?? ''));
   t.like(reacher, {
     ...{ source: 'reacher', role: 'verifier', asked: 5, found: 2, missed: 1, hit_rate: null, p50_ms: 300 },
+    p95_waited_ms: 5000,
     ...{ credits: 7, credits_per_returned: null, credits_today: 5, errors: { 'unknown: timeout': 1 } },
     ...{ breaker: 'trial', paused_until: null },
   });

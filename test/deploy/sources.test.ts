@@ -202,7 +202,7 @@ test('a verifier that has a key is asked about every address, unless the policy 
   const seen = candidate(`npi@${PRACTICE_DOMAINS[0]}`, { validatedAt: new Date(), takenAt: Date.now() });
   const trusting = { VERIFY_POLICY: 'vendor-or-verifier' };
   const dated = { isDated: true };
-  for (const [environment, reason, backing] of [
+  for (const [environment, reason, required] of [
     [given, 'mailbox_ok', []],
     [{ ...given, ...verifier }, 'verifier_unsent', ['neverbounce']],
     [{ ...given, ...verifier, ...trusting }, 'mailbox_ok', []],
@@ -210,11 +210,11 @@ test('a verifier that has a key is asked about every address, unless the policy 
     const sources = await sourcesOf(null, environment);
     t.like(await sources.check(seen, SUBJECT, NEVER, null), { reason });
     t.deepEqual(
-      sources.backing.of(dated).map(({ source }) => source),
-      backing,
+      sources.requiredVerifiers.of(dated).map(({ source }) => source),
+      required,
     );
     t.is(
-      sources.backing.of({ isDated: false }).length,
+      sources.requiredVerifiers.of({ isDated: false }).length,
       sources.verifiers.length,
       'what is not dated needs one',
     );

@@ -1,7 +1,11 @@
 import { type Checked, type CheckOptions, createCheck } from '../../activities/verification/check.ts';
 import { NOBODY_KNOWN, type Whose } from '../../activities/verification/local-part.ts';
 import type { FinderWord, NamedCandidate } from '../../activities/verification/policy.ts';
-import type { Verifier } from '../../activities/verification/verifiers/verifier.ts';
+import type {
+  Unavailable,
+  Verifier,
+  VerifierStep,
+} from '../../activities/verification/verifiers/verifier.ts';
 
 export const NOW = Date.UTC(2026, 10, 20);
 export const DAY_MS = 86_400_000;
@@ -81,9 +85,7 @@ export interface ScriptedVerifier extends Verifier {
   readonly asked: () => number;
 }
 
-type Answer = Awaited<ReturnType<Verifier['check']>>;
-
-export function verifierOf(id: string, ...steps: readonly Answer[]): ScriptedVerifier {
+export function verifierOf(id: string, ...steps: readonly (VerifierStep | Unavailable)[]): ScriptedVerifier {
   let asked = 0;
   return {
     id,
@@ -92,7 +94,7 @@ export function verifierOf(id: string, ...steps: readonly Answer[]): ScriptedVer
       const step = steps[Math.min(asked, steps.length - 1)];
       asked += 1;
       if (step === undefined) throw new Error('a verifier without a step');
-      return step;
+      return { ...step, durationMs: 1, waitedMs: 0 };
     },
     asked: () => asked,
   };

@@ -61,6 +61,8 @@ export interface StackOptions extends Partial<Config> {
   readonly allSources?: boolean;
   /** Further settings of RocketReach, as an operator would give them in the sources file. */
   readonly rocketReach?: { readonly wait?: string; readonly call?: string } | undefined;
+  /** The rate limits of Reacher, as an operator would give them in the sources file. None is reached by default. */
+  readonly reacherRates?: readonly string[] | undefined;
   /** Another Temporal than the runner's and no worker here: for tests that run `deploy/worker.ts` as a process. */
   readonly elsewhere?: { readonly temporalAddress: string; readonly taskQueue: string };
 }
@@ -155,6 +157,7 @@ export async function startStack(options: StackOptions = {}) {
   const {
     vendors = providers?.map((vendor) => vendorSource(vendor)),
     rocketReach,
+    reacherRates,
     elsewhere,
     ...settings
   } = others;
@@ -179,7 +182,7 @@ export async function startStack(options: StackOptions = {}) {
   opened.defer(() => dns.close());
 
   const sourcesFile = join(dir, 'sources.json');
-  writeFileSync(sourcesFile, JSON.stringify(sourcesOf({ allSources, rocketReach })));
+  writeFileSync(sourcesFile, JSON.stringify(sourcesOf({ allSources, rocketReach, reacherRates })));
   const sourceEnvironment = { ...settingsOf(simulator, allSources), SOURCES_FILE: sourcesFile };
   const config: Config = {
     ...loadConfig({ DATABASE_URL: databaseUrl, ...sourceEnvironment }),
@@ -283,12 +286,12 @@ function settingsOf({ urls }: Simulator, allSources: boolean) {
 }
 
 /** The rates of the real ones would only slow the tests down. */
-function sourcesOf({ allSources, rocketReach }: StackOptions) {
+function sourcesOf({ allSources, rocketReach, reacherRates = FAST }: StackOptions) {
   const { verifiers, ...simulated } = allSources ? SIMULATED : {};
   return {
     ...simulated,
     vendors: { rocketreach: { rates: FAST, ...rocketReach }, fullenrich: { rates: FAST, poll: '100ms' } },
-    verifiers: { ...verifiers, reacher: { rates: FAST } },
+    verifiers: { ...verifiers, reacher: { rates: reacherRates } },
   };
 }
 

@@ -191,3 +191,16 @@ test.serial('a verifier that fails is told of under its own name', async (t) => 
   t.regex(await operator.text('vendors'), /^reacher +unknown: verifier_upstream +\d+$/m);
   t.regex(await operator.text('vendors'), /^reacher +verifier /m);
 });
+
+test.serial('our own checks of an address are recorded once, however often its verifier fails', async (t) => {
+  const npi = take();
+  vendor.script(npi, () => foundStep(npi));
+  says = 'down';
+  const { json: submitted } = await client.single({ npi });
+  await eventually(async () => (asked.length > 2 ? true : null));
+  says = 'safe';
+  await client.completed(submitted.batch_id);
+  const lines = await run(sql`
+    select kind, count(*)::int as lines from email_checks where npi = ${npi} and kind <> 'verifier' group by kind`);
+  t.deepEqual(lines.map(({ kind, lines }) => `${kind} ${lines}`).sort(), ['local 1', 'named 1', 'verdict 1']);
+});

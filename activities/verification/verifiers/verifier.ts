@@ -58,17 +58,21 @@ export interface VerifierKind extends SourceFacts {
   readonly meanings: Meanings<VerifierStep>;
 }
 
-/** Not asked: its breaker is open, or its rate or what it may cost is used up. */
-interface Unavailable {
+/** Not asked: it is closed to calls, its budget is spent, or its rate limit has no slot soon. */
+export interface Unavailable {
   readonly kind: 'unavailable';
-  /** When it may be; null if nobody can say. */
+  readonly why: 'rate_limit' | 'unavailable';
+  /** When to ask again; null if that is not known. */
   readonly afterMs: number | null;
 }
+
+/** What a verifier made of an address, how long its call took, and how long that waited for a slot before. */
+type Asked = VerifierStep & { readonly durationMs: number; readonly waitedMs: number };
 
 /** Says whether a mailbox takes mail. */
 export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {
   /** @param requestId for which it is asked; null if for none */
-  check(email: string, signal: AbortSignal, requestId: string | null): Promise<VerifierStep | Unavailable>;
+  check(email: string, signal: AbortSignal, requestId: string | null): Promise<Asked | Unavailable>;
 }
 
 /**

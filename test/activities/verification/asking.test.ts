@@ -131,7 +131,7 @@ test('the evidence says why no connection to a verifier was made', async (t) => 
 });
 
 test('nothing is decided if the only verifier may not be asked now', async (t) => {
-  const { checked } = await checkedBy([{ kind: 'unavailable', afterMs: 30_000 }]);
+  const { checked } = await checkedBy([{ kind: 'unavailable', why: 'unavailable', afterMs: 30_000 }]);
   t.like(checked, { kind: 'transient', reason: 'verifier_unavailable', afterMs: 30_000 });
 });
 
@@ -191,7 +191,7 @@ test('the address is asked about as it would be handed out', async (t) => {
     cost: 1,
     async check(email) {
       asked.push(email);
-      return VALID;
+      return { ...VALID, durationMs: 1, waitedMs: 0 };
     },
   };
   await checkOf({ verifiers: [verifier] })(candidate(' Jo@Bücher.de', UNKNOWN));
