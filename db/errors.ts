@@ -34,11 +34,35 @@ export class DatabaseError extends Error {
     return BUSY.has(this.code);
   }
 
-  /** True if the call itself is wrong, an id that is missing or no text: the same call never succeeds. */
+  /** True if the call itself is wrong, such as a missing id or a bug in its SQL. The same call never succeeds. */
   get isPermanent(): boolean {
-    return this.code.startsWith('22') || this.code === '23502' || this.code === 'UNDEFINED_VALUE';
+    return this.code.startsWith('22') || PERMANENT.has(this.code);
   }
 }
+
+/**
+ * Bugs in our own statements, and values that are missing. A missing table, column, function, or privilege (42P01, 42703,
+ * 42883, 42501) is not among them: a migration adds it, and what waits goes on.
+ */
+const PERMANENT: ReadonlySet<string> = new Set([
+  // A value is missing: null in a column that needs one, undefined as a parameter.
+  '23502',
+  'UNDEFINED_VALUE',
+  // Syntax error.
+  '42601',
+  // Ambiguous column, ambiguous function.
+  '42702',
+  '42725',
+  // A column that is neither grouped nor aggregated.
+  '42803',
+  // Types that do not match, or cannot be cast or inferred.
+  '42804',
+  '42846',
+  '42P08',
+  '42P18',
+  // A parameter that is not there.
+  '42P02',
+]);
 
 const UNAVAILABLE: ReadonlySet<string> = new Set([
   'CONNECTION_CLOSED',

@@ -3,6 +3,8 @@ import type { Logger } from 'pino';
 import { keepLast } from '../../api/http/overload.ts';
 
 const LEVELS = { TRACE: 'trace', DEBUG: 'trace', INFO: 'debug', WARN: 'warn', ERROR: 'error' } as const;
+/** The worker of the lookups queue runs activities only. The SDK warns of that at each start. */
+const EXPECTED = 'No workflows registered, not polling for workflow tasks';
 /** As many as a worker has in memory. */
 const RUNS_AT_MOST = 2000;
 
@@ -13,6 +15,7 @@ const RUNS_AT_MOST = 2000;
 export function sdkLog(log: Logger): (entry: LogEntry) => void {
   const runs = new Map<string, { readonly ids: object; readonly failed?: string | undefined }>();
   return ({ level, message, meta = {} }) => {
+    if (message === EXPECTED) return;
     const { error, failure, workflowId, workflowType, activityType: activity, taskQueue: queue } = meta;
     const runId = meta.runId ?? meta.workflowRunId;
     const before = runs.get(String(runId));

@@ -1,5 +1,6 @@
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
+import { run } from '../../../db/client.ts';
 import { bundleWorkflows } from '../../../deploy/temporal/workers.ts';
 import { eventually } from '../../support/organization.ts';
 import { type Stack, startStack } from '../../support/stack.ts';
@@ -39,6 +40,23 @@ test('neither an activity that fails', async (t) => {
   const failures = await failuresOf(stack, json.requests[0]?.request_id ?? '');
   t.true(failures.length > 0);
   t.true(failures.every(hasNoPath), failures.join('\n'));
+});
+
+test('an activity whose SQL is wrong is not tried again', async (t) => {
+  const vendor = createScriptedVendor();
+  const stack = await startStack({ providers: [vendor], lookupTimeoutMs: 15 * 60_000 });
+  t.teardown(() => stack.stop());
+  vendor.script(NPI, async () => {
+    await run(stack.workerDb)`selec 1`;
+    return { kind: 'miss', reason: 'nobody' };
+  });
+  const client = await stack.organization();
+  const before = await client.credits();
+  const { json } = await client.single({ npi: NPI });
+  const { data } = await client.completed(json.batch_id);
+  t.is(data[0]?.status, 'failed');
+  t.deepEqual(await client.credits(), before);
+  t.is(vendor.asked(NPI, 'submit'), 1);
 });
 
 test('nor a workflow task', async (t) => {

@@ -70,3 +70,11 @@ test('a line of an activity has the ids of its workflow', (t) => {
   t.like(last, { ...IDS, activity: 'askVendor', err: { type: 'Error' } });
   t.false(text.includes(CANARY));
 });
+
+test('the warning that the lookups queue has no workflows is left out', (t) => {
+  const { text } = written(
+    ['WARN', 'No workflows registered, not polling for workflow tasks', { taskQueue: 'lookups' }],
+    ['WARN', TASK, CORE],
+  );
+  t.notRegex(text, /No workflows registered/);
+});

@@ -1,0 +1,42 @@
+import test from 'ava';
+import { DatabaseError, toDatabaseError } from '../../db/errors.ts';
+import { freshDatabase } from '../support/database.ts';
+
+// Which errors of PostgreSQL are worth another try.
+
+const { sql } = freshDatabase(test);
+
+for (const [about, statement, code] of [
+  ['a syntax error', 'selec 1', '42601'],
+  ['an ambiguous column', 'select id from requests join batches on true', '42702'],
+  ['an ambiguous function', "select date_trunc('day', '2026-01-01')", '42725'],
+  ['a column that is not grouped', 'select id, count(*) from requests', '42803'],
+  ['types that do not match', 'select case when true then 1 else now() end', '42804'],
+  ['a cast that does not exist', 'select 1::int::timestamptz', '42846'],
+  ['a value that does not fit its type', "select 'x'::int", '22P02'],
+  ['a missing value', 'insert into sweeps select null', '23502'],
+] as const) {
+  test(`${about} is permanent`, async (t) => {
+    t.like(await failureOf(statement), { code, isPermanent: true });
+  });
+}
+
+for (const [about, statement, code] of [
+  ['a table that a migration adds', 'select from not_yet', '42P01'],
+  ['a column that a migration adds', 'select not_yet from requests', '42703'],
+  ['a function that a migration adds', 'select not_yet()', '42883'],
+  ['a statement that took too long', 'set statement_timeout = 1; select pg_sleep(9)', '57014'],
+] as const) {
+  test(`${about} is worth another try`, async (t) => {
+    t.like(await failureOf(statement), { code, isPermanent: false });
+  });
+}
+
+async function failureOf(statement: string): Promise<unknown> {
+  const error = await sql.unsafe(statement).then(
+    () => null,
+    (thrown: unknown) => toDatabaseError(thrown),
+  );
+  if (!(error instanceof DatabaseError)) throw new Error(`no error of PostgreSQL: ${error}`);
+  return { code: error.code, isPermanent: error.isPermanent };
+}
