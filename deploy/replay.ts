@@ -30,15 +30,16 @@ A run that is named is told as well: what was decided, who was asked, why it fai
 A run in which the code throws an error of its own never counts as "need not", because new runs throw it too.
 --inspect waits for a debugger, and stops it at the first that the code does at that event or after it.
 
-Needs no settings for --file, else TEMPORAL_ADDRESS, TASK_QUEUE, and DATABASE_URL for requests that are alone in their
-batch; see "Configuration" in README.md, and "Replaying a failed run" in deploy/operations.md.
+Needs no settings for --file. Otherwise it needs TEMPORAL_ADDRESS and TASK_QUEUE, and DATABASE_URL for requests that were
+final at their submit: only their batch has a run. See "Configuration" in README.md, and "Replaying a failed run" in deploy/operations.md.
 Exit codes: 0 all fit, 3 one does not, 1 failed: could not look (one sentence on stderr), 2 wrong usage.
 
 Examples:
   npm run replay -- req_01h2xcejqtf2nbrexx3vqjhp41
   npm run replay -- --since 24h --bundle workflow-bundle.js     (the gate of a release)`;
 
-const ALONE = 'a request that is alone in its batch has none: name the batch, or set DATABASE_URL';
+const FINAL_AT_SUBMIT =
+  'a request that was final at its submit has none: name its batch, or set DATABASE_URL';
 
 const FAILED =
   '(Outcome STARTS_WITH "failed" or ExecutionStatus in ("Failed", "TimedOut", "Terminated", "Canceled"))';
@@ -102,7 +103,10 @@ await main(
   (command) =>
     command
       .argument('[ID...]', 'of requests, batches, deliveries, or workflows')
-      .option('--file <FILE>', "a history that Temporal's CLI or UI has written; - is stdin")
+      .option(
+        '--file <FILE>',
+        'a history from Temporal\'s CLI, or from "Download" in its UI with the setting "Encoded"; - is stdin',
+      )
       .option(
         '--since <MOMENT>',
         'runs that have ended since then (24h, 2026-11-20T00:00Z), and all that are open',
@@ -150,7 +154,8 @@ async function* fromTemporal(
 async function* named(client: Client, config: ReplayConfig, ids: readonly string[]): AsyncGenerator<Run> {
   for (const id of ids) {
     const run = (await fetchRun(client, id)) ?? (await fetchRun(client, (await batchOf(config, id)) ?? id));
-    if (run === null) throw new OperatorProblem(`Temporal has no run of ${id} (any more); ${ALONE}`);
+    if (run === null)
+      throw new OperatorProblem(`Temporal has no run of ${id} (any more); ${FINAL_AT_SUBMIT}`);
     yield run;
   }
 }

@@ -80,7 +80,7 @@ export function parseRun(text: string): Run {
     return runOf(historyFromJSON(Array.isArray(history) ? { events: history } : history), workflowId);
   } catch {
     throw new OperatorProblem(
-      'this is no history: take the output of "temporal workflow show --workflow-id ID -o json", or what the Temporal UI downloads with "Decode Event History" switched off',
+      'this is not a history: take the output of "temporal workflow show --workflow-id ID -o json", or what the Temporal UI downloads with the setting "Encoded"',
     );
   }
 }

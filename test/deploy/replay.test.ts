@@ -114,7 +114,7 @@ test.serial('a request that was final at its submit is told by its batch', async
   t.is(without.code, 1);
   t.regex(
     without.stderr,
-    /^replay: Temporal has no run of req_\w+ .* name the batch, or set DATABASE_URL\n$/,
+    /^replay: Temporal has no run of req_\w+ .* name its batch, or set DATABASE_URL\n$/,
   );
   const { stdout } = await replay([requestId], { DATABASE_URL: stack.databaseUrl });
   t.true(stdout.startsWith(`enrichBatch ${stored.batch_id}, `));
@@ -188,7 +188,7 @@ test.serial(
     t.deepEqual([told.code, told.stdout.split('\n').at(-2)], [0, 'fits']);
     const decoded = JSON.stringify({ events }, (_key, value) => value?.payloads ?? value);
     for (const text of [decoded, '{}', '[]', 'null', 'no JSON', '{"events":[{"eventId":"1"}]}'])
-      t.throws(() => parseRun(text), { message: /^this is no history: take / }, text.slice(0, 40));
+      t.throws(() => parseRun(text), { message: /^this is not a history: take / }, text.slice(0, 40));
   },
 );
 
