@@ -26,7 +26,7 @@ It listens at once, and is ready (GET /readyz answers 200) as soon as PostgreSQL
 away. SIGTERM or SIGINT: it serves on for API_DRAIN_DELAY (5 s), but /readyz answers 503, so that load balancers turn to
 others; then it answers what runs for up to 20 s, and ends. A second signal ends it at once.
 
-Needs DATABASE_URL; has TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL and more: see "Configuration" in README.md.
+Needs DATABASE_URL; has TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL and more: see deploy/env.example.
 Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (stopped) => {

@@ -15,7 +15,7 @@ all is left as it is. Safe to run from several machines at once: the others wait
 With TEMPORAL_ADDRESS set it also makes the namespace and its search attributes, if they are missing; where it may not
 (Temporal Cloud), or Temporal is away, it prints the commands that do, and ends with 0: workers try it again.
 
-Needs DATABASE_URL; has TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE; see "Configuration" in README.md.
+Needs DATABASE_URL; has TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE; see deploy/env.example.
 Exit codes: 0 the database has the newest schema, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main(

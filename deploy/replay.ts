@@ -31,7 +31,7 @@ A run in which the code throws an error of its own never counts as "need not", b
 --inspect waits for a debugger, and stops it at the first that the code does at that event or after it.
 
 Needs no settings for --file. Otherwise it needs TEMPORAL_ADDRESS and TASK_QUEUE, and DATABASE_URL for requests that were
-final at their submit: only their batch has a run. See "Configuration" in README.md, and "Replaying a failed run" in deploy/operations.md.
+final at their submit: only their batch has a run. See deploy/env.example, and "Replaying a failed run" in deploy/operations.md.
 Exit codes: 0 all fit, 3 one does not, 1 failed: could not look (one sentence on stderr), 2 wrong usage.
 
 Examples:

@@ -39,8 +39,8 @@ const HELP = `
 It works as soon as PostgreSQL is there and migrated, and Temporal; while Temporal is away, or refuses us, it refunds what is overdue.
 SIGTERM or SIGINT: it takes no new work, gives running work 35 s, and ends within 45 s. A second signal ends it at once.
 
-Needs DATABASE_URL and SECRETS_KEY; has TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL and more: see "Configuration" in
-README.md.
+Needs DATABASE_URL and SECRETS_KEY; has TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL and more: see
+deploy/env.example.
 Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 const DESCRIPTION = 'The worker: looks emails up, checks them, sends webhooks.';

@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import { VENDOR_IDS } from '../activities/vendors/catalogue.ts';
 import { VERIFIER_IDS } from '../activities/verification/verifiers/catalogue.ts';
+import { loadConfig } from '../deploy/config/config.ts';
 import { fileIn } from './support/adapters.ts';
 
 // Pages and comments name files, sections, scripts and settings. Here each name is looked up, so that a file that moves
@@ -221,43 +222,25 @@ test('every npm script that is named is one of package.json', async (t) => {
   t.deepEqual([...missing([...pages, ...comments], calls, isMissing), ...broken], []);
 });
 
-test('the settings of the pages are those of the configuration', async (t) => {
-  const sources = await Promise.all(
-    [...files]
-      .filter((file) => /^deploy\/config/.test(file) && file.endsWith('.ts'))
-      .map((file) => readFile(join(ROOT, file), 'utf8')),
-  );
-  const code = sources.join('\n');
-  // Variables of the settings, and what each source has one of: `${name}_URL`.
-  const read = new Set([
-    ...[...code.matchAll(/: \[\s*'([A-Z][A-Z0-9_]+)',\s/g)].map(([, name = '']) => name),
-    ...[...code.matchAll(/`\$\{name\}(_[A-Z_]+)`/g)].map(([, ending = '']) => `<NAME>${ending}`),
-  ]);
-  const tables = pages
-    .filter(({ file }) => file === 'README.md' || file === 'deploy/going-live.md')
-    .flatMap(({ text }) => [...text.matchAll(/^\|(.*)\|$/gm)].map(([, row = '']) => row));
-  const named = new Set(
-    tables.flatMap((row) =>
-      [...row.matchAll(/`((?:<NAME>_)?[A-Z][A-Z0-9_]*[A-Z0-9])(?:=[^`]*)?`/g)].map(([, name = '']) => name),
-    ),
-  );
-  const sourceNames = /^(?:ROCKETREACH|FULLENRICH|PROSPEO|HUNTER|REACHER|ZEROBOUNCE|NEVERBOUNCE)_(?=[A-Z]+)/;
-  const general = (name: string) => (read.has(name) ? name : name.replace(sourceNames, '<NAME>_'));
-  t.true(read.size > 20);
-  // Temporal's own are read by its library.
-  const told = new Set(
-    [...named].map(general).filter((name) => read.has(name) || !name.startsWith('TEMPORAL_')),
-  );
-  t.deepEqual(
-    {
-      toldButNotRead: [...told].filter((name) => !read.has(name)),
-      readButNotTold: [...read].filter((name) => !told.has(name)),
-    },
-    { toldButNotRead: [], readButNotTold: [] },
-  );
-});
-
 const IDS: readonly string[] = [...VENDOR_IDS, ...VERIFIER_IDS];
+
+test('env.example lists every setting of the configuration with its default', async (t) => {
+  const example = await readFile(join(ROOT, 'deploy/env.example'), 'utf8');
+  const given = Object.fromEntries(
+    [...example.matchAll(/^([A-Z_]+)=(.*)$/gm)].map(([, name = '', value = '']) => [name, value]),
+  );
+  // Temporal's own settings are read by its library, and other base URLs of sources are mentioned once for all.
+  const isMentioned = (name: string) => /^(?:TEMPORAL_|(?!REACHER|REGISTRY|DATABASE)\w+_URL$)/.test(name);
+  const code = await readFile(join(ROOT, 'deploy/config/config.ts'), 'utf8');
+  const settings = [...code.matchAll(/: \[\s*'([A-Z][A-Z0-9_]+)',\s/g)].map(([, name = '']) => name);
+  const keys = IDS.map((id) => `${id.replace(/-.*/, '').toUpperCase()}_API_KEY`);
+  const expected = new Set([...settings, ...keys, 'REACHER_URL']);
+  const namesOf = (names: Iterable<string>) => [...names].filter((name) => !isMentioned(name)).sort();
+  t.deepEqual(namesOf(Object.keys(given)), namesOf(expected));
+  const database = { DATABASE_URL: 'postgres://somebody@localhost/x' };
+  const { temporalEnvironment: _, secretOf: __, ...defaults } = loadConfig(database);
+  t.like(loadConfig({ ...given, ...database }), defaults);
+});
 
 test('the members of the sources file that the pages tell are those that it has', (t) => {
   // Each object says which members it knows if it has another one.
