@@ -8,8 +8,8 @@ import { countTests, slowestTests, type TestCounts, type TimedTest, timedTest } 
 
 /**
  * `npm test`: checks, servers, tests. Arguments go to AVA (`npm test -- FILE --match '…'`);
- * `--only-tests` leaves out type check and lint. Servers named by TEST_DATABASE_URL and TEST_TEMPORAL_ADDRESS are
- * used in place of own ones; `--temporal server` brings the real server on PostgreSQL in place of the dev server. At the end it names the slowest tests; the last line is `N passed, N failed`, where a step
+ * `--only-tests` leaves out type check and lint. Servers that `npm run servers` keeps running, or that TEST_DATABASE_URL
+ * and TEST_TEMPORAL_ADDRESS name, are used instead of new ones; `--temporal server` brings the real server on PostgreSQL in place of the dev server. At the end it names the slowest tests; the last line is `N passed, N failed`, where a step
  * that fails before the tests counts as one.
  * With `--watch` AVA has the terminal to itself, and runs tests again when a file that they use changes; workflows are
  * bundled once.
@@ -39,6 +39,8 @@ try {
   }
   // Only now, so that a mistake in what it imports is told by the checks.
   const { startServers, takeServerFlag } = await import('./support/servers.ts');
+  const { useKeptServers } = await import('./support/kept-servers.ts');
+  if (useKeptServers()) console.log('▸ using the servers of "npm run servers"');
   stops.push(await startServers({ step, onServer: takeServerFlag(given) }));
   const arguments_ = given.filter((argument) => argument !== '--only-tests');
   // Tests in `alone/` measure or exhaust something: next to others they would tell nothing.
