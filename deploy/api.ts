@@ -13,12 +13,12 @@ import { lazyClient, temporalTarget } from './temporal/client.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 import { sendTraces } from './traces.ts';
 
-// `npm run api`: the HTTP API, until SIGTERM or SIGINT.
+// `npm run api` runs the HTTP API until SIGTERM or SIGINT.
 
-/** Longer than any answer takes. */
+/** Longer than any response takes. */
 const DRAIN_MS = 20_000;
 
-/** How often it is looked whether workers are where the API starts workflows. */
+/** Interval between checks that workers run where this API starts workflows. */
 const LOOK_MS = 5000;
 
 const HELP = `
@@ -48,7 +48,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const look = createLook(db, log, me);
   if (await untilReady(db, log, stopped)) {
     log.info(address, 'api ready');
-    // If it fails, the next look does it.
+    // If this fails, the next check repeats it.
     void look().catch(() => {});
   }
   void repeat('look for workers', LOOK_MS, { signal: ending.signal, log }, look);
@@ -64,8 +64,8 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
 });
 
 /**
- * Returns what tells the others that this API lives and where, and logs once that workers are only elsewhere, and once
- * that one has come.
+ * Returns a function that records in the database that this API is alive, and where. It logs once when all workers are
+ * elsewhere, and once when a worker is here again.
  */
 function createLook(db: Database, log: Logger, me: ApiProcess) {
   const { namespace, taskQueue } = me;

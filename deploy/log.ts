@@ -5,23 +5,24 @@ import { traceOfLine } from '../db/traces.ts';
 import { temporalUi } from './config/config.ts';
 
 /**
- * A logger of JSON lines. Callers pass ids and numbers; errors keep their
- * name, code and stack frames, because a message may hold what a user sent.
- * A line that is written inside an activity has the ids of its workflow: those of the request, batch or delivery. One
- * about a batch has those of its trace, if there are traces. With TEMPORAL_UI_URL set, a line about a workflow says where
- * the Temporal UI shows it.
- * @param destination in place of standard output
+ * Returns a logger that writes JSON lines.
+ *
+ * Callers log ids and numbers. Errors keep only type, code and stack frames, because a message may contain user data. A
+ * line written inside an activity has the ids of its workflow, which are those of the request, batch or delivery. A
+ * line about a batch has the ids of its trace, if traces are on. If TEMPORAL_UI_URL is set, a line about a workflow has
+ * its link to the Temporal UI.
+ * @param destination replaces standard output
  */
 export function createLog(name: string, level: string, destination?: DestinationStream): Logger {
   const ui = temporalUi();
   const log = (line: Record<string, unknown>) => {
-    // That of a batch is the id of its workflow.
+    // The id of a batch is also the id of its workflow.
     const id = line.workflow_id ?? line.batch_id;
     return id ? { ...line, temporal: `${ui}/${id}` } : line;
   };
   const formatters = ui === null ? {} : { log };
   const serializers = { err: serializeError };
-  // Logs are read in terminals. The line stays JSON of the same value.
+  // Logs are read in terminals, so control characters are escaped. The line stays JSON with the same value.
   const hooks = { streamWrite: printableLines };
   const options = {
     name,
@@ -43,7 +44,7 @@ function idsOfLine(line: object) {
 function serializeError(error: unknown) {
   if (!(error instanceof Error)) return { type: typeof error };
   const { type, stack } = stdSerializers.err(error);
-  // A failure of gRPC has its number on its cause.
+  // A gRPC failure has its code on its cause.
   const code = codeOf(error) ?? codeOf(error.cause);
   const frames = stack.split('\n').filter((line) => line.trimStart().startsWith('at '));
   return { type, ...(code === null ? {} : { code }), stack: frames.join('\n') };

@@ -7,17 +7,17 @@ import { readiness } from '../db/migrate.ts';
 import { givenDatabaseUrl, isNpmScript } from './config/config.ts';
 import { explain } from './problem.ts';
 
-/** What `--help` says of a program. */
+/** Texts for the `--help` of a program. */
 export interface Program {
   readonly name: string;
   readonly description: string;
-  /** Which settings it needs, and its exit codes. */
+  /** The settings it needs, and its exit codes. */
   readonly help: string;
-  /** How it is called; by its npm script if this is left out. */
+  /** The command that starts it. Defaults to its npm script. */
   readonly call?: string;
 }
 
-/** A command line whose `--help` helps. */
+/** Returns a command line parser with help texts. */
 export function commandLine({ name, description, help, call = `npm run ${name} --` }: Program): Command {
   return new Command(call)
     .description(description)
@@ -28,7 +28,7 @@ export function commandLine({ name, description, help, call = `npm run ${name} -
 }
 
 /**
- * Reads a command line, and runs its command if it has commands.
+ * Parses a command line, and runs the command that it names, if any.
  * @returns the exit code if there is nothing left to do: 0 after help, 2 for wrong usage
  */
 export async function readCommandLine(command: Command, args: readonly string[]): Promise<0 | 2 | null> {
@@ -42,10 +42,10 @@ export async function readCommandLine(command: Command, args: readonly string[])
 }
 
 /**
- * Runs a process until its work ends or a signal asks it to drain. A second signal ends it at once. Whatever keeps it
- * from starting is one sentence on stderr and exit code 1.
- * @param run what it does, with the arguments and options of its command line
- * @param takes adds them to the command line
+ * Runs a process until its work ends or a signal asks it to drain. A second signal ends it at once. If it can't start,
+ * it prints one sentence on stderr and exits with code 1.
+ * @param run the work of the process; gets the arguments and options of the command line
+ * @param takes adds these arguments and options to the command line
  */
 export async function main<Given extends unknown[]>(
   program: Program,
@@ -53,8 +53,8 @@ export async function main<Given extends unknown[]>(
   takes: (command: Command) => unknown = () => {},
 ): Promise<void> {
   const { name } = program;
-  // A stray rejection is a bug to be read about, and no reason to end what others are waiting for: every fact is in
-  // PostgreSQL, none in this process.
+  // An unhandled rejection is a bug, so it is logged. The process runs on, because others wait for it and all facts are
+  // in PostgreSQL.
   process.on('unhandledRejection', (error) => {
     const { name: errorName, stack = '' } = error instanceof Error ? error : new Error();
     const frames = stack.slice(stack.indexOf('\n    at '));
@@ -66,7 +66,7 @@ export async function main<Given extends unknown[]>(
     });
     takes(command);
     const answered = await readCommandLine(command, process.argv.slice(2));
-    // A pipe takes what was printed bit by bit, and an exit would cut the rest off.
+    // Waits until a pipe has read the whole output. Exiting earlier would cut it off.
     await new Promise((resolve) => process.stdout.write('', resolve));
     process.exit(answered ?? process.exitCode);
   } catch (error) {
@@ -75,14 +75,14 @@ export async function main<Given extends unknown[]>(
   }
 }
 
-/** Signals that come so close are one: npm hands on what the terminal has sent to it and to us. */
+/** Signals within this time count as one: npm forwards the signal that the terminal has also sent to us. */
 const ONE_SIGNAL_MS = 1000;
 
 const PARENT_CHECK_MS = 1000;
 
 /**
- * Resolves at the first signal, or when the npm that started this program is gone: npm passes on SIGTERM and SIGINT
- * only, and ends without a word at SIGHUP. A second signal ends the process.
+ * Resolves at the first signal, or when the npm that started this program is gone: npm forwards only SIGTERM and
+ * SIGINT, and exits silently at SIGHUP. A second signal ends the process.
  */
 function stopSignal(name: string): Promise<void> {
   return new Promise((resolve) => {
@@ -98,7 +98,7 @@ function stopSignal(name: string): Promise<void> {
   });
 }
 
-/** Resolves when the process that started this one is gone. It does not keep this process alive. */
+/** Resolves when the parent of this process is gone. Does not keep this process alive. */
 export function parentGone(): Promise<void> {
   const parent = process.ppid;
   return new Promise((resolve) => {
@@ -114,9 +114,9 @@ export function parentGone(): Promise<void> {
 const ASK_AGAIN_MS = 1000;
 
 /**
- * Waits until nothing is missing, and says in the log what is, whenever that changes.
- * @param missing what, as a line of the log has it; null if all is there
- * @returns false if the process was told to stop before
+ * Waits until nothing is missing, and logs what is missing whenever that changes.
+ * @param missing returns the log line about what is missing, or null if everything is there
+ * @returns false if the process was asked to stop first
  */
 export async function until(
   log: Logger,
@@ -140,8 +140,8 @@ const NOT_READY = {
 };
 
 /**
- * Waits until PostgreSQL is there with every migration: processes and migration may be started in any order.
- * @returns as `until`
+ * Waits until PostgreSQL is reachable and has every migration, so that processes and migration can start in any order.
+ * @returns false if the process was asked to stop first
  */
 export async function untilReady(db: Database, log: Logger, stopped: Promise<void>): Promise<boolean> {
   return await until(log, stopped, async () => {
@@ -151,8 +151,8 @@ export async function untilReady(db: Database, log: Logger, stopped: Promise<voi
 }
 
 /**
- * Does something every so often until `signal` ends it. What fails is tried again; the log hears of the first failure
- * in a row, and of the end of them.
+ * Calls `work` every `everyMs` until `signal` is aborted. Goes on after a failure. Logs the first of several
+ * consecutive failures, and the first success after them.
  */
 export async function repeat(
   what: string,

@@ -11,12 +11,12 @@ import METRICS from '../db/metrics.json' with { type: 'json' };
 import { readiness } from '../db/migrate.ts';
 import type { Config } from './config/config.ts';
 
-// What a process tells on METRICS_PORT (deploy/metrics.md): its own counters; a worker also how the service is, what
-// Temporal's SDK counts, and its health.
+// Serves the metrics of a process on METRICS_PORT (deploy/metrics.md): its own counters. A worker also serves figures
+// about the whole service, the metrics of Temporal's SDK, and its health.
 
-/** Figures that are younger are not read again. */
+/** Figures are read again when they are older than this. */
 const KEEP_MS = 10_000;
-/** Others are not waited for any longer: Prometheus gives up after 10 s. */
+/** Limit for waiting for PostgreSQL, Temporal and the SDK: Prometheus gives up after 10 s. */
 const PATIENCE_MS = 2000;
 
 const databasePool = new Gauge({
@@ -31,7 +31,7 @@ const readyGauge = new Gauge({
   labelNames: ['reason'],
 });
 
-/** Sets `npe_ready`. A look that takes too long counts as not ready. */
+/** Sets `npe_ready`. A check that takes too long counts as not ready. */
 async function tellReady(readiness: () => Promise<string>): Promise<void> {
   const late = setTimeout(PATIENCE_MS, 'timeout', { ref: false });
   const reason = await Promise.race([readiness(), late]).catch(() => 'failed');
@@ -40,11 +40,11 @@ async function tellReady(readiness: () => Promise<string>): Promise<void> {
 }
 
 /**
- * Listens where METRICS_PORT says, until the process ends.
- * @param readiness `ready`, or the reason why the process can't do its work
- * @param parts further parts of the text for Prometheus
- * @param health by their path, what is wrong; null for nothing
- * @returns null if it is not set
+ * Serves metrics on METRICS_PORT until the process ends.
+ * @param readiness returns `ready`, or the reason why the process can't do its work
+ * @param parts return more text for Prometheus
+ * @param health health checks by path; each returns what is wrong, or null
+ * @returns null if METRICS_PORT is not set
  * @throws if the port is taken
  */
 export async function serveMetrics(
@@ -81,7 +81,10 @@ export async function serveMetrics(
   return server;
 }
 
-/** How the service is, read again when it is asked for and what is known is older than 10 s. */
+/**
+ * Returns a function that returns figures about the service, as text for Prometheus. It reads them again when they are
+ * older than 10 s.
+ */
 export function figuresOf(db: Database, sources: readonly ConfiguredSource[], log: Logger) {
   let known: readonly Figure[] = [];
   let isUp = true;
@@ -110,13 +113,16 @@ export function figuresOf(db: Database, sources: readonly ConfiguredSource[], lo
   };
 }
 
-/** What Temporal's SDK counts, from where it serves it; nothing if that does not answer. */
+/** Returns a function that fetches the metrics of Temporal's SDK. They are empty if it does not respond. */
 export const sdkMetrics = (address: string) => () =>
   fetch(`http://${address}/metrics`, { signal: AbortSignal.timeout(PATIENCE_MS) })
     .then((response) => response.text())
     .catch(() => '');
 
-/** Whether a worker is about to end (`/healthz`); and whether it can do all of its work (`/readyz`). */
+/**
+ * Returns the health checks of a worker: `/healthz` fails when it is about to end, `/readyz` when it can't do all of
+ * its work.
+ */
 export function healthOf(db: Database, client: Client, ending: AbortSignal, isPolling: () => boolean) {
   const { namespace } = client.options;
   const ready = async () => {

@@ -6,7 +6,7 @@ import { lazyClient, type TemporalTarget, temporalTarget } from './temporal/clie
 import { addSearchAttributes, commandsFor, makeNamespace } from './temporal/namespace.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 
-// `npm run migrate`: brings the database to the newest schema, and Temporal's namespace with it.
+// `npm run migrate` migrates the database to the newest schema, and prepares Temporal's namespace.
 
 const HELP = `
 Migrations only go forward, and processes of the release before run on with the new schema. A database that has them

@@ -15,11 +15,14 @@ import { addCompletionCommand, commandsOf, helpTexts } from './operator/help.ts'
 import { type CommandSurroundings, printed, type Report, type Run } from './operator/print.ts';
 import { explain } from './problem.ts';
 
-// `npm run operator -- …`: what operators do for organizations.
+// `npm run operator -- …` runs the commands of operators.
 
 const DESCRIPTION = 'Organizations, keys, credits, limits and webhooks of the email enrichment service.';
 
-/** Commands, and the file that has them: only what is asked for is loaded, because loading is most of a command's time. */
+/**
+ * The commands in each file. Only the file of the given command is loaded, because loading takes most of a command's
+ * time.
+ */
 const FILES: Readonly<Record<string, () => Promise<{ addCommands: AddCommands }>>> = {
   'org organization limits webhook-secret usage credits keys audit': () => import('./operator/accounts.ts'),
   status: () => import('./operator/status.ts'),
@@ -35,7 +38,7 @@ const FILES: Readonly<Record<string, () => Promise<{ addCommands: AddCommands }>
 type AddCommands = (program: Command, run: Run, surroundings: CommandSurroundings) => void;
 
 export interface OperatorSurroundings {
-  /** Asked only by commands that need the database. @throws {ConfigError} */
+  /** Called only by commands that need the database. @throws {ConfigError} */
   readonly config: () => OperatorConfig;
   readonly stdout: (text: string) => void;
   readonly stderr: (text: string) => void;
@@ -50,7 +53,7 @@ export async function runOperator(
   args: readonly string[],
   { config, ...streams }: OperatorSurroundings,
 ): Promise<0 | 1 | 2 | 3> {
-  // Everything that is printed comes through here: names of files, vendors' words, and what others have sent.
+  // All output passes through here. It may contain file names, vendors' texts, and other untrusted text.
   const stdout = (text: string) => streams.stdout(printableLines(text));
   const stderr = (text: string) => streams.stderr(printableLines(text));
   const help = helpTexts();
@@ -86,7 +89,7 @@ export async function runOperator(
     return (await readCommandLine(program, args)) ?? exitCode;
   } catch (error) {
     stderr(`operator: ${explain(error, args, url)}\n`);
-    // Refused for want of --yes: wrong usage, though only the database could tell.
+    // Missing --yes is wrong usage, even if only the database could find that out.
     return error instanceof Refusal && error.code === 'key_leaked' ? 2 : 1;
   } finally {
     await (opened as Database | null)?.close();
@@ -109,7 +112,7 @@ export async function runOperator(
 }
 
 if (import.meta.main) {
-  // `operator … | head` closes the pipe early, which isn't a failure of ours.
+  // `operator … | head` closes the pipe early, which isn't an error.
   process.stdout.on('error', (error: NodeJS.ErrnoException) => {
     if (error.code !== 'EPIPE') throw error;
   });

@@ -2,7 +2,7 @@ import { DatabaseError, OperatorProblem, Refusal } from '../db/errors.ts';
 import { type IdPrefix, isId } from '../db/ids.ts';
 import SENTENCES from './sentences.json' with { type: 'json' };
 
-/** Codes of a connection that had begun: a change may or may not have been committed. */
+/** Codes of a connection that broke during work: a change may or may not have been committed. */
 const BROKEN: ReadonlySet<string> = new Set([
   'client_deadline',
   'CONNECTION_CLOSED',
@@ -14,8 +14,8 @@ const BROKEN: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * One sentence for who runs a program: what was wrong and what to do.
- * @param given the command line: an id of it is repeated, and nothing else, because people paste keys by mistake
+ * Returns one sentence for the user of a program: what went wrong and what to do.
+ * @param given the command line. The sentence repeats only ids from it, because people paste keys by mistake
  */
 export function explain(
   error: unknown,
@@ -72,7 +72,7 @@ function idOrHint(prefix: IdPrefix, given: readonly string[]): string {
   return id ?? `(an id looks like ${prefix}_01h2xcejqtf2nbrexx3vqjhp41)`;
 }
 
-/** Host and port, never the user or the password. */
+/** Returns host and port, never the user or the password. */
 function serverOf(databaseUrl: string): string {
   const url = URL.parse(databaseUrl);
   return url?.hostname ? `${url.hostname}:${url.port || 5432}` : 'the server that DATABASE_URL names';

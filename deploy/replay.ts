@@ -22,7 +22,7 @@ import { temporalTrouble } from './temporal/trouble.ts';
 import { versionOf } from './temporal/versions.ts';
 import { installRuntime, loadBundle } from './temporal/workers.ts';
 
-// `npm run replay`: would these workflows go through what others went through? And what was that?
+// `npm run replay` replays the histories of workflows with this code, and prints what happened in them.
 
 const HELP = `
 A run that is named is told as well: what was decided, who was asked, why it failed. Of many runs (--since, --failed,
@@ -67,7 +67,7 @@ await main(
     if ([ids.length > 0, file !== undefined, isMany].filter(Boolean).length !== 1)
       command.error('error: name runs, or a --file, or use --since, --failed or --query');
     if (inspect !== null && (isMany || ids.length > 1)) command.error('error: --inspect is about one run');
-    // Who interrupts it knows nothing yet.
+    // Exits at once, because an interrupted replay has no result.
     void stopped.then(() => process.exit(1));
     const config = loadReplayConfig();
     installRuntime(createLog('replay', 'silent'));
@@ -90,7 +90,7 @@ await main(
       count.runs += 1;
       count[fate] += 1;
     }
-    // A gate that has looked at nothing is not to be passed.
+    // A gate must not pass if it has replayed nothing.
     if (since && !failed && !query && counts.every((count) => count.runs === 0)) {
       const where = `queue ${config.taskQueue} of the namespace ${temporalTarget(config.temporalEnvironment).namespace ?? 'default'}`;
       throw new OperatorProblem(
@@ -131,7 +131,10 @@ async function readRun(file: string): Promise<Run> {
   return parseRun(file === '-' ? await text(process.stdin) : await readFile(file, 'utf8'));
 }
 
-/** @throws {OperatorProblem} if Temporal cannot be asked, refuses the filter, or does not know a name */
+/**
+ * Yields runs from Temporal.
+ * @throws {OperatorProblem} if Temporal is unreachable, rejects the filter, or does not know a name
+ */
 async function* fromTemporal(
   config: ReplayConfig,
   ids: readonly string[],
@@ -160,7 +163,10 @@ async function* named(client: Client, config: ReplayConfig, ids: readonly string
   }
 }
 
-/** Deliveries are few beside batches and lookups, and meet every release: so each type has its own limit. */
+/**
+ * Lists runs by workflow type. Each type has its own limit: deliveries are rare compared with batches and lookups, but
+ * every release continues some of them.
+ */
 async function* listed(client: Client, { taskQueue }: ReplayConfig, options: Options): AsyncGenerator<Run> {
   const { since, failed, query: given, limit } = options;
   const rest = [
@@ -173,7 +179,7 @@ async function* listed(client: Client, { taskQueue }: ReplayConfig, options: Opt
     let left = limit;
     for await (const { workflowId, runId } of client.workflow.list({ query })) {
       const run = await fetchRun(client, workflowId, runId);
-      // Its retention may have ended meanwhile.
+      // Temporal may have deleted the run since it was listed.
       if (run) yield run;
       left -= 1;
       if (left === 0) break;
@@ -195,7 +201,7 @@ function tell(run: Run, misfit: string | null, pinned: string | null): void {
   say([heading, ...(ui ? [`${ui}/${workflowId}`] : []), ...storyOf(run), misfit ?? 'fits'].join('\n'));
 }
 
-/** Prints a text in which what looks like an address is masked: what somebody has written into a history may hold one. */
+/** Prints a text with masked email addresses. A history contains one if somebody typed it into a reason. */
 function say(text: string): void {
   console.log(printableLines(text).replaceAll(/[^\s"'<>(),;:=]+/g, masked));
 }

@@ -6,20 +6,20 @@ import { newSpanId, type Span, spanIdOf, spans } from '../db/traces.ts';
 import type { Config } from './config/config.ts';
 import { repeat } from './main.ts';
 
-// Spans to an OpenTelemetry collector, by OTLP/HTTP as JSON (opentelemetry.io/docs/specs/otlp). Not by its SDK, which
-// makes the ids of spans itself: ours follow from what a span is about.
+// Sends spans to an OpenTelemetry collector by OTLP/HTTP as JSON (opentelemetry.io/docs/specs/otlp). OpenTelemetry's
+// SDK can't be used because it generates the ids of spans. We derive ours from the work that a span describes.
 
 const [EVERY_MS, TIMEOUT_MS] = [1000, 10_000];
-/** Some megabytes. What does not fit is lost, and the log says how much. */
+/** A few megabytes. Spans that do not fit are lost, and the log says how many. */
 const [SPANS_AT_MOST, SPANS_AT_ONCE] = [10_000, 1000];
-/** How long the last ones may keep a process from its end. */
+/** Limit for sending the last spans before the process exits. */
 const CLOSE_MS = 2000;
 
 /**
- * From now on sends the spans of this process, if a collector is configured. Nobody waits for it, and what waits for a
- * collector that is away or slow is bounded.
- * @param service what this process is called, if no setting says it
- * @returns null if no collector is configured; `close` sends what is left
+ * Starts to send the spans of this process, if a collector is configured. No other work waits for the collector, and
+ * the queue of unsent spans is bounded.
+ * @param service the service's name if no setting gives one
+ * @returns null if no collector is configured; `close` sends the spans that are left
  */
 export function sendTraces(config: Config, service: string, log: Logger) {
   const { otlpUrl, tracesUrl, serviceName, tracesShare } = config;
@@ -29,14 +29,14 @@ export function sendTraces(config: Config, service: string, log: Logger) {
   const about = { ...Object.fromEntries(config.resourceAttributes), 'service.name': serviceName ?? service };
   const resource = { attributes: attributesOf(about) };
   const scope = { name: 'npi-email-enrichment' };
-  // Its own: the one of this process finds hosts without the system's search list.
+  // A separate agent, because this process's global one resolves hosts without the system's search list.
   const dispatcher = new Agent();
   const queue: object[] = [];
   let lost = 0;
 
   const take = (message: unknown) => {
     const span = message as Span;
-    // By the random end of the trace's id, so that every process decides the same (W3C Trace Context, level 2).
+    // Samples by the random end of the trace id, so that every process decides the same (W3C Trace Context, level 2).
     if (Number.parseInt(uuidOf(span.batchId).slice(18), 16) / 2 ** 56 >= tracesShare) return;
     if (queue.length < SPANS_AT_MOST) queue.push(otlp(span));
     else lost += 1;
@@ -49,7 +49,7 @@ export function sendTraces(config: Config, service: string, log: Logger) {
       const answer = await request(url, { method: 'POST', headers, body, signal, dispatcher });
       await answer.body.dump();
       const { statusCode } = answer;
-      // What is refused for good would be refused again.
+      // Drops spans that the collector rejects for good. Sending them again would not help.
       if (statusCode < 500 && statusCode !== 429) queue.splice(0, some.length);
       if (statusCode >= 300) throw Object.assign(new Error(), { code: `HTTP_${statusCode}` });
       if (lost > 0) log.warn({ lost }, 'spans were lost: the collector was away or too slow');
@@ -69,7 +69,7 @@ export function sendTraces(config: Config, service: string, log: Logger) {
   };
 }
 
-/** A span as OTLP has it, which ends now. */
+/** Returns a span in OTLP's format. The span ends now. */
 function otlp({ batchId, spanId, parentId, name, kind, durationMs, attributes, isError, link }: Span) {
   const now = Date.now();
   return {
@@ -86,7 +86,7 @@ function otlp({ batchId, spanId, parentId, name, kind, durationMs, attributes, i
   };
 }
 
-/** As text: a number has too few digits. */
+/** Returns nanoseconds as text, because a number has too few digits. */
 const nanos = (ms: number) => `${Math.round(ms * 1000)}000`;
 
 function attributesOf(attributes: NonNullable<Span['attributes']>) {

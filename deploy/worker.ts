@@ -26,13 +26,13 @@ import {
 } from './temporal/workers.ts';
 import { sendTraces } from './traces.ts';
 
-// `npm run worker`: the Temporal worker, until SIGTERM or SIGINT.
+// `npm run worker` runs the Temporal worker until SIGTERM or SIGINT.
 
 const WITHOUT_TEMPORAL = 'waiting for Temporal; what is overdue is refunded meanwhile';
 const START_INTERRUPTED = 'Temporal went away while the worker started; the start is tried again';
-/** However it ends: an orchestrator kills after 45 s. */
+/** The process exits after this time in any case. An orchestrator kills it after 45 s. */
 const END_MS = 44_000;
-/** What is left open after that ends with the process. */
+/** Limit for closing connections. The process then exits even if some are still open. */
 const CLOSE_MS = 5000;
 
 const HELP = `
@@ -73,12 +73,12 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const secretsTrouble = await secretKeysTrouble(db);
   if (secretsTrouble) log.error(`not ready for deliveries, webhooks stay pending: ${secretsTrouble}`);
   const rules = { ...rulesOf(config), greylistMs };
-  // The last net, also for what does not look whether it is to stop.
+  // The last safety net, in case some work ignores the stop signal.
   void stopped.then(() => setTimeout(END_MS, null, { ref: false })).then(() => process.exit(1));
   const control = createControl(client, taskQueue);
   const sweeping = runReconciler({ db, log, control, rules }, config.sweepIntervalMs, ending.signal);
   const isThere = await until(log, stopped, async () => {
-    // A key that has expired stops no refunds either.
+    // The reconciler already runs, so an expired Temporal key does not stop refunds.
     const trouble = await temporalTrouble(target);
     return trouble && [{ why: trouble.message }, WITHOUT_TEMPORAL];
   });
@@ -120,7 +120,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   log.info({ ...place, deployment, version: buildId }, 'worker ready');
   void repeat('sign of life', STEP_MS, loop, rollout.step);
   void repeat('namespace', KEEP_MS, loop, () =>
-    // What the cluster does not allow was told at the start.
+    // The first call, at startup, has already logged what the cluster does not allow.
     keepNamespace(client, taskQueue, reverifyMs, log.child({}, { level: 'error' })),
   );
   await ended;
@@ -138,7 +138,7 @@ type Start = Omit<Parameters<typeof startWorkers>[0], 'connection'>;
 
 /**
  * Connects to Temporal and starts the workers. If Temporal goes away in the meantime, it begins again.
- * @returns null if the process was told to stop before
+ * @returns null if the process was asked to stop first
  */
 async function joinTemporal(
   target: TemporalTarget,
@@ -169,7 +169,10 @@ async function joinTemporal(
   return joined;
 }
 
-/** The process ends all the same if this fails or hangs, because PostgreSQL or Temporal is away. */
+/**
+ * Waits up to CLOSE_MS for `closing` and ignores its errors, so that the process exits even if PostgreSQL or Temporal
+ * is away.
+ */
 async function atMost(closing: Promise<unknown>): Promise<void> {
   await Promise.race([closing.catch(() => {}), setTimeout(CLOSE_MS)]);
 }

@@ -3,7 +3,7 @@ import { main } from '../main.ts';
 import { versionOf } from '../temporal/versions.ts';
 import { bundleWorkflows } from '../temporal/workers.ts';
 
-// `npm run bundle`: makes beforehand what a worker otherwise makes when it starts.
+// `npm run bundle` bundles the workflows ahead of time. Otherwise each worker does so when it starts.
 
 const HELP = `
 A worker that finds the file's name in WORKFLOW_BUNDLE starts seconds faster, and every worker runs the same workflows.

@@ -8,21 +8,22 @@ import providersPackage from 'email-providers/package.json' with { type: 'json' 
 import { holdsDomain, readList } from '../../activities/verification/domains.ts';
 import { isLookalike } from '../../activities/verification/lookalikes.ts';
 
-// `npm run lists`: writes the lists of domains that packages keep, which only a build needs. Run it after those
-// packages were updated and look through the difference: an entry decides what is sold as a person's. What they lack
-// stands in the `-more` file beside each; that file and the other lists are kept by hand, and each says what from.
+// `npm run lists` writes the domain lists that come from packages. Only a build needs those packages. Run it after
+// updating them, and review the difference: an entry decides which addresses are sold as a person's. Domains that a
+// package lacks are in the `-more` file next to its list. That file and the other lists are edited by hand, and each
+// names its origin.
 
-// Physicians register on it with addresses of their employers, so its presence in the list says nothing.
+// Physicians register there with their work addresses, so its presence in the package's list means nothing.
 const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
 
-/** What of `activities/verification/lists/` comes from packages: file names with their text. */
+/** Returns the lists in `activities/verification/lists/` that come from packages: file names with their text. */
 export function buildLists(): Readonly<Record<string, string>> {
   const disposable = normalized([...disposableEmailBlocklistSet()]);
   const thrownAway = new Set([...disposable, ...readList('disposable-more')]);
   const personal = normalized(providers).filter(
     (domain) => !NOT_PERSONAL.has(domain) && !holdsDomain(thrownAway, domain) && !isLookalike(domain),
   );
-  // The ISC license goes with every copy; CC0 asks for nothing.
+  // The ISC license has to be part of every copy. CC0 requires nothing.
   const license = new URL('license.md', import.meta.resolve('email-providers/package.json'));
   return {
     'disposable.txt': file('Domains of throwaway mailboxes', disposablePackage, '', disposable),
@@ -35,7 +36,10 @@ export function buildLists(): Readonly<Record<string, string>> {
   };
 }
 
-/** As `parseAddress` spells domains, each once, in order; an entry that is none, such as an address, is left out. */
+/**
+ * Spells domains like `parseAddress`, sorts them, and drops duplicates and entries that aren't domains, such as
+ * addresses.
+ */
 function normalized(entries: readonly string[]): string[] {
   const domains = entries.filter((entry) => !entry.includes('@')).map((entry) => domainToASCII(entry.trim()));
   return [...new Set(domains.filter((domain) => domain.includes('.')))].sort();

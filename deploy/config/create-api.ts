@@ -5,7 +5,7 @@ import { type ApiDeps, createServer } from '../../api/server.ts';
 import { listenForChanges } from '../../db/changes.ts';
 import type { Config } from './config.ts';
 
-/** The HTTP API as the configuration has it, not yet listening. */
+/** Creates the HTTP API from the configuration. It does not listen yet. */
 export function createApi(
   config: Config,
   deps: Pick<ApiDeps, 'db' | 'log' | 'client' | 'taskQueue' | 'trouble'>,

@@ -24,18 +24,18 @@ import {
   type Values,
 } from './values.ts';
 
-// The file of SOURCES_FILE: everything about sources that isn't a key or a URL. What it leaves out is as the vendor's
-// own file in the catalogue has it. deploy/going-live.md tells what each member is for.
+// The file of SOURCES_FILE: everything about sources except keys and URLs. Its defaults are in the files of the
+// catalogue. deploy/going-live.md explains each member.
 
 export type LimitSettings = Values<ReturnType<typeof limits>>;
 export interface VendorSettings extends Values<ReturnType<typeof pace>> {
-  /** Whether its license lets us keep an address beyond the lookup that it answers. */
+  /** True if the vendor's license lets us store an address beyond the lookup that found it. */
   readonly may_store: boolean;
 }
 
-/** The file, checked, with its defaults and secrets in place. */
+/** The checked file, with defaults and secrets filled in. */
 export interface SourcesFile {
-  /** Ids of vendors; null for the usual order. */
+  /** Ids of vendors, in the order of calls. Null for the default order. */
   readonly order: readonly string[] | null;
   readonly vendors: Readonly<Record<VendorId, VendorSettings & { readonly types: readonly EmailType[] }>> & {
     readonly rocketreach: { readonly api: RocketReachApi };
@@ -44,19 +44,19 @@ export interface SourcesFile {
   readonly verifiers: Readonly<Record<VerifierId, LimitSettings>> & {
     readonly order: readonly VerifierId[] | null;
   };
-  /** Vendors that are described by data. */
+  /** Vendors that are described as data. */
   readonly http: readonly (HttpJsonSource & VendorSettings)[];
   readonly registry: 'off' | 'fallback';
   readonly greylist_wait: number;
   readonly reverify_interval: number;
 }
 
-/** What of the environment the file is checked against. */
+/** The settings that the file is checked against. */
 type Environment = Pick<Config, 'access' | 'secretOf'>;
 
 /**
- * Reads the text of a sources file; `{}` is what one without it has.
- * @throws {ConfigError} naming every problem at once, each with its place; no secret and no value of the file
+ * Parses the text of a sources file. A deployment without the file has `{}`.
+ * @throws {ConfigError} naming every problem at once, each with its place, but no secret and no value of the file
  */
 export function parseSourcesFile(text: string, environment: Environment): SourcesFile {
   return check(sourcesFile(environment), parseJson(text), 'SOURCES_FILE', { convert: false });
@@ -66,7 +66,7 @@ function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch (error) {
-    // The rest of the message quotes the file.
+    // Drops the rest of the message, which quotes the file.
     const place = /\(line \d+ column \d+\)/.exec(String(error))?.[0] ?? '';
     throw problemsIn('SOURCES_FILE', [`not JSON ${place}`.trim()]);
   }
@@ -75,7 +75,7 @@ function parseJson(text: string): unknown {
 function sourcesFile({ access, secretOf }: Environment) {
   const hasAccess = (id: VendorId | VerifierId) => access[id] !== null;
   return members<SourcesFile>({
-    // Before `order`, which looks at the ids in it.
+    // Stands before `order`, which reads its ids.
     http: Joi.array().items(httpVendor(secretOf)).unique('id', { ignoreUndefined: true }).default([]),
     order: order((file) => [...VENDOR_IDS.filter(hasAccess), ...idsIn(file.http)]),
     vendors: members(
@@ -91,7 +91,7 @@ function sourcesFile({ access, secretOf }: Environment) {
   });
 }
 
-/** In which order sources are asked; those that are left out aren't. */
+/** Returns the rule for an order of sources. Sources that the order leaves out are not called. */
 const order = (askable: (siblings: { readonly http?: unknown }) => readonly string[]) =>
   Joi.array()
     .items(
@@ -105,23 +105,23 @@ const order = (askable: (siblings: { readonly http?: unknown }) => readonly stri
     .unique()
     .default(null);
 
-/** Of `http` as it stands, right or wrong. */
+/** Returns the ids in `http`, which may be invalid at this point. */
 function idsIn(http: unknown): string[] {
   return Array.isArray(http) ? http.flatMap((one) => one?.id ?? []) : [];
 }
 
-/** Over all workers. */
+/** Limits that all workers share. */
 const limits = ({ rates }: Pick<SourceFacts, 'rates'>) => ({
   rates: Joi.array<readonly Rate[]>().items(rate()).default(rates),
-  /** Null for none. */
+  /** Null for no limit. */
   daily_credits: orNull(Joi.number().min(0)),
 });
 
-/** Of vendors of both kinds. */
+/** Settings of all vendors, built-in or described as data. */
 const pace = (facts: Pick<VendorFacts, 'capMs' | 'callMs' | 'rates'>) => ({
-  /** How long a lookup waits for it before it goes on to the next vendor. */
+  /** Time that a lookup waits for the vendor before it goes on to the next one. */
   wait: duration(1000, 900_000).default(facts.capMs),
-  /** The most one call may take. */
+  /** Maximum duration of one call. */
   call: duration(1000, 200_000).default(facts.callMs),
   ...limits(facts),
 });
@@ -139,7 +139,7 @@ const types = (gives: readonly EmailType[]) =>
     .unique()
     .min(1);
 
-/** What one vendor alone has, by its id. */
+/** Settings that only one vendor has, by its id. */
 const OWN: Readonly<Record<string, Joi.PartialSchemaMap>> = {
   rocketreach: { api: Joi.valid(...ROCKETREACH_APIS).default('legacy') },
   fullenrich: { poll: duration(100, 600_000).default(FULLENRICH_POLL_MS) },
@@ -148,10 +148,13 @@ const OWN: Readonly<Record<string, Joi.PartialSchemaMap>> = {
 const VERDICTS: readonly Verdict[] = ['valid', 'catch_all', 'risky', 'invalid', 'unknown'];
 const IDENTITY = ['npi', 'first', 'last', 'full', 'state'];
 const NEEDS: readonly Need[] = ['npi', 'name', 'organization', 'address'];
-/** The sources that have a file of their own, and those that are none. */
+/** Ids that are reserved: the built-in sources, and origins of data that aren't sources. */
 const TAKEN = [...VENDOR_IDS, ...VERIFIER_IDS, 'nppes', 'import', 'service'];
 
-/** Not of joi's strings: to let the empty one in, which is the whole, they would leave it unread. */
+/**
+ * Uses `any` because a string rule would have to allow the empty pointer (the whole document), and would then not parse
+ * it.
+ */
 const pointer = Joi.any().custom((value: unknown) => {
   const parts = typeof value === 'string' ? parsePointer(value) : null;
   if (parts === null) throw new Error('must be a JSON pointer such as /results/0/email');
@@ -174,7 +177,7 @@ const url = Joi.string()
   .custom((text: string) => {
     const [one, other] = ['a', 'b'].map((value) => URL.parse(text.replaceAll(/\{[a-z]+\}/g, value)));
     requireConfidential(one ?? null);
-    // What is known of a person must never decide which host is called with the vendor's key.
+    // Data about a person must never decide which host is called with the vendor's key.
     if (one?.origin !== other?.origin || one?.username || one?.password) {
       throw new Error('may have placeholders in its path and query only');
     }
@@ -194,7 +197,7 @@ const SECRET = /\$\{([^}]*)\}/g;
 const header = (secretOf: Config['secretOf']) =>
   Joi.string().custom((text: string) => {
     const names = [...text.matchAll(SECRET)].map(([, name = '']) => name);
-    // Of all other variables, such as the one with the database's password, a vendor is never told.
+    // A vendor must never receive other variables, such as the one with the database's password.
     if (!names.every((name) => /^VENDOR_[A-Z0-9_]+$/.test(name))) {
       throw new Error('may name variables that begin with VENDOR_ only');
     }
@@ -205,7 +208,7 @@ const header = (secretOf: Config['secretOf']) =>
     return value;
   });
 
-/** A vendor that is described by data; pointers are parsed, secrets put in place. */
+/** Returns the rules for a vendor that is described as data. They parse its pointers and fill in its secrets. */
 function httpVendor(secretOf: Config['secretOf']) {
   return members({
     id: Joi.string()
@@ -268,7 +271,10 @@ function httpVendor(secretOf: Config['secretOf']) {
   });
 }
 
-/** `needs` decides whom the vendor is asked about, so it has to list what the URL and the body are made of. */
+/**
+ * Checks that `needs` lists everything that the URL and the body use, because it decides for which people the vendor is
+ * called.
+ */
 function checkNeeds(needs: readonly Need[], helpers: Joi.CustomHelpers) {
   const [source] = helpers.state.ancestors;
   const missing = [...placeholdersIn([source.url, source.body]).values()].filter(
@@ -279,7 +285,7 @@ function checkNeeds(needs: readonly Need[], helpers: Joi.CustomHelpers) {
   throw new Error(`must list ${names}, of which the URL or the body has placeholders`);
 }
 
-/** An answer that names nobody cannot be compared with who was asked for, and nothing of it would be accepted. */
+/** Checks that responses can be matched with the requested person. Otherwise we would have to reject all of them. */
 function checkIdentity(identity: HttpJsonSource['identity']) {
   const { npi, first, last, full } = identity;
   if (npi || full || (first && last)) return identity;

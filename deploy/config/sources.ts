@@ -21,9 +21,9 @@ import { type LimitSettings, parseSourcesFile, type VendorSettings } from './sou
 import { ConfigError } from './values.ts';
 
 /**
- * Makes what the environment and the sources file name: vendors and verifiers in their order, the registry, and the
- * check that asks them. From now on this process finds their hosts by `names`.
- * @throws {ConfigError} naming every problem of the file, or a policy that needs a verifier if there is none
+ * Creates the sources that the environment and the sources file configure: vendors and verifiers in their order, the
+ * registry, and the check that calls verifiers. From now on this process resolves their hosts with `names`.
+ * @throws {ConfigError} naming every problem of the file, or a policy that lacks the verifier it needs
  */
 export function createSources(config: Config, db: Database, names: Names, log: Logger) {
   const { access, registryUrl, catchAll, freshnessMs } = config;
@@ -53,7 +53,7 @@ export function createSources(config: Config, db: Database, names: Names, log: L
   }
 
   const found = inOrder(vendors, file.order);
-  // POLICY_TABLE: without a verifier a dated claim can make an address valid, or two that agree.
+  // POLICY_TABLE: without a verifier, only a dated claim or two agreeing sources can make an address valid.
   const isEnough = asked.length > 0 || (catchAll === 'two-sources' && found.length > 1);
   const isOfUse = ({ vendor }: VendorSource) => isEnough || vendor.isDated;
 
@@ -66,11 +66,11 @@ export function createSources(config: Config, db: Database, names: Names, log: L
   const dnsControl = createDnsControl({ db, log, resolver: names, domains });
   return {
     vendors: useful,
-    /** The ids of those that are not asked, because nothing they name would ever be valid. */
+    /** Ids of the vendors that are not called, because no address they name could become valid. */
     useless: found.filter((source) => !isOfUse(source)).map(({ vendor }) => vendor.id),
     verifiers: asked,
     registry,
-    /** All that are asked, with what each may cost. */
+    /** All sources that are called, with the daily credits of each. */
     asked: [
       ...useful.map(({ vendor, limits }) => ['vendor', vendor.id, limits.dailyCredits] as const),
       ...asked.map(({ id, dailyCredits }) => ['verifier', id, dailyCredits] as const),
@@ -93,7 +93,10 @@ function limitsOf({ rates, daily_credits: dailyCredits }: LimitSettings): Source
   return { rates, dailyCredits };
 }
 
-/** All of them, in the usual order, if none is given. What an order names is there: the file was checked. */
+/**
+ * Returns the values in the given order, or in the default order if it is null. The ids in an order exist, because the
+ * file was checked.
+ */
 function inOrder<T>(all: ReadonlyMap<string, T>, order: readonly string[] | null): T[] {
   return (order ?? [...all.keys()]).flatMap((id) => all.get(id) ?? []);
 }

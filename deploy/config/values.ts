@@ -4,20 +4,21 @@ import { OperatorProblem } from '../../db/errors.ts';
 import type { Rate } from '../../db/lookups/sources.ts';
 import type { SecretKey } from '../../db/secrets.ts';
 
-// The kinds of values that environment variables and the sources file have.
+// Rules for the values of environment variables and of the sources file.
 
-/** What is wrong with the configuration, each problem by its name; never a value. */
+/** A problem of the configuration. Its message names the settings that are wrong, never their values. */
 export class ConfigError extends OperatorProblem {
   override readonly name = 'ConfigError';
 }
 
-/** All that is wrong with one part of the configuration, a line each. */
+/** Returns an error that lists the problems of one part of the configuration, one per line. */
 export function problemsIn(what: string, problems: readonly string[]): ConfigError {
   return new ConfigError(`${what} has ${problems.length} problem(s):\n  ${problems.join('\n  ')}`);
 }
 
 /**
- * What rules make of an object. What a rule's own code throws is told after the name of the value.
+ * Checks an object by rules and returns the resulting values. If a custom rule throws, its message follows the name of
+ * the value.
  * @throws {ConfigError} naming every problem at once
  */
 export function check<T>(
@@ -39,12 +40,12 @@ export function check<T>(
   );
 }
 
-/** What rules make of an object. */
+/** The values that result from rules. */
 export type Values<Rules> = {
   readonly [Name in keyof Rules]: Rules[Name] extends Joi.Schema<infer T> ? T : never;
 };
 
-/** Text that `parse` makes something of; null is what it makes of none. */
+/** A text that `parse` converts. `parse` returns null for an invalid text. */
 export const parsed = <T>(parse: (text: string) => T | null, what: string) =>
   Joi.string<T>().custom((text: string) => {
     const value = parse(text);
@@ -55,14 +56,13 @@ export const parsed = <T>(parse: (text: string) => T | null, what: string) =>
 /** A whole number within bounds. */
 export const whole = (min: number, max: number) => Joi.number().integer().min(min).max(max);
 
-/** One of these words. */
 export const oneOf = <Word extends string>(...words: readonly Word[]) => Joi.string<Word>().valid(...words);
 
-/** What may be left out, and is null then. */
+/** An optional value that defaults to null. */
 export const orNull = <T>(rule: Joi.AnySchema<T>) => rule.default(null) as Joi.AnySchema<T | null>;
 
 const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
-/** A duration such as `30s`, as milliseconds within bounds. */
+/** A duration such as `30s`, converted to milliseconds, within bounds. */
 export const duration = (minMs: number, maxMs: number) =>
   Joi.string<number>().custom((text: string) => {
     const ms = parseDuration(text);
@@ -79,13 +79,13 @@ export const rate = () =>
     return perMs ? { calls: Number(calls), perMs } : null;
   }, 'a rate such as 10/1s or 500/1m');
 
-/** An object that has these members and no others. */
+/** An object with these members and no others. */
 export const members = <T>(keys: Joi.PartialSchemaMap) =>
   Joi.object<T>(keys).messages({
     'object.unknown': `{{#label}} is unknown; known here: ${Object.keys(keys).join(', ')}`,
   });
 
-/** Values separated by commas, none if it is not set; `item` makes null of what is none. */
+/** Values separated by commas, empty if not set. `item` returns null for an invalid value. */
 export const list = <T>(item: (text: string) => T | null, what: string) =>
   parsed<readonly T[]>((text) => {
     const parts = text.split(',').map((part) => part.trim());
@@ -93,27 +93,27 @@ export const list = <T>(item: (text: string) => T | null, what: string) =>
     return values.length > 0 && values.every((value) => value !== null) ? values : null;
   }, `${what}, separated by commas`).default([]);
 
-/** Pairs such as `name=value`, percent-encoded as OpenTelemetry has them. */
+/** Pairs such as `name=value`, percent-encoded as in OpenTelemetry's variables. */
 export const pairs = () =>
   list((text) => {
     const [, name = '', value = ''] = /^([\w.-]+) *= *(.*)$/.exec(text) ?? [];
     return name === '' ? null : ([name, decodeURIComponent(value)] as const);
   }, 'pairs such as name=value');
 
-/** An http(s) URL without a slash at its end. */
+/** An http(s) URL. A slash at its end is removed. */
 export const anyUrl = () =>
   Joi.string()
     .uri({ scheme: ['https', 'http'] })
     .custom((text: string) => text.replace(/\/+$/, ''));
 
-/** As `anyUrl`, for what must not be read on the way. */
+/** Like `anyUrl`, for traffic that must not be readable on the way. */
 export const confidentialUrl = () =>
   anyUrl().custom((text: string) => {
     requireConfidential(URL.parse(text));
     return text;
   });
 
-/** @throws what is told of a URL that could be read on the way */
+/** Checks that traffic to a URL is not readable on the way. @throws {Error} if it is */
 export function requireConfidential(url: URL | null): void {
   if (!url || !isConfidential(url)) throw new Error('must be an https URL; http is for this machine only');
 }
@@ -127,13 +127,13 @@ export const httpProxy = () =>
       : null;
   }, 'an HTTP proxy such as http://proxy.example:3128');
 
-/** `15m` → 900000; null if the text is no duration. */
+/** Parses a duration: `15m` → 900000. Returns null if the text is not a duration. */
 export function parseDuration(text: string): number | null {
   const match = /^([0-9]{1,9})(ms|s|m|h|d)$/.exec(text);
   return match ? Number(match[1]) * (UNITS[match[2] ?? ''] ?? Number.NaN) : null;
 }
 
-/** `v1:` and 32 bytes in base64; null if the text is no key. */
+/** Parses `v1:` and 32 bytes in base64. Returns null if the text is not a key. */
 export function parseSecretKey(text: string): SecretKey | null {
   const match = /^([a-z0-9]{1,20}):([A-Za-z0-9+/]{43}=)$/.exec(text);
   return match ? { version: match[1] ?? '', key: Buffer.from(match[2] ?? '', 'base64') } : null;

@@ -5,7 +5,7 @@ import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../activities/webhooks/post.ts';
 import type { Config } from './config.ts';
 
-/** How deliveries are sent, as the configuration has it. */
+/** Creates the sender of webhook deliveries from the configuration. */
 export function postOf(config: Config, names: Names) {
   const ca = config.webhookCaFile === null ? undefined : readFileSync(config.webhookCaFile, 'utf8');
   const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
@@ -18,7 +18,7 @@ export function postOf(config: Config, names: Names) {
   });
 }
 
-/** What activities keep to, but for what the sources file says. */
+/** Returns the rules that activities follow, except those from the sources file. */
 export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
   return {
     freshnessMs: config.freshnessMs,
@@ -27,10 +27,10 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
     policy: `${config.verifyPolicy} ${config.catchAll}`,
     webhookScheduleMs: config.webhookScheduleMs,
     retention: {
-      // A replay gives the answer again.
+      // A replay returns the stored response, so the response must outlive the replay window.
       answersMs: Math.max(config.answerRetentionMs, config.replayMs),
       evidenceMs: config.evidenceRetentionMs,
-      // A delivery has it, to its last attempt.
+      // A delivery contains the custom data until its last attempt.
       customDataMs: Math.max(
         config.customDataRetentionMs,
         2 * config.webhookScheduleMs.reduce((sum, ms) => sum + ms),

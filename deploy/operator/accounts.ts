@@ -30,7 +30,7 @@ const CREDITS_AT_MOST = 1_000_000_000;
 const OVERLAP_AT_MOST_MS = 30 * 86_400_000;
 const KEY = ['<KEY>', 'key id (key_…)'] as const;
 
-/** `org` (or `organization`), `limits`, `webhook-secret`, `usage`, `credits`, `keys`, `audit`. */
+/** Adds `org` (or `organization`), `limits`, `webhook-secret`, `usage`, `credits`, `keys`, `audit`. */
 export function addCommands(program: Command, run: Run): void {
   addOrganizationCommands(program, run);
   addUsageCommand(program, run);
@@ -117,7 +117,7 @@ interface UsageOptions {
   readonly organization?: string | null;
 }
 
-/** `usage`: what an organization is invoiced by. */
+/** Adds `usage`, the basis of invoices. */
 function addUsageCommand(program: Command, run: Run): void {
   program
     .command('usage')
@@ -215,7 +215,7 @@ function shownOnce<T extends IssuedKey>(data: T): Report {
   return { data, text: `${fields(data)}\n\n${once}` };
 }
 
-/** @returns milliseconds */
+/** Parses a duration. @returns milliseconds */
 const overlap = parser('a duration of at most 30d, such as 0s, 15m, 1h or 7d', (text) => {
   const ms = parseDuration(text);
   return ms !== null && ms <= OVERLAP_AT_MOST_MS ? ms : null;

@@ -17,7 +17,7 @@ import { temporalUi } from '../config/config.ts';
 import { parser, type Revealing, revealed, revealing } from './arguments.ts';
 import { counted, fields, type Run, table } from './print.ts';
 
-/** `explain`. */
+/** Adds `explain`. */
 export function addCommands(program: Command, run: Run): void {
   revealing(program.command('explain'), 'addresses')
     .description(
@@ -33,7 +33,7 @@ export function addCommands(program: Command, run: Run): void {
           organizationId: isNpi ? null : (held.chapters[0]?.requests[0]?.organizationId ?? null),
           subject: isNpi ? about.npi : about.requestId,
         });
-        // As a lookup would derive it now: what vendors that search by name are told.
+        // The organization as a lookup would derive it now. Vendors that search by name get it.
         const facts = await readProvider(db, held.npi);
         const { organization } = buildSubject(held.npi, facts, 'any');
         const chapters = evidence.chapters.map((chapter) => ({
@@ -52,7 +52,7 @@ const reference = parser('a request id (req_…) or an NPI of 10 digits', (text)
   return /^[0-9]{10}$/.test(text) ? { npi: text } : null;
 });
 
-/** `Harbor Family Medicine, harborfamily.com (same_phone, confidence 0.7)`. */
+/** Returns `Harbor Family Medicine, harborfamily.com (same_phone, confidence 0.7)`. */
 function employer({ name, domain, source, confidence }: Organization): string {
   const parts = [name, domain].filter((part) => part !== null);
   return `${parts.join(', ')} (${source}, confidence ${Math.round(confidence * 100) / 100})`;
@@ -89,7 +89,7 @@ function textOf(evidence: Evidence, organization: Organization | null): string {
   return parts.join('\n\n');
 }
 
-/** What is told of a stored address. */
+/** The columns that are printed for a stored address. */
 const STORED = [
   'email',
   'emailType',
@@ -105,7 +105,7 @@ const STORED = [
 function suppression({ isSuppressed, stored }: Evidence): true | string {
   if (isSuppressed) return true;
   const addresses = stored.filter((row) => row.isSuppressed).length;
-  // What a vendor named is left out without a trace if its address or domain is suppressed.
+  // Refers only to the addresses below: a suppressed address from a vendor is dropped without a trace.
   return addresses > 0 ? `${addresses} of its addresses` : 'not the NPI, and no address below';
 }
 
@@ -120,10 +120,13 @@ function nameOf(provider: NonNullable<Evidence['provider']>): string | null {
   return organizationName ?? (name.length === 0 ? null : name.join(' '));
 }
 
-/** One line of a story, if it has happened. At the same moment, what caused the other stands first. */
+/**
+ * A line of a story, left out while its time is null. At equal times, the lower rank comes first, because it is the
+ * cause.
+ */
 type Happening = readonly [at: Date | null, rank: number, what: string];
 
-/** A chapter as text: a heading, then what happened in the order of time, each line with its moment. */
+/** Returns a chapter as text: a heading, then a line for each event with its time, in order. */
 function storyOf({ lookup, requests, attempts, checks, slots }: Chapter): string {
   const happenings = [
     ...requests.flatMap(acceptedAndSettled),
@@ -147,13 +150,13 @@ function storyOf({ lookup, requests, attempts, checks, slots }: Chapter): string
 }
 
 /**
- * The addresses that came up in a lookup, in the order in which they did: the sources that named each, its verdict (null
- * while it waits for our checks), and whose word that rests on.
+ * Returns the addresses of a lookup in order of appearance: the sources that named each, its verdict (null until our
+ * checks end), and the source of the verdict.
  */
 function candidatesOf({ requests, checks }: Chapter) {
   return [...Map.groupBy(checks, ({ email }) => email)].map(([email, lines]) => {
     const named = lines.filter(({ kind }) => kind === 'named').map(({ source }) => source);
-    // What is found to be another person's gets no further.
+    // An address that belongs to another person is not checked any further.
     const last = lines.findLast(({ kind }) => kind === 'verdict' || kind === 'identity');
     const isRefused = last?.kind === 'identity';
     const basis = lines.findLast(({ kind, verdict }) => kind !== 'verdict' && verdict === last?.verdict);
@@ -208,7 +211,7 @@ function asked(attempt: EvidenceAttempt): Happening[] {
   ];
 }
 
-/** How long a call waited under the rate limits of its source; nothing if it did not. */
+/** Returns how long a call waited for the rate limits of its source, or an empty text if it did not wait. */
 function afterWait(waitedMs: number | null): string {
   return waitedMs === null || waitedMs === 0 ? '' : `, after ${waitedMs} ms of waiting for its rate limit`;
 }

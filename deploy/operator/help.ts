@@ -1,18 +1,18 @@
 import { readFileSync } from 'node:fs';
 import { Argument, type Command } from 'commander';
 
-/** What `--help` says of a command beside its arguments and options, by the words that call it; help.txt has it. */
+/** Reads help.txt: the text of each `--help` below arguments and options, by the words of the command. */
 export function helpTexts(): ReadonlyMap<string, string> {
   const [, ...texts] = readFileSync(new URL('help.txt', import.meta.url), 'utf8').split(/^= /m);
   return new Map(texts.map((text) => /^(.*?)(\n.*)$/s.exec(text.trimEnd())?.slice(1) as [string, string]));
 }
 
-/** A command and all below it, each with the words that call it. */
+/** Returns a command and all its subcommands, each with the words that call it. */
 export function commandsOf(command: Command, words = 'operator'): [words: string, command: Command][] {
   return [[words, command], ...command.commands.flatMap((one) => commandsOf(one, `${words} ${one.name()}`))];
 }
 
-/** `completion`: a script that knows every command and option, so that no program runs while somebody types. */
+/** Adds `completion`. Its script contains every command and option, so that completing a word starts no program. */
 export function addCompletionCommand(program: Command, stdout: (text: string) => void): void {
   program
     .command('completion')

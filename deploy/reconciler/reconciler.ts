@@ -23,18 +23,18 @@ import { listDeliveriesToLookAt, noteDeliveryLook, type WaitingDelivery } from '
 
 export type ReconcilerDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
-/** How many items are listed at a time, and how many calls to Temporal run side by side. */
+/** Items per page, and concurrent calls to Temporal. */
 const PAGE = 200;
 const CALL_CONCURRENCY = 10;
-/** Overdue requests in one transaction, which keeps other writers of their organization waiting. */
+/** Overdue requests per transaction. A transaction blocks other writers of its organization. */
 const SETTLE_PAGE = 500;
-/** How long one turn calls Temporal. The rest is for the next turn, which another process may take. */
+/** Time that one turn may spend on calls to Temporal. The rest is for the next turn, which another process may take. */
 const TEMPORAL_MS = 10_000;
 
 /**
- * Reconciles whenever it is this process's turn, whatever fails.
- * @param everyMs how often one of all processes has the turn
- * @returns when `stopped` is aborted and the turns that ran have ended
+ * Reconciles whenever it is this process's turn, and goes on after failures.
+ * @param everyMs interval between turns over all processes
+ * @returns when `stopped` is aborted and running turns have ended
  */
 export async function runReconciler(
   deps: ReconcilerDeps,
@@ -55,7 +55,10 @@ export async function runReconciler(
   ]);
 }
 
-/** @param take returns the work of a turn, or null if it is the turn of another process */
+/**
+ * Takes turns until `stopped` is aborted.
+ * @param take returns the work of a turn, or null if it is the turn of another process
+ */
 async function runTurns(
   { log }: ReconcilerDeps,
   everyMs: number,
@@ -73,14 +76,14 @@ async function runTurns(
     } catch (error) {
       log.error({ err: error }, 'sweep failed, the next one tries again');
     }
-    // It also asks before it is due: the turn of a process that died is taken soon, and clocks differ.
+    // Tries to take turns early, so that the turn of a dead process is taken soon, and because clocks differ.
     const waitMs = Math.max(0, Math.min(dueAt - performance.now(), everyMs / 4));
     await setTimeout(waitMs, null, { signal: stopped }).catch(() => {});
   }
 }
 
 /**
- * Refunds overdue requests and deletes old data. Needs only PostgreSQL. Safe next to another turn.
+ * Refunds overdue requests and deletes old data. Needs only PostgreSQL. Safe to run concurrently with another turn.
  * @returns how many requests it refunded
  */
 export async function keepBooks(deps: ReconcilerDeps, stopped: AbortSignal): Promise<number> {
@@ -94,7 +97,8 @@ export async function keepBooks(deps: ReconcilerDeps, stopped: AbortSignal): Pro
 }
 
 /**
- * Starts workflows that were never started, and starts those again that closed too early. Safe next to another turn.
+ * Starts workflows that were never started, and starts those again that closed too early. Safe to run concurrently with
+ * another turn.
  * @returns how many of each
  */
 export async function tendWorkflows(deps: ReconcilerDeps, stopped: AbortSignal) {
@@ -138,7 +142,9 @@ async function startBatches(deps: ReconcilerDeps, isOver: () => boolean): Promis
   });
 }
 
-/** Starts batches again whose workflow is gone although requests are open: terminated, or lost with Temporal's database. */
+/**
+ * Starts batches again that have open requests but no workflow: it was terminated, or lost with Temporal's database.
+ */
 async function restartBatches(deps: ReconcilerDeps, isOver: () => boolean): Promise<number> {
   const { db, rules } = deps;
   const list = () => takeUnfinished(db, rules.sweep.checkEveryMs, PAGE);
@@ -168,7 +174,7 @@ async function startDeliveries(deps: ReconcilerDeps, isOver: () => boolean): Pro
   const list = () => listDeliveriesToLookAt(db, startAfterMs, checkEveryMs, PAGE);
   return await forEachPage(deps, 'deliver', list, isOver, async (delivery) => {
     const isStarted = await redeliver(deps, delivery);
-    // Only now: a look that failed is repeated by the next sweep.
+    // Only after success, so that the next sweep repeats a check that failed.
     await noteDeliveryLook(db, delivery);
     return isStarted;
   });
@@ -183,7 +189,7 @@ async function redeliver({ control }: ReconcilerDeps, waiting: WaitingDelivery):
   return true;
 }
 
-/** Lists and works page by page, as long as there are full pages and nothing fails. */
+/** Lists and processes page by page, as long as pages are full and nothing fails. */
 async function forEachPage<Item extends { readonly batchId: string }>(
   deps: ReconcilerDeps,
   what: string,
@@ -202,7 +208,7 @@ async function forEachPage<Item extends { readonly batchId: string }>(
   return done;
 }
 
-/** Works on each item, `concurrency` at a time. One that fails does not keep the others from their turn. */
+/** Processes each item, `concurrency` at a time. A failed item does not stop the others. */
 async function forEach<Item extends string | { readonly batchId: string }>(
   { log }: ReconcilerDeps,
   what: string,

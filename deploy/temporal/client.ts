@@ -4,7 +4,10 @@ import type { WorkflowControl, WorkflowState } from '../../activities/deps.ts';
 import { startBatch, startDelivery } from '../../api/temporal.ts';
 import { queuesOf, requestSettled } from '../../workflows/messages.ts';
 
-/** Where Temporal is and how to get in, by Temporal's own environment variables (or its TOML profile). */
+/**
+ * Returns the address of Temporal and the credentials for it, from Temporal's own environment variables (or its TOML
+ * profile).
+ */
 export function temporalTarget(environment: Readonly<Record<string, string | undefined>>) {
   const env = Object.fromEntries(
     Object.entries(environment).filter((entry): entry is [string, string] => !!entry[1]),
@@ -14,20 +17,20 @@ export function temporalTarget(environment: Readonly<Record<string, string | und
 
 export type TemporalTarget = ReturnType<typeof temporalTarget>;
 
-/** A client that connects when it is first used, so that the API starts while Temporal is away. */
+/** Returns a client that connects when it is first used, so that the API starts while Temporal is away. */
 export function lazyClient(target: TemporalTarget): Client {
   const connection = Connection.lazy(target.connectionOptions);
   return new Client({ connection, ...(target.namespace ? { namespace: target.namespace } : {}) });
 }
 
-/** Whoever signals or asks does something for many, so one may not take long. */
+/** Short, because the code that makes these calls works for many requests in turn. */
 const CALL_TIMEOUT_MS = 3000;
 
 function inTime<T>(client: Client, call: () => Promise<T>): Promise<T> {
   return client.withDeadline(Date.now() + CALL_TIMEOUT_MS, call);
 }
 
-/** Returns what activities need of Temporal, over a client. */
+/** Returns the Temporal calls that activities need. */
 export function createControl(client: Client, taskQueue: string): WorkflowControl {
   return {
     namespace: client.options.namespace,
@@ -38,7 +41,7 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
       try {
         await inTime(client, () => client.workflow.getHandle(batchId).signal(requestSettled, settled));
       } catch (error) {
-        // It was terminated, or ended because it stopped waiting. What it left to do is found by the reconciler.
+        // The workflow was terminated, or ended because it stopped waiting. The reconciler finds the work that it left.
         if (!(error instanceof WorkflowNotFoundError)) throw error;
       }
     },
@@ -51,7 +54,7 @@ export function onOurQueues(taskQueue: string): string {
   return `TaskQueue in ('${enrichment}', '${webhooks}')`;
 }
 
-/** The newest run of a workflow; null where Temporal does not know it (any more). */
+/** Returns the newest run of a workflow, or null if Temporal does not know it (any more). */
 export async function describeRun(client: Client, workflowId: string) {
   const run = client.workflow.getHandle(workflowId);
   try {
@@ -69,15 +72,15 @@ async function stateOf(client: Client, workflowId: string): Promise<WorkflowStat
   return run.closeTime ? 'closed' : 'open';
 }
 
-/** Whether a workflow with this id is open. */
+/** Returns whether a workflow with this id is open. */
 export async function isRunning(client: Client, workflowId: string): Promise<boolean> {
   return (await stateOf(client, workflowId)) === 'open';
 }
 
-/** Codes of gRPC. */
+/** gRPC status codes. */
 export const [NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION, UNIMPLEMENTED] = [5, 6, 9, 12];
 
-/** What Temporal's service answers; null where it refuses with this code. */
+/** Returns the response of Temporal's service, or null if the call fails with this gRPC code. */
 export async function unless<Answer>(code: number, asked: Promise<Answer>): Promise<Answer | null> {
   return await asked.catch((error: unknown) => {
     if (isGrpcServiceError(error) && error.code === code) return null;

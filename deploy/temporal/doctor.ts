@@ -7,20 +7,20 @@ import { WORKFLOWS } from '../../workflows/messages.ts';
 import { describeRun, isRunning, onOurQueues } from './client.ts';
 import { reverifyScheduleId } from './namespace.ts';
 
-/** Workflows described at once. */
+/** Workflows described at the same time. */
 const AT_ONCE = 20;
-/** Of one kind in all: a doctor that asks for each of many thousands is a load itself. */
+/** Limit per check: a doctor that describes many thousands of workflows is itself a load. */
 const DESCRIBED_AT_MOST = 1000;
 const LISTED_AT_MOST = 20_000;
-/** What has closed this recently is the sweep's to start again (ARCHITECTURE.md, Invariants, S4). */
+/** The sweep still has to restart workflows that closed this recently (ARCHITECTURE.md, Invariants, S4). */
 const GRACE_MS = 60_000;
-/** A workflow task is tried again without end; the first few failures may be a worker's restart. */
+/** Temporal retries a workflow task forever. The first few failures may come from a worker's restart. */
 const FAILING_ATTEMPTS = 4;
 
 /**
- * Compares batches, deliveries and lookups with their workflows: none that has something left without one, none that is
- * over with one, none that is stuck, and the Schedule runs.
- * Everything found is asked for a second time, because work goes on meanwhile and lists of workflows lag behind.
+ * Compares batches, deliveries and lookups with their workflows. Unfinished work has an open workflow, finished work
+ * doesn't, no workflow is stuck, and the Schedule runs. Checks each finding a second time, because work goes on during
+ * the check and lists of workflows lag behind.
  */
 export async function checkWorkflows(
   db: Database,
@@ -35,7 +35,7 @@ export async function checkWorkflows(
   const missing = (await listWork(db, 'unfinished', null)).filter((id) => !listed.has(id));
   const closed = await filter(missing, (id) => isClosed(client, id));
   const isOpen = (id: string) => isRunning(client, id);
-  // Deliveries sleep for days, and are in front of what matters more.
+  // Deliveries come last. They sleep for days, so they are the oldest and would displace workflows that matter more.
   const failing = await filter([...new Set([...batches, ...lookups, ...listed])], (id) =>
     isFailing(client, id),
   );
@@ -48,12 +48,12 @@ export async function checkWorkflows(
   ];
 }
 
-/** @param trouble why Temporal cannot be used */
+/** Returns the finding that Temporal can't be used. @param trouble the reason */
 export function unreachable(trouble: string): CheckResult {
   return resultOf('temporal_unreachable', { findings: 1, examples: [] }, { trouble });
 }
 
-/** Whether workers are where the API starts workflows. */
+/** Checks that workers run where the API starts workflows. */
 export async function checkWorkers(
   db: Database,
   place: { readonly namespace: string; readonly taskQueue: string },
@@ -91,7 +91,7 @@ async function idleSchedules(client: Client, taskQueue: string): Promise<string[
   }
 }
 
-/** The oldest first. */
+/** Lists open workflows, oldest first. */
 async function listRunning(client: Client, taskQueue: string) {
   const query = `ExecutionStatus = 'Running' and ${onOurQueues(taskQueue)}`;
   const running: { id: string; type: string }[] = [];
@@ -102,7 +102,7 @@ async function listRunning(client: Client, taskQueue: string) {
   return running.reverse();
 }
 
-/** Of the first `DESCRIBED_AT_MOST`. */
+/** Filters the first `DESCRIBED_AT_MOST` ids. */
 async function filter(ids: readonly string[], keep: (id: string) => Promise<boolean>): Promise<string[]> {
   const kept: string[] = [];
   for (let from = 0; from < Math.min(ids.length, DESCRIBED_AT_MOST); from += AT_ONCE) {

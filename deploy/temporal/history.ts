@@ -3,7 +3,7 @@ import { historyFromJSON, historyToJSON } from '@temporalio/common/lib/proto-uti
 import { OperatorProblem } from '../../db/errors.ts';
 import { NOT_FOUND, unless } from './client.ts';
 
-// Histories in JSON, which is how Temporal's CLI and UI write them: temporal/api/history/v1/message.proto.
+// Reads histories in JSON, as Temporal's CLI and UI write them (temporal/api/history/v1/message.proto).
 
 type Payload = { readonly data?: string };
 export type Payloads = { readonly payloads?: readonly Payload[] };
@@ -15,10 +15,10 @@ type Text =
   | 'startToFireTimeout'
   | 'versioningBehavior'
   | 'workflowId';
-/** The event that another one goes on with. */
+/** The earlier event that an event belongs to. */
 type Earlier = 'scheduledEventId' | 'initiatedEventId' | 'startedEventId';
 
-/** What an event says: those of its members that are read here; each kind of event has some. */
+/** The members of events that are read here. Each kind of event has some of them. */
 export interface Said extends Readonly<Partial<Record<Text | Earlier, string>>> {
   readonly activityType?: { readonly name: string };
   readonly workflowType?: { readonly name: string };
@@ -36,9 +36,9 @@ export interface Said extends Readonly<Partial<Record<Text | Earlier, string>>> 
 export interface HistoryEvent extends Said {
   readonly id: number;
   readonly at: Date;
-  /** `ActivityTaskScheduled` */
+  /** For example `ActivityTaskScheduled`. */
   readonly name: string;
-  /** What the code that caused it says of it, for people. */
+  /** The summary that the workflow code gave this event, for people. */
   readonly summary: string | null;
 }
 
@@ -54,11 +54,11 @@ export interface Run {
   /** The workflow's type. */
   readonly type: string;
   readonly events: readonly HistoryEvent[];
-  /** As the SDK takes it, with all that it goes by: `sdkMetadata` says by which rules it was written. */
+  /** The complete history in the SDK's format. Its `sdkMetadata` says by which rules it was written. */
   readonly history: { readonly events: readonly RawEvent[] };
 }
 
-/** What a payload holds; null for none, and for what is not JSON. */
+/** Decodes a payload. Returns null if it is missing or is not JSON. */
 export function decoded(payload: Payload | undefined): unknown {
   try {
     return JSON.parse(Buffer.from(payload?.data ?? '', 'base64').toString());
@@ -68,15 +68,16 @@ export function decoded(payload: Payload | undefined): unknown {
 }
 
 /**
- * @param text `{"events": […]}` of `temporal workflow show -o json` and of the UI's download, its bare list of events, or
- * `{"history": …}` of Temporal's HTTP API and of our own tests
- * @throws {OperatorProblem} what is wrong with it
+ * Parses a history.
+ * @param text `{"events": […]}` of `temporal workflow show -o json` and of the UI's download, its bare list of events,
+ * or `{"history": …}` of Temporal's HTTP API and of our own tests
+ * @throws {OperatorProblem} if the text is not a history
  */
 export function parseRun(text: string): Run {
   try {
     const given = JSON.parse(text);
     const { workflowId, history = given } = given;
-    // There and back: older releases have written the same in other words, and the SDK says what is none.
+    // The round trip normalizes the spelling of older releases, and the SDK rejects everything that is not a history.
     return runOf(historyFromJSON(Array.isArray(history) ? { events: history } : history), workflowId);
   } catch {
     throw new OperatorProblem(
@@ -85,7 +86,7 @@ export function parseRun(text: string): Run {
   }
 }
 
-/** A run of a workflow id, the newest if none is named; null if Temporal does not have it. */
+/** Fetches a run of a workflow id, by default the newest. Returns null if Temporal does not have it. */
 export async function fetchRun(client: Client, workflowId: string, runId?: string): Promise<Run | null> {
   const history = await unless(NOT_FOUND, client.workflow.getHandle(workflowId, runId).fetchHistory());
   return history && runOf(history, workflowId);
@@ -105,14 +106,14 @@ function runOf(raw: Parameters<typeof historyToJSON>[0], given?: string): Run {
   return { workflowId, type: started?.workflowType?.name ?? '', events, history };
 }
 
-/** The build that alone may go on with a run; null if any may. */
+/** Returns the only build that may continue a run, or null if any build may. */
 export function pinnedTo({ events }: Run): string | null {
   let build: string | null = null;
   for (const { versioningBehavior, deploymentVersion, versioningOverride } of events) {
     if (versioningBehavior) {
       build = versioningBehavior.endsWith('_PINNED') ? (deploymentVersion?.buildId ?? null) : null;
     }
-    // Nobody had its build any more: it was moved on (createRollout).
+    // No worker had the run's build any more, so the run was moved (createRollout).
     if (versioningOverride?.autoUpgrade) return null;
   }
   return build;

@@ -4,14 +4,17 @@ import commands from './commands.json' with { type: 'json' };
 import { decoded, type HistoryEvent, type Run, type Said } from './history.ts';
 import { titleOf } from './story.ts';
 
-// Replaying runs: the SDK says whether workflows would do again what a history says they did. It does not say which line
-// would do otherwise, so each command is noted with the stack that gave it.
+// Replays runs. The SDK finds out whether workflows do again what a history recorded, but not which line does something
+// else. So each command is recorded with its stack.
 
-/** The commands of the SDK (coresdk.workflow_commands), and the events that they come to. */
+/** The SDK's commands (coresdk.workflow_commands), and the events that they lead to. */
 const EVENTS: Readonly<Record<string, string>> = commands;
 const NAMES = new Set(Object.values(EVENTS));
 
-/** Steps have numbers, but for local activities: their events stand where they ended, not where they began. */
+/**
+ * Returns a function that numbers steps. Local activities have their own numbers, because their events are recorded
+ * when they end, not when they begin.
+ */
 function numbering() {
   let next = 0;
   return (local: number | null) => (local === null ? String(next++) : `local ${local}`);
@@ -23,11 +26,14 @@ function words(name: string, type: Named, id: string | null | undefined): string
   return [name, typeof type === 'object' ? type?.name : type, id].filter(Boolean).join(' ');
 }
 
-/** What the code has done, by a history: equal keys are the same step, and fit each other if they are of equal words. */
+/**
+ * Returns the steps that the code took according to a history. Equal keys mean the same step. A replayed step fits if
+ * its text is equal.
+ */
 function stepsOf(events: readonly HistoryEvent[]) {
   const keyOf = numbering();
   return events.flatMap(({ id: eventId, name, details, searchAttributes, ...said }) => {
-    // The server's, beside the marker of a patch.
+    // Skips the search attribute that the server writes next to the marker of a patch.
     if (!NAMES.has(name) || searchAttributes?.indexedFields.TemporalChangeVersion) return [];
     const local = decoded(details?.data?.payloads?.[0]) as { seq: number; activity_type: string } | null;
     const type = local?.activity_type ?? said.activityType ?? said.workflowType;
@@ -36,20 +42,20 @@ function stepsOf(events: readonly HistoryEvent[]) {
   });
 }
 
-/** One command as the SDK has it: its kind, and what it says. */
+/** A command in the SDK's format: its kind and its members. */
 type Command = Readonly<
   Record<string, Omit<Said, 'activityType' | 'workflowType'> & { seq: number } & Record<string, Named>>
 >;
 
-/** Notes what the code does while one history is replayed. */
+/** Creates a recorder of what the code does while one history is replayed. */
 function createRecorder(events: readonly HistoryEvent[], stopAt: number | null) {
   const keyOf = numbering();
   const stopKey = stopAt && stepsOf(events).find(({ eventId }) => eventId >= stopAt)?.key;
   return {
     done: new Map<string, { readonly what: string; readonly error: Error }>(),
-    /** The bug that the code has run into, and by which event: an error that fails a workflow task. */
+    /** The error that failed the workflow task, which is a bug in the code, and the event at which it was thrown. */
     thrown: null as { readonly error: Error; readonly eventId: number } | null,
-    /** @returns whether a debugger is to stop there */
+    /** Records a command. @returns whether a debugger should stop there */
     command(command: Command, error: Error): boolean {
       const [kind, said] = Object.entries(command).find(([kind]) => kind in EVENTS) ?? [];
       if (!kind || !said) return false;
@@ -65,12 +71,12 @@ function createRecorder(events: readonly HistoryEvent[], stopAt: number | null) 
 
 type Recorder = ReturnType<typeof createRecorder>;
 
-/** Where the code of a bundle finds the recorder: workflows that are replayed run in this thread. */
+/** Global name under which a bundle finds the recorder, because replayed workflows run in this thread. */
 const RECORDER = 'replayRecorder';
 
 /**
- * A bundle whose workflows tell the recorder. It is a text that has its interceptors in it, so one more is written into
- * it: in front of its source map, which says where the lines are.
+ * Returns a bundle whose workflows report to the recorder. Interceptors are part of a bundle's text, so this inserts
+ * one more, right before the source map, so that the map's line numbers stay right.
  */
 function withRecorder(code: string): string {
   if (!SOURCE_MAP.test(code))
@@ -103,16 +109,17 @@ const SOURCE_MAP = /\/\/# sourceMappingURL=data:[^\n]*$/;
 
 export interface Replayed {
   readonly run: Run;
-  /** Where the code leaves the history; null if it does not. */
+  /** Where the code departs from the history, or null if it fits. */
   readonly misfit: string | null;
-  /** Whether the code leaves it because of a bug: it throws an error that fails the workflow task. */
+  /** True if the code departs because of a bug: it throws an error that fails the workflow task. */
   readonly throws: boolean;
 }
 
 /**
- * Replays runs, one after the other.
- * @param code the bundle of the workflows. @throws {OperatorProblem} if it is none
- * @param stopAt a debugger stops at the first that the code does at this event or after it
+ * Replays runs one after the other.
+ * @param code the bundle of the workflows
+ * @param stopAt a debugger stops at the first step at or after this event
+ * @throws {OperatorProblem} if `code` is not a bundle
  */
 export async function* replay(
   code: string,
@@ -143,7 +150,8 @@ function misfitOf({ message }: Error, { events }: Run, { done, thrown }: Recorde
   const at = thrown ? -1 : steps.findIndex(({ key, what }) => done.get(key)?.what !== what);
   const first = steps[at];
   const step = first && done.get(first.key);
-  // An end has no line of its own: what came before it has. What is not there, the last step has kept away.
+  // The end of a workflow has no line, so this shows the step before it. If the code lacks a step, it shows the last
+  // recorded step, where the code stopped.
   const before = step ? steps.slice(0, at).flatMap(({ key }) => done.get(key) ?? []) : [...done.values()];
   const sites = [
     { what: null, lines: linesOf((thrown ?? step)?.error.stack) },
@@ -157,12 +165,12 @@ function misfitOf({ message }: Error, { events }: Run, { done, thrown }: Recorde
   return [
     `does not fit at event ${eventId}: ${event && titleOf(event, event)}`,
     `  the code ${[code, after, site && `at ${site.lines.join(' < ')}`].filter(Boolean).join(', ')}`,
-    // What follows are whole messages of the protocol.
+    // Cuts off the protocol messages that follow.
     `  ${why.replace(/, version: 0, .*/, '')}`,
   ].join('\n');
 }
 
-/** The lines of workflow code in a stack, innermost first: `workflows/batch.ts:93`. */
+/** Returns the lines of workflow code in a stack, innermost first: `workflows/batch.ts:93`. */
 function linesOf(stack = ''): string[] {
   const frames = [
     ...stack.matchAll(/\((?![^)]*\/node_modules\/)[^)]*?([\w-]+\/[\w.-]+\.ts:[0-9]+):[0-9]+\)/g),

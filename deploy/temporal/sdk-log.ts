@@ -5,12 +5,12 @@ import { keepLast } from '../../api/http/overload.ts';
 const LEVELS = { TRACE: 'trace', DEBUG: 'trace', INFO: 'debug', WARN: 'warn', ERROR: 'error' } as const;
 /** The worker of the lookups queue runs activities only. The SDK warns of that at each start. */
 const EXPECTED = 'No workflows registered, not polling for workflow tasks';
-/** As many as a worker has in memory. */
+/** The number of runs that a worker keeps in memory. */
 const RUNS_AT_MOST = 2000;
 
 /**
- * Makes lines of ours from what Temporal's SDK logs: ids, types and codes, never the text of an error. Its native part
- * says of a run nothing but its id: the rest is remembered from the lines before.
+ * Returns a function that logs the lines of Temporal's SDK in our format: ids, types and codes, never the text of an
+ * error. The SDK's native part logs only the id of a run, so the rest is remembered from earlier lines.
  */
 export function sdkLog(log: Logger): (entry: LogEntry) => void {
   const runs = new Map<string, { readonly ids: object; readonly failed?: string | undefined }>();
@@ -29,12 +29,15 @@ export function sdkLog(log: Logger): (entry: LogEntry) => void {
   };
 }
 
-/** Of a failure as Rust prints it: why the task failed, else the type of the error. */
+/** Returns why a task failed, or else the type of the error, from a failure as Rust prints it. */
 function typeOf(failure: string): string | undefined {
   return /force_cause: (?!Unspecified)(\w+)/.exec(failure)?.[1] ?? /r#type: "([\w.]+)"/.exec(failure)?.[1];
 }
 
-/** Of an error of the native part: `code: Unavailable`, `code: 'The service is currently unavailable'`. */
+/**
+ * Returns the gRPC code in an error of the native part: `code: Unavailable`, `code: 'The service is currently
+ * unavailable'`.
+ */
 function codeIn(text: string): string | undefined {
   return /\b(?:status|code): '?([A-Z][A-Za-z ]+)/.exec(text)?.[1];
 }

@@ -1,16 +1,16 @@
 import { decoded, type Failure, type HistoryEvent, type Payloads, type Run } from './history.ts';
 
-// A run for people: what was decided, who was asked, why it failed, each with its time.
+// Describes a run for people: what was decided, which sources were called, why it failed, each with its time.
 
-/** Steps of the protocol, unless they are made again. */
+/** Protocol steps that are left out unless they were retried. */
 const UNTOLD: ReadonlySet<string> = new Set([
   ...['WorkflowTaskScheduled', 'WorkflowTaskStarted', 'WorkflowTaskCompleted', 'ActivityTaskStarted'],
   ...['ChildWorkflowExecutionStarted', 'ExternalWorkflowExecutionCancelRequested'],
 ]);
-/** Of a list. */
+/** Number of items that are printed of a list. */
 const NAMED_AT_MOST = 5;
 
-/** A line per event that says something: its id, the seconds since the start, what happened. */
+/** Returns a line for each event of interest: its id, the seconds since the start, what happened. */
 export function storyOf({ events }: Run): string[] {
   const byId = new Map(events.map((event) => [String(event.id), event]));
   const begun = events[0]?.at.getTime() ?? 0;
@@ -25,8 +25,8 @@ export function storyOf({ events }: Run): string[] {
 }
 
 /**
- * An event and whom it is about: `ActivityTaskCompleted askVendor (hunter for NPI 2000000010)`.
- * @param of what was scheduled or begun before, if the event says how that went on
+ * Returns the name of an event and its subject: `ActivityTaskCompleted askVendor (hunter for NPI 2000000010)`.
+ * @param of the earlier event that scheduled or started it, or else the event itself
  */
 export function titleOf({ name }: HistoryEvent, of: HistoryEvent): string {
   const local = decoded(of.details?.data?.payloads?.[0]) as { activity_type: string } | null;
@@ -35,7 +35,7 @@ export function titleOf({ name }: HistoryEvent, of: HistoryEvent): string {
   return [name, type, of.workflowId, summary].filter(Boolean).join(' ');
 }
 
-/** What an event says beside that. */
+/** Returns the details of an event that are not in its title. */
 function sayingOf(event: HistoryEvent, of: HistoryEvent): string {
   const { name, attempt = 1, failure, lastFailure = failure, result = event.details?.result } = event;
   const fields = Object.entries(event.searchAttributes?.indexedFields ?? {});
@@ -52,7 +52,7 @@ function sayingOf(event: HistoryEvent, of: HistoryEvent): string {
     .join('; ');
 }
 
-/** From what was seen to what it came from. */
+/** Joins the messages of a failure and its causes, outermost first. */
 function failureText({ message, cause }: Failure): string {
   return [message, ...(cause ? [failureText(cause)] : [])].join(' < ');
 }
@@ -61,19 +61,19 @@ function payloadsText(payloads: Payloads | undefined): string {
   return (payloads?.payloads ?? []).map((one) => said(decoded(one))).join(', ');
 }
 
-/** What crosses Temporal in words: `kind miss, reason nobody`. */
+/** Returns a value in words: `kind miss, reason deadline`. */
 function said(value: unknown): string {
   if (typeof value === 'number' && value > 1e12) return new Date(value).toISOString();
   if (typeof value !== 'object' || value === null) return String(value);
   if (Array.isArray(value)) {
     const more = value.length > NAMED_AT_MOST ? ` and ${value.length - NAMED_AT_MOST} more` : '';
-    // Of what has members the first says which it is.
+    // The first member of an object identifies it.
     const named = value
       .slice(0, NAMED_AT_MOST)
       .map((one) => said(one === Object(one) ? Object.values(one)[0] : one));
     return `[${named.join(' ')}${more}]`;
   }
-  // What is none needs no word: null, 0, false, [].
+  // Leaves out empty members: null, 0, false, [].
   const members = Object.entries(value).filter(([, member]) =>
     Array.isArray(member) ? member.length : member,
   );

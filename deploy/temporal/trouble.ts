@@ -5,12 +5,12 @@ import type { TemporalTarget } from './client.ts';
 const ASK_MS = 3000;
 
 /**
- * Asks Temporal for our namespace.
- * @returns why it cannot be used, in a sentence that names the setting to look at, and whether nobody is there, which
- *   waiting may help: a wrong setting stays wrong; null if it can be used
+ * Checks that our namespace of Temporal can be used.
+ * @returns null if it can; otherwise an error whose sentence names the setting to check. `isAway` is true if Temporal
+ * doesn't respond, so that waiting may help. Waiting does not help against a wrong setting
  */
 export async function temporalTrouble({ connectionOptions, namespace = 'default' }: TemporalTarget) {
-  // Without the client's retries: they end in a time-out that hides what was wrong.
+  // Without the client's retries, which end in a time-out that hides the cause.
   const connection = Connection.lazy({ ...connectionOptions, interceptors: [] });
   try {
     await connection.withDeadline(Date.now() + ASK_MS, () =>
@@ -23,7 +23,7 @@ export async function temporalTrouble({ connectionOptions, namespace = 'default'
     const found = TROUBLES.find(([code, details]) => code === error.code && details.test(error.details));
     const wrong = found?.[2] ?? `answers with the gRPC code ${error.code}`;
     const sentence = `Temporal at ${address} ${wrong.replace('{namespace}', () => namespace)}`;
-    // What has no sentence is the server's own trouble.
+    // Any other code means that the server itself is in trouble.
     const isAway = found === undefined || found[3] === 'away';
     return Object.assign(new OperatorProblem(sentence), { isAway });
   } finally {
@@ -32,8 +32,8 @@ export async function temporalTrouble({ connectionOptions, namespace = 'default'
 }
 
 /**
- * Codes of gRPC, what their details have, what is wrong then, and whether waiting may help; the first that fits. The details of 14 are those of
- * OpenSSL and of Node's sockets.
+ * gRPC codes, patterns for their details, the sentence for each, and whether waiting may help. The first match counts.
+ * The details of code 14 come from OpenSSL and from Node's sockets.
  */
 const TROUBLES: readonly (readonly [code: number, details: RegExp, wrong: string, away?: 'away'])[] = [
   [14, /Name resolution/, 'has a name that no name server knows; check TEMPORAL_ADDRESS', 'away'],

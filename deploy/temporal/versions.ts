@@ -7,15 +7,16 @@ import type { Database } from '../../db/client.ts';
 import { noteStopped, noteWorker, readBuilds } from '../../db/workers.ts';
 import { FAILED_PRECONDITION, NOT_FOUND, UNIMPLEMENTED, unless } from './client.ts';
 
-// Temporal's Worker Deployments: a run stays with the workflows that it began with, and new runs get the current ones.
+// Temporal's Worker Deployments: a run stays on the version of the workflows that it began with, and new runs get the
+// current version.
 
-/** The version of a bundle of workflows. */
+/** Returns the version of a workflow bundle. */
 export function versionOf(taskQueue: string, code: string): WorkerDeploymentVersion {
   const buildId = createHash('sha256').update(code).digest('hex').slice(0, 12);
   return { deploymentName: `npi-email-${taskQueue}`, buildId };
 }
 
-/** What an operator types to make a version current. */
+/** Returns the command that makes a version current. */
 export function commandFor({ deploymentName, buildId }: WorkerDeploymentVersion): string {
   return `temporal worker deployment set-current-version --deployment-name ${deploymentName} --build-id ${buildId}`;
 }
@@ -23,7 +24,7 @@ export function commandFor({ deploymentName, buildId }: WorkerDeploymentVersion)
 /** WORKER_DEPLOYMENT_VERSION_STATUS_DRAINING of temporal/api/enums/v1/deployment.proto. */
 const DRAINING = 4;
 
-/** Whether the cluster has Worker Deployments, and has them switched on. */
+/** Returns whether the cluster has Worker Deployments, and has them switched on. */
 export async function hasDeployments(client: Client): Promise<boolean> {
   try {
     const { namespace } = client.options;
@@ -35,17 +36,18 @@ export async function hasDeployments(client: Client): Promise<boolean> {
   }
 }
 
-/** How often `step` is to be called. */
+/** Interval between calls of `step`. */
 export const STEP_MS = 15_000;
-/** Who gives no sign of life for so many steps is given up. */
+/** A version is given up when its workers are silent for this many steps. */
 const PATIENCE = 4;
 const [BEGIN_MS, BEGIN_TRIES] = [200, 150];
 
 /**
- * One worker process's part in which version is current. A version becomes current when its first worker comes; and
- * again when a worker of it starts and none of the current one is left, or when those of the current one have been
- * silent for a minute. So an upgrade and a rollback take effect, and a worker that is restarted, of either version,
- * changes nothing.
+ * Creates one worker process's part in choosing the current version.
+ *
+ * A version becomes current when its first worker starts. It becomes current again when one of its workers starts and
+ * the current version has no worker left, or when the workers of the current version have been silent for a minute. So
+ * upgrades and rollbacks take effect, and restarting a worker of either version changes nothing.
  */
 export function createRollout(options: {
   readonly db: Database;
@@ -53,23 +55,26 @@ export function createRollout(options: {
   readonly log: Logger;
   readonly taskQueue: string;
   readonly version: WorkerDeploymentVersion;
-  /** What `hasDeployments` says. */
+  /** The result of `hasDeployments`. */
   readonly isVersioned: boolean;
-  /** Whether workers decide which version is current. */
+  /** True if workers decide which version is current. */
   readonly automatic: boolean;
 }) {
   const { db, client, log, taskQueue, version, isVersioned, automatic } = options;
   const { deploymentName, buildId } = version;
   const { namespace } = client.options;
   const me = { id: randomUUID(), namespace, taskQueue, buildId };
-  /** How many steps in a row found no live worker, by build id. */
+  /** Number of consecutive steps that found no live worker, by build id. */
   const missed = new Map<string, number>();
 
-  /** @returns false where somebody else was faster, or the server has not heard of all queues yet */
+  /**
+   * Makes this version current.
+   * @returns false if another process was faster, or if the server does not know all queues yet
+   */
   const makeCurrent = async (conflictToken: Uint8Array, current: string | null): Promise<boolean> => {
     const asked = client.workflowService.setWorkerDeploymentCurrentVersion({
       ...{ namespace, deploymentName, buildId, conflictToken },
-      // The older way to name it, which servers before 1.29 read.
+      // The older field for the version, which servers before 1.29 read.
       version: `${deploymentName}.${buildId}`,
       identity: client.options.identity,
     });
@@ -78,7 +83,10 @@ export function createRollout(options: {
     return true;
   };
 
-  /** Runs that are pinned to a version go on with the current one. One that does not fit ends by its time-outs. */
+  /**
+   * Moves runs that are pinned to a version to the current one. A run that does not fit the current code ends by its
+   * time-outs.
+   */
   const moveRuns = async (build: string): Promise<void> => {
     const query = `TemporalWorkerDeploymentVersion = '${deploymentName}:${build}' and TemporalWorkflowVersioningBehavior = 'Pinned' and ExecutionStatus = 'Running'`;
     let moved = 0;
@@ -94,7 +102,7 @@ export function createRollout(options: {
   };
 
   const step = async (isBeginning = false): Promise<boolean> => {
-    // First, so that nobody takes the version of this process for one without workers.
+    // Comes first, so that no other process assumes this version has no workers.
     await noteWorker(db, me);
     if (!isVersioned) return true;
     const described = await unless(
@@ -131,7 +139,7 @@ export function createRollout(options: {
 
   return {
     step,
-    /** The first steps, until the server knows the version and it is decided who is current. */
+    /** Repeats the first step until the server knows the version and the current version is decided. */
     async begin(signal?: AbortSignal): Promise<void> {
       let err: unknown = null;
       for (let left = BEGIN_TRIES; left > 0 && !signal?.aborted; left -= 1) {
@@ -144,7 +152,7 @@ export function createRollout(options: {
       if (signal?.aborted) return;
       log.warn({ err, deployment: deploymentName, version: buildId }, 'version not made current yet');
     },
-    /** The process takes no new work: others need not wait for it. */
+    /** Records that the process takes no new work, so that others do not wait for it. */
     leave: () => noteStopped(db, me.id),
   };
 }

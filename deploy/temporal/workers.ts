@@ -21,32 +21,35 @@ import { queuesOf } from '../../workflows/messages.ts';
 import { createControl } from './client.ts';
 import { sdkLog } from './sdk-log.ts';
 
-/** How long running activities get to end when a worker is told to stop: a vendor's call that is cut off is paid for. */
+/** Time for running activities to end after the stop signal. A vendor charges for a call even if it is cut off. */
 const SHUTDOWN_GRACE = '35s';
-/** What has not ended by then is left behind: an activity that ignores its end, a workflow task that is tried again and again. */
+/**
+ * After this time, the worker no longer waits for activities that ignore their cancellation and workflow tasks that
+ * keep failing.
+ */
 const SHUTDOWN_FORCE_MS = 38_000;
 
 const pathOf = (file: string) => fileURLToPath(new URL(`../../workflows/${file}`, import.meta.url));
 const CONVERTERS = pathOf('converters.ts');
 const DATA_CONVERTER = { failureConverterPath: CONVERTERS, payloadConverterPath: CONVERTERS };
 
-/** Whether a call failed because Temporal was away or refused it, and not because of a bug. */
+/** Returns whether a call failed because Temporal was away or rejected it, not because of a bug. */
 export function isTemporalsFailure(error: unknown): boolean {
   return isGrpcServiceError(error) || error instanceof TransportError;
 }
 
 export type Workers = Awaited<ReturnType<typeof startWorkers>>;
 
-/** Three workers in one process, one per queue, so that no kind of work can take the slots of another. */
+/** Starts three workers in one process, one per queue, so that no kind of work can take the slots of another. */
 export async function startWorkers(options: {
   readonly connection: NativeConnection;
   readonly client: Client;
-  /** The enrichment queue; the other two follow from it. */
+  /** The enrichment queue. The names of the other two derive from it. */
   readonly taskQueue: string;
   readonly workflowBundle: { readonly code: string };
-  /** Null where the cluster has no Worker Deployments. */
+  /** Null if the cluster has no Worker Deployments. */
   readonly version: WorkerDeploymentVersion | null;
-  /** Vendor activities at once. */
+  /** Maximum number of concurrent vendor activities. */
   readonly lookupSlots: number;
   readonly deps: Omit<ActivityDeps, 'control'>;
 }) {
@@ -66,7 +69,8 @@ export async function startWorkers(options: {
       workerDeploymentOptions: {
         version,
         useWorkerVersioning: true,
-        // A run lives for minutes and ends with what it began with; those that wait for days say so themselves.
+        // Most runs live for minutes and end on the version that they began with. Workflows that wait for days set
+        // another behavior.
         defaultVersioningBehavior: 'PINNED',
       },
     }),
@@ -100,21 +104,24 @@ export async function startWorkers(options: {
   const running = Promise.all(
     workers.map((worker) =>
       worker.run().catch((error: unknown) => {
-        // One that fails takes the others down: a process with half of its queues looks healthy and is not.
+        // Stops all workers when one fails: a process that serves half of its queues looks healthy but isn't.
         stop();
         throw error;
       }),
     ),
   ).then(() => undefined);
   return {
-    /** Whether all of them take work. */
+    /** True while all workers take tasks. */
     isPolling: () => workers.every((worker) => worker.getState() === 'RUNNING'),
     /** Resolves when all have stopped; rejects when one fails. */
     running,
-    /** Drains: no new tasks, running ones get their grace. Ends within seconds of it, and the log says what was cut off. */
+    /**
+     * Drains: takes no new tasks, and gives running ones their grace period. Ends within seconds after it, and logs
+     * what was cut off.
+     */
     async stop(): Promise<void> {
       stop();
-      // Temporal's own `shutdownForceTime` ends in an error that says something else.
+      // Temporal's own `shutdownForceTime` ends in a misleading error.
       const cutOff = setTimeout(SHUTDOWN_FORCE_MS, true, { ref: false });
       if (!(await Promise.race([running, cutOff]))) return;
       const queues = workers.filter((worker) => worker.getState() !== 'STOPPED');
@@ -124,7 +131,7 @@ export async function startWorkers(options: {
   };
 }
 
-/** If one of them cannot be made, the others end before they have taken any work. */
+/** Creates all workers. If one of them fails, stops the others before they take any task. */
 async function allOrNone(making: readonly Promise<Worker>[]): Promise<Worker[]> {
   try {
     return await Promise.all(making);
@@ -136,32 +143,33 @@ async function allOrNone(making: readonly Promise<Worker>[]): Promise<Worker[]> 
   }
 }
 
-/** The workflows as workers run them, from a file that `npm run bundle` made; without one they are bundled. */
+/** Loads the workflow bundle from a file that `npm run bundle` wrote, or bundles the workflows if there is no file. */
 export async function loadBundle(file: string | null): Promise<{ readonly code: string }> {
   return file === null ? await bundleWorkflows() : { code: await readFile(file, 'utf8') };
 }
 
 /**
- * Bundles the workflows, which takes a few seconds. Their modules are loaded once for all workflows of a worker, not for
- * each: that takes less time and memory, and forbids state outside of functions.
+ * Bundles the workflows, which takes a few seconds. A worker loads the modules once for all workflows. That takes less
+ * time and memory, and forbids state outside of functions.
  */
 export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<WorkflowBundle> {
   return bundleWorkflowCode({
     workflowsPath,
     ...DATA_CONVERTER,
     preloadModules: [workflowsPath, CONVERTERS],
-    // Webpack's own progress is noise in a worker's log; its errors are thrown.
+    // Webpack's progress is noise in a worker's log. Its errors are thrown.
     logger: { log() {}, trace() {}, debug() {}, info() {}, warn() {}, error: console.error },
   });
 }
 
 /**
- * Sends Temporal's own log lines to ours, those of its native part included. Once per process, before the first connection.
- * @param metricsAddress where its native part serves what it counts, `host:port`; null for nowhere
+ * Sends the log lines of Temporal's SDK, including its native part, to our logger. Call it once per process, before the
+ * first connection.
+ * @param metricsAddress where the native part serves its metrics, as `host:port`; null to serve no metrics
  */
 export function installRuntime(log: Logger, metricsAddress: string | null = null): void {
   Runtime.install({
-    // The API and the worker close in their own order, on signals they handle themselves.
+    // The API and the worker handle signals themselves and close in their own order.
     shutdownSignals: [],
     telemetryOptions: {
       logging: { filter: { core: 'WARN', other: 'ERROR' }, forward: {} },
@@ -171,5 +179,5 @@ export function installRuntime(log: Logger, metricsAddress: string | null = null
   });
 }
 
-/** As Prometheus has names: seconds, and what a number counts at its end. */
+/** Names metrics as Prometheus does: times in seconds, and units and totals as suffixes. */
 const UNITS = { countersTotalSuffix: true, unitSuffix: true, useSecondsForDurations: true };
