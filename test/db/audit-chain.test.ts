@@ -18,7 +18,7 @@ async function logged(database: TestDatabase, entries: number): Promise<void> {
   for (let n = 1; n <= entries; n += 1) await note(database, `subject ${n}`);
 }
 
-test('an audit log that nobody touched is proved, whatever wrote to it at once', async (t) => {
+test('an audit log that was not tampered with verifies, also after concurrent writes', async (t) => {
   await using database = await openTestDatabase();
   const { operator, json } = operatorOn(database.url);
   t.like(await json('audit', 'verify'), { entries: 0, broken_at: null });
@@ -45,7 +45,7 @@ const TAMPERINGS: readonly (readonly [what: string, statement: string, brokenAt:
 ];
 
 for (const [what, statement, brokenAt] of TAMPERINGS) {
-  test(`an entry that was ${what} with the triggers off is found, with exit code 3`, async (t) => {
+  test(`audit verify ends with 3 for an entry ${what} while triggers were off`, async (t) => {
     await using database = await openTestDatabase();
     await logged(database, 6);
     await database.sql.begin(async (tx) => {
@@ -59,7 +59,7 @@ for (const [what, statement, brokenAt] of TAMPERINGS) {
   });
 }
 
-test('number, time and user of an entry are true, whatever was given', async (t) => {
+test('the database sets the number, time and user of an audit entry itself', async (t) => {
   await using database = await openTestDatabase();
   await database.sql`
     insert into audit_log (id, at, db_user, actor, action, reason) overriding system value
@@ -71,7 +71,7 @@ test('number, time and user of an entry are true, whatever was given', async (t)
   t.is((await operator('audit', 'verify')).code, 0);
 });
 
-test('entries cut off at the end are found by the head that was noted', async (t) => {
+test('audit verify finds entries removed at the end if it gets the noted head', async (t) => {
   await using database = await openTestDatabase();
   const { operator, json } = operatorOn(database.url);
   await logged(database, 4);

@@ -7,8 +7,8 @@ import { auditLedger } from '../support/ledger.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// The audit that model and race tests rely on must itself see what it is there for: each test plants one thing that
-// must never be, with the triggers and constraints that refuse it out of the way, and rolls it back.
+// Model and race tests rely on this audit of the ledger, so it is tested too: each test plants one corruption with
+// triggers and constraints switched off, audits, and rolls back.
 
 const { db, sql } = freshDatabase(test);
 let organizationId: string;
@@ -37,7 +37,7 @@ class RolledBack extends Error {
   }
 }
 
-/** What the audit says of one organization after `plant`, which leaves no trace. */
+/** Returns the findings of the audit for the organization after `plant`, and rolls everything back. */
 async function auditAfter(plant: (tx: TransactionSql) => Promise<unknown>): Promise<readonly string[]> {
   try {
     return await sql.begin(async (tx) => {
@@ -53,7 +53,7 @@ async function auditAfter(plant: (tx: TransactionSql) => Promise<unknown>): Prom
 
 const CHARGED = `(select id from requests where credits_used > 0)`;
 
-test.serial('the audit is silent if nothing was planted', async (t) => {
+test.serial('the audit finds nothing in books without a corruption', async (t) => {
   t.deepEqual(await auditAfter(async () => {}), []);
 });
 
@@ -88,17 +88,17 @@ const CORRUPTIONS: readonly (readonly [finding: string, planted: string, stateme
   ],
   [
     'L3 holds',
-    'a charge beside a release',
+    'a charge next to a release',
     `alter table ledger_entries drop constraint ledger_entries_once;
      insert into ledger_entries (organization_id, request_id, kind, amount)
      select organization_id, request_id, 'charge', 1 from ledger_entries where kind = 'release'`,
   ],
   [
     'L4 status',
-    'a charge that calls itself a replay',
+    'a charge that is marked as a replay',
     `update requests set replayed = true where id in ${CHARGED}`,
   ],
-  ['L4 status', 'a replay that calls itself a charge', 'update requests set replayed = false where replayed'],
+  ['L4 status', 'a replay that is marked as a charge', 'update requests set replayed = false where replayed'],
   [
     'L5 charged again',
     'a second charge for an NPI',
@@ -114,7 +114,7 @@ const CORRUPTIONS: readonly (readonly [finding: string, planted: string, stateme
   ],
   [
     'S1 count',
-    'a batch that counts one too few',
+    'a batch whose completed count is one too low',
     'update batches set completed_count = completed_count - 1 where total = 3',
   ],
 ];

@@ -7,12 +7,12 @@ import { freshDatabase } from '../support/database.ts';
 import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { startRelay } from '../support/relay.ts';
 
-// Who is woken by what: what a settlement costs the clients that wait.
+// Which waiting clients a settlement wakes.
 
 const { db, sql, url } = freshDatabase(test);
 
-// Guards: the triggers that announce requests and batches, and what they say of an end.
-test('a settlement wakes those alone whom it concerns', async (t) => {
+// Guards: the triggers that notify of changed requests and batches, and of their end.
+test('a settlement wakes only the watchers of its request and its batch', async (t) => {
   const changes = listenForChanges(db);
   t.teardown(() => changes.close());
   const organization = await openOrganization(db, 10);
@@ -24,7 +24,7 @@ test('a settlement wakes those alone whom it concerns', async (t) => {
     for (const watch = changes.watch(id); await watch.next(); ) woken.add(id);
   };
   for (const id of [first, second, batchId]) void Promise.all([note(id), note(endOf(id))]);
-  // Everybody is woken when listening begins; later on, what this one hears has been heard by all.
+  // The start of listening wakes all watchers. After it, a notification that this watcher has heard, all have heard.
   const last = changes.watch('last');
   await last.next();
   const wokenBy = async (requestId: string) => {
@@ -38,8 +38,8 @@ test('a settlement wakes those alone whom it concerns', async (t) => {
   t.deepEqual(await wokenBy(second), [batchId, endOf(batchId), second, endOf(second)]);
 });
 
-// As one does that is still a standby: the connection lives on.
-test('a process whose first LISTEN is refused hears once it is not', async (t) => {
+// A standby refuses LISTEN like this, and the connection stays open.
+test('a process whose first LISTEN is refused tries again until it is accepted', async (t) => {
   let refused = 0;
   let isStandby = true;
   const there = new URL(url);
@@ -65,7 +65,7 @@ test('a process whose first LISTEN is refused hears once it is not', async (t) =
   t.true(await heard);
 });
 
-test('tries that failed leave nothing behind: each notification is heard once', async (t) => {
+test('after failed tries to listen, each notification is received once', async (t) => {
   const there = new URL(url);
   const relay = await startRelay({ host: there.hostname, port: Number(there.port) });
   there.host = `${relay.host}:${relay.port}`;

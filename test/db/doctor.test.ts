@@ -32,7 +32,7 @@ test.before(async () => {
   await addProcesses(db);
 });
 
-/** An API and a worker that stay alive for the whole test. */
+/** Adds an API and a worker that stay alive for the whole test. */
 async function addProcesses(on: Database): Promise<void> {
   await on.drizzle.execute(sql`
     insert into workers (id, kind, namespace, task_queue, build_id, seen_at)
@@ -40,14 +40,14 @@ async function addProcesses(on: Database): Promise<void> {
            ('a worker', 'worker', 'default', 'enrichment', 'v1', now() + interval '1 hour')`);
 }
 
-/** The codes of the checks that found something. */
+/** Returns the codes of the checks with findings. */
 function codes({ checks }: Diagnosis): string[] {
   return checks.filter(({ findings }) => findings > 0).map(({ code }) => code);
 }
 
 class Undone extends Error {}
 
-/** Corrupts, looks, and takes the corruption back. Triggers would refuse most of it, so they are left out. */
+/** Corrupts the database, runs `look`, and rolls back. Triggers are off, because they would refuse most corruptions. */
 async function corrupted<T>(statements: readonly SQL[], look: (tx: Transaction) => Promise<T>): Promise<T> {
   const seen: T[] = [];
   const work = db.drizzle.transaction(async (tx) => {
@@ -77,13 +77,12 @@ async function named(tx: Transaction, { subject }: Plant): Promise<string> {
   return Object.values(row ?? {})[0] ?? '';
 }
 
-/** Runs the command as an operator would. */
 function doctor(url: string, args: readonly string[], temporalAddress = ''): Promise<Ended> {
   const env = { DATABASE_URL: url, TEMPORAL_ADDRESS: temporalAddress };
   return runProgram('operator', ['doctor', ...args], { env });
 }
 
-test.serial('a database after a mixed life has no finding', async (t) => {
+test.serial('a database after a mixed workload has no findings', async (t) => {
   const diagnosis = await diagnose(db, DOCTOR_RULES);
   t.deepEqual(codes(diagnosis), []);
   t.is(diagnosis.findings, 0);
@@ -94,7 +93,7 @@ test.serial('every check has a corruption planted below', async (t) => {
   t.deepEqual(checks.map(({ code }) => code).sort(), Object.keys(plantsIn(life)).sort());
 });
 
-test.serial('each planted corruption is found, by the check meant for it and by no other', async (t) => {
+test.serial('each planted corruption is found by the check for it, and only by that check', async (t) => {
   for (const [code, plant] of Object.entries(plantsIn(life))) {
     const { diagnosis, subject } = await corrupted(plant.statements, async (tx) => ({
       diagnosis: await runChecks(tx, DOCTOR_RULES),
@@ -108,7 +107,7 @@ test.serial('each planted corruption is found, by the check meant for it and by 
   t.deepEqual(codes(await diagnose(db, DOCTOR_RULES)), []);
 });
 
-test.serial('a missing balance, a lost delivery and a trigger that is gone are found too', async (t) => {
+test.serial('a missing balance, a lost delivery and a dropped trigger are found too', async (t) => {
   const plants: [string, SQL][] = [
     ['balance_differs', sql`delete from credit_balances where organization_id = ${life.organizationId}`],
     ['batch_deliveries', sql`delete from webhook_deliveries where id = ${life.telling.deliveries[0] ?? ''}`],
@@ -124,7 +123,7 @@ test.serial('a missing balance, a lost delivery and a trigger that is gone are f
   }
 });
 
-test.serial('what an erasure was for is found wherever it is held', async (t) => {
+test.serial('an erased address that is still stored is found in evidence and endpoints', async (t) => {
   const npi = '2000000044';
   const tombstones = sql`insert into suppressions (kind, value, origin) values
     ('email', encode(sha256('left@clinic.example'), 'hex'), 'erasure'), ('npi', '2000000309', 'erasure')`;
@@ -151,36 +150,30 @@ test.serial('what an erasure was for is found wherever it is held', async (t) =>
   }
 });
 
-test.serial(
-  'an attempt before what it reports was final is found, for a request and for a batch',
-  async (t) => {
-    for (const delivery of [life.refused.delivery, life.told.delivery]) {
-      const earlier = sql`
+test.serial('a webhook attempt before its request or batch was final is found', async (t) => {
+  for (const delivery of [life.refused.delivery, life.told.delivery]) {
+    const earlier = sql`
       update webhook_attempts set started_at = started_at - interval '1 hour' where delivery_id = ${delivery}`;
-      const { checks } = await corrupted([earlier], (tx) => runChecks(tx, DOCTOR_RULES));
-      const found = checks.filter(({ findings }) => findings > 0);
-      t.like(found, [{ code: 'delivery_too_early', examples: [delivery] }]);
-    }
-  },
-);
+    const { checks } = await corrupted([earlier], (tx) => runChecks(tx, DOCTOR_RULES));
+    const found = checks.filter(({ findings }) => findings > 0);
+    t.like(found, [{ code: 'delivery_too_early', examples: [delivery] }]);
+  }
+});
 
-test.serial(
-  'a sweep is missed if there has been something to do for two minutes, and none in that time',
-  async (t) => {
-    const looks = (sweptAgo: string, age: string) =>
-      corrupted(
-        [
-          sql`insert into sweeps (due_at, swept_at) values (now(), now() - ${sweptAgo}::interval)`,
-          sql`update batches set created_at = now() - ${age}::interval where id = ${life.open.batchId}`,
-          sql`update batches set created_at = now() - interval '1 day' where id = ${life.bulk.batchId}`,
-        ],
-        async (tx) => codes(await runChecks(tx, DOCTOR_RULES)),
-      );
-    t.deepEqual(await looks('121 seconds', '121 seconds'), ['sweep_away']);
-    t.deepEqual(await looks('119 seconds', '121 seconds'), []);
-    t.deepEqual(await looks('121 seconds', '119 seconds'), []);
-  },
-);
+test.serial('the sweep is reported missing once work has waited two minutes without one', async (t) => {
+  const looks = (sweptAgo: string, age: string) =>
+    corrupted(
+      [
+        sql`insert into sweeps (due_at, swept_at) values (now(), now() - ${sweptAgo}::interval)`,
+        sql`update batches set created_at = now() - ${age}::interval where id = ${life.open.batchId}`,
+        sql`update batches set created_at = now() - interval '1 day' where id = ${life.bulk.batchId}`,
+      ],
+      async (tx) => codes(await runChecks(tx, DOCTOR_RULES)),
+    );
+  t.deepEqual(await looks('121 seconds', '121 seconds'), ['sweep_away']);
+  t.deepEqual(await looks('119 seconds', '121 seconds'), []);
+  t.deepEqual(await looks('121 seconds', '119 seconds'), []);
+});
 
 test.serial('a replay is measured from the charge to the millisecond', async (t) => {
   const [charge] = life.stored.requestIds;
@@ -201,7 +194,7 @@ test.serial('a replay is measured from the charge to the millisecond', async (t)
   }
 });
 
-test.serial('a charge that an earlier one of another type satisfied is found', async (t) => {
+test.serial('a charge is found if an earlier charge for another type already covered it', async (t) => {
   // 'any' was charged for a personal email although a professional one had been paid for.
   const [, second = ''] = life.bulk.requestIds;
   const statements = [
@@ -222,7 +215,7 @@ test.serial('a charge that an earlier one of another type satisfied is found', a
   t.false(codes(spared).includes('charged_twice'), 'who wants a personal one was not satisfied');
 });
 
-test.serial('the command prints one line and ends with 0 if all is well', async (t) => {
+test.serial('the command prints one line and ends with 0 if it finds nothing', async (t) => {
   const { code, stdout, stderr } = await doctor(database.url, []);
   t.deepEqual([code, stderr], [0, '']);
   t.regex(
@@ -231,7 +224,7 @@ test.serial('the command prints one line and ends with 0 if all is well', async 
   );
 });
 
-test('the command finds that no API or no worker is alive, and an API where none works', async (t) => {
+test('the command finds a missing API or worker, and an API on a queue without one', async (t) => {
   await using own = await openTestDatabase();
   const found = async (...args: string[]) => {
     const { stdout } = await doctor(own.url, ['--json', ...args]);
@@ -250,7 +243,7 @@ test('the command finds that no API or no worker is alive, and an API where none
   t.deepEqual(await found(), [['no_worker']]);
 });
 
-test('--fix repairs what is safe, says what is left and to whom it happened, and the doctor is silent then', async (t) => {
+test('--fix makes and audits the safe repairs, and prints the findings that are left', async (t) => {
   await using own = await openTestDatabase();
   const ownDb = own.db;
   const ownLife = await live(ownDb);
@@ -263,12 +256,12 @@ test('--fix repairs what is safe, says what is left and to whom it happened, and
     'delivery_attempts',
     'entitlement_unearned',
     'request_overdue',
-    // The last, because the balance follows the ledger in others.
+    // Last, because the other corruptions change the ledger, and the balance with it.
     'balance_differs',
   ];
   for (const code of repairable) {
     const statements = plants[code]?.statements ?? [];
-    // What is only nearly overdue there would be overdue by the time of the repair.
+    // The other statements plant a request that is almost overdue. It would be overdue by the time of the repair.
     await corrupt(ownDb, code === 'request_overdue' ? statements.slice(0, 1) : statements);
   }
   await corrupt(ownDb, [sql`delete from entitlements where request_id = ${ownLife.personal.requestIds[0]}`]);
@@ -324,7 +317,7 @@ test('--fix repairs what is safe, says what is left and to whom it happened, and
   );
 });
 
-test('a doctor that cannot look ends with 1, and one that is asked wrongly with 2', async (t) => {
+test('the doctor ends with 1 without PostgreSQL, and with 2 for a wrong option', async (t) => {
   const away = await doctor('postgres://127.0.0.1:1/x', []);
   t.deepEqual([away.code, away.stdout], [1, '']);
   t.regex(away.stderr, /^operator: cannot reach PostgreSQL/);
@@ -333,7 +326,7 @@ test('a doctor that cannot look ends with 1, and one that is asked wrongly with 
   t.regex(wrong.stderr, /--fast/);
 });
 
-test('with Temporal, what lacks its workflow and a workflow without its batch are found; a resend has its own', async (t) => {
+test('with Temporal, missing workflows and workflows without a batch are found', async (t) => {
   await using own = await openTestDatabase();
   const ownDb = own.db;
   const address = testSetting('TEST_TEMPORAL_ADDRESS');
@@ -341,12 +334,12 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
   t.teardown(() => connection.close());
   const client = new Client({ connection });
   const { open, running, bulk, told, refused, telling, organizationId } = await live(ownDb);
-  // Nobody works on this queue here, so these stay as they are.
+  // This queue has no worker in this test, so the workflows stay open.
   const start = (type: string, workflowId: string) =>
     client.workflow.start(type, { taskQueue: 'enrichment', workflowId, args: [{}] });
   const by = { actor: 'test', reason: 'test' };
   await suspendWebhooks(ownDb, by, organizationId, false);
-  // The first was asked for just now, so that it may not have its workflow yet.
+  // The first resend was requested just now, so its workflow may still be missing.
   const [fresh = '', retried = ''] = telling.deliveries;
   for (const delivery of [fresh, retried]) await logAttempt(ownDb, delivery, 410, 'failed');
   for (const delivery of [fresh, retried, refused.delivery, told.delivery]) {
@@ -370,7 +363,7 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
     start(WORKFLOWS.deliver, retried),
     start(WORKFLOWS.lookup, final),
     start(WORKFLOWS.lookup, open.requestIds[0]),
-    // Final for less than 60 s.
+    // Its request has been final for less than 60 s.
     start(WORKFLOWS.lookup, told.requestIds[0]),
   ]);
   const ended = await eventually(async () => {
@@ -386,7 +379,7 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
   t.is((await doctor(own.url, ['--offline'], address)).code, 0);
   await Promise.all(handles.map((handle) => handle.terminate()));
 
-  // What has just closed is not left open, also where the list of what runs lags behind.
+  // A workflow that has just closed is no finding, even if Temporal's list of running workflows still contains it.
   async function* lag() {
     yield { workflowId: bulk.batchId, type: WORKFLOWS.batch };
     yield { workflowId: final, type: WORKFLOWS.lookup };
@@ -403,7 +396,7 @@ test('with Temporal, what lacks its workflow and a workflow without its batch ar
   t.regex(away.stdout, /^temporal_unreachable: .*\n.*\n {2}1 found$/m);
 });
 
-test('a workflow whose task fails again and again, and a Schedule that is gone or paused, are found', async (t) => {
+test('a workflow whose task keeps failing, and a lost or paused Schedule, are found', async (t) => {
   await using own = await openTestDatabase();
   const ownDb = own.db;
   const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
@@ -422,7 +415,7 @@ test('a workflow whose task fails again and again, and a Schedule that is gone o
   t.deepEqual(await findings(), []);
   await schedule.pause();
   t.deepEqual(await findings(), [`schedule_not_running ${schedule.scheduleId}`]);
-  // Whoever paused it had a reason.
+  // An operator paused it on purpose, so it stays paused.
   await keepNamespace(client, name, 3_600_000, pino({ level: 'silent' }));
   t.deepEqual(await findings(), [`schedule_not_running ${schedule.scheduleId}`]);
   await schedule.delete();
@@ -443,7 +436,7 @@ test('a workflow whose task fails again and again, and a Schedule that is gone o
     );
     const id = workflowExecution?.workflowId ?? '';
     failures.set(id, (failures.get(id) ?? 0) + 1);
-    // Two failures of the other are a worker's restart.
+    // The other workflow fails only twice, as after a restart of a worker.
     if (id === shaky && (failures.get(id) ?? 0) > 2) continue;
     await client.workflowService.respondWorkflowTaskFailed({ namespace, taskToken, cause: 1 });
   }

@@ -2,7 +2,7 @@ import test from 'ava';
 import { DatabaseError, toDatabaseError } from '../../db/errors.ts';
 import { freshDatabase } from '../support/database.ts';
 
-// Which errors of PostgreSQL are worth another try.
+// Which errors of PostgreSQL are permanent, and which are retried.
 
 const { sql } = freshDatabase(test);
 
@@ -27,7 +27,7 @@ for (const [about, statement, code] of [
   ['a function that a migration adds', 'select not_yet()', '42883'],
   ['a statement that took too long', 'set statement_timeout = 1; select pg_sleep(9)', '57014'],
 ] as const) {
-  test(`${about} is worth another try`, async (t) => {
+  test(`${about} is retried`, async (t) => {
     t.like(await failureOf(statement), { code, isPermanent: false });
   });
 }

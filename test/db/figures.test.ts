@@ -8,7 +8,7 @@ import { submit } from '../../db/requests/submit.ts';
 import { asRole, freshDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
-// How the service is, as one statement with the rights of a worker has it.
+// The statistics of the service, read by one statement with the rights of a worker.
 
 const { db, sql, url } = freshDatabase(test);
 const worker = openDatabase({ url: asRole(url, 'worker'), poolSize: 1, applicationName: 'figures' });
@@ -16,7 +16,7 @@ test.after.always(() => worker.close());
 
 const SOURCES: readonly ConfiguredSource[] = [['registry', 'registry', null]];
 
-/** Values by name, and the values of the labels. */
+/** Returns the value of each metric, by its name and the values of its labels. */
 async function figures(): Promise<Readonly<Record<string, number>>> {
   const read = await readFigures(worker, SOURCES);
   return Object.fromEntries(
@@ -34,7 +34,7 @@ async function submitFor(credits: number, count: number, over = {}) {
   return { ...organization, ...acceptedIds(outcome) };
 }
 
-test.serial('an empty service has figures, and none is missing', async (t) => {
+test.serial('an empty service reports all metrics', async (t) => {
   t.deepEqual(await figures(), {
     'npe_requests_open accepted': 0,
     'npe_requests_open in_progress': 0,
@@ -58,30 +58,27 @@ test.serial('an empty service has figures, and none is missing', async (t) => {
   });
 });
 
-test.serial(
-  'requests that wait and lookups that run are counted by organization, the ten largest by id',
-  async (t) => {
-    const large = [];
-    for (let count = 12; count > 0; count -= 1) large.push(await submitFor(20, count));
-    const now = await figures();
-    const named = Object.keys(now).filter((name) => name.startsWith('npe_lookups_open '));
-    t.deepEqual(
-      new Set(named.map((name) => name.split(' ')[1])),
-      new Set([...large.slice(0, 10).map(({ organizationId }) => organizationId), 'other']),
-    );
-    t.is(now[`npe_lookups_open ${large[0]?.organizationId}`], 0);
-    t.is(now[`npe_lookups_waiting ${large[0]?.organizationId}`], 12);
-    t.deepEqual([now['npe_lookups_open other'], now['npe_lookups_waiting other']], [0, 3]);
-    t.is(now['npe_requests_open accepted'], 78);
-    t.is(now.npe_outbox_batches, 12);
-    t.true((now.npe_lookup_oldest_wait_seconds ?? 0) > 0);
-    t.deepEqual([now['npe_credits_balance available'], now['npe_credits_balance held']], [162, 78]);
-    await sql`update requests set deadline_at = now() - interval '90 s' where id = ${large[0]?.requestIds[0] ?? ''}`;
-    t.is(Math.floor((await figures()).npe_request_overdue_seconds ?? 0), 90);
-  },
-);
+test.serial('waiting requests and lookups are counted per organization, ten of them by id', async (t) => {
+  const large = [];
+  for (let count = 12; count > 0; count -= 1) large.push(await submitFor(20, count));
+  const now = await figures();
+  const named = Object.keys(now).filter((name) => name.startsWith('npe_lookups_open '));
+  t.deepEqual(
+    new Set(named.map((name) => name.split(' ')[1])),
+    new Set([...large.slice(0, 10).map(({ organizationId }) => organizationId), 'other']),
+  );
+  t.is(now[`npe_lookups_open ${large[0]?.organizationId}`], 0);
+  t.is(now[`npe_lookups_waiting ${large[0]?.organizationId}`], 12);
+  t.deepEqual([now['npe_lookups_open other'], now['npe_lookups_waiting other']], [0, 3]);
+  t.is(now['npe_requests_open accepted'], 78);
+  t.is(now.npe_outbox_batches, 12);
+  t.true((now.npe_lookup_oldest_wait_seconds ?? 0) > 0);
+  t.deepEqual([now['npe_credits_balance available'], now['npe_credits_balance held']], [162, 78]);
+  await sql`update requests set deadline_at = now() - interval '90 s' where id = ${large[0]?.requestIds[0] ?? ''}`;
+  t.is(Math.floor((await figures()).npe_request_overdue_seconds ?? 0), 90);
+});
 
-test.serial('sandboxes have no credits of customers', async (t) => {
+test.serial('the credits of sandboxes do not count as credits of customers', async (t) => {
   const before = await figures();
   const { organizationId } = await openOrganization(db, 0);
   await sql`insert into organizations (id, name, webhook_secret, sandbox_of)
@@ -91,7 +88,7 @@ test.serial('sandboxes have no credits of customers', async (t) => {
   t.is(after['npe_credits_balance available'], before['npe_credits_balance available']);
 });
 
-test.serial('who has less than was used within the last day is low on credits', async (t) => {
+test.serial('an organization counts as low when it has less than it used within a day', async (t) => {
   const spend = async (credits: number, count: number) => {
     const { requestIds } = await submitFor(credits, count, { wantedType: 'professional' });
     for (const id of requestIds) {
@@ -105,7 +102,7 @@ test.serial('who has less than was used within the last day is low on credits', 
   t.is((await figures()).npe_organizations_low, before, 'three are left, two were used');
   await spend(5, 3);
   t.is((await figures()).npe_organizations_low, (before ?? 0) + 1, 'two are left, three were used');
-  // Once an hour, whoever sweeps.
+  // Only the first of the two writes: used credits are noted once an hour.
   await noteUsedCredits(worker);
   await noteUsedCredits(worker);
   t.is((await figures()).npe_organizations_low, before, 'used before the day began');
@@ -118,7 +115,7 @@ test.serial('who has less than was used within the last day is low on credits', 
   t.is(old, 0);
 });
 
-test.serial('the sweep has an age, and a source whose pause is over is half open', async (t) => {
+test.serial('the age of the sweep is reported, and a breaker is half open after its pause', async (t) => {
   await takeTurn(worker, 60_000, 'default');
   await noteSweep(worker);
   await sql`update sweeps set swept_at = now() - interval '40 s'`;
@@ -132,7 +129,7 @@ test.serial('the sweep has an age, and a source whose pause is over is half open
   t.is(trial['npe_source_breaker registry open registry'], 0);
 });
 
-test.serial('a delivery is overdue once what it reports is final, or its next attempt is due', async (t) => {
+test.serial('a delivery is overdue once its request is final or its next attempt is due', async (t) => {
   const webhook = { url: 'https://hooks.test/', mode: 'real-time' };
   const { requestIds } = await submitFor(5, 2, { webhook });
   t.deepEqual(
@@ -153,7 +150,7 @@ test.serial('a delivery is overdue once what it reports is final, or its next at
   t.is((await figures()).npe_hosts_failing, 1);
 });
 
-test.serial('nobody reads what is over for it: no table of history is scanned', async (t) => {
+test.serial('reading the statistics scans no table of history', async (t) => {
   await worker.drizzle.transaction(async (tx) => {
     const scans = async () =>
       await tx.execute(`

@@ -3,7 +3,7 @@ import { idPattern, isId, newId } from '../../db/ids.ts';
 
 const DIGITS = '0123456789abcdefghjkmnpqrstvwxyz';
 
-/** The UUID of a TypeID. */
+/** Returns the UUID of a TypeID. */
 function uuidOf(id: string): string {
   const number = [...id.slice(id.indexOf('_') + 1)].reduce(
     (sum, digit) => sum * 32n + BigInt(DIGITS.indexOf(digit)),
@@ -13,7 +13,7 @@ function uuidOf(id: string): string {
   return hex.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
 }
 
-test('an id is a TypeID: its prefix, and a UUIDv7 of now in 26 digits', (t) => {
+test('an id is a TypeID: a prefix, and 26 digits with a UUIDv7 of the current time', (t) => {
   // The example of the TypeID specification.
   t.is(uuidOf('prefix_01h455vb4pex5vsknk084sn02q'), '01890a5d-ac96-774b-bcce-b302099a8057');
   const before = Date.now();
@@ -30,7 +30,7 @@ test('an id is a TypeID: its prefix, and a UUIDv7 of now in 26 digits', (t) => {
   t.is(new Set(ids.map((id) => uuidOf(id).slice(19))).size, 100, 'the last 62 bits are random');
 });
 
-test('ids of one process ascend, however many are made in a millisecond', (t) => {
+test('the ids of one process ascend, even if thousands are made in a millisecond', (t) => {
   const ids = Array.from({ length: 20_000 }, () => newId('msg'));
   t.deepEqual(ids.toSorted(), ids);
 });

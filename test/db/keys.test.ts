@@ -34,7 +34,7 @@ async function stateOf(apiKey: string): Promise<string> {
   return hash ? (await authenticate(db, hash)).kind : 'malformed';
 }
 
-test('a key is npe_ and 36 base62 characters, and no two are alike', async (t) => {
+test('a key is npe_ and 36 base62 characters, and all keys are different', async (t) => {
   const { organizationId } = await openKey();
   const issued = await Promise.all(
     Array.from({ length: 40 }, () => issueKey(db, BY, organizationId, 'one of many')),
@@ -46,8 +46,8 @@ test('a key is npe_ and 36 base62 characters, and no two are alike', async (t) =
   t.is(new Set(keys.map((key) => key.slice(4, 34)).join('')).size, 62);
 });
 
-test('the check characters are the CRC32 of all before, so that other programs can check a key', async (t) => {
-  // CRC-32 as gzip and zip have it, bit by bit.
+test('the last six characters of a key are the CRC32 of the rest in base62', async (t) => {
+  // The CRC-32 of gzip and zip, bit by bit.
   const random = 'A'.repeat(30);
   let crc = 0xffffffff;
   for (const byte of Buffer.from(`npe_${random}`)) {
@@ -64,7 +64,7 @@ test('the check characters are the CRC32 of all before, so that other programs c
   t.deepEqual(parseApiKey(key), createHash('sha256').update(key).digest());
 });
 
-test('every change of a single character is caught without a query', async (t) => {
+test('a key with one changed character is rejected without a query', async (t) => {
   const { apiKey } = await openKey();
   t.truthy(parseApiKey(apiKey));
   let tried = 0;
@@ -79,7 +79,7 @@ test('every change of a single character is caught without a query', async (t) =
   t.is(tried, 40 * 65);
 });
 
-test("what isn't a key at all is never taken for one", async (t) => {
+test('a text that is not a key is rejected', async (t) => {
   const { apiKey } = await openKey();
   const texts = [
     '',
@@ -97,7 +97,7 @@ test("what isn't a key at all is never taken for one", async (t) => {
   );
 });
 
-test('two neighbors that change places are caught', async (t) => {
+test('a key with two swapped neighboring characters is rejected', async (t) => {
   const { apiKey } = await openKey();
   for (let at = 4; at < apiKey.length - 1; at += 1) {
     const swapped = apiKey.slice(0, at) + apiKey[at + 1] + apiKey[at] + apiKey.slice(at + 2);
@@ -105,7 +105,7 @@ test('two neighbors that change places are caught', async (t) => {
   }
 });
 
-test('an active key says whose it is and how many requests it may make', async (t) => {
+test('an active key yields its organization and its rate limit', async (t) => {
   const { apiKey, id: keyId, organizationId } = await openKey();
   const hash = parseApiKey(apiKey) ?? Buffer.alloc(0);
   t.deepEqual(await authenticate(db, hash), {
@@ -122,7 +122,7 @@ test('a well-formed key that was never issued is unknown', async (t) => {
   t.deepEqual(await authenticate(db, Buffer.alloc(32, 7)), { kind: 'unknown' });
 });
 
-test('a revoked key is revoked at once, and active again once reactivated', async (t) => {
+test('a revoked key is refused at once, and works again once it is reactivated', async (t) => {
   const { apiKey, id } = await openKey();
   const { revokedAt } = await revokeKey(db, BY, id);
   t.is(await stateOf(apiKey), 'revoked');
@@ -131,7 +131,7 @@ test('a revoked key is revoked at once, and active again once reactivated', asyn
   t.is(await stateOf(apiKey), 'active');
 });
 
-test('a rotated key ends at once, and its successor works', async (t) => {
+test('a rotated key stops working at once, and its successor works', async (t) => {
   const old = await openKey();
   const { issued, replaced } = await rotateKey(db, BY, old.id);
   t.like(replaced, { id: old.id, state: 'inactive' });
@@ -140,7 +140,7 @@ test('a rotated key ends at once, and its successor works', async (t) => {
   t.is(issued.name, old.name);
 });
 
-test('with an overlap both keys work until it is over', async (t) => {
+test('after a rotation with an overlap both keys work until the overlap ends', async (t) => {
   const old = await openKey();
   const { issued, replaced } = await rotateKey(db, BY, old.id, HOUR);
   t.is(await stateOf(old.apiKey), 'active');
@@ -151,7 +151,7 @@ test('with an overlap both keys work until it is over', async (t) => {
   t.is(await stateOf(old.apiKey), 'inactive');
 });
 
-test('while an overlap runs, a key is not rotated a second time; its successor is', async (t) => {
+test('during an overlap a key is not rotated again, but its successor can be', async (t) => {
   const old = await openKey();
   const { issued, replaced } = await rotateKey(db, BY, old.id, HOUR);
   await t.throwsAsync(rotateKey(db, BY, old.id, 10 * HOUR), { code: 'key_rotated', instanceOf: Refusal });
@@ -161,7 +161,7 @@ test('while an overlap runs, a key is not rotated a second time; its successor i
   await t.notThrowsAsync(rotateKey(db, BY, issued.id));
 });
 
-test('one of many rotations of a key at once is made', async (t) => {
+test('of concurrent rotations of a key, only one succeeds', async (t) => {
   const old = await openKey();
   const outcomes = await Promise.allSettled(Array.from({ length: 8 }, () => rotateKey(db, BY, old.id, HOUR)));
   const refused = outcomes.filter(
@@ -171,7 +171,7 @@ test('one of many rotations of a key at once is made', async (t) => {
   t.is((await listKeys(db, old.organizationId)).length, 2);
 });
 
-test('a key that leaked is not reactivated by mistake', async (t) => {
+test('a leaked key is reactivated only by force', async (t) => {
   const { apiKey, id } = await openKey();
   t.like(await revokeKey(db, BY, id, true), { state: 'revoked', leaked: true });
   t.like(await revokeKey(db, BY, id), { leaked: true }, 'what leaked has leaked');
@@ -180,7 +180,7 @@ test('a key that leaked is not reactivated by mistake', async (t) => {
   t.like(await reactivateKey(db, BY, id, true), { state: 'active', leaked: false });
 });
 
-test('while an organization is suspended none of its keys is let in; then each is what it was', async (t) => {
+test('the keys of an organization stop working while it is suspended', async (t) => {
   const [active, other] = [await openKey(), await openKey()];
   const { organizationId } = active;
   const revoked = await issueKey(db, BY, organizationId, 'revoked');
@@ -196,14 +196,14 @@ test('while an organization is suspended none of its keys is let in; then each i
   t.deepEqual(await keys(), ['active', 'revoked', 'active']);
 });
 
-test('a key that is not active is not rotated', async (t) => {
+test('a revoked key is not rotated', async (t) => {
   const { id, organizationId } = await openKey();
   await revokeKey(db, BY, id);
   await t.throwsAsync(rotateKey(db, BY, id), { code: 'key_not_active', instanceOf: Refusal });
   t.is((await listKeys(db, organizationId)).length, 1);
 });
 
-test('a key that is revoked and has expired is revoked, everywhere', async (t) => {
+test('a key that is revoked and expired is shown as revoked everywhere', async (t) => {
   const { apiKey, id, organizationId } = await openKey();
   await rotateKey(db, BY, id);
   await revokeKey(db, BY, id);
@@ -215,7 +215,7 @@ test('a key that is revoked and has expired is revoked, everywhere', async (t) =
   t.deepEqual((await showOrganization(db, organizationId)).keys, { active: 1, inactive: 0, revoked: 1 });
 });
 
-test('the database holds no key, only its hash and its last four characters', async (t) => {
+test('the database stores only the hash of a key and its last four characters', async (t) => {
   const { apiKey, id } = await openKey();
   const [row] = await sql`select to_jsonb(k)::text as text from api_keys k where id = ${id}`;
   t.false(String(row?.text).includes(apiKey.slice(4, 34)));
@@ -223,7 +223,7 @@ test('the database holds no key, only its hash and its last four characters', as
   t.true(String(row?.text).includes(`"${apiKey.slice(-4)}"`));
 });
 
-test('a key looked up is found by an index', async (t) => {
+test('a key is found by an index', async (t) => {
   const plan = await sql.begin(async (tx) => {
     await tx`set local enable_seqscan = off`;
     return await tx`explain select 1 from api_keys where hash = ${Buffer.alloc(32)}`;

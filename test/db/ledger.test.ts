@@ -8,13 +8,13 @@ import { freshDatabase } from '../support/database.ts';
 import { auditLedger } from '../support/ledger.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
-// What the constraints refuse, whoever asks: here nothing but SQL stands between the wish and the wrong state.
+// The constraints and triggers that keep the books right. The tests write SQL directly, around the service's code.
 
 const { db, sql } = freshDatabase(test);
 
 const NPI = '2000000010';
 
-/** An organization with one open request; the id of both. */
+/** Opens an organization with one open request. */
 async function openRequest(credits = 10) {
   const organization = await openOrganization(db, credits);
   const outcome = await submit(db, submitCommand(organization, { npis: [NPI] }), RULES);
@@ -24,7 +24,7 @@ async function openRequest(credits = 10) {
 
 const refusedBy = (constraint: string) => ({ message: new RegExp(constraint) });
 
-test('a hold beyond the available credits is refused by the balance itself', async (t) => {
+test('a constraint refuses an amount beyond the available credits', async (t) => {
   const { organizationId, requestId } = await openRequest(1);
   await t.throwsAsync(
     sql`insert into ledger_entries (organization_id, kind, amount) values (${organizationId}, 'adjustment', -1)`,
@@ -37,13 +37,13 @@ test('a hold beyond the available credits is refused by the balance itself', asy
   t.truthy(requestId);
 });
 
-/** What the ledger says of requests, in the order in which it was said. */
+/** Returns the ledger entries of requests, oldest first. */
 const entriesOf = async (ids: readonly string[]) =>
   (
     await sql`select kind, amount::int, created_at from ledger_entries where request_id = any(${[...ids]}) order by id`
   ).map(({ kind, amount, created_at }) => [kind, amount, created_at]);
 
-test('what is held for a request, and what settles that, follows from its row, whoever writes it', async (t) => {
+test('triggers write the hold, charge and release of a request from its row', async (t) => {
   const organization = await openOrganization(db, 50);
   const command = submitCommand(organization, { npis: Array.from({ length: 8 }, () => NPI) });
   const { batchId } = acceptedIds(await submit(db, command, RULES));
@@ -89,7 +89,7 @@ test('what is held for a request, and what settles that, follows from its row, w
   const [repaired] =
     await sql`select count(release_hold(id))::int as n from requests where batch_id = ${batchId}`;
   t.is(repaired?.n, 0, 'nothing of it is to be given back by a repair');
-  // One person charged more than once, in a batch that counts less, is not what this is about.
+  // This test charges one person several times and writes to a batch without counting, so L5 and S1 don't hold here.
   const findings = await auditLedger(sql, [organizationId], 0);
   t.deepEqual(
     findings.filter((finding) => !/^(L5|S1) /.test(finding)),
@@ -97,7 +97,7 @@ test('what is held for a request, and what settles that, follows from its row, w
   );
 });
 
-test('a request that there are no credits for is not inserted', async (t) => {
+test('a request is not inserted if its organization lacks the credits for it', async (t) => {
   const { batchId, organizationId } = await openRequest(1);
   const insert = sql`
     insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
@@ -105,7 +105,7 @@ test('a request that there are no credits for is not inserted', async (t) => {
   await t.throwsAsync(insert, refusedBy('credit_balances_available'));
 });
 
-test('no hold, charge or release is written by itself, and none twice even by the owner', async (t) => {
+test('a hold, charge or release needs its request, and the owner writes none twice', async (t) => {
   const { organizationId, requestId } = await openRequest();
   const post = (tx: Sql | TransactionSql, id: string, kind: string) => tx`
     insert into ledger_entries (organization_id, request_id, kind, amount) values (${organizationId}, ${id}, ${kind}, 1)`;
@@ -124,7 +124,7 @@ test('no hold, charge or release is written by itself, and none twice even by th
   }
 });
 
-test('only a charge entitles to an answer, its own organization and for its own NPI', async (t) => {
+test('only a charge of the same organization, NPI and type makes an entitlement', async (t) => {
   const { requestId, organizationId } = await openRequest();
   const other = await openOrganization(db, 1);
   const entitle = (organization: string, npi: string, id: string, type = 'personal') => sql`
@@ -158,7 +158,7 @@ test('an entitlement cannot be dated in the future', async (t) => {
   await t.throwsAsync(entitle(future), refusedBy('is in the future'));
 });
 
-test('ledger entries are never changed or removed', async (t) => {
+test('ledger entries cannot be changed or deleted', async (t) => {
   const { organizationId } = await openRequest();
   await t.throwsAsync(
     sql`update ledger_entries set amount = 5 where organization_id = ${organizationId}`,
@@ -171,7 +171,7 @@ test('ledger entries are never changed or removed', async (t) => {
   await t.throwsAsync(sql`truncate ledger_entries`, refusedBy('append-only'));
 });
 
-test('a final request never changes, and an open one never goes back to accepted', async (t) => {
+test('a final request cannot change, and one in progress cannot return to accepted', async (t) => {
   const { requestId } = await openRequest();
   await sql`update requests set status = 'in-progress', started_at = now() where id = ${requestId}`;
   await t.throwsAsync(
@@ -189,7 +189,7 @@ test('a final request never changes, and an open one never goes back to accepted
   );
 });
 
-test('an email of another type than the wanted one does not complete a request', async (t) => {
+test('an email of another type than requested does not complete a request', async (t) => {
   const organization = await openOrganization(db, 10);
   const command = submitCommand(organization, { npis: [NPI], wantedType: 'professional' });
   const { requestIds } = acceptedIds(await submit(db, command, RULES));
@@ -213,7 +213,7 @@ test('a batch is completed exactly when all of its requests are final', async (t
   t.like(await batch(), { status: 'completed', completed_count: 3 });
 });
 
-test('every row of the ledger sums to zero, and so does the balance of every organization', async (t) => {
+test('each row of the ledger sums to zero, and so does each balance', async (t) => {
   const { organizationId, requestId } = await openRequest(7);
   await settle(db, requestId, 'failed', 'test', RULES);
   const [row] = await sql`
@@ -223,7 +223,7 @@ test('every row of the ledger sums to zero, and so does the balance of every org
   t.deepEqual({ ...row }, { balanced: true, total: 7, available: 7, held: 0, used: 0 });
 });
 
-test('a request cannot be of another organization than its batch', async (t) => {
+test('a request cannot belong to another organization than its batch', async (t) => {
   const { batchId } = await openRequest();
   const other = await openOrganization(db, 10);
   await t.throwsAsync(
@@ -233,7 +233,7 @@ test('a request cannot be of another organization than its batch', async (t) => 
   );
 });
 
-test('batches and requests are never removed, and never become somebody else’s', async (t) => {
+test('batches and requests can neither be deleted nor change their organization', async (t) => {
   const { batchId, requestId } = await openRequest();
   const other = await openOrganization(db, 10);
   for (const [table, id] of Object.entries({ batches: batchId, requests: requestId })) {
@@ -244,7 +244,7 @@ test('batches and requests are never removed, and never become somebody else’s
   }
 });
 
-test('an NPI is ten ASCII digits for the database too', async (t) => {
+test('the database refuses an NPI that is not ten ASCII digits', async (t) => {
   const { batchId, organizationId } = await openRequest();
   for (const npi of ['٢٠٠٠٠٠٠٠١٠', '200000001', '2000000010\n', '２０００００００１０']) {
     await t.throwsAsync(
@@ -255,7 +255,7 @@ test('an NPI is ten ASCII digits for the database too', async (t) => {
   }
 });
 
-test('Idempotency-Keys are forgotten once their time is over, and not before', async (t) => {
+test('Idempotency-Keys are deleted once they expire, and not before', async (t) => {
   const organization = await openOrganization(db, 10);
   for (const key of ['over', 'kept']) {
     const idempotency = { key, method: 'POST', path: '/api/v1/email', fingerprint: Buffer.alloc(32) };

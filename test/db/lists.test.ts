@@ -5,13 +5,13 @@ import type { Database } from '../../db/client.ts';
 import { type BatchFilter, listBatches } from '../../db/requests/batches.ts';
 import { freshDatabase } from '../support/database.ts';
 
-// The lists of a customer who has much: each page is read by an index, and nothing but the page.
+// Lists of a large customer: an index finds each page, and only the rows of the page are read.
 
 const { db, sql: admin } = freshDatabase(test);
 
 const ORGANIZATION = `org_${'0'.repeat(26)}`;
 const MANY = 20_000;
-/** Of these every 5,000th is in progress; an NPI is asked for by every 1,000th. */
+/** Every 5,000th batch is in progress, and every 1,000th requests the same NPI. */
 const batchId = (n: number) => `bat_${String(n).padStart(26, '0')}`;
 const dayAt = (n: number) => new Date(Date.UTC(2026, 0, 1) + n * 60_000);
 const ALL: BatchFilter = { status: null, since: null, until: null, npi: null };
@@ -35,7 +35,7 @@ test.before(async () => {
   await admin`vacuum analyze batches, requests, ledger_entries`;
 });
 
-/** How many rows a list reads to say what it says; null if it goes through a whole table. */
+/** Returns the number of rows that a list reads; null if it scans a whole table. */
 async function rowsRead(list: (db: Database) => Promise<unknown>): Promise<number | null> {
   return await db.drizzle.transaction(async (tx) => {
     const read = async () => {
@@ -56,24 +56,24 @@ const PAGES: readonly (readonly [string, Partial<BatchFilter>, number])[] = [
   ['completed', { status: 'completed' }, 52],
   ['in progress', { status: 'in-progress' }, 4],
   ['of a day', { since: dayAt(5000), until: dayAt(5040) }, 40],
-  ['that ask for an NPI', { npi: '1000000017' }, 40],
-  ['in progress that ask for an NPI', { npi: '1000000017', status: 'in-progress' }, 40],
-  ['that ask for an NPI nobody asked for', { npi: '1999999999' }, 0],
+  ['with an NPI', { npi: '1000000017' }, 40],
+  ['in progress with an NPI', { npi: '1000000017', status: 'in-progress' }, 40],
+  ['with an NPI that was never requested', { npi: '1999999999' }, 0],
 ];
 
 // Guard: the indexes, and `interval '0'` of db/requests/batches.ts.
 for (const [name, filter, atMost] of PAGES) {
   for (const after of [null, batchId(MANY / 2)]) {
-    test(`batches ${name}, ${after ? 'from the middle' : 'from the newest'}: read by an index`, async (t) => {
+    test(`an index finds batches ${name} ${after ? 'from the middle' : 'from the newest'}`, async (t) => {
       const page = { after, limit: 50 };
       const read = await rowsRead((tx) => listBatches(tx, ORGANIZATION, { ...ALL, ...filter }, page));
-      // The requests of an NPI besides, and the batch that the page comes after.
+      // Also the requests of the NPI, and the batch before the page.
       t.true(read !== null && read <= 2 * atMost + 2, `${read} rows`);
     });
   }
 }
 
-test('a page of the ledger is read by an index, and knows the balances, however old it is', async (t) => {
+test('an index finds a page of the ledger with its balances, however old it is', async (t) => {
   let { entries, next } = await listLedger(db, ORGANIZATION, { after: null, limit: 50 });
   t.is(entries.at(-1)?.availableAfter, MANY + 49);
   const newest = await rowsRead((tx) => listLedger(tx, ORGANIZATION, { after: null, limit: 50 }));
@@ -82,6 +82,6 @@ test('a page of the ledger is read by an index, and knows the balances, however 
   }
   t.is(entries.at(-1)?.availableAfter, MANY + 9999);
   const oldest = await rowsRead((tx) => listLedger(tx, ORGANIZATION, { after: next, limit: 50 }));
-  // With the entry that the page comes after.
+  // The second page also reads the entry before it.
   t.deepEqual([newest, oldest], [51, 52]);
 });

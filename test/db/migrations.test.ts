@@ -3,7 +3,7 @@ import { DatabaseError, OperatorProblem, toDatabaseError } from '../../db/errors
 import { migrate, readiness } from '../../db/migrate.ts';
 import { openTestDatabase } from '../support/database.ts';
 
-test('three migrators at once leave one schema, another run changes nothing, and only what is ours counts', async (t) => {
+test('concurrent and repeated migrators leave one schema, and the API is then ready', async (t) => {
   await using database = await openTestDatabase();
   const { db, sql } = database;
   await sql`drop schema public cascade`;
@@ -17,14 +17,14 @@ test('three migrators at once leave one schema, another run changes nothing, and
   await migrate(database.url);
   t.is((await sql`select 1 from drizzle.__drizzle_migrations`).length, applied.length);
 
-  // The release before this one still runs when a newer one has migrated, and a later migration is not one of ours.
+  // A process stays ready after a newer release has migrated, but not if one of its own migrations is missing.
   await sql`insert into drizzle.__drizzle_migrations (hash, created_at) values ('newer', 9999999999999)`;
   t.is(await readiness(db), 'ready');
   await sql`delete from drizzle.__drizzle_migrations where id = 2`;
   t.is(await readiness(db), 'migrations_missing');
 });
 
-test('a database that other migrations made is refused with what to do, and left as it is', async (t) => {
+test('a database of other migrations is refused with an instruction, and unchanged', async (t) => {
   await using database = await openTestDatabase();
   const { db, sql } = database;
   for (const earlier of [sql`created_at - 1`, sql`created_at + 86400000`]) {
@@ -35,7 +35,7 @@ test('a database that other migrations made is refused with what to do, and left
     t.deepEqual(await sql`select * from drizzle.__drizzle_migrations`, before);
     t.is(await readiness(db), 'migrations_missing');
   }
-  // A migrator that died before its first statement leaves no history.
+  // A migrator that died before its first statement leaves an empty history.
   await sql`drop schema public cascade`;
   await sql`create schema public`;
   await sql`truncate drizzle.__drizzle_migrations`;
@@ -43,7 +43,7 @@ test('a database that other migrations made is refused with what to do, and left
   t.is(await readiness(db), 'ready');
 });
 
-test('a database error carries its code and constraint, and no value', async (t) => {
+test('a database error has its code and constraint, and contains no value', async (t) => {
   await using database = await openTestDatabase();
   const { sql } = database;
   const secret = 'canary@example.com';

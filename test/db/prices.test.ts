@@ -6,11 +6,11 @@ import { auditLedger, mutantLedger } from '../support/ledger.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// A price is written on the request's row at the submit, and everything after it goes by that row.
+// The submit writes the price to the row of the request, and everything later uses that price.
 
 const { db, sql } = freshDatabase(test);
 
-/** The service as it is after its price of a personal email has become 5. */
+/** The change that raises the price of a personal email from 3 to 5. */
 const NEW_PRICE = [{ file: 'accounts/credits.ts', from: 'personal: 3', to: 'personal: 5' }];
 
 type Submit = typeof submit;
@@ -29,7 +29,7 @@ async function booksOf(organizationId: string) {
   return { ...row };
 }
 
-test('a request that was submitted before a new price is charged at the old one', async (t) => {
+test('a request that was submitted before a price change costs the old price', async (t) => {
   const renewed = await mutantLedger(NEW_PRICE);
   const { organizationId, requestId } = await openPersonal(submit, '2000000010');
   t.deepEqual(await booksOf(organizationId), { cost: 3, credits_used: 0, available: 17, held: 3, used: 0 });
@@ -45,7 +45,7 @@ test('a request that was submitted before a new price is charged at the old one'
   t.deepEqual(await auditLedger(sql, [organizationId], RULES.replayMs), []);
 });
 
-test('a request that is submitted at a new price is held and released at it, also by code of the old one', async (t) => {
+test('older code releases a request at the new price that it was submitted with', async (t) => {
   const renewed = await mutantLedger(NEW_PRICE);
   const { organizationId, requestId } = await openPersonal(renewed.submit);
   t.deepEqual(await booksOf(organizationId), { cost: 5, credits_used: 0, available: 15, held: 5, used: 0 });
@@ -54,7 +54,7 @@ test('a request that is submitted at a new price is held and released at it, als
   t.deepEqual(await auditLedger(sql, [organizationId], RULES.replayMs), []);
 });
 
-test('the price of a request does not change, whoever asks', async (t) => {
+test('the database refuses a change of the price of a request', async (t) => {
   const { requestId } = await openPersonal(submit);
   await t.throwsAsync(sql`update requests set cost = 1 where id = ${requestId}`, {
     message: /the price of request req_\w+ does not change/,

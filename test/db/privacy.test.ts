@@ -22,7 +22,7 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// What a person may ask for: to see what is held about them, and that it goes and stays gone.
+// The rights of a person: to see their stored data, and to have it erased for good.
 
 const BY = { ...ASKED, reason: 'request 17' };
 
@@ -31,7 +31,7 @@ const { db } = database;
 
 const run = (statement: SQL) => db.drizzle.execute(statement);
 
-/** How many rows of any table hold a text, in any column. */
+/** Lists the tables that contain a text in any column, once per row. */
 async function rowsWith(text: string): Promise<string[]> {
   const tables = await run(
     sql`select relname from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace`,
@@ -46,7 +46,7 @@ async function rowsWith(text: string): Promise<string[]> {
   return found.sort();
 }
 
-/** Whether so many wait for a lock on a table. */
+/** Returns true if at least `atLeast` transactions wait for a lock on a table. */
 async function waitsFor(table: string, atLeast = 1): Promise<true | null> {
   const waiting = await run(sql`
     select 1 from pg_locks where not granted and relation = ${table}::regclass
@@ -54,7 +54,7 @@ async function waitsFor(table: string, atLeast = 1): Promise<true | null> {
   return waiting.length >= atLeast ? true : null;
 }
 
-/** A person of whom everything is held that can be: in the directory, evidence, NPPES, answers and deliveries. */
+/** Stores a person everywhere we can: as stored email, in evidence, in NPPES, in a response, and in a delivery. */
 async function person(npi: string, name: string) {
   const email = `${name}@clinic.example`;
   const known = { npi, emailType: 'professional', lastValidatedAt: new Date(), source: 'test' } as const;
@@ -90,7 +90,7 @@ async function person(npi: string, name: string) {
   return { npi, email, lookupId, organization, batchId, requestIds, envelope };
 }
 
-test('an erasure by NPI leaves no address anywhere, and everything that was paid as it was', async (t) => {
+test('an erasure by NPI removes every address and leaves all payments unchanged', async (t) => {
   const { npi, email, organization, envelope } = await person('2000010010', 'jane');
   t.deepEqual(await rowsWith(email), [
     'email_checks',
@@ -121,7 +121,7 @@ test('an erasure by NPI leaves no address anywhere, and everything that was paid
   );
 });
 
-test('each erasure is on record without the address, and repeating it changes nothing', async (t) => {
+test('an erasure is recorded without the address, and a repeated one changes nothing', async (t) => {
   const { npi, email } = await person('2000020019', 'rita');
   await eraseSubject(db, BY, { email });
   const again = await eraseSubject(db, BY, { email });
@@ -134,7 +134,7 @@ test('each erasure is on record without the address, and repeating it changes no
   t.deepEqual((await rowsWith(npi)).includes('requests'), true, 'the answers themselves stay');
 });
 
-test('the register says who asked, when, for what, and when it was done; nobody can rewrite it', async (t) => {
+test('the register of erasures lists person, times and subject, and is append-only', async (t) => {
   await using database = await openTestDatabase();
   const { json, operator } = operatorOn(database.url);
   const received = '2026-01-05T10:00:00.000Z';
@@ -154,7 +154,7 @@ test('the register says who asked, when, for what, and when it was done; nobody 
   await t.throwsAsync(database.sql`delete from audit_log`, { message: /append-only/ });
 });
 
-test('an erasure by address takes it from every NPI, and leaves their other addresses', async (t) => {
+test('an erasure by address removes it from every NPI and keeps their other addresses', async (t) => {
   const { npi, email } = await person('2000030018', 'nora');
   const [neighbor, other] = ['2000030026', 'other@clinic.example'];
   const known = { emailType: 'professional', lastValidatedAt: new Date(), source: 'test' } as const;
@@ -171,7 +171,7 @@ test('an erasure by address takes it from every NPI, and leaves their other addr
   );
 });
 
-test('a stranger whose address was named for the NPI is not suppressed by its erasure', async (t) => {
+test('an erasure does not suppress an address that belongs to another person', async (t) => {
   const { npi } = await person('2000040017', 'mona');
   await eraseSubject(db, BY, { npi });
   const [row] = await run(sql`select is_suppressed('2000040025', 'mona@stranger.example') as stranger,
@@ -179,7 +179,7 @@ test('a stranger whose address was named for the NPI is not suppressed by its er
   t.deepEqual(row, { stranger: false, own: true });
 });
 
-test('nobody who writes addresses brings an erased one back', async (t) => {
+test('an erased address is not stored again by checks, vendors or the registry', async (t) => {
   const { npi, email } = await person('2000050032', 'vida');
   await eraseSubject(db, BY, { email });
   const colleague = '2000050040';
@@ -206,7 +206,7 @@ test('nobody who writes addresses brings an erased one back', async (t) => {
   t.deepEqual(await rowsWith(email), []);
 });
 
-test('an import does not bring an erased address back, in whatever case it is written', async (t) => {
+test('an import does not store an erased address again, in uppercase or lowercase', async (t) => {
   const { npi, email } = await person('2000050016', 'vera');
   await eraseSubject(db, BY, { email });
   const row = {
@@ -228,7 +228,7 @@ test('an import does not bring an erased address back, in whatever case it is wr
 });
 
 // Guard: the lock on credit_balances in eraseSubject.
-test.serial('an answer in the making while a person is erased is erased with the rest', async (t) => {
+test.serial('an erasure also erases a result that is being settled at the same time', async (t) => {
   const npi = '2000060015';
   const email = 'late@clinic.example';
   const organization = await openOrganization(db, 10);
@@ -236,7 +236,7 @@ test.serial('an answer in the making while a person is erased is erased with the
   const [requestId = ''] = requestIds;
   const { organizationId } = organization;
   const { erasing } = await db.drizzle.transaction(async (tx) => {
-    // As a settlement does: the balance first, the answer last.
+    // The order of a settlement: the balance first, the result last.
     await tx.execute(sql`select from credit_balances where organization_id = ${organizationId} for update`);
     const erasing = eraseSubject(db, BY, { npi });
     await eventually(() => waitsFor('credit_balances'));
@@ -251,7 +251,7 @@ test.serial('an answer in the making while a person is erased is erased with the
 });
 
 // Guard: the lock on provider_endpoints in eraseSubject.
-test.serial('an endpoint that an import is about to commit is erased with the rest', async (t) => {
+test.serial('an erasure also erases an endpoint that a running import is about to commit', async (t) => {
   const npi = '2000060023';
   const { erasing } = await db.drizzle.transaction(async (tx) => {
     await tx.execute(sql`insert into provider_endpoints (npi, kind, endpoint)
@@ -264,7 +264,7 @@ test.serial('an endpoint that an import is about to commit is erased with the re
 });
 
 // Guard: the order of recordCheck's CTEs.
-test.serial('an erasure and a check that is written meanwhile never wait for each other', async (t) => {
+test.serial('an erasure does not deadlock with a check that is written at the same time', async (t) => {
   const { npi, email } = await person('2000060064', 'ilse');
   const writer = openDatabase({ url: database.url, poolSize: 1, applicationName: 'test' });
   t.teardown(() => writer.close());
@@ -275,10 +275,10 @@ test.serial('an erasure and a check that is written meanwhile never wait for eac
     validatedAt: null,
   } as const;
   const write = () => recordCheck(writer, { npi, email, lookupId: null }, [], invalid);
-  // From its second use on, it is prepared.
+  // Executes the statement once, so that it is prepared.
   await write();
   const { both } = await db.drizzle.transaction(async (tx) => {
-    // The erasure waits for this one, and the writer for the erasure.
+    // The erasure waits for this lock, and the writer waits for the erasure.
     await tx.execute(sql`lock table stored_emails in row exclusive mode`);
     const erasing = eraseSubject(db, BY, { npi });
     await eventually(() => waitsFor('stored_emails'));
@@ -290,31 +290,28 @@ test.serial('an erasure and a check that is written meanwhile never wait for eac
   t.deepEqual(await rowsWith(email), []);
 });
 
-test.serial(
-  'an erasure that cannot have its locks holds nobody up for long, and comes through later',
-  async (t) => {
-    const { npi, organization } = await person('2000060031', 'ines');
-    const other = await openOrganization(db, 1);
-    const { erasing } = await db.drizzle.transaction(async (tx) => {
-      const { organizationId } = organization;
-      await tx.execute(sql`select from credit_balances where organization_id = ${organizationId} for update`);
-      const erasing = eraseSubject(db, BY, { npi });
-      await eventually(() => waitsFor('credit_balances'));
-      // It comes after the erasure in the queue, and is served before it.
-      t.is((await submit(db, submitCommand(other, { npis: ['2000060049'] }), RULES)).kind, 'accepted');
-      return { erasing };
-    });
-    t.like(await erasing, { answers: 2 });
-  },
-);
+test.serial('an erasure that waits for locks lets submits pass, and succeeds later', async (t) => {
+  const { npi, organization } = await person('2000060031', 'ines');
+  const other = await openOrganization(db, 1);
+  const { erasing } = await db.drizzle.transaction(async (tx) => {
+    const { organizationId } = organization;
+    await tx.execute(sql`select from credit_balances where organization_id = ${organizationId} for update`);
+    const erasing = eraseSubject(db, BY, { npi });
+    await eventually(() => waitsFor('credit_balances'));
+    // The submit queues for the lock after the erasure, and still succeeds before it.
+    t.is((await submit(db, submitCommand(other, { npis: ['2000060049'] }), RULES)).kind, 'accepted');
+    return { erasing };
+  });
+  t.like(await erasing, { answers: 2 });
+});
 
-test.serial('an erasure that never has its locks says so, and has erased nothing', async (t) => {
+test.serial('an erasure that never gets its locks fails with a message and erases nothing', async (t) => {
   const { operator } = operatorOn(database.url);
   const { npi, email, organization } = await person('2000060056', 'ida');
   const refused = await db.drizzle.transaction(async (tx) => {
     const { organizationId } = organization;
     await tx.execute(sql`select from credit_balances where organization_id = ${organizationId} for update`);
-    // Or else PostgreSQL ends the transaction of this test.
+    // Otherwise PostgreSQL ends the transaction of this test.
     await tx.execute(sql`set local idle_in_transaction_session_timeout = 0`);
     return await operator('privacy', 'erase', npi, '--yes', ...WHY);
   });
@@ -323,8 +320,8 @@ test.serial('an erasure that never has its locks says so, and has erased nothing
   t.is((await rowsWith(email)).length, 5);
 });
 
-// Guard: the predicates of the partial indexes. While it runs, all others wait.
-test.serial('an erasure reads no large table from end to end', async (t) => {
+// Guard: the predicates of the partial indexes. Everything else waits while an erasure runs.
+test.serial('an erasure scans no large table', async (t) => {
   await using large = await openTestDatabase();
   const world = large.db;
   const [npi, email] = ['2000060064', 'iris@clinic.example'];
@@ -353,7 +350,7 @@ test.serial('an erasure reads no large table from end to end', async (t) => {
   }
 });
 
-/** Adds 20,000 of everything to a batch of one: enough for indexes to pay. */
+/** Adds 20,000 rows to each table, enough for the planner to prefer indexes. */
 async function fill(world: Database, batchId: string): Promise<void> {
   const [n, npi, email] = [
     sql`generate_series(1, 20000) n`,
@@ -385,9 +382,9 @@ async function fill(world: Database, batchId: string): Promise<void> {
   await world.drizzle.execute(sql`analyze`);
 }
 
-/** How often each large table was read from end to end, by connections that have ended. */
+/** Counts the full scans of each large table by connections that have ended. */
 async function wholeReads(world: Database) {
-  // A connection tells what it has read before it is gone.
+  // A connection reports its scans when it ends.
   await eventually(async () => {
     const open = await world.drizzle.execute(sql`
       select from pg_stat_activity where application_name = 'erasing' and datname = current_database()`);
@@ -397,7 +394,7 @@ async function wholeReads(world: Database) {
     select relname, seq_scan from pg_stat_user_tables where n_live_tup >= 20000 order by relname`);
 }
 
-test('a final answer changes in no other way than by an erasure', async (t) => {
+test('a final result can be changed only by an erasure', async (t) => {
   const { requestIds } = await person('2000070014', 'olga');
   const [id] = requestIds;
   const gone = sql`email = null, email_type = null, email_last_validated_at = null`;
@@ -415,7 +412,7 @@ test('a final answer changes in no other way than by an erasure', async (t) => {
   await t.throwsAsync(run(sql`update requests set erased_at = null where id = ${id}`));
 });
 
-test('an export holds everything about an NPI, or under an address', async (t) => {
+test('an export contains all data about an NPI or an address', async (t) => {
   const { npi, email, lookupId, requestIds, organization } = await person('2000080013', 'petra');
   await run(
     sql`insert into providers (npi, entity_type, last_name, origin, row_hash) values (${npi}, 1, 'ROE', 'nppes', 1)`,

@@ -16,12 +16,12 @@ import {
 import { answered, HOUR, SCHEDULE_MS, startAnswering } from '../support/deliveries.ts';
 import { acceptedIds, RETENTION, RULES, submitCommand } from '../support/organization.ts';
 
-// Sending again, and the log that tells of it, in the database.
+// Resends of webhook deliveries and their log, in the database.
 
 const test = anyTest as TestFn<Awaited<ReturnType<typeof startAnswering>>>;
 const BY = { actor: 'test', reason: 'test' };
 const HOOK = 'https://hooks.example/';
-/** Ends a delivery at once. */
+/** A response that ends a delivery at once. */
 const BLOCKED: Answer = { kind: 'failed', reason: 'blocked_address' };
 const DAY = 24 * HOUR;
 const LONG_AGO = new Date(0);
@@ -35,7 +35,7 @@ test.afterEach.always(async (t) => {
   await t.context.life?.stop();
 });
 
-test('a resend begins the whole schedule anew: same id, the log goes on', async (t) => {
+test('a resend restarts the whole schedule under the same id and continues the log', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
   t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
@@ -56,7 +56,7 @@ test('a resend begins the whole schedule anew: same id, the log goes on', async 
   t.is(receiver.calls, 11);
 });
 
-test('a delivery that was delivered can be sent again, and its status is true meanwhile', async (t) => {
+test('a successful delivery can be resent, and is pending in the meantime', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
   receiver.answer = () => answered(200);
@@ -68,7 +68,7 @@ test('a delivery that was delivered can be sent again, and its status is true me
   t.is((await showDelivery(life.db, id)).state, 'failed');
 });
 
-test('a delivery that waits for a later attempt is sent now; asked for twice, it is sent once', async (t) => {
+test('a resend sends a waiting delivery now, and once if it is requested repeatedly', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(500);
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
@@ -84,7 +84,7 @@ test('a delivery that waits for a later attempt is sent now; asked for twice, it
   t.is(receiver.calls, 4);
 });
 
-test('after a resend during an attempt, the answer to the attempt decides nothing', async (t) => {
+test('the response to an attempt is ignored after a resend during the attempt', async (t) => {
   const { life, receiver } = t.context;
   const organization = await life.organization();
   const [id = ''] = await life.deliveries(organization, HOOK, 1);
@@ -94,7 +94,7 @@ test('after a resend during an attempt, the answer to the attempt decides nothin
   receiver.answer = () => reply.promise;
   const trying = life.look(id);
   while (receiver.calls < 2) await new Promise(setImmediate);
-  // The lease of a worker that hangs runs out, and somebody asks again.
+  // The worker hangs, its lease expires, and a resend is requested again.
   await life.time.advance(HOUR);
   await life.db.drizzle.execute(
     sql`update webhook_deliveries set due_at = clock_timestamp() + interval '1 hour'`,
@@ -105,7 +105,7 @@ test('after a resend during an attempt, the answer to the attempt decides nothin
   t.like(await showDelivery(life.db, id), { state: 'pending', resends: 2, attempts: 2 });
 });
 
-test('a customer sends again what is its own, and what is final', async (t) => {
+test('a customer can resend only its own deliveries, and only final ones', async (t) => {
   const { life } = t.context;
   const organization = await life.organization();
   const other = await life.organization();
@@ -132,7 +132,7 @@ test('a customer sends again what is its own, and what is final', async (t) => {
   t.is((await ask({ batchId: open.batchId, deliveryId: openId })).kind, 'pending');
 });
 
-test('a customer sends one delivery again ten times an hour; an operator without a limit', async (t) => {
+test('a customer can resend a delivery ten times an hour, an operator without a limit', async (t) => {
   const { life } = t.context;
   const organization = await life.organization();
   const { organizationId } = organization;
@@ -157,7 +157,7 @@ test('a customer sends one delivery again ten times an hour; an operator without
   t.is((await ask(id)).kind, 'resent');
 });
 
-test('while webhooks are suspended nothing is sent again; what was never to be sent is, once an operator says so', async (t) => {
+test('while webhooks are suspended nothing is resent, later only by an operator', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(200);
   const organization = await life.organization();
@@ -177,7 +177,7 @@ test('while webhooks are suspended nothing is sent again; what was never to be s
   t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('everything that failed since a time is sent again: bounded, the oldest first, and safe to repeat', async (t) => {
+test('all deliveries that failed since a time are resent, in steps, once each', async (t) => {
   const { life } = t.context;
   const organization = await life.organization();
   const { organizationId } = organization;
@@ -206,19 +206,19 @@ test('everything that failed since a time is sent again: bounded, the oldest fir
   t.deepEqual(audited.map(({ details }) => details.resent).reverse(), [0, 3, 2, 0]);
 });
 
-test('a resend that was not started is listed until its look is over, and again later', async (t) => {
+test('a resend without a workflow is listed until its first check, and again later', async (t) => {
   const { life } = t.context;
   const ids = await life.deliveries(await life.organization(), HOOK, 3);
   for (const id of ids) await life.look(id);
   for (const id of ids) await resendAny(life.db, BY, id);
   await noteDeliveryLook(life.db, { deliveryId: ids[0] ?? '', resends: 1 });
-  // What was noted of an earlier round says nothing of this one.
+  // A note about an earlier resend does not count for this one.
   await noteDeliveryLook(life.db, { deliveryId: ids[1] ?? '', resends: 0 });
   const take = () => listDeliveriesToLookAt(life.db, 5000, 30_000, 10);
   t.is((await take()).length, 0);
   await life.time.advance(6000);
   const taken = await take();
-  // Until its workflow has begun it stays new: an older one may sleep.
+  // A resend stays new until its own workflow has begun. A workflow of an earlier resend may still sleep.
   t.is((await take()).length, 2);
   for (const delivery of taken) await noteDeliveryLook(life.db, delivery);
   t.deepEqual(taken.map(({ deliveryId, round }) => [deliveryId, round]).sort(), [
@@ -265,7 +265,7 @@ test('the log is read page by page, by the batch and by the organization', async
   });
 });
 
-test('the log forgets attempts after its time, and the delivery counts them still', async (t) => {
+test('old attempts are deleted from the log, and the delivery still counts them', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(500);
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);

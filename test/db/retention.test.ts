@@ -14,7 +14,7 @@ const { db, sql } = freshDatabase(test);
 const DAY = 86_400_000;
 const NPI = '2000000010';
 
-/** A paid answer with custom_data whose batch is as old as that. */
+/** Makes a paid result with custom_data in a batch of this age. */
 async function answered(ageMs: number) {
   await storeEmail(db, {
     ...{ npi: NPI, email: 'a@clinic.example', emailType: 'professional', source: 'test' },
@@ -35,31 +35,28 @@ async function answered(ageMs: number) {
   return { organization, envelope };
 }
 
-test.serial(
-  'custom_data and then the address of an answer are forgotten; the answer stays completed and paid',
-  async (t) => {
-    const { organization, envelope } = await answered(91 * DAY);
-    const fresh = await envelope();
-    await forgetOld(db, RETENTION);
-    const older = await envelope();
-    t.is(older.customData, null);
-    t.true((older.updatedAt?.getTime() ?? 0) > (fresh.updatedAt?.getTime() ?? 0));
-    t.is(older.request?.email, 'a@clinic.example');
+test.serial('retention deletes custom_data and the address, and the result stays completed', async (t) => {
+  const { organization, envelope } = await answered(91 * DAY);
+  const fresh = await envelope();
+  await forgetOld(db, RETENTION);
+  const older = await envelope();
+  t.is(older.customData, null);
+  t.true((older.updatedAt?.getTime() ?? 0) > (fresh.updatedAt?.getTime() ?? 0));
+  t.is(older.request?.email, 'a@clinic.example');
 
-    await forgetOld(db, { ...RETENTION, answersMs: 90 * DAY });
-    const { request } = await envelope();
-    t.like(request, {
-      status: 'completed',
-      creditsUsed: 1,
-      email: null,
-      emailType: null,
-      validatedAt: null,
-    });
-    t.deepEqual(await auditLedger(sql, [organization.organizationId], RULES.replayMs), []);
-  },
-);
+  await forgetOld(db, { ...RETENTION, answersMs: 90 * DAY });
+  const { request } = await envelope();
+  t.like(request, {
+    status: 'completed',
+    creditsUsed: 1,
+    email: null,
+    emailType: null,
+    validatedAt: null,
+  });
+  t.deepEqual(await auditLedger(sql, [organization.organizationId], RULES.replayMs), []);
+});
 
-test.serial('what is younger is kept, and a replay of it gives the answer again', async (t) => {
+test.serial('a younger result is kept, and a replay returns it again', async (t) => {
   const { organization, envelope } = await answered(29 * DAY);
   await forgetOld(db, { ...RETENTION, answersMs: 30 * DAY });
   t.like(await envelope(), { customData: '{"order":17}', request: { email: 'a@clinic.example' } });
@@ -71,14 +68,14 @@ test.serial('what is younger is kept, and a replay of it gives the answer again'
   t.like(found?.items[0], { replayed: true, email: 'a@clinic.example' });
 });
 
-test('answers are kept for as long as they are replayed, whatever is configured', (t) => {
+test('results are kept for the replay window even if the retention is shorter', (t) => {
   const config = loadConfig({
     ...{ DATABASE_URL: 'postgres://host/name', ANSWER_RETENTION: '1d', REPLAY_WINDOW: '60d' },
   });
   t.is(rulesOf(config).retention.answersMs, 60 * DAY);
 });
 
-test('evidence is forgotten in steps of a thousand, oldest first; questions that are open are kept', async (t) => {
+test('old evidence is deleted in steps of a thousand, oldest first, if it is closed', async (t) => {
   await using database = await openTestDatabase();
   const { db, sql } = database;
   const { batchId, requestIds } = acceptedIds(
@@ -111,7 +108,7 @@ test('evidence is forgotten in steps of a thousand, oldest first; questions that
   t.is((await left())?.days, 2, 'what a day may cost is decided by the day before, too');
 });
 
-test.serial('what somebody holds is passed by, and forgotten the next time', async (t) => {
+test.serial('retention skips a locked request, and deletes its result the next time', async (t) => {
   const { envelope } = await answered(400 * DAY);
   const id = (await envelope()).request?.requestId ?? '';
   await sql.begin(async (tx) => {
@@ -123,7 +120,7 @@ test.serial('what somebody holds is passed by, and forgotten the next time', asy
   t.is((await envelope()).request?.email, null);
 });
 
-test('a kind that cannot be forgotten keeps no other from being', async (t) => {
+test('a failure to delete one kind of data does not stop the deletion of the others', async (t) => {
   await using database = await openTestDatabase();
   const { db, sql } = database;
   await sql`insert into source_spend (source, day) select 'test', current_date - 100`;
@@ -132,7 +129,7 @@ test('a kind that cannot be forgotten keeps no other from being', async (t) => {
   t.is((await sql`select from source_spend`).length, 0);
 });
 
-test('no step reads a large table from end to end', async (t) => {
+test('no step of the retention scans a large table', async (t) => {
   await using database = await openTestDatabase();
   const { db, sql, url } = database;
   const organization = await openOrganization(db, 0);
@@ -153,7 +150,7 @@ test('no step reads a large table from end to end', async (t) => {
   const before = await wholeReads();
   const forgetting = openDatabase({ url, poolSize: 1, applicationName: 'forgetting' });
   await forgetOld(forgetting, RETENTION);
-  // What a connection has read is counted when it ends.
+  // PostgreSQL counts the scans of a connection when the connection ends.
   await forgetting.close();
   t.deepEqual(await wholeReads(), before);
 });

@@ -12,7 +12,7 @@ import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/
 
 const { db, sql, url } = freshDatabase(test);
 
-/** Makes a user of its own for one test, with the rights of these roles, and connects as it. */
+/** Makes a user with the rights of these roles for one test, connects as it, and drops it afterwards. */
 async function withUser<T>(
   roles: readonly string[],
   databaseUrl: string,
@@ -91,7 +91,7 @@ for (const [role, forbidden] of [
   ['npe_worker', { ...TAMPERINGS, ...BY_OPERATORS_ALONE }],
   ['npe_operator', TAMPERINGS],
 ] as const) {
-  test(`${role} can tamper neither with the books nor with the audit log`, async (t) => {
+  test(`${role} cannot tamper with the books or the audit log`, async (t) => {
     const organization = await openOrganization(db, 10);
     const command = submitCommand(organization, { npis: ['2000000010'] });
     acceptedIds(await submit(db, command, { ...RULES, replayMs: 0 }));
@@ -106,7 +106,7 @@ for (const [role, forbidden] of [
         const error = await t.throwsAsync(its.unsafe(statement).simple(), undefined, what);
         t.is(error instanceof postgres.PostgresError && error.code, '42501', `${what}: ${error?.message}`);
       }
-      // With a table of one's own for ours.
+      // A temporary table shadows ours.
       const entitled = its.unsafe(`
         create temp table requests as
           select id, organization_id, npi, 'personal' as email_type, cost as credits_used from public.requests;
@@ -117,7 +117,7 @@ for (const [role, forbidden] of [
   });
 }
 
-test('operators alone import employers, workers read them, and the API has nothing to do with them', async (t) => {
+test('operators import employers, workers read them, and the API has no access', async (t) => {
   const rights = async (role: string) => {
     const rows = await sql`
       select relname, privilege from unnest(array['clinician_practices', 'employer_domains']) relname,
@@ -128,7 +128,7 @@ test('operators alone import employers, workers read them, and the API has nothi
   t.deepEqual([await rights('npe_operator'), await rights('npe_worker'), await rights('npe_api')], [8, 2, 0]);
 });
 
-test('an API may note where it starts workflows, and where else it does so later', async (t) => {
+test('an API may note its namespace, and later another one', async (t) => {
   await withUser(['npe_api'], url, async (_its, itsUrl) => {
     const its = openDatabase({ url: itsUrl, poolSize: 1, applicationName: 'test' });
     for (const namespace of ['here', 'there']) await noteHome(its, namespace);
@@ -137,7 +137,7 @@ test('an API may note where it starts workflows, and where else it does so later
   t.deepEqual([...(await sql`select namespace from sweeps`)], [{ namespace: 'there' }]);
 });
 
-test('no table has been forgotten in the list of rights', async (t) => {
+test('each table is granted to at least one role', async (t) => {
   const forgotten = await sql`
     select relname from pg_class c
      where relnamespace = 'public'::regnamespace and relkind in ('r', 'v')
@@ -147,7 +147,7 @@ test('no table has been forgotten in the list of rights', async (t) => {
   t.deepEqual([...forgotten], []);
 });
 
-test('its owner can neither change nor delete an entry of the ledger or the audit log in passing', async (t) => {
+test('even the owner cannot change or delete entries of the ledger and the audit log', async (t) => {
   await grantCredits(
     db,
     { actor: 'test', reason: 'test' },
@@ -165,7 +165,7 @@ test('its owner can neither change nor delete an entry of the ledger or the audi
   }
 });
 
-test('a migrator needs to be no superuser, only the owner of its database and a member of npe_owner', async (t) => {
+test('a migrator needs to own its database and be a member of npe_owner, nothing more', async (t) => {
   await using database = await openEmptyDatabase();
   await withUser(['npe_owner'], database.url, async (its, itsUrl, name) => {
     await own(database, name);
@@ -178,7 +178,7 @@ test('a migrator needs to be no superuser, only the owner of its database and a 
   });
 });
 
-test('a migrator that may not set the roles up says what to run', async (t) => {
+test('a migrator that may not set up the roles prints the grant to run', async (t) => {
   await using database = await openEmptyDatabase();
   await withUser([], database.url, async (_its, itsUrl, name) => {
     await own(database, name);

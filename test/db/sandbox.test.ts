@@ -23,7 +23,7 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Sandboxes are organizations that constraints keep apart, whoever writes.
+// Sandboxes are organizations. Constraints keep them apart from live ones.
 
 const { db, sql } = freshDatabase(test);
 const BY = { actor: 'test', reason: 'test' };
@@ -32,7 +32,7 @@ const refusedBy = (constraint: string) => ({ message: new RegExp(constraint) });
 const openLive = async () => (await createOrganization(db, BY, 'Acme')).id;
 const openSandbox = async (owner: string) => (await issueKey(db, BY, owner, 'tests', true)).organizationId;
 
-test('the first test key makes the sandbox, with play credits; all later ones are for it', async (t) => {
+test('the first test key makes the sandbox with test credits, and later keys use it', async (t) => {
   const live = await openLive();
   const keys = await Promise.all(Array.from({ length: 5 }, () => issueKey(db, BY, live, 'tests', true)));
   const [sandbox = '', ...others] = new Set(keys.map(({ organizationId }) => organizationId));
@@ -45,7 +45,7 @@ test('the first test key makes the sandbox, with play credits; all later ones ar
   t.deepEqual(await listKeys(db, live), []);
 });
 
-test('a key is a test key if it is of a sandbox, by whatever way it was issued', async (t) => {
+test('every key of a sandbox is a test key, also a rotated one', async (t) => {
   const sandbox = await openSandbox(await openLive());
   for (const { apiKey } of [
     await issueKey(db, BY, sandbox, 'one'),
@@ -59,7 +59,7 @@ test('a key is a test key if it is of a sandbox, by whatever way it was issued',
   t.regex(live.apiKey, /^npe_[0-9A-Za-z]{36}$/);
 });
 
-test('lists tell a sandbox from its organization', async (t) => {
+test('the list of organizations shows the owner of a sandbox', async (t) => {
   const live = await openLive();
   const sandbox = await openSandbox(live);
   const listed = (await listOrganizations(db)).filter(({ id }) => [live, sandbox].includes(id));
@@ -72,7 +72,7 @@ test('lists tell a sandbox from its organization', async (t) => {
   );
 });
 
-test('what is suspended for an organization is for its sandbox, one that is made later too', async (t) => {
+test('a suspended organization has a suspended sandbox, even one that is made later', async (t) => {
   const [live, later] = [await openLive(), await openLive()];
   const sandbox = await openSandbox(live);
   const states = async (id: string) => {
@@ -89,7 +89,7 @@ test('what is suspended for an organization is for its sandbox, one that is made
   t.deepEqual(await states(sandbox), [false, true]);
 });
 
-test('test keys are of sandboxes and live ones are not', async (t) => {
+test('test keys belong only to sandboxes, and live keys only to organizations', async (t) => {
   const live = await openLive();
   const sandbox = await openSandbox(live);
   const add = (organization: string, isTest: boolean) => sql`
@@ -107,7 +107,7 @@ test('test keys are of sandboxes and live ones are not', async (t) => {
   );
 });
 
-test('an organization has one sandbox, which has none itself, and its id says what it is', async (t) => {
+test('an organization has one sandbox with an sbx id, and a sandbox has no sandbox', async (t) => {
   const live = await openLive();
   const sandbox = await openSandbox(live);
   const add = (id: string, of: string | null) =>
@@ -122,7 +122,7 @@ test('an organization has one sandbox, which has none itself, and its id says wh
   }
 });
 
-test('requests of sandboxes have an outcome and no lookup, and all others none', async (t) => {
+test('only requests of sandboxes have a test outcome, and they have no lookup', async (t) => {
   const live = await openOrganization(db, 10);
   const sandbox = await openTestKey(db, live);
   const npis = ['2000000010'];
@@ -148,7 +148,7 @@ test('requests of sandboxes have an outcome and no lookup, and all others none',
   );
 });
 
-test("what a sandbox made up is nobody's: it is neither erased, nor suppressed, nor exported", async (t) => {
+test('results of a sandbox are neither erased nor suppressed nor exported', async (t) => {
   const npi = '2000000069';
   const sandbox = await openTestKey(db, await openOrganization(db, 0));
   const [requestId = ''] = acceptedIds(
@@ -164,7 +164,7 @@ test("what a sandbox made up is nobody's: it is neither erased, nor suppressed, 
   t.is(await made(), email);
 });
 
-test('what a sandbox asks for is neither checked again nor told among what an NPI was asked for', async (t) => {
+test('requests of sandboxes cause no new check and are not in the evidence of an NPI', async (t) => {
   const npi = '2000000077';
   const live = await openOrganization(db, 10);
   const fading = { npi, email: 'fades@clinic.test', emailType: 'professional', source: 'test' } as const;

@@ -4,15 +4,15 @@ import { getTableConfig, PgTable } from 'drizzle-orm/pg-core';
 import * as schema from '../../db/schema.ts';
 import { freshDatabase } from '../support/database.ts';
 
-// The schema is written twice: the migrations make it, db/schema.ts types the queries, but for tables that are asked in
-// SQL alone. They must say the same.
+// The schema is written twice: in the migrations, and for typed queries in db/schema.ts (except tables that only SQL
+// text uses). This test compares the two.
 
 interface Column {
   readonly name: string;
   readonly type: string;
   readonly nullable: boolean;
   readonly hasDefault: boolean;
-  /** Computed by the database: an expression, or an identity. */
+  /** True if the database computes the value: an expression, or an identity. */
   readonly generated: boolean;
 }
 

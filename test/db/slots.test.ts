@@ -5,7 +5,7 @@ import { submit } from '../../db/requests/submit.ts';
 import { fresh, freshDatabase, travel } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
-// Slots under the rate limits of a source. PostgreSQL's clock stands still, and only the tests move it.
+// Slots under the rate limits of a source. PostgreSQL's clock is frozen, and only the tests advance it.
 
 const { db, url } = freshDatabase(test);
 const time = fresh(test, () => travel(url));
@@ -18,14 +18,14 @@ const SLOW: SourceLimits = { rates: [rateOf(10_000)], dailyCredits: null };
 const QUICK: SourceLimits = { rates: [rateOf(1000)], dailyCredits: null };
 const DAY_MS = 86_400_000;
 
-/** The rate whose slots are so far apart: we call 3 % less often than a source allows. */
+/** Returns the rate whose slots are `slotMs` apart. We call 3 % less often than a source allows. */
 function rateOf(slotMs: number): Rate {
   return { calls: 1, perMs: slotMs / 1.03 };
 }
 
 let nextNpi = 2_000_000_000;
 
-/** Requests of a new organization, each for an NPI that no other request is for. */
+/** Submits requests of a new organization, each for a new NPI. */
 async function requestsOf(count: number): Promise<string[]> {
   const organization = await openOrganization(db, 1000);
   const ids: string[] = [];
@@ -36,7 +36,7 @@ async function requestsOf(count: number): Promise<string[]> {
   return ids;
 }
 
-/** @returns in how many milliseconds the request is to ask again; 0 if its call is admitted */
+/** Returns the milliseconds until the request should ask again; 0 if its call is admitted. */
 async function ask(source: string, requestId = '', limits = SLOW, patienceMs = DAY_MS): Promise<number> {
   const admission = await admit(source, requestId, limits, patienceMs);
   if (admission.kind === 'go') return 0;
@@ -63,7 +63,7 @@ test.serial('no window of a rate holds more calls than it allows', async (t) => 
   }
 });
 
-test.serial('a request is told to come back 2 s before its slot, and asked for nothing before', async (t) => {
+test.serial('a request should ask again 2 s before its slot', async (t) => {
   const [one, two, three] = await requestsOf(3);
   t.deepEqual([await ask('told', one), await ask('told', two), await ask('told', three)], [0, 8000, 18_000]);
   await time.advance(1000);
@@ -74,7 +74,7 @@ test.serial('a request is told to come back 2 s before its slot, and asked for n
   t.is(await ask('told', two), 0);
 });
 
-test.serial('a request keeps its place before those that come later', async (t) => {
+test.serial('a request keeps its place in front of later requests', async (t) => {
   const [one, two, late] = await requestsOf(3);
   await ask('places', one);
   await ask('places', two);
@@ -84,21 +84,21 @@ test.serial('a request keeps its place before those that come later', async (t) 
   t.deepEqual([await ask('places', late), await ask('places', two)], [8000, 0]);
 });
 
-test.serial('a slot less than 5 s away is kept for its owner', async (t) => {
+test.serial('a slot less than 5 s away stays reserved for its owner', async (t) => {
   const [one, two, three] = await requestsOf(3);
   t.deepEqual([await ask('near', one, QUICK), await ask('near', two, QUICK)], [0, 1000]);
   await time.advance(1500);
   t.deepEqual([await ask('near', three, QUICK), await ask('near', two, QUICK)], [500, 0]);
 });
 
-test.serial('an owner that comes over 2 s late gets the next free slot', async (t) => {
+test.serial('an owner that asks more than 2 s late gets the next free slot', async (t) => {
   const [one, two, three] = await requestsOf(3);
   for (const id of [one, two, three]) await ask('overslept', id, QUICK);
   await time.advance(4500);
   t.deepEqual([await ask('overslept', two, QUICK), await ask('overslept', three, QUICK)], [0, 1000]);
 });
 
-test.serial('an owner that never comes back delays nobody', async (t) => {
+test.serial('an owner that never asks again does not delay the next request', async (t) => {
   const [one, dead, next] = await requestsOf(3);
   t.deepEqual([await ask('dead', one), await ask('dead', dead), await ask('dead', next)], [0, 8000, 18_000]);
   await time.advance(10_000);
@@ -107,33 +107,33 @@ test.serial('an owner that never comes back delays nobody', async (t) => {
   t.is(await ask('dead', next), 0);
 });
 
-test.serial('a request that is settled gives back its slot', async (t) => {
+test.serial('a settled request gives its slot back', async (t) => {
   const [one, settled, next] = await requestsOf(3);
   for (const id of [one, settled]) await ask('settled', id);
   await settle(db, settled ?? '', 'failed', 'deadline', RULES);
   t.is(await ask('settled', next), 8000);
 });
 
-test.serial('a slot that comes too late for a request is not kept for it', async (t) => {
+test.serial('a slot too late for a request is not reserved for it', async (t) => {
   const [one, hasty, patient] = await requestsOf(3);
   await ask('hasty', one);
   t.is(await ask('hasty', hasty, SLOW, 5000), 10_000);
   t.is(await ask('hasty', patient), 8000);
 });
 
-test.serial('a request without time left gets a slot that is free', async (t) => {
+test.serial('a request without time left still gets a free slot', async (t) => {
   const [one] = await requestsOf(1);
   t.is(await ask('no-time', one, SLOW, -1000), 0);
 });
 
-test.serial('a call says how long it waited for its slot', async (t) => {
+test.serial('an admitted call reports how long it waited for its slot', async (t) => {
   const [one, two] = await requestsOf(2);
   for (const id of [one, two]) await ask('waited', id);
   await time.advance(10_000);
   t.like(await admit('waited', two ?? '', SLOW, DAY_MS), { kind: 'go', waitedMs: 10_000 });
 });
 
-test.serial('organizations take turns, however many requests one of them has', async (t) => {
+test.serial('organizations take turns even if one of them has many more requests', async (t) => {
   const many = await requestsOf(30);
   const few = await requestsOf(5);
   const calls = await play('turns', QUICK, [...many, ...few]);
@@ -145,27 +145,24 @@ for (const [calls, source] of [
   [5, 'a verifier'],
   [3, 'a vendor'],
 ] as const) {
-  test.serial(
-    `300 waiting requests use ${source} at ${calls} a second, and ask it 3 times at most`,
-    async (t) => {
-      const limits = { rates: [{ calls, perMs: 1000 }], dailyCredits: null };
-      const made = await play(source, limits, await requestsOf(300));
-      const seconds = (made.at(-1)?.at ?? 0) / 1000;
-      t.true(299 / seconds >= 0.95 * calls, `300 calls in ${seconds} s`);
-      t.true(made.every(({ asked }) => asked <= 3));
-    },
-  );
+  test.serial(`300 requests call ${source} at ${calls} a second, and ask at most 3 times each`, async (t) => {
+    const limits = { rates: [{ calls, perMs: 1000 }], dailyCredits: null };
+    const made = await play(source, limits, await requestsOf(300));
+    const seconds = (made.at(-1)?.at ?? 0) / 1000;
+    t.true(299 / seconds >= 0.95 * calls, `300 calls in ${seconds} s`);
+    t.true(made.every(({ asked }) => asked <= 3));
+  });
 }
 
 interface Made {
   readonly id: string;
-  /** In milliseconds since the start. */
+  /** Milliseconds since the start. */
   readonly at: number;
-  /** How often it asked for its call. */
+  /** How often the request asked for a slot. */
   readonly asked: number;
 }
 
-/** Lets all requests ask at once, and again whenever they are told to, until each has made its call. */
+/** Lets all requests ask at once, and again when their wait is over, until each has made its call. */
 async function play(source: string, limits: SourceLimits, ids: readonly string[]): Promise<Made[]> {
   const made: Made[] = [];
   let waiting = ids.map((id) => ({ id, at: 0, asked: 0 }));

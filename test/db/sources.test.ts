@@ -16,7 +16,7 @@ import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
-// The gate before every call of a source, as several workers go through it at once.
+// The admission of calls to a source, with several workers at once.
 
 const FREE: SourceLimits = { rates: [], dailyCredits: null };
 
@@ -28,15 +28,15 @@ test.after.always(() => Promise.all(others.map((db) => db.close())));
 
 const admitNow = (source: string, limits = FREE, cost = 1) => admitBy(first, source, limits, cost);
 
-/** On our own account, by one of the workers. */
+/** Asks for a call of our own, without a request, from one of the workers. */
 async function admitBy(db: Database, source: string, limits: SourceLimits, cost: number) {
   return await admitCall(db, { source, limits, cost, requestId: null, patienceMs: 60_000 });
 }
 
-/** Says how a call went. */
+/** Records the outcome of a call. */
 type End = (outcome: CallOutcome) => Promise<BreakerChange | null>;
 
-/** So many calls under way, of all workers. */
+/** Begins calls on all workers. */
 async function begin(source: string, calls: number): Promise<End[]> {
   return await Promise.all(
     Array.from({ length: calls }, async (_, i): Promise<End> => {
@@ -48,7 +48,7 @@ async function begin(source: string, calls: number): Promise<End[]> {
   );
 }
 
-/** One whole call. */
+/** Makes one whole call. */
 async function record(source: string, outcome: CallOutcome): Promise<void> {
   for (const end of await begin(source, 1)) await end(outcome);
 }
@@ -57,13 +57,13 @@ async function fail(source: string, times: number): Promise<void> {
   for (let i = 0; i < times; i += 1) await record(source, { kind: 'failed', why: 'upstream' });
 }
 
-/** How long a breaker has to be waited for; 0 if not at all. */
+/** Returns the milliseconds until the breaker admits a trial; 0 if it is closed. */
 async function waitOf(source: string): Promise<number> {
   const admission = await admitNow(source);
   return admission.kind === 'wait' && admission.why === 'breaker_open' ? admission.afterMs : 0;
 }
 
-/** Lets time pass for one source: everything that was to last until some moment is over `seconds` earlier. */
+/** Lets time pass for one source: its breaker and its pause end `seconds` earlier. */
 async function pass(source: string, seconds: number): Promise<void> {
   const span = sql`make_interval(secs => ${seconds})`;
   await first.drizzle.execute(sql`
@@ -71,7 +71,7 @@ async function pass(source: string, seconds: number): Promise<void> {
      where source = ${source}`);
 }
 
-/** A day's spends become those of the day before, which are nobody's concern any more. */
+/** Lets a day pass: moves today's spending to yesterday and deletes older spending. */
 async function passDay(source: string): Promise<void> {
   await first.drizzle.execute(sql`
     delete from source_spend where source = ${source} and day < (clock_timestamp() at time zone 'UTC')::date`);
@@ -80,7 +80,7 @@ async function passDay(source: string): Promise<void> {
 
 const npis = Array.from({ length: 100 }, (_, n) => String(2_000_000_000 + n));
 
-/** Requests of an organization of their own, for NPIs that nobody else asks for if none are given. */
+/** Submits requests of a new organization, for new NPIs if no NPIs are given. */
 async function requestsOf(count: number, asked = npis.splice(0, count)): Promise<string[]> {
   const organization = await openOrganization(first, 1000);
   const command = submitCommand(organization, { npis: asked });
@@ -98,7 +98,7 @@ const kinds = (admissions: readonly Admission[]) => {
   return { go: count('go'), wait: count('wait'), spent: count('spent') };
 };
 
-test('a rate holds across workers, and the calls that wait are told when to ask again', async (t) => {
+test('a rate limit holds across workers, and waiting calls get the time to ask again', async (t) => {
   const limits = { rates: [{ calls: 20, perMs: 600_000 }], dailyCredits: null };
   const admissions = await askAll('paced', limits, 60);
   const { go, wait } = kinds(admissions);
@@ -109,7 +109,7 @@ test('a rate holds across workers, and the calls that wait are told when to ask 
   }
 });
 
-test('two requests that ask the same at once put one question, at one place and one cost', async (t) => {
+test('two requests for the same NPI call a vendor once, and pay for one call', async (t) => {
   const asked = npis.splice(0, 1);
   const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
   const question = { vendor: 'asked-once', mayRepeat: true, callMs: 1000, freshnessMs: 1000, patienceMs: 0 };
@@ -129,7 +129,7 @@ test('two requests that ask the same at once put one question, at one place and 
   t.is(spent?.credits, 1);
 });
 
-test('a job is polled when its vendor wants it, whoever waits for it and in whichever lookup', async (t) => {
+test('a job is polled at its vendor’s interval, also for other requests and lookups', async (t) => {
   const asked = npis.splice(0, 1);
   const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
   const question = { vendor: 'patient', mayRepeat: true, callMs: 1000, freshnessMs: 1000, patienceMs: 0 };
@@ -142,7 +142,7 @@ test('a job is polled when its vendor wants it, whoever waits for it and in whic
   const waits = async (requestId: string) => {
     const { afterMs, ...next } = { afterMs: 0, ...(await ask(requestId)) };
     t.like(next, { kind: 'wait', why: 'pending' });
-    // But for the second in which it was asked, and for as long as somebody may be polling.
+    // Minus the time since the call, and the time that a poll of another worker may take.
     t.true(afterMs > 200_000 && afterMs <= 294_000, `${afterMs} ms`);
   };
   for (const requestId of [one, other]) await waits(requestId);
@@ -152,7 +152,7 @@ test('a job is polled when its vendor wants it, whoever waits for it and in whic
   await waits(later);
 });
 
-test('the smallest of several rates decides', async (t) => {
+test('the lowest of several rate limits applies', async (t) => {
   const limits = {
     rates: [
       { calls: 1000, perMs: 1000 },
@@ -164,7 +164,7 @@ test('the smallest of several rates decides', async (t) => {
   t.like(await admitNow('two-rates', limits), { kind: 'wait', why: 'rate_limit' });
 });
 
-test('a day’s credits are spent to the last one and not beyond, however many ask at once', async (t) => {
+test('concurrent calls spend the credits of a day to the last one and not beyond', async (t) => {
   const limits = { rates: [], dailyCredits: 30 };
   t.deepEqual(kinds(await askAll('dear', limits, 40, 3)), { go: 10, wait: 0, spent: 30 });
   const [row] = await first.drizzle.execute<{ credits: string }>(sql`
@@ -172,7 +172,7 @@ test('a day’s credits are spent to the last one and not beyond, however many a
   t.is(Number(row?.credits), 30);
 });
 
-test('credits that were set aside and not charged can be spent again', async (t) => {
+test('reserved credits that were not charged can be spent again', async (t) => {
   const limits = { rates: [], dailyCredits: 1 };
   const { at: askedAt, era } = await admitNow('pay-on-find', limits);
   t.is((await admitNow('pay-on-find', limits)).kind, 'spent');
@@ -180,7 +180,7 @@ test('credits that were set aside and not charged can be spent again', async (t)
   t.is((await admitNow('pay-on-find', limits)).kind, 'go');
 });
 
-test('one organization has half of a day’s credits if others ask as well, and all of them if none does', async (t) => {
+test('an organization gets all credits of a day, or half if others also need them', async (t) => {
   const limits = { rates: [], dailyCredits: 10 };
   const [greedy = '', other = ''] = [...(await requestsOf(1)), ...(await requestsOf(1))];
   const goes = async (requestId: string | null, calls = 12) => {
@@ -200,19 +200,19 @@ test('one organization has half of a day’s credits if others ask as well, and 
   await passDay('rationed');
   t.is(await goes(greedy), 5);
   await passDay('rationed');
-  // From its first question on, the other one's half is kept.
+  // The other organization's half is reserved from its first call on.
   t.is(await goes(other, 1), 1);
   t.deepEqual(await Promise.all([goes(greedy), goes(other)]), [5, 4]);
   await passDay('rationed');
   t.deepEqual([await goes(other), await goes(greedy, 2)], [5, 2]);
   await passDay('rationed');
   await passDay('rationed');
-  // Nobody else has asked since yesterday; what we ask on our own account is no organization's.
+  // The other organization has made no call since yesterday, and our own calls don't count as an organization.
   t.is(await goes(null, 1), 1);
   t.is(await goes(other), 9);
 });
 
-test('a question that costs more than a whole day’s credits is never asked', async (t) => {
+test('a call that costs more than the credits of a day is never admitted', async (t) => {
   t.is((await admitNow('tiny-budget', { rates: [], dailyCredits: 2 }, 3)).kind, 'spent');
 });
 
@@ -247,7 +247,7 @@ test('a call waits while none of its required verifiers can be called', async (t
   t.is(await admit(), 'spent', 'what waited has cost nothing: three calls have');
 });
 
-test('five failures in a row open the breaker; an answer in between does not let them add up', async (t) => {
+test('five failures in a row open the breaker, and a response resets the count', async (t) => {
   await fail('shaky', 4);
   await record('shaky', { kind: 'answered' });
   await fail('shaky', 4);
@@ -256,7 +256,7 @@ test('five failures in a row open the breaker; an answer in between does not let
   t.like(await admitNow('shaky'), { kind: 'wait', why: 'breaker_open' });
 });
 
-test('fifty failures of one moment are one opening, for seconds', async (t) => {
+test('fifty simultaneous failures open the breaker once, for seconds', async (t) => {
   const calls = await begin('crowded', 50);
   await Promise.all(calls.map((end) => end({ kind: 'failed', why: 'unanswered' })));
   t.true((await waitOf('crowded')) <= 8000);
@@ -265,7 +265,7 @@ test('fifty failures of one moment are one opening, for seconds', async (t) => {
   t.deepEqual(kinds(await askAll('crowded', FREE, 12)), { go: 1, wait: 11, spent: 0 });
 });
 
-test('failures of calls from before the opening neither lengthen it nor open it again', async (t) => {
+test('failures of calls from before the breaker opened do not extend or repeat that', async (t) => {
   const calls = await begin('late', 45);
   for (const end of calls.slice(0, 5)) await end({ kind: 'failed', why: 'upstream' });
   await pass('late', 6);
@@ -277,14 +277,14 @@ test('failures of calls from before the opening neither lengthen it nor open it 
   t.deepEqual(kinds(await askAll('late', FREE, 12)), { go: 12, wait: 0, spent: 0 });
 });
 
-test('an answer to a question from before the opening does not close it', async (t) => {
+test('a response to a call from before the breaker opened does not close it', async (t) => {
   const [slow] = await begin('slow', 1);
   await fail('slow', 5);
   await slow?.({ kind: 'answered' });
   t.like(await admitNow('slow'), { kind: 'wait', why: 'breaker_open' });
 });
 
-test('an open breaker lets exactly one trial through when its time is over, whoever asks', async (t) => {
+test('an open breaker admits exactly one trial across workers after its pause', async (t) => {
   await fail('half-open', 5);
   t.deepEqual(kinds(await askAll('half-open', FREE, 12)), { go: 0, wait: 12, spent: 0 });
   await pass('half-open', 8);
@@ -298,7 +298,7 @@ test('a trial that succeeds closes the breaker', async (t) => {
   t.deepEqual(kinds(await askAll('trial', FREE, 6)), { go: 6, wait: 0, spent: 0 });
 });
 
-test('of all calls that change a breaker together, only one is told', async (t) => {
+test('of concurrent calls that open or close the breaker, only one reports the change', async (t) => {
   const endAll = (ends: readonly End[], outcome: CallOutcome) => Promise.all(ends.map((end) => end(outcome)));
   const told = (changes: readonly (BreakerChange | null)[]) => changes.filter((change) => change !== null);
   const failing = await begin('told', 12);
@@ -314,7 +314,7 @@ test('of all calls that change a breaker together, only one is told', async (t) 
   t.deepEqual(told(await endAll(refused, { kind: 'refused', why: 'auth' })), ['opened']);
 });
 
-test('however long a source is away, and however slowly it fails, a trial is made every eight seconds', async (t) => {
+test('a source that is away gets a trial every eight seconds, even if it fails slowly', async (t) => {
   await fail('away', 5);
   for (let i = 0; i < 20; i += 1) {
     await pass('away', 8);
@@ -329,7 +329,7 @@ test('however long a source is away, and however slowly it fails, a trial is mad
   t.is((await admitNow('away')).kind, 'go');
 });
 
-test('a trial that hangs, or whose worker died, does not hold up the next; its answer still closes', async (t) => {
+test('a hanging trial does not delay the next one, and its late response still closes', async (t) => {
   await fail('hanging', 5);
   const trials: End[] = [];
   for (let i = 0; i < 6; i += 1) {
@@ -338,12 +338,12 @@ test('a trial that hangs, or whose worker died, does not hold up the next; its a
     t.is((await admitNow('hanging')).kind, 'wait');
   }
   await trials[0]?.({ kind: 'answered' });
-  // Those that hang on until they fail are of the trouble that is over.
+  // The failures of the other trials belong to the outage that is over.
   for (const end of trials.slice(1)) await end({ kind: 'failed', why: 'unanswered' });
   t.deepEqual(kinds(await askAll('hanging', FREE, 6)), { go: 6, wait: 0, spent: 0 });
 });
 
-test('a refused key opens the breaker at once, for minutes, and nothing that comes late changes that', async (t) => {
+test('a refused key opens the breaker for minutes, and late outcomes change nothing', async (t) => {
   const calls = await begin('refused', 12);
   await calls[0]?.({ kind: 'refused', why: 'auth' });
   await pass('refused', 60);
@@ -354,7 +354,7 @@ test('a refused key opens the breaker at once, for minutes, and nothing that com
   t.true(waitMs > 200_000 && waitMs <= 240_000, `${waitMs} ms`);
 });
 
-test('a trial that is refused waits for minutes again', async (t) => {
+test('a refused trial opens the breaker for minutes again', async (t) => {
   await fail('expired', 5);
   await pass('expired', 8);
   await record('expired', { kind: 'refused', why: 'credits' });
@@ -364,7 +364,7 @@ test('a trial that is refused waits for minutes again', async (t) => {
   t.true((await waitOf('expired')) > 200_000);
 });
 
-test('Retry-After pauses everyone, and is no failure', async (t) => {
+test('Retry-After pauses all calls to a source, and does not count as a failure', async (t) => {
   const calls = await begin('limited', 10);
   for (const end of calls.slice(1)) await end({ kind: 'rate_limit', afterMs: 20_000 });
   await calls[0]?.({ kind: 'rate_limit', afterMs: 1000 });
@@ -374,7 +374,7 @@ test('Retry-After pauses everyone, and is no failure', async (t) => {
   t.is((await admitNow('limited')).kind, 'go');
 });
 
-test('one question that fails again and again does not shut the source for all others', async (t) => {
+test('a request that fails repeatedly does not open the breaker for all others', async (t) => {
   await fail('poisoned', 1);
   for (let i = 0; i < 9; i += 1) await record('poisoned', { kind: 'failed_again', why: 'upstream' });
   t.is((await admitNow('poisoned')).kind, 'go');

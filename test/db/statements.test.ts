@@ -8,14 +8,14 @@ import { freshDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Every connection keeps each statement that it has planned, so their number must not grow with what is asked.
+// Every connection keeps its prepared statements, so their number must not grow with the size of requests.
 
 const { url } = freshDatabase(test);
 
 const npisFrom = (first: number, count: number) =>
   Array.from({ length: count }, (_, i) => String(1_000_000_000 + first + i));
 
-/** The texts of statements that the only connection of a pool keeps. */
+/** Returns the prepared statements of the only connection of a pool. */
 async function kept(db: Database): Promise<string[]> {
   const rows = await query(db, (tx) =>
     tx.execute<{ statement: string }>('select statement from pg_prepared_statements order by 1'),
@@ -23,7 +23,7 @@ async function kept(db: Database): Promise<string[]> {
   return rows.map(({ statement }) => statement);
 }
 
-test('a submit of one or of 60 and its poll are the same few statements, each planned once per connection', async (t) => {
+test('submits and polls of one NPI or of 60 use the same prepared statements', async (t) => {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
   t.teardown(() => db.close());
   const organization = await openOrganization(db, 1000);
@@ -37,7 +37,7 @@ test('a submit of one or of 60 and its poll are the same few statements, each pl
     const envelope = await findEnvelope(db, { organizationId: organization.organizationId, batchId });
     t.is(envelope?.items.length, npis.length);
   };
-  // One NPI is looked for by itself, several by a list.
+  // A single NPI has its own statement, several share one.
   for (const count of [1, 2]) await take(npisFrom(39, count));
   const before = await kept(db);
   t.true(before.some((statement) => statement.includes('insert into "requests"')));
@@ -45,7 +45,7 @@ test('a submit of one or of 60 and its poll are the same few statements, each pl
   t.deepEqual(await kept(db), before);
 });
 
-test('what is asked one after the other is asked over one connection, where its plans and pages are warm', async (t) => {
+test('successive queries use one connection, whose plans and cached pages are warm', async (t) => {
   const db = openDatabase({ url, poolSize: 5, applicationName: 'test' });
   t.teardown(() => db.close());
   const ask = () => query(db, (tx) => tx.execute<{ pid: number }>('select pg_backend_pid() as pid'));
@@ -56,7 +56,7 @@ test('what is asked one after the other is asked over one connection, where its 
   t.is(pidsOf(answers).size, 1);
 });
 
-/** How many rows of each table were read so far, by whatever way. */
+/** Counts the rows of each table that were read so far, by index or by scan. */
 async function rowsRead(db: Database): Promise<Record<string, number>> {
   await query(db, (tx) => tx.execute('select pg_stat_force_next_flush()'));
   const tables = await query(db, (tx) =>
@@ -67,7 +67,7 @@ async function rowsRead(db: Database): Promise<Record<string, number>> {
   return Object.fromEntries(tables.map(({ name, n }) => [name, n]));
 }
 
-test('a submit, a settlement and polls read rows of their own, however many there are of others', async (t) => {
+test('a submit, a settlement and polls read few rows, even in large tables', async (t) => {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
   t.teardown(() => db.close());
   const others = await openOrganization(db, 0);
@@ -107,7 +107,7 @@ test('a submit, a settlement and polls read rows of their own, however many ther
       t.truthy(await findEnvelopeState(db, { organizationId, ...subject }));
     }
   };
-  // A plan for all values comes after the sixth time.
+  // From the sixth execution on, PostgreSQL may use a generic plan.
   for (let n = 0; n < 10; n += 1) await one(n);
   const before = await rowsRead(db);
   await one(10);

@@ -19,7 +19,7 @@ import { RULES } from '../support/organization.ts';
 import { type Api, startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Who is suppressed is not looked up, returned, replayed, or shown again.
+// A suppressed person is not looked up, and their address is not returned, replayed, or shown again.
 
 const BY = { actor: 'test', reason: 'test' };
 
@@ -29,7 +29,7 @@ async function know(npi: string, email: string, emailType: EmailType = 'professi
   await storeEmail(api.db, { npi, email, emailType, lastValidatedAt: new Date(), source: 'test' });
 }
 
-/** Submits one NPI and polls it once: without a worker, what is not answered at once stays open. */
+/** Submits one NPI and polls it once. No worker runs, so a request that the submit doesn't settle stays open. */
 async function ask(client: Awaited<ReturnType<Api['organization']>>, npi: string) {
   const { requests } = (await client.single({ npi })).json;
   const [item] = (await client.get(requests[0]?.poll_url ?? '')).json.data;
@@ -42,7 +42,7 @@ for (const [what, target, email] of [
   ['a domain', { kind: 'domain', value: 'hospital.example' }, 'one@hospital.example'],
   ['the domain of a subdomain', { kind: 'domain', value: 'health.example' }, 'one@mail.health.example'],
 ] as const) {
-  test(`a stored address is not returned, nor replayed, once ${what} is suppressed`, async (t) => {
+  test(`a stored address is neither returned nor replayed once ${what} is suppressed`, async (t) => {
     const npi = target.kind === 'npi' ? target.value : `20000200${email.length}`;
     await know(npi, email);
     const [payer, other] = [await api.organization(), await api.organization()];
@@ -55,14 +55,14 @@ for (const [what, target, email] of [
   });
 }
 
-test('a suppressed domain silences no other one that ends in the same letters', async (t) => {
+test('a suppressed domain does not suppress another one that ends in the same letters', async (t) => {
   const npi = '2000030012';
   await know(npi, 'one@otherclinics.example');
   await addSuppression(api.db, BY, { kind: 'domain', value: 'clinics.example' });
   t.is((await ask(await api.organization(), npi)).item?.status, 'completed');
 });
 
-test('what was answered is not shown again in polls and deliveries, under another ETag, and stays paid', async (t) => {
+test('polls and deliveries hide a suppressed address, with a new ETag; it stays paid', async (t) => {
   const [npi, email] = ['2000040011', 'shown@clinic.example'];
   await know(npi, email);
   const client = await api.organization(10);
@@ -91,7 +91,7 @@ test('what was answered is not shown again in polls and deliveries, under anothe
   t.false((await loadDelivery(api.db, delivery?.id ?? '')).body.includes(email));
 });
 
-test('an address is not shown again that was answered while its suppression was being written', async (t) => {
+test('an email returned during an uncommitted suppression is hidden once that commits', async (t) => {
   const npi = '2000060019';
   await know(npi, 'meanwhile@clinic.example');
   const client = await api.organization();
@@ -120,7 +120,7 @@ test('an email found during an uncommitted suppression is hidden once that commi
   t.true(Number(seen?.before) > 0);
 });
 
-test('what was paid for and is suppressed is replaced by another stored address, free', async (t) => {
+test('a replay returns another stored address, free, if the paid one is suppressed', async (t) => {
   const npi = '2000050018';
   await know(npi, 'first@clinic.example');
   const client = await api.organization(10);
@@ -155,7 +155,7 @@ test.serial('doctor accepts a replay of another address after the suppression wa
   }
 });
 
-test('an address that may not be kept serves its own lookup alone', async (t) => {
+test('an address that may not be stored is returned only to its own lookup', async (t) => {
   const npi = '2000060017';
   await know(npi, 'lent@clinic.example');
   await api.db.drizzle.execute(sql`
@@ -172,7 +172,7 @@ test('an address that may not be kept serves its own lookup alone', async (t) =>
   t.deepEqual([await serves('lkp_one'), await serves('lkp_two'), await serves(null)], [true, false, false]);
 });
 
-test("a vendor's 451 suppresses the NPI once, on record as the service's doing", async (t) => {
+test("a vendor's 451 suppresses the NPI once, and the audit log names the service", async (t) => {
   const npi = '2000070016';
   await know(npi, 'left@clinic.example');
   await suppressFromVendor(api.db, npi, 'hunter');
@@ -185,7 +185,7 @@ test("a vendor's 451 suppresses the NPI once, on record as the service's doing",
   t.is(records.length, 1);
 });
 
-test('operators add, list and remove; an address is kept nowhere but as its hash', async (t) => {
+test('operators add, list and remove suppressions, and addresses are stored as hashes', async (t) => {
   const { json, text, operator } = operatorOn(api.databaseUrl);
   const value = hashAddress('jane.roe@xn--grten-gra.example');
   const outcome = async (...args: string[]) => (await json('suppress', ...args, ...WHY)).outcome;
@@ -210,7 +210,7 @@ test('operators add, list and remove; an address is kept nowhere but as its hash
   t.false(String(kept?.text).includes('roe@'));
 });
 
-test('what names nobody, or a whole country, is refused as wrong usage', async (t) => {
+test('an invalid target, or the domain of a whole country, is refused as wrong usage', async (t) => {
   const { operator } = operatorOn(api.databaseUrl);
   for (const target of [
     'com',

@@ -26,7 +26,7 @@ const { db, url, sql: raw } = freshDatabase(test);
 
 const newOrganization = async () => (await openOrganization(db, 0)).organizationId;
 
-test('a second rotation within 24 h is refused, says until when, and changes nothing', async (t) => {
+test('a second rotation within 24 h is refused until a printed time, without changes', async (t) => {
   const { operator, json } = operatorOn(url);
   const id = await newOrganization();
   const first = await json<{ previous_secret_valid_until: string }>('webhook-secret', 'rotate', id, ...WHY);
@@ -39,7 +39,7 @@ test('a second rotation within 24 h is refused, says until when, and changes not
   t.is((await records(id)).length, 1);
 });
 
-test('--force rotates all the same: the secret before the present one ends at once', async (t) => {
+test('--force rotates within 24 h, and the oldest secret stops working at once', async (t) => {
   const { json } = operatorOn(url);
   const id = await newOrganization();
   const secret = async () => (await showWebhookSecret(db, id)).webhookSecret;
@@ -55,7 +55,7 @@ test('--force rotates all the same: the secret before the present one ends at on
   );
 });
 
-test('once the 24 h are over a rotation needs no force', async (t) => {
+test('a rotation after 24 h needs no --force', async (t) => {
   const id = await newOrganization();
   const { previousSecretValidUntil } = await rotateWebhookSecret(db, BY, id);
   const left = (previousSecretValidUntil?.getTime() ?? 0) - Date.now();
@@ -66,7 +66,7 @@ test('once the 24 h are over a rotation needs no force', async (t) => {
   await t.notThrowsAsync(rotateWebhookSecret(db, BY, id));
 });
 
-test('one of many rotations at once is made', async (t) => {
+test('of concurrent rotations only one succeeds', async (t) => {
   const id = await newOrganization();
   const before = (await showWebhookSecret(db, id)).webhookSecret;
   const outcomes = await Promise.allSettled(Array.from({ length: 8 }, () => rotateWebhookSecret(db, BY, id)));
@@ -77,12 +77,12 @@ test('one of many rotations at once is made', async (t) => {
   t.is((await signingSecrets(id))[1], before);
 });
 
-test('an unknown organization is told from a rotation that comes too soon', async (t) => {
+test('a rotation for an unknown organization fails with organization_missing', async (t) => {
   const unknown = 'org_01h2xcejqtf2nbrexx3vqjhp41';
   await t.throwsAsync(rotateWebhookSecret(db, BY, unknown), { code: 'organization_missing' });
 });
 
-/** The secrets that deliveries are signed with, the current one first. */
+/** Returns the secrets that sign deliveries, the current one first. */
 async function signingSecrets(organizationId: string): Promise<unknown[]> {
   const [row] = await db.drizzle.execute<{ current: string; previous: string }>(
     sql`select webhook_secret as current, previous_webhook_secret as previous
@@ -92,7 +92,7 @@ async function signingSecrets(organizationId: string): Promise<unknown[]> {
   return stored.map((secret) => decryptSecret(SECRET_KEYS, organizationId, secret));
 }
 
-/** The same database with other keys. */
+/** Opens the same database with other keys. */
 function withKeys(t: ExecutionContext, databaseUrl: string, ...secretKeys: SecretKey[]) {
   const opened = openDatabase({ url: databaseUrl, poolSize: 1, applicationName: 'test', secretKeys });
   t.teardown(() => opened.close());
@@ -101,7 +101,7 @@ function withKeys(t: ExecutionContext, databaseUrl: string, ...secretKeys: Secre
 
 const key = (version: string): SecretKey => ({ version, key: randomBytes(32) });
 
-test('no column holds a secret as it is, and each is of use to its own organization alone', async (t) => {
+test('secrets are stored encrypted, and bound to their organization', async (t) => {
   const [id, other] = [await newOrganization(), await newOrganization()];
   const before = await showWebhookSecret(db, id);
   const after = await rotateWebhookSecret(db, BY, id);
@@ -140,7 +140,7 @@ test('a secret that is not encrypted is not stored', async (t) => {
   );
 });
 
-test('without the key, or with another one, a secret is neither shown nor made, and the sentence says why', async (t) => {
+test('without its key a secret is neither shown nor made, and the error says why', async (t) => {
   const id = await newOrganization();
   for (const [opened, message] of [
     [withKeys(t, url), /SECRETS_KEY is not set/],
@@ -152,7 +152,7 @@ test('without the key, or with another one, a secret is neither shown nor made, 
   await t.throwsAsync(rotateWebhookSecret(withKeys(t, url), BY, id), { name: 'SecretKeyMissing' });
 });
 
-test('after a re-encryption the new key alone reads every secret, previous ones too', async (t) => {
+test('after a re-encryption the new key reads all current and previous secrets', async (t) => {
   await using database = await openTestDatabase();
   const [old, next] = [key('v1'), key('v2')];
   const before = withKeys(t, database.url, old);
@@ -184,7 +184,7 @@ test('after a re-encryption the new key alone reads every secret, previous ones 
   );
 });
 
-test('where a key is lost a rotation keeps no predecessor, and nobody asks for one that has ended', async (t) => {
+test('after the loss of a key, a forced rotation drops the unreadable previous secret', async (t) => {
   await using database = await openTestDatabase();
   const [old, next, third] = [key('v1'), key('v2'), key('v3')];
   const before = withKeys(t, database.url, old);
@@ -205,7 +205,7 @@ test('where a key is lost a rotation keeps no predecessor, and nobody asks for o
     await t.notThrowsAsync(showWebhookSecret(withKeys(t, database.url, third), id));
 });
 
-/** What the audit log has of an organization's rotations, oldest first. */
+/** Returns the audit entries of an organization's rotations, oldest first. */
 async function records(organizationId: string): Promise<{ forced: boolean }[]> {
   const rows = await db.drizzle.execute<{ details: { forced: boolean } }>(
     sql`select details from audit_log
@@ -214,7 +214,7 @@ async function records(organizationId: string): Promise<{ forced: boolean }[]> {
   return rows.map(({ details }) => details);
 }
 
-test('a wrong key of the right version reads nothing, makes nothing, and is named in one sentence', async (t) => {
+test('a wrong key of the right version reads and makes no secret; the error names it', async (t) => {
   await using database = await openTestDatabase();
   const right = withKeys(t, database.url, key('v1'));
   const wrong = withKeys(t, database.url, key('v1'));
@@ -232,7 +232,7 @@ test('a wrong key of the right version reads nothing, makes nothing, and is name
   await t.notThrowsAsync(showWebhookSecret(right, id));
 });
 
-test('the first process with a key stores no check value if that key reads nothing', async (t) => {
+test('the first process with a key stores no check value if the key cannot decrypt', async (t) => {
   await using database = await openTestDatabase();
   const right = withKeys(t, database.url, key('v1'));
   await createOrganization(right, BY, 'One');
@@ -243,7 +243,7 @@ test('the first process with a key stores no check value if that key reads nothi
   t.deepEqual([...(await database.sql`select version from secret_keys`)], [{ version: 'v1' }]);
 });
 
-test('a process that lacks the key of a stored secret says so and stores no check value', async (t) => {
+test('a process without the key of a stored secret reports it and adds no check value', async (t) => {
   await using database = await openTestDatabase();
   const [old, next] = [key('v1'), key('v2')];
   const { id } = await createOrganization(withKeys(t, database.url, old), BY, 'One');
@@ -258,7 +258,7 @@ test('a process that lacks the key of a stored secret says so and stores no chec
   t.is(await secretKeysTrouble(lacking), null);
 });
 
-test('a forced rotation drops a predecessor that a wrong key of its version cannot read', async (t) => {
+test('a forced rotation drops a previous secret that its key cannot decrypt', async (t) => {
   await using database = await openTestDatabase();
   const { id } = await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
   const lost = withKeys(t, database.url, key('v2'), key('v1'));
@@ -267,7 +267,7 @@ test('a forced rotation drops a predecessor that a wrong key of its version cann
   await t.notThrowsAsync(showWebhookSecret(lost, id));
 });
 
-test('webhook-secret show with a wrong key ends with a sentence, not with a stack', async (t) => {
+test('webhook-secret show with a wrong key prints one line without a stack trace', async (t) => {
   await using database = await openTestDatabase();
   const { id } = await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
   const { operator } = operatorOn(database.url);
@@ -276,7 +276,7 @@ test('webhook-secret show with a wrong key ends with a sentence, not with a stac
   t.regex(stderr, /^operator: the key v1 of SECRETS_KEY cannot decrypt.*\n$/);
 });
 
-test('a worker with a wrong key says at start that it is not ready for deliveries', async (t) => {
+test('a worker with a wrong key logs at start that it is not ready for deliveries', async (t) => {
   await using database = await openTestDatabase();
   await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
   const env = { DATABASE_URL: asRole(database.url, 'worker'), TEMPORAL_ADDRESS: '127.0.0.1:1' };

@@ -8,8 +8,8 @@ import { fresh, freshDatabase, travel } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Windows and deadlines to the millisecond: the last one inside counts, the next one does not. The model tests jump
-// over these edges in days; here they are met exactly.
+// Windows and deadlines to the millisecond: the last one still counts, the next one does not. The model tests move in
+// days and skip these edges.
 
 const { db, sql, url } = freshDatabase(test);
 const time = fresh(test, () => travel(url));
@@ -18,7 +18,7 @@ test.before(() => time.freeze());
 
 const EMAIL = { email: 'a@example.com', emailType: 'professional', source: 'test' } as const;
 
-/** An organization that was charged for this NPI just now. */
+/** Opens an organization that was charged for this NPI just now. */
 async function charged(npi: string) {
   const organization = await openOrganization(db, 100_000);
   await storeEmail(db, { ...EMAIL, npi, lastValidatedAt: new Date() });
@@ -29,7 +29,7 @@ async function charged(npi: string) {
 for (const offset of [-1, 0, 1]) {
   const after = `${RULES.replayMs / 86_400_000} days ${offset < 0 ? '- 1 ms' : offset > 0 ? '+ 1 ms' : 'sharp'}`;
 
-  test(`${after} after the charge, a replay is ${offset > 0 ? 'over and the NPI charged again' : 'free'}`, async (t) => {
+  test(`${after} after the charge, a request is ${offset > 0 ? 'charged again' : 'a free replay'}`, async (t) => {
     const npi = `100000000${offset + 1}`;
     const { organizationId, requestId } = await charged(npi);
     const [row] = await sql`select charged_at from entitlements where organization_id = ${organizationId}`;
@@ -78,13 +78,13 @@ for (const offset of [-1, 0, 1]) {
   });
 }
 
-/** An edge that whatever happens now is so many milliseconds behind: the clock stands still. */
+/** Returns the time `behind` milliseconds ago by PostgreSQL's frozen clock. */
 async function edgeBefore(behind: number): Promise<Date> {
   const [row] = await sql`select clock_timestamp() as now`;
   return new Date(row?.now.getTime() - behind);
 }
 
-test('a submit replays up to the last millisecond of the window, and is charged from the next', async (t) => {
+test('a submit is a replay to the last millisecond of the window, then it is charged', async (t) => {
   const npi = '1000000020';
   const organization = await charged(npi);
   for (const behind of [-1, 0, 1]) {
@@ -98,7 +98,7 @@ test('a submit replays up to the last millisecond of the window, and is charged 
   }
 });
 
-test('a result replays up to the last millisecond of the window, and is charged from the next', async (t) => {
+test('a result is a replay to the last millisecond of the window, then it is charged', async (t) => {
   const npi = '1000000030';
   const organization = await charged(npi);
   const { organizationId } = organization;
@@ -118,7 +118,7 @@ test('a result replays up to the last millisecond of the window, and is charged 
   }
 });
 
-test('a result counts up to the last millisecond before the deadline; from the next the request has failed', async (t) => {
+test('a result counts until the last millisecond before the deadline, then it fails', async (t) => {
   const organization = await openOrganization(db, 100_000);
   for (const behind of [-1, 0, 1]) {
     const edge = await edgeBefore(behind);
