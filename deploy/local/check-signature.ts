@@ -4,7 +4,7 @@ import { sign } from '../../activities/webhooks/signature.ts';
 import { main } from '../main.ts';
 import { orStdin, pastMoment } from '../operator/arguments.ts';
 
-// `npm run check-signature`: whether the signature of a captured delivery is right and, if not, why.
+// `npm run check-signature` checks the signature of a captured delivery, and explains why it is wrong.
 
 const HELP = `
 It checks a delivery that you captured: its body, and of its headers the three webhook-… ones.
@@ -20,17 +20,17 @@ interface Options {
   readonly at?: Date;
 }
 
-/** By lower-case name. */
+/** By lowercase name. */
 type Headers = Readonly<Record<string, string | undefined>>;
 
-/** Standard Webhooks leaves it to receivers; its libraries accept five minutes to either side. */
+/** The tolerance of Standard Webhooks' libraries. The specification leaves it to receivers. */
 const TOLERANCE_SECONDS = 300;
 const NAMES = ['webhook-id', 'webhook-timestamp', 'webhook-signature'] as const;
 
 /**
- * What is wrong with a delivery's signature, for whoever writes the receiver; null if it is right. Another secret and
- * an altered body look the same: both make another signature.
- * @param secrets `whsec_…`, of which one has to be right
+ * Returns what is wrong with a delivery's signature, for the developer of a receiver, or null if it is right. A wrong
+ * secret and a changed body can't be distinguished, because both change the signature.
+ * @param secrets `whsec_…`, one of which has to match
  * @param at when the delivery arrived
  */
 export function signatureProblem(
@@ -78,7 +78,7 @@ async function check(_stopped: Promise<void>, options: Options): Promise<void> {
   process.exitCode = problem === null ? 0 : 1;
 }
 
-/** The bytes of a file, or of stdin. */
+/** Returns the bytes of a file, or of stdin. */
 function contents(path: string): Buffer {
   let bytes: Buffer;
   try {
@@ -92,7 +92,10 @@ function contents(path: string): Buffer {
   );
 }
 
-/** The headers that count, from `name: value` lines before the first empty one, or from the members of a JSON object. */
+/**
+ * Reads the relevant headers from `name: value` lines before the first empty line, or from the members of a JSON
+ * object.
+ */
 function parseHeaders(path: string): Headers {
   const [head = ''] = contents(path)
     .toString('utf8')
@@ -105,7 +108,7 @@ function parseHeaders(path: string): Headers {
   return Object.fromEntries(found);
 }
 
-// Last, when every constant above is set. The other importer only checks.
+// Comes last, after every constant above is set. listen.ts imports this file only for `signatureProblem`.
 if (import.meta.main) {
   const program = {
     name: 'check-signature',
@@ -131,7 +134,8 @@ if (import.meta.main) {
         'when it arrived, such as 2026-01-05T10:00:08Z, or how long ago (default: now)',
         pastMoment,
       )
-      // No message repeats what was given: a secret may come without its `whsec_`, or without `--secret` before it.
+      // Messages never repeat the input, because it may be a secret without its `whsec_`, or without `--secret` in
+      // front.
       .configureOutput({
         outputError(text, write) {
           write(

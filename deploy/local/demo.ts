@@ -6,17 +6,17 @@ import { OperatorProblem } from '../../db/errors.ts';
 import { table } from '../operator/print.ts';
 import type { StackFacts } from './facts.ts';
 
-// The main job, done once through the public API alone: what a client of the service would write.
+// Does the service's main job once, using only the public API, as a client would.
 
-/** Mixed outcomes: of each kind at least one, but none that keeps the demonstration waiting for its time-out. */
+/** NPIs with every kind of outcome, except those that would delay the demonstration until a time-out. */
 const NPIS = `2000000010 2000000028 2000000044 2000000051 2000000069 2000000077 2000000085 2000000119 2000000127
   2000000135 2000000143 2000000176 2000000192 2000000200 2000000218 2000000226 2000000010 1234567890`;
 
-/** Only the last vendor knows this one. */
+/** Only the last vendor has a result for this NPI. */
 const ALL_VENDORS = '2000000218';
 
 /**
- * Submits one bulk batch, waits for its results and deliveries, and prints them.
+ * Submits a bulk batch, waits for its results and deliveries, and prints them.
  * @returns the batch id
  * @throws {OperatorProblem} if a call fails
  */
@@ -28,7 +28,7 @@ export async function demonstrate(
   const caller = createCaller({ apiKey: facts.api_key, baseUrl: facts.base_url }, signal);
   const call = async <T>(path: string, body?: object): Promise<T> => {
     try {
-      // A submit may be repeated.
+      // Makes it safe for the caller to repeat a submit.
       const headers = body ? { 'idempotency-key': randomUUID() } : undefined;
       return (await caller<T>(path, headers, body)).body;
     } catch (error) {
@@ -63,7 +63,7 @@ export async function demonstrate(
   return batchId;
 }
 
-/** Says what has changed, polling no faster than the API asks for, until the webhooks are decided as well. */
+/** Prints changes until the webhooks are also decided. Polls no faster than the API allows. */
 async function follow(poll: () => Promise<Envelope>, say: (line: string) => void): Promise<Envelope> {
   let said = '';
   for (;;) {

@@ -4,14 +4,17 @@ import { type Answer, AUTHORITATIVE_ANSWER, decode, encode, type Packet, type Qu
 import { LOOPBACK } from './processes.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './sim/people.ts';
 
-/** Addresses set aside for documentation (RFC 5737): nothing that follows them reaches anyone. */
+/** An address reserved for documentation (RFC 5737), so that connections to it reach no machine. */
 const NOWHERE = '192.0.2.25';
-/** The same for mail exchangers, which have to be public: this is, by number, but its block was given back (RFC 3701). */
+/**
+ * The same for mail exchangers, whose addresses have to be public. This one looks public, but its block was given back
+ * (RFC 3701).
+ */
 const NOBODY = '3ffe::25';
-/** RFC 7505: the domain takes no mail. */
+/** RFC 7505: the domain accepts no mail. */
 const NULL_MX = '.';
 
-/** Everything the local name server knows, by name and type; any other name does not exist, any other type has no record. */
+/** All records of the local name server, by name and type. Other names do not exist, and other types have no record. */
 export const DNS_TABLE: ReadonlyMap<string, Readonly<Record<string, string>>> = new Map([
   ...[...PRACTICE_DOMAINS, ...FREE_MAIL_DOMAINS, DIRECT_DOMAIN].flatMap(takesMail),
   [CLOSED_DOMAIN, { MX: NULL_MX, A: NOWHERE }],
@@ -26,12 +29,12 @@ function takesMail(domain: string): [string, Record<string, string>][] {
 
 export type DnsServer = Awaited<ReturnType<typeof startDns>>;
 
-/** The code of an answer about a name that does not exist (RFC 1035, 4.1.1). */
+/** The response code for a name that does not exist (RFC 1035, 4.1.1). */
 const NXDOMAIN = 3;
 
 /**
- * A name server over UDP on the loopback that answers from the table above, so that the production resolver works
- * with no network and no name leaves the machine.
+ * Starts a name server over UDP on loopback that responds from the table above. With it, the production resolver works
+ * without a network, and no name leaves the machine.
  */
 export async function startDns() {
   const socket = createSocket('udp4');
@@ -41,16 +44,16 @@ export async function startDns() {
     const response = respond(message);
     if (response) socket.send(response, peer.port, peer.address);
   });
-  // A reply that could not be sent is a lost packet, which every resolver expects.
+  // A response that could not be sent counts as a lost packet, which every resolver expects.
   socket.on('error', () => {});
   return {
-    /** For DNS_SERVERS: `127.0.0.1:PORT`. */
+    /** The value for DNS_SERVERS: `127.0.0.1:PORT`. */
     address: `${LOOPBACK}:${socket.address().port}`,
     close: () => new Promise<void>((resolve) => socket.close(() => resolve())),
   };
 }
 
-/** Null for what isn't a question: it is dropped, as name servers do. */
+/** Returns null for a message that is not a query. It is dropped, as name servers do. */
 function respond(message: Buffer): Buffer | null {
   const query = parse(message);
   const [question] = query?.questions ?? [];

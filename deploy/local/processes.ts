@@ -7,20 +7,20 @@ import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { OperatorProblem } from '../../db/errors.ts';
 
-// What the local programs need of this machine: processes, ports, and patience.
+// Processes and ports on this machine, for the local programs.
 
 const GRACE_MS = 20_000;
-/** A Go program that panics says why in a line before a trace of 100. */
+/** A Go program that panics prints the reason before a trace of 100 lines. */
 const TAIL_LINES = 200;
 
-/** A server, or another long-lived program, running as the leader of its own process group. */
+/** A server or another long-lived program, which leads its own process group. */
 export type ServerProcess = ReturnType<typeof launch>;
 
 /**
- * Starts a server that outlives Ctrl-C (it leads its own process group, so that this program can stop things in
- * order) but not this program: a guard ends it when this program is gone, even by SIGKILL.
+ * Starts a server in its own process group, so that it survives Ctrl-C and this program can stop everything in order. A
+ * guard ends the server when this program is gone, even by SIGKILL.
  * @param options.stopSignal asks for an orderly end
- * @param options.temporaryFolder to remove after the process when this program is killed and cannot do it itself
+ * @param options.temporaryFolder removed after the process if this program was killed and cannot remove it
  * @throws {OperatorProblem} if it cannot be started
  */
 export function launch(options: {
@@ -42,7 +42,7 @@ export function launch(options: {
     cwd,
     ...user,
   });
-  // Without a listener a failed spawn would be an uncaught exception; it shows in the missing pid as well.
+  // Without a listener, a failed spawn would be an uncaught exception. The missing pid reports it too.
   child.on('error', () => {});
   const { pid } = child;
   if (pid === undefined) {
@@ -50,7 +50,7 @@ export function launch(options: {
   }
   child.once('exit', guard(pid, stopSignal, temporaryFolder));
   let ended: string | undefined;
-  // Not `exit`: PostgreSQL's children hold the same pipes and can outlive a killed parent by a moment.
+  // Waits for `close`, not `exit`: PostgreSQL's children hold the same pipes, and can briefly outlive a killed parent.
   const exited = once(child, 'close').then(([code, signal]) => {
     ended = signal === null ? `exit code ${code}` : `signal ${signal}`;
     return ended;
@@ -63,7 +63,7 @@ export function launch(options: {
       options.onLine?.(line);
     });
   }
-  /** To the process and what it started; a group that is gone meanwhile is what was wanted. */
+  /** Signals the process and its children. A group that is already gone is fine. */
   const signalGroup = (signal: NodeJS.Signals) => {
     try {
       process.kill(-pid, signal);
@@ -71,13 +71,16 @@ export function launch(options: {
   };
   return {
     pid,
-    /** Settles, never rejects, when the process and its children are gone, with how it ended: `exit code 1`, `signal SIGKILL`. */
+    /**
+     * Resolves when the process and its children are gone, to how it ended: `exit code 1`, `signal SIGKILL`. Never
+     * rejects.
+     */
     exited,
-    /** How it ended, once it has. */
+    /** Returns how it ended, or undefined while it runs. */
     ending: () => ended,
-    /** The last lines it wrote. */
+    /** The last lines of its output. */
     tail: () => tail.join('\n'),
-    /** Ends its group in order, and by force when it takes longer than 20 s; returns once it is gone. */
+    /** Ends the group in order, or by force after 20 s. Returns once it is gone. */
     async stop(): Promise<void> {
       if (ended !== undefined) return;
       signalGroup(stopSignal);
@@ -89,8 +92,8 @@ export function launch(options: {
 }
 
 /**
- * Waits in its own session on a pipe that only this program holds. A line on it is the dismissal; its end
- * without one means that this program died, and the server is stopped in its place.
+ * A shell script that waits in its own session on a pipe that only this program holds. A line on the pipe dismisses it.
+ * If the pipe closes without a line, this program died, and the script stops the server.
  */
 const GUARD = `
 read -r dismissed && exit 0
@@ -107,7 +110,7 @@ function guard(pid: number, stopSignal: NodeJS.Signals, temporaryFolder: string)
     detached: true,
     stdio: ['pipe', 'ignore', 'ignore'],
   });
-  // Without a shell, or with the guard already gone, there is only less protection.
+  // Ignores a missing shell or guard. The server is then just less protected.
   shell.on('error', () => {});
   shell.stdin.on('error', () => {});
   return () => shell.stdin.end('\n');
@@ -115,15 +118,15 @@ function guard(pid: number, stopSignal: NodeJS.Signals, temporaryFolder: string)
 
 const START_MS = 60_000;
 /**
- * What servers write when they end for a reason that may pass: another program has taken the port, or another one of those
- * that a server chooses by itself; the children of a killed PostgreSQL have not let go of its memory yet.
+ * Output of servers that end for a temporary reason: another program has taken the port, or a port that the server
+ * chose itself, or the children of a killed PostgreSQL still hold its memory.
  */
 const MAY_PASS =
   /could not bind|address already in use|port is taken|shared memory block|lock file .* already exists/i;
 
 /**
  * Launches a server and returns once it is ready.
- * @param given its port; any free one if it is undefined
+ * @param given its port; undefined for any free one
  * @throws {OperatorProblem} if the port is taken, or the server does not start
  */
 export async function launchOnPort(
@@ -148,7 +151,7 @@ export async function launchOnPort(
   }
 }
 
-/** Runs a short command and gives its exit code (-1: it could not be started) and all it wrote. */
+/** Runs a short command. Returns its output and its exit code, -1 if it could not be started. */
 export function run(
   command: string,
   args: readonly string[],
@@ -165,8 +168,8 @@ export function run(
 const POLL_MS = 50;
 
 /**
- * Asks `look` again and again until it gives something other than `undefined`, which is returned; `undefined`
- * when `timeoutMs` milliseconds have passed without.
+ * Calls `look` repeatedly until it returns something other than `undefined`, and returns that. Returns `undefined`
+ * after `timeoutMs` milliseconds.
  */
 export async function poll<T>(
   look: () => T | undefined | Promise<T | undefined>,
@@ -184,9 +187,9 @@ export async function poll<T>(
 export const LOOPBACK = '127.0.0.1';
 
 /**
- * A loopback port that was free a moment ago, for servers that cannot be asked to choose one themselves.
- * Another program may take it first, so whoever starts a server on it tries again with another.
- * @param port the one that has to be free; any by default
+ * Returns a loopback port that was free a moment ago, for servers that cannot choose one themselves. Another program
+ * may take it first, so callers have to retry with another port.
+ * @param port the port that has to be free; any by default
  * @param server and `option` as in `listenOn`
  * @throws {OperatorProblem} if it is taken
  */
@@ -196,13 +199,13 @@ export async function freePort(port = 0, server = 'a server', option?: string): 
   return listening.port;
 }
 
-/** An address next to loopback, where no server of ours listens. macOS has only one address of IPv4. */
+/** An address next to loopback, where none of our servers listens. macOS has only one IPv4 address. */
 const CLAIMS = platform() === 'linux' ? '127.0.0.2' : '::1';
 
 /**
- * A free loopback port that no other start of this program gets until it is released: each claims a port by listening
- * on it at another address. Release it when its server listens.
- * @param port the one that has to be free; any if it is 0
+ * Returns a free loopback port that no other start of this program gets until it is released. A start claims a port by
+ * listening on it at another address. Release it when its server listens.
+ * @param port the port that has to be free; 0 for any
  * @param server and `option` as in `listenOn`
  * @throws {OperatorProblem} if it is taken or claimed
  */
@@ -224,10 +227,10 @@ export async function claimPort(port: number, server: string, option?: string) {
 }
 
 /**
- * Lets a server listen on loopback. Its end closes open connections too.
- * @param port 0 for any that is free
- * @param name of the server, for the message
- * @param option what chooses another port, for the message
+ * Makes a server listen on loopback. Closing it also closes open connections.
+ * @param port 0 for any free one
+ * @param name the server's name, for the message
+ * @param option the option that chooses another port, for the message
  * @throws {OperatorProblem} if the port is taken
  */
 export async function listenOn(

@@ -5,19 +5,19 @@ import { join } from 'node:path';
 import { OperatorProblem } from '../../db/errors.ts';
 import { run } from './processes.ts';
 
-// The programs that npm does not bring: kept in the cache folder once they are there.
+// Finds programs that npm does not install, and keeps them in the cache folder.
 
 export interface ProgramSearch {
-  /** The folder of this project below the user's cache folder; made when needed. */
+  /** This project's folder below the user's cache folder. Created when needed. */
   readonly cacheDir: string;
-  /** A line for the person who waits. */
+  /** Prints a line for a person who is waiting. */
   readonly onProgress: (line: string) => void;
 }
 
-/** The newest version that `go install` accepts: later ones have replace directives in their go.mod. */
+/** The newest version that `go install` accepts. Later ones have replace directives in their go.mod. */
 const CLI_VERSION = 'v1.5.1';
 const RELEASE = `https://github.com/temporalio/cli/releases/download/${CLI_VERSION}/temporal_cli_${CLI_VERSION.slice(1)}_${platform()}_${arch().replace('x64', 'amd64')}.tar.gz`;
-// Given up only while nothing arrives: a slow connection may take minutes.
+// Gives up only if nothing arrives for a while, because a slow connection may take minutes.
 const DOWNLOAD = `set -e
   curl -fsSL --connect-timeout 10 --speed-time 10 -o "$0/packed" ${RELEASE}
   tar -xzf "$0/packed" -C "$0" temporal
@@ -31,10 +31,10 @@ export function cacheFolder(xdgCacheHome: string | undefined): string {
 }
 
 /**
- * The Temporal CLI, which holds the dev server and its UI: the one on PATH, else one kept in the cache folder, else its
- * release, else built by Go (about 3 minutes on two cores, once).
- * @returns a path, or the bare name when it is on PATH
- * @throws {OperatorProblem} if there is none
+ * Finds the Temporal CLI, which contains the dev server and its UI. Tries PATH, the cache folder, the release to
+ * download, and building it with Go (about 3 minutes on two cores, once).
+ * @returns a path, or the bare name if it is on PATH
+ * @throws {OperatorProblem} if all of these fail
  */
 export async function findTemporalCli(search: ProgramSearch): Promise<string> {
   const { code, output } = await run('temporal', ['--version'], { timeout: 20_000 });
@@ -50,25 +50,27 @@ export async function findTemporalCli(search: ProgramSearch): Promise<string> {
   );
 }
 
-/** The same server as in the CLI, so that what differs is what it runs on. */
+/** The version of the server in the CLI, so that both kinds differ only in their database. */
 const SERVER_VERSION = 'v1.29.1';
 const UI_VERSION = 'v2.42.1';
 const COMMANDS = 'go.temporal.io/server/cmd';
 
-/** The server, the tool that makes its tables, and its UI: as what each is kept, and where Go has it from. */
+/**
+ * The server, the tool that creates its tables, and its UI. Each has its name in the cache folder, and its Go module.
+ */
 const PROGRAMS = {
   server: [`temporal-server-${SERVER_VERSION}`, `${COMMANDS}/server@${SERVER_VERSION}`],
   sqlTool: [`temporal-sql-${SERVER_VERSION}`, `${COMMANDS}/tools/sql@${SERVER_VERSION}`],
   ui: [`temporal-ui-${UI_VERSION}`, `github.com/temporalio/ui-server/v2/cmd/server@${UI_VERSION}`],
 } as const;
 
-/** Whether all programs are in the cache folder. */
+/** Returns whether all programs are in the cache folder. */
 export function isServerBuilt(cacheDir: string): boolean {
   return Object.values(PROGRAMS).every(([name]) => existsSync(join(cacheDir, name)));
 }
 
 /**
- * The programs of the server: kept in the cache folder, else built by Go (4 to 6 minutes on two cores, once).
+ * Finds the programs of the server in the cache folder, or builds them with Go (4 to 6 minutes on two cores, once).
  * @throws {OperatorProblem} if one cannot be built
  */
 export async function findTemporalServer(search: ProgramSearch) {
@@ -81,10 +83,10 @@ export async function findTemporalServer(search: ProgramSearch) {
 }
 
 /**
- * A program of a Go module: the one kept in the cache folder, else built by Go, once.
- * @param name what it is called there
- * @param module as `go install` takes it: flags, if any, and the module with its version
- * @throws {OperatorProblem} when Go is missing or cannot build it
+ * Finds a program of a Go module in the cache folder, or builds it with Go, once.
+ * @param name its name in the cache folder
+ * @param module in the form for `go install`: flags, if any, and the module with its version
+ * @throws {OperatorProblem} if Go is missing or cannot build it
  */
 export async function findBuilt(search: ProgramSearch, name: string, module: string): Promise<string> {
   const found = await keep(search, name, [['building', goInstall(module)]]);
@@ -97,10 +99,10 @@ function goInstall(module: string): string {
 }
 
 /**
- * A program in the cache folder. If it is not there, it is the one file that a shell command puts into the folder `$0`:
- * the first of the commands that succeeds. Renaming is atomic, so nobody ever finds half a program, nor does a second
- * builder hurt.
- * @param ways what each command does, and the command
+ * Returns a program from the cache folder, or null. If it is missing, tries commands until one succeeds. A command puts
+ * one file into the folder `$0`. The file is then renamed, which is atomic, so no process finds an incomplete program
+ * and two builders do no harm.
+ * @param ways a verb for messages, and the command
  */
 async function keep(
   { cacheDir, onProgress }: ProgramSearch,

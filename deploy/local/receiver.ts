@@ -8,18 +8,18 @@ import { generate } from 'selfsigned';
 import { Webhook } from 'standardwebhooks';
 import { LOOPBACK, listenOn } from './processes.ts';
 
-/** One webhook delivery as it arrived. */
+/** A webhook delivery as it arrived. */
 export type ReceivedDelivery = Awaited<ReturnType<typeof readDelivery>>;
 
-/** The oldest are dropped: a local stack may stay up for days. */
+/** Older deliveries are dropped, because a local stack may run for days. */
 const KEPT = 10_000;
 
 /**
- * A webhook receiver for development: HTTPS on loopback with a self-made certificate. `POST` is answered as
- * `statusByPath` says, anything else with what arrived as JSON, newest last.
- * @param port 0 for any that is free
+ * Starts a webhook receiver for development: HTTPS on loopback with a self-signed certificate. It responds to `POST` as
+ * `statusByPath` says. Any other method returns the received deliveries as JSON, newest last.
+ * @param port 0 for any free one
  * @param dir where the certificate is kept
- * @param secrets `whsec_…`, with which signatures are checked
+ * @param secrets `whsec_…`, for checking signatures
  * @throws {OperatorProblem} if the port is taken
  */
 export async function startReceiver(port: number, dir: string, secrets: readonly string[]) {
@@ -39,7 +39,7 @@ export async function startReceiver(port: number, dir: string, secrets: readonly
   });
   const listening = await listenOn(server, port, 'the webhook receiver');
   return {
-    /** `https://127.0.0.1:PORT`: deliveries are taken at every path below. */
+    /** `https://127.0.0.1:PORT`. Every path below it accepts deliveries. */
     url: `https://${LOOPBACK}:${listening.port}`,
     /** The certificate to trust, PEM. */
     caFile: certFile,
@@ -47,7 +47,7 @@ export async function startReceiver(port: number, dir: string, secrets: readonly
   };
 }
 
-/** Reads a delivery whole, and checks it. */
+/** Reads a whole delivery and checks its signature. */
 export async function readDelivery(request: IncomingMessage, secrets: readonly string[]) {
   const body = await text(request);
   const { url: path = '/', headers } = request;
@@ -61,10 +61,10 @@ export async function readDelivery(request: IncomingMessage, secrets: readonly s
   };
   return {
     at: new Date().toISOString(),
-    /** The `webhook-id` header, empty if there was none. */
+    /** The `webhook-id` header, empty if it is missing. */
     id: String(headers['webhook-id'] ?? ''),
     path,
-    /** Whether the public Standard Webhooks library accepts the signature by one of the secrets. */
+    /** True if the public Standard Webhooks library accepts the signature with one of the secrets. */
     verified: secrets.some(verifies),
     headers,
     body,
@@ -72,8 +72,8 @@ export async function readDelivery(request: IncomingMessage, secrets: readonly s
 }
 
 /**
- * How deliveries are answered by their path: `/status/CODE` with that status, `/fail/N/…` with 500 the first N times for
- * each `webhook-id`, any other with 200.
+ * Returns a function that chooses the status by path: `/status/CODE` gets that status, `/fail/N/…` gets 500 the first N
+ * times for each `webhook-id`, any other path gets 200.
  */
 export function statusByPath() {
   const failures = new Map<string, number>();
@@ -90,9 +90,10 @@ export function statusByPath() {
 const DAY_MS = 86_400_000;
 
 /**
- * A self-made certificate for `localhost`, 127.0.0.1 and ::1, kept as `cert.pem` and `key.pem` in a folder, so that
- * who trusts it need not be told again at each start. It is made anew when missing, unreadable or about to expire.
- * @returns it and its key, PEM, and the file that holds it: whoever connects has to trust it
+ * Returns a self-signed certificate for `localhost`, 127.0.0.1 and ::1. It is kept as `cert.pem` and `key.pem` in a
+ * folder, so that clients can keep trusting it after a restart. It is renewed if it is missing, unreadable or about to
+ * expire.
+ * @returns certificate and key as PEM, and the certificate's file for clients to trust
  */
 export async function ensureCertificate(dir: string) {
   const certFile = join(dir, 'cert.pem');

@@ -17,15 +17,15 @@ import {
   type SimPerson,
 } from './sim/people.ts';
 
-// The simulated world as NPPES would publish it: a monthly download.
+// Writes the simulated world as NPPES would publish it: as a monthly download.
 
-/** Values by the names of their columns; the others are empty: the sample has what the importer reads. */
+/** Values by column name. Other columns are empty, because the sample contains only what the importer reads. */
 export type NppesValues = Readonly<Record<string, string>>;
 
 const PRACTICE = 'Provider Business Practice Location Address';
 
 /**
- * Writes the sample of NPPES and brings it in through the real importer. A file that was imported before changes nothing.
+ * Writes the sample of NPPES and imports it with the real importer. A file that was imported before changes nothing.
  * @throws {ImportProblem}
  */
 export async function importSample(databaseUrl: string, dir: string): Promise<void> {
@@ -44,9 +44,9 @@ export async function importSample(databaseUrl: string, dir: string): Promise<vo
 }
 
 /**
- * Writes the download to a folder. The same content each time, so that an import knows it again.
- * @param folder exists; a file of the same name is replaced
- * @returns where it is
+ * Writes the download to a folder. The content is the same each time, so that an import recognizes it.
+ * @param folder must exist; a file of the same name is replaced
+ * @returns the path of the file
  */
 export async function writeSample(folder: string): Promise<string> {
   const zip = join(folder, 'NPPES_Data_Dissemination_November_2026_V2.zip');
@@ -120,14 +120,14 @@ function endpointRow({ npi, type, endpoint, affiliation }: SimEndpoint): NppesVa
   };
 }
 
-/** The header of a file as CMS writes it. */
+/** Returns the header of a file as CMS writes it. */
 export function headerLine(kind: MemberKind): string {
   return line(LAYOUT[kind]);
 }
 
 /**
- * A row as CMS writes it: every value quoted, a quote within it written as an apostrophe.
- * @throws {RangeError} for a column that the layout does not have
+ * Returns a row as CMS writes it: every value quoted, a quote inside a value written as an apostrophe.
+ * @throws {RangeError} for a column that is not in the layout
  */
 export function rowLine(kind: MemberKind, values: NppesValues): string {
   const cells = new Array<string>(LAYOUT[kind].length).fill('');
@@ -143,7 +143,7 @@ function line(cells: readonly string[]): string {
   return `"${cells.join('","')}"\n`;
 }
 
-/** The first day that the format knows: the same content gives the same file. */
+/** The earliest date in the format. A fixed date makes files with equal content equal. */
 const PACKED_AT = { mtime: new Date(1980, 0, 1), forceDosTimestamp: true };
 
 /** Writes a zip of files that fit into memory. */

@@ -9,33 +9,33 @@ import { registry } from './sim/registry.ts';
 import { rocketreach } from './sim/rocketreach.ts';
 import { type Answer, createMemory, type Question, type Source } from './sim/wire.ts';
 
-/** All that is simulated: vendors in the order of the waterfall, then the verifier, then the NPI registry. */
+/** The simulated sources: vendors in the order of the waterfall, then the verifier, then the NPI registry. */
 const SOURCES = { rocketreach, fullenrich, prospeo, hunter, reacher, registry };
 const SOURCE_ENTRIES = Object.entries<Source>(SOURCES);
 
 export type SourceUrls = Readonly<Record<keyof typeof SOURCES, string>>;
 
-/** One question that a source was asked: the real one charges for some of them. */
+/** A call to a source. The real source charges for some calls. */
 export interface SimulatorCall {
   readonly vendor: string;
-  /** As the table of the source has it, such as `GET /person/lookup`. */
+  /** The route in the source's table, such as `GET /person/lookup`. */
   readonly route: string;
-  /** An NPI, an address, a job's id: whom or what was asked about. */
+  /** The subject of the call: an NPI, an address, or a job's id. */
   readonly subject: string;
-  /** What it was, or will be, answered; null if it never is. */
+  /** The status of the response, also before it is sent. Null if the call hangs. */
   readonly status: number | null;
 }
 
-/** How long an answer takes, before the speed factor. */
+/** Delay of a response, before the speed factor. */
 const LATENCY_MS = 300;
 
 export type Simulator = Awaited<ReturnType<typeof createSimulator>>;
 
 /**
- * An HTTP server on the loopback that speaks the wire formats in sim/, each source below its id.
+ * Starts an HTTP server on loopback that uses the wire formats in sim/, each source below its id.
  * @param port 0 for any free one
- * @param speed what every latency, and every hint when to come back, is divided by
- * @param apiKey what callers must send, whatever the source
+ * @param speed divides every delay and every hint when to retry
+ * @param apiKey required from callers of every source
  * @throws {OperatorProblem} if the port is taken
  */
 export async function createSimulator(options: { port: number; speed: number; apiKey: string }) {
@@ -60,20 +60,20 @@ export async function createSimulator(options: { port: number; speed: number; ap
     calls.push({ vendor: source.id, route, subject, status });
     if (reply === 'hang') return;
     const timer = setTimeout(() => send(response, reply), LATENCY_MS / speed);
-    // Answered, or its caller hung up, or the simulator was closed.
+    // The response was sent, or the caller hung up, or the simulator was closed.
     response.once('close', () => clearTimeout(timer));
   }
 
   const server = createServer((request, response) => {
-    // A caller that hangs up in the middle of its question gets no answer.
+    // A caller that hangs up during its request gets no response.
     handle(request, response).catch(() => response.destroy());
   });
   const listening = await listenOn(server, port, 'the simulator');
 
   return {
-    /** The base URL of each source, as production code takes it. */
+    /** The base URL of each source, in the form that production code uses. */
     urls: baseUrls(`http://${LOOPBACK}:${listening.port}`),
-    /** The questions with a right key, oldest first. */
+    /** The calls with a valid key, oldest first. */
     calls: (): readonly SimulatorCall[] => calls,
     close: listening.close,
   };
@@ -89,8 +89,8 @@ export function baseUrls(origin: string): SourceUrls {
 }
 
 /**
- * The URL and key of every simulated source, as an operator would configure the real ones. No real source is asked
- * about people who do not exist, whatever keys the environment has.
+ * Returns the URL and key of every simulated source, as an operator would configure the real ones. They override the
+ * environment, so that no real source is called about people who do not exist.
  */
 export function sourceSettings({ registry, ...urls }: SourceUrls, key: string): Record<string, string> {
   const access = Object.entries(urls).flatMap(([id, url]) => {
@@ -103,7 +103,7 @@ export function sourceSettings({ registry, ...urls }: SourceUrls, key: string): 
   return { ...Object.fromEntries(access), REGISTRY_URL: registry };
 }
 
-/** For the sources file: who of the simulated sources is asked, and in which order. */
+/** For the sources file: the simulated sources to call, and their order. */
 export const SIMULATED = {
   order: ['rocketreach', 'fullenrich', 'prospeo', 'hunter'],
   verifiers: { order: ['reacher'] },

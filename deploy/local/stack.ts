@@ -22,24 +22,24 @@ import { openTenant } from './tenant.ts';
 export type Stack = Awaited<ReturnType<typeof startStack>>;
 
 export interface StackOptions {
-  /** Data, logs, certificates. */
+  /** The folder for data, logs and certificates. */
   readonly dir: string;
-  /** 0 takes a free one. */
+  /** 0 for any free port. */
   readonly apiPort: number;
-  /** The CLI's dev server, or the server that production has, on the stack's own PostgreSQL. */
+  /** The CLI's dev server, or the production server on the stack's own PostgreSQL. */
   readonly temporal: 'dev' | 'server';
   readonly given: LocalConfig;
   readonly say: (line: string) => void;
   readonly signal: AbortSignal;
 }
 
-/** The sources file: with waits that nobody minds at a terminal. */
+/** The sources file, with waits that are short enough for a terminal. */
 const SOURCES = {
   ...SIMULATED,
   vendors: { rocketreach: { wait: '15s', call: '10s' }, fullenrich: { poll: '2s' } },
   greylist_wait: '10s',
 };
-/** Where a server is found every time, as long as nobody else is there. */
+/** Preferred ports, used unless they are taken. */
 const USUAL = { postgres: 5442, temporal: 7233, ui: 8233, simulator: 8090, receiver: 8443 };
 
 const DATABASE_IN_USE =
@@ -51,7 +51,7 @@ const NOT_OURS =
   'With --temporal server the stack brings PostgreSQL and Temporal of its own: unset DATABASE_URL and TEMPORAL_ADDRESS.';
 
 /**
- * Brings up every part in order, and takes down in the reverse order what it has brought up when one fails.
+ * Starts every part in order. If one fails, stops the started ones in reverse order.
  * @throws {OperatorProblem} in one sentence
  */
 export async function startStack(options: StackOptions) {
@@ -66,18 +66,18 @@ export async function startStack(options: StackOptions) {
 
 type Parts = Omit<ReturnType<typeof createParts>, 'stop'>;
 
-/** What runs, in the order of its start. */
+/** The running parts, in the order of their start. */
 function createParts(logs: string) {
   const running = new AsyncDisposableStack();
   const death = Promise.withResolvers<never>();
-  // Whoever waits for it is told; nobody waiting is no crash.
+  // Without a handler, a rejection that no code waits for would end this process.
   death.promise.catch(() => {});
   return {
     /** Rejects with one sentence when a process of the stack dies. */
     failed: death.promise,
-    /** @param exited its unasked end fails the stack */
+    /** @param exited fails the stack when it resolves unexpectedly */
     add(name: string, stop: () => Promise<void>, exited?: Promise<string>) {
-      // What was still starting when another part died has nobody left to wait for it.
+      // Stops a part at once if it was still starting when another part failed.
       if (running.disposed) void stop();
       else running.defer(stop);
       void exited?.then((ending) => {
@@ -100,7 +100,10 @@ async function bringUp(options: StackOptions, parts: Parts) {
     given.environment.SECRETS_KEY ?? earlier?.secrets_key ?? `v1:${randomBytes(32).toString('base64')}`;
   const ports: Record<string, number> = { ...earlier?.ports };
   const claims: { release(): void }[] = [];
-  /** Only the API's port has to be the one that was asked for: of the others that of the last time, or the usual one, else any. */
+  /**
+   * Returns the port of the last start, or the preferred one, or any free one. Only the API must get the requested
+   * port.
+   */
   const portOf = async (name: keyof typeof USUAL) => {
     const claim = await claimPort(ports[name] ?? USUAL[name], name).catch(() => claimPort(0, name));
     claims.push(claim);
@@ -119,7 +122,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   claims.push(apiClaim);
   say('Starting the local stack:');
 
-  // First, because it may take minutes or be missing.
+  // Comes first, because it may take minutes or fail.
   const search = { cacheDir: cacheFolder(given.cacheHome), onProgress: (line: string) => say(`    ${line}`) };
   const programs =
     given.temporalAddress !== null
@@ -141,7 +144,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     const stackId = await claimForLocalStack(database.url, given.databaseUrl === null);
     if (stackId === null) throw new OperatorProblem(DATABASE_IN_USE);
     await migrate(database.url);
-    // On somebody else's server no users are made.
+    // Users are only created on the stack's own server.
     const { url } = database;
     const urls = given.databaseUrl === null ? await openUsers(url) : { api: url, worker: url, operator: url };
     const config = loadOperatorConfig({ DATABASE_URL: urls.operator, SECRETS_KEY: secretsKey });
@@ -149,7 +152,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   });
   await part('sample of NPPES', () => importSample(urls.operator, dir));
 
-  // One for each database: a worker must never be given tasks that are about what is in another one.
+  // Each database has its own namespace, so that a worker never gets tasks about data in another database.
   const temporal = await part('Temporal', async () => {
     const own = `local-stack-${stackId}`;
     if (programs === null) {
@@ -190,7 +193,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
     LOOKUP_TIMEOUT: '1m',
     API_DRAIN_DELAY: '0s',
     ...given.environment,
-    // What says that a process is ready is of this level, and nobody else decides which version is current.
+    // Messages that a process is ready are logged at this level. The workers decide which version is current.
     LOG_LEVEL: ['debug', 'trace'].includes(given.environment.LOG_LEVEL ?? '')
       ? given.environment.LOG_LEVEL
       : 'info',
@@ -209,7 +212,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   };
   await part('worker, API', async () => {
     const worker = { ...environment, DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey };
-    // One port is enough for one of two on a machine.
+    // The API doesn't serve metrics, because two processes on one machine can't share the port.
     const api = { ...environment, DATABASE_URL: urls.api, METRICS_PORT: '' };
     await Promise.all([startProcess('worker', worker, logs, parts), startProcess('api', api, logs, parts)]);
   });
@@ -231,12 +234,12 @@ async function bringUp(options: StackOptions, parts: Parts) {
   };
   return {
     facts,
-    /** What `LOOKUP_TIMEOUT` is here. */
+    /** The effective `LOOKUP_TIMEOUT`. */
     lookupTimeout: environment.LOOKUP_TIMEOUT,
   };
 }
 
-/** One of the production entry points as a child process, its log in a file; it returns once that says that it is ready. */
+/** Starts a production entry point as a child process with a log file. Returns once the log says that it is ready. */
 async function startProcess(name: 'api' | 'worker', env: NodeJS.ProcessEnv, logs: string, parts: Parts) {
   const log = logTo(logs, name);
   const said = Promise.withResolvers<void>();

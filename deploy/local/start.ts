@@ -8,7 +8,7 @@ import { demonstrate } from './demo.ts';
 import { writeFacts } from './facts.ts';
 import { type Stack, type StackOptions, startStack } from './stack.ts';
 
-// `npm start`: the whole service on this machine, then its main job done once through its own API.
+// `npm start` runs the whole service on this machine, and demonstrates its main job through its own API.
 
 const HELP = `
 It starts PostgreSQL, Temporal with its UI, simulated vendors, a webhook receiver, the worker and the API, all on
@@ -44,7 +44,7 @@ await main(
       if (!signal.aborted) console.log(whatNext(stack, dir, batchId));
       await Promise.race([interrupted, stack.failed]);
     } catch (error) {
-      // What was interrupted did not fail.
+      // An error after an interruption is not a failure.
       if (!signal.aborted) throw error;
     } finally {
       await stack?.stop();

@@ -10,23 +10,23 @@ import { freePort, LOOPBACK, launch, launchOnPort, run, type ServerProcess } fro
 import type { findTemporalServer } from './programs.ts';
 
 /**
- * Shares task queues out by fairness key, so that one customer's backlog does not stand in front of the others. The switch
- * needs the new matcher.
+ * Divides task queues by fairness key, so that one customer's backlog does not delay the others. Fairness needs the new
+ * matcher.
  */
 const FAIRNESS = { 'matching.useNewMatcher': true, 'matching.enableFairness': true };
 
 export interface TemporalOptions {
   readonly namespace: string;
-  /** A loopback port; without it a free one. */
+  /** A loopback port. Defaults to a free one. */
   readonly port?: number;
-  /** Where the UI listens; without it there is none. */
+  /** The port of the UI. Without it, no UI is started. */
   readonly uiPort?: number;
   /** Settings of the server, such as `{ 'matching.maxDeployments': 1000 }`. */
   readonly dynamicConfig?: Readonly<Record<string, number | boolean>>;
   readonly onLog?: (line: string) => void;
 }
 
-/** Returns the settings of a server: fairness, and those that are asked for. */
+/** Returns the settings of a server: fairness, and the given ones. */
 function dynamicConfigOf({ dynamicConfig }: TemporalOptions): [string, number | boolean][] {
   return Object.entries({ ...FAIRNESS, ...dynamicConfig });
 }
@@ -34,9 +34,9 @@ function dynamicConfigOf({ dynamicConfig }: TemporalOptions): [string, number | 
 export type Temporal = Awaited<ReturnType<typeof bringUp>>;
 
 /**
- * Starts a Temporal dev server on loopback and returns once its namespace answers.
+ * Starts a Temporal dev server on loopback and returns once its namespace responds.
  * @param cli from `findTemporalCli`
- * @param dbFile where workflows are kept; its folder exists. Without it they are kept in memory
+ * @param dbFile where workflows are stored; its folder must exist. Without it they are kept in memory
  * @throws {OperatorProblem} if a port is taken, or it does not start
  */
 export async function startTemporal({
@@ -63,11 +63,12 @@ export async function startTemporal({
 }
 
 /**
- * Starts the server on PostgreSQL, as one process on loopback, and its UI. It returns once the namespace answers.
+ * Starts the Temporal server as one process on loopback, with PostgreSQL, and its UI. Returns once the namespace
+ * responds.
  * @param options.programs from `findTemporalServer`
- * @param options.postgresUrl of a superuser of a PostgreSQL of our own; the databases `temporal` and
- *   `temporal_visibility` are made in it
- * @param options.dir for the configuration, which names the password
+ * @param options.postgresUrl of a superuser in the stack's own PostgreSQL, where the databases `temporal` and
+ * `temporal_visibility` are created
+ * @param options.dir for the configuration, which contains the password
  * @throws {OperatorProblem} if a port is taken, or it does not start
  */
 export async function startTemporalServer(
@@ -78,12 +79,12 @@ export async function startTemporalServer(
   },
 ): Promise<Temporal> {
   const { programs, namespace, postgresUrl, uiPort } = options;
-  // The server takes a relative one from its root.
+  // The server would resolve a relative path from its root.
   const dir = resolve(options.dir);
   const start = async (name: string, command: string, configuration: object) => {
     const config = join(dir, name);
     await mkdir(config, { recursive: true });
-    // JSON is YAML.
+    // JSON is valid YAML.
     await writeFile(join(config, 'base.yaml'), JSON.stringify(configuration, null, 2), { mode: 0o600 });
     return launch({
       name,
@@ -126,8 +127,8 @@ export async function startTemporalServer(
 }
 
 /**
- * Launches a server, on another free port when the one it was given is taken meanwhile, and returns once the namespace
- * answers.
+ * Launches a server and returns once the namespace responds. Tries another free port if its port is taken in the
+ * meantime.
  * @throws {OperatorProblem} if a port is taken, or it does not start
  */
 async function bringUp(
@@ -152,8 +153,8 @@ async function bringUp(
 const NAMESPACE_MS = 60_000;
 
 /**
- * Makes a namespace in a cluster that runs already, unless it is there, and returns once the cluster serves it.
- * @throws {OperatorProblem} if it is not given one
+ * Creates a namespace in a running cluster if it is missing, and returns once the cluster serves it.
+ * @throws {OperatorProblem} if the cluster refuses
  */
 export async function ensureNamespace(target: TemporalTarget, namespace: string): Promise<void> {
   const client = lazyClient({ ...target, namespace });
@@ -169,19 +170,19 @@ export async function ensureNamespace(target: TemporalTarget, namespace: string)
   }
 }
 
-/** It is there as soon as the server answers. */
+/** Exists as soon as the server responds. */
 const SYSTEM_NAMESPACE = 'temporal-system';
-/** The server's names for its databases, and for their schemas. */
+/** The server's names for its databases and for their schemas. */
 const DATABASES = { temporal: 'temporal', temporal_visibility: 'visibility' };
 const PLUGIN = 'postgres12';
 
-/** Makes databases and tables, or what they lack of this version; each step is safe to repeat. */
+/** Creates databases and tables, or updates them to this version. Each step is safe to repeat. */
 async function makeTables(sqlTool: string, postgres: URL): Promise<void> {
   const { hostname, port, username, password, pathname } = postgres;
   const at = ['--plugin', PLUGIN, '--endpoint', hostname, '--port', port, '--user', username];
   const sql = async (database: string, command: string, ...options: string[]) => {
     const args = [...at, '--database', database, command, ...options];
-    // Not on the command line, which others can see.
+    // Passed in the environment, because others can see the command line.
     const { code, output } = await run(sqlTool, args, { env: { SQL_PASSWORD: password } });
     if (code === 0) return;
     throw new OperatorProblem(`Temporal's tables could not be made (${command} of ${database}): ${output}`);
@@ -195,7 +196,7 @@ async function makeTables(sqlTool: string, postgres: URL): Promise<void> {
   await sql('temporal', 'setup-schema', '--disable-versioning', '--schema-file', forgetMembers);
 }
 
-/** What has to be said; everything else is as the server has it, which is what a cluster of one's own has. */
+/** Returns the required settings of the server. All others keep the server's defaults, as in a production cluster. */
 async function serverConfiguration(postgres: URL, port: number, dynamicConfig: string) {
   const service = async (grpcPort?: number) => ({
     rpc: { grpcPort: grpcPort ?? (await lowPort()), membershipPort: await lowPort(), bindOnIP: LOOPBACK },
@@ -218,7 +219,7 @@ async function serverConfiguration(postgres: URL, port: number, dynamicConfig: s
     persistence: {
       defaultStore: 'history',
       visibilityStore: 'visibility',
-      // Fixed once the tables are made.
+      // Can't change after the tables were created.
       numHistoryShards: 4,
       datastores: { history: store('temporal'), visibility: store('temporal_visibility') },
     },
@@ -242,7 +243,10 @@ async function serverConfiguration(postgres: URL, port: number, dynamicConfig: s
   };
 }
 
-/** A free one that fits into a smallint, as which the server keeps ports; programs are given higher ones by the system. */
+/**
+ * Returns a free port that fits into the smallint in which the server stores ports. The system would choose higher
+ * ports.
+ */
 function lowPort(): Promise<number> {
   return freePort(randomInt(10_000, 32_768)).catch(lowPort);
 }

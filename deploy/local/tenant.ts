@@ -15,9 +15,9 @@ const BY = { actor: 'npm start', reason: 'local stack' };
 const CREDITS = 1000;
 
 /**
- * The organization that the local stack works for, and its sandbox: finds those of an earlier start by their keys, or
- * makes one with 1,000 credits. Keys are stored nowhere but in `stack.json`, so a lost file means a new organization.
- * @returns with `vendorKey`, which the vendor simulator asks of its callers
+ * Returns the organization of the local stack and its sandbox. It finds those of an earlier start by their keys, or
+ * creates one with 1,000 credits. Keys are stored only in `stack.json`, so losing that file means a new organization.
+ * @returns also `vendorKey`, which the vendor simulator requires from its callers
  * @throws {DatabaseError}
  */
 export async function openTenant(
@@ -33,7 +33,7 @@ export async function openTenant(
       const validatedAt = new Date(Date.now() - validatedAgoMs);
       return { npi, email, emailType: type, validatedAt, source: 'local-stack', checked: true };
     });
-    // A stale one is stale again at each start, whatever came of it.
+    // Resets stored addresses, so that a stale one is stale again at each start.
     await forgetStored(
       db,
       stored.map(({ npi }) => npi),

@@ -1,7 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 
-// A splitter for NPPES's files: every value quoted, 330 columns, a kilobyte a row, ten million rows. It looks at each
-// byte once and makes strings of what is asked for alone.
+// Splits NPPES's files into rows: every value is quoted, a row has 330 columns and a kilobyte, a file has ten million
+// rows. The splitter reads each byte once and makes strings only of the values that are requested.
 
 const LF = 10;
 const CR = 13;
@@ -9,39 +9,39 @@ const QUOTE = 34;
 const COMMA = 44;
 const BYTE_ORDER_MARK = Buffer.from('\ufeff');
 
-/** No row of NPPES is a quarter of this long: a quote that is not closed by then never will be. */
+/** More than four times the longest row of NPPES. A quote that is not closed by then will never be closed. */
 const RECORD_AT_MOST = 65_536;
-/** More lines than this in one row mean a quote that is not closed. So no line is read more often than this. */
+/** A row with more lines has a quote that is not closed. The limit also bounds how often a line is read again. */
 const MAX_ROW_LINES = 50;
-/** The longest value that is taken, in characters. NPPES's longest is 300. */
+/** The longest value that is accepted, in characters. NPPES's longest is 300. */
 export const MAX_VALUE_LENGTH = 1_000;
 
-/** One row. It is overwritten by the next: take what you need at once. */
+/** A row. The next row overwrites it, so read what you need at once. */
 export interface CsvRecord {
-  /** Its first line's number, from 1. */
+  /** The number of its first line, from 1. */
   readonly line: number;
-  /** How many columns it has, wanted or not. */
+  /** The number of all its columns. */
   readonly columns: number;
-  /** False for a row with another number of columns than asked for, or with a quote that is never closed. */
+  /** False if the number of columns is wrong or a quote is never closed. */
   readonly whole: boolean;
-  /** The value of a column, from 0; empty if there is none. */
+  /** Returns the value of a column, from 0, empty if the row has no such column. */
   text(column: number): string;
   /** Returns whether the value of a column is longer than `MAX_VALUE_LENGTH`. */
   isTooLong(column: number): boolean;
 }
 
 /**
- * Splits the bytes of a CSV file into rows (RFC 4180; LF or CR LF, a quote within a quoted value may stand alone).
- * Bytes are UTF-8, or Latin-1 in a row that is not valid UTF-8. A broken row is given as such and costs no other one:
- * what it seems to hold beyond its first line is read again.
- * @param columns how many every row must have; null to take any number
+ * Returns a reader that splits the bytes of a CSV file into rows (RFC 4180). Lines end with LF or CR LF, and a quote
+ * inside a quoted value need not be doubled. Text is UTF-8, or Latin-1 in a row that is not valid UTF-8. A broken row
+ * is passed on as broken and does not affect other rows: everything after its first line is read again.
+ * @param columns the number of columns that every row must have; null to accept any number
  */
 export function csvReader(columns: number | null) {
   const starts = new Int32Array(columns ?? 1024);
   const ends = new Int32Array(starts.length);
   let bytes: Buffer = Buffer.alloc(0);
   let hasBegun = false;
-  // Of the row that was scanned last.
+  // State of the row that was scanned last.
   let begin = 0;
   let nextBegin = 0;
   let bits = 0;
@@ -66,7 +66,7 @@ export function csvReader(columns: number | null) {
   };
 
   return {
-    /** Gives every row that is complete with this piece of the file. */
+    /** Passes on every row that this piece of the file completes. */
     push(piece: Buffer, onRecord: (record: CsvRecord) => void): void {
       bytes = nextBegin === bytes.length ? piece : Buffer.concat([bytes.subarray(nextBegin), piece]);
       nextBegin =
@@ -76,7 +76,7 @@ export function csvReader(columns: number | null) {
       hasBegun = true;
       take(false, onRecord);
     },
-    /** Gives the last row, which may lack its line end. */
+    /** Passes on the last row, which may lack its line end. */
     end(onRecord: (record: CsvRecord) => void): void {
       take(true, onRecord);
     },
@@ -98,7 +98,7 @@ export function csvReader(columns: number | null) {
     }
   }
 
-  /** @returns where the next row begins; -1 if this one is not complete */
+  /** Scans a row. @returns where the next row begins, or -1 if this one is not complete */
   function scan(isLastPiece: boolean): number {
     const length = Math.min(bytes.length, begin + RECORD_AT_MOST + 1);
     const isLast = isLastPiece && length === bytes.length;
@@ -127,7 +127,7 @@ export function csvReader(columns: number | null) {
             hasTooManyLines = true;
             return -1;
           }
-          // What follows the quote may be in the next piece, a CR LF wholly.
+          // The next piece may contain the rest of what follows the quote, such as a CR LF.
           if (at >= length || (at + 2 >= length && !isLast)) return -1;
           const next = at + 1 < length ? bytes[at + 1] : LF;
           if (next === COMMA || next === LF || (next === CR && bytes[at + 2] === LF)) break;
@@ -165,7 +165,7 @@ export function csvReader(columns: number | null) {
   }
 
   function encoding(): 'latin1' | 'utf8' {
-    // Plain ASCII is read fastest as Latin-1.
+    // Plain ASCII is decoded fastest as Latin-1.
     if (bits < 0x80) return 'latin1';
     return isUtf8(bytes.subarray(begin, nextBegin)) ? 'utf8' : 'latin1';
   }

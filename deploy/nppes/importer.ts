@@ -20,15 +20,15 @@ import { openProgress, openRejects, type Progress, type ProgressOutput, type Rej
 import { type Reject, rowParser } from './rows.ts';
 import { type Member, openSource } from './source.ts';
 
-/** As the command has them; who asks, and why, is for the audit log. */
+/** The options of the command. Actor and reason are for the audit log. */
 export interface ImportOptions extends ChangedBy {
   readonly dataset: Dataset;
   readonly databaseUrl: string;
   /** A zip, a folder or a csv file. */
   readonly path: string;
-  /** Where rows that are not imported are listed. */
+  /** The file for rejected rows. */
   readonly rejects?: string;
-  /** Counts what would change, and writes nothing but that list. */
+  /** Counts what would change. Writes only the file of rejected rows. */
   readonly dryRun?: boolean;
   /** Imports a file that was imported before. */
   readonly again?: boolean;
@@ -40,10 +40,12 @@ export interface ImportOptions extends ChangedBy {
 export type ImportResult = Awaited<ReturnType<typeof importDownload>>;
 
 /**
- * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Every NPI that it names is
- * made what it says; others stay. Killed at any moment and run again, it ends as if nothing had happened.
- * @throws {OperatorProblem} if it cannot begin or was stopped, or would remove too much: then nothing was changed
- * @throws {DatabaseError} if it could not begin for the database's sake
+ * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Each NPI in it gets the
+ * values of the download, and other NPIs stay as they are. If the process is killed at any moment and run again, the
+ * result is the same.
+ * @throws {OperatorProblem} if the import cannot begin, was stopped, or would remove too much. In the last case nothing
+ * was changed
+ * @throws {DatabaseError} if the database kept it from beginning
  */
 export async function importDownload(options: ImportOptions) {
   const { dataset, databaseUrl: url, path, dryRun = false, again = false } = options;
@@ -56,7 +58,7 @@ export async function importDownload(options: ImportOptions) {
   const connection = opened.adopt(await connectForImport(url, name), (one) => one.close());
   const begun = performance.now();
   const { name: file, fingerprint, members } = source;
-  // A wrong layout of the last file must not be found after an hour's import of the first.
+  // Reads all headers first, so that a wrong layout of the last file is not found an hour later.
   const files: ReadableFile[] = [];
   for (const member of members) files.push({ member, header: await readHeader(member) });
   const rejectsPath = options.rejects ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`;
@@ -77,7 +79,7 @@ export async function importDownload(options: ImportOptions) {
         await endImport(db, run.id, 'done', counts);
       }
     } catch (error) {
-      // It is only a note: the next run makes it if this one cannot.
+      // A failure here is ignored, because the next run notes the failed import.
       if (run !== null) {
         const noted = endImport(db, run.id, 'failed', counts);
         await noted.then(() => analyzeProviders(connection)).catch(() => {});
@@ -95,9 +97,9 @@ export async function importDownload(options: ImportOptions) {
   const seconds = (performance.now() - begun) / 1000;
   return {
     file,
-    /** The last day that the files tell of; null if they don't say it. */
+    /** The last day that the files cover, or null if they don't say it. */
     asOf: days.sort().at(-1) ?? null,
-    /** `already`: it was imported before, and nothing was done. */
+    /** `already`: the file was imported before, so nothing was done. */
     outcome: earlier !== null ? 'already' : dryRun ? 'rehearsed' : 'imported',
     members: kinds,
     counts,
@@ -108,20 +110,23 @@ export async function importDownload(options: ImportOptions) {
   } as const;
 }
 
-/** What the files of one import share. */
+/** The data that the files of one import share. */
 interface Import {
   readonly connection: NppesConnection;
   /** Identifies the download, as in `import_runs`. */
   readonly fingerprint: string;
-  /** Stands in the rows that are written; null for a rehearsal, which writes none. */
+  /** Stored in the rows that are written. Null for a dry run, which writes no rows. */
   readonly importNumber: number | null;
   readonly rejects: RejectsFile;
   readonly progress: Progress;
-  /** By file and fate, such as `npidata.inserted`. */
+  /** By file and outcome of a row, such as `npidata.inserted`. */
   readonly counts: Record<string, number>;
 }
 
-/** The main file is imported chunk by chunk, the others wholly: what they do not name any more must go. */
+/**
+ * The main file is imported in chunks. The other files are imported as a whole, because rows that they no longer
+ * contain have to be removed.
+ */
 const DETAIL_TABLES: Readonly<Record<FileKind, DetailTable | null>> = {
   npidata: null,
   othername: 'provider_other_names',
@@ -130,13 +135,13 @@ const DETAIL_TABLES: Readonly<Record<FileKind, DetailTable | null>> = {
   clinicians: 'clinician_practices',
 };
 
-/** A file whose columns were found. */
+/** A file with known columns. */
 interface ReadableFile {
   readonly member: Member;
   readonly header: Header;
 }
 
-/** Imports the files of a download. Nothing is written before it is known how much would be removed. */
+/** Imports the files of a download. Writes nothing before it knows how many rows would be removed. */
 async function importFiles(work: Import, files: readonly ReadableFile[], mayRemove: boolean): Promise<void> {
   const mains = files.filter(({ member }) => DETAIL_TABLES[member.kind] === null);
   const details = files.flatMap((file) => {
@@ -182,10 +187,10 @@ async function importFiles(work: Import, files: readonly ReadableFile[], mayRemo
   }
 }
 
-/** More than this share of a table is removed only if the operator has agreed. */
+/** Removing more than this share of a table needs the operator's consent. */
 const MAX_REMOVED_SHARE = 0.05;
 
-/** Notes the NPIs that a main file would change. A rehearsal counts them as well. */
+/** Notes the NPIs that a main file would change. A dry run also counts them. */
 async function compareMain(work: Import, file: ReadableFile): Promise<void> {
   const { asOf } = file.member;
   const compare = ({ copy, read, rejected }: Chunk) =>
@@ -208,7 +213,7 @@ async function compareMain(work: Import, file: ReadableFile): Promise<void> {
 
 async function importMain(work: Import, file: ReadableFile): Promise<void> {
   const { asOf } = file.member;
-  // As the chunk before: a first import goes from new NPI to new NPI.
+  // Predicts a chunk from the one before: in a first import every NPI is new.
   let expectsNew = false;
   await readCounted(work, file, async ({ copy, read, rejected }) => {
     const rows = read - rejected.length;
@@ -218,7 +223,7 @@ async function importMain(work: Import, file: ReadableFile): Promise<void> {
   });
 }
 
-/** Reads a file in chunks, lists what is rejected, and counts what became of the rows. */
+/** Reads a file in chunks, lists rejected rows, and counts the outcome of the others. */
 async function readCounted(
   work: Import,
   file: ReadableFile,
@@ -234,7 +239,7 @@ async function readCounted(
   }
 }
 
-/** The next chunk is read while PostgreSQL works on this one. */
+/** Reads the next chunk while PostgreSQL works on this one. */
 function chunksOf({ importNumber }: Import, { member, header }: ReadableFile): AsyncIterable<Chunk> {
   return Readable.from(readChunks(member, header, importNumber), { highWaterMark: 1 });
 }
@@ -245,27 +250,24 @@ function add({ counts }: Import, kind: FileKind, fates: Counts): void {
   }
 }
 
-/** Rows of a file that are imported together, wholly or not at all. */
+/** Rows of a file that are imported in one transaction. */
 type Chunk = Readonly<ReturnType<typeof emptyChunk>>;
 
 const emptyChunk = () => ({
   /** In COPY's text format. */
   copy: [] as Buffer[],
-  /** Rows read, rejected ones among them. */
+  /** Rows that were read, including rejected ones. */
   read: 0,
   rejected: [] as Reject[],
-  /** Of the file, as it is outside the zip. */
+  /** Bytes of the unpacked file. */
   bytes: 0,
 });
 
-/** Large enough that a transaction costs nothing per row, small enough to hold three of them in memory. */
+/** Large enough to make the cost of a transaction per row negligible, small enough to hold three chunks in memory. */
 export const CHUNK_ROWS = 20_000;
 const BUFFER_BYTES = 524_288;
 
-/**
- * Finds the columns of a file.
- * @throws {ImportProblem} for another layout, and for a file that cannot be read
- */
+/** Finds the columns of a file. @throws {ImportProblem} for another layout, or if the file cannot be read */
 export async function readHeader({ name, kind, open }: Member): Promise<Header> {
   const reader = csvReader(null);
   let names: string[] | undefined;
@@ -282,8 +284,8 @@ export async function readHeader({ name, kind, open }: Member): Promise<Header> 
 
 /**
  * Reads the rows of a file.
- * @param importNumber stands in providers' rows; null if none is written
- * @throws {ImportProblem} if it cannot be read
+ * @param importNumber stored in the rows of providers; null if no rows are written
+ * @throws {ImportProblem} if the file cannot be read
  */
 export async function* readChunks(
   member: Member,
@@ -314,7 +316,8 @@ export async function* readChunks(
     if (typeof row === 'string') {
       // A character takes three bytes at most.
       if (row.length * 3 > buffer.length - used) flush(Math.max(BUFFER_BYTES, row.length * 3));
-      // Written at once: rows kept as strings until the end of a chunk would outlive the young generation.
+      // Written at once, because strings kept until the end of a chunk would leave V8's young generation and cost more
+      // memory.
       used += buffer.write(row, used);
     } else {
       chunk.rejected.push(row);

@@ -3,20 +3,20 @@ import { OperatorProblem } from '../../db/errors.ts';
 import clinicians from './clinicians.json' with { type: 'json' };
 import columns from './columns.json' with { type: 'json' };
 
-// Which columns are read of NPPES's files (CMS, "NPPES Data Dissemination - Readme", V2, and the draft of V3) and of "Doctors
-// and Clinicians", and where a file has them: see README.md of this folder.
+// The columns that we read from NPPES's files (CMS, "NPPES Data Dissemination - Readme", V2, and the draft of V3) and
+// from "Doctors and Clinicians", and where a file has them. README.md of this folder explains the layouts.
 
 export const MEMBER_KINDS = ['npidata', 'othername', 'pl', 'endpoint'] as const;
-/** What a file of the set holds; also how its name begins, before `_pfile_`. */
+/** The content of a file of the set, which is also the beginning of its name, before `_pfile_`. */
 export type MemberKind = (typeof MEMBER_KINDS)[number];
-/** NPPES's, and the one file of "Doctors and Clinicians". */
+/** The files of NPPES, and the one file of "Doctors and Clinicians". */
 export type FileKind = MemberKind | 'clinicians';
 
-/** Whether an NPI is in service, in V3; V2 has the dates alone. */
+/** In V3, whether an NPI is in service. V2 has only dates. */
 export const STATUS = 'npi_activation_status';
-/** A column by a name like these may say that an NPI is out of service: not to read it would make it active. */
+/** A column with a name like these may say that an NPI is out of service. Ignoring it would make the NPI active. */
 const TELLING = /activ|status/i;
-/** Columns that have such a name, and say why or from when on. */
+/** Columns with such a name that only say why, or from which date. */
 const NOT_TELLING: ReadonlySet<string> = new Set(
   [
     'NPI Deactivation Reason Code',
@@ -25,12 +25,12 @@ const NOT_TELLING: ReadonlySet<string> = new Set(
   ].map(folded),
 );
 
-/** Why an import did not begin, or stopped: one sentence for the operator that says what to do. */
+/** Why an import did not start or was stopped: one sentence for the operator, with what to do. */
 export class ImportProblem extends OperatorProblem {
   override readonly name = 'ImportProblem';
 }
 
-/** What the file system refuses, as an `ImportProblem`. @param says what could not be done, given why */
+/** Converts a file system error to an `ImportProblem`. @param says returns the message for a reason */
 export async function orImportProblem<T>(work: Promise<T>, says: (why: string) => string): Promise<T> {
   return await work.catch((error: NodeJS.ErrnoException) => {
     throw new ImportProblem(
@@ -39,7 +39,7 @@ export async function orImportProblem<T>(work: Promise<T>, says: (why: string) =
   });
 }
 
-/** @throws {ImportProblem} if what is to be written would take the place of what is read */
+/** Checks that an output file is not the input file. @throws {ImportProblem} if it is */
 export async function requireOther(read: string, written: string): Promise<void> {
   const [one, other] = await Promise.all([read, written].map((path) => realpath(path).catch(() => path)));
   if (one === other)
@@ -48,22 +48,25 @@ export async function requireOther(read: string, written: string): Promise<void>
 
 export const cannotOpen = (path: string) => (why: string) => `cannot open ${path}: ${why}`;
 
-/** Where a file has its columns. */
+/** The places of a file's columns. */
 export interface Header {
-  /** How many columns every row has. */
+  /** The number of columns of every row. */
   readonly columns: number;
-  /** The place of a column, from 0; one that is always empty if the file does not have it. */
+  /**
+   * Returns the place of a column, from 0. The place of a missing column is beyond the row, where all values are empty.
+   */
   readonly at: (name: string) => number;
-  /** The columns that are read, with their places. */
+  /** The columns that we read, with their places. */
   readonly read: readonly (readonly [name: string, place: number])[];
 }
 
 const SHOWN = 8;
 
 /**
- * Finds the columns that are read by name, whatever their order, spaces and case, and whatever else there is.
- * @param file for the message
- * @throws {ImportProblem} naming what is not there once, and what may say who is out of service
+ * Finds the columns that we read by their names. Order, spaces, case and additional columns don't matter.
+ * @param file the name of the file, for messages
+ * @throws {ImportProblem} naming the columns that are missing or repeated, or an unknown column that may say who is out
+ * of service
  */
 export function findColumns(file: string, kind: FileKind, names: readonly string[]): Header {
   const found = names.map(folded);
@@ -82,7 +85,7 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
       kind === 'clinicians'
         ? ['the national file of "Doctors and Clinicians"', 'data.cms.gov/provider-data/dataset/mj5m-pzi6']
         : [`an NPPES ${kind} file`, 'download.cms.gov/nppes/NPI_Files.html, version 2 or 3'];
-    // What the file has is not quoted: the first line of one without a header is somebody's.
+    // The message does not quote the file, because its first line may be a person's data.
     throw new ImportProblem(
       `${file} is not ${what}: it has to name each of these columns once: ${shown}${more}. Download it again from ${from}`,
     );
@@ -103,7 +106,7 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
   };
 }
 
-/** The columns without which a file cannot be read, each with what else it was ever called. */
+/** Returns the required columns, each with its older names. */
 function namesOf(kind: FileKind): [name: string, others: readonly string[]][] {
   if (kind !== 'clinicians') return ['NPI', ...Object.values(columns[kind]).flat()].map((name) => [name, []]);
   const { '//': _source, ...called } = clinicians;

@@ -2,7 +2,7 @@ import { appendFile, rm, stat } from 'node:fs/promises';
 import { orImportProblem } from './layout.ts';
 import type { Reject } from './rows.ts';
 
-/** Where an import shows how far it is: a line now and then. */
+/** Where an import prints its progress, a line now and then. */
 export interface ProgressOutput {
   readonly line: (text: string) => void;
 }
@@ -12,9 +12,9 @@ export type Progress = ReturnType<typeof openProgress>;
 const LINE_EVERY_MS = 10_000;
 
 /**
- * Tells how far it is, with rate and time left.
- * @param totalBytes of all files, unpacked
- * @returns takes what was imported just now: bytes, unpacked, and rows
+ * Starts to report progress, with rate and remaining time.
+ * @param totalBytes unpacked size of all files
+ * @returns a function that adds the unpacked bytes and the rows that were just imported
  */
 export function openProgress({ line }: ProgressOutput, totalBytes: number) {
   const begun = performance.now();
@@ -45,28 +45,28 @@ function megabytes(bytes: number): string {
   return Math.round(bytes / 1_000_000).toLocaleString('en-US');
 }
 
-/** `01:02:03` or `02:03`. */
+/** Returns `01:02:03` or `02:03`. */
 function clockTime(seconds: number): string {
   return new Date(Math.max(0, seconds) * 1000).toISOString().slice(11, 19).replace(/^00:/, '');
 }
 
-/** The file that lists what was not imported: `file,line,npi,reason`. It does not exist if there is nothing to list. */
+/** The file that lists rejected rows: `file,line,npi,reason`. It is only created if a row is rejected. */
 export type RejectsFile = Awaited<ReturnType<typeof openRejects>>;
 
-/** Begins the file again. @throws {ImportProblem} if it cannot be written */
+/** Deletes the file of an earlier import. @throws {ImportProblem} if it cannot be written */
 export async function openRejects(path: string) {
   let text = 'file,line,npi,reason\n';
   const refused = (why: string) =>
     `cannot write the rejects file ${path} (${why}); name another place with --rejects`;
-  // An hour's import must not end with its first rejected row.
+  // Checks now that the file can be written. Otherwise an import could fail after an hour, at its first rejected row.
   const begin = async () => {
     await appendFile(path, '');
-    // `/dev/null` stays.
+    // Keeps `/dev/null` in place.
     if ((await stat(path)).isFile()) await rm(path);
   };
   await orImportProblem(begin(), refused);
   return {
-    /** @throws {ImportProblem} if it cannot be written */
+    /** Appends rows. @throws {ImportProblem} if the file cannot be written */
     async append(member: string, rejects: readonly Reject[]): Promise<void> {
       if (rejects.length === 0) return;
       for (const { line, npi, reason } of rejects) text += `${member},${line},${npi ?? ''},${reason}\n`;

@@ -6,9 +6,10 @@ import columns from './columns.json' with { type: 'json' };
 import { type CsvRecord, MAX_VALUE_LENGTH } from './csv.ts';
 import { type FileKind, type Header, STATUS } from './layout.ts';
 
-// From a row of a file to a line of COPY: the columns are those of the staging tables in db/providers/nppes/staging.ts.
+// Converts a row of a file to a line for COPY. The columns are those of the staging tables in
+// db/providers/nppes/staging.ts.
 
-/** A row that cannot be imported. Only its NPI is told: a rejects file is sent around. */
+/** A row that cannot be imported. It keeps only the NPI, because rejects files are passed around. */
 export interface Reject {
   readonly line: number;
   /** Null if it is not ten digits. */
@@ -19,18 +20,18 @@ export interface Reject {
 type Rejected = Pick<Reject, 'reason'>;
 type ParseKnown = (npi: string, record: CsvRecord) => string | Rejected;
 
-/** PostgreSQL's longest index entry is 2704 bytes. */
+/** Below PostgreSQL's limit for an index entry, 2704 bytes. */
 const KEY_BYTES_AT_MOST = 2_000;
 
 /**
- * How rows of a kind of file are read, their columns being where the header says.
- * @param asOf the day whose state the file is
- * @param importNumber stands in providers' rows; null if none is written
+ * Returns the parser for rows of a kind of file, whose columns are where the header says.
+ * @param asOf the day whose state the file contains
+ * @param importNumber stored in the rows of providers; null if no rows are written
  */
 export function rowParser(kind: FileKind, asOf: string, header: Header, importNumber: number | null) {
   const npiAt = header.at('NPI');
   const parse = PARSERS[kind](header, `${asOf}\tnppes\t${importNumber ?? '\\N'}`);
-  /** A line for COPY, or why there is none. */
+  /** Returns a line for COPY, or why the row is rejected. */
   return (record: CsvRecord): string | Reject => {
     const npi = record.text(npiAt);
     const why = brokenBy(npi, record) ?? tooLong(header, record);
@@ -46,7 +47,7 @@ function brokenBy(npi: string, { whole }: CsvRecord): string | null {
   return isTenDigits(npi) ? 'NPI has a wrong check digit' : 'NPI is not 10 digits';
 }
 
-/** A value that is not read may be of any length. */
+/** Checks only the values that we read. Others may have any length. */
 function tooLong({ read }: Header, record: CsvRecord): string | null {
   const column = read.find(([, place]) => record.isTooLong(place));
   return column === undefined ? null : `${column[0]} is longer than ${MAX_VALUE_LENGTH} characters`;
@@ -60,7 +61,7 @@ const PARSERS: Readonly<Record<FileKind, (header: Header, origin: string) => Par
   clinicians: clinicianParser,
 };
 
-/** Gives the values of these columns as they are kept. */
+/** Returns a function that reads the values of these columns. */
 function reader(header: Header, names: readonly string[]) {
   const places = names.map(header.at);
   return (record: CsvRecord) => places.map((at) => kept(record.text(at)));
@@ -100,7 +101,7 @@ function providerParser(header: Header, origin: string): ParseKnown {
       ...days,
       status === DEACTIVE ? 't' : null,
     ]);
-    // 64 bits as PostgreSQL's signed bigint. Not for secrets: it tells a changed row from an unchanged one.
+    // 64 bits, read as PostgreSQL's signed bigint. SHA-1 is enough here, because the hash only detects changed rows.
     const rowHash = hash('sha1', line, 'buffer').readBigInt64LE();
     return `${rowHash}\t${origin}\t${line}`;
   };
@@ -136,7 +137,7 @@ function endpointParser(header: Header): ParseKnown {
   };
 }
 
-/** Who bills for no group is kept too: where they work, and that they have left the group they had. */
+/** Keeps clinicians without a group too, for their place of work and because they may have left a group. */
 function clinicianParser(header: Header): ParseKnown {
   const groupOf = reader(header, ['org_pac_id', 'Facility Name', 'num_org_mem']);
   const placeOf = reader(header, ['adr_ln_1', 'adr_ln_2', 'ZIP Code', 'Telephone Number']);
@@ -154,7 +155,7 @@ function clinicianParser(header: Header): ParseKnown {
 
 type Value = string | null | undefined;
 
-/** A line whose first values are the table's key, in which what is missing is empty. */
+/** Returns a line that begins with the table's key. Missing values of the key are empty. */
 function keyed(key: readonly Value[], rest: readonly Value[]): string | Rejected {
   const filled = key.map((value) => value ?? '');
   if (Buffer.byteLength(filled.join('')) > KEY_BYTES_AT_MOST) {
@@ -167,12 +168,15 @@ function isTenDigits(npi: string): boolean {
   return /^[0-9]{10}$/.test(npi);
 }
 
-// What a value of NPPES's files means, and how COPY wants it.
+// The meaning of values in NPPES's files, and their format for COPY.
 
 const MASKED = /^(?:<unavail>|[$*=]{3,}|-{2,})$/i;
 const CONTROL = /\p{Cc}/u;
 
-/** A value as it is kept: null if it is empty or masked; on one line, without NUL, which PostgreSQL cannot hold. */
+/**
+ * Returns the value to store: null if it is empty or masked, on one line, and without NUL, which PostgreSQL cannot
+ * store.
+ */
 function kept(text: string): string | null {
   if (text === '') return null;
   const line = CONTROL.test(text) ? text.replaceAll('\0', '').replace(/\p{Cc}+/gu, ' ') : text;
@@ -180,10 +184,10 @@ function kept(text: string): string | null {
   return value === '' || MASKED.test(value) ? null : value;
 }
 
-/** Dates that were read before: a file has ten million of them, and a few thousand days. */
+/** Dates that were parsed before. A file has ten million dates, but only a few thousand different days. */
 const KNOWN_DATES = new Map<string, string>();
 
-/** `MM/DD/YYYY` as `YYYY-MM-DD`. @returns null for no date at all; undefined for what isn't one */
+/** Converts `MM/DD/YYYY` to `YYYY-MM-DD`. @returns null for an empty value, undefined for an invalid date */
 function dateOf(text: string): string | null | undefined {
   if (text === '') return null;
   const known = KNOWN_DATES.get(text);
@@ -198,7 +202,10 @@ function dateOf(text: string): string | null | undefined {
   return date;
 }
 
-/** One line of COPY's text format; `kept` has left only the backslash to escape. */
+/**
+ * Returns a line in COPY's text format. Only backslashes need escaping, because `kept` has removed other special
+ * characters.
+ */
 function copyLine(values: readonly Value[]): string {
   const escaped = values.map((value) =>
     value?.includes('\\') ? value.replaceAll('\\', '\\\\') : (value ?? '\\N'),
@@ -206,7 +213,7 @@ function copyLine(values: readonly Value[]): string {
   return `${escaped.join('\t')}\n`;
 }
 
-/** Whether `YYYY-MM-DD` is a day; Date.parse takes 31 February for one in March. */
+/** Returns whether `YYYY-MM-DD` is a day of the calendar. Date.parse would read 31 February as a day in March. */
 export function isDay(date: string): boolean {
   const day = new Date(`${date}T00:00:00Z`);
   return !Number.isNaN(day.getTime()) && day.toISOString().startsWith(date);

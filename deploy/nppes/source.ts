@@ -9,28 +9,31 @@ import type { Dataset } from '../../db/lookups/imports.ts';
 import { cannotOpen, type FileKind, ImportProblem, MEMBER_KINDS, orImportProblem } from './layout.ts';
 import { isDay } from './rows.ts';
 
-/** One file of a set. */
+/** A file of a set. */
 export interface Member {
-  /** Without its folder. */
+  /** Its name without the folder. */
   readonly name: string;
   readonly kind: FileKind;
-  /** The last day it tells of, `YYYY-MM-DD`; `infinity` for one that does not say it. */
+  /** The last day that the file covers, `YYYY-MM-DD`, or `infinity` if it does not say. */
   readonly asOf: string;
-  /** Where it lies, or the zip that has it. */
+  /** Its path, or the path of the zip that contains it. */
   readonly path: string;
   /** In bytes, unpacked. */
   readonly size: number;
-  /** Its bytes. @throws {ImportProblem} if they cannot be read */
+  /** Opens the file. @throws {ImportProblem} if it cannot be read */
   open(): AsyncIterable<Buffer>;
 }
 
-/** A file as it lies there, in a folder or a zip. */
+/** A file in a folder or a zip, before its kind is known. */
 type RawFile = Omit<Member, 'kind' | 'asOf'>;
 
-/** Not the descriptions of the columns, PDFs, and what other programs leave beside them. */
+/** Excludes column descriptions, PDFs, and files that other programs leave in the folder. */
 const MEMBER_NAME =
   /^(npidata|othername|pl|endpoint)_pfile_[0-9]{8}-([0-9]{4})([0-9]{2})([0-9]{2})(?!.*_fileheader\.csv$).*\.csv$/i;
-/** Read or unpacked at once: for each of the 16 KB that yauzl's own inflater gives, the importer would be woken up. */
+/**
+ * Size of the pieces that are read or unpacked at a time. yauzl's own inflater returns 16 KB, and the importer would
+ * run for each piece.
+ */
 const PIECE_BYTES = 262_144;
 const DAY_MS = 86_400_000;
 const SAMPLES = 32;
@@ -38,8 +41,8 @@ const SAMPLE_BYTES = 65_536;
 
 /**
  * Opens a zip as CMS publishes it, the folder it was unpacked to, or a single csv file of it.
- * @returns its files in the order in which they are imported, never none, and what tells the same content again,
- *   wherever it lies
+ * @returns its files in the order of import, at least one, and a fingerprint of the content that does not depend on the
+ * folder
  * @throws {ImportProblem} if there is nothing to import, or more than one file of a kind
  */
 export async function openSource(path: string, dataset: Dataset) {
@@ -58,7 +61,10 @@ export async function openSource(path: string, dataset: Dataset) {
   }
 }
 
-/** CMS names it DAC_NationalDownloadableFile.csv, in archives otherwise: what it is, its columns say. */
+/**
+ * Accepts any name: CMS calls the file DAC_NationalDownloadableFile.csv, but its archives use other names. Its columns
+ * identify it.
+ */
 function clinicianMember(path: string, files: readonly RawFile[]): Member[] {
   const [file] = files;
   if (file === undefined || files.length > 1) {
@@ -80,7 +86,7 @@ function nppesMembers(path: string, files: readonly RawFile[]): Member[] {
       `${path} holds ${same.length} ${kind} files; import each download by itself, the oldest first`,
     );
   });
-  // A day that is to come would make every file until then an older one.
+  // A date in the future would make every file until then look older.
   const wrong = members.find(({ asOf }) => !isDay(asOf) || Date.parse(asOf) > Date.now() + DAY_MS);
   if (wrong)
     throw new ImportProblem(
@@ -106,14 +112,14 @@ async function plainFiles(path: string, isFolder: boolean): Promise<RawFile[]> {
   );
 }
 
-/** A hash of size and samples from head to tail: eleven gigabytes are not read for it. */
+/** Hashes the size and samples from the whole file, because reading eleven gigabytes takes too long. */
 async function fingerprint(paths: readonly string[]): Promise<string> {
   const hash = createHash('sha256');
   for (const path of paths) {
     const file = await open(path);
     try {
       const { size } = await file.stat();
-      // The days it tells of are in the name; of a zip, in its directory.
+      // The name contains the days that the file covers. A zip has them in its directory.
       hash.update(`${MEMBER_NAME.test(basename(path)) ? basename(path).toLowerCase() : ''}\n${size}\n`);
       const last = Math.max(0, size - SAMPLE_BYTES);
       for (let sample = 0; sample < SAMPLES; sample += 1) {
@@ -128,17 +134,17 @@ async function fingerprint(paths: readonly string[]): Promise<string> {
   return hash.digest('hex');
 }
 
-/** What yauzl calls it; it knows this and Deflate. */
+/** The compression methods, by yauzl's numbers. It supports this one and Deflate. */
 const STORED = 0;
 const DEFLATE64 = 9;
-/** CMS's zips have a dozen files; an archive of "Doctors and Clinicians" has some more. */
+/** CMS's zips have a dozen files, archives of "Doctors and Clinicians" a few more. */
 const MAX_ENTRIES = 1_000;
-/** Of a file's entry in the directory of a zip, in bytes: name, comment, and extra fields. */
+/** Limit for a file's entry in the directory of a zip: name, comment, and extra fields. */
 const MAX_ENTRY_BYTES = 4_096;
 
 /**
- * Opens a zip, files beyond 4 GB included.
- * @throws {ImportProblem} if it is damaged, or its directory is larger than that of any zip of CMS
+ * Opens a zip, which may contain files over 4 GB.
+ * @throws {ImportProblem} if it is damaged, or its directory is larger than in any zip of CMS
  */
 async function openZip(path: string): Promise<{ files: RawFile[]; close(): void }> {
   const zip = await openPromise(path, { autoClose: false, lazyEntries: true, decodeStrings: false }).catch(
@@ -164,7 +170,7 @@ async function openZip(path: string): Promise<{ files: RawFile[]; close(): void 
   }
 }
 
-/** The name without its folder. */
+/** Returns the name without its folder. */
 function nameOf(entry: Entry): string {
   return basename(entry.fileNameRaw.toString());
 }
@@ -176,7 +182,7 @@ function requireSmallDirectory(path: string, isSmall: boolean): void {
   );
 }
 
-/** @throws {ImportProblem} if it is damaged, encrypted, or packed in a way that cannot be read */
+/** Unpacks a file. @throws {ImportProblem} if it is damaged, encrypted, or packed in a way that cannot be read */
 async function* unpacked(path: string, zip: ZipFile, entry: Entry): AsyncIterable<Buffer> {
   const { compressionMethod: method } = entry;
   if (!entry.canDecodeFileData()) {
@@ -190,7 +196,7 @@ async function* unpacked(path: string, zip: ZipFile, entry: Entry): AsyncIterabl
   let checksum = 0;
   try {
     const packed = await zip.openReadStreamPromise(entry, { decodeFileData: false });
-    // What goes wrong reaches the reader by the last stream.
+    // Errors reach the reader through the last stream, so the callback ignores them.
     const pieces: Readable =
       method === STORED ? packed : pipeline(packed, createInflateRaw({ chunkSize: PIECE_BYTES }), () => {});
     for await (const piece of pieces) {

@@ -9,16 +9,17 @@ import { OperatorProblem, Refusal } from '../../db/errors.ts';
 import { parseDuration } from '../config/values.ts';
 import { type Run, shown, table } from './print.ts';
 
-// Every argument is checked before the database is asked; what is wrong with one ends the command with exit code 2.
+// Every argument is checked before the database is queried. A wrong one ends the command with exit code 2.
 
-/** The argument of what is about one organization. */
+/** The argument of commands about one organization. */
 export const ORG = ['<ORG>', "organization's id, name, or the beginning of its name"] as const;
-/** The option of what may be about one organization. */
+/** The option of commands that may be limited to one organization. */
 export const OF_ORG = ['--organization <ORG>', `of this one: ${ORG[1]}`] as const;
 
 /**
- * Puts an organization's id in the place of its name, wherever a command takes one; so each has one that is there.
- * @throws {OperatorProblem} if several are called so; {Refusal} `organization_missing` if none is
+ * Replaces an organization's name by its id in the arguments and options of a command, so that every command gets the
+ * id of an existing organization.
+ * @throws {OperatorProblem} if several organizations match; {Refusal} `organization_missing` if no organization matches
  */
 export async function nameOrganizations(command: Command, database: () => Database): Promise<void> {
   const idOf = async (given: string) => {
@@ -37,12 +38,12 @@ export async function nameOrganizations(command: Command, database: () => Databa
   if (organization !== undefined) command.setOptionValue('organization', await idOf(organization));
 }
 
-/** Adds a command that changes something, or shows a secret; its options have what the audit log has: a `ChangedBy`. */
+/** Adds a command that changes something or shows a secret. Its options are a `ChangedBy` for the audit log. */
 export function change(parent: Command, name: string, description: string): Command {
   return audited(parent.command(name).description(description));
 }
 
-/** Adds what the audit log has. @param usual the reason if none is given; without it one has to be */
+/** Adds the options for the audit log. @param usual the default reason; without it, a reason is required */
 export function audited(command: Command, usual?: string): Command {
   return command
     .requiredOption(
@@ -54,10 +55,10 @@ export function audited(command: Command, usual?: string): Command {
     .requiredOption('--actor <NAME>', 'who, for the audit log', label(200), userName());
 }
 
-/** The options of a command that masks, unless it is asked not to: who asks for that says why. */
+/** Options of a command that masks its output unless `--reveal` is given. `--reveal` needs a reason. */
 export type Revealing = ChangedBy & { readonly reveal?: true };
 
-/** What was read, as it may be shown; who is shown all of it is in the audit log before. */
+/** Returns data for display. If it is revealed, that is recorded in the audit log first. */
 export async function revealed<T>(
   db: Database,
   data: T,
@@ -68,12 +69,12 @@ export async function revealed<T>(
   return shown(data, reveal);
 }
 
-/** Adds `--reveal`, and what the audit log has of it. */
+/** Adds `--reveal`, and the options that the audit log records with it. */
 export function revealing(command: Command, what: string): Command {
   return accountable(command, 'reveal', `print ${what} (masked otherwise)`);
 }
 
-/** Adds a flag that somebody has to answer for: with it the options are a `ChangedBy`. */
+/** Adds a flag that is recorded in the audit log. With the flag, the options are a `ChangedBy`. */
 export function accountable(command: Command, flag: string, description: string): Command {
   return command
     .option(`--${flag}`, `${description}; needs --reason`)
@@ -86,22 +87,22 @@ export function accountable(command: Command, flag: string, description: string)
     });
 }
 
-/** An argument that may be given as `-`: what is on a command line is seen by others and kept by shells. */
+/** Accepts `-` for stdin, because other users can see a command line, and shells keep it. */
 export function orStdin<T>(parse: (text: string) => T): (text: string) => T {
   return (text) => parse(text === '-' ? readFileSync(0, 'utf8') : text);
 }
 
-/** What every list takes. */
+/** The options of every list. */
 export interface Listed {
   readonly since?: Date;
   readonly limit: number;
 }
 
 /**
- * Makes a command a list, the newest first.
- * @param time the member of a row that `--since` goes by
- * @param rows reads as many as `limit` says, in the order of `time`: so `--since` has only to cut them off
- * @param listed what the table has of a row
+ * Makes a command a list, newest first.
+ * @param time the member of a row that `--since` filters by
+ * @param rows reads up to `limit` rows, newest `time` first, so that `--since` only has to cut them off
+ * @param listed returns the columns of a row in the table
  */
 export function lists<Row extends object, Options = unknown>(
   command: Command,
@@ -126,9 +127,9 @@ export function lists<Row extends object, Options = unknown>(
 }
 
 /**
- * The parser of an argument or an option.
- * @param what has to be written, for who has written something else
- * @param parse gives null for something else
+ * Returns the parser of an argument or an option.
+ * @param what describes a valid value, for the error message
+ * @param parse returns null for an invalid value
  */
 export function parser<T>(what: string, parse: (text: string) => T | null): (text: string) => T {
   return (text) => {
@@ -138,14 +139,14 @@ export function parser<T>(what: string, parse: (text: string) => T | null): (tex
   };
 }
 
-/** Text for people: 1 to `longest` characters on one line. */
+/** A text for people: 1 to `longest` characters on one line. */
 export const label = (longest: number) =>
   parser(`1 to ${longest} characters on one line`, (text) => {
     const trimmed = text.trim();
     return trimmed !== '' && [...trimmed].length <= longest && !/\p{Cc}/u.test(trimmed) ? trimmed : null;
   });
 
-/** A whole number in plain digits: `1e9`, `0x10`, `1,000` and `5.0` are slips of the hand more often than not. */
+/** A whole number in plain digits. `1e9`, `0x10`, `1,000` and `5.0` are usually typing errors. */
 export const integer = (smallest: number, largest: number) =>
   parser(`a whole number from ${smallest} to ${largest} in digits`, (text) => {
     const value = /^-?[0-9]{1,10}$/.test(text) ? Number(text) : Number.NaN;
@@ -155,7 +156,10 @@ export const integer = (smallest: number, largest: number) =>
 const MOMENT =
   /^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})$/;
 
-/** A moment of the past: how long ago (`24h`), or when (`2026-11-20T00:00Z`). Without an offset it would be a guess. */
+/**
+ * A moment in the past: how long ago (`24h`), or when (`2026-11-20T00:00Z`). An offset is required, because the time
+ * zone would be a guess without it.
+ */
 export const pastMoment = parser(
   'how long ago, such as 24h, or a past moment, such as 2026-11-20T00:00Z',
   (text) => {
@@ -165,7 +169,10 @@ export const pastMoment = parser(
   },
 );
 
-/** Undefined, so that the option is required, for a container's user that its password file does not know. */
+/**
+ * Returns the user's name. Returns undefined, which makes the option required, for a container's user that is not in
+ * its password file.
+ */
 function userName(): string | undefined {
   try {
     return userInfo().username;

@@ -6,7 +6,7 @@ import { temporalUi } from '../config/config.ts';
 import { type Listed, lists, OF_ORG, type Revealing, revealed, revealing } from './arguments.ts';
 import { fields, type Run, sections, table } from './print.ts';
 
-/** `batch`. */
+/** Adds `batch`. */
 export function addCommands(program: Command, run: Run): void {
   const batch = program.command('batch').description('list batches, look into one');
   const list = batch.command('list').description('batches, newest first');
@@ -52,7 +52,7 @@ function presented({ batch, requests, deliveries }: BatchInspection) {
 }
 
 function textOf({ requests, deliveries, ...batch }: ReturnType<typeof presented>): string {
-  // Requests of one lookup, which is of one NPI, share its attempts.
+  // Requests for the same NPI share a lookup and its attempts.
   const attempts = requests.flatMap(({ npi, vendorAttempts }) =>
     vendorAttempts.map((one) => [`${one.lookupId} ${one.vendor} ${one.n}`, { ...one, npi }] as const),
   );

@@ -10,12 +10,12 @@ import { type Config, loadConfig } from '../config/config.ts';
 import { accountable } from './arguments.ts';
 import { counted, type Run, table } from './print.ts';
 
-/** Findings of one check that one --fix takes on. */
+/** Maximum number of findings per check that `--fix` repairs. */
 const REPAIRS_AT_MOST = 1000;
-/** Ids shown of each finding. */
+/** Number of ids shown for each finding. */
 const SHOWN = 3;
 
-/** `doctor`. */
+/** Adds `doctor`. */
 export function addCommands(program: Command, run: Run): void {
   accountable(program.command('doctor'), 'fix', 'repair what is safe to repair')
     .description('check every promise about money and work that the database can prove')
@@ -46,7 +46,7 @@ export function addCommands(program: Command, run: Run): void {
 }
 
 async function checkTemporal(db: Database, config: Config): Promise<readonly CheckResult[]> {
-  // Temporal's client takes longer to load than any other command takes to run.
+  // Loaded only here, because Temporal's client takes longer to load than other commands take to run.
   const { lazyClient, temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
   const { checkWorkers, checkWorkflows, unreachable } = await import('../temporal/doctor.ts');
@@ -60,7 +60,7 @@ async function checkTemporal(db: Database, config: Config): Promise<readonly Che
     if (trouble) return [unreachable(trouble.message), workers];
     return [...(await checkWorkflows(db, client, taskQueue)), workers];
   } catch (error) {
-    // What PostgreSQL has told is not to be lost for it.
+    // Any other error is only a finding, so that the findings from PostgreSQL are still printed.
     if (error instanceof DatabaseError) throw error;
     return [unreachable(`Temporal answers, and not this: ${(error as Error).message}`), workers];
   } finally {

@@ -19,13 +19,13 @@ import {
 
 interface RowOptions extends ChangedBy {
   readonly verdicts?: string;
-  /** Of addresses alone. */
+  /** Only for addresses. */
   readonly source: string;
-  /** Of suppressions alone. */
+  /** Only for suppressions. */
   readonly yes?: true;
 }
 
-/** `import nppes`, `import clinicians`, `import domains`, `import emails`, `import suppressions`. */
+/** Adds `import nppes`, `import clinicians`, `import domains`, `import emails`, `import suppressions`. */
 export function addCommands(program: Command, run: Run, { databaseUrl, output }: CommandSurroundings): void {
   const parent = program.command('import').description('bring in data from files');
   const ofDownload = (dataset: Dataset, description: string) =>
@@ -100,7 +100,7 @@ function downloadReport({ counts, members, ...result }: ImportResult): Report {
   return { data: { file, asOf, outcome, files, rejectsPath, seconds, rowsPerSecond }, text };
 }
 
-/** What may become of the rows of a file. */
+/** Everything that can happen to a row of a file. */
 const FATES =
   'read inserted updated unchanged removed erased deactivated reactivated outdated repeated rejected'.split(
     ' ',
@@ -119,7 +119,7 @@ async function importFile<T extends object>(
   try {
     await importRows(work, path, verdicts, counts);
   } catch (error) {
-    // Where the database is what failed, the next run of the file marks this one.
+    // If the database failed, the next run of the file marks this import as failed.
     await endImport(db, id, 'failed', counts).catch(() => {});
     throw error;
   }

@@ -2,28 +2,30 @@ import { printable } from '../../api/client/printable.ts';
 import type { Database } from '../../db/client.ts';
 import type { ProgressOutput } from '../nppes/output.ts';
 
-/** What a command has to say. */
+/** The result of a command. */
 export interface Report {
   readonly data: object;
-  /** For people; if left out, of a list a table and of a record its lines, under the names that `--json` has. */
+  /**
+   * Text for people. By default, a list is printed as a table and a record as lines, with the names that `--json` has.
+   */
   readonly text?: string;
-  /** For `--csv`, if the data is neither a list nor a record that makes a row. */
+  /** Rows for `--csv`, if the data is neither a list nor a record that makes a row. */
   readonly rows?: readonly object[];
-  /** That of a command that did its work, if what it found isn't for 0. */
+  /** The exit code of a command that ran to its end. Default 0. */
   readonly exitCode?: 0 | 1 | 3;
 }
 
-/** Does a command's work on the database, and prints what it comes to: a `Report`, or data as it is. */
+/** Does a command's work on the database and prints the result: a `Report`, or plain data. */
 export type Run = (work: (db: Database) => Promise<object>) => Promise<void>;
 
-/** What few commands need. */
+/** Needed by few commands. */
 export interface CommandSurroundings {
-  /** An import of CMS's files has a connection of its own. */
+  /** An import of CMS's files opens its own connection. */
   readonly databaseUrl: () => string;
   readonly output: ProgressOutput;
 }
 
-/** A report in the form that was asked for. */
+/** Returns a report in the requested format. */
 export function printed(
   { data, text, rows }: Report,
   as: { readonly json?: true; readonly csv?: true },
@@ -33,13 +35,13 @@ export function printed(
   return text ?? (Array.isArray(data) ? table(data) : fields(data));
 }
 
-/** No line is longer on a terminal; in a pipe a row is a line. */
+/** Maximum width of a line on a terminal. In a pipe, a row is always one line. */
 const lineWidth = () => process.stdout.columns || Number.POSITIVE_INFINITY;
 const GAP = '  ';
-/** An id, which is copied, stays in one piece. */
+/** Wide enough that an id stays in one piece and can be copied. */
 const NARROWEST_TEXT = 30;
 
-/** Lines of `name  value`, the values aligned; members of a member stand under both names. */
+/** Returns lines of `name  value` with the values aligned. Members of a nested record get both names. */
 export function fields(record: object): string {
   const cells = cellsOf(record);
   const width = longest(cells.map(([name]) => spelled(name, ' ')));
@@ -52,7 +54,7 @@ export function fields(record: object): string {
     .join('\n');
 }
 
-/** The names and values of a record; of a member that is a record, the values under both names. */
+/** Returns the names and values of a record. The members of a nested record get both names. */
 function cellsOf(record: object): readonly (readonly [name: string, cell: unknown])[] {
   return Object.entries(record).flatMap(([name, cell]) =>
     isRecord(cell)
@@ -62,8 +64,8 @@ function cellsOf(record: object): readonly (readonly [name: string, cell: unknow
 }
 
 /**
- * The rows under the names of their members, or of those that are given; numbers stand right, everything else left.
- * Rows that are wider than the terminal are printed as records, one after the other, as psql does with `\x auto`.
+ * Returns a table with the given columns, by default all members. Numbers are aligned right, everything else left. If
+ * the rows are wider than the terminal, they are printed as records, like psql does with `\x auto`.
  */
 export function table<T extends object>(
   rows: readonly T[],
@@ -88,8 +90,8 @@ function longest(texts: readonly string[]): number {
 }
 
 /**
- * RFC 4180, under the names that `--json` has. A text that a spreadsheet would take for a formula begins with an
- * apostrophe (OWASP, CSV Injection): names come from whoever gave them.
+ * Returns CSV (RFC 4180) with the names that `--json` has. A text that a spreadsheet would read as a formula gets an
+ * apostrophe in front (OWASP, CSV Injection), because customers choose some of the names.
  */
 function csv(rows: readonly object[]): string {
   const lines = rows.map((row) => new Map(cellsOf(row)));
@@ -106,21 +108,21 @@ function csv(rows: readonly object[]): string {
     .join('\n');
 }
 
-/** Between words, or within one that is too long. */
+/** Breaks a text between words, or within a word that is too long. */
 function wrapped(text: string, width: number): readonly string[] {
   if (text.length <= width) return [text];
   return text.match(new RegExp(`\\S(?:.{0,${width - 1}}(?=\\s|$)|.{${width - 1}})`, 'gu')) ?? [''];
 }
 
-/** `1 credit`, `2 credits` */
+/** Returns `1 credit`, `2 credits`. */
 export function counted(n: number, one: string): string {
   return `${n} ${one}${n === 1 ? '' : 's'}`;
 }
 
 /**
- * Data as it may be shown. Unless all of it is: `jane.roe@example.org` as `j***@example.org`, with a number if two would
- * look alike; of URLs, whose paths and queries carry tokens, their origin; and nothing that a receiver has answered, which
- * may well be what it was sent.
+ * Masks data for display. Unless `reveal` is set, `jane.roe@example.org` becomes `j***@example.org`, with a number if
+ * two addresses would look alike. URLs keep only their origin, because their paths and queries contain tokens. The
+ * responses of receivers are left out, because they may repeat what we sent.
  */
 export function shown<T>(data: T, reveal = false): T {
   const alike = new Map<string, Set<string>>();
@@ -147,12 +149,12 @@ export function shown<T>(data: T, reveal = false): T {
   return of(data, '') as T;
 }
 
-/** Parts of a report, one empty line between them; a heading in capitals stands right over its part. */
+/** Joins the parts of a report with an empty line between them. A heading in capitals stands right above its part. */
 export function sections(parts: readonly string[]): string {
   return parts.join('\n\n').replaceAll(/\n\n([A-Z ]+)\n\n/g, '\n\n$1\n');
 }
 
-/** JSON with the API's spelling of names: `created_at`, times in UTC with milliseconds. */
+/** Returns JSON with the API's spelling of names, such as `created_at`. Times are in UTC with milliseconds. */
 export function json(data: unknown): string {
   const renamed = (_: string, value: unknown) =>
     isRecord(value)
@@ -172,7 +174,7 @@ function isRecord(cell: unknown): cell is Readonly<Record<string, unknown>> {
   return typeof cell === 'object' && cell !== null && !Array.isArray(cell) && !(cell instanceof Date);
 }
 
-/** `createdAt` as `created_at` or `created at`. */
+/** Spells `createdAt` as `created_at` or `created at`. */
 export function spelled(name: string, gap: '_' | ' '): string {
   return name.replace(/[A-Z]+/g, (letters) => `${gap}${letters.toLowerCase()}`);
 }

@@ -26,7 +26,7 @@ import { fields, json, type Run } from './print.ts';
 
 const SUBJECT = 'an NPI, or an address; - reads it from stdin';
 
-/** `privacy`, `suppress`. */
+/** Adds `privacy`, `suppress`. */
 export function addCommands(program: Command, run: Run): void {
   addSuppressCommands(program, run);
   const privacy = program
@@ -64,7 +64,7 @@ export function addCommands(program: Command, run: Run): void {
   );
 }
 
-/** A change whose reason may not name an address: the audit log is never erased. */
+/** Adds a change whose reason must not contain an address, because the audit log is never erased. */
 function discreet(parent: Command, name: string, description: string): Command {
   const command = change(parent, name, description);
   return command.hook('preAction', () => {
@@ -73,7 +73,7 @@ function discreet(parent: Command, name: string, description: string): Command {
   });
 }
 
-/** Adds what the register has beside the audit log's own; the options are then an `AskedBy`. */
+/** Adds a change with the additional options of the register of requests. Its options are an `AskedBy`. */
 function asked(parent: Command, name: string, description: string): Command {
   return discreet(parent, name, description)
     .addOption(
@@ -155,8 +155,8 @@ const SHA256 = /^[0-9a-f]{64}$/i;
 export type TargetWord = 'npi' | 'sha256' | 'email' | 'domain';
 
 /**
- * How a target may be given, and what becomes of it; null if the text, without space around it, is none. An address
- * becomes its hash here: beyond this point nobody can read whom a list names.
+ * Parsers for the kinds of targets. Each takes a trimmed text and returns null if it is not of its kind. An address is
+ * hashed here, so that no later code sees the addresses on a list.
  */
 export const TARGETS: Readonly<Record<TargetWord, (text: string) => SuppressionTarget | null>> = {
   npi: (text) => (NPI.test(text) ? { kind: 'npi', value: text } : null),
@@ -167,24 +167,30 @@ export const TARGETS: Readonly<Record<TargetWord, (text: string) => SuppressionT
   },
   domain(text) {
     const domain = parseAddress(`x@${text}`)?.domain;
-    // `com` or `co.uk` would silence a whole country.
+    // Suppressing `com` or `co.uk` would hide a whole country.
     return domain === undefined || isSuffix(domain) ? null : { kind: 'domain', value: domain };
   },
 };
 
-/** Whether a suppression would hide the personal addresses of very many people. */
+/** Returns whether a suppression would hide the personal addresses of very many people. */
 export function isFreeMailTarget({ kind, value }: SuppressionTarget): boolean {
   return kind === 'domain' && isFreeMail(value);
 }
 
-/** Ten digits are an NPI, 64 hex digits an address's SHA-256, anything with an @ an address; the rest is a domain. */
+/**
+ * Guesses the kind of a target. Ten digits are an NPI, 64 hex digits are the SHA-256 of an address, and a text with an
+ * @ is an address. Anything else is a domain.
+ */
 export function guessWord(text: string): TargetWord {
   if (NPI.test(text)) return 'npi';
   if (SHA256.test(text)) return 'sha256';
   return text.includes('@') ? 'email' : 'domain';
 }
 
-/** Domains under a suffix that does not exist may be suppressed: nobody is reached there anyway. */
+/**
+ * Returns whether a domain is a public suffix. An unknown suffix doesn't count: it has no mailboxes, so suppressing it
+ * does no harm.
+ */
 function isSuffix(domain: string): boolean {
   return registrableDomain(domain) === null && registrableDomain(`x.${domain}`) !== null;
 }

@@ -24,41 +24,42 @@ import { cannotOpen, ImportProblem, orImportProblem, requireOther } from '../npp
 import { isDay } from '../nppes/rows.ts';
 import { guessWord, isFreeMailTarget, TARGETS, type TargetWord } from './privacy.ts';
 
-// Imports of one row after the other, each with a verdict: of any size, a thousand rows at a time.
+// Imports a file row by row, with a verdict for each row. Files may have any size: a thousand rows are processed at a
+// time.
 
 interface Row {
-  /** Its first line's number, from 1. */
+  /** The number of its first line, from 1. */
   readonly line: number;
-  /** Without space around them; none of a broken row. */
+  /** Trimmed. Empty for a broken row. */
   readonly cells: readonly string[];
 }
 
-/** Gives the value of a column, empty if there is none. */
+/** Returns the value of a column, empty if the file lacks the column. */
 type CellOf = (column: string) => string;
 
-/** A kind of rows, and what becomes of them. */
+/** The rules for one kind of rows. */
 export interface RowImport<T extends object> {
-  /** What a file without a header has, in this order. */
+  /** The columns of a file without a header, in this order. */
   readonly columns: readonly string[];
-  /** Those that make a header of a first row that names them. */
+  /** A first row that contains all of these names is a header. */
   readonly header: readonly string[];
-  /** Why a first row that is no header is none of these rows either; null if it may be one. */
+  /** Returns why a first row can be neither a header nor data, or null if it may be data. */
   refuses?(first: Row): string | null;
-  /** Free-mail domains whose rows need `--yes`, and were not stored for want of it; filled by `judge`. */
+  /** Free-mail domains whose rows need `--yes` and were not stored without it. Filled by `judge`. */
   readonly unconfirmed?: ReadonlySet<string>;
-  /** @returns what to store, or the verdict that the row has by itself */
+  /** Checks a row. @returns what to store, or the verdict if the row is not to be stored */
   judge(cell: CellOf): T | string;
-  /** @returns a verdict for each */
+  /** Stores rows. @returns a verdict for each */
   store(rows: readonly T[]): Promise<readonly string[]>;
 }
 
 const ROWS_AT_ONCE = 1000;
 
 /**
- * Reads a file to its end.
- * @param verdictsPath where each row's line and verdict go
- * @param counts gets the rows by verdict, as they are known
- * @throws {ImportProblem} if a file cannot be read or written, or is not what it should be
+ * Imports a file.
+ * @param verdictsPath file for the line and verdict of each row
+ * @param counts filled with the number of rows per verdict as the import goes on
+ * @throws {ImportProblem} if a file cannot be read or written, or has the wrong content
  */
 export async function importRows<T extends object>(
   { columns, header, refuses, judge, store }: RowImport<T>,
@@ -100,7 +101,7 @@ export async function importRows<T extends object>(
   }
 }
 
-/** A file's name without its folder, and what tells the same content again. @throws {ImportProblem} */
+/** Returns a file's name without its folder, and a hash of its content. @throws {ImportProblem} */
 export async function identify(path: string): Promise<{ name: string; fingerprint: string }> {
   const status = await orImportProblem(stat(path), cannotOpen(path));
   if (status.isDirectory()) throw new ImportProblem(`${path} is a folder; name a csv file`);
@@ -109,7 +110,7 @@ export async function identify(path: string): Promise<{ name: string; fingerprin
   return { name: basename(path), fingerprint: hash.digest('hex') };
 }
 
-/** In steps of about a thousand; empty rows are left out, a row with an open quote has no cells. */
+/** Yields about a thousand rows at a time. Leaves out empty rows. A row with an unclosed quote has no cells. */
 async function* readRows(path: string): AsyncGenerator<Row[]> {
   const reader = csvReader(null);
   const rows: Row[] = [];
@@ -118,7 +119,7 @@ async function* readRows(path: string): AsyncGenerator<Row[]> {
     const cells = whole ? Array.from({ length: columns }, (_, column) => record.text(column).trim()) : [];
     if (!whole || cells.some((cell) => cell !== '')) rows.push({ line, cells });
   };
-  // Short rows: a piece of this size holds some thousand of them.
+  // Rows are short, so a piece of this size contains about a thousand.
   for await (const piece of createReadStream(path, { highWaterMark: 65_536 })) {
     reader.push(piece as Buffer, add);
     while (rows.length >= ROWS_AT_ONCE) yield rows.splice(0, ROWS_AT_ONCE);
@@ -130,24 +131,24 @@ async function* readRows(path: string): AsyncGenerator<Row[]> {
 const DAY_MS = 86_400_000;
 const DATE =
   /^[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2}))?$/;
-/** A source's name, as it is stored with an address and shown to operators. */
+/** The name of a source, as it is stored with an address and shown to operators. */
 export const SOURCE_NAME = /^[a-z0-9][a-z0-9._-]{0,39}$/;
 
-/** A row of own addresses that is well formed. Whom the address belongs to is checked when it is stored. */
+/** A well-formed row of the operator's own addresses. The address owner is checked when the row is stored. */
 interface EmailRow {
   readonly npi: string;
   readonly email: string;
   readonly type: EmailType | null;
   readonly validatedAt: Date | null;
   readonly source: string;
-  /** The clinician's name as the file has it; empty if it has none. */
+  /** The clinician's name in the file, empty if it is missing. */
   readonly name: string;
 }
 
 /**
- * The operator's own addresses. Each passes the checks of a vendor's candidate: the file's checks here, and DNS and verifiers
- * in the first lookup that finds it.
- * @param source of rows that name none
+ * Returns the rules for the operator's own addresses. Each address passes the same checks as a vendor's candidate:
+ * checks that need only the file run here, DNS and verifiers in the first lookup that finds it.
+ * @param source the source of rows without one
  */
 export function emailRows(db: Database, source: string): RowImport<EmailRow> {
   const now = Date.now();
@@ -176,7 +177,7 @@ export function emailRows(db: Database, source: string): RowImport<EmailRow> {
   };
 }
 
-/** Checks each row against the person that NPPES has under its NPI. @returns what to store, or a verdict, for each */
+/** Checks each row against the person that has its NPI in NPPES. @returns for each row what to store, or a verdict */
 async function judgeOwners(db: Database, rows: readonly EmailRow[]): Promise<(OwnEmail | string)[]> {
   const known = new Map<string, Awaited<ReturnType<typeof readProvider>>>();
   const judged: (OwnEmail | string)[] = [];
@@ -192,7 +193,7 @@ async function judgeOwners(db: Database, rows: readonly EmailRow[]): Promise<(Ow
 }
 
 /**
- * Checks one row against the person. A name is not stored, so that it has to be compared now or the row is rejected.
+ * Checks one row against the person. The name has to be compared now, because it is not stored.
  * @param facts null if neither NPPES nor the registry has the NPI
  */
 function judgeOwner(row: EmailRow, facts: ProviderFacts | null): OwnEmail | string {
@@ -233,7 +234,10 @@ function judgeEmail(cell: CellOf, defaultSource: string, now: number): EmailRow 
   return { npi, email: address.email, type, validatedAt, source, name: cell('name') };
 }
 
-/** ISO 8601, a day or a moment with its offset. Clocks may differ by a day; what lies further ahead isn't a date. */
+/**
+ * Parses ISO 8601: a day, or a moment with its offset. Clocks may differ by up to a day. A date further in the future
+ * is invalid.
+ */
 function parseDate(text: string, now: number): Date | null | 'bad' {
   if (text === '') return null;
   const time = DATE.test(text) && isDay(text.slice(0, 10)) ? Date.parse(text) : Number.NaN;
@@ -250,8 +254,9 @@ const REFUSALS: Readonly<Record<TargetWord, string>> = {
 };
 
 /**
- * Rows of a list of people who want to be left alone: with a header that has `value`, or one value a line.
- * @param yes whether free-mail domains are suppressed as well
+ * Returns the rules for a list of people who object to lookups. The file has a header with `value`, or one value per
+ * line.
+ * @param yes whether free-mail domains are also suppressed
  */
 export function suppressionRows(db: Database, yes: boolean): RowImport<Suppressed> {
   const unconfirmed = new Set<string>();
@@ -259,7 +264,8 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
     unconfirmed,
     columns: ['value'],
     header: ['value'],
-    // Of several columns the first may be anything, such as a domain that nobody wants suppressed.
+    // With several columns and no header, the first column could be anything, such as a domain that must not be
+    // suppressed.
     refuses: ({ cells }) =>
       cells.length === 1 && !cells[0]?.includes(';')
         ? null
@@ -275,7 +281,7 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
         unconfirmed.add(target.value);
         return 'free_mail';
       }
-      // The list itself holds nobody, so a reason that names an address is not kept.
+      // A reason with an address is dropped, because the list must not contain personal data.
       return { ...target, reason: reason.includes('@') ? '' : reason };
     },
     store: async (rows) =>
@@ -283,7 +289,7 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
   };
 }
 
-/** Rows of the operator's table of organizations and their domains. */
+/** Returns the rules for the operator's table of organizations and their domains. */
 export const domainRows = (db: Database): RowImport<EmployerDomain> => ({
   columns: ['organization', 'domain', 'npi', 'pac_id'],
   header: ['domain'],
@@ -291,7 +297,10 @@ export const domainRows = (db: Database): RowImport<EmployerDomain> => ({
   store: (rows) => storeEmployerDomains(db, rows),
 });
 
-/** An id says which organization it is; many share a name, so that counts only if there is no id. */
+/**
+ * Checks a row. An id identifies the organization. Many organizations share a name, so the name counts only without an
+ * id.
+ */
 function judgeDomain(cell: CellOf): EmployerDomain | string {
   const text = cell('domain');
   const host = text.replace(/^(?:[a-z]+:\/\/|.*@)/i, '').replace(/[/?#:].*$/, '');

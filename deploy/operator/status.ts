@@ -9,14 +9,14 @@ import { fields, type Run, sections, spelled, table } from './print.ts';
 
 const HOUR_MS = 3_600_000;
 
-/** From how many seconds on a figure wants attention, as late as the doctor lets each be, and what it says. */
+/** Limits above which a figure needs attention, the same as in doctor, and the text for each. */
 const LATE: Readonly<Record<string, readonly [seconds: number, what: string]>> = {
   sweep_age_seconds: [120, 'no sweep for two minutes: look for "sweep failed" in the log of the workers'],
   request_overdue_seconds: [60, 'a request is overdue: "doctor" says which'],
   delivery_overdue_seconds: [900, 'a delivery is overdue: "doctor" says which'],
 };
 
-/** `status`. */
+/** Adds `status`. */
 export function addCommands(program: Command, run: Run): void {
   program
     .command('status')
@@ -25,7 +25,7 @@ export function addCommands(program: Command, run: Run): void {
       run(async (db) => {
         const figures: Record<string, number> = {};
         for (const { name, labels, value } of await readFigures(db, [])) {
-          // Of all organizations together.
+          // Adds up all organizations.
           const kinds = Object.entries(labels).flatMap(([label, kind]) =>
             label === 'organization' ? [] : [kind],
           );
@@ -75,7 +75,7 @@ function notAsked(source: string, lastError: string | null): string {
   return `${source} is not asked (${lastError}): see "vendors"`;
 }
 
-/** What is wrong with the processes, a sentence each. */
+/** Returns what is wrong with the processes, one sentence each. */
 function trouble(
   apis: Awaited<ReturnType<typeof listApis>>,
   workers: Awaited<ReturnType<typeof listVersions>>,
@@ -95,11 +95,14 @@ function trouble(
   return found;
 }
 
-/** @returns `ok`, that it was not asked, or one sentence that begins with "Temporal" and says why it cannot be used */
+/**
+ * Checks Temporal.
+ * @returns `ok`, or a sentence that begins with "Temporal" and says why it cannot be used, or that it was not checked
+ */
 async function askTemporal(): Promise<string> {
   const { temporalEnvironment } = loadConfig();
   if (!temporalEnvironment.TEMPORAL_ADDRESS) return 'not asked: TEMPORAL_ADDRESS is not set';
-  // Its client takes longer to load than any command takes to run.
+  // Loaded only here, because its client takes longer to load than a command takes to run.
   const { temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
   return (await temporalTrouble(temporalTarget(temporalEnvironment)))?.message ?? 'ok';

@@ -6,7 +6,7 @@ import { readSourceFigures, type SourceFigures } from '../../db/lookups/sources.
 import { change, label, parser, pastMoment } from './arguments.ts';
 import { type Run, sections, table } from './print.ts';
 
-/** `vendors`, `lookups`. */
+/** Adds `vendors`, `lookups`. */
 export function addCommands(program: Command, run: Run): void {
   program
     .command('vendors')
@@ -81,9 +81,9 @@ function withRates(figures: SourceFigures) {
     part === null || !whole ? null : Math.round((part / whole) * 1000) / 1000;
   return {
     ...figures,
-    // One that was not asked about anybody leaves nothing that tells what it is.
+    // A source without calls has no recorded role.
     role: Object.hasOwn(VERIFIERS, figures.source) ? ('verifier' as const) : figures.role,
-    // The rate is of the questions that are over; 0 to 1.
+    // The share of finished calls, 0 to 1.
     hitRate: per(returned, asked - open),
     creditsPerReturned: per(credits, returned),
   };

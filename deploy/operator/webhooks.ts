@@ -32,7 +32,7 @@ import {
 
 const REVEAL = 'webhooks.reveal';
 
-/** How many deliveries one transaction takes: each locks its row. */
+/** Deliveries per transaction, which locks a row for each. */
 const RESEND_AT_ONCE = 500;
 
 interface Selected extends Revealing {
@@ -46,7 +46,7 @@ interface ResendOptions extends ChangedBy {
   readonly since?: Date;
 }
 
-/** `webhooks`. */
+/** Adds `webhooks`. */
 export function addCommands(program: Command, run: Run, { output }: CommandSurroundings): void {
   const webhooks = program
     .command('webhooks')
@@ -121,7 +121,7 @@ export function addCommands(program: Command, run: Run, { output }: CommandSurro
 
 const YES = 'also a range wider than /24 (IPv6: /48), a public suffix, or a whole registrable domain';
 
-/** Says why a block reaches so far that it needs `--yes`; null if it does not. */
+/** Returns why a block reaches so far that it needs `--yes`, or null if it does not. */
 function reachOf(target: string): string | null {
   const [ip = '', bits] = target.split('/');
   if (bits !== undefined) {
@@ -134,7 +134,7 @@ function reachOf(target: string): string | null {
   return registrableDomain(target) === target ? 'a registrable domain: all names below it as well' : null;
 }
 
-/** Counts what a block would stop now. */
+/** Reports what a block would stop now. */
 async function unconfirmed(db: Database, target: string, reach: string): Promise<Report> {
   const pending = await listPendingHosts(db);
   const hit = pending.filter(({ host }) => isBlocked(host.replace(/^\[(.*)\]$/, '$1'), [target]));
@@ -174,7 +174,10 @@ const OUTCOMES: Readonly<Record<OperatorOutcome['kind'], string>> = {
   unknown: 'unknown; "webhooks list" and "batch show BATCH" show ids',
 };
 
-/** In transactions of bounded size. Safe to repeat after an interruption: what was resent is not failed any more. */
+/**
+ * Resends failed deliveries in transactions of bounded size. Safe to repeat after an interruption, because resent
+ * deliveries are not failed any more.
+ */
 async function resendAllFailed(
   db: Database,
   by: ChangedBy,
@@ -182,7 +185,7 @@ async function resendAllFailed(
   since: Date,
   progress: (line: string) => void,
 ): Promise<Report> {
-  // What fails again meanwhile is not taken a second time: a blocked receiver fails again at once, and the loop would never end.
+  // Skips deliveries that fail again during the loop. A blocked receiver fails at once, so the loop would never end.
   const until = await query(db, clock);
   let resent = 0;
   for (;;) {

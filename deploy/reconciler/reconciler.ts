@@ -167,7 +167,7 @@ async function restart(deps: ReconcilerDeps, batch: BatchStart): Promise<boolean
   return true;
 }
 
-/** Starts the workflows of deliveries that have none. */
+/** Starts workflows for deliveries without one. */
 async function startDeliveries(deps: ReconcilerDeps, isOver: () => boolean): Promise<number> {
   const { db, rules } = deps;
   const { startAfterMs, checkEveryMs } = rules.sweep;

@@ -48,7 +48,7 @@ type RawEvent = Readonly<Record<string, unknown>> & {
   readonly userMetadata?: { readonly summary?: Payload };
 };
 
-/** One run of a workflow. */
+/** A run of a workflow. */
 export interface Run {
   readonly workflowId: string;
   /** The workflow's type. */
@@ -86,7 +86,7 @@ export function parseRun(text: string): Run {
   }
 }
 
-/** Fetches a run of a workflow id, by default the newest. Returns null if Temporal does not have it. */
+/** Fetches a run of a workflow id, by default the newest. Returns null if Temporal does not know it. */
 export async function fetchRun(client: Client, workflowId: string, runId?: string): Promise<Run | null> {
   const history = await unless(NOT_FOUND, client.workflow.getHandle(workflowId, runId).fetchHistory());
   return history && runOf(history, workflowId);

@@ -143,7 +143,7 @@ async function allOrNone(making: readonly Promise<Worker>[]): Promise<Worker[]> 
   }
 }
 
-/** Loads the workflow bundle from a file that `npm run bundle` wrote, or bundles the workflows if there is no file. */
+/** Loads the workflow bundle from a file that `npm run bundle` wrote, or bundles the workflows if `file` is null. */
 export async function loadBundle(file: string | null): Promise<{ readonly code: string }> {
   return file === null ? await bundleWorkflows() : { code: await readFile(file, 'utf8') };
 }

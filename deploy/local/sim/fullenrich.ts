@@ -13,16 +13,16 @@ import {
   textOf,
 } from './wire.ts';
 
-/** How often an enrichment is still running when it is asked for, and a slow one. */
+/** Polls until an enrichment is finished, normally and for a slow one. */
 const RUNNING_POLLS = 1;
 const SLOW_RUNNING_POLLS = 3;
 const RUNNING = problem(400, 'error.enrichment.in_progress', 'Enrichment not ready, try again in 30 seconds');
 const PERSONAL_CREDITS = 3;
 
 /**
- * FullEnrich's wire format, version 2, as its OpenAPI gives it: POST /contact/enrich/bulk, which is charged for what is
- * found, answers an id, and GET /contact/enrich/bulk/{id} answers 400 until the enrichment is finished. Of a bulk it
- * looks at the first contact alone, and it makes no callbacks: our jobs are about one, and are polled.
+ * FullEnrich's wire format, version 2, according to its OpenAPI document. POST /contact/enrich/bulk returns an id and
+ * charges for results. GET /contact/enrich/bulk/{id} returns 400 until the enrichment is finished. The simulation reads
+ * only the first contact and makes no callbacks, because our jobs have one contact and are polled.
  */
 export const fullenrich: Source = {
   base: '/fullenrich/api/v2',

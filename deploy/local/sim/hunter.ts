@@ -5,8 +5,8 @@ const DAY_MS = 86_400_000;
 const RUNNING: Answer = { status: 202, body: {} };
 
 /**
- * Hunter's wire format, version 2, as its OpenAPI and its documentation give it: GET /email-finder, charged for an
- * email. 202 means that the same question is to be asked again.
+ * Hunter's wire format, version 2, according to its OpenAPI document and its documentation: GET /email-finder, charged
+ * for an email. 202 means that the client should repeat the request.
  */
 export const hunter: Source = {
   base: '/hunter/v2',

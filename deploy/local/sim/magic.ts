@@ -1,9 +1,10 @@
 import rows from '../../../activities/magic-npis.json' with { type: 'json' };
 import type { VendorId } from '../../../activities/vendors/catalogue.ts';
 
-// What the magic NPIs show: data alone, in one table with what the sandbox makes of them. Who they are follows in people.ts, what a vendor makes of it in knowledge.ts.
+// The magic NPIs, in one table with their results in the sandbox. people.ts derives the people, and knowledge.ts the
+// responses of vendors.
 
-/** What one vendor knows of one person, in a word: what it has, or how it is with its answer. */
+/** A vendor's knowledge about a person: the kind of address, or the kind of response. */
 export const KNOWN = [
   'found', // A work address.
   'both',
@@ -12,7 +13,7 @@ export const KNOWN = [
   'somebody_else',
   'nobody',
   'slow', // The vendor takes a while.
-  'limited', // The first question meets the vendor's rate limit, the next one is answered.
+  'limited', // The first request exceeds the vendor's rate limit. The next one succeeds.
   'failing',
   'hanging',
   'optedout', // The person asked the vendor to stop processing.
@@ -20,27 +21,30 @@ export const KNOWN = [
   'unknown', // The vendor could not find out whether the mailbox exists.
 ] as const;
 export type Known = (typeof KNOWN)[number];
-/** What is special to some of them. */
+/** Values for some kinds of knowledge. */
 export type ByKnown<T> = Readonly<Partial<Record<Known, T>>>;
 
 /** The magic NPI of an organization, the last practice of the sample. */
 export const MAGIC_ORGANIZATION_NPI = '2000000093';
 
-/** Who a magic NPI is, where they work, and what each vendor knows (those not named: nobody). */
+/** A magic person, their practice, and the knowledge of each vendor. A missing vendor has no result. */
 interface Row {
   readonly name: string;
   readonly practice: string;
   readonly knows: Readonly<Partial<Record<VendorId, Known>>>;
 }
 
-/** Without those that the sandbox alone knows. */
+/** Leaves out those that only the sandbox knows. */
 export const MAGIC = new Map(rows.flatMap(({ npi, ...row }) => ('name' in row ? [[npi, row as Row]] : [])));
-/** In the sample of NPPES, and deactivated there. */
+/** Deactivated in the sample of NPPES. */
 export const DEACTIVATED_NPIS: readonly string[] = ['2000000085'];
-/** Who must not be looked up: the local stack suppresses them before it starts. */
+/** NPIs that must not be looked up. The local stack suppresses them before it starts. */
 export const SUPPRESSED_NPIS: readonly string[] = ['2000000184'];
 
-/** What the local stack puts into its directory before it starts; when each was validated in milliseconds before now. */
+/**
+ * Addresses that the local stack stores in its directory before it starts. `validatedAgoMs` is the age of the
+ * validation.
+ */
 export const STORED_EMAILS = [
   { npi: '2000000051', email: 'avery.lindqvist@harborfamilymedicine-sim.com', validatedAgoMs: 0 },
   { npi: '2000000069', email: 'noor.castellano@lakesidepediatrics-sim.com', validatedAgoMs: 40 * 86_400_000 },

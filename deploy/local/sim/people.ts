@@ -1,14 +1,13 @@
 import { createHash } from 'node:crypto';
 import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
 import { MAGIC, MAGIC_ORGANIZATION_NPI } from './magic.ts';
-// Names, states with an area code and the beginning of a ZIP code, credentials with a taxonomy code: all invented.
+// Invented names, states with an area code and the beginning of a ZIP code, and credentials with a taxonomy code.
 import WORDS from './people.json' with { type: 'json' };
 
-// Who exists in the simulated world: providers whom no one has met, at practices that do not exist, at domains nobody
-// has registered, with telephone numbers set aside for fiction (555-01XX). Their NPIs lie in the row beginning with 2,
-// which is not being assigned.
+// The simulated world: invented providers at invented practices, with domains that are not registered and telephone
+// numbers reserved for fiction (555-01XX). Their NPIs begin with 2, which is not being assigned.
 
-/** Names on doors; `.org` or `.net` after one is its domain's, the others have `.com`. */
+/** Names on doors. The suffix `.org` or `.net` is the ending of the domain. The default is `.com`. */
 const PRACTICES = [
   ...WORDS.practices,
   ...WORDS.villages.flatMap((place) => [
@@ -20,21 +19,21 @@ const PRACTICES = [
 ];
 /** Free-mail domains of simulated personal addresses. */
 export const FREE_MAIL_DOMAINS: readonly string[] = WORDS.freeMail;
-/** A practice's Direct messaging host. */
+/** A practice's host for Direct messaging. */
 export const DIRECT_DOMAIN = 'direct.cedarvalleyclinic-sim.com';
-/** The domain of a practice that has closed and says that it takes no mail. */
+/** The domain of a closed practice. It says that it accepts no mail. */
 export const CLOSED_DOMAIN = 'closedpractice-sim.com';
 
 const FIRST_ORGANIZATION_STEM = 250_000_000;
 const FIRST_PERSON_STEM = 210_000_000;
 const SAMPLE_SIZE = 500;
 
-/** A practice as NPPES has it. */
+/** A practice as in NPPES. */
 export type SimOrganization = (typeof SAMPLE_ORGANIZATIONS)[number];
 
 /**
- * All practices of the sample; no two share a domain, an address or a telephone number. Every third does business
- * under another name than its legal one.
+ * All practices of the sample. No two share a domain, an address or a telephone number. Every third one uses another
+ * name than its legal one.
  */
 export const SAMPLE_ORGANIZATIONS = PRACTICES.map((practice, index) => {
   const [door = '', ending = 'com'] = practice.split('.');
@@ -50,7 +49,7 @@ export const SAMPLE_ORGANIZATIONS = PRACTICES.map((practice, index) => {
     npi: isLast ? MAGIC_ORGANIZATION_NPI : withCheckDigit(FIRST_ORGANIZATION_STEM + index),
     /** The legal business name. */
     name: `${legal} ${pick(WORDS.legalForms, index)}`,
-    /** The name on its door; null if that is the legal one. */
+    /** The name on its door, or null if that is the legal name. */
     dba,
     domain: `${letters(door)}-sim.${ending}`,
     address: { line1, line2, city, state, zip: `${zip}${twoDigits}` },
@@ -58,42 +57,42 @@ export const SAMPLE_ORGANIZATIONS = PRACTICES.map((practice, index) => {
   };
 });
 
-/** Domains of simulated practices; the local name server knows them, the internet does not. */
+/** Domains of the simulated practices. Only the local name server knows them. */
 export const PRACTICE_DOMAINS: readonly string[] = SAMPLE_ORGANIZATIONS.map(({ domain }) => domain);
 
 /** A provider as NPPES and the simulated vendors know them. */
 export type SimPerson = ReturnType<typeof personOf>;
 
 /**
- * The provider of an NPI, derived from its digits, so that a number is the same person in every run.
+ * Returns the provider of an NPI, derived from its digits, so that an NPI is the same person in every run.
  * @param npi 10 digits
  */
 export function personOf(npi: string) {
   const digest = digestOf(npi);
   const byte = (index: number) => digest.readUInt8(index);
   const magic = MAGIC.get(npi);
-  // As people write it: `Mary Jo`, `O'Malley`.
+  // Spelled as people write it: `Mary Jo`, `O'Malley`.
   const [first = '', last = ''] = magic?.name.split(' ') ?? [
     pick(WORDS.firstNames, byte(4)),
     pick(WORDS.lastNames, byte(5)),
   ];
-  // Where they practice: its address and telephone are theirs.
+  // The practice whose address and telephone the provider has.
   const own = PRACTICE_DOMAINS.findIndex((domain) => domain.startsWith(`${magic?.practice}-sim.`));
   const organization = pick(SAMPLE_ORGANIZATIONS, magic ? own : byte(6));
   const middle = byte(9) % 3 === 0 ? pick(WORDS.firstNames, byte(10)) : null;
   const [credential = '', taxonomy = ''] = pick(WORDS.professions, byte(8)).split(' ');
   const workEmail = `${letters(first)}.${letters(last)}@${organization.domain}`;
-  // In a form that nobody is likely to have.
+  // Has a form that is unlikely to exist.
   const homeEmail = `npi${npi}.sim@${pick(FREE_MAIL_DOMAINS, magic ? 0 : byte(7))}`;
   return { npi, first, last, middle, credential, taxonomy, organization, workEmail, homeEmail };
 }
 
-/** What all that is derived from the digits of an NPI is drawn from. */
+/** Returns the bytes that all properties of an NPI are derived from. */
 export function digestOf(npi: string): Buffer {
   return createHash('sha256').update(npi).digest();
 }
 
-/** The individuals that the sample of NPPES knows, every magic one among them; no two share a name and a practice. */
+/** The individuals in the sample of NPPES, including every magic one. No two share a name and a practice. */
 export const SAMPLE_NPIS: readonly string[] = sampleNpis();
 
 function sampleNpis(): string[] {
@@ -108,7 +107,7 @@ function sampleNpis(): string[] {
 
 const BY_NAME = Map.groupBy(SAMPLE_NPIS.map(personOf), nameKey);
 
-/** Whom a vendor that searches by name and employer is asked about. */
+/** The person in a request to a vendor that searches by name and employer. */
 export interface Contact {
   readonly first: string;
   readonly last: string;
@@ -118,9 +117,9 @@ export interface Contact {
 }
 
 /**
- * Whom of the sample a vendor finds: the name without its spaces and marks; the employer by its domain, or if none is
- * given by how a name of it begins (`Cedar Valley Clinic` without `, P.L.L.C.`).
- * @returns null if nobody matches
+ * Finds a person of the sample. The name matches without spaces and marks. The employer matches by its domain or,
+ * without a domain, by the beginning of one of its names (`Cedar Valley Clinic` without `, P.L.L.C.`).
+ * @returns null without a match
  */
 export function findPerson(contact: Contact): SimPerson | null {
   const company = letters(contact.company ?? '');
@@ -137,14 +136,14 @@ function nameKey({ first, last }: { readonly first: string; readonly last: strin
 
 const ORDINARY = SAMPLE_NPIS.filter((npi) => npi.startsWith('21')).map(personOf);
 
-/** One row of NPPES's endpoint file, before its columns are written out. */
+/** A row of NPPES's endpoint file, before its columns are written. */
 export type SimEndpoint = ReturnType<typeof endpoint>;
 
 /**
- * All endpoints of the sample, with the traps of the real file: every ninth ordinary provider has a Direct address at a
- * practice they are affiliated with, every eleventh their practice's front desk, every thirteenth a URL; one has a
- * free-mail address typed as DIRECT; every fourth organization has a mailbox for records. Providers who are magic have
- * none, but for the one whose only address is a Direct one.
+ * All endpoints of the sample, with the traps of the real file. Every ninth ordinary provider has a Direct address at
+ * an affiliated practice, every eleventh the front desk of the practice, every thirteenth a URL. One has a free-mail
+ * address of type DIRECT. Every fourth organization has a mailbox for records. Magic providers have no endpoints,
+ * except the one whose only address is a Direct one.
  */
 export const SAMPLE_ENDPOINTS: readonly SimEndpoint[] = [
   endpoint({ npi: '2000000150' }, 'DIRECT', directAddress(personOf('2000000150'))),
@@ -155,7 +154,7 @@ export const SAMPLE_ENDPOINTS: readonly SimEndpoint[] = [
   ...every(4, SAMPLE_ORGANIZATIONS).map((one) => endpoint(one, 'OTHERS', `records@${one.domain}`)),
 ];
 
-/** A person's address at the Direct messaging host of their practice. */
+/** Returns a person's address at the Direct messaging host of their practice. */
 export function directAddress({ workEmail }: SimPerson): string {
   return workEmail.replace('@', '@direct.');
 }

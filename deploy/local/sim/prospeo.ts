@@ -11,8 +11,8 @@ import {
 } from './wire.ts';
 
 /**
- * Prospeo's wire format as its public documentation gives it: POST /enrich-person, charged for a match. Everything
- * that went wrong, a person it does not know among them, is 400 with an `error_code`.
+ * Prospeo's wire format according to its public documentation: POST /enrich-person, charged for a match. Every error is
+ * 400 with an `error_code`, also for an unknown person.
  */
 export const prospeo: Source = {
   base: '/prospeo',

@@ -2,7 +2,7 @@ import { NOBODY_KNOWN, ownerOf } from '../../../activities/verification/local-pa
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS, personOf } from './people.ts';
 import { ok, type Source, textOf } from './wire.ts';
 
-/** What a mail server says of a mailbox that there is. */
+/** A mail server's statements about an existing mailbox. */
 const THERE = {
   can_connect_smtp: true,
   has_full_inbox: false,
@@ -12,12 +12,15 @@ const THERE = {
 };
 const COME_BACK = 'transient: 4.7.1 Greylisting in action, please come back later';
 
-/** What Reacher says of a mailbox (its own rule decides what is `risky`, what `invalid` and what `safe`), and what the mail server said. */
+/**
+ * Reacher's result for a mailbox, and the mail server's statements. Reacher's own rule decides between `risky`,
+ * `invalid` and `safe`.
+ */
 const MAILBOXES = {
   ok: ['safe', THERE],
   missing: ['invalid', { ...THERE, is_deliverable: false }],
   catchall: ['risky', { ...THERE, is_catch_all: true }],
-  // Who asks is to come back, and then it is `ok`.
+  // The next attempt is `ok`.
   greylisted: ['unknown', { error: { type: 'AsyncSmtpError', message: COME_BACK } }],
   full: ['risky', { ...THERE, has_full_inbox: true, is_deliverable: false }],
   role: ['risky', THERE],
@@ -32,8 +35,8 @@ const MAGIC_MAILBOXES: ReadonlyMap<string, Mailbox> = new Map([
 ]);
 
 /**
- * What there is at an address: `full.jones@…` is full at any domain of a practice, and so on.
- * @param email in any case; of a domain that is not of this world nothing is known
+ * Returns the kind of mailbox at an address, named by its beginning: `full.jones@…` is full, and so on.
+ * @param email in any case; `unknown` if its domain is not in the simulated world
  */
 export function mailboxOf(email: string): Mailbox {
   const address = email.toLowerCase();
@@ -45,7 +48,7 @@ export function mailboxOf(email: string): Mailbox {
   return MAGIC_MAILBOXES.get(address) ?? named ?? 'ok';
 }
 
-/** Reacher's wire format, version 1, as a server of one's own gives it. */
+/** Reacher's wire format, version 1, as on a self-hosted server. */
 export const reacher: Source = {
   base: '/reacher',
   deny: ({ headers }, secret) =>
@@ -56,7 +59,7 @@ export const reacher: Source = {
     'POST /v1/check_email': ({ body }, memory) => {
       const email = textOf(body.to_email) ?? '';
       const mailbox = mailboxOf(email);
-      // A mail server that greylists takes the second attempt.
+      // A mail server with greylisting accepts the second attempt.
       const now = mailbox === 'greylisted' ? memory.inTurn<Mailbox>(email, [mailbox], 'ok') : mailbox;
       const [isReachable, smtp] = MAILBOXES[now];
       const misc = { is_disposable: false, is_role_account: now === 'role' };

@@ -4,8 +4,9 @@ import { personOf, type SimPerson } from './people.ts';
 import { type Answered, ok, type Question, type Source } from './wire.ts';
 
 /**
- * The NPI Registry's wire format, version 2.1: everything is 200, errors too. It needs no key. It knows the person of
- * every NPI with a right check digit, and does not show those out of service; NPPES's sample has the organizations.
+ * The NPI Registry's wire format, version 2.1. Every response is 200, even an error. It needs no key. It knows a person
+ * for every NPI with a right check digit, except deactivated ones. It knows no organizations, because the sample of
+ * NPPES has them.
  */
 export const registry: Source = {
   base: '/registry/api',

@@ -14,20 +14,20 @@ const POLL_SECONDS = 3;
 const VALIDATED_AGO_MS = 3_600_000;
 const NO_PROFILE = problem(404, 'The requested resource does not exist.');
 
-/** What the lookup and the status checks after it say, in turn, before `complete`. */
+/** Statuses that the lookup and its status checks return in turn before `complete`. */
 const UNFINISHED: ByKnown<readonly string[]> = {
   slow: ['searching', 'progress'],
   unknown: ['progress', 'progress'],
 };
-/** `smtp_valid` and `grade`; `valid` and `A` in any other known. */
+/** `smtp_valid` and `grade`. Any other kind gets `valid` and `A`. */
 const CHECKED: ByKnown<readonly [string, string]> = {
   catchall: ['accept-all', 'B'],
   unknown: ['inconclusive', 'B-'],
 };
 
 /**
- * RocketReach's wire format, version 2, as its OpenAPI gives it: GET /person/lookup by NPI, which is charged, and
- * /person/checkStatus. Nothing here is asked for with universal credits, which have routes of their own.
+ * RocketReach's wire format, version 2, according to its OpenAPI document: GET /person/lookup by NPI, which is charged,
+ * and /person/checkStatus. Universal credits have other routes and are not simulated.
  */
 export const rocketreach: Source = {
   base: '/rocketreach/api/v2',
@@ -61,7 +61,7 @@ function checkStatus({ query }: Question, { jobs }: Memory): Answered {
   return [ids, profiles.length === 0 ? NO_PROFILE : ok(profiles)];
 }
 
-/** The email fields are null until the lookup is complete, as `return_cached_emails=false` wants it. */
+/** Returns a profile. The email fields are null until the lookup is complete, as with `return_cached_emails=false`. */
 function profile({ subject, person, workEmail, homeEmail, known }: Finding, memory: Memory) {
   const status = memory.inTurn(subject, UNFINISHED[known] ?? [], 'complete');
   const complete = status === 'complete';
@@ -84,7 +84,7 @@ function profile({ subject, person, workEmail, homeEmail, known }: Finding, memo
   };
 }
 
-/** The vendor's flat error envelope. */
+/** Returns the vendor's flat error body. */
 function problem(status: number, message: string): Answer {
   return { status, body: { status, message } };
 }

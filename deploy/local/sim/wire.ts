@@ -3,28 +3,28 @@ import type { Finding } from './knowledge.ts';
 import type { ByKnown } from './magic.ts';
 import type { Contact } from './people.ts';
 
-// What a simulated vendor, verifier or registry is made of: a table of routes, each a function from a question to an
-// answer in that source's own wire format. The server (simulator.ts) does the rest.
+// A simulated vendor, verifier or registry is a table of routes. Each route is a function from a request to a response
+// in the source's own wire format. The server (simulator.ts) does the rest.
 
 /** A simulated vendor, verifier or registry. */
 export interface Source {
-  /** Its path in the simulator, which begins with its id: what the base URL given to production code ends with. */
+  /** Its path in the simulator, which begins with its id. The base URL for production code ends with it. */
   readonly base: string;
-  /** What callers without the right key are answered; null for those who have it. */
+  /** Returns the response for a caller with a wrong key, or null if the key is right. */
   deny(question: Question, apiKey: string): Answer | null;
-  /** By method and path below `base`: `GET /person/lookup`, `GET /jobs/*`. */
+  /** Routes by method and path below `base`: `GET /person/lookup`, `GET /jobs/*`. */
   readonly routes: Readonly<Record<string, Route>>;
 }
 
 export type Route = (question: Question, memory: Memory) => Answered;
 
-/** A question as it reaches one source. */
+/** A request to a source. */
 export interface Question {
   readonly headers: IncomingHttpHeaders;
   readonly query: URLSearchParams;
-  /** What stands in the path for a route's `*`. */
+  /** The part of the path that matches the `*` of a route. */
   readonly id: string;
-  /** Empty if it is not a JSON object. */
+  /** Empty if the request has no JSON object. */
   readonly body: Fields;
 }
 
@@ -40,20 +40,20 @@ export function ok(body: unknown): Answer {
   return { status: 200, body };
 }
 
-/** Whom or what a question is about, empty if that cannot be read, and what is answered; `hang`: nothing, ever. */
+/** The subject of a request, empty if it can't be read, and the response. `hang` means that it never responds. */
 export type Answered = readonly [subject: string, reply: Answer | 'hang'];
 
-/** What a source remembers. */
+/** The state of a source. */
 export type Memory = ReturnType<typeof createMemory>;
 
-/** @param speed what every latency, and every hint when to come back, is divided by */
+/** @param speed divides every delay and every hint when to retry */
 export function createMemory(speed: number) {
   const counts = new Map<string, number>();
   return {
     speed,
-    /** What is answered about a job, by its id. */
+    /** The response for a job, by its id. */
     jobs: new Map<string, () => Answer>(),
-    /** One of `first` after the other, each time it is called with this key, and then `last` for good. */
+    /** Returns the elements of `first` in turn, one for each call with this key, and then always `last`. */
     inTurn<T>(key: string, first: readonly T[], last: T): T {
       const count = counts.get(key) ?? 0;
       counts.set(key, count + 1);
@@ -63,10 +63,10 @@ export function createMemory(speed: number) {
 }
 
 /**
- * A route that is asked about a person. What goes wrong on purpose goes wrong here: a vendor that hangs never answers,
- * a rate limit is met once, and all else is as it is every time.
- * @param find whom it is about; an answer if the question is refused
- * @param instead what the vendor says in place of a result
+ * Returns a route for lookups of a person. Intended failures happen here: a hanging vendor never responds, and a rate
+ * limit rejects only the first call. Everything else is the same on every call.
+ * @param find returns the person, or a response that rejects the request
+ * @param instead responses that replace a result
  */
 export function aboutPerson(
   find: (question: Question) => Finding | Answer,
@@ -84,7 +84,10 @@ export function aboutPerson(
   };
 }
 
-/** A contact from the fields that the vendors share; null if a name, or what would name the employer, is missing. */
+/**
+ * Returns a contact from fields that the vendors share, or null if it lacks a name, or both domain and company of the
+ * employer.
+ */
 export function contactOf(
   { first_name, last_name }: Fields,
   domain: unknown,
@@ -95,7 +98,7 @@ export function contactOf(
   return first && last && (at.domain ?? at.company) ? { first, last, ...at } : null;
 }
 
-/** Trimmed text; null if it is empty, absent or something else. */
+/** Returns trimmed text, or null if it is empty, missing or of another type. */
 export function textOf(value: unknown): string | null {
   return typeof value === 'string' && value.trim() !== '' ? value.trim() : null;
 }
