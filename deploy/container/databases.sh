@@ -1,10 +1,10 @@
 #!/bin/sh
-# Makes the users, and a database for the service and two for Temporal, where they are missing. Needs psql and PG….
+# Creates the users, a database for the service, and two for Temporal, unless they exist. Needs psql and PG… variables.
 set -eu
 psql --quiet --set ON_ERROR_STOP=1 --file "$(dirname "$0")/users.sql"
 make() {
   [ -n "$(psql --tuples-only --command "select 1 from pg_database where datname = '$1'")" ] || createdb --owner "$2" "$1"
-  # Everybody may connect to a new one.
+  # By default, every user may connect to a new database.
   psql --quiet --command "revoke connect on database $1 from public"
 }
 make enrichment npe_migrate_1

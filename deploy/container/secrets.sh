@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes .env beside itself: the names of env.example, with a fresh value where that has none.
+# Writes .env in this folder: env.example with new random values for empty secrets.
 set -eu
 cd "$(dirname "$0")"
 [ ! -e .env ] || { echo "secrets.sh: .env is there already; it stays as it is." >&2; exit 1; }

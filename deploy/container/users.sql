@@ -1,5 +1,5 @@
--- Who logs in, and with which of the roles that db/migrations/roles.sql grants to. Run by a superuser before each start:
--- it changes nothing but passwords when all are there. PGOPTIONS brings a password for each, as npe.NAME.
+-- Creates the login users, each with one of the roles from db/migrations/roles.sql. A superuser runs it before each
+-- start. If all users exist, it changes only passwords. PGOPTIONS passes a password for each user, as npe.NAME.
 
 do $$
 declare

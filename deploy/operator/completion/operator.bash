@@ -1,6 +1,6 @@
 # Completes "operator" in bash: source <(operator completion bash)
 _operator() {
-  # Each line: the words of a command, a colon, what may come next.
+  # Each line has the words of a command, a colon, and the words that may follow.
   local word at='operator' tree='
 TREE
 '

@@ -1,6 +1,6 @@
 # Completes "operator" in fish: operator completion fish | source
 function __operator_next
-    # Each line: the words of a command, a colon, what may come next.
+    # Each line has the words of a command, a colon, and the words that may follow.
     set -l tree (string split \n -- '
 TREE
 ')
