@@ -4,7 +4,7 @@ import { fresh } from '../support/database.ts';
 import { exchange } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// Bodies that are no JSON, too much, of another type, or never end.
+// Bodies that are not JSON, too large, of another type, or never complete.
 
 const NPI = '1234567893';
 const SINGLE = '/api/v1/email';
@@ -28,7 +28,7 @@ async function brokenAt(
   t.is(answer.text, JSON.stringify(expected), String(body).slice(0, 80));
 }
 
-test('broken JSON is reported with the offset of what breaks it', async (t) => {
+test('broken JSON is reported with the offset of the error', async (t) => {
   const cases: readonly (readonly [text: string, offset: number])[] = [
     ['{', 1],
     ['{"npi"', 6],
@@ -78,7 +78,7 @@ test('broken JSON is reported with the offset of what breaks it', async (t) => {
   await brokenAt(t, `{"a":"${'x'.repeat(65_000)}`, 5);
 });
 
-test("bytes that aren't UTF-8 are broken JSON, at the first of them", async (t) => {
+test('bytes that are not UTF-8 are reported as broken JSON, with the first offset', async (t) => {
   const around = (bytes: number[], before = '{"npi":"') =>
     Buffer.concat([Buffer.from(before), Buffer.from(bytes), Buffer.from('"}')]);
   for (const bytes of [
@@ -91,7 +91,7 @@ test("bytes that aren't UTF-8 are broken JSON, at the first of them", async (t) 
   ]) {
     await brokenAt(t, around(bytes), 8);
   }
-  // A genuine replacement character before it, and one that has the same beginning.
+  // A genuine replacement character before the bad byte, and an incomplete one.
   await brokenAt(t, around([0xff], '{"npi":"\ufffd'), 9);
   await brokenAt(t, around([0xef, 0xbf, 0x41]), 8);
   await brokenAt(t, around([0xff], '{"npi":"é漢😀'), 12);
@@ -100,13 +100,13 @@ test("bytes that aren't UTF-8 are broken JSON, at the first of them", async (t) 
   await brokenAt(t, Buffer.from([0x1f, 0x8b, 0x08]), 1);
 });
 
-test('a byte order mark is allowed, and is not counted', async (t) => {
+test('a byte order mark is allowed and not counted in the offset', async (t) => {
   t.is((await post(`\ufeff${GOOD}`)).status, 202);
   await brokenAt(t, '\ufeff{', 1);
   await brokenAt(t, '\ufeff\ufeff{}', 0);
 });
 
-test('an empty body is a missing one, unless it is announced as something else', async (t) => {
+test('an empty body counts as missing, unless its content type is not JSON', async (t) => {
   const missing = '{"detail":[{"loc":["body"],"msg":"Field required","type":"missing"}]}';
   t.is((await post('')).text, missing);
   const headers = `Host: x\r\nX-API-Key: ${client.apiKey}\r\nConnection: close\r\n`;
@@ -119,7 +119,7 @@ test('an empty body is a missing one, unless it is announced as something else',
   t.is((await post('', { 'content-type': 'text/plain' })).status, 415);
 });
 
-test('another type or encoding than JSON is refused, whatever the body is', async (t) => {
+test('another content type or encoding than JSON is refused', async (t) => {
   const refused = [
     'text/plain',
     'text/json',
@@ -162,7 +162,7 @@ test('another type or encoding than JSON is refused, whatever the body is', asyn
   }
 });
 
-test('64 KiB are taken, one byte more is a 413, with and without a length', async (t) => {
+test('a body of 64 KiB is accepted, and one byte more is a 413', async (t) => {
   const padded = (bytes: number) => `{"npi":"${NPI}","x":"${'x'.repeat(bytes - 27)}"}`;
   t.is(Buffer.byteLength(padded(MAX_BYTES)), MAX_BYTES);
   t.is((await post(padded(MAX_BYTES))).status, 202);
@@ -179,7 +179,7 @@ test('64 KiB are taken, one byte more is a 413, with and without a length', asyn
   t.is(await chunked(MAX_BYTES + 1), '413');
 });
 
-test('10 MB are answered, with and without a key, and the connection still serves', async (t) => {
+test('a body of 10 MB gets an error response, and the connection still works', async (t) => {
   const body = Buffer.alloc(10 * 1024 * 1024, 0x20);
   t.is((await post(body)).status, 413);
   t.is((await post(body, { authorization: 'Bearer x' })).status, 401);
@@ -191,7 +191,7 @@ test('10 MB are answered, with and without a key, and the connection still serve
   t.is((await post(GOOD)).status, 202);
 });
 
-test('a client that reads only after it has sent everything gets its answer too', async (t) => {
+test('a client that reads only after it has sent everything gets its response', async (t) => {
   const size = 5 * 1024 * 1024;
   for (const [request, status] of [
     [`POST ${SINGLE} HTTP/1.1\r\n`, 401],
@@ -216,7 +216,7 @@ test('a client that reads only after it has sent everything gets its answer too'
   }
 });
 
-/** Sends so many bytes, each part once the last has left. */
+/** Sends `bytes` bytes, each part once the last one has left. */
 function send(socket: Socket, bytes: number, done: () => void): void {
   if (bytes === 0) done();
   else
@@ -225,7 +225,7 @@ function send(socket: Socket, bytes: number, done: () => void): void {
     );
 }
 
-test('a client that asks before it sends is told so, or refused at once', async (t) => {
+test('a client with Expect: 100-continue gets a 100, or an error at once', async (t) => {
   const head = `POST ${SINGLE} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n`;
   const ask = `Content-Length: ${GOOD.length}\r\nExpect: 100-continue\r\n\r\n`;
   t.regex(await exchange(api.port, head + ask), /^HTTP\/1\.1 401 /);
@@ -235,7 +235,7 @@ test('a client that asks before it sends is told so, or refused at once', async 
   t.regex(await exchange(api.port, unknown), /^HTTP\/1\.1 202 /);
 });
 
-test('depth costs nothing: a field that is ignored may be deep, any other has the wrong type', async (t) => {
+test('deeply nested JSON is accepted in ignored fields, and is a 422 in all others', async (t) => {
   const deep = `${'['.repeat(30_000)}${']'.repeat(30_000)}`;
   const objects = `${'{"a":'.repeat(9_000)}1${'}'.repeat(9_000)}`;
   const problemAt = async (body: string) => {
@@ -263,8 +263,8 @@ test('depth costs nothing: a field that is ignored may be deep, any other has th
   }
 });
 
-test('clients that send a byte per second, and bodies that never end, are cut off after 10 s', async (t) => {
-  // hapi's own time-out, which ours replaces, waits for the last byte: of a thousand seconds.
+test('clients that send one byte per second are cut off after 10 s', async (t) => {
+  // hapi's own time-out, which ours replaces, would wait for the last byte, here for a thousand seconds.
   t.timeout(120_000);
   const keyed = `Host: x\r\nX-API-Key: ${client.apiKey}\r\nContent-Type: application/json\r\n`;
   const beginnings = [
@@ -278,7 +278,7 @@ test('clients that send a byte per second, and bodies that never end, are cut of
     `GET /api/v1/credits HTTP/1.1\r\n${keyed}Content-Length: 1000\r\n\r\n`,
   ];
   const ends = Array.from({ length: 50 }, (_, i) => drip(api.port, beginnings[i % beginnings.length] ?? ''));
-  // Meanwhile everybody else is served.
+  // Other clients are served in the meantime.
   t.is((await post(GOOD)).status, 202);
   const answers = await Promise.all(ends);
   for (const answer of answers) t.regex(answer, /^(?:HTTP\/1\.1 408 |HTTP\/1\.1 200 )/);
@@ -288,7 +288,7 @@ test('clients that send a byte per second, and bodies that never end, are cut of
   );
 });
 
-/** Sends a byte each second until the server closes; nothing at all where nothing was begun. */
+/** Sends one byte per second until the server closes the connection; nothing if `beginning` is empty. */
 function drip(port: number, beginning: string): Promise<string> {
   return new Promise((resolve) => {
     let answer = '';

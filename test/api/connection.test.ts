@@ -4,7 +4,7 @@ import { fresh } from '../support/database.ts';
 import { exchange } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// What HTTP clients do wrong, or on purpose: byte by byte, below what fetch would send.
+// Unusual and malformed HTTP, written byte by byte, because fetch would not send it.
 
 const api = fresh(test, startApi);
 const client = fresh(test, () => api.organization(1000));
@@ -26,7 +26,7 @@ async function refused(t: ExecutionContext, bytes: string, status: number, code:
   t.deepEqual([body.status, body.code], [status, code]);
 }
 
-test("what isn't HTTP is answered like any other error, and ends the connection", async (t) => {
+test('malformed HTTP gets an error response like any other, and ends the connection', async (t) => {
   const bad = [
     '\u0016\u0003\u0001\u0000\u00a5\u0001\u0000\r\n\r\n',
     'GET\r\n\r\n',
@@ -51,7 +51,7 @@ test('paths and headers over 16 KiB are a 431', async (t) => {
   await refused(t, credits(Array(2000).fill('X-Many: a\r\n').join('')), 431, 'headers_too_large');
 });
 
-test("a target that isn't a path is refused, and the process lives on", async (t) => {
+test('a target that is not a path is refused, and the process keeps running', async (t) => {
   for (const target of [
     '*',
     'http://[bad/',
@@ -71,7 +71,7 @@ test("a target that isn't a path is refused, and the process lives on", async (t
   t.is((await client.get('/healthz')).status, 200);
 });
 
-test('a path with dot segments leads to no route', async (t) => {
+test('a path with dot segments matches no route', async (t) => {
   for (const target of [
     '/api/v1/../../readyz',
     '/api/v1/%2e%2E/.%2e/readyz',
@@ -96,27 +96,27 @@ test('a path with dot segments leads to no route', async (t) => {
   t.regex(dotted, /^HTTP\/1\.1 422 /);
 });
 
-test('a connection lives on between two requests for longer than a request may take', async (t) => {
+test('an idle connection stays open for longer than a request may take', async (t) => {
   const get = 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n';
   const socket = connect(api.port, '127.0.0.1');
   const answers = socket.setEncoding('utf8').iterator({ destroyOnReturn: false });
   socket.write(get);
   t.regex((await answers.next()).value, /\r\nKeep-Alive: timeout=75\r\n/);
-  // Of a request that began at the same time the whole time has passed once this is answered.
+  // This request times out, so its response comes when the whole time of a request has passed.
   await refused(t, submit('Content-Length: 20\r\n', ''), 408, 'request_timeout');
   socket.write(get);
   t.regex((await answers.next()).value, /^HTTP\/1\.1 200 OK\r\n/);
   socket.destroy();
 });
 
-test('a connection that is idle for longer than it may is closed', async (t) => {
+test('an idle connection is closed after the keep-alive time', async (t) => {
   const own = await startApi({ apiKeepAliveMs: 1000 });
   const answer = await exchange(own.port, 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n');
   t.regex(answer, /\r\nKeep-Alive: timeout=1\r\n/);
   await own.stop();
 });
 
-test('headers that mean nothing here change nothing', async (t) => {
+test('headers without a meaning for this API change nothing', async (t) => {
   const plain = await exchange(api.port, credits());
   t.regex(plain, /^HTTP\/1\.1 200 OK\r\n/);
   const bodyOf = (answer: string) => answer.slice(answer.indexOf('\r\n\r\n'));
@@ -167,7 +167,7 @@ test('HTTP/1.0, chunks, pipelines and a GET with a body are served', async (t) =
   t.regex(withBody, /^HTTP\/1\.1 200 OK\r\n/);
 });
 
-test('a client that leaves in the middle of its body, or of the answer, leaves nothing behind', async (t) => {
+test('clients that abort in the middle of their body leave the API usable', async (t) => {
   const cut = Array.from({ length: 20 }, async () => {
     const controller = new AbortController();
     const body = new ReadableStream<Uint8Array>({

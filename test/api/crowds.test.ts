@@ -9,7 +9,7 @@ import { fresh } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// What one address can take from all others: connections, memory for responses that it does not read, and time for
+// Limits on one address in favor of all others: connections, memory for responses that it does not read, and time for
 // pages that need no key.
 
 const LARGE = Buffer.alloc(64 * 1024 * 1024);
@@ -43,7 +43,7 @@ async function isServed(socket: Socket): Promise<boolean> {
   return Buffer.isBuffer(outcome[0]);
 }
 
-test('a client that does not read its response is ended', async (t) => {
+test('the connection of a client that does not read its response is closed', async (t) => {
   const ended = Promise.withResolvers<void>();
   const port = await listen(t, createListener(75_000, 500), (_request, response) => {
     response.once('close', ended.resolve);
@@ -55,12 +55,12 @@ test('a client that does not read its response is ended', async (t) => {
   socket.destroy();
 });
 
-test('a client may stall for longer than the longest wait, and no longer than two minutes', (t) => {
+test('a client may stall for longer than the longest wait, but under two minutes', (t) => {
   const { timeout } = createListener(75_000);
   t.true(timeout > 55_000 && timeout < 120_000);
 });
 
-test('one address has its share of connections, and another address still gets in', async (t) => {
+test('one address can use only its share of connections, and others still connect', async (t) => {
   const refusedSoFar = async () => {
     const found = /^npe_connections_refused_total (\d+)$/m.exec(await register.metrics());
     return Number(found?.[1] ?? 0);
@@ -86,7 +86,7 @@ test('connections of a trusted proxy are not bounded', async (t) => {
   for (const socket of sockets) socket.destroy();
 });
 
-/** Asks for a public document, and returns its head and its body as they came. */
+/** Requests a public document, and returns its head and its body unchanged. */
 async function ask(localAddress: string, path: string, encoding: string) {
   const socket = connectFrom(localAddress, api.port);
   const chunks: Buffer[] = [];
@@ -100,7 +100,7 @@ async function ask(localAddress: string, path: string, encoding: string) {
   return { head: answer.subarray(0, end).toString().toLowerCase(), body: answer.subarray(end + 4) };
 }
 
-test('public documents are compressed before they are asked for', async (t) => {
+test('public documents are compressed in advance', async (t) => {
   for (const path of ['/openapi.json', '/docs', '/docs/errors.md', '/docs/style.css', '/llms.txt']) {
     const plain = await ask('127.0.0.4', path, 'identity');
     for (const [encoding, unpack] of [
@@ -109,7 +109,7 @@ test('public documents are compressed before they are asked for', async (t) => {
     ] as const) {
       const { head, body } = await ask('127.0.0.4', path, encoding);
       t.true(head.includes(`\r\ncontent-encoding: ${encoding}`), path);
-      // What is compressed for each request has no length.
+      // A response that is compressed on the fly has no length.
       t.true(head.includes(`\r\ncontent-length: ${body.length}`), path);
       t.true(head.includes('\r\nvary: accept-encoding'), path);
       t.deepEqual(unpack(body), plain.body, path);
@@ -118,7 +118,7 @@ test('public documents are compressed before they are asked for', async (t) => {
   }
 });
 
-test('an address may ask for public documents 100 times in each window', async (t) => {
+test('an address may request public documents 100 times in each window', async (t) => {
   const statuses: string[] = [];
   for (let i = 0; i < 51; i += 1) {
     for (const path of ['/openapi.json', '/docs']) {

@@ -8,7 +8,7 @@ import { objectText, valueText } from '../support/json-text.ts';
 import type { SubmitAnswer } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// custom_data comes back with nothing lost (DECISIONS.md, custom_data), in both polls and in deliveries.
+// custom_data comes back unchanged in both polls and in deliveries (DECISIONS.md, custom_data).
 
 const NPI = '1234567893';
 const MAX_BYTES = 16 * 1024;
@@ -19,7 +19,7 @@ const client = fresh(test, () => api.organization(100_000));
 
 const submit = (body: string) => client.call<SubmitAnswer>('POST', '/api/v1/email', body);
 
-/** What both polls and the delivery hold between the two fields around it. */
+/** Returns custom_data as both polls and the delivery contain it: the text between the two fields around it. */
 async function echoesOf(body: string): Promise<string[]> {
   const { status, text, json } = await submit(
     body.replace('{', `{"webhook":{"url":"https://hooks.example/","mode":"batch"},`),
@@ -41,7 +41,7 @@ async function echoesOf(body: string): Promise<string[]> {
   });
 }
 
-test('custom_data is echoed character by character, in both polls, wherever it stands in the body', async (t) => {
+test('custom_data is returned character by character, from any place in the body', async (t) => {
   let values = 0;
   const seed = Number(TEST_SEED ?? Date.now() % 1_000_000_000);
   t.log(`TEST_SEED=${seed}`);
@@ -67,7 +67,7 @@ test('custom_data is echoed character by character, in both polls, wherever it s
   t.log(`${values} values`);
 });
 
-test('nothing that parsing would change is changed', async (t) => {
+test('custom_data that parsing would change is returned unchanged', async (t) => {
   for (const text of [
     '{}',
     '{ "a" : [ 1 , 2 ] }',
@@ -83,7 +83,7 @@ test('nothing that parsing would change is changed', async (t) => {
   }
 });
 
-test('16 KiB as sent are taken, one byte more is not, counted in bytes', async (t) => {
+test('custom_data of 16 KiB as sent is accepted, and one byte more is refused', async (t) => {
   const sized = (bytes: number, char: string) => {
     const n = (bytes - 8) / Buffer.byteLength(char);
     return `{"a":"${char.repeat(n)}"}`;
@@ -111,7 +111,7 @@ test('16 KiB as sent are taken, one byte more is not, counted in bytes', async (
   t.is((await submit(`{"npi":"${NPI}","custom_data":{${' '.repeat(MAX_BYTES)}}}`)).text, tooLarge);
 });
 
-test('32 levels are taken, 33 are not', async (t) => {
+test('custom_data with 32 levels is accepted, and with 33 it is refused', async (t) => {
   const deep = (levels: number, [open, close]: readonly [string, string]) =>
     `{"a":${open.repeat(levels - 1)}1${close.repeat(levels - 1)}}`;
   const tooDeep = JSON.stringify({

@@ -8,9 +8,9 @@ import { fresh, freshDatabase } from '../support/database.ts';
 import { type Answer, eventually } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// PostgreSQL there, but slower than anybody waits for: what is told as failed is not done afterwards.
+// PostgreSQL is up, but slower than our deadline. A submit that was reported as failed must not happen afterwards.
 
-/** Long enough for all that is not held up. */
+/** Long enough for everything that the test does not hold up. */
 const DEADLINE_MS = 3000;
 const NPI = '1234567893';
 
@@ -18,7 +18,7 @@ const { sql: admin, url } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl: url, deadlineMs: DEADLINE_MS }));
 
 test.before(async () => {
-  // With the gate shut, a transaction that writes here stands in the middle of its COMMIT.
+  // While the gate is shut, a transaction that writes here stops in the middle of its COMMIT.
   await admin.unsafe(`
     create function pass_gate() returns trigger language plpgsql as $$
       begin perform pg_advisory_xact_lock_shared(1); return null; end $$;
@@ -29,7 +29,7 @@ test.before(async () => {
       for each row execute function pass_gate()`);
 });
 
-/** Takes a lock in another session; what is returned lets it go. */
+/** Takes a lock in another session, and returns a function that releases it. */
 async function hold(take: (tx: TransactionSql) => Promise<unknown>): Promise<() => Promise<void>> {
   const taken = Promise.withResolvers<void>();
   const wanted = Promise.withResolvers<void>();
@@ -47,7 +47,7 @@ async function hold(take: (tx: TransactionSql) => Promise<unknown>): Promise<() 
 
 const shutGate = () => hold((tx) => tx`select pg_advisory_xact_lock(1)`);
 
-/** Until nothing that was begun under this name is under way any more. */
+/** Waits until all connections of this application are idle. */
 async function settled(applicationName: string): Promise<void> {
   await eventually(async () => {
     const busy = await admin`
@@ -73,58 +73,49 @@ function isAway(t: ExecutionContext, answer: Answer): void {
   t.is(answer.headers.get('retry-after'), '5');
 }
 
-test.serial(
-  'a submit that waited too long for the balance is a 503, and is not done afterwards',
-  async (t) => {
-    const client = await api.organization(10);
-    const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'late' });
-    const release = await hold(
-      (tx) => tx`select 1 from credit_balances where organization_id = ${client.organizationId} for update`,
-    );
-    isAway(t, await submit());
-    await release();
-    await settled('test api');
-    t.deepEqual(await factsOf(client), { batches: 0, holds: 0, keys: 0, available: 10, held: 0 });
-    t.is((await submit()).status, 202);
-    t.deepEqual(await factsOf(client), { batches: 1, holds: 1, keys: 1, available: 9, held: 1 });
-  },
-);
+test.serial('a submit that waited too long for the balance is a 503 and writes nothing later', async (t) => {
+  const client = await api.organization(10);
+  const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'late' });
+  const release = await hold(
+    (tx) => tx`select 1 from credit_balances where organization_id = ${client.organizationId} for update`,
+  );
+  isAway(t, await submit());
+  await release();
+  await settled('test api');
+  t.deepEqual(await factsOf(client), { batches: 0, holds: 0, keys: 0, available: 10, held: 0 });
+  t.is((await submit()).status, 202);
+  t.deepEqual(await factsOf(client), { batches: 1, holds: 1, keys: 1, available: 9, held: 1 });
+});
 
-test.serial(
-  'a submit whose COMMIT was not answered is a 503; the same key finds it done, once',
-  async (t) => {
-    const client = await api.organization(10);
-    const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'lost' });
-    const open = await shutGate();
-    isAway(t, await submit());
-    await open();
-    await settled('test api');
-    const again = await submit();
-    t.is(again.status, 202);
-    t.is(again.headers.get('idempotent-replayed'), 'true');
-    t.deepEqual(await factsOf(client), { batches: 1, holds: 1, keys: 1, available: 9, held: 1 });
-  },
-);
+test.serial('a submit whose COMMIT got no response is a 503, and its key replays it', async (t) => {
+  const client = await api.organization(10);
+  const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'lost' });
+  const open = await shutGate();
+  isAway(t, await submit());
+  await open();
+  await settled('test api');
+  const again = await submit();
+  t.is(again.status, 202);
+  t.is(again.headers.get('idempotent-replayed'), 'true');
+  t.deepEqual(await factsOf(client), { batches: 1, holds: 1, keys: 1, available: 9, held: 1 });
+});
 
-test.serial(
-  'an accepted submit that waits for its results is a 202, whatever becomes of the wait',
-  async (t) => {
-    const client = await api.organization(10);
-    const submitted = client.single({ npi: NPI }, { prefer: 'wait=55' });
-    const batchId = await eventually(async () => {
-      const [row] = await admin`select id from batches where organization_id = ${client.organizationId}`;
-      return row?.id ?? null;
-    });
-    const release = await hold((tx) => tx`lock table batches in access exclusive mode`);
-    await admin`select pg_notify('changed', ${endOf(batchId)})`;
-    const answer = await submitted;
-    await release();
-    t.is(answer.status, 202);
-    t.is(answer.json.batch_id, batchId);
-  },
-);
+test.serial('an accepted submit is a 202 even if the wait for its results fails', async (t) => {
+  const client = await api.organization(10);
+  const submitted = client.single({ npi: NPI }, { prefer: 'wait=55' });
+  const batchId = await eventually(async () => {
+    const [row] = await admin`select id from batches where organization_id = ${client.organizationId}`;
+    return row?.id ?? null;
+  });
+  const release = await hold((tx) => tx`lock table batches in access exclusive mode`);
+  await admin`select pg_notify('changed', ${endOf(batchId)})`;
+  const answer = await submitted;
+  await release();
+  t.is(answer.status, 202);
+  t.is(answer.json.batch_id, batchId);
+});
 
-test.serial('what waited too long for a connection is not begun', async (t) => {
+test.serial('a transaction that waited too long for a connection is not begun', async (t) => {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'narrow', deadlineMs: 3000 });
   const begun: string[] = [];
   const { promise: held, resolve: release } = Promise.withResolvers<void>();
@@ -138,7 +129,7 @@ test.serial('what waited too long for a connection is not begun', async (t) => {
   await db.close();
 });
 
-test.serial('a COMMIT in time does not fail because its answer comes after the deadline', async (t) => {
+test.serial('a COMMIT sent in time succeeds even if its response comes after the deadline', async (t) => {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'slow', deadlineMs: 10_000 });
   await query(db, (tx) => tx.execute(sql`select 1`));
   const open = await shutGate();
@@ -163,7 +154,9 @@ async function write(db: Database, working: Promise<void>): Promise<void> {
   });
 }
 
-/** Until somebody waits at the gate; no timer helps here, because the test holds them all. Other files have gates too. */
+/**
+ * Waits until a session of this database waits at the gate. It polls without a timer, because the test mocks all timers.
+ */
 async function inCommit(): Promise<void> {
   for (;;) {
     const waiting = await admin`

@@ -12,7 +12,7 @@ import { type Answer, createCaller, eventually } from '../support/organization.t
 import { status } from '../support/receiver.ts';
 import { startApi, startStack } from '../support/stack.ts';
 
-// The customer's log of webhook deliveries, and sending them again (api/docs/webhooks.md, Deliveries and resends).
+// The customer's log of webhook deliveries, and their resends (api/docs/webhooks.md, Deliveries and resends).
 
 interface DeliveryView {
   readonly id: string;
@@ -40,13 +40,13 @@ type Caller = ReturnType<typeof createCaller>;
 
 const test = anyTest as TestFn<{ path: string; url: string }>;
 const BY = { actor: 'test', reason: 'test' };
-/** No check digit fits, so that nobody has to be asked. */
+/** NPIs with a wrong check digit, so that no vendor has to be called. */
 const NOBODY = Array.from({ length: 7 }, (_, n) => `100000001${n}`);
 const ELSEWHERE = { url: 'https://example.com/hook' };
 
-/** On a busy machine the sweep starts the batches that Temporal took too slowly. */
+/** On a busy machine the sweep starts batches whose workflows Temporal started too slowly. */
 const stack = fresh(test, () => startStack({ webhookScheduleMs: [0, 100], sweepIntervalMs: 2000 }));
-/** Nobody works here: deliveries stay as the submit left them. */
+/** An API without workers: deliveries stay as the submit left them. */
 const idle = fresh(test, startApi);
 let paths = 0;
 
@@ -60,7 +60,7 @@ function arrived(path: string): ReceivedDelivery[] {
   return stack.receiver.deliveries().filter((delivery) => delivery.path === path);
 }
 
-/** From now on the receiver leaves deliveries to a path unanswered, for the test to answer. */
+/** Makes the receiver hold deliveries to a path from now on, until the test responds to them. */
 function holdAnswers(path: string): ServerResponse[] {
   const held: ServerResponse[] = [];
   stack.receiver.setBehavior(path, (response) => held.push(response));
@@ -75,7 +75,7 @@ function resend(client: Caller, batchId: string, deliveryId: string): Promise<An
   return client.call('POST', `/api/v1/batch/${batchId}/deliveries/${deliveryId}/resend`);
 }
 
-/** The log once every delivery is decided. */
+/** Returns the log once every delivery is final. */
 async function decided(client: Caller, batchId: string): Promise<readonly DeliveryView[]> {
   return await eventually(async () => {
     const { deliveries } = (await logOf(client, batchId)).json;
@@ -88,7 +88,7 @@ function codeOf({ json }: Answer): string {
   return (json as { readonly code: string }).code;
 }
 
-test('the log has every delivery in the order of the submit, with each attempt and what was answered', async (t) => {
+test('the log lists deliveries in submit order, with each attempt and its response', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   stack.receiver.setBehavior(path, (response) => {
@@ -114,7 +114,7 @@ test('the log has every delivery in the order of the submit, with each attempt a
     for (const { started_at, duration_ms, response_excerpt } of attempts) {
       t.true(started_at >= delivery.created_at && started_at <= String(delivery.decided_at));
       t.true(duration_ms >= 0);
-      // Two bytes that are not text, then as many characters as a list shows.
+      // Two bytes that are not text, then the maximum of characters in a list.
       t.is(response_excerpt, `\ufffd\ufffd${'é'.repeat(198)}`);
     }
   }
@@ -124,7 +124,7 @@ test('the log has every delivery in the order of the submit, with each attempt a
   t.is(listed.headers.get('x-ratelimit-limit'), '100000');
 });
 
-test('a page stays below 256 KiB however much the receivers answered', async (t) => {
+test('a page stays below 256 KiB even if receivers sent large responses', async (t) => {
   const client = await idle.organization();
   const { json } = await client.bulk({ npis: Array(60).fill(NOBODY[0]), webhook: ELSEWHERE });
   // Half of the responses are control characters, the others the longest characters.
@@ -153,7 +153,7 @@ test('a page stays below 256 KiB however much the receivers answered', async (t)
   t.deepEqual([kept.length, Math.max(...kept)], [300, 600]);
 });
 
-test('one delivery has all its attempts, up to 50 at a time', async (t) => {
+test('a single delivery shows all its attempts, up to 50 per page', async (t) => {
   const client = await idle.organization();
   const { json } = await client.single({ npi: NOBODY[0], webhook: ELSEWHERE });
   const [listed] = (await logOf(client, json.batch_id)).json.deliveries;
@@ -179,7 +179,7 @@ test('one delivery has all its attempts, up to 50 at a time', async (t) => {
   t.deepEqual(numbers, [from(71, 120), from(21, 70), from(1, 20)]);
 });
 
-test('pages hold each delivery once, in order, whatever happens to deliveries between them', async (t) => {
+test('pages list each delivery once, in order, even with resends between them', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   stack.receiver.setBehavior(path, status(410));
@@ -193,7 +193,7 @@ test('pages hold each delivery once, in order, whatever happens to deliveries be
     const { deliveries, next_cursor } = (await logOf(client, json.batch_id, query)).json;
     seen.push(...deliveries.map(({ id }) => id));
     sizes.push(deliveries.length);
-    // One that was shown and one that was not are sent meanwhile.
+    // Between the pages, one delivery that was listed and one that was not are resent.
     for (const one of [all[0], all.at(-1)]) await resend(client, json.batch_id, one?.id ?? '');
     if (next_cursor === null) break;
     query = `?limit=3&cursor=${next_cursor}`;
@@ -207,7 +207,7 @@ test('pages hold each delivery once, in order, whatever happens to deliveries be
   t.deepEqual([exactly.deliveries.length, exactly.next_cursor], [7, null]);
 });
 
-test('a batch has one delivery in batch mode and none without a webhook', async (t) => {
+test('a batch has one delivery in batch mode and no delivery without a webhook', async (t) => {
   const client = await idle.organization();
   const batch = (await client.bulk({ npis: NOBODY, webhook: { ...ELSEWHERE, mode: 'batch' } })).json;
   const { deliveries } = (await logOf(client, batch.batch_id)).json;
@@ -217,7 +217,7 @@ test('a batch has one delivery in batch mode and none without a webhook', async 
   t.deepEqual((await logOf(client, silent.batch_id)).json, { deliveries: [], next_cursor: null });
 });
 
-test('everything that is wrong with the parameters is told at once, in order', async (t) => {
+test('all problems of the parameters are reported together, in order', async (t) => {
   const client = await idle.organization();
   const batchId = newId('bat');
   const problemsOf = async (path: string, method = 'GET') => {
@@ -253,7 +253,7 @@ test('everything that is wrong with the parameters is told at once, in order', a
   t.deepEqual(await problemsOf(`${list}?other=1`), [['query', 'other', 'extra_forbidden']]);
 });
 
-test("another organization's deliveries are as unknown as any, to read and to resend", async (t) => {
+test("another organization's delivery is a 404 like an unknown one, also for a resend", async (t) => {
   const theirs = await stack.organization();
   const { json } = await theirs.single({ npi: NOBODY[0], webhook: { url: t.context.url } });
   const [delivery] = await decided(theirs, json.batch_id);
@@ -276,7 +276,7 @@ test("another organization's deliveries are as unknown as any, to read and to re
 });
 
 for (const mode of ['real-time', 'batch'] as const) {
-  test(`${mode}: a resend takes webhook.status from failed over pending to delivered, everywhere, under one id`, async (t) => {
+  test(`${mode}: a resend moves webhook.status from failed via pending to delivered`, async (t) => {
     const { url, path } = t.context;
     const client = await stack.organization();
     stack.receiver.setBehavior(path, status(410));
@@ -285,7 +285,7 @@ for (const mode of ['real-time', 'batch'] as const) {
     const id = first?.id ?? '';
     t.is(others.length, mode === 'batch' ? 0 : 1);
 
-    // What both polls say of the first request's delivery, and of the second's.
+    // The webhook status of the first and the second request in both polls.
     const polled = async () => {
       const urls = [`/api/v1/batch/${json.batch_id}`, ...json.requests.map(({ poll_url }) => poll_url)];
       const answers = await Promise.all(urls.map((poll) => client.get(poll)));
@@ -294,7 +294,7 @@ for (const mode of ['real-time', 'batch'] as const) {
         etags: answers.slice(0, 2).map(({ headers }) => headers.get('etag')),
       };
     };
-    // The second request has a delivery of its own in real-time mode, which stays failed.
+    // In real-time mode the second request has its own delivery, which stays failed.
     const second = (status: string) => (mode === 'batch' ? status : 'failed');
     const before = await polled();
     t.deepEqual(before.statuses, ['failed', 'failed', 'failed']);
@@ -335,7 +335,7 @@ for (const mode of ['real-time', 'batch'] as const) {
   });
 }
 
-test('what was delivered may be resent too, and has the whole schedule again', async (t) => {
+test('a successful delivery can be resent, and gets the whole schedule again', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });
@@ -351,7 +351,7 @@ test('what was delivered may be resent too, and has the whole schedule again', a
   );
 });
 
-test('asked for by many at once, a resend is sent once; whoever comes second is told', async (t) => {
+test('of concurrent resends of one delivery, one is sent, and the others are a 409', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });
@@ -368,7 +368,7 @@ test('asked for by many at once, a resend is sent once; whoever comes second is 
   t.is(arrived(path).length, 2);
 });
 
-test('a result that is not there yet is not sent, and nothing is while webhooks are suspended', async (t) => {
+test('nothing is resent before the result is final, or while webhooks are suspended', async (t) => {
   const client = await idle.organization();
   const open = (await client.single({ npi: NOBODY[0], webhook: ELSEWHERE })).json.batch_id;
   const [waiting] = (await logOf(client, open)).json.deliveries;
@@ -385,7 +385,7 @@ test('a result that is not there yet is not sent, and nothing is while webhooks 
   }
 });
 
-test('a delivery that waits says until when; resent, it goes out now, even if the API cannot reach Temporal', async (t) => {
+test('a resend sends a waiting delivery now, even if the API cannot reach Temporal', async (t) => {
   const lonely = await startStack({
     apiTemporalAddress: '127.0.0.1:1',
     sweepIntervalMs: 1000,
@@ -415,7 +415,7 @@ test('a delivery that waits says until when; resent, it goes out now, even if th
   }
 });
 
-test('resends and the log count for the rate limit; a body is not looked at', async (t) => {
+test('resends and the log count against the rate limit, and a body is ignored', async (t) => {
   const { url } = t.context;
   const client = await stack.organization(10, 100_000);
   const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });

@@ -11,7 +11,7 @@ import { fresh, openEmptyDatabase } from '../support/database.ts';
 import { type Answer, createCaller, eventually } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// Every error that is no 422: shape, headers, order of the checks, and what they never say.
+// Every error except 422: its shape, its headers, the order of the checks, and that it leaks nothing.
 
 const NPI = '1234567893';
 const BY = { actor: 'test', reason: 'test' };
@@ -29,7 +29,7 @@ const send = async (method: string, path: string, headers: Record<string, string
   return { status: response.status, headers: response.headers, text: await response.text(), json: null };
 };
 
-/** RFC 9457 with these members and no other, an id to quote, and nothing that only some errors carry. */
+/** Checks that a response is an RFC 9457 problem with exactly these members and an id to quote. */
 function isProblem(
   t: ExecutionContext,
   answer: Answer,
@@ -52,7 +52,7 @@ function isProblem(
   t.is(answer.headers.has('retry-after'), [409, 429, 503].includes(status));
 }
 
-test("401 without a key and with anything that isn't one, on every endpoint", async (t) => {
+test('every endpoint is a 401 without a key and with an invalid one', async (t) => {
   const { apiKey } = await api.organization();
   const other = apiKey.endsWith('A') ? 'B' : 'A';
   for (const [method, path] of KEYED) {
@@ -80,7 +80,7 @@ test("401 without a key and with anything that isn't one, on every endpoint", as
   }
 });
 
-test('a 401 says what is wrong with the key, if that can be seen, and never shows it', async (t) => {
+test('a 401 says how the key is malformed, and never contains it', async (t) => {
   const { apiKey } = await api.organization();
   const bare = /Write "Bearer" before it/;
   const usual = /Check it for missing characters/;
@@ -108,7 +108,7 @@ test('a 401 says what is wrong with the key, if that can be seen, and never show
   }
 });
 
-test('numbers are said in the right number', async (t) => {
+test('error messages use singular and plural correctly', async (t) => {
   const detail = async (credits: number, npis: string[]) => {
     const client = await api.organization(credits);
     return (JSON.parse((await client.bulk({ npis })).text) as { detail: string }).detail;
@@ -123,7 +123,7 @@ test('numbers are said in the right number', async (t) => {
   t.regex((await few.get('/api/v1/credits')).text, /may send 1 request in 60 s/);
 });
 
-test('a slash at the end of a path changes nothing; a path where nothing is leads to the documentation', async (t) => {
+test('a trailing slash is ignored, and an unknown path links to the documentation', async (t) => {
   const client = await api.organization();
   const { batch_id } = (await client.call<{ batch_id: string }>('POST', '/api/v1/email/', `{"npi":"${NPI}"}`))
     .json;
@@ -139,7 +139,7 @@ test('a slash at the end of a path changes nothing; a path where nothing is lead
   }
 });
 
-test('either header carries a key, and Authorization wins if both are sent', async (t) => {
+test('both headers accept a key, and Authorization wins if both are sent', async (t) => {
   const { apiKey } = await api.organization();
   const credits = (headers: Record<string, string>) => send('GET', '/api/v1/credits', headers);
   t.is((await credits({ 'x-api-key': apiKey })).status, 200);
@@ -150,7 +150,7 @@ test('either header carries a key, and Authorization wins if both are sent', asy
   isProblem(t, await credits({ authorization: 'Basic eDp5', 'x-api-key': apiKey }), 401, 'api_key_invalid');
 });
 
-/** A key that was good a moment ago may be taken for good for a second. */
+/** Waits for a status, because a key may stay accepted for a second after its end. */
 const untilStatus = (status: number, headers: Record<string, string>) =>
   eventually(async () => ((await send('GET', '/api/v1/credits', headers)).status === status ? true : null));
 
@@ -182,7 +182,7 @@ test('403 for every key of a suspended organization, until it is resumed', async
   t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
 });
 
-test('402 says what is missing, queues nothing and leaves the Idempotency-Key free', async (t) => {
+test('402 states the shortfall, queues nothing and leaves the Idempotency-Key free', async (t) => {
   const client = await api.organization(4);
   const rows = async () => [
     await api.db.drizzle.$count(batches, eq(batches.organizationId, client.organizationId)),
@@ -203,7 +203,7 @@ test('402 says what is missing, queues nothing and leaves the Idempotency-Key fr
   isProblem(t, single, 402, 'insufficient_credits', { required: 1, available: 0, held: 5, shortfall: 1 });
 });
 
-test("another organization's id is as unknown as one that never was", async (t) => {
+test("another organization's id is a 404 exactly like an unknown id", async (t) => {
   const [owner, stranger] = [await api.organization(), await api.organization()];
   const { batch_id, requests } = (await owner.single({ npi: NPI, custom_data: { a: 1 } })).json;
   t.is((await owner.get(`/api/v1/batch/${batch_id}`)).status, 200);
@@ -221,7 +221,7 @@ test("another organization's id is as unknown as one that never was", async (t) 
   }
 });
 
-/** Headers but for those that differ between any two answers. */
+/** Returns the headers except those that differ between any two responses. */
 function comparable({ headers }: Answer): string[] {
   const own = /^(?:date|connection|keep-alive|x-request-id|ratelimit|x-ratelimit)/;
   return [...headers].filter(([name]) => !own.test(name)).map(([name, value]) => `${name}: ${value}`);
@@ -257,7 +257,7 @@ test('404 for a path that does not exist, with and without a key', async (t) => 
   }
 });
 
-test('405 names the methods there are, with and without a key', async (t) => {
+test('405 lists the allowed methods, with and without a key', async (t) => {
   const { apiKey } = await api.organization();
   const allowed = {
     '/api/v1/email': 'POST',
@@ -281,7 +281,7 @@ test('405 names the methods there are, with and without a key', async (t) => {
   }
 });
 
-test('the checks come in the decided order: each error hides the later ones', async (t) => {
+test('checks run in a fixed order, and each error hides the later ones', async (t) => {
   const client = await api.organization(0);
   const key = { 'idempotency-key': 'order' };
   const bad = { 'idempotency-key': 'a b', 'content-type': 'text/plain' };
@@ -295,7 +295,7 @@ test('the checks come in the decided order: each error hides the later ones', as
   t.is(await status('POST', '/api/v1/email', large, { ...bad, ...as('x') }), 401, 'key before rate');
   t.is(await status('POST', '/api/v1/email', large, bad), 429, 'rate before size');
   await setLimit(api.db, BY, client.organizationId, 100);
-  // A new limit holds within a second.
+  // A new limit applies within a second.
   const unlimited = await eventually(async () => {
     const answer = await status('POST', '/api/v1/email', large, bad);
     return answer === 429 ? null : answer;
@@ -326,7 +326,7 @@ test('HEAD is GET without a body', async (t) => {
   }
 });
 
-test("every answer carries an id, the client's own if it is harmless", async (t) => {
+test("every response carries a request id, the client's own if it is harmless", async (t) => {
   const { get, call } = await api.organization();
   const idOf = async (sent: string) => {
     const { headers } = await get('/api/v1/credits', { 'x-request-id': sent });
@@ -340,7 +340,7 @@ test("every answer carries an id, the client's own if it is harmless", async (t)
   t.is(new Set(ids.map(({ headers }) => headers.get('x-request-id'))).size, 4);
 });
 
-test('503 with Retry-After while PostgreSQL is away; the process still says that it lives', async (t) => {
+test('without PostgreSQL requests are a 503 with Retry-After, and /healthz is 200', async (t) => {
   const { apiKey } = await api.organization();
   const away = await startApi({ databaseUrl: `postgres://nobody@127.0.0.1:${await freePort()}/nothing` });
   try {
@@ -365,7 +365,7 @@ test('503 with Retry-After while PostgreSQL is away; the process still says that
   }
 });
 
-test('/healthz and /readyz need no key and cost no place', async (t) => {
+test('/healthz and /readyz need no key and do not count against the rate limit', async (t) => {
   const client = await api.organization(0, 1);
   for (let i = 0; i < 3; i += 1) {
     for (const headers of [{}, { 'x-api-key': client.apiKey }, { 'x-api-key': 'x' }]) {
@@ -379,7 +379,7 @@ test('/healthz and /readyz need no key and cost no place', async (t) => {
   t.is((await client.get('/api/v1/credits')).status, 429);
 });
 
-test('without migrations the service is not ready, and says nothing of SQL', async (t) => {
+test('without migrations the service is not ready, and its responses contain no SQL', async (t) => {
   const { apiKey } = await api.organization();
   await using database = await openEmptyDatabase();
   const lines: string[] = [];
@@ -400,7 +400,7 @@ test('without migrations the service is not ready, and says nothing of SQL', asy
   }
 });
 
-test('no error and no log line repeats what a client sent', async (t) => {
+test('no error and no log line repeats input of the client', async (t) => {
   const lines: string[] = [];
   const logged = await startApi({ databaseUrl: api.databaseUrl, onLog: (line) => lines.push(line) });
   try {

@@ -9,7 +9,7 @@ import { type ApiClient, startApi } from '../support/stack.ts';
 // because the transaction has failed (25P02). Both errors arrive in one packet here, which is the hard case.
 
 const NPI = '1234567893';
-/** A submit's insert waits for the first, then for the second. */
+/** Advisory locks. The insert of a submit waits for the first, then for the second. */
 const [GATE, CYCLE] = [11, 12];
 
 const { sql: admin, url } = freshDatabase(test);
@@ -43,7 +43,7 @@ const KEYS = [
 ];
 type Key = (typeof KEYS)[number];
 
-/** Begins a transaction that goes on when `finish` is called. */
+/** Begins a transaction that ends when `finish` is called. */
 async function begin(work: (tx: TransactionSql) => Promise<unknown>) {
   const { promise: begun, resolve: hasBegun } = Promise.withResolvers<void>();
   const { promise: finishing, resolve: finish } = Promise.withResolvers<void>();
@@ -56,7 +56,7 @@ async function begin(work: (tx: TransactionSql) => Promise<unknown>) {
   return { finish, ended };
 }
 
-/** Waits until one session is as the condition says. */
+/** Waits until exactly one session meets the condition. */
 async function oneSession(condition: string): Promise<void> {
   await eventually(async () => {
     const rows = await admin.unsafe(`select from pg_stat_activity
@@ -65,7 +65,7 @@ async function oneSession(condition: string): Promise<void> {
   });
 }
 
-/** Submits, and holds back the answers of PostgreSQL until every statement of the transaction has failed. */
+/** Submits, and holds back PostgreSQL's responses until every statement of the transaction has failed. */
 async function submitThatFails(client: ApiClient, { headers, last }: Key, onceAtGate = async () => {}) {
   const gate = await begin((tx) => tx`select pg_advisory_xact_lock(${GATE})`);
   const submitted = client.single({ npi: NPI }, headers);
@@ -79,7 +79,7 @@ async function submitThatFails(client: ApiClient, { headers, last }: Key, onceAt
   return await submitted;
 }
 
-/** An organization whose submits' statements are prepared on the connection that the next submit uses. */
+/** Opens an organization, and submits once to prepare the statements on the connection of the next submit. */
 async function openClient({ headers }: Key): Promise<ApiClient> {
   const client = await api.organization(10);
   const prepared = Object.keys(headers).length > 0 ? { 'idempotency-key': 'before' } : {};

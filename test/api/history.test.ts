@@ -7,7 +7,7 @@ import { RULES } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// What a customer submitted, and what became of the credits: nothing is lost with an id that is lost.
+// The lists of batches and of credit movements, so that a customer finds everything again without ids.
 
 interface LedgerView {
   readonly entries: readonly {
@@ -46,7 +46,7 @@ const ledgerOf = async (client: ApiClient, query = '') => (await client.get<Ledg
 const batchesOf = async (client: ApiClient, query = '') =>
   (await client.get<BatchesView>(BATCHES + query)).json;
 
-/** All pages of a list, with something done after each. */
+/** Reads all pages of a list, and runs `between` after each. */
 async function pagesOf<T extends { readonly next_cursor: string | null }>(
   page: (query: string) => Promise<T>,
   query: string,
@@ -60,7 +60,7 @@ async function pagesOf<T extends { readonly next_cursor: string | null }>(
   return pages;
 }
 
-test('the ledger has every movement of credits, the newest first, with its reason and the balance after it', async (t) => {
+test('the ledger lists every credit movement, newest first, with reason and balance', async (t) => {
   const client = await api.organization(10);
   const found = (await client.bulk({ npis: [STORED, '1234567893'] })).json.requests;
   const [first = '', second = ''] = found.map(({ request_id }) => request_id);
@@ -83,7 +83,7 @@ test('the ledger has every movement of credits, the newest first, with its reaso
   for (const { created_at } of entries) t.regex(created_at, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
 });
 
-test('pages of the ledger hold each entry once, and its balance, whatever is added meanwhile', async (t) => {
+test('pages of the ledger list each entry once, even if entries are added in between', async (t) => {
   const client = await api.organization(100);
   await client.bulk({ npis: [STORED, STORED, '1234567893', '1234567894'] });
   const all = (await ledgerOf(client)).entries;
@@ -100,7 +100,7 @@ test('pages of the ledger hold each entry once, and its balance, whatever is add
     pages.map(({ entries }) => entries.length),
     [2, 2, 1],
   );
-  // Those grants are entries that pages end with, too.
+  // The grants from above are now in the list, so pages end with grants too.
   const more = (await ledgerOf(client)).entries;
   const singly = await pagesOf(
     (query) => ledgerOf(client, query),
@@ -115,7 +115,7 @@ test('pages of the ledger hold each entry once, and its balance, whatever is add
   t.deepEqual([exactly.entries.length, exactly.next_cursor], [1, null]);
 });
 
-test('a ledger cursor is the same however much other organizations do', async (t) => {
+test('a ledger cursor does not depend on the activity of other organizations', async (t) => {
   const cursors: unknown[] = [];
   for (let n = 0; n < 2; n += 1) {
     const client = await api.organization(10);
@@ -126,7 +126,7 @@ test('a ledger cursor is the same however much other organizations do', async (t
   t.deepEqual(cursors, ['10-f2', '10-f2']);
 });
 
-test('batches are listed as their polls have them, the newest first, on pages that hold each once', async (t) => {
+test('batches are listed as in their polls, newest first, each on one page', async (t) => {
   const client = await api.organization();
   const submitted: string[] = [];
   for (let n = 0; n < 5; n += 1) submitted.push((await client.single({ npi: STORED })).json.batch_id);
@@ -187,7 +187,7 @@ test('batches are filtered by status, time and NPI, together and page by page', 
   ]);
 });
 
-test('everything that is wrong with the filters is told at once, in order', async (t) => {
+test('all problems of the filters are reported together, in order', async (t) => {
   const client = await api.organization();
   const problemsOf = async (path: string) => {
     const answer = await client.get<{ detail: { loc: string[]; msg: string; type: string }[] }>(path);
@@ -250,12 +250,12 @@ test('everything that is wrong with the filters is told at once, in order', asyn
       const found = await problemsOf(`${path}?cursor=${wrong}`);
       t.deepEqual(found, [['query', 'cursor', 'string_pattern_mismatch']], wrong);
     }
-    // Well formed, and never given: a page, of whatever.
+    // Well-formed cursors that were never issued return some page.
     for (const odd of cursors) t.is((await client.get(`${path}?cursor=${odd}`)).status, 200, odd);
   }
 });
 
-test('a filter that is not there is refused, and named with those that are', async (t) => {
+test('an unknown filter is refused, and the error lists the known ones', async (t) => {
   const client = await api.organization();
   const query = `limit=0&${Array.from({ length: 2000 }, (_, i) => `x${i}`).join('&')}`;
   for (const [path, names] of [
@@ -270,6 +270,6 @@ test('a filter that is not there is refused, and named with those that are', asy
   }
   for (const name of ['__proto__', 'toString', '', 'Limit'])
     t.is((await client.get(`${LEDGER}?${name}=1`)).status, 422, name);
-  // The contract's own operations have no query to misspell.
+  // Operations without query parameters ignore a query.
   t.is((await client.get('/api/v1/credits?x=1')).status, 200);
 });

@@ -5,7 +5,7 @@ import { fresh, freshDatabase } from '../support/database.ts';
 import { createCaller, eventually, type SubmitAnswer } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// DECISIONS.md, Idempotency-Key, as clients see it.
+// Idempotency-Keys from the view of a client (DECISIONS.md, Idempotency-Key).
 
 const NPI = '1234567893';
 const SINGLE = '/api/v1/email';
@@ -49,7 +49,7 @@ test('the same body gets the same 202 byte for byte, and is charged once', async
   t.deepEqual(await client.credits(), { balance: 9, total: 10, used: 0 });
 });
 
-test('the same meaning in another spelling is the same body', async (t) => {
+test('a body with the same meaning in another notation counts as the same', async (t) => {
   const client = await api.organization(10);
   const url = 'https://example.com/';
   const data = '{"n":150,"big":12345678901234567890,"s":"é/","nil":null,"list":[1,{"b":2,"a":1}]}';
@@ -70,7 +70,7 @@ test('the same meaning in another spelling is the same body', async (t) => {
   }
 });
 
-test('another body is a mismatch, even if only a number beyond double precision differs', async (t) => {
+test('a different body is a mismatch, even by a number beyond double precision', async (t) => {
   const client = await api.organization(10);
   const withData = (data: string) => `{"npi":"${NPI}","custom_data":${data}}`;
   const data = '{"n":12345678901234567890,"f":0.1,"e":1e400,"z":0,"a":[1,2],"s":"é"}';
@@ -101,7 +101,7 @@ test('another body is a mismatch, even if only a number beyond double precision 
   t.is((await send(bulk, `{"npis":["1234567894","${NPI}"]}`, 'k', `${SINGLE}/bulk`)).text, mismatch);
 });
 
-test('a key belongs to one organization and one path; quotes around it are not part of it', async (t) => {
+test('a key belongs to one organization and path, and quotes around it do not count', async (t) => {
   const [one, two] = [await api.organization(10), await api.organization(10)];
   const body = `{"npi":"${NPI}","npis":["${NPI}"]}`;
   const { apiKey } = await issueKey(api.db, BY, one.organizationId, 'second');
@@ -125,7 +125,7 @@ test('a key belongs to one organization and one path; quotes around it are not p
   t.is((await send(one, body, longest)).text, (await send(one, body, `"${longest}"`)).text);
 });
 
-test('without a key two equal submits are two', async (t) => {
+test('two equal submits without a key make two batches', async (t) => {
   const client = await api.organization(10);
   const ids = [await client.single({ npi: NPI }), await client.single({ npi: NPI })].map(
     ({ json }) => json.batch_id,
@@ -133,7 +133,7 @@ test('without a key two equal submits are two', async (t) => {
   t.is(new Set(ids).size, 2);
 });
 
-test('many identical requests at once make one batch', async (t) => {
+test('concurrent identical requests make one batch', async (t) => {
   const client = await api.organization(1000);
   const bodies = Array.from({ length: 10 }, (_, i) => `{"npi":"123456789${i}"}`);
   const answers = await Promise.all(
@@ -148,7 +148,7 @@ test('many identical requests at once make one batch', async (t) => {
   t.is(await batchesOf(client), 10);
 });
 
-test('different bodies with one key at once: one is accepted, the others are mismatches', async (t) => {
+test('of concurrent different bodies with one key, one is accepted', async (t) => {
   const client = await api.organization(1000);
   const bodies = Array.from({ length: 10 }, (_, i) => `{"npi":"123456789${i}"}`);
   const answers = await Promise.all(bodies.map((body) => send(client, body, 'k')));
@@ -157,8 +157,8 @@ test('different bodies with one key at once: one is accepted, the others are mis
   t.is(await batchesOf(client), 1);
 });
 
-// Alone, so that no other test's locks are waited for.
-test.serial('while the first request runs, a second waits: for its answer, or 5 s for a 409', async (t) => {
+// Serial, because it waits for lock waits, and other tests cause them too.
+test.serial('a second request waits for the response of the first, and is a 409 after 5 s', async (t) => {
   const client = await api.organization(10);
   const body = `{"npi":"${NPI}"}`;
   // Holds every submit of this organization inside its transaction.
@@ -197,7 +197,7 @@ async function holdBalance({ organizationId }: ApiClient): Promise<() => Promise
   };
 }
 
-/** Waits until so many statements wait for a lock. */
+/** Waits until at least `n` statements wait for a lock. */
 async function lockWaits(n: number): Promise<void> {
   await eventually(async () => {
     const [row] = await sql`select count(*)::int as n from pg_stat_activity
@@ -206,7 +206,7 @@ async function lockWaits(n: number): Promise<void> {
   });
 }
 
-test('a key whose time is over starts anew', async (t) => {
+test('an expired key can be used for a new submit', async (t) => {
   const client = await api.organization(10);
   const body = `{"npi":"${NPI}"}`;
   const first = await send(client, body, 'k');

@@ -10,7 +10,7 @@ const { TEST_SEED } = process.env;
 const RUN = { numRuns: 500, ...(TEST_SEED === undefined ? {} : { seed: Number(TEST_SEED) }) };
 const space = fc.stringMatching(/^[ \t\r\n]{0,3}$/);
 
-test('memberText gives the text of the last member of that name, without the white space around it', (t) => {
+test('memberText returns the text of the last member of a name, without outer spaces', (t) => {
   const member = fc.record({
     name: stringText,
     value: valueText,
@@ -40,7 +40,7 @@ test('memberText gives the text of the last member of that name, without the whi
   t.is(memberText('{"a\\u0000":1,"a":"}"}', 'a'), '"}"');
 });
 
-test('jsonDepth counts the levels of objects and arrays, brackets in strings aside', (t) => {
+test('jsonDepth counts levels of objects and arrays, but not brackets in strings', (t) => {
   fc.assert(
     fc.property(fc.array(fc.constantFrom('[', '{'), { maxLength: 80 }), stringText, (opened, leaf) => {
       const before = opened.map((char) => (char === '[' ? '[1,' : '{"]":')).join('');
@@ -54,7 +54,7 @@ test('jsonDepth counts the levels of objects and arrays, brackets in strings asi
   t.is(jsonDepth('['.repeat(1_000_000)), 1_000_000);
 });
 
-test('canonicalJson is the same for every spelling of the same text', (t) => {
+test('canonicalJson is the same for every notation of the same JSON', (t) => {
   const spellings = fc.array(fc.tuple(space, fc.nat(3)), { minLength: 1, maxLength: 40 });
   fc.assert(
     fc.property(valueText, spellings, (text, choices) => {
@@ -72,7 +72,7 @@ test('canonicalJson is the same for every spelling of the same text', (t) => {
   t.is(canonicalJson(`1e${'9'.repeat(10_000)}`), canonicalJson(`10e${'9'.repeat(9999)}8`));
 });
 
-test('canonicalJson differs wherever the meaning does', (t) => {
+test('canonicalJson differs for JSON with a different meaning', (t) => {
   const texts = [
     ...[
       '1',
@@ -113,8 +113,8 @@ test('canonicalJson differs wherever the meaning does', (t) => {
   t.is(new Set(texts.map(canonicalJson)).size, texts.length);
 });
 
-test('jsonErrorOffset points at the token that breaks the text, or at the end of one that is cut off', (t) => {
-  // Invalid wherever it stands: in strings as an unescaped control character, elsewhere as no token.
+test('jsonErrorOffset points at the broken token, or at the end of a text cut off', (t) => {
+  // A character that is invalid everywhere: unescaped control characters in strings, not a token elsewhere.
   fc.assert(
     fc.property(valueText, fc.nat(), fc.boolean(), (text, pick, cut) => {
       const k = pick % (text.length + 1);
@@ -128,19 +128,19 @@ test('jsonErrorOffset points at the token that breaks the text, or at the end of
   );
 });
 
-test('a text ends with its one value', (t) => {
+test('jsonErrorOffset points at text after the first value', (t) => {
   for (const text of ['{}', '[1]', '"a"', '1', 'null']) {
     for (const rest of [',', ',1', ' {}', ':', '}', ']', '"', ' x']) {
       const offset = jsonErrorOffset(`${text}${rest}`);
       t.is(offset, text.length + (rest.startsWith(' ') ? 1 : 0), text + rest);
     }
   }
-  // One token, broken as a whole.
+  // One broken token is reported from its beginning.
   for (const text of ['nullx', '[1.x]', '-x'])
     t.is(jsonErrorOffset(text), text.startsWith('[') ? 1 : 0, text);
 });
 
-test('whatever stands before the offset can still become JSON', (t) => {
+test('the text before the offset can still become JSON', (t) => {
   const anything = fc.oneof(
     fc.stringMatching(/^[[\]{}:,"0-9.eE+\-a truefalsn\\]{0,20}$/),
     fc.tuple(objectText, fc.nat(), fc.string({ maxLength: 2 })).map(([text, pick, patch]) => {
@@ -159,12 +159,12 @@ test('whatever stands before the offset can still become JSON', (t) => {
   );
 });
 
-test('texts that are hard to read take time in proportion to their length', (t) => {
-  // At this length anything quadratic would end in AVA's time-out.
+test('texts that are hard to parse take linear time', (t) => {
+  // At this length quadratic time would exceed AVA's time-out.
   const n = 2_000_000;
-  // Deeper than what is walked by recursion.
+  // Too deep for recursion.
   t.is(jsonErrorOffset('['.repeat(n)), n);
-  // Nested no deeper than once, and walked 21,000 levels deep.
+  // One level of nesting, but a naive parser would recurse 21,000 levels.
   t.is(jsonErrorOffset('[},'.repeat(21_000)), 1);
   t.is(jsonErrorOffset(`[${'" ",'.repeat(n)}]`), n * 4 + 1);
   t.is(jsonErrorOffset('9'.repeat(n).concat('x')), n);
@@ -185,7 +185,7 @@ function isJson(text: string): boolean {
   }
 }
 
-/** Tries what could follow, and then closes whatever is open. */
+/** Returns true if the text can be completed to JSON: tries possible next tokens, then closes all open brackets. */
 function isBeginning(text: string): boolean {
   const closing: string[] = [];
   for (const { text: token } of tokensOf(text)) {
@@ -195,7 +195,7 @@ function isBeginning(text: string): boolean {
   return ['', '0', '"":0', ':0'].some((next) => isJson(`${text}${next}${closing.join('')}`));
 }
 
-/** Writes one token another way. */
+/** Writes one token in another notation. */
 function respell(token: string, choice: number): string {
   if (token.startsWith('"')) {
     const escaped = (char: string) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`;

@@ -20,7 +20,7 @@ import { fresh } from '../support/database.ts';
 import { type Answer, createCaller, exchange } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// The document at /openapi.json: valid, complete, and true of live answers.
+// The document at /openapi.json is valid, complete, and matches live responses.
 
 const SINGLE = 'POST /api/v1/email';
 const BULK = 'POST /api/v1/email/bulk';
@@ -50,7 +50,7 @@ test.before(async () => {
   });
 });
 
-/** As the document describes this status of this operation, and without a field that it does not list. */
+/** Checks a response against the document: the schema of this status and operation, without other fields. */
 function conforms(t: ExecutionContext, operation: string, status: number, answer: Answer): void {
   t.is(answer.status, status, answer.text);
   t.deepEqual(misfits(operation, answer), [], `${operation} ${status}: ${answer.text}`);
@@ -80,9 +80,9 @@ test('the document is valid OpenAPI 3.1', async (t) => {
   t.true(valid, JSON.stringify(errors));
 });
 
-test('it describes every route of the server, and no other', async (t) => {
+test('the document describes exactly the routes of the server', async (t) => {
   const described = operations();
-  // Pages for people are none of its operations: pages.test.ts reads them.
+  // The document does not describe the pages for people. pages.test.ts tests them.
   const isPage = (path: string) => /^\/(?:docs\b.*|llms\.txt|)$/.test(path);
   const served = api
     .routes()
@@ -100,7 +100,7 @@ test('it describes every route of the server, and no other', async (t) => {
   }
 });
 
-test('the pages for users have every error and every route, and no other', async (t) => {
+test('the pages for users list exactly the errors and routes of the server', async (t) => {
   const read = (name: string) => readFile(new URL(`../../api/docs/${name}`, import.meta.url), 'utf8');
   const [told, routed] = await Promise.all([read('errors.md'), read('lifecycle.md')]);
   const rows = (page: string, pattern: RegExp) => [...page.matchAll(pattern)].map(([, ...cells]) => cells);
@@ -125,7 +125,7 @@ test('the pages for users have every error and every route, and no other', async
   );
 });
 
-test('links and problems name operations that there are, and every body that is described is shown', (t) => {
+test('links and problems name existing operations, and every body has an example', (t) => {
   const ids: readonly string[] = ROUTES.map(({ id }) => id);
   const text = JSON.stringify(openapi);
   const linked = [...text.matchAll(/"operationId":"(\w+)"/g)].map(([, id = '']) => id);
@@ -137,7 +137,7 @@ test('links and problems name operations that there are, and every body that is 
   t.false(text.includes('"examples":{}'));
 });
 
-test('nothing stands in it that client generators stumble over', (t) => {
+test('the document avoids constructs that break client generators', (t) => {
   const wrong: string[] = [];
   JSON.stringify(openapi, (at, value: unknown) => {
     const words = typeof value === 'object' && value !== null ? Object.keys(value) : [];
@@ -163,13 +163,13 @@ test('nothing stands in it that client generators stumble over', (t) => {
   for (const operation of operations) t.true(Object.hasOwn(operation as JsonObject, 'description'));
 });
 
-test('every example is an example of its schema', (t) => {
+test('every example matches its schema', (t) => {
   const examples = examplesOf(openapi);
   t.true(examples.length > 30);
   for (const { at, schema, value } of examples) t.deepEqual(violations(schema, value), [], at);
 });
 
-test('the schemas of the bodies accept what the service accepts, and nothing else', (t) => {
+test('the schemas of bodies accept exactly the bodies that the service accepts', (t) => {
   const scalar = fc.constantFrom<unknown>(
     null,
     5,
@@ -218,7 +218,7 @@ test('the schemas of the bodies accept what the service accepts, and nothing els
   t.notThrows(() => fc.assert(fc.property(body({ npis }), agrees(bulkBody, 'BulkSubmit')), options));
 });
 
-test('the document needs no key, is not counted, and is kept by its ETag', async (t) => {
+test('the document needs no key, does not count, and has an ETag', async (t) => {
   const path = '/openapi.json';
   const operation = `GET ${path}`;
   const first = await createCaller(api.baseUrl, '').get(path);
@@ -230,7 +230,7 @@ test('the document needs no key, is not counted, and is kept by its ETag', async
   t.is((await client.get(path)).headers.get('etag'), etag);
 });
 
-test('submits and polls are as described: 202, 200, 304', async (t) => {
+test('submits and polls match the document: 202, 200, 304', async (t) => {
   const submitted = { npis: [NPI, STORED], webhook: { url: 'https://a.example/' }, custom_data: { n: 1 } };
   const first = await client.bulk(submitted, { 'idempotency-key': 'twice' });
   conforms(t, BULK, 202, first);
@@ -258,7 +258,7 @@ test('submits and polls are as described: 202, 200, 304', async (t) => {
   conforms(t, CREDITS, 200, await client.get('/api/v1/credits'));
 });
 
-test('refusals for the key are as described: 401, 403, 429', async (t) => {
+test('errors for keys match the document: 401, 403, 429', async (t) => {
   const replaced = await api.organization();
   await revokeKey(api.db, BY, replaced.keyId);
   const few = await api.organization(0, 1);
@@ -274,7 +274,7 @@ test('refusals for the key are as described: 401, 403, 429', async (t) => {
   }
 });
 
-test('refusals of a submit are as described: 402, 409, 413, 415, 422', async (t) => {
+test('errors for submits match the document: 402, 409, 413, 415, 422', async (t) => {
   const poor = await api.organization(0);
   for (const [operation, body] of [
     [SINGLE, { npi: NPI }],
@@ -297,7 +297,7 @@ test('refusals of a submit are as described: 402, 409, 413, 415, 422', async (t)
   }
 });
 
-/** With the Idempotency-Key `busy` held by a transaction that does not end. */
+/** Runs `ask` while a transaction holds the Idempotency-Key `busy`. */
 async function whileRunning(path: string, ask: () => Promise<Answer>): Promise<Answer> {
   return await api.db.drizzle.transaction(async (tx) => {
     await tx.execute(sql`
@@ -307,7 +307,7 @@ async function whileRunning(path: string, ask: () => Promise<Answer>): Promise<A
   });
 }
 
-test('the delivery log and resends are as described: 200, 202, 404, 409, 422, 429', async (t) => {
+test('the delivery log and resends match the document: 200, 202, 404, 409, 422, 429', async (t) => {
   const { json } = await client.bulk({ npis: [STORED, NPI], webhook: { url: 'https://a.example/' } });
   const path = `/api/v1/batch/${json.batch_id}/deliveries`;
   const page = await client.get<{ deliveries: { id: string }[]; next_cursor: string }>(`${path}?limit=1`);
@@ -346,7 +346,7 @@ test('the delivery log and resends are as described: 200, 202, 404, 409, 422, 42
   conforms(t, DELIVERIES, 422, await client.get(`${path}?limit=0&cursor=x`));
 });
 
-test('the lists of batches and of credits are as described: 200, 422', async (t) => {
+test('the lists of batches and credits match the document: 200, 422', async (t) => {
   const one = await api.organization();
   await one.bulk({ npis: [STORED, NPI] });
   await one.single({ npi: STORED });
@@ -361,7 +361,7 @@ test('the lists of batches and of credits are as described: 200, 422', async (t)
   }
 });
 
-test('refusals of a poll are as described: 404, 422', async (t) => {
+test('errors for polls match the document: 404, 422', async (t) => {
   const unknown = '01jd9x6k2vfr8at0z5q7w4m1hb';
   conforms(t, REQUEST, 404, await client.get(`/api/v1/email/req_${unknown}`));
   conforms(t, BATCH, 404, await client.get(`/api/v1/batch/bat_${unknown}`));
@@ -369,7 +369,7 @@ test('refusals of a poll are as described: 404, 422', async (t) => {
   conforms(t, BATCH, 422, await client.get('/api/v1/batch/%ff'));
 });
 
-test('what no operation takes is refused as described: 400, 405, 408, 431', async (t) => {
+test('errors of every operation match the document: 400, 405, 408, 431', async (t) => {
   const slow = exchange(api.port, 'POST /api/v1/email HTTP/1.1\r\nHost: x\r\nX-Slow: ');
   const broken = await exchange(api.port, 'GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n');
   const large = await exchange(api.port, `GET / HTTP/1.1\r\nHost: x\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`);
@@ -384,7 +384,7 @@ test('what no operation takes is refused as described: 400, 405, 408, 431', asyn
   }
 });
 
-/** What came over the socket, as fetch would have it. */
+/** Parses a raw response into the form that the other tests get from fetch. */
 function toAnswer(raw: string): Answer {
   const [head = '', text = ''] = raw.split('\r\n\r\n');
   const [status = '', ...lines] = head.split('\r\n');
@@ -394,7 +394,7 @@ function toAnswer(raw: string): Answer {
   return { status: Number(status.split(' ')[1]), headers, text, json: undefined };
 }
 
-test('health, and the database being away, are as described: 200, 503', async (t) => {
+test('health checks and a missing database match the document: 200, 503', async (t) => {
   conforms(t, 'GET /healthz', 200, await client.get('/healthz'));
   conforms(t, 'GET /readyz', 200, await client.get('/readyz'));
   const away = await startApi({ databaseUrl: 'postgres://nobody@127.0.0.1:1/none' });

@@ -16,7 +16,7 @@ const BY = { actor: 'test', reason: 'test' };
 const { sql, url: databaseUrl } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl }));
 
-test('an address that floods with bad keys gets 429 instead of 401; valid keys behind it are untouched', async (t) => {
+test('an address that floods with bad keys gets 429, and its valid keys still work', async (t) => {
   const api = await startApi();
   const client = await api.organization();
   const knock = (headers: Record<string, string>) => fetch(`${api.baseUrl}/api/v1/credits`, { headers });
@@ -33,7 +33,7 @@ test('an address that floods with bad keys gets 429 instead of 401; valid keys b
   await api.stop();
 });
 
-test('the window slides, addresses are told apart, and an IPv6 subscriber is one /64', (t) => {
+test('the window of the flood guard slides per IPv4 address or IPv6 /64 network', (t) => {
   let now = 0;
   const guard = createFloodGuard(60_000, () => now);
   const addressOf = createAddressOf([]);
@@ -54,7 +54,7 @@ test('the window slides, addresses are told apart, and an IPv6 subscriber is one
   t.is(fail('2001:db8:0:2::1'), 401);
 });
 
-test('what is asked without a valid key is logged as a sample, each request of a key with a line', async (t) => {
+test('requests with a key are all logged, and those without a valid key are sampled', async (t) => {
   const lines: { msg: string; status: number; organization_id?: string; suppressed?: number }[] = [];
   const begun = performance.now();
   const api = await startApi({ onLog: (line) => lines.push(JSON.parse(line)) });
@@ -82,7 +82,7 @@ test('what is asked without a valid key is logged as a sample, each request of a
   t.true(keyed.every(({ status, suppressed }) => status === 422 && suppressed === undefined));
 });
 
-test('a sample is one line of each status in 10 s, and counts those left out', (t) => {
+test('a sample logs one line per status in 10 s, and counts the suppressed ones', (t) => {
   let now = 0;
   const sample = createSample(() => now);
   t.deepEqual([sample(401), sample(401), sample(401), sample(404)], [0, null, null, 0]);
@@ -98,7 +98,7 @@ const BROKEN = '\0\r\n\r\n';
 const KEYLESS = 'GET /api/v1/credits HTTP/1.1\r\nHost: x\r\n\r\n';
 
 // Guard: `boundPipelines` of api/http/connection.ts.
-test('a connection that sends more than 32 requests ahead is told so, and closed', async (t) => {
+test('a connection with more than 32 pipelined requests gets a 429 and is closed', async (t) => {
   const answers = (await exchange(api.port, KEYLESS.repeat(200))).split('HTTP/1.1 ').slice(1);
   t.deepEqual(
     answers.map((answer) => answer.slice(0, 3)),
@@ -108,7 +108,7 @@ test('a connection that sends more than 32 requests ahead is told so, and closed
 });
 
 // Guard: `onIncoming` in `boundPipelines` of api/http/connection.ts.
-test('of what a connection sends too far ahead nothing is parsed, and nothing harms the answer under way', async (t) => {
+test('input behind too many pipelined requests does not disturb the current response', async (t) => {
   const upgrade = KEYLESS.replace('\r\n\r\n', '\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n');
   for (const more of [KEYLESS + BROKEN, upgrade, 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']) {
     const answers = (await exchange(api.port, KEYLESS.repeat(34) + more)).split('HTTP/1.1 ').slice(1);
@@ -121,7 +121,7 @@ test('of what a connection sends too far ahead nothing is parsed, and nothing ha
 });
 
 // Guard: `guesses.refusal` before `authenticate` in api/http/auth.ts.
-test('an address that failed with keys that may be some is not looked up any more; keys in use there are', async (t) => {
+test('after 100 bad keys from an address, only keys recently used there are looked up', async (t) => {
   const own = await startApi();
   const [known, other] = [await own.organization(), await own.organization()];
   t.is((await known.get('/api/v1/credits')).status, 200);
@@ -136,7 +136,7 @@ test('an address that failed with keys that may be some is not looked up any mor
 });
 
 // Guard: `createAddressOf` of api/http/overload.ts.
-test('behind proxies of ours the address is the last that is none of them; from others the header is idle talk', async (t) => {
+test('X-Forwarded-For is used only from trusted proxies: its last untrusted address', async (t) => {
   const [behind, open] = [
     await startApi({ trustedProxies: ['127.0.0.0/8', '10.0.0.0/8'] }),
     await startApi(),
@@ -156,7 +156,7 @@ test('behind proxies of ours the address is the last that is none of them; from 
   await open.stop();
 });
 
-/** Keeps an organization's submits from ending until it is released. */
+/** Keeps an organization's submits from ending until the returned function is called. */
 async function holdBalance({ organizationId }: ApiClient): Promise<() => Promise<void>> {
   const { promise: released, resolve: release } = Promise.withResolvers<void>();
   const { promise: held, resolve: isHeld } = Promise.withResolvers<void>();
@@ -172,7 +172,7 @@ async function holdBalance({ organizationId }: ApiClient): Promise<() => Promise
   };
 }
 
-/** As a client that does not come back. */
+/** Submits like a client that does not retry. */
 const submitOnce = ({ baseUrl }: Pick<Api, 'baseUrl'>, { apiKey }: ApiClient) =>
   fetch(`${baseUrl}/api/v1/email`, {
     method: 'POST',
@@ -183,37 +183,34 @@ const submitOnce = ({ baseUrl }: Pick<Api, 'baseUrl'>, { apiKey }: ApiClient) =>
 const codeOf = async (answer: Response) => ((await answer.json()) as { code: string }).code;
 
 // Guards: `ahead` in `createLanes`; `each` of the writes in api/server.ts; `enterLine` before `countRequest`.
-test.serial(
-  "an organization's submits wait in front of the pool, beyond a short line they are refused and not counted",
-  async (t) => {
-    // Of a higher limit places are taken in advance.
-    const [client, other] = [await api.organization(1000, 150), await api.organization()];
-    const release = await holdBalance(client);
-    const answering = Array.from({ length: 120 }, () => submitOnce(api, client));
-    const isRefused = ({ status }: Response) => status === 429;
-    // The line is full once somebody has been turned away.
-    const refused = await Promise.any(
-      answering.map((one) => one.then((a) => (isRefused(a) ? a : Promise.reject()))),
-    );
-    t.is(await codeOf(refused), 'too_many_at_once');
-    t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
-    t.is(refused.headers.get('ratelimit'), null);
-    const [waiting] = await sql`
+test.serial("an organization's submits wait in a short queue, and more are refused uncounted", async (t) => {
+  // With a higher limit, requests would be counted in advance.
+  const [client, other] = [await api.organization(1000, 150), await api.organization()];
+  const release = await holdBalance(client);
+  const answering = Array.from({ length: 120 }, () => submitOnce(api, client));
+  const isRefused = ({ status }: Response) => status === 429;
+  // The queue is full once one submit has been refused.
+  const refused = await Promise.any(
+    answering.map((one) => one.then((a) => (isRefused(a) ? a : Promise.reject()))),
+  );
+  t.is(await codeOf(refused), 'too_many_at_once');
+  t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
+  t.is(refused.headers.get('ratelimit'), null);
+  const [waiting] = await sql`
     select count(*)::int as n from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%credit_balances%'`;
-    t.true(waiting?.n <= 2, `${waiting?.n} connections wait`);
-    t.is((await submitOnce(api, other)).status, 202);
-    await release();
-    const accepted = (await Promise.all(answering)).filter(({ status }) => status === 202);
-    t.true(accepted.length > 0 && accepted.length <= 100);
-    t.is((await Promise.all(answering)).filter(isRefused).length, 120 - accepted.length);
-    const [hits] =
-      await sql`select sum(n)::int as n from rate_windows, unnest(counts) n where api_key_id = ${client.keyId}`;
-    t.is(hits?.n, accepted.length);
-  },
-);
+  t.true(waiting?.n <= 2, `${waiting?.n} connections wait`);
+  t.is((await submitOnce(api, other)).status, 202);
+  await release();
+  const accepted = (await Promise.all(answering)).filter(({ status }) => status === 202);
+  t.true(accepted.length > 0 && accepted.length <= 100);
+  t.is((await Promise.all(answering)).filter(isRefused).length, 120 - accepted.length);
+  const [hits] =
+    await sql`select sum(n)::int as n from rate_windows, unnest(counts) n where api_key_id = ${client.keyId}`;
+  t.is(hits?.n, accepted.length);
+});
 
 // Guard: `wait` in `createLanes`.
-test.serial('with too many submits of all under way, one more is a 503 at once', async (t) => {
+test.serial('with too many submits of all organizations, one more is a 503 at once', async (t) => {
   const own = await startApi({ databaseUrl, databasePool: 1 });
   const clients = await Promise.all([own.organization(), own.organization()]);
   const releases = await Promise.all(clients.map(holdBalance));
@@ -230,7 +227,7 @@ test.serial('with too many submits of all under way, one more is a 503 at once',
 });
 
 // Guard: `whenOver` in `enterLine` of api/http/auth.ts.
-test('clients that leave while their key is looked up keep no place in the line', async (t) => {
+test('clients that disconnect while their key is looked up leave the queue', async (t) => {
   const own = await startApi();
   const client = await own.organization(1000, 1000);
   await transaction(own.db, async (tx) => {
@@ -243,7 +240,7 @@ test('clients that leave while their key is looked up keep no place in the line'
         `POST /api/v1/email HTTP/1.1\r\nHost: x\r\nX-API-Key: ${client.apiKey}\r\nContent-Length: 1\r\n\r\n`,
       );
     }
-    // What is answered came later than these, and then than their ends.
+    // A response means that the API has read the requests sent before it, and the second one that it has seen the ends.
     await fetch(`${own.baseUrl}/healthz`);
     for (const socket of sockets) await once(socket.destroy(), 'close');
     await fetch(`${own.baseUrl}/healthz`);
@@ -253,7 +250,7 @@ test('clients that leave while their key is looked up keep no place in the line'
   await own.stop();
 });
 
-test('who waits for a turn gets it in turn with others, however much he waits for', async (t) => {
+test('organizations take turns even if one of them has many more waiting submits', async (t) => {
   const lanes = createLanes({
     atOnce: 1,
     each: 1,
@@ -282,12 +279,12 @@ test('who waits for a turn gets it in turn with others, however much he waits fo
 });
 
 // Guard: `turns` in `createLanes`.
-test('who has a line of his own waits a round of all others for each in it: beyond his patience he is refused, others are let in', async (t) => {
+test('an organization whose own queue takes too long is refused, and others enter', async (t) => {
   const lanes = createLanes(
     { atOnce: 2, each: 1, most: 100, mostOfAll: 100, ownPatienceMs: 10_000, patienceMs: 250 },
     () => 0,
   );
-  // 25 ms each, two at once.
+  // Each takes 25 ms, and two run at once.
   const busy = Promise.withResolvers<void>();
   const all = ['b', 'c', 'd'].map((who) => lanes.inTurn(who, () => busy.promise));
   const line = Array.from({ length: 5 }, () => lanes.enter('a'));
@@ -299,7 +296,7 @@ test('who has a line of his own waits a round of all others for each in it: beyo
 });
 
 // Guard: `everyMs` in `createLanes`.
-test('who would wait too long by what the line has lately cost is refused at once, and let in when it is gone', async (t) => {
+test('a submit is refused if its wait would be too long, until the queue is faster', async (t) => {
   let now = 0;
   const lanes = createLanes(
     { atOnce: 1, each: 1, most: 100, mostOfAll: 100, ownPatienceMs: 1000, patienceMs: 1000 },
@@ -321,7 +318,7 @@ test('who would wait too long by what the line has lately cost is refused at onc
 });
 
 // Guard: `lately` in `createLanes`.
-test('a line that was slow once is not taken for slow for good', async (t) => {
+test('a queue that was slow once does not count as slow forever', async (t) => {
   let now = 0;
   const lanes = createLanes(
     { atOnce: 1, each: 1, most: 100, mostOfAll: 100, ownPatienceMs: 900, patienceMs: 900 },
@@ -339,8 +336,8 @@ test('a line that was slow once is not taken for slow for good', async (t) => {
   place.leave();
 });
 
-// Guard: `everyMs` is measured by those who have asked for their turn.
-test('places whose bodies are slow to arrive cost nobody else his', (t) => {
+// Guard: `everyMs` counts only the places that have waited for their turn.
+test('places whose bodies arrive slowly do not make the queue count as slow', (t) => {
   let now = 0;
   const lanes = createLanes(
     { atOnce: 1, each: 1, most: 100, mostOfAll: 100, ownPatienceMs: 1000, patienceMs: 1000 },
@@ -354,7 +351,7 @@ test('places whose bodies are slow to arrive cost nobody else his', (t) => {
   t.notThrows(() => lanes.enter('other').leave());
 });
 
-test('work that fails, and a place given up, make room again', async (t) => {
+test('failed work and a place that is given up free their places', async (t) => {
   const lanes = createLanes({
     atOnce: 1,
     each: 1,
@@ -377,8 +374,8 @@ test('work that fails, and a place given up, make room again', async (t) => {
   t.is(await lanes.inTurn('a', async () => 'done'), 'done');
 });
 
-// Guards: `nextLookAt` of api/routes/service.ts, without which each question holds a connection, and its race.
-test.serial('readiness is asked of the database once for all, and told while PostgreSQL hangs', async (t) => {
+// Guards: `nextLookAt` of api/routes/service.ts, without which each request holds a connection, and its race.
+test.serial('readiness requests share one query, and get a response while PostgreSQL hangs', async (t) => {
   const client = await api.organization();
   const ask = async () => (await fetch(`${api.baseUrl}/readyz`)).text();
   t.is(await ask(), '{"status":"ready"}');
@@ -391,9 +388,9 @@ test.serial('readiness is asked of the database once for all, and told while Pos
   });
   await held;
   const asked = Array.from({ length: 100 }, ask);
-  // With every one of them in, the pool of 20 has room.
+  // While all of them wait, the pool of 20 still has free connections.
   for (let i = 0; i < 20; i += 1) t.is((await client.get('/api/v1/credits')).status, 200);
-  // Nobody waits for its end: then it would be told.
+  // If the responses waited for the query to end, they would say database_away.
   t.deepEqual([...new Set(await Promise.all(asked))], ['{"status":"ready"}']);
   const away = '{"status":"database_away"}';
   t.is(await eventually(async () => ((await ask()) === away ? away : null)), away);

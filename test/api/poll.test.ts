@@ -8,7 +8,7 @@ import { createCaller, RULES } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Both polls: what they say, and what they spare a client that knows already.
+// Both polls: their content, and their ETags, which spare a client unchanged responses.
 
 const BY = { actor: 'test', reason: 'test' };
 
@@ -22,7 +22,7 @@ async function submitTwo() {
   return { client, first, second, paths: [`/api/v1/email/${first}`, `/api/v1/batch/${batch_id}`] as const };
 }
 
-test('a poll shows the request, or the batch, in the order of the submit', async (t) => {
+test('a poll returns the request, or the batch in the order of the submit', async (t) => {
   const { client, first, second, paths } = await submitTwo();
   const [single, batch] = [await client.get(paths[0]), await client.get(paths[1])];
   t.deepEqual(
@@ -44,7 +44,7 @@ test('a poll shows the request, or the batch, in the order of the submit', async
   t.is((await client.batch(alone.batch_id)).data[0]?.request_id, alone.requests[0]?.request_id);
 });
 
-test('Retry-After grows with the age of what is open, and ends with it', async (t) => {
+test('Retry-After grows with the age of an open request, and ends with it', async (t) => {
   const { client, first, second, paths } = await submitTwo();
   const after = async (path: string) => (await client.get(path)).headers.get('retry-after');
   const age = (seconds: number) => sql`update batches
@@ -63,12 +63,12 @@ test('Retry-After grows with the age of what is open, and ends with it', async (
   t.is(await after(paths[1]), null);
 });
 
-test("the times in headers follow PostgreSQL's clock, not the clock of the API's machine", async (t) => {
+test("the times in headers come from PostgreSQL's clock, not the API's clock", async (t) => {
   await using database = await openTestDatabase();
   const time = await travel(database.url);
   const its = await startApi({ databaseUrl: database.url });
   try {
-    // At a limit this low, each request asks PostgreSQL for its place and the time.
+    // With a limit this low, each request asks PostgreSQL for its place and the time.
     const client = await its.organization(10, 100);
     const { batch_id } = (await client.single({ npi: '1234567893' })).json;
     await time.advance(100_000);
@@ -86,7 +86,7 @@ test("the times in headers follow PostgreSQL's clock, not the clock of the API's
 
 test('If-None-Match with the current ETag is a 304 without a body', async (t) => {
   const { client, first, paths } = await submitTwo();
-  // Of what is never older than some seconds.
+  // A batch in the future never gets old, so Retry-After stays at 1 s.
   await sql`update batches set created_at = clock_timestamp() + interval '1 hour'
              where id = (select batch_id from requests where id = ${first})`;
   for (const path of paths) {
@@ -112,7 +112,7 @@ test('If-None-Match with the current ETag is a 304 without a body', async (t) =>
   t.is((await client.call('HEAD', paths[0], undefined, { 'if-none-match': '*' })).status, 304);
 });
 
-test('the ETag is that of the state, whichever key asks for it, and changes with the balance', async (t) => {
+test('all keys of an organization see the same ETag, which changes with the balance', async (t) => {
   const { client, paths } = await submitTwo();
   const { apiKey } = await issueKey(api.db, BY, client.organizationId, 'second');
   const other = createCaller(api.baseUrl, apiKey);
@@ -127,7 +127,7 @@ test('the ETag is that of the state, whichever key asks for it, and changes with
 });
 
 // Guard: `later` of the migrations. An ETag that changed for nothing would end a wait of `until=change`.
-test('the ETag changes with what an answer says and with nothing else, two changes at one moment included', async (t) => {
+test('the ETag changes only with the content of the response, also twice in a moment', async (t) => {
   const { client, first, second, paths } = await submitTwo();
   const batch = sql`id = (select batch_id from requests where id = ${first})`;
   const etags = () =>
@@ -135,7 +135,7 @@ test('the ETag changes with what an answer says and with nothing else, two chang
   const before = await etags();
   await sql`update batches set started_at = now(), checked_at = now() where ${batch}`;
   t.deepEqual(await etags(), before);
-  // No clock is later than this.
+  // Later than any clock, so `updated_at` must be increased instead of set to the current time.
   await sql`update batches set updated_at = updated_at + interval '1 hour' where ${batch}`;
   const seen = [...before, ...(await etags())];
   for (const requestId of [first, second]) {
@@ -145,7 +145,7 @@ test('the ETag changes with what an answer says and with nothing else, two chang
   t.is(new Set(seen).size, 4);
 });
 
-test.serial('an address that is suppressed, and one that may be given again, are no 304', async (t) => {
+test.serial('a suppression changes the ETag, and so does its removal', async (t) => {
   const client = await api.organization(10);
   const npi = '1234567885';
   const email = 'someone@suppressed.example';
@@ -168,7 +168,7 @@ test.serial('an address that is suppressed, and one that may be given again, are
   }
 });
 
-test('no cache keeps an answer, also not one that is compressed or a 304', async (t) => {
+test('no response may be cached, not even a compressed one or a 304', async (t) => {
   const client = await api.organization(100);
   const { batch_id } = (await client.bulk({ npis: Array(60).fill('1234567893') })).json;
   const answer = await client.get(`/api/v1/batch/${batch_id}`, { 'accept-encoding': 'gzip' });

@@ -7,10 +7,10 @@ import { fresh } from '../support/database.ts';
 import { eventually, type Organization, RULES } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// `Prefer: wait`: the answer comes at the end, or with `until=change` when something changes; waiting costs no database
-// connection.
+// `Prefer: wait`: the response comes when the request is final, or with `until=change` at the first change. Waiting
+// uses no database connection.
 
-// Nobody works on what is submitted, so that the tests decide what changes, and when.
+// Without workers, so that only the tests change requests.
 const stack = fresh(test, startApi);
 
 const WAIT = { prefer: 'wait=50' };
@@ -18,12 +18,12 @@ const CHANGE = { prefer: 'wait=50, until=change' };
 const NPI = '2000000010';
 const BY = { actor: 'test', reason: 'test' };
 
-test('a single poll that waits is answered when its request is settled, and says so', async (t) => {
+test('a waiting poll of a request responds when the request is settled', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const requestId = json.requests[0]?.request_id ?? '';
   const path = `/api/v1/email/${requestId}`;
-  // What is known makes the order of the next two irrelevant.
+  // With the known ETag, the order of the poll and the settlement does not matter.
   const known = (await client.get(path)).headers.get('etag') ?? '';
   const waiting = client.get(path, { ...WAIT, 'if-none-match': known });
   await settle(stack.db, requestId, 'failed', 'test', RULES);
@@ -34,7 +34,7 @@ test('a single poll that waits is answered when its request is settled, and says
   t.is(answer.headers.get('retry-after'), null);
 });
 
-test('a single poll does not wake for its neighbors, a batch poll does', async (t) => {
+test('a change wakes polls of its request and its batch, but not of other requests', async (t) => {
   const client = await stack.organization();
   const { json } = await client.bulk({ npis: [NPI, NPI] });
   const [first = '', second = ''] = json.requests.map((request) => request.request_id);
@@ -50,8 +50,8 @@ test('a single poll does not wake for its neighbors, a batch poll does', async (
   t.is((await single).json.batch.completed_count, 2);
 });
 
-// Guard: `isNews` of api/routes/poll.ts, and the announcement of a batch's end.
-test('a batch poll is answered once: when all of it is done', async (t) => {
+// Guard: `isNews` of api/routes/poll.ts, and the notification of a batch's end.
+test('a waiting batch poll responds only when the whole batch is completed', async (t) => {
   const client = await stack.organization(1000, 300);
   const { json } = await client.bulk({ npis: Array(4).fill(NPI) });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -70,7 +70,7 @@ test('a batch poll is answered once: when all of it is done', async (t) => {
 });
 
 // Guard: the poll reads again when its wait is over.
-test('a wait for the end that ends before it is answered with the state as it is by then', async (t) => {
+test('a wait that ends before the batch is completed returns the current state', async (t) => {
   const own = await startApi();
   const client = await own.organization(1000, 300);
   const { json } = await client.bulk({ npis: [NPI, NPI] });
@@ -82,14 +82,14 @@ test('a wait for the end that ends before it is answered with the state as it is
   ]);
   await eventually(async () => ((await admitted(client.keyId, own.db)) >= 4 ? true : null));
   await settle(own.db, json.requests[1]?.request_id ?? '', 'failed', 'test', RULES);
-  // Ends all waits, as the time does.
+  // Ends all waits, as their time-out would.
   await own.stop();
   for (const { status, json: envelope } of await waiting) {
     t.deepEqual([status, envelope.batch.completed_count], [200, 1]);
   }
 });
 
-test('a poll of something final, or of something else than is known, does not wait', async (t) => {
+test('a poll does not wait if the batch is final or the ETag is outdated', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -98,7 +98,7 @@ test('a poll of something final, or of something else than is known, does not wa
   t.is((await client.get(path, WAIT)).json.batch.status, 'completed');
 });
 
-test('how long, and until what, is read in any spelling that RFC 7240 has', async (t) => {
+test('Prefer is read in all notations of RFC 7240', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -116,7 +116,7 @@ test('how long, and until what, is read in any spelling that RFC 7240 has', asyn
   t.is(submitted.headers.get('preference-applied'), 'wait=1', 'a submit waits for its end');
 });
 
-test('a wait that sees no change ends with the state as it is, or 304 for a client that knows it', async (t) => {
+test('a wait without a change returns the state, or a 304 if the ETag matches', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -126,7 +126,7 @@ test('a wait that sees no change ends with the state as it is, or 304 for a clie
   t.is((await client.get(path, { prefer: 'wait=1', 'if-none-match': etag })).status, 304);
 });
 
-test('a submit that waits is answered when its batch is completed', async (t) => {
+test('a waiting submit responds when its batch is completed', async (t) => {
   const client = await stack.organization();
   const submitted = client.single({ npi: NPI }, WAIT);
   const settleAll = async () => {
@@ -143,7 +143,7 @@ test('a submit that waits is answered when its batch is completed', async (t) =>
 });
 
 // Guard: `waits` of api/http/overload.ts.
-test('500 clients that wait hold no database connection; more are answered at once', async (t) => {
+test('500 waiting clients hold no database connection, and more are not made to wait', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -153,7 +153,7 @@ test('500 clients that wait hold no database connection; more are answered at on
     answered += 1;
     return answer;
   });
-  // With every one of them in, others are still served: the pool has 20 connections.
+  // While all of them wait, others are still served, although the pool has only 20 connections.
   for (let i = 0; i < 20; i += 1) t.is((await client.get(path)).status, 200);
   await eventually(async () => answered === 10 || null);
   await settle(stack.db, json.requests[0]?.request_id ?? '', 'failed', 'test', RULES);
@@ -163,7 +163,7 @@ test('500 clients that wait hold no database connection; more are answered at on
   t.true(waited.every((answer) => answer.json.batch.status === 'completed'));
 });
 
-test('waiting goes on after the listening connection was lost', async (t) => {
+test('a wait survives the loss of the listening connection', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -176,7 +176,7 @@ test('waiting goes on after the listening connection was lost', async (t) => {
   t.is((await waiting).json.batch.status, 'completed');
 });
 
-// Guards: the triggers that announce keys and organizations, and the second look at the key.
+// Guards: the triggers that notify of changed keys and organizations, and the second lookup of the key.
 for (const [how, code, end] of [
   ['its key is revoked', 'api_key_revoked', ({ keyId }) => revokeKey(stack.db, BY, keyId)],
   ['its key is replaced', 'api_key_inactive', ({ keyId }) => rotateKey(stack.db, BY, keyId)],
@@ -186,8 +186,8 @@ for (const [how, code, end] of [
     ({ organizationId }) => suspendOrganization(stack.db, BY, organizationId, true),
   ],
 ] satisfies [string, string, (whose: Organization) => Promise<unknown>][]) {
-  test(`a poll that waits is refused as soon as ${how}; others go on waiting`, async (t) => {
-    // Its requests are counted one by one.
+  test(`a waiting poll is refused as soon as ${how}, and others keep waiting`, async (t) => {
+    // With this limit, its requests are counted one by one.
     const client = await stack.organization(1000, 300);
     const bystander = await stack.organization();
     const submitted = (await client.single({ npi: NPI })).json;
@@ -199,7 +199,7 @@ for (const [how, code, end] of [
     const known = (await bystander.get(`/api/v1/batch/${theirs.batch_id}`)).headers.get('etag') ?? '';
     const other = bystander.get(`/api/v1/batch/${theirs.batch_id}`, { ...WAIT, 'if-none-match': known });
     const submitting = client.single({ npi: NPI }, WAIT);
-    // All three are in once they are counted, and hold on.
+    // All three requests wait once they are counted.
     await eventually(async () =>
       (await stack.openRequests(client.organizationId)).length === 2 ? true : null,
     );
@@ -213,7 +213,7 @@ for (const [how, code, end] of [
   });
 }
 
-/** How many requests of a key were let in. */
+/** Returns the number of admitted requests of a key. */
 async function admitted(keyId: string, db = stack.db): Promise<number> {
   const [row] = await db.drizzle.execute<{ hits: number }>(
     sql`select coalesce(sum(n), 0)::int as hits from rate_windows, unnest(counts) n where api_key_id = ${keyId}`,
@@ -221,7 +221,7 @@ async function admitted(keyId: string, db = stack.db): Promise<number> {
   return row?.hits ?? 0;
 }
 
-test('a preference that cannot be understood is ignored', async (t) => {
+test('an invalid preference is ignored', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   for (const prefer of [

@@ -19,7 +19,7 @@ const credits = ({ get }: Pick<ApiClient, 'get'>) => get('/api/v1/credits');
 
 /**
  * Sets the times of a key's admitted requests, in seconds before now.
- * @returns how many seconds ago that was
+ * @returns a function that returns the seconds since this call
  */
 async function setHits({ keyId }: ApiClient, ages: readonly number[]): Promise<() => number> {
   const begun = performance.now();
@@ -29,7 +29,7 @@ async function setHits({ keyId }: ApiClient, ages: readonly number[]): Promise<(
   return () => (performance.now() - begun) / 1000;
 }
 
-/** Both header families say the same, of a limit and what remains of it. */
+/** Checks the limit and the remaining requests in both families of headers. */
 function says(
   t: ExecutionContext,
   { headers }: Answer,
@@ -43,13 +43,13 @@ function says(
   t.is(headers.get('x-ratelimit-limit'), String(limit));
   t.is(headers.get('x-ratelimit-remaining'), String(remaining));
   const counted = Number(headers.get('x-ratelimit-reset')) - Number(s);
-  // Not later than now: the header Date lags behind on a busy machine.
+  // Compares with the current time, because the header Date lags behind on a busy machine.
   const now = Date.now() / 1000;
   t.true(counted >= BEGUN && counted <= now + 1, `counted at ${counted}, now ${now}`);
   if (reset !== undefined) t.is(Number(s), reset);
 }
 
-test('100 requests are admitted when idle, over both processes, and the 101st is refused', async (t) => {
+test('an idle key may send 100 requests over both processes, and the 101st is refused', async (t) => {
   const client = await api.organization(0, 100);
   const other = createCaller(second.baseUrl, client.apiKey);
   const answers = await Promise.all(
@@ -67,7 +67,7 @@ test('100 requests are admitted when idle, over both processes, and the 101st is
   }
 });
 
-test('a 429 is a problem that says when to come back, to the second', async (t) => {
+test('a 429 is a problem with the wait to the second', async (t) => {
   const client = await api.organization(0, 3);
   const elapsed = await setHits(client, [40.5, 30, 0]);
   const refused = await credits(client);
@@ -85,7 +85,7 @@ test('a 429 is a problem that says when to come back, to the second', async (t) 
   says(t, refused, 3, 0);
 });
 
-test('places come free one by one, 60 s after each was taken', async (t) => {
+test('the window slides: each request counts for 60 s', async (t) => {
   const clientAfter = async (ages: readonly number[]) => {
     const client = await api.organization(0, 3);
     await setHits(client, ages);
@@ -102,24 +102,24 @@ test('places come free one by one, 60 s after each was taken', async (t) => {
   says(t, await credits(await clientAfter([3600, 61, 60])), 3, 2, 60);
 });
 
-test('a refusal writes nothing, and is told again without a look until its Retry-After', async (t) => {
+test('a refusal writes nothing, and is repeated without a query until its Retry-After', async (t) => {
   const client = await api.organization(0, 2);
   await setHits(client, [30, 20]);
   const window = () => sql`select *, xmin, ctid from rate_windows where api_key_id = ${client.keyId}`;
   const before = await window();
   t.is((await credits(client)).status, 429);
   t.deepEqual(await window(), before);
-  // Whoever would look now would wait.
+  // A query would wait for this lock.
   await sql.begin(async (tx) => {
     await tx`select 1 from rate_windows where api_key_id = ${client.keyId} for update`;
     for (let i = 0; i < 5; i += 1) t.is((await credits(client)).status, 429);
   });
-  // Another process has been told nothing, and says the same.
+  // The other process has no refusal in memory, and refuses too.
   t.is((await credits(createCaller(second.baseUrl, client.apiKey))).status, 429);
   t.deepEqual(await window(), before);
 });
 
-test('a limit above 300 is counted by steps: whenever places are used within theirs, never more in any window', async (t) => {
+test('a limit above 300 is counted in steps, and no window exceeds it', async (t) => {
   const [requestsPerMinute, windowMs] = [1000, 1500];
   const { keyId } = await api.organization(0, requestsPerMinute);
   const taken: { until: number; answered: number; count: number }[] = [];
@@ -142,7 +142,7 @@ test('a limit above 300 is counted by steps: whenever places are used within the
   t.true(refused > 0);
   const within = taken.map(({ until: begin }) =>
     taken
-      // Each of them could have been used in the window that begins then.
+      // Each of these places could have been used in the window that begins at `begin`.
       .filter(({ until, answered }) => until >= begin && answered < begin + windowMs)
       .reduce((sum, { count }) => sum + count, 0),
   );
@@ -152,7 +152,7 @@ test('a limit above 300 is counted by steps: whenever places are used within the
   t.true(row?.steps <= STEPS + 2);
 });
 
-test('places that were taken for a step and not used are given back', async (t) => {
+test('places that were reserved for a step and not used are given back', async (t) => {
   const { keyId } = await api.organization(0, 1000);
   const key = { keyId, requestsPerMinute: 1000 };
   const windowMs = 60_000;
@@ -171,7 +171,7 @@ test('places that were taken for a step and not used are given back', async (t) 
   t.like(await take(1, 5, '2020-01-01T00:00:00Z'), { taken: 0, used: 1000 }, 'a step that is over');
 });
 
-test('a clock that was set back refuses a key for no longer than its window', async (t) => {
+test('after a clock was set back, a key is refused for at most one window', async (t) => {
   for (const requestsPerMinute of [100, 1000]) {
     const { keyId } = await api.organization(0, requestsPerMinute);
     const take = (wanted: number) =>
@@ -185,12 +185,12 @@ test('a clock that was set back refuses a key for no longer than its window', as
   }
 });
 
-test('no span as long as the window admits more than the limit', async (t) => {
+test('no window admits more requests than the limit, at any start', async (t) => {
   const [limit, windowMs] = [10, 300];
   const fast = [await startApi({ databaseUrl, rateWindowMs: windowMs })];
   fast.push(await startApi({ databaseUrl, rateWindowMs: windowMs }));
   const { keyId, apiKey } = await api.organization(0, limit);
-  // PostgreSQL itself notes the moments of admission.
+  // A trigger records the time of each admission.
   await sql`create table admissions (at timestamptz not null)`;
   await sql`create function note_admission() returns trigger language plpgsql as $$
     begin
@@ -222,7 +222,7 @@ test('no span as long as the window admits more than the limit', async (t) => {
   }
 });
 
-test('304, 404 and 422 count; 401, 403, 404 of a path, 405 and health checks do not', async (t) => {
+test('304, 404 and 422 count; 401, 403, 405, unknown paths and health checks do not', async (t) => {
   const client = await api.organization(5, 100);
   const { batch_id } = (await client.single({ npi: '1234567893' })).json;
   let taken = 1;
@@ -261,7 +261,7 @@ test('304, 404 and 422 count; 401, 403, 404 of a path, 405 and health checks do 
   says(t, await credits(client), 100, 100 - taken - 1);
 });
 
-test("the operator's limit holds within a second, up and down", async (t) => {
+test('a limit that the operator raises or lowers applies within a second', async (t) => {
   const client = await api.organization(0, 2);
   t.deepEqual([(await credits(client)).status, (await credits(client)).status], [200, 200]);
   t.is((await credits(client)).status, 429);
@@ -278,7 +278,7 @@ test("the operator's limit holds within a second, up and down", async (t) => {
   says(t, refused, 2, 0);
 });
 
-test('each key has a window of its own', async (t) => {
+test('each key has its own window', async (t) => {
   const client = await api.organization(0, 1);
   const { apiKey } = await issueKey(api.db, BY, client.organizationId, 'second');
   const other = createCaller(api.baseUrl, apiKey);

@@ -9,7 +9,7 @@ import { TEST_OUTCOMES } from '../../db/words.ts';
 import { fresh } from '../support/database.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// A test key and a live one of the same customer, at the API alone: nobody works.
+// A test key and a live key of the same customer, with only the API running and no workers.
 
 const api = fresh(test, startApi);
 const live = fresh(test, () => api.organization());
@@ -18,7 +18,7 @@ const sandbox = fresh(test, () => api.sandboxOf(live));
 const BY = { actor: 'test', reason: 'test' };
 const NPI = '2000000010';
 
-/** A submit with a webhook, and the ids that paths name. */
+/** Submits with a webhook, and returns the ids for paths. */
 async function submitted(client: Pick<ApiClient, 'single' | 'get'>) {
   const body = { npi: NPI, webhook: { url: 'https://example.com/hook' } };
   const { batch_id, requests } = (await client.single(body)).json;
@@ -27,7 +27,7 @@ async function submitted(client: Pick<ApiClient, 'single' | 'get'>) {
   return { batch_id, request_id: requests[0]?.request_id ?? '', delivery_id: deliveries[0]?.id ?? '' };
 }
 
-test('a live key sees nothing of the sandbox, and a test key nothing of what is live, on any route', async (t) => {
+test('no route shows a live key data of the sandbox, or a test key live data', async (t) => {
   const live = await api.organization();
   const sandbox = await api.sandboxOf(live);
   const clients = [live, sandbox] as const;
@@ -67,7 +67,7 @@ test('a live key sees nothing of the sandbox, and a test key nothing of what is 
   ]);
 });
 
-test('replays and Idempotency-Keys of the two know nothing of each other', async (t) => {
+test('replays and Idempotency-Keys of test keys and live keys are separate', async (t) => {
   const key = { 'idempotency-key': 'both' };
   const npi = '2000000051';
   const first = await sandbox.single({ npi }, key);
@@ -79,7 +79,7 @@ test('replays and Idempotency-Keys of the two know nothing of each other', async
   t.is(again?.replayed, true);
 });
 
-test('a Test-Outcome that there is not is a 422 that names those that there are', async (t) => {
+test('an unknown Test-Outcome is a 422 that lists the known ones', async (t) => {
   const { status, text } = await sandbox.single({}, { 'test-outcome': 'Stored', 'idempotency-key': 'ü' });
   t.is(status, 422);
   const { detail } = JSON.parse(text);
@@ -91,7 +91,7 @@ test('a Test-Outcome that there is not is a 422 that names those that there are'
   for (const outcome of TEST_OUTCOMES) t.true(detail[2].msg.includes(`'${outcome}'`));
 });
 
-test('with a live key a Test-Outcome is ignored, and is no part of what an Idempotency-Key stands for', async (t) => {
+test('a Test-Outcome is ignored with a live key, also by its Idempotency-Key', async (t) => {
   const key = { 'idempotency-key': 'live' };
   const first = await live.single({ npi: NPI }, { ...key, 'test-outcome': 'stored' });
   t.deepEqual([first.status, first.json.status], [202, 'in-progress']);
@@ -99,7 +99,7 @@ test('with a live key a Test-Outcome is ignored, and is no part of what an Idemp
   t.deepEqual([again.status, again.text], [202, first.text]);
 });
 
-test('with a test key it is part of what an Idempotency-Key stands for', async (t) => {
+test('with a test key, an Idempotency-Key also covers the Test-Outcome', async (t) => {
   const key = { 'idempotency-key': 'test' };
   const [stored, failed] = [{ 'test-outcome': 'stored' }, { 'test-outcome': 'failed' }];
   const first = await sandbox.single({ npi: '2000000044' }, { ...key, ...stored });
@@ -111,7 +111,7 @@ test('with a test key it is part of what an Idempotency-Key stands for', async (
   }
 });
 
-test('the test keys of an organization that is suspended are not let in either', async (t) => {
+test('the test keys of a suspended organization are refused too', async (t) => {
   const other = await api.organization();
   const its = await api.sandboxOf(other);
   await suspendOrganization(api.db, BY, other.organizationId, true);
@@ -120,7 +120,7 @@ test('the test keys of an organization that is suspended are not let in either',
   await t.notThrowsAsync(its.credits());
 });
 
-test('the page for users has the outcome of every magic NPI, and the document every outcome', async (t) => {
+test('the page for users lists every magic NPI, and the document every outcome', async (t) => {
   const page = await readFile(new URL('../../api/docs/sandbox.md', import.meta.url), 'utf8');
   const rows = [...page.matchAll(/^\| `(\w+)` \| [^|]+ \| ([0-9, ]+) \|$/gm)];
   const shown = rows.flatMap(([, outcome, npis = '']) => npis.split(', ').map((npi) => ({ npi, outcome })));

@@ -5,7 +5,7 @@ import { startRelay } from '../support/relay.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-test('while Temporal is away one client waits for it and the others do not; the log says why once, and when it is over', async (t) => {
+test('while Temporal is away only one submit waits for it, and the log says so once', async (t) => {
   const [host = '', port] = testSetting('TEST_TEMPORAL_ADDRESS').split(':');
   const relay = await startRelay({ host, port: Number(port) });
   t.teardown(() => relay.close());
@@ -18,7 +18,7 @@ test('while Temporal is away one client waits for it and the others do not; the 
   t.teardown(() => stack.stop());
   const client = await stack.organization();
   const batches: string[] = [];
-  // What has been found is completed at submit, without Temporal.
+  // NPIs that were found before would be completed at the submit, without Temporal.
   const npis = ordinaryNpis('found', 1000, 800_000);
   const submit = async () => {
     const begun = performance.now();
@@ -33,9 +33,9 @@ test('while Temporal is away one client waits for it and the others do not; the 
   const first = await submit();
   const others: number[] = [];
   for (let n = 0; n < 5; n += 1) others.push(await submit());
-  // Who waits for Temporal is answered 1.4 s after it came. One of the others may be as slow for want of a processor.
+  // A submit that waits for Temporal responds after 1.4 s. One of the others may take that long on a busy machine.
   t.true(first >= 1300 && others.filter((ms) => ms >= 1300).length <= 1, `${first}: ${others}`);
-  // Some seconds later one of them tries again.
+  // Some seconds later one submit tries Temporal again.
   await eventually(async () => (await submit()) >= 1300 || null);
   const told = await eventually(async () => said('workflows cannot be started, the sweep will')[0] ?? null);
   t.regex(told.why, /^Temporal at .*; .*TEMPORAL_/);
@@ -48,7 +48,8 @@ test('while Temporal is away one client waits for it and the others do not; the 
   t.is(said('workflows cannot be started, the sweep will').length, 1);
   for (const id of batches) await client.completed(id);
 
-  // What goes on behind this answer has ended when the stack has stopped, or the SDK throws where nobody catches.
+  // The start of this workflow continues after the response. It must end when the stack stops, or the SDK throws an
+  // uncaught error.
   relay.cut();
   await submit();
 });

@@ -3,7 +3,7 @@ import { newId } from '../../db/ids.ts';
 import { fresh } from '../support/database.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// Two organizations: nothing tells one of them about the other's ids.
+// Two organizations: no response reveals the ids of the other one.
 
 const api = fresh(test, startApi);
 const ours = fresh(test, () => api.organization());
@@ -15,13 +15,13 @@ test.before(async () => {
   foreign = { batch: json.batch_id, request: json.requests[0]?.request_id ?? '' };
 });
 
-/** What an answer says apart from its own id, the date and what the rate limit counts. */
+/** Returns a response without its request id, the date and the counts of the rate limit. */
 function shown({ status, headers, text }: { status: number; headers: Headers; text: string }) {
   const varying = /^(?:x-request-id|date|ratelimit|x-ratelimit-remaining|x-ratelimit-reset)$/;
   return { status, text, headers: [...headers].filter(([name]) => !varying.test(name)).sort() };
 }
 
-test("another organization's ids are answered exactly as unknown ones", async (t) => {
+test("another organization's ids get exactly the responses of unknown ids", async (t) => {
   for (const [path, id] of [
     ['batch', foreign.batch],
     ['email', foreign.request],
@@ -36,7 +36,7 @@ test("another organization's ids are answered exactly as unknown ones", async (t
   }
 });
 
-test("another organization's deliveries are answered exactly as unknown ones", async (t) => {
+test("another organization's deliveries get exactly the responses of unknown ones", async (t) => {
   const list = (batchId: string) => `/api/v1/batch/${batchId}/deliveries`;
   const webhook = { url: 'https://example.com/hook' };
   const submitted = async (client: ApiClient) => {
@@ -60,7 +60,7 @@ test("another organization's deliveries are answered exactly as unknown ones", a
   }
 });
 
-test("lists hold one organization's own; another's ids filter and page as unknown ones do", async (t) => {
+test('lists hide other organizations, and treat their ids like unknown ones', async (t) => {
   const [own, other] = [await api.organization(7), await api.organization(11)];
   const mine = (await own.single({ npi: '2000000028' })).json.batch_id;
   const other1 = (await other.single({ npi: '2000000036' })).json.batch_id;
@@ -90,7 +90,7 @@ test("lists hold one organization's own; another's ids filter and page as unknow
   t.false((await amounts(other)).includes(7), "a cursor opens nobody else's ledger");
 });
 
-test("an Idempotency-Key, a balance and a replay are one organization's own", async (t) => {
+test('Idempotency-Keys, balances and replays are separate per organization', async (t) => {
   const key = { 'idempotency-key': 'shared' };
   const a = await theirs.single({ npi: '2000000028' }, key);
   const b = await ours.single({ npi: '2000000036' }, key);

@@ -3,7 +3,7 @@ import { fresh } from '../support/database.ts';
 import type { Answer } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// The 422 catalogue (api/docs/errors.md, Errors) to the letter, on both submits and both polls.
+// The exact 422 responses (api/docs/errors.md, Errors) of both submits and both polls.
 
 const NPI = '1234567893';
 const SINGLE = '/api/v1/email';
@@ -44,7 +44,7 @@ const noKey = problem(
 const post = (path: string, body: unknown, headers?: Record<string, string>) =>
   client.call('POST', path, JSON.stringify(body), headers);
 
-/** Exactly this body and nothing else, as JSON. */
+/** Checks that a response is a 422 with exactly this JSON. */
 function refused(t: ExecutionContext, answer: Answer, detail: readonly Problem[], about?: unknown): void {
   const name = about === undefined ? '' : JSON.stringify(about);
   t.is(answer.status, 422, `${name} ${answer.text}`);
@@ -69,7 +69,7 @@ test('a missing field is refused', async (t) => {
   refused(t, await post(SINGLE, { npi: NPI, webhook: {} }), [missing('body', 'webhook', 'url')]);
 });
 
-test("an NPI that isn't a string is refused", async (t) => {
+test('an NPI that is not a string is refused', async (t) => {
   const values = [null, 1234567893, 1e9, true, [NPI], [[NPI]], { npi: NPI }];
   await refusedField(t, values, (npi) => ({ npi }), noString('body', 'npi'));
   for (const value of values) {
@@ -77,7 +77,7 @@ test("an NPI that isn't a string is refused", async (t) => {
   }
 });
 
-test("an NPI that isn't 10 ASCII digits is refused", async (t) => {
+test('an NPI that is not 10 ASCII digits is refused', async (t) => {
   const values = [
     '',
     '123456789',
@@ -108,7 +108,7 @@ test("an NPI that isn't 10 ASCII digits is refused", async (t) => {
   );
 });
 
-test("an unknown choice is refused in one entry, even if it isn't a string", async (t) => {
+test('an unknown choice is refused with one entry, even if it is not a string', async (t) => {
   const values = ['Any', 'any ', 'both', '', 5, true, [], ['any'], {}];
   const type = noType('body', 'enrichment_email_type');
   await refusedField(t, values, (enrichment_email_type) => ({ npi: NPI, enrichment_email_type }), type);
@@ -116,14 +116,14 @@ test("an unknown choice is refused in one entry, even if it isn't a string", asy
   await refusedField(t, [...values, 'realtime', 'real_time'], withMode, noMode('body', 'webhook', 'mode'));
 });
 
-test("a webhook that isn't an object and a URL that isn't a string are refused", async (t) => {
+test('a webhook that is not an object and a URL that is not a string are refused', async (t) => {
   const others = ['https://example.com', 5, true, [], [{ url: 'https://example.com' }]];
   await refusedField(t, others, (webhook) => ({ npi: NPI, webhook }), noObject('body', 'webhook'));
   const withUrl = (url: unknown) => ({ npi: NPI, webhook: { url } });
   await refusedField(t, [null, 5, true, [], {}], withUrl, noString('body', 'webhook', 'url'));
 });
 
-test("custom_data that isn't an object is refused", async (t) => {
+test('custom_data that is not an object is refused', async (t) => {
   const values = ['x', '', 0, true, [], [{}]];
   await refusedField(
     t,
@@ -133,7 +133,7 @@ test("custom_data that isn't an object is refused", async (t) => {
   );
 });
 
-test('a list of NPIs that is of another type, empty or too long is refused', async (t) => {
+test('a list of NPIs of another type, empty or too long is refused', async (t) => {
   for (const npis of [null, NPI, 5, true, {}, { 0: NPI, length: 1 }]) {
     refused(t, await post(BULK, { npis }), [noList('body', 'npis')], npis);
   }
@@ -141,7 +141,7 @@ test('a list of NPIs that is of another type, empty or too long is refused', asy
   refused(t, await post(BULK, { npis: [] }), [short('body', 'npis')]);
   for (const length of [61, 4000, 10_000]) {
     const long = problem('too_long', `List should have at most 60 items after validation, not ${length}`);
-    // Each item is wrong too, and not worth a word.
+    // The items are invalid too, but only the length is reported.
     refused(t, await post(BULK, { npis: Array(length).fill('') }), [long('body', 'npis')]);
   }
   t.is((await post(BULK, { npis: Array(10_000).fill(NPI) })).status, 413);
@@ -149,14 +149,14 @@ test('a list of NPIs that is of another type, empty or too long is refused', asy
   t.is((await post(BULK, { npis: [NPI] })).status, 202);
 });
 
-test("a body that isn't an object is refused", async (t) => {
+test('a body that is not an object is refused', async (t) => {
   for (const body of [[], [{ npi: NPI }], 'x', 5, true, null]) {
     refused(t, await post(SINGLE, body), [noObject('body')], body);
     refused(t, await post(BULK, body), [noObject('body')], body);
   }
 });
 
-test('every problem is told at once, in field order whatever the order of the body, headers last', async (t) => {
+test('all problems are reported together in field order, with headers last', async (t) => {
   const body = {
     custom_data: [],
     webhook: { mode: 'never', url: 'http://example.com' },
@@ -183,7 +183,7 @@ test('every problem is told at once, in field order whatever the order of the bo
   ]);
 });
 
-test('a malformed Idempotency-Key is refused, beside any body', async (t) => {
+test('a malformed Idempotency-Key is refused, and reported together with the body', async (t) => {
   const bad = noKey('header', 'Idempotency-Key');
   for (const key of ['', '""', 'a b', 'a\tb', 'ä', 'x'.repeat(256), `"${'x'.repeat(256)}"`]) {
     refused(t, await post(SINGLE, { npi: NPI }, { 'idempotency-key': key }), [bad], key);
@@ -199,7 +199,7 @@ test('a malformed Idempotency-Key is refused, beside any body', async (t) => {
   }
 });
 
-test('a malformed id in a path is refused, as long as the key is good', async (t) => {
+test('a malformed id in a path is refused if the key is valid', async (t) => {
   const good = '01hzy3v7x9k2m4n6p8q0r2s4t6';
   const bad = [
     'x',
@@ -282,7 +282,7 @@ test('a malformed webhook URL is refused', async (t) => {
   await refusedField(t, [`${long}x`, 'x'.repeat(60_000)], withUrl, tooLong('body', 'webhook', 'url'));
 });
 
-test('a webhook URL that is not https, or holds a password, is refused', async (t) => {
+test('a webhook URL that is not https, or contains a password, is refused', async (t) => {
   const withUrl = (url: unknown) => ({ npi: NPI, webhook: { url } });
   const schemes = [
     'http://example.com',
@@ -305,7 +305,7 @@ test('a webhook URL that is not https, or holds a password, is refused', async (
   }
 });
 
-test('a webhook URL whose address or name is not public is refused, in any spelling', async (t) => {
+test('a webhook URL whose address or name is not public is refused, in any notation', async (t) => {
   const hosts = [
     '127.0.0.1',
     '127.1',
@@ -377,8 +377,8 @@ test('null for an optional field means absent, and unknown fields are ignored', 
   );
 });
 
-// Guards: `hintFor` of api/routes/submit.ts; the body stays as the catalogue has it.
-test('the link of a 422 leads to its first type, and its title says what the words leave unsaid', async (t) => {
+// Guards: `hintFor` of api/routes/submit.ts; the body of the 422 stays the same.
+test('the link of a 422 points to its first error type, with a hint as title', async (t) => {
   const linkOf = async (path: string, body: unknown) => (await post(path, body)).headers.get('link');
   const link = (type: string, title = '') =>
     `</docs/errors#${type}>; rel="help"${title === '' ? '' : `; title="${title}"`}`;
@@ -408,7 +408,7 @@ test('the link of a 422 leads to its first type, and its title says what the wor
 });
 
 // Guard: `ignoredFields` of api/http/validation.ts.
-test('fields that nothing reads are named in a header of every answer, whatever they are called', async (t) => {
+test('every response lists ignored fields with any name in a header', async (t) => {
   const ignored = async (extra: object, webhook: object = {}) => {
     const hook = { url: 'https://example.com', ...webhook };
     const answer = await post(SINGLE, {
@@ -460,7 +460,7 @@ test('npis in a single submit and npi in a bulk submit are unknown fields', asyn
   );
 });
 
-test('__proto__ is a field like any other: unknown outside of custom_data, and never a prototype', async (t) => {
+test('__proto__ is a normal field: ignored outside of custom_data, never a prototype', async (t) => {
   const send = (text: string) => client.call<{ batch_id: string }>('POST', SINGLE, text);
   refused(t, await send(`{"__proto__":{"npi":"${NPI}"}}`), [missing('body', 'npi')]);
   refused(t, await send(`{"npi":"${NPI}","webhook":{"__proto__":{"url":"https://example.com"}}}`), [
@@ -472,7 +472,7 @@ test('__proto__ is a field like any other: unknown outside of custom_data, and n
   t.is((await client.get(`/api/v1/batch/${answer.json.batch_id}`)).json.custom_data, null);
 });
 
-test('if a name occurs twice, the last one counts', async (t) => {
+test('the last of two fields with the same name counts', async (t) => {
   const send = (text: string) => client.call<{ batch_id: string }>('POST', SINGLE, text);
   t.is((await send(`{"npi":5,"npi":"${NPI}"}`)).status, 202);
   refused(t, await send(`{"npi":"${NPI}","npi":5}`), [noString('body', 'npi')]);

@@ -10,7 +10,7 @@ import { fresh, freshDatabase, temporaryFolder } from '../../support/database.ts
 import { type Ended, endWithThisProcess } from '../../support/programs.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';
 
-// The client as it is published: packed, installed into an empty folder, and run there as a program.
+// The published client: packed, installed into an empty folder, and run there as a program.
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
 const BIN = join(ROOT, 'node_modules', '.bin');
@@ -25,11 +25,11 @@ const installed = fresh(test, async () => {
 interface Setting {
   readonly client: ApiClient;
   readonly url?: string;
-  /** Given the process, so that it can be ended. */
+  /** Receives a function that ends the process. */
   readonly onStart?: (kill: (signal: NodeJS.Signals) => void) => void;
 }
 
-/** Runs the command in a folder, with a key and an address from the environment. */
+/** Runs the command in a folder, with the key and the address in the environment. */
 function run(folder: string, args: readonly string[], setting?: Setting): Promise<Ended> {
   const { client, url = api.baseUrl, onStart } = setting ?? {};
   const child = spawn(process.execPath, [installed.command, ...args], {
@@ -59,7 +59,7 @@ function resultOf(folder: string): Promise<string> {
   return readFile(join(folder, 'result.csv'), 'utf8');
 }
 
-/** What must stand in a result beside each NPI. */
+/** Returns the emails of a result file, one per NPI. */
 async function emailsOf(folder: string): Promise<string[]> {
   const [, ...lines] = (await resultOf(folder)).trimEnd().split('\n');
   return lines.map((line) => line.split(',')[2] ?? '');
@@ -67,7 +67,7 @@ async function emailsOf(folder: string): Promise<string[]> {
 
 const ENRICH = ['enrich', 'contacts.csv', '--out', 'result.csv'];
 
-test('rows and columns stay as they are, in the form they came in, and each row has what was found', async (t) => {
+test('the result keeps rows, columns and format of the input, and adds the results', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const [found = '', unknown = ''] = npisFrom(0, 2);
@@ -104,7 +104,7 @@ test('rows and columns stay as they are, in the form they came in, and each row 
   await t.throwsAsync(stat(join(folder, 'result.csv.state.json')));
 });
 
-test('an address that a spreadsheet would run is made harmless', async (t) => {
+test('an address that a spreadsheet would run as a formula is made harmless', async (t) => {
   const client = await api.organization(100);
   const [npi = ''] = npisFrom(100, 1);
   await sql`insert into stored_emails (npi, email, email_type, last_validated_at, source, verdict, reason)
@@ -114,14 +114,14 @@ test('an address that a spreadsheet would run is made harmless', async (t) => {
   t.deepEqual(await emailsOf(folder), ["'=cmd@practice.example"]);
 });
 
-test('a dry run asks nobody and says what it costs at most', async (t) => {
+test('a dry run sends no request and prints the maximum cost', async (t) => {
   const folder = await folderWith(t, csvOf([...npisFrom(0, 3), ...npisFrom(0, 2), 'none']));
   const { code, stdout } = await run(folder, ['enrich', 'contacts.csv', '--type', 'personal', '--dry-run']);
   t.is(code, 0);
   t.is(stdout, '6 rows, 1 without an NPI: 3 NPIs to ask for.\nAt most 9 credits: 3 for each email found.\n');
 });
 
-test('wrong usage says what is wrong, asks nobody and ends with 2; help with 0', async (t) => {
+test('wrong usage ends with 2 and a message without a request, and help with 0', async (t) => {
   const client = await api.organization(100);
   const { url, passed } = await startGateway(t, api.baseUrl);
   const folder = await folderWith(t, csvOf(npisFrom(0, 1)));
@@ -150,7 +150,7 @@ test('wrong usage says what is wrong, asks nobody and ends with 2; help with 0',
   }
 });
 
-test('500 NPIs with a key at its usual limit, killed twice and gone on with: no 429, nothing charged twice', async (t) => {
+test('a run of 500 NPIs that is killed twice gets no 429 and is charged once', async (t) => {
   const client = await api.organization(1000, 100);
   const npis = npisFrom(10_000, 500);
   const folder = await folderWith(t, csvOf(npis));
@@ -159,7 +159,7 @@ test('500 NPIs with a key at its usual limit, killed twice and gone on with: no 
   const onStart = (end: typeof kill) => {
     kill = end;
   };
-  // The third submit was accepted, and its answer is on the way; then a batch is there, and the next look is asked for.
+  // First when the third submit was accepted and its response is on the way, then at a poll of a batch.
   const moments = [
     ({ method }: Passed) => method === 'POST' && submits() === 3,
     ({ path }: Passed) => path.includes('/batch/') && submits() > 5,
@@ -198,7 +198,7 @@ test('500 NPIs with a key at its usual limit, killed twice and gone on with: no 
   t.deepEqual(await client.credits(), { balance: 750, total: 1000, used: 250 });
 });
 
-test('only the user can read the result, also when a killed run has left a part of one', async (t) => {
+test('only the user can read the result, even if a killed run left part of one', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const folder = await folderWith(t, csvOf(npisFrom(50_000, 1)));
@@ -207,7 +207,7 @@ test('only the user can read the result, also when a killed run has left a part 
   t.is((await stat(join(folder, 'result.csv'))).mode & 0o777, 0o600);
 });
 
-test('plain http to another machine is wrong usage: nothing is asked', async (t) => {
+test('plain http to another machine is wrong usage, and no request is sent', async (t) => {
   const client = await api.organization(100);
   const folder = await folderWith(t, csvOf(npisFrom(50_010, 1)));
   const { code, stdout, stderr } = await run(folder, ENRICH, { client, url: 'http://api.example.com' });
@@ -218,7 +218,7 @@ test('plain http to another machine is wrong usage: nothing is asked', async (t)
   );
 });
 
-test('an interrupted run ends with 130 and leaves nothing but its state', async (t) => {
+test('an interrupted run ends with 130 and leaves only its state file', async (t) => {
   const client = await api.organization(100);
   const folder = await folderWith(t, csvOf(npisFrom(20_000, 2)));
   let kill = (_signal: NodeJS.Signals) => {};
@@ -239,7 +239,7 @@ test('an interrupted run ends with 130 and leaves nothing but its state', async 
   t.is((await client.credits()).used, 1);
 });
 
-test('without credits it ends with 3 and the result that there is, and goes on with more', async (t) => {
+test('without credits a run ends with 3 and a partial result, and continues later', async (t) => {
   const client = await api.organization(70);
   const npis = npisFrom(30_000, 120);
   const folder = await folderWith(t, csvOf(npis));
@@ -257,7 +257,7 @@ test('without credits it ends with 3 and the result that there is, and goes on w
   t.is((await client.credits()).used, 60);
 });
 
-test('trouble ends with 1 and says what to quote; the key comes from a file and is never shown', async (t) => {
+test('an error ends with 1 and prints the request id, and never the key from the file', async (t) => {
   const client = await api.organization(100);
   const folder = await folderWith(t, csvOf(npisFrom(40_000, 1)));
   await writeFile(join(folder, 'key.txt'), `${client.apiKey}x\n`);
@@ -278,7 +278,7 @@ test('trouble ends with 1 and says what to quote; the key comes from a file and 
   t.false(`${stdout}${stderr}${refused.stderr}`.includes(client.apiKey));
 });
 
-test('the example of its page compiles as TypeScript where it is installed, and runs', async (t) => {
+test('the example in the README of the client compiles as TypeScript and runs', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const page = await readFile(join(ROOT, 'api/client/README.md'), 'utf8');

@@ -7,14 +7,14 @@ import { emailOf, npisFrom, type Passed, startGateway, work } from '../../suppor
 import { fresh, freshDatabase, temporaryFolder } from '../../support/database.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';
 
-// The client against the API, with somebody in the place of the workers, and a way there that can be spoiled.
+// The client against the API. `work` settles requests in place of workers, and a gateway between them can fail.
 
 const { sql, url: databaseUrl } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl, rateWindowMs: 2000 }));
-/** Forgets Idempotency-Keys at once. */
+/** An API that forgets Idempotency-Keys at once. */
 const forgetful = fresh(test, () => startApi({ databaseUrl, idempotencyMs: 1 }));
 
-/** Less than AVA waits. */
+/** Less than AVA's time-out. */
 const QUICK = { patienceMs: 120_000 };
 
 function optionsOf(client: ApiClient, baseUrl = api.baseUrl): Options {
@@ -31,13 +31,13 @@ async function batchesOf(client: ApiClient): Promise<number> {
   return row?.n;
 }
 
-/** No poll waits. */
+/** Removes `Prefer`, so that polls do not wait. */
 function unheld({ headers }: Passed): null {
   delete headers.prefer;
   return null;
 }
 
-/** By the second that every `Retry-After` here says. */
+/** Returns true if the times are at least one second apart, which is every `Retry-After` here. */
 function areApart(times: readonly number[]): boolean {
   return times.every((time, index) => index === 0 || time - (times[index - 1] ?? 0) >= 1000);
 }
@@ -46,7 +46,7 @@ function submits(passed: readonly Passed[]): Passed[] {
   return passed.filter(({ method }) => method === 'POST');
 }
 
-test('any number of NPIs is asked for in batches, equal ones once, and each gets its result', async (t) => {
+test('NPIs are submitted in batches, equal ones once, and each gets its result', async (t) => {
   const client = await api.organization(1000);
   work(t, api, client.organizationId);
   const different = npisFrom(300, 130);
@@ -68,12 +68,12 @@ test('any number of NPIs is asked for in batches, equal ones once, and each gets
   t.is((await client.credits()).used, 65);
 });
 
-test('the prices are those of the service', (t) => {
+test('the prices of the client match the service', (t) => {
   const charged: object = CHARGED;
   t.deepEqual(PRICES, charged);
 });
 
-test('a submit whose answer was lost is repeated under its key: one batch, charged once', async (t) => {
+test('a submit whose response was lost is repeated with its key and charged once', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const { url, passed } = await startGateway(t, api.baseUrl, ({ method }, moment) =>
@@ -87,7 +87,7 @@ test('a submit whose answer was lost is repeated under its key: one batch, charg
   t.is(await batchesOf(client), 1);
 });
 
-test('429, 500, 503 and 409 are repeated, not before they say, and so is what a gateway says of itself', async (t) => {
+test('409, 429, 500, 502 and 503 are retried after their Retry-After', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const times: number[] = [];
@@ -110,7 +110,7 @@ test('429, 500, 503 and 409 are repeated, not before they say, and so is what a 
   t.true(areApart(times));
 });
 
-test('what repeating does not mend is thrown at once, with the code and the request to quote', async (t) => {
+test('a permanent error is thrown at once, with its code and request id', async (t) => {
   const client = await api.organization(100);
   const elsewhere = await startGateway(t, api.baseUrl);
   const moved = { status: 307, headers: { location: `${elsewhere.url}/api/v1/credits` } };
@@ -141,7 +141,7 @@ test('what repeating does not mend is thrown at once, with the code and the requ
   t.is(error?.message, 'NPI 2 is not 10 digits.');
 });
 
-test('an address that would send the key unencrypted is refused before anything is sent', async (t) => {
+test('an address that would send the key unencrypted is refused before any request', async (t) => {
   const client = await api.organization();
   for (const baseUrl of [
     'http://api.example.com',
@@ -161,13 +161,13 @@ test('an address that would send the key unencrypted is refused before anything 
   }
 });
 
-test('a run that was ended anywhere goes on: no batch twice, no result missing', async (t) => {
+test('a run that was aborted at any point continues without duplicate batches', async (t) => {
   const client = await api.organization(1000);
   const npis = npisFrom(1000, 200);
   const stateFile = stateFileOf(t);
   const options = { ...optionsOf(client), stateFile };
   work(t, api, client.organizationId);
-  // First between submits and their answers, then at the first news.
+  // Aborts first between the submits and their responses, then at the first progress.
   const ending = new AbortController();
   const { url, passed } = await startGateway(t, api.baseUrl, (_request, moment) => {
     if (moment === 'after' && submits(passed).length > 0) ending.abort();
@@ -190,7 +190,7 @@ test('a run that was ended anywhere goes on: no batch twice, no result missing',
   t.deepEqual([completed, creditsUsed, (await client.credits()).used], [100, 100, 100]);
   t.is(await batchesOf(client), 4);
   t.true((seen.at(-1)?.earlier ?? 0) > 0);
-  // What was finished can be had again, for nothing.
+  // A finished run can be repeated for free.
   t.deepEqual(await enrich(npis, { ...options, baseUrl: url }), {
     results,
     completed,
@@ -201,7 +201,7 @@ test('a run that was ended anywhere goes on: no batch twice, no result missing',
   t.is(await batchesOf(client), 4);
 });
 
-test('after the service has forgotten the key, what was lost is asked again and nothing is charged twice', async (t) => {
+test('a lost submit is repeated after its key expired, and charged once', async (t) => {
   const client = await api.organization(1000);
   const npis = npisFrom(2000, 60);
   work(t, api, client.organizationId);
@@ -214,7 +214,7 @@ test('after the service has forgotten the key, what was lost is asked again and 
   t.is((await client.credits()).used, 30);
 });
 
-test('the state file names what the run is, and neither key nor result', async (t) => {
+test('the state file identifies the run, and contains neither key nor results', async (t) => {
   const client = await api.organization(1000);
   work(t, api, client.organizationId);
   const stateFile = stateFileOf(t);
@@ -229,7 +229,7 @@ test('the state file names what the run is, and neither key nor result', async (
   t.truthy(run && began);
 });
 
-test('a state file serves one run, and that run alone', async (t) => {
+test('a state file can be used only by its own run', async (t) => {
   const client = await api.organization(1000);
   const stateFile = stateFileOf(t);
   const npis = npisFrom(4000, 2);
@@ -249,7 +249,7 @@ test('a state file serves one run, and that run alone', async (t) => {
   t.is(await codeOf(enrich(npis.toReversed(), options)), 'state_mismatch');
   t.is(await codeOf(enrich(npis, { ...options, type: 'personal' })), 'state_mismatch');
   t.is(await codeOf(enrich(npis, { ...options, baseUrl: `${baseUrl}/other` })), 'state_mismatch');
-  // With the key of somebody else nothing is submitted for them.
+  // With the key of another organization nothing is submitted.
   const stranger = await api.organization(1000);
   t.is(await codeOf(enrich(npis, { ...options, apiKey: stranger.apiKey })), 'batch_not_found');
 
@@ -261,7 +261,7 @@ test('a state file serves one run, and that run alone', async (t) => {
   t.is(await codeOf(enrich(npis, options)), 'state_unreadable');
 });
 
-test('without credits the run stops when all that was submitted has ended, and goes on with more', async (t) => {
+test('without credits a run stops once its batches are completed, and continues later', async (t) => {
   const client = await api.organization(70);
   work(t, api, client.organizationId);
   const options = { ...optionsOf(client), stateFile: stateFileOf(t) };
@@ -275,7 +275,8 @@ test('without credits the run stops when all that was submitted has ended, and g
   t.like(error?.problem, { required: 60, available: 40, shortfall: 20 });
   t.like(seen.at(-1), { total: 180, completed: 30, not_found: 30, creditsUsed: 30 });
   await grantCredits(api.db, { actor: 'test', reason: 'test' }, client.organizationId, 80);
-  // What was never submitted can be at any time; and 60 of 120 are enough for one batch at a time.
+  // A batch that was never submitted may be submitted even after the state has expired. The credits suffice for one
+  // batch at a time.
   const state = JSON.parse(await readFile(options.stateFile, 'utf8'));
   t.is(state.batches.filter((id: string | null) => id === null).length, 2);
   const began = new Date(Date.now() - 31 * 86_400_000).toISOString();
@@ -284,13 +285,14 @@ test('without credits the run stops when all that was submitted has ended, and g
   t.is(await batchesOf(client), 3);
 });
 
-test('no batch is submitted that could take the run above its maximum', async (t) => {
+test('a batch that could exceed the maximum of the run is not submitted', async (t) => {
   const client = await api.organization(1000);
   work(t, api, client.organizationId);
   const { url, passed } = await startGateway(t, api.baseUrl);
   const options = { ...optionsOf(client, url), stateFile: stateFileOf(t) };
   const npis = npisFrom(6000, 180);
-  // 60 at most, 30 in fact; then 90 at most, 60 in fact; the third could make it 120.
+  // The first batch costs at most 60 and in fact 30, after the second it is at most 90 and in fact 60. The third could
+  // make it 120.
   for (const _run of [1, 2]) {
     const error = await t.throwsAsync(enrich(npis, { ...options, maxCredits: 100 }), {
       instanceOf: EnrichmentError,
@@ -307,7 +309,7 @@ test('no batch is submitted that could take the run above its maximum', async (t
   t.is(submits(passed).length, 3);
 });
 
-test('it keeps within the rate limit of the key, whoever else uses it', async (t) => {
+test('a run stays within the rate limit of its key, even next to other requests', async (t) => {
   const client = await api.organization(1000, 6);
   work(t, api, client.organizationId);
   const { url, passed } = await startGateway(t, api.baseUrl);
@@ -322,7 +324,7 @@ test('it keeps within the rate limit of the key, whoever else uses it', async (t
   );
 });
 
-test('a poll that was not held is repeated when Retry-After says so', async (t) => {
+test('a poll that did not wait is repeated after its Retry-After', async (t) => {
   const client = await api.organization(1000);
   const npis = npisFrom(8000, 2);
   const times: number[] = [];
@@ -336,7 +338,7 @@ test('a poll that was not held is repeated when Retry-After says so', async (t) 
   t.true(areApart(times));
 });
 
-test('a batch without news is given up after the time given, and can be gone on with', async (t) => {
+test('a run gives up a batch without progress after its patience, and can continue', async (t) => {
   const client = await api.organization(1000);
   const options = { ...optionsOf(client), stateFile: stateFileOf(t), patienceMs: 0 };
   const npis = npisFrom(9000, 2);

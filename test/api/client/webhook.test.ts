@@ -19,7 +19,7 @@ function headersOf(body: string, { secrets = [SECRET], ageS = 0 } = {}) {
   };
 }
 
-test('a delivery is its envelope, whatever holds its bytes and headers', (t) => {
+test('a verified delivery returns its envelope, for all types of bodies and headers', (t) => {
   const headers = headersOf(BODY);
   const envelope = JSON.parse(BODY);
   t.deepEqual(verifyWebhook(BODY, headers, SECRET), envelope);
@@ -28,7 +28,7 @@ test('a delivery is its envelope, whatever holds its bytes and headers', (t) => 
   t.deepEqual(verifyWebhook(bytes, { ...headers, accept: ['a', 'b'], host: undefined }, SECRET), envelope);
 });
 
-test('what is not rightly signed is refused with a code', (t) => {
+test('a delivery that is not signed correctly is refused with a code', (t) => {
   const cases: Record<string, readonly [unknown, object, string?]> = {
     'another secret': [BODY, headersOf(BODY, { secrets: [`whsec_${randomBytes(32).toString('base64')}`] })],
     'another body': [BODY.replace('zoë', 'zoe'), headersOf(BODY)],

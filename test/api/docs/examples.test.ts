@@ -10,8 +10,8 @@ import { examples, program } from '../../support/documented/examples.ts';
 import { documentedPython } from '../../support/python.ts';
 import { startStack } from '../../support/stack.ts';
 
-// What the pages of api/docs/ show is run as a reader pastes it: the shell lines of a page in their order, in one shell,
-// and each program by the command of its first line.
+// Runs the examples of api/docs/ as a reader pastes them: the shell lines of a page in order in one shell, and each
+// program by the command in its first line.
 
 const python = await documentedPython();
 const stack = fresh(test, () => startStack({ allSources: true }));
@@ -19,7 +19,7 @@ const client = fresh(test, () => stack.organization(1000));
 const folder = temporaryFolder(test.after.always);
 test.before(() => installClient(folder));
 
-/** What a reader writes in place of the page's address and key. */
+/** Fills in the address and the key, as a reader would. */
 const filledIn = (script: string) =>
   script.replaceAll('http://127.0.0.1:8080', stack.baseUrl).replaceAll('npe_test_...', client.apiKey);
 

@@ -7,32 +7,32 @@ import { ROUTES } from '../../../api/routes.ts';
 import { fresh } from '../../support/database.ts';
 import { startApi } from '../../support/stack.ts';
 
-// The pages at /docs, as a reader, a browser and a language model get them.
+// The pages at /docs for readers, browsers and language models.
 
-// Before the first test, as AVA wants it.
+// Opened first, because AVA starts right after the first test is declared.
 const browser = await openBrowser();
 const inBrowser = browser ? test : test.skip;
 test.after.always(() => browser?.close());
 
-// A reader takes longer than this test does: the flood guard would refuse it.
+// A short window, because this test is faster than any reader and the flood guard would refuse it.
 const api = fresh(test, () => startApi({ rateWindowMs: 100 }));
 const get = (path: string, init?: RequestInit) =>
   fetch(new URL(path, api.baseUrl), { redirect: 'manual', ...init });
 
-/** The pages that /llms.txt lists, by the paths of their HTML. */
+/** Returns the HTML paths of the pages in /llms.txt. */
 async function pagePaths(): Promise<string[]> {
   const text = await (await get('/llms.txt')).text();
   const names = [...text.matchAll(/\]\(\/docs\/([\w-]+)\.md\)/g)].map(([, name = '']) => name);
   return names.map((name) => (name === 'index' ? '/docs' : `/docs/${name}`));
 }
 
-test('the root leads to the pages', async (t) => {
+test('the root redirects to the pages', async (t) => {
   const { status, headers } = await get('/');
   t.is(status, 302);
   t.is(headers.get('location'), '/docs');
 });
 
-test('every page is there as HTML and as Markdown, and is not sent again to who has it', async (t) => {
+test('every page exists as HTML and Markdown, and is a 304 for a matching ETag', async (t) => {
   const paths = await pagePaths();
   t.true(paths.length > 7);
   for (const path of ['/docs/style.css', ...paths]) {
@@ -53,7 +53,7 @@ test('every page is there as HTML and as Markdown, and is not sent again to who 
   t.is((await get('/docs/nothing')).status, 404);
 });
 
-test('the errors page tells every code under a heading of its own, and the reference every operation', async (t) => {
+test('the errors page has a heading for every code, and the reference every operation', async (t) => {
   const errors = await (await get('/docs/errors')).text();
   const codes = Object.values(PROBLEMS).flatMap(({ codes }) => Object.keys(codes));
   t.deepEqual(
@@ -67,7 +67,7 @@ test('the errors page tells every code under a heading of its own, and the refer
   );
 });
 
-/** Null, and a line that says so, where the Chromium of the npm package does not run. */
+/** Opens a browser. Returns null and prints a line if the Chromium of the npm package does not run here. */
 async function openBrowser(): Promise<Browser | null> {
   try {
     return await playwright.launch({
@@ -80,7 +80,7 @@ async function openBrowser(): Promise<Browser | null> {
   }
 }
 
-/** What the page asked of other hosts, wrote to its console, and links to. */
+/** Visits a page, and returns its requests to other hosts, its failed requests, and its console messages. */
 async function visit(
   path: string,
   options: Parameters<Browser['newPage']>[0],
@@ -105,7 +105,7 @@ for (const [width, colorScheme] of [
   [1280, 'light'],
   [375, 'dark'],
 ] as const) {
-  inBrowser(`each page is whole and readable at a width of ${width}, ${colorScheme}`, async (t) => {
+  inBrowser(`each page fits and is accessible at a width of ${width}, ${colorScheme}`, async (t) => {
     for (const path of await pagePaths()) {
       const options = { viewport: { width, height: 800 }, colorScheme };
       const trouble = await visit(path, options, async (page) => {
@@ -125,7 +125,7 @@ for (const [width, colorScheme] of [
   });
 }
 
-inBrowser('every link of a page leads to a page, and to a heading if it names one', async (t) => {
+inBrowser('every link of a page leads to an existing page and heading', async (t) => {
   const ids = new Map<string, string[]>();
   const links: { readonly from: string; readonly href: string }[] = [];
   for (const path of await pagePaths()) {

@@ -13,7 +13,7 @@ import { eventually } from '../../support/organization.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
 import { documentedPython } from '../../support/python.ts';
 
-// The receivers of api/docs/webhooks.md, each as it stands there, against deliveries as they are signed here.
+// The receivers of api/docs/webhooks.md, unchanged, against deliveries signed by our code.
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
 const SECRET = newSecret();
@@ -30,7 +30,7 @@ for (const [name, file, command] of [
   ['Python', 'receiver.py', python],
 ] as const) {
   const run = command === null ? test.skip : test;
-  run(`the ${name} receiver takes each result once and refuses what is not rightly signed`, async (t) => {
+  run(`the ${name} receiver takes each result once and refuses bad signatures`, async (t) => {
     const { url, line } = await start(t, command ?? '', file);
     const send = (parts: Parts) => deliver(url, parts);
     const first = { body: bodyOf('req_1', 'req_2') };
@@ -53,7 +53,7 @@ for (const [name, file, command] of [
     };
     for (const [what, parts] of Object.entries(refused)) t.is(await send(parts), 400, what);
 
-    // Sent again after its answer was lost, with a new timestamp; and one of both in a batch of its own.
+    // A delivery that is sent again with a new timestamp, and a batch that contains one of its results.
     t.is(await send(first), 204);
     t.is(await send({ body: bodyOf('req_2', 'req_5'), secrets: [newSecret(), SECRET] }), 204);
     t.is(await line(), '1000000005 completed zoë@example.com');
@@ -61,9 +61,9 @@ for (const [name, file, command] of [
 }
 
 interface Parts {
-  /** What is signed. */
+  /** The signed body. */
   readonly body: string;
-  /** What is sent, where it is something else. */
+  /** The sent body, if it differs from the signed one. */
   readonly sent?: string;
   readonly secrets?: readonly string[];
   readonly ageSeconds?: number;
@@ -91,7 +91,7 @@ async function deliver(url: string, parts: Parts): Promise<number> {
   return response.status;
 }
 
-/** An envelope with one result for each id; `req_7` is of the NPI 1000000007. */
+/** Returns an envelope with one result for each id; `req_7` has the NPI 1000000007. */
 function bodyOf(...ids: readonly string[]): string {
   return JSON.stringify({
     data: ids.map((id) => ({
@@ -103,7 +103,7 @@ function bodyOf(...ids: readonly string[]): string {
   });
 }
 
-/** A folder where packages are found as they would be after the install of the example's first line. */
+/** Makes a folder where the example finds its packages, as after the install in its first line. */
 async function exampleFolder(t: ExecutionContext): Promise<string> {
   const dir = temporaryFolder(t.teardown);
   await symlink(join(ROOT, 'node_modules'), join(dir, 'node_modules'));
@@ -128,7 +128,7 @@ async function start(t: ExecutionContext, command: string, file: string) {
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   const line = async () => String((await lines.next()).value);
   const [, url = ''] = /^receiver on (http:\S+)$/.exec(await line()) ?? [];
-  // It says where it is before it listens.
+  // The receiver prints its URL before it listens.
   await eventually(() =>
     fetch(url).then(
       () => true,
