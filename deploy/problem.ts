@@ -14,7 +14,7 @@ const BROKEN: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Returns one sentence for the user of a program: what went wrong and what to do.
+ * Returns one sentence for the user of a program, with the problem and the next step.
  * @param given the command line. The sentence repeats only ids from it, because people paste keys by mistake
  */
 export function explain(

@@ -1,6 +1,6 @@
 import { decoded, type Failure, type HistoryEvent, type Payloads, type Run } from './history.ts';
 
-// Describes a run for people: what was decided, which sources were called, why it failed, each with its time.
+// Describes a run for people: decisions, called sources and failures, each with its time.
 
 /** Protocol steps that are left out unless they were retried. */
 const UNTOLD: ReadonlySet<string> = new Set([

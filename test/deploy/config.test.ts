@@ -14,7 +14,7 @@ const problemsOf = (environment: NodeJS.ProcessEnv): string => {
   }
 };
 
-test('a database is all that has to be configured; the rest has the decided defaults', (t) => {
+test('only DATABASE_URL is required, and all other settings have defaults', (t) => {
   t.like(loadConfig(MINIMAL), {
     databasePool: 10,
     apiPort: 8080,
@@ -32,7 +32,7 @@ test('a database is all that has to be configured; the rest has the decided defa
   t.deepEqual([...seconds], [0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]);
 });
 
-test('every problem is reported at once, by name, without a value', (t) => {
+test('all problems are reported at once, with names but without values', (t) => {
   const message = problemsOf({
     DATABASE_URL: 'mysql://secret@host',
     API_PORT: '99999',
@@ -60,7 +60,7 @@ test('every problem is reported at once, by name, without a value', (t) => {
   t.false(message.includes('99999'));
 });
 
-test('a missing variable is missing, and so is an empty one', (t) => {
+test('an empty variable counts as missing', (t) => {
   for (const environment of [{}, { DATABASE_URL: '' }])
     t.regex(problemsOf(environment), /DATABASE_URL is missing/);
 });
@@ -70,7 +70,7 @@ test('the configuration cannot be changed after it was read', (t) => {
   t.true(Object.isFrozen(config));
 });
 
-test('the operator needs the database only, and npm start nothing', (t) => {
+test('the operator needs only the database, and npm start needs no variable', (t) => {
   const operator = loadOperatorConfig({ ...MINIMAL, API_PORT: 'x' });
   t.deepEqual(operator, { databaseUrl: MINIMAL.DATABASE_URL, secretKeys: [] });
   t.like(loadLocalConfig({}), { databaseUrl: null, temporalAddress: null });
@@ -89,7 +89,7 @@ test('durations have a unit', (t) => {
   for (const text of ['', '15', 'm', '1.5h', '-1s', '1 s', '1w', '٣s']) t.is(parseDuration(text), null);
 });
 
-test('a source can be asked if it has a key, one’s own Reacher if it has a URL', (t) => {
+test('a source is configured if it has a key, and Reacher if it has a URL', (t) => {
   const keys = { HUNTER_API_KEY: 'h', PROSPEO_URL: 'https://x.example', REACHER_URL: 'http://127.0.0.1:9/' };
   const { access } = loadConfig({ ...MINIMAL, ...keys });
   t.like(access, {
@@ -101,7 +101,7 @@ test('a source can be asked if it has a key, one’s own Reacher if it has a URL
   t.is(loadConfig({ ...MINIMAL, REACHER_API_KEY: 'r', REACHER_URL: '' }).access.reacher, null);
 });
 
-test('keys and names leave this machine over TLS only, but for a Reacher in a network of one’s own', (t) => {
+test('only a self-hosted Reacher may have an http URL outside this machine', (t) => {
   const names = ['HUNTER_URL', 'ZEROBOUNCE_URL', 'REGISTRY_URL'];
   for (const name of names) {
     for (const url of ['http://vendor.example', 'http://10.0.0.1:8080', 'http://localhost.vendor.example'])
@@ -118,13 +118,13 @@ test('keys and names leave this machine over TLS only, but for a Reacher in a ne
   t.regex(problemsOf({ ...MINIMAL, REACHER_URL: 'ftp://reacher' }), /REACHER_URL/);
 });
 
-test('wrong settings of sources are named as all others are', (t) => {
+test('wrong settings of sources are named like all others', (t) => {
   const wrong = { HUNTER_URL: 'x', VERIFY_POLICY: 'hope', CATCH_ALL: 'keep' };
   const message = problemsOf({ ...MINIMAL, ...wrong });
   for (const name of Object.keys(wrong)) t.true(message.includes(name), name);
 });
 
-test('rates are calls in a time', (t) => {
+test('a rate has a number of calls and a duration', (t) => {
   t.deepEqual(rate().validate('500/1m').value, { calls: 500, perMs: 60_000 });
   for (const text of ['', '5', '0/1s', '5/0s', '5/s', '5/1w', '-5/1s'])
     t.truthy(rate().validate(text).error, text);

@@ -9,7 +9,7 @@ import { operatorOn, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// What operators see of how an answer came about, and of how vendors do.
+// `explain` and `vendors`: the path to a result, and the work of vendors.
 
 const database = freshDatabase(test);
 const { db } = database;
@@ -17,8 +17,8 @@ const { db } = database;
 const run = (statement: SQL) => db.drizzle.execute(statement);
 
 /**
- * A lookup of two requests of two organizations: one vendor fails and then knows nobody, one names three addresses, of
- * which one is a stranger's, one bounces and one is returned.
+ * Creates a lookup of two requests from two organizations. One vendor fails and then has no result. Another names three
+ * addresses: one is a stranger's, one bounces, and one is returned.
  */
 async function lookedUp(npi: string) {
   const requests: { requestId: string; organizationId: string }[] = [];
@@ -30,7 +30,7 @@ async function lookedUp(npi: string) {
   const [asker] = requests;
   const lookupId = newId('lkp');
   await run(sql`update requests set accepted_at = accepted_at - interval '10 seconds' where npi = ${npi}`);
-  // Seconds into the lookup, which began when the first request was accepted.
+  // Seconds after the lookup began, which is when the first request was accepted.
   const at = (seconds: number) =>
     sql`(select accepted_at + make_interval(secs => ${seconds}) from requests where id = ${asker?.requestId})`;
   await run(sql`insert into lookups values (${lookupId}, ${npi}, 'any', ${at(0.1)}, null)`);
@@ -71,7 +71,7 @@ async function lookedUp(npi: string) {
   return { requests, lookupId, own, bounced, stranger };
 }
 
-test('a request is explained in the order of time: who was asked, what each said, what was decided', async (t) => {
+test('explain shows the calls, results and decisions of a request in order', async (t) => {
   const npi = '2000010010';
   const { requests, lookupId, own, bounced, stranger } = await lookedUp(npi);
   await run(sql`insert into providers (npi, entity_type, first_name, last_name, credential, origin, row_hash)
@@ -117,7 +117,7 @@ test('a request is explained in the order of time: who was asked, what each said
   t.regex(story, new RegExp(`^${stranger} +rocketreach +rejected +name_differs +identity check +no$`, 'm'));
 });
 
-test('addresses are masked unless they are asked for, and stay apart', async (t) => {
+test('addresses are masked without --reveal, and similar ones stay distinct', async (t) => {
   const npi = '2000020019';
   const { requests } = await lookedUp(npi);
   const { text, json } = operatorOn(database.url);
@@ -135,7 +135,7 @@ test('addresses are masked unless they are asked for, and stay apart', async (t)
   ]);
 });
 
-test('an NPI is explained by all its requests: of one lookup together, without one by themselves', async (t) => {
+test('an NPI is explained by all its requests, grouped by lookup', async (t) => {
   const npi = '2000030018';
   const { requests, lookupId, own } = await lookedUp(npi);
   const organization = await openOrganization(db, 10);
@@ -163,7 +163,7 @@ test('an NPI is explained by all its requests: of one lookup together, without o
   t.regex(story, /^suppressed +yes$/m);
 });
 
-test('what is still open, what failed and what was erased is told as such', async (t) => {
+test('open, failed and erased requests are shown as such', async (t) => {
   const organization = await openOrganization(db, 10);
   const npis = ['2000040017', '2000040025'];
   const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
@@ -180,7 +180,7 @@ test('what is still open, what failed and what was erased is told as such', asyn
   t.regex(story, /address erased from the answer of req_/);
 });
 
-test('a request that waits for a rate limit is explained with the source and the moment', async (t) => {
+test('a request that waits for a rate limit shows the source and the time', async (t) => {
   const organization = await openOrganization(db, 10);
   const npis = ['2000041015', '2000041023'];
   const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
@@ -201,7 +201,7 @@ test('a request that waits for a rate limit is explained with the source and the
   );
 });
 
-test('a person who is not suppressed, but an address of whom is, is told apart', async (t) => {
+test('explain distinguishes a suppressed person from a suppressed address', async (t) => {
   const known = { email: 'jane@silent.example', emailType: 'professional', source: 'test' } as const;
   await storeEmail(db, { npi: '2000070014', ...known, lastValidatedAt: new Date() });
   await run(
@@ -214,7 +214,7 @@ test('a person who is not suppressed, but an address of whom is, is told apart',
   t.regex(await text('explain', '2000080013'), /^suppressed +not the NPI, and no address below$/m);
 });
 
-test('an unknown request is one sentence, an NPI nobody asked for has an empty story', async (t) => {
+test('an unknown request is an error, and an unused NPI has an empty story', async (t) => {
   const { operator, json } = operatorOn(database.url);
   const id = newId('req');
   const unknown = await operator('explain', id);
@@ -224,7 +224,7 @@ test('an unknown request is one sentence, an NPI nobody asked for has an empty s
   t.is((await operator('explain', 'jane')).code, 2);
 });
 
-test('vendors and verifiers are counted, timed and priced, with their breakers and what they cost today', async (t) => {
+test('vendors are counted, timed and priced, with breakers and credits today', async (t) => {
   await using own = await openTestDatabase();
   const ownDb = own.db;
   const organization = await openOrganization(ownDb, 10);
@@ -286,7 +286,7 @@ test('vendors and verifiers are counted, timed and priced, with their breakers a
     ...{ credits: 7, credits_per_returned: null, credits_today: 5, errors: { 'unknown: timeout': 1 } },
     ...{ breaker: 'trial', paused_until: null },
   });
-  // It has failed and is asked nothing more: it is known for what it is all the same.
+  // It failed and is not called any more, but its role is still known.
   await ownDb.drizzle.execute(
     sql`insert into source_health (source, state, last_error) values ('zerobounce', 'open', 'auth')`,
   );

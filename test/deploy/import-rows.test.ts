@@ -9,7 +9,7 @@ import { storedEmails } from '../../db/schema.ts';
 import { freshDatabase, temporaryFolder } from '../support/database.ts';
 import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
 
-// Files of the operator's own: each row gets a verdict, and a file may be imported again.
+// Imports of the operator's own files: each row gets a verdict, and a file may be imported again.
 
 const BY = { actor: 'test', reason: 'test' };
 const DAY = 86_400_000;
@@ -37,7 +37,7 @@ async function stored(email: string) {
   return found;
 }
 
-test('every row of own addresses gets its verdict, and the directory what is worth keeping', async (t) => {
+test('every own address gets a verdict, and usable ones are stored', async (t) => {
   await addSuppression(db, BY, { kind: 'email', value: hashAddress('gone@clinic-one.com') });
   const rows: [string, string][] = [
     [`${NPI},Jane.Roe@Clinic-One.com,,${ago(3)},crm`, 'stored'],
@@ -102,7 +102,7 @@ test('every row of own addresses gets its verdict, and the directory what is wor
   t.like(JSON.parse(again.stdout), { verdicts: { unchanged: 4, suppressed: 1 } }, again.stderr);
 });
 
-test('an imported address is compared with the person that NPPES has under the NPI', async (t) => {
+test('an imported address is compared with the person of its NPI in NPPES', async (t) => {
   const [person, organization, gone, unknown] = ['1518000017', '1518000025', '1518000033', '1518000041'];
   const unheardOf = '1518000058';
   await db.drizzle.execute(sql`
@@ -112,7 +112,7 @@ test('an imported address is compared with the person that NPPES has under the N
            (${gone}, 1, 'JOHN', 'SMITH', null, '2026-01-01', 'nppes', 0)`);
   await db.drizzle.execute(sql`
     insert into provider_endpoints (npi, kind, endpoint) values (${person}, 'DIRECT', 'jsmith@typed.cedar.com')`);
-  // The registry did not know this NPI two days ago, which counted for a day.
+  // The registry did not know this NPI two days ago. That was valid for one day.
   await db.drizzle.execute(sql`
     insert into providers (npi, deactivated_on, origin, row_hash, imported_at)
     values (${unheardOf}, current_date - 2, 'registry', 0, now() - interval '2 days')`);
@@ -155,7 +155,7 @@ test('an imported address is compared with the person that NPPES has under the N
   );
 });
 
-test('an address that our checks have passed stays checked when it is imported again', async (t) => {
+test('an address that passed our checks stays checked when imported again', async (t) => {
   const row = {
     npi: '1520000013',
     email: 'again@clinic.com',
@@ -168,7 +168,7 @@ test('an address that our checks have passed stays checked when it is imported a
   t.like(await stored('again@clinic.com'), { unchecked: false, verdict: 'valid' });
 });
 
-test('newer evidence wins, whoever has it', async (t) => {
+test('newer evidence wins, from vendors and imports alike', async (t) => {
   const npi = '1003000100';
   const own = (email: string, days: number | null) => ({
     ...{ npi, email, emailType: 'professional' as const, source: 'crm', checked: true },
@@ -203,11 +203,11 @@ test('newer evidence wins, whoever has it', async (t) => {
     emails.map(() => 'unchanged'),
   );
 
-  // A stored address that is being checked again is not called valid by the same old word.
+  // An address that is being checked again does not become valid through the same old claim.
   await db.drizzle.execute(sql`update stored_emails set unchecked = true where email = 'mended@clinic.com'`);
   t.deepEqual(await storeOwnEmails(db, [rows[3] ?? own('', null)]), ['unchanged']);
   t.is((await stored('mended@clinic.com'))?.unchecked, true);
-  // Without a date there is no evidence to win with.
+  // A row without a date has no evidence.
   t.deepEqual(await storeOwnEmails(db, [own('older@clinic.com', null)]), ['unchanged']);
 });
 
@@ -228,7 +228,7 @@ test('the newest of several rows about one address in a file is stored', async (
   t.deepEqual((await stored('twice@clinic.com'))?.lastValidatedAt, dates[1]);
 });
 
-test('columns are found by their names, in files of spreadsheets too, or stand in their order', async (t) => {
+test('columns are found by name, or by order in a file without a header', async (t) => {
   const npi = '1720377294';
   const headed = await file(
     'headed.csv',
@@ -248,7 +248,7 @@ test('columns are found by their names, in files of spreadsheets too, or stand i
   }
 });
 
-test("an operator's table of domains is kept by NPI, by PAC id or by name, and each row gets its verdict", async (t) => {
+test('domains are imported by NPI, PAC id or name, with a verdict per row', async (t) => {
   const { json } = operatorOn(url);
   const rows: [string, string][] = [
     ['"ALDER CLINIC, P.L.L.C.",https://www.alderclinic.com/contact', 'added'],
@@ -279,7 +279,7 @@ test("an operator's table of domains is kept by NPI, by PAC id or by name, and e
   t.deepEqual(await imported(`organization,domain\n${first?.[0]}\n`), ['added']);
   t.deepEqual(
     await imported(`organization,domain,npi,pac_id\n${rest.map(([row]) => row).join('\n')}\n`),
-    // Of two rows about one group the last counts.
+    // The last of two rows about the same group counts.
     rest
       .map(([, verdict]) => verdict)
       .with(2, 'unchanged')
@@ -303,7 +303,7 @@ test("an operator's table of domains is kept by NPI, by PAC id or by name, and e
 
 const HASH = hashAddress('someone@clinic.com');
 
-test('the file that is imported is never written over', async (t) => {
+test('an import never overwrites its own file', async (t) => {
   const { operator } = operatorOn(url);
   const path = await file('itself.csv', '2000010010\n');
   const { code, stderr } = await operator('import', 'suppressions', path, '--verdicts', path, ...WHY);
@@ -312,7 +312,7 @@ test('the file that is imported is never written over', async (t) => {
   t.is(await readFile(path, 'utf8'), '2000010010\n');
 });
 
-test('a list of suppressions is one value a line, or has columns, and each row gets its verdict', async (t) => {
+test('a suppression list has one value per line, or columns with a header', async (t) => {
   const { json } = operatorOn(url);
   const email = 'Listed.One@Clinic-Four.com';
   const bare: [string, string][] = [
@@ -365,7 +365,7 @@ test('a list of suppressions is one value a line, or has columns, and each row g
   t.is(own?.all, true);
 });
 
-test('free-mail domains in a list of suppressions need --yes; other rows are imported', async (t) => {
+test("free-mail domains in a suppression list need --yes, other rows don't", async (t) => {
   const { operator, text } = operatorOn(url);
   await db.drizzle.execute(sql`
     insert into stored_emails (npi, email, verdict, source)
@@ -386,7 +386,7 @@ test('free-mail domains in a list of suppressions need --yes; other rows are imp
   t.is(await suppressed('yahoo.com'), 1);
 });
 
-test('suppressing a free-mail domain shows what it would hide, and needs --yes', async (t) => {
+test('suppressing a free-mail domain shows its effect, and needs --yes', async (t) => {
   const { operator, json } = operatorOn(url);
   await db.drizzle.execute(sql`
     insert into stored_emails (npi, email, verdict, source) values ('2000010010', 'jo@aol.com', 'unknown', 'test')`);
@@ -400,7 +400,7 @@ test('suppressing a free-mail domain shows what it would hide, and needs --yes',
   t.like(await json('suppress', 'add', 'aol.com', '--yes', ...WHY), { outcome: 'suppressed' });
 });
 
-test('an import is on record with who wanted it; one that was killed counts as failed when it is repeated', async (t) => {
+test('an import is audited, and a killed one counts as failed when repeated', async (t) => {
   const { json } = operatorOn(url);
   const path = await file('record.txt', '2000020019\n');
   const first = await json<{ id: string }>(
@@ -437,7 +437,7 @@ test('an import is on record with who wanted it; one that was killed counts as f
 });
 
 // Guard: `refuses` of `suppressionRows`.
-test('a list of several columns without a header that says so is refused, and nobody is suppressed', async (t) => {
+test('a suppression list with columns but no header is rejected as a whole', async (t) => {
   const { operator } = operatorOn(url);
   for (const text of ['domain,email\ngmail.com,jane@gmail.com\n', 'value;reason\njane@example.org;asked\n']) {
     const { code, stderr } = await operator('import', 'suppressions', await file('columns.csv', text));
@@ -448,7 +448,7 @@ test('a list of several columns without a header that says so is refused, and no
   t.is(row, undefined);
 });
 
-test('a file that cannot be read is one sentence, and an import that stops half-way is a failed one', async (t) => {
+test('an unreadable file is one sentence, and an import that stops has failed', async (t) => {
   const { operator } = operatorOn(url);
   const missing = await operator('import', 'suppressions', join(folder, 'nowhere.csv'));
   t.is(missing.code, 1);

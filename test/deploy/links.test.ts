@@ -5,13 +5,13 @@ import { freshDatabase } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
-// With TEMPORAL_UI_URL set, what is about a workflow says where the Temporal UI shows it.
+// With TEMPORAL_UI_URL set, output about a workflow links to the Temporal UI.
 
 const { db, url } = freshDatabase(test);
 const NPI = '2000000010';
 const WORKFLOWS = 'http://ui.example:8233/namespaces/ours/workflows';
 
-/** What is done with the settings, and without. */
+/** Runs `work` with the settings, or without them. */
 async function withUi<T>(isSet: boolean, work: () => T | Promise<T>): Promise<T> {
   const settings = { TEMPORAL_UI_URL: 'http://ui.example:8233/', TEMPORAL_NAMESPACE: 'ours' };
   if (isSet) Object.assign(process.env, settings);
@@ -22,7 +22,7 @@ async function withUi<T>(isSet: boolean, work: () => T | Promise<T>): Promise<T>
   }
 }
 
-test.serial('the operator command links to a batch, and to all that an NPI was in', async (t) => {
+test.serial('operator commands link to a batch, and to all workflows of an NPI', async (t) => {
   const organization = await openOrganization(db, 10);
   const { batchId, requestIds } = acceptedIds(
     await submit(db, submitCommand(organization, { npis: [NPI] }), RULES),
@@ -37,7 +37,7 @@ test.serial('the operator command links to a batch, and to all that an NPI was i
   t.false((await withUi(false, explain)).includes('workflows'));
 });
 
-test.serial('a line of the log about a workflow has its link', async (t) => {
+test.serial('a log line about a workflow has its link', async (t) => {
   const linksOf = (line: object, isSet = true) =>
     withUi(isSet, () => {
       const lines: string[] = [];

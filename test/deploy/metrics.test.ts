@@ -17,13 +17,16 @@ import { startApiProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { closedUrl, createScriptedVendor, foundStep } from '../support/vendors.ts';
 
-// What Prometheus reads of the service, over HTTP. The counters are of this process, which is all of it: what a test
-// compares is what they have grown by.
+// The metrics that Prometheus reads over HTTP. This process has all counters of the service, so tests compare how
+// much they have grown.
 
 const [FOUND, NOBODY, TROUBLE] = ['2000000010', '2000000028', '2000000036'] as const;
 const CANARY = 'canary-7f3a';
 
-/** Of the SDK: what every worker tells, and what it tells by label `failure_reason` or `status_code` once something failed. */
+/**
+ * Metrics of the SDK: those that every worker has, and those that only appear with a `failure_reason` or `status_code`
+ * after a failure.
+ */
 const OF_TEMPORAL = [
   'temporal_worker_task_slots_available',
   'temporal_worker_task_slots_used',
@@ -47,7 +50,7 @@ const SOURCES: readonly ConfiguredSource[] = [
   ['vendor', 'bad', null],
 ];
 
-/** Samples by their name and labels, as they stand in the text. */
+/** Samples by name and labels, as in the text. */
 type Samples = Readonly<Record<string, number>>;
 
 function parse(text: string): Samples {
@@ -68,7 +71,7 @@ type Told = Partial<
   }>
 >;
 
-/** What a port for metrics answers. */
+/** Requests a path from a metrics port. */
 async function ask({ readiness = async () => 'ready', parts, health }: Told, path: string) {
   const place = { metricsHost: LOOPBACK, metricsPort: 0 };
   const server = await serveMetrics(place, stack.workerDb, readiness, parts, health);
@@ -87,19 +90,19 @@ async function get(port: number, path: string) {
   return { status: response.status, text: await response.text() };
 }
 
-/** One look at the metrics, with figures that are of now. */
+/** Reads the metrics once, with new figures. */
 async function scrape(): Promise<string> {
   const parts = [figuresOf(stack.workerDb, SOURCES, createLog('test', 'silent'))];
   return (await ask({ parts }, '/metrics')).text;
 }
 
-/** What has changed since an earlier look. */
+/** Returns how much each sample has grown since an earlier scrape. */
 async function grown(before: Samples): Promise<Samples> {
   const after = Object.entries(parse(await scrape()));
   return Object.fromEntries(after.map(([name, value]) => [name, value - (before[name] ?? 0)]));
 }
 
-test.serial('after a batch the figures say what happened, each thing once', async (t) => {
+test.serial('after a batch the metrics count each event once', async (t) => {
   const client = await stack.organization(10);
   vendor.script(FOUND, () => foundStep(FOUND));
   broken.script(TROUBLE, () => ({ kind: 'fatal', why: 'plan' }));
@@ -135,7 +138,7 @@ test.serial('after a batch the figures say what happened, each thing once', asyn
   t.is(settled('status="completed",email_type="professional",replayed="true"'), 1);
 });
 
-test.serial('a call that made no connection is counted with its cause', async (t) => {
+test.serial('a call without a connection is counted with its cause', async (t) => {
   const before = parse(await scrape());
   const step = { kind: 'retry', why: 'unsent', cause: 'CERT_HAS_EXPIRED', afterMs: null } as const;
   await countCall('registry', 'registry', Promise.resolve(step));
@@ -144,7 +147,7 @@ test.serial('a call that made no connection is counted with its cause', async (t
   t.is((await grown(before))[name], 1);
 });
 
-test.serial('what is settled again is not counted again', async (t) => {
+test.serial('a request that is settled again is not counted again', async (t) => {
   const client = await stack.organization(10);
   const { json } = await client.single({ npi: TROUBLE });
   await client.completed(json.batch_id);
@@ -157,7 +160,7 @@ test.serial('what is settled again is not counted again', async (t) => {
   t.deepEqual([...new Set(settled.map(([, value]) => value))], [0]);
 });
 
-test.serial('a wait that the client asked for is no slow answer', async (t) => {
+test.serial('a wait that the client asked for does not count as response time', async (t) => {
   const sandbox = await stack.sandboxOf(await stack.organization(10));
   const { json } = await sandbox.single({ npi: FOUND }, { 'test-outcome': 'deadline' });
   const seconds =
@@ -169,7 +172,7 @@ test.serial('a wait that the client asked for is no slow answer', async (t) => {
   t.true(took < 3, `${took} s`);
 });
 
-test.serial('what a sandbox does is told apart, and moves no credits', async (t) => {
+test.serial('sandbox requests are counted separately, and move no credits', async (t) => {
   const sandbox = await stack.sandboxOf(await stack.organization(10));
   const before = parse(await scrape());
   const { json } = await sandbox.single({ npi: FOUND }, { 'test-outcome': 'professional' });
@@ -185,27 +188,24 @@ test.serial('what a sandbox does is told apart, and moves no credits', async (t)
   t.deepEqual([...new Set(moved.map(([, value]) => value))], [0]);
 });
 
-test.serial(
-  'a source that refuses shows as an open breaker, and what it cost beside its limit',
-  async (t) => {
-    const figures = parse(await scrape());
-    const breaker = (source: string, state: string) =>
-      figures[`npe_source_breaker{kind="vendor",state="${state}",source="${source}"}`];
-    t.deepEqual(
-      ['closed', 'half_open', 'open'].map((state) => [breaker('good', state), breaker('bad', state)]),
-      [
-        [1, 0],
-        [0, 0],
-        [0, 1],
-      ],
-    );
-    t.is(figures['npe_source_budget_credits{what="limit",source="good"}'], 500);
-    t.true((figures['npe_source_budget_credits{what="used",source="good"}'] ?? 0) > 0);
-    t.false('npe_source_budget_credits{what="limit",source="bad"}' in figures);
-  },
-);
+test.serial('a rejecting source has an open breaker, and its spending next to its limit', async (t) => {
+  const figures = parse(await scrape());
+  const breaker = (source: string, state: string) =>
+    figures[`npe_source_breaker{kind="vendor",state="${state}",source="${source}"}`];
+  t.deepEqual(
+    ['closed', 'half_open', 'open'].map((state) => [breaker('good', state), breaker('bad', state)]),
+    [
+      [1, 0],
+      [0, 0],
+      [0, 1],
+    ],
+  );
+  t.is(figures['npe_source_budget_credits{what="limit",source="good"}'], 500);
+  t.true((figures['npe_source_budget_credits{what="used",source="good"}'] ?? 0) > 0);
+  t.false('npe_source_budget_credits{what="limit",source="bad"}' in figures);
+});
 
-test.serial('nothing that others wrote is in the text, whatever they write', async (t) => {
+test.serial('metrics contain no text from users, vendors or receivers', async (t) => {
   const client = await stack.organization(10);
   await stack.db.drizzle.execute(
     sql`update organizations set name = ${CANARY} where id = ${client.organizationId}`,
@@ -228,34 +228,31 @@ test.serial('nothing that others wrote is in the text, whatever they write', asy
   t.regex(many, /route="\/\{any\*\}"/);
   t.regex(many, /source="good",answer="protocol"/);
   for (const text of [CANARY, client.organizationId.slice(4), FOUND, '@']) t.false(many.includes(text), text);
-  // Only of requests: what the worker does meanwhile may begin a series of its own.
+  // Only metrics of requests, because the worker may add its own series in the meantime.
   const requests = (text: string) => Object.keys(parse(text)).filter((name) => name.startsWith('npe_http_'));
   t.deepEqual(requests(many), requests(few));
 });
 
-test.serial(
-  'figures are read every 10 s at most, and the last known are told without PostgreSQL',
-  async (t) => {
-    const nowhere = new URL(await closedUrl()).host;
-    const away = openDatabase({ url: `postgres://u@${nowhere}/none`, poolSize: 1, applicationName: 'test' });
-    t.teardown(() => away.close());
-    const db = { ...stack.workerDb };
-    const parts = [figuresOf(db, SOURCES, createLog('test', 'silent'))];
-    const look = async () => (await ask({ parts }, '/metrics')).text;
-    t.regex(await look(), /^npe_figures_up 1$/m);
-    Object.assign(db, { drizzle: away.drizzle });
-    t.regex(await look(), /^npe_figures_up 1$/m);
-    const { now } = performance;
-    performance.now = () => now.call(performance) + 10_000;
-    t.teardown(() => Object.assign(performance, { now }));
-    const text = await look();
-    t.regex(text, /^npe_figures_up 0$/m);
-    t.regex(text, /^npe_requests_open\{state="accepted"\} 0$/m);
-    t.regex(text, /^npe_credits_total\{movement="charge"\}/m);
-  },
-);
+test.serial('figures are read at most every 10 s, and kept while PostgreSQL is away', async (t) => {
+  const nowhere = new URL(await closedUrl()).host;
+  const away = openDatabase({ url: `postgres://u@${nowhere}/none`, poolSize: 1, applicationName: 'test' });
+  t.teardown(() => away.close());
+  const db = { ...stack.workerDb };
+  const parts = [figuresOf(db, SOURCES, createLog('test', 'silent'))];
+  const look = async () => (await ask({ parts }, '/metrics')).text;
+  t.regex(await look(), /^npe_figures_up 1$/m);
+  Object.assign(db, { drizzle: away.drizzle });
+  t.regex(await look(), /^npe_figures_up 1$/m);
+  const { now } = performance;
+  performance.now = () => now.call(performance) + 10_000;
+  t.teardown(() => Object.assign(performance, { now }));
+  const text = await look();
+  t.regex(text, /^npe_figures_up 0$/m);
+  t.regex(text, /^npe_requests_open\{state="accepted"\} 0$/m);
+  t.regex(text, /^npe_credits_total\{movement="charge"\}/m);
+});
 
-test.serial('a worker says why it cannot work, and that it is about to end', async (t) => {
+test.serial('a worker reports why it cannot work, and that it is about to end', async (t) => {
   const ending = new AbortController();
   const nowhere = new URL(await closedUrl()).host;
   const away = openDatabase({ url: `postgres://u@${nowhere}/none`, poolSize: 1, applicationName: 'test' });
@@ -279,7 +276,7 @@ test.serial('a worker says why it cannot work, and that it is about to end', asy
   t.deepEqual(await look(), ['503 ending', '503 ending']);
 });
 
-test.serial('npe_ready says whether the process can work, and why not', async (t) => {
+test.serial('npe_ready shows whether the process can work, and why not', async (t) => {
   const look = async (readiness: () => Promise<string>) => {
     const { text } = await ask({ readiness }, '/metrics');
     return text.match(/^npe_ready.*$/gm);
@@ -289,7 +286,7 @@ test.serial('npe_ready says whether the process can work, and why not', async (t
   t.deepEqual(await look(() => new Promise(() => {})), ['npe_ready{reason="timeout"} 0']);
 });
 
-test.serial('the programs tell on a port of their own, a worker with what the SDK counts', async (t) => {
+test.serial("programs serve metrics on separate ports, and a worker adds the SDK's", async (t) => {
   await stack.stopWorker();
   const [ofApi, ofWorker] = [await freePort(), await freePort()];
   const settings = { METRICS_PORT: String(ofApi), TASK_QUEUE: stack.taskQueue };
@@ -310,7 +307,7 @@ test.serial('the programs tell on a port of their own, a worker with what the SD
   t.regex(told, /^npe_database_pool\{state="size"\} 16$/m);
   t.notRegex(told, /npe_figures_up|temporal_/);
   for (const text of [told, toldByWorker]) t.regex(text, /^npe_ready\{reason="ready"\} 1$/m);
-  // The SDK's native part would cost every API process 30 MB.
+  // The native part of the SDK would cost every API process 30 MB.
   if (process.platform === 'linux')
     t.notRegex(await readFile(`/proc/${api.pid()}/maps`, 'utf8'), /core-bridge/);
   t.regex(toldByWorker, /^npe_figures_up 1$/m);
@@ -322,7 +319,7 @@ test.serial('the programs tell on a port of their own, a worker with what the SD
   t.deepEqual(await get(ofWorker, '/readyz'), { status: 200, text: '{"status":"ok"}' });
 });
 
-test('the page has the metrics that are told, and no others', async (t) => {
+test('metrics.md lists exactly the metrics that are served', async (t) => {
   const page = await readFile(new URL('../../deploy/metrics.md', import.meta.url), 'utf8');
   const counted = register.getMetricsAsArray().map(({ name }) => name);
   const told = [...counted.filter((name) => name.startsWith('npe_')), ...Object.keys(METRICS.figures)];

@@ -11,7 +11,8 @@ import { operatorOn, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, openTestKey, RULES, submitCommand } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// What all commands share: organizations by name, the limits of lists, CSV, the width of a terminal, completion.
+// Behavior that all commands share: organizations by name, the limits of lists, CSV, the width of a terminal,
+// completion.
 
 const { db, sql, url } = freshDatabase(test);
 const { operator, text, json } = operatorOn(url);
@@ -21,7 +22,7 @@ async function createOrg(name: string): Promise<string> {
   return (await json<{ id: string }>('org', 'create', name, ...WHY)).id;
 }
 
-test('an organization goes by its name, or the beginning of it, wherever an id is taken', async (t) => {
+test("commands accept an organization's name, or its beginning, instead of its id", async (t) => {
   const id = await createOrg('Northwind Health');
   const eastern = await createOrg('Northwind Health East');
   for (const name of ['Northwind Health', 'northwind health', ' NORTHWIND HEALTH ']) {
@@ -36,7 +37,7 @@ test('an organization goes by its name, or the beginning of it, wherever an id i
   t.like((await json<object[]>('usage', '--organization', 'Northwind Health East'))[0], { granted: 7 });
 });
 
-test('a name that several have is an error that lists them, and nothing is done', async (t) => {
+test('an ambiguous name is an error that lists the matches, and changes nothing', async (t) => {
   const ids = [
     await createOrg('Twin Clinics'),
     await createOrg('Twin Clinics'),
@@ -54,7 +55,7 @@ test('a name that several have is an error that lists them, and nothing is done'
   for (const id of ids) t.like(await json('org', 'show', id), { balance: { total: 0 } });
 });
 
-test('nothing, a wildcard and a name that nobody has mean no organization', async (t) => {
+test('an empty name, a wildcard and an unknown name match no organization', async (t) => {
   await createOrg('Lonely Practice');
   for (const name of ['', '   ', '%', 'Lonely_Practice', 'ely Practice', 'Nobody']) {
     const { code, stderr } = await operator('credits', 'grant', name, '5', ...WHY);
@@ -63,7 +64,7 @@ test('nothing, a wildcard and a name that nobody has mean no organization', asyn
   }
 });
 
-test('a sandbox has the name of its organization, and goes by its id', async (t) => {
+test('a sandbox has the name of its organization, and is found by its id', async (t) => {
   const live = await openOrganization(db, 0);
   await sql`update organizations set name = 'Sandy Shores' where id = ${live.organizationId}`;
   const { organizationId: sandbox } = await openTestKey(db, live);
@@ -71,7 +72,7 @@ test('a sandbox has the name of its organization, and goes by its id', async (t)
   t.is((await json('org', 'show', 'Sandy Shores')).id, live.organizationId);
 });
 
-test.serial('every list is the newest first, and takes --limit and --since', async (t) => {
+test.serial('every list is newest first, and takes --limit and --since', async (t) => {
   const organization = await openOrganization(db, 10);
   const { organizationId: id, keyId } = organization;
   const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
@@ -122,7 +123,7 @@ test.serial('every list is the newest first, and takes --limit and --since', asy
   t.true((await json<{ id: string }[]>('keys', 'list', id)).at(-1)?.id === keyId);
 });
 
-test.serial('batches are listed of one organization, in one state', async (t) => {
+test.serial('batches are listed by organization and by state', async (t) => {
   const [mine, other] = [await openOrganization(db, 5), await openOrganization(db, 5)];
   const known = {
     npi: '2000000236',
@@ -153,7 +154,7 @@ test.serial('batches are listed of one organization, in one state', async (t) =>
   t.is((await operator('batch', 'list', '--state', 'final')).code, 2);
 });
 
-test('--csv prints a table or a record for a spreadsheet, which takes no text of it for a formula', async (t) => {
+test('--csv prints tables and records, with formulas escaped', async (t) => {
   const names = ['=cmd|1', '+1', '-1', '@sum', 'Say "hi", please', 'Plain'];
   for (const name of names) await createOrg(name);
   const read = (csv: string) => parse(csv, { columns: true }) as Record<string, string>[];
@@ -181,8 +182,9 @@ test('--csv prints a table or a record for a spreadsheet, which takes no text of
   t.is((await operator('org', 'list', '--csv', '--json')).code, 2);
 });
 
-test('no form of output has a control or format character: they are escaped', async (t) => {
-  // A CSI of one character, DEL, an override of direction, a tag above U+FFFF, and what some take for the end of a line.
+test('all output has control and format characters escaped', async (t) => {
+  // A one-character CSI, DEL, an override of direction, a tag above U+FFFF, and characters that some programs take for
+  // a line end.
   const name = 'Left \u009b2J\u007f\u202e\u{e0041}\u2028\u200b"\\ right';
   const id = await createOrg('To be renamed');
   await sql`update organizations set name = ${name} where id = ${id}`;
@@ -201,7 +203,7 @@ test('no form of output has a control or format character: they are escaped', as
     t.notRegex(output.replaceAll('\n', ''), /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u);
 });
 
-test.serial('a table that is too wide for the terminal is printed as records: nothing is lost', async (t) => {
+test.serial('a table that is too wide for the terminal is printed as whole records', async (t) => {
   const sentence = 'the receiver was down from Monday until Thursday, '.repeat(19).trim();
   const name = 'Größe & Söhne '.repeat(13).trim();
   const { id } = await json<{ id: string }>('org', 'create', name, '--reason', sentence);
@@ -231,7 +233,7 @@ test.serial('a table that is too wide for the terminal is printed as records: no
   t.true((await text('org', 'show', id)).includes(id), 'a terminal that is too narrow for anything');
 });
 
-test('in a pipe a row is a line', async (t) => {
+test('in a pipe a row is one line', async (t) => {
   const sentence = 'because of what was said on Monday, '.repeat(20).trim();
   const { id } = await json<{ id: string }>('org', 'create', 'Piped', '--reason', sentence);
   t.deepEqual((await text('audit', 'list', id)).split('\n').length, 3);
@@ -243,7 +245,7 @@ test('--version prints the version, without a database', async (t) => {
   t.deepEqual([code, stdout], [0, `${manifest.version}\n`]);
 });
 
-test('bash completes commands and options by the script that is printed for it', async (t) => {
+test('bash completes commands and options with the printed script', async (t) => {
   const script = await text('completion', 'bash');
   const complete = async (...words: string[]) => {
     const asked = `${script}

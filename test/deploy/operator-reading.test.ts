@@ -9,13 +9,13 @@ import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Who is shown what is secret or personal is on record, and what is personal need not stand on a command line.
+// Reading secrets or personal data is audited, and personal data need not be on a command line.
 
 const NPI = '2000010010';
 const EMAIL = 'jane.roe@clinic.example';
 
 const { db, url } = freshDatabase(test);
-/** Commands that show a secret or something personal, and what the audit log has of each. */
+/** Commands that show secrets or personal data, and the audit record of each. */
 let readings: readonly (readonly [args: readonly string[], record: Partial<AuditRecord>])[];
 
 test.before(async () => {
@@ -48,7 +48,7 @@ test.before(async () => {
 
 const HIDDEN = /whsec_|sesame|jane\.roe@/;
 
-test.serial('who is shown a secret or something personal says why, and is on record', async (t) => {
+test.serial('reading a secret or personal data needs a reason and is audited', async (t) => {
   const { operator } = operatorOn(url);
   for (const [args, record] of readings) {
     const name = args.join(' ');
@@ -68,7 +68,7 @@ test.serial('who is shown a secret or something personal says why, and is on rec
   }
 });
 
-test.serial('what cannot be put on record is not shown', async (t) => {
+test.serial('data is not shown if the audit log cannot record it', async (t) => {
   const { operator } = operatorOn(url);
   await db.drizzle.execute(sql`create trigger full_disk before insert on audit_log
     for each row execute function refuse_change()`);
@@ -79,12 +79,12 @@ test.serial('what cannot be put on record is not shown', async (t) => {
   await db.drizzle.execute(sql`drop trigger full_disk on audit_log`);
 });
 
-test.serial('an export whose reason names an address is refused: the reason is kept for ever', async (t) => {
+test.serial('an export whose reason contains an address is rejected', async (t) => {
   const { code, stdout } = await operatorOn(url).operator('privacy', 'export', NPI, '--reason', EMAIL);
   t.deepEqual([code, stdout], [2, '']);
 });
 
-test.serial('an address can be given on stdin, so that no command line holds it', async (t) => {
+test.serial('an address can be read from stdin, to keep it off the command line', async (t) => {
   const given = (...args: string[]) => spawnOperator(url, [...args, '-', ...WHY], `${EMAIL}\n`);
   const exported = await given('privacy', 'export');
   t.deepEqual([exported.code, exported.stderr], [0, '']);

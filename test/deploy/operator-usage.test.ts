@@ -15,7 +15,7 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// What an organization is invoiced by has to be what the ledger says, to the credit and to the millisecond.
+// The figures for invoices have to match the ledger, to the credit and to the millisecond.
 
 const { db, sql, url } = freshDatabase(test);
 const { json, text } = operatorOn(url);
@@ -24,7 +24,7 @@ type Usage = Readonly<Record<string, number>> & { readonly organization_id: stri
 
 const PROFESSIONAL = '2000000301';
 const PERSONAL = '2000000319';
-/** Nobody knows them. */
+/** No vendor knows them. */
 const UNKNOWN = ['2000000327', '2000000335'];
 const LONG_AGO = ['--since', '2020-01-01T00:00Z'];
 
@@ -39,7 +39,7 @@ async function ask(organization: Organization, npis: readonly string[], wantedTy
   return acceptedIds(await submit(db, command, RULES)).requestIds;
 }
 
-/** Charges of 1 and of 3 credits, two replays, a refund of each kind, and a request that is open. */
+/** Causes charges of 1 and of 3 credits, two replays, a refund of each kind, and an open request. */
 async function live(): Promise<Organization> {
   const organization = await openOrganization(db, 100);
   await ask(organization, [PROFESSIONAL]);
@@ -87,7 +87,7 @@ test('usage has requests by outcome and type, and the credits of the ledger', as
   t.is(held?.held - (usage.charged ?? 0) - (usage.released ?? 0), balance.held);
 });
 
-test('times that follow each other add up to the whole, and a charge is of one of them', async (t) => {
+test('consecutive periods add up to the whole, and each charge is in one of them', async (t) => {
   const organization = await live();
   const { entries } = await listLedger(db, organization.organizationId, { after: null, limit: 100 });
   const whole = await usageOf(organization, ...LONG_AGO);
@@ -107,7 +107,7 @@ test('times that follow each other add up to the whole, and a charge is of one o
   }
 });
 
-test('sandboxes are apart, and who had no usage is no line', async (t) => {
+test('sandboxes are not in the list, nor are organizations without usage', async (t) => {
   const organization = await live();
   const sandbox = await openTestKey(db, organization);
   const idle = await openOrganization(db, 0);
@@ -118,7 +118,7 @@ test('sandboxes are apart, and who had no usage is no line', async (t) => {
   t.like(await usageOf(idle), { granted: 0, charged: 0 });
 });
 
-// Serial: what another test commits between the two looks would be in one of them.
+// Serial, because rows that another test commits between the two queries would be in only one of them.
 test.serial('the lines of all organizations add up to the ledger', async (t) => {
   await live();
   const until = new Date().toISOString();
@@ -131,7 +131,7 @@ test.serial('the lines of all organizations add up to the ledger', async (t) => 
   }
 });
 
-test('an invoice of a spreadsheet has its time in each line, and a line for people is one too', async (t) => {
+test('each CSV line has its period, and each organization has one line', async (t) => {
   const { organizationId } = await live();
   const time = ['--since', '2026-01-01T00:00Z', '--organization', organizationId];
   const csv = (await text('usage', ...time, '--csv')).split('\n');

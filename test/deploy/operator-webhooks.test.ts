@@ -14,8 +14,8 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 
-// `webhooks`: what operators see of deliveries, and how they send them again. Nobody works here: what is resent stays
-// as the command leaves it, for the sweep.
+// `webhooks`: how operators see deliveries and send them again. No worker runs here, so resent deliveries stay as the
+// command leaves them for the sweep.
 
 const BY = { actor: 'test', reason: 'test' };
 const URL_TEXT = 'https://hooks.example.com/in?token=sesame';
@@ -38,7 +38,7 @@ interface Listed {
   readonly last_reason: string | null;
 }
 
-/** Submits with a webhook in real-time mode, and settles every request unless the test says otherwise. */
+/** Submits with a webhook in real-time mode, and settles all requests unless `settled` is false. */
 async function submitted(organization: Organization, count = 1, settled = true) {
   const npis: string[] = Array(count).fill(NPI);
   const webhook = { url: URL_TEXT, mode: 'real-time' as const };
@@ -52,7 +52,7 @@ async function submitted(organization: Organization, count = 1, settled = true) 
   return { batchId, ids: rows.map(({ id }) => id) };
 }
 
-/** As if the last attempt had failed that long ago. */
+/** Makes the deliveries of a batch look as if their last attempt failed that long ago. */
 async function fail(batchId: string, hoursAgo = 0): Promise<void> {
   await db.drizzle.execute(sql`
     update webhook_deliveries set state = 'failed', attempts = 1, step_at = null, due_at = null,
@@ -83,7 +83,7 @@ async function auditedResends(organizationId: string) {
   return lines.filter(({ action }) => action === 'webhooks.resend');
 }
 
-test('deliveries are listed newest first, of one organization or of all, by state and time, URLs masked', async (t) => {
+test('deliveries are listed newest first, filtered, with masked URLs', async (t) => {
   const [one, other] = [await openOrganization(db, 10), await openOrganization(db, 10)];
   const old = await failed(one);
   const pending = await submitted(one);
@@ -114,7 +114,7 @@ test('deliveries are listed newest first, of one organization or of all, by stat
   t.false(text.includes('sesame'));
 });
 
-test('a delivery is shown with its attempts; the URL and what was answered only if they are asked for', async (t) => {
+test('a delivery is shown with attempts, and its URL only with --reveal', async (t) => {
   const { ids, batchId } = await failed(await openOrganization(db, 10));
   const [id = ''] = ids;
   const masked = await command.text('webhooks', 'show', id);
@@ -124,7 +124,7 @@ test('a delivery is shown with its attempts; the URL and what was answered only 
   t.false(masked.includes('sesame') || masked.includes('secret'));
   const revealed = await command.text('webhooks', 'show', id, '--reveal', ...WHY);
   t.true(revealed.includes(URL_TEXT));
-  // Nothing that would move a terminal's cursor.
+  // Contains no characters that would move a terminal's cursor.
   t.true(revealed.includes('secret answer\\u001b[2J'));
   t.like(await command.json('webhooks', 'show', id), { id, batch_id: batchId, state: 'failed', resends: 0 });
   for (const unknown of [newId('msg'), 'npe_key']) {
@@ -135,7 +135,7 @@ test('a delivery is shown with its attempts; the URL and what was answered only 
   }
 });
 
-test('named deliveries are resent under audit; those that cannot be are left alone, and said', async (t) => {
+test('named deliveries are resent under audit, and others are reported', async (t) => {
   const organization = await openOrganization(db, 10);
   const { ids, batchId } = await failed(organization, 2);
   const [first = '', second = ''] = ids;
@@ -170,7 +170,7 @@ test('named deliveries are resent under audit; those that cannot be are left alo
   t.is((await auditedResends(organization.organizationId)).length, 2);
 });
 
-test('while webhooks are suspended nothing is resent; what they were suspended for can be afterwards', async (t) => {
+test('nothing is resent while webhooks are suspended, but it can be afterwards', async (t) => {
   const organization = await openOrganization(db, 10);
   const { organizationId } = organization;
   const { ids } = await failed(organization);
@@ -196,7 +196,7 @@ test('while webhooks are suspended nothing is resent; what they were suspended f
   t.deepEqual(await statesOf(open.batchId), ['none']);
 });
 
-test('everything that failed since a time is resent, of that organization alone, and counted', async (t) => {
+test("--failed resends the organization's failures since a time, and counts them", async (t) => {
   const [one, other] = [await openOrganization(db, 1000), await openOrganization(db, 10)];
   const recent = await failed(one, 3);
   const old = await failed(one, 1, 5);
@@ -224,50 +224,48 @@ test('everything that failed since a time is resent, of that organization alone,
   t.like(await command.json(...all(moment)), { resent: 1 });
 });
 
-test.serial(
-  'many are resent in transactions of bounded size, each once, even if they fail again at once',
-  async (t) => {
-    const organization = await openOrganization(db, 1000);
-    const { organizationId } = organization;
-    for (let n = 0; n < 9; n += 1) await failed(organization, 60);
-    // The deliveries fail again before the command has come to its end. Of every organization: no other test runs now.
-    await db.drizzle.execute(sql`
+test.serial('many deliveries are resent in bounded transactions, each one once', async (t) => {
+  const organization = await openOrganization(db, 1000);
+  const { organizationId } = organization;
+  for (let n = 0; n < 9; n += 1) await failed(organization, 60);
+  // The deliveries fail again before the command ends. The trigger affects all organizations, but no other test runs
+  // now.
+  await db.drizzle.execute(sql`
     create function fail_again() returns trigger language plpgsql as $$
     begin
       new.state := 'failed'; new.decided_at := clock_timestamp(); new.step_at := null; new.due_at := null;
       return new;
     end $$`);
-    await db.drizzle.execute(
-      sql.raw(`create trigger fail_again before update of state on webhook_deliveries for each row
+  await db.drizzle.execute(
+    sql.raw(`create trigger fail_again before update of state on webhook_deliveries for each row
       when (new.state = 'pending' and current_setting('application_name') = 'operator')
       execute function fail_again()`),
-    );
-    const { code, stdout, stderr } = await command.operator(
-      ...[
-        'webhooks',
-        'resend',
-        '--failed',
-        '--organization',
-        organizationId,
-        '--since',
-        '1h',
-        ...WHY,
-        '--json',
-      ],
-    );
-    await db.drizzle.execute(sql`drop trigger fail_again on webhook_deliveries`);
-    t.is(code, 0);
-    t.like(JSON.parse(stdout), { resent: 540 });
-    // Progress leaves stdout to the document.
-    t.is(stderr, '500 deliveries resent, more to come\n');
-    const rounds = await db.drizzle.execute<{ state: string; resends: number; n: number }>(sql`
+  );
+  const { code, stdout, stderr } = await command.operator(
+    ...[
+      'webhooks',
+      'resend',
+      '--failed',
+      '--organization',
+      organizationId,
+      '--since',
+      '1h',
+      ...WHY,
+      '--json',
+    ],
+  );
+  await db.drizzle.execute(sql`drop trigger fail_again on webhook_deliveries`);
+  t.is(code, 0);
+  t.like(JSON.parse(stdout), { resent: 540 });
+  // Progress is on stderr, so that stdout has only the document.
+  t.is(stderr, '500 deliveries resent, more to come\n');
+  const rounds = await db.drizzle.execute<{ state: string; resends: number; n: number }>(sql`
     select d.state, d.resends, count(*) as n from webhook_deliveries d join batches b on b.id = d.batch_id
      where b.organization_id = ${organizationId} group by d.state, d.resends`);
-    t.deepEqual([...rounds], [{ state: 'failed', resends: 1, n: 540 }]);
-  },
-);
+  t.deepEqual([...rounds], [{ state: 'failed', resends: 1, n: 540 }]);
+});
 
-test('what is not quite said is wrong usage, and nothing is resent', async (t) => {
+test('incomplete arguments are wrong usage, and nothing is resent', async (t) => {
   const organization = await openOrganization(db, 10);
   const { ids, batchId } = await failed(organization);
   const org = ['--organization', organization.organizationId];
@@ -324,7 +322,7 @@ interface Unconfirmed {
   readonly organizations: number;
 }
 
-test('a block that reaches far says what it would stop, and needs --yes', async (t) => {
+test('a wide block shows what it would stop, and needs --yes', async (t) => {
   const pending = async (url: string) => {
     const organization = await openOrganization(db, 10);
     await submit(db, submitCommand(organization, { npis: [NPI], webhook: { url, mode: 'batch' } }), RULES);
@@ -359,7 +357,7 @@ test('a block that reaches far says what it would stop, and needs --yes', async 
   for (const target of await targets()) await command.text('webhooks', 'unblock', target, ...WHY);
 });
 
-test('a target is blocked for all organizations, listed, and given free again, with a line in the audit log each', async (t) => {
+test('a target is blocked for all organizations, listed, unblocked and audited', async (t) => {
   const outcome = async (...args: string[]) =>
     (await command.json<{ outcome: string }>('webhooks', ...args, ...WHY)).outcome;
   t.is(await outcome('block', '198.51.100.0/24'), 'blocked');

@@ -45,11 +45,11 @@ const { db } = database;
 
 const { operator, text, json } = operatorOn(database.url);
 
-/** Runs the command as an operator would, its output going to a pipe. */
+/** Runs the command as an operator would, with its output in a pipe. */
 function spawned(args: readonly string[], databaseUrl = database.url, reads = true): Promise<Ended> {
   return new Promise((resolve, reject) => {
     const child = spawn(process.execPath, [COMMAND, ...args], {
-      // Not where a local stack of this checkout would be found.
+      // A folder in which the local stack of this checkout is not found.
       cwd: tmpdir(),
       env: { ...BARE, DATABASE_URL: databaseUrl, SECRETS_KEY },
       stdio: ['ignore', 'pipe', 'pipe'],
@@ -73,7 +73,7 @@ interface Audited {
   readonly details: Record<string, unknown>;
 }
 
-/** The newest audit record of an organization. */
+/** Returns the newest audit record of an organization. */
 async function audited(organizationId: string): Promise<Audited | undefined> {
   return (await json<Audited[]>('audit', 'list', organizationId, '--limit', '1'))[0];
 }
@@ -102,7 +102,7 @@ test('an organization is created, listed and shown', async (t) => {
   t.regex(await text('org', 'show', id), /^balance available +0$/m);
 });
 
-test('credits are granted and adjusted, and the ledger says how', async (t) => {
+test('credits are granted and adjusted, and the ledger shows how', async (t) => {
   const id = await createOrg();
   t.like(await json('credits', 'grant', id, '1000', ...WHY), { organization_id: id, available: 1000 });
   t.like(await audited(id), { action: 'credits.grant', details: { amount: 1000, available: 1000 } });
@@ -117,7 +117,7 @@ test('credits are granted and adjusted, and the ledger says how', async (t) => {
   t.regex(await text('credits', 'ledger', id), /adjustment +-300 +700 +-$/m);
 });
 
-test('credits are granted once under a reference, and a repeat says when and how much', async (t) => {
+test('credits are granted once per reference, and a repeat says when and how much', async (t) => {
   const [id, other] = [await createOrg(), await createOrg()];
   const grant = (organization: string, amount: string, reference: string) =>
     operator('credits', 'grant', organization, amount, '--reference', reference, ...WHY);
@@ -135,7 +135,7 @@ test('credits are granted once under a reference, and a repeat says when and how
   t.like(await balanceOf(db, id), { total: 1005 });
 });
 
-test('of grants at the same time under one reference only one adds credits', async (t) => {
+test('only one of several concurrent grants with one reference adds credits', async (t) => {
   const id = await createOrg();
   const grant = () => operator('credits', 'grant', id, '9', '--reference', 'invoice 19', ...WHY);
   const codes = (await Promise.all(Array.from({ length: 5 }, grant))).map(({ code }) => code);
@@ -143,7 +143,7 @@ test('of grants at the same time under one reference only one adds credits', asy
   t.like(await balanceOf(db, id), { total: 9 });
 });
 
-test('an adjustment below zero is refused, changes nothing and is not in the audit log', async (t) => {
+test('an adjustment below zero is rejected, changes nothing and is not audited', async (t) => {
   const id = await createOrg();
   await text('credits', 'grant', id, '5', ...WHY);
   const refused = await operator('credits', 'adjust', id, '-6', ...WHY);
@@ -154,7 +154,7 @@ test('an adjustment below zero is refused, changes nothing and is not in the aud
   t.like(await audited(id), { action: 'credits.grant' });
 });
 
-test('what is held for running requests cannot be adjusted away', async (t) => {
+test('credits held for running requests cannot be adjusted away', async (t) => {
   const organization = await openOrganization(db, 2);
   const held = await submit(db, submitCommand(organization, { npis: ['2000000101'] }), RULES);
   t.is(held.kind, 'accepted');
@@ -172,7 +172,7 @@ test('what is held for running requests cannot be adjusted away', async (t) => {
   );
 });
 
-test("an amount that isn't a whole number in the range is refused as wrong usage", async (t) => {
+test("an amount that isn't a whole number in the range is wrong usage", async (t) => {
   const id = await createOrg();
   for (const amount of [
     '0',
@@ -213,7 +213,7 @@ test('a key is printed once, and never again', async (t) => {
   t.like(await json('keys', 'list', id), [{ name: 'production', hint: apiKey.slice(-4), state: 'active' }]);
 });
 
-test('a test key is issued for the sandbox of an organization, which is listed as one', async (t) => {
+test("a test key belongs to the organization's sandbox, which is listed as one", async (t) => {
   const id = await createOrg();
   const issue = () => text('keys', 'issue', id, '--test', '--name', 'tests', ...WHY);
   const issued = await issue();
@@ -231,7 +231,7 @@ test('a test key is issued for the sandbox of an organization, which is listed a
   t.regex(await text('webhook-secret', 'show', sandbox, ...WHY), /whsec_/);
 });
 
-test('a key is revoked, reactivated and rotated, each time with a record', async (t) => {
+test('a key is revoked, reactivated and rotated, each with an audit record', async (t) => {
   const id = await createOrg();
   const issued = await json<{ id: string; api_key: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
   const state = async (apiKey: string) =>
@@ -263,14 +263,14 @@ test('a key is revoked, reactivated and rotated, each time with a record', async
   t.is(await state(API_KEY.exec(rotating)?.[0] ?? ''), 'active');
 });
 
-test('a limit is set', async (t) => {
+test('a rate limit is set', async (t) => {
   const id = await createOrg();
   t.like(await json('limits', 'set', id, '--per-minute', '250', ...WHY), { requests_per_minute: 250 });
   t.like(await audited(id), { action: 'limits.set', details: { from: 100, to: 250 } });
   t.is((await operator('limits', 'set', id, '--per-minute', '0', ...WHY)).code, 2);
 });
 
-test('a webhook secret is shown and rotated, the old one signing too for a day', async (t) => {
+test('a webhook secret is shown and rotated, and the old one signs for a day too', async (t) => {
   interface Secret {
     readonly webhook_secret: string;
     readonly previous_secret_valid_until: string | null;
@@ -303,7 +303,7 @@ test('a webhook secret is shown and rotated, the old one signing too for a day',
   t.is((await json<Secret>('webhook-secret', 'show', id, ...WHY)).previous_secret_valid_until, null);
 });
 
-test('an organization is suspended and resumed under both names of the command, as often as one likes', async (t) => {
+test('an organization is suspended and resumed under both names of the command', async (t) => {
   const id = await createOrg();
   for (const name of ['org', 'organization']) {
     t.like(await json(name, 'suspend', id, ...WHY), { id, suspended: true });
@@ -317,7 +317,7 @@ test('an organization is suspended and resumed under both names of the command, 
   t.is((await operator('org', 'suspend', id)).code, 2, 'without a reason');
 });
 
-test('a key that leaked is given back only to an operator who insists', async (t) => {
+test('a leaked key is reactivated only with --yes', async (t) => {
   const id = await createOrg();
   const issued = await json<{ id: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
   t.like(await json('keys', 'revoke', issued.id, '--leaked', ...WHY), { state: 'revoked', leaked: true });
@@ -330,7 +330,7 @@ test('a key that leaked is given back only to an operator who insists', async (t
   t.like(await audited(id), { action: 'keys.reactivate', details: { leaked: true } });
 });
 
-test('a key whose overlap runs is not rotated again, and the refusal says what to do', async (t) => {
+test('a key is not rotated during its overlap, and the error says what to do', async (t) => {
   const id = await createOrg();
   const { id: key } = await json<{ id: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
   await text('keys', 'rotate', key, '--overlap', '1h', ...WHY);
@@ -349,7 +349,7 @@ test('webhooks are suspended and resumed', async (t) => {
   t.like(await audited(id), { action: 'webhooks.resume' });
 });
 
-test('a batch is shown with what vendors and receivers answered, its emails masked', async (t) => {
+test('a batch is shown with responses of vendors and receivers, emails masked', async (t) => {
   const [found, open] = ['2000000111', '2000000129'];
   const email = 'jane.roe@clinic.example';
   await storeEmail(db, {
@@ -429,7 +429,7 @@ test('the audit log of all organizations is listed, newest first', async (t) => 
   t.regex(await text('audit', 'list', first), /tester +postgres +org\.create/);
 });
 
-test('a change whose record is refused does not happen', async (t) => {
+test('a change is rolled back if its audit record is rejected', async (t) => {
   const { organizationId, keyId, apiKey } = await openOrganization(db, 10);
   const shown = async () => [
     await showOrganization(db, organizationId),
@@ -459,12 +459,12 @@ test('a change whose record is refused does not happen', async (t) => {
   t.is((await authenticate(db, parseApiKey(apiKey) ?? Buffer.alloc(0))).kind, 'active');
 });
 
-test('the actor is the user of the operating system if none is given', async (t) => {
+test('the default actor is the user of the operating system', async (t) => {
   const { id } = await json<{ id: string }>('org', 'create', 'x', '--reason', 'y');
   t.is((await audited(id))?.actor, userInfo().username);
 });
 
-test('a change without a reason is refused, and nothing is changed', async (t) => {
+test('a change without a reason is rejected', async (t) => {
   const id = await createOrg();
   for (const given of [[], ['--reason', ''], ['--reason', '   '], ['--reason', 'x'.repeat(1001)]]) {
     const { code, stdout, stderr } = await operator('credits', 'grant', id, '5', ...given);
@@ -502,7 +502,7 @@ test('an unknown id is one sentence and exit code 1', async (t) => {
   }
 });
 
-test('a key given where its id belongs is not repeated', async (t) => {
+test('a key that is given instead of its id is not repeated', async (t) => {
   const id = await createOrg();
   const { api_key: apiKey } = await json<{ api_key: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
   const { code, stderr } = await operator('keys', 'revoke', apiKey, ...WHY);
@@ -511,7 +511,7 @@ test('a key given where its id belongs is not repeated', async (t) => {
   t.regex(stderr, /unknown key \(an id looks like key_/);
 });
 
-test('a database that is away is named by host and port, without the password', async (t) => {
+test('an unreachable database is named by host and port, without the password', async (t) => {
   const { code, stdout, stderr } = await spawned(
     ['org', 'list'],
     'postgres://somebody:hunter2@127.0.0.1:1/x',
@@ -522,7 +522,7 @@ test('a database that is away is named by host and port, without the password', 
   t.notRegex(stderr, /hunter2|somebody/);
 });
 
-test('if the connection breaks on the way, the operator is sent to the audit log', (t) => {
+test('after a broken connection, the error refers to the audit log', (t) => {
   for (const code of ['CONNECTION_CLOSED', 'client_deadline', '57P01']) {
     const sentence = explain(new DatabaseError(code), [], 'postgres://u:hunter2@db.example/x');
     t.regex(sentence, /^lost PostgreSQL at db\.example:5432 .*"audit list" shows whether/);
@@ -530,7 +530,7 @@ test('if the connection breaks on the way, the operator is sent to the audit log
   }
 });
 
-test('a database without tables asks for the migrations', async (t) => {
+test('a database without tables causes an error that names the migrations', async (t) => {
   const url = new URL(database.url);
   url.pathname = '/postgres';
   const { code, stderr } = await operatorOn(url.href).operator('org', 'list');
@@ -544,7 +544,7 @@ test('a missing DATABASE_URL is named', async (t) => {
   t.regex(stderr, /DATABASE_URL/);
 });
 
-test('as a process it prints one JSON document or a table, sentences on stderr, and an exit code', async (t) => {
+test('the process prints JSON or a table, errors on stderr, and an exit code', async (t) => {
   const created = await spawned(['--json', 'org', 'create', 'Acme', '--reason', 'a test']);
   t.deepEqual([created.code, created.stderr], [0, '']);
   const { id } = JSON.parse(created.stdout) as { id: string };
@@ -585,7 +585,7 @@ test('help needs no database and shows examples', async (t) => {
   t.regex((await operator('batch', 'show', '--help')).stdout, /--reveal/);
 });
 
-test('nothing printed into a pipe has color codes, and a pipe closed early is no crash', async (t) => {
+test("output in a pipe has no color codes, and a closed pipe doesn't crash", async (t) => {
   await createOrg();
   t.false((await spawned(['org', 'list'])).stdout.includes('\u001b'));
   t.deepEqual(await spawned(['org', 'list'], database.url, false), { code: 0, stdout: '', stderr: '' });

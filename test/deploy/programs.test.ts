@@ -13,7 +13,7 @@ import { openEmptyDatabase, temporaryFolder, testSetting } from '../support/data
 import { eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { installForProduction, type ProgramName, programCommand, runProgram } from '../support/programs.ts';
 
-// The programs as operators start them, from an install without the packages for development.
+// Runs the programs as operators do, from an installation without development packages.
 
 const PROGRAMS: readonly ProgramName[] = ['api', 'worker', 'migrate', 'operator', 'bundle'];
 
@@ -21,7 +21,7 @@ const root = temporaryFolder(test.after.always);
 test.before(() => installForProduction(root));
 
 for (const name of PROGRAMS) {
-  test(`${name} --help says what it does, what it needs and how it ends, and needs no settings itself`, async (t) => {
+  test(`${name} --help shows purpose, settings and exit codes, and needs no setting`, async (t) => {
     const { code, stdout, stderr } = await runProgram(name, ['--help']);
     t.deepEqual([code, stderr], [0, '']);
     t.true(stdout.startsWith(`Usage: npm run ${name} -- `), stdout);
@@ -29,7 +29,7 @@ for (const name of PROGRAMS) {
     t.regex(stdout, /^Exit codes: 0 .* 1 failed .* 2 wrong usage/m);
   });
 
-  test(`${name} ends with 2 for an option or an argument that it does not know`, async (t) => {
+  test(`${name} exits with 2 for an unknown option or argument`, async (t) => {
     for (const args of [['--dry-run'], ['first', 'second']]) {
       const { code, stdout, stderr } = await runProgram(name, args);
       t.deepEqual([code, stdout], [2, '']);
@@ -38,35 +38,32 @@ for (const name of PROGRAMS) {
   });
 }
 
-test('migrate does nothing but what it was asked for', async (t) => {
+test('migrate does nothing with --help or an unknown option', async (t) => {
   await using database = await openEmptyDatabase();
   const env = { DATABASE_URL: database.url };
   for (const option of ['--help', '--dry-run']) await runProgram('migrate', [option], { env });
   t.is(await readiness(database.db), 'migrations_missing');
 });
 
-test.serial(
-  'with postgres.js as published every program refuses to start, and says what to run',
-  async (t) => {
-    const options = { root, env: { DATABASE_URL: await emptyDatabase(t) } };
-    for (const [name, ...args] of [['api'], ['worker'], ['migrate'], ['operator', 'org', 'list']] as const) {
-      const { code, stdout, stderr } = await runProgram(name, args, options);
-      t.deepEqual([code, stdout], [1, ''], name);
-      t.regex(
-        stderr,
-        new RegExp(`^${name}: postgres\\.js was installed without .* "npm run postinstall" .*\n$`),
-      );
-    }
-    await promisify(execFile)('npm', ['run', 'postinstall'], { cwd: root });
-    const { code, stderr } = await runProgram('migrate', [], options);
-    t.deepEqual([code, stderr], [0, '']);
-  },
-);
+test.serial('with an unpatched postgres.js no program starts, and each says what to run', async (t) => {
+  const options = { root, env: { DATABASE_URL: await emptyDatabase(t) } };
+  for (const [name, ...args] of [['api'], ['worker'], ['migrate'], ['operator', 'org', 'list']] as const) {
+    const { code, stdout, stderr } = await runProgram(name, args, options);
+    t.deepEqual([code, stdout], [1, ''], name);
+    t.regex(
+      stderr,
+      new RegExp(`^${name}: postgres\\.js was installed without .* "npm run postinstall" .*\n$`),
+    );
+  }
+  await promisify(execFile)('npm', ['run', 'postinstall'], { cwd: root });
+  const { code, stderr } = await runProgram('migrate', [], options);
+  t.deepEqual([code, stderr], [0, '']);
+});
 
-test.serial('a worker whose sources file is wrong ends at once and tells every problem', async (t) => {
+test.serial('a worker with a wrong sources file ends at once and lists every problem', async (t) => {
   const file = join(root, 'sources.json');
   await writeFile(file, '{"registry":"on","vendors":{"hunter":{"wait":"soon"}}}');
-  // Nobody listens there.
+  // No server listens on this port.
   const env = { DATABASE_URL: 'postgres://127.0.0.1:1/none', SOURCES_FILE: file };
   t.like(await runProgram('worker', [], { root, env }), {
     code: 1,
@@ -84,53 +81,48 @@ test.serial('a worker without the key of the webhook secrets ends at once and sa
   t.regex(stderr, /^worker: SECRETS_KEY is not set, [^\n]*\n$/);
 });
 
-test.serial(
-  'API and worker may be started before the migration: they say what to run, and are ready after it',
-  async (t) => {
-    const temporal = await startTemporal({
-      cli: testSetting('TEST_TEMPORAL_CLI'),
-      namespace: 'default',
-    });
-    t.teardown(() => temporal.stop());
-    const port = await freePort();
-    const bundle = join(root, 'workflow-bundle.js');
-    const env = {
-      DATABASE_URL: await emptyDatabase(t),
-      TEMPORAL_ADDRESS: temporal.address,
-      API_HOST: LOOPBACK,
-      API_PORT: String(port),
-      API_DRAIN_DELAY: '0s',
-      WORKFLOW_BUNDLE: bundle,
-    };
-    const readyz = async () => (await fetch(`http://${LOOPBACK}:${port}/readyz`)).status;
-    const api = start(t, 'api', env);
-    const early = start(t, 'worker', env);
-    for (const { says } of [api, early]) await says(/"msg":"the database lacks .* \\"npm run migrate\\"/);
-    t.is(await readyz(), 503);
-    t.notRegex(api.output(), /api ready/);
+test.serial('API and worker may start before the migration, and are ready after it', async (t) => {
+  const temporal = await startTemporal({
+    cli: testSetting('TEST_TEMPORAL_CLI'),
+    namespace: 'default',
+  });
+  t.teardown(() => temporal.stop());
+  const port = await freePort();
+  const bundle = join(root, 'workflow-bundle.js');
+  const env = {
+    DATABASE_URL: await emptyDatabase(t),
+    TEMPORAL_ADDRESS: temporal.address,
+    API_HOST: LOOPBACK,
+    API_PORT: String(port),
+    API_DRAIN_DELAY: '0s',
+    WORKFLOW_BUNDLE: bundle,
+  };
+  const readyz = async () => (await fetch(`http://${LOOPBACK}:${port}/readyz`)).status;
+  const api = start(t, 'api', env);
+  const early = start(t, 'worker', env);
+  for (const { says } of [api, early]) await says(/"msg":"the database lacks .* \\"npm run migrate\\"/);
+  t.is(await readyz(), 503);
+  t.notRegex(api.output(), /api ready/);
 
-    t.is((await runProgram('migrate', [], { root, env })).code, 0);
-    await api.says(/"msg":"api ready"/);
-    // An answer serves for a second.
-    await eventually(async () => ((await readyz()) === 200 ? true : null));
-    t.is(await early.exited, 'exit code 1');
-    t.regex(early.output(), /^worker: cannot use the file \S+workflow-bundle\.js \(ENOENT\)/m);
+  t.is((await runProgram('migrate', [], { root, env })).code, 0);
+  await api.says(/"msg":"api ready"/);
+  // A response is cached for a second.
+  await eventually(async () => ((await readyz()) === 200 ? true : null));
+  t.is(await early.exited, 'exit code 1');
+  t.regex(early.output(), /^worker: cannot use the file \S+workflow-bundle\.js \(ENOENT\)/m);
 
-    const made = await runProgram('bundle', [bundle], { root });
-    t.deepEqual([made.code, made.stderr], [0, '']);
-    const said = /^bundle: build ([0-9a-f]{12}); start workers with WORKFLOW_BUNDLE=(.*)\n$/.exec(
-      made.stdout,
-    );
-    t.is(said?.[2], bundle);
-    const worker = start(t, 'worker', env);
-    await worker.says(/"msg":"worker ready"/);
-    t.true(worker.output().includes(`"version":"${said?.[1]}","msg":"worker ready"`));
-    for (const { pid, exited } of [api, worker]) {
-      process.kill(pid, 'SIGTERM');
-      t.is(await exited, 'exit code 0');
-    }
-  },
-);
+  const made = await runProgram('bundle', [bundle], { root });
+  t.deepEqual([made.code, made.stderr], [0, '']);
+  const said = /^bundle: build ([0-9a-f]{12}); start workers with WORKFLOW_BUNDLE=(.*)\n$/.exec(made.stdout);
+  t.is(said?.[2], bundle);
+  const worker = start(t, 'worker', env);
+  await worker.says(/"msg":"worker ready"/);
+  t.true(worker.output().includes(`"version":"${said?.[1]}","msg":"worker ready"`));
+  for (const { pid, exited } of [api, worker]) {
+    process.kill(pid, 'SIGTERM');
+    t.is(await exited, 'exit code 0');
+  }
+});
 
 test.serial('a worker that waits for the migration ends at a signal', async (t) => {
   const worker = start(t, 'worker', { DATABASE_URL: await emptyDatabase(t) });
@@ -139,52 +131,43 @@ test.serial('a worker that waits for the migration ends at a signal', async (t) 
   t.is(await worker.exited, 'exit code 0');
 });
 
-test.serial(
-  'a worker that Temporal refuses, or that finds none, refunds what is overdue and ends at a signal; it works once Temporal is there',
-  async (t) => {
-    const url = await emptyDatabase(t);
-    t.is((await runProgram('migrate', [], { env: { DATABASE_URL: url } })).code, 0);
-    const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
-    t.teardown(() => db.close());
-    const port = await freePort();
-    const env = {
-      ...{ DATABASE_URL: url, SWEEP_INTERVAL: '1s', WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE') },
-      TEMPORAL_ADDRESS: `${LOOPBACK}:${port}`,
-      FULLENRICH_API_KEY: 'key-of-a-test',
-    };
-    const organization = await openOrganization(db, 1);
-    const balance = () => balanceOf(db, organization.organizationId);
-    const waits = async (target: object, why: string) => {
-      const worker = start(t, 'worker', { ...env, ...target });
-      await worker.says(new RegExp(`"why":"Temporal at [0-9.:]+ ${why}.*"msg":"waiting for Temporal`));
-      const command = submitCommand(organization, { npis: ['2000000010'] });
-      await submit(db, command, { ...RULES, lookupTimeoutMs: 1 });
-      await eventually(async () => ((await balance()).available === 1 ? true : null));
-      return worker;
-    };
-    const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
-    const refused = await waits(
-      { TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE: 'nobody' },
-      'has no namespace nobody',
-    );
-    process.kill(refused.pid, 'SIGTERM');
-    t.is(await refused.exited, 'exit code 0');
-    const worker = await waits({}, 'cannot be reached; check TEMPORAL_ADDRESS');
+test.serial('a worker without Temporal refunds overdue requests, and works once it is there', async (t) => {
+  const url = await emptyDatabase(t);
+  t.is((await runProgram('migrate', [], { env: { DATABASE_URL: url } })).code, 0);
+  const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
+  t.teardown(() => db.close());
+  const port = await freePort();
+  const env = {
+    ...{ DATABASE_URL: url, SWEEP_INTERVAL: '1s', WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE') },
+    TEMPORAL_ADDRESS: `${LOOPBACK}:${port}`,
+    FULLENRICH_API_KEY: 'key-of-a-test',
+  };
+  const organization = await openOrganization(db, 1);
+  const balance = () => balanceOf(db, organization.organizationId);
+  const waits = async (target: object, why: string) => {
+    const worker = start(t, 'worker', { ...env, ...target });
+    await worker.says(new RegExp(`"why":"Temporal at [0-9.:]+ ${why}.*"msg":"waiting for Temporal`));
+    const command = submitCommand(organization, { npis: ['2000000010'] });
+    await submit(db, command, { ...RULES, lookupTimeoutMs: 1 });
+    await eventually(async () => ((await balance()).available === 1 ? true : null));
+    return worker;
+  };
+  const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
+  const refused = await waits({ TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE: 'nobody' }, 'has no namespace nobody');
+  process.kill(refused.pid, 'SIGTERM');
+  t.is(await refused.exited, 'exit code 0');
+  const worker = await waits({}, 'cannot be reached; check TEMPORAL_ADDRESS');
 
-    const cli = testSetting('TEST_TEMPORAL_CLI');
-    const temporal = await startTemporal({ cli, namespace: 'default', port });
-    t.teardown(() => temporal.stop());
-    await worker.says(/"msg":"worker ready"/);
-    t.regex(
-      worker.output(),
-      /"vendors":\["fullenrich"\].*"msg":"not asked: .*add a verifier \(HUNTER_API_KEY/,
-    );
-    process.kill(worker.pid, 'SIGTERM');
-    t.is(await worker.exited, 'exit code 0');
-  },
-);
+  const cli = testSetting('TEST_TEMPORAL_CLI');
+  const temporal = await startTemporal({ cli, namespace: 'default', port });
+  t.teardown(() => temporal.stop());
+  await worker.says(/"msg":"worker ready"/);
+  t.regex(worker.output(), /"vendors":\["fullenrich"\].*"msg":"not asked: .*add a verifier \(HUNTER_API_KEY/);
+  process.kill(worker.pid, 'SIGTERM');
+  t.is(await worker.exited, 'exit code 0');
+});
 
-test('a database that does not let migrate in is one sentence, without the password', async (t) => {
+test('if the database rejects migrate, it is one sentence without the password', async (t) => {
   const url = new URL(await emptyDatabase(t));
   url.password = 'hunter2';
   const { code, stdout, stderr } = await runProgram('migrate', [], { env: { DATABASE_URL: url.href } });
@@ -193,7 +176,7 @@ test('a database that does not let migrate in is one sentence, without the passw
   t.notRegex(stderr, /hunter2/);
 });
 
-/** Starts one from the install that runs until it is stopped. */
+/** Starts a program of the installation that runs until it is stopped. */
 function start(t: ExecutionContext, name: ProgramName, env: Readonly<Record<string, string>>) {
   let output = '';
   const program = launch({

@@ -15,12 +15,12 @@ import { type Ended, endWithThisProcess, programCommand, runProgram } from '../s
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// `npm run replay` against real runs: of this build, and of builds that were changed in one place.
+// Runs `npm run replay` on real runs, with this build and with builds that differ in one place.
 
 const stack = fresh(test, () => startStack({ lookupTimeoutMs: 15_000 }));
 const folder = temporaryFolder(test.after.always);
 const UI = 'http://ui.example:8233';
-/** The vendor hangs: the request fails. */
+/** The vendor hangs, so the request fails. */
 const HANGING = '2000000101';
 
 /** Four batches, four lookups, a delivery. */
@@ -29,8 +29,8 @@ const RUNS = 9;
 type Client = Awaited<ReturnType<typeof stack.organization>>;
 let client: Client;
 /**
- * One of two NPIs, one that fails alone, one that is final at the submit, and one whose webhook is delivered at the second
- * attempt.
+ * The runs: a batch of two NPIs, one whose only request fails, one that is final at the submit, and one whose webhook
+ * is delivered at the second attempt.
  */
 let both: Awaited<ReturnType<Client['bulk']>>['json'];
 let failed: string;
@@ -55,12 +55,12 @@ test.before(async () => {
   const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path)).json;
   deliveryId = deliveries[0]?.id ?? '';
   await stack.client.workflow.getHandle(deliveryId).result();
-  // Lists lag behind.
+  // Lists of workflows lag behind.
   const closed = `${onOurQueues(stack.taskQueue)} and ExecutionStatus = "Completed"`;
   await eventually(async () => (await stack.client.workflow.count(closed)).count === RUNS || null);
 });
 
-/** Of this build, unless another one is named. */
+/** Replays with this build, unless `args` has another bundle. */
 function replay(args: readonly string[], env: Record<string, string> = {}, stdin?: string): Promise<Ended> {
   const own = args.includes('--bundle') ? [] : ['--bundle', testSetting('TEST_WORKFLOW_BUNDLE')];
   return runProgram('replay', [...args, ...own], { env: { ...here(), ...env }, stdin });
@@ -70,7 +70,7 @@ function here() {
   return { TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'), TASK_QUEUE: stack.taskQueue };
 }
 
-/** This build with one text in another place. @returns its file */
+/** Writes this build with one text replaced. @returns the path of the file */
 async function changed(name: string, from: string, to: string): Promise<string> {
   const code = await readFile(testSetting('TEST_WORKFLOW_BUNDLE'), 'utf8');
   const file = join(folder, `${name}.js`);
@@ -82,7 +82,7 @@ async function changed(name: string, from: string, to: string): Promise<string> 
   return file;
 }
 
-/** `workflows/lookup.ts:154`, by what stands in that line. */
+/** Returns the place of a text, such as `workflows/lookup.ts:154`. */
 async function lineOf(file: string, text: string): Promise<string> {
   const lines = (await readFile(fileURLToPath(new URL(`../../${file}`, import.meta.url)), 'utf8')).split(
     '\n',
@@ -92,7 +92,7 @@ async function lineOf(file: string, text: string): Promise<string> {
 
 const SLEEP = 'await (0,_temporalio_workflow__WEBPACK_IMPORTED_MODULE_1__.sleep)(1);';
 
-test.serial('a run is told with its times: what was decided, who was asked, why it failed', async (t) => {
+test.serial('a run is described with times, decisions, calls and failures', async (t) => {
   const { code, stdout, stderr } = await replay([alone], { TEMPORAL_UI_URL: UI });
   t.deepEqual([code, stderr], [0, '']);
   t.regex(stdout, new RegExp(`^lookUpEmail ${alone}, begun 20\\d\\d-.*Z, pinned to build [0-9a-f]{12}\n`));
@@ -108,7 +108,7 @@ test.serial('a run is told with its times: what was decided, who was asked, why 
   t.regex(stdout, /s {2}WorkflowExecutionCompleted: status failed, reason deadline\nfits\n$/);
 });
 
-test.serial('a request that was final at its submit is told by its batch', async (t) => {
+test.serial('a request that was final at its submit is found through its batch', async (t) => {
   const requestId = stored.requests[0]?.request_id ?? '';
   const without = await replay([requestId]);
   t.is(without.code, 1);
@@ -121,7 +121,7 @@ test.serial('a request that was final at its submit is told by its batch', async
   t.is((await replay([both.requests[0]?.request_id ?? ''])).code, 0);
 });
 
-/** What these workflows would do otherwise in a run, as the program's last lines say it. */
+/** Returns where a bundle departs from a run, as in the last lines of the program. */
 async function misfitOf(id: string, bundle: string): Promise<string> {
   const run = await fetchRun(stack.client, id);
   for await (const { misfit } of replayRuns(await readFile(bundle, 'utf8'), run ? [run] : []))
@@ -129,11 +129,11 @@ async function misfitOf(id: string, bundle: string): Promise<string> {
   return 'nothing';
 }
 
-test.serial('code that does otherwise is told with the event and its own line', async (t) => {
+test.serial('code that departs from a run is reported with the event and the line', async (t) => {
   const lookup = both.requests[1]?.request_id ?? '';
   const again = await changed('again', 'of plan.sources)', 'of [...plan.sources, ...plan.sources])');
   const asks = await lineOf('workflows/lookup.ts', 'activities.askVendor(');
-  // A step more keeps the step away that should be there.
+  // An additional step displaces the expected one.
   t.regex(
     await misfitOf(lookup, again),
     new RegExp(
@@ -141,7 +141,7 @@ test.serial('code that does otherwise is told with the event and its own line', 
         ` {2}the code does not do that, after ActivityTaskScheduled askVendor rocketreach, at ${asks} < .*\n {2}\\[TMPRL1100\\] `,
     ),
   );
-  // Another step in its place.
+  // A different step in the same place.
   const id = await changed('id', 'workflowId: requestId,', "workflowId: 'x' + requestId,");
   const starts = await lineOf('workflows/batch.ts', 'await executeChild(lookUpEmail');
   t.regex(
@@ -151,7 +151,7 @@ test.serial('code that does otherwise is told with the event and its own line', 
         ` {2}the code does StartChildWorkflowExecutionInitiated lookUpEmail xreq_\\w+, at ${starts} < `,
     ),
   );
-  // A step less.
+  // A missing step.
   const gone = await changed('gone', "if (status !== 'completed')", 'if (status === null)');
   const settles = await lineOf('workflows/lookup.ts', 'return named(await findEmail(request))');
   t.regex(
@@ -169,30 +169,27 @@ test.serial('code that does otherwise is told with the event and its own line', 
   );
 });
 
-test.serial(
-  "files are taken as Temporal's CLI, its UI and its HTTP API write them, and as our tests do",
-  async (t) => {
-    const args = ['workflow', 'show', '--workflow-id', failed, '--output', 'json'];
-    const address = ['--address', testSetting('TEST_TEMPORAL_ADDRESS')];
-    const { stdout } = await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), [...args, ...address]);
-    const { events } = JSON.parse(stdout);
-    const run = await fetchRun(stack.client, failed);
-    const shapes = [{ events }, events, { history: { events } }, { workflowId: failed, history: { events } }];
-    for (const shape of shapes) t.deepEqual(parseRun(JSON.stringify(shape)), run);
-    const metadata = run?.events.map(({ id }) =>
-      JSON.stringify(run.history.events[id - 1]).includes('sdkMetadata'),
-    );
-    t.true(metadata?.includes(true), 'by which the SDK knows the rules that it was written by');
+test.serial("replay reads files from Temporal's CLI, its UI, its HTTP API and our tests", async (t) => {
+  const args = ['workflow', 'show', '--workflow-id', failed, '--output', 'json'];
+  const address = ['--address', testSetting('TEST_TEMPORAL_ADDRESS')];
+  const { stdout } = await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), [...args, ...address]);
+  const { events } = JSON.parse(stdout);
+  const run = await fetchRun(stack.client, failed);
+  const shapes = [{ events }, events, { history: { events } }, { workflowId: failed, history: { events } }];
+  for (const shape of shapes) t.deepEqual(parseRun(JSON.stringify(shape)), run);
+  const metadata = run?.events.map(({ id }) =>
+    JSON.stringify(run.history.events[id - 1]).includes('sdkMetadata'),
+  );
+  t.true(metadata?.includes(true), 'by which the SDK knows the rules that it was written by');
 
-    const told = await replay(['--file', '-'], { TEMPORAL_ADDRESS: '' }, stdout);
-    t.deepEqual([told.code, told.stdout.split('\n').at(-2)], [0, 'fits']);
-    const decoded = JSON.stringify({ events }, (_key, value) => value?.payloads ?? value);
-    for (const text of [decoded, '{}', '[]', 'null', 'no JSON', '{"events":[{"eventId":"1"}]}'])
-      t.throws(() => parseRun(text), { message: /^this is not a history: take / }, text.slice(0, 40));
-  },
-);
+  const told = await replay(['--file', '-'], { TEMPORAL_ADDRESS: '' }, stdout);
+  t.deepEqual([told.code, told.stdout.split('\n').at(-2)], [0, 'fits']);
+  const decoded = JSON.stringify({ events }, (_key, value) => value?.payloads ?? value);
+  for (const text of [decoded, '{}', '[]', 'null', 'no JSON', '{"events":[{"eventId":"1"}]}'])
+    t.throws(() => parseRun(text), { message: /^this is not a history: take / }, text.slice(0, 40));
+});
 
-test.serial('what somebody wrote into a history is masked if it looks like an address', async (t) => {
+test.serial('text in a history is masked if it looks like an address', async (t) => {
   const history = JSON.parse(
     await readFile(fileURLToPath(new URL('../histories/lookup-terminated.json', import.meta.url)), 'utf8'),
   );
@@ -205,12 +202,12 @@ test.serial('what somebody wrote into a history is masked if it looks like an ad
   t.true(stdout.includes('WorkflowExecutionTerminated: asked by *** \\u001b[2J'), stdout);
 });
 
-test.serial('masking takes linear time: an address before a word of 2 MB is masked', async (t) => {
+test.serial('masking takes linear time, even for a word of 2 MB after an address', async (t) => {
   const history = await readFile(
     fileURLToPath(new URL('../histories/lookup-terminated.json', import.meta.url)),
     'utf8',
   );
-  // A quadratic search would take some 2 * 10^12 steps. The end of so long an output may be lost in the pipe.
+  // A quadratic search would take about 2 * 10^12 steps. The end of such a long output may be lost in the pipe.
   const word = 'a'.repeat(2_000_000);
   const reason = `jane@example.org @b ${word}`;
   const text = JSON.stringify(JSON.parse(history)).replace('"reason":"recorded"', `"reason":"${reason}"`);
@@ -219,56 +216,50 @@ test.serial('masking takes linear time: an address before a word of 2 MB is mask
   t.true(stdout.includes('WorkflowExecutionTerminated: *** @b aaaa'));
 });
 
-test.serial(
-  'of many runs those count that have to fit: what is pinned to another build goes on with that one',
-  async (t) => {
-    const table = (stdout: string) => stdout.split('\n').map((line) => line.trim().split(/ {2,}/));
-    const fits = await replay(['--since', '1h']);
-    t.is(fits.code, 0);
-    t.deepEqual(table(fits.stdout).slice(0, 5), [
-      ['WORKFLOW', 'RUNS', 'FIT', 'DO NOT', 'NEED NOT'],
-      ['enrichBatch', '4', '4', '0', '0'],
-      ['lookUpEmail', '4', '4', '0', '0'],
-      ['deliver', '1', '1', '0', '0'],
-      ['reverify', '0', '0', '0', '0'],
-    ]);
-    const pinned = await changed('pinned', 'const inbox = [];', `const inbox = []; ${SLEEP}`);
-    const others = await replay(['--since', '1h', '--bundle', pinned]);
-    t.deepEqual([others.code, table(others.stdout)[1]], [0, ['enrichBatch', '4', '0', '0', '4']]);
-    const all = await replay(['--since', '1h', '--bundle', pinned, '--all']);
-    t.deepEqual([all.code, all.stdout.match(/^bat_\w+ does not fit at event 5: /gm)?.length], [3, 4]);
+test.serial('runs pinned to another build need not fit, except with --all', async (t) => {
+  const table = (stdout: string) => stdout.split('\n').map((line) => line.trim().split(/ {2,}/));
+  const fits = await replay(['--since', '1h']);
+  t.is(fits.code, 0);
+  t.deepEqual(table(fits.stdout).slice(0, 5), [
+    ['WORKFLOW', 'RUNS', 'FIT', 'DO NOT', 'NEED NOT'],
+    ['enrichBatch', '4', '4', '0', '0'],
+    ['lookUpEmail', '4', '4', '0', '0'],
+    ['deliver', '1', '1', '0', '0'],
+    ['reverify', '0', '0', '0', '0'],
+  ]);
+  const pinned = await changed('pinned', 'const inbox = [];', `const inbox = []; ${SLEEP}`);
+  const others = await replay(['--since', '1h', '--bundle', pinned]);
+  t.deepEqual([others.code, table(others.stdout)[1]], [0, ['enrichBatch', '4', '0', '0', '4']]);
+  const all = await replay(['--since', '1h', '--bundle', pinned, '--all']);
+  t.deepEqual([all.code, all.stdout.match(/^bat_\w+ does not fit at event 5: /gm)?.length], [3, 4]);
 
-    const delivery = await changed(
-      'delivery',
-      'async function deliver({ deliveryId }) {',
-      `async function deliver({ deliveryId }) { ${SLEEP}`,
-    );
-    const gate = await replay(['--since', '1h', '--bundle', delivery]);
-    t.is(gate.code, 3);
-    t.true(gate.stdout.startsWith(`${deliveryId} does not fit at event 5: `), gate.stdout);
-  },
-);
+  const delivery = await changed(
+    'delivery',
+    'async function deliver({ deliveryId }) {',
+    `async function deliver({ deliveryId }) { ${SLEEP}`,
+  );
+  const gate = await replay(['--since', '1h', '--bundle', delivery]);
+  t.is(gate.code, 3);
+  t.true(gate.stdout.startsWith(`${deliveryId} does not fit at event 5: `), gate.stdout);
+});
 
-test.serial(
-  'the gate fails if the code throws in a run, though that is pinned to another build',
-  async (t) => {
-    const bundle = await bundleWithBug(folder, 'enrichBatch');
-    const { code, stdout } = await replay(['--since', '1h', '--bundle', bundle]);
-    t.is(code, 3, stdout);
-    t.is(stdout.match(/^bat_\w+ does not fit at event \d+: /gm)?.length, 4, stdout);
-    t.regex(stdout, /\n {2}the code throws TypeError, at workflows\/batch\.ts:\d+/);
-    t.regex(stdout, PLANTED);
-    t.regex(stdout, /^enrichBatch +4 +0 +4 +0$/m);
-  },
-);
+test.serial('the gate fails if the code throws, even in a run pinned to another build', async (t) => {
+  const bundle = await bundleWithBug(folder, 'enrichBatch');
+  const { code, stdout } = await replay(['--since', '1h', '--bundle', bundle]);
+  t.is(code, 3, stdout);
+  t.is(stdout.match(/^bat_\w+ does not fit at event \d+: /gm)?.length, 4, stdout);
+  t.regex(stdout, /\n {2}the code throws TypeError, at workflows\/batch\.ts:\d+/);
+  t.regex(stdout, PLANTED);
+  t.regex(stdout, /^enrichBatch +4 +0 +4 +0$/m);
+});
 
-test.serial('the gate warns of a workflow that had no run to replay', async (t) => {
+test.serial('the gate warns about a workflow without runs to replay', async (t) => {
   const { code, stdout } = await replay(['--since', '1h']);
   t.is(code, 0);
   t.regex(stdout, /^warning: no run of reverify was replayed, so that code was not tried$/m);
 });
 
-test.serial('those that failed, or that a filter names, are found, the newest first', async (t) => {
+test.serial('failed runs and runs that match a filter are found, newest first', async (t) => {
   const runs = (stdout: string) =>
     stdout
       .match(/^(enrichBatch|lookUpEmail|deliver|reverify) +[1-9]/gm)
@@ -290,7 +281,7 @@ test.serial('those that failed, or that a filter names, are found, the newest fi
   t.deepEqual([none.code, runs(none.stdout)], [0, undefined]);
 });
 
-test.serial('what it cannot do is one sentence, and its exit code tells a pipeline apart why', async (t) => {
+test.serial('each error is one sentence, with an exit code for its kind', async (t) => {
   for (const args of [[], ['bat_x', '--failed'], ['--inspect', '3', '--failed'], ['--since', 'soon']]) {
     const { code, stdout, stderr } = await replay(args);
     t.deepEqual([code, stdout], [2, ''], args.join(' '));
@@ -326,7 +317,7 @@ test.serial('what it cannot do is one sentence, and its exit code tells a pipeli
 
 for (const [where, eventOf, text] of [
   ['where the code does what an event records', 'ActivityTaskScheduled askVendor', 'activities.askVendor('],
-  ['where it answers to what others did', 'ActivityTaskTimedOut askVendor', 'reason: reasonOf(missing)'],
+  ['where the code reacts to an event', 'ActivityTaskTimedOut askVendor', 'reason: reasonOf(missing)'],
 ] as const) {
   test.serial(`a debugger stops ${where}`, async (t) => {
     const { stdout } = await replay([alone]);
@@ -338,8 +329,8 @@ for (const [where, eventOf, text] of [
 }
 
 /**
- * Replays under a debugger, as an editor would be attached to it.
- * @returns how often it stopped, and the lines of workflow code that were being run at the last stop
+ * Replays with a debugger attached, like an editor.
+ * @returns the number of stops, and the lines of workflow code that were running at the last stop
  */
 async function debug(args: readonly string[]) {
   const { command, args: all, cwd, env } = programCommand('replay', args, { env: here() });

@@ -14,14 +14,14 @@ import { startApiProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// The page on rolling out a version, typed as it stands, with two builds and batches under way.
+// Types the commands of the page on rolling out a version, with two builds and running batches.
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const folder = temporaryFolder(test.after.always);
 const workers = workerProcesses();
 test.after.always(() => workers.stop());
 
-/** The commands under a heading of the page. */
+/** Returns the commands under a heading of the page. */
 async function commandsUnder(heading: string): Promise<string> {
   const page = await readFile(join(ROOT, 'deploy/rollout.md'), 'utf8');
   const section = page.split(/^## /m).find((text) => text.startsWith(`${heading}\n`)) ?? '';
@@ -30,7 +30,7 @@ async function commandsUnder(heading: string): Promise<string> {
   return blocks.join('');
 }
 
-test('a release is rolled out in steps and back as the page says, and no run notices', async (t) => {
+test('a release is rolled out in steps and back as the page says, without failures', async (t) => {
   const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
   const temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS');
   const stack = await startStack({
@@ -40,7 +40,7 @@ test('a release is rolled out in steps and back as the page says, and no run not
   });
   t.teardown(() => stack.stop());
   const client = await stack.organization(100);
-  // The workflows of the other release: here it is the one before.
+  // The workflows of the other release, which here is the previous one.
   const workflowsPath = fileURLToPath(new URL('../support/next-workflows.ts', import.meta.url));
   const { code } = await bundleWorkflows(workflowsPath);
   const oldBundle = join(folder, 'old.js');
@@ -72,7 +72,7 @@ test('a release is rolled out in steps and back as the page says, and no run not
     const { workerDeploymentInfo } = await stack.client.workflowService.describeWorkerDeployment(named);
     const { currentDeploymentVersion, rampingDeploymentVersion, rampingVersionPercentage } =
       workerDeploymentInfo?.routingConfig ?? {};
-    // The command that ends a ramp leaves the build there, with 0 percent.
+    // The command that ends a ramp leaves the build in place, with 0 percent.
     const percentage = rampingVersionPercentage ?? 0;
     return [currentDeploymentVersion?.buildId, percentage && rampingDeploymentVersion?.buildId, percentage];
   };
@@ -112,7 +112,7 @@ test('a release is rolled out in steps and back as the page says, and no run not
   await canaryApi.stop();
   await canary.stop();
 
-  // The doctor of the next steps wants an API that is alive.
+  // Doctor in the next steps needs a running API.
   const api = await startApiProcess(stack.databaseUrl, { TASK_QUEUE: taskQueue });
   t.teardown(() => api.stop());
 

@@ -12,9 +12,9 @@ import { eventually } from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 
-// The pages of deploy/runbooks/: every alert has one, and what they say to type is typed, page by page, against the whole
-// service: `sh` by a shell that stops at the first command that fails, `sql` by PostgreSQL. What is `console` is about
-// machines of the reader's own.
+// Tests the pages of deploy/runbooks/: every alert has a page, and the commands on each page work against the whole
+// service. `sh` blocks run in a shell that stops at the first failing command, `sql` blocks in PostgreSQL. `console`
+// blocks are about the reader's own machines.
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const FOLDER = join(ROOT, 'deploy', 'runbooks');
@@ -24,7 +24,7 @@ const pages = new Map(
 const KINDS = ['vendor', 'verifier', 'registry'];
 
 const temporalAddress = () => testSetting('TEST_TEMPORAL_ADDRESS');
-/** Of the queues, which other tests must not share. */
+/** Makes the names of queues unique, because other tests must not share them. */
 const suffix = randomUUID();
 const metricsPort = await freePort();
 const folder = temporaryFolder(test.after.always);
@@ -32,7 +32,8 @@ const FAILED = join(folder, 'failed');
 const stack = fresh(test, () =>
   startStack({
     allSources: true,
-    // Longer than the test: whom no vendor answers stays open. Pages ask for the same one, so they share its calls.
+    // Longer than the test, so that a request that no vendor responds to stays open. Pages request the same NPI, so
+    // they share its calls.
     lookupTimeoutMs: 900_000,
     rocketReach: { wait: '15m', call: '200s' },
     elsewhere: { temporalAddress: temporalAddress(), taskQueue: `enrichment-${suffix}` },
@@ -41,7 +42,7 @@ const stack = fresh(test, () =>
 const workers = workerProcesses();
 test.serial.before(async () => {
   await workers.start(stack, { METRICS_HOST: LOOPBACK, METRICS_PORT: String(metricsPort) });
-  // The API of a stack gives no sign of life: this one is good for all pages.
+  // The API of a test stack is not registered as alive, so this row stands in for it on all pages.
   const { namespace } = stack.client.options;
   await stack.db.drizzle.execute(sql`
     insert into workers (id, kind, namespace, task_queue, seen_at)
@@ -51,7 +52,10 @@ test.serial.before(async () => {
 });
 test.after.always(() => workers.stop());
 
-/** `npm run NAME -- …` in a tenth of the time. 3 are findings; what else a command fails with goes into the file `failed`. */
+/**
+ * Returns an `npm run NAME -- …` that takes a tenth of the time. Exit code 3 means findings. Other failures are written
+ * to the file `failed`.
+ */
 function npmWithoutItsStart(): string {
   const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
     scripts: Record<string, string>;
@@ -70,10 +74,10 @@ exit $code
 `;
 }
 
-/** What a page says to type, with what stands for something filled in by a customer's ids, the same for the whole page. */
+/** Returns the commands of a page, with placeholders replaced by a customer's ids, the same on the whole page. */
 async function filledIn(text: string): Promise<string> {
   const customer = await stack.organization(1000);
-  // Nobody ever answers for the first.
+  // No vendor ever responds for the first NPI.
   const { json } = await customer.bulk({
     npis: ['2000000101', '2000000010'],
     webhook: { url: stack.receiver.url },
@@ -113,7 +117,7 @@ const blocksOf = (text: string, language: string) =>
     .map(([, , block = '']) => block);
 
 for (const [page, text] of pages) {
-  test.serial(`what ${page} says to type works`, async (t) => {
+  test.serial(`the commands on ${page} work`, async (t) => {
     const script = await filledIn(blocksOf(text, 'sh').join('\n'));
     const { code, output } = await run('bash', ['--norc', '-xeuo', 'pipefail', '-c', script], {
       env: {
@@ -134,7 +138,7 @@ for (const [page, text] of pages) {
   });
 }
 
-test('every alert leads to a page that names it, and the first page names all', (t) => {
+test('every alert links to a page that names it, and the first page names all', (t) => {
   const alerts = readFileSync(join(ROOT, 'deploy/prometheus/alerts.yaml'), 'utf8');
   const led = [...alerts.matchAll(/- alert: (\w+).*?runbook_url: deploy\/runbooks\/([^\n]+)/gs)].flatMap(
     ([, alert = '', page = '']) =>

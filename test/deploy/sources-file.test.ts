@@ -2,7 +2,7 @@ import test from 'ava';
 import { ConfigError } from '../../deploy/config/values.ts';
 import { fileIn, sourceText } from '../support/adapters.ts';
 
-// What SOURCES_FILE may say, and how it is refused.
+// The rules for SOURCES_FILE, and the errors for wrong files.
 
 const MEMBERS = 'http, order, vendors, verifiers, registry, greylist_wait, reverify_interval';
 const HTTP_MEMBERS = [
@@ -10,7 +10,7 @@ const HTTP_MEMBERS = [
   ...['wait', 'call', 'rates', 'daily_credits', 'miss', 'candidates', 'identity'],
 ];
 
-test('what a file leaves out is as the source has it itself', (t) => {
+test("settings that a file leaves out have the source's own defaults", (t) => {
   const { vendors, verifiers, ...rest } = fileIn('{"vendors":{"fullenrich":{"wait":"90s"}}}');
   t.deepEqual(rest, {
     http: [],
@@ -36,7 +36,7 @@ test('what a file leaves out is as the source has it itself', (t) => {
   t.is(verifiers.order, null);
 });
 
-test('what a file leaves out about a vendor that it describes has a default, but for its license', (t) => {
+test('a vendor described as data has defaults for all but its license', (t) => {
   const [listed] = fileIn(sourceText('https://x.example'), { VENDOR_LISTED_KEY: 'k' }).http;
   t.like(listed, {
     method: 'GET',
@@ -50,7 +50,7 @@ test('what a file leaves out about a vendor that it describes has a default, but
   });
 });
 
-test('an empty pointer is the whole of what it points into', (t) => {
+test('an empty pointer is the whole document', (t) => {
   const { http, ...rest } = JSON.parse(sourceText('https://x.example'));
   const candidates = { ...http[0].candidates, list: '' };
   const file = { ...rest, http: [{ ...http[0], candidates }] };
@@ -58,7 +58,7 @@ test('an empty pointer is the whole of what it points into', (t) => {
   t.deepEqual(listed?.candidates.list, []);
 });
 
-test('an order names sources of the catalogue and those that the file describes', (t) => {
+test('an order may name built-in sources and sources described as data', (t) => {
   const { http } = JSON.parse(sourceText('https://x.example'));
   const file = { order: ['listed', 'hunter'], verifiers: { order: ['zerobounce', 'reacher'] }, http };
   const keys = {
@@ -72,7 +72,7 @@ test('an order names sources of the catalogue and those that the file describes'
   t.deepEqual(verifiers.order, ['zerobounce', 'reacher']);
 });
 
-/** What is wrong with a file, for a worker that can ask Hunter and Reacher. */
+/** Returns the problems of a file, for a worker with keys for Hunter and Reacher. */
 function problemsOf(text: string): string[] {
   try {
     fileIn(text, {
@@ -161,7 +161,7 @@ for (const [rest, problem] of [
     'http[0].candidates.status.values.ok must be one of [valid, catch_all, risky, invalid, unknown]',
   ],
 ] as const) {
-  test(`a vendor with ${JSON.stringify(rest)} is refused: ${problem}`, (t) => {
+  test(`a vendor with ${JSON.stringify(rest)} is rejected: ${problem}`, (t) => {
     t.deepEqual(problemsOf(sourceText('https://x.example', rest)), [problem]);
   });
 }
@@ -226,12 +226,12 @@ for (const [file, problem] of [
   [{ greylist_wait: '15m' }, 'greylist_wait must be between 1000 ms and 840000 ms'],
   [{ reverify_interval: '2d' }, 'reverify_interval must be between 1000 ms and 86400000 ms'],
 ] as const) {
-  test(`a file with ${JSON.stringify(file)} is refused: ${problem}`, (t) => {
+  test(`a file with ${JSON.stringify(file)} is rejected: ${problem}`, (t) => {
     t.deepEqual(problemsOf(JSON.stringify(file)), [problem]);
   });
 }
 
-test('all problems of a file are told at once, each with its place', (t) => {
+test('all problems of a file are reported at once, each with its place', (t) => {
   const good = JSON.parse(sourceText('https://x.example')).http[0];
   const bad = { ...good, id: 'x', cost: -1, candidates: {}, url: 'https://x.example/{ssn}' };
   t.deepEqual(problemsOf(JSON.stringify({ http: [good, bad], registry: 'on' })), [
@@ -244,7 +244,7 @@ test('all problems of a file are told at once, each with its place', (t) => {
   ]);
 });
 
-test('two vendors of one id are refused', (t) => {
+test('two vendors with the same id are rejected', (t) => {
   const one = JSON.parse(sourceText('https://x.example')).http[0];
   t.deepEqual(problemsOf(JSON.stringify({ http: [one, one] })), ['http[1] contains a duplicate value']);
 });
@@ -263,12 +263,12 @@ for (const [text, problem] of [
   ['[]', 'value must be of type object'],
   ['null', 'value must be of type object'],
 ] as const) {
-  test(`a file that is ${JSON.stringify(text)} is refused without quoting it`, (t) => {
+  test(`a file that is ${JSON.stringify(text)} is rejected without quoting it`, (t) => {
     t.deepEqual(problemsOf(text), [problem]);
   });
 }
 
-test('no problem tells a secret or a value', (t) => {
+test('no problem contains a secret or a value', (t) => {
   const rest = {
     url: 'https://me:pa55word@x.example/{npi}',
     cost: 'pa55word',

@@ -15,7 +15,7 @@ import { candidate, FINDER_WORDS } from '../support/checks.ts';
 import { freshDatabase, temporaryFolder } from '../support/database.ts';
 import { closedUrl, playVendor, recorded, SUBJECT } from '../support/vendors.ts';
 
-// What a worker makes of its environment and its sources file.
+// The sources that a worker creates from its environment and its sources file.
 
 const NEVER = new AbortController().signal;
 const KEYS = {
@@ -27,7 +27,7 @@ const folder = temporaryFolder(test.after.always);
 const { db, sql, url: databaseUrl } = freshDatabase(test);
 
 let files = 0;
-/** @param file null for a worker without one */
+/** @param file null for a worker without a sources file */
 async function sourcesOf(file: object | null, environment: Readonly<Record<string, string>> = KEYS) {
   files += 1;
   const path = join(folder, `${files}.json`);
@@ -45,7 +45,7 @@ async function idsOf(file: object | null, environment?: Readonly<Record<string, 
   return [vendors.map(({ vendor }) => vendor.id), verifiers.map(({ id }) => id)];
 }
 
-test('without a file all that have a key are asked, in the usual order', async (t) => {
+test('without a file, all sources with a key are called in the default order', async (t) => {
   t.deepEqual(await idsOf(null), [
     ['rocketreach', 'fullenrich', 'hunter'],
     ['reacher', 'zerobounce', 'neverbounce', 'hunter-verifier'],
@@ -54,7 +54,7 @@ test('without a file all that have a key are asked, in the usual order', async (
   t.is((await sourcesOf(null)).registry, null);
 });
 
-test('those that the file describes come last, unless its orders say otherwise or leave some out', async (t) => {
+test('vendors described as data come last, unless an order says otherwise', async (t) => {
   const { http } = JSON.parse(sourceText('https://x.example'));
   t.deepEqual((await idsOf({ http }))[0], ['rocketreach', 'fullenrich', 'hunter', 'listed']);
   const order = ['listed', 'hunter', 'rocketreach'];
@@ -63,7 +63,7 @@ test('those that the file describes come last, unless its orders say otherwise o
   t.deepEqual(await idsOf({ order: [], verifiers: { order: [] } }), [[], []]);
 });
 
-test('each vendor has the types, times, limits and license that the file gives it', async (t) => {
+test('each vendor has the types, times, limits and license from the file', async (t) => {
   const settings = {
     ...{ wait: '90s', call: '20s', rates: ['2/1s', '9/1m'], daily_credits: 12.5, may_store: false },
   };
@@ -91,7 +91,7 @@ test('each vendor has the types, times, limits and license that the file gives i
   }
 });
 
-test('the time that one call may take reaches every vendor, and FullEnrich its pause between polls', async (t) => {
+test('the limit of a call reaches every vendor, and FullEnrich its poll interval', async (t) => {
   const keys = Object.fromEntries(VENDOR_IDS.map((id) => [`${id.toUpperCase()}_API_KEY`, 'k']));
   const { url } = await playVendor(t, recorded('fullenrich/submitted'));
   const each = Object.fromEntries(VENDOR_IDS.map((id) => [id, { call: '2m' }]));
@@ -105,7 +105,7 @@ test('the time that one call may take reaches every vendor, and FullEnrich its p
   t.like(await fullenrich?.vendor.submit(SUBJECT, NEVER), { kind: 'pending', pollAfterMs: 7000 });
 });
 
-test('a vendor is asked only if what it finds can be valid here; the others are named', async (t) => {
+test('a vendor is called only if its results can become valid', async (t) => {
   const [FULLENRICH_API_KEY, PROSPEO_API_KEY] = ['f', 'p'];
   const none = { verifiers: { order: [] } };
   for (const [environment, file, asked, useless] of [
@@ -113,10 +113,10 @@ test('a vendor is asked only if what it finds can be valid here; the others are 
     [{ FULLENRICH_API_KEY, PROSPEO_API_KEY }, null, [], ['fullenrich', 'prospeo']],
     [{ FULLENRICH_API_KEY, ROCKETREACH_API_KEY: 'r' }, null, ['rocketreach'], ['fullenrich']],
     [{ FULLENRICH_API_KEY, REACHER_URL: 'http://127.0.0.1:9' }, null, ['fullenrich'], []],
-    // Its key opens a verifier too, unless that is left out; what it finds is dated.
+    // Its key also enables a verifier, unless that is left out. Its results have dates.
     [{ FULLENRICH_API_KEY, HUNTER_API_KEY: 'h' }, null, ['fullenrich', 'hunter'], []],
     [{ FULLENRICH_API_KEY, HUNTER_API_KEY: 'h' }, none, ['hunter'], ['fullenrich']],
-    // Two that agree are enough for CATCH_ALL, and one cannot agree.
+    // CATCH_ALL needs two sources that agree.
     [{ FULLENRICH_API_KEY, CATCH_ALL: 'two-sources' }, null, [], ['fullenrich']],
     [{ FULLENRICH_API_KEY, PROSPEO_API_KEY, CATCH_ALL: 'two-sources' }, null, ['fullenrich', 'prospeo'], []],
   ] as const) {
@@ -125,7 +125,7 @@ test('a vendor is asked only if what it finds can be valid here; the others are 
   }
 });
 
-test('without a verifier the policy believes a dated claim, or two that agree, and nothing else', (t) => {
+test('without a verifier only a dated claim or two agreeing sources are valid', (t) => {
   for (const [agreed, believed] of [
     [false, ['valid']],
     [true, ['valid', 'catch_all']],
@@ -136,7 +136,7 @@ test('without a verifier the policy believes a dated claim, or two that agree, a
   }
 });
 
-test("Hunter's verifier has the finder's key and URL, and limits of its own", async (t) => {
+test("Hunter's verifier has the finder's key and URL, but separate limits", async (t) => {
   const { access } = loadConfig({
     DATABASE_URL: databaseUrl,
     ...{ HUNTER_API_KEY: 'h', HUNTER_URL: 'https://proxy.example/v2' },
@@ -145,7 +145,7 @@ test("Hunter's verifier has the finder's key and URL, and limits of its own", as
   t.deepEqual(access['hunter-verifier'], access.hunter);
 });
 
-test('a verifier is held to the limits that the file gives it', async (t) => {
+test('a verifier has the limits from the file', async (t) => {
   const dns = await startDns();
   t.teardown(dns.close);
   const given = { ZEROBOUNCE_API_KEY: 'z', ZEROBOUNCE_URL: await closedUrl(), DNS_SERVERS: dns.address };
@@ -159,14 +159,14 @@ test('a verifier is held to the limits that the file gives it', async (t) => {
   }
 });
 
-test('a verifier that is still at work is healthy, is asked the same again, and has cost nothing', async (t) => {
+test('a working verifier stays healthy, is polled again, and costs nothing', async (t) => {
   const dns = await startDns();
   t.teardown(dns.close);
   const { url: HUNTER_URL } = await playVendor(t, { status: 202, body: {} });
   const file = { verifiers: { 'hunter-verifier': { rates: [] } } };
   const { check } = await sourcesOf(file, { HUNTER_API_KEY: 'h', HUNTER_URL, DNS_SERVERS: dns.address });
   const named = candidate(`jo@${PRACTICE_DOMAINS[0]}`, { verdict: 'unknown', validatedAt: null });
-  // More often than a breaker lets a failing source be asked.
+  // More calls than a breaker allows for a failing source.
   for (let n = 0; n < 7; n += 1)
     t.like(await check(named, SUBJECT, NEVER, null), {
       ...{ kind: 'transient', reason: 'verifier_working', afterMs: 5000 },
@@ -176,7 +176,7 @@ test('a verifier that is still at work is healthy, is asked the same again, and 
   t.is(spent[0]?.credits, 0);
 });
 
-test('times of the verification and the registry are as the file says', async (t) => {
+test('times of the verification and the registry come from the file', async (t) => {
   const file = { registry: 'fallback', greylist_wait: '7m', reverify_interval: '3h' };
   const { registry, greylistMs, reverifyMs } = await sourcesOf(file);
   t.truthy(registry);
@@ -184,7 +184,7 @@ test('times of the verification and the registry are as the file says', async (t
 });
 
 for (const policy of ['verifier-required', 'verify-always']) {
-  test(`a policy that needs a verifier is refused without one: ${policy}`, async (t) => {
+  test(`a policy that needs a verifier is rejected without one: ${policy}`, async (t) => {
     const environment = { ...KEYS, VERIFY_POLICY: policy };
     t.is((await sourcesOf(null, environment)).verifiers.length, 4);
     await t.throwsAsync(sourcesOf({ verifiers: { order: [] } }, environment), {
@@ -194,7 +194,7 @@ for (const policy of ['verifier-required', 'verify-always']) {
   });
 }
 
-test('a verifier that has a key is asked about every address, unless the policy says otherwise', async (t) => {
+test('a verifier checks every address, unless the policy says otherwise', async (t) => {
   const dns = await startDns();
   t.teardown(dns.close);
   const given = { DNS_SERVERS: dns.address };
@@ -221,7 +221,7 @@ test('a verifier that has a key is asked about every address, unless the policy 
   }
 });
 
-test('the local stack asks simulated sources alone, whatever keys the environment has', async (t) => {
+test('the local stack calls only simulated sources, even with real keys', async (t) => {
   const real = Object.fromEntries(Object.keys(KEYS).map((name) => [name, 'https://real.example']));
   const simulated = sourceSettings(baseUrls('http://127.0.0.1:9'), 'k');
   const { access, registryUrl } = loadConfig({ DATABASE_URL: databaseUrl, ...real, ...simulated });

@@ -7,9 +7,9 @@ import { sendTraces } from '../../deploy/traces.ts';
 import { startCollector } from '../support/collector.ts';
 import { eventually } from '../support/organization.ts';
 
-// How spans reach a collector that is away, slow or strict. What they are is in test/system/traces.test.ts.
+// The export of spans to a collector that is away, slow or strict. test/system/traces.test.ts covers their content.
 
-/** Sends the spans of this process; what its log says. */
+/** Sends the spans of this process, and returns the lines of its log. */
 function sender(url: string, environment: Readonly<Record<string, string>> = {}) {
   const lines: string[] = [];
   const log = createLog('test', 'info', { write: (line) => lines.push(line) });
@@ -24,25 +24,22 @@ function sender(url: string, environment: Readonly<Record<string, string>> = {})
 
 const tell = (batchId = newId('bat')) => tellSpan({ batchId, name: 'test', durationMs: 1 });
 
-test.serial(
-  'what waits for a collector that is away is bounded, and the log says what was lost',
-  async (t) => {
-    const away = await startCollector(503);
-    const { said, close } = sender(away.url);
-    for (let n = 0; n < 10_500; n += 1) tell();
-    await eventually(async () => said().find(({ msg }) => msg.startsWith('failed')) ?? null);
-    t.like(said()[0], { what: 'sending traces', err: { code: 'HTTP_503' } });
-    away.answer(200);
-    await eventually(async () => said().find(({ msg }) => msg.startsWith('spans were lost')) ?? null);
-    await close();
-    t.like(said()[1], { lost: 500 });
-    const taken = new Set(away.spans().map(({ spanId }) => spanId));
-    t.is(taken.size, 10_000);
-    await away.stop();
-  },
-);
+test.serial('spans for an unreachable collector are bounded, and losses are logged', async (t) => {
+  const away = await startCollector(503);
+  const { said, close } = sender(away.url);
+  for (let n = 0; n < 10_500; n += 1) tell();
+  await eventually(async () => said().find(({ msg }) => msg.startsWith('failed')) ?? null);
+  t.like(said()[0], { what: 'sending traces', err: { code: 'HTTP_503' } });
+  away.answer(200);
+  await eventually(async () => said().find(({ msg }) => msg.startsWith('spans were lost')) ?? null);
+  await close();
+  t.like(said()[1], { lost: 500 });
+  const taken = new Set(away.spans().map(({ spanId }) => spanId));
+  t.is(taken.size, 10_000);
+  await away.stop();
+});
 
-test.serial('spans that are refused for good are not sent again', async (t) => {
+test.serial('spans that the collector rejects for good are not sent again', async (t) => {
   const refusing = await startCollector(401, 200);
   const { said, close } = sender(refusing.url);
   tell();
@@ -56,48 +53,42 @@ test.serial('spans that are refused for good are not sent again', async (t) => {
   await refusing.stop();
 });
 
-test.serial(
-  'a share of the batches is traced, each as a whole, and every process chooses the same',
-  async (t) => {
-    const sampled = async () => {
-      const sampling = await startCollector();
-      const { close } = sender(sampling.url, { OTEL_TRACES_SAMPLER_ARG: '0.25' });
-      for (const id of ids) {
-        tell(id);
-        tell(id);
-      }
-      await close();
-      await sampling.stop();
-      return sampling.spans().map(({ traceId }) => traceId);
-    };
-    const ids = Array.from({ length: 400 }, () => newId('bat'));
-    const chosen = await sampled();
-    const traces = new Set(chosen);
-    t.is(chosen.length, 2 * traces.size);
-    t.true(traces.size > 40 && traces.size < 160, String(traces.size));
-    t.deepEqual(await sampled(), chosen);
-  },
-);
+test.serial('a share of the batches is traced as a whole, the same in every process', async (t) => {
+  const sampled = async () => {
+    const sampling = await startCollector();
+    const { close } = sender(sampling.url, { OTEL_TRACES_SAMPLER_ARG: '0.25' });
+    for (const id of ids) {
+      tell(id);
+      tell(id);
+    }
+    await close();
+    await sampling.stop();
+    return sampling.spans().map(({ traceId }) => traceId);
+  };
+  const ids = Array.from({ length: 400 }, () => newId('bat'));
+  const chosen = await sampled();
+  const traces = new Set(chosen);
+  t.is(chosen.length, 2 * traces.size);
+  t.true(traces.size > 40 && traces.size < 160, String(traces.size));
+  t.deepEqual(await sampled(), chosen);
+});
 
-test.serial(
-  'the last spans are sent at the end, for which a silent collector is not waited for',
-  async (t) => {
-    const silent = await startCollector(200, 'silence');
-    const first = sender(silent.url);
-    tell();
-    await first.close();
-    t.is(silent.spans().length, 1);
-    const second = sender(silent.url);
-    tell();
-    await second.close();
-    // Until then it has heard of whoever gave up before.
-    t.is((await fetch(silent.url)).status, 404);
-    t.is(silent.hungUp(), 0);
-    await silent.stop();
-  },
-);
+test.serial('the last spans are sent at the end, without waiting for a silent collector', async (t) => {
+  const silent = await startCollector(200, 'silence');
+  const first = sender(silent.url);
+  tell();
+  await first.close();
+  t.is(silent.spans().length, 1);
+  const second = sender(silent.url);
+  tell();
+  await second.close();
+  // By now the server knows of every client that gave up earlier.
+  t.is((await fetch(silent.url)).status, 404);
+  t.is(silent.hungUp(), 0);
+  await silent.stop();
+});
 
-test.serial('without a collector nothing is made', async (t) => {
+test.serial('without a collector no spans are created', async (t) => {
   const lines: string[] = [];
   const log = createLog('test', 'info', { write: (line) => lines.push(line) });
   t.is(sendTraces(loadConfig({ DATABASE_URL: 'postgres://db/x' }), 'test', log), null);

@@ -10,7 +10,7 @@ import { sign } from '../../../activities/webhooks/signature.ts';
 import examples from '../../../api/openapi/examples.json' with { type: 'json' };
 import { temporaryFolder } from '../../support/database.ts';
 
-// `npm run check-signature` as the author of a receiver uses it: exit code 0 right, 1 not right, 2 wrong usage.
+// Uses `npm run check-signature` as the author of a receiver: exit code 0 right, 1 not right, 2 wrong usage.
 
 const MAIN = fileURLToPath(new URL('../../../deploy/local/check-signature.ts', import.meta.url));
 const ID = 'msg_01jd9x6k2wf3r8t0z5q7w4m1hd';
@@ -36,7 +36,7 @@ interface Request {
   readonly more?: readonly string[];
 }
 
-/** Runs the command on a request that is right but for what is given. */
+/** Runs the command on a request that is right except for the given parts. */
 async function check(t: ExecutionContext, request: Request = {}) {
   const { secret = SECRET, signature = signatureBy(SECRET), timestamp = String(AT) } = request;
   const dir = temporaryFolder(t.teardown);
@@ -60,7 +60,7 @@ async function run(args: readonly string[], stdin = '') {
   return { code: Number(code), stdout, stderr };
 }
 
-test('a right signature is right, with one secret, during a rotation, and beside versions of a later day', async (t) => {
+test('a right signature is accepted, during a rotation and next to versions too', async (t) => {
   const ways: Request[] = [
     {},
     { signature: signatureBy(newSecret(), SECRET) },
@@ -73,7 +73,7 @@ test('a right signature is right, with one secret, during a rotation, and beside
   }
 });
 
-test('another secret and an altered body are told from everything else', async (t) => {
+test('a wrong secret and a changed body are reported as such', async (t) => {
   const requests: Request[] = [
     { secret: newSecret() },
     { body: `${BODY}\n` },
@@ -90,7 +90,7 @@ test('another secret and an altered body are told from everything else', async (
   }
 });
 
-test('the secret comes from stdin too, and not together with the body', async (t) => {
+test('the secret is also read from stdin, but not together with the body', async (t) => {
   const dir = temporaryFolder(t.teardown);
   const body = join(dir, 'body');
   await writeFile(body, BODY);
@@ -104,7 +104,7 @@ test('the secret comes from stdin too, and not together with the body', async (t
   t.regex(both.stderr, /only one of --secret and --body/);
 });
 
-test('a stale timestamp is told with its age, however right the signature is', async (t) => {
+test('a stale timestamp is reported with its age, even if the signature is right', async (t) => {
   for (const [at, age] of [
     ['2026-01-05T10:05:08Z', '5 minutes old'],
     ['2026-01-05T14:00:07+01:00', '180 minutes old'],
@@ -118,7 +118,7 @@ test('a stale timestamp is told with its age, however right the signature is', a
   t.regex((await check(t, { more: [] })).stdout, /minutes old/);
 });
 
-test('a header that is missing or malformed is named', async (t) => {
+test('a missing or malformed header is named', async (t) => {
   const cases: readonly (readonly [Request, RegExp])[] = [
     [{ signature: '' }, /the header webhook-signature is missing/],
     [{ timestamp: '2026-01-05T10:00:07Z' }, /webhook-timestamp is malformed: it should be whole seconds/],
@@ -132,7 +132,7 @@ test('a header that is missing or malformed is named', async (t) => {
   }
 });
 
-test('headers come as lines, with a request line or not, or as JSON; the body from stdin too', async (t) => {
+test('headers are lines or JSON, and the body can come from stdin', async (t) => {
   const file = join(temporaryFolder(t.teardown), 'headers');
   const asJson = JSON.stringify({
     'Webhook-Id': ID,
@@ -151,7 +151,7 @@ test('headers come as lines, with a request line or not, or as JSON; the body fr
   }
 });
 
-test('wrong usage is one sentence and exit code 2, and no secret is repeated', async (t) => {
+test('wrong usage is one sentence and exit code 2, and repeats no secret', async (t) => {
   const secret = newSecret();
   const bare = secret.slice('whsec_'.length);
   const rest = ['--headers', '/nowhere', '--body', '/nowhere'];

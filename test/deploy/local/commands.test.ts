@@ -2,12 +2,12 @@ import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
 
-// What the commands of the local stack have in common.
+// Behavior that all commands of the local stack share.
 
 const MAIN = (name: string) => fileURLToPath(new URL(`../../../deploy/local/${name}.ts`, import.meta.url));
 
 for (const name of ['start', 'listen', 'check-signature']) {
-  test(`${name} --help says how to call it, what it does and how it ends`, async (t) => {
+  test(`${name} --help shows the usage, the purpose and the exit codes`, async (t) => {
     const { code, stdout, stderr } = await ended(name, ['--help']);
     t.deepEqual([code, stderr], [0, '']);
     t.regex(stdout, /^Usage: (npm|node) .*\n\n[A-Z].*\.\n\nOptions:\n/);
@@ -18,7 +18,7 @@ for (const name of ['start', 'listen', 'check-signature']) {
     );
   });
 
-  test(`${name}: an option that does not exist, or one argument too many, is exit code 2`, async (t) => {
+  test(`${name} exits with 2 for an unknown option or too many arguments`, async (t) => {
     for (const args of [['--frobnicate'], ['whsec_AAAA']]) {
       const { code, stderr } = await ended(name, args);
       t.is(code, 2, stderr);

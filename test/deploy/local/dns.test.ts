@@ -22,7 +22,7 @@ function resolverOf(server: DnsServer): Resolver {
   return resolver;
 }
 
-test('every domain of a simulated person takes mail, but for the practice that closed', async (t) => {
+test("every simulated domain accepts mail, except the closed practice's", async (t) => {
   const server = await startDns();
   t.teardown(() => server.close());
   const resolver = resolverOf(server);
@@ -52,7 +52,7 @@ test('every address of a magic NPI is at a domain that the name server knows', a
   }
 });
 
-test('every address of a person of the sample is at a domain that the name server knows', async (t) => {
+test('every address in the sample is at a domain that the name server knows', async (t) => {
   const unknown = SAMPLE_NPIS.map(personOf)
     .flatMap(({ workEmail, homeEmail }) => [workEmail, homeEmail])
     .filter((email) => !DNS_TABLE.has(email.split('@')[1] ?? ''));
@@ -70,7 +70,7 @@ test('other names do not exist, and known names have no other records', async (t
   await t.throwsAsync(resolver.resolveTxt('gmail.com'), { code: 'ENODATA' });
 });
 
-test('a question is answered whatever its case, with its own id and name', async (t) => {
+test('a query in any case gets a response with its own id and name', async (t) => {
   const { ask } = await rawSocket(t);
   const answer = decode(await ask(encode(question(7, 'GMail.COM'))));
   t.is(answer.id, 7);
@@ -78,9 +78,9 @@ test('a question is answered whatever its case, with its own id and name', async
   t.is(answer.answers?.length, 1);
 });
 
-test('packets other than questions are dropped, and the next one is answered', async (t) => {
+test('packets other than queries are dropped, and the next query is answered', async (t) => {
   const { send, ask } = await rawSocket(t);
-  // To answer an answer would set two servers talking to each other for ever.
+  // Responding to responses could start an endless loop between two servers.
   send(encode({ ...question(1, 'gmail.com'), type: 'response' }));
   for (const junk of [Buffer.alloc(0), Buffer.from('hello'), Buffer.alloc(512, 0xff), Buffer.alloc(12)])
     send(junk);

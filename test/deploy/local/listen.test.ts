@@ -18,7 +18,7 @@ import { endWithThisProcess } from '../../support/programs.ts';
 import { startStack } from '../../support/stack.ts';
 import { ordinaryNpis } from '../../support/vendors.ts';
 
-// `npm run listen` beside a running stack, as the author of a receiver uses it.
+// Uses `npm run listen` next to a running stack, as the author of a receiver does.
 
 const MAIN = fileURLToPath(new URL('../../../deploy/local/listen.ts', import.meta.url));
 const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
@@ -47,7 +47,7 @@ async function secretOf({ organizationId }: { readonly organizationId: string })
   return (await showWebhookSecret({ ...stack.db, secretKeys: SECRET_KEYS }, organizationId)).webhookSecret;
 }
 
-test('a delivery of the stack is verified and sent on as it came, and the stack gets the answer', async (t) => {
+test('a delivery is verified and forwarded unchanged, and the response returned', async (t) => {
   const target = await startTarget(t, (_request, response) => response.writeHead(200).end());
   const { url, line } = await listening(t, ['--forward-to', `${target.url}/hook?a=1`]);
   const npis = ordinaryNpis('found', 2);
@@ -72,7 +72,7 @@ test("a delivery of the sandbox is verified by the sandbox's own secret", async 
   t.regex(await line(), /→ 200 in \d+ ms {2}verified$/);
 });
 
-test('the target decides: its status, Retry-After and body go back, a redirect as well', async (t) => {
+test('status, Retry-After and body of the target are returned, redirects too', async (t) => {
   const answers: [number, Record<string, string>][] = [
     [503, { 'retry-after': '7' }],
     [410, {}],
@@ -94,7 +94,7 @@ test('the target decides: its status, Retry-After and body go back, a redirect a
   }
 });
 
-test('what is not signed rightly is sent on too, and the line says why', async (t) => {
+test('deliveries with wrong signatures are forwarded, and the line says why', async (t) => {
   const target = await startTarget(t, (_request, response) => response.writeHead(400).end());
   const secret = KNOWN;
   const { url, line, send } = await listening(t, ['--forward-to', target.url]);
@@ -109,14 +109,14 @@ test('what is not signed rightly is sent on too, and the line says why', async (
   t.is(target.arrived.length, 4);
 });
 
-test('what a sender writes into webhook-id is printed with its control characters escaped', async (t) => {
+test('control characters in webhook-id are printed escaped', async (t) => {
   const target = await startTarget(t, (_request, response) => response.writeHead(200).end());
   const { url, line, send } = await listening(t, ['--forward-to', target.url]);
   await send(url, { id: 'msg_\u009b2J\u00ad' });
   t.regex(await line(), / msg_[^ ]*\\u009b2J[^ ]*\\u00ad /);
 });
 
-test('a target that is down is 502 to the sender, and the next delivery is taken all the same', async (t) => {
+test('a target that is down causes a 502, and the next delivery still arrives', async (t) => {
   const target = await startTarget(t, (request) => request.socket.destroy());
   const { url, line, send } = await listening(t, ['--forward-to', target.url]);
   for (let n = 0; n < 2; n += 1) {
@@ -133,7 +133,7 @@ test('Ctrl-C ends it with exit code 0', async (t) => {
   t.is((await once(child, 'close'))[0], 0);
 });
 
-test('what is in the way is one sentence: no stack, a stack that is down, a port that is taken', async (t) => {
+test('a missing stack, a stopped stack and a taken port are one sentence each', async (t) => {
   const empty = temporaryFolder(t.teardown);
   const down = temporaryFolder(t.teardown);
   await writeFile(join(down, 'stack.json'), JSON.stringify({ base_url: 'http://127.0.0.1:1' }));
@@ -151,7 +151,7 @@ test('what is in the way is one sentence: no stack, a stack that is down, a port
   }
 });
 
-test('wrong usage is one sentence and exit code 2, and no secret is repeated', async (t) => {
+test('wrong usage is one sentence and exit code 2, and repeats no secret', async (t) => {
   const secret = newSecret();
   for (const [args, said] of [
     [[], /--forward-to/],
@@ -169,7 +169,7 @@ test('wrong usage is one sentence and exit code 2, and no secret is repeated', a
   t.regex(help.stdout, /^Usage: npm run listen /);
 });
 
-/** A listener that is up: its address, its next line, and a way to send it what the stack would. */
+/** Starts a listener. Returns its address, its next line, and a function that sends a delivery as the stack would. */
 async function listening(t: ExecutionContext, args: readonly string[]) {
   const child = run(t, ['--dir', dir, '--port', '0', ...args]);
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
@@ -202,7 +202,7 @@ interface Arrived extends Pick<IncomingMessage, 'url' | 'headers'> {
   readonly body: string;
 }
 
-/** The receiver that is being written: plain HTTP on loopback. */
+/** Starts a receiver under development: plain HTTP on loopback. */
 async function startTarget(t: ExecutionContext, answer: RequestListener) {
   const arrived: Arrived[] = [];
   const server = createServer(async (request, response) => {

@@ -25,7 +25,7 @@ test('a kept PostgreSQL is found again with its data and its password', async (t
   t.is((await stat(`${dataDir}.password`)).mode & 0o777, 0o600);
 });
 
-test('PostgreSQL listens on loopback, wants its password and stands 200 connections', async (t) => {
+test('PostgreSQL listens on loopback, needs its password, allows 200 connections', async (t) => {
   const server = await startPostgres({});
   t.teardown(() => server.stop());
   const [settings] = await withSql(
@@ -39,12 +39,12 @@ test('PostgreSQL listens on loopback, wants its password and stands 200 connecti
   await t.throwsAsync(() => withSql(url.href, (sql) => sql`select 1`), { code: '28P01' });
 });
 
-test('a lock file left behind does not keep PostgreSQL from starting, even when its number lives again', async (t) => {
+test('PostgreSQL starts despite an old lock file with a reused process number', async (t) => {
   const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
   process.kill(first.pid, 'SIGKILL');
   await first.exited;
-  // Of the user that PostgreSQL runs as here, as its number would be in a container that was started anew.
+  // Run as PostgreSQL's user, because a restarted container could reuse the number like this.
   const owner = await stat(dataDir);
   const stranger = execFile('sleep', ['600'], { uid: owner.uid, gid: owner.gid });
   endWithThisProcess(stranger);
@@ -55,7 +55,7 @@ test('a lock file left behind does not keep PostgreSQL from starting, even when 
   t.is((await withSql(second.url, (sql) => sql`select 1`)).length, 1);
 });
 
-test('a second PostgreSQL on the same data is refused in a sentence', async (t) => {
+test('a second PostgreSQL on the same data is rejected in one sentence', async (t) => {
   const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
   t.teardown(() => first.stop());
@@ -63,7 +63,7 @@ test('a second PostgreSQL on the same data is refused in a sentence', async (t) 
   t.true(error?.message.startsWith(`Another PostgreSQL (process ${first.pid}) already runs on `));
 });
 
-test('a taken port is named, with what to do', async (t) => {
+test('the error about a taken port names it and says what to do', async (t) => {
   const squatter = createServer().listen(0, LOOPBACK);
   await once(squatter, 'listening');
   t.teardown(() => squatter.close());
@@ -82,7 +82,7 @@ test('a taken port is named, with what to do', async (t) => {
   });
 });
 
-test('Ctrl-C does not reach a server, and the death of its owner ends it and its folder', async (t) => {
+test('a server survives Ctrl-C, and ends with its folder when its owner dies', async (t) => {
   const owner = fork(new URL('../../support/server-owner.ts', import.meta.url), {
     detached: true,
     execArgv: [],
@@ -105,7 +105,7 @@ test('Ctrl-C does not reach a server, and the death of its owner ends it and its
   await t.throwsAsync(() => withSql(url, (sql) => sql`select 1`), { code: 'ECONNREFUSED' });
 });
 
-test('what a test file started ends with it, however it dies', async (t) => {
+test('programs that a test file started end with it, even after SIGKILL', async (t) => {
   const module = new URL('../../support/programs.ts', import.meta.url).href;
   const code = `
     const { endWithThisProcess } = await import(${JSON.stringify(module)});
@@ -128,9 +128,9 @@ test('what a test file started ends with it, however it dies', async (t) => {
   t.throws(() => process.kill(pid, 0), { code: 'ESRCH' });
 });
 
-test('a Temporal that lost a port of its own choice to another program is started again', async (t) => {
+test('Temporal is started again if another program took one of its ports', async (t) => {
   const cli = join(temporaryFolder(t.teardown), 'temporal');
-  // As the real one: why in a line, and then the trace of a panic.
+  // Like the real one: the reason in one line, then the trace of a panic.
   await script(
     cli,
     `[ -e "$0.once" ] && exec "${testSetting('TEST_TEMPORAL_CLI')}" "$@"
@@ -143,7 +143,7 @@ test('a Temporal that lost a port of its own choice to another program is starte
   t.pass();
 });
 
-test('without a Temporal CLI and a way to get one, the message says what to install', async (t) => {
+test('without a Temporal CLI or a way to get one, the error says what to install', async (t) => {
   const cacheDir = temporaryFolder(t.teardown);
   const { error } = await findCli(cacheDir, temporaryFolder(t.teardown));
   t.regex(error ?? '', /^The Temporal CLI is missing .*install it .* or install Go, or set TEMPORAL_ADDRESS/);
@@ -165,7 +165,7 @@ test('a CLI built by Go is kept, and found there the next time', async (t) => {
   t.deepEqual(await readdir(cacheDir), ['temporal-v1.5.1']);
 });
 
-test('a build that fails half-way leaves nothing that looks like a CLI', async (t) => {
+test('a failed build leaves no file that looks like a CLI', async (t) => {
   const [cacheDir, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   await symlink('/usr/bin/env', join(path, 'env'));
   await script(join(path, 'go'), `[ "$1" = version ] && exit 0; echo half > "$GOBIN/temporal"; exit 1`);
@@ -173,7 +173,7 @@ test('a build that fails half-way leaves nothing that looks like a CLI', async (
   t.deepEqual(await readdir(cacheDir), []);
 });
 
-test('the runner counts passed tests, failed tests and hooks, crashes and time-outs', (t) => {
+test('the runner counts passed tests, failed tests and hooks, crashes, time-outs', (t) => {
   const report = [
     '  \u001B[32m✔\u001B[39m first',
     '  ✔ second (12ms)',
@@ -189,7 +189,7 @@ test('the runner counts passed tests, failed tests and hooks, crashes and time-o
   t.deepEqual(report.reduce(countTests, { passed: 0, failed: 0 }), { passed: 2, failed: 8 });
 });
 
-test('the runner names the slowest tests, the slowest first', (t) => {
+test('the runner lists the slowest tests, slowest first', (t) => {
   const report = [
     '  ✔ db › keys › quick',
     '  ✔ db › keys › a (b) (190ms)',
@@ -206,7 +206,7 @@ async function script(file: string, body: string): Promise<void> {
   await writeFile(file, `#!/bin/sh\n${body}\n`, { mode: 0o755 });
 }
 
-/** Looks for the CLI with `path` as the only folder of programs and no way to the internet. */
+/** Looks for the CLI with `path` as the only folder of programs, and without internet. */
 async function findCli(cacheDir: string, path: string): Promise<{ cli?: string; error?: string }> {
   const module = new URL('../../../deploy/local/programs.ts', import.meta.url).href;
   const code = `

@@ -14,7 +14,7 @@ import { temporaryFolder } from '../../support/database.ts';
 
 const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
 
-test('a delivery is kept with whether its signature is right', async (t) => {
+test('a delivery is recorded together with the result of its signature check', async (t) => {
   const secret = newSecret();
   const { listed, send } = await start(t, [newSecret(), secret]);
   await send('/', { secret });
@@ -27,7 +27,7 @@ test('a delivery is kept with whether its signature is right', async (t) => {
   );
 });
 
-test('/fail/N answers 500 the first N times for each webhook-id, then 200', async (t) => {
+test('/fail/N returns 500 the first N times per webhook-id, then 200', async (t) => {
   const { send } = await start(t);
   const statuses: number[] = [];
   for (const id of ['msg_a', 'msg_a', 'msg_b', 'msg_a', 'msg_b', 'msg_b', 'msg_a']) {
@@ -36,14 +36,14 @@ test('/fail/N answers 500 the first N times for each webhook-id, then 200', asyn
   t.deepEqual(statuses, [500, 500, 500, 200, 500, 200, 200]);
 });
 
-test('/status/CODE always answers CODE, every other path 200', async (t) => {
+test('/status/CODE always returns CODE, and every other path 200', async (t) => {
   const { send } = await start(t);
   for (const code of [204, 301, 410, 503]) t.is(await send(`/status/${code}`, {}), code);
   for (const path of ['/', '/any', '/status/999', '/status/abc', '/fail/x'])
     t.is(await send(path, {}), 200, path);
 });
 
-test('what arrived is listed as JSON, newest last', async (t) => {
+test('received deliveries are listed as JSON, newest last', async (t) => {
   const { listed, send } = await start(t);
   await send('/first', { id: 'msg_1' });
   await send('/second', { id: 'msg_2' });
@@ -56,7 +56,7 @@ test('what arrived is listed as JSON, newest last', async (t) => {
   );
 });
 
-test('the certificate is kept between starts, and made anew when it cannot be read', async (t) => {
+test('the certificate is kept between starts, and renewed if it is unreadable', async (t) => {
   const dir = temporaryFolder(t.teardown);
   const first = await ensureCertificate(dir);
   t.is((await ensureCertificate(dir)).cert, first.cert);
@@ -66,7 +66,7 @@ test('the certificate is kept between starts, and made anew when it cannot be re
   t.is(await readFile(second.certFile, 'utf8'), second.cert);
 });
 
-test('a taken port is named', async (t) => {
+test('the error about a taken port names it', async (t) => {
   const { receiver, dir } = await start(t);
   const port = Number(new URL(receiver.url).port);
   const error = await t.throwsAsync(startReceiver(port, dir, []), {
@@ -88,7 +88,7 @@ async function start(t: ExecutionContext, secrets: readonly string[] = []) {
   return { receiver, dir, listed, send: sender(receiver.url, ca) };
 }
 
-/** Sends one delivery, as the product does, and gives the status it was answered with. */
+/** Returns a function that sends a delivery as the product does, and returns the status of the response. */
 function sender(base: string, ca: string) {
   const post = createPost({
     policy: createAddressPolicy({ openCidrs: ['127.0.0.1/32'] }),

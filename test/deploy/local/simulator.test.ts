@@ -9,7 +9,7 @@ import { createSimulator } from '../../../deploy/local/simulator.ts';
 
 const KEY = 'key-of-a-test';
 
-/** A profile on the wire, as far as these tests look at it. */
+/** The parts of a profile that these tests read. */
 interface Profile {
   readonly id: number;
   readonly status: string;
@@ -23,8 +23,8 @@ interface Profile {
 }
 
 /**
- * A simulator of its own for a test, and questions to its vendors as their documents have them.
- * @param apiKey what callers send; the simulator wants `key-of-a-test`
+ * Starts a simulator for a test, and returns calls to its vendors as in their documentation.
+ * @param apiKey the key of the caller; the simulator requires `key-of-a-test`
  */
 async function simulator(t: ExecutionContext, apiKey = KEY) {
   const running = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
@@ -63,13 +63,13 @@ async function simulator(t: ExecutionContext, apiKey = KEY) {
   };
 }
 
-/** The place of work of a contact at FullEnrich, and what is wanted of it. */
+/** The employer of a contact at FullEnrich, and the requested fields. */
 const AT = { company_name: 'Any Clinic', enrich_fields: ['contact.work_emails', 'contact.personal_emails'] };
 const STONEHOUSE = { first_name: 'Philippa', last_name: 'Stonehouse' };
 const BIRKENFELD = { first_name: 'Anatole', last_name: 'Birkenfeld' };
 const KETTLEBURN = { first_name: 'Marisol', last_name: 'Kettleburn' };
 
-/** NPIs of the ordinary kind, with right check digits. */
+/** Returns ordinary NPIs with right check digits. */
 function ordinaryNpis(count: number): string[] {
   const npis: string[] = [];
   for (let stem = 123_400_000; npis.length < count; stem += 1) {
@@ -81,13 +81,13 @@ function ordinaryNpis(count: number): string[] {
 }
 
 for (const path of ['/person/lookup', '/person/lookup?npi_number=12']) {
-  test(`RocketReach refuses ${path}, which names no NPI`, async (t) => {
+  test(`RocketReach rejects ${path}, which has no NPI`, async (t) => {
     const { ask } = await simulator(t);
     t.is((await ask(path)).status, 400);
   });
 }
 
-test('RocketReach: a found person is a complete profile of that NPI, with a name and a state', async (t) => {
+test('RocketReach returns a complete profile of the NPI, with name and state', async (t) => {
   const { lookup } = await simulator(t);
   const { status, headers, body } = await lookup('2000000036');
   t.is(status, 200);
@@ -110,7 +110,7 @@ test('RocketReach: a found person is a complete profile of that NPI, with a name
   t.true(Date.now() - Date.parse(body.emails[0]?.last_validation_check ?? '') < 86_400_000);
 });
 
-test('RocketReach: the same question gets the same person', async (t) => {
+test('RocketReach returns the same person for the same request', async (t) => {
   const { lookup } = await simulator(t);
   const [first, second] = [await lookup('2000000028'), await lookup('2000000028')];
   t.is(first.body.id, second.body.id);
@@ -122,14 +122,14 @@ for (const [npi, status] of [
   ['2000000093', 404],
   ['2000000119', 500],
 ] as const) {
-  test(`RocketReach answers ${npi} with ${status}, every time`, async (t) => {
+  test(`RocketReach always returns ${status} for ${npi}`, async (t) => {
     const { lookup } = await simulator(t);
     t.is((await lookup(npi)).status, status);
     t.is((await lookup(npi)).status, status);
   });
 }
 
-test('RocketReach tells the limited NPI to come back in a second, once', async (t) => {
+test('RocketReach rejects the limited NPI once, with a retry in one second', async (t) => {
   const { lookup } = await simulator(t);
   const first = await lookup('2000000127');
   t.is(first.status, 429);
@@ -138,7 +138,7 @@ test('RocketReach tells the limited NPI to come back in a second, once', async (
   t.is((await lookup('2000000127')).status, 200);
 });
 
-test('RocketReach: an unfinished lookup shows no emails until a status check says complete', async (t) => {
+test('RocketReach hides the emails until a status check says complete', async (t) => {
   const { ask, lookup } = await simulator(t);
   const { body: started } = await lookup('2000000143');
   t.like(started, { status: 'progress', emails: null });
@@ -148,13 +148,13 @@ test('RocketReach: an unfinished lookup shows no emails until a status check say
   t.is((await lookup('2000000143')).body.status, 'complete');
 });
 
-test('RocketReach: the wrong person has another name and another NPI', async (t) => {
+test('RocketReach returns a wrong person with another name and NPI', async (t) => {
   const { lookup } = await simulator(t);
   const { body } = await lookup('2000000168');
   t.like(body, { name: 'Edda Kowalczyk', npi_data: { npi_number: '2000000010' } });
 });
 
-test('the hanging NPI is never answered, and does not keep the simulator from closing', async (t) => {
+test('the hanging NPI gets no response, and the simulator can still close', async (t) => {
   const running = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
   const hanging = request(`${running.urls.rocketreach}/person/lookup?npi_number=2000000101`, {
     headers: { 'Api-Key': KEY },
@@ -164,7 +164,7 @@ test('the hanging NPI is never answered, and does not keep the simulator from cl
     () => 'cut off',
   );
   hanging.end();
-  // A question asked later is answered first.
+  // A later request gets its response first.
   await fetch(`${running.urls.rocketreach}/person/lookup?npi_number=2000000010`, {
     headers: { 'Api-Key': KEY },
   });
@@ -176,7 +176,7 @@ test('the hanging NPI is never answered, and does not keep the simulator from cl
   t.is(await outcome, 'cut off');
 });
 
-test('every magic NPI but the hanging one is answered', async (t) => {
+test('every magic NPI except the hanging one gets a response', async (t) => {
   const { running, lookup } = await simulator(t);
   const npis = [...MAGIC.keys()].filter((npi) => npi !== '2000000101');
   t.is(npis.length, 21);
@@ -184,7 +184,7 @@ test('every magic NPI but the hanging one is answered', async (t) => {
   t.is(running.calls().length, 21);
 });
 
-test('ordinary NPIs divide as promised, and never change', (t) => {
+test('ordinary NPIs have the documented shares, which never change', (t) => {
   const npis = ordinaryNpis(5000);
   const shares = Object.groupBy(npis, shareOf);
   t.deepEqual(Object.groupBy(npis, shareOf), shares);
@@ -195,7 +195,7 @@ test('ordinary NPIs divide as promised, and never change', (t) => {
   }
 });
 
-test('every vendor has a base URL of its own on one port, and there is nothing beside them', async (t) => {
+test('every vendor has its own base URL on one port, and other paths are 404', async (t) => {
   const { running } = await simulator(t);
   const origin = new URL(running.urls.rocketreach).origin;
   t.deepEqual(running.urls, {
@@ -226,7 +226,7 @@ test('a taken port is one clear sentence', async (t) => {
   });
 });
 
-test('a wrong key is 401 in the words of each vendor, and is not noted as a question', async (t) => {
+test("a wrong key is 401 in each vendor's format, and is not recorded as a call", async (t) => {
   const { running, lookup, submit, poll, enrich, find } = await simulator(t, 'another');
   const unknown = { code: 'error.api.key', message: 'Unknown api key' };
   t.like(await lookup('2000000010'), { status: 401, body: { status: 401, message: 'Invalid API Key' } });
@@ -240,7 +240,7 @@ test('a wrong key is 401 in the words of each vendor, and is not noted as a ques
   t.deepEqual(running.calls(), []);
 });
 
-test('Prospeo answers a person at once, free the second time', async (t) => {
+test('Prospeo responds with a person at once, and repeats are free', async (t) => {
   const { running, enrich } = await simulator(t);
   const contact = { ...BIRKENFELD, company_website: 'summitorthopedics-sim.com' };
   const { status, body } = await enrich(contact);
@@ -260,7 +260,7 @@ test('Prospeo answers a person at once, free the second time', async (t) => {
   ]);
 });
 
-test('Prospeo: everything that went wrong is a code', async (t) => {
+test('Prospeo returns a code for every error', async (t) => {
   const { enrich } = await simulator(t);
   t.like(await enrich({ ...STONEHOUSE, company_name: 'X' }), {
     status: 400,
@@ -270,7 +270,7 @@ test('Prospeo: everything that went wrong is a code', async (t) => {
   t.like(await enrich(null), { status: 400, body: { error_code: 'INVALID_DATAPOINTS' } });
 });
 
-test('Hunter answers the likeliest address with its verification', async (t) => {
+test('Hunter returns the likeliest address with its verification', async (t) => {
   const { running, find } = await simulator(t);
   const query = { ...KETTLEBURN, company: 'Mesa View Dermatology' };
   const { status, body } = await find(query);
@@ -288,13 +288,13 @@ test('Hunter answers the likeliest address with its verification', async (t) => 
   ]);
 });
 
-test('Hunter knows nobody elsewhere, and wants an employer', async (t) => {
+test('Hunter knows no people elsewhere, and requires an employer', async (t) => {
   const { find } = await simulator(t);
   t.is((await find({ ...KETTLEBURN, domain: 'elsewhere.com' })).status, 404);
   t.like(await find(KETTLEBURN), { status: 400, body: { errors: [{ id: 'wrong_params' }] } });
 });
 
-test('FullEnrich answers an id, then 400 while it works, then the result with its cost', async (t) => {
+test('FullEnrich returns an id, then 400 until the result with its cost', async (t) => {
   const { running, submit, poll } = await simulator(t);
   const contact = {
     ...STONEHOUSE,
@@ -329,7 +329,7 @@ test('FullEnrich answers an id, then 400 while it works, then the result with it
   );
 });
 
-test('FullEnrich charges nothing for nobody, and has no address of them', async (t) => {
+test('FullEnrich charges nothing without a result', async (t) => {
   const { submit, poll } = await simulator(t);
   const { body } = await submit({ first_name: 'Casimir', last_name: 'Thorne', ...AT });
   await poll(body.enrichment_id);
@@ -344,13 +344,13 @@ for (const [code, contact] of [
   ['last_name.empty', { first_name: 'Philippa', ...AT }],
   ['domain.empty', { ...STONEHOUSE, enrich_fields: AT.enrich_fields }],
 ] as const) {
-  test(`FullEnrich refuses a contact with error.enrichment.${code}`, async (t) => {
+  test(`FullEnrich rejects a contact with error.enrichment.${code}`, async (t) => {
     const { submit } = await simulator(t);
     t.like(await submit(contact), { status: 400, body: { code: `error.enrichment.${code}` } });
   });
 }
 
-test('FullEnrich knows no other job', async (t) => {
+test('FullEnrich returns 404 for an unknown job', async (t) => {
   const { poll } = await simulator(t);
   t.like(await poll('x'), { status: 404, body: { code: 'error.enrichment.not_found' } });
 });

@@ -31,7 +31,7 @@ import {
 } from '../../support/organization.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
 
-// `npm start` as a newcomer meets it.
+// Uses `npm start` as a newcomer does.
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
 const START = fileURLToPath(new URL('../../../deploy/local/start.ts', import.meta.url));
@@ -44,7 +44,7 @@ interface Running {
   exited(): Promise<number | null>;
 }
 
-/** In the folder, with nothing set of what the runner's own environment may set for it. */
+/** Starts in a folder, without variables from the environment of the test runner. */
 function start(
   t: ExecutionContext,
   folder: string,
@@ -100,7 +100,7 @@ const isReachable = (url: string) =>
     () => false,
   );
 
-/** The operator command as the stack prints it: in its folder, without a DATABASE_URL. */
+/** Runs the operator command as the stack prints it: in its folder, without a DATABASE_URL. */
 function operator(folder: string, ...args: string[]) {
   const env = { PATH: process.env.PATH };
   return promisify(execFile)(process.execPath, [OPERATOR, ...args], { cwd: folder, env });
@@ -112,7 +112,7 @@ async function call<T>({ base_url: baseUrl }: StackFacts, apiKey: string, path: 
   return (await (await fetch(`${baseUrl}/api/v1${path}`, { headers, ...sent })).json()) as T;
 }
 
-/** Has one NPI looked up through the API. */
+/** Looks up one NPI through the API. */
 async function lookUp(facts: StackFacts, apiKey: string, npi: string) {
   const { batch_id: batchId } = await call<SubmitAnswer>(facts, apiKey, '/email', { npi });
   const envelope = await eventually(async () => {
@@ -122,7 +122,7 @@ async function lookUp(facts: StackFacts, apiKey: string, npi: string) {
   return { batchId, found: envelope.data[0] };
 }
 
-/** Every table there is, with the number of its rows. */
+/** Returns the name of every table with the number of its rows. */
 function contents(url: string): Promise<readonly string[]> {
   return withSql(url, async (sql) => {
     const tables = await sql<{ name: string }[]>`
@@ -142,7 +142,7 @@ async function occupy(
   port: number,
 ): Promise<{ readonly port: number; free(): Promise<void> }> {
   const server: Server = createServer().listen(port, '127.0.0.1');
-  // Another program may have it: that is as good.
+  // If another program has the port, that serves as well.
   await Promise.race([once(server, 'listening'), once(server, 'error')]).catch(() => {});
   const address = server.address();
   const free = async () => {
@@ -154,95 +154,90 @@ async function occupy(
 
 const folder = temporaryFolder(test.after.always);
 
-test.serial(
-  'the first start does the main job and stays up, Ctrl-C stops everything, the next finds its data',
-  async (t) => {
-    const usual = await occupy(t, 8090);
-    const first = start(t, folder, ['--port', '0'], {
-      LOOKUP_TIMEOUT: '3m',
-      RATE_WINDOW: '',
-      // What is said about real sources doesn't count.
-      SOURCES_FILE: 'ours.json',
-    });
-    await up(first);
-    t.log(first.output());
-    const facts = await factsOf(folder);
-    t.deepEqual(Object.keys(facts).sort(), [
-      'api_key',
-      'base_url',
-      'database_url',
-      'organization_id',
-      'ports',
-      'receiver_url',
-      'secrets_key',
-      'simulator_url',
-      'temporal_address',
-      'temporal_namespace',
-      'temporal_ui',
-      'test_api_key',
-      'webhook_secrets',
-    ]);
-    for (const part of [
-      '2000000010',
-      'rowan.ashdown@',
-      'not_found',
-      'delivered',
-      'Balance: 1000 before, 988 after',
-      'fails after 3m here',
-    ]) {
-      t.true(first.output().includes(part), part);
-    }
-    t.regex(first.output(), /Temporal CLI .* PostgreSQL .* migrations /s, 'what may be missing comes first');
-    // What is printed works when pasted.
-    const lines = first.output().split('\n');
-    const pasted = async (...begins: string[]) => {
-      const script = begins
-        .map((begin) => lines.find((line) => line.startsWith(begin)) ?? 'false')
-        .join('\n');
-      return JSON.parse((await promisify(execFile)('sh', ['-c', script])).stdout);
-    };
-    const curl = '  curl -s -H "Authorization: Bearer $';
-    const credits = await pasted('BASE=', 'KEY=', `${curl}KEY" $BASE/api/v1/credits`);
-    t.deepEqual(credits, { balance: 988, total: 1000, used: 12 });
-    const { requests } = (await pasted('BASE=', 'TEST_KEY=', `${curl}TEST_KEY"`)) as SubmitAnswer;
-    const email = await eventually(async () => {
-      const headers = { authorization: `Bearer ${facts.test_api_key}` };
-      const answer = await fetch(`${facts.base_url}${requests[0]?.poll_url}`, { headers });
-      return ((await answer.json()) as EnvelopeAnswer).data[0]?.email ?? null;
-    });
-    t.is(email, 'npi2000000010@clinic.example.com');
-    t.true(await isReachable(facts.temporal_ui ?? ''));
-    // What the environment says counts.
-    const [waits] = await withSql(
-      facts.database_url,
-      (sql) =>
-        sql`select distinct extract(epoch from deadline_at - created_at)::float8 as seconds from batches`,
-    );
-    t.is(waits?.seconds, 180);
+test.serial('the first start does the main job, Ctrl-C ends it, the next finds its data', async (t) => {
+  const usual = await occupy(t, 8090);
+  const first = start(t, folder, ['--port', '0'], {
+    LOOKUP_TIMEOUT: '3m',
+    RATE_WINDOW: '',
+    // Settings of real sources have no effect.
+    SOURCES_FILE: 'ours.json',
+  });
+  await up(first);
+  t.log(first.output());
+  const facts = await factsOf(folder);
+  t.deepEqual(Object.keys(facts).sort(), [
+    'api_key',
+    'base_url',
+    'database_url',
+    'organization_id',
+    'ports',
+    'receiver_url',
+    'secrets_key',
+    'simulator_url',
+    'temporal_address',
+    'temporal_namespace',
+    'temporal_ui',
+    'test_api_key',
+    'webhook_secrets',
+  ]);
+  for (const part of [
+    '2000000010',
+    'rowan.ashdown@',
+    'not_found',
+    'delivered',
+    'Balance: 1000 before, 988 after',
+    'fails after 3m here',
+  ]) {
+    t.true(first.output().includes(part), part);
+  }
+  t.regex(first.output(), /Temporal CLI .* PostgreSQL .* migrations /s, 'what may be missing comes first');
+  // The printed commands work when pasted.
+  const lines = first.output().split('\n');
+  const pasted = async (...begins: string[]) => {
+    const script = begins.map((begin) => lines.find((line) => line.startsWith(begin)) ?? 'false').join('\n');
+    return JSON.parse((await promisify(execFile)('sh', ['-c', script])).stdout);
+  };
+  const curl = '  curl -s -H "Authorization: Bearer $';
+  const credits = await pasted('BASE=', 'KEY=', `${curl}KEY" $BASE/api/v1/credits`);
+  t.deepEqual(credits, { balance: 988, total: 1000, used: 12 });
+  const { requests } = (await pasted('BASE=', 'TEST_KEY=', `${curl}TEST_KEY"`)) as SubmitAnswer;
+  const email = await eventually(async () => {
+    const headers = { authorization: `Bearer ${facts.test_api_key}` };
+    const answer = await fetch(`${facts.base_url}${requests[0]?.poll_url}`, { headers });
+    return ((await answer.json()) as EnvelopeAnswer).data[0]?.email ?? null;
+  });
+  t.is(email, 'npi2000000010@clinic.example.com');
+  t.true(await isReachable(facts.temporal_ui ?? ''));
+  // The variable from the environment has an effect.
+  const [waits] = await withSql(
+    facts.database_url,
+    (sql) =>
+      sql`select distinct extract(epoch from deadline_at - created_at)::float8 as seconds from batches`,
+  );
+  t.is(waits?.seconds, 180);
 
-    first.process.kill('SIGINT');
-    t.is(await first.exited(), 0);
-    for (const url of [facts.base_url, facts.simulator_url, facts.temporal_ui ?? ''])
-      t.false(await isReachable(url), url);
-    t.not(new URL(facts.simulator_url).port, String(usual.port));
-    await usual.free();
-    await chmod(join(folder, '.local', 'stack.json'), 0o644);
+  first.process.kill('SIGINT');
+  t.is(await first.exited(), 0);
+  for (const url of [facts.base_url, facts.simulator_url, facts.temporal_ui ?? ''])
+    t.false(await isReachable(url), url);
+  t.not(new URL(facts.simulator_url).port, String(usual.port));
+  await usual.free();
+  await chmod(join(folder, '.local', 'stack.json'), 0o644);
 
-    const second = start(t, folder, ['--port', '0']);
-    await up(second);
-    const found = await factsOf(folder);
-    t.is(found.api_key, facts.api_key);
-    t.is(found.organization_id, facts.organization_id);
-    t.is(found.test_api_key, facts.test_api_key);
-    t.deepEqual(found.ports, facts.ports, 'a port that had to be chosen is kept');
-    t.is(found.simulator_url, facts.simulator_url);
-    t.is((await stat(join(folder, '.local', 'stack.json'))).mode & 0o777, 0o600);
-    t.true(second.output().includes('Balance: 988 before, 988 after'));
-    t.true(second.output().includes('fails after 1m here'));
-    second.process.kill('SIGTERM');
-    t.is(await second.exited(), 0);
-  },
-);
+  const second = start(t, folder, ['--port', '0']);
+  await up(second);
+  const found = await factsOf(folder);
+  t.is(found.api_key, facts.api_key);
+  t.is(found.organization_id, facts.organization_id);
+  t.is(found.test_api_key, facts.test_api_key);
+  t.deepEqual(found.ports, facts.ports, 'a port that had to be chosen is kept');
+  t.is(found.simulator_url, facts.simulator_url);
+  t.is((await stat(join(folder, '.local', 'stack.json'))).mode & 0o777, 0o600);
+  t.true(second.output().includes('Balance: 988 before, 988 after'));
+  t.true(second.output().includes('fails after 1m here'));
+  second.process.kill('SIGTERM');
+  t.is(await second.exited(), 0);
+});
 
 for (const signal of ['SIGTERM', 'SIGHUP'] as const) {
   test.serial(`${signal} to npm start ends everything that it started`, async (t) => {
@@ -262,7 +257,7 @@ for (const signal of ['SIGTERM', 'SIGHUP'] as const) {
   });
 }
 
-test.serial('starts at the same time choose different ports', async (t) => {
+test.serial('concurrent starts choose different ports', async (t) => {
   const folders = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   const running = folders.map((away) => start(t, away, ['--port', '0', '--no-demo']));
   await Promise.all(running.map(up));
@@ -275,7 +270,7 @@ test.serial('starts at the same time choose different ports', async (t) => {
   }
 });
 
-test.serial('of two starts at the same time with the same API port one says that it is taken', async (t) => {
+test.serial('the second of two concurrent starts with one API port reports it as taken', async (t) => {
   const port = String(await freePort());
   const away = temporaryFolder(t.teardown);
   const running = [1, 2].map(() => start(t, away, ['--port', port, '--no-demo']));
@@ -286,7 +281,7 @@ test.serial('of two starts at the same time with the same API port one says that
   t.is(await other?.exited(), 0);
 });
 
-test.serial('a dead child process is one clear sentence, and takes the rest down in order', async (t) => {
+test.serial('a dead child process is one clear sentence, and ends the rest in order', async (t) => {
   const running = start(t, folder, ['--port', '0', '--no-demo']);
   await up(running);
   t.false(running.output().includes('Submitting'));
@@ -297,70 +292,67 @@ test.serial('a dead child process is one clear sentence, and takes the rest down
   t.false(await isReachable(facts.base_url));
 });
 
-test.serial(
-  'on servers that run already the stack keeps to an empty database and a namespace of its own',
-  async (t) => {
-    await using database = await openEmptyDatabase();
-    const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
-    t.teardown(() => connection.close());
-    // What another deployment has to do, on the queue of every deployment.
-    const theirs = await new Client({ connection }).workflow.start(WORKFLOWS.batch, {
-      taskQueue: TASK_QUEUE,
-      workflowId: randomUUID(),
-      args: [{ batchId: 'of another deployment' }],
-    });
-    t.teardown(() => theirs.terminate());
-    const given = {
-      DATABASE_URL: database.url,
-      TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
-    };
-    const away = temporaryFolder(t.teardown);
+test.serial('on existing servers the stack uses an empty database and its own namespace', async (t) => {
+  await using database = await openEmptyDatabase();
+  const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
+  t.teardown(() => connection.close());
+  // Work of another deployment, on the queue that every deployment uses.
+  const theirs = await new Client({ connection }).workflow.start(WORKFLOWS.batch, {
+    taskQueue: TASK_QUEUE,
+    workflowId: randomUUID(),
+    args: [{ batchId: 'of another deployment' }],
+  });
+  t.teardown(() => theirs.terminate());
+  const given = {
+    DATABASE_URL: database.url,
+    TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+  };
+  const away = temporaryFolder(t.teardown);
 
-    const first = start(t, away, ['--port', '0', '--no-demo'], given);
-    await up(first);
-    const facts = await factsOf(away);
-    const { batchId, found } = await lookUp(facts, facts.api_key, '2000000010');
-    t.regex(found?.email ?? '', /^rowan\.ashdown@/);
-    const namespace = facts.temporal_namespace;
-    // Ends the test where it is a namespace of somebody else, which must not be deleted.
-    t.regex(namespace, /^local-stack-/);
-    t.teardown(() => connection.operatorService.deleteNamespace({ namespace }));
-    const own = new Client({ connection, namespace });
-    t.is((await own.workflow.getHandle(batchId).describe()).type, WORKFLOWS.batch);
-    t.is((await theirs.describe()).historyLength, 2, 'started and scheduled, but taken by nobody');
-    first.process.kill('SIGTERM');
-    t.is(await first.exited(), 0);
+  const first = start(t, away, ['--port', '0', '--no-demo'], given);
+  await up(first);
+  const facts = await factsOf(away);
+  const { batchId, found } = await lookUp(facts, facts.api_key, '2000000010');
+  t.regex(found?.email ?? '', /^rowan\.ashdown@/);
+  const namespace = facts.temporal_namespace;
+  // Ends the test if the namespace is not the stack's, because others must not be deleted.
+  t.regex(namespace, /^local-stack-/);
+  t.teardown(() => connection.operatorService.deleteNamespace({ namespace }));
+  const own = new Client({ connection, namespace });
+  t.is((await own.workflow.getHandle(batchId).describe()).type, WORKFLOWS.batch);
+  t.is((await theirs.describe()).historyLength, 2, 'started and scheduled, but taken by nobody');
+  first.process.kill('SIGTERM');
+  t.is(await first.exited(), 0);
 
-    const second = start(t, away, ['--port', '0', '--no-demo'], given);
-    await up(second);
-    const again = await factsOf(away);
-    t.is(again.organization_id, facts.organization_id, 'the database is known again');
-    t.is(again.temporal_namespace, namespace);
+  const second = start(t, away, ['--port', '0', '--no-demo'], given);
+  await up(second);
+  const again = await factsOf(away);
+  t.is(again.organization_id, facts.organization_id, 'the database is known again');
+  t.is(again.temporal_namespace, namespace);
 
-    // The operator command finds the stack by itself, its Temporal too, where the doctor looks for a batch that is old
-    // enough; and what it makes there is the stack's.
-    const hanging = await call<SubmitAnswer>(again, again.api_key, '/email', { npi: '2000000101' });
-    await eventually(async () => {
-      const age = (sql: Sql) =>
-        sql`update batches set started_at = started_at - interval '2 minutes'
+  // The operator command finds the stack and its Temporal by itself. Doctor checks a batch there that is old enough.
+  // Changes by the command are made in the stack.
+  const hanging = await call<SubmitAnswer>(again, again.api_key, '/email', { npi: '2000000101' });
+  await eventually(async () => {
+    const age = (sql: Sql) =>
+      sql`update batches set started_at = started_at - interval '2 minutes'
              where id = ${hanging.batch_id} and started_at is not null`;
-      return (await withSql(database.url, age)).count === 1 || null;
-    });
-    const doctor = await operator(away, 'doctor');
-    t.regex(doctor.stdout, /^\d+ checks in .*: no findings\n$/, 'the workflows too');
-    t.regex(doctor.stderr, /^operator: DATABASE_URL is not set, .*\.local\/stack\.json.*\n$/);
-    const json = async (...args: string[]) => JSON.parse((await operator(away, '--json', ...args)).stdout);
-    const { id } = await json('org', 'create', 'Mine', ...WHY);
-    await json('credits', 'grant', id, '5', ...WHY);
-    const { api_key: apiKey } = await json('keys', 'issue', id, '--name', 'k', ...WHY);
-    const { found: answered } = await lookUp(again, apiKey, '2000000010');
-    t.is(answered?.email, found?.email);
-    second.process.kill('SIGTERM');
-    t.is(await second.exited(), 0);
-  },
-);
+    return (await withSql(database.url, age)).count === 1 || null;
+  });
+  const doctor = await operator(away, 'doctor');
+  t.regex(doctor.stdout, /^\d+ checks in .*: no findings\n$/, 'the workflows too');
+  t.regex(doctor.stderr, /^operator: DATABASE_URL is not set, .*\.local\/stack\.json.*\n$/);
+  const json = async (...args: string[]) => JSON.parse((await operator(away, '--json', ...args)).stdout);
+  const { id } = await json('org', 'create', 'Mine', ...WHY);
+  await json('credits', 'grant', id, '5', ...WHY);
+  const { api_key: apiKey } = await json('keys', 'issue', id, '--name', 'k', ...WHY);
+  const { found: answered } = await lookUp(again, apiKey, '2000000010');
+  t.is(answered?.email, found?.email);
+  second.process.kill('SIGTERM');
+  t.is(await second.exited(), 0);
+});
 
-test.serial('a database that somebody else uses is refused, and left as it is', async (t) => {
+test.serial('a database that is in use is rejected and stays unchanged', async (t) => {
   await using used = await openTestDatabase();
   await using foreign = await openEmptyDatabase();
   const customer = await openOrganization(used.db, 10);
@@ -390,7 +382,7 @@ test.serial('without a Temporal CLI nothing is started, not even PostgreSQL', as
   t.false(running.output().includes('PostgreSQL '));
 });
 
-test.serial('the real Temporal server keeps away from servers that the stack did not bring', async (t) => {
+test.serial('the real Temporal server refuses servers that the stack did not start', async (t) => {
   for (const name of ['DATABASE_URL', 'TEMPORAL_ADDRESS']) {
     const theirs = { DATABASE_URL: 'postgres://127.0.0.1:1/theirs', TEMPORAL_ADDRESS: '127.0.0.1:1' }[name];
     const running = start(t, folder, ['--port', '0', '--temporal', 'server'], { [name]: theirs });
@@ -423,7 +415,7 @@ test.serial('a taken port is one clear sentence before anything is started', asy
   t.regex(running.output().trim(), new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`));
 });
 
-test.serial('--help helps, and a bad option or variable says so', async (t) => {
+test.serial('--help helps, and a bad option or variable is reported', async (t) => {
   const help = start(t, folder, ['--help']);
   t.is(await help.exited(), 0);
   t.regex(help.output(), /--no-demo/);

@@ -16,7 +16,7 @@ const NAMESPACE = 'kept';
 
 const temporalDatabase = (url: string) => url.replace(/postgres$/, 'temporal');
 
-/** Whom the server would join, those of an earlier start too: all, or those of them that are still there. */
+/** Returns the members that the server would join, including those of an earlier start, optionally filtered. */
 async function membersOf(url: string, among: readonly string[] | null = null): Promise<string[]> {
   const rows = await withSql(
     temporalDatabase(url),
@@ -31,7 +31,7 @@ async function connect(t: ExecutionContext, address: string): Promise<Client> {
   return new Client({ connection, namespace: NAMESPACE });
 }
 
-test('workflows are in PostgreSQL: they outlive a killed server, and the next waits for none of its members', async (t) => {
+test('workflows survive a killed server, and the next one drops its members', async (t) => {
   const programs = await findTemporalServer({ cacheDir, onProgress: t.log });
   const postgres = await startPostgres({});
   t.teardown(() => postgres.stop());
@@ -62,7 +62,7 @@ test('workflows are in PostgreSQL: they outlive a killed server, and the next wa
   await eventually(() =>
     client.workflowService.describeTaskQueue({ namespace: NAMESPACE, taskQueue }).catch(() => null),
   );
-  // The UI comes a moment after the server.
+  // The UI starts a moment after the server.
   const ui = `${second.uiUrl}/namespaces/${NAMESPACE}/workflows`;
   await eventually(() =>
     fetch(ui).then(

@@ -9,7 +9,7 @@ import { eventually } from '../../support/organization.ts';
 
 type Values = Readonly<Record<string, string>>;
 
-/** A row of one clinician for one group at one address. */
+/** Returns a row of a clinician, for one group at one address. */
 function row(id: string, values: Values = {}): Values {
   return {
     NPI: id,
@@ -44,11 +44,11 @@ async function storedIn(sql: Sql): Promise<unknown[][]> {
 
 const AT = ['3035550101', '12 N MAIN ST STE 200|80201'] as const;
 
-test('where a clinician works is kept, with the group or without, each once', async (t) => {
+test('each workplace of a clinician is stored once, with or without a group', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
   const path = await fileOf(folder, [
     row(npi(1)),
-    // The same by another enrollment.
+    // The same workplace through another enrollment.
     row(npi(1), { Ind_enrl_ID: 'I20040309000221' }),
     row(npi(1), { org_pac_id: '77', 'Facility Name': 'BIG HOSPITAL', num_org_mem: '1204' }),
     row(npi(2), { ...SOLO, 'Telephone Number': '', adr_ln_2: '' }),
@@ -67,15 +67,15 @@ test('where a clinician works is kept, with the group or without, each once', as
   ]);
 });
 
-test('a later file replaces the rows of the NPIs it names, with --yes beyond 5 %', async (t) => {
+test('a later file replaces the rows of its NPIs, and needs --yes beyond 5 %', async (t) => {
   const { folder, imported, operator, sql } = await openNppesWorld(t, 'clinicians');
   await imported(await fileOf(folder, [row(npi(1)), row(npi(2)), row(npi(3))]));
-  // Of what day NPPES is has nothing to do with it.
+  // The day of NPPES's data is irrelevant here.
   await sql`insert into providers (npi, entity_type, origin, as_of, row_hash)
             values (${npi(1)}, 1, 'nppes', '2099-01-01', 1), (${npi(3)}, 1, 'nppes', current_date, 1)`;
   const later = await fileOf(folder, [
     row(npi(1), { num_org_mem: '18' }),
-    // Left the group.
+    // Has left the group.
     row(npi(2), SOLO),
     row(npi(4)),
   ]);
@@ -98,7 +98,7 @@ test('a later file replaces the rows of the NPIs it names, with --yes beyond 5 %
   );
 });
 
-test('the same file again is not read; --again reads it and writes no row; --dry-run reads alone', async (t) => {
+test('the same file is not read again, except with --again', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
   const path = await fileOf(folder, [row(npi(1)), row(npi(2), SOLO)]);
   t.like(await imported(path, '--dry-run'), { outcome: 'rehearsed', files: { clinicians: { read: 2 } } });
@@ -115,7 +115,7 @@ test('the same file again is not read; --again reads it and writes no row; --dry
   );
 });
 
-test('what cannot be imported is listed with its line and why, and nobody is named', async (t) => {
+test('rejected rows are listed with line and reason, but without names', async (t) => {
   const { folder, imported } = await openNppesWorld(t, 'clinicians');
   const path = await fileOf(folder, [
     row(npi(1)),
@@ -175,7 +175,7 @@ for (const [what, header] of Object.entries(HEADERS)) {
   });
 }
 
-test('a file without the columns that are read is refused with their names, and so are two files', async (t) => {
+test('a file without the needed columns is rejected, and so are two files', async (t) => {
   const { folder, operator } = await openNppesWorld(t, 'clinicians');
   const refusal = async (header: string) => {
     const path = join(folder, 'file.csv');
@@ -195,7 +195,7 @@ test('a file without the columns that are read is refused with their names, and 
   t.regex((await operator(two)).stderr, /holds 2 csv files; name the one of them/);
 });
 
-test('a zip of the archive is read as it is', async (t) => {
+test('a zip of the archive is read without unpacking', async (t) => {
   const { folder, imported } = await openNppesWorld(t, 'clinicians');
   const content = Buffer.from(CLINICIAN_HEADER + clinicianLine(row(npi(1))));
   const path = join(folder, 'doctors_and_clinicians_10_2026.zip');
@@ -206,7 +206,7 @@ test('a zip of the archive is read as it is', async (t) => {
   t.like((await imported(path)).files, { clinicians: { read: 1, inserted: 1 } });
 });
 
-test.serial('killed half-way and run again, an import ends as if nothing had happened', async (t) => {
+test.serial('an import that was killed and run again has the same result', async (t) => {
   const whole = await openNppesWorld(t, 'clinicians');
   const rows = Array.from({ length: 60_000 }, (_, n) => row(npi(n), { org_pac_id: String(n % 900) }));
   const path = await fileOf(whole.folder, rows);

@@ -9,7 +9,7 @@ interface Row {
   readonly cells: readonly string[];
 }
 
-/** Reads a text in pieces of some bytes. */
+/** Reads a text in pieces of the given size. */
 function rowsOf(text: string | Buffer, columns: number | null, pieceBytes = 1_000): Row[] {
   const bytes = Buffer.from(text);
   const reader = csvReader(columns);
@@ -26,7 +26,7 @@ function rowsOf(text: string | Buffer, columns: number | null, pieceBytes = 1_00
 
 const cells = (text: string | Buffer, columns = 2) => rowsOf(text, columns).map((row) => row.cells);
 
-test('any values come out as they went in, wherever the file is cut into pieces', (t) => {
+test('values are read unchanged, no matter how the file is cut into pieces', (t) => {
   const value = fc.string({ unit: fc.constantFrom('a', '"', ',', '\n', '\r', ' ', 'é', '医', '\u{1f600}') });
   fc.assert(
     fc.property(
@@ -46,7 +46,7 @@ test('any values come out as they went in, wherever the file is cut into pieces'
   );
 });
 
-test('values without quotes, a last row without a line end and blank lines are read', (t) => {
+test('values without quotes, a last row without a line end, blank lines are read', (t) => {
   t.deepEqual(cells('a,b\r\n\n"c",d\r\n\r\n,"f"'), [
     ['a', 'b'],
     ['c', 'd'],
@@ -54,11 +54,11 @@ test('values without quotes, a last row without a line end and blank lines are r
   ]);
 });
 
-test('a quote within a value may stand alone, as long as no comma follows it', (t) => {
+test('a quote inside a value need not be doubled if no comma follows it', (t) => {
   t.deepEqual(cells('"JOHN "JACK" DOE","x"\n'), [['JOHN "JACK" DOE', 'x']]);
 });
 
-test('lines are numbered as an editor does, values with line ends in them included', (t) => {
+test('lines are numbered as in an editor, also inside values', (t) => {
   t.deepEqual(
     rowsOf('"a","b\nb"\n\n"c","d"\n', 2).map(({ line }) => line),
     [1, 4],
@@ -78,7 +78,7 @@ test('a row that is not UTF-8 is Latin-1, and its neighbors are not', (t) => {
   ]);
 });
 
-test('a row with too few or too many values costs no other row', (t) => {
+test('a row with too few or too many values does not affect other rows', (t) => {
   const rows = rowsOf('"a","b"\n"c"\n"d","e","f"\n"g","h"\n', 2);
   t.deepEqual(
     rows.map(({ line, whole }) => [line, whole]),
@@ -91,7 +91,7 @@ test('a row with too few or too many values costs no other row', (t) => {
   );
 });
 
-test('a quote that is never closed costs its own line alone, however much follows', (t) => {
+test('a quote that is never closed costs only its own line', (t) => {
   const after = Array.from({ length: 20_000 }, (_, n) => `"${n}","x"\n`).join('');
   for (const broken of ['"open,"x"\n', '"a","open\n']) {
     const rows = rowsOf(broken + after, 2, 10_000);
@@ -104,11 +104,11 @@ test('a quote that is never closed costs its own line alone, however much follow
   }
 });
 
-test('a row ends after fifty lines, so that unclosed quotes cost the same for each line', (t) => {
+test('a row ends after fifty lines, so unclosed quotes stay cheap', (t) => {
   const [broken, ...rest] = rowsOf(`"open${'\n"x'.repeat(60)}","b"\n"c","d"\n`, 2);
   t.like(broken, { line: 1, whole: false });
   t.deepEqual(rest.at(-1), { line: 62, whole: true, cells: ['c', 'd'] });
-  // Four megabytes: read again for each of a million lines, they would take minutes.
+  // Four megabytes. Reading them again for each of a million lines would take minutes.
   const lines = 1_300_000;
   const reader = csvReader(2);
   let rows = 0;
@@ -132,7 +132,7 @@ test('a value of more than 1,000 characters is known as too long', (t) => {
   t.deepEqual(found, [[false, true, false]]);
 });
 
-test('a file without a single line end is one broken row at a time, and is not held in memory', (t) => {
+test('a file without line ends is read as broken rows, not held in memory', (t) => {
   const rows = rowsOf(`"${'x'.repeat(1_000_000)}`, 2, 50_000);
   t.true(rows.length > 1);
   t.true(rows.every(({ whole }) => !whole));
@@ -155,7 +155,7 @@ test('two spellings of one place have the same keys', (t) => {
   }
 });
 
-test('what says nothing of a place gives no key', (t) => {
+test('incomplete places have no keys', (t) => {
   const none = { phoneKey: null, addressKey: null };
   t.deepEqual(providerKeys({ phone: null, line1: null, line2: null, postalCode: null }), none);
   t.deepEqual(

@@ -58,7 +58,7 @@ const otherNameRow = (id: string, name: string) => ({
   'Provider Other Organization Name Type Code': '3',
 });
 
-test('a provider is kept as NPPES has it, without what nothing reads', async (t) => {
+test("a provider is stored with NPPES's values, except those that we don't read", async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const path = await writeMember(folder, 'npidata', FULL, [
     personRow(npi(1), {
@@ -115,7 +115,7 @@ test('a provider is kept as NPPES has it, without what nothing reads', async (t)
   });
 });
 
-test('a weekly file updates, adds, deactivates and reactivates; who is not in it stays', async (t) => {
+test('a weekly file updates, adds, deactivates and reactivates only its own NPIs', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   await imported(
     await writeMember(folder, 'npidata', FULL, [
@@ -151,7 +151,7 @@ test('a weekly file updates, adds, deactivates and reactivates; who is not in it
   );
 });
 
-test('a provider that was reactivated before the last deactivation is not active', async (t) => {
+test('a provider reactivated before the last deactivation is not active', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const dates = (deactivated: string, reactivated: string) => ({
     'NPI Deactivation Date': deactivated,
@@ -169,7 +169,7 @@ test('a provider that was reactivated before the last deactivation is not active
   );
 });
 
-/** A main file of V3, each row with its activation status. */
+/** Writes a main file of V3, each row with its activation status. */
 async function writeV3(folder: string, day: string, rows: readonly (readonly [NppesValues, string])[]) {
   const more = (...values: string[]) => `,${values.map((value) => `"${value}"`).join(',')}\n`;
   const names = ['managed_by', 'activation_status', 'activation_change_reason_list'];
@@ -223,7 +223,7 @@ test('in V3 an NPI is out of service if its status or its dates say so', async (
   t.deepEqual(await activeOnes(), [npi(2), npi(4), npi(6), npi(10)]);
 });
 
-test('each import is in the audit log with its actor; a rehearsal and a file that is done are not', async (t) => {
+test('each import is audited with its actor, dry runs and skipped files are not', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const path = await writeMember(folder, 'npidata', FULL, [personRow(npi(1))]);
   const why = ['--actor', 'ann', '--reason', 'August'];
@@ -244,7 +244,7 @@ test('each import is in the audit log with its actor; a rehearsal and a file tha
   );
 });
 
-test('an older file that comes late undoes nothing of a newer one, and adds what is missing', async (t) => {
+test('an older file that comes late adds missing rows and changes no newer ones', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const newer = join(folder, 'newer');
   const older = join(folder, 'older');
@@ -279,7 +279,7 @@ test('an older file that comes late undoes nothing of a newer one, and adds what
   );
 });
 
-test('what a person had erased does not come back with the next file, and the file says so', async (t) => {
+test('erased addresses stay out of later imports, and are counted as erased', async (t) => {
   const { url, folder, imported, sql } = await openNppesWorld(t);
   await writeMember(folder, 'npidata', FULL, [personRow(npi(1)), personRow(npi(2)), personRow(npi(3))]);
   await writeMember(folder, 'endpoint', FULL, [
@@ -299,7 +299,7 @@ test('what a person had erased does not come back with the next file, and the fi
   await eraseSubject(db, ASKED, { email: 'ruth@cedar-sim.com' });
   t.deepEqual(await endpoints(), left);
 
-  // A week later the first has another address, which is theirs as well.
+  // A week later the first person has another address, which stays out too.
   const week = join(folder, 'week');
   await mkdir(week);
   await writeMember(week, 'endpoint', WEEK, [
@@ -315,7 +315,7 @@ test('what a person had erased does not come back with the next file, and the fi
   t.is(checks.find(({ code }) => code === 'erased_but_held')?.findings, 0);
 });
 
-test('endpoints, other names and locations follow the file for whom it names, and stay for the others', async (t) => {
+test('details are replaced for the NPIs of a file, and stay for all others', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const full = join(folder, 'full');
   const week = join(folder, 'week');
@@ -346,7 +346,7 @@ test('endpoints, other names and locations follow the file for whom it names, an
     address_key: '9 OAK AVE|80202',
   });
 
-  // One has changed an endpoint and lost the location, the organization has a name less, the third is not named.
+  // The first has a changed endpoint and no location, the organization has lost a name, the third is not in the file.
   const changed = { 'Last Update Date': '08/12/2026' };
   await writeMember(week, 'npidata', WEEK, [
     personRow(npi(1), changed),
@@ -380,7 +380,7 @@ test('endpoints, other names and locations follow the file for whom it names, an
   );
 });
 
-/** A download with one file of each kind. */
+/** Writes a download with one file of each kind. */
 async function writeDownload(
   folder: string,
   name: string,
@@ -395,7 +395,10 @@ async function writeDownload(
   return path;
 }
 
-/** A monthly file of forty people with details, and a weekly one of the same day that names the first and a new one. */
+/**
+ * Writes a monthly file of forty people with details, and a weekly one of the same day with the first of them and a new
+ * one.
+ */
 async function writeMonthAndWeek(folder: string) {
   const everyone = Array.from({ length: 40 }, (_, n) => npi(n));
   const monthly = await writeDownload(folder, 'monthly', {
@@ -437,7 +440,7 @@ for (const [order, first, second] of [
   });
 }
 
-test('a changed provider loses the details that its own download does not name', async (t) => {
+test('a changed provider loses the details that its own download lacks', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   await imported((await writeMonthAndWeek(folder)).monthly);
   const changed = { 'Last Update Date': '08/12/2026' };
@@ -458,7 +461,7 @@ test('a changed provider loses the details that its own download does not name',
   );
 });
 
-test('an import that was killed before its details removes them when it is run again', async (t) => {
+test('an import killed before its details removes them when it is run again', async (t) => {
   const { folder, imported, operator, sql } = await openNppesWorld(t);
   await imported((await writeMonthAndWeek(folder)).monthly);
   const later = await writeDownload(folder, 'later', {
@@ -467,7 +470,7 @@ test('an import that was killed before its details removes them when it is run a
     othername: [],
     pl: [],
   });
-  // Stands for the end of the process between the main file and the first other one.
+  // Simulates the end of the process between the main file and the first detail file.
   await sql.unsafe(
     `create function refuse() returns trigger language plpgsql as 'begin raise exception ''no''; end'`,
   );
@@ -483,11 +486,11 @@ test('an import that was killed before its details removes them when it is run a
   });
 });
 
-test('an import that would remove more than 5 % of a table changes nothing without --yes', async (t) => {
+test('an import that would remove more than 5 % of a table needs --yes', async (t) => {
   const { folder, imported, operator, sql } = await openNppesWorld(t);
   await imported((await writeMonthAndWeek(folder)).monthly);
   const changed = { 'Last Update Date': '08/12/2026' };
-  // Of forty endpoints two are 5 %, three are more.
+  // Two of forty endpoints are 5 %, three are more.
   const later = await writeDownload(folder, 'later', {
     npidata: [personRow(npi(1), changed), personRow(npi(2), changed), personRow(npi(3), changed)],
     endpoint: [],
@@ -510,7 +513,7 @@ test('an import that would remove more than 5 % of a table changes nothing witho
   t.deepEqual(await detailCounts(sql), [37, 38, 40]);
 });
 
-test('each row knows the import that wrote it', async (t) => {
+test('each row has the number of the import that wrote it', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const { monthly, weekly } = await writeMonthAndWeek(folder);
   await imported(monthly);
@@ -530,7 +533,7 @@ test('each row knows the import that wrote it', async (t) => {
   }
 });
 
-test('masked and empty values are null, control characters and bytes that are not UTF-8 do no harm', async (t) => {
+test('masked values are null, and control characters and wrong bytes are harmless', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const path = join(folder, memberName('npidata', FULL));
   const last = (id: string, name: string) =>
@@ -554,7 +557,7 @@ test('masked and empty values are null, control characters and bytes that are no
   );
 });
 
-test('what cannot be imported is listed with its line and why, and nobody is named', async (t) => {
+test('rejected rows are listed with line and reason, but without names', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const set = join(folder, 'set');
   await mkdir(set);
@@ -612,7 +615,7 @@ test('what cannot be imported is listed with its line and why, and nobody is nam
   );
 });
 
-test('a long value is rejected with its line and column, and one that is not read does no harm', async (t) => {
+test("a long value is rejected with line and column, unless we don't read it", async (t) => {
   const { folder, imported } = await openNppesWorld(t);
   const path = await writeMember(folder, 'npidata', FULL, [
     personRow(npi(1), { 'Provider License Number_1': 'X'.repeat(5_000) }),
@@ -628,12 +631,12 @@ test('a long value is rejected with its line and column, and one that is not rea
   );
 });
 
-test('the same file again is not read; --again reads it, and writes no row', async (t) => {
+test('the same file is not read again, and --again reads it but writes no row', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const set = join(folder, 'set');
   await mkdir(set);
   await writeMember(set, 'npidata', FULL, [personRow(npi(1)), deactivatedRow(npi(2), '03/14/2024')]);
-  // Two rows with one key: which one is taken must not change from run to run.
+  // Two rows with the same key: each run has to choose the same one.
   await writeMember(set, 'endpoint', FULL, [
     endpointRow(npi(1), 'a@direct.cedar-sim.com'),
     { ...endpointRow(npi(1), 'a@direct.cedar-sim.com'), 'Affiliation Legal Business Name': 'CEDAR GROUP' },
@@ -652,7 +655,7 @@ test('the same file again is not read; --again reads it, and writes no row', asy
   t.is(await versionsOf(sql), before);
 });
 
-test('an NPI that comes twice in a file is what its last row says, also among NPIs that are all new', async (t) => {
+test('the last row of an NPI in a file wins, also in a first import', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const named = (n: number, last: string) => personRow(npi(n), { 'Provider Last Name (Legal Name)': last });
   const path = await writeMember(folder, 'npidata', FULL, [
@@ -664,7 +667,7 @@ test('an NPI that comes twice in a file is what its last row says, also among NP
   t.is((await sql`select last_name from providers where npi = ${npi(1)}`)[0]?.last_name, 'LAST');
 });
 
-test('a dry run counts what would change and changes nothing', async (t) => {
+test('a dry run counts the changes without making them', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const set = join(folder, 'set');
   await mkdir(set);
@@ -686,7 +689,7 @@ test('a dry run counts what would change and changes nothing', async (t) => {
   t.is((await imported(set)).outcome, 'imported');
 });
 
-test('what the NPI registry said later than the file stays, and what it said before is replaced', async (t) => {
+test('newer data from the NPI registry stays, older data is replaced', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   for (const [id, asOf] of [
     [npi(1), '2026-08-10'],

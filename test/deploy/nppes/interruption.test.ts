@@ -19,17 +19,17 @@ import {
 } from '../../support/nppes.ts';
 import { eventually } from '../../support/organization.ts';
 
-// Files of several chunks, so that there is a middle to be killed in.
+// Uses files of several chunks, so that an import can be killed in the middle.
 
 const ROWS = 120_000;
-/** In the first chunk and in the last. */
+/** In the first and in the last chunk. */
 const BROKEN = new Map([
   [7, { NPI: WRONG_NPI }],
   [ROWS - 7, { NPI: WRONG_NPI }],
 ]);
 const NAME = memberName('npidata', '20260809');
 
-test.serial('killed half-way and run again, an import ends as if nothing had happened', async (t) => {
+test.serial('an import that was killed and run again has the same result', async (t) => {
   const whole = await openNppesWorld(t);
   const path = join(whole.folder, NAME);
   await writeLargeMain(path, ROWS, BROKEN);
@@ -43,7 +43,7 @@ test.serial('killed half-way and run again, an import ends as if nothing had hap
   await ended;
   const before = (await killed.sql`select from providers`).length;
   t.true(before > 0 && before < ROWS - 2);
-  // PostgreSQL ends the statement of a client that is gone before it lets its lock go.
+  // PostgreSQL ends the statement of a lost client before it releases the client's lock.
   await eventually(async () => ((await locksOf(killed.sql)) === 0 ? true : null));
 
   const again = await killed.imported(path);
@@ -59,38 +59,35 @@ test.serial('killed half-way and run again, an import ends as if nothing had hap
   t.true(runs.every((run) => run.finished_at instanceof Date));
 });
 
-test.serial(
-  'an import ends with a sentence if PostgreSQL is killed, and does the rest when it is run again',
-  async (t) => {
-    t.timeout(120_000);
-    const dataDir = join(temporaryFolder(t.teardown), 'data');
-    let server = await startPostgres({ dataDir });
-    t.teardown(() => server.stop());
-    const { url, port } = server;
-    await migrate(url);
-    const world = await openWorldAt(t, url);
-    const path = join(world.folder, NAME);
-    await writeLargeMain(path, ROWS);
+test.serial('an import reports a killed PostgreSQL, and does the rest on the next run', async (t) => {
+  t.timeout(120_000);
+  const dataDir = join(temporaryFolder(t.teardown), 'data');
+  let server = await startPostgres({ dataDir });
+  t.teardown(() => server.stop());
+  const { url, port } = server;
+  await migrate(url);
+  const world = await openWorldAt(t, url);
+  const path = join(world.folder, NAME);
+  await writeLargeMain(path, ROWS);
 
-    const { ended } = spawnImport(world, path);
-    await firstRows(world.sql);
-    process.kill(server.pid, 'SIGKILL');
-    await server.exited;
-    const { code, stdout, stderr } = await ended;
-    t.is(code, 1);
-    t.is(stdout, '');
-    t.regex(stderr, /^operator: lost PostgreSQL on the way \(\w+\); run the same command again: .*\n$/m);
+  const { ended } = spawnImport(world, path);
+  await firstRows(world.sql);
+  process.kill(server.pid, 'SIGKILL');
+  await server.exited;
+  const { code, stdout, stderr } = await ended;
+  t.is(code, 1);
+  t.is(stdout, '');
+  t.regex(stderr, /^operator: lost PostgreSQL on the way \(\w+\); run the same command again: .*\n$/m);
 
-    server = await startPostgres({ dataDir, port });
-    const again = await world.imported(path);
-    const { inserted = 0, unchanged = 0 } = again.files.npidata ?? {};
-    t.like(again.files, { npidata: { read: ROWS, updated: 0 } });
-    t.true(unchanged > 0);
-    t.is(inserted + unchanged, ROWS);
-  },
-);
+  server = await startPostgres({ dataDir, port });
+  const again = await world.imported(path);
+  const { inserted = 0, unchanged = 0 } = again.files.npidata ?? {};
+  t.like(again.files, { npidata: { read: ROWS, updated: 0 } });
+  t.true(unchanged > 0);
+  t.is(inserted + unchanged, ROWS);
+});
 
-test.serial('the second of two imports at once is told who is first', async (t) => {
+test.serial('the second of two concurrent imports fails and names the running one', async (t) => {
   const world = await openNppesWorld(t);
   const path = join(world.folder, NAME);
   await writeLargeMain(path, ROWS);
@@ -107,7 +104,7 @@ test.serial('the second of two imports at once is told who is first', async (t) 
   t.is((JSON.parse(first.stdout) as Imported).files.npidata?.inserted, ROWS);
 });
 
-test.serial('an NPI that comes again among thousands of new ones is what its last row says', async (t) => {
+test.serial('the last row of an NPI wins, even among thousands of new ones', async (t) => {
   const world = await openNppesWorld(t);
   const path = join(world.folder, NAME);
   const last = 'Provider Last Name (Legal Name)';
@@ -115,7 +112,7 @@ test.serial('an NPI that comes again among thousands of new ones is what its las
     path,
     ROWS,
     new Map([
-      // Of the first chunk, and twice within one chunk.
+      // Repeats a row of the first chunk, and one within the same chunk.
       [30_000, { NPI: largeNpi(1), [last]: 'ACROSS' }],
       [45_001, { NPI: largeNpi(45_000), [last]: 'WITHIN' }],
     ]),
@@ -131,11 +128,11 @@ test.serial('an NPI that comes again among thousands of new ones is what its las
   );
 });
 
-test.serial('what PostgreSQL refuses in the middle ends the import with a sentence, at once', async (t) => {
+test.serial('a row that PostgreSQL rejects ends the import at once with a sentence', async (t) => {
   const world = await openNppesWorld(t);
   const path = join(world.folder, NAME);
   await writeLargeMain(path, ROWS);
-  // The last row of the last chunk: everything has been sent when it is met.
+  // The last row of the last chunk: by then everything has been sent.
   await world.sql.unsafe(
     `alter table providers add constraint refused check (npi <> '${largeNpi(ROWS - 1)}')`,
   );
@@ -147,7 +144,7 @@ test.serial('what PostgreSQL refuses in the middle ends the import with a senten
   t.is(inserted + unchanged, ROWS);
 });
 
-/** Resolves when an import has written something. */
+/** Resolves when an import has written its first row. */
 async function firstRows(sql: Sql): Promise<void> {
   await eventually(async () => {
     const [provider] = await sql`select from providers limit 1`;
@@ -159,7 +156,7 @@ async function rejectsOf(world: NppesWorld): Promise<string> {
   return await readFile(join(world.folder, 'rejects.csv'), 'utf8');
 }
 
-/** Advisory locks held in this database: an import holds one. */
+/** Returns the advisory locks held in this database. An import holds one. */
 async function locksOf(sql: Sql): Promise<number> {
   const rows = await sql`
     select from pg_locks where locktype = 'advisory'

@@ -26,7 +26,7 @@ test('the sample of the local stack is imported', async (t) => {
   }
 });
 
-test('a person of the sample is found at their practice by telephone and by address', async (t) => {
+test('people in the sample match their practice by telephone and by address', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   await imported(await writeSample(folder));
   const [lost] = await sql`
@@ -36,7 +36,7 @@ test('a person of the sample is found at their practice by telephone and by addr
   t.is(lost?.count, 0);
 });
 
-test('the sample is written the same again, so that a second start has nothing to import', async (t) => {
+test('the sample is always the same, so a second start imports nothing', async (t) => {
   const { folder, imported } = await openNppesWorld(t);
   await imported(await writeSample(folder));
   t.is((await imported(await writeSample(folder))).outcome, 'already');

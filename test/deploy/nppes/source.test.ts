@@ -15,7 +15,7 @@ const endpointFile = () =>
       rowLine('endpoint', { NPI: npi(1), 'Endpoint Type': 'DIRECT', Endpoint: 'a@direct.cedar-sim.com' }),
   );
 
-test('a zip, the folder it is unpacked to and its single files give the same', async (t) => {
+test('a zip, its unpacked folder and its single files have the same result', async (t) => {
   const zipped = await openNppesWorld(t);
   const zip = join(zipped.folder, 'NPPES_Data_Dissemination_August_2026_V2.ZIP');
   await writeZip(zip, [
@@ -46,7 +46,7 @@ test('a zip, the folder it is unpacked to and its single files give the same', a
   t.is(await contentOf(single.sql), await contentOf(zipped.sql));
 });
 
-test('a zip is known again under another name; other content under the same name is another file', async (t) => {
+test('a zip is recognized by its content, not its name', async (t) => {
   const { folder, imported } = await openNppesWorld(t);
   const path = join(folder, 'a.zip');
   await writeZip(path, [{ name: memberName('npidata', DAY), content: mainFile() }]);
@@ -58,7 +58,7 @@ test('a zip is known again under another name; other content under the same name
   t.like((await imported(path)).files, { npidata: { updated: 1 } });
 });
 
-test('where rejected rows cannot be listed, nothing is imported', async (t) => {
+test('nothing is imported if the list of rejected rows cannot be written', async (t) => {
   const { folder, operator, sql } = await openNppesWorld(t);
   const path = join(folder, memberName('npidata', DAY));
   await writeFile(path, mainFile());
@@ -68,7 +68,7 @@ test('where rejected rows cannot be listed, nothing is imported', async (t) => {
   t.is((await sql`select from import_runs`).length, 0);
 });
 
-test('what is not a zip, not whole or packed otherwise is told from each other, and nothing is imported', async (t) => {
+test('unreadable zips have distinct error messages, and nothing is imported', async (t) => {
   const { folder, operator, sql } = await openNppesWorld(t);
   const path = join(folder, 'good.zip');
   await writeZip(path, [{ name: memberName('npidata', DAY), content: mainFile() }]);
@@ -111,7 +111,7 @@ test('what is not a zip, not whole or packed otherwise is told from each other, 
   t.is((await sql`select from providers`).length, 0);
 });
 
-test('a place without files of NPPES, or with several downloads in it, is refused', async (t) => {
+test('a folder with no files of NPPES, or with several downloads, is rejected', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   t.regex((await operator(join(folder, 'nothing.zip'))).stderr, /cannot open .*: there is no such file/);
   t.regex((await operator(folder)).stderr, /holds no file of NPPES by its name: npidata_pfile_/);
@@ -120,7 +120,7 @@ test('a place without files of NPPES, or with several downloads in it, is refuse
   t.regex((await operator(folder)).stderr, /holds 2 npidata files; import each .* the oldest first/);
 });
 
-test('the name of a member of a zip is printed with its control characters escaped', async (t) => {
+test('control characters in the name of a file in a zip are printed escaped', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   const zip = join(folder, 'named.zip');
   const name = memberName('npidata', '20990104').replace('.csv', '\u009b2J\u202e.csv');
@@ -131,7 +131,7 @@ test('the name of a member of a zip is printed with its control characters escap
   t.notRegex(stderr.trimEnd(), /[\p{Cc}\p{Cf}]/u);
 });
 
-test('columns are found in any order, in any spelling of space and case, whatever else there is', async (t) => {
+test('columns are found in any order and spelling, among other columns', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const turned = LAYOUT.npidata.toReversed();
   const values: Readonly<Record<string, string>> = personRow(npi(1));
@@ -149,7 +149,7 @@ test('columns are found in any order, in any spelling of space and case, whateve
   t.is((await sql`select name from provider_other_names`)[0]?.name, 'THE CLINIC');
 });
 
-test('a file without a column that is read, or with two of it, is refused before anything is imported', async (t) => {
+test('a file with missing or repeated columns is rejected before the import', async (t) => {
   const { folder, operator, sql } = await openNppesWorld(t);
   await writeMember(folder, 'npidata', DAY, [personRow(npi(1))]);
   const endpoints = join(folder, memberName('endpoint', DAY));
@@ -172,7 +172,7 @@ test('a file without a column that is read, or with two of it, is refused before
   t.is((await sql`select from providers`).length, 0);
 });
 
-test('a column that may say who is out of service is never left unread', async (t) => {
+test('a column that may say who is out of service is never ignored', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   const path = join(folder, memberName('npidata', DAY));
   for (const name of [
@@ -187,7 +187,7 @@ test('a column that may say who is out of service is never left unread', async (
   }
 });
 
-test('the first row of a file without a header is not shown to anyone', async (t) => {
+test('the first row of a file without a header is not printed', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   const path = join(folder, memberName('npidata', DAY));
   await writeFile(path, rowLine('npidata', personRow(npi(1))));
@@ -196,7 +196,7 @@ test('the first row of a file without a header is not shown to anyone', async (t
   t.notRegex(stderr, /THORNBURY|TAMSIN/);
 });
 
-test('an import for people ends with a table, one for programs prints nothing but JSON', async (t) => {
+test('an import prints a table, or only JSON with --json', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   const path = await writeMember(folder, 'npidata', DAY, [personRow(npi(1)), personRow('1')]);
   const { stdout } = await operator(path);
@@ -235,7 +235,7 @@ test('progress is a line every ten seconds, with rate and time left', (t) => {
   ]);
 });
 
-test('a zip with long names or many files is refused before its directory is read', async (t) => {
+test('a zip with long names or many files is rejected before its directory is read', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   const content = Buffer.from('x');
   const long = join(folder, 'long.zip');

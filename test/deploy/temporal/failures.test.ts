@@ -6,7 +6,7 @@ import { eventually } from '../../support/organization.ts';
 import { type Stack, startStack } from '../../support/stack.ts';
 import { createScriptedVendor } from '../../support/vendors.ts';
 
-// Histories are shown to people: what fails leaves no path of the worker's machine in them.
+// Histories are shown to people, so failures must not contain paths of the worker's machine.
 
 const NPI = '2000000010';
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
@@ -26,7 +26,7 @@ function hasNoPath(text: string): boolean {
   return !text.includes(ROOT) && !/ at |node_modules|\.[jt]s:/.test(text);
 }
 
-test('neither an activity that fails', async (t) => {
+test('a failed activity leaves no path in its history', async (t) => {
   const vendor = createScriptedVendor();
   vendor.script(NPI, ({ nth }) => {
     if (nth === 1) throw new TypeError('a fault');
@@ -42,7 +42,7 @@ test('neither an activity that fails', async (t) => {
   t.true(failures.every(hasNoPath), failures.join('\n'));
 });
 
-test('an activity whose SQL is wrong is not tried again', async (t) => {
+test('an activity with wrong SQL is not retried', async (t) => {
   const vendor = createScriptedVendor();
   const stack = await startStack({ providers: [vendor], lookupTimeoutMs: 15 * 60_000 });
   t.teardown(() => stack.stop());
@@ -59,7 +59,7 @@ test('an activity whose SQL is wrong is not tried again', async (t) => {
   t.is(vendor.asked(NPI, 'submit'), 1);
 });
 
-test('nor a workflow task', async (t) => {
+test('a failed workflow task leaves no path in its history', async (t) => {
   const stack = await startStack({ providers: [] });
   t.teardown(() => stack.stop());
   await stack.stopWorker();

@@ -13,7 +13,7 @@ import { runProgram } from '../../support/programs.ts';
 import { startRefusing } from '../../support/refusing.ts';
 import { startStack } from '../../support/stack.ts';
 
-// What every worker does every five minutes.
+// The work that every worker does every five minutes.
 
 const log = pino({ level: 'silent' });
 const stack = fresh(test, () => startStack());
@@ -21,7 +21,7 @@ const stack = fresh(test, () => startStack());
 const keep = () => keepNamespace(stack.client, stack.taskQueue, 3_600_000, log);
 const schedule = () => stack.client.schedule.getHandle(reverifyScheduleId(stack.taskQueue));
 
-test.serial('a Schedule that was deleted comes back', async (t) => {
+test.serial('a deleted Schedule is created again', async (t) => {
   await schedule().delete();
   await t.throwsAsync(schedule().describe());
   await keep();
@@ -34,7 +34,7 @@ test.serial('a Schedule that an operator has paused stays paused', async (t) => 
   t.like((await schedule().describe()).state, { paused: true, note: 'a test' });
 });
 
-/** Whether a namespace has all of our search attributes. */
+/** Returns whether a namespace has all of our search attributes. */
 function isComplete(namespace: string): Promise<true | null> {
   const { connection } = stack.client;
   return new Client({ connection, namespace }).workflow
@@ -50,7 +50,7 @@ async function migrate(env: Readonly<Record<string, string>>) {
   return await runProgram('migrate', [], { env: { DATABASE_URL: database.url, ...env } });
 }
 
-test('migrate makes the namespace and its search attributes, and leaves both as they are when they are there', async (t) => {
+test('migrate creates the namespace and search attributes, or leaves them as is', async (t) => {
   const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
   const TEMPORAL_NAMESPACE = `migrated-${randomBytes(4).toString('hex')}`;
   t.is(await isComplete(TEMPORAL_NAMESPACE), null);
@@ -64,7 +64,7 @@ test('migrate makes the namespace and its search attributes, and leaves both as 
   }
 });
 
-test('where it may not, it prints the commands, which add what is missing, and the database is migrated all the same', async (t) => {
+test('migrate prints commands for the namespace if it may not change it', async (t) => {
   const namespace = `by-hand-${randomBytes(4).toString('hex')}`;
   const refusing = await startRefusing(t, 7);
   const refused = await migrate({ TEMPORAL_ADDRESS: refusing, TEMPORAL_NAMESPACE: namespace });
@@ -78,7 +78,7 @@ test('where it may not, it prints the commands, which add what is missing, and t
   const address = ['--address', testSetting('TEST_TEMPORAL_ADDRESS')];
   for (const line of typed) {
     const [, ...args] = line.trim().split(' ');
-    // A namespace that is new is served a moment later.
+    // A new namespace is served after a moment.
     await eventually(() =>
       promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), [...args, ...address]).then(
         () => true,
@@ -99,7 +99,7 @@ test('where it may not, it prints the commands, which add what is missing, and t
   t.regex(away.stderr, /Temporal at 127\.0\.0\.1:1 cannot be reached/);
 });
 
-test('each view of the page is a filter that Temporal takes, and its link has that filter', async (t) => {
+test('each view on the page is a valid filter, and its link has that filter', async (t) => {
   const page = await readFile(new URL('../../../deploy/operations.md', import.meta.url), 'utf8');
   const views = [...page.matchAll(/^\| \[.*\]\((http\S+)\) \| `(.+)` \|$/gm)];
   t.true(views.length > 8);

@@ -3,7 +3,8 @@ import test from 'ava';
 import { createLog } from '../../../deploy/log.ts';
 import { sdkLog } from '../../../deploy/temporal/sdk-log.ts';
 
-// Lines as Temporal's SDK 1.24 wrote them, of a batch whose workflow has a fault; its text must not be in ours.
+// Uses lines of Temporal's SDK 1.24 about a batch whose workflow has a bug. Our log must not contain the text of its
+// error.
 
 const RUN = { runId: '01a204e2-a2f0-70e2-8fdd-cdbb4074a619' };
 const CANARY = 'canary@example.com';
@@ -26,7 +27,7 @@ function written(...entries: readonly (readonly [LogEntry['level'], string, obje
 const IDS = { workflow_id: BEGUN.workflowId, workflow_type: 'enrichBatch', run_id: RUN.runId };
 const TASK = 'Failing workflow task';
 
-test('a workflow task that fails is told with its workflow, its run and the type of the failure', (t) => {
+test('a failed workflow task is logged with workflow, run and type of the failure', (t) => {
   const error = new TypeError(CANARY);
   const { last, text } = written(
     ['DEBUG', 'Workflow started', BEGUN],
@@ -37,7 +38,7 @@ test('a workflow task that fails is told with its workflow, its run and the type
   t.false(text.includes(CANARY));
 });
 
-test('what Temporal has a word for is told by that', (t) => {
+test('a failure that Temporal has a name for is logged with that name', (t) => {
   const info = 'Some(ApplicationFailureInfo(ApplicationFailureInfo { r#type: "Refusal.batch_missing" }))';
   const begun = ['DEBUG', 'Workflow started', BEGUN] as const;
   const ofType = (failure: string) =>
@@ -46,7 +47,7 @@ test('what Temporal has a word for is told by that', (t) => {
   t.is(ofType(failed('None', 'NonDeterministicError')), 'NonDeterministicError');
 });
 
-test('an error of the connection is told by the code of gRPC', (t) => {
+test('a connection error is logged with its gRPC code', (t) => {
   const about = { ...CORE, ...RUN };
   const of = (error: string) =>
     written(['WARN', 'Error while completing workflow activation', { ...about, error }]).last.grpc_code;

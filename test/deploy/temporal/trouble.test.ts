@@ -10,9 +10,9 @@ import { openTestDatabase, testSetting } from '../../support/database.ts';
 import { runProgram } from '../../support/programs.ts';
 import { startRefusing } from '../../support/refusing.ts';
 
-// Each wrong setting of Temporal has a sentence of its own, which names the setting.
+// Each wrong setting of Temporal has its own sentence, which names the setting.
 
-/** Speaks TLS with a certificate that nobody has signed. */
+/** Starts a TLS server with an unsigned certificate. */
 async function startTls(t: ExecutionContext): Promise<string> {
   const pems = await generate([{ name: 'commonName', value: 'localhost' }]);
   const server = createServer({ key: pems.private, cert: pems.cert, ALPNProtocols: ['h2'] }, (socket) =>
@@ -28,11 +28,11 @@ async function startTls(t: ExecutionContext): Promise<string> {
 const trouble = async (env: Readonly<Record<string, string>>) =>
   (await temporalTrouble(temporalTarget(env)))?.message ?? null;
 
-test('the right settings are no trouble', async (t) => {
+test('right settings cause no error', async (t) => {
   t.is(await trouble({ TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS') }), null);
 });
 
-test('a wrong address, TLS where there is none, none where there is, an unknown certificate or namespace: each is told', async (t) => {
+test('each wrong address, TLS setting, certificate and namespace is reported', async (t) => {
   const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
   const tls = await startTls(t);
   t.is(
@@ -61,7 +61,7 @@ test('a wrong address, TLS where there is none, none where there is, an unknown 
   );
 });
 
-test('a wrong key and missing rights are told', async (t) => {
+test('a wrong key and missing rights are reported', async (t) => {
   const key = await startRefusing(t, 16);
   t.is(
     await trouble({ TEMPORAL_ADDRESS: key }),
@@ -74,7 +74,7 @@ test('a wrong key and missing rights are told', async (t) => {
   );
 });
 
-test('the doctor has the sentence too', async (t) => {
+test('doctor reports the same sentence', async (t) => {
   await using database = await openTestDatabase();
   const env = {
     DATABASE_URL: database.url,

@@ -6,9 +6,9 @@ import { openTestDatabase, testSetting } from '../../support/database.ts';
 import { eventually } from '../../support/organization.ts';
 import { programCommand, runProgram } from '../../support/programs.ts';
 
-// API and workers have to be set to the same namespace and queue: or else every live request fails.
+// API and workers need the same namespace and queue. Otherwise every live request fails.
 
-test('an API whose workers are elsewhere only is not ready and says so once, and the doctor says it too', async (t) => {
+test('an API with no worker on its queue is not ready, and doctor says so', async (t) => {
   await using database = await openTestDatabase();
   const { db } = database;
   const port = await freePort();

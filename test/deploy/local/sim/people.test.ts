@@ -19,7 +19,7 @@ import {
 } from '../../../../deploy/local/sim/people.ts';
 import { mailboxOf } from '../../../../deploy/local/sim/reacher.ts';
 
-// The population that the sample of NPPES is written from and that the simulated vendors know.
+// The people in the sample of NPPES. The simulated vendors know them.
 
 const ORGANIZATION_IDS = SAMPLE_ORGANIZATIONS.map(({ npi }) => npi);
 
@@ -27,7 +27,7 @@ function distinct(values: readonly unknown[]): number {
   return new Set(values).size;
 }
 
-test('the sample is 500 people at 60 practices, with NPIs that are right and not being assigned', (t) => {
+test('the sample has 500 people at 60 practices, with valid unassigned NPIs', (t) => {
   t.is(SAMPLE_NPIS.length, 500);
   t.is(SAMPLE_ORGANIZATIONS.length, 60);
   const npis = [...SAMPLE_NPIS, ...ORGANIZATION_IDS];
@@ -54,7 +54,7 @@ test('every magic NPI is in the sample, the organization among organizations', (
   );
 });
 
-test('practices share no domain, address or telephone number, and take no number that may be real', (t) => {
+test('practices share no domain, address or phone, and use only fictional ones', (t) => {
   t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ domain }) => domain)), 60);
   t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ name }) => name)), 60);
   t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ phone }) => phone)), 60);
@@ -66,14 +66,14 @@ test('practices share no domain, address or telephone number, and take no number
   }
 });
 
-test('an NPI is the same person every time, and nobody shares an address', (t) => {
+test('an NPI is the same person every time, and no two people share an address', (t) => {
   t.deepEqual(personOf('1234567893'), personOf('1234567893'));
   const people = SAMPLE_NPIS.map(personOf);
   t.is(distinct(people.map(({ workEmail }) => workEmail)), 500);
   t.is(distinct(people.map(({ homeEmail }) => homeEmail)), 500);
 });
 
-test('a person is found by name and any name of the employer, and nowhere else', (t) => {
+test('a person is found by name and employer, and nowhere else', (t) => {
   const people = SAMPLE_NPIS.map(personOf);
   const found = (
     { first, last }: { first: string; last: string },
@@ -93,7 +93,7 @@ test('a person is found by name and any name of the employer, and nowhere else',
   t.is(found(tomas, null, '...'), null);
 });
 
-test('every vendor knows ordinary people, but Prospeo and Hunter no personal addresses', (t) => {
+test('every vendor knows ordinary people, but two have no personal addresses', (t) => {
   const VENDORS = ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const;
   for (const npi of SAMPLE_NPIS.filter((one) => !MAGIC.has(one))) {
     const share = shareOf(npi);
@@ -103,7 +103,7 @@ test('every vendor knows ordinary people, but Prospeo and Hunter no personal add
   }
 });
 
-test('the endpoints hold every trap of the real file', (t) => {
+test('the endpoints contain every trap of the real file', (t) => {
   const ofType = (type: string) => SAMPLE_ENDPOINTS.filter((one) => one.type === type);
   t.like(
     SAMPLE_ENDPOINTS.find(({ npi }) => npi === '2000000150'),

@@ -11,12 +11,12 @@ import { MAGIC } from '../../../../deploy/local/sim/magic.ts';
 import { personOf } from '../../../../deploy/local/sim/people.ts';
 import { createSimulator } from '../../../../deploy/local/simulator.ts';
 
-// The adapters, as they are, against the simulated vendors.
+// Runs the real adapters against the simulated vendors.
 
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;
 
-/** The simulator and every adapter pointed at it. */
+/** Starts the simulator, and creates every adapter for it. */
 async function simulated(t: ExecutionContext, apiKey = KEY) {
   const simulator = await createSimulator({ port: 0, speed: 100, apiKey: KEY });
   t.teardown(() => simulator.close());
@@ -54,7 +54,7 @@ function person(name: Pick<NonNullable<Subject['person']>, 'first' | 'last' | 'm
   return { ...name, generation: null, otherNames: [], practice, otherStates: [] };
 }
 
-/** The whole conversation, without its pauses. */
+/** Calls a vendor until it has a result, without the pauses between polls. */
 async function ask(vendor: Vendor, subject: Subject): Promise<Step> {
   let step = await vendor.submit(subject, NEVER);
   while (step.kind === 'pending') step = await vendor.poll(step.jobRef, subject, NEVER);
@@ -73,7 +73,7 @@ for (const [npi, vendor] of [
   ['2000000200', 'prospeo'],
   ['2000000218', 'hunter'],
 ] as const) {
-  test(`${npi} is found by ${vendor} and by nobody else`, async (t) => {
+  test(`only ${vendor} finds ${npi}`, async (t) => {
     const vendors = await simulated(t);
     const { workEmail, first, last } = personOf(npi);
     for (const id of ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const) {
@@ -93,7 +93,7 @@ for (const [npi, vendor] of [
   });
 }
 
-test('a profile that is not complete is polled, which is not charged', async (t) => {
+test('an incomplete profile is polled, which is not charged', async (t) => {
   const { rocketreach, simulator } = await simulated(t);
   await ask(rocketreach, subjectOf('2000000143'));
   t.deepEqual(
@@ -102,33 +102,33 @@ test('a profile that is not complete is polled, which is not charged', async (t)
   );
 });
 
-test('RocketReach meets its rate limit once, and then finds', async (t) => {
+test('RocketReach hits its rate limit once, and then finds the person', async (t) => {
   const { rocketreach } = await simulated(t);
   const subject = subjectOf('2000000127');
   t.deepEqual(await ask(rocketreach, subject), { kind: 'retry', why: 'rate_limit', afterMs: 1000 });
   t.is((await ask(rocketreach, subject)).kind, 'found');
 });
 
-test('an answer about somebody else says so', async (t) => {
+test("a response about another person has that person's name", async (t) => {
   const { fullenrich } = await simulated(t);
   const { first, last } = STRANGER;
   t.like(await ask(fullenrich, subjectOf('2000000226')), { identity: { name: { first, last } } });
 });
 
-test('what is bought at Prospeo once is free from then on', async (t) => {
+test('repeating a paid Prospeo lookup is free', async (t) => {
   const { prospeo } = await simulated(t);
   t.like(await ask(prospeo, subjectOf('2000000200')), { credits: 1 });
   t.like(await ask(prospeo, subjectOf('2000000200')), { credits: 0 });
 });
 
 for (const id of ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const) {
-  test(`a wrong key is fatal at ${id}`, async (t) => {
+  test(`a wrong key is a fatal error at ${id}`, async (t) => {
     const { [id]: vendor } = await simulated(t, 'another');
     t.deepEqual(await ask(vendor, subjectOf('2000000010')), { kind: 'fatal', why: 'auth' });
   });
 }
 
-test('a vendor that hangs is given up when the caller says so', async (t) => {
+test('a call to a hanging vendor ends when the caller aborts it', async (t) => {
   const { rocketreach, simulator } = await simulated(t);
   const controller = new AbortController();
   const asked = rocketreach.submit(subjectOf('2000000101'), controller.signal);
@@ -138,15 +138,15 @@ test('a vendor that hangs is given up when the caller says so', async (t) => {
   t.is(simulator.calls().length, 2);
 });
 
-test('a vendor that is not there was asked nothing', async (t) => {
+test('a vendor that is unreachable was not called', async (t) => {
   const { rocketreach, simulator } = await simulated(t);
   await simulator.close();
   t.like(await ask(rocketreach, subjectOf('2000000010')), { kind: 'retry', why: 'unsent' });
 });
 
-// What the identity check makes of each magic NPI at each vendor of the waterfall.
+// The outcome of the identity check for each magic NPI at each vendor of the waterfall.
 
-/** What becomes of one NPI at one vendor, in a word or two. */
+/** Returns the outcome of an NPI at a vendor, in a word or two. */
 async function outcomeOf(vendor: Vendor, npi: string): Promise<string> {
   const subject = subjectOf(npi);
   let step = await ask(vendor, subject);
@@ -157,7 +157,7 @@ async function outcomeOf(vendor: Vendor, npi: string): Promise<string> {
   return step.candidates.map(({ vendorType, verdict }) => `${verdict} ${vendorType}`).join(', ');
 }
 
-/** Outcomes by vendor in the order of the waterfall; after what is given, `miss`. */
+/** Outcomes by vendor, in the order of the waterfall. Missing ones are `miss`. */
 const EXPECTED: Readonly<Record<string, readonly string[]>> = {
   '010': ['valid professional'],
   '028': ['valid personal'],
@@ -182,14 +182,14 @@ const EXPECTED: Readonly<Record<string, readonly string[]>> = {
   '226': ['miss', 'identity_mismatch', 'miss', 'valid professional'],
 };
 
-test('each magic NPI is at each vendor what the table says', async (t) => {
+test('each magic NPI has the outcomes of the table at each vendor', async (t) => {
   const { rocketreach, fullenrich, prospeo, hunter } = await simulated(t);
   const all = [rocketreach, fullenrich, prospeo, hunter];
   const outcomes: Record<string, string[]> = {};
   const expected: Record<string, string[]> = {};
   for (const npi of MAGIC.keys()) {
     const key = npi.slice(-3);
-    // RocketReach never answers about this one.
+    // RocketReach never responds for this one.
     const asked = npi === '2000000101' ? all.slice(1) : all;
     outcomes[key] = await Promise.all(asked.map((vendor) => outcomeOf(vendor, npi)));
     expected[key] = asked.map((_, index) => EXPECTED[key]?.[index] ?? 'miss');
