@@ -9,7 +9,7 @@ import { ALREADY_EXISTS, NOT_FOUND, unless } from './client.ts';
 const TYPES = { KEYWORD: { type: 2, word: 'Keyword' }, KEYWORD_LIST: { type: 7, word: 'KeywordList' } };
 
 /** What the Temporal UI finds our workflows by. */
-const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, NPI, OUTCOME].map(({ name, type }) => ({
+export const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, NPI, OUTCOME].map(({ name, type }) => ({
   name,
   ...TYPES[type],
 }));

@@ -165,12 +165,14 @@ export interface Travel {
   advance(ms: number): Promise<void>;
   /** From now on only `advance` moves it: for what must not depend on how busy the machine is. */
   freeze(): Promise<void>;
+  /** Puts the clock this far ahead of the machine's, never back. */
+  keepAhead(ms: number): Promise<void>;
   stop(): Promise<void>;
 }
 
 /**
- * Shadows `clock_timestamp()`, which all our statements tell the time by, with one of ours. Only for connections made
- * afterwards.
+ * Shadows `clock_timestamp()` and `now()`, which our statements tell the time by, with functions of ours. Only for
+ * connections made afterwards.
  */
 export async function travel(databaseUrl: string): Promise<Travel> {
   const admin = postgres(databaseUrl, { max: 1, onnotice: () => {} });
@@ -180,6 +182,8 @@ export async function travel(databaseUrl: string): Promise<Travel> {
     create table travel.clock as select null::timestamptz as frozen, interval '0' as ahead;
     create function travel.clock_timestamp() returns timestamptz language sql volatile as
       'select coalesce(frozen, pg_catalog.clock_timestamp()) + ahead from travel.clock';
+    create function travel.now() returns timestamptz language sql stable as
+      'select coalesce(frozen, pg_catalog.now()) + ahead from travel.clock';
     grant usage on schema travel to public;
     grant select on travel.clock to public;
     alter database ${name} set search_path = travel, public, pg_catalog;
@@ -191,6 +195,9 @@ export async function travel(databaseUrl: string): Promise<Travel> {
     },
     async freeze() {
       await admin`update travel.clock set frozen = date_trunc('milliseconds', pg_catalog.clock_timestamp())`;
+    },
+    async keepAhead(ms) {
+      await admin`update travel.clock set ahead = greatest(ahead, make_interval(secs => ${ms / 1000}))`;
     },
     stop: () => admin.end({ timeout: 5 }),
   };

@@ -4,6 +4,15 @@ import { copyFile, mkdir, mkdtemp, readFile, rename, rm } from 'node:fs/promises
 import { basename, dirname, join } from 'node:path';
 import { run } from '../../deploy/local/processes.ts';
 
+/** Returns the place in the cache folder of what a file lists: its name has the folder and the digest of the list. */
+export async function folderFor(cacheDir: string, list: string): Promise<string> {
+  const digest = createHash('sha256')
+    .update(await readFile(list))
+    .digest('hex')
+    .slice(0, 12);
+  return join(cacheDir, `${basename(dirname(list))}-${digest}`);
+}
+
 /**
  * The folder in the cache folder that holds exactly what a file lists, made when it is not there. Several processes may
  * ask at once.
@@ -17,11 +26,7 @@ export async function installed(
   isWhole: (place: string) => Promise<boolean>,
   fill: (folder: string) => Promise<void>,
 ): Promise<string> {
-  const digest = createHash('sha256')
-    .update(await readFile(list))
-    .digest('hex')
-    .slice(0, 12);
-  const place = join(cacheDir, `${basename(dirname(list))}-${digest}`);
+  const place = await folderFor(cacheDir, list);
   if (await isWhole(place)) return place;
   await mkdir(cacheDir, { recursive: true });
   const folder = await mkdtemp(join(cacheDir, 'unfinished-'));

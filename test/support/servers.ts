@@ -54,6 +54,7 @@ export async function startServers({
     const dir = temporaryFolder((remove) => started.defer(remove));
     return await own(startTemporalServer({ ...common, programs, postgresUrl: url, dir }));
   };
+  // Not TestWorkflowEnvironment.createLocal: these servers start as in `npm start`, and end even if the runner is killed.
   const [databaseUrl, temporalAddress] = await step('PostgreSQL and Temporal', async () => {
     const starting = [
       env.TEST_DATABASE_URL ?? own(startPostgres({})).then(({ url }) => url),

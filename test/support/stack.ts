@@ -1,9 +1,8 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Client, Connection } from '@temporalio/client';
-import { NativeConnection } from '@temporalio/worker';
+import { TestWorkflowEnvironment } from '@temporalio/testing';
 import { and, eq, isNull } from 'drizzle-orm';
-import { pino } from 'pino';
 import type { VendorSource } from '../../activities/deps.ts';
 import { createNames } from '../../activities/http/names.ts';
 import type { Registry } from '../../activities/person/registry.ts';
@@ -19,12 +18,12 @@ import { startDns } from '../../deploy/local/dns.ts';
 import { importSample } from '../../deploy/local/sample.ts';
 import { createSimulator, SIMULATED, type Simulator, sourceSettings } from '../../deploy/local/simulator.ts';
 import { createLog } from '../../deploy/log.ts';
-import { runReconciler } from '../../deploy/reconciler/reconciler.ts';
+import { keepBooks, runReconciler, tendWorkflows } from '../../deploy/reconciler/reconciler.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
 import { keepNamespace, reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
 import { temporalTrouble } from '../../deploy/temporal/trouble.ts';
 import { createRollout, versionOf } from '../../deploy/temporal/versions.ts';
-import { installRuntime, loadBundle, startWorkers } from '../../deploy/temporal/workers.ts';
+import { loadBundle, startWorkers } from '../../deploy/temporal/workers.ts';
 import {
   asRole,
   openTestDatabase,
@@ -35,6 +34,8 @@ import {
 } from './database.ts';
 import { createCaller, type Organization, openOrganization, openTestKey } from './organization.ts';
 import { startReceiver } from './receiver.ts';
+import { installTestRuntime, quiet } from './runtime.ts';
+import type { SkippedTime } from './skipped-time.ts';
 
 /** Settings, which may be shorter here than operators may have them, and what is around an API process. */
 export interface ApiOptions extends Partial<Config> {
@@ -65,21 +66,21 @@ export interface StackOptions extends Partial<Config> {
   readonly reacherRates?: readonly string[] | undefined;
   /** Another Temporal than the runner's and no worker here: for tests that run `deploy/worker.ts` as a process. */
   readonly elsewhere?: { readonly temporalAddress: string; readonly taskQueue: string };
+  /** In place of the runner's Temporal. All settings are then as operators have them. It stops with the stack. */
+  readonly time?: SkippedTime;
 }
 
 const API_KEY = 'test-rocketreach-key';
 /** In place of the usual settings. */
-const HERE = {
-  apiHost: '127.0.0.1',
-  apiPort: 0,
+const HERE = { apiHost: '127.0.0.1', apiPort: 0, lookupSlots: 100 };
+/** Replaces the usual times, because these tests run in real time. */
+const SHORT_TIMES = {
   lookupTimeoutMs: 60_000,
   sweepIntervalMs: 60_000,
-  lookupSlots: 100,
   webhookScheduleMs: [0, 100, 200, 300],
 };
-const quiet = pino({ level: process.env.TEST_LOG_LEVEL ?? 'silent' });
+const SHORT_RULES = { greylistMs: 1000, sweep: { startAfterMs: 500, checkEveryMs: 1000 } };
 const logOf = (onLog: ApiOptions['onLog']) => (onLog ? createLog('test', 'trace', { write: onLog }) : quiet);
-let runtimeInstalled = false;
 
 /**
  * One API process, without worker, vendor and receiver: real HTTP, real PostgreSQL, and a Temporal that takes the
@@ -102,7 +103,7 @@ export async function startApi(options: ApiOptions = {}) {
   const address = temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
   const connection = Connection.lazy({ address });
   opened.defer(() => connection.close());
-  const config = { ...loadConfig({ DATABASE_URL: databaseUrl }), ...HERE, ...settings };
+  const config = { ...loadConfig({ DATABASE_URL: databaseUrl }), ...HERE, ...SHORT_TIMES, ...settings };
   const client = new Client({ connection });
   const trouble = async () => (await temporalTrouble({ connectionOptions: { address } }))?.message ?? null;
   const server = createApi(config, { db: itsDb, log: logOf(onLog), client, taskQueue, trouble });
@@ -143,8 +144,7 @@ export type ApiClient = Awaited<ReturnType<Api['organization']>>;
 
 /** The whole service in this process: real PostgreSQL, real Temporal, real sockets; vendor and receiver at the edge. */
 export async function startStack(options: StackOptions = {}) {
-  if (!runtimeInstalled) installRuntime(quiet, null);
-  runtimeInstalled = true;
+  installTestRuntime();
   const {
     simulatorSpeed = 20,
     apiTemporalAddress,
@@ -159,12 +159,18 @@ export async function startStack(options: StackOptions = {}) {
     rocketReach,
     reacherRates,
     elsewhere,
+    time,
     ...settings
   } = others;
   const log = logOf(onLog);
   await using opened = new AsyncDisposableStack();
+  const existing = { address: elsewhere?.temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS') };
+  const environment = time?.environment ?? (await TestWorkflowEnvironment.createFromExistingServer(existing));
+  opened.defer(() => environment.teardown());
+  const { address, client } = environment;
   const dir = temporaryFolder((remove) => opened.defer(remove));
   const { db, url: databaseUrl } = opened.use(await openTestDatabase());
+  if (time) opened.defer(await time.lead(databaseUrl));
   const workerDb = openDatabase({
     url: asRole(databaseUrl, 'worker'),
     poolSize: 24,
@@ -187,29 +193,30 @@ export async function startStack(options: StackOptions = {}) {
   const config: Config = {
     ...loadConfig({ DATABASE_URL: databaseUrl, ...sourceEnvironment }),
     ...HERE,
+    ...(time ? {} : SHORT_TIMES),
     dnsServers: [dns.address],
     webhookCaFile: receiver.caFile,
     webhookOpenCidrs: ['127.0.0.0/8', '::1/128'],
     ...settings,
   };
-  const address = elsewhere?.temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
-  const connection = await Connection.connect({ address });
-  opened.defer(() => connection.close());
-  const client = new Client({ connection });
-  const native = await NativeConnection.connect({ address });
-  opened.defer(() => native.close());
   let worker: { stop(): Promise<void> } | null = null;
   opened.defer(() => worker?.stop());
-  await keepNamespace(client, taskQueue, 3_600_000, log);
-  opened.defer(() => client.schedule.getHandle(reverifyScheduleId(taskQueue)).delete());
+  // The time-skipping server has no Schedules, and registers search attributes by itself.
+  if (!time) {
+    await keepNamespace(client, taskQueue, 3_600_000, log);
+    opened.defer(() => client.schedule.getHandle(reverifyScheduleId(taskQueue)).delete());
+  }
   const names = createNames(config.dnsServers);
+  const { greylistMs, ...sources } = createSources(config, workerDb, names, log);
+  const rules = { ...rulesOf(config), greylistMs };
   const deps = {
     ...{ db: workerDb, log, post: postOf(config, names) },
-    ...createSources(config, workerDb, names, log),
+    ...sources,
     ...(vendors ? { vendors } : {}),
     ...(registry ? { registry } : {}),
-    rules: { ...rulesOf(config), greylistMs: 1000, sweep: { startAfterMs: 500, checkEveryMs: 1000 } },
+    rules: time ? rules : { ...rules, ...SHORT_RULES },
   };
+  const control = createControl(client, taskQueue);
   const bundle = await loadBundle(testSetting('TEST_WORKFLOW_BUNDLE'));
   /**
    * @param code of the workflows, in place of ours
@@ -217,10 +224,11 @@ export async function startStack(options: StackOptions = {}) {
    */
   const startWorker = async (code = bundle.code) => {
     const ending = new AbortController();
-    const control = createControl(client, taskQueue);
-    const sweeping = runReconciler({ ...deps, control }, config.sweepIntervalMs, ending.signal);
+    const { signal } = ending;
+    // Its rounds follow the machine's clock, so a test with skipped time makes them itself.
+    const sweeping = time ? null : runReconciler({ ...deps, control }, config.sweepIntervalMs, signal);
     const version = versionOf(taskQueue, code);
-    const isVersioned = true;
+    const isVersioned = !time;
     const rollout = createRollout({
       db: workerDb,
       client,
@@ -231,7 +239,8 @@ export async function startStack(options: StackOptions = {}) {
       automatic: true,
     });
     const workers = await startWorkers({
-      ...{ connection: native, client, taskQueue, version, deps },
+      ...{ connection: environment.nativeConnection, client, taskQueue, deps },
+      version: isVersioned ? version : null,
       workflowBundle: { code },
       lookupSlots: config.lookupSlots,
     });
@@ -274,6 +283,12 @@ export async function startStack(options: StackOptions = {}) {
       await worker?.stop();
     },
     startWorker,
+    /** Makes one round of the reconciler. Returns what it did. */
+    async reconcile() {
+      const signal = new AbortController().signal;
+      const refunded = await keepBooks({ ...deps, control }, signal);
+      return { refunded, ...(await tendWorkflows({ ...deps, control }, signal)) };
+    },
     stop: () => running.disposeAsync(),
   };
 }

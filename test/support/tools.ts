@@ -7,6 +7,7 @@ import {
 } from '../../deploy/local/programs.ts';
 import { findPackages } from './installed.ts';
 import { findPython } from './python.ts';
+import { findTestServer } from './test-server.ts';
 
 /** Where they are kept, and who is told of a build. */
 export const SEARCH: ProgramSearch = {
@@ -41,6 +42,7 @@ export const TOOLS = {
   postgresqlPackages: () => packages('postgresql/package-lock.json'),
   kustomize: () => built('kustomize', 'sigs.k8s.io/kustomize/kustomize/v5', 'v5.7.1'),
   compose: () => built('compose', 'github.com/compose-spec/compose-go/v2/cmd', 'v2.16.2'),
+  testServer: findTestServer,
   temporalServer: () => findTemporalServer(SEARCH),
   promtool: () => built('promtool', `${COMMANDS}/promtool`, PROMETHEUS, ONLY_DNS),
   prometheus: () => built('prometheus', `${COMMANDS}/prometheus`, PROMETHEUS, ONLY_DNS),

@@ -1,0 +1,76 @@
+import { TestWorkflowEnvironment } from '@temporalio/testing';
+import type { NativeConnectionPlugin, WorkerOptions, WorkerPlugin } from '@temporalio/worker';
+import { SEARCH_ATTRIBUTES } from '../../deploy/temporal/namespace.ts';
+import { type Travel, travel } from './database.ts';
+import { installTestRuntime } from './runtime.ts';
+import { findTestServer } from './test-server.ts';
+
+/**
+ * A Temporal of its own in which hours pass in moments. While a test waits for a workflow's result or calls `skip`, the
+ * test server jumps to the next timer as soon as no task is running. PostgreSQL's clock follows the server's, because
+ * deadlines and schedules are facts in PostgreSQL.
+ *
+ * The server has no Schedules, no visibility, and no Worker Deployments. Its time stops for good if a workflow is
+ * terminated during a task, or if a child closes after its parent.
+ */
+export class SkippedTime {
+  environment!: TestWorkflowEnvironment;
+  private clock: Travel | null = null;
+
+  /** @throws {Error} one sentence that says what to install, if there is no test server */
+  static async start(): Promise<SkippedTime> {
+    installTestRuntime();
+    const time = new SkippedTime();
+    time.environment = await TestWorkflowEnvironment.createTimeSkipping({
+      server: { executable: await findTestServer() },
+      plugins: [callBeforeActivities(() => time.follow())],
+    });
+    const { operatorService } = time.environment.connection;
+    const searchAttributes = Object.fromEntries(SEARCH_ATTRIBUTES.map(({ name, type }) => [name, type]));
+    await operatorService.addSearchAttributes({ namespace: 'default', searchAttributes });
+    return time;
+  }
+
+  /**
+   * Makes the clock of a database follow the server's, for connections that are made afterwards.
+   * @returns ends what it uses
+   */
+  async lead(databaseUrl: string): Promise<() => Promise<void>> {
+    const clock = await travel(databaseUrl);
+    this.clock = clock;
+    await this.follow();
+    return () => clock.stop();
+  }
+
+  /** Lets time pass, with everything that happens in it. */
+  async skip(ms: number): Promise<void> {
+    await this.environment.sleep(ms);
+    await this.follow();
+  }
+
+  /** Puts PostgreSQL's clock where the server's is. It may be a moment ahead, but what is due is never early. */
+  private async follow(): Promise<void> {
+    const askedAt = Date.now();
+    const serverAt = await this.environment.currentTimeMs();
+    await this.clock?.keepAhead(serverAt - askedAt);
+  }
+}
+
+/** Workers take plugins from their connection. This one calls `before` at the start of each activity, local ones too. */
+function callBeforeActivities(before: () => Promise<void>): NativeConnectionPlugin & WorkerPlugin {
+  const interceptor = () => ({
+    inbound: {
+      async execute<Input, Output>(input: Input, next: (input: Input) => Promise<Output>): Promise<Output> {
+        await before();
+        return await next(input);
+      },
+    },
+  });
+  return {
+    name: 'call-before-activities',
+    configureWorker(options: WorkerOptions): WorkerOptions {
+      const activity = [interceptor, ...(options.interceptors?.activity ?? [])];
+      return { ...options, interceptors: { ...options.interceptors, activity } };
+    },
+  };
+}
