@@ -12,31 +12,31 @@ import { loadConfig } from '../../deploy/config/config.ts';
 import { createSources } from '../../deploy/config/sources.ts';
 import { SUBJECT } from '../support/vendors.ts';
 
-// Where every source is asked first if nothing but its key is configured: real configuration and adapters, and in the
-// place of the network something that notes each URL and carries nothing.
+// The first URL of every source if only its key is configured. Configuration and adapters are real, and the network is
+// replaced by a recorder of URLs.
 
 const DATABASE_URL = 'postgres://user:password@127.0.0.1:1/none';
 const NEVER = new AbortController().signal;
 
 const CATALOGUE = [...Object.values(VENDORS), ...Object.values(VERIFIERS)];
 
-/** As the document of each writes it; what is in its query is the business of the adapter's tests. */
+/** The documented URL of each source, without the query, which the tests of the adapters cover. */
 const DOCUMENTED: Readonly<Record<string, string>> = {
   rocketreach: 'GET https://api.rocketreach.co/api/v2/person/lookup',
   fullenrich: 'POST https://app.fullenrich.com/api/v2/contact/enrich/bulk',
   prospeo: 'POST https://api.prospeo.io/enrich-person',
   hunter: 'GET https://api.hunter.io/v2/email-finder',
   reacher: 'POST https://own.example/v1/check_email',
-  // In the United States; https://api.zerobounce.net is in Europe.
+  // The server in the United States; https://api.zerobounce.net is in Europe.
   zerobounce: 'GET https://api-us.zerobounce.net/v2/validate',
   neverbounce: 'GET https://api.neverbounce.com/v4.2/single/check',
   'hunter-verifier': 'GET https://api.hunter.io/v2/email-verifier',
 };
 
-/** Node's fetch sends everything through the dispatcher that is kept here. */
+/** Node's fetch sends everything through the dispatcher under this symbol. */
 const DISPATCHER = Symbol.for('undici.globalDispatcher.1');
 
-/** What `ask` would have asked of the network. */
+/** Returns the requests that `ask` would have sent. */
 async function askedBy(ask: () => Promise<unknown>): Promise<string[]> {
   const asked: string[] = [];
   const real = Reflect.get(globalThis, DISPATCHER);
@@ -55,7 +55,7 @@ async function askedBy(ask: () => Promise<unknown>): Promise<string[]> {
   return asked;
 }
 
-/** By source, its first URL for a worker that has all keys and this sources file. */
+/** Returns the first URL of each source for a worker with all keys and this sources file. */
 async function firstUrls(t: ExecutionContext, file: object): Promise<Record<string, string[]>> {
   const folder = await mkdtemp(join(tmpdir(), 'sources-'));
   t.teardown(() => rm(folder, { recursive: true, force: true }));
@@ -79,7 +79,7 @@ async function firstUrls(t: ExecutionContext, file: object): Promise<Record<stri
   }
 }
 
-/** What every source of the catalogues needs, a new one included: its key, and a URL if it has none of its own. */
+/** The settings that every source of the catalogs needs: its key, and a URL if it has no default. */
 const NEEDED = Object.fromEntries(
   CATALOGUE.flatMap(({ id, url }) => {
     const name = id.toUpperCase();
@@ -90,7 +90,7 @@ const NEEDED = Object.fromEntries(
   }),
 );
 
-test('a catalogue has each source under its own id', (t) => {
+test('the catalogs list each source under its own id', (t) => {
   for (const catalogue of [VENDORS, VERIFIERS])
     t.deepEqual(
       Object.values(catalogue).map(({ id }) => id),
@@ -98,20 +98,17 @@ test('a catalogue has each source under its own id', (t) => {
     );
 });
 
-test.serial(
-  'each source that has what it needs and nothing else is asked at the URL of its document',
-  async (t) => {
-    const urls = await firstUrls(t, { registry: 'fallback' });
-    for (const { id } of CATALOGUE) {
-      t.truthy(DOCUMENTED[id], `${id} is missing here: take its URL from its document`);
-      t.deepEqual(urls[id], [DOCUMENTED[id] ?? ''], `${id} is documented at another URL`);
-    }
-    // npiregistry.cms.hhs.gov/api-page
-    t.deepEqual(urls.registry, ['GET https://npiregistry.cms.hhs.gov/api/']);
-  },
-);
+test.serial('each source with only its required settings is called at its documented URL', async (t) => {
+  const urls = await firstUrls(t, { registry: 'fallback' });
+  for (const { id } of CATALOGUE) {
+    t.truthy(DOCUMENTED[id], `${id} is missing here: take its URL from its document`);
+    t.deepEqual(urls[id], [DOCUMENTED[id] ?? ''], `${id} is documented at another URL`);
+  }
+  // npiregistry.cms.hhs.gov/api-page
+  t.deepEqual(urls.registry, ['GET https://npiregistry.cms.hhs.gov/api/']);
+});
 
-test.serial('an account of RocketReach with universal credits is asked at the URL of that API', async (t) => {
+test.serial('a RocketReach account with universal credits is called at the URL of that API', async (t) => {
   const { rocketreach } = await firstUrls(t, { vendors: { rocketreach: { api: 'universal' } } });
   // docs.rocketreach.co, "Universal People Lookup API"
   t.deepEqual(rocketreach, ['GET https://api.rocketreach.co/api/v2/universal/person/lookup']);

@@ -8,13 +8,14 @@ import { ensureCertificate } from '../../deploy/local/receiver.ts';
 import { temporaryFolder } from '../support/database.ts';
 import { serveVendor } from '../support/vendors.ts';
 
-// What becomes of a call that brings no whole answer: whether the vendor may have been asked decides who pays.
+// Calls without a complete response. They are distinguished by whether the vendor may have received the request and
+// charged us.
 
 const NEVER = new AbortController().signal;
 const unsent = (cause: string) => ({ kind: 'retry', why: 'unsent', cause, afterMs: null });
 const UNANSWERED = { kind: 'retry', why: 'unanswered', afterMs: null };
 
-/** One question; its answer as it came. */
+/** Sends one request, and returns its response unchanged. */
 function get(url: string, callMs = 30_000) {
   return jsonApi(url, {}, callMs)({ path: '' }, NEVER, asItCame);
 }
@@ -27,7 +28,7 @@ function asItCame(answer: HttpAnswer) {
   return { kind: 'answer', ...answer } as const;
 }
 
-/** Where this server listens until the test ends. */
+/** Starts a server that listens until the test ends, and returns its port. */
 async function portOf(t: ExecutionContext, server: Server): Promise<number> {
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
@@ -35,7 +36,7 @@ async function portOf(t: ExecutionContext, server: Server): Promise<number> {
   return (server.address() as AddressInfo).port;
 }
 
-test('a call that takes longer than it may was sent all the same', async (t) => {
+test('a call that exceeds its time may have been charged', async (t) => {
   const silent = await serveVendor(t, () => undefined);
   const slow = await serveVendor(t, (_request, response) => void response.writeHead(200).write('{'));
   t.deepEqual(await get(silent, 50), UNANSWERED);
@@ -43,7 +44,7 @@ test('a call that takes longer than it may was sent all the same', async (t) => 
   t.deepEqual(await post(silent, 50), UNANSWERED);
 });
 
-test('a vendor whose certificate nobody trusts was asked nothing', async (t) => {
+test('a call of a vendor with an untrusted certificate counts as not sent', async (t) => {
   const { cert, key } = await ensureCertificate(temporaryFolder(t.teardown));
   let asked = 0;
   const server = createTlsServer({ cert, key }, () => {
@@ -59,10 +60,10 @@ test('a vendor whose certificate nobody trusts was asked nothing', async (t) => 
 for (const [about, cause, handle] of [
   ['talks no TLS', 'ERR_SSL', (socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n')],
   ['ends the handshake', 'ECONNRESET', (socket) => socket.end()],
-  // With the code of a reset after the question: only that there was no connection yet tells them apart.
+  // The code is the same as for a reset after the request. The only difference is that there was no connection yet.
   ['resets the handshake', 'ECONNRESET', (socket) => socket.resetAndDestroy()],
 ] as const satisfies readonly (readonly [string, string, (socket: Socket) => void])[]) {
-  test(`a vendor that ${about} was asked nothing`, async (t) => {
+  test(`a call of a vendor that ${about} counts as not sent`, async (t) => {
     const server = createTcpServer((socket) =>
       socket.on('error', () => {}).once('data', () => handle(socket)),
     );
@@ -70,11 +71,11 @@ for (const [about, cause, handle] of [
   });
 }
 
-test('a vendor whose name is not known was asked nothing', async (t) => {
+test('a call of a vendor with an unknown host name counts as not sent', async (t) => {
   t.deepEqual(await get('http://vendor.invalid'), unsent('ENOTFOUND'));
 });
 
-test('a connection that served before, and is reset under the next question, may have carried it', async (t) => {
+test('a request on a reused connection that is reset may have been charged', async (t) => {
   const served = new WeakSet<Socket>();
   const url = await serveVendor(t, ({ socket }, response) => {
     if (served.has(socket)) socket.resetAndDestroy();
@@ -82,12 +83,12 @@ test('a connection that served before, and is reset under the next question, may
     served.add(socket);
   });
   let answer = await get(url);
-  // fetch opens a second connection where the first is not idle yet.
+  // fetch opens a second connection if the first one is not idle yet.
   for (let n = 0; n < 50 && answer.kind === 'answer'; n += 1) answer = await get(url);
   t.deepEqual(answer, UNANSWERED);
 });
 
-test('an endless answer is not read to its end', async (t) => {
+test('reading stops early in an endless response', async (t) => {
   const url = await serveVendor(t, (_request, response) => {
     const chunk = ' '.repeat(65_536);
     const pour = () => {

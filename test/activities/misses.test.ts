@@ -29,8 +29,8 @@ import {
 import { vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep } from '../support/vendors.ts';
 
-// What a vendor had nothing for is not bought again. One lookup after the other as the workflow runs them, on
-// PostgreSQL alone; the vendors are scripts.
+// Results of vendors that were no use are remembered, so that they are not bought again. The tests run lookups one after
+// the other like the workflow, but without Temporal and with scripted vendors.
 
 const DAY = 86_400_000;
 const { db, sql, url } = freshDatabase(test);
@@ -40,7 +40,7 @@ const one = createScriptedVendor('one');
 const other = createScriptedVendor('other');
 let taken = 100_700_000;
 
-/** The NPI of a person whom an import has brought. */
+/** Stores an imported person, and returns the NPI. */
 async function person(): Promise<string> {
   taken += 1;
   const npi = withCheckDigit(taken);
@@ -54,11 +54,11 @@ interface Setting {
   readonly vendors?: ActivityDeps['vendors'];
   readonly verifiers?: ActivityDeps['verifiers'];
   readonly rules?: Partial<ActivityDeps['rules']>;
-  /** The worker's. */
+  /** The worker's clock. */
   readonly clock?: () => number;
 }
 
-/** A request for the NPI, from its submit to its end: who was asked, and how it ended. */
+/** Submits and settles a request for the NPI, and returns the vendors called and the outcome. */
 async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest }: Setting = {}) {
   const vendors = rest.vendors ?? [vendorSource(one)];
   const rules = {
@@ -130,7 +130,7 @@ const VERDICT = (
 const AGAIN = 'one not_found nobody';
 const REMEMBERED = 'not_found known_miss';
 
-/** An address of which the vendor does not say that it was seen to answer. */
+/** An address without a date of validation by the vendor. */
 function undated(npi: string): Step {
   const found = foundStep(npi);
   if (found.kind !== 'found') return found;
@@ -140,7 +140,7 @@ function undated(npi: string): Step {
   };
 }
 
-/** An address that the vendor says was seen to answer in an hour. */
+/** An address that the vendor dates one hour in the future. */
 function datedAhead(npi: string): Step {
   const found = foundStep(npi);
   if (found.kind !== 'found') return found;
@@ -148,7 +148,7 @@ function datedAhead(npi: string): Step {
   return { ...found, candidates: found.candidates.map((one) => ({ ...one, validatedAt })) };
 }
 
-test('a vendor that knew nobody is not asked again, nobody is charged, and the request ends not_found', async (t) => {
+test('a vendor without a result is not called again, and the request is free', async (t) => {
   const npi = await person();
   t.is(await lookUp(npi), AGAIN);
   t.is(await lookUp(npi), REMEMBERED);
@@ -163,7 +163,7 @@ test('a vendor that knew nobody is not asked again, nobody is charged, and the r
   );
 });
 
-test('the window runs from the answer, and what is remembered within it does not lengthen it', async (t) => {
+test('a miss is remembered from its response on, and later requests keep its end', async (t) => {
   const npi = await person();
   await lookUp(npi);
   const age = (
@@ -178,14 +178,14 @@ test('the window runs from the answer, and what is remembered within it does not
   t.is(await lookUp(await person(), { rules: { missMs: 0 } }), AGAIN);
 });
 
-test('another type is another question', async (t) => {
+test('a miss is remembered per requested type', async (t) => {
   const npi = await person();
   await lookUp(npi);
   t.is(await lookUp(npi, { wantedType: 'personal' }), AGAIN);
   t.is(await lookUp(npi, { wantedType: 'personal' }), REMEMBERED);
 });
 
-test('a vendor that is new is asked, and only that one', async (t) => {
+test('after a miss, only a new vendor is called', async (t) => {
   const npi = await person();
   await lookUp(npi);
   const vendors = [vendorSource(one), vendorSource(other)];
@@ -201,7 +201,7 @@ for (const [about, change] of [
       values (${npi}, 'OTHERS', 'https://clinic.example/', 'HARBOR CLINIC LLC')`,
   ],
 ] as const) {
-  test(`an import that has changed ${about} makes every vendor be asked`, async (t) => {
+  test(`all vendors are called again after an import changes ${about}`, async (t) => {
     const npi = await person();
     await lookUp(npi);
     await change(npi);
@@ -210,7 +210,7 @@ for (const [about, change] of [
   });
 }
 
-test('what makes an address valid here has changed: what was refused may pass now', async (t) => {
+test('vendors are called again after the policy or the verifiers change', async (t) => {
   const npi = await person();
   await lookUp(npi);
   const verifiers = [verifierOf('reacher', VERDICT('valid', 'mailbox_ok'))];
@@ -218,7 +218,7 @@ test('what makes an address valid here has changed: what was refused may pass no
   t.is(await lookUp(npi, { verifiers, rules: { policy: 'verifier-required reject' } }), AGAIN);
 });
 
-test('an operator forgets what is remembered of an NPI, on record', async (t) => {
+test('an operator deletes the remembered misses of an NPI, with an audit record', async (t) => {
   const npi = await person();
   await lookUp(npi);
   const { json, operator } = operatorOn(url);
@@ -229,7 +229,7 @@ test('an operator forgets what is remembered of an NPI, on record', async (t) =>
   t.deepEqual(entry, { action: 'lookups.forget', subject: npi, details: { lookups: 1 } });
 });
 
-test('an operator undoes what a broken verifier rejected, on record, after a rehearsal', async (t) => {
+test('an operator undoes the verdicts of a broken verifier, after a dry run, audited', async (t) => {
   const npi = await person();
   const later = await person();
   const { operator, json } = operatorOn(url);
@@ -257,7 +257,7 @@ test('an operator undoes what a broken verifier rejected, on record, after a reh
   t.is((await operator('lookups', 'forget', '--reason', 'x')).code, 2);
 });
 
-test('an operator undoes what a broken resolver rejected, by its reason', async (t) => {
+test('an operator undoes the verdicts of a broken resolver by their reason', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const verifiers = [verifierOf('reacher', VERDICT('invalid', 'mailbox_missing'))];
@@ -274,10 +274,10 @@ test('an operator undoes what a broken resolver rejected, by its reason', async 
 });
 
 for (const [about, step] of [
-  ['a verifier saw it answer', undated],
-  ['a vendor dates it an hour ahead', (npi: string) => datedAhead(npi)],
+  ['by a verifier', undated],
+  ['by a vendor', (npi: string) => datedAhead(npi)],
 ] as const) {
-  test(`a worker whose clock is ahead puts no validation into the future: ${about}`, async (t) => {
+  test(`a worker whose clock is ahead stores no future validation ${about}`, async (t) => {
     const npi = await person();
     one.script(npi, () => step(npi));
     const verifiers = [verifierOf('reacher', VERDICT('valid', 'mailbox_ok'))];
@@ -290,7 +290,7 @@ for (const [about, step] of [
   });
 }
 
-test('an erasure forgets it', async (t) => {
+test('an erasure deletes the remembered misses', async (t) => {
   const npi = await person();
   await lookUp(npi);
   await eraseSubject(db, { ...ASKED, reason: 'test' }, { npi });
@@ -298,7 +298,7 @@ test('an erasure forgets it', async (t) => {
   t.is(await lookUp(npi), AGAIN);
 });
 
-test('the erasure of an address forgets the NPIs that it was named for', async (t) => {
+test('the erasure of an address deletes the misses of the NPIs it was found for', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   t.is(await lookUp(npi), 'one not_found none_valid');
@@ -307,7 +307,7 @@ test('the erasure of an address forgets the NPIs that it was named for', async (
   t.is(kept?.facts, 0);
 });
 
-test('it is forgotten with the rest of the evidence', async (t) => {
+test('remembered misses are deleted together with the evidence', async (t) => {
   const npi = await person();
   await lookUp(npi);
   await sql`update lookups set opened_at = now() - interval '181 days' where npi = ${npi}`;
@@ -316,7 +316,7 @@ test('it is forgotten with the rest of the evidence', async (t) => {
   t.is(kept?.facts, 0);
 });
 
-test('an answer that our checks refused is not bought again', async (t) => {
+test('a result that our checks rejected is not bought again', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   t.is(await lookUp(npi), 'one not_found none_valid');
@@ -325,9 +325,9 @@ test('an answer that our checks refused is not bought again', async (t) => {
 
 for (const [about, step] of [
   ['that our checks rejected', undated],
-  ['about somebody else', () => foundStep('2000000010')],
+  ['about another person', () => foundStep('2000000010')],
 ] as const) {
-  test(`an answer ${about} is bought again after a day, unlike one that the vendor knows nobody`, async (t) => {
+  test(`a result ${about} is bought again after a day, unlike a miss`, async (t) => {
     const npi = await person();
     const age = (
       hours: number,
@@ -343,14 +343,14 @@ for (const [about, step] of [
   });
 }
 
-test('an answer about somebody else is not bought again', async (t) => {
+test('a result about another person is not bought again', async (t) => {
   const npi = await person();
   one.script(npi, () => foundStep('2000000010'));
   t.is(await lookUp(npi), 'one not_found identity_mismatch');
   t.is(await lookUp(npi), REMEMBERED);
 });
 
-test('an address of a type that is not wanted is not checked, and no ground to buy the answer again', async (t) => {
+test('an address of another type is neither checked nor bought again', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const verifier = verifierOf('reacher', VERDICT('valid', 'mailbox_ok'));
@@ -360,7 +360,7 @@ test('an address of a type that is not wanted is not checked, and no ground to b
   t.deepEqual([one.asked(npi, 'submit'), verifier.asked()], [1, 0]);
 });
 
-test('what a source dated is not put back by one that knows no date, and whose it is no longer only an echo', async (t) => {
+test('an undated result keeps the stored date, and confirms an address from an echo', async (t) => {
   const npi = await person();
   const [named] = (foundStep(npi) as Extract<Step, { kind: 'found' }>).candidates;
   await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source, unchecked, is_echo)
@@ -369,7 +369,7 @@ test('what a source dated is not put back by one that knows no date, and whose i
   t.is(await lookUp(npi), 'one completed found');
 });
 
-test('an answer of which nobody could tell in time is bought again', async (t) => {
+test('a result that could not be verified in time is bought again', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const slow = [verifierOf('reacher', VERDICT('unknown', 'timeout'))];
@@ -377,7 +377,7 @@ test('an answer of which nobody could tell in time is bought again', async (t) =
   t.regex(await lookUp(npi, { verifiers: slow }), /^one /);
 });
 
-test('what a mail server asked to come back for counts when it has decided, and only then', async (t) => {
+test('a greylisted address is remembered only once the mail server has decided', async (t) => {
   const [npi, never] = [await person(), await person()];
   for (const which of [npi, never]) one.script(which, () => undated(which));
   const decided = [verifierOf('reacher', { kind: 'greylisted' }, VERDICT('invalid', 'mailbox_missing'))];
@@ -388,7 +388,7 @@ test('what a mail server asked to come back for counts when it has decided, and 
   t.regex(await lookUp(never, { verifiers: greylisting }), /^one /);
 });
 
-test('a verifier that is out of service is no ground to remember anything', async (t) => {
+test('no miss is remembered while a verifier is out of service', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const broke = [verifierOf('reacher', { kind: 'fatal', why: 'credits' })];
@@ -396,7 +396,7 @@ test('a verifier that is out of service is no ground to remember anything', asyn
   t.regex(await lookUp(npi), /^one /);
 });
 
-test('an answer that was returned is no miss, kept or not, and counts as returned', async (t) => {
+test('a returned result does not count as a miss, even if it may not be stored', async (t) => {
   const npi = await person();
   one.script(npi, () => foundStep(npi));
   const borrowed = { vendors: [vendorSource(other), vendorSource(one, { mayStore: false })] };

@@ -4,7 +4,7 @@ import { createNames, remember } from '../../activities/http/names.ts';
 import { type Said, startNameServer } from '../support/name-server.ts';
 import { serveVendor } from '../support/vendors.ts';
 
-// Who is behind a name: asked of name servers, remembered for as long as the answer says, and given up in time.
+// DNS lookups: cached for the time in the response, and given up in time.
 
 const NEVER = new AbortController().signal;
 
@@ -14,7 +14,7 @@ async function namesBy(t: ExecutionContext, say: (name: string, type: string) =>
   return { ...createNames([server.address]), questions: server.questions };
 }
 
-test('a name has the addresses of both kinds, and is not asked about again while they hold', async (t) => {
+test('a lookup returns IPv4 and IPv6 addresses, and is cached while they are valid', async (t) => {
   const { find, questions } = await namesBy(t, () => ['192.0.2.1', '192.0.2.2', '2001:db8::1']);
   const found = [
     { address: '192.0.2.1', family: 4 },
@@ -27,7 +27,7 @@ test('a name has the addresses of both kinds, and is not asked about again while
   t.deepEqual(questions.toSorted(), ['A hook.example', 'AAAA hook.example']);
 });
 
-test('an answer that does not hold is asked for anew', async (t) => {
+test('a response with a TTL of zero is not cached', async (t) => {
   let address = '192.0.2.1';
   const { find } = await namesBy(t, () => [address], 0);
   t.like(await find('hook.example'), [{ address }]);
@@ -40,12 +40,12 @@ for (const [what, say, code] of [
   ['without an address', () => [], 'ENODATA'],
   ['whose servers fail', () => 'SERVFAIL', 'ESERVFAIL'],
   [
-    'that has no address of one kind and whose servers fail about the other',
+    'without IPv4 addresses whose servers fail for IPv6',
     (_name, type) => (type === 'A' ? [] : 'SERVFAIL'),
     'ESERVFAIL',
   ],
 ] as const satisfies readonly (readonly [string, (name: string, type: string) => Said, string])[]) {
-  test(`a name ${what} is told apart, and not asked about again at once`, async (t) => {
+  test(`a name ${what} has its own error code, which is cached`, async (t) => {
     const { find, questions } = await namesBy(t, say);
     await t.throwsAsync(find('hook.example'), { code });
     const asked = questions.length;
@@ -54,12 +54,12 @@ for (const [what, say, code] of [
   });
 }
 
-test('servers that are silent about one kind of address keep nobody from the other', async (t) => {
+test('silence about one kind of address does not hide the other kind', async (t) => {
   const { find } = await namesBy(t, (_name, type) => (type === 'A' ? ['192.0.2.1'] : 'silence'));
   t.deepEqual(await find('hook.example'), [{ address: '192.0.2.1', family: 4 }]);
 });
 
-test('silent name servers are given up, however many there are, and hold up no other name meanwhile', async (t) => {
+test('silent name servers are given up, and do not delay other names', async (t) => {
   const say = (name: string): Said => (name.endsWith('.silent.example') ? 'silence' : ['192.0.2.1']);
   const servers = await Promise.all(Array.from({ length: 4 }, () => startNameServer(say)));
   for (const { close } of servers) t.teardown(close);
@@ -77,18 +77,18 @@ test('silent name servers are given up, however many there are, and hold up no o
   }
 });
 
-test('the hosts file comes first', async (t) => {
+test('the hosts file has priority', async (t) => {
   const { find, questions } = await namesBy(t, () => 'NXDOMAIN');
   const found = await find('localhost');
   t.true(found.some(({ address }) => address === '127.0.0.1'));
   t.deepEqual(questions, []);
 });
 
-test('a name server that is no address is refused at the start', (t) => {
+test('a name server without an IP address is refused at the start', (t) => {
   t.throws(() => createNames(['ns.example']), { code: 'ERR_INVALID_IP_ADDRESS' });
 });
 
-test('calls find their hosts by it', async (t) => {
+test('calls to vendors use the configured name servers', async (t) => {
   const { find, questions } = await namesBy(t, (name) =>
     name === 'vendor.example' ? ['127.0.0.1'] : 'NXDOMAIN',
   );
@@ -101,7 +101,7 @@ test('calls find their hosts by it', async (t) => {
   t.true(questions.includes('A vendor.example'));
 });
 
-test('what is remembered ends when it says, and the oldest is forgotten when there is too much', async (t) => {
+test('cached responses expire, and the oldest are dropped when the cache is full', async (t) => {
   const asked: string[] = [];
   let now = 0;
   const ask = async (key: string) => {
@@ -120,7 +120,7 @@ test('what is remembered ends when it says, and the oldest is forgotten when the
   t.is(asked.length, 5);
 });
 
-test('an expired answer makes room before an older one that still holds', async (t) => {
+test('an expired response is dropped before an older valid one', async (t) => {
   const asked: string[] = [];
   let now = 0;
   const ask = async (key: string) => {
@@ -136,7 +136,7 @@ test('an expired answer makes room before an older one that still holds', async 
   t.deepEqual(asked, ['lasting', 'brief', 'another']);
 });
 
-test('the oldest answers are dropped when all of them together take too many bytes', async (t) => {
+test('the oldest responses are dropped when the cache takes too many bytes', async (t) => {
   const asked: string[] = [];
   const ask = async (key: string) => {
     asked.push(key);
@@ -147,7 +147,7 @@ test('the oldest answers are dropped when all of them together take too many byt
   t.deepEqual(asked, ['a', 'b', 'c', 'a']);
 });
 
-test('of a name with many addresses, those that a connection can use are kept', async (t) => {
+test('for a name with many addresses, only those that a connection can use are kept', async (t) => {
   const inner = Array.from({ length: 10 }, (_, n) => `10.0.0.${n}`);
   const open = Array.from({ length: 10 }, (_, n) => `198.41.0.${n}`);
   const { find } = await namesBy(t, () => [...inner, ...open, '2001:503:ba3e::2:30']);

@@ -25,7 +25,7 @@ async function employersOf(npi: string) {
   return [...(organization ? [organization] : []), ...otherOrganizations];
 }
 
-test("the domain of the provider's own address comes first, with the name that goes with it", async (t) => {
+test("the domain of the provider's own address comes first, with its organization", async (t) => {
   const place = newPlace();
   await practice('SOMEBODY ELSE LLC', place, [{ endpoint: 'info@elsewhere.com' }]);
   const npi = await person(place, [
@@ -40,7 +40,7 @@ test("the domain of the provider's own address comes first, with the name that g
   });
 });
 
-test("an office's address is less than a mailbox of their own", async (t) => {
+test('an address of an office has less confidence than a personal mailbox', async (t) => {
   const confidence = async (endpoint: string) =>
     (await employerOf(await person(null, [{ endpoint }])))?.confidence;
   t.is(await confidence('jane.public@cedarclinic.com'), 0.85);
@@ -50,7 +50,7 @@ test("an office's address is less than a mailbox of their own", async (t) => {
   t.is((await employerOf(lee))?.confidence, 0.5);
 });
 
-test('hosts of URLs and parents of hosts for Direct messages are domains of employers', async (t) => {
+test('employer domains come from hosts of URLs and parents of Direct message hosts', async (t) => {
   const domain = async (endpoint: string, kind: EndpointKind = 'OTHERS') =>
     (await employerOf(await person(null, [{ kind, endpoint }])))?.domain ?? null;
   t.is(await domain('https://fhir.cedarclinic.com/r4', 'FHIR'), 'cedarclinic.com');
@@ -60,7 +60,7 @@ test('hosts of URLs and parents of hosts for Direct messages are domains of empl
   t.is(await domain('jpublic@cedarclinic.com', 'DIRECT'), null);
 });
 
-test('software makers, carriers of Direct messages, billers, web hosts and free mail employ nobody', async (t) => {
+test('software makers, mail carriers, billers and free mail do not count as employers', async (t) => {
   const npi = await person(null, [
     { endpoint: 'jane.public@29651.direct.athenahealth.com' },
     { endpoint: 'jane.public@direct.nextgen.com' },
@@ -77,7 +77,7 @@ test('software makers, carriers of Direct messages, billers, web hosts and free 
   t.is(await employerOf(npi), null);
 });
 
-test('a domain that fits no name there is stands alone, and the practice is not taken for its owner', async (t) => {
+test('a domain that fits no organization name is listed apart from the practice', async (t) => {
   const place = newPlace();
   await practice('CEDAR VALLEY PEDIATRICS LLC', place);
   const npi = await person(place, [{ endpoint: 'enroll@papersdone.com' }]);
@@ -90,7 +90,7 @@ test('a domain that fits no name there is stands alone, and the practice is not 
   );
 });
 
-test('a domain goes to the organization whose name it resembles', async (t) => {
+test('a domain belongs to the organization whose name it resembles', async (t) => {
   const place = newPlace();
   await practice('CEDAR VALLEY PEDIATRICS LLC', place);
   const joined = async (endpoint: string) => (await employersOf(await person(place, [{ endpoint }])))[0];
@@ -99,7 +99,7 @@ test('a domain goes to the organization whose name it resembles', async (t) => {
   }
 });
 
-test('several domains of a provider make each less certain, the most frequent one least', async (t) => {
+test('several domains of a provider reduce the confidence in each', async (t) => {
   const npi = await person(null, [
     { endpoint: 'a@aaclinic.com' },
     { endpoint: 'b@bbclinic.com' },
@@ -129,7 +129,7 @@ test('a provider works for the organization named with an endpoint', async (t) =
   t.deepEqual(await employerOf(elsewhere), { ...organization, domain: null });
 });
 
-test('the organization at the same telephone is found by the name on its door, with its own domain', async (t) => {
+test('an organization with the same phone is found with its trade name and domain', async (t) => {
   const place = newPlace();
   const clinic = await practice('DENVER PROVIDERS 2 PLLC', place, [{ endpoint: 'records@alder.com' }]);
   await otherName(clinic, "ALDER WOMEN'S HEALTH", '3');
@@ -143,7 +143,7 @@ test('the organization at the same telephone is found by the name on its door, w
   });
 });
 
-test('the organization at the same address is found, more surely in the same suite', async (t) => {
+test('an organization at the same address is found, with more confidence in one suite', async (t) => {
   const at = async (line2: string | null) => {
     const place = newPlace(line2);
     await practice('ALDER CLINIC LLC', place);
@@ -157,7 +157,7 @@ test('the organization at the same address is found, more surely in the same sui
   t.deepEqual(await at('SUITE 200'), { ...organization, source: 'same_suite', confidence: 0.55 });
 });
 
-test('the next tenant of a building is not the employer', async (t) => {
+test('another tenant of the building is not the employer', async (t) => {
   const { line1, postalCode } = newPlace();
   const suite = (line2: string) => ({ phone: null, line1, line2, postalCode });
   await practice('ALDER CLINIC LLC', suite('STE 200'));
@@ -168,7 +168,7 @@ test('the next tenant of a building is not the employer', async (t) => {
   );
 });
 
-test('an organization is found by its other locations, and by those of the provider', async (t) => {
+test('an organization is found by other locations of itself and of the provider', async (t) => {
   const [place, other] = [newPlace(), newPlace()];
   const clinic = await practice('ALDER CLINIC LLC', newPlace());
   await location(clinic, 'CO', place);
@@ -190,14 +190,14 @@ test('an organization is found by its other locations, and by those of the provi
   );
 });
 
-test('nobody works for deactivated organizations or for themselves', async (t) => {
+test('a deactivated organization and the provider are not employers', async (t) => {
   const place = newPlace();
   await insert({ entityType: 2, organizationName: 'GONE LLC', deactivatedOn: '2024-05-01' }, place);
   await person(place);
   t.is(await employerOf(await person(place)), null);
 });
 
-test('several NPIs of one organization are one organization', async (t) => {
+test('several NPIs of one organization count as one', async (t) => {
   const place = newPlace();
   await practice('ALDER CLINIC LLC', place);
   await practice('ALDER CLINIC, L.L.C.', place);
@@ -207,7 +207,7 @@ test('several NPIs of one organization are one organization', async (t) => {
   t.like(await employerOf(await person(place)), { name: 'Alder Clinic', confidence: 0.7 });
 });
 
-test('parts of one organization are one organization', async (t) => {
+test('parts of one organization count as one', async (t) => {
   const place = newPlace();
   const part = { parentName: 'BIG HEALTH SYSTEM, INC.' };
   await practice('EAST SIDE LAB', place, [], part);
@@ -219,7 +219,7 @@ test('parts of one organization are one organization', async (t) => {
   );
 });
 
-test('different organizations at one telephone make each less certain, and many make none', async (t) => {
+test('several organizations at one phone reduce confidence, and many are ignored', async (t) => {
   const place = { ...newPlace(), line1: null };
   await otherName(await practice('BIRCH PUBLICATIONS LLC', place), '<UNAVAIL>', '3');
   await otherName(await practice('CEDAR FAMILY MEDICINE LLC', place), '<UNAVAIL>', '3');
@@ -236,7 +236,7 @@ test('different organizations at one telephone make each less certain, and many 
   t.deepEqual(await employersOf(await person(place, [], { lastName: 'ROE' })), []);
 });
 
-test('a telephone or an address that hundreds share says nothing', async (t) => {
+test('a phone or an address that hundreds share is ignored', async (t) => {
   const place = newPlace();
   const keys = providerKeys(place);
   const row = { origin: 'nppes' as const, rowHash: 1, entityType: 2, ...keys };
@@ -253,7 +253,7 @@ test('a telephone or an address that hundreds share says nothing', async (t) => 
   t.is(facts && buildSubject(facts.npi, facts, 'any').organization, null);
 });
 
-test('a group that is billed for is the employer, before a practice that was left', async (t) => {
+test('a group that the provider bills for comes before an old practice', async (t) => {
   const [old, now] = [newPlace(), newPlace()];
   await practice('OLD PRACTICE LLC', old);
   await practice('ALDER MEDICAL GROUP INC', now, [{ endpoint: 'https://fhir.amg.org', kind: 'FHIR' }]);
@@ -264,7 +264,7 @@ test('a group that is billed for is the employer, before a practice that was lef
   t.like(second, { source: 'same_phone', name: 'Old Practice' });
 });
 
-test("a group's domain is that of its other clinicians, if several have it or its name resembles it", async (t) => {
+test("a group's domain is shared by several clinicians, or resembles its name", async (t) => {
   const place = newPlace();
   const group = (pacId: string) => [pacId, 'ALDER MEDICAL GROUP'] as const;
   const employer = async (pacId: string, ...endpoints: string[]) => {
@@ -279,7 +279,7 @@ test("a group's domain is that of its other clinicians, if several have it or it
   t.is(await employer('3', 'a@aldermed.com'), 'aldermed.com');
 });
 
-test('who bills for several groups works less surely for each, more for the one at their own address', async (t) => {
+test('several groups reduce the confidence in each, least at the own address', async (t) => {
   const place = newPlace();
   const npi = await person(place);
   await bills(npi, ['1', 'ALDER CLINIC'], newPlace());
@@ -294,7 +294,7 @@ test('who bills for several groups works less surely for each, more for the one 
   );
 });
 
-test('of two groups the larger is likelier', async (t) => {
+test('the larger of two groups is likelier', async (t) => {
   const npi = await person(null);
   await bills(npi, ['1', 'ALDER CLINIC'], newPlace(), 4);
   await bills(npi, ['2', 'BIRCH HOSPITAL'], newPlace(), 1200);
@@ -307,7 +307,7 @@ test('of two groups the larger is likelier', async (t) => {
   );
 });
 
-test("the operator's table decides the domain: by the organization's NPI, its PAC id, its name, or the person's NPI", async (t) => {
+test("the operator's table decides the domain, by NPI, PAC id or name", async (t) => {
   const place = newPlace();
   const clinic = await practice('CHESTNUT CLINIC LLC', place, [{ endpoint: 'info@wrong.com' }]);
   const npi = await person(place);

@@ -16,26 +16,26 @@ import { providersIn } from '../../support/providers.ts';
 const { db, url } = freshDatabase(test);
 const folder = temporaryFolder(test.after.always);
 
-/** What is known of 500 employers, and what a vendor that is asked by name makes of it. */
+/** How well 500 employers are known, and the results of a vendor that searches by name and employer. */
 interface Measured {
-  /** The likeliest employer is the true one, with its domain. */
+  /** People whose likeliest employer is right, with its domain. */
   right: number;
-  /** The same with its name alone. */
+  /** People whose likeliest employer is right, with only its name. */
   named: number;
-  /** It is another one, or has another one's domain. */
+  /** People whose likeliest employer is another one, or has the domain of another one. */
   wrong: number;
-  /** Nothing is known. */
+  /** People without a known employer. */
   none: number;
   questions: number;
-  /** Answers with the person's address, which the vendor has for 325 of them. */
+  /** Responses with the person's address, which the vendor has for 325 people. */
   hits: number;
-  /** Answers with somebody else's. */
+  /** Responses with the address of another person. */
   strangers: number;
-  /** Persons who were asked about at an employer that is not theirs. */
+  /** People who were looked up at another employer. */
   misplaced: number;
 }
 
-/** With the code from before there were several employers, clinicians' groups and the operator's table: measured once. */
+/** Measured with the code before it knew several employers, clinicians' groups and the operator's table. */
 const BEFORE: Measured = {
   ...{ right: 60, named: 135, wrong: 64, none: 241 },
   ...{ questions: 259, hits: 123, strangers: 2, misplaced: 64 },
@@ -49,7 +49,7 @@ function isTrue({ name, domain }: Organization, { organization }: SimPerson): bo
 
 const NEVER = new AbortController().signal;
 
-/** @returns the answer, and at which employers the person was looked for */
+/** Returns the last step, and the employers in the requests. */
 async function ask(vendor: Vendor, subject: Subject): Promise<{ step: Step; asked: Organization[] }> {
   const employers = [subject.organization, ...subject.otherOrganizations].filter((one) => one !== null);
   let step = await vendor.submit(subject, NEVER);
@@ -94,7 +94,7 @@ async function measure(vendor: Vendor): Promise<Measured> {
 
 const AT_ONCE = 20;
 
-test.serial('of 500 clinicians the employer is known, and rarely another one', async (t) => {
+test.serial('the employers of 500 clinicians are mostly known, and rarely wrong', async (t) => {
   const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: 'sim' });
   t.teardown(() => simulator.close());
   const vendor = createHunter({ baseUrl: simulator.urls.hunter, apiKey: 'sim' });

@@ -42,7 +42,7 @@ function named(name: GivenName, more: Partial<Identity> = {}): Identity {
 const isSame = (name: GivenName, who: Person, more: Partial<Identity> = {}) =>
   mismatchOf(named(name, more), NPI, who) === null;
 
-test("the source's own NPI decides first", (t) => {
+test('the NPI in a result decides first', (t) => {
   const jane = person('Jane', 'Public');
   const said = (npi: string | null, name: GivenName | null, who: Person | null) =>
     mismatchOf({ npi, name, state: null }, NPI, who);
@@ -55,12 +55,12 @@ test("the source's own NPI decides first", (t) => {
   t.is(said(OTHER_NPI, null, null), 'identity_mismatch');
 });
 
-test('our NPI on a profile of somebody else is a wrong guess of the source', (t) => {
+test('our NPI on a profile of another person is a mismatch', (t) => {
   const verdict = mismatchOf(named(parts('Hugo', 'Stranger'), { npi: NPI }), NPI, person('Jane', 'Public'));
   t.is(verdict, 'identity_mismatch');
 });
 
-test('an answer that does not tell whom it is about is not accepted', (t) => {
+test('a result without an identity is not accepted', (t) => {
   const unknown = 'identity_unknown';
   t.is(mismatchOf({ npi: null, name: null, state: 'CO' }, NPI, person('Jane', 'Public')), unknown);
   t.is(mismatchOf(named(parts('Jane', 'Public')), NPI, null), unknown);
@@ -71,8 +71,8 @@ test('an answer that does not tell whom it is about is not accepted', (t) => {
 });
 
 /**
- * What a source says, `~`, and whom NPPES has: `first|last`, or a full name without a bar; of the record also
- * `|middle|suffix|other last name`. By what makes them differ.
+ * Pairs of names by their kind of difference: the name of a source, `~`, and the name in NPPES. A name is `first|last`, or
+ * a full name without a bar. Names in NPPES may continue with `|middle|suffix|other last name`.
  */
 const SAME: Readonly<Record<string, string>> = {
   'case, marks, apostrophes, hyphens, spaces': `
@@ -386,7 +386,7 @@ function pairsOf(text: string): Pair[] {
     });
 }
 
-/** How each kind of pair was judged, and which pairs wrongly. */
+/** Returns the results for each kind of pair, and the pairs with a wrong result; nothing if all are right. */
 function confusion(table: Readonly<Record<string, string>>, isOne: boolean): string[] {
   const kinds = Object.entries(table).map(([kind, text]) => {
     const pairs = pairsOf(text);
@@ -406,11 +406,11 @@ function confusion(table: Readonly<Record<string, string>>, isOne: boolean): str
   ];
 }
 
-test('a person stays the same, however the source writes the name', (t) => {
+test('different notations of a name are the same person', (t) => {
   t.is(confusion(SAME, true).join('\n'), '');
 });
 
-test('strangers stay strangers, however alike their names are', (t) => {
+test('similar names of different people are different people', (t) => {
   t.is(confusion(STRANGERS, false).join('\n'), '');
   t.false(isSame(full(`${'Jane '.repeat(50)}Public`), person('Jane', 'Public')), 'too long to be a name');
   t.false(
@@ -419,7 +419,7 @@ test('strangers stay strangers, however alike their names are', (t) => {
   );
 });
 
-test('strangers are strangers as well if the other one is asked for', (t) => {
+test('similar names of different people are different in both directions', (t) => {
   for (const { text, said, record } of Object.values(STRANGERS).flatMap(pairsOf)) {
     if (said.kind !== 'parts' || record.first === '' || record.middle !== null || record.generation !== null)
       continue;
@@ -427,7 +427,7 @@ test('strangers are strangers as well if the other one is asked for', (t) => {
   }
 });
 
-test('our NPI with the same surname is the same person, whatever the first name', (t) => {
+test('our NPI with the same last name is the same person under any first name', (t) => {
   const said = (name: string, record: string) => {
     const [pair] = pairsOf(`${name} ~ ${record}`);
     return pair !== undefined && isSame(pair.said, pair.record, { npi: NPI });
@@ -455,7 +455,7 @@ test('our NPI with the same surname is the same person, whatever the first name'
     t.false(said(name, record), name);
 });
 
-test('a state in which the person does not practice tells namesakes apart', (t) => {
+test('a state in which the person does not practice distinguishes namesakes', (t) => {
   const jane = person('Jane', 'Public', { state: 'CO', otherStates: ['WY'] });
   const at = (state: string | null, who = jane) => isSame(parts('Jane', 'Public'), who, { state });
   t.true(at('CO'));
@@ -466,7 +466,7 @@ test('a state in which the person does not practice tells namesakes apart', (t) 
   t.true(at('TX', person('Jane', 'Public')), 'no state on record is no difference');
 });
 
-test('with our NPI, people may have moved and write themselves differently', (t) => {
+test('with our NPI, another state and another notation of the name are accepted', (t) => {
   const ian = person('Ian', 'Public', { middle: 'Adam', suffix: 'Jr', state: 'CO' });
   const identity = named(full('Ian B. Public Sr.'), { npi: NPI, state: 'TX' });
   t.is(mismatchOf(identity, NPI, ian), null);
@@ -477,11 +477,11 @@ const letters = fc.string({
   minLength: 2,
   maxLength: 9,
 });
-/** No credential, title or generation begins so. */
+/** Words that are no credential, title or generation. */
 const word = letters.map((text) => `zo${text}`);
 const name = fc.record({ first: word, last: word });
 
-test('whoever is written with other case, marks, titles and order is still themselves', (t) => {
+test('other case, accents, titles and order of a name are the same person', (t) => {
   const dress = (text: string) => `${text.toUpperCase().replace(/A/g, 'Á').replace(/U/g, 'Ü')}`;
   fc.assert(
     fc.property(name, ({ first, last }) => {
@@ -499,7 +499,7 @@ test('whoever is written with other case, marks, titles and order is still thems
   t.pass();
 });
 
-test('another surname of one word is never the same person', (t) => {
+test('another last name of one word is never the same person', (t) => {
   fc.assert(
     fc.property(name, word, fc.boolean(), ({ first, last }, other, inOnePiece) => {
       fc.pre(other !== last);
@@ -511,7 +511,7 @@ test('another surname of one word is never the same person', (t) => {
   t.pass();
 });
 
-test('a verdict is reached whatever the source writes', (t) => {
+test('every text of a source gets a verdict', (t) => {
   const text = fc.string({ unit: 'binary', maxLength: 60 });
   const given: fc.Arbitrary<GivenName> = fc.oneof(
     fc.record({ kind: fc.constant('parts' as const), first: text, last: text }),

@@ -3,7 +3,7 @@ import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
 import { MAGIC } from '../../../deploy/local/sim/magic.ts';
 
 for (const npi of ['1234567893', '1720377294', '1568946812', '1265829667', '1003000100']) {
-  test(`${npi} has a right check digit`, (t) => {
+  test(`${npi} has a valid check digit`, (t) => {
     t.true(hasNpiCheckDigit(npi));
   });
 }
@@ -18,22 +18,22 @@ for (const npi of [
   '١٢٣٤٥٦٧٨٩٣',
   '',
 ]) {
-  test(`'${npi}' doesn't have the right check digit`, (t) => {
+  test(`'${npi}' does not have a valid check digit`, (t) => {
     t.false(hasNpiCheckDigit(npi));
   });
 }
 
-test('exactly one of ten last digits is right', (t) => {
+test('exactly one of ten last digits is valid', (t) => {
   for (const stem of ['123456789', '200000001', '999999999', '000000000']) {
     t.is(Array.from('0123456789').filter((digit) => hasNpiCheckDigit(stem + digit)).length, 1);
   }
 });
 
-test('two neighboring digits the wrong way round are noticed', (t) => {
+test('two swapped neighboring digits are detected', (t) => {
   t.false(hasNpiCheckDigit('1234567983'));
 });
 
-test('every magic NPI has a right check digit', (t) => {
+test('every magic NPI has a valid check digit', (t) => {
   t.deepEqual(
     [...MAGIC.keys()].filter((npi) => !hasNpiCheckDigit(npi)),
     [],

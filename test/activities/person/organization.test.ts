@@ -11,7 +11,7 @@ const NAMES: readonly (readonly [written: string, read: string])[] = [
   ['FAIRHAVEN OB/GYN & FRIENDS', 'Fairhaven OB/GYN & Friends'],
   ["AMBERFIELD WOMEN'S HEALTH", "Amberfield Women's Health"],
   ['Cedar Valley', 'Cedar Valley'],
-  // Forms of several words.
+  // Legal forms of several words.
   ['JANE PUBLIC MD, A MEDICAL CORPORATION', 'Jane Public MD'],
   ['JANE PUBLIC A CALIFORNIA PROFESSIONAL MEDICAL CORPORATION', 'Jane Public'],
   ['ALDER EYE A PROFESSIONAL CORP.', 'Alder Eye'],
@@ -23,7 +23,7 @@ const NAMES: readonly (readonly [written: string, read: string])[] = [
   ['A PROFESSIONAL CORPORATION', 'A Professional'],
   ['ALDER PROFESSIONAL SERVICES', 'Alder Professional Services'],
   ['MEDICAL ASSOCIATES, P.C.', 'Medical Associates'],
-  // States that are legal forms too.
+  // State abbreviations that are also legal forms.
   ['CARDIOLOGY OF PA', 'Cardiology of PA'],
   ['CARDIOLOGY OF PA LLC', 'Cardiology of PA'],
   ['CARDIOLOGY OF WESTERN PA', 'Cardiology of Western PA'],
@@ -31,7 +31,7 @@ const NAMES: readonly (readonly [written: string, read: string])[] = [
   ['CARDIOLOGY OF DENVER PA', 'Cardiology of Denver'],
   ['ALDER & CO', 'Alder & Co'],
   ['ALDER CO', 'Alder'],
-  // What somebody does business as.
+  // Trade names.
   ['DENVER PROVIDERS 2 LLC DBA ALDER CLINIC', 'Alder Clinic'],
   ['DENVER PROVIDERS 2, LLC D/B/A ALDER CLINIC, LLC', 'Alder Clinic'],
   ['DENVER PROVIDERS 2 LLC d.b.a. Alder Clinic', 'Alder Clinic'],
@@ -45,7 +45,7 @@ for (const [written, read] of NAMES) {
   });
 }
 
-test('what says nothing is no name', (t) => {
+test('placeholders are not organization names', (t) => {
   const nothing = [
     '',
     '<UNAVAIL>',
@@ -65,7 +65,7 @@ test('what says nothing is no name', (t) => {
   }
 });
 
-test('spellings of one name have one key, and other names have others', (t) => {
+test('all notations of a name have one key, and other names have other keys', (t) => {
   const spellings = [
     'THE ALDER CLINIC, P.L.L.C.',
     'Alder Clinic',
@@ -76,7 +76,7 @@ test('spellings of one name have one key, and other names have others', (t) => {
   t.not(organizationKey('CARDIOLOGY OF PA'), organizationKey('CARDIOLOGY OF SC'));
 });
 
-test('a domain resembles a name by a word that few have, or by its initials', (t) => {
+test('a domain resembles a name by a rare word or by its initials', (t) => {
   const pairs: [string, string, boolean][] = [
     ['cedarvalleyclinic.com', 'Cedar Valley Clinic', true],
     ['cedarpeds.com', 'Cedar Valley Pediatrics', true],

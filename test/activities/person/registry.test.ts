@@ -59,7 +59,7 @@ function providerOf(t: ExecutionContext, step: RegistryStep): RegistryProvider {
   return step.provider;
 }
 
-/** A recorded person with some fields of the result, or of `basic`, replaced. */
+/** Returns a recorded response for a person with replaced fields in the result or in `basic`. */
 async function personWith(fields: Record<string, unknown>, basic: Record<string, unknown> = {}) {
   const answer = JSON.parse(await recorded('person'));
   Object.assign(answer.results[0].basic, basic);
@@ -67,7 +67,7 @@ async function personWith(fields: Record<string, unknown>, basic: Record<string,
   return answer;
 }
 
-test('the question is asked as the registry documents it, by name', async (t) => {
+test('the request has the documented form, and a User-Agent with our name', async (t) => {
   const seen: { url: string | undefined; headers: IncomingHttpHeaders }[] = [];
   const empty = await recorded('empty');
   const registry = await registryAt(t, ({ url, headers }, response) => {
@@ -79,7 +79,7 @@ test('the question is asked as the registry documents it, by name', async (t) =>
   t.regex(seen[0]?.headers['user-agent'] ?? '', /^npi-email-enrichment\//);
 });
 
-test('a person is read as the registry answers today', async (t) => {
+test('a current response about a person is read', async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('person')));
   t.deepEqual(provider, {
     npi: NPI,
@@ -127,12 +127,12 @@ test('a person is read as the registry answers today', async (t) => {
   });
 });
 
-test('numbers as integers are read, as the registry once answered', async (t) => {
+test('an old response with integers as numbers is read', async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('person-2019')));
   t.like(provider, { npi: NPI, lastName: 'ASHDOWN', endpoints: [], locations: [] });
 });
 
-test('an organization is read with every name it has', async (t) => {
+test('an organization is read with all its names', async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('organization'), {}, '2000000093'));
   t.like(provider, { entityType: 2, organizationName: 'DENVER PROVIDERS 2 PLLC', lastName: null });
   t.deepEqual(provider.otherNames.at(-1), { name: 'OLD NAME LLC', typeCode: '4' });
@@ -142,20 +142,20 @@ test('an organization is read with every name it has', async (t) => {
   t.is(providerOf(t, await stepFor(t, 200, body, {}, '2000000093')).parentName, 'CEDAR HEALTH SYSTEM');
 });
 
-test('what is not active is nobody: no result, another status, or the error for deactivated NPIs', async (t) => {
+test('no result, another status and the error for deactivated NPIs mean inactive', async (t) => {
   const absent = { kind: 'inactive_or_unknown' } as const;
   t.deepEqual(await stepFor(t, 200, await recorded('empty')), absent);
   t.deepEqual(await stepFor(t, 200, await recorded('deactivated')), absent);
   t.deepEqual(await stepFor(t, 200, await personWith({}, { status: 'D' })), absent);
 });
 
-test('errors in a 200 are errors, and no answer about an NPI', async (t) => {
+test('errors in a 200 are fatal, and not a result for an NPI', async (t) => {
   const fatal = { kind: 'fatal', why: 'protocol', field: 'Errors[0]' } as const;
   t.deepEqual(await stepFor(t, 200, await recorded('error-version')), fatal);
   t.deepEqual(await stepFor(t, 200, await recorded('error-number')), fatal);
 });
 
-test('an answer not as documented names the field, and nothing in it', async (t) => {
+test('an undocumented response is fatal with the name of the field, without its value', async (t) => {
   const fieldOf = async (body: unknown) => {
     const step = await stepFor(t, 200, body);
     return step.kind === 'fatal' && step.why === 'protocol' ? step.field : step;
@@ -174,7 +174,7 @@ test('an answer not as documented names the field, and nothing in it', async (t)
   t.is(await fieldOf(await personWith({ addresses: ['?'] })), 'results[0].addresses[0]');
 });
 
-test('a registry in trouble is asked again, and a stranger in its place is not', async (t) => {
+test('errors of the registry are retried, and unexpected statuses are not', async (t) => {
   t.deepEqual(await stepFor(t, 429, '', { 'retry-after': '7' }), {
     kind: 'retry',
     why: 'rate_limit',
@@ -194,7 +194,7 @@ test('a registry in trouble is asked again, and a stranger in its place is not',
   }
 });
 
-test("silence and broken connections aren't answers; a caller that gives up is told so", async (t) => {
+test('silence and broken connections are retried, and an abort is thrown', async (t) => {
   const unanswered = { kind: 'retry', why: 'unanswered', afterMs: null } as const;
   const silent = await registryAt(t, () => {}, 50);
   t.deepEqual(await silent.find(NPI, NEVER), unanswered);
@@ -220,7 +220,7 @@ async function personAs(npi: string, basic: Record<string, unknown> = {}) {
   return await personWith({ number: npi }, basic);
 }
 
-/** As if the registry had been asked so long ago. */
+/** Sets the age of the registry's response to `hours`. */
 async function age(npi: string, hours: number) {
   await query(db, (tx) =>
     tx
@@ -230,7 +230,7 @@ async function age(npi: string, hours: number) {
   );
 }
 
-test('what the registry says is read back like an import, and hangs together with it', async (t) => {
+test('a stored registry response is read like an import, and relates to imported rows', async (t) => {
   const npi = '2000000119';
   await stored(t, await recorded('organization'), '2000000093');
   await stored(t, await personAs(npi), npi);
@@ -248,7 +248,7 @@ test('what the registry says is read back like an import, and hangs together wit
   t.deepEqual(await gate(db, [npi, '2000000093']), new Map([['2000000093', 'organization_npi']]));
 });
 
-test('a newer answer replaces an older one whole', async (t) => {
+test('a newer response replaces an older one completely', async (t) => {
   const npi = '2000000127';
   await stored(t, await personAs(npi), npi);
   const second = await personWith(
@@ -260,7 +260,7 @@ test('a newer answer replaces an older one whole', async (t) => {
   t.like(await readProvider(db, npi), { lastName: 'NEW', endpoints: [], otherStates: [] });
 });
 
-test('an import knows better than the registry', async (t) => {
+test('an import has priority over the registry', async (t) => {
   const npi = '2000000135';
   const imported = { npi, origin: 'nppes' as const, rowHash: 5, entityType: 1, lastName: 'IMPORTED' };
   await query(db, (tx) => tx.insert(providers).values(imported));
@@ -271,7 +271,7 @@ test('an import knows better than the registry', async (t) => {
   t.deepEqual(await listRegistryDue(db, [npi]), []);
 });
 
-test('an NPI the registry does not show is closed for a day, then asked about again', async (t) => {
+test('an NPI unknown to the registry counts as inactive for a day', async (t) => {
   const npi = '2000000143';
   t.deepEqual(await listRegistryDue(db, [npi]), [npi]);
   await stored(t, await personAs(npi), npi);
@@ -291,7 +291,7 @@ test('an NPI the registry does not show is closed for a day, then asked about ag
   t.deepEqual(await listRegistryDue(db, [npi]), []);
 });
 
-test('text that no database or index takes does no harm', async (t) => {
+test('text that a database or an index cannot store is handled', async (t) => {
   const npi = '2000000150';
   // Repetitive text would be compressed until it fits an index.
   const long = randomBytes(5000).toString('hex');
@@ -310,7 +310,7 @@ test('text that no database or index takes does no harm', async (t) => {
   t.like(await readProvider(db, npi), { lastName: 'ASH DOWN' });
 });
 
-test('the simulated registry knows the simulated world', async (t) => {
+test('the simulated registry knows the simulated people', async (t) => {
   const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: 'none needed' });
   t.teardown(() => simulator.close());
   const baseUrl = simulator.urls.registry;

@@ -14,7 +14,7 @@ async function subjectOf(npi: string) {
   return buildSubject(npi, await readProvider(db, npi), 'any');
 }
 
-test('the gate names, for a whole batch at once, whom nobody is asked about', async (t) => {
+test('the gate lists the NPIs of a batch that no vendor is called for, with reasons', async (t) => {
   const active = await person(null);
   const organization = await practice('A CLINIC', null);
   const gone = await insert({ entityType: null, deactivatedOn: '2024-05-01' }, null);
@@ -39,7 +39,7 @@ test('the gate names, for a whole batch at once, whom nobody is asked about', as
   t.deepEqual(await gate(db, []), new Map());
 });
 
-test("an NPI that isn't an active individual on record is not named to a vendor", async (t) => {
+test('vendors get no name for an NPI that is not an active individual', async (t) => {
   const nobody = { wantedType: 'any' as const, person: null, organization: null, otherOrganizations: [] };
   const unknown = newNpi();
   const gone = await person(null, [], { deactivatedOn: '2024-05-01' });
@@ -51,7 +51,7 @@ test("an NPI that isn't an active individual on record is not named to a vendor"
     t.deepEqual(await subjectOf(npi), { npi, ...nobody });
 });
 
-test('a person is described as people write names, with every state of practice', async (t) => {
+test('a person has a name in mixed case, and all states of practice', async (t) => {
   const place = { phone: '(303) 555-0100', line1: '12 MAIN ST', line2: null, postalCode: '802010001' };
   const npi = await person(place, [], {
     firstName: 'MARY JO',
@@ -117,14 +117,14 @@ const NAMES: readonly (readonly [written: string, read: string])[] = [
   ['null', 'Null'],
 ];
 
-test("surnames lose capitals that nobody has chosen and whatever isn't a name", async (t) => {
+test('last names are converted from capitals, and placeholders are removed', async (t) => {
   for (const [written, expected] of NAMES) {
     const npi = await person(null, [], { lastName: written });
     t.is((await subjectOf(npi)).person?.last, expected, written);
   }
 });
 
-test('whoever has one name, or an unknown first one, is asked about by NPI alone', async (t) => {
+test('a person with only one name is looked up by NPI, not by name', async (t) => {
   for (const [firstName, lastName, name] of [
     ['FNU', 'RAHUL', { first: '', last: 'Rahul' }],
     ['NFN', 'RAHUL', { first: '', last: 'Rahul' }],
@@ -141,14 +141,14 @@ test('whoever has one name, or an unknown first one, is asked about by NPI alone
   }
 });
 
-test('what a file writes in small letters is read all the same', async (t) => {
+test('a name in lowercase is read too', async (t) => {
   const row = { firstName: 'mary-jo', practiceCity: 'colorado springs' };
   const { person: mary } = await subjectOf(await person(null, [], row));
   t.is(mary?.first, 'Mary-Jo');
   t.is(mary?.practice.city, 'Colorado Springs');
 });
 
-test('a generation behind the last name is read as one of the suffix is', async (t) => {
+test('a generation after the last name is read like one in the suffix', async (t) => {
   const generationOf = async (row: Parameters<typeof person>[2]) =>
     (await subjectOf(await person(null, [], row))).person?.generation;
   t.is(await generationOf({ lastName: 'PUBLIC III' }), 3);
@@ -156,7 +156,7 @@ test('a generation behind the last name is read as one of the suffix is', async 
   t.is(await generationOf({ lastName: 'PUBLIC', nameSuffix: '--' }), null);
 });
 
-test('another name on record is one more, its missing half the present one', async (t) => {
+test('another name in NPPES is added, and its missing half is the current one', async (t) => {
   const otherNames = async (row: Parameters<typeof person>[2]) =>
     (await subjectOf(await person(null, [], row))).person?.otherNames;
   t.deepEqual(await otherNames({ otherFirstName: 'JANIE', otherLastName: 'MAIDEN' }), [
@@ -167,7 +167,7 @@ test('another name on record is one more, its missing half the present one', asy
   t.deepEqual(await otherNames({}), []);
 });
 
-test('ordinary addresses of the provider are candidates, each once and normalized', async (t) => {
+test('ordinary addresses in NPPES are candidates, normalized and without duplicates', async (t) => {
   const npi = await person(null, [
     { kind: 'CONNECT', endpoint: 'mailto:Jane@PublicClinic.com' },
     { kind: 'DIRECT', endpoint: 'jane.public@gmail.com' },

@@ -12,10 +12,10 @@ import {
   startDelivering,
 } from '../../support/deliveries.ts';
 
-// Receivers that are away or slow: what waits for them costs little and holds up nobody else.
+// Receivers that are away or slow: their deliveries cost little and do not delay others.
 
 interface Context {
-  /** By host. */
+  /** Responses by host. */
   answers: Map<string, (message: Message) => Answer | Promise<Answer>>;
   sent: string[];
   life: Delivering;
@@ -42,8 +42,8 @@ test.afterEach.always(async (t) => {
 });
 
 /**
- * Lets time pass as Temporal would: each delivery is looked at when its last look said.
- * @returns when each was decided, in milliseconds from now
+ * Lets time pass like Temporal: each delivery is checked at the time that its last check returned.
+ * @returns the time of each decision, in milliseconds from now
  */
 async function run(
   { life }: Pick<Context, 'life'>,
@@ -74,12 +74,12 @@ async function run(
   }
 }
 
-/** When a delivery that found no room is to ask again, to 10 ms. */
+/** Returns the wait of a delivery that got no slot, rounded to 10 ms. */
 function roomAfter(look: Look): number | null {
   return look.kind === 'wait' && look.why === 'no_room' ? Math.round(look.afterMs / 10) * 10 : null;
 }
 
-test('after five silences a dead host gets one attempt at a time, and every delivery still ends with its schedule', async (t) => {
+test('after five time-outs a dead host gets one attempt at a time until schedules end', async (t) => {
   const { life, answers, sent } = t.context;
   answers.set('dead.example', () => SILENT);
   const ids = await life.deliveries(await life.organization(), DEAD, 12);
@@ -98,7 +98,7 @@ test('after five silences a dead host gets one attempt at a time, and every deli
   t.true(looks < 200 * ids.length, `${looks} looks`);
 });
 
-test('a host that is back gets everything, within about the time that it was away', async (t) => {
+test('a host that is back gets all deliveries within about the time it was away', async (t) => {
   const { life, answers } = t.context;
   answers.set('dead.example', () => SILENT);
   const ids = await life.deliveries(await life.organization(), DEAD, 30);
@@ -111,7 +111,7 @@ test('a host that is back gets everything, within about the time that it was awa
   t.true(last < 1.2 * HOUR, `${last / MINUTE} min`);
 });
 
-test('while a host is away nothing is sent but one attempt at a time, first attempts of new deliveries too', async (t) => {
+test('while a host is away it gets one attempt at a time, also for new deliveries', async (t) => {
   const { life, answers, sent } = t.context;
   answers.set('dead.example', () => SILENT);
   const organization = await life.organization();
@@ -133,12 +133,12 @@ test('while a host is away nothing is sent but one attempt at a time, first atte
   for (const id of others) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('a host that one organization finds dead is not closed to another', async (t) => {
+test('a host that is dead for one organization still gets deliveries of another', async (t) => {
   const { life, answers, sent } = t.context;
   answers.set('dead.example', () => SILENT);
   const dead = await life.deliveries(await life.organization(), DEAD, 9);
   for (const id of dead.slice(1)) await life.look(id);
-  // Its one attempt at a time is under way.
+  // The one attempt at a time is running.
   const reply = Promise.withResolvers<Answer>();
   answers.set('dead.example', ({ url }) => (url.endsWith('/hook') ? reply.promise : answered(200)));
   const before = sent.length;
@@ -150,7 +150,7 @@ test('a host that one organization finds dead is not closed to another', async (
   await trying;
 });
 
-test('attempts from before a host was given up change nothing about that, silent or answered', async (t) => {
+test('results of attempts from before a host was given up do not change its state', async (t) => {
   const { life, answers, sent } = t.context;
   const replies = Array.from({ length: 10 }, () => Promise.withResolvers<Answer>());
   answers.set('dead.example', () => replies[sent.length - 1]?.promise ?? answered(200));
@@ -169,11 +169,11 @@ test('attempts from before a host was given up change nothing about that, silent
   t.like(await looks[9], { why: 'tried' });
   const shut = await life.db.drizzle.execute(sql`select 1 from webhook_hosts where open_until is not null`);
   t.is(shut.length, 1);
-  // The host rests for five seconds, and is tried once nobody is sending to it any more, for all that is known.
+  // The host pauses for five seconds. It is tried once all running attempts must have ended.
   await life.time.advance(30_000);
   await silent(5, 7);
   t.deepEqual(await life.look(ids[0] ?? ''), { kind: 'over', state: 'delivered' });
-  // Three silences of now and two of before are not five.
+  // Three new time-outs and two from before are not five.
   answers.set('dead.example', () => SILENT);
   for (const id of ids.slice(10)) t.like(await life.look(id), { why: 'tried' });
   await silent(7, 9);
@@ -181,7 +181,7 @@ test('attempts from before a host was given up change nothing about that, silent
   t.deepEqual(await life.look(ids[1] ?? ''), { kind: 'over', state: 'delivered' });
 });
 
-test('an answer of whatever status keeps a host open', async (t) => {
+test('a response with any status keeps a host open', async (t) => {
   const { life, answers, sent } = t.context;
   answers.set('dead.example', () => answered(500));
   const ids = await life.deliveries(await life.organization(), DEAD, 20);
@@ -189,13 +189,13 @@ test('an answer of whatever status keeps a host open', async (t) => {
   t.is(sent.length, 20);
 });
 
-test('a slow host gets ten deliveries at once; the others wait outside, and another host is not touched', async (t) => {
+test('a slow host gets ten deliveries at once, and another host is not affected', async (t) => {
   const { life, answers, sent } = t.context;
   const reply = Promise.withResolvers<Answer>();
   answers.set('slow.example', () => reply.promise);
   const organization = await life.organization();
   const ids = await life.deliveries(organization, 'https://slow.example/', 30);
-  // All at once, and by two workers.
+  // All at once, by two workers.
   const second = life.startWorker();
   const waiting: string[] = [];
   const looks = ids.map(async (id, n) => {
@@ -204,7 +204,7 @@ test('a slow host gets ten deliveries at once; the others wait outside, and anot
     return look;
   });
   const allLooked = Promise.all(looks).then(() => undefined);
-  // Rejects if a look fails, which would otherwise be waited for without end.
+  // Rejects if a check fails. Otherwise the loop would wait for it forever.
   while (sent.length + waiting.length < ids.length) {
     await Promise.race([new Promise(setImmediate), allLooked]);
   }
@@ -218,7 +218,7 @@ test('a slow host gets ten deliveries at once; the others wait outside, and anot
     t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('an organization has twenty deliveries under way at once, whatever the hosts; another organization is not touched', async (t) => {
+test('an organization has twenty running deliveries over all hosts, apart from others', async (t) => {
   const { life, answers, sent } = t.context;
   const reply = Promise.withResolvers<Answer>();
   const organization = await life.organization();
@@ -240,7 +240,7 @@ test('an organization has twenty deliveries under way at once, whatever the host
   t.deepEqual(await life.look(third), { kind: 'over', state: 'delivered' });
 });
 
-test('an attempt that died with its worker gives its room back, and slows nobody before', async (t) => {
+test('an attempt that died with its worker frees its slot, and slows no others', async (t) => {
   const { life } = t.context;
   const [next = '', ...ids] = await life.deliveries(await life.organization(), DEAD, 11);
   await life.time.freeze();
@@ -249,13 +249,13 @@ test('an attempt that died with its worker gives its room back, and slows nobody
     t.is(claimed.kind, 'attempt');
   }
   await life.time.advance(20_000);
-  // Nor does it say how long attempts take: the turn is that of quick ones.
+  // A dead attempt does not count for the duration of attempts, so the wait is that of quick ones.
   t.is(roomAfter(await life.look(next)), 10);
   await life.time.advance(10_000);
   t.deepEqual(await life.look(next), { kind: 'over', state: 'delivered' });
 });
 
-test('a delivery that waits for room has its turn behind those that wait already, as far off as attempts take', async (t) => {
+test('a delivery without a slot waits behind earlier ones, by the time of attempts', async (t) => {
   const { life, answers, sent } = t.context;
   const reply = Promise.withResolvers<Answer>();
   answers.set('slow.example', () => reply.promise);
@@ -263,14 +263,14 @@ test('a delivery that waits for room has its turn behind those that wait already
   await life.time.freeze();
   const sending = ids.slice(0, 10).map((id) => life.look(id));
   while (sent.length < 10) await new Promise(setImmediate);
-  // Half of an attempt of three seconds has passed: one of the ten places is free every 300 ms.
+  // Half of an attempt of three seconds has passed, so one of the ten slots becomes free every 300 ms.
   await life.time.advance(1500);
   for (const [ahead, id] of ids.slice(10).entries()) {
     t.is(roomAfter(await life.look(id)), 300 * (ahead + 1));
   }
   reply.resolve(answered(200));
   await Promise.all(sending);
-  // An answer shortens the line for nobody who comes later.
+  // A response does not shorten the wait of later deliveries.
   const later = Promise.withResolvers<Answer>();
   answers.set('slow.example', () => later.promise);
   const others = ids.slice(10, 20).map((id) => life.look(id));

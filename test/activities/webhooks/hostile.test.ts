@@ -7,10 +7,10 @@ import { eventually } from '../../support/organization.ts';
 import { status } from '../../support/receiver.ts';
 import { startStack } from '../../support/stack.ts';
 
-// Receivers that misbehave, and deliveries sent again, through the whole service.
+// Misbehaving receivers and resends, through the whole service.
 
 const BY = { actor: 'test', reason: 'test' };
-/** Its check digit is wrong: it ends `not_found` without being looked up. */
+/** An NPI with a wrong check digit, which ends as `not_found` without a lookup. */
 const NOBODY = '1234567890';
 
 const stack = fresh(test, () => startStack({ webhookScheduleMs: [0, 200], sweepIntervalMs: 1000 }));
@@ -28,7 +28,7 @@ async function decided(organizationId: string, batchId: string) {
   });
 }
 
-test('each of sixteen hostile receivers has its outcome and its reasons, and no more than 1 KiB is kept of it', async (t) => {
+test('sixteen hostile receivers have their expected outcomes, and 1 KiB each is kept', async (t) => {
   const { hostilities, close } = await startHostileReceiver(stack.receiver, dir);
   t.teardown(close);
   t.is(hostilities.length, 16);
@@ -42,7 +42,7 @@ test('each of sixteen hostile receivers has its outcome and its reasons, and no 
     const [delivery] = await decided(client.organizationId, batches[index] ?? '');
     t.is(delivery?.state, state, what);
     t.deepEqual(
-      // Where the machine has no resolver at all, no name is known to be unknown.
+      // On a machine without a resolver, an unknown name fails in another way.
       delivery?.log.map(({ reason }) => (reason === 'dns_failed' ? 'dns_not_found' : reason)),
       reasons,
       what,
@@ -52,7 +52,7 @@ test('each of sixteen hostile receivers has its outcome and its reasons, and no 
   }
 });
 
-test("an operator's resends are started by the sweep: one delivery, and all that failed since a time", async (t) => {
+test("the sweep starts an operator's resends of one delivery and of all failed ones", async (t) => {
   const client = await stack.organization();
   const path = '/resent';
   const url = `${stack.receiver.url}${path}`;

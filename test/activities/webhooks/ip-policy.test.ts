@@ -12,7 +12,7 @@ import { createPost } from '../../../activities/webhooks/post.ts';
 
 const policy = createAddressPolicy({ openCidrs: [] });
 
-/** Hosts as a hostile client would write them in a URL. */
+/** Hosts in the notations that a hostile client may use in a URL. */
 const HOSTILE_HOSTS = [
   ['loopback', '127.0.0.1'],
   ['loopback, elsewhere in its block', '127.255.255.254'],
@@ -83,12 +83,12 @@ const HOSTILE_HOSTS = [
 ] as const;
 
 for (const [what, host] of HOSTILE_HOSTS) {
-  test(`a URL may not name ${what}: ${JSON.stringify(host)}`, (t) => {
+  test(`a URL may not contain ${what}: ${JSON.stringify(host)}`, (t) => {
     t.true(policy.forbids(new URL(`https://${host}/hook`)));
   });
 }
 
-test('a URL may name public addresses, up to the edge of the closed ranges', (t) => {
+test('a URL may contain public addresses up to the edges of closed ranges', (t) => {
   const hosts = ['8.8.8.8', '0x08080808', '172.15.255.255', '172.32.0.0', '100.63.255.255', '100.128.0.0'];
   const neighbors = ['168.63.129.15', '168.63.129.17', '223.255.255.255', '198.17.255.255', '198.20.0.0'];
   const v6 = [
@@ -103,7 +103,7 @@ test('a URL may name public addresses, up to the edge of the closed ranges', (t)
   }
 });
 
-test('a name is not judged before it is resolved, unless it can only be an inner one', (t) => {
+test('a host name is allowed in a URL, unless it is clearly an internal one', (t) => {
   for (const host of ['localhost', 'a.localhost', 'printer.local.', 'metadata.google.internal', 'LOCAL..']) {
     t.true(policy.forbids(new URL(`https://${host}/`)), host);
   }
@@ -113,7 +113,7 @@ test('a name is not judged before it is resolved, unless it can only be an inner
   }
 });
 
-test("what isn't an address as resolvers write it is not allowed", (t) => {
+test('a text that is not an address in the notation of resolvers is not allowed', (t) => {
   for (const text of [
     '',
     'localhost',
@@ -130,7 +130,7 @@ test("what isn't an address as resolvers write it is not allowed", (t) => {
   t.true(policy.allows('8.8.8.8'));
 });
 
-test('opened ranges are allowed beside the public ones, and nothing next to them', (t) => {
+test('opened ranges are allowed next to public ones, and their neighbors are not', (t) => {
   const opened = createAddressPolicy({ openCidrs: ['127.0.0.0/8', '::1/128'] });
   t.true(opened.allows('127.0.0.1'));
   t.true(opened.allows('::1'));
@@ -141,7 +141,7 @@ test('opened ranges are allowed beside the public ones, and nothing next to them
   for (const ip of ['10.0.0.1', '::2', '::ffff:127.0.0.1', '128.0.0.0/8']) t.false(opened.allows(ip), ip);
 });
 
-test('a malformed range is refused by name', (t) => {
+test('a malformed range is refused, and the error contains it', (t) => {
   for (const text of [
     '',
     '127.0.0.1',
@@ -156,7 +156,7 @@ test('a malformed range is refused by name', (t) => {
   }
 });
 
-/** What a name resolves to, beside an opened 127.0.0.2 that stands for a public address. */
+/** Addresses that a name resolves to. 127.0.0.2 is opened and stands for a public address. */
 const HOSTILE_ANSWERS: readonly (readonly [string, readonly string[]])[] = [
   ['loopback', ['127.0.0.1']],
   ['this network, which systems connect to loopback', ['0.0.0.0']],
@@ -179,7 +179,7 @@ for (const [what, answers] of HOSTILE_ANSWERS) {
   });
 }
 
-test('the inner addresses of a mixed answer are left out', async (t) => {
+test('internal addresses are left out if a name also has public ones', async (t) => {
   const trap = await startTrap(t);
   const mixed = ['127.0.0.1', '127.0.0.2', '0.0.0.0', '::ffff:127.0.0.1'];
   const post = postWith(createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }), () => mixed);
@@ -187,7 +187,7 @@ test('the inner addresses of a mixed answer are left out', async (t) => {
   t.is(trap.connections(), 0);
 });
 
-test('a name is looked up once: a later answer is never used', async (t) => {
+test('a name is looked up once, and a later response is never used', async (t) => {
   const trap = await startTrap(t);
   let lookups = 0;
   const post = postWith(createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }), () => {
@@ -199,7 +199,7 @@ test('a name is looked up once: a later answer is never used', async (t) => {
   t.is(trap.connections(), 0);
 });
 
-test('a literal is blocked without a look-up and without a connection', async (t) => {
+test('a literal address is blocked without a lookup and a connection', async (t) => {
   const trap = await startTrap(t);
   const post = postWith(policy, () => {
     t.fail('looked up');
@@ -211,7 +211,7 @@ test('a literal is blocked without a look-up and without a connection', async (t
   t.is(trap.connections(), 0);
 });
 
-test('the hosts file is judged too: localhost is blocked', async (t) => {
+test('addresses from the hosts file are checked too, so localhost is blocked', async (t) => {
   const trap = await startTrap(t);
   const post = createPost({ policy, userAgent: 'test', lookup: createNames([]).find });
   const answer = await post({ url: `https://localhost:${trap.port}/`, headers: {}, body: '{}', blocked: [] });
@@ -219,7 +219,7 @@ test('the hosts file is judged too: localhost is blocked', async (t) => {
   t.is(trap.connections(), 0);
 });
 
-test('a connection that leads elsewhere than where it was allowed is closed before a byte is sent', async (t) => {
+test('a connection to another address than the allowed one is closed before sending', async (t) => {
   const trap = await startTrap(t);
   let asked = 0;
   const turning: AddressPolicy = {
@@ -239,7 +239,7 @@ test('a connection that leads elsewhere than where it was allowed is closed befo
   t.is(trap.bytes(), 0);
 });
 
-test('what operators block is not connected to, by name or by address, and is told apart', async (t) => {
+test('names and addresses that operators block get no connection', async (t) => {
   const trap = await startTrap(t);
   const opened = createAddressPolicy({ openCidrs: ['127.0.0.0/8', '::1/128'] });
   const send = (host: string, blocked: readonly string[], answers: readonly string[]) =>
@@ -252,7 +252,7 @@ test('what operators block is not connected to, by name or by address, and is to
   t.deepEqual(await send('[::1]', ['::/64'], []), refused);
   t.deepEqual(await send('any.example', ['::1/128', '127.0.0.1/32'], ['::1', '127.0.0.1']), refused);
   t.is(trap.connections(), 0);
-  // Of a mixed answer the rest is reached, and so is what only looks alike.
+  // The other addresses of a name, and similar names, are still reached.
   for (const [host, blocked, answers] of [
     ['any.example', ['127.0.0.2/32'], ['127.0.0.2', '127.0.0.1']],
     ['notvictim.example', ['victim.example'], ['127.0.0.1']],
@@ -270,7 +270,7 @@ function postWith(target: AddressPolicy, answers: () => readonly string[], block
     post({ url: `https://${host}:${port}/`, headers: {}, body: '{}', blocked });
 }
 
-/** A loopback server that no test may reach: counts what does. */
+/** Starts a loopback server that no request may reach, and counts connections. */
 async function startTrap(t: ExecutionContext) {
   const sockets: Socket[] = [];
   let bytes = 0;

@@ -6,8 +6,8 @@ import { claimDelivery, recordAttempt } from '../../../db/webhooks/attempts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
 import { answered, HOUR, SCHEDULE_MS, startAnswering } from '../../support/deliveries.ts';
 
-// The life of one delivery from its submit to its last attempt, three days later, with the database's clock put
-// forward as Temporal would wait.
+// The life of one delivery from its submit to its last attempt, three days later. The database's clock is advanced by
+// the waits of Temporal.
 
 const test = anyTest as TestFn<Awaited<ReturnType<typeof startAnswering>>>;
 const BY = { actor: 'test', reason: 'test' };
@@ -21,7 +21,7 @@ test.afterEach.always(async (t) => {
   await t.context.life?.stop();
 });
 
-test('a delivery has ten attempts in three days, each after its step, and then fails', async (t) => {
+test('a delivery has ten attempts in three days, each after its wait, and then fails', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   const waits: number[] = [];
@@ -56,7 +56,7 @@ test('a delivery has ten attempts in three days, each after its step, and then f
   t.is(log[9]?.responseExcerpt?.toString(), '503\n');
 });
 
-test('a receiver that asks for more time gets up to twice the step, each time', async (t) => {
+test('Retry-After extends a wait to up to twice its step', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(429, 1000 * HOUR);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
@@ -69,7 +69,7 @@ test('a receiver that asks for more time gets up to twice the step, each time', 
   t.is(receiver.calls, 10);
 });
 
-test('whoever looks too early, after a restart for example, waits for what is left', async (t) => {
+test('an early check, for example after a restart, waits for the remaining time', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   await life.look(id);
@@ -102,7 +102,7 @@ test('two workers with the same delivery make one attempt', async (t) => {
   t.is(receiver.calls, 1);
 });
 
-test('an attempt that died with its worker is made again within half a minute, and counted once', async (t) => {
+test('an attempt that died with its worker is repeated in half a minute, counted once', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(204);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
@@ -118,7 +118,7 @@ test('an attempt that died with its worker is made again within half a minute, a
   t.is((await showDelivery(life.db, id)).attempts, 1);
 });
 
-test('an attempt is recorded once, however often that is repeated', async (t) => {
+test('an attempt is recorded once, even if recording is repeated', async (t) => {
   const { life } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   const claimed = await claimDelivery(life.db, id, { webhookScheduleMs: SCHEDULE_MS });
@@ -138,7 +138,7 @@ test('an attempt is recorded once, however often that is repeated', async (t) =>
   t.deepEqual([attempts, log.length], [1, 1]);
 });
 
-test('while its organization is suspended a delivery is held, and loses nothing of its schedule', async (t) => {
+test('a delivery is held while its organization is suspended, and keeps its schedule', async (t) => {
   const { life, receiver } = t.context;
   const organization = await life.organization();
   const [id = ''] = await life.deliveries(organization, URL_, 1);
@@ -158,7 +158,7 @@ test('while its organization is suspended a delivery is held, and loses nothing 
   t.is(receiver.calls, 2);
 });
 
-test('410 is retried through the whole schedule like any other non-2xx', async (t) => {
+test('410 is retried for the whole schedule like any other status except 2xx', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(410);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
@@ -176,7 +176,7 @@ test('410 is retried through the whole schedule like any other non-2xx', async (
   );
 });
 
-test('an address that may not be reached ends a delivery at once', async (t) => {
+test('a blocked address ends a delivery at once', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => ({ kind: 'failed', reason: 'blocked_address' });
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
@@ -188,7 +188,7 @@ test('an address that may not be reached ends a delivery at once', async (t) => 
   );
 });
 
-test('a delivery whose secret cannot be read stays pending, says so once, and loses nothing', async (t) => {
+test('a delivery with an unreadable secret stays pending, and is logged once', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   const wrong = life.startWorker([{ version: 'v1', key: randomBytes(32) }]);

@@ -22,7 +22,7 @@ const policy = createAddressPolicy({ openCidrs: ['127.0.0.1/32'] });
 const SHORT = { totalMs: 2000 };
 const LOOPBACK: readonly LookupAddress[] = [{ address: '127.0.0.1', family: 4 }];
 
-// One after the other: the time limits of the slow ones are short, and a neighbor's work would count against them.
+// Serial, because slow receivers have short time limits here, and the work of other tests would count against them.
 
 test.before(async (t) => {
   const dir = await mkdtemp(join(tmpdir(), 'post-'));
@@ -35,7 +35,7 @@ test.after.always(async (t) => {
   if (t.context.dir) await rm(t.context.dir, { recursive: true });
 });
 
-test.serial('2xx: the delivery arrives whole, once, under the name it was sent to', async (t) => {
+test.serial('2xx: the delivery arrives completely, once, with the host name of its URL', async (t) => {
   const { receiver } = t.context;
   const names: (string | false | null)[] = [];
   receiver.setBehavior('/ok', (response) => {
@@ -73,22 +73,22 @@ test.serial('2xx: the delivery arrives whole, once, under the name it was sent t
   });
 });
 
-test.serial('204: an answer without a body is an answer', async (t) => {
+test.serial('204: a response without a body is a response', async (t) => {
   t.deepEqual(await sendTo(t, '/status/204'), answered(204, ''));
 });
 
-test.serial('5xx: the status and what it says are handed on', async (t) => {
+test.serial('5xx: the status and the body are returned', async (t) => {
   t.deepEqual(await sendTo(t, '/status/500'), answered(500, '500\n'));
 });
 
-test.serial('429 and 503 hand on Retry-After in seconds', async (t) => {
+test.serial('429 and 503 return Retry-After in seconds', async (t) => {
   t.context.receiver.setBehavior('/429', status(429, { 'retry-after': '7' }));
   t.context.receiver.setBehavior('/503', status(503, { 'retry-after': '120' }));
   t.deepEqual(await sendTo(t, '/429'), { ...answered(429, '429\n'), retryAfterMs: 7_000 });
   t.deepEqual(await sendTo(t, '/503'), { ...answered(503, '503\n'), retryAfterMs: 120_000 });
 });
 
-test.serial('Retry-After may be a date, even a past one; what cannot be read is ignored', async (t) => {
+test.serial('Retry-After may be a date, even a past one, and invalid values are ignored', async (t) => {
   const { receiver } = t.context;
   const inAnHour = new Date(Date.now() + 3_600_000).toUTCString();
   receiver.setBehavior('/date', status(503, { 'retry-after': inAnHour }));
@@ -104,11 +104,11 @@ test.serial('Retry-After may be a date, even a past one; what cannot be read is 
   }
 });
 
-test.serial('410: the status is handed on', async (t) => {
+test.serial('410: the status is returned', async (t) => {
   t.deepEqual(await sendTo(t, '/status/410'), answered(410, '410\n'));
 });
 
-test.serial('a redirect is an answer and is not followed', async (t) => {
+test.serial('a redirect is a response and is not followed', async (t) => {
   const { receiver } = t.context;
   for (const code of [301, 302, 303, 307, 308]) {
     receiver.setBehavior(`/redirect/${code}`, status(code, { location: `${receiver.url}/elsewhere` }));
@@ -120,7 +120,7 @@ test.serial('a redirect is an answer and is not followed', async (t) => {
   );
 });
 
-test.serial('a redirect to an inner address leads to no connection', async (t) => {
+test.serial('a redirect to an internal address makes no connection', async (t) => {
   let connections = 0;
   const port = await listen(t, () => {
     connections += 1;
@@ -133,27 +133,24 @@ test.serial('a redirect to an inner address leads to no connection', async (t) =
   t.is(connections, 0);
 });
 
-test.serial('silence after the request ends with the total time', async (t) => {
+test.serial('silence after the request ends with the total time-out', async (t) => {
   t.deepEqual(await sendTo(t, '/silence', silence, SHORT), { kind: 'failed', reason: 'timeout_total' });
 });
 
-test.serial('headers that drip for ever end with the total time', async (t) => {
+test.serial('endlessly dripping headers end with the total time-out', async (t) => {
   t.deepEqual(await sendTo(t, '/header-drip', headerDrip, SHORT), {
     kind: 'failed',
     reason: 'timeout_total',
   });
 });
 
-test.serial(
-  'a body that drips for ever ends with the total time, and the status that came decides',
-  async (t) => {
-    const answer = await sendTo(t, '/body-drip', bodyDrip, SHORT);
-    t.like(answer, { kind: 'answered', status: 200, body: 'body_timeout' });
-    t.regex(answer.kind === 'answered' ? answer.excerpt.toString() : '', /^\.+$/);
-  },
-);
+test.serial('an endlessly dripping body ends with the total time-out, and its status counts', async (t) => {
+  const answer = await sendTo(t, '/body-drip', bodyDrip, SHORT);
+  t.like(answer, { kind: 'answered', status: 200, body: 'body_timeout' });
+  t.regex(answer.kind === 'answered' ? answer.excerpt.toString() : '', /^\.+$/);
+});
 
-test.serial('a body that breaks off after the status is still an answer', async (t) => {
+test.serial('a response whose body breaks off after the status still counts', async (t) => {
   const answer = await sendTo(t, '/broken', (response) => {
     response.writeHead(200, { 'content-length': 100 });
     response.write('half', () => response.destroy());
@@ -172,7 +169,7 @@ test.serial('no more than 1 KiB of 100 MB is kept, and the rest is not read', as
   t.true((await sent.promise) < 50 * 1024 * 1024);
 });
 
-test.serial('a gzip bomb stays packed', async (t) => {
+test.serial('a gzip bomb is not unpacked', async (t) => {
   const answer = await sendTo(t, '/bomb', gzipBomb);
   t.like(answer, { kind: 'answered', status: 200 });
   const excerpt = answer.kind === 'answered' ? answer.excerpt : Buffer.alloc(0);
@@ -180,20 +177,20 @@ test.serial('a gzip bomb stays packed', async (t) => {
   t.deepEqual([...excerpt.subarray(0, 2)], [0x1f, 0x8b]);
 });
 
-test.serial('a reset in place of an answer is a failed attempt', async (t) => {
+test.serial('a reset instead of a response is a failed attempt', async (t) => {
   t.deepEqual(await sendTo(t, '/reset', reset), { kind: 'failed', reason: 'reset' });
 });
 
-test.serial('a connection closed in place of an answer is a failed attempt', async (t) => {
+test.serial('a connection closed instead of a response is a failed attempt', async (t) => {
   t.deepEqual(await sendTo(t, '/hang-up', hangUp), { kind: 'failed', reason: 'closed' });
 });
 
-test.serial('an answer that is not HTTP is a failed attempt', async (t) => {
+test.serial('a response that is not HTTP is a failed attempt', async (t) => {
   const answer = await sendTo(t, '/garbage', (response) => response.socket?.end('hello\r\n\r\n'));
   t.deepEqual(answer, { kind: 'failed', reason: 'not_http' });
 });
 
-test.serial('a status that HTTP does not have is not HTTP', async (t) => {
+test.serial('an invalid HTTP status is a failed attempt', async (t) => {
   for (const code of ['000', '099', '600', '999']) {
     const answer = await sendTo(t, `/status-${code}`, (response) => {
       response.socket?.end(`HTTP/1.1 ${code} Odd\r\ncontent-length: 2\r\n\r\nok`);
@@ -203,14 +200,14 @@ test.serial('a status that HTTP does not have is not HTTP', async (t) => {
   t.like(await sendTo(t, '/status/599'), { kind: 'answered', status: 599 });
 });
 
-test.serial('headers without end are given up', async (t) => {
+test.serial('endless headers are a failed attempt', async (t) => {
   const answer = await sendTo(t, '/headers', (response) => {
     response.socket?.write(`HTTP/1.1 200 OK\r\nx: ${'x'.repeat(100_000)}`);
   });
   t.deepEqual(answer, { kind: 'failed', reason: 'headers_too_large' });
 });
 
-test.serial('a certificate that nobody vouches for ends the attempt', async (t) => {
+test.serial('an untrusted certificate ends the attempt', async (t) => {
   const post = postTo(t, { ca: undefined });
   t.deepEqual(await post(messageTo(`${t.context.receiver.url}/tls`)), {
     kind: 'failed',
@@ -222,7 +219,7 @@ test.serial('a certificate that nobody vouches for ends the attempt', async (t) 
   );
 });
 
-test.serial('a trusted certificate of another name ends the attempt', async (t) => {
+test.serial('a trusted certificate for another name ends the attempt', async (t) => {
   const post = postTo(t, { lookup: async () => LOOPBACK });
   const url = t.context.receiver.url.replace('127.0.0.1', 'hook.example');
   t.deepEqual(await post(messageTo(`${url}/name`)), { kind: 'failed', reason: 'tls_name' });
@@ -238,7 +235,7 @@ test.serial('a server that does not speak TLS ends the attempt', async (t) => {
   t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
 });
 
-test.serial('a server that wants a certificate from us ends the attempt', async (t) => {
+test.serial('a server that requests a client certificate ends the attempt', async (t) => {
   const { cert, key } = await ensureCertificate(t.context.dir);
   const server = createTlsServer({ cert, key, ca: cert, requestCert: true, rejectUnauthorized: true });
   const port = await portOf(server);
@@ -247,13 +244,13 @@ test.serial('a server that wants a certificate from us ends the attempt', async 
   t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
 });
 
-test.serial('a reset before TLS is there is a failed attempt', async (t) => {
+test.serial('a reset before the TLS handshake is a failed attempt', async (t) => {
   const port = await listen(t, (socket) => socket.on('data', () => socket.resetAndDestroy()));
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
   t.deepEqual(answer, { kind: 'failed', reason: 'reset' });
 });
 
-test.serial('a server that never finishes TLS has the shorter time to connect', async (t) => {
+test.serial('an unfinished TLS handshake ends with the shorter connect time-out', async (t) => {
   const port = await listen(t, (socket) => socket.resume());
   const answer = await postTo(t, { connectMs: 100 })(messageTo(`https://127.0.0.1:${port}/`));
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
@@ -270,16 +267,16 @@ test.serial('a name without an address is a failed attempt', async (t) => {
   t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
 });
 
-test.serial('a look-up that never ends has the shorter time to connect', async (t) => {
+test.serial('an endless lookup ends with the shorter connect time-out', async (t) => {
   const lookup = () => new Promise<never>(() => {});
   const answer = await postTo(t, { lookup, connectMs: 50 })(messageTo('https://slow.example/'));
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
 });
 
-test.serial('an attempt that PostgreSQL counts too late does not fail at the receiver', async (t) => {
+test.serial('an attempt that PostgreSQL counts too late does not count against the receiver', async (t) => {
   const lookup = async () => [{ address: '93.184.215.14', family: 4 }];
   const post = postTo(t, { lookup, connectMs: 20 });
-  // A timer that is due later never ends before the limit.
+  // A timer that is due later cannot end before the limit.
   const late = () => setTimeout(40);
   const message = messageTo('https://hook.example/');
   const admits = async (addresses: readonly string[]) => {
@@ -295,13 +292,13 @@ test.serial('an attempt that PostgreSQL counts too late does not fail at the rec
   }
 });
 
-test.serial('a port that nobody listens on is a failed attempt', async (t) => {
+test.serial('a closed port is a failed attempt', async (t) => {
   const port = await closedPort();
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
   t.deepEqual(answer, { kind: 'failed', reason: 'refused' });
 });
 
-test.serial('the allowed addresses of a mixed answer are tried until one answers', async (t) => {
+test.serial('the allowed addresses of a name are tried until one responds', async (t) => {
   const { receiver } = t.context;
   const mixed = ['10.0.0.1', '127.0.0.3', '127.0.0.1', '169.254.169.254'];
   const lookup = async () => mixed.map((address) => ({ address, family: 4 }));
@@ -311,7 +308,7 @@ test.serial('the allowed addresses of a mixed answer are tried until one answers
   t.like(await post(messageTo(url)), { kind: 'answered', status: 200 });
 });
 
-test.serial('each attempt makes one connection: the checked one, for itself', async (t) => {
+test.serial('each attempt makes its own connection, to the checked address', async (t) => {
   const { cert, key } = await ensureCertificate(t.context.dir);
   let connections = 0;
   const server = createTlsServer({ cert, key }, (socket) => {
@@ -330,7 +327,7 @@ test.serial('each attempt makes one connection: the checked one, for itself', as
   }
 });
 
-test.serial('only https without user info is sent to', async (t) => {
+test.serial('deliveries are sent only to https URLs without user info', async (t) => {
   const { host } = new URL(t.context.receiver.url);
   const post = postTo(t);
   const urls = ['http://', 'ftp://', 'https://user@', 'https://user:pass@', 'https://:pass@'];
@@ -348,7 +345,7 @@ test.serial('only https without user info is sent to', async (t) => {
   );
 });
 
-/** @param settings how it is posted, where not with the usual limits */
+/** @param settings differences from the usual limits */
 async function sendTo(
   t: Context,
   path: string,
@@ -379,12 +376,12 @@ function answered(code: number, excerpt: string, body: 'body_timeout' | 'body_br
   };
 }
 
-/** The name a client asked for in its TLS greeting; @types/node does not know the property. */
+/** Returns the server name in the client's TLS hello. @types/node lacks this property. */
 function servernameOf(socket: TLSSocket & { readonly servername?: string | false | null }) {
   return socket.servername ?? null;
 }
 
-/** A plain TCP server's port. */
+/** Starts a plain TCP server, and returns its port. */
 async function listen(t: Context, onConnection: (socket: Socket) => void): Promise<number> {
   const sockets = new Set<Socket>();
   const server = createServer((socket) => {

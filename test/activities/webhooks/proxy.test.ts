@@ -14,7 +14,7 @@ import { silence } from '../../support/behaviors.ts';
 import { startDelivering } from '../../support/deliveries.ts';
 import { type Receiver, startReceiver, status } from '../../support/receiver.ts';
 
-// Deliveries through an HTTP proxy: what is connected to is still the address that was checked.
+// Deliveries through an HTTP proxy, which still connect to the checked address.
 
 interface Context {
   dir: string;
@@ -35,8 +35,8 @@ test.after.always(async (t) => {
 });
 
 /**
- * A proxy that lets through what it may, and remembers what it was asked.
- * @param lead where a tunnel ends; the address that was asked for if left out
+ * Starts a proxy that records the requested tunnels.
+ * @param lead returns the end of a tunnel, by default the requested address
  */
 async function startProxy(
   t: ExecutionContext<Context>,
@@ -81,7 +81,7 @@ async function postThrough(t: ExecutionContext<Context>, settings: Partial<PostS
   return (url: string) => post({ url, headers: { 'webhook-id': 'msg_proxied' }, body: '{}', blocked: [] });
 }
 
-test('the proxy is told the checked address; the receiver sees the name', async (t) => {
+test('the proxy gets the checked address, and the receiver gets the name', async (t) => {
   const proxy = await startProxy(t);
   const lookup = async () => [{ address: '127.0.0.1', family: 4 }];
   const post = await postThrough(t, { proxy: proxy.url, lookup });
@@ -99,7 +99,7 @@ test('the proxy is told the checked address; the receiver sees the name', async 
   t.is(delivery?.headers['proxy-authorization'], undefined);
 });
 
-test('what may not be reached directly is not asked of the proxy either', async (t) => {
+test('an address that may not be reached directly is not requested from the proxy', async (t) => {
   const proxy = await startProxy(t);
   const closed = createAddressPolicy({ openCidrs: [] });
   const lookup = async () => [
@@ -114,7 +114,7 @@ test('what may not be reached directly is not asked of the proxy either', async 
   t.deepEqual(proxy.asked, []);
 });
 
-test('one address after the other is asked for, with the credentials of the URL', async (t) => {
+test('the addresses of a name are tried in turn, with credentials for the proxy', async (t) => {
   const { port } = new URL(t.context.receiver.url);
   const proxy = await startProxy(t, (authority) => (authority === `127.0.0.1:${port}` ? 200 : 502));
   proxy.url.username = 'us%20er';
@@ -136,7 +136,7 @@ test('one address after the other is asked for, with the credentials of the URL'
   ]);
 });
 
-test('of a name with many addresses a few of each kind are tried', async (t) => {
+test('for a name with many addresses, a few of each kind are tried', async (t) => {
   const proxy = await startProxy(t, () => 502);
   const lookup = async () =>
     Array.from({ length: 500 }, (_, n) => [
@@ -148,7 +148,7 @@ test('of a name with many addresses a few of each kind are tried', async (t) => 
   t.is(proxy.asked.length, 8);
 });
 
-test('a proxy that does not let us through, or never answers, is a failed attempt', async (t) => {
+test('a proxy that refuses, or never responds, is a failed attempt', async (t) => {
   const refusing = await postThrough(t, { proxy: (await startProxy(t, () => 403)).url });
   t.deepEqual(await refusing(t.context.receiver.url), { kind: 'failed', reason: 'proxy' });
   const silent = await postThrough(t, { proxy: (await startProxy(t, () => 0)).url });
@@ -162,7 +162,7 @@ test('the limits hold through a proxy', async (t) => {
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_total' });
 });
 
-test('if our own proxy is away, nothing was attempted: the delivery is tried again as if nothing had happened', async (t) => {
+test('if our own proxy is away, no attempt is counted and the delivery is retried', async (t) => {
   const proxy = new URL('http://127.0.0.1:1');
   const post = createPost({ policy, userAgent: 'test', lookup: createNames([]).find, proxy });
   const life = await startDelivering(post);
@@ -174,7 +174,7 @@ test('if our own proxy is away, nothing was attempted: the delivery is tried aga
   t.like(await showDelivery(life.db, id), { state: 'pending', attempts: 0, nextAttemptAt: null });
 });
 
-test('one burst with many names and ports brings one public address twenty requests', async (t) => {
+test('a burst with many names and ports sends twenty requests to one public address', async (t) => {
   const { port } = new URL(t.context.receiver.url);
   const proxy = await startProxy(
     t,
@@ -186,7 +186,7 @@ test('one burst with many names and ports brings one public address twenty reque
   t.context.receiver.setBehavior('/burst', status(404));
   const life = await startDelivering(async (message) => {
     const { hostname } = new URL(message.url);
-    // The receiver's certificate is for this name.
+    // The name in the receiver's certificate.
     return await post({ ...message, url: message.url.replace(hostname, 'localhost') });
   });
   t.teardown(() => life.stop());
@@ -197,11 +197,11 @@ test('one burst with many names and ports brings one public address twenty reque
     t.like(await life.look(id), { kind: 'wait', why: 'tried' });
   }
   t.is(t.context.receiver.deliveries().filter(({ path }) => path === '/burst').length, 20);
-  // Nothing is connected to for those that are not sent.
+  // No connection is made for deliveries that are not sent.
   t.is(proxy.asked.length, 20);
 });
 
-test('an attempt that our own proxy lost is not counted at its address', async (t) => {
+test('an attempt that our own proxy lost is not counted for its address', async (t) => {
   const lookup = async () => [{ address: '93.184.215.14', family: 4 }];
   const post = await postTo(t, { proxy: new URL('http://127.0.0.1:1'), lookup });
   const life = await startDelivering(post);

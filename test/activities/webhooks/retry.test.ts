@@ -17,18 +17,18 @@ const answered = (status: number): Answer => ({
   body: null,
 });
 
-test('the default schedule has ten attempts and the published waits', (t) => {
+test('the default schedule has ten attempts with the published waits', (t) => {
   const waits = SCHEDULE.map((_step, index) => delayBefore(index + 1, SCHEDULE, null, 0.5));
   t.deepEqual(waits, [0, 5 * S, 5 * M, 30 * M, 2 * H, 5 * H, 10 * H, 14 * H, 20 * H, 24 * H]);
 });
 
-test('after the last attempt there is none, whatever the receiver asks for', (t) => {
+test('no attempt follows the last one, even with Retry-After', (t) => {
   t.is(delayBefore(11, SCHEDULE, null, 0.5), null);
   t.is(delayBefore(11, SCHEDULE, 1000, 0.5), null);
   t.is(delayBefore(2, [0], null, 0.5), null);
 });
 
-test('a wait is spread over 20 % to either side of its step', (t) => {
+test('a wait varies by up to 20 % around its step', (t) => {
   t.is(delayBefore(3, SCHEDULE, null, 0), 4 * M);
   t.is(delayBefore(3, SCHEDULE, null, 1), 6 * M);
   const generated = fc.property(fc.double({ min: 0, max: 1, noNaN: true }), (random) => {
@@ -44,13 +44,13 @@ test('Retry-After is honored between once and twice the step', (t) => {
   t.is(delayBefore(3, SCHEDULE, 24 * H, 1), 10 * M);
 });
 
-test('every 2xx is a delivery, and nothing else', (t) => {
+test('only a 2xx is a successful delivery', (t) => {
   for (const status of [200, 202, 204, 299]) t.true(isDelivered(status), String(status));
   for (const status of [0, 100, 199, 300, 301, 304, 400, 410, 429, 500, 503])
     t.false(isDelivered(status), String(status));
 });
 
-test('a 2xx and a blocked address end the attempts; all else, 410 too, is retried', (t) => {
+test('only a 2xx and a blocked address end the attempts, and 410 is retried', (t) => {
   for (const status of [200, 204]) t.true(isFinal(answered(status)), String(status));
   for (const status of [301, 307, 400, 404, 410, 429, 500, 503])
     t.false(isFinal(answered(status)), String(status));

@@ -11,7 +11,7 @@ const headersOf = (id: string, timestamp: number, signature: string) => ({
   'webhook-signature': signature,
 });
 
-test('a signature is the one that the Standard Webhooks library makes', (t) => {
+test('a signature is the same as that of the Standard Webhooks library', (t) => {
   // The key, id, time and body of the library's own tests.
   const secret = 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw';
   const id = 'msg_p5jXN8AQM9LWM0D4loKWxJek';
@@ -35,7 +35,7 @@ test('the library verifies bodies of any text', (t) => {
   }
 });
 
-test('during a rotation the old and the new secret both verify, and no other', (t) => {
+test('during a rotation only the old and the new secret verify', (t) => {
   const [current, previous] = [newSecret(), newSecret()];
   const timestamp = now();
   const signature = sign({ id: 'msg_1', timestamp, body: '{}', secrets: [current, previous] });
@@ -46,7 +46,7 @@ test('during a rotation the old and the new secret both verify, and no other', (
   t.throws(() => new Webhook(newSecret()).verify('{}', headers));
 });
 
-test('id, time and body are all under the signature', (t) => {
+test('the signature covers id, time and body', (t) => {
   const secret = newSecret();
   const timestamp = now();
   const signature = sign({ id: 'msg_1', timestamp, body: '{}', secrets: [secret] });
@@ -56,7 +56,7 @@ test('id, time and body are all under the signature', (t) => {
   t.throws(() => webhook.verify('{}', headersOf('msg_1', timestamp + 1, signature)));
 });
 
-test('a secret of another form is refused without being shown', (t) => {
+test('a malformed secret is refused without printing it', (t) => {
   for (const secret of ['', 'whsec_', 'MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw', 'whsec_not base64', 'whsec_a=b']) {
     const error = t.throws(() => sign({ id: 'msg_1', timestamp: 1, body: '', secrets: [secret] }), {
       code: 'bad_webhook_secret',

@@ -11,8 +11,8 @@ import examples from '../../../api/openapi/examples.json' with { type: 'json' };
 import { examplesOf } from '../../support/conformance.ts';
 import { documentedPython } from '../../support/python.ts';
 
-// What is signed here, as the public Standard Webhooks libraries of two languages see it, and the test vector of the
-// OpenAPI document as they compute it.
+// Our signatures, verified by the public Standard Webhooks libraries of two languages, and the test vector of the OpenAPI
+// document, computed by them.
 
 const VERIFY = fileURLToPath(new URL('./standardwebhooks/verify.py', import.meta.url));
 const interpreter = await documentedPython();
@@ -31,7 +31,7 @@ interface Given {
   readonly sign?: { readonly id: string; readonly timestamp: number };
 }
 
-/** What the library from PyPI says, delivery by delivery. */
+/** Verifies deliveries with the library from PyPI. */
 async function python(deliveries: readonly Given[]): Promise<string[]> {
   const child = spawn(interpreter ?? '', [VERIFY], { stdio: ['pipe', 'pipe', 'inherit'] });
   child.stdin.end(deliveries.map((delivery) => JSON.stringify(delivery)).join('\n'));
@@ -39,7 +39,7 @@ async function python(deliveries: readonly Given[]): Promise<string[]> {
   return said.trimEnd().split('\n');
 }
 
-/** What the library from npm says. */
+/** Verifies a delivery with the library from npm. */
 function node({ secret, body, headers = {} }: Given): string {
   try {
     new Webhook(secret).verify(body, { ...headers }, { jsonParse: false });
@@ -58,7 +58,7 @@ function signed(secrets: readonly string[], { ageSeconds = 0 } = {}) {
   };
 }
 
-/** Deliveries with what has to be said of each. */
+/** Returns deliveries with their expected results. */
 function cases(): readonly (readonly [Given, RegExp])[] {
   const [current, previous] = [newSecret(), newSecret()];
   const right = signed([current]);
@@ -75,18 +75,18 @@ function cases(): readonly (readonly [Given, RegExp])[] {
   ];
 }
 
-test('the library from npm accepts what is signed here, and nothing else', (t) => {
+test('the library from npm accepts only deliveries that we signed', (t) => {
   for (const [given, said] of cases()) t.regex(node(given), said);
 });
 
-pythonTest('the library from PyPI accepts what is signed here, and nothing else', async (t) => {
+pythonTest('the library from PyPI accepts only deliveries that we signed', async (t) => {
   const all = cases();
   const said = await python(all.map(([given]) => given));
   t.is(said.length, all.length);
   for (const [n, [, expected]] of all.entries()) t.regex(said[n] ?? '', expected);
 });
 
-test('the test vector of the description is what is signed here, and what the library from npm computes', (t) => {
+test('we and the library from npm compute the documented test vector', (t) => {
   t.is(body, JSON.stringify(examples.delivery['real-time'].value));
   t.is(signature, sign({ id, timestamp, body, secrets: [secret] }));
   t.is(signature, new Webhook(secret).sign(id, new Date(timestamp * 1000), body));
@@ -96,7 +96,7 @@ pythonTest('the library from PyPI computes the test vector too', async (t) => {
   t.deepEqual(await python([{ secret, body, sign: { id, timestamp } }]), [signature]);
 });
 
-test('the headers of the callback are described with the values of the test vector', (t) => {
+test('the headers of the callback have the values of the test vector as examples', (t) => {
   const examples = examplesOf(openapi);
   for (const name of ['webhook-id', 'webhook-timestamp', 'webhook-signature'] as const) {
     t.true(

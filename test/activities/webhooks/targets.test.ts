@@ -9,7 +9,7 @@ import { answered, type Delivering, HOUR, startDelivering } from '../../support/
 
 import { RETENTION } from '../../support/organization.ts';
 
-// Deliveries are no weapon: what bounds those that go to one host, whoever sends them.
+// Limits on deliveries to one host from all organizations, so that deliveries cannot be used for attacks.
 
 interface Context {
   answer: (message: Message) => Answer | Promise<Answer>;
@@ -34,7 +34,7 @@ test.afterEach.always(async (t) => {
   await t.context.life?.stop();
 });
 
-/** Looks at all of them at once, and waits until each has been sent or put off. */
+/** Checks all deliveries at once, and waits until each has been sent or deferred. */
 async function lookAtAll({ context }: { readonly context: Context }, ids: readonly string[]) {
   const before = context.sent;
   const putOff: string[] = [];
@@ -53,7 +53,7 @@ async function lookAtAll({ context }: { readonly context: Context }, ids: readon
   return { sent: context.sent - before, putOff, looks };
 }
 
-test('a host that has answered no 2xx yet gets one delivery at a time, then as many as any other', async (t) => {
+test('a host gets one delivery at a time until its first 2xx, then as many as others', async (t) => {
   const { life } = t.context;
   const reply = Promise.withResolvers<Answer>();
   t.context.answer = () => reply.promise;
@@ -70,7 +70,7 @@ test('a host that has answered no 2xx yet gets one delivery at a time, then as m
   await second.looks;
 });
 
-/** From now on hosts are at these addresses and answer so, if the attempt may be sent there. */
+/** Gives all hosts these addresses and this response from now on, if the attempt may be sent there. */
 function standAt({ context }: { readonly context: Context }, addresses: readonly string[], answer: Answer) {
   const posts: string[] = [];
   context.answer = async ({ url, admit }) => {
@@ -83,7 +83,7 @@ function standAt({ context }: { readonly context: Context }, addresses: readonly
   return posts;
 }
 
-test('an address gets twenty unproven attempts an hour over all names, ports, and organizations', async (t) => {
+test('an address gets twenty unproven attempts an hour from all organizations', async (t) => {
   const { life } = t.context;
   const posts = standAt(t, ['192.0.2.7'], answered(404));
   await life.time.freeze();
@@ -96,13 +96,13 @@ test('an address gets twenty unproven attempts an hour over all names, ports, an
   }
   for (const id of ids) t.like(await life.look(id), { kind: 'wait', why: 'tried' });
   t.is(posts.length, 20);
-  // What is beyond counts as an attempt, and is not sent.
+  // Attempts beyond the limit count as attempts and are not sent.
   const { attempts, state, log } = await showDelivery(life.db, ids[23] ?? '');
   t.deepEqual(
     [attempts, state, log.at(-1)?.reason, log.at(-1)?.statusCode],
     [1, 'pending', 'unproven_host', null],
   );
-  // The address gets one back every three minutes.
+  // The address gets one attempt back every three minutes.
   await life.time.advance(3 * MINUTE);
   for (const id of ids.slice(0, 2)) t.like(await life.look(id), { kind: 'wait', why: 'tried' });
   t.is(posts.length, 21);
@@ -128,7 +128,7 @@ test('all addresses of an IPv6 /64 share one allowance', async (t) => {
   t.is(next.length, 1);
 });
 
-test('a 2xx proves one name and port to one organization, and nothing else at the address', async (t) => {
+test('a 2xx proves only one name and port of an address, to one organization', async (t) => {
   const { life } = t.context;
   await life.time.freeze();
   const organization = await life.organization();
@@ -143,11 +143,11 @@ test('a 2xx proves one name and port to one organization, and nothing else at th
     ...(await life.deliveries(await life.organization(), HOOK, 10, 'unproven')),
   ];
   for (const id of others) await life.look(id);
-  // The attempt that proved the first one was counted too.
+  // The first attempt, which proved the receiver, was counted too.
   t.is(posts.length, 19);
 });
 
-test('a proven name that leads to another address gets twenty attempts an hour there', async (t) => {
+test('a proven name at a new address gets twenty attempts an hour there', async (t) => {
   const { life } = t.context;
   await life.time.freeze();
   const ids = await life.deliveries(await life.organization(), HOOK, 60, 'unproven');
@@ -158,9 +158,9 @@ test('a proven name that leads to another address gets twenty attempts an hour t
   };
   t.is(await deliver(['2001:db8:0:1::1'], answered(204), 1), 1);
   t.is(await deliver(['192.0.2.7'], answered(404), 22), 20);
-  // The rest of its /64 is as proven as the address.
+  // Proof for an address covers its whole /64.
   t.is(await deliver(['2001:db8:0:1::2'], answered(404), 2), 2);
-  // A first attempt goes only to what is proven, and a 2xx proves one more network.
+  // A first attempt goes only to proven addresses, and a 2xx proves another network.
   t.is(await deliver(['192.0.2.7', '2001:db8:0:1::2'], answered(204), 5), 5);
   t.is(await deliver(['192.0.2.8'], answered(204), 25), 25);
 });
@@ -183,7 +183,7 @@ test('a retry also tries addresses at which a receiver is unproven', async (t) =
   );
 });
 
-test('a whole allowance of an address is forgotten', async (t) => {
+test('an unused allowance of an address is deleted', async (t) => {
   const { life } = t.context;
   standAt(t, ['192.0.2.7'], answered(404));
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1, 'unproven');
@@ -196,10 +196,10 @@ test('a whole allowance of an address is forgotten', async (t) => {
   t.is(await known(), 0);
 });
 
-test('that a host has answered 2xx is remembered for as long as it does, and forgotten a month after', async (t) => {
+test('the proof of a host is kept while it returns 2xx, and deleted a month later', async (t) => {
   const { life } = t.context;
   const organization = await life.organization();
-  // All of them now: what they report will be stale by then.
+  // All deliveries are made now, because their requests would be too old later.
   const [first = '', second = '', ...others] = await life.deliveries(organization, HOOK, 6, 'unproven');
   await life.look(first);
   await life.time.advance(20 * 24 * HOUR);
@@ -222,7 +222,7 @@ test('that a host has answered 2xx is remembered for as long as it does, and for
   await one.looks;
 });
 
-test('a host gets forty deliveries at once from all organizations together; another host is not touched', async (t) => {
+test('a host gets forty deliveries at once from all organizations, apart from others', async (t) => {
   const { life } = t.context;
   const reply = Promise.withResolvers<Answer>();
   t.context.answer = ({ url }) => (url === HOOK ? reply.promise : answered(200));
@@ -237,7 +237,7 @@ test('a host gets forty deliveries at once from all organizations together; anot
   for (const id of all.putOff) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('a host gets two hundred deliveries a second, however fast it answers', async (t) => {
+test('a host gets at most two hundred deliveries a second, even if it is fast', async (t) => {
   const { life } = t.context;
   const ids = await life.deliveries(await life.organization(), HOOK, 201);
   await life.time.freeze();
@@ -250,7 +250,7 @@ test('a host gets two hundred deliveries a second, however fast it answers', asy
   t.deepEqual(await life.look(last), { kind: 'over', state: 'delivered' });
 });
 
-test('what operators block is read before every attempt: it fails then, and goes again once it is free', async (t) => {
+test("operators' blocks are read before every attempt, and can be removed", async (t) => {
   const { life } = t.context;
   const by = { actor: 'test', reason: 'a complaint' };
   const blocked: (readonly string[])[] = [];
@@ -268,11 +268,11 @@ test('what operators block is read before every attempt: it fails then, and goes
   t.deepEqual(blocked, [['hooks.example'], []]);
 });
 
-test('deliveries that wait for room do not keep the sweep from those that nobody looks after', async (t) => {
+test('deliveries that wait for a slot do not hide lost deliveries from the sweep', async (t) => {
   const { life } = t.context;
   const reply = Promise.withResolvers<Answer>();
   t.context.answer = () => reply.promise;
-  // Their turn is a moment away.
+  // Their slot is a moment away.
   await life.time.freeze();
   const waiting = await lookAtAll(t, await life.deliveries(await life.organization(), HOOK, 13));
   t.is(waiting.putOff.length, 3);
@@ -294,7 +294,7 @@ test('deliveries that wait for room do not keep the sweep from those that nobody
   await waiting.looks;
 });
 
-test('a delivery that no workflow gets any further is taken less and less often', async (t) => {
+test('a delivery that workflows do not advance is retried by the sweep less and less', async (t) => {
   const { life } = t.context;
   const [id] = await life.deliveries(await life.organization(), HOOK, 1);
   await life.time.freeze();
@@ -305,7 +305,7 @@ test('a delivery that no workflow gets any further is taken less and less often'
     if (rows.some(({ deliveryId }) => deliveryId === id)) taken.push(second);
     await life.time.advance(MINUTE);
   }
-  // Doubling up to an hour.
+  // The interval doubles up to an hour.
   t.true(taken.length > 8 && taken.length < 20, `${taken.length} times in eight hours`);
   t.true((taken[1] ?? HOUR) < 240, 'soon at first');
 });
