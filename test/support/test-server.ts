@@ -12,8 +12,16 @@ const POM = fileURLToPath(new URL(`../${NAME}/pom.xml`, import.meta.url));
 /** A downloaded server stays in the cache folder, because tests must also run without a network. */
 const KEEP_DOWNLOAD = '3650d';
 
-/** Starts the Java server in the folder of this script. The SDK appends the port. */
+/**
+ * Starts the Java server in the folder of this script. The SDK appends the port. The loop ends the server when its
+ * parent is gone, because a test that is killed can't.
+ */
 const START = `#!/bin/sh
+parent=$PPID
+(
+  while kill -0 $$ && kill -0 "$parent"; do sleep 1; done
+  kill $$
+) > /dev/null 2>&1 < /dev/null &
 exec java -cp "$(dirname "$0")/lib/*" io.temporal.testserver.TestServer "$@"
 `;
 
