@@ -8,7 +8,7 @@ import { fileIn, sourceText } from '../../support/adapters.ts';
 import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
 const NEVER = new AbortController().signal;
-/** The keys of all that the example names. */
+/** The keys of all vendors in the example. */
 const KEYS = {
   VENDOR_LISTED_KEY: 'key-of-a-test',
   VENDOR_HCP_REGISTRY_KEY: 'registry-key',
@@ -22,7 +22,7 @@ const KEYS = {
 };
 const example = readFileSync(new URL('../../../deploy/config/sources.example.json', import.meta.url), 'utf8');
 
-/** The vendor of the example file with this id, at a server of the test's. */
+/** Returns the vendor with this id in the example file, at a server of the test. */
 async function exampleVendor(t: ExecutionContext, id: string, ...answers: Played[]) {
   const { url, asked } = await playVendor(t, ...answers);
   const source = fileIn(example, KEYS).http.find((one) => one.id === id);
@@ -43,7 +43,7 @@ async function stepFor(t: ExecutionContext, id: string, answer: Played) {
   return await vendor.submit(SUBJECT, NEVER);
 }
 
-test('the example asks by NPI, with its secret in a header', async (t) => {
+test('the example searches by NPI, with its secret in a header', async (t) => {
   const { vendor, asked, source } = await exampleVendor(t, 'hcp-registry', recorded('http-json/listed'));
   await vendor.submit({ ...SUBJECT, person: null, organization: null }, NEVER);
   t.like(asked[0], {
@@ -58,7 +58,7 @@ test('the example asks by NPI, with its secret in a header', async (t) => {
   t.deepEqual([vendor.cost('any'), vendor.repeatIsFree, source.may_store], [1, false, true]);
 });
 
-test('what the example maps becomes candidates and whom they are of', async (t) => {
+test('the mapping of the example yields candidates and their identity', async (t) => {
   t.deepEqual(await stepFor(t, 'hcp-registry', recorded('http-json/listed')), {
     kind: 'found',
     candidates: [
@@ -75,7 +75,7 @@ test('what the example maps becomes candidates and whom they are of', async (t) 
   });
 });
 
-test('the example that posts says what is known, and leaves out what is not', async (t) => {
+test('the example with POST sends known fields and leaves out unknown ones', async (t) => {
   const { vendor, asked } = await exampleVendor(t, 'name-finder', { status: 404, body: {} });
   await vendor.submit(SUBJECT, NEVER);
   const organization = {
@@ -96,7 +96,7 @@ test('the example that posts says what is known, and leaves out what is not', as
   );
 });
 
-test('a list may be the only candidate itself', async (t) => {
+test('the list pointer may select a single candidate', async (t) => {
   const contact = { email: 'jo@clinic.com', email_status: 'Accept-All', full_name: 'Jo Doe' };
   t.deepEqual(await stepFor(t, 'name-finder', { status: 200, body: { contact } }), {
     kind: 'found',
@@ -110,12 +110,12 @@ for (const [about, answer] of [
   ['a status of the file', { status: 404, body: {} }],
   ['a value of the file', { status: 200, body: { found: false } }],
 ] as const) {
-  test(`${about} means nobody`, async (t) => {
+  test(`${about} means a miss`, async (t) => {
     t.deepEqual(await stepFor(t, 'hcp-registry', answer), { kind: 'miss', reason: 'no_match' });
   });
 }
 
-test('a value of the file means nobody in a refusal as well', async (t) => {
+test('a value of the file means a miss also in an error response', async (t) => {
   const answer = { status: 422, body: { error: { code: 'NO_RESULT' } } };
   t.deepEqual(await stepFor(t, 'name-finder', answer), { kind: 'miss', reason: 'no_match' });
 });
@@ -124,13 +124,13 @@ for (const [status, step] of [
   [401, { kind: 'fatal', why: 'auth' }],
   [429, { kind: 'retry', why: 'rate_limit', afterMs: null }],
 ] as const) {
-  test(`a ${status} speaks before the body: it is no word about a person`, async (t) => {
+  test(`a ${status} has priority over a miss in the body`, async (t) => {
     const answer = { status, body: { error: { code: 'NO_RESULT' } } };
     t.deepEqual(await stepFor(t, 'name-finder', answer), step);
   });
 }
 
-test('a vendor whose answers name nobody by NPI needs a name to compare them with', async (t) => {
+test('a vendor without an NPI in its results needs a name to compare', async (t) => {
   const settings = { url: 'http://127.0.0.1/{npi}', needs: ['npi'], identity: { full: '/name' } };
   const { vendor, asked } = await listedVendor(t, settings);
   t.deepEqual(vendor.needs, ['npi', 'name']);
@@ -139,7 +139,7 @@ test('a vendor whose answers name nobody by NPI needs a name to compare them wit
   t.is(asked.length, 0);
 });
 
-test('any other refusal is not taken for nobody', async (t) => {
+test('any other error response is not a miss', async (t) => {
   const answer = { status: 422, body: { error: { code: 'BAD_NAME' } } };
   t.deepEqual(await stepFor(t, 'name-finder', answer), { kind: 'fatal', why: 'protocol', field: 'status' });
 });
@@ -152,7 +152,7 @@ for (const results of [[], null, [{ address: null, kind: null, deliverable: null
   });
 }
 
-test('whom an answer without an email is about does not matter', async (t) => {
+test('the identity in a response without an email is not checked', async (t) => {
   const answer = { status: 200, body: { found: true, provider: { npi: false, name: '' }, results: [] } };
   t.deepEqual(await stepFor(t, 'hcp-registry', answer), { kind: 'miss', reason: 'no_email' });
 });
@@ -169,14 +169,14 @@ for (const [field, about, body] of [
   ['results[0].checked_at', 'a number', { results: [{ ...ENTRY, checked_at: 5 }] }],
   ['provider.name', 'text', { results: [ENTRY], provider: { name: 'x' } }],
 ] as const) {
-  test(`an answer is fatal, and ${field} named, if that is ${about} in ${JSON.stringify(body)}`, async (t) => {
+  test(`fatal if ${field} is ${about}: ${JSON.stringify(body)}`, async (t) => {
     const step = await stepFor(t, 'hcp-registry', { status: 200, body });
     t.deepEqual(step, { kind: 'fatal', why: 'protocol', field });
   });
 }
 
 for (const word of ['guessed by a child', 'constructor', '']) {
-  test(`a status of '${word}' that the file gives no meaning is unknown`, async (t) => {
+  test(`a status of '${word}' without a meaning in the file is unknown`, async (t) => {
     const contact = { email: 'jo@clinic.com', email_status: word };
     t.like(await stepFor(t, 'name-finder', { status: 200, body: { contact } }), {
       candidates: [{ verdict: 'unknown' }],
@@ -184,12 +184,12 @@ for (const word of ['guessed by a child', 'constructor', '']) {
   });
 }
 
-test('a vendor dates what it finds if its file points at a date', async (t) => {
+test('a vendor has dated results if its file points to a date', async (t) => {
   t.true((await exampleVendor(t, 'hcp-registry')).vendor.isDated);
   t.false((await exampleVendor(t, 'name-finder')).vendor.isDated);
 });
 
-test('what stands in a URL cannot be read as another part of it', async (t) => {
+test('values in a URL are escaped', async (t) => {
   const person = { ...SUBJECT.person, last: 'a/b?c=d&e#f{npi}%41' } as Subject['person'];
   const { vendor, asked } = await listedVendor(t, {}, { status: 404, body: {} });
   await vendor.submit({ ...SUBJECT, person }, NEVER);
@@ -203,7 +203,7 @@ for (const [template, first, last] of [
   ['/people/.{last}', 'Jo', '.'],
   ['/people/%2E{last}', 'Jo', '.'],
 ] as const) {
-  test(`${template} for ${first} ${last} is not asked: dots walk up a path in every spelling`, async (t) => {
+  test(`${template} for ${first} ${last} is not requested, because dots change the path`, async (t) => {
     const { url, asked } = await playVendor(t, { status: 404, body: {} });
     const [source] = fileIn(sourceText(url, { url: url + template }), KEYS).http;
     if (!source) throw new Error('the file describes no vendor');
@@ -213,7 +213,7 @@ for (const [template, first, last] of [
   });
 }
 
-test('dots beside anything else are part of a value', async (t) => {
+test('dots next to other characters are part of a value', async (t) => {
   const { url, asked } = await playVendor(t, { status: 404, body: {} });
   const [source] = fileIn(sourceText(url, { url: `${url}/people/{first}/{last}` }), KEYS).http;
   if (!source) throw new Error('the file describes no vendor');
@@ -222,7 +222,7 @@ test('dots beside anything else are part of a value', async (t) => {
   t.is(asked[0]?.url, '/people/J./..St.%20John');
 });
 
-test('a URL that needs the name of the organization that is not known is not asked', async (t) => {
+test('a URL with an unknown organization name is not requested', async (t) => {
   const { vendor, asked } = await listedVendor(t, { url: 'http://127.0.0.1/{company}' });
   const organization = {
     name: null,
@@ -235,7 +235,7 @@ test('a URL that needs the name of the organization that is not known is not ask
   t.is(asked.length, 0);
 });
 
-test('who needs an address is told of it', async (t) => {
+test('a vendor that needs an address gets its known parts', async (t) => {
   const settings = {
     method: 'POST',
     body: { at: ['{street}', '{city}', '{state} {zip}'], unknown: null },
@@ -272,14 +272,14 @@ for (const [text, parts] of [
   });
 }
 
-test('what every object has is none of what an answer says', async (t) => {
+test('a pointer does not select inherited properties of objects', async (t) => {
   const candidates = { list: '/one', email: '/address', validated_at: '/constructor' };
   const body = { one: { address: 'jo@clinic.com' }, npi: SUBJECT.npi };
   const { vendor } = await listedVendor(t, { candidates }, { status: 200, body });
   t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', candidates: [{ validatedAt: null }] });
 });
 
-test('a pointer goes through lists by their positions alone', async (t) => {
+test('a pointer selects items of lists only by their index', async (t) => {
   const body = { pages: [{ rows: [] }, { rows: [{ address: 'jo@clinic.com' }] }] };
   const at = (list: string) => ({ candidates: { list, email: '/address' } });
   const { vendor } = await listedVendor(t, at('/pages/1/rows/0'), { status: 200, body });

@@ -26,12 +26,12 @@ async function polled(t: ExecutionContext, answer: Played) {
 const finished = recorded('fullenrich/finished');
 const result = finished.body as { data: { contact_info: object }[] };
 
-/** A finished job whose one contact has these. */
+/** Returns a finished job whose one contact has this info. */
 function found(contact_info: unknown): Played {
   return { status: 200, body: { ...result, data: [{ ...result.data[0], contact_info }] } };
 }
 
-test('a job for one contact is submitted as the vendor documents it', async (t) => {
+test('a job for one contact is submitted in the documented form', async (t) => {
   const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
   t.deepEqual(await vendor.submit(SUBJECT, NEVER), { kind: 'pending', jobRef: JOB, pollAfterMs: 100_000 });
   t.like(asked[0], {
@@ -58,7 +58,7 @@ for (const [wantedType, fields, cost] of [
   ['personal', ['contact.personal_emails'], 3],
   ['any', ['contact.work_emails', 'contact.personal_emails'], 4],
 ] as const) {
-  test(`for ${wantedType} only what is wanted is bought, for ${cost} at most`, async (t) => {
+  test(`for ${wantedType} only the requested type is bought, for at most ${cost}`, async (t) => {
     const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
     await vendor.submit({ ...SUBJECT, wantedType }, NEVER);
     t.like(asked[0]?.body, { data: [{ enrich_fields: fields }] });
@@ -66,7 +66,7 @@ for (const [wantedType, fields, cost] of [
   });
 }
 
-test('what is not known of the organization is not sent', async (t) => {
+test('unknown fields of the organization are not sent', async (t) => {
   const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
   const organization = {
     name: null,
@@ -88,7 +88,7 @@ test('what is not known of the organization is not sent', async (t) => {
   });
 });
 
-test('a running job is a 400, and is asked for again', async (t) => {
+test('a running job is a 400, and is polled again', async (t) => {
   const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/running'), finished);
   const pending = { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS } as const;
   t.deepEqual(await vendor.poll(JOB, SUBJECT, NEVER), pending);
@@ -99,7 +99,7 @@ test('a running job is a 400, and is asked for again', async (t) => {
   );
 });
 
-test('a finished job is candidates, each address once, the most probable first', async (t) => {
+test('a finished job yields candidates without duplicates, the most probable first', async (t) => {
   t.deepEqual(await polled(t, finished), {
     kind: 'found',
     candidates: [
@@ -117,7 +117,7 @@ function candidate(email: string, vendorType: string, verdict: string) {
   return { email, vendorType, verdict, validatedAt: null };
 }
 
-test('a profile says better than the echoed input whom the answer is about', async (t) => {
+test('the identity of a result comes from its profile, not from the echoed input', async (t) => {
   const profile = {
     full_name: 'Maria O’Malley',
     location: { country_code: 'US', region: 'North Dakota' },
@@ -156,7 +156,7 @@ for (const [status, step] of [
   });
 }
 
-test('a job that found nothing is a miss that cost nothing', async (t) => {
+test('a job that found nothing is a free miss', async (t) => {
   t.deepEqual(await polled(t, recorded('fullenrich/nothing')), {
     kind: 'miss',
     reason: 'no_email',
@@ -164,26 +164,26 @@ test('a job that found nothing is a miss that cost nothing', async (t) => {
   });
 });
 
-test('a 402 is a whole result: credits ran out', async (t) => {
+test('a 402 means that credits ran out', async (t) => {
   t.deepEqual(await polled(t, recorded('fullenrich/credits')), { kind: 'fatal', why: 'credits' });
 });
 
-test('what a 402 carries has been paid for, and counts', async (t) => {
+test('a result in a 402 has been paid for, and counts', async (t) => {
   const body = { ...result, status: 'CREDITS_INSUFFICIENT' };
   t.like(await polled(t, { status: 402, body }), { kind: 'found', credits: 4 });
 });
 
-test('a 402 that cannot be read still says that credits ran out', async (t) => {
+test('an unreadable 402 also means that credits ran out', async (t) => {
   t.deepEqual(await polled(t, { status: 402, body: '<html>' }), { kind: 'fatal', why: 'credits' });
 });
 
-test('a rate limit without Retry-After is over in the minute that the vendor names', async (t) => {
+test('a rate limit without Retry-After ends after the documented minute', async (t) => {
   const step = { kind: 'retry', why: 'rate_limit', afterMs: 60_000 } as const;
   t.deepEqual(await submitted(t, recorded('fullenrich/limited')), step);
   t.deepEqual(await polled(t, recorded('fullenrich/limited')), step);
 });
 
-test('a poll that failed was one, and the next keeps its distance; one that reached nobody is put again', async (t) => {
+test('a failed poll is repeated after the poll interval, and an unsent one at once', async (t) => {
   const afterMs = FULLENRICH_POLL_MS;
   t.deepEqual(await polled(t, { status: 500, body: '' }), { kind: 'retry', why: 'upstream', afterMs });
   t.deepEqual(await polled(t, { status: 502, body: '' }), { kind: 'retry', why: 'unanswered', afterMs });
@@ -192,13 +192,13 @@ test('a poll that failed was one, and the next keeps its distance; one that reac
   t.deepEqual(await nobody.poll(JOB, SUBJECT, NEVER), unsent);
 });
 
-test('polls are never closer than the five minutes that the vendor asks for, and the first is not sooner than it is of use', async (t) => {
+test('polls are five minutes apart, and the first one is after 100 seconds', async (t) => {
   const { vendor } = await fullEnrich(t, recorded('fullenrich/submitted'), recorded('fullenrich/running'));
   t.like(await vendor.submit(SUBJECT, NEVER), { pollAfterMs: 100_000 });
   t.like(await vendor.poll(JOB, SUBJECT, NEVER), { pollAfterMs: 300_000 });
 });
 
-test('a job that is no longer known is no word about the person', async (t) => {
+test('a job that the vendor has lost is retried, and does not count as a miss', async (t) => {
   const body = { code: 'error.enrichment.not_found', message: 'Enrichment ID not found' };
   const afterMs = FULLENRICH_POLL_MS;
   t.deepEqual(await polled(t, { status: 404, body }), { kind: 'retry', why: 'upstream', afterMs });
@@ -206,7 +206,7 @@ test('a job that is no longer known is no word about the person', async (t) => {
   t.deepEqual(await polled(t, page), { kind: 'fatal', why: 'protocol', field: 'body' });
 });
 
-test('a submission that meets a 404 is a wrong URL', async (t) => {
+test('a 404 for a submission is fatal, because the URL is wrong', async (t) => {
   const body = { code: 'error.not_found', message: 'Not found' };
   t.deepEqual(await submitted(t, { status: 404, body }), { kind: 'fatal', why: 'protocol', field: 'status' });
 });
@@ -264,7 +264,7 @@ for (const [field, about, answer] of [
   ['code', 'of something else', { status: 400, body: { code: 'error.other' } }],
   ['body', 'empty', { status: 400, body: '' }],
 ] as const) {
-  test(`a result is fatal, and ${field} named, if that is ${about}`, async (t) => {
+  test(`a result is fatal and names ${field} if that is ${about}`, async (t) => {
     t.deepEqual(await polled(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

@@ -23,7 +23,7 @@ function found(rest: object): Played {
   return { status: 200, body: { data: { ...data, ...rest } } };
 }
 
-test('the question is asked as the vendor documents it, the key in a header alone', async (t) => {
+test('the request has the documented form, with the key only in a header', async (t) => {
   const { vendor, asked } = await hunter(t, valid);
   await vendor.submit(SUBJECT, NEVER);
   t.is(
@@ -50,7 +50,7 @@ test('a found address is one professional candidate', async (t) => {
   });
 });
 
-test('after a 202 the same question is asked again, and nothing waits in the call', async (t) => {
+test('after a 202 the same request is repeated as a poll', async (t) => {
   const { vendor, asked } = await hunter(t, { status: 202, body: '' }, { status: 202, body: {} }, valid);
   const step = await vendor.submit(SUBJECT, NEVER);
   t.like(step, { kind: 'pending', pollAfterMs: 5000 });
@@ -67,16 +67,16 @@ for (const [status, step] of [
   [422, { kind: 'fatal', why: 'protocol', field: 'status' }],
   [429, { kind: 'fatal', why: 'credits' }],
 ] as const) {
-  test(`a status of ${status} is ${step.kind} in this vendor's own meaning`, async (t) => {
+  test(`a status of ${status} is ${step.kind} for this vendor`, async (t) => {
     t.deepEqual(await stepFor(t, { status, body: { errors: [{ id: 'x', code: status }] } }), step);
   });
 }
 
-test('a person who asked not to be processed is blocked', async (t) => {
+test('a person who opted out of processing is blocked', async (t) => {
   t.deepEqual(await stepFor(t, recorded('hunter/claimed')), { kind: 'blocked' });
 });
 
-test('an answer without an address is a miss that cost nothing', async (t) => {
+test('a response without an address is a free miss', async (t) => {
   t.deepEqual(await stepFor(t, recorded('hunter/nothing')), {
     kind: 'miss',
     reason: 'no_email',
@@ -84,7 +84,7 @@ test('an answer without an address is a miss that cost nothing', async (t) => {
   });
 });
 
-test('a refusal of parameters is about this person', async (t) => {
+test('a refusal of parameters skips this person', async (t) => {
   const body = { errors: [{ id: 'wrong_params', code: 400, details: 'The domain is invalid' }] };
   t.deepEqual(await stepFor(t, { status: 400, body }), { kind: 'skip', missing: ['name', 'organization'] });
 });
@@ -105,7 +105,7 @@ for (const [status, verdict] of [
   });
 }
 
-test('"valid" at a domain that accepts all is a catch-all', async (t) => {
+test('"valid" at a domain that accepts all mail is a catch-all', async (t) => {
   t.like(await stepFor(t, found({ accept_all: true })), { candidates: [{ verdict: 'catch_all' }] });
 });
 
@@ -129,7 +129,7 @@ for (const [field, about, answer] of [
   ['errors[0].id', 'missing', { status: 400, body: {} }],
   ['errors', 'an object', { status: 400, body: { errors: {} } }],
 ] as const) {
-  test(`an answer is fatal, and ${field} named, if that is ${about}`, async (t) => {
+  test(`a response is fatal and names ${field} if that is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

@@ -18,7 +18,7 @@ async function hunter(t: ExecutionContext, ...answers: Played[]) {
   return { asked, vendor: createHunter({ baseUrl: `${url}/v2`, apiKey: 'key' }) };
 }
 
-/** The whole conversation, without its pauses; each step may be another process's. */
+/** Submits and polls without pauses, and returns all steps. */
 async function converse(vendor: Vendor, subject: Subject): Promise<Step[]> {
   const steps = [await vendor.submit(subject, NEVER)];
   for (;;) {
@@ -32,7 +32,7 @@ function domainsOf(asked: readonly { readonly url: string }[]) {
   return asked.map(({ url }) => new URL(url, 'http://vendor').searchParams.get('domain'));
 }
 
-test('who is not found at the likeliest employer is looked for at the next one, as a poll', async (t) => {
+test('a person not found at the likeliest employer is looked up at the next one', async (t) => {
   const { vendor, asked } = await hunter(t, NOBODY, recorded('hunter/valid'));
   const [first, second, ...rest] = await converse(vendor, ELSEWHERE);
   t.like(first, { kind: 'pending', pollAfterMs: 0 });
@@ -41,19 +41,19 @@ test('who is not found at the likeliest employer is looked for at the next one, 
   t.deepEqual(domainsOf(asked), ['cedarvalleyclinic-sim.com', 'elsewhere.com']);
 });
 
-test('two employers are asked about, and no more', async (t) => {
+test('a person is looked up at two employers at most', async (t) => {
   const { vendor, asked } = await hunter(t, NOBODY, NOBODY);
   t.deepEqual((await converse(vendor, ELSEWHERE)).at(-1), { kind: 'miss', reason: 'no_email', credits: 0 });
   t.is(asked.length, 2);
 });
 
-test('with one employer a miss is a miss', async (t) => {
+test('a miss at the only employer is final', async (t) => {
   const { vendor, asked } = await hunter(t, NOBODY);
   t.is((await vendor.submit(SUBJECT, NEVER)).kind, 'miss');
   t.is(asked.length, 1);
 });
 
-test('what is charged, or is no miss, is not asked again elsewhere', async (t) => {
+test('only a free miss is followed by a lookup at the next employer', async (t) => {
   for (const answer of [recorded('hunter/valid'), { status: 500, body: {} }, { status: 429, body: {} }]) {
     const { vendor, asked } = await hunter(t, answer);
     t.not((await vendor.submit(ELSEWHERE, NEVER)).kind, 'pending');
@@ -61,7 +61,7 @@ test('what is charged, or is no miss, is not asked again elsewhere', async (t) =
   }
 });
 
-test('a miss that was charged is not followed by another', async (t) => {
+test('a charged miss is not followed by a lookup at the next employer', async (t) => {
   const email = { status: 'VERIFIED', revealed: true, email: 'm***@elsewhere.com' };
   const masked = { status: 200, body: { error: false, free_enrichment: false, person: { email } } };
   const { url, asked } = await playVendor(t, masked);
@@ -70,7 +70,7 @@ test('a miss that was charged is not followed by another', async (t) => {
   t.is(asked.length, 1);
 });
 
-test('a poll of the second question is about the second employer, after a 202 and after a lost answer too', async (t) => {
+test('polls of the second lookup keep the second employer, also after errors', async (t) => {
   const { vendor, asked } = await hunter(
     t,
     NOBODY,
@@ -88,7 +88,7 @@ test('a poll of the second question is about the second employer, after a 202 an
   t.deepEqual(domainsOf(asked).slice(1), ['elsewhere.com', 'elsewhere.com', 'elsewhere.com']);
 });
 
-test('an employer that is not known any more, or that the vendor refuses, leaves the first answer', async (t) => {
+test('if the next employer is unknown or refused, the first miss counts', async (t) => {
   const refused = { status: 400, body: { errors: [{ id: 'wrong_params', code: 400, details: '' }] } };
   const { vendor } = await hunter(t, NOBODY, refused, NOBODY);
   t.like((await converse(vendor, ELSEWHERE)).at(-1), { kind: 'miss', credits: 0 });
@@ -96,7 +96,7 @@ test('an employer that is not known any more, or that the vendor refuses, leaves
   t.like(await vendor.poll(first.kind === 'pending' ? first.jobRef : '', SUBJECT, NEVER), { kind: 'miss' });
 });
 
-test('Prospeo is asked again, FullEnrich is not: its jobs take minutes', async (t) => {
+test('Prospeo is called for the next employer, but FullEnrich, which is slow, is not', async (t) => {
   const noMatch = { status: 400, body: { error: true, error_code: 'NO_MATCH' } };
   const prospeo = await playVendor(t, noMatch, noMatch);
   await converse(createProspeo({ baseUrl: prospeo.url, apiKey: 'key' }), ELSEWHERE);

@@ -23,7 +23,7 @@ function matched(email: unknown, rest: object = {}): Played {
   return { status: 200, body: { ...match, ...rest, person: { ...match.person, email } } };
 }
 
-test('the question is asked as the vendor documents it, with all that is known', async (t) => {
+test('the request has the documented form, with all known fields', async (t) => {
   const { vendor, asked } = await prospeo(t, verified);
   await vendor.submit(SUBJECT, NEVER);
   t.like(asked[0], {
@@ -42,7 +42,7 @@ test('the question is asked as the vendor documents it, with all that is known',
   });
 });
 
-test('a match is one professional candidate with whom it is about', async (t) => {
+test('a match is one professional candidate with its identity', async (t) => {
   t.deepEqual(await stepFor(t, verified), {
     kind: 'found',
     candidates: [
@@ -59,19 +59,19 @@ test('a match is one professional candidate with whom it is about', async (t) =>
   });
 });
 
-test('a match bought before is free', async (t) => {
+test('a match that was bought before is free', async (t) => {
   t.like(await stepFor(t, matched(match.person.email, { free_enrichment: true })), { credits: 0 });
 });
 
 for (const [about, email, reason] of [
-  // The vendor's own example: revealed, and masked all the same.
+  // The vendor's own example: revealed, but masked.
   ['masked', { ...match.person.email, email: 'maryjo.*****@clinic.com' }, 'email_masked'],
   ['not revealed', { ...match.person.email, revealed: false }, 'email_masked'],
   ['empty', { ...match.person.email, email: null }, 'no_email'],
   ['of text that cannot be stored', { ...match.person.email, email: 'a\u0000@clinic.com' }, 'no_email'],
   ['null', null, 'no_email'],
 ] as const) {
-  test(`an email that is ${about} is never handed on, though it was paid for`, async (t) => {
+  test(`an email that is ${about} is a miss, although it was paid for`, async (t) => {
     t.deepEqual(await stepFor(t, matched(email)), { kind: 'miss', reason, credits: 1 });
   });
 }
@@ -102,12 +102,12 @@ for (const [error_code, step] of [
   });
 }
 
-test('an error counts as one whatever the status says', async (t) => {
+test('an error counts with any status', async (t) => {
   const { body } = recorded('prospeo/no-match');
   t.like(await stepFor(t, { status: 200, body }), { kind: 'miss', reason: 'no_match' });
 });
 
-test('an answer whose person is null is a miss that costs nothing', async (t) => {
+test('a response whose person is null is a free miss', async (t) => {
   const body = { error: false, person: null, company: null };
   t.deepEqual(await stepFor(t, { status: 200, body }), { kind: 'miss', reason: 'no_match', credits: 0 });
 });
@@ -116,16 +116,16 @@ const limited = recorded('prospeo/limited');
 for (const [about, headers, afterMs] of [
   ['until the minute is over', {}, 37_000],
   ['until the day is over', { 'x-daily-request-left': '0' }, 40_000_000],
-  ['for as long as Retry-After says', { 'retry-after': '3' }, 3000],
-  ['for our own time if no header says', { 'x-minute-reset-seconds': 'soon' }, null],
+  ['for the time of Retry-After', { 'retry-after': '3' }, 3000],
+  ['for our default time without a header', { 'x-minute-reset-seconds': 'soon' }, null],
 ] as const) {
-  test(`a rate limit is waited out ${about}`, async (t) => {
+  test(`a rate limit waits ${about}`, async (t) => {
     const step = await stepFor(t, { ...limited, headers: { ...limited.headers, ...headers } });
     t.deepEqual(step, { kind: 'retry', why: 'rate_limit', afterMs });
   });
 }
 
-test("a state of another country isn't taken for one of ours", async (t) => {
+test('a state of another country does not count as a US state', async (t) => {
   const location = { country_code: 'CA', state: 'CA' };
   const body = { ...match, person: { ...match.person, location } };
   t.like(await stepFor(t, { status: 200, body }), { identity: { state: null } });
@@ -149,7 +149,7 @@ for (const [field, about, answer] of [
   ['free_enrichment', 'a number', matched(email, { free_enrichment: 0 })],
   ['status', '404', { status: 404, body: { error: true, error_code: 'INVALID_REQUEST' } }],
 ] as const) {
-  test(`an answer is fatal, and ${field} named, if that is ${about}`, async (t) => {
+  test(`a response is fatal and names ${field} if that is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

@@ -4,7 +4,7 @@ import { createRocketReach, type RocketReachApi } from '../../../activities/vend
 import type { Step } from '../../../activities/vendors/vendor.ts';
 import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
-// A zone in which a time without one would be misread if it were taken as local.
+// A time without a zone must not be read as local time, which this zone would reveal.
 process.env.TZ = 'America/New_York';
 
 const KEY = 'key-of-a-test';
@@ -47,7 +47,7 @@ for (const [api, wantedType, lookup, status] of [
     '/universal/person/check_status',
   ],
 ] as const) {
-  test(`the ${api} question for ${wantedType} is asked as the vendor documents it`, async (t) => {
+  test(`the ${api} request for ${wantedType} has the documented form`, async (t) => {
     const { vendor, asked } = await rocketReach(t, api, { status: 404, body: {} });
     await vendor.submit({ ...SUBJECT, wantedType }, NEVER);
     await vendor.poll('7', SUBJECT, NEVER);
@@ -68,26 +68,26 @@ for (const [api, wantedType, cost] of [
   ['universal', 'personal', 3],
   ['universal', 'any', 5],
 ] as const) {
-  test(`a ${api} question for ${wantedType} costs ${cost} at most`, async (t) => {
+  test(`a ${api} request for ${wantedType} costs at most ${cost}`, async (t) => {
     const { vendor } = await rocketReach(t, api, { status: 404, body: {} });
     t.is(vendor.cost(wantedType), cost);
   });
 }
 
-test('whom an answer of the universal API is about, a name alone can tell: without one it is not asked', async (t) => {
+test('the universal API needs a name to check the identity of its results', async (t) => {
   const needsOf = async (api: 'legacy' | 'universal') =>
     (await rocketReach(t, api, { status: 404, body: {} })).vendor.needs;
   t.deepEqual([await needsOf('legacy'), await needsOf('universal')], [['npi'], ['npi', 'name']]);
 });
 
-test('universal credits are paid for the types found', async (t) => {
+test('universal credits are charged for the found types', async (t) => {
   const answer = { status: 200, body: FOUND };
   const { vendor } = await rocketReach(t, 'universal', answer, recorded('rocketreach/complete'));
   t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', credits: 2 });
   t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', credits: 5 });
 });
 
-test('a complete profile becomes candidates, and says whom they are of', async (t) => {
+test('a complete profile becomes candidates with their identity', async (t) => {
   const { vendor } = await rocketReach(t, 'legacy', recorded('rocketreach/complete'));
   t.deepEqual(await vendor.submit(SUBJECT, NEVER), {
     kind: 'found',
@@ -122,24 +122,24 @@ test('an unfinished lookup is polled until it is complete', async (t) => {
 for (const [status, meaning, step] of [
   [400, 'unreadable', { kind: 'fatal', why: 'protocol', field: 'status' }],
   [402, 'an empty account', { kind: 'fatal', why: 'credits' }],
-  [403, 'a plan that has no API', { kind: 'fatal', why: 'plan' }],
+  [403, 'a plan without the API', { kind: 'fatal', why: 'plan' }],
   [404, 'a person without a profile', { kind: 'miss', reason: 'no_profile', credits: 0 }],
   [429, 'a rate limit', { kind: 'retry', why: 'rate_limit', afterMs: null }],
-  [451, 'a person not to be processed', { kind: 'blocked' }],
+  [451, 'a person who opted out', { kind: 'blocked' }],
 ] as const) {
-  test(`a status of ${status} is ${meaning}, whatever the body`, async (t) => {
+  test(`a status of ${status} is ${meaning} with any body`, async (t) => {
     t.deepEqual(await stepFor(t, status, '<garbage'), step);
   });
 }
 
 for (const [about, meaning, body, step] of [
-  ['lists it', 'an answer', [{ ...PROFILE, id: 6 }, FOUND], { kind: 'found' }],
-  ['lists it as failed', 'asked again', [{ ...PROFILE, status: 'failed' }], GIVEN_UP],
-  ['lists nobody', 'asked again', [], GIVEN_UP],
-  ['lists others', 'asked again', [{ ...PROFILE, id: 6 }], GIVEN_UP],
+  ['lists it', 'a result', [{ ...PROFILE, id: 6 }, FOUND], { kind: 'found' }],
+  ['lists it as failed', 'retried', [{ ...PROFILE, status: 'failed' }], GIVEN_UP],
+  ['lists no profile', 'retried', [], GIVEN_UP],
+  ['lists others', 'retried', [{ ...PROFILE, id: 6 }], GIVEN_UP],
   ['lists it unreadably', 'fatal', [{ ...PROFILE, status: 1 }], unreadable('[0].status')],
   ['lists no profiles', 'fatal', ['x'], unreadable('[0]')],
-  ['is no list', 'fatal', PROFILE, unreadable('body')],
+  ['is not a list', 'fatal', PROFILE, unreadable('body')],
   ['is null', 'fatal', 'null', unreadable('body')],
 ] as const) {
   test(`a status check that ${about} is ${meaning}`, async (t) => {
@@ -152,7 +152,7 @@ function unreadable(field: string) {
   return { kind: 'fatal', why: 'protocol', field } as const;
 }
 
-test('a status check of a lookup that is no longer known is no word about the person', async (t) => {
+test('a status check of a lost lookup is retried, and does not count as a miss', async (t) => {
   const { vendor } = await rocketReach(t, 'legacy', { status: 404, body: { detail: 'Not found.' } });
   t.deepEqual(await vendor.poll('7', SUBJECT, NEVER), GIVEN_UP);
 });
@@ -186,12 +186,12 @@ for (const [field, about, body] of [
     { ...PROFILE, emails: [{ ...EMAIL, last_validation_check: 1_700_000_000 }] },
   ],
 ] as const) {
-  test(`a profile is fatal, and ${field} named, if that is ${about}`, async (t) => {
+  test(`a profile is fatal and names ${field} if that is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, 200, body), unreadable(field));
   });
 }
 
-test('fields nobody reads may be anything', async (t) => {
+test('unused fields may have any value', async (t) => {
   const extras = { phones: 'x', toString: null, emails: [{ ...EMAIL, constructor: 1 }] };
   t.is((await stepFor(t, 200, { ...PROFILE, ...extras })).kind, 'found');
 });
@@ -199,12 +199,12 @@ test('fields nobody reads may be anything', async (t) => {
 for (const [about, npi_data, npi] of [
   ['that is text', { npi_number: '2000000028' }, '2000000028'],
   ['that is a number', { npi_number: 2_000_000_028 }, '2000000028'],
-  ['that is no NPI, as it is', { npi_number: 'none' }, 'none'],
-  ['that is empty, as none', { npi_number: '' }, null],
-  ['that is missing, as none', {}, null],
-  ['without its object, as none', null, null],
+  ['that is not an NPI', { npi_number: 'none' }, 'none'],
+  ['that is empty', { npi_number: '' }, null],
+  ['that is missing', {}, null],
+  ['without its object', null, null],
 ] as const) {
-  test(`an npi_number ${about} is handed on to be compared`, async (t) => {
+  test(`an npi_number ${about} becomes part of the identity`, async (t) => {
     t.like(await stepFor(t, 200, { ...FOUND, npi_data }), { kind: 'found', identity: { npi } });
   });
 }
@@ -232,19 +232,19 @@ for (const [about, emails] of [
   });
 }
 
-test('a profile of status failed is no word about the person', async (t) => {
+test('a profile of status failed is retried, and does not count as a miss', async (t) => {
   t.deepEqual(await stepFor(t, 200, { ...PROFILE, status: 'failed' }), GIVEN_UP);
 });
 
 for (const [about, rest, pollAfterMs] of [
-  ['the status progress and emails that are not checked yet', { status: 'progress', emails: [EMAIL] }, 3000],
+  ['the status progress and unchecked emails', { status: 'progress', emails: [EMAIL] }, 3000],
   ['the status not queued', { status: 'not queued' }, 3000],
-  ['a status not seen yet', { status: 'pondering' }, 3000],
+  ['an unknown status', { status: 'pondering' }, 3000],
   ['a hint of 5 seconds', { status: 'searching', retry_after_seconds: 5 }, 5000],
   ['a hint of years', { status: 'searching', retry_after_seconds: 1e9 }, 60_000],
   ['a hint that is text', { status: 'searching', retry_after_seconds: '5' }, 3000],
 ] as const) {
-  test(`a profile with ${about} is asked for again after ${pollAfterMs} ms`, async (t) => {
+  test(`a profile with ${about} is polled after ${pollAfterMs} ms`, async (t) => {
     const step = await stepFor(t, 200, { ...PROFILE, ...rest });
     t.deepEqual(step, { kind: 'pending', jobRef: '7', pollAfterMs });
   });
@@ -254,10 +254,10 @@ for (const [about, email, verdict] of [
   ['smtp_valid valid', { smtp_valid: 'valid' }, 'valid'],
   ['smtp_valid invalid', { smtp_valid: 'invalid' }, 'invalid'],
   ['smtp_valid accept-all', { smtp_valid: 'accept-all' }, 'catch_all'],
-  ['smtp_valid in another spelling', { smtp_valid: 'Catch_All' }, 'catch_all'],
+  ['smtp_valid in another notation', { smtp_valid: 'Catch_All' }, 'catch_all'],
   ['smtp_valid inconclusive', { smtp_valid: 'inconclusive' }, 'unknown'],
   ['smtp_valid unknown', { smtp_valid: 'unknown' }, 'unknown'],
-  ['a word every object has', { smtp_valid: 'constructor' }, 'unknown'],
+  ['a word that all objects inherit', { smtp_valid: 'constructor' }, 'unknown'],
   ['smtp_valid null', { smtp_valid: null }, 'unknown'],
   ['grade F', { grade: 'F' }, 'invalid'],
   ['grade B', { grade: 'B' }, 'valid'],
@@ -276,7 +276,7 @@ for (const [type, vendorType] of [
   ['role-based', null],
   [null, null],
 ] as const) {
-  test(`an email of type ${type} is ${vendorType} to us`, async (t) => {
+  test(`an email of type ${type} is ${vendorType}`, async (t) => {
     t.like(await candidateFor(t, { type }), { vendorType });
   });
 }

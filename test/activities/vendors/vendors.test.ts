@@ -3,7 +3,7 @@ import test from 'ava';
 import { ADAPTERS } from '../../support/adapters.ts';
 import { closedUrl, playVendor, SUBJECT, serveVendor } from '../../support/vendors.ts';
 
-// What every adapter does alike, whatever its vendor's form.
+// Common behavior of all adapters.
 
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;
@@ -13,35 +13,35 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
   for (const [about, meaning, answer, step] of [
     ['a web page', 'unreadable', { status: 200, headers: HTML, body: '<html>' }, unreadable('body')],
     ['nothing', 'unreadable', { status: 200, body: '' }, unreadable('body')],
-    ['half an answer', 'unreadable', { status: 200, body: '{"id":7,"data":' }, unreadable('body')],
+    ['half a response', 'unreadable', { status: 200, body: '{"id":7,"data":' }, unreadable('body')],
     ['a list', 'unreadable', { status: 200, body: '["x"]' }, { kind: 'fatal', why: 'protocol' }],
     ['a megabyte', 'unreadable', { status: 200, body: `"${' '.repeat(1024 * 1024)}"` }, unreadable('body')],
-    ['a status of nobody', 'unreadable', { status: 204, body: '' }, unreadable('status')],
+    ['a status without a body', 'unreadable', { status: 204, body: '' }, unreadable('status')],
     ['a wrong key', 'fatal', { status: 401, body: {} }, { kind: 'fatal', why: 'auth' }],
     ['an empty account', 'fatal', { status: 402, body: {} }, { kind: 'fatal', why: 'credits' }],
-    ['a failure with a page', 'asked again', { status: 500, headers: HTML, body: '<html>' }, upstream(null)],
+    ['a failure with a page', 'retried', { status: 500, headers: HTML, body: '<html>' }, upstream(null)],
     [
-      'a gateway that met a broken answer',
+      'a gateway with a broken response',
       'perhaps charged',
       { status: 502, headers: HTML, body: '<html>' },
       unanswered(null),
     ],
     [
-      'a gateway that waited no longer',
+      'a gateway with a time-out',
       'perhaps charged',
       { status: 504, headers: { 'retry-after': '7' }, body: '' },
       unanswered(7000),
     ],
-    ['a gateway with a status of its own', 'perhaps charged', { status: 524, body: '' }, unanswered(null)],
+    ['a gateway with its own status', 'perhaps charged', { status: 524, body: '' }, unanswered(null)],
     [
       'a busy server',
-      'asked again when it says',
+      'retried after Retry-After',
       { status: 503, headers: { 'retry-after': '7' }, body: '' },
       upstream(7000),
     ],
-    ['a time-out of the server', 'asked again', { status: 408, body: '' }, upstream(null)],
+    ['a time-out of the server', 'retried', { status: 408, body: '' }, upstream(null)],
     ['a page for a wrong URL', 'fatal', { status: 404, headers: HTML, body: '<html>' }, { kind: 'fatal' }],
-    ['a request of the person', 'not to be processed', { status: 451, body: {} }, { kind: 'blocked' }],
+    ['an opt-out of the person', 'blocked', { status: 451, body: {} }, { kind: 'blocked' }],
   ] as const) {
     test(`${id}: ${about} is ${meaning}`, async (t) => {
       const { url } = await playVendor(t, answer);
@@ -63,20 +63,20 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     ],
     ["that isn't HTTP", ({ socket }) => socket.end('220 ready\r\n')],
   ] as const satisfies readonly (readonly [string, RequestListener])[]) {
-    test(`${id}: an answer ${about} may have been charged`, async (t) => {
+    test(`${id}: a response ${about} may have been charged`, async (t) => {
       const vendor = create({ baseUrl: await serveVendor(t, handle), apiKey: KEY });
       t.deepEqual(await vendor.submit(SUBJECT, NEVER), unanswered(null));
       t.like(await vendor.poll('7', SUBJECT, NEVER), { kind: 'retry', why: 'unanswered' });
     });
   }
 
-  test(`${id}: a vendor that is not there was asked nothing`, async (t) => {
+  test(`${id}: a call of an unreachable vendor counts as not sent`, async (t) => {
     const vendor = create({ baseUrl: await closedUrl(), apiKey: KEY });
     const unsent = { kind: 'retry', why: 'unsent', cause: 'ECONNREFUSED', afterMs: null } as const;
     t.deepEqual(await vendor.submit(SUBJECT, NEVER), unsent);
   });
 
-  test(`${id}: an answer that takes longer than a call may take may have been charged`, async (t) => {
+  test(`${id}: a call that exceeds its time may have been charged`, async (t) => {
     const silent = await serveVendor(t, () => undefined);
     const vendor = create({ baseUrl: silent, apiKey: KEY, callMs: 50 });
     t.is(vendor.callMs, 50);
@@ -84,7 +84,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     t.like(await vendor.poll('7', SUBJECT, NEVER), { kind: 'retry', why: 'unanswered' });
   });
 
-  test(`${id}: a redirect is not followed, so the key goes nowhere else`, async (t) => {
+  test(`${id}: a redirect is not followed, so the key is sent nowhere else`, async (t) => {
     const elsewhere = await playVendor(t, { status: 200, body: {} });
     const moved = { status: 307, headers: { location: elsewhere.url }, body: '' };
     const { url, asked } = await playVendor(t, moved);
@@ -94,14 +94,14 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     t.is(elsewhere.asked.length, 0);
   });
 
-  test(`${id}: the key is in a header and nowhere else`, async (t) => {
+  test(`${id}: the key is only in a header`, async (t) => {
     const { url, asked } = await playVendor(t, { status: 500, body: '' });
     await create({ baseUrl: url, apiKey: KEY }).submit(SUBJECT, NEVER);
     t.regex(JSON.stringify(asked[0]?.headers), new RegExp(KEY));
     t.notRegex(JSON.stringify([asked[0]?.url, asked[0]?.body]), new RegExp(KEY));
   });
 
-  test(`${id}: what its caller gives up is thrown, and an ended call asks nothing`, async (t) => {
+  test(`${id}: an abort is thrown, and an aborted call sends no request`, async (t) => {
     const controller = new AbortController();
     let asked = 0;
     const url = await serveVendor(t, (_request, response) => {
@@ -114,7 +114,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     t.is(asked, 1);
   });
 
-  test(`${id}: who is not known well enough is not asked about`, async (t) => {
+  test(`${id}: a person without the needed fields is skipped`, async (t) => {
     const { url, asked } = await playVendor(t, { status: 200, body: {} });
     const vendor = create({ baseUrl: url, apiKey: KEY });
     if (vendor.needs.includes('name')) {
@@ -159,7 +159,7 @@ for (const [value, afterMs] of [
   });
 }
 
-test('Retry-After may be a date a while ahead', async (t) => {
+test('Retry-After may be a date in the future', async (t) => {
   const date = new Date(Date.now() + 3_600_000).toUTCString();
   const { url } = await playVendor(t, { status: 503, headers: { 'retry-after': date }, body: '' });
   const step = await ADAPTERS.prospeo?.({ baseUrl: url, apiKey: KEY }).submit(SUBJECT, NEVER);

@@ -29,11 +29,11 @@ for (const [about, step, rest, verdict] of [
   ["makes a vendor's risky valid", VALID, { verdict: 'risky' }, 'valid mailbox_ok'],
   ["makes a vendor's catch-all valid", VALID, { verdict: 'catch_all' }, 'valid mailbox_ok'],
   ['makes an address of NPPES valid', VALID, { ...UNKNOWN, source: 'nppes' }, 'valid mailbox_ok'],
-  ['ends an address', MISSING, UNKNOWN, 'invalid mailbox_missing'],
+  ['makes an address invalid', MISSING, UNKNOWN, 'invalid mailbox_missing'],
   ['keeps its own reason', { kind: 'answer', verdict: 'risky', reason: 'role' }, UNKNOWN, 'risky role'],
-  ['cannot tell', INCONCLUSIVE, UNKNOWN, 'unknown inconclusive'],
+  ['without a result leaves an address unknown', INCONCLUSIVE, UNKNOWN, 'unknown inconclusive'],
   [
-    "cannot tell, and a vendor's catch-all stays one",
+    "without a result leaves a vendor's catch-all unchanged",
     INCONCLUSIVE,
     { verdict: 'catch_all' },
     'catch_all null',
@@ -45,39 +45,39 @@ for (const [about, step, rest, verdict] of [
   });
 }
 
-test('an old address that a verifier vouches for was validated now', async (t) => {
+test('an old address that a verifier confirms has the current date', async (t) => {
   const old = { validatedAt: new Date(NOW - 40 * DAY_MS) };
   const { checked } = await checkedBy([VALID], old);
   t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });
 });
 
-test('an old address that no verifier vouches for keeps its date and is not valid', async (t) => {
+test('an old address that no verifier confirms keeps its date and is not valid', async (t) => {
   const validatedAt = new Date(NOW - 40 * DAY_MS);
   const { checked } = await checkedBy([INCONCLUSIVE], { validatedAt });
   t.like(checked, { verdict: 'unknown', reason: 'inconclusive', validatedAt });
 });
 
 for (const [about, rest] of [
-  ['a fresh word of the vendor', {}],
+  ['a fresh date of the vendor', {}],
   ["a vendor's invalid", { verdict: 'invalid' }],
   ['a role address', { ...UNKNOWN, email: 'info@clinic.com' }],
   ['a Direct address', { ...UNKNOWN, email: 'jo@direct.clinic.com' }],
 ] as const) {
-  test(`no check is paid for after ${about}`, async (t) => {
+  test(`no verifier is called after ${about}`, async (t) => {
     const { asked } = await checkedBy([VALID], rest);
     t.is(asked, '0');
   });
 }
 
 for (const [about, steps, verdict, asked] of [
-  ['is asked if the first cannot tell', [INCONCLUSIVE, VALID], 'valid mailbox_ok', '1,1'],
-  ['is asked if the first is limited', [LIMITED, VALID], 'valid mailbox_ok', '1,1'],
-  ['is asked if the first is out of service', [BROKE, MISSING], 'invalid mailbox_missing', '1,1'],
-  ['is asked if the first is still at work', [WORKING, VALID], 'valid mailbox_ok', '1,1'],
-  ['is asked if the first was greylisted', [GREYLISTED, VALID], 'valid mailbox_ok', '1,1'],
-  ['is not asked after an answer', [MISSING, VALID], 'invalid mailbox_missing', '1,0'],
+  ['is called if the first has no result', [INCONCLUSIVE, VALID], 'valid mailbox_ok', '1,1'],
+  ['is called if the first is rate-limited', [LIMITED, VALID], 'valid mailbox_ok', '1,1'],
+  ['is called if the first is out of service', [BROKE, MISSING], 'invalid mailbox_missing', '1,1'],
+  ['is called if the first is still working', [WORKING, VALID], 'valid mailbox_ok', '1,1'],
+  ['is called if the first was greylisted', [GREYLISTED, VALID], 'valid mailbox_ok', '1,1'],
+  ['is not called after a result', [MISSING, VALID], 'invalid mailbox_missing', '1,0'],
   [
-    'is not asked after a catch-all',
+    'is not called after a catch-all',
     [{ kind: 'answer', verdict: 'catch_all', reason: null }, VALID],
     'catch_all null',
     '1,0',
@@ -90,7 +90,7 @@ for (const [about, steps, verdict, asked] of [
   });
 }
 
-test('a verifier that could not tell a while ago is not asked again while another one is limited', async (t) => {
+test('a verifier without a result is not called again while another is rate-limited', async (t) => {
   const { checked, asked } = await checkedBy([VALID, LIMITED], {
     ...UNKNOWN,
     toldNothing: { v1: 'inconclusive' },
@@ -100,20 +100,20 @@ test('a verifier that could not tell a while ago is not asked again while anothe
 });
 
 for (const [about, steps, outcome] of [
-  ['all are limited', [LIMITED, AWAY], { reason: 'verifier_rate_limit', afterMs: 2000 }],
+  ['all are rate-limited', [LIMITED, AWAY], { reason: 'verifier_rate_limit', afterMs: 2000 }],
   ['one cannot be reached', [AWAY], { reason: 'verifier_unsent', afterMs: null }],
   [
-    'one could not tell and the other is limited',
+    'one has no result and the other is rate-limited',
     [INCONCLUSIVE, LIMITED],
     { reason: 'verifier_rate_limit', afterMs: 2000 },
   ],
   [
-    'one is out of service and the other is limited',
+    'one is out of service and the other is rate-limited',
     [BROKE, LIMITED],
     { reason: 'verifier_rate_limit', afterMs: 2000 },
   ],
   [
-    'two are limited, for the shorter time',
+    'two are rate-limited, for the shorter time',
     [LIMITED, { kind: 'retry', why: 'upstream', afterMs: 1000 }, LIMITED],
     { reason: 'verifier_upstream', afterMs: 1000 },
   ],
@@ -124,27 +124,27 @@ for (const [about, steps, outcome] of [
   });
 }
 
-test('the evidence says why no connection to a verifier was made', async (t) => {
+test('the evidence contains the cause of a failed connection to a verifier', async (t) => {
   const { checked } = await checkedBy([AWAY]);
   const [, asked] = checked.evidence;
   t.like(asked, { kind: 'verifier', verdict: 'unknown', reason: 'verifier_unsent: ECONNREFUSED' });
 });
 
-test('nothing is decided if the only verifier may not be asked now', async (t) => {
+test('nothing is decided if the only verifier is unavailable', async (t) => {
   const { checked } = await checkedBy([{ kind: 'unavailable', why: 'unavailable', afterMs: 30_000 }]);
   t.like(checked, { kind: 'transient', reason: 'verifier_unavailable', afterMs: 30_000 });
 });
 
 for (const [about, steps] of [
-  ['an operator has to act first', [BROKE, { kind: 'fatal', why: 'protocol', field: 'body' }]],
-  ['one cannot tell and an operator has to act for the other', [INCONCLUSIVE, BROKE]],
+  ['an operator must act first', [BROKE, { kind: 'fatal', why: 'protocol', field: 'body' }]],
+  ['one has no result and an operator must act for the other', [INCONCLUSIVE, BROKE]],
 ] as const) {
   test(`nothing is decided if ${about}`, async (t) => {
     t.is(inWords((await checkedBy(steps)).checked), 'transient verifier_unavailable');
   });
 }
 
-test('greylisting is waited out, even if another verifier is limited', async (t) => {
+test('a greylisted address waits, even if another verifier is rate-limited', async (t) => {
   const { checked } = await checkedBy([GREYLISTED, LIMITED]);
   t.like(checked, {
     kind: 'later',
@@ -153,7 +153,7 @@ test('greylisting is waited out, even if another verifier is limited', async (t)
   });
 });
 
-test('an address that was greylisted is valid when the mail server is asked again', async (t) => {
+test('a greylisted address is valid once the mail server accepts it later', async (t) => {
   const verifier = verifierOf('one', GREYLISTED, VALID);
   const check = checkOf({ verifiers: [verifier] });
   const named = candidate('jo@clinic.com', UNKNOWN);
@@ -161,7 +161,7 @@ test('an address that was greylisted is valid when the mail server is asked agai
   t.is(inWords(await check(named)), 'valid mailbox_ok');
 });
 
-test('every judgment on the way is kept in order', async (t) => {
+test('the evidence contains every step in order', async (t) => {
   const { checked } = await checkedBy([GREYLISTED, LIMITED, INCONCLUSIVE, MISSING]);
   t.deepEqual(
     checked.evidence.map(({ kind, source, verdict, reason }) => `${kind} ${source}: ${verdict} ${reason}`),
@@ -176,7 +176,7 @@ test('every judgment on the way is kept in order', async (t) => {
   t.true(checked.evidence.every(({ durationMs }) => Number.isInteger(durationMs) && (durationMs ?? -1) >= 0));
 });
 
-test('what is refused at sight says so in its evidence', async (t) => {
+test('the evidence of an address refused without a check contains the reason', async (t) => {
   const checked = await checkOf()(candidate('info@clinic.com'));
   t.deepEqual(
     checked.evidence.map(({ kind, source, verdict, reason }) => [kind, source, verdict, reason]),
@@ -184,7 +184,7 @@ test('what is refused at sight says so in its evidence', async (t) => {
   );
 });
 
-test('the address is asked about as it would be handed out', async (t) => {
+test('verifiers get the normalized address that we would return', async (t) => {
   const asked: string[] = [];
   const verifier: Verifier = {
     id: 'one',
@@ -198,7 +198,7 @@ test('the address is asked about as it would be handed out', async (t) => {
   t.deepEqual(asked, ['jo@xn--bcher-kva.de']);
 });
 
-test('an aborted check ends with what it was aborted with', async (t) => {
+test('an aborted check throws the reason of the abort', async (t) => {
   const verifier: Verifier = { id: 'one', cost: 1, check: (_email, signal) => aborted(signal) };
   const reason = new Error('stopped');
   const check = checkOf({ verifiers: [verifier], signal: AbortSignal.abort(reason) });

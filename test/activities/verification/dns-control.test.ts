@@ -8,7 +8,8 @@ import { freshDatabase } from '../../support/database.ts';
 import { type Said, sayThisMachine, startNameServerOf } from '../../support/name-server.ts';
 import { spawnOperator } from '../../support/operator.ts';
 
-// Name servers that lie about domains: their word is no evidence against an address. Over sockets, as in production.
+// Name servers that lie about domains. Their responses must not count as evidence against an address. The tests use
+// sockets, as in production.
 
 const { db, sql, url } = freshDatabase(test);
 const OWN = 'ours.example.com';
@@ -16,7 +17,7 @@ const OWN = 'ours.example.com';
 type Say = (name: string, type: string) => Said;
 const truth: Say = (name, type) => (name.endsWith('clinic.com') ? 'NXDOMAIN' : sayThisMachine(name, type));
 
-/** A worker whose name server says one thing first and may be made to say another. */
+/** Starts a worker whose name server gives these responses, which the test can change later. */
 async function startWorker(t: ExecutionContext, first: Say) {
   let say = first;
   const server = await startNameServerOf((name, type) => say(name, type));
@@ -51,20 +52,20 @@ test.serial.beforeEach(async () => {
 });
 
 for (const [about, say, denied] of [
-  ['that no domain exists', () => 'NXDOMAIN', `${OWN}: nxdomain`],
-  ['that no domain has records', () => [], `${OWN}: no_mx`],
+  ['denies all domains', () => 'NXDOMAIN', `${OWN}: nxdomain`],
+  ['denies all records', () => [], `${OWN}: no_mx`],
   [
-    'that no host has an address',
+    'denies all addresses of hosts',
     (name, type) => (type === 'MX' ? sayThisMachine(name, type) : 'NXDOMAIN'),
     `${OWN}: bad_mx`,
   ],
   [
-    'that a free-mail domain does not exist',
+    'denies a free-mail domain',
     (name, type) => (name === 'yahoo.com' ? 'NXDOMAIN' : truth(name, type)),
     'yahoo.com: nxdomain',
   ],
 ] as const satisfies readonly (readonly [string, Say, string])[]) {
-  test.serial(`a resolver that says ${about} is no evidence against an address`, async (t) => {
+  test.serial(`a resolver that ${about} is not trusted`, async (t) => {
     const { verdictOf, lines } = await startWorker(t, say);
     t.is(await verdictOf('clinic.com'), 'transient dns_untrusted');
     t.is(await breaker(), `open denied ${denied}`);
@@ -73,7 +74,7 @@ for (const [about, say, denied] of [
   });
 }
 
-test.serial('a resolver that tells the truth is evidence that a domain takes no mail', async (t) => {
+test.serial('a truthful resolver is trusted about a domain without mail', async (t) => {
   const { verdictOf, lines } = await startWorker(t, truth);
   t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
   t.is(await verdictOf('hospital.com'), 'valid mailbox_ok');
@@ -81,20 +82,20 @@ test.serial('a resolver that tells the truth is evidence that a domain takes no 
   t.deepEqual(lines, []);
 });
 
-test.serial('a resolver that is silent about the control domains is not believed', async (t) => {
+test.serial('a resolver that is silent about the control domains is not trusted', async (t) => {
   const say: Say = (name, type) => (name.endsWith('clinic.com') ? truth(name, type) : 'silence');
   const { verdictOf } = await startWorker(t, say);
   t.is(await verdictOf('clinic.com'), 'transient dns_untrusted');
   t.is(await breaker(), 'open silent');
 });
 
-test.serial('one silent control domain does not matter while the others are known', async (t) => {
+test.serial('one silent control domain does not matter if the others are known', async (t) => {
   const say: Say = (name, type) => (name === 'gmail.com' ? 'silence' : truth(name, type));
   const { verdictOf } = await startWorker(t, say);
   t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
 });
 
-test.serial('one control that passed is enough for all domains of the next 30 s', async (t) => {
+test.serial('one passed control is enough for all domains for 30 s', async (t) => {
   const { verdictOf, controls, pass } = await startWorker(t, truth);
   const domains = ['clinic.com', 'a-clinic.com', 'b-clinic.com'];
   for (const verdict of await Promise.all(domains.map(verdictOf))) t.is(verdict, 'invalid nxdomain');
@@ -107,7 +108,7 @@ test.serial('one control that passed is enough for all domains of the next 30 s'
   t.is(controls(), 2);
 });
 
-test.serial('a resolver that begins to lie is not believed once its control is 30 s old', async (t) => {
+test.serial('a resolver that begins to lie is not trusted once its control is 30 s old', async (t) => {
   const { verdictOf, nowSays, pass } = await startWorker(t, truth);
   t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
   nowSays(() => 'NXDOMAIN');
@@ -115,7 +116,7 @@ test.serial('a resolver that begins to lie is not believed once its control is 3
   t.is(await verdictOf('hospital.com'), 'transient dns_untrusted');
 });
 
-test.serial('a resolver that is repaired is believed again after one trial', async (t) => {
+test.serial('a repaired resolver is trusted again after one trial', async (t) => {
   const { verdictOf, nowSays, controls, lines } = await startWorker(t, () => 'NXDOMAIN');
   t.is(await verdictOf('clinic.com'), 'transient dns_untrusted');
   nowSays(truth);
@@ -128,7 +129,7 @@ test.serial('a resolver that is repaired is believed again after one trial', asy
   t.is(lines.at(-1), 'name servers can be believed again');
 });
 
-test.serial('metrics count lies, and status wants attention', async (t) => {
+test.serial('the metrics and the status command report a lying resolver', async (t) => {
   const counted = async () => {
     const { values = [] } = (await register.getSingleMetric('npe_source_calls_total')?.get()) ?? {};
     return values.find(({ labels }) => labels.source === 'dns' && labels.answer === 'lies')?.value ?? 0;

@@ -8,14 +8,14 @@ import { buildLists } from '../../../deploy/build/lists.ts';
 const built = buildLists();
 const FOLDER = new URL('../../../activities/verification/lists/', import.meta.url);
 
-test('what packages keep is what the generator makes of the installed ones', async (t) => {
+test('the generated lists match the installed packages', async (t) => {
   for (const [name, text] of Object.entries(built)) {
-    // Not by t.is, which would print thousands of lines.
+    // Not with t.is, which would print thousands of lines.
     t.true((await readFile(new URL(name, FOLDER), 'utf8')) === text, `${name} is old: npm run lists`);
   }
 });
 
-test('the lists from packages name their origin, its version and its license', async (t) => {
+test('the generated lists contain their origin, its version and its license', async (t) => {
   t.regex(await readFile(new URL('disposable.txt', FOLDER), 'utf8'), /^#.*\n# From \S+ [0-9.]+ \(CC0-1\.0\)/);
   t.regex(
     await readFile(new URL('personal.txt', FOLDER), 'utf8'),
@@ -23,7 +23,7 @@ test('the lists from packages name their origin, its version and its license', a
   );
 });
 
-test('every other list says what it is kept from', async (t) => {
+test('every other list contains its source', async (t) => {
   const byHand = (await readdir(FOLDER)).filter((name) => !Object.hasOwn(built, name));
   t.true(byHand.length > 5);
   for (const name of byHand) {
@@ -36,7 +36,7 @@ for (const name of [
   ...['disposable', 'disposable-more', 'personal', 'personal-more', 'relays', 'hisps', 'parkers'],
   ...['mail-providers', 'near-misses'],
 ]) {
-  test(`every domain of ${name} is spelled as addresses are compared, once and in order`, (t) => {
+  test(`the domains of ${name} are normalized, unique and sorted`, (t) => {
     const list = [...readList(name)];
     t.true(list.length > 3);
     t.deepEqual(
@@ -47,17 +47,17 @@ for (const name of [
   });
 }
 
-test('every placeholder is a domain or a local part without dots, dashes and digits at its end', (t) => {
+test('every placeholder is a domain or a plain local part', (t) => {
   for (const entry of readList('placeholders')) {
     t.true(/^[a-z]+(?:\/[a-z])?@$/.test(entry) || parseAddress(`jo@${entry}`)?.domain === entry, entry);
   }
 });
 
-test('every confusable is one character, other than the Latin letter beside it', (t) => {
+test('every confusable is one character and a different Latin letter', (t) => {
   for (const pair of readList('confusables')) t.regex(pair, /^[^a-z][a-z]$/u);
 });
 
-test('what is added by hand is not in the packages', (t) => {
+test('entries added by hand are not in the packages', (t) => {
   for (const name of ['disposable', 'personal']) {
     const listed = readList(name);
     t.deepEqual(
@@ -67,11 +67,11 @@ test('what is added by hand is not in the packages', (t) => {
   }
 });
 
-test('no mailbox is both thrown away and kept', (t) => {
+test('no domain is both disposable and personal', (t) => {
   t.deepEqual([...readList('personal', 'personal-more')].filter(isDisposable), []);
 });
 
-test('no real domain is taken for a misspelled one', (t) => {
+test('no real domain counts as a misspelled one', (t) => {
   const real = [...readList('personal', 'personal-more', 'relays', 'hisps', 'near-misses')];
   t.deepEqual(real.filter(isLookalike), []);
 });
@@ -89,7 +89,7 @@ for (const domain of words(`
   hargray.com buckeye-express.com paulbunyan.net arvig.net bresnan.net iglou.com voyager.net
   alumni.stanford.edu alum.mit.edu post.harvard.edu aya.yale.edu cal.berkeley.edu caa.columbia.edu
   alumni.harvard.edu stanfordalumni.org psualum.com uclaalumni.net alum.dartmouth.org`)) {
-  test(`${domain} is personal, whatever a vendor says`, (t) => {
+  test(`${domain} is personal for any vendor type`, (t) => {
     t.is(classify(domain, 'professional'), 'personal');
   });
 }

@@ -3,7 +3,7 @@ import { type Owner, ownerOf, type Whose } from '../../../activities/verificatio
 import { candidate, checkOf, inWords, verifierOf } from '../../support/checks.ts';
 import { SUBJECT } from '../../support/vendors.ts';
 
-/** `First, Middle, Last` with former surnames behind, who works somewhere. */
+/** Parses `First, Middle, Last`, followed by former last names, and adds the practice. */
 function whose(names: string, practice: string | null, city = 'Fargo'): Whose {
   const [first = '', middle = '', last = '', ...former] = names.split(', ');
   const { person } = SUBJECT;
@@ -19,7 +19,7 @@ function whose(names: string, practice: string | null, city = 'Fargo'): Whose {
   };
 }
 
-/** Per person, practice and domain: the local parts of each owner. */
+/** Local parts by owner, for each person, practice and domain. */
 const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, string>>])[] = [
   [
     whose('John, Quincy, Hartley', 'Hartley Family Dental, PLLC'),
@@ -142,7 +142,7 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
     'clinic.org',
     { person: 'jmuller bobmuller robert.muller jrmuller rmuller bob', other_person: 'karl.muller' },
   ],
-  // Nobody is known: nothing can be somebody else's.
+  // The person is unknown, so no local part can be attributed to another person.
   [
     { person: null, organization: null },
     'clinic.com',
@@ -156,7 +156,7 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
 for (const [who, domain, owners] of TABLE) {
   const { first = 'nobody', last = '' } = who.person ?? {};
   for (const [owner, locals] of Object.entries(owners)) {
-    test(`of ${first} ${last} at ${domain} is ${owner}: ${locals.replace(/\s+/g, ' ')}`, (t) => {
+    test(`${owner} for ${first} ${last} at ${domain}: ${locals.replace(/\s+/g, ' ')}`, (t) => {
       const wrong = locals.split(/\s+/).filter((local) => ownerOf({ local, domain }, who) !== owner);
       t.deepEqual(
         wrong.map((local) => `${local} is ${ownerOf({ local, domain }, who)}`),
@@ -166,7 +166,7 @@ for (const [who, domain, owners] of TABLE) {
   }
 }
 
-test('the table has what it takes to tell a good rule from a lucky one', (t) => {
+test('the table has enough cases to measure the rules', (t) => {
   const cases = TABLE.flatMap(([, , owners]) => Object.values(owners))
     .join(' ')
     .split(/\s+/);
@@ -178,7 +178,7 @@ for (const [email, verdict] of [
   ['karen.omalley@clinic.com', 'risky other_person'],
   ['drsomalley@clinic.com', 'risky shared'],
 ] as const) {
-  test(`whatever vendor and verifier say, ${email} is ${verdict} for Mary Jo O'Malley`, async (t) => {
+  test(`${email} is ${verdict} for Mary Jo O'Malley even if a verifier says valid`, async (t) => {
     const verifier = verifierOf('one', { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' });
     const check = checkOf({ policy: 'verify-always', verifiers: [verifier] });
     t.is(inWords(await check(candidate(email), SUBJECT)), verdict);

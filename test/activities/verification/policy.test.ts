@@ -19,14 +19,14 @@ const CASES: readonly Case[] = POLICIES.flatMap((policy) =>
   ),
 );
 
-/** The cases that come to a verdict, each in a few words; what every policy has in common once. */
+/** Returns the cases with a verdict, each in a few words. */
 function casesThatAre(verdict: string): string[] {
   return CASES.filter((one) => judge(one)[0] === verdict).map(
     ({ policy, finder, verifier, agreed }) => `${policy}: ${finder}, ${verifier}${agreed ? ', agreed' : ''}`,
   );
 }
 
-test('every case has a verdict, and every row decides some case', (t) => {
+test('every case has a verdict, and every row of the table decides a case', (t) => {
   t.is(CASES.length, 3 * 9 * 6 * 2);
   for (const row of POLICY_TABLE) {
     t.true(
@@ -36,8 +36,8 @@ test('every case has a verdict, and every row decides some case', (t) => {
   }
 });
 
-test('an address is valid if somebody vouches for it, and not otherwise', (t) => {
-  // Written out, not computed: a change of the table has to be made here as well, by somebody who means it.
+test('an address is valid only if a source or a verifier confirms it', (t) => {
+  // Written out instead of computed, so that a change of the table must be repeated here on purpose.
   const asking = ['valid', 'stale', 'undated', 'catch_all', 'risky', 'unknown', 'registry', 'unclear'];
   const notDoubted = asking.filter((word) => word !== 'risky' && word !== 'unclear');
   const verified = (policy: string) =>
@@ -64,28 +64,28 @@ test('an address is valid if somebody vouches for it, and not otherwise', (t) =>
   );
 });
 
-test("anyone's invalid wins", (t) => {
+test('an invalid from any source decides', (t) => {
   for (const one of CASES) {
     const isInvalid = judge(one)[0] === 'invalid';
     t.is(isInvalid, one.finder === 'invalid' || one.verifier === 'invalid', JSON.stringify(one));
   }
 });
 
-test('a catch-all is valid only if two sources agree or a verifier can tell', (t) => {
+test('a catch-all is valid only if two sources agree or a verifier confirms it', (t) => {
   for (const one of CASES) {
     if (one.agreed || (one.finder !== 'catch_all' && one.verifier !== 'catch_all')) continue;
     t.true(judge(one)[0] !== 'valid' || one.verifier === 'valid', JSON.stringify(one));
   }
 });
 
-test('an address from NPPES alone is valid only if a verifier vouches for it or two sources agree', (t) => {
+test('an address only from NPPES is valid only with a verifier or a second source', (t) => {
   for (const one of CASES) {
     if (one.finder !== 'registry' || judge(one)[0] !== 'valid') continue;
     t.true(one.verifier === 'valid' || (one.verifier === 'catch_all' && one.agreed), JSON.stringify(one));
   }
 });
 
-test('a verifier is asked if it can still make an address valid, and not otherwise', (t) => {
+test('a verifier is called only if it can still make an address valid', (t) => {
   const asked = CASES.filter(({ verifier }) => verifier === 'none')
     .filter(verifierCanHelp)
     .map(({ policy, finder, agreed }) => `${policy}: ${finder}${agreed ? ', agreed' : ''}`);
@@ -110,21 +110,21 @@ async function verdictOf(rest: Partial<NamedCandidate>, options: Partial<CheckOp
 for (const [about, rest, verdict] of [
   ['30 days old is fresh', { validatedAt: new Date(NOW - 30 * DAY_MS) }, 'valid mailbox_ok'],
   ['older is stale', { validatedAt: new Date(NOW - 30 * DAY_MS - 1) }, 'unknown stale_evidence'],
-  ['without a date there is none', { validatedAt: null }, 'unknown no_evidence'],
-  ['a date that is none is none', { validatedAt: new Date(Number.NaN) }, 'unknown no_evidence'],
-  ['a date in the future is none', { validatedAt: new Date(NOW + 2 * DAY_MS) }, 'unknown no_evidence'],
+  ['without a date there is no evidence', { validatedAt: null }, 'unknown no_evidence'],
+  ['an invalid date does not count', { validatedAt: new Date(Number.NaN) }, 'unknown no_evidence'],
+  ['a date in the future does not count', { validatedAt: new Date(NOW + 2 * DAY_MS) }, 'unknown no_evidence'],
   ["the vendor's unknown stays unknown", { verdict: 'unknown' }, 'unknown no_evidence'],
   ["the vendor's invalid stays invalid", { verdict: 'invalid' }, 'invalid mailbox_missing'],
   ["the vendor's catch-all stays one", { verdict: 'catch_all' }, 'catch_all null'],
   ["the vendor's risky stays risky", { verdict: 'risky' }, 'risky null'],
-  ['NPPES has none', { verdict: 'unknown', source: 'nppes' }, 'unknown no_evidence'],
+  ['NPPES has no evidence', { verdict: 'unknown', source: 'nppes' }, 'unknown no_evidence'],
 ] as const) {
   test(`evidence: ${about}`, async (t) => {
     t.is(await verdictOf(rest), verdict);
   });
 }
 
-test("a vendor's clock that is ahead does not put a validation into the future", async (t) => {
+test('the future date of a vendor whose clock is ahead becomes the current time', async (t) => {
   const checked = await checkOf()(candidate('jo@clinic.com', { validatedAt: new Date(NOW + 60_000) }));
   t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });
 });
@@ -139,10 +139,16 @@ for (const [about, step, rest, verdict, asked] of [
     'invalid mailbox_missing',
     1,
   ],
-  ['sees a role', { kind: 'answer', verdict: 'risky', reason: 'role' }, {}, 'risky role', 1],
+  ['reports a role', { kind: 'answer', verdict: 'risky', reason: 'role' }, {}, 'risky role', 1],
   ['confirms it', { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' }, {}, 'valid mailbox_ok', 1],
-  ['cannot tell, and the claim is dated', INCONCLUSIVE, {}, 'valid mailbox_ok', 1],
-  ['cannot tell, and the claim has no date', INCONCLUSIVE, { validatedAt: null }, 'unknown inconclusive', 1],
+  ['has no result, and the claim is dated', INCONCLUSIVE, {}, 'valid mailbox_ok', 1],
+  [
+    'has no result, and the claim has no date',
+    INCONCLUSIVE,
+    { validatedAt: null },
+    'unknown inconclusive',
+    1,
+  ],
   ['is greylisted', { kind: 'greylisted' }, {}, 'later greylisted', 1],
   ['is away', { kind: 'retry', why: 'upstream', afterMs: null }, {}, 'transient verifier_upstream', 1],
   ['refuses us', { kind: 'fatal', why: 'auth' }, {}, 'transient verifier_unavailable', 1],
@@ -154,14 +160,14 @@ for (const [about, step, rest, verdict, asked] of [
     0,
   ],
 ] as const) {
-  test(`under verify-always a vendor's word is checked: the verifier ${about}: ${verdict}`, async (t) => {
+  test(`under verify-always, ${verdict} if the verifier ${about}`, async (t) => {
     const verifier = verifierOf('one', step);
     t.is(await verdictOf(rest, { policy: 'verify-always', verifiers: [verifier] }), verdict);
     t.is(verifier.asked(), asked);
   });
 }
 
-test('after its pause, what a mail server greylists is as the vendor has dated it', async (t) => {
+test("an address that stays greylisted has the verdict of the vendor's date", async (t) => {
   const verifiers = [verifierOf('one', { kind: 'greylisted' })];
   const check = checkOf({ policy: 'verify-always', verifiers });
   t.like(await check(candidate('jo@clinic.com')), {
@@ -171,13 +177,13 @@ test('after its pause, what a mail server greylists is as the vendor has dated i
   t.like(undated, { otherwise: { verdict: 'unknown', reason: 'greylisted' } });
 });
 
-test('if one verifier cannot tell, a dated claim decides, though another is out of service', async (t) => {
+test('a dated claim decides if one verifier has no result and another is unavailable', async (t) => {
   const verifiers = [verifierOf('one', INCONCLUSIVE), verifierOf('two', { kind: 'fatal', why: 'auth' })];
   const checked = await checkOf({ policy: 'verify-always', verifiers })(candidate('jo@clinic.com'));
   t.like(checked, { verdict: 'valid' });
 });
 
-test('an answer that a verifier gave earlier is dated by that', async (t) => {
+test('an earlier result of a verifier has its own date', async (t) => {
   const at = NOW - 3_600_000;
   const looked = { verdict: 'valid', reason: 'mailbox_ok', at } as const;
   const verifiers = [verifierOf('one', INCONCLUSIVE)];
@@ -188,30 +194,35 @@ test('an answer that a verifier gave earlier is dated by that', async (t) => {
 });
 
 for (const [about, rest, step, verdict] of [
-  ['is valid by a dated claim if the source knows whose it is', {}, null, 'valid mailbox_ok'],
-  ['is not if the source repeats our question', { isEcho: true }, null, 'unknown unclear_owner'],
-  ['nor better than its source says', { isEcho: true, verdict: 'risky' }, null, 'risky null'],
-  ['nor if the verifier cannot tell', { isEcho: true }, INCONCLUSIVE, 'unknown unclear_owner'],
+  ['is valid by a dated claim if the source knows its owner', {}, null, 'valid mailbox_ok'],
+  ['is not valid if the source repeats our input', { isEcho: true }, null, 'unknown unclear_owner'],
   [
-    'but is if the verifier sees a mailbox and no role',
+    'is not better than its source says if that repeats our input',
+    { isEcho: true, verdict: 'risky' },
+    null,
+    'risky null',
+  ],
+  ['is not valid if the verifier has no result', { isEcho: true }, INCONCLUSIVE, 'unknown unclear_owner'],
+  [
+    'is valid if the verifier reports a mailbox and no role',
     { isEcho: true },
     { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' },
     'valid mailbox_ok',
   ],
   [
-    'nor at a domain that takes anything, whoever agrees',
+    'is not valid at a catch-all domain, even if two sources agree',
     { isEcho: true, verdict: 'catch_all', namedBy: 2 },
     { kind: 'answer', verdict: 'catch_all', reason: null },
     'catch_all null',
   ],
 ] as const) {
-  test(`an address that does not say whose it is ${about}`, async (t) => {
+  test(`an address with an unclear owner ${about}`, async (t) => {
     const verifiers = step === null ? [] : [verifierOf('one', step)];
     t.is(await verdictOf(rest, { verifiers, catchAll: 'two-sources' }), verdict);
   });
 }
 
-test("a vendor's word is not enough when a verifier is required", async (t) => {
+test("a vendor's claim is not enough if a verifier is required", async (t) => {
   t.is(await verdictOf({}, { policy: 'verifier-required' }), 'unknown not_verified');
 });
 
@@ -220,14 +231,14 @@ for (const [namedBy, catchAll, verdict] of [
   [2, 'two-sources', 'valid two_sources'],
   [2, 'reject', 'catch_all null'],
 ] as const) {
-  test(`a catch-all that ${namedBy} named is ${verdict} under ${catchAll}`, async (t) => {
+  test(`a catch-all from ${namedBy} sources is ${verdict} under ${catchAll}`, async (t) => {
     t.is(await verdictOf({ verdict: 'catch_all', namedBy }, { catchAll }), verdict);
     const verifiers = [verifierOf('one', { kind: 'answer', verdict: 'catch_all', reason: null })];
     t.is(await verdictOf({ verdict: 'unknown', namedBy }, { catchAll, verifiers }), verdict);
   });
 }
 
-test('what two sources agree on counts from now', async (t) => {
+test('an address that two sources agree on has the current date', async (t) => {
   const check = checkOf({ catchAll: 'two-sources' });
   const checked = await check(candidate('jo@clinic.com', { verdict: 'catch_all', namedBy: 2 }));
   t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });

@@ -18,13 +18,13 @@ const NEVER = new AbortController().signal;
 const make = (id: VerifierId, baseUrl: string, apiKey = KEY) =>
   createVerifier(VERIFIERS[id], { baseUrl, apiKey });
 
-/** Answers in a verifier's documented form, by name. */
+/** Reads responses in a verifier's documented form, by name. */
 function answersOf(id: VerifierId): ReadonlyMap<string, Record<string, unknown>> {
   const path = new URL(`../../support/verifier-answers/${id}.json`, import.meta.url);
   return new Map(Object.entries(JSON.parse(readFileSync(path, 'utf8'))));
 }
 
-/** The step that an adapter makes of an answer, in a few words. */
+/** Returns the step for a response, in a few words. */
 async function stepOf(t: ExecutionContext, id: VerifierId, played: Played): Promise<string> {
   const { url } = await playVendor(t, played);
   return await inWords(make(id, url));
@@ -47,14 +47,14 @@ async function inWords(verifier: ReturnType<typeof make>, email = EMAIL): Promis
 }
 
 for (const id of VERIFIER_IDS) {
-  test(`${id}: every documented answer means something`, async (t) => {
+  test(`${id}: every documented response has its expected meaning`, async (t) => {
     const seen: Record<string, string> = {};
     for (const [name, body] of answersOf(id)) seen[name] = await stepOf(t, id, { status: 200, body });
     t.deepEqual(seen, MEANINGS[id]);
   });
 }
 
-test('the questions are asked as the verifiers document them', async (t) => {
+test('the requests have the documented forms', async (t) => {
   const seen: unknown[] = [];
   for (const id of VERIFIER_IDS) {
     const { url, asked } = await playVendor(t, { status: 500, body: '' });
@@ -69,7 +69,7 @@ test('the questions are asked as the verifiers document them', async (t) => {
   ]);
 });
 
-test("Hunter's key is in a header, where no log of URLs has it", async (t) => {
+test("Hunter's key is in a header, where no log of URLs contains it", async (t) => {
   const { url, asked } = await playVendor(t, { status: 500, body: '' });
   await make('hunter-verifier', url).check(EMAIL, NEVER);
   t.is(asked[0]?.headers['x-api-key'], KEY);
@@ -85,7 +85,7 @@ for (const [status, headers, step] of [
   });
 }
 
-test('Reacher is given its secret as the hosted server and as one of our own want it, or none', async (t) => {
+test('Reacher gets its secret for the hosted server and for our own, or no secret', async (t) => {
   const { url, asked } = await playVendor(t, { status: 500, body: '' });
   await make('reacher', url).check(EMAIL, NEVER);
   await make('reacher', url, '').check(EMAIL, NEVER);
@@ -97,12 +97,12 @@ test('Reacher is given its secret as the hosted server and as one of our own wan
 });
 
 for (const [id, about, name, change, step] of [
-  ['reacher', 'a word not seen yet', 'safe', { is_reachable: 'splendid' }, 'unknown inconclusive'],
-  ['zerobounce', 'a word not seen yet', 'valid', { status: 'splendid' }, 'unknown inconclusive'],
+  ['reacher', 'an unknown word', 'safe', { is_reachable: 'splendid' }, 'unknown inconclusive'],
+  ['zerobounce', 'an unknown word', 'valid', { status: 'splendid' }, 'unknown inconclusive'],
   ['zerobounce', 'a status in capitals', 'valid', { status: 'Valid' }, 'valid mailbox_ok'],
   ['zerobounce', 'a status with an underscore', 'catch-all', { status: 'catch_all' }, 'catch_all null'],
-  ['zerobounce', 'a detail not seen yet', 'invalid', { sub_status: 'splendid' }, 'invalid mailbox_missing'],
-  ['neverbounce', 'a result not seen yet', 'valid', { result: 'splendid' }, 'unknown inconclusive'],
+  ['zerobounce', 'an unknown detail', 'invalid', { sub_status: 'splendid' }, 'invalid mailbox_missing'],
+  ['neverbounce', 'an unknown result', 'valid', { result: 'splendid' }, 'unknown inconclusive'],
   ['neverbounce', 'no flags', 'valid', { flags: null }, 'valid mailbox_ok'],
   ['reacher', 'no verdict', 'safe', { is_reachable: undefined }, 'protocol is_reachable'],
   ['reacher', 'a number for its verdict', 'safe', { is_reachable: 1 }, 'protocol is_reachable'],
@@ -119,7 +119,7 @@ for (const [id, about, name, change, step] of [
   ['zerobounce', 'no status', 'valid', { status: null }, 'protocol status'],
   ['zerobounce', 'a number for its detail', 'valid', { sub_status: 7 }, 'protocol sub_status'],
   ['neverbounce', 'no status', 'valid', { status: undefined }, 'protocol status'],
-  ['neverbounce', 'a status not seen yet', 'valid', { status: 'splendid' }, 'protocol status'],
+  ['neverbounce', 'an unknown status', 'valid', { status: 'splendid' }, 'protocol status'],
   ['neverbounce', 'a number for its result', 'valid', { result: 0 }, 'protocol result'],
   ['neverbounce', 'text for its flags', 'valid', { flags: 'role_account' }, 'protocol flags'],
 ] as const) {
@@ -140,7 +140,7 @@ for (const [about, body, step] of [
   });
 }
 
-test('reacher: a wrong secret is 400 and names the header', async (t) => {
+test('reacher: a wrong secret is a 400 with the name of the header', async (t) => {
   const body = { error: 'Missing or invalid x-reacher-secret header.' };
   t.is(await stepOf(t, 'reacher', { status: 400, body }), 'fatal auth');
   t.is(
@@ -154,7 +154,7 @@ for (const id of VERIFIER_IDS) {
     [302, 'protocol status'],
     [401, 'fatal auth'],
     [402, 'fatal credits'],
-    // ZeroBounce's shield against attacks, and no word about the account; Hunter's rate limit.
+    // ZeroBounce's protection against attacks, which is not about the account, and Hunter's rate limit.
     [
       403,
       { '': 'fatal plan', zerobounce: 'retry upstream 7000', 'hunter-verifier': 'retry rate_limit 7000' },
@@ -162,7 +162,7 @@ for (const id of VERIFIER_IDS) {
     [404, 'protocol status'],
     // Hunter's plan is used up.
     [429, { '': 'retry rate_limit 7000', 'hunter-verifier': 'fatal credits' }],
-    // Whoever owns the address has asked Hunter that nobody make use of it.
+    // The owner of the address has opted out at Hunter.
     [451, { '': 'protocol status', 'hunter-verifier': 'risky null' }],
     [500, 'retry upstream 7000'],
     [502, 'retry unanswered 7000'],
@@ -185,20 +185,20 @@ for (const id of VERIFIER_IDS) {
     ['a list', '[]'],
     ['a word', '"valid"'],
     ['a web page', '<html></html>'],
-    ['half an answer', '{"status":"val'],
+    ['half a response', '{"status":"val'],
   ] as const) {
-    test(`${id}: a body of ${about} is no answer`, async (t) => {
+    test(`${id}: a body of ${about} is a protocol error`, async (t) => {
       t.is(await stepOf(t, id, { status: 200, body }), 'protocol body');
     });
   }
 
-  test(`${id}: a server that hangs up may have been paid, one that is not there was asked nothing`, async (t) => {
+  test(`${id}: a call may be charged if the server hangs up, not if it is unreachable`, async (t) => {
     const url = await serveVendor(t, (request) => request.socket.destroy());
     t.is(await inWords(make(id, url)), 'retry unanswered null');
     t.is(await inWords(make(id, await closedUrl())), 'retry unsent null');
   });
 
-  test(`${id}: an aborted question ends with what it was aborted with`, async (t) => {
+  test(`${id}: an aborted call throws the reason of the abort`, async (t) => {
     const asked = Promise.withResolvers<void>();
     const url = await serveVendor(t, () => asked.resolve());
     const controller = new AbortController();
@@ -209,7 +209,7 @@ for (const id of VERIFIER_IDS) {
     t.is(await t.throwsAsync(check), reason);
   });
 
-  test(`${id}: no step names the address or the key`, async (t) => {
+  test(`${id}: no step contains the address or the key`, async (t) => {
     const bodies = [
       ...answersOf(id).values(),
       { error: `${EMAIL} ${KEY}` },
@@ -223,7 +223,7 @@ for (const id of VERIFIER_IDS) {
   });
 }
 
-/** Reacher as the local stack simulates it. */
+/** Starts the simulated Reacher of the local stack. */
 async function simulated(t: ExecutionContext, key = KEY) {
   const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
   t.teardown(() => simulator.close());
@@ -231,7 +231,7 @@ async function simulated(t: ExecutionContext, key = KEY) {
   return (local: string) => inWords(verifier, `${local}@cedarvalleyclinic-sim.com`);
 }
 
-test('the simulated Reacher says what there is at an address', async (t) => {
+test('the simulated Reacher reports the mailbox of an address', async (t) => {
   const ask = await simulated(t);
   const locals = ['jo.ashdown', 'missing.jo', 'catchall.jo', 'full.jo', 'unknown.jo', 'info'];
   t.deepEqual(await Promise.all(locals.map((local) => ask(local))), [
@@ -244,7 +244,7 @@ test('the simulated Reacher says what there is at an address', async (t) => {
   ]);
 });
 
-test('the simulated Reacher turns a wrong key away, and greylists once', async (t) => {
+test('the simulated Reacher refuses a wrong key, and greylists once', async (t) => {
   t.is(await (await simulated(t, 'another'))('jo.ashdown'), 'fatal auth');
   const ask = await simulated(t);
   t.deepEqual([await ask('greylisted.jo'), await ask('greylisted.jo')], ['greylisted', 'valid mailbox_ok']);
