@@ -14,6 +14,7 @@ import { main, repeat, until, untilReady } from './main.ts';
 import { figuresOf, healthOf, sdkMetrics, serveMetrics } from './metrics.ts';
 import { runReconciler } from './reconciler/reconciler.ts';
 import { createControl, lazyClient, type TemporalTarget, temporalTarget } from './temporal/client.ts';
+import { createFairnessCheck } from './temporal/fairness.ts';
 import { KEEP_MS, keepNamespace } from './temporal/namespace.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
 import { commandFor, createRollout, hasDeployments, STEP_MS, versionOf } from './temporal/versions.ts';
@@ -116,6 +117,8 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     log.info(`version ${buildId} becomes current by: ${commandFor(version)}`);
   }
   await Promise.race([rollout.begin(ending.signal), ended]);
+  const checkFairness = createFairnessCheck(target, taskQueue, log);
+  await Promise.race([checkFairness(), ended]);
   const place = { queue: taskQueue, namespace: client.options.namespace };
   log.info({ ...place, deployment, version: buildId }, 'worker ready');
   void repeat('sign of life', STEP_MS, loop, rollout.step);
@@ -123,6 +126,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     // The first call, at startup, has already logged what the cluster does not allow.
     keepNamespace(client, taskQueue, reverifyMs, log.child({}, { level: 'error' })),
   );
+  void repeat('fairness', KEEP_MS, loop, checkFairness);
   await ended;
   log.info('worker draining');
   await Promise.all([workers.stop(), atMost(sweeping), atMost(rollout.leave())]);

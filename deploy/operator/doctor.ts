@@ -15,6 +15,10 @@ const REPAIRS_AT_MOST = 1000;
 /** Number of ids shown for each finding. */
 const SHOWN = 3;
 
+const NOT_SET = 'Workflows were not checked: TEMPORAL_ADDRESS is not set.';
+const FAIRNESS_UNKNOWN =
+  'Temporal does not show whether fairness is on: see "Fairness" in deploy/operations.md.';
+
 /** Adds `doctor`. */
 export function addCommands(program: Command, run: Run): void {
   accountable(program.command('doctor'), 'fix', 'repair what is safe to repair')
@@ -24,18 +28,22 @@ export function addCommands(program: Command, run: Run): void {
       run(async (db) => {
         const config = loadConfig();
         const repairs = fix && (await repair(db, by, await diagnose(db, config, REPAIRS_AT_MOST), config));
-        const isSet = Boolean(config.temporalEnvironment.TEMPORAL_ADDRESS);
         const begun = performance.now();
         const { checks: inDatabase } = await diagnose(db, config);
         const checks = [...inDatabase];
         if (!offline) checks.push(...(await checkProcesses(db)));
-        if (isSet && !offline) checks.push(...(await checkTemporal(db, config)));
+        const notes: string[] = [];
+        if (!offline) {
+          const temporal = await checkTemporal(db, config);
+          checks.push(...temporal.checks);
+          notes.push(...temporal.notes);
+        }
         const durationMs = Math.round(performance.now() - begun);
         const findings = checks.reduce((sum, check) => sum + check.findings, 0);
         const parts = [
           ...checks.flatMap((check) => (check.findings > 0 ? [textOf(check)] : [])),
           ...(repairs ? [`REPAIRS\n${table(repairs)}`] : []),
-          ...(isSet || offline ? [] : ['Workflows were not checked: TEMPORAL_ADDRESS is not set.']),
+          ...notes,
           `${checks.length} checks in ${(durationMs / 1000).toFixed(1)} s: ${findings === 0 ? 'no findings' : counted(findings, 'finding')}`,
         ];
         const rows = checks.map((check) => ({ ...check, repairable: REPAIRABLE.has(check.code) }));
@@ -45,11 +53,18 @@ export function addCommands(program: Command, run: Run): void {
     );
 }
 
-async function checkTemporal(db: Database, config: Config): Promise<readonly CheckResult[]> {
+/** What Temporal was asked, and what it does not show. */
+interface TemporalChecks {
+  readonly checks: readonly CheckResult[];
+  readonly notes: readonly string[];
+}
+
+async function checkTemporal(db: Database, config: Config): Promise<TemporalChecks> {
+  if (!config.temporalEnvironment.TEMPORAL_ADDRESS) return { checks: [], notes: [NOT_SET] };
   // Loaded only here, because Temporal's client takes longer to load than other commands take to run.
   const { lazyClient, temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
-  const { checkWorkers, checkWorkflows, unreachable } = await import('../temporal/doctor.ts');
+  const { checkFairness, checkWorkers, checkWorkflows, unreachable } = await import('../temporal/doctor.ts');
   const { taskQueue, temporalEnvironment } = config;
   const target = temporalTarget(temporalEnvironment);
   const client = lazyClient(target);
@@ -57,12 +72,16 @@ async function checkTemporal(db: Database, config: Config): Promise<readonly Che
   const workers = await checkWorkers(db, { namespace, taskQueue });
   try {
     const trouble = await temporalTrouble(target);
-    if (trouble) return [unreachable(trouble.message), workers];
-    return [...(await checkWorkflows(db, client, taskQueue)), workers];
+    if (trouble) return { checks: [unreachable(trouble.message), workers], notes: [] };
+    const checks = [...(await checkWorkflows(db, client, taskQueue)), workers];
+    const fairness = await checkFairness(target, taskQueue);
+    if (fairness === null) return { checks, notes: [FAIRNESS_UNKNOWN] };
+    return { checks: [...checks, fairness], notes: [] };
   } catch (error) {
     // Any other error is only a finding, so that the findings from PostgreSQL are still printed.
     if (error instanceof DatabaseError) throw error;
-    return [unreachable(`Temporal answers, and not this: ${(error as Error).message}`), workers];
+    const unusable = unreachable(`Temporal answers, and not this: ${(error as Error).message}`);
+    return { checks: [unusable, workers], notes: [] };
   } finally {
     await client.connection.close();
   }

@@ -3,8 +3,9 @@ import type { Database } from '../../db/client.ts';
 import { type CheckResult, type FindingCode, resultOf } from '../../db/doctor/check.ts';
 import { listWork } from '../../db/doctor/work.ts';
 import { listElsewhere } from '../../db/workers.ts';
-import { WORKFLOWS } from '../../workflows/messages.ts';
-import { describeRun, isRunning, onOurQueues } from './client.ts';
+import { queuesOf, WORKFLOWS } from '../../workflows/messages.ts';
+import { describeRun, isRunning, onOurQueues, type TemporalTarget } from './client.ts';
+import { fairnessOf } from './fairness.ts';
 import { reverifyScheduleId } from './namespace.ts';
 
 /** Workflows described at the same time. */
@@ -46,6 +47,13 @@ export async function checkWorkflows(
     found('workflow_task_failing', failing, { times: FAILING_ATTEMPTS - 1 }),
     found('schedule_not_running', await idleSchedules(client, taskQueue)),
   ];
+}
+
+/** Returns the check of whether Temporal serves organizations in turn; null if the server does not show it. */
+export async function checkFairness(target: TemporalTarget, taskQueue: string): Promise<CheckResult | null> {
+  const fairness = await fairnessOf(target, taskQueue);
+  if (fairness === 'unknown') return null;
+  return found('fairness_off', fairness === 'off' ? [queuesOf(taskQueue).enrichment] : []);
 }
 
 /** Returns the finding that Temporal can't be used. @param trouble the reason */
