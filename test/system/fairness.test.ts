@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { setTimeout } from 'node:timers/promises';
 import test from 'ava';
 import { startTemporal } from '../../deploy/local/temporal.ts';
+import { queuesOf } from '../../workflows/messages.ts';
 import { fresh, testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
@@ -32,8 +33,17 @@ const fair = fresh(test, () =>
     elsewhere: elsewhere(fairTemporal.address),
   }),
 );
+const stormy = fresh(test, () =>
+  startStack({
+    providers: [vendor],
+    lookupTimeoutMs: 600_000,
+    webhookScheduleMs: [0, 600_000],
+    elsewhere: elsewhere(fairTemporal.address),
+  }),
+);
+
 // Guard: `fairnessKey` in api/temporal.ts.
-test('a lookup behind 180 of another organization is done when most of them still wait', async (t) => {
+test.serial('a lookup behind 180 of another organization is done when most of them still wait', async (t) => {
   const stack = fair;
   const [mine = '', ...theirs] = ordinaryNpis('found', 181, 500_000);
   const begin = Promise.withResolvers<void>();
@@ -62,4 +72,39 @@ test('a lookup behind 180 of another organization is done when most of them stil
   await one.completed(json.batch_id);
   const left = await countOf('accepted', 'in-progress');
   t.true(left > 90, `180 were in front of it, ${left} still wait`);
+});
+
+/** Its check digit is wrong: it ends `not_found` without asking anyone. */
+const NOBODY = '1234567890';
+const BULKS = 8;
+const BULK = 60;
+
+// Guards: `fairnessKey` in api/temporal.ts, and `taskQueue` of `startDelivery` in workflows/delivery.ts.
+test.serial('a storm of failing webhooks does not delay a lookup of another organization', async (t) => {
+  const stack = stormy;
+  const queues = queuesOf(stack.taskQueue);
+  const count = async (type: string, queue: string) => {
+    const query = `WorkflowType = '${type}' and TaskQueue = '${queue}'`;
+    return (await stack.client.workflow.count(query)).count;
+  };
+  const [npi = ''] = ordinaryNpis('found', 1, 600_000);
+  vendor.script(npi, () => foundStep(npi));
+  const many = await stack.organization();
+  const one = await stack.organization();
+  const npis = Array.from({ length: BULK }, () => NOBODY);
+  const webhook = { url: `${stack.receiver.url}/status/500` };
+  await Promise.all(Array.from({ length: BULKS }, () => many.bulk({ npis, webhook })));
+  await stack.startWorker();
+  await eventually(async () => (await count('deliver', queues.webhooks)) > 20 || null);
+  // Without a worker, a task of each open lookup gets into the queue before ours comes.
+  await stack.stopWorker();
+  await eventually(async () => (await count('lookUpEmail', queues.enrichment)) === BULKS * BULK || null);
+  const before = (await stack.openRequests(many.organizationId)).length;
+  const { json } = await one.single({ npi });
+  await stack.startWorker();
+  const { data } = await one.completed(json.batch_id);
+  const after = (await stack.openRequests(many.organizationId)).length;
+  t.is(data[0]?.status, 'completed');
+  t.true(after > before / 2, `${before} were in front of it, ${after} still wait`);
+  t.is(await count('deliver', queues.enrichment), 0);
 });
