@@ -1,8 +1,8 @@
 import { setTimeout } from 'node:timers/promises';
-import type { EnvelopeAnswer } from '../support/organization.ts';
 import { startServers } from '../support/servers.ts';
-import { type ApiClient, startStack } from '../support/stack.ts';
+import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
+import { batchCompleted, timeLookups } from './lookups.ts';
 
 /**
  * `node test/bench/fairness.ts [BULKS]`: how long one organization waits for a lookup, alone and while bulks of another
@@ -27,19 +27,21 @@ const stack = await startStack({
   lookupSlots: 200,
 });
 try {
-  const [many, one] = [await stack.organization(100_000), await stack.organization()];
-  await sample(one, 1);
-  const alone = await sample(one, SAMPLES);
+  const many = await stack.organization(100_000);
+  const one = await stack.organization();
+  await timeLookups(one, npis.splice(0, 1));
+  const alone = await timeLookups(one, npis.splice(0, SAMPLES));
   const bulks = await Promise.all(
     Array.from({ length: BULKS }, async () => (await many.bulk({ npis: npis.splice(0, 60) })).json.batch_id),
   );
-  const beside = await sample(one, SAMPLES);
+  const beside = await timeLookups(one, npis.splice(0, SAMPLES));
   const open = (await stack.openRequests(many.organizationId)).length;
+  const ratio = (beside.median / alone.median).toFixed(2);
   console.log(
-    `alone ${Math.round(alone)} ms, beside ${BULKS} bulks ${Math.round(beside)} ms: ${(beside / alone).toFixed(2)};`,
+    `alone ${alone.median} ms, beside ${BULKS} bulks ${beside.median} ms: ${ratio};`,
     `${open} of the other's were open still`,
   );
-  const ended = await Promise.all(bulks.map((id) => completed(many, id)));
+  const ended = await Promise.all(bulks.map((id) => batchCompleted(many, id)));
   const failed = ended.flatMap(({ data }) => data.filter(({ status }) => status !== 'completed'));
   console.log(`${failed.length} of ${60 * BULKS} failed`);
 } finally {
@@ -47,24 +49,3 @@ try {
   await stopServers();
 }
 process.exit();
-
-/** The median, in milliseconds, until a request is completed. */
-async function sample(client: ApiClient, count: number): Promise<number> {
-  const times: number[] = [];
-  for (let n = 0; n < count; n += 1) {
-    const begun = performance.now();
-    const { json } = await client.single({ npi: npis.pop() });
-    await completed(client, json.batch_id);
-    times.push(performance.now() - begun);
-  }
-  return times.sort((a, b) => a - b)[Math.floor(count / 2)] ?? Number.NaN;
-}
-
-/** Asks with a wait, which costs next to nothing. */
-async function completed(client: ApiClient, batchId: string): Promise<EnvelopeAnswer> {
-  for (;;) {
-    const path = `/api/v1/batch/${batchId}`;
-    const { json } = await client.call<EnvelopeAnswer>('GET', path, undefined, { prefer: 'wait=60' });
-    if (json.batch.status === 'completed') return json;
-  }
-}
