@@ -14,17 +14,17 @@ import { TOOLS } from './support/tools.ts';
 
 /**
  * `npm run clients`: Redocly and Spectral lint the OpenAPI document, generators make clients from it, and the programs
- * in `test/clients/` are compiled with these and use them against the whole service. It ends at the first warning, with
- * what the tool said.
+ * in `test/clients/` are compiled with these clients and use them against the whole service. The run ends at the first
+ * warning, with the output of the tool.
  */
 const FOLDER = fileURLToPath(new URL('./clients/', import.meta.url));
-/** No tool asks for newer versions of itself, or tells anybody that it was used. */
+/** Turns off update checks and telemetry of the tools. */
 const QUIET = { CI: 'true', NO_COLOR: '1', REDOCLY_TELEMETRY: 'off', REDOCLY_SUPPRESS_UPDATE_NOTICE: 'true' };
 const PYTHON_CLIENTS = 'generated/python';
-/** That of the page in `api/docs/` for users of Python. */
+/** The program of the page in `api/docs/` for users of Python. */
 const DOCUMENTED = 'enrich.py';
 
-/** The program that uses a client, and the command that makes this client. */
+/** The programs that use a client, and the commands that make these clients. */
 const CLIENTS: readonly (readonly [program: string, generator: string])[] = [
   ['by-openapi-typescript.ts', 'openapi-typescript openapi.json --output generated/openapi-typescript.ts'],
   ['by-hey-api.ts', 'openapi-ts --file openapi-ts.config.mjs'],
@@ -54,7 +54,7 @@ await runCheck(async (started) => {
   const isTaken = (file: string) => ![...leftOut, 'node_modules'].includes(basename(file));
   await cp(FOLDER, folder, { recursive: true, filter: isTaken });
   await symlink(packages, join(folder, 'node_modules'));
-  // The wrapper from PyPI around it keeps silent when the generator fails.
+  // Runs the jar directly, because the wrapper from PyPI hides failures of the generator.
   const find = ['-c', 'import openapi_generator_cli as wrapper; print(wrapper.__path__[0])'];
   const { output: wrapper } = await run(python, find, {});
   await symlink(join(wrapper, 'openapi-generator.jar'), join(folder, 'openapi-generator.jar'));
@@ -80,7 +80,7 @@ await runCheck(async (started) => {
   console.log(`${clients.length} generated clients work`);
 });
 
-/** Runs commands in a folder, says what each took, and fails as they do, with what they said. */
+/** Runs commands in a folder, prints the time of each, and fails with their output if they fail. */
 function typingIn(cwd: string, environment: NodeJS.ProcessEnv) {
   return (line: string, env: NodeJS.ProcessEnv = {}): Promise<void> =>
     step(line, async () => {
@@ -94,7 +94,7 @@ function typingIn(cwd: string, environment: NodeJS.ProcessEnv) {
     });
 }
 
-/** What a program is told: organizations of its own, with credits, without, and beyond its rate. */
+/** Returns the environment of a program: keys of organizations with credits, without, and over the rate limit. */
 async function accessTo(stack: Stack): Promise<NodeJS.ProcessEnv> {
   const [usual, poor, busy] = [
     await stack.organization(10),

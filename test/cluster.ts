@@ -6,8 +6,8 @@ import { isServerBuilt } from '../deploy/local/programs.ts';
 import { SEARCH, TOOLS } from './support/tools.ts';
 
 /**
- * `npm run cluster`: on Temporal's real server with PostgreSQL, what asks Temporal most, and kills of the server. Go
- * builds the server first, once. Without Go it says so, and is content.
+ * `npm run cluster`: runs the tests that use Temporal most, and kills of the server, on Temporal's real server with
+ * PostgreSQL. Go builds the server first, once. Without Go it prints a message and succeeds.
  */
 const FILES = [
   'test/deploy/local/temporal-server.test.ts',

@@ -8,20 +8,20 @@ import { VERIFIER_IDS } from '../activities/verification/verifiers/catalogue.ts'
 import { loadConfig } from '../deploy/config/config.ts';
 import { fileIn } from './support/adapters.ts';
 
-// Pages and comments name files, sections, scripts and settings. Here each name is looked up, so that a file that moves
-// or a heading that changes cannot leave a name behind that leads nowhere.
+// Pages and comments name files, sections, scripts and settings. These tests look up each name, so that moved files and
+// changed headings cannot leave dead references.
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const FOLDERS = 'activities|api|db|deploy|patches|test|workflows';
 const ROOTED = new RegExp(`^(?:${FOLDERS}|\\.ci)/`);
-/** Of others, or made by running something: files that the repository does not have. */
+/** Files outside the repository: of other programs, or made by running something. */
 const ELSEWHERE = new Set([
   ...['stack.json', 'sources.json', 'person.json', 'headers.txt', 'body.json'],
-  // Of the pages for the API's users: what is served, and what their reader writes.
+  // Files in the pages for API users: served ones, and those that readers write.
   ...['openapi.json', 'llms.txt', 'quick-start.ts', 'enrich.state.json'],
 ]);
 
-/** A text in which names are looked up, and where it stands. */
+/** A text in which names are looked up, with its place. */
 interface Passage {
   readonly file: string;
   readonly line: number;
@@ -36,11 +36,11 @@ let comments: readonly Passage[];
 let lines: readonly Passage[];
 /** Every word of the code. */
 let words: ReadonlySet<string>;
-/** Per page, its headings as they are written. */
+/** The headings of each page. */
 let headings: ReadonlyMap<string, readonly string[]>;
 
 test.before(async () => {
-  // With those that are new and not yet committed; without what was deleted.
+  // Includes new uncommitted files, and excludes deleted ones.
   const listed = execFileSync(
     'git',
     ['ls-files', '--cached', '--others', '--exclude-standard', '--deduplicate'],
@@ -70,7 +70,7 @@ test.before(async () => {
   headings = new Map(pages.map(({ file, text }) => [file, headingsOf(text)]));
 });
 
-/** Runs of lines that are comments, each run as one text without its marks. */
+/** Returns the comments of a file, each as one text without its marks. */
 function commentsOf(file: string, text: string): Passage[] {
   const marks = /\.(?:ts|mjs)$/.test(file)
     ? TS_COMMENT
@@ -98,7 +98,7 @@ function headingsOf(text: string): string[] {
   return [...withoutCode(text).matchAll(/^#{1,6} +(.+?) *$/gm)].map(([, heading = '']) => heading);
 }
 
-/** What a page shows as code is no heading and no link. */
+/** Removes code blocks, which contain no headings and links. */
 function withoutCode(text: string): string {
   return text.replace(/^```[\s\S]*?^```$/gm, '');
 }
@@ -108,7 +108,7 @@ function parentsOf(file: string): string[] {
   return parent === '.' ? [] : [parent, ...parentsOf(parent)];
 }
 
-/** Whether a path from the root is there; `*` stands for anything within a name. */
+/** Returns true if a path from the root exists. `*` matches any text within a name. */
 function exists(path: string): boolean {
   const clean = path.replace(/\/$/, '');
   if (!clean.includes('*')) return files.has(clean) || folders.has(clean);
@@ -116,7 +116,7 @@ function exists(path: string): boolean {
   return [...files, ...folders].some((one) => pattern.test(one));
 }
 
-/** As GitHub makes an anchor of a heading. */
+/** Returns GitHub's anchor for a heading. */
 function anchorOf(heading: string): string {
   return heading
     .toLowerCase()
@@ -128,7 +128,7 @@ function place({ file, line }: Passage): string {
   return file.endsWith('.md') ? file : `${file}:${line}`;
 }
 
-/** A line per name in these passages that `isMissing` says is missing. */
+/** Returns one line for each name in these passages for which `isMissing` is true. */
 function missing(
   passages: readonly Passage[],
   pattern: RegExp,
@@ -141,8 +141,8 @@ function missing(
   );
 }
 
-test('every file and folder that a comment or a page names is there', (t) => {
-  // From the root, from where it is named, or the end of a path that there is: `batch.ts`, `sim/magic.ts`.
+test('every file and folder named in a comment or a page exists', (t) => {
+  // A path from the root, from the file that names it, or the end of an existing path: `batch.ts`, `sim/magic.ts`.
   const paths = new RegExp(`(?<![\\w./:@*<>-])(?:${FOLDERS}|\\.ci)/[\\w.*/-]*[\\w*]/?`, 'g');
   const names = /(?<![\w/.*<>-])(?:[\w.-]+\/)*[\w-]+(?:\.[\w-]+)*\.(?:ts|mjs|md|sql|py|txt|json)\b(?!\()/g;
   const isNowhere = ([path]: RegExpMatchArray, { file }: Passage) =>
@@ -158,7 +158,7 @@ test('every file and folder that a comment or a page names is there', (t) => {
   t.deepEqual([...new Set(nowhere)], []);
 });
 
-test('every page that a message of the code names is there', (t) => {
+test('every page named in a message of the code exists', (t) => {
   const paths = new RegExp(`(?<![\\w/.-])(?:${FOLDERS})/[\\w/-]+\\.md\\b`, 'g');
   t.true(missing(lines, paths, () => true).length > 20);
   t.deepEqual(
@@ -167,9 +167,9 @@ test('every page that a message of the code names is there', (t) => {
   );
 });
 
-test('every link of a page leads to a file, and to a heading if it names one', (t) => {
+test('every link of a page leads to an existing file and heading', (t) => {
   const prose = pages.map((page) => ({ ...page, text: withoutCode(page.text) }));
-  // What begins with a slash is served: test/api/docs/pages.test.ts follows it.
+  // Links with a leading slash go to served pages. test/api/docs/pages.test.ts checks them.
   const links = /\]\((?![a-z]+:|\/)([^)#\s]*)(?:#([^)\s]+))?\)/g;
   t.true(missing(prose, links, () => true).length > 30);
   const broken = missing(prose, links, ([, path = '', anchor], { file }) => {
@@ -180,8 +180,8 @@ test('every link of a page leads to a file, and to a heading if it names one', (
   t.deepEqual(broken, []);
 });
 
-test('every section that is cited is a heading of its page', (t) => {
-  // `DECISIONS.md, Webhooks, schedule` cites the section Webhooks; what follows a heading is free.
+test('every cited section is a heading of its page', (t) => {
+  // `DECISIONS.md, Webhooks, schedule` cites the section Webhooks. Any text may follow a heading.
   const citations =
     /(?<![\w/.-])((?:[\w-]+\/)*(?:[A-Z][\w-]*|(?<=\bdocs\/)[\w-]+)\.md)`?, (?=["A-Z])"?([^|\n]*)/g;
   const isCitation = (rest: string) => !/^[\w./-]+\.md/.test(rest);
@@ -198,7 +198,7 @@ test('every section that is cited is a heading of its page', (t) => {
   t.deepEqual(missing(passages, citations, isMissing), []);
 });
 
-test('every name of the code that a page quotes is in the code', (t) => {
+test('every name that a page quotes from the code is in the code', (t) => {
   const names = /`([a-z]+(?:[A-Z]\w*|(?:_[a-z0-9]+)+))`/g;
   const prose = pages.map((page) => ({ ...page, text: withoutCode(page.text) }));
   t.true(missing(prose, names, () => true).length > 200);
@@ -208,7 +208,7 @@ test('every name of the code that a page quotes is in the code', (t) => {
   );
 });
 
-test('every npm script that is named is one of package.json', async (t) => {
+test('every named npm script is in package.json', async (t) => {
   const { scripts } = JSON.parse(await readFile(join(ROOT, 'package.json'), 'utf8')) as {
     scripts: Record<string, string>;
   };
@@ -229,7 +229,7 @@ test('env.example lists every setting of the configuration with its default', as
   const given = Object.fromEntries(
     [...example.matchAll(/^([A-Z_]+)=(.*)$/gm)].map(([, name = '', value = '']) => [name, value]),
   );
-  // Temporal's own settings are read by its library, and other base URLs of sources are mentioned once for all.
+  // Temporal's library reads its own settings, and the base URLs of most sources are mentioned together.
   const isMentioned = (name: string) => /^(?:TEMPORAL_|(?!REACHER|REGISTRY|DATABASE)\w+_URL$)/.test(name);
   const code = await readFile(join(ROOT, 'deploy/config/config.ts'), 'utf8');
   const settings = [...code.matchAll(/: \[\s*'([A-Z][A-Z0-9_]+)',\s/g)].map(([, name = '']) => name);
@@ -242,8 +242,8 @@ test('env.example lists every setting of the configuration with its default', as
   t.like(loadConfig({ ...given, ...database }), defaults);
 });
 
-test('the members of the sources file that the pages tell are those that it has', (t) => {
-  // Each object says which members it knows if it has another one.
+test('the pages list exactly the members of the sources file', (t) => {
+  // The error for an unknown member lists the known ones of its object.
   const each = (ids: readonly string[]) => Object.fromEntries(ids.map((id) => [id, { '?': 0 }]));
   const part = { pointer: '', '?': 0 };
   const file = {

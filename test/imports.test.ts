@@ -3,17 +3,17 @@ import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
 
-// The shape of the program: imports go right only, and each kind of access has one place.
+// The architecture of the program: imports go only to the right, and each kind of access has one place.
 //
 //   deploy → api → workflows ⇢ activities → db      test → anything
 //
-// Types cost nothing at run time, and one word must not have two spellings: so activities may also take the types of
-// what crosses Temporal, from workflows/messages.ts alone.
+// Activities may also import the types of the messages that cross Temporal, only from workflows/messages.ts. Types have
+// no cost at run time, and messages should be declared only once.
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const FOLDERS = ['deploy', 'api', 'workflows', 'activities', 'db', 'test'];
 
-/** What a folder's modules may import at run time, and as types only, beside their own. */
+/** The imports that modules of a folder may have besides their own folder: at run time, and only as types. */
 const MAY_IMPORT: Readonly<
   Record<string, { readonly values: readonly string[]; readonly types: readonly string[] }>
 > = {
@@ -23,7 +23,7 @@ const MAY_IMPORT: Readonly<
   activities: { values: ['db'], types: ['workflows/messages.ts'] },
   db: { values: [], types: [] },
 };
-/** Workflow code runs in a sandbox: nothing but Temporal's own packages is deterministic there. */
+/** Workflow code runs in a sandbox, where only Temporal's own packages are deterministic. */
 const WORKFLOW_PACKAGES = ['@temporalio/workflow', '@temporalio/common'];
 
 interface Import {
@@ -57,7 +57,7 @@ async function sources(): Promise<Source[]> {
   );
 }
 
-/** Static, dynamic and re-exporting imports; a relative one is given from the root. */
+/** Returns static, dynamic and re-exporting imports. Relative ones become paths from the root. */
 function importsOf({ file, text }: Source): Import[] {
   const found = text.matchAll(
     /^(?:import|export)\s+(?<type>type\s)?(?<names>[\w\s{},*$]*?)\s*from\s*['"](?<from>[^'"]+)['"]|^import\s*['"](?<bare>[^'"]+)['"]|\bimport\(\s*['"](?<dynamic>[^'"]+)['"]/gm,
@@ -80,7 +80,7 @@ function importsOf({ file, text }: Source): Import[] {
   });
 }
 
-/** Imports that go another way than right. */
+/** Returns the imports that break the direction. */
 function wrongWays(all: readonly Source[]): string[] {
   const wrong = all.flatMap(importsOf).filter(({ from, target, typeOnly }) => {
     const folder = from.split('/')[0] ?? '';
@@ -131,7 +131,7 @@ test('the rule sees every kind of import', (t) => {
   t.deepEqual(wrongWays([{ file: 'activities/x.ts', text: shared.replace('{', 'type {') }]), []);
 });
 
-/** Ways in a circle, none if there is none; an import of a type counts like any other. */
+/** Returns the import cycles. An import of a type counts like any other. */
 function cycles(all: readonly Source[]): string[] {
   const targets = new Map(all.map((source) => [source.file, importsOf(source).map(({ target }) => target)]));
   const done = new Set<string>();
@@ -146,7 +146,7 @@ function cycles(all: readonly Source[]): string[] {
   return found;
 }
 
-test('no file imports itself, through whatever others and even for a type alone', async (t) => {
+test('no file imports itself through other files, not even for a type', async (t) => {
   t.deepEqual(cycles(await sources()), []);
   const texts = {
     'db/a.ts': "import { b } from './b.ts';",
@@ -158,7 +158,7 @@ test('no file imports itself, through whatever others and even for a type alone'
   t.deepEqual(cycles(made), ['db/b.ts → db/c.ts → db/b.ts']);
 });
 
-test('workflows import nothing at run time but Temporal and their own files', async (t) => {
+test('workflows import only Temporal and their own files at run time', async (t) => {
   const imports = (await sources()).filter(({ file }) => file.startsWith('workflows/')).flatMap(importsOf);
   const foreign = imports.filter(
     ({ target, typeOnly }) =>
@@ -167,8 +167,8 @@ test('workflows import nothing at run time but Temporal and their own files', as
   t.deepEqual(foreign, []);
 });
 
-// The demonstration is a customer. Escaping for a terminal is the same for customers and operators.
-test('the client imports nothing of the service, which imports only its escaping', async (t) => {
+// The demo acts as a customer. Escaping for a terminal is the same for customers and operators.
+test('the client imports nothing from the service, which imports only its escaping', async (t) => {
   const imports = (await sources()).flatMap(importsOf).filter(({ from }) => !from.startsWith('test/'));
   const isClient = (path: string) => path.startsWith('api/client/');
   const isOurs = (path: string) => FOLDERS.includes(path.split('/')[0] ?? '');
@@ -183,8 +183,8 @@ test('the client imports nothing of the service, which imports only its escaping
   );
 });
 
-// The client's command is a program of its own, on machines of customers, where no configuration of ours is.
-test('only deploy/config/config.ts and the command of customers read the environment', async (t) => {
+// The client's command is a separate program on machines of customers, without our configuration.
+test('only deploy/config/config.ts and the client command read the environment', async (t) => {
   const readers = filesWith(
     await sources(),
     /\bprocess\s*\.\s*env\b|\bprocess\s*\[|from '(?:node:)?process'|\{[^}]*\benv\b[^}]*\}\s*=\s*process\b/,
@@ -192,7 +192,7 @@ test('only deploy/config/config.ts and the command of customers read the environ
   t.deepEqual(readers.filter(outside('test/')).sort(), ['api/client/command.ts', 'deploy/config/config.ts']);
 });
 
-test('SQL is written in db/ alone', async (t) => {
+test('SQL is written only in db/', async (t) => {
   const all = await sources();
   const drivers = filesWith(all, /from '(?:drizzle-orm|postgres)(?:\/[^']*)?'/).filter(
     outside('test/', 'db/'),

@@ -18,22 +18,22 @@ import { type Stack, startStack } from './support/stack.ts';
 import { TOOLS } from './support/tools.ts';
 
 /**
- * `npm run monitoring -- [--seconds 40] [--pictures FOLDER]`: promtool checks deploy/prometheus, and the types that Grafana
- * is made of the dashboards of deploy/grafana. Then the service works for a while under a real Prometheus: every query
- * of every panel has to find numbers, and every alert names metrics that are there. With `--pictures` the dashboards are drawn with
- * these numbers. It ends at the first problem.
+ * `npm run monitoring -- [--seconds 40] [--pictures FOLDER]`: promtool checks deploy/prometheus, and Grafana's types
+ * check the dashboards of deploy/grafana. Then the service works for a while under a real Prometheus: every query of
+ * every panel must find numbers, and every alert must use existing metrics. `--pictures` draws the dashboards with
+ * these numbers. The run ends at the first problem.
  */
 const path = (relative: string) => fileURLToPath(new URL(relative, import.meta.url));
 const PROMETHEUS = path('../deploy/prometheus/');
 const DASHBOARDS = path('../deploy/grafana/dashboards/');
-/** Of Grafana's own sources; what it has in `raw` is what it reads from files. */
+/** A file of Grafana's own sources. `raw` contains the types of the files that Grafana reads. */
 const TYPES = '@grafana/schema/dist/types/raw/dashboard/x/types.gen.d.ts';
-/** In place of Grafana's, which follows from the time between two looks. */
+/** Replaces Grafana's variable, which depends on the scrape interval. */
 const RATE_INTERVAL = '15s';
-/** There only after the first workflow task that fails. */
+/** Exists only after the first failed workflow task. */
 const SELDOM = new Set(['temporal_workflow_task_execution_failed_total']);
 
-/** Every way that a request can end soon, and one that is never answered. */
+/** NPIs for every way a request can end soon, and one whose vendor never responds. */
 const NPIS = ['010', '028', '044', '051', '119', '127', '135', '168', '218'].map((end) => `2000000${end}`);
 const NEVER = '2000000101';
 
@@ -106,7 +106,7 @@ function readDashboard(file: string): Dashboard {
   return JSON.parse(readFileSync(join(DASHBOARDS, file), 'utf8')) as Dashboard;
 }
 
-/** @throws {Error} naming what a dashboard has that Grafana doesn't know */
+/** @throws {Error} with the parts of a dashboard that Grafana's types do not allow */
 async function holdAgainstTypes(dashboards: readonly (readonly [string, Dashboard])[]): Promise<void> {
   const packages = await TOOLS.grafanaPackages();
   const generate = join(packages, '.bin', 'ts-json-schema-generator');
@@ -122,7 +122,7 @@ async function holdAgainstTypes(dashboards: readonly (readonly [string, Dashboar
       throw new Error(`${file}: ${JSON.stringify(isDashboard.errors?.slice(0, 5), null, 2)}`);
 }
 
-/** The stack's sources file with a budget, which only shows where one is set. */
+/** Writes the stack's sources file with a budget, whose panel is otherwise empty. */
 async function withBudget(stack: Stack, file: string): Promise<string> {
   const given = JSON.parse(readFileSync(stack.workerEnvironment.SOURCES_FILE, 'utf8')) as {
     vendors: { rocketreach: object };
@@ -132,7 +132,7 @@ async function withBudget(stack: Stack, file: string): Promise<string> {
   return file;
 }
 
-/** A live customer and its sandbox do what customers do, and what they should not. */
+/** Sends typical requests of a live customer and its sandbox, including wrong ones. */
 async function customers(stack: Stack, url: string, round: number): Promise<void> {
   const live = await stack.organization(round % 10 === 0 ? 12 : 100);
   const customer = createCaller(url, live.apiKey);

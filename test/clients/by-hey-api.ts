@@ -3,7 +3,7 @@ import { createClient, createConfig } from './generated/hey-api/client/index.js'
 import * as sdk from './generated/hey-api/index.js';
 import { baseUrl, FOUND, keys, NOT_FOUND, UNKNOWN, webhookUrl } from './settings.js';
 
-// @hey-api/openapi-ts: one function per operation; errors come beside data, told apart by `status`.
+// @hey-api/openapi-ts: one function per operation. Errors are returned next to data, and distinguished by `status`.
 
 const clientOf = (auth: string) => createClient(createConfig({ baseUrl, auth }));
 const client = clientOf(keys.usual);

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import * as generated from './generated/openapi-generator/index.js';
 import { baseUrl, FOUND, keys, NOT_FOUND, UNKNOWN, webhookUrl } from './settings.js';
 
-// openapi-generator, `typescript-fetch`: a class per tag; errors are thrown with the response.
+// openapi-generator, `typescript-fetch`: one class per tag. Errors are thrown with the response.
 
 const accessOf = (accessToken: string) => new generated.Configuration({ basePath: baseUrl, accessToken });
 const access = accessOf(keys.usual);

@@ -3,7 +3,7 @@ import createClient from 'openapi-fetch';
 import type { components, paths } from './generated/openapi-typescript.js';
 import { baseUrl, FOUND, keys, NOT_FOUND, UNKNOWN, webhookUrl } from './settings.js';
 
-// openapi-typescript with openapi-fetch: errors come beside data, told apart by `status`.
+// openapi-typescript with openapi-fetch: errors are returned next to data, and distinguished by `status`.
 
 type Envelope = components['schemas']['Envelope'];
 

@@ -1,4 +1,4 @@
-"""openapi-generator, `python`: a class per tag; errors are raised with what was answered."""
+"""openapi-generator, `python`: one class per tag. Errors are raised with the response."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -9,7 +9,7 @@ from settings import API_KEY, BASE_URL, BUSY_KEY, FOUND, NOT_FOUND, POOR_KEY, UN
 
 
 def access_of(key: str) -> generated.ApiClient:
-    # By itself it would repeat a poll that is answered 429, when Retry-After says so.
+    # By default the client would repeat a poll with a 429 after its Retry-After.
     return generated.ApiClient(generated.Configuration(host=BASE_URL, access_token=key, retries=0))
 
 
@@ -82,7 +82,7 @@ assert isinstance(poor.data, generated.InsufficientCreditsProblem) and poor.data
 unknown = refusal(lambda: results.get_batch(UNKNOWN))
 assert isinstance(unknown.data, generated.NotFoundProblem) and unknown.data.code == "batch_not_found"
 
-# What the document forbids this client does not send.
+# This client does not send bodies that the document forbids.
 unproven = generated.BulkSubmit.model_construct(npis=["x"])
 invalid = refusal(lambda: submits.submit_bulk(unproven))
 assert isinstance(invalid.data, generated.Invalid), invalid

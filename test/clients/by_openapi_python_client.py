@@ -1,4 +1,4 @@
-"""openapi-python-client: a function per operation; what is answered, errors too, is told apart by its type."""
+"""openapi-python-client: one function per operation. Responses, including errors, are distinguished by their type."""
 
 from uuid import uuid4
 

@@ -1,13 +1,13 @@
-"""What test/clients.ts tells each program of this folder."""
+"""The settings that test/clients.ts passes to each program of this folder."""
 
 import os
 
 BASE_URL = os.environ["BASE_URL"]
-# Of an organization with credits, of one without, and of one that has used up its rate.
+# API keys of an organization with credits, one without, and one over its rate limit.
 API_KEY = os.environ["API_KEY"]
 POOR_KEY = os.environ["POOR_KEY"]
 BUSY_KEY = os.environ["BUSY_KEY"]
-# Takes every delivery.
+# A receiver that accepts every delivery.
 WEBHOOK_URL = os.environ["WEBHOOK_URL"]
 
 FOUND = "2000000010"

@@ -1,4 +1,4 @@
-// What test/clients.ts tells each program of this folder.
+// The settings that test/clients.ts passes to each program of this folder.
 
 function setting(name: string): string {
   const value = process.env[name];
@@ -7,9 +7,9 @@ function setting(name: string): string {
 }
 
 export const baseUrl = setting('BASE_URL');
-/** Of an organization with credits, of one without, and of one that has used up its rate. */
+/** API keys of an organization with credits, one without, and one over its rate limit. */
 export const keys = { usual: setting('API_KEY'), poor: setting('POOR_KEY'), busy: setting('BUSY_KEY') };
-/** Takes every delivery. */
+/** A receiver that accepts every delivery. */
 export const webhookUrl = setting('WEBHOOK_URL');
 
 export const FOUND = '2000000010';

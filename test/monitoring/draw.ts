@@ -2,8 +2,8 @@ import chromium from '@sparticuz/chromium';
 import { chromium as playwright } from 'playwright-core';
 import type { Series } from '../support/prometheus.ts';
 
-// Dashboards as pictures: their own panels, titles, places, queries and units, and the numbers of a Prometheus. Grafana
-// draws them with more care.
+// Draws dashboards as pictures: the panels, titles, positions, queries and units of the dashboard, and the numbers of a
+// Prometheus. Grafana's own pictures look better.
 
 export interface Dashboard {
   readonly title: string;
@@ -34,7 +34,7 @@ const COLORS = [
 ];
 const [WIDTH, HEIGHT] = [300, 110];
 
-/** @param ask for the numbers of a query */
+/** Draws a dashboard into a file. @param ask returns the numbers of a query */
 export async function draw(
   { title, panels }: Dashboard,
   file: string,

@@ -1,4 +1,4 @@
-"""What Schemathesis cannot know from the OpenAPI document."""
+"""Rules that Schemathesis cannot read from the OpenAPI document."""
 
 import hashlib
 import itertools
@@ -9,14 +9,14 @@ import re
 import schemathesis
 from hypothesis import strategies as st
 
-# Hosts under .example do not exist: nothing that a case submits could ever be delivered to anyone.
+# Hosts under .example do not exist, so that no case causes a real delivery.
 schemathesis.openapi.format(
     "uri", st.from_regex(r"https://[a-z][a-z0-9]{0,20}\.example(/[a-z0-9._~-]{0,20}){0,3}", fullmatch=True)
 )
 
 
-# Where nobody works, nothing that a case submits is ever decided, and only a decided delivery can be sent again: every
-# second resend is one of these, in turn.
+# Without workers, deliveries of cases stay pending, and only final deliveries can be resent. So every second resend
+# uses one of these final deliveries, in turn.
 with open(os.environ["DECIDED_FILE"], encoding="utf-8") as file:
     DECIDED = itertools.chain.from_iterable(({}, ids) for ids in itertools.cycle(json.load(file)))
 
@@ -26,11 +26,11 @@ def before_call(ctx, case, kwargs):
     if case.operation.label.endswith("/resend") and has_valid_ids(case):
         case.path_parameters.update(next(DECIDED))
     headers = case.headers or {}
-    # A poll that is told to wait does so: what test/api/prefer.test.ts covers would take the time of all else.
+    # Waits are cut short, because waiting polls would take most of the time. test/api/prefer.test.ts tests waiting.
     if "wait" in str(headers.get("Prefer", "")):
         case.headers["Prefer"] = "wait=0"
-    # A valid key is for one body: with another it is refused (422), which no schema can say. So each body gets a key of
-    # its own, and the same body the same again. Invalid keys stay as they are.
+    # A valid key belongs to one body, and is a 422 with another body, which a schema cannot express. So each body gets
+    # its own key, and the same body gets the same key. Invalid keys are not changed.
     key = headers.get("Idempotency-Key")
     if isinstance(key, str) and is_valid(case, key):
         body = json.dumps(case.body, sort_keys=True, default=repr).encode("utf-8", "replace")
@@ -50,7 +50,7 @@ def is_valid(case, key):
 
 @schemathesis.check
 class EveryOperationSucceeds:
-    """A run in which an operation only ever refuses has tested nothing of it."""
+    """Fails if an operation never succeeds in a run, because such a run does not test it."""
 
     def __init__(self):
         self.statuses = {}
@@ -69,7 +69,7 @@ class EveryOperationSucceeds:
 
 @schemathesis.check
 class WhatWasAcceptedIsFound:
-    """`ensure_resource_availability` gives no verdict here: it wants every header of a poll to come from the submit."""
+    """Replaces `ensure_resource_availability`, which requires all headers of a poll to come from the submit."""
 
     def __init__(self):
         self.accepted = set()
@@ -86,7 +86,7 @@ def ids_of(case):
 
 
 def shown(body, case):
-    """The ids of every path that an answer says is there."""
+    """Returns the ids of every path that exists according to a response."""
     yield from ((request["request_id"],) for request in body.get("requests", []))
     if "batch_id" in body:
         yield (body["batch_id"],)

