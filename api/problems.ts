@@ -5,26 +5,29 @@ import { DatabaseError } from '../db/errors.ts';
 import table from './problems.json' with { type: 'json' };
 import type { OperationId } from './routes.ts';
 
-/** One way in which requests fail: a row of problems.json. */
+/** A kind of problem: one row of problems.json. */
 export interface ProblemKind {
   readonly status: number;
   readonly title: string;
-  /** Which operations answer so; `unexpected`: none is meant to. */
+  /** Operations that can fail this way. `unexpected`: no operation should. */
   readonly at: 'all' | 'keyed' | 'unexpected' | readonly OperationId[];
-  /** For the OpenAPI document. */
+  /** Description in the OpenAPI document. */
   readonly description: string;
-  /** Headers beside what every answer has. */
+  /** Headers in addition to those of every response. */
   readonly headers?: readonly ('Allow' | 'Retry-After' | 'WWW-Authenticate')[];
   /**
-   * Whether such answers carry the headers of the rate limit. `sometimes`: a path that no route takes is nobody's
-   * request, and without a valid key there is no quota.
+   * Presence of the rate limit headers in these responses. `sometimes`: without a valid key there is no quota, and an
+   * unknown path is not counted.
    */
   readonly counted?: 'always' | 'sometimes';
-  /** Each stable code with what it says to people; `{name}` is a value given to `problem`, `{name credit}` so many of them. */
+  /**
+   * The text for people, by stable code. `{name}` stands for a value passed to `problem`, `{name credit}` for a number
+   * of credits.
+   */
   readonly codes: Readonly<Record<string, string>>;
-  /** Such values, for the OpenAPI document. */
+  /** Example values for the OpenAPI document. */
   readonly example?: Values;
-  /** The values are also members of the body. */
+  /** True if the values are also members of the body. */
   readonly hasMembers?: true;
 }
 
@@ -33,10 +36,13 @@ type Values = Readonly<Record<string, string | number>>;
 type Name = keyof typeof table;
 export type ProblemCode = { [N in Name]: keyof (typeof table)[N]['codes'] }[Name];
 
-/** Every error but the 422: thrown by its code, described in the OpenAPI document, listed in api/docs/errors.md, Errors. */
+/**
+ * Every error except the 422. Thrown by its code, described in the OpenAPI document, and listed in api/docs/errors.md,
+ * Errors.
+ */
 export const PROBLEMS = table as Readonly<Record<Name, ProblemKind>>;
 
-/** An answer that isn't a success. Thrown by handlers and extensions, written by `registerErrors`. */
+/** A response that isn't a success. Thrown by handlers and extensions, written by `registerErrors`. */
 export class ApiError extends Error {
   override readonly name = 'ApiError';
   readonly status: number;
@@ -51,14 +57,14 @@ export class ApiError extends Error {
   }
 }
 
-/** The header that leads to where a code, or a type of a 422, is explained (RFC 8288). */
+/** Returns the header that links to the explanation of a code or of a type of a 422 (RFC 8288). */
 function helpLink(code: string, title: string | null = null) {
   return { link: `</docs/errors#${code}>; rel="help"${title === null ? '' : `; title="${title}"`}` };
 }
 
 /**
- * The answer of one code: application/problem+json (RFC 9457).
- * @param values what its text names; `wait` is also the `Retry-After`
+ * Returns the response for one code: application/problem+json (RFC 9457).
+ * @param values values for its text; `wait` is also the `Retry-After`
  */
 export function problem(
   code: ProblemCode,
@@ -75,7 +81,7 @@ export function problem(
   });
 }
 
-/** The body of one code. */
+/** Returns the body for one code. */
 export function problemBody(kind: ProblemKind, code: string, values: Values = {}) {
   const { status, title, codes, hasMembers } = kind;
   const detail = (codes[code] ?? '').replaceAll(
@@ -85,7 +91,7 @@ export function problemBody(kind: ProblemKind, code: string, values: Values = {}
   return { type: 'about:blank', title, status, code, detail, ...(hasMembers ? values : {}) };
 }
 
-/** One entry of a 422 (api/docs/errors.md, Errors), worded as FastAPI and pydantic 2 word it. */
+/** One entry of a 422 (api/docs/errors.md, Errors), worded like FastAPI and pydantic 2. */
 export interface Problem {
   readonly loc: readonly (string | number)[];
   readonly msg: string;
@@ -93,17 +99,23 @@ export interface Problem {
 }
 
 /**
- * 422: exactly `{detail: […]}`, every problem at once.
- * @param hint what its words leave unsaid, in plain ASCII without quotes: the title of the link for help
+ * Returns a 422. Its body is exactly `{detail: […]}`, with every problem at once.
+ * @param hint help that the problems' texts don't give, in plain ASCII without quotes: the title of the help link
  */
 export function invalid(detail: readonly Problem[], hint: string | null = null): ApiError {
   return new ApiError(422, { detail }, helpLink(detail[0]?.type ?? '', hint));
 }
 
-/** On every answer, unless it says itself who may keep it: taken for nothing else than it says it is, and kept by nobody. */
+/**
+ * Headers of every response. Browsers must not guess another type, and caches must not store a response unless its own
+ * `Cache-Control` allows it.
+ */
 export const PRIVATE = { 'x-content-type-options': 'nosniff', 'cache-control': 'no-store' } as const;
 
-/** Turns whatever was thrown, by us or by hapi, into the one shape; says nothing of a cause it does not know. */
+/**
+ * Converts every thrown error, ours or hapi's, to an error response. The response reveals nothing about an unknown
+ * cause.
+ */
 export function registerErrors(server: Server, log: Logger): void {
   server.ext('onPreResponse', async (request, h) => {
     const { response } = request;
@@ -121,12 +133,12 @@ export function registerErrors(server: Server, log: Logger): void {
 }
 
 /**
- * Reads away what is left of a body: an answer that is followed by a close while the client still sends is lost to a
- * reset. The listener's time-out bounds this.
+ * Reads and discards the rest of a body. If a connection is closed after the response while the client still sends, a
+ * reset destroys the response. The listener's time-out limits this.
  */
 async function discardBody(request: Request): Promise<void> {
   const body = request.raw.req;
-  // A client that waits to be told to continue sends nothing; hapi tells it when it gets to the payload.
+  // A client that waits for `100 Continue` sends nothing. hapi sends it when it reaches the payload.
   const isAsking = body.headers.expect !== undefined && request.payload === undefined;
   if (body.readableEnded || body.destroyed || isAsking) return;
   body.resume();

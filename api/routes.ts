@@ -1,14 +1,14 @@
-/** One operation: where it is, and whether it needs a key. */
+/** An operation: its path, and whether it needs a key. */
 interface Route {
   /** Its `operationId` in the OpenAPI document, and the name of its handler. */
   readonly id: string;
   readonly method: 'GET' | 'POST';
   readonly path: string;
-  /** `open`: without a key, and counted for nobody. */
+  /** `open` needs no key and counts toward no quota. */
   readonly scope: 'keyed' | 'open';
 }
 
-/** Every route there is, in the order of the first table of api/docs/lifecycle.md. The server answers 405 or 404 to the rest. */
+/** All routes, in the order of the first table of api/docs/lifecycle.md. The server responds 405 or 404 to the rest. */
 export const ROUTES = [
   { id: 'submitSingle', method: 'POST', path: '/api/v1/email', scope: 'keyed' },
   { id: 'submitBulk', method: 'POST', path: '/api/v1/email/bulk', scope: 'keyed' },

@@ -32,43 +32,46 @@ import { createStarter, type TemporalDeps } from './temporal.ts';
 
 declare module '@hapi/hapi' {
   interface ServerApplicationState {
-    /** It still serves, and is about to end. */
+    /** True if the server still serves but is about to end. */
     isDraining?: boolean;
     /** `ready`, or the reason why it can't serve. */
     readiness: () => Promise<string>;
     lanes: ReturnType<typeof shareOut>;
-    /** Counts a request for a public document. Returns the 429 if its address has had its share. */
+    /** Counts a request for a public document. Returns the 429 if its address has used up its share. */
     countReader: (request: Request) => ApiError | null;
   }
   interface RequestApplicationState {
     /** Shown as `X-Request-Id` and in every log line of this request. */
     requestId?: string;
-    /** What writes has a place in its organization's line before it is counted: every POST with a key. */
+    /** The place in its organization's line. Every POST with a key gets one before it is counted. */
     place: Place;
-    /** Set once the request was counted: on every such answer, errors included. */
+    /** The rate limit headers, set once the request was counted. Every response to it has them, errors included. */
     rateHeaders?: Readonly<Record<string, string>>;
-    /** How long it was held because the client asked for it. */
+    /** Milliseconds that the request was held because the client preferred to wait. */
     waitedMs?: number;
-    /** What a submit has made. */
+    /** The batch that a submit created. */
     batchId?: string;
-    /** Members of the body that nothing reads: for a header of the answer, whatever that is. */
+    /** Unknown members of the body, for a header of the response, whatever its status. */
     ignoredFields?: string;
   }
 }
 
 export interface ApiDeps extends Omit<SubmitDeps, 'start'>, TemporalDeps, AuthDeps {
   readonly host: string;
-  /** 0 takes a free one. */
+  /** 0 picks a free port. */
   readonly port: number;
-  /** How long a connection may be idle between two requests. */
+  /** Milliseconds that a connection may be idle between two requests. */
   readonly keepAliveMs: number;
   /** Connections that one address may have at once. */
   readonly connectionsPerAddress: number;
-  /** Connections to PostgreSQL that it has. */
+  /** Size of the pool of connections to PostgreSQL. */
   readonly poolSize: number;
 }
 
-/** The HTTP API, not yet listening. Each concern registers itself, in the order of DECISIONS.md, Order of checks. */
+/**
+ * Creates the HTTP API, not yet listening. Each concern registers itself, in the order of DECISIONS.md, Order of
+ * checks.
+ */
 export function createServer(deps: ApiDeps): Server {
   const listener = createListener(deps.keepAliveMs);
   const sample = createSample();
@@ -77,13 +80,15 @@ export function createServer(deps: ApiDeps): Server {
     port: deps.port,
     listener,
     routes: {
-      // hapi's own payload time-out waits for the slow client it is meant to end; the listener's closes the socket.
+      // hapi's own payload time-out waits for the slow client that it should end. The listener's time-out closes the
+      // socket.
       payload: { timeout: false },
-      // Headers that mean nothing here must not fail a request: hapi answers 400 to odd cookies, 206 to a range.
+      // Headers without a meaning here must not change the response. hapi would respond 400 to odd cookies and 206 to a
+      // range.
       state: { parse: false },
       response: { ranges: false },
     },
-    // A slash at the end of a path changes nothing.
+    // A trailing slash changes nothing.
     router: { stripTrailingSlash: true },
     debug: false,
   });
@@ -96,7 +101,7 @@ export function createServer(deps: ApiDeps): Server {
   const readers = createFloodGuard(deps.rateWindowMs);
   server.app.countReader = (request) => readers.countFailure(addressOf(request.raw.req));
   answerBrokenRequests(listener, deps.log, sample);
-  // First in, so that even an answer to a request that never reached a route carries the id.
+  // This runs first, so that a response carries the id even if its request never reached a route.
   server.ext('onRequest', (request, h) => {
     request.app.requestId = clientRequestId(request) ?? randomUUID();
     requireHost(request.raw.req);
@@ -108,7 +113,7 @@ export function createServer(deps: ApiDeps): Server {
   server.ext('onPreResponse', (request: Request, h) => {
     const { response } = request;
     if (response instanceof Error) return h.continue;
-    // Whoever sends the next request over a new connection is led to another process.
+    // The client's next request then uses a new connection, which leads to another process.
     if (server.app.isDraining) response.header('connection', 'close');
     response.header('x-request-id', request.app.requestId ?? randomUUID());
     for (const [name, value] of Object.entries(PRIVATE)) response.header(name, value, { override: false });
@@ -119,12 +124,12 @@ export function createServer(deps: ApiDeps): Server {
   registerRoutes(server, deps);
   registerDocs(server);
   registerLog(server, deps, sample);
-  // Whoever waits for a change is answered before the server stops.
+  // Requests that wait for a change get their responses before the server stops.
   server.ext('onPreStop', () => deps.changes.close());
   return server;
 }
 
-/** Every route there is. To any other method at its path hapi would answer 404; the contract says 405. */
+/** Registers every route. For other methods at its path hapi would respond 404, but the contract says 405. */
 function registerRoutes(server: Server, deps: ApiDeps): void {
   const { start, ended } = createStarter(deps, deps.log);
   server.ext('onPostStop', async () => void (await ended()));
@@ -142,7 +147,7 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
     const auth = scope === 'open' ? { auth: false as const } : {};
     const payload = method === 'POST' ? { payload: UNREAD_BODY } : {};
     server.route({ method, path, options: { ...auth, ...payload }, handler: handlers[id] });
-    // No path has two methods.
+    // Each path has only one method.
     server.route({
       method: '*',
       path,
@@ -150,7 +155,7 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
       handler: refuse(method === 'GET' ? 'GET, HEAD' : method),
     });
   }
-  // Or else `{request_id}` takes it.
+  // Otherwise, `{request_id}` would match this path.
   server.route({
     method: 'GET',
     path: '/api/v1/email/bulk',
@@ -167,13 +172,17 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
   });
 }
 
-/** A path with `.` or `..` in it, as hapi's router and WHATWG's URL spell them: both would lead it to another route. */
+/**
+ * Matches a path with a `.` or `..` segment, as hapi's router and the WHATWG URL recognize them. Both would resolve it
+ * to another route.
+ */
 const DOT_SEGMENT = /^[^?#]*[/\\](?:\.|%2e){1,2}(?:[/\\?#]|$)/i;
 
 /**
- * A path that cannot be decoded is a wrong path or a malformed id (404, 422), and not a 400 before the key.
- * @throws {ApiError} 400 for a target without a path (`a://b`), on which hapi's router would end the process; 404 for
- * one that leads elsewhere than it says
+ * Rejects paths that no route should see. Escapes a path that cannot be decoded, so that it becomes a wrong path or a
+ * malformed id (404, 422) instead of a 400 before the key is checked.
+ * @throws {ApiError} 400 for a target without a path (`a://b`), on which hapi's router would end the process; 404 for a
+ *   path that leads to a different route than it shows
  */
 function requirePath(request: Request): void {
   if (!request.path.startsWith('/')) throw problem('bad_request');
@@ -185,20 +194,22 @@ function requirePath(request: Request): void {
   }
 }
 
-/** A client's own id is kept if it is harmless to log. */
+/** Returns the request id that the client sent if it is harmless to log, or null. */
 function clientRequestId(request: Request): string | null {
   const header: unknown = request.headers['x-request-id'];
   return typeof header === 'string' && /^[\w.:-]{1,128}$/.test(header) ? header : null;
 }
 
-/** One line per request of a valid key; of all others a sample. A submit that was accepted is the root of its trace. */
+/**
+ * Logs one line per request with a valid key, and a sample of all others. An accepted submit is the root of its trace.
+ */
 function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
   server.events.on('response', (request) => {
     const { response } = request;
     const { credentials } = request.auth;
     const status = response instanceof Error ? response.output.statusCode : response?.statusCode;
     const { app, info } = request;
-    // The template, not the path: what a client put there may be anything.
+    // The template is logged instead of the path, because a client can put anything there.
     const { method, path: route } = request.route;
     const ms = Date.now() - info.received;
     // The two clocks may differ by a millisecond.

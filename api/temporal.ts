@@ -13,24 +13,27 @@ import {
   WORKFLOWS,
 } from '../workflows/messages.ts';
 
-/** Temporal as the API knows it. */
+/** The API's access to Temporal. */
 export interface TemporalDeps {
   readonly client: Client;
   /** The enrichment queue. */
   readonly taskQueue: string;
-  /** Why Temporal cannot be used, in one sentence; null where it can. */
+  /** Returns the reason why Temporal cannot be used, in one sentence, or null if it can. */
   readonly trouble: () => Promise<string | null>;
 }
 
-/** How long nobody tries after a failure: the sweep starts what is committed. */
+/** Pause after a failed start. In that time, the sweep starts what is committed. */
 const PAUSE_MS = 5000;
 
-/** Temporal being away must not hold a client's answer: the sweep starts later what this could not. */
+/**
+ * Time limit of a start, because an outage of Temporal must not delay a client's response. The sweep starts the rest
+ * later.
+ */
 const START_TIMEOUT_MS = 3000;
 
 /**
- * Tries to start a workflow by a time, as `Date.now()` has it; false where it has not, or where Temporal was away a
- * moment ago. What was begun goes on behind.
+ * Tries to start a workflow by a deadline (milliseconds since the epoch). Returns false if it did not start, or if
+ * Temporal was down a moment ago. A start that is too slow continues in the background.
  */
 export type Starter = (
   start: (client: Client, taskQueue: string) => Promise<void>,
@@ -38,10 +41,10 @@ export type Starter = (
 ) => Promise<boolean>;
 
 /**
- * Lets a client wait for Temporal once, not every client each time: after a failure the next start is tried by one of
- * them, some seconds later. The log hears when it begins and when it is over.
- * @returns `ended` resolves once nothing goes on behind: the SDK tries again in a timer, and over a connection that was
- * closed meanwhile that would end the process
+ * Creates a starter that makes only one client wait while Temporal is down: after a failure, one of them tries the next
+ * start some seconds later. Logs when an outage begins and when it ends.
+ * @returns `ended` resolves once no start continues in the background. The SDK retries in a timer, and over a
+ *   connection that was closed in the meantime that would end the process
  */
 export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log: Logger) {
   let pausedUntil = 0;
@@ -53,7 +56,7 @@ export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log:
     const started = client.withDeadline(deadline, () => work(client, taskQueue));
     underWay.add(started);
     void started.catch(() => {}).then(() => underWay.delete(started));
-    // The SDK may take a second more: it asks again before it looks at the time.
+    // The SDK may take a second longer, because it retries before it checks the time.
     const late = setTimeout(Math.max(1, deadline - Date.now()), 'late', { ref: false });
     try {
       if ((await Promise.race([started, late])) === 'late') throw new Error('no answer in time');
@@ -76,9 +79,9 @@ export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log:
 }
 
 /**
- * Starts the batch workflow, with the batch id as workflow id. That it runs already is success.
+ * Starts the batch workflow, with the batch id as workflow id. It is a success if the workflow already runs.
  * @param reuse `ALLOW_DUPLICATE` starts it again if it has closed
- * @throws an error if Temporal does not take it
+ * @throws an error if Temporal does not accept it
  */
 export async function startBatch(
   client: Client,
@@ -93,9 +96,9 @@ export async function startBatch(
       workflowIdConflictPolicy: 'USE_EXISTING',
       workflowIdReusePolicy: reuse,
       args: [{ batchId } satisfies BatchInput],
-      // The last net: one that hangs ends, and if it has left anything the reconciler starts it again.
+      // Safety limit: a workflow that hangs ends. If it left anything open, the reconciler starts it again.
       workflowExecutionTimeout: '2h',
-      // Temporal shares its queues out by organization. Children and activities inherit the key.
+      // Temporal shares its queues fairly among organizations. Children and activities inherit the key.
       priority: { fairnessKey: organizationId },
       typedSearchAttributes: [
         { key: ORGANIZATION_ID, value: organizationId },
@@ -116,10 +119,10 @@ export async function startBatch(
 }
 
 /**
- * Starts the workflow of a delivery that is sent again, or that its batch did not see to, with the delivery id as
- * workflow id. An older one of the same delivery, which sleeps until its next attempt, is ended: its place in the
- * schedule is in the database.
- * @throws whatever keeps Temporal from taking it
+ * Starts the workflow of a delivery that is resent, or that its batch did not handle, with the delivery id as workflow
+ * id. Terminates an older workflow of the same delivery, which sleeps until its next attempt. The database knows its
+ * place in the schedule.
+ * @throws an error if Temporal does not accept it
  */
 export async function startDelivery(
   client: Client,

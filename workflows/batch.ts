@@ -28,18 +28,18 @@ import { db, refundCredits } from './options.ts';
 
 /** Temporal ends a lookup that is still running this long after its deadline. */
 const GRACE_MS = 5 * 60_000;
-/** By this long after the deadline, the reconciler has settled the request. */
+/** The reconciler has settled any open request by this long after its deadline. */
 const SETTLED_AFTER_MS = 60_000;
 
-/** What a batch waits for. */
+/** An event that a batch waits for. */
 type News =
   | ({ readonly kind: 'settled' } & Settled)
   | { readonly kind: 'all lookups ended' }
   | { readonly kind: 'bug'; readonly bug: unknown };
 
 /**
- * One submit: a lookup for each open NPI, and a webhook for each request that settles. PostgreSQL holds every fact, so a
- * batch that was terminated can be started again and goes on from there.
+ * Runs one submit: a lookup for each open NPI, and a webhook for each request that settles. All facts are in
+ * PostgreSQL, so a terminated batch can be started again and goes on from there.
  */
 export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult> {
   const inbox: News[] = [];
@@ -50,14 +50,14 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
     inbox.push({ kind: 'settled', requestId: signal.requestId, deliveryId });
   });
 
-  // A canceled batch reads its requests too, because it gives their credits back.
+  // A canceled batch reads its requests too, because it refunds their credits.
   const batch = await CancellationScope.nonCancellable(() => db.readBatch({ batchId }));
   const settled = new Set<string>();
   const lookups = batch.open.map((request) => lookUp(request, batch, settled));
   const onBug = (bug: unknown) => void inbox.push({ kind: 'bug', bug });
   void Promise.all(lookups).then(() => inbox.push({ kind: 'all lookups ended' }), onBug);
 
-  // A cancellation cancels the lookups, which give their credits back. The batch itself goes on until all have ended.
+  // A cancellation cancels the lookups, which refund their credits. The batch itself goes on until all have ended.
   const webhooks = new Webhooks(batch, onBug);
   const result = await CancellationScope.nonCancellable(() => report(batch, inbox, settled, webhooks));
   if (CancellationScope.current().consideredCancelled) {
@@ -96,7 +96,7 @@ async function report(
     webhooks.dispatch(due);
     show(batch, settled.size, webhooks.count);
   }
-  // The facts decide how the batch ended. They also have the webhooks whose signal was lost.
+  // The stored facts decide how the batch ended. They also include the webhooks whose signal was lost.
   const end = batch.open.length === 0 ? batch : await db.readBatch({ batchId: batch.batchId });
   webhooks.dispatch(end.due);
   show(end, 0, webhooks.count);
@@ -128,13 +128,15 @@ async function lookUp(
   } catch (error) {
     if (error instanceof WorkflowExecutionAlreadyStartedError) return await adopt(request, settled);
     if (!(error instanceof TemporalFailure)) throw error;
-    // A terminated lookup gave no credits back. Others did, and a second refund does no harm.
+    // A terminated lookup did not refund its credits. Other lookups did, and a second refund does no harm.
     const reason = isCancellation(error) ? 'cancelled' : 'lookup_lost';
     await CancellationScope.nonCancellable(() => refundCredits({ ...request, reason }));
   }
 }
 
-/** Waits for a lookup that an earlier run of this batch started. Its signal goes to the batch id, so this run gets it. */
+/**
+ * Waits for a lookup that an earlier run of this batch started. It signals the batch id, so this run gets the signal.
+ */
 async function adopt(request: LookupInput, settled: ReadonlySet<string>): Promise<void> {
   const { requestId, npi, deadline } = request;
   const patienceMs = Math.max(deadline - Date.now(), 0) + SETTLED_AFTER_MS;
@@ -152,7 +154,7 @@ async function adopt(request: LookupInput, settled: ReadonlySet<string>): Promis
   }
 }
 
-/** Shows operators how far the batch is. It counts signals, which may be wrong; the facts at the end are not. */
+/** Shows operators the progress of the batch. It counts signals, which may be wrong; the facts at the end are exact. */
 function show(batch: BatchFacts, signals: number, webhooks: number): void {
   const { completed, notFound, failed, open } = batch;
   const total = Object.keys(batch.npis).length;

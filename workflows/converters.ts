@@ -1,8 +1,8 @@
 import { DefaultFailureConverter, defaultPayloadConverter, type Payload } from '@temporalio/common';
 
-// What histories hold of values and of failures. The SDK requires these two export names.
+// Converters for the values and failures in histories. The SDK requires these two export names.
 
-/** What cannot be decoded is undefined: a signal that somebody sent wrongly must not stop the workflow it is sent to. */
+/** Decodes a malformed payload to undefined, because a malformed signal must not stop the workflow that receives it. */
 export const payloadConverter = {
   toPayload: (value: unknown) => defaultPayloadConverter.toPayload(value),
   fromPayload(payload: Payload): unknown {
@@ -14,7 +14,7 @@ export const payloadConverter = {
   },
 };
 
-/** Failures without stack traces: histories are shown to people, and a trace names folders of the worker's machine. */
+/** Removes stack traces from failures: people read histories, and a trace names folders on the worker's machine. */
 class FailureConverter extends DefaultFailureConverter {
   override errorToFailure(...args: Parameters<DefaultFailureConverter['errorToFailure']>) {
     return { ...super.errorToFailure(...args), stackTrace: '' };

@@ -18,14 +18,14 @@ import {
 } from './messages.ts';
 import { deliveries } from './options.ts';
 
-/** One delivery through its whole schedule. It runs on the webhooks queue. */
+/** Makes all attempts of one delivery, over its whole schedule. It runs on the webhooks queue. */
 export async function deliver({ deliveryId }: DeliverInput) {
   const { deliverWebhook } = deliveries(workflowInfo().taskQueue, `webhook ${deliveryId}`);
   return await deliverWebhook({ deliveryId });
 }
 
-// It waits for days and outlives the version that started it. Its history is one activity, so newer code can replay it.
-// Without worker versioning, the server rejects this option.
+// A delivery waits for days and outlives the version that started it. Its history is one activity, so newer code can
+// replay it. Without worker versioning, the server rejects this option.
 setWorkflowOptions(() => {
   const isVersioned = !!workflowInfo().currentDeploymentVersion?.deploymentName;
   return isVersioned ? { versioningBehavior: 'AUTO_UPGRADE' } : {};
@@ -102,7 +102,7 @@ export class Webhooks {
         staticSummary: this.name(delivery),
       });
     } catch (error) {
-      // It is on its way already, from an earlier run or a resend.
+      // An earlier run or a resend has already started it.
       if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
     }
   }

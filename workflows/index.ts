@@ -1,11 +1,12 @@
-// What the workflow bundle exports: one name per workflow type.
+// Exports of the workflow bundle: one name per workflow type.
 export { enrichBatch } from './batch.ts';
 export { deliver } from './delivery.ts';
 export { lookUpEmail } from './lookup.ts';
 export { reverify } from './reverify.ts';
 
-// Every promise keeps the stack it was made with, which Temporal's UI shows as the call stack. Ten frames each would be a
-// fifth of what workflows cost a worker. Each function that waits has a promise of its own, so that two frames of each show
-// the whole way (the third is the SDK's). It can be set because this module is preloaded (`bundleWorkflows` of
-// deploy/temporal/workers.ts): the SDK freezes Error afterwards, and a bundle made in another way would throw here.
+// Every promise keeps the stack trace of its creation, which the Temporal UI shows as the call stack. With ten frames
+// each, these traces would take a fifth of what workflows cost a worker. Each function that waits creates its own
+// promise, so two frames of each show the whole path (the third frame is the SDK's). The limit can be set here because
+// this module is preloaded (`bundleWorkflows` of deploy/temporal/workers.ts). The SDK freezes Error afterwards, so this
+// line would throw in a bundle that is built in another way.
 Error.stackTraceLimit = 3;

@@ -21,22 +21,22 @@ import {
 } from './messages.ts';
 import { askFor, db, refundCredits } from './options.ts';
 
-/** How long the NPI Registry is waited for. */
+/** Time limit for the NPI Registry. */
 const IDENTIFY_MS = 60_000;
 /** Extra time, after the vendor's share, to check the addresses that it returned. */
 const VERIFY_MS = 2 * 60_000;
-/** A last check and settling need this long. */
+/** Time reserved for a last check and for settling. */
 const RESERVE_MS = 5000;
 
 /**
- * Finds the email of one NPI and settles its request. If something fails, the credits are given back: by this workflow, or
- * by the reconciler if our code has a bug.
+ * Finds the email of one NPI and settles its request. If something fails, this workflow refunds the credits. If our
+ * code has a bug, the reconciler does.
  */
 export async function lookUpEmail(request: LookupInput): Promise<LookupResult> {
   try {
     return named(await findEmail(request));
   } catch (error) {
-    // A bug fails the workflow task, where people see it. The reconciler gives the credits back at the deadline.
+    // A bug fails the workflow task, which operators see. The reconciler refunds the credits at the deadline.
     if (!(error instanceof TemporalFailure)) throw error;
     const reason = isCancellation(error) ? 'cancelled' : 'lookup_failed';
     const result = await CancellationScope.nonCancellable(() => refundCredits({ ...request, reason }));
@@ -52,7 +52,7 @@ async function findEmail(request: LookupInput): Promise<LookupResult> {
   return await settle(request, plan, await askSources(request, plan));
 }
 
-/** Decides which sources are asked. The NPI Registry is asked first about an NPI that no import knows. */
+/** Decides which sources to ask. The NPI Registry is asked first if no import knows the NPI. */
 async function makePlan(request: LookupInput): Promise<Exclude<LookupPlan, { kind: 'unidentified' }>> {
   const plan = await db.planLookup({ ...request, registry: null });
   if (plan.kind !== 'unidentified') return plan;
@@ -62,7 +62,7 @@ async function makePlan(request: LookupInput): Promise<Exclude<LookupPlan, { kin
   return identified;
 }
 
-/** Returns why the registry could not say who the NPI is; null if its response is stored. */
+/** Returns the reason why the registry could not identify the NPI, or null if its response is stored. */
 async function askRegistry(request: LookupInput): Promise<string | null> {
   const msLeft = Math.min(IDENTIFY_MS, timeLeft(request) - RESERVE_MS);
   const { identify } = askFor(msLeft, 'registry', `registry for NPI ${request.npi}`);
@@ -74,9 +74,9 @@ async function askRegistry(request: LookupInput): Promise<string | null> {
 }
 
 /**
- * Asks one source after the other until one has a usable email. Sources that have not answered in their share of the
+ * Asks one source after the other until one has a usable email. Sources that have not responded in their share of the
  * time are asked again after all the others, with the rest of the time.
- * @returns the last answer of each source that was asked
+ * @returns the last response of each source that was asked
  */
 async function askSources(request: LookupInput, plan: SourcePlan): Promise<VendorAnswer[]> {
   const answers = new Map<PlannedSource, VendorAnswer>();
@@ -98,7 +98,7 @@ async function askSources(request: LookupInput, plan: SourcePlan): Promise<Vendo
   return [...answers.values()];
 }
 
-/** Asks one source. A mail server that greylists an address is asked again after its pause, before any other source. */
+/** Asks one source. If a mail server greylists an address, it is asked again after a pause, before any other source. */
 async function ask(
   request: LookupInput,
   plan: SourcePlan,
@@ -106,7 +106,7 @@ async function ask(
   msLeft: number,
   again: boolean,
 ): Promise<VendorAnswer> {
-  // A vendor that is asked after the deadline would be paid for nothing.
+  // A response after the deadline would cost money for nothing.
   if (msLeft <= 0) return OUT_OF_TIME;
   const answer =
     source.vendor === null
@@ -147,12 +147,13 @@ async function verify(
 
 const OUT_OF_TIME: VendorAnswer = { kind: 'unresolved', reason: null };
 
-/** The type of failures that say why a source could not be asked yet. */
+/** Prefix of the failure types that say why a source could not be asked yet. */
 const SOURCE = 'Source.';
 
 /**
- * Returns the answer that a failed activity stands for. Retries are unlimited, so an activity fails for two reasons: its time
- * is over, and the failure of its last attempt says what it waited for; or it failed with a non-retryable failure.
+ * Returns the response that stands for a failed activity. Retries are unlimited, so an activity fails in only two ways.
+ * Either it ran out of time, and the failure of its last attempt says what it was waiting for, or it threw a
+ * non-retryable failure.
  */
 function unresolved(error: unknown): VendorAnswer {
   if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error;
@@ -166,7 +167,7 @@ function unresolved(error: unknown): VendorAnswer {
   return OUT_OF_TIME;
 }
 
-/** Settles by the answers: `not_found` only if every source said that it has nothing. */
+/** Settles the request: as `not_found` only if every source said that it has nothing. */
 async function settle(
   request: LookupInput,
   { unidentified }: SourcePlan,
@@ -181,13 +182,13 @@ async function settle(
   return await db.settleRequest({ ...request, reason: answers.at(-1)?.reason ?? 'no_source' });
 }
 
-/** Returns the reason of a refund: the failure, or the deadline with what the lookup waited for. */
+/** Returns the reason for a refund: the failure, or the deadline and what the lookup was waiting for. */
 function reasonOf({ kind, reason }: VendorAnswer): string {
   if (MEANING[kind] === 'failed') return reason ?? kind;
   return reason === null ? 'deadline' : `deadline (${reason})`;
 }
 
-/** Lets operators search for lookups without an email, by the reason. */
+/** Makes lookups without an email searchable by their reason. */
 function named(result: LookupResult): LookupResult {
   const { status, reason } = result;
   if (status !== 'completed') upsertSearchAttributes([{ key: OUTCOME, value: `${status}: ${reason}` }]);
@@ -202,7 +203,7 @@ function timeLeft({ deadline }: LookupInput): number {
   return deadline - Date.now();
 }
 
-/** Shows operators the answer of each source. */
+/** Shows operators the response of each source. */
 function show(answers: ReadonlyMap<PlannedSource, VendorAnswer>): void {
   const lines = [...answers].map(([source, { kind, reason }]) => {
     return `- **${nameOf(source)}**: ${reason === null ? kind : `${kind} (${reason})`}`;

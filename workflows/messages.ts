@@ -1,8 +1,8 @@
 import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common';
 import { defineSignal } from '@temporalio/workflow';
 
-// What crosses Temporal: ids, outcomes, and numbers. Never an email, a URL, a key, or custom_data, so any history can be
-// shown to anyone.
+// Everything that passes through Temporal: ids, outcomes, and numbers. Never an email, a URL, a key, or custom_data, so
+// any history can be shown to anyone.
 
 export type FinalStatus = 'completed' | 'not_found' | 'failed';
 export type WantedType = 'any' | 'professional' | 'personal';
@@ -19,7 +19,7 @@ export interface BatchResult {
   readonly failed: number;
 }
 
-/** A batch as PostgreSQL has it. */
+/** A batch as stored in PostgreSQL. */
 export interface BatchFacts extends BatchResult {
   readonly batchId: string;
   readonly organizationId: string;
@@ -49,25 +49,25 @@ export interface LookupInput {
 
 export interface LookupResult {
   readonly status: FinalStatus;
-  /** Why there is no email; null if there is one. */
+  /** The reason why there is no email; null if there is one. */
   readonly reason: string | null;
 }
 
 /**
- * Sent to the batch by the activity that settles one of its requests. It changes no fact: PostgreSQL is asked
- * whether a webhook is due before it is sent.
+ * Signal that a batch gets from the activity that settles one of its requests. The signal changes no fact: before a
+ * webhook is sent, PostgreSQL decides whether it is due.
  */
 export interface Settled {
   readonly requestId: string;
-  /** The webhook that is due because of it; null for none. */
+  /** The webhook that became due, or null. */
   readonly deliveryId: string | null;
 }
 
 export const requestSettled = defineSignal<[Settled]>('requestSettled');
 
-/** How an NPI is looked up. */
+/** The plan for the lookup of one NPI. */
 export type LookupPlan =
-  /** The request is final already. */
+  /** The request is already final. */
   | { readonly kind: 'settled'; readonly result: LookupResult }
   /** No import knows the NPI, so the NPI Registry is asked first. */
   | { readonly kind: 'unidentified' }
@@ -77,43 +77,43 @@ export interface SourcePlan {
   readonly kind: 'ask';
   readonly lookupId: string;
   readonly wantedType: WantedType;
-  /** How long a mail server that greylists is left alone before it is asked again (RFC 6647: a few minutes). */
+  /** Milliseconds to wait before a mail server that greylists is asked again (RFC 6647: a few minutes). */
   readonly greylistMs: number;
   /**
-   * Why the registry could not identify the NPI, if a vendor is left out because of that. Such a request cannot end as
-   * `not_found`. Null if no vendor is left out.
+   * The reason why the registry could not identify the NPI, if a vendor is skipped because of that. Such a request
+   * can't end as `not_found`. Null if no vendor is skipped.
    */
   readonly unidentified: string | null;
-  /** In the order in which they are asked. */
+  /** Sources in the order in which they are asked. */
   readonly sources: readonly PlannedSource[];
 }
 
 export interface PlannedSource {
-  /** Null for the addresses that are known already: they are checked before money is spent. */
+  /** Null for addresses that are already known. They are checked before money is spent. */
   readonly vendor: string | null;
-  /** How long to wait for it before the next one is asked. */
+  /** Milliseconds to wait for this source before the next one is asked. */
   readonly capMs: number;
 }
 
 /**
- * How asking one source may end, and what that means for the request.
+ * Possible results of asking one source, and what each means for the request.
  * - `final`: no other source is asked
  * - `definitive`: this source has nothing that passes our checks; `not_found` needs that of every source
- * - `failed`: it could not answer, and asking again would not help
- * - `open`: it has not answered yet, and is asked again after all the others
+ * - `failed`: the source failed, and asking again would not help
+ * - `open`: the source has not responded yet, and is asked again after all the others
  */
 export const MEANING = {
   found: 'final',
   stored: 'final',
   settled: 'final',
-  // The person asked the vendor not to be processed.
+  // The person asked the vendor not to process their data.
   blocked: 'final',
   miss: 'definitive',
   skip: 'definitive',
   unusable: 'definitive',
   fatal: 'failed',
   lost: 'open',
-  // A mail server asked to come back before it says whether the mailbox exists.
+  // The mail server wants us to retry later before it says whether the mailbox exists.
   later: 'open',
   unresolved: 'open',
 } as const;
@@ -121,7 +121,7 @@ export const MEANING = {
 export interface VendorAnswer {
   readonly kind: keyof typeof MEANING;
   readonly reason: string | null;
-  /** How the request was settled with it; absent if it was not. */
+  /** The result of the request if this response settled it; otherwise absent. */
   readonly settled?: LookupResult;
 }
 
@@ -130,7 +130,7 @@ export interface DeliverInput {
   readonly deliveryId: string;
 }
 
-/** The safety limit of a delivery. It is decided within a week, unless its receiver is away or it is suspended. */
+/** Safety limit of a delivery. It is decided within a week, unless its receiver is down or deliveries are suspended. */
 export const DELIVERY_TIMEOUT = '30d';
 
 export type DeliveryResult = 'delivered' | 'failed' | 'none';
@@ -144,8 +144,8 @@ export const WORKFLOWS = {
 } as const;
 
 /**
- * Search attributes. The Temporal UI finds a batch by its organization or any of its NPIs, and a lookup without an email
- * by its status and reason, such as `failed: deadline`. A batch is in progress as long as it runs.
+ * Search attributes. The Temporal UI finds a batch by its organization or any of its NPIs, and a lookup without an
+ * email by its status and reason, such as `failed: deadline`. A batch is in progress as long as it runs.
  */
 export const ORGANIZATION_ID = defineSearchAttributeKey('OrganizationId', SearchAttributeType.KEYWORD);
 export const NPI = defineSearchAttributeKey('Npi', SearchAttributeType.KEYWORD_LIST);
@@ -160,9 +160,9 @@ export function queuesOf(enrichment: string) {
   return {
     /** Batches, lookups, and short activities. */
     enrichment,
-    /** Vendor activities only: a lookup may hold its slot for minutes. */
+    /** Vendor activities only, because a lookup may hold its slot for minutes. */
     lookups: `lookups${suffix}`,
-    /** Deliveries only, workflows included: a storm of failing receivers must not delay a batch. */
+    /** Deliveries only, including their workflows, so that a storm of failing receivers doesn't delay a batch. */
     webhooks: `webhooks${suffix}`,
   };
 }

@@ -7,12 +7,12 @@ import {
 import type { Activities } from '../activities/index.ts';
 import { queuesOf } from './messages.ts';
 
-// Every activity option in one place. Retries are unlimited unless an activity fails with a non-retryable failure, because
-// refunds and webhooks must happen in the end.
+// All activity options. Retries are unlimited unless an activity fails with a non-retryable failure, because refunds
+// and webhooks must happen in the end.
 
 /**
- * Activities that only need PostgreSQL. They take milliseconds, so they run inside the workflow task. While PostgreSQL is
- * away, Temporal waits with timers, which hold no worker.
+ * Activities that only need PostgreSQL. They take milliseconds, so they run inside the workflow task. While PostgreSQL
+ * is down, Temporal waits with timers, which hold no worker.
  */
 export const db = proxyLocalActivities<Activities>({
   startToCloseTimeout: '10s',
@@ -20,20 +20,21 @@ export const db = proxyLocalActivities<Activities>({
   retry: { initialInterval: '500ms', maximumInterval: '30s' },
 });
 
-/** Gives the credits back and settles as `failed`. A compensation has no deadline. */
+/** Refunds the credits and settles the request as `failed`. A compensation has no deadline. */
 export const { refundCredits } = proxyActivities<Activities>({
   startToCloseTimeout: '20s',
   retry: { initialInterval: '500ms', maximumInterval: '30s' },
   summary: 'refund',
 });
 
-/** Heartbeats go out at two thirds of the time-out, so a call of 30 s, the longest by default, needs none. */
+/** The SDK sends heartbeats at two thirds of this time-out, so a call of 30 s, the longest by default, needs none. */
 const MAX_HEARTBEAT_MS = 48_000;
 
 /**
- * Activities that ask a source outside, on the lookups queue, for `msLeft` at most, retries included. A worker's shutdown
- * uses up an attempt, and waiting for a slot or a job is a retry: so attempts are unlimited within that time.
- * @param activityId names the source: replay compares it, and so detects another order of sources
+ * Returns activities that ask an external source on the lookups queue, for at most `msLeft`, including retries. A
+ * worker's shutdown uses up an attempt, and waiting for a slot or a job is a retry, so attempts are unlimited within
+ * that time.
+ * @param activityId the source; replay compares it and so detects a different order of sources
  */
 export function askFor(msLeft: number, activityId: string, summary: string): Activities {
   const options: ActivityOptions = {
@@ -47,15 +48,15 @@ export function askFor(msLeft: number, activityId: string, summary: string): Act
   return proxyActivities<Activities>(options);
 }
 
-/** Activities that make attempts of deliveries. The schedule comes as `nextRetryDelay`, so waiting costs no history. */
+/** Returns activities that attempt deliveries. The schedule comes as `nextRetryDelay`, so waiting adds no history. */
 export function deliveries(taskQueue: string, summary: string): Activities {
   return proxyActivities<Activities>({
     taskQueue,
-    // An attempt ends after 15 s, and waits for a slot for up to 10 s. The rest is for reading and recording.
+    // An attempt waits up to 10 s for a slot and ends after 15 s. The rest is for reading and recording.
     startToCloseTimeout: '60s',
-    // An attempt that died with its worker is made again soon.
+    // An attempt that died with its worker is soon repeated.
     heartbeatTimeout: '10s',
-    // Waiting counts as attempts too, so these soon come at the longest interval.
+    // Waiting counts as attempts too, so retries soon come at the longest interval.
     retry: { initialInterval: '5s', maximumInterval: '20s' },
     summary,
   });

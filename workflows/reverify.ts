@@ -1,6 +1,6 @@
 import { reverifyOnce } from './options.ts';
 
-/** Run by a Schedule: checks stored addresses again that are about to go stale, a few at a time. */
+/** Checks stored addresses again before they go stale, a few at a time. A Schedule runs it. */
 export async function reverify() {
   return await reverifyOnce();
 }

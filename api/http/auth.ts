@@ -8,7 +8,7 @@ import { createAddressOf, createFloodGuard, keepLast, whenOver } from './overloa
 
 declare module '@hapi/hapi' {
   interface AuthCredentials {
-    /** Whose key it is. */
+    /** The organization that the key belongs to. */
     readonly organizationId: string;
     readonly keyId: string;
     readonly requestsPerMinute: number;
@@ -18,11 +18,11 @@ declare module '@hapi/hapi' {
 export interface AuthDeps {
   readonly db: Database;
   readonly rateWindowMs: number;
-  /** Proxies whose `X-Forwarded-For` is believed, as CIDR ranges. */
+  /** Proxies whose `X-Forwarded-For` is trusted, as CIDR ranges. */
   readonly trustedProxies: readonly string[];
 }
 
-/** The scheme `api-key`, applied to every route that does not opt out (api/docs/lifecycle.md, Keys). */
+/** Registers the scheme `api-key` for every route that does not opt out (api/docs/lifecycle.md, Keys). */
 export function registerAuth(server: Server, deps: AuthDeps): void {
   const { db, rateWindowMs } = deps;
   const { reads, writes } = server.app.lanes;
@@ -42,12 +42,12 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
       const hash = presented === null ? null : parseApiKey(presented);
       if (!hash) {
         const flooded = strays.countFailure(addressOf(request.raw.req));
-        // Who asks again as soon as he is answered asks ten times a second.
+        // The delay slows a client that retries at once to ten requests a second.
         if (flooded) await delay(100);
         throw flooded ?? unauthorized(request);
       }
       const known = keyring.find(hash);
-      // What is refused here asks nothing of the database, and is not counted.
+      // A request that is rejected here causes no query and is not counted.
       const refused = known === null ? guesses.refusal(addressOf(request.raw.req)) : null;
       if (refused) throw refused;
       if (known !== null) enterLine(request, known.owner.organizationId);
@@ -65,8 +65,8 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
       const { keyId, organizationId, requestsPerMinute } = found;
       if (known === null) enterLine(request, organizationId);
       const credentials = { keyId, organizationId, requestsPerMinute };
-      // Counted here because hapi reads the body next, and a refused request must not cost that. One statement at a
-      // time counts for all who wait with the same key, so that nobody needs a turn.
+      // The request is counted here because hapi reads the body next, and a rejected request must not cost that. One
+      // statement at a time counts all waiting requests of the same key, so counting needs no turn in the lanes.
       const exhausted = await countRequest(request, credentials);
       return exhausted ? h.unauthenticated(exhausted, { credentials }) : h.authenticated({ credentials });
     },
@@ -76,8 +76,8 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
 }
 
 /**
- * What a request that waits is to be told: null as long as its key is good. Such a request was let in long ago, and
- * answers nobody whose key has been revoked or whose organization was suspended meanwhile.
+ * Returns the error to send to a waiting request, or null while its key is valid. In the time since the request was
+ * admitted, its key may have been revoked or its organization suspended.
  */
 export async function keyRefusal(request: Request, db: Database): Promise<ApiError | null> {
   const hash = parseApiKey(presentedKey(request) ?? '');
@@ -86,7 +86,10 @@ export async function keyRefusal(request: Request, db: Database): Promise<ApiErr
   return problem(owner.kind === 'revoked' ? 'api_key_revoked' : 'api_key_inactive');
 }
 
-/** `Authorization` wins if both headers are sent (DECISIONS.md, Keys and rate); null if neither is. */
+/**
+ * Returns the key that a request presents, or null if neither header is sent. `Authorization` wins if both are
+ * (DECISIONS.md, Keys and rate).
+ */
 function presentedKey(request: Request): string | null {
   const { authorization, 'x-api-key': apiKey } = request.headers;
   if (typeof authorization === 'string') return /^Bearer +([^ ]+) *$/i.exec(authorization)?.[1] ?? '';
@@ -98,7 +101,7 @@ function unauthorized(request: Request): ApiError {
   return problem(code, { hint: hintFor(request) }, { 'www-authenticate': 'Bearer' });
 }
 
-/** What is most likely wrong with a key that is none. */
+/** Returns the most likely mistake in a key that isn't valid. */
 function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): string {
   const sent = String(authorization ?? apiKey);
   const hasScheme = /^bearer\b/i.test(sent);
@@ -112,23 +115,29 @@ function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): 
     : 'Write "Bearer" before it: "Authorization: Bearer <API_KEY>".';
 }
 
-/** So long a key that was good is taken for good: a revocation takes effect within a second, on every instance. */
+/**
+ * A valid key is trusted for this long without a lookup, so a revocation takes effect within a second on every
+ * instance.
+ */
 const TRUST_MS = 1000;
-/** The oldest are forgotten, and looked up again. */
+/** Beyond this many keys, the oldest ones are dropped and looked up again. */
 const MAX_KEYS = 10_000;
 
 type Owner = Extract<Authentication, { kind: 'active' }>;
 
-/** The keys that were good when this process last looked them up: whose key it is never changes. */
+/** Keeps the keys that were valid when this process last looked them up. A key never changes its organization. */
 function createKeyring(db: Database) {
   const keys = new Map<string, { readonly owner: Owner; readonly until: number }>();
   return {
-    /** Whose key it was when it was last good, and whether that still holds; null if it has not been seen. */
+    /**
+     * Returns the owner of a key when it was last valid, and whether that can still be trusted; null for an unknown
+     * key.
+     */
     find(hash: Buffer): { readonly owner: Owner; readonly isTrusted: boolean } | null {
       const known = keys.get(hash.toString('base64'));
       return known ? { owner: known.owner, isTrusted: performance.now() < known.until } : null;
     },
-    /** Asks the database. */
+    /** Looks the key up in the database. */
     async lookUp(hash: Buffer): Promise<Authentication> {
       const id = hash.toString('base64');
       const begun = performance.now();

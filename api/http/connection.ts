@@ -15,14 +15,14 @@ import type { Sample } from './overload.ts';
 import { MAX_WAIT_S } from './prefer.ts';
 
 /**
- * A connection may move no byte for this long while a response is due or being sent. It is longer than any response
- * takes: the longest wait that a client may ask for, and the time in line and in PostgreSQL.
+ * Time for which a connection may move no byte while a response is due or being sent. It is longer than any response
+ * takes: the longest wait that a client may request, plus the time in line and in PostgreSQL.
  */
 const STALL_MS = MAX_WAIT_S * 1000 + 20_000;
 
 /**
- * The HTTP listener below hapi. A request that has not arrived whole after 10 s ends with its socket; the time between
- * two requests does not count. A client that does not read its response ends with its socket as well.
+ * Creates the HTTP listener below hapi. A request that has not arrived completely after 10 s ends with its socket; the
+ * time between two requests does not count. A client that does not read its response loses its socket as well.
  * @param keepAliveMs how long a connection may be idle between two requests
  */
 export function createListener(keepAliveMs: number, stallMs = STALL_MS): Server {
@@ -31,19 +31,20 @@ export function createListener(keepAliveMs: number, stallMs = STALL_MS): Server 
     requestTimeout: 10_000,
     headersTimeout: 8000,
     connectionsCheckingInterval: 1000,
-    // Its answer would be Node's own; `requireHost` gives ours.
+    // Node would send its own response. `requireHost` sends ours.
     requireHostHeader: false,
   });
-  // An idle one costs some 10 KB.
+  // An idle connection costs about 10 KB.
   listener.maxConnections = 10_000;
   listener.timeout = stallMs;
   return listener;
 }
 
 /**
- * Closes new connections of an address that has enough of them, so that one address can't take those of all others.
- * @param listener one that hapi has taken
- * @param peerOf the address that a connection counts for; null for a proxy of ours, which is not bounded
+ * Closes new connections from an address that already has enough, so that one address can't use up the connections of
+ * all others.
+ * @param listener a listener that hapi already uses
+ * @param peerOf returns the address that a connection counts for, or null for our proxies, which have no limit
  */
 export function boundConnections(
   listener: Server,
@@ -70,16 +71,17 @@ export function boundConnections(
 }
 
 /**
- * Answers what never becomes a request (broken HTTP, headers over 16 KiB, a client that is too slow) as any other
- * error, and closes the socket. hapi's own handler says 400 to all of it and waits for the client to close.
- * @param listener one that hapi has taken
+ * Responds to anything that never becomes a request (broken HTTP, headers over 16 KiB, a client that is too slow) like
+ * to any other error, and closes the socket. hapi's own handler responds 400 to all of these and waits for the client
+ * to close.
+ * @param listener a listener that hapi already uses
  */
 export function answerBrokenRequests(listener: Server, log: Logger, sample: Sample): void {
   const answers = new WeakMap<Duplex, ServerResponse>();
   const remember: RequestListener = (request, response) => answers.set(request.socket, response);
   listener.prependListener('request', remember);
   listener.prependListener('checkContinue', remember);
-  // An expectation that nobody knows isn't a reason to refuse (RFC 9110, 10.1.1).
+  // An unknown expectation isn't a reason to reject the request (RFC 9110, 10.1.1).
   listener.on('checkExpectation', (request, response) => listener.emit('request', request, response));
   listener.removeAllListeners('clientError');
   listener.on('clientError', (cause: NodeJS.ErrnoException, socket) => {
@@ -99,27 +101,28 @@ export function answerBrokenRequests(listener: Server, log: Logger, sample: Samp
   });
 }
 
-/** Requests that one connection may have sent ahead of their answers. */
+/** Requests that one connection may send ahead of their responses. */
 const MAX_PIPELINED = 32;
 
 /**
- * Lets hapi see the requests of one connection one after the other: a client that pipelines is answered in order
- * anyway, and takes no more of the process than any other. What sends too far ahead is told so after the answer that is
- * under way, read no further, and closed a second later: closed at once, it would be back at once.
- * @param listener one that hapi has taken
+ * Passes the requests of one connection to hapi one after the other. Pipelined requests get their responses in order
+ * anyway, and a client that pipelines uses no more of the process than any other. A client that sends too far ahead
+ * gets a 429 after the current response. Its connection is read no further and closed a second later; if it were closed
+ * at once, the client would be back at once.
+ * @param listener a listener that hapi already uses
  */
 export function boundPipelines(listener: Server): void {
-  // What waits for the answer before it; nothing is under way on a connection that has no line.
+  // Requests that wait for the response before them. A connection without an entry is idle.
   const lines = new WeakMap<Duplex, (() => void)[]>();
   const refused = new WeakSet<Duplex>();
   const refuse = (socket: Duplex) => {
-    // The request before has made it read on.
+    // The previous request has resumed reading.
     socket.pause();
     socket.write(toHttp(problem('too_many_at_once', { wait: 1 }), randomUUID()));
     setTimeout(() => socket.destroy(), 1000);
   };
   const next = (socket: Duplex) => {
-    // After an answer that closes the connection nobody would hear what becomes of the next request.
+    // After a response that closes the connection, the next request could not get a response.
     const isOver = socket.destroyed || socket.writableEnded;
     const begin = isOver ? undefined : lines.get(socket)?.shift();
     if (begin) begin();
@@ -144,8 +147,9 @@ export function boundPipelines(listener: Server): void {
       } else {
         refused.add(socket);
         socket.pause();
-        // Undocumented: at a 2, as at an upgrade, Node's parser stops. Or else all that has arrived, a thousand requests in
-        // 64 KB, is parsed in this turn. For a real upgrade Node would close the socket, and lose the answer under way.
+        // Undocumented: Node's parser stops if `onIncoming` returns 2, as for an upgrade. Otherwise it would parse
+        // everything that has arrived in this turn, a thousand requests in 64 KB. `upgrade` is false because for a real
+        // upgrade Node would close the socket and lose the current response.
         const onIncoming = (next: IncomingMessage) => Object.assign(next, { upgrade: false }) && 2;
         Object.assign(Object(Reflect.get(socket, 'parser')), { onIncoming });
         line.splice(0, line.length, () => refuse(socket));
@@ -159,7 +163,7 @@ export function requireHost({ httpVersion, headers }: IncomingMessage): void {
   if (httpVersion === '1.1' && headers.host === undefined) throw problem('bad_request');
 }
 
-/** Node's codes that aren't simply broken HTTP. */
+/** Error codes of Node with a more specific problem than broken HTTP. */
 const BROKEN: Readonly<Record<string, ProblemCode>> = {
   ERR_HTTP_REQUEST_TIMEOUT: 'request_timeout',
   HPE_HEADER_OVERFLOW: 'headers_too_large',

@@ -2,14 +2,15 @@ import type { IncomingMessage } from 'node:http';
 import { createScanner, type Node, parseTree, visit } from 'jsonc-parser';
 import { type Problem, problem } from '../problems.ts';
 
-// Bodies: read as bytes, parsed by JSON.parse, and handled as text if parsing would lose what has to be kept.
+// Bodies are read as bytes and parsed by JSON.parse. They are handled as text where parsing would lose something that
+// must be kept, such as the digits of a long number.
 
-/** The whole body; more is a 413. */
+/** Size limit of the whole body. A larger body is a 413. */
 const MAX_BODY_BYTES = 64 * 1024;
 
 /**
- * Payload options that leave a body to its handler: hapi answers 400 to a type it cannot read, and cuts the connection
- * without any answer if a body without a length is too large.
+ * Payload options that leave a body to its handler. hapi would respond 400 to a type that it cannot read, and would cut
+ * the connection without a response if a body without a length is too large.
  */
 export const UNREAD_BODY = {
   parse: false,
@@ -18,7 +19,10 @@ export const UNREAD_BODY = {
   override: 'application/octet-stream',
 } as const;
 
-/** Reads a whole body. @throws {ApiError} 413 for more than 64 KiB; 415 if the headers announce something but JSON */
+/**
+ * Reads a whole body.
+ * @throws {ApiError} 413 for more than 64 KiB; 415 if the headers announce anything except JSON
+ */
 export async function readBody(body: IncomingMessage): Promise<Buffer> {
   const { 'content-type': type, 'content-encoding': encoding = 'identity' } = body.headers;
   if (Number(body.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw problem('body_too_large');
@@ -36,8 +40,8 @@ export async function readBody(body: IncomingMessage): Promise<Buffer> {
 }
 
 /**
- * JSON in UTF-8, a byte order mark allowed (RFC 8259, section 8.1).
- * @returns the text that was sent and the value it means, or what keeps it from being JSON
+ * Parses JSON in UTF-8. A byte order mark is allowed (RFC 8259, section 8.1).
+ * @returns the text as sent and its value, or the problem if it is not JSON
  */
 export function parseJson(bytes: Buffer): { readonly text: string; readonly value: unknown } | Problem {
   if (bytes.length === 0) return { loc: ['body'], msg: 'Field required', type: 'missing' };
@@ -58,9 +62,9 @@ function broken(offset: number): Problem {
   return { loc: ['body', offset], msg: 'JSON decode error', type: 'json_invalid' };
 }
 
-/** How many characters stand before the first bytes that aren't UTF-8. */
+/** Returns the number of characters before the first bytes that aren't UTF-8. */
 function utf8ErrorOffset(bytes: Buffer): number {
-  // What had to be replaced is where the text, written again, differs from what was sent.
+  // Decoding replaces invalid bytes, so the first difference after encoding again is the first invalid byte.
   const again = Buffer.from(bytes.toString('utf8'));
   let same = 0;
   while (bytes[same] === again[same]) same += 1;
@@ -68,9 +72,10 @@ function utf8ErrorOffset(bytes: Buffer): number {
 }
 
 /**
- * The offset of the first token that is broken or may not stand where it is (RFC 8259); the text's length if a token is
- * missing at the end, or if it is nested too deep to be walked by recursion. JSON.parse doesn't reliably say where.
- * @param text that isn't JSON
+ * Returns the offset of the first token that is broken or misplaced (RFC 8259). Returns the text's length if a token is
+ * missing at the end, or if the text is nested too deeply to walk by recursion. JSON.parse doesn't reliably report the
+ * offset.
+ * @param text a text that isn't JSON
  */
 export function jsonErrorOffset(text: string): number {
   if (jsonDepth(text) > MAX_WALKED_DEPTH) return text.length;
@@ -81,7 +86,7 @@ export function jsonErrorOffset(text: string): number {
   try {
     visit(text, { onError }, { disallowComments: true });
   } catch (error) {
-    // What is closed wrongly again and again is walked deeper than it is nested.
+    // A text with many wrong closing brackets is walked deeper than it is nested.
     if (!(error instanceof RangeError)) throw error;
   }
   return first ?? text.length;
@@ -89,7 +94,7 @@ export function jsonErrorOffset(text: string): number {
 
 const MAX_WALKED_DEPTH = 1000;
 
-/** Levels of objects and arrays, counted without recursion. */
+/** Returns the number of levels of objects and arrays, counted without recursion. */
 export function jsonDepth(text: string): number {
   let deepest = 0;
   for (const { level } of tokensOf(text)) deepest = Math.max(deepest, level);
@@ -97,8 +102,8 @@ export function jsonDepth(text: string): number {
 }
 
 /**
- * The text of one member of a JSON object, exactly as it was sent; the last one, as JSON.parse has it, if the name
- * occurs twice; null if none has it.
+ * Returns the text of one member of a JSON object exactly as it was sent, or null if it is missing. If the name occurs
+ * twice, the last one counts, as in JSON.parse.
  * @param text valid JSON, of any depth
  */
 export function memberText(text: string, name: string): string | null {
@@ -120,8 +125,8 @@ export function memberText(text: string, name: string): string | null {
 const STEP: Readonly<Record<string, number>> = { '{': 1, '[': 1, '}': -1, ']': -1 };
 
 /**
- * Tokens one by one, without the white space between them: their first character, offset and meaning, and the level of
- * what they stand in; brackets stand in what they enclose.
+ * Yields the tokens without the white space between them: the first character, offset, and value of each, and the level
+ * that it is in. A bracket is in the level that it opens or closes.
  */
 function* tokensOf(text: string) {
   const scanner = createScanner(text, true);
@@ -136,15 +141,15 @@ function* tokensOf(text: string) {
 }
 
 /**
- * JSON text in one canonical form: members sorted, no white space, escapes undone, numbers by their exact value.
- * Two texts have the same form if and only if they mean the same, also beyond double precision.
+ * Returns JSON text in its canonical form: members sorted, no white space, escapes undone, numbers by their exact
+ * value. Two texts have the same form if and only if they mean the same, also beyond double precision.
  * @param text valid JSON of few levels
  */
 export function canonicalJson(text: string): string {
   const canonical = ({ type, children = [], offset, length, value }: Node): string => {
     switch (type) {
       case 'object': {
-        // The last one counts if a name occurs twice, as JSON.parse has it.
+        // If a name occurs twice, the last one counts, as in JSON.parse.
         const members = new Map(
           children.map(({ children: [name, member] = [] }) => [
             JSON.stringify(name?.value),
@@ -166,13 +171,13 @@ export function canonicalJson(text: string): string {
   return root ? canonical(root) : '';
 }
 
-/** `1.50e3` → `15e2`: sign, digits without outer zeros, exponent. */
+/** Normalizes a number: sign, digits without outer zeros, exponent. `1.50e3` becomes `15e2`. */
 function exactNumber(source: string): string {
   const [mantissa = '', exponent = '0'] = source.toLowerCase().split('e');
   const sign = mantissa.startsWith('-') ? '-' : '';
   const [whole = '', fraction = ''] = mantissa.replace('-', '').split('.');
   const digits = `${whole}${fraction}`.replace(/^0+/, '');
-  // Not a pattern: /0+$/ tries anew at each zero of a run that is not the last, 0.2 s for 16 KiB.
+  // A loop, because the pattern /0+$/ would try again at each zero of every run except the last, 0.2 s for 16 KiB.
   let end = digits.length;
   while (digits[end - 1] === '0') end -= 1;
   const trimmed = digits.slice(0, end);

@@ -4,12 +4,12 @@ import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { keepLast } from './overload.ts';
 
-/** The oldest are forgotten: what they had left counts as used. */
+/** Beyond this many windows, the oldest ones are dropped, and the places they had left count as used. */
 const MAX_WINDOWS = 10_000;
 
 /**
  * Counts authenticated requests. 401, 403 and 429 are not counted; 304, 404 and 422 are (DECISIONS.md, Keys and rate).
- * @returns asked for each: the 429 if the key has no place left, or null
+ * @returns a function to call for each request, which returns the 429 if the key has no place left, or null
  */
 export function createLimit(db: Database, windowMs: number) {
   const windows = new Map<string, ReturnType<typeof openWindow>>();
@@ -30,8 +30,9 @@ export function createLimit(db: Database, windowMs: number) {
 }
 
 /**
- * The window of one key as this process sees it. Requests that come at once take their places by one statement; at a
- * high limit it takes those of a step at once; and a refusal is told again, without a statement, until a place is free.
+ * Creates the window of one key in this process. Concurrent requests take their places with one statement. At a high
+ * limit, one statement takes the places of a whole step. A rejection is repeated without a statement until a place is
+ * free.
  */
 function openWindow(db: Database, windowMs: number) {
   let places: Places = { taken: 0, used: 0, takenAt: null, freeInMs: 0, emptyInMs: 0, atMs: 0 };
@@ -46,7 +47,7 @@ function openWindow(db: Database, windowMs: number) {
     places = await takePlaces(db, key, windowMs, Math.max(waiting, inAdvance), back);
     answeredAt = performance.now();
     left = places.taken;
-    // Without a step all are for requests that wait.
+    // Without a step, all places are for waiting requests.
     leftUntil = inAdvance > 0 ? begun + windowMs / STEPS : Number.POSITIVE_INFINITY;
     fullAtLimit = places.taken === 0 ? limit : 0;
   };
@@ -56,11 +57,11 @@ function openWindow(db: Database, windowMs: number) {
       admitted,
       /** Requests that would still be admitted now. */
       remaining: Math.max(0, limit - places.used + left),
-      /** Until the next place becomes free, if none is. */
+      /** Milliseconds until the next place becomes free, if the window is full. */
       retryAfterMs: places.freeInMs - age,
-      /** Until the whole window is empty again. */
+      /** Milliseconds until the whole window is empty again. */
       resetMs: Math.max(0, places.emptyInMs - age),
-      /** Now, by PostgreSQL's clock. */
+      /** The current time by PostgreSQL's clock, in milliseconds since the epoch. */
       nowMs: places.atMs + age,
     };
   };
@@ -89,8 +90,8 @@ function openWindow(db: Database, windowMs: number) {
 type Verdict = Awaited<ReturnType<ReturnType<typeof openWindow>>>;
 
 /**
- * Both families: `RateLimit` of the IETF draft, and `X-RateLimit-*` as it is most common (Reset in epoch seconds).
- * Reset means the whole quota; the next place may come free earlier, which `Retry-After` of a 429 says.
+ * Returns both families of headers: `RateLimit` of the IETF draft, and the common `X-RateLimit-*` (Reset in epoch
+ * seconds). Reset means the whole quota. The next place may become free earlier, which `Retry-After` of a 429 says.
  */
 function rateHeaders({ remaining, resetMs, nowMs }: Verdict, limit: number, windowMs: number) {
   const reset = seconds(resetMs);

@@ -4,34 +4,40 @@ import type { Request } from '@hapi/hapi';
 import ipaddr from 'ipaddr.js';
 import { type ApiError, problem } from '../problems.ts';
 
-// Whoever asks for more than his share waits in front of the connections to PostgreSQL, not for one, and is refused at
-// once if that would take too long. So it is no matter to anybody else.
+// A client that sends more than its share waits in line before it gets a connection to PostgreSQL. If the wait would be
+// too long, the request is rejected at once. Other clients don't notice.
 
-/** What may be under way at once, and how many may wait for it. */
+/** Limits on running and waiting work. */
 interface LaneLimits {
   readonly atOnce: number;
-  /** Of one organization, or one address whose key is not known yet. */
+  /** Running work of one organization, or of one address whose key is not known yet. */
   readonly each: number;
-  /** Under way and waiting: of one, and of all. */
+  /** Running and waiting work of one organization or address (`most`) and of all (`mostOfAll`). */
   readonly most: number;
   readonly mostOfAll: number;
-  /** Nobody is let in who is expected to wait longer: behind his own, and behind others. */
+  /**
+   * Longest expected wait: behind the client's own work (`ownPatienceMs`), and behind that of others (`patienceMs`).
+   * Work that would wait longer is rejected.
+   */
   readonly ownPatienceMs: number;
   readonly patienceMs: number;
 }
 
 /** A place in the line. */
 export interface Place {
-  /** Does the work when its turn has come, and leaves. @throws {ApiError} 503 after 12 s in line, or after `leave` */
+  /**
+   * Does the work when its turn comes, then leaves the line.
+   * @throws {ApiError} 503 after 12 s in line, or after `leave`
+   */
   inTurn<T>(work: () => Promise<T>): Promise<T>;
-  /** Gives the place up, if no work has been asked for. */
+  /** Gives up the place, unless it is already used for work. */
   leave(): void;
 }
 
-/** Whatever was expected: if PostgreSQL hangs, what is under way ends late. */
+/** Limit on the actual wait, which can exceed the expected one if PostgreSQL hangs. */
 const LONGEST_WAIT_MS = 12_000;
 
-/** Work that takes turns: of those who wait, each organization has the next turn once. */
+/** Creates lanes in which work takes turns: each waiting organization gets one turn before any gets a second one. */
 export function createLanes(
   { atOnce, each, most, mostOfAll, ownPatienceMs, patienceMs }: LaneLimits,
   now = () => performance.now(),
@@ -40,12 +46,13 @@ export function createLanes(
   let here = 0;
   let running = 0;
   let usualMs = 25;
-  // From one that leaves to the next while others wait: what the line costs, also if this process is short of CPU.
+  // Average time between two departures while others wait. This is the cost of the line, also if this process is short
+  // of CPU.
   let everyMs = usualMs / atOnce;
   let measuredAt = now();
   let leftAt: number | null = null;
   let asking = 0;
-  // What was measured says ever less as time goes by: a line that was slow once refuses nobody for good.
+  // The measurement counts less as time passes, so that a line that was once slow does not reject work forever.
   const lately = () => Math.max(everyMs / 2 ** ((now() - measuredAt) / (64 * everyMs)), usualMs / atOnce);
   const refuse = (code: 'too_many_at_once' | 'overloaded', waitMs: number) =>
     problem(code, { wait: Math.max(1, Math.ceil(waitMs / 1000)) });
@@ -54,7 +61,7 @@ export function createLanes(
       if (running >= atOnce) return;
       const begin = lane.running < each ? lane.waiting.shift() : undefined;
       if (!begin) continue;
-      // To the end of the map: everybody else comes first.
+      // At the end of the map, this lane comes after all others.
       lanes.delete(who);
       lanes.set(who, lane);
       running += 1;
@@ -63,16 +70,23 @@ export function createLanes(
     }
   };
   return {
-    /** Enters, and does the work when its turn has come. @throws {ApiError} as `enter` and `Place.inTurn` */
+    /**
+     * Enters the line and does the work when its turn comes.
+     * @throws {ApiError} as `enter` and `Place.inTurn`
+     */
     inTurn<T>(who: string, work: () => Promise<T>): Promise<T> {
       return this.enter(who).inTurn(work);
     },
-    /** @throws {ApiError} 429 if too much of `who` is here, 503 if too much of all: at once, with nothing done */
+    /**
+     * Enters the line.
+     * @throws {ApiError} at once, with nothing done: 429 if `who` has too much work here, 503 if all together have
+     */
     enter(who: string): Place {
       const lane = lanes.get(who) ?? { here: 0, running: 0, waiting: [] };
       const ahead = lane.here < each ? 0 : (lane.here * usualMs) / each;
       if (lane.here >= most || ahead > ownPatienceMs) throw refuse('too_many_at_once', ahead);
-      // Where others leave no room, each of them has a turn before each of one's own: who has had one comes again.
+      // If other lanes take every slot, each of them gets one turn before each turn of this lane, because a lane that
+      // had its turn comes back for more.
       const turns = here - lane.here < atOnce ? 0 : (lane.here - lane.running + 1) * lanes.size;
       const wait = turns * lately();
       if (here >= mostOfAll || wait > patienceMs) throw refuse('overloaded', wait);
@@ -108,13 +122,14 @@ export function createLanes(
             } finally {
               running -= 1;
               lane.running -= 1;
-              // One that was held up says little about the next.
+              // The increase is capped, because one slow piece of work says little about the next.
               usualMs += Math.min(now() - begun - usualMs, usualMs) / 8;
             }
           } finally {
             clearTimeout(timer);
             asking -= 1;
-            // A place whose body is slow to arrive says nothing of what the line costs: nobody waits for that.
+            // Only work that waits for its turn is measured. A place whose body arrives slowly delays no other work, so
+            // it says nothing about the cost of the line.
             if (leftAt !== null) {
               everyMs = lately() + (now() - leftAt - lately()) / 32;
               measuredAt = now();
@@ -129,27 +144,33 @@ export function createLanes(
   };
 }
 
-/** Half of the connections are for what writes, the others for keys and reads. */
+/** Shares out the connections: one half for writes, the other for key lookups and reads. */
 export function shareOut(connections: number) {
   const half = Math.ceil(connections / 2);
   const lanes = (limits: Omit<LaneLimits, 'atOnce'>, atOnce = half) => createLanes({ atOnce, ...limits });
   return {
     reads: lanes({ each: half - 1 || 1, most: 1000, mostOfAll: 5000, ownPatienceMs: 1e4, patienceMs: 1e4 }),
-    // Two of one organization: while one ends, the next gets as far as its balance.
+    // Two per organization, so that while one finishes, the next gets as far as its balance.
     writes: lanes({ each: 2, most: 100, mostOfAll: 1000, ownPatienceMs: 1000, patienceMs: 300 }),
-    // A long poll costs memory, and no connection: whoever finds room has it at once. A customer's two organizations, of
-    // live and test keys, leave room.
+    // A long poll costs memory but no connection, so it gets a free slot at once. A customer's two organizations, for
+    // live and test keys, leave slots for others.
     waits: lanes({ each: 500, most: 500, mostOfAll: 1500, ownPatienceMs: 1e9, patienceMs: 1e9 }, 500),
   };
 }
 
-/** Does what is due when a request is answered or its client has gone: now, if either was while something was awaited. */
+/**
+ * Runs `work` once the response is sent or the client is gone. Runs it now if that already happened while something was
+ * awaited.
+ */
 export function whenOver({ raw: { res } }: Request, work: () => void): void {
   if (res.closed) work();
   else res.once('close', work);
 }
 
-/** Reads for the organization whose request it is, in its turn. @throws {ApiError} as `inTurn` of lanes */
+/**
+ * Reads for the request's organization, in its turn.
+ * @throws {ApiError} as `inTurn` of lanes
+ */
 export function readInTurn<T>(
   { server, auth }: Request,
   work: (organizationId: string) => Promise<T>,
@@ -159,9 +180,9 @@ export function readInTurn<T>(
 }
 
 /**
- * Who is at the other end: the peer, or behind proxies of ours the last address that is none of them. What stands
- * before it in `X-Forwarded-For` is the client's own word. Of an IPv6 address it is the network: one subscriber has a
- * whole /64 to send from.
+ * Returns a function that finds the client's address: the peer, or behind our proxies the last address that isn't one
+ * of them. Anything before it in `X-Forwarded-For` is only the client's claim. An IPv6 address is reduced to its /64
+ * network, because one subscriber can send from a whole /64.
  * @param trustedProxies CIDR ranges
  */
 export function createAddressOf(trustedProxies: readonly string[]): (request: IncomingMessage) => string {
@@ -175,7 +196,8 @@ export function createAddressOf(trustedProxies: readonly string[]): (request: In
 }
 
 /**
- * Returns the address that a connection counts for, or null if its peer is one of our proxies: many clients share those.
+ * Returns a function that finds the address a connection counts for, or null for one of our proxies, because many
+ * clients share it.
  * @param trustedProxies CIDR ranges
  */
 export function createPeerOf(trustedProxies: readonly string[]): (socket: Socket) => string | null {
@@ -195,26 +217,29 @@ function networkOf(address: string): string {
   return parsed.kind() === 'ipv6' ? parsed.toByteArray().slice(0, 8).join('.') : parsed.toString();
 }
 
-/** Puts an entry at the end of a map, and forgets the one unheard of for the longest if there are too many. */
+/**
+ * Puts an entry at the end of a map. If the map is too large, removes the entry that has not been put for the longest
+ * time.
+ */
 export function keepLast<T>(map: Map<string, T>, key: string, value: T, atMost: number): void {
   map.delete(key);
   map.set(key, value);
   if (map.size > atMost) map.delete(map.keys().next().value ?? '');
 }
 
-// Guessing keys is hopeless (178 random bits, and check characters that turn away nearly every guess before the
-// database is asked); this keeps trying from being cheap as well.
+// Guessing keys is hopeless: a key has 178 random bits, and its check characters reject nearly every guess before a
+// query. The flood guard makes trying expensive as well.
 
 /** Failed key checks that one address may have in any window. */
 const MAX_FAILURES = 100;
-/** The oldest are forgotten: an attacker with more addresses than this gains nothing by it. */
+/** Beyond this many addresses, the oldest ones are dropped. An attacker with more addresses gains nothing by it. */
 const MAX_ADDRESSES = 10_000;
 
 /** Counts failed key checks by address, in this process. */
 export function createFloodGuard(windowMs: number, now: () => number = Date.now) {
   const failures = new Map<string, number[]>();
   const recent = (address: string) => (failures.get(address) ?? []).filter((at) => at > now() - windowMs);
-  /** The 429 to answer with instead of anything else, once the address has had its share. */
+  /** Returns the 429 to send instead of any other response once the address has used up its share; otherwise null. */
   const refusal = (address: string) => {
     const times = recent(address);
     const [oldest] = times;
@@ -228,7 +253,10 @@ export function createFloodGuard(windowMs: number, now: () => number = Date.now)
   };
   return {
     refusal,
-    /** Counts one failure. @returns as `refusal`, of the failures before */
+    /**
+     * Counts one failure.
+     * @returns the same as `refusal`, for the failures before this one
+     */
     countFailure(address: string): ApiError | null {
       const refused = refusal(address);
       if (refused) return refused;
@@ -238,16 +266,16 @@ export function createFloodGuard(windowMs: number, now: () => number = Date.now)
   };
 }
 
-// Whoever has no valid key can cause as many log lines as requests.
+// A client without a valid key could cause a log line with every request, so these lines are sampled.
 
 const EVERY_MS = 10_000;
 
 export type Sample = ReturnType<typeof createSample>;
 
 /**
- * Lets one line of each status through in any 10 s.
- * @returns asked before a line is written: how many have been left out since the one before; null if this one is to be
- * left out as well
+ * Creates a sampler that passes one log line per status in any 10 s.
+ * @returns a function to call before a line is written. It returns how many lines were suppressed since the last one,
+ *   or null if this line is suppressed too
  */
 export function createSample(now: () => number = Date.now) {
   const lines = new Map<number, { readonly at: number; suppressed: number }>();

@@ -2,15 +2,15 @@ import type { Request, ResponseObject } from '@hapi/hapi';
 import type { Changes } from '../../db/changes.ts';
 import { readInTurn, whenOver } from './overload.ts';
 
-// `Prefer: wait=N` (RFC 7240, section 4.3): the client would rather wait than poll. `until=change` is a preference of
-// ours (DECISIONS.md, Polls).
+// `Prefer: wait=N` (RFC 7240, section 4.3): the client would rather wait than poll. `until=change` is our own
+// preference (DECISIONS.md, Polls).
 
-/** Proxies cut connections that are silent for a minute. */
+/** Longest wait in seconds. Proxies cut connections that are silent for a minute. */
 export const MAX_WAIT_S = 55;
 
 /**
- * How the client wants to wait, at most 55 s; null if it does not, or too many wait already. A preference is never an
- * error.
+ * Returns the wait that the client prefers, at most 55 s. Returns null if it prefers no wait, or if too many requests
+ * already wait. A preference is never an error.
  */
 export function preferredWait(request: Request) {
   const header: unknown = request.headers.prefer;
@@ -28,7 +28,7 @@ export function preferredWait(request: Request) {
   return { seconds: Math.min(MAX_WAIT_S, Number(seconds)), until };
 }
 
-/** Says that the wait was honored, for how long it could have been, and for what. */
+/** Adds `Preference-Applied`, which says how long the wait could have been, and for what event. */
 export function applied(response: ResponseObject, wait: ReturnType<typeof preferredWait>): ResponseObject {
   if (!wait) return response;
   const until = wait.until === 'change' ? ', until=change' : '';
@@ -36,10 +36,10 @@ export function applied(response: ResponseObject, wait: ReturnType<typeof prefer
 }
 
 /**
- * Looks until there is what the client waits for, the time is over, or the client is gone. Every look is caused by a
- * change, of what is watched or of the right to see it, never by a clock.
- * @param watched an id, or `endOf` it
- * @param look true if there is nothing more to wait for; called at least once
+ * Waits until `look` returns true, the time is over, or the client is gone. Only a change triggers another look, either
+ * of the watched object or of the right to see it; never a clock.
+ * @param watched an id, or `endOf` an id
+ * @param look returns true if there is nothing more to wait for; called at least once
  */
 export async function holdUntil(
   request: Request,

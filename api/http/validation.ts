@@ -6,12 +6,14 @@ import type { BatchFilter } from '../../db/requests/batches.ts';
 import { BATCH_STATUSES } from '../../db/words.ts';
 import { invalid, type Problem } from '../problems.ts';
 
-// Whatever a request holds is checked by joi schemas; here its findings become the 422 catalogue (api/docs/errors.md, 422).
+// Joi schemas check everything in a request. This file turns their findings into the 422 catalog (api/docs/errors.md,
+// 422).
 
 /**
- * @param place where the value stands in the request
- * @param context what the schema's own rules ask for
- * @returns the value, and every problem in field order: it is good if there are none
+ * Validates a value from a request.
+ * @param place the part of the request that the value comes from
+ * @param context input for the schema's custom rules
+ * @returns the value and every problem in field order; the value is valid if there are no problems
  */
 export function check<T>(
   place: 'body' | 'query' | 'header',
@@ -21,7 +23,7 @@ export function check<T>(
 ): { readonly value: T; readonly problems: readonly Problem[] } {
   const { value, error } = schema.validate(given, { abortEarly: false, convert: false, context });
   const details = error?.details ?? [];
-  // One entry per invalid field: of a wrong choice joi also says that it isn't a string.
+  // Keeps one entry per invalid field. For a wrong choice, joi also reports that it isn't a string.
   const fields = details.map(({ path }) => JSON.stringify(path));
   const problems = details
     .filter((_, i) => fields.indexOf(fields[i] ?? '') === i)
@@ -38,7 +40,7 @@ export function check<T>(
   return { value, problems };
 }
 
-/** What joi finds, worded as pydantic 2 does; with a field's name in front, for that field alone. */
+/** Joi's findings, worded like pydantic 2. A key that starts with a field's name applies only to that field. */
 const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> = {
   'any.required': ['missing', 'Field required'],
   'any.only': ['literal_error', 'Input should be {choices}'],
@@ -75,7 +77,7 @@ const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> =
   ],
 };
 
-/** `'any', 'professional' or 'personal'` */
+/** Returns text like `'any', 'professional' or 'personal'`. */
 function choices(values: readonly string[]): string {
   const quoted = values.map((value) => `'${value}'`);
   if (quoted.length === 1) return String(quoted[0]);
@@ -83,15 +85,15 @@ function choices(values: readonly string[]): string {
 }
 
 /**
- * The members of a body that its schema does not know, as `webhook.mod, npis`: a misspelled one costs what its absence
- * costs (DECISIONS.md, Errors).
+ * Lists the members of a body that its schema does not know, as `webhook.mod, npis`. A misspelled member has the same
+ * effect as a missing one (DECISIONS.md, Errors).
  * @returns visible ASCII (percent-encoding, RFC 3986), about 1 KB at most; empty if there are none
  */
 export function ignoredFields(schema: Joi.Schema, body: unknown): string {
   let text = '';
   for (const path of unknownMembers(schema, body)) {
     if (text.length > 1000) return `${text}, ...`;
-    // Nobody needs more than the beginning of a name.
+    // The beginning of a name is enough to recognize it.
     const names = path.map((name) => encodeURIComponent(name.slice(0, 40).toWellFormed()) || '""');
     text += (text === '' ? '' : ', ') + names.join('.');
   }
@@ -108,12 +110,12 @@ function unknownMembers(schema: Joi.Schema, value: unknown): string[][] {
   );
 }
 
-/** The members that an object may have; null for what may have any. */
+/** Returns the members that an object may have, or null if it may have any. */
 function namesOf(schema: Joi.Schema): readonly string[] | null {
   return schema.$_terms.keys?.map(({ key }: { readonly key: string }) => key) ?? null;
 }
 
-// Parameters of path, query and headers. The OpenAPI document is made from the schemas that check them.
+// Parameters of path, query and headers. The OpenAPI document is generated from the schemas that check them.
 
 const PREFIXES: Readonly<Record<string, IdPrefix>> = {
   request_id: 'req',
@@ -121,33 +123,36 @@ const PREFIXES: Readonly<Record<string, IdPrefix>> = {
   delivery_id: 'msg',
 };
 
-/** How many items a page of a list may hold. */
+/** Number of items on a page of a list. */
 export const PAGE = { least: 1, most: 100, usual: 50 } as const;
 
-/** What cursors look like, as the source of a regular expression; opaque to clients. Of most lists: the digits of the last id. */
+/**
+ * The form of cursors as the source of a regular expression; opaque to clients. In most lists, a cursor is the digits
+ * of the last id.
+ */
 export const CURSOR = idPattern('msg').replace('msg_', '');
 /**
- * Of the ledger: what was available before the last entry, and the digits of its request (`h`: its hold, `s`: its
- * settlement) or its number among the organization's own grants and adjustments (`f`).
+ * The form of the ledger's cursors: the credits available before the last entry, and either the digits of its request
+ * (`h` for the hold, `s` for the settlement) or its number among the organization's grants and adjustments (`f`).
  */
 export const LEDGER_PAGE = `^[0-9]{1,15}-(?:f[1-9][0-9]{0,8}|[hs]${CURSOR.slice(1, -1)})$`;
 
-/** Text of this form, which an empty one has to have too; null if it isn't given. */
+/** Returns a schema for text of this form. Empty text must match too; missing text becomes null. */
 const matching = (pattern: string) => Joi.string().min(0).pattern(new RegExp(pattern)).default(null);
 
 const RFC_3339 = /^(\d{4}-\d\d-\d\d)T\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$/i;
 
 const time = Joi.custom((text: string, helpers) => {
-  // A plus sign that is not encoded arrives as a blank.
+  // A plus sign that is not percent-encoded arrives as a space.
   const [time = '', day = ''] = RFC_3339.exec(text.replace(' ', '+')) ?? [];
-  // February 30 would be read as March 2.
+  // `Date` would read February 30 as March 2.
   const isDay = !Number.isNaN(Date.parse(time)) && new Date(day).toISOString().startsWith(day);
   return isDay ? new Date(time) : helpers.error('time.parsing');
 })
   .default(null)
   .meta({ jsonSchema: { type: 'string', format: 'date-time' } });
 
-/** Takes a whole number in decimal digits: joi's own conversion would take `1e1` too. */
+/** Returns a schema for a whole number in decimal digits. Joi's own conversion would accept `1e1` too. */
 function wholeNumber(least: number, most: number) {
   return Joi.custom((text: string, helpers) => {
     if (!/^-?[0-9]+$/.test(text)) return helpers.error('number.base');
@@ -166,7 +171,7 @@ const before = wholeNumber(1, MOST_ATTEMPTS)
   .default(null)
   .meta({ jsonSchema: { type: 'integer', minimum: 1, maximum: MOST_ATTEMPTS } });
 
-/** By their names in openapi/operations.json: those that are not just any text. */
+/** Parameters that are not just any text, by their names in openapi/operations.json. */
 export const PARAMETERS = {
   /** 1 to 255 visible ASCII characters, quotes around them allowed (DECISIONS.md, Idempotency-Key). */
   'Idempotency-Key': matching('^(?:"[!-~]{1,255}"|(?!""$)[!-~]{1,255})$'),
@@ -204,7 +209,7 @@ export function ledgerCursor(place: LedgerPlace): string {
   return `${place.available}-${place.side.charAt(0)}${place.requestId.slice('req_'.length)}`;
 }
 
-/** The queries of the lists. */
+/** Schemas of the lists' queries. */
 export const BATCHES_QUERY = Joi.object<BatchFilter & Paging>({ status, since, until, npi, limit, cursor });
 export const DELIVERIES_QUERY = Joi.object<Paging>({ limit, cursor });
 export const DELIVERY_QUERY = Joi.object<{ readonly before: number | null }>({ before });
@@ -213,7 +218,7 @@ export const LEDGER_QUERY = Joi.object<Paging>({ limit, cursor: ledger_cursor })
 type Ids = Readonly<Record<'request_id' | 'batch_id' | 'delivery_id', string>>;
 
 /**
- * The ids in the path, known or not.
+ * Returns the ids in the path, whether or not they exist.
  * @throws {ApiError} 422 with every problem at once
  */
 export function idsOf(request: Request): Ids {
@@ -223,15 +228,16 @@ export function idsOf(request: Request): Ids {
 }
 
 /**
- * The same with what the query says.
- * @throws {ApiError} 422 with every problem at once; a filter that is not there would show more than was asked for
+ * Returns the ids in the path and the validated query. An unknown parameter is a problem too, because ignoring a
+ * misspelled filter would show more than was requested.
+ * @throws {ApiError} 422 with every problem at once
  */
 export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids & T {
-  // What is given twice is like no value that there is.
+  // A parameter that is given twice becomes `a,b`, which no schema accepts.
   const given = Object.entries(request.query).map(([name, value]) => [name, String(value)]);
   const { value, problems } = check('query', query.unknown(), Object.fromEntries(given));
   const names = namesOf(query) ?? [];
-  // The first one: there may be thousands.
+  // Only the first one is reported, because there may be thousands.
   const [stray] = Object.keys(request.query).filter((name) => !names.includes(name));
   const msg = `Extra inputs are not permitted, only ${choices(names)}`;
   const extra = stray === undefined ? [] : [{ loc: ['query', stray], msg, type: 'extra_forbidden' }];
@@ -252,9 +258,12 @@ function idProblems({ params }: Request): Problem[] {
   });
 }
 
-/** The ids in the path, for the log: only what could be an id of ours, because a path may hold anything. */
+/**
+ * Returns the ids in the path for the log. Leaves out values that can't be our ids, because a path may contain
+ * anything.
+ */
 export function idsIn(request: Request): Readonly<Record<string, string>> {
-  // hapi sets no params if the target is not even a path: `OPTIONS *`.
+  // hapi sets no params if the target isn't a path, as in `OPTIONS *`.
   const given = Object.entries((request.params as Ids | null) ?? {});
   return Object.fromEntries(given.filter(([name, id]) => PREFIXES[name] && isId(PREFIXES[name], id)));
 }

@@ -25,8 +25,8 @@ import { startDelivery } from '../temporal.ts';
 import type { SubmitDeps } from './submit.ts';
 
 /**
- * What an organization has submitted, what became of its credits, and the log of its webhook deliveries, of which one can
- * be sent again.
+ * Returns the handlers for an organization's batches, its ledger, and the log of its webhook deliveries, including the
+ * resend of a delivery.
  */
 export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log' | 'start'>) {
   return {
@@ -82,11 +82,11 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
       const outcome = await request.app.place.inTurn(() => resendOwn(db, which));
       switch (outcome.kind) {
         case 'resent': {
-          // It is committed: if Temporal is away the sweep starts it.
+          // The resend is committed. If Temporal is down, the sweep starts it.
           const started = await start((...temporal) =>
             startDelivery(...temporal, { ...which, npis: outcome.npis }),
           );
-          // Unmarked, it is started once more, which changes nothing.
+          // If this fails, the sweep starts it once more, which changes nothing.
           if (started) {
             const { resends } = outcome.delivery;
             await noteDeliveryLook(db, { deliveryId: delivery_id, resends }).catch(() => {});
@@ -111,7 +111,7 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
 
 /**
  * Returns a delivery as `deliveryAnswer` of schemas.ts describes it.
- * @param longest how many characters of a receiver's response are shown
+ * @param longest maximum number of characters of a receiver's response
  */
 function presented(delivery: LoggedDelivery, longest: number): object {
   return {
@@ -132,7 +132,7 @@ function presented(delivery: LoggedDelivery, longest: number): object {
   };
 }
 
-/** C0, DEL, and C1: each would be six bytes as JSON, and terminals obey some of them. */
+/** Control characters: C0, DEL, and C1. Each would be six bytes as JSON, and terminals obey some of them. */
 const CONTROL_CHARACTERS = /\p{Cc}/gu;
 
 /** Returns bytes as text. Bytes that are not UTF-8, a character that was cut, and control characters become U+FFFD. */

@@ -15,7 +15,7 @@ import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { idsOf } from '../http/validation.ts';
 import { problem } from '../problems.ts';
 
-/** Both polls: from PostgreSQL (api/docs/lifecycle.md, Polling). */
+/** Returns the handlers of both polls, which read from PostgreSQL (api/docs/lifecycle.md, Polling). */
 export function pollHandlers(db: Database, changes: Changes) {
   return {
     getRequest: (request, h) => poll({ requestId: idsOf(request).request_id }, request, h, db, changes),
@@ -40,7 +40,8 @@ async function poll(
   const look = async () => (await findEnvelopeState(db, subject)) ?? refuse(subject);
   if (wait) {
     const first = await readInTurn(request, look);
-    // A client that names what it knows waits for something else; any other waits for a change of what it asked for.
+    // With If-None-Match, the client waits for a different ETag. Without it, the client waits for a change of the
+    // requested statuses.
     const isNews = (state: EnvelopeState) =>
       state.isFinal ||
       (wait.until === 'change' &&
@@ -51,7 +52,7 @@ async function poll(
       return isNews(await look());
     };
     const [id = ''] = Object.values(asked);
-    // An ETag changes with the whole batch.
+    // The ETag changes with the whole batch.
     const watched = wait.until === 'end' ? endOf(id) : known === undefined ? id : first.batchId;
     if (!isNews(first)) await holdUntil(request, changes, watched, wait.seconds, lookAgain);
   }
@@ -71,7 +72,7 @@ function etagOf({ version }: EnvelopeState): string {
   return hash('sha256', version, 'base64url').slice(0, 27);
 }
 
-/** RFC 9110, section 13.1.2: a list of entity tags, compared weakly. */
+/** Compares a list of entity tags weakly (RFC 9110, section 13.1.2). */
 function matches(header: unknown, etag: string): boolean {
   if (typeof header !== 'string') return false;
   return header
@@ -79,7 +80,10 @@ function matches(header: unknown, etag: string): boolean {
     .some((tag) => tag.trim() === '*' || tag.trim().replace(/^W\//, '') === `"${etag}"`);
 }
 
-/** Most lookups end within seconds, the rest takes minutes: ask soon at first, then ever more seldom. */
+/**
+ * Returns the seconds until the next poll. Most lookups end within seconds and the rest take minutes, so the interval
+ * grows with age.
+ */
 function retryAfter({ ageMs }: EnvelopeState): string {
   return String(Math.min(30, Math.max(1, Math.round(ageMs / 5000))));
 }

@@ -10,14 +10,14 @@ import { readInTurn } from '../http/overload.ts';
 import { openapi } from '../openapi/document.ts';
 import type { TemporalDeps } from '../temporal.ts';
 
-/** Whoever asks within this is told the same: anybody may ask, at any rate. */
+/** Time for which a result of the check is reused, because anyone may ask at any rate. */
 const READINESS_MS = 1000;
-/** Who asks waits less than a second: Kubernetes waits no longer if nobody says otherwise. */
+/** Longest wait for a check. By default, Kubernetes waits one second. */
 const PATIENCE_MS = 800;
 
 /**
- * Returns what tells whether the API can serve (PostgreSQL is there and migrated, and workers are not only elsewhere):
- * `ready`, or the reason why not.
+ * Returns a function that reports whether the API can serve: `ready`, or the reason why not. To serve, it needs
+ * PostgreSQL up and migrated, and the workers must not all be on another namespace or queue.
  */
 export function createReadiness({
   db,
@@ -30,7 +30,7 @@ export function createReadiness({
   let nextLookAt = 0;
   const look = async () => {
     const nextAt = performance.now() + READINESS_MS;
-    // None beside one that hangs: each holds a connection.
+    // No second check starts while one hangs, because each holds a connection.
     nextLookAt = Number.POSITIVE_INFINITY;
     try {
       const state = await readiness(db);
@@ -38,7 +38,7 @@ export function createReadiness({
       known = elsewhere.length > 0 ? 'worker_elsewhere' : state;
       return known;
     } catch {
-      // PostgreSQL went between the two statements.
+      // PostgreSQL went down between the two statements.
       known = 'database_away';
       return known;
     } finally {
@@ -48,7 +48,7 @@ export function createReadiness({
   return async () => {
     if (performance.now() >= nextLookAt) {
       const looking = look();
-      // One that takes long is no outage yet: until it ends, what the last one saw holds.
+      // A slow check is not an outage yet. Until it ends, the last result holds.
       looked = known ? Promise.race([looking, delay(PATIENCE_MS, known, { ref: false })]) : looking;
     }
     return await looked;
@@ -56,8 +56,8 @@ export function createReadiness({
 }
 
 /**
- * An organization's credits; and without a key whether the process answers, whether it can serve and is not about to
- * end, and what it serves.
+ * Returns the handlers for an organization's credits and, without a key, for liveness, readiness, and the OpenAPI
+ * document.
  */
 export function serviceHandlers({ db }: { readonly db: Database }) {
   return {
@@ -77,8 +77,8 @@ export function serviceHandlers({ db }: { readonly db: Database }) {
 }
 
 /**
- * Answers with a text that is the same for everybody until the next release. It is compressed once, for all requests.
- * Each address may ask as often as the flood guard allows. hapi answers If-None-Match by itself.
+ * Returns a handler for a text that is the same for all clients until the next release. It is compressed once, for all
+ * requests. Each address may ask as often as the flood guard allows. hapi handles If-None-Match.
  */
 export function published(
   type: string,

@@ -28,14 +28,14 @@ export interface SubmitDeps {
   readonly start: Starter;
   readonly rules: SubmitRules;
   readonly forbids: (url: URL) => boolean;
-  /** What an NPI comes to in a sandbox. */
+  /** Returns the outcome of an NPI in a sandbox. */
   readonly testOutcomeOf: (npi: string) => TestOutcome;
   readonly changes: Changes;
 }
 
 type SubmitBody = Pick<SubmitCommand, 'npis' | 'wantedType' | 'webhook' | 'customData'>;
 
-/** Both submits (api/docs/lifecycle.md, Submitting). */
+/** Returns the handlers of both submits (api/docs/lifecycle.md, Submitting). */
 export function submitHandlers(deps: SubmitDeps) {
   return {
     submitSingle: (request, h) => accept(request, h, 'single', singleBody, deps),
@@ -54,14 +54,14 @@ async function accept(
   const { headers, route } = request;
   const { value: header, problems } = check('header', HEADERS, {
     'Idempotency-Key': headers['idempotency-key'],
-    // A live key has none.
+    // Test-Outcome is ignored for a live key.
     'Test-Outcome': isSandbox(organizationId) ? headers['test-outcome'] : undefined,
   });
   const bytes = await readBody(request.raw.req);
-  // Quotes around the key are none of it.
+  // Quotes around the key are not part of it.
   const key = header['Idempotency-Key']?.replace(/^"(.*)"$/, '$1') ?? null;
   const forced = header['Test-Outcome'];
-  // Parsed in its turn: of bodies that come all at once, that would keep everybody else waiting.
+  // The body is parsed in its turn, because parsing many bodies that arrive at once would delay all other requests.
   const outcome = await request.app.place.inTurn(async () => {
     const body = parseBody(request, bytes, schema, deps.forbids, problems);
     const command: SubmitCommand = {
@@ -85,19 +85,19 @@ async function accept(
       );
       await startNow(deps, outcome.start, request.info.received);
       const preferred = preferredWait(request);
-      // Of a submit every change is known but the end.
+      // The response shows everything except the end, so a submit can only wait for the end.
       const wait = preferred && { ...preferred, until: 'end' as const };
-      // A key that ends meanwhile ends the wait; what was accepted with it stays accepted.
+      // The wait ends if the key becomes invalid. The batch stays accepted.
       const look = async () =>
         (await keyRefusal(request, deps.db)) !== null ||
         (await findEnvelopeState(deps.db, { organizationId, batchId }))?.isFinal === true;
       if (wait) {
-        // It is accepted, and an answer other than 202 would deny it: a wait that fails is over.
+        // The batch is accepted, so the response must be 202. If the wait fails, it only ends early.
         await holdUntil(request, deps.changes, endOf(batchId), wait.seconds, look).catch((error) => {
           deps.log.warn({ err: error, batch_id: batchId }, 'wait ended early');
         });
       }
-      // Byte for byte what a repeated Idempotency-Key gets, waited for or not.
+      // The body equals byte for byte the one that a repeated Idempotency-Key gets, with or without a wait.
       return applied(accepted(outcome.response), wait);
     }
     case 'repeated':
@@ -123,12 +123,13 @@ async function accept(
 }
 
 /**
- * A 202 comes within two seconds: of a submit that waited for its turn, Temporal has what is left of these. Submits wait
- * for it at all so that they come no faster than it takes them: without that, five times the capacity left a third of it.
+ * Milliseconds after a request's arrival within which Temporal must start its batch. A 202 has to come within two
+ * seconds, so a submit that waited for its turn leaves Temporal less time. Submits wait for Temporal so that they don't
+ * come faster than it starts them. Without the wait, a load of five times the capacity cut throughput to a third.
  */
 const TEMPORAL_MS = 1400;
 
-/** The batch is committed: whatever happens here, the sweep starts what this does not. */
+/** Starts the workflow of a batch. The batch is committed, so if the start fails here, the sweep repeats it. */
 async function startNow(
   { db, log, start }: SubmitDeps,
   batch: BatchStart,
@@ -136,7 +137,7 @@ async function startNow(
 ): Promise<void> {
   const deadline = Math.max(receivedAt + TEMPORAL_MS, Date.now() + 300);
   if (!(await start((...temporal) => startBatch(...temporal, batch), deadline))) return;
-  // Nobody waits for it.
+  // The response does not wait for this.
   void markStarted(db, batch.batchId).catch((error) => {
     log.warn({ err: error, batch_id: batch.batchId }, 'batch not marked as started, the sweep will');
   });
@@ -157,7 +158,7 @@ function parseBody(
   const all = [...problems, ...headerProblems];
   if (all.length > 0) throw invalid(all, hintFor(schema, body.value));
   return {
-    // The other name is an unknown field there, which nothing has checked.
+    // The other name is an unknown field of this schema, so its value was not checked.
     npis: schema === singleBody ? [value.npi] : value.npis,
     wantedType: value.enrichment_email_type,
     webhook: value.webhook ?? null,
@@ -165,7 +166,7 @@ function parseBody(
   };
 }
 
-/** What the catalogue's words leave unsaid; null if nothing. */
+/** Returns a hint that the problems' texts don't give, or null. */
 function hintFor(schema: Joi.ObjectSchema, body: unknown): string | null {
   const { npi, npis }: Readonly<Record<string, unknown>> = Object(body);
   if (schema === singleBody && npi === undefined && npis !== undefined)
@@ -177,21 +178,24 @@ function hintFor(schema: Joi.ObjectSchema, body: unknown): string | null {
   return [npi, npis].flat().some(isPadded) ? 'leave out the blanks around the NPI' : null;
 }
 
-/** Two submits that mean the same have the same fingerprint, whatever their spelling. */
+/**
+ * Returns the fingerprint of a submit. Two submits that mean the same have the same fingerprint, however they are
+ * written.
+ */
 function fingerprint({ npis, wantedType, webhook, customData }: SubmitBody, forced: string | null): Buffer {
   const meaning = { npis, wantedType, forced, webhook: webhook && { url: webhook.url, mode: webhook.mode } };
   const data = customData === null ? 'null' : canonicalJson(customData);
   return hash('sha256', `${canonicalJson(JSON.stringify(meaning))}${data}`, 'buffer');
 }
 
-// The bodies (api/docs/lifecycle.md, Submitting) as joi schemas. The OpenAPI document is made from them:
-// `meta({ jsonSchema })` says what a custom rule checks (openapi/schemas.ts).
+// Joi schemas of the bodies (api/docs/lifecycle.md, Submitting). The OpenAPI document is generated from them: `meta({
+// jsonSchema })` describes the check of a custom rule (openapi/schemas.ts).
 
-/** What joi cannot see in the parsed value. */
+/** Facts that joi cannot see in the parsed value. */
 interface SubmitContext {
   /** The text of `custom_data` as it was sent. */
   readonly customData: string | null;
-  /** True for a URL whose literal address or inner name deliveries may not reach. */
+  /** Returns true for a URL whose literal address or internal name deliveries may not reach. */
   readonly forbids: (url: URL) => boolean;
 }
 
@@ -202,7 +206,7 @@ const MAX_URL_LENGTH = 2048;
 
 const HEADERS = Joi.object<{
   readonly 'Idempotency-Key': string | null;
-  /** What a sandbox's submit is to come to, whatever its NPIs are; null if they decide. */
+  /** The outcome of every NPI in a sandbox submit; null if each NPI decides its outcome. */
   readonly 'Test-Outcome': TestOutcome | null;
 }>({
   'Idempotency-Key': PARAMETERS['Idempotency-Key'],
@@ -223,16 +227,16 @@ const url = Joi.string()
     'Where deliveries go: https, without user name or password, and not to an address or a name that is not public.',
   )
   .example('https://example.com/hooks/email')
-  // The rest of the rule cannot be said in JSON Schema.
+  // JSON Schema cannot express the rest of the rule.
   .meta({ jsonSchema: { format: 'uri', pattern: URL_START.source, maxLength: MAX_URL_LENGTH } })
   .custom((text: string, helpers) => {
     if (text.length > MAX_URL_LENGTH) return helpers.error('url.too_long', { limit: MAX_URL_LENGTH });
-    // A parser as lenient as URL drops white space and control characters; what is stored must be what is checked.
+    // `URL` drops white space and control characters. The stored text must be the text that was checked.
     if (!URL.canParse(text) || !text.isWellFormed() || /[\s\p{Cc}]/u.test(text))
       return helpers.error('url.parsing');
     const parsed = new URL(text);
     if (parsed.protocol !== 'https:') return helpers.error('url.scheme');
-    // Such a parser also takes `https:///x` for a host x.
+    // `URL` also accepts `https:///x` as the host x.
     if (!URL_START.test(text)) return helpers.error('url.parsing');
     if (parsed.username !== '' || parsed.password !== '') return helpers.error('url.userinfo');
     return contextOf(helpers).forbids(parsed) ? helpers.error('url.forbidden') : text;
@@ -289,7 +293,10 @@ const npis = Joi.array()
   .max(MAX_NPIS)
   .description('One request each, also if an NPI occurs twice.');
 
-/** `POST /api/v1/email/bulk`. Items of a list that is too long are not looked at: reporting them all would stall. */
+/**
+ * `POST /api/v1/email/bulk`. The items of a list that is too long are not checked, because reporting them all would
+ * block the process.
+ */
 export const bulkBody = Joi.object({
   npis: Joi.array()
     .when('.', { is: Joi.array().max(MAX_NPIS), then: npis, otherwise: Joi.array().max(MAX_NPIS) })
