@@ -16,8 +16,8 @@ export interface ProblemKind {
   /** Headers in addition to those of every response. */
   readonly headers?: readonly ('Allow' | 'Retry-After' | 'WWW-Authenticate')[];
   /**
-   * Presence of the rate limit headers in these responses. `sometimes`: without a valid key there is no quota, and an
-   * unknown path is not counted.
+   * Presence of the rate limit headers in these responses. `sometimes`: an unknown path is not counted, and a request
+   * without a valid key has no quota.
    */
   readonly counted?: 'always' | 'sometimes';
   /**
@@ -91,7 +91,7 @@ export function problemBody(kind: ProblemKind, code: string, values: Values = {}
   return { type: 'about:blank', title, status, code, detail, ...(hasMembers ? values : {}) };
 }
 
-/** One entry of a 422 (api/docs/errors.md, Errors), worded like FastAPI and pydantic 2. */
+/** An entry of a 422 (api/docs/errors.md, Errors), worded like FastAPI and pydantic 2. */
 export interface Problem {
   readonly loc: readonly (string | number)[];
   readonly msg: string;

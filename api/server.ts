@@ -51,7 +51,7 @@ declare module '@hapi/hapi' {
     waitedMs?: number;
     /** The batch that a submit created. */
     batchId?: string;
-    /** Unknown members of the body, for a header of the response, whatever its status. */
+    /** Unknown members of the body, listed in a header of every response. */
     ignoredFields?: string;
   }
 }

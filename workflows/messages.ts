@@ -49,7 +49,7 @@ export interface LookupInput {
 
 export interface LookupResult {
   readonly status: FinalStatus;
-  /** The reason why there is no email; null if there is one. */
+  /** The reason for a missing email; null if an email was found. */
   readonly reason: string | null;
 }
 

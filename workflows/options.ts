@@ -27,7 +27,10 @@ export const { refundCredits } = proxyActivities<Activities>({
   summary: 'refund',
 });
 
-/** The SDK sends heartbeats at two thirds of this time-out, so a call of 30 s, the longest by default, needs none. */
+/**
+ * The SDK sends heartbeats at two thirds of this time-out. A call of 30 s, the longest by default, ends before the
+ * first.
+ */
 const MAX_HEARTBEAT_MS = 48_000;
 
 /**

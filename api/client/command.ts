@@ -75,8 +75,8 @@ async function main(args: readonly string[]): Promise<number> {
 }
 
 /**
- * Asks for all, and writes the result; for want of credits with what there is.
- * @throws what `enrich` does
+ * Looks up all NPIs and writes the results. If credits run out, writes the results so far.
+ * @throws the errors of `enrich`
  */
 async function run(contacts: Contacts, out: string, options: Options): Promise<void> {
   const stateFile = `${out}.state.json`;
@@ -102,7 +102,10 @@ async function run(contacts: Contacts, out: string, options: Options): Promise<v
   await rm(stateFile);
 }
 
-/** Says what is wrong and what to do. @returns the exit code */
+/**
+ * Prints the error and what to do.
+ * @returns the exit code
+ */
 function report(error: Error): number {
   const [code, advice] = judge(error);
   console.error(printable(`npi-email-enrichment: ${error.message} ${advice}`));
@@ -121,7 +124,7 @@ function judge(error: Error & { readonly code?: unknown }): readonly [code: numb
   return [1, id ? `Support will ask for ${id}.` : ''];
 }
 
-/** How far it is, on stderr: a line that changes on a terminal, elsewhere one every 10 s. */
+/** Shows the progress on stderr: one changing line on a terminal, otherwise a line every 10 s. */
 function createBar() {
   const { isTTY } = process.stderr;
   const begun = Date.now();

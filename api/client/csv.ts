@@ -6,17 +6,18 @@ import { parse } from 'csv-parse/sync';
 import { stringify } from 'csv-stringify';
 import { isNpi, type Result } from './index.ts';
 
-// CSV files as people have them: with a byte order mark, CR LF, semicolons, rows that are too short or too long.
+// Reads and writes CSV files as people have them: with a byte order mark, CR LF, semicolons, rows that are too short or
+// too long.
 
-/** What was asked for cannot be done; the message says why. */
+/** The command cannot be run as given. The message says why. */
 export class UsageError extends Error {}
 
 export interface Contacts {
-  /** How the file is written, and so its result. */
+  /** The format of the file, which the result keeps. */
   readonly form: { delimiter: string; bom: boolean; record_delimiter: 'windows' | 'unix' };
   readonly header: readonly string[];
   readonly rows: readonly (readonly string[])[];
-  /** What each row has as its NPI, be it none. */
+  /** The cell in the NPI column of each row, valid or not. */
   readonly npis: readonly string[];
 }
 
@@ -24,7 +25,10 @@ const ADDED = ['email', 'email_type', 'email_last_validated', 'status', 'reason'
   (name) => `enriched_${name}`,
 );
 
-/** @throws {UsageError} if it is not a CSV file in UTF-8 with such a column */
+/**
+ * Reads a file of contacts.
+ * @throws {UsageError} if it is not a CSV file in UTF-8 with this column
+ */
 export async function readContacts(file: string, column: string): Promise<Contacts> {
   const bytes = await readFile(file);
   if (!isUtf8(bytes)) throw new UsageError(`${file} is not UTF-8: save it as "CSV UTF-8".`);
@@ -46,8 +50,8 @@ export async function readContacts(file: string, column: string): Promise<Contac
 }
 
 /**
- * Writes the rows with what was found, whole or not at all. A row without a result says why. Only the user who runs the
- * command may read the file: it holds addresses of people.
+ * Writes the rows with their results, either the whole file or nothing. A row without a result says why. Only the user
+ * who runs the command can read the file, because it contains people's addresses.
  */
 export async function writeResults(
   { form, header, rows, npis }: Contacts,
@@ -55,7 +59,7 @@ export async function writeResults(
   results: ReadonlyMap<string, Result>,
 ): Promise<void> {
   const width = rows.reduce((widest, { length }) => Math.max(widest, length), header.length);
-  // Columns of an earlier result are made anew.
+  // Columns of an earlier result are replaced.
   const kept = Array.from({ length: width }, (_, index) => index).filter(
     (i) => !ADDED.includes(header[i] ?? ''),
   );
@@ -65,7 +69,7 @@ export async function writeResults(
       yield [...kept.map((column) => row[column] ?? ''), ...addedTo(npis[index] ?? '', results)];
     }
   };
-  // The mode is only for a file that is not there yet, such as one of a run that was killed.
+  // The mode applies only to a new file, so a leftover of a killed run is removed first.
   await rm(`${out}.new`, { force: true });
   const file = createWriteStream(`${out}.new`, { flush: true, mode: 0o600 });
   await pipeline(all, stringify(form), file);
@@ -83,7 +87,7 @@ function addedTo(npi: string, results: ReadonlyMap<string, Result>): string[] {
   return [inert(email), email_type ?? '', email_last_validated ?? '', status, reason];
 }
 
-/** A spreadsheet would run a cell that begins so. Those that were there before stay as they were. */
+/** Escapes a cell that a spreadsheet would run as a formula. Cells of the original file stay as they were. */
 function inert(cell: string | null): string {
   return (cell ?? '').replace(/^(?=[=+\-@\t\r])/, "'");
 }

@@ -1,23 +1,26 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { AnyProblem, Invalid } from './types.ts';
 
-/** How the API is reached. */
+/** Access to the API. */
 export interface Connection {
-  /** From the operator: your organization's, or a test key. */
+  /** Your organization's key or a test key, from the operator. */
   readonly apiKey: string;
-  /** Where the service is, without `/api/v1`: `https:`, or plain `http:` on this machine. */
+  /** Address of the service without `/api/v1`: `https:`, or plain `http:` on this machine. */
   readonly baseUrl: string;
-  /** How long one request is repeated, and a batch without news waited for: half an hour if not given. */
+  /** Milliseconds for which a request is retried, or a batch without news is polled. Half an hour by default. */
   readonly patienceMs?: number;
 }
 
-/** What went wrong. `code` is stable: one of the API's, or one of ours, which README.md lists. */
+/**
+ * An error of the API or of this package. `code` is stable: one of the API's codes, or one of those that README.md
+ * lists.
+ */
 export class EnrichmentError extends Error {
   override readonly name = 'EnrichmentError';
   readonly code: string;
-  /** Its `X-Request-Id` is what support asks for. Null if there was no answer. */
+  /** The response; null if the service sent nothing. Support asks for its `X-Request-Id`. */
   readonly response: Response | null;
-  /** Its body, if that is the API's. */
+  /** The body of the response, if it is an error body of the API. */
   readonly problem: AnyProblem | Invalid | null;
 
   constructor(code: string, message: string, more: Partial<EnrichmentError> = {}) {
@@ -33,28 +36,29 @@ export interface Answer<T> {
   readonly body: T;
 }
 
-/** A GET, or a POST of a body. */
+/** Sends a GET, or a POST if there is a body. */
 export type Call = <T>(path: string, headers?: Record<string, string>, body?: object) => Promise<Answer<T>>;
 
-/** The same again may succeed, and does nothing twice: a submit has its Idempotency-Key. */
+/** Statuses after which a retry may succeed. Retrying does nothing twice, because a submit has its Idempotency-Key. */
 const WORTH_REPEATING = [408, 409, 429, 500, 502, 503, 504];
-/** Longer than the longest wait of a poll. */
+/** Time limit of one attempt, longer than the longest wait of a poll. */
 const ATTEMPT_MS = 90_000;
 const LONGEST_PAUSE_MS = 30_000;
-/** For an address that has never answered, and is most likely wrong. */
+/** For an address that has never responded and is most likely wrong. */
 const FIRST_PATIENCE_MS = 15_000;
 export const PATIENCE_MS = 30 * 60_000;
 
 /**
- * The API as one key sees it: within the key's rate limit, and again where that may help, not before `Retry-After`.
+ * Returns a function that calls the API with one key. It stays within the key's rate limit and retries where that may
+ * help, but not before `Retry-After`.
  * @param signal ends every call
- * @throws {EnrichmentError} `api_key_unusable`, `base_url_unusable`; from a call: the last refusal
+ * @throws {EnrichmentError} `api_key_unusable`, `base_url_unusable`; from a call: the last error
  */
 export function createCaller(
   { apiKey, baseUrl, patienceMs = PATIENCE_MS }: Connection,
   signal: AbortSignal,
 ): Call {
-  // Not left to `fetch`, whose message would hold the key.
+  // Checked here because the error message of `fetch` would contain the key.
   if (!/^[\x21-\x7e]+$/.test(apiKey)) {
     throw new EnrichmentError('api_key_unusable', 'The API key is empty, or holds what no key holds.');
   }
@@ -66,7 +70,7 @@ export function createCaller(
       method: body ? 'POST' : 'GET',
       headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json', ...headers },
       ...(body ? { body: JSON.stringify(body) } : {}),
-      // The key is for nobody else.
+      // A redirect must not send the key to another server.
       redirect: 'manual',
     };
     let begun = Date.now();
@@ -79,7 +83,7 @@ export function createCaller(
       pace.heed(answer.response?.headers, sentAt);
       if (!(answer instanceof EnrichmentError)) return answer;
       const pauseMs = pauseAfter(answer, tries);
-      // This machine slept meanwhile, and the service did not fail.
+      // This machine was asleep. The service did not fail.
       if (Date.now() > sentAt + 2 * ATTEMPT_MS) begun = Date.now();
       const patience = hasAnswered ? patienceMs : Math.min(patienceMs, FIRST_PATIENCE_MS);
       if (Date.now() + pauseMs > begun + patience) throw answer;
@@ -88,10 +92,13 @@ export function createCaller(
   };
 }
 
-/** The hosts of this machine, as a parsed URL has them. */
+/** Host names of this machine, as a parsed URL contains them. */
 const LOOPBACK = /^(?:localhost|127(?:\.[0-9]+){3}|\[::1\])$/;
 
-/** @throws {EnrichmentError} `base_url_unusable` for what is not a URL, or would send the key unencrypted over a network */
+/**
+ * Checks the address of the service.
+ * @throws {EnrichmentError} `base_url_unusable` if it is not a URL, or would send the key unencrypted over a network
+ */
 function checkBaseUrl(baseUrl: string): void {
   const url = URL.parse(baseUrl);
   if (url?.protocol === 'https:') return;
@@ -103,7 +110,10 @@ function checkBaseUrl(baseUrl: string): void {
   );
 }
 
-/** Never, if the same again would be answered the same. Not early, and not all at once. */
+/**
+ * Returns the milliseconds to wait before a retry, or infinity if a retry would get the same response. Random time is
+ * added, never subtracted, so that clients don't retry early or all at once.
+ */
 function pauseAfter({ response }: EnrichmentError, tries: number): number {
   if (response && !WORTH_REPEATING.includes(response.status)) return Number.POSITIVE_INFINITY;
   const toldMs = 1000 * Number(response?.headers.get('retry-after') ?? Number.NaN);
@@ -139,18 +149,21 @@ function refusal(response: Response, body: unknown): EnrichmentError {
   return new EnrichmentError(ok ? 'not_the_api' : `http_${status}`, text, { response });
 }
 
-/** Between the moments at which we send a request and the service counts it. */
+/** Milliseconds that may pass between sending a request and the moment the service counts it. */
 const LEEWAY_MS = 1000;
 
 /**
- * The service's sliding window as it looks from here: what we sent, and what its headers say of others with the same key,
- * this program before it was killed included.
+ * Tracks the service's sliding window: the requests sent from here, and those of other programs with the same key,
+ * which the response headers reveal. An earlier run of this program that was killed is one of these.
  */
 function createPace() {
   let [quota, windowMs] = [100, 60_000];
   let sent: number[] = [];
   return {
-    /** Waits for a place. @returns when the request is sent */
+    /**
+     * Waits for a place in the window.
+     * @returns the time at which the request is sent, in milliseconds since the epoch
+     */
     async turn(signal: AbortSignal): Promise<number> {
       for (;;) {
         const now = Date.now();
@@ -162,7 +175,10 @@ function createPace() {
         await sleep((sent[0] ?? now) + windowMs + LEEWAY_MS - now, undefined, { signal });
       }
     },
-    /** The headers are of the moment at which the request came, however long the answer took. */
+    /**
+     * Updates the window from response headers. They describe the moment at which the request arrived, however long the
+     * response took.
+     */
     heed(headers: Headers | undefined, sentAt: number): void {
       const [, q, w] = /;q=(\d+);w=(\d+)/.exec(headers?.get('ratelimit-policy') ?? '') ?? [];
       const [, left] = /;r=(\d+)/.exec(headers?.get('ratelimit') ?? '') ?? [];

@@ -7,51 +7,54 @@ import type { Accepted, Envelope } from './types.ts';
 export { EnrichmentError } from './http.ts';
 export type { Envelope } from './types.ts';
 
-/** Credits per email found, by wanted type. */
+/** Credits per email found, by requested type. */
 export const PRICES = { any: 1, professional: 1, personal: 3 } as const;
 
 type Outcome = 'completed' | 'not_found' | 'failed';
 
-/** How many NPIs have ended so, and what that has cost: `completed` ones alone have an email and cost credits. */
+/** The number of NPIs per outcome, and the credits used. Only `completed` NPIs have an email and cost credits. */
 export type Totals = Readonly<Record<Outcome | 'creditsUsed', number>>;
 
-/** What became of one NPI, as the API has it: `npi`, `status`, `email`, `email_type`, `replayed` and more. */
+/** The result of one NPI as the API returns it: `npi`, `status`, `email`, `email_type`, `replayed` and more. */
 export type Result = Envelope['data'][number] & { readonly status: Outcome };
 
 export interface Progress extends Totals {
-  /** Different NPIs of the run. */
+  /** Number of different NPIs in the run. */
   readonly total: number;
-  /** Of those that have ended, how many a run that goes on had from before. */
+  /** Number of final NPIs that a resumed run has from before. */
   readonly earlier: number;
-  /** New since the last call: over all calls each NPI comes once, those from before included. */
+  /** New results since the last call. Over all calls, each NPI comes once, including those from before. */
   readonly results: readonly Result[];
 }
 
 export interface Options extends Connection {
-  /** `any` if not given. */
+  /** `any` by default. */
   readonly type?: keyof typeof PRICES;
   /**
-   * No batch is submitted that could take the run above it, what was used before a kill included; of a batch whose answer
-   * the kill lost, if the run goes on within 24 hours.
+   * Limit on the credits of the run. No batch is submitted that could exceed it. Credits used before a kill count. If
+   * the kill lost the response of a batch, its credits count only if the run is resumed within 24 hours.
    */
   readonly maxCredits?: number;
-  /** Where the run keeps what it needs to go on after a kill. Delete it when you have kept the results. */
+  /** File with the state that the run needs to resume after a kill. Delete it when you have saved the results. */
   readonly stateFile?: string;
   readonly onProgress?: (progress: Progress) => void;
   readonly signal?: AbortSignal;
 }
 
-/** The service looks up 100 of an organization at once, and gives each 15 minutes from its submit. */
+/**
+ * Maximum number of open NPIs. The service looks up 100 NPIs of an organization at once, and gives each 15 minutes from
+ * its submit.
+ */
 const OPEN_AT_MOST = 180;
-/** A batch that waits for its slowest NPI costs a request a minute. */
+/** Maximum number of running batches. A batch that waits for its slowest NPI costs a request a minute. */
 const BATCHES_AT_ONCE = 16;
 
 interface Chunk {
   readonly index: number;
   readonly npis: readonly string[];
-  /** Null if no earlier run has sent it, empty if the answer was lost. */
+  /** Null if no earlier run has sent it; empty if the response was lost. */
   batchId: string | null;
-  /** How many of its NPIs have not ended, and what the others have cost. */
+  /** NPIs that are not final yet, and the credits used by the others. */
   open: number;
   creditsUsed: number;
 }
@@ -65,9 +68,11 @@ interface Run extends Required<Pick<Options, 'type' | 'maxCredits' | 'patienceMs
   readonly running: Set<Chunk>;
   readonly results: Map<string, Result>;
   earlier: number;
-  /** Too few credits, and no batch has given any back since. */
+  /**
+   * The last error about missing credits; null once a batch has ended since then, because it may have released some.
+   */
   shortage: EnrichmentError | null;
-  /** Called when more may be begun. */
+  /** Called when another batch may be submitted. */
   wake(): void;
 }
 
@@ -75,17 +80,17 @@ export function isNpi(text: string): boolean {
   return /^[0-9]{10}$/.test(text);
 }
 
-/** For want of credits: nothing is wrong, and the run can go on with more. */
+/** Returns true if the run lacks credits. Nothing is wrong, and it can resume with more credits. */
 export function isShortage(error: unknown): error is EnrichmentError {
   return error instanceof EnrichmentError && /^(insufficient|max)_credits$/.test(error.code);
 }
 
 /**
- * Finds the emails of any number of NPIs, and returns when all have ended. Equal ones are asked for once, and each batch
- * is submitted once, whatever happens.
- * @returns `results` has one for each NPI as given, in that order
- * @throws {EnrichmentError} what trying again does not mend; with a state file the run can go on later. For want of
- *   credits (`insufficient_credits`, `max_credits`) not before all that was submitted has ended
+ * Finds the emails of any number of NPIs, and returns when all have ended. Equal NPIs are looked up once, and each
+ * batch is submitted once, even after a kill.
+ * @returns `results` has one entry for each NPI as given, in that order
+ * @throws {EnrichmentError} if trying again does not help; with a state file the run can resume later. A lack of
+ *   credits (`insufficient_credits`, `max_credits`) is thrown only after all submitted batches have ended
  * @throws the reason of the signal
  */
 export async function enrich(
@@ -114,17 +119,18 @@ export async function enrich(
     ...{ type, maxCredits, signal, call, state, chunks, results, total: asked.length, running: new Set() },
     ...{ earlier: 0, shortage: null, wake: () => {} },
   };
-  // A look at what is there already, which shows too whether the key is good, is the run's, and what is left of its rate.
+  // These calls check whether the key is valid and belongs to this run, and read how much of its rate limit is left.
   const submitted = chunks.filter(({ batchId }) => batchId);
   if (submitted.length === 0) await call('/api/v1/credits');
   for (const chunk of submitted) await look(run, chunk);
-  // Not before: a wrong address or key leaves nothing behind. Not later: keys are on the disk before they are sent.
+  // The state is not saved earlier, so that a wrong address or key leaves no file. It is not saved later, because keys
+  // must be on disk before they are sent.
   state.save();
   await finish(run, ending);
   return { ...totals(run), results: npis.flatMap((npi) => results.get(npi) ?? []) };
 }
 
-/** Submits what is not submitted, and waits for all. */
+/** Submits the remaining batches, and waits for all. */
 async function finish(run: Run, ending: AbortController): Promise<void> {
   const open = run.chunks.filter((chunk) => chunk.open > 0);
   const waiting = open.toSorted((a, b) => Number(!a.batchId) - Number(!b.batchId));
@@ -174,14 +180,14 @@ function aboveMaximum({ chunks, running, type, maxCredits }: Run, next: Chunk): 
   return new EnrichmentError('max_credits', text);
 }
 
-/** One batch, from its submit to its end. */
+/** Runs one batch from its submit to its end. */
 async function follow(run: Run, chunk: Chunk): Promise<void> {
   if (!chunk.batchId) {
     run.state.note(chunk.index, '');
     const headers = { 'idempotency-key': `${run.state.saved.run}-${chunk.index}` };
     const body = { npis: chunk.npis, enrichment_email_type: run.type };
     const answer = await run.call<Accepted>('/api/v1/email/bulk', headers, body).catch((error) => {
-      // It was refused. If an earlier run has sent it too, that is still not known to have been.
+      // The submit was rejected, so this batch does not exist. If an earlier run also sent it, that is still unknown.
       if (isShortage(error) && chunk.batchId === null) run.state.note(chunk.index, null);
       throw error;
     });
@@ -195,13 +201,13 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
     if (Date.now() - since > run.patienceMs) {
       throw new EnrichmentError('timed_out', `Batch ${chunk.batchId} has had no news for too long.`);
     }
-    // Not held: there are too many waits, or something between does not pass the header on.
+    // The service did not wait: too many requests are waiting, or a proxy dropped the header.
     const pauseS = headers.has('preference-applied') ? 0 : Number(headers.get('retry-after') ?? 1);
     if (chunk.open > 0) await sleep(pauseS * 1000, undefined, { signal: run.signal });
   }
 }
 
-/** Polls a batch and tells what is new. Without a wait it is the first look at a batch from before. */
+/** Polls a batch and reports new results. Without `prefer`, this is the first poll of a batch from an earlier run. */
 async function look(run: Run, chunk: Chunk, prefer?: string): Promise<Response> {
   const { call, results, onProgress } = run;
   const { body, response } = await call<Envelope>(`/api/v1/batch/${chunk.batchId}`, prefer ? { prefer } : {});
@@ -227,10 +233,10 @@ function sum(numbers: readonly number[]): number {
 }
 
 /**
- * The envelope of a delivery, if it is signed with the secret and no older than 5 minutes.
- * @param body the bytes as they came, not what a JSON parser made of them
+ * Returns the envelope of a delivery if it is signed with the secret and at most 5 minutes old.
+ * @param body the bytes as received, before any JSON parser
  * @param secret `whsec_…`
- * @throws {EnrichmentError} `webhook_unverified`: answer 400
+ * @throws {EnrichmentError} `webhook_unverified`: respond with 400
  */
 export function verifyWebhook(
   body: Uint8Array | string,

@@ -1,21 +1,25 @@
-/** Controls (C0, C1), format characters such as bidi overrides, and the separators of lines and paragraphs. */
+/**
+ * Matches control characters (C0, C1), format characters such as bidi overrides, and separators of lines and
+ * paragraphs.
+ */
 const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
 const UNPRINTABLE_IN_LINES = /(?!\n)[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
 
 /**
- * Escapes what a terminal would obey or not show, as JSON does: `\u009b`. So JSON text stays valid and keeps its value.
+ * Escapes characters that a terminal would obey or not show, as JSON does: `\u009b`. JSON text stays valid and keeps
+ * its value.
  * @param text a single line or a part of it: a line break is escaped too
  */
 export function printable(text: string): string {
   return text.replace(UNPRINTABLE, escaped);
 }
 
-/** Escapes the same in a text that may have several lines: line feeds stay. */
+/** Escapes the same characters in a text that may have several lines: line feeds stay. */
 export function printableLines(text: string): string {
   return text.replace(UNPRINTABLE_IN_LINES, escaped);
 }
 
-/** Escapes each UTF-16 unit: JSON has no other way to write a character above U+FFFF. */
+/** Escapes each UTF-16 unit, because JSON has no other escape for a character above U+FFFF. */
 function escaped(character: string): string {
   return character
     .split('')

@@ -3,33 +3,33 @@ import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { EnrichmentError } from './http.ts';
 
-/** What outlives a kill: neither the key nor a result. */
+/** The state of a run that survives a kill. It contains neither the key nor a result. */
 interface Saved {
   readonly format: 1;
   readonly url: string;
   readonly type: string;
-  /** SHA-256 of the NPIs in their order, by which they are split. */
+  /** SHA-256 of the NPIs in the order in which they are split into chunks. */
   readonly npis: string;
-  /** `RUN-N` is the Idempotency-Key of chunk N: so all of them are on the disk before the first is sent. */
+  /** Prefix of the Idempotency-Keys: chunk N has `RUN-N`. This way, all keys are on disk before the first is sent. */
   readonly run: string;
   readonly began: string;
-  /** By chunk; null before its submit, empty while nobody knows whether it was accepted. */
+  /** Batch ids by chunk; null before the submit, empty while it is unknown whether the submit was accepted. */
   readonly batches: (string | null)[];
 }
 
 export type State = ReturnType<typeof openState>;
 
-/** What one submit takes: a chunk of a run. */
+/** NPIs in one submit, which is a chunk of a run. */
 export const BATCH = 60;
 const REPLAY_MS = 30 * 86_400_000;
 
 /**
- * The state of a run as its file has it, or a new one, to be saved before the first submit. Without a file it ends with
- * the process.
+ * Reads the state of a run from its file, or creates a new one, which the caller saves before the first submit. Without
+ * a file, the state ends with the process.
  *
- * A chunk whose answer was lost is submitted again under its key: within 24 hours that is the same batch. Later it is a
- * new one, and still nothing is charged twice: what was found is a replay, what was not has cost nothing. That holds for
- * 30 days, and then we refuse. A chunk that was never sent can be, at any time.
+ * A chunk whose response was lost is submitted again with its key. Within 24 hours, that is the same batch. Later it is
+ * a new batch, but nothing is charged twice: emails found before are replays, and NPIs without an email cost nothing.
+ * This holds for 30 days, and after that we refuse. A chunk that was never sent can be submitted at any time.
  * @throws {EnrichmentError} `state_unreadable`, `state_mismatch`, `state_expired`
  */
 export function openState(file: string | undefined, url: string, type: string, npis: readonly string[]) {
@@ -48,7 +48,7 @@ export function openState(file: string | undefined, url: string, type: string, n
     const text = `${file} is of ${saved.began}, and what became of some of it is not known. After 30 days emails are charged again: delete it to begin anew.`;
     throw new EnrichmentError('state_expired', text);
   }
-  /** Keeps what has changed, the whole of it or none, and returns when it is on the disk. */
+  /** Saves the changes, either all or nothing, and returns when they are on disk. */
   const save = () => {
     if (!file) return;
     writeFileSync(`${file}.new`, `${JSON.stringify(saved, null, 1)}\n`, { mode: 0o600, flush: true });
@@ -73,8 +73,9 @@ function read(file: string): Saved | null {
 }
 
 /**
- * Keeps other runs from a state until it is disposed of, or the process dies: SQLite has the lock that the platform does
- * not offer. It guards the result; two runs would have the same Idempotency-Keys.
+ * Locks a state until the lock is disposed of or the process dies. SQLite provides the lock that the platform does not
+ * offer. Two runs would not be charged twice, because they would send the same Idempotency-Keys. The lock protects
+ * their result.
  * @throws {EnrichmentError} `state_locked`
  */
 export async function lockState(file: string | undefined): Promise<AsyncDisposable> {

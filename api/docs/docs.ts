@@ -4,10 +4,10 @@ import { Marked } from 'marked';
 import { published } from '../routes/service.ts';
 import { reference } from './reference.ts';
 
-// The pages for the API's users: Markdown files of this folder, and the reference, which is made of the OpenAPI document.
-// All is rendered once, at the start, and served from memory to anybody.
+// The pages for the API's users: the Markdown files in this folder, and the reference, which is generated from the
+// OpenAPI document. All pages are rendered once at the start and served from memory, without a key.
 
-/** The pages in the order of the menu, by the names of their files. */
+/** The pages in the order of the menu, by file name. */
 const NAMES = [
   'index',
   'lifecycle',
@@ -21,14 +21,14 @@ const NAMES = [
   'changelog',
 ];
 
-/** Pages that stand elsewhere: this one is the npm package's too. */
+/** Pages in another folder: this one is also in the npm package. */
 const FILES: Readonly<Record<string, string>> = { clients: '../client/README.md' };
 
-/** Nothing but our own style sheet: no script, no other host, no frame around the page. */
+/** Allows only our own style sheet: no script, no other host, no frame around the page. */
 const POLICY =
   "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/** `/docs`, each page as HTML and as Markdown, `/llms.txt` (llmstxt.org), and `/`, which leads there. */
+/** Registers `/docs`, each page as HTML and as Markdown, `/llms.txt` (llmstxt.org), and a redirect from `/`. */
 export function registerDocs(server: Server): void {
   const pages = NAMES.map(readPage);
   const serve = (path: string, type: string, text: string) => {
@@ -56,7 +56,7 @@ function read(file: string): string {
   return readFileSync(new URL(file, import.meta.url), 'utf8');
 }
 
-/** Where a page is served as HTML. */
+/** Returns the path of a page's HTML. */
 function pathOf(name: string): string {
   return name === 'index' ? '/docs' : `/docs/${name}`;
 }
@@ -70,7 +70,7 @@ function readPage(name: string) {
     name,
     path: pathOf(name),
     title: title.replace('# ', ''),
-    /** Its first paragraph, as plain text. */
+    /** The first paragraph as plain text. */
     summary: summary.replaceAll('\n', ' ').replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1'),
     markdown,
   };
@@ -84,14 +84,14 @@ const marked = new Marked({
       return `<h${depth} id="${id}">${words} <a class="anchor" href="#${id}" aria-label="Link to here">#</a></h${depth}>\n`;
     },
     link({ href, tokens }) {
-      // A page is linked by its file, so that the links work in a checkout too.
+      // Pages are linked by file name, so that the links work in a checkout too.
       const to = href.replace(/^(\w+)\.md(?=#|$)/, (_, name: string) => pathOf(name));
       return `<a href="${to}">${this.parser.parseInline(tokens)}</a>`;
     },
   },
 });
 
-/** As GitHub makes an anchor of a heading. */
+/** Returns the anchor that GitHub gives a heading. */
 function anchorOf(heading: string): string {
   return heading
     .toLowerCase()
@@ -104,7 +104,7 @@ function html({ name, title, summary, markdown }: Page, pages: readonly Page[]):
     const current = page.name === name ? ' aria-current="page"' : '';
     return `<li><a href="${page.path}"${current}>${page.title}</a></li>`;
   });
-  // What is wider than a narrow screen scrolls by itself, and by keyboard too.
+  // On a narrow screen, wide blocks scroll. `tabindex` makes them scrollable by keyboard too.
   const body = marked.parse(markdown, { async: false }).replaceAll(/<(pre|table)>/g, '<$1 tabindex="0">');
   return `<!doctype html>
 <html lang="en">

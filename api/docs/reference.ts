@@ -2,10 +2,13 @@ import { openapi } from '../openapi/document.ts';
 import type { JsonObject } from '../openapi/schemas.ts';
 import { ROUTES } from '../routes.ts';
 
-/** Headers of every answer, or of every counted one: told once, on other pages. */
+/** Headers of every response, or of every counted one. Other pages describe them. */
 const USUAL = /^(?:X-Request-Id|Cache-Control|X-Content-Type-Options|(?:X-)?RateLimit.*)$/;
 
-/** The page that tells each operation, as Markdown: made of the OpenAPI document, so that both say the same. */
+/**
+ * Returns the page that describes each operation, as Markdown. It is generated from the OpenAPI document, so both say
+ * the same.
+ */
 export function reference(): string {
   const operations = ROUTES.map(({ method, path }) => {
     const operation = member(member(openapi.paths, path), method.toLowerCase());
@@ -23,7 +26,7 @@ export function reference(): string {
   return `# Reference\n\n${intro}\n\n${operations.join('\n\n')}\n`;
 }
 
-/** What stands at a name, with `$ref` and "or null" looked through; an empty object if nothing does. */
+/** Returns the object with a name, with `$ref` and "or null" resolved, or an empty object. */
 function member(object: unknown, name: string): JsonObject {
   return plain((object as JsonObject | undefined)?.[name]);
 }
@@ -50,7 +53,7 @@ function fields(title: string, holder: unknown): string[] {
   return table([title, 'type', 'meaning'], rowsOf(schema, ''));
 }
 
-/** A row for each field, those of objects inside with a dot, of arrays with `[]`. */
+/** Returns a row for each field. The path of a nested field has a dot, that of an array's items has `[]`. */
 function rowsOf(schema: JsonObject, prefix: string): unknown[][] {
   return Object.entries((schema.properties ?? {}) as JsonObject).flatMap(([name, value]) => {
     const field = plain(value);

@@ -9,27 +9,27 @@ import written from './operations.json' with { type: 'json' };
 import * as bodies from './schemas.ts';
 import { type JsonObject, jsonSchema, problemSchema } from './schemas.ts';
 
-// What is written by hand stands in operations.json and examples.json; the rest follows from the routes, the problems
-// and the schemas that check.
+// The handwritten part is in operations.json and examples.json. The rest follows from the routes, the problems, and the
+// schemas that validate.
 
-/** A schema of `components`, and the member of examples.json that shows it. */
+/** A schema in `components`, and the member of examples.json that shows it. */
 interface Body {
   readonly schema: string;
   readonly examples: string;
 }
 
-/** An operation as operations.json has it. Parameters and headers stand there by their names. */
+/** An operation in operations.json. Its parameters and headers are listed by name. */
 interface Operation {
   readonly parameters?: readonly string[];
   readonly requestBody?: Body;
   readonly responses: Readonly<Record<string, Answer>>;
-  /** Its results also go to the webhook that it names. */
+  /** True if its results also go to the webhook that it names. */
   readonly isDelivered?: boolean;
 }
 
 interface Answer {
   readonly body?: Body;
-  /** Headers beside those of every answer: that each such answer has, and that some have. */
+  /** Headers in addition to those of every response: `always` in each such response, `sometimes` in some. */
   readonly always?: readonly string[];
   readonly sometimes?: readonly string[];
 }
@@ -47,11 +47,11 @@ and released otherwise. The same NPI for the same organization within 30 days of
 Fields may be added to answers at any time. \`null\` for an optional field of a body means absent; unknown fields are \
 ignored.`;
 
-/** Every answer carries these; each counted one, the errors included, those of its rate limit too. */
+/** Headers of every response. Each counted response, errors included, also has the rate limit headers. */
 const EVERY = ['X-Request-Id', 'Cache-Control', 'X-Content-Type-Options'];
 const COUNTED = Object.keys(HEADERS).filter((name) => name.includes('RateLimit'));
 
-/** The `headers` of one response: beside what every answer carries, those of all such answers and those of some. */
+/** Returns the `headers` of one response: the common ones, those of all such responses, and those of some. */
 function responseHeaders(always: readonly string[], some: readonly string[] = []): JsonObject {
   return {
     ...Object.fromEntries(
@@ -78,13 +78,13 @@ function parameter(name: string): JsonObject {
   return { name, ...PARAMETERS[name], schema: checked ? jsonSchema(checked) : { type: 'string' } };
 }
 
-/** Ids in a path stand with each operation; the others are of `components`. */
+/** Parameters in `components`. Ids in a path are defined in each operation. */
 const SHARED = Object.keys(PARAMETERS).filter((name) => PARAMETERS[name]?.in !== 'path');
 
-/** Each problem that an answer is described for, under its name. */
+/** The problems that the document describes, by name. */
 const DESCRIBED = Object.entries(PROBLEMS).filter(([, { at }]) => at !== 'unexpected');
 
-/** How an operation fails, beside the 422. */
+/** Returns the error responses of an operation, except the 422. */
 function failures({ id, scope }: (typeof ROUTES)[number]): JsonObject {
   const own = DESCRIBED.filter(([, { at }]) => at === 'all' || at === scope || at.includes(id));
   return Object.fromEntries(
@@ -111,7 +111,7 @@ function problemResponse(name: string, kind: ProblemKind): JsonObject {
   };
 }
 
-/** An operation with all that follows from its route: without a key it is counted for nobody. */
+/** Returns an operation with everything that follows from its route. Without a key, it counts toward no quota. */
 function operationOf(route: (typeof ROUTES)[number]): JsonObject {
   const { id, scope } = route;
   const isOpen = scope === 'open';
@@ -143,12 +143,12 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
 const { vector, headers: deliveryHeaders, requestBody, ...delivery } = written.delivery;
 
 /**
- * One signed delivery, for who writes a verification: its headers, and the body as the bytes that were signed. The
- * secret belongs to nobody.
+ * A signed delivery to test a verification: its headers, and the body as the bytes that were signed. The secret is used
+ * nowhere else.
  */
 export const signatureVector = { ...vector, body: JSON.stringify(EXAMPLES.delivery['real-time'].value) };
 
-/** What a webhook's receiver gets, and what its answer means (api/docs/webhooks.md, Webhooks). */
+/** Describes the request to a webhook's receiver and the meaning of its responses (api/docs/webhooks.md, Webhooks). */
 function received(operationId: string): JsonObject {
   return {
     operationId,
@@ -178,7 +178,7 @@ const RESPONSES: JsonObject = {
 };
 const REFERRING = JSON.stringify([PATHS, RESPONSES]);
 
-/** All bodies, and whatever in them has a name. */
+/** All bodies, and all schemas inside them that have a name. */
 const schemas: Record<string, JsonObject> = {};
 for (const body of [singleBody, bulkBody, ...Object.values(bodies)]) {
   if (Joi.isSchema(body)) jsonSchema(body, schemas);
@@ -187,7 +187,7 @@ for (const [name, kind] of DESCRIBED) jsonSchema(problemSchema(name, kind), sche
 
 const components: JsonObject = {
   schemas,
-  // Those that only some answers have stand with them.
+  // Headers that only some responses have are defined in those responses.
   headers: Object.fromEntries(
     Object.entries(HEADERS)
       .filter(([name]) => REFERRING.includes(`"#/components/headers/${name}"`))
@@ -201,7 +201,7 @@ const components: JsonObject = {
   },
 };
 
-/** The OpenAPI 3.1 document: bodies are the joi schemas that validate. */
+/** The OpenAPI 3.1 document. Its bodies are the joi schemas that validate. */
 export const openapi: JsonObject = {
   openapi: '3.1.1',
   info: {

@@ -15,29 +15,29 @@ import { customData, webhookMode } from '../routes/submit.ts';
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [name: string]: Json };
 export type JsonObject = { readonly [name: string]: Json };
 
-/** What a joi schema may say of itself with `meta()`, because joi's own translation cannot know it. */
+/** Metadata that a joi schema adds with `meta()`, because joi's own translation cannot know it. */
 interface Meta {
-  /** Its name among the document's components: wherever it stands it is referred to. */
+  /** The name in the document's components. Each use of the schema becomes a reference. */
   readonly name?: string;
-  /** Keywords for what a custom rule checks. */
+  /** Keywords that describe a custom rule. */
   readonly jsonSchema?: JsonObject;
-  /** For a schema that picks with `when` which problems to report: the schema of what passes. */
+  /** The schema of valid values, for a schema that uses `when` to choose which problems to report. */
   readonly accepts?: Joi.Schema;
 }
 
 /**
- * A joi schema as JSON Schema 2020-12: joi's own translation (Standard JSON Schema), with these things set right, the
- * last three for the sake of generated clients:
+ * Translates a joi schema to JSON Schema 2020-12. Corrects joi's own translation (Standard JSON Schema) in these
+ * points, of which the last three help generated clients:
  *
- * - `null` if joi takes it: joi's translation does not know `empty(null)`;
- * - `meta()`, see above, and `example()`, which joi does not translate;
- * - no `additionalProperties: false`: answers may gain fields at any time (DECISIONS.md, Versioning), so clients must
- *   not take a list of fields as complete;
- * - one with a name is a reference, without siblings; beside `null` in an `anyOf`;
- * - no `default`, which makes a field required in what is generated: the description says it;
- * - a single choice is a constant.
+ * - `null` is included if joi accepts it, because joi's translation ignores `empty(null)`;
+ * - `meta()`, see above, and `example()` are included, because joi does not translate them;
+ * - `additionalProperties: false` is left out, because responses may gain fields at any time (DECISIONS.md,
+ *   Versioning), so clients must not take a list of fields as complete;
+ * - a named schema becomes a reference without siblings, next to `null` in an `anyOf`;
+ * - `default` is left out, because it makes a field required in generated code; the description says it;
+ * - a single choice becomes a constant.
  *
- * @param named where those with names are put
+ * @param named receives the named schemas
  */
 export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject> = {}): JsonObject {
   const meta: Meta = Object.assign({}, ...(schema.$_terms.metas ?? []));
@@ -45,7 +45,7 @@ export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject>
   const translated = schema['~standard'].jsonSchema.input({ target: 'draft-2020-12' }) as JsonObject;
   const { type, enum: choices, properties, items, default: _, additionalProperties, ...kept } = translated;
   const { examples, items: itemSchemas = [] } = schema.$_terms;
-  // The validator itself is asked: whatever makes it take `null` is translated.
+  // The validator decides, so that every way to accept `null` is translated.
   const isNullable = schema.validate(null).error === undefined;
   const member = (name: string) => [name, jsonSchema(schema.extract(name), named)];
   const own: JsonObject = {
@@ -65,8 +65,8 @@ export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject>
   return isNullable ? { anyOf: [reference, { type: 'null' }] } : reference;
 }
 
-// The bodies of answers (api/docs/lifecycle.md, The envelope) as joi schemas: the OpenAPI document is made from them,
-// and tests hold live answers against them: there a field too many is a failure.
+// Joi schemas of the response bodies (api/docs/lifecycle.md, The envelope). The OpenAPI document is generated from
+// them, and tests compare live responses with them. In the tests, an additional field is a failure.
 
 const text = Joi.string().required();
 const credits = Joi.number().integer().required();
@@ -86,7 +86,7 @@ const deliveryStatus = text
   .valid(...DELIVERY_STATES)
   .description('`pending` until it is decided. `none`: deliveries are suspended by the operator.')
   .meta({ name: 'DeliveryStatus' });
-/** Some generators refuse a `pattern` or a `minLength` beside `date-time`. */
+/** A timestamp without `pattern` or `minLength`, because some generators reject them next to `date-time`. */
 const timestamp = Joi.custom((value, helpers) =>
   new Date(value).toISOString() === value ? value : helpers.error('any.invalid'),
 )
@@ -94,7 +94,7 @@ const timestamp = Joi.custom((value, helpers) =>
   .description('RFC 3339, UTC, milliseconds.')
   .meta({ jsonSchema: { type: 'string', format: 'date-time' } });
 
-/** 202 of both submits. */
+/** The 202 of both submits. */
 export const submitAnswer = Joi.object({
   batch_id: batchId,
   status: batchStatus,
@@ -138,7 +138,7 @@ const batch = Joi.object({
   .required()
   .meta({ name: 'Batch' });
 
-/** The response envelope: both polls and every delivery. */
+/** The envelope of both polls and of every delivery. */
 export const envelope = Joi.object({
   batch,
   webhook: Joi.object({
@@ -183,7 +183,7 @@ const attempt = Joi.object({
     ),
 }).meta({ name: 'DeliveryAttempt' });
 
-/** 202 of a resend, and one delivery. */
+/** The 202 of a resend, and the 200 of one delivery. */
 export const deliveryAnswer = Joi.object({
   id: deliveryId.description('The `webhook-id` of every attempt.'),
   request_id: requestId.allow(null).description('What it reports; null for the whole batch.'),
@@ -199,7 +199,7 @@ export const deliveryAnswer = Joi.object({
     .description('Oldest first: in lists the newest 5, of one delivery up to 50. Kept for 30 days.'),
 }).meta({ name: 'Delivery' });
 
-/** 200 of `GET /api/v1/batch/{batch_id}/deliveries`. */
+/** The 200 of `GET /api/v1/batch/{batch_id}/deliveries`. */
 export const deliveriesAnswer = Joi.object({
   deliveries: Joi.array()
     .items(deliveryAnswer)
@@ -209,20 +209,20 @@ export const deliveriesAnswer = Joi.object({
   next_cursor: nextCursor(),
 }).meta({ name: 'Deliveries' });
 
-/** 200 of `GET /api/v1/batches`. */
+/** The 200 of `GET /api/v1/batches`. */
 export const batchesAnswer = Joi.object({
   batches: Joi.array().items(batch).max(PAGE.most).required().description('The newest first.'),
   next_cursor: nextCursor(),
 }).meta({ name: 'Batches' });
 
-/** 200 of `GET /api/v1/credits`. */
+/** The 200 of `GET /api/v1/credits`. */
 export const creditsAnswer = Joi.object({
   balance: credits.description('Available: total − used − held.'),
   total: credits.description('Granted.'),
   used: credits.description('Charged.'),
 }).meta({ name: 'Credits' });
 
-/** 200 of `GET /api/v1/credits/ledger`. */
+/** The 200 of `GET /api/v1/credits/ledger`. */
 export const ledgerAnswer = Joi.object({
   entries: Joi.array()
     .items(
@@ -240,7 +240,7 @@ export const ledgerAnswer = Joi.object({
   next_cursor: nextCursor(LEDGER_PAGE),
 }).meta({ name: 'Ledger' });
 
-/** Every error but 422: RFC 9457. */
+/** The body of every error except the 422 (RFC 9457). */
 export const problemAnswer = Joi.object({
   type: text.valid('about:blank'),
   title: text,
@@ -249,7 +249,7 @@ export const problemAnswer = Joi.object({
   detail: text.description('For people.'),
 });
 
-/** 402. */
+/** The body of the 402. */
 export const insufficientAnswer = problemAnswer.keys({
   required: credits.min(1),
   available: credits,
@@ -257,7 +257,7 @@ export const insufficientAnswer = problemAnswer.keys({
   shortfall: credits.min(1),
 });
 
-/** The body of one kind of problem, with the codes that it can have. */
+/** Returns the schema for the body of one kind of problem, with its possible codes. */
 export function problemSchema(
   name: string,
   { status, description, codes, hasMembers }: ProblemKind,
@@ -271,7 +271,7 @@ export function problemSchema(
     .meta({ name: `${name}Problem` });
 }
 
-/** 422: every problem at once, in field order. */
+/** The 422: every problem at once, in field order. */
 export const invalidAnswer = Joi.object({
   detail: Joi.array()
     .items(
@@ -289,5 +289,5 @@ export const invalidAnswer = Joi.object({
     .required(),
 }).meta({ name: 'Invalid' });
 
-/** `/healthz`, `/readyz`. */
+/** The bodies of `/healthz` and `/readyz`. */
 export const healthAnswer = Joi.object({ status: text }).meta({ name: 'Health' });
