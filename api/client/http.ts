@@ -18,7 +18,7 @@ export interface Connection {
 export class EnrichmentError extends Error {
   override readonly name = 'EnrichmentError';
   readonly code: string;
-  /** The response; null if the service sent nothing. Support asks for its `X-Request-Id`. */
+  /** The response, or null if the service sent nothing. Support asks for its `X-Request-Id`. */
   readonly response: Response | null;
   /** The body of the response, if it is an error body of the API. */
   readonly problem: AnyProblem | Invalid | null;
@@ -44,7 +44,7 @@ const WORTH_REPEATING = [408, 409, 429, 500, 502, 503, 504];
 /** Time limit of one attempt, longer than the longest wait of a poll. */
 const ATTEMPT_MS = 90_000;
 const LONGEST_PAUSE_MS = 30_000;
-/** For an address that has never responded and is most likely wrong. */
+/** Patience with an address that has never responded and is most likely wrong. */
 const FIRST_PATIENCE_MS = 15_000;
 export const PATIENCE_MS = 30 * 60_000;
 

@@ -104,7 +104,7 @@ function html({ name, title, summary, markdown }: Page, pages: readonly Page[]):
     const current = page.name === name ? ' aria-current="page"' : '';
     return `<li><a href="${page.path}"${current}>${page.title}</a></li>`;
   });
-  // On a narrow screen, wide blocks scroll. `tabindex` makes them scrollable by keyboard too.
+  // Wide blocks scroll on a narrow screen. `tabindex` makes them scrollable by keyboard too.
   const body = marked.parse(markdown, { async: false }).replaceAll(/<(pre|table)>/g, '<$1 tabindex="0">');
   return `<!doctype html>
 <html lang="en">

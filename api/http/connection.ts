@@ -122,7 +122,7 @@ export function boundPipelines(listener: Server): void {
     setTimeout(() => socket.destroy(), 1000);
   };
   const next = (socket: Duplex) => {
-    // After a response that closes the connection, the next request could not get a response.
+    // The next request can't get a response after one that closes the connection.
     const isOver = socket.destroyed || socket.writableEnded;
     const begin = isOver ? undefined : lines.get(socket)?.shift();
     if (begin) begin();

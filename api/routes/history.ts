@@ -86,7 +86,7 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
           const started = await start((...temporal) =>
             startDelivery(...temporal, { ...which, npis: outcome.npis }),
           );
-          // If this fails, the sweep starts it once more, which changes nothing.
+          // The mark may fail. Then the sweep starts the delivery once more, which changes nothing.
           if (started) {
             const { resends } = outcome.delivery;
             await noteDeliveryLook(db, { deliveryId: delivery_id, resends }).catch(() => {});

@@ -36,7 +36,7 @@ function connectFrom(localAddress: string, port: number): Socket {
   return socket.on('error', () => {});
 }
 
-/** Returns true if a connection is answered, or false if it is closed instead. */
+/** Returns true if a connection gets a response, or false if it is closed instead. */
 async function isServed(socket: Socket): Promise<boolean> {
   socket.write(HEALTH);
   const outcome = await Promise.race([once(socket, 'data'), once(socket, 'close')]);

@@ -351,7 +351,7 @@ test('a successful delivery can be resent, and gets the whole schedule again', a
   );
 });
 
-test('of concurrent resends of one delivery, one is sent, and the others are a 409', async (t) => {
+test('only one of several concurrent resends is sent, and the others are a 409', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });

@@ -148,7 +148,7 @@ test('concurrent identical requests make one batch', async (t) => {
   t.is(await batchesOf(client), 10);
 });
 
-test('of concurrent different bodies with one key, one is accepted', async (t) => {
+test('only one of several concurrent bodies with the same key is accepted', async (t) => {
   const client = await api.organization(1000);
   const bodies = Array.from({ length: 10 }, (_, i) => `{"npi":"123456789${i}"}`);
   const answers = await Promise.all(bodies.map((body) => send(client, body, 'k')));

@@ -152,7 +152,7 @@ test('a limit above 300 is counted in steps, and no window exceeds it', async (t
   t.true(row?.steps <= STEPS + 2);
 });
 
-test('places that were reserved for a step and not used are given back', async (t) => {
+test('unused places of a step are given back', async (t) => {
   const { keyId } = await api.organization(0, 1000);
   const key = { keyId, requestsPerMinute: 1000 };
   const windowMs = 60_000;
