@@ -5,8 +5,8 @@ import { eventually, type SubmitAnswer } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
 
-// The cost of a submit for Temporal: history events, which limit how much one cluster carries, and the actions that Temporal
-// Cloud counts. The shares of the batch and of deliveries are included.
+// Measures the cost of a submit for Temporal: history events, which limit the load of a cluster, and the actions that
+// Temporal Cloud counts. Both include the shares of the batch and of its deliveries.
 
 const NPIS = 60;
 const first = createScriptedVendor();
@@ -15,7 +15,10 @@ const npis = ordinaryNpis('found', 10 * NPIS);
 const lines: string[] = [];
 const stacks: Stack[] = [];
 
-/** NPIs that one of the vendors finds. Its answers are spread over two seconds, as real ones are: few meet. */
+/**
+ * Returns NPIs that this vendor finds. Its responses are spread over two seconds, as in production, so that few
+ * coincide.
+ */
 function foundBy(vendor: typeof first, count = NPIS): string[] {
   const taken = npis.splice(0, count);
   for (const [n, npi] of taken.entries()) {
@@ -40,13 +43,13 @@ test.after.always(async () => {
 });
 
 interface Case {
-  /** The most events per NPI, with the batch's share. */
+  /** Maximum of events per NPI, including the share of the batch. */
   readonly most: number;
-  /** Lookups that the submit starts. */
+  /** Number of lookups that the submit starts. */
   readonly lookups: number;
   readonly isUnknown?: boolean;
   readonly npis: () => readonly string[];
-  /** Submitted before, so that everything is known when it is measured. */
+  /** True if the NPIs were submitted before, so that all results are known when the cost is measured. */
   readonly isKnown?: boolean;
   readonly webhook?: { readonly path: string; readonly mode: 'real-time' | 'batch' };
 }
@@ -79,8 +82,8 @@ const CASES: Readonly<Record<string, Case>> = {
     npis: () => foundBy(first),
     webhook: { path: '/fail/2/batch', mode: 'batch' },
   },
-  'one alone, found': { most: 34, lookups: 1, npis: () => foundBy(first, 1) },
-  'one alone, found, reported': {
+  'a single NPI, found': { most: 34, lookups: 1, npis: () => foundBy(first, 1) },
+  'a single NPI, found and reported': {
     most: 42,
     lookups: 1,
     npis: () => foundBy(first, 1),
@@ -97,7 +100,7 @@ const CASES: Readonly<Record<string, Case>> = {
 };
 
 for (const [title, one] of Object.entries(CASES)) {
-  test.serial(`what a lookup costs in events: ${title}`, async (t) => {
+  test.serial(`bounded events per NPI: ${title}`, async (t) => {
     const stack = one.isUnknown ? stacks[1] : stacks[0];
     if (!stack) throw new Error('no stack');
     const asked = one.npis();
@@ -125,7 +128,7 @@ for (const [title, one] of Object.entries(CASES)) {
   });
 }
 
-/** The batch first, then its lookups and deliveries. */
+/** Returns the workflow ID of the batch, followed by those of its lookups and deliveries. */
 async function workflowsOf(stack: Stack, batchId: string): Promise<string[]> {
   const events = (await stack.client.workflow.getHandle(batchId).fetchHistory()).events ?? [];
   const children = events.flatMap(

@@ -2,7 +2,7 @@ import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import test from 'ava';
 
-// What names take in the memory of a worker if their name servers are hostile.
+// Measures the memory that names with hostile name servers take in a worker.
 
 const PROGRAM = new URL('../support/names-memory.ts', import.meta.url).pathname;
 

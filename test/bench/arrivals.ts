@@ -3,8 +3,8 @@ import { status } from '../support/receiver.ts';
 import type { Stack } from '../support/stack.ts';
 
 /**
- * Submits one NPI again and again and prints how long each took from the submit to the arrival of its webhook.
- * @param npis one for each submit
+ * Submits one NPI again and again, and prints the times from each submit to the arrival of its webhook.
+ * @param npis one NPI per submit
  */
 export async function measureArrivals(
   { receiver }: Pick<Stack, 'receiver'>,

@@ -1,6 +1,6 @@
 import { executeChild, proxyActivities, workflowInfo } from '@temporalio/workflow';
 
-// What `live.ts` is measured against: a child per NPI with one activity each, as a sample would have it, and nothing else.
+// The baseline for `live.ts`: one child workflow with one activity per NPI, as in a sample, and nothing else.
 
 const { answer } = proxyActivities<{ answer(npi: string): Promise<string> }>({
   startToCloseTimeout: '1 minute',

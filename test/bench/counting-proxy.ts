@@ -3,8 +3,8 @@ import { connect, createServer } from 'node:net';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
 
 /**
- * A way to PostgreSQL that counts: executed statements, how many of them admit a call to a source, and how
- * often one side spoke after the other.
+ * Starts a proxy to PostgreSQL. It counts executed statements, statements that admit a call to a source, and round
+ * trips, where one side sends after the other.
  */
 export async function countingProxy(url: string) {
   const seen = { statements: 0, roundTrips: 0, admissions: 0 };
@@ -25,7 +25,7 @@ export async function countingProxy(url: string) {
       if (isAnswered) seen.roundTrips += 1;
       isAnswered = false;
       rest = Buffer.concat([rest, chunk]);
-      // A message is its type, its length and its content; only the first one has no type.
+      // A message consists of its type, its length, and its content. Only the first message has no type.
       for (let head = isStarted ? 1 : 0; rest.length >= head + 4; head = 1) {
         const size = head + rest.readUInt32BE(head);
         if (rest.length < size) break;
@@ -52,7 +52,7 @@ export async function countingProxy(url: string) {
   const address = server.address();
   return {
     seen,
-    /** The same database by this way. */
+    /** Returns the URL of the same database through this proxy. */
     through(direct: string): string {
       const there = new URL(direct);
       there.port = String(typeof address === 'object' ? address?.port : 0);

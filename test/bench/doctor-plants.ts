@@ -1,11 +1,11 @@
 import type { Sql } from 'postgres';
 
-/** The n-th request (from 0) of a kind, far from the others that are corrupted. */
+/** Selects the n-th request (from 0) of a kind, far from the other corrupted requests. */
 const request = (kind: string, n: number) =>
   `(select id from requests where ${kind} order by id offset ${n * 37} limit 1)`;
 const REFUNDED = "status in ('not_found', 'failed')";
 
-/** One corruption each, in SQL, by the check that has to find it and no other. */
+/** Statements that plant one corruption each, by the only check that has to find it. */
 const PLANTS: Readonly<Record<string, readonly string[]>> = {
   hold_without_request: [
     `insert into ledger_entries (organization_id, request_id, kind, amount)
@@ -54,8 +54,8 @@ const PLANTS: Readonly<Record<string, readonly string[]>> = {
 };
 
 /**
- * Corrupts what `fillDatabase` made, with triggers off.
- * @returns the checks that have one finding each from now on
+ * Corrupts the data of `fillDatabase`, with triggers off.
+ * @returns the checks that have one finding each afterwards
  */
 export async function plantCorruptions(sql: Sql): Promise<string[]> {
   await sql.begin(async (tx) => {

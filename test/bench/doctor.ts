@@ -9,11 +9,11 @@ import { fillDatabase } from './doctor-data.ts';
 import { plantCorruptions } from './doctor-plants.ts';
 
 /**
- * `node test/bench/doctor.ts [REQUESTS…]`: how long the doctor takes on generated data (multiples of 50000; by default
- * 200000, which is 375000 ledger entries, and 1000000), beside a plain count of the ledger in the same run; then again
- * with corruptions planted, all of which it has to find. Uses databases of its own on the server that
- * TEST_DATABASE_URL names, which have to be a superuser's, or a PostgreSQL of its own. Target: a minute on a
- * million requests. Exit code 1 if it finds what is not there or misses what is.
+ * `node test/bench/doctor.ts [REQUESTS…]`: measures the doctor on generated data (multiples of 50000; by default
+ * 200000, which is 375000 ledger entries, and 1000000) next to a plain count of the ledger in the same run. Measures it
+ * again with planted corruptions, all of which it has to find. Creates databases on the server in TEST_DATABASE_URL,
+ * which needs a superuser, or starts its own PostgreSQL. Target: one minute for a million requests. Ends with exit code
+ * 1 after a false or a missing finding.
  */
 const HOUR = 3_600_000;
 const DOCTOR_RULES = {

@@ -7,10 +7,10 @@ import { startPostgres } from '../../deploy/local/postgres.ts';
 import { fillDatabase } from './doctor-data.ts';
 
 /**
- * `node test/bench/figures.ts [REQUESTS]`: how long the figures for Prometheus take on generated data (a multiple of
- * 50000; by default 1000000), as they are and with 100,000 more requests that wait and deliveries that are pending, beside
- * a plain count of the requests. Uses a database of its own on the server that TEST_DATABASE_URL names, which has to be a
- * superuser's, or a PostgreSQL of its own.
+ * `node test/bench/figures.ts [REQUESTS]`: measures the Prometheus metrics from PostgreSQL on generated data (a
+ * multiple of 50000; by default 1000000) next to a plain count of the requests. Measures them again with 100,000 more
+ * waiting requests and pending deliveries. Creates a database on the server in TEST_DATABASE_URL, which needs a
+ * superuser, or starts its own PostgreSQL.
  */
 const ROUNDS = 15;
 const SOURCES = [['vendor', 'rocketreach', null]] as const;
@@ -49,7 +49,7 @@ async function measure(what: string): Promise<void> {
   console.log(`${what}: figures ${median(figures)} ms; select count(*) from requests ${median(counts)} ms`);
 }
 
-/** Bulks of 50 of 100 organizations, with triggers off. */
+/** Adds bulks of 50 for 100 organizations, with triggers off. */
 async function addOpen(to: Sql): Promise<void> {
   await to.begin(async (tx) => {
     await tx`set local session_replication_role = replica`;

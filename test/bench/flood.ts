@@ -11,9 +11,9 @@ import { openOrganization } from '../support/organization.ts';
 import { startApiProcess } from '../support/programs.ts';
 import { startServers } from '../support/servers.ts';
 
-// `node test/bench/flood.ts [SECONDS]`: what others feel while somebody floods one API process, against the same a
-// moment before, and its memory. Attackers are a process of their own, which says what it was answered; the organization
-// that is measured reads its credits over one connection, one after the other.
+// `node test/bench/flood.ts [SECONDS]`: measures the latency of one organization before and during attacks that flood
+// one API process, and the memory of that process. The attackers run in their own process, which reports the responses
+// they get. The measured organization reads its credits over one connection, one request after the other.
 
 const SECONDS = Number(process.argv[2] ?? 6);
 const IDLE_SOCKETS = 5000;
@@ -21,7 +21,7 @@ const BULKS = 90;
 
 const KEYLESS = 'GET /api/v1/credits HTTP/1.1\r\nHost: x\r\n\r\n';
 
-/** What an attacker does with the API at a port, as the first argument of its process. */
+/** Attacks on the API at a port. The name is the first argument of the attacker's process. */
 const ATTACKS: Readonly<Record<string, (port: number, apiKey: string) => unknown>> = {
   '20,000 pipelined requests without a key': (port) => pipeline(port, KEYLESS.repeat(20_000)),
   '8 connections at full speed, one request at a time': (port) => repeatedly(port, 8, KEYLESS),
@@ -45,10 +45,10 @@ async function measure(): Promise<void> {
   const db = openDatabase({ url, poolSize: 2, applicationName: 'bench' });
   const victim = await openOrganization(db, 0);
   const attacker = await openOrganization(db, 100_000_000);
-  // Nobody would work on the bulks.
+  // Without Temporal, so that no worker processes the bulks.
   const api = await startApiProcess(url, { TEMPORAL_ADDRESS: '127.0.0.1:1' });
   const port = new URL(api.url).port;
-  // Clients are other machines: how late this process gets the CPU is not to be measured.
+  // Real clients run on other machines. This process must not wait for the CPU.
   setPriority(-15);
   await sample(port, victim.apiKey, SECONDS);
   for (const name of Object.keys(ATTACKS)) {
@@ -59,7 +59,7 @@ async function measure(): Promise<void> {
     child.on('message', (message: object) => {
       told = message;
     });
-    // It is at it once it says so.
+    // The attacker sends a message once its attack is running.
     await new Promise((resolve) => child.once('message', resolve));
     await delay(1000);
     const cpuBefore = cpuMs(api.pid());
@@ -122,7 +122,7 @@ function peakMb(pid: number): number {
   return Math.round(Number(kb) / 1024);
 }
 
-/** Of user and system; a tick is 10 ms. */
+/** Returns the user and system time of a process in milliseconds. A tick is 10 ms. */
 function cpuMs(pid: number): number {
   const [user, system] =
     readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ').slice(11, 13) ?? [];
@@ -139,7 +139,7 @@ function open(port: number): Socket {
   return connect(port, '127.0.0.1').on('error', () => {});
 }
 
-/** Sends all of it at once, and again as soon as it is sent, closed or refused. */
+/** Sends the whole text at once, and again when it has been sent, closed, or refused. */
 function pipeline(port: number, text: string): void {
   open(port)
     .on('connect', function send(this: Socket) {
@@ -149,14 +149,14 @@ function pipeline(port: number, text: string): void {
     .on('data', note);
 }
 
-/** @returns how many answers begin in it */
+/** Counts the responses that begin in a chunk by status, and returns their number. */
 function note(chunk: Buffer): number {
   const statuses = chunk.toString('latin1').match(/(?<=HTTP\/1\.1 )\d+/g) ?? [];
   for (const status of statuses) answered[status] = (answered[status] ?? 0) + 1;
   return statuses.length;
 }
 
-/** Over so many connections, each sending the next when the last one is answered. */
+/** Opens this many connections. Each sends the text again once its responses have arrived. */
 function repeatedly(port: number, connections: number, text: string): void {
   const asked = text.split('GET').length - 1;
   const begin = () => {

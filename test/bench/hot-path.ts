@@ -13,22 +13,22 @@ import { startPostgres } from '../../deploy/local/postgres.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// `node test/bench/hot-path.ts [SECONDS]`: what submits, polls and admissions cost that PostgreSQL alone answers, each beside
-// what the same would cost without our rules, on the same temporary PostgreSQL (without fsync) and in the same run:
+// `node test/bench/hot-path.ts [SECONDS]`: measures submits, polls, and admissions that need only PostgreSQL. Each is
+// compared to the same work without our rules, on the same temporary PostgreSQL (without fsync) and in the same run:
 //
-// - bulks of 60 stored emails, let in as the API does: against the floor, which is one statement for a whole bulk without a
-//   single rule, and against peers if they are installed (`npm ci` in peers/)
-// - polls: against a bare hapi route with one select
-// - admission of one key alone: by how many requests its window holds
+// - bulks of 60 stored emails, admitted as in the API: compared to the floor, which is one statement for a whole bulk
+//   without any rule, and to peers if they are installed (`npm ci` in peers/)
+// - polls: compared to a bare hapi route with one select
+// - admissions of a single key: by the number of requests that its window allows
 //
-// Ratios travel between machines; the numbers do not.
+// Ratios are comparable between machines, absolute numbers are not.
 
 const SECONDS = Number(process.argv[2] ?? 3);
 const NPIS = 120_000;
 const POOL = 20;
 const BULK = 60;
 
-/** Takes one bulk of an organization. */
+/** Submits one bulk of an organization. */
 type Take = (organization: number, npis: string[]) => Promise<unknown>;
 
 if (process.send) {
@@ -82,7 +82,7 @@ async function stored(db: Database, sql: Sql, url: string): Promise<void> {
   await peers?.stop();
 }
 
-/** Every bulk is new to its organization, and charged. */
+/** Returns a function that submits bulks. Each bulk is new to its organization and charged. */
 async function ours(db: Database, count: number): Promise<Take> {
   const organizations = await Promise.all(Array.from({ length: count }, () => openOrganization(db, 1e9)));
   const { writes } = shareOut(POOL);
@@ -94,14 +94,14 @@ async function ours(db: Database, count: number): Promise<Take> {
   };
 }
 
-/** Every bulk is the one before again, and free. */
+/** Returns a function that submits the same bulk again and again, as free replays. */
 async function replays(db: Database, count: number): Promise<Take> {
   const take = await ours(db, count);
   const npis = Array.from({ length: BULK }, (_, i) => String(1_000_000_000 + i));
   return (n) => take(n, npis);
 }
 
-/** Tables like ours without triggers and foreign keys. */
+/** Creates tables like ours, without triggers and foreign keys. */
 async function emptyFloor(sql: Sql, count: number): Promise<void> {
   for (const table of ['credit_balances', 'batches', 'requests', 'ledger_entries', 'entitlements']) {
     await sql`drop table if exists ${sql(`floor_${table}`)}`;
@@ -111,7 +111,7 @@ async function emptyFloor(sql: Sql, count: number): Promise<void> {
     select n::text, 1e9, 1e9 from generate_series(0, ${count - 1}::int) n`;
 }
 
-/** The rows that a bulk of stored emails is, by one statement. */
+/** Returns a function that writes the rows of a bulk of stored emails in one statement. */
 function floorOf(sql: Sql): Take {
   return (n, npis) => sql`
     with stored as (
@@ -143,7 +143,10 @@ interface Peers {
   stop(): Promise<void>;
 }
 
-/** The floor's statement for one NPI as the work of engines that keep it in PostgreSQL; null if they are not installed. */
+/**
+ * Starts engines that keep their work in PostgreSQL and run the floor's statement for each NPI. Returns null if they
+ * are not installed.
+ */
 async function startPeers(sql: Sql, url: string, work: Take): Promise<Peers | null> {
   const folder = new URL('./peers/', import.meta.url);
   if (!existsSync(new URL('node_modules/', folder))) {
@@ -159,7 +162,7 @@ async function startPeers(sql: Sql, url: string, work: Take): Promise<Peers | nu
   return await openPeers(database.href, work);
 }
 
-/** @returns NPIs a second */
+/** Returns NPIs per second. */
 async function rate(clients: number, organizations: number, take: Take): Promise<number> {
   let next = 0;
   const one = async () => {
@@ -172,7 +175,7 @@ async function rate(clients: number, organizations: number, take: Take): Promise
   return BULK * (await perSecond(clients, one));
 }
 
-/** Of a key whose window is nearly full. */
+/** Measures admissions of one key whose window is nearly full. */
 async function admissions(db: Database, sql: Sql): Promise<void> {
   console.log('admission of one key alone, a second');
   const windowMs = 600_000;
@@ -204,7 +207,7 @@ async function admissions(db: Database, sql: Sql): Promise<void> {
 }
 
 async function polls(databaseUrl: string, sql: Sql): Promise<void> {
-  // A limit that no figure reaches, in the usual window.
+  // No run reaches this limit within the usual window.
   const api = await startApi({ databaseUrl, temporalAddress: '127.0.0.1:9', rateWindowMs: 60_000 });
   const bare = hapiServer({ host: '127.0.0.1', port: 0 });
   bare.route({
@@ -259,7 +262,7 @@ function show({ perSecond, p99 }: Load): string {
   return `${perSecond.toFixed(0)} (p99 ${p99.toFixed(1)})`;
 }
 
-/** @returns calls a second, by so many callers at once */
+/** Returns calls per second of this many concurrent callers. */
 async function perSecond(callers: number, call: () => Promise<unknown>, seconds = SECONDS): Promise<number> {
   let calls = 0;
   const begun = performance.now();
@@ -281,7 +284,7 @@ interface Target {
   readonly headers: Readonly<Record<string, string>>;
 }
 
-/** Two that are compared. */
+/** Two targets to compare. */
 interface Order {
   readonly targets: readonly [Target, Target];
   readonly connections: number;
@@ -292,7 +295,7 @@ interface Load {
   readonly p99: number;
 }
 
-/** The clients are a process of their own, or what they cost would be measured too. */
+/** Runs the clients in their own process, so that their cost is not measured. */
 function loadFrom(order: Order): Promise<[Load, Load]> {
   return new Promise((resolve, reject) => {
     const child = fork(fileURLToPath(import.meta.url), process.argv.slice(2));
@@ -305,7 +308,7 @@ function loadFrom(order: Order): Promise<[Load, Load]> {
   });
 }
 
-/** By turns, so that a slow moment of the machine is one of both. */
+/** Seconds per turn. The targets alternate, so that a slow moment of the machine affects both. */
 const TURN_SECONDS = 0.25;
 
 async function load({ targets, connections }: Order): Promise<Load[]> {
@@ -315,7 +318,7 @@ async function load({ targets, connections }: Order): Promise<Load[]> {
       return { asking, times: [] as number[], rates: [] as number[] };
     }),
   );
-  // Warm first: what is compiled, planned and connected at the first requests is not asked about.
+  // Warms up first, so that compiling, planning, and connecting are not measured.
   for (const { asking } of sides) {
     for (let i = 0; i < 2000; i += connections) await Promise.all(asking.map((one) => one()));
   }
@@ -340,7 +343,7 @@ async function load({ targets, connections }: Order): Promise<Load[]> {
   });
 }
 
-/** One connection that is kept, and asks the same again and again. */
+/** Opens one persistent connection and returns a function that sends the same request over it. */
 async function openAsker({ port, path, headers }: Target): Promise<() => Promise<void>> {
   const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
   const bytes = `GET ${path} HTTP/1.1\r\nhost: localhost\r\n${lines.join('')}\r\n`;

@@ -12,9 +12,9 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 
-// `node test/bench/ledger.ts`: how many submits and settlements a second, for one hot organization and for 50 at
-// once, each as a ratio to plain transactions that update one row, on the same PostgreSQL (a temporary one, without
-// fsync) and in the same run. Ratios travel between machines; the numbers do not.
+// `node test/bench/ledger.ts`: measures submits and settlements per second, for one hot organization and for 50 at
+// once. Each is a ratio to plain transactions that update one row, on the same PostgreSQL (a temporary one, without
+// fsync) and in the same run. Ratios are comparable between machines, absolute numbers are not.
 
 const CALLERS = 16;
 const CALLS = Number(process.argv[2] ?? 2000);
@@ -62,14 +62,14 @@ async function compare(db: Database, sql: Sql, count: number): Promise<void> {
   }
 }
 
-/** What a transaction costs that does nothing but take and change one row: begin, update, commit. */
+/** Runs a transaction that only locks and changes one row: begin, update, commit. */
 async function updateOneRow(sql: Sql, organizationId: string): Promise<void> {
   await sql.begin(async (tx) => {
     await tx`update organizations set webhooks_suspended = false where id = ${organizationId}`;
   });
 }
 
-/** @returns calls a second, by `CALLERS` at once */
+/** Returns calls per second of `CALLERS` concurrent callers. */
 async function rate(call: (index: number) => Promise<unknown>): Promise<number> {
   let next = 0;
   const begun = performance.now();

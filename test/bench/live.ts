@@ -10,10 +10,13 @@ import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendor
 import { countingProxy } from './counting-proxy.ts';
 
 /**
- * `node test/bench/live.ts`: what a lookup costs with a vendor that answers at once. Statements and round trips to
- * PostgreSQL per found NPI, from the submit to its webhook; NPIs per second of 1, 5 and 20 bulks of one organization at
- * once, by turns with a bare sample with a child and an activity per NPI, on the same Temporal; and the CPU of this process
- * (API, worker and vendor) and of PostgreSQL per NPI. Brings its own servers; Linux only.
+ * `node test/bench/live.ts`: measures the cost of a lookup whose vendor responds at once. Starts its own servers and
+ * runs only on Linux. It prints:
+ *
+ * - statements and round trips to PostgreSQL per found NPI, from the submit to its webhook
+ * - NPIs per second with 1, 5, and 20 concurrent bulks of one organization, alternating with a bare sample on the same
+ *   Temporal, which has a child and an activity per NPI
+ * - CPU time per NPI of this process (API, worker, and vendor) and of PostgreSQL
  */
 const BULK = 60;
 const TICKS_PER_MS = 0.1;
@@ -50,7 +53,7 @@ async function roundTrips() {
       return told.includes(json.batch_id) || null;
     });
   };
-  // The first one opens connections.
+  // The first bulk opens connections.
   await run(take());
   const before = { ...seen };
   await run(take());
@@ -70,7 +73,7 @@ async function speeds() {
   const client = await stack.organization(100_000);
   const ours = (bulks: number) => async () => {
     const { json } = await client.bulk({ npis: take() });
-    // As cheap as waiting for the bare sample: what polls cost is measured by hot-path.ts.
+    // As cheap as waiting for the bare sample. hot-path.ts measures the cost of polls.
     const completed = () => sql`select from batches where id = ${json.batch_id} and status = 'completed'`;
     while ((await completed()).length === 0) await setTimeout(25 * bulks);
   };
@@ -81,7 +84,7 @@ async function speeds() {
   };
   await Promise.all([ours(1)(), bare(0)]);
   for (const bulks of [1, 5, 20]) {
-    // By turns, so that a slow moment of the machine is one of both.
+    // In turns, so that a slow moment of the machine affects both.
     const turns = { bare: [] as Figures[], ours: [] as Figures[] };
     for (let turn = 0; turn < TURNS; turn += 1) {
       turns.bare.push(await measure(sql, bulks, bare));
@@ -145,7 +148,7 @@ async function startBare({ client }: Stack) {
   };
 }
 
-/** CPU of the server and all of its processes, those that have ended included. */
+/** Returns the CPU time of the server and of all its processes in milliseconds, including ended ones. */
 async function postgresMs(sql: postgres.Sql): Promise<number> {
   const [row] = await sql`select pg_backend_pid() as pid`;
   const server = fieldsOf(row?.pid)[1];
@@ -156,7 +159,7 @@ async function postgresMs(sql: postgres.Sql): Promise<number> {
   return (ticks + user + system + endedUser + endedSystem) / TICKS_PER_MS;
 }
 
-/** CPU of the Temporal server that this process started. */
+/** Returns the CPU time of the Temporal server that this process started, in milliseconds. */
 function temporalMs(): number {
   const all = readdirSync('/proc').filter((name) => /^[0-9]+$/.test(name));
   const ticks = all.filter((pid) => isTemporal(pid)).map(fieldsOf);
@@ -171,7 +174,9 @@ function isTemporal(pid: string): boolean {
   }
 }
 
-/** Those of /proc/PID/stat that come after the name: state, parent, …; none of a process that has ended. */
+/**
+ * Returns the fields of /proc/PID/stat after the name: state, parent, …. Returns an empty list for an ended process.
+ */
 function fieldsOf(pid: string | number | undefined): number[] {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'utf8');

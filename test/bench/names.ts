@@ -9,14 +9,14 @@ import { ordinaryNpis } from '../support/vendors.ts';
 import { measureArrivals } from './arrivals.ts';
 
 /**
- * `node test/bench/names.ts [DOMAINS]`: how long a client waits from the submit to its webhook, with a look-up at a vendor
- * that is found by name between the two, alone and beside webhooks of another organization to domains (20 by default)
- * whose name servers are silent, as many as its rate limit lets through. Brings its own servers.
+ * `node test/bench/names.ts [DOMAINS]`: measures the time from a submit to its webhook, with a lookup at a vendor whose
+ * host is found by name. Measures it first without other traffic, and then next to webhooks of another organization to
+ * domains (20 by default) with silent name servers, as many as its rate limit admits. Starts its own servers.
  */
 const DOMAINS = Number(process.argv[2] ?? 20);
 const SAMPLES = 40;
 const EVERY_MS = 1500;
-/** The rate limit of 100 a minute. */
+/** The interval that a rate limit of 100 requests a minute allows. */
 const SUBMIT_EVERY_MS = 600;
 const NOBODY = '1234567890';
 

@@ -12,15 +12,15 @@ import { CHUNK_ROWS, readChunks, readHeader } from '../../deploy/nppes/importer.
 import { openSource } from '../../deploy/nppes/source.ts';
 import { memberName, writeLargeMain } from '../support/nppes.ts';
 
-// `node test/bench/nppes.ts [ROWS]`: how many rows of the main file are imported a second, into an empty database and
-// once more when nothing has changed; beside it the reading alone and COPY alone, on the same PostgreSQL (a temporary
-// one, without fsync). Ratios travel between machines; the numbers do not.
+// `node test/bench/nppes.ts [ROWS]`: measures how many rows of the main file are imported per second, into an empty
+// database and again without changes. Compares that to only reading the file and to a plain COPY, on the same
+// PostgreSQL (a temporary one, without fsync). Ratios are comparable between machines, absolute numbers are not.
 
 const ROWS = Number(process.argv[2] ?? 2_000_000);
-/** Chunks that COPY alone sends over and over. */
+/** Number of chunks that the plain COPY sends repeatedly. */
 const COPIED_CHUNKS = 5;
 const OPERATOR = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
-/** As in package.json. */
+/** The same as in package.json. */
 const NODE_OPTIONS = ['--max-semi-space-size=4'];
 const TELLS_PEAK = `data:text/javascript,process.on('exit',()=>process.send({peak:process.resourceUsage().maxRSS}))`;
 
@@ -52,7 +52,7 @@ interface Timed {
   readonly peakMegabytes?: number;
 }
 
-/** @returns rows a second */
+/** Prints a measurement and returns rows per second. */
 function tell(name: string, { ms, rows, peakMegabytes }: Timed): number {
   const rate = rows / (ms / 1000);
   const memory = peakMegabytes === undefined ? '' : `   ${peakMegabytes.toFixed(0)} MB at most`;
@@ -92,7 +92,7 @@ async function timeCopy(path: string, url: string): Promise<Timed> {
   return { ms, rows: turns * CHUNK_ROWS };
 }
 
-/** The command as operators run it. */
+/** Runs the command as operators do, and measures it. */
 async function timeImport(path: string, url: string, options: readonly string[]): Promise<Timed> {
   const begun = performance.now();
   const peak = await new Promise<number>((resolve, reject) => {

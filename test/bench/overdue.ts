@@ -9,8 +9,8 @@ import { runReconciler } from '../../deploy/reconciler/reconciler.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
 import { openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
-// `node test/bench/overdue.ts`: how long it takes until every request that became overdue while nobody worked is
-// refunded, with Temporal away, by one process; on a temporary PostgreSQL without fsync.
+// `node test/bench/overdue.ts`: measures how long one process takes to refund all requests that became overdue while no
+// process was running. Temporal is down, and PostgreSQL is a temporary one without fsync.
 
 const REQUESTS = Number(process.argv[2] ?? 10_000);
 const ORGANIZATIONS = Number(process.argv[3] ?? 20);

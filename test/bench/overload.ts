@@ -10,25 +10,26 @@ import { runProgram, startApiProcess, workerProcesses } from '../support/program
 import { startServers } from '../support/servers.ts';
 import { startStack } from '../support/stack.ts';
 
-// `node test/bench/overload.ts [SECONDS]`: single submits of 50 organizations to one API process, five times as many a
-// second as it takes from 16 clients that wait for their answers, whether it answers or not; one worker looks up what
-// is accepted. It prints how long answers took, how much of the capacity was left, and what is late a minute after. The
-// connections are open before, as a load balancer's are: libuv takes one new connection per turn of the event loop, so
-// that thousands that come at once wait for seconds in the kernel, and nobody can refuse them there.
+// `node test/bench/overload.ts [SECONDS]`: sends single submits of 50 organizations to one API process. The rate is
+// five times the one that 16 clients reach if each waits for its response, and it doesn't depend on responses. One
+// worker looks up the accepted NPIs. Prints the latency of responses, the remaining share of the capacity, and the
+// number of late requests after a minute. The connections are opened in advance, like those of a load balancer. libuv
+// accepts one new connection per turn of the event loop. Thousands of new ones would wait for seconds in the kernel,
+// where the API can't reject them.
 //
-// A kernel that shares its CPUs out by session (`sched_autogroup`, a desktop's) gives as much to each of PostgreSQL's
-// processes as to the whole API: whatever answers here, be it a route that does nothing, then waits up to 400 to 800 ms for
-// its turn. In containers it isn't so, nor with `sysctl -w kernel.sched_autogroup_enabled=0`.
+// A kernel that shares its CPUs by session (`sched_autogroup`, usual on desktops) gives each of PostgreSQL's processes
+// as much as the whole API. Every response then waits up to 400 to 800 ms for its turn, even that of an empty route.
+// Containers don't have this problem, and `sysctl -w kernel.sched_autogroup_enabled=0` removes it.
 
 const SECONDS = Number(process.argv[2] ?? 60);
 const ORGANIZATIONS = 50;
 const LOOKUP_TIMEOUT_S = 60;
-/** What is overdue is settled at the next sweep. */
+/** Seconds until the next sweep settles overdue requests, at most. */
 const SWEEP_S = 15;
 const CONNECTIONS = 1000;
 
 interface Outcome {
-  /** Milliseconds by status; 0 is a lost answer. */
+  /** Milliseconds by status. Status 0 is a lost response. */
   readonly times: Readonly<Record<string, number[]>>;
   readonly seconds: number;
 }
@@ -99,10 +100,13 @@ function perSecond({ times, seconds }: Outcome): number {
   return (times['202']?.length ?? 0) / seconds;
 }
 
-/** Loads the API from a process of its own. @param rate of submits per second; 0: 16 clients, each after its answer */
+/**
+ * Loads the API from another process.
+ * @param rate submits per second, or 0 for 16 clients that wait for each response
+ */
 function spread(seconds: number, rate: number, port: string, keys: readonly string[]): Promise<Outcome> {
   const child = fork(fileURLToPath(import.meta.url), [String(seconds), String(rate), port, ...keys]);
-  // Clients are other machines: how late this process gets the CPU is not to be measured.
+  // Real clients run on other machines. This process must not wait for the CPU.
   setPriority(child.pid ?? 0, -15);
   return new Promise((resolve) => child.once('message', (outcome) => resolve(outcome as Outcome)));
 }

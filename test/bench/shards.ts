@@ -11,8 +11,9 @@ import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 /**
- * `node test/bench/shards.ts [BULKS]`: what a found NPI costs Temporal's real server with four history shards: transactions
- * and bytes of its PostgreSQL, which flushes as in production. One bulk of 60 comes after the other, 10 by default.
+ * `node test/bench/shards.ts [BULKS]`: measures the cost of a found NPI for Temporal's real server with four history
+ * shards, as transactions and bytes of its PostgreSQL, which flushes as in production. Submits bulks of 60 one after
+ * the other, 10 by default.
  */
 const BULK = 60;
 const BULKS = Number(process.argv[2] ?? 10);
@@ -47,14 +48,14 @@ const run = async () => {
   await stack.client.workflow.getHandle(json.batch_id).result();
 };
 const look = async () => {
-  // What a backend has done is told a moment later.
+  // Backends report their statistics with a delay.
   await setTimeout(2000);
   const rows = await sql<{ name: string; commits: number; bytes: number }[]>`
     select datname as name, xact_commit::float8 as commits, pg_database_size(datname)::float8 as bytes
       from pg_stat_database where datname in ('temporal', 'temporal_visibility') order by datname`;
   return { at: performance.now(), rows };
 };
-// The first one fills caches.
+// The first bulk fills caches.
 await run();
 const before = await look();
 await setTimeout(IDLE_S * 1000);

@@ -7,9 +7,10 @@ import { ordinaryNpis } from '../support/vendors.ts';
 import { fillDatabase } from './doctor-data.ts';
 
 /**
- * `node test/bench/sizes.ts [REQUESTS] [LOOKUPS]`: what a request takes on disk, by table. First of generated data (a
- * multiple of 50000; 200000 by default): nine in ten in bulks of 45, half of the bulks with webhooks. Then of lookups that
- * were run (1200 by default), each found by the first vendor. Brings its own servers, unless the environment names some.
+ * `node test/bench/sizes.ts [REQUESTS] [LOOKUPS]`: measures the disk space of a request, by table. First for generated
+ * data (a multiple of 50000; 200000 by default): nine in ten requests are in bulks of 45, and half of the bulks have
+ * webhooks. Then for real lookups (1200 by default), each found by the first vendor. Starts its own servers, unless the
+ * environment names some.
  */
 const REQUESTS = Number(process.argv[2] ?? 200_000);
 const LOOKUPS = Number(process.argv[3] ?? 1200);
@@ -44,7 +45,7 @@ await stack.stop();
 await stopServers();
 process.exit();
 
-/** Tables that grow with requests, the largest first. */
+/** Prints the tables that grow with requests, largest first. */
 async function print(sql: Sql, requests: number): Promise<void> {
   const tables = await sql<{ name: string; rows: number; total: number; indexes: number }[]>`
     select relname as name, reltuples::float8 as rows, pg_total_relation_size(oid)::float8 as total,

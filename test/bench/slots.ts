@@ -6,9 +6,9 @@ import { type Stack, startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
 
 /**
- * `node test/bench/slots.ts`: whether a source is called as often as its rate limit allows while 300 NPIs wait for it, and
- * how many attempts of activities that costs. First a verifier at 5 calls a second, then a vendor at 3. Brings its own
- * servers.
+ * `node test/bench/slots.ts`: measures whether a source is called as often as its rate limit allows while 300 NPIs wait
+ * for it, and how many activity attempts this takes. First a verifier at 5 calls per second, then a vendor at 3. Starts
+ * its own servers.
  */
 const WAITING = 300;
 const UNLIMITED: SourceLimits = { rates: [], dailyCredits: null };
@@ -33,7 +33,10 @@ interface Limits {
   readonly reacherRates: readonly string[] | undefined;
 }
 
-/** @param calls a statement that returns when each call of the limited source was made, as `at` */
+/**
+ * Measures the calls of a limited source.
+ * @param calls a statement that returns the time of each call of the source, as `at`
+ */
 async function measure(
   source: string,
   perSecond: number,
@@ -53,7 +56,7 @@ async function measure(
     const npis = ordinaryNpis('found', WAITING);
     for (const npi of npis) {
       vendor.script(npi, () => foundStep(npi));
-      // As if the registry had been asked before, whose own limit would hold up the rest.
+      // Stores the registry's response in advance, because its own rate limit would hold up the rest.
       const known = person(npi);
       if (known.kind === 'found') await storeRegistryAnswer(stack.db, npi, known.provider);
     }
@@ -82,7 +85,7 @@ async function measure(
   }
 }
 
-/** How many attempts of activities the lookups needed that ask sources, as their histories have it. */
+/** Returns the number of activity attempts in the histories of all lookups. */
 async function attemptsOf({ client, db }: Stack): Promise<number> {
   const requests = await db.drizzle.execute<{ id: string }>(sql`select id from requests`);
   let attempts = 0;

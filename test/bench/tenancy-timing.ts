@@ -3,17 +3,17 @@ import { newId } from '../../db/ids.ts';
 import { startServers } from '../support/servers.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// The clock is a side channel too: nothing in the time of an answer tells one organization about another's ids.
-// For each kind of path it prints by how much the median times of a 404 differ between an id of another organization
-// and one that nobody has; on a quiet machine. A true difference shows in every round; chance does not.
+// The time of a response must not reveal another organization's IDs. For each kind of path this prints by how much the
+// median times of a 404 differ between an ID of another organization and an unknown one. Run it on a quiet machine. A
+// true difference shows in every round, a random one does not.
 //
-//   node test/bench/tenancy-timing.ts [PAIRS]
+// node test/bench/tenancy-timing.ts [PAIRS]
 
 const PAIRS = Number(process.argv[2] ?? 5000);
 const ROUNDS = 3;
 
 const stopServers = await startServers();
-// A short window: the times of thousands of requests in one would be what is measured.
+// A short window, because the bookkeeping of thousands of requests in one window would dominate the times.
 const api = await startApi({ rateWindowMs: 100 });
 const agent = new Agent({ keepAlive: true, maxSockets: 1 });
 try {
@@ -33,7 +33,7 @@ try {
 }
 process.exit();
 
-/** For each kind of path: one with an id of theirs, and one with an id that nobody has. */
+/** Returns for each kind of path one with an ID of another organization and one with an unknown ID. */
 async function paths(ours: ApiClient) {
   const theirs = await api.organization();
   const body = { npis: Array(60).fill('2000000010'), webhook: { url: 'https://example.com/hook' } };
@@ -52,7 +52,10 @@ async function paths(ours: ApiClient) {
   ] as const;
 }
 
-/** In microseconds, of the medians; signed: more than zero if theirs takes longer. */
+/**
+ * Returns the difference of the median times in microseconds. It is positive if the other organization's ID takes
+ * longer.
+ */
 async function differenceOf(apiKey: string, method: string, theirs: string, anybodys: () => string) {
   const unknownTimes: number[] = [];
   const foreignTimes: number[] = [];
@@ -62,13 +65,13 @@ async function differenceOf(apiKey: string, method: string, theirs: string, anyb
       async () => unknownTimes.push(await time(apiKey, method, unknown)),
       async () => foreignTimes.push(await time(apiKey, method, theirs)),
     ];
-    // In turns, so that neither is always the second.
+    // In turns, so that neither is always the second one.
     for (const ask of i % 2 === 0 ? pair : pair.reverse()) await ask();
   }
   return median(foreignTimes) - median(unknownTimes);
 }
 
-/** Microseconds from the request to the end of its 404, over one kept connection. */
+/** Returns the microseconds from the request to the end of its 404, over one persistent connection. */
 function time(apiKey: string, method: string, path: string): Promise<number> {
   return new Promise((resolve, reject) => {
     const begun = process.hrtime.bigint();

@@ -8,8 +8,8 @@ import { startServers } from '../support/servers.ts';
 import { countingProxy } from './counting-proxy.ts';
 
 /**
- * `node test/bench/vendor-step.ts`: what one call of a vendor costs PostgreSQL, counted at the socket, and how many calls
- * are admitted per second. Brings its own servers.
+ * `node test/bench/vendor-step.ts`: measures the cost of one vendor call for PostgreSQL, counted at the socket, and how
+ * many calls are admitted per second. Starts its own servers.
  */
 const STEPS = 200;
 const CLIENTS = 16;
@@ -26,7 +26,7 @@ try {
 }
 process.exit();
 
-/** One after the other, so that nothing hides behind something else. */
+/** Measures calls one after the other, so that no cost hides behind concurrent work. */
 async function steps() {
   await using database = await openTestDatabase();
   const db = openDatabase({ url: through(database.url), poolSize: 1, applicationName: 'bench' });
@@ -39,7 +39,7 @@ async function steps() {
     into.roundTrips += (seen.roundTrips - before.roundTrips) / STEPS;
     return result;
   };
-  // The first one opens the connection.
+  // The first call opens the connection.
   await ask(db, requests.pop() ?? '');
   for (const requestId of requests) {
     const key = await count(costs.begin, () => ask(db, requestId));
@@ -65,7 +65,7 @@ async function admissions(organizations: number) {
   await db.close();
 }
 
-/** Requests whose lookups are open. */
+/** Returns requests whose lookups are open. */
 async function joined(db: Database, organizations: number, count: number): Promise<string[]> {
   const ids: string[] = [];
   const owners = await Promise.all(

@@ -8,18 +8,18 @@ import { startStack } from '../support/stack.ts';
 import { measureArrivals } from './arrivals.ts';
 
 /**
- * `node test/bench/webhooks.ts [DELIVERIES]`: how long a healthy receiver waits for a delivery, from the submit (which
- * is completed at once) to its arrival, alone and beside deliveries (10000 by default) of another organization that
- * wait for a host which takes connections and never speaks: while they arrive, as fast as the rate limit lets one
- * organization, and once they wait. Brings its own servers.
+ * `node test/bench/webhooks.ts [DELIVERIES]`: measures how long a healthy receiver waits for a delivery, from a submit
+ * that is completed at once to its arrival. Measures it first without other traffic, and then next to deliveries (10000
+ * by default) of another organization to a host that accepts connections and never responds. These deliveries first
+ * arrive at the rate limit of one organization, and then wait. Starts its own servers.
  */
 const WAITING = Number(process.argv[2] ?? 10_000);
 const SAMPLES = 100;
 const EVERY_MS = 250;
-/** Its check digit is wrong: it ends `not_found` without being looked up. */
+/** Its check digit is wrong, so it ends as `not_found` without a lookup. */
 const NOBODY = '1234567890';
 const BULK = 60;
-/** The rate limit of 100 a minute. */
+/** The interval that a rate limit of 100 requests a minute allows. */
 const BULK_EVERY_MS = 600;
 const ARRIVE_MS = 900_000;
 
@@ -60,7 +60,7 @@ function measure(what: string, client: Awaited<ReturnType<typeof stack.organizat
   return measureArrivals(stack, client, what, Array(SAMPLES).fill(NOBODY), EVERY_MS);
 }
 
-/** Deliveries to the dead host that nobody has put off yet. */
+/** Returns the number of deliveries to the dead host that are still due for their first attempt. */
 async function untouched(): Promise<number> {
   const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
     select count(*)::int as n from webhook_deliveries where state = 'pending' and attempts = 0 and due_at is null`);

@@ -8,20 +8,20 @@ import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// What decides is PostgreSQL's clock or Temporal's: a worker's own may be five minutes off.
+// Tests that a worker's clock may be five minutes off. Only PostgreSQL's and Temporal's clocks decide.
 
 const STEPS = { 'five minutes ahead': 300_000, 'five minutes behind': -300_000 };
-/** The vendor works on this one, says so, and is asked again. */
+/** RocketReach works on this NPI first and has to be polled. */
 const [LATER = ''] = ordinaryNpis('found_later', 1);
 const [FOUND = ''] = ordinaryNpis('found', 1);
-/** RocketReach limits us, says for how long, and then finds. */
+/** RocketReach first returns a rate limit with its duration, and then finds this NPI. */
 const LIMITED = '2000000127';
 const workers = workerProcesses();
 
 test.after.always(() => workers.stop());
 
 for (const [title, stepMs] of Object.entries(STEPS)) {
-  test.serial(`a worker whose clock is ${title} does as one whose clock is right`, async (t) => {
+  test.serial(`a worker whose clock is ${title} works like one whose clock is right`, async (t) => {
     const stack = await startStack({
       elsewhere: {
         temporalAddress: testSetting('TEST_TEMPORAL_ADDRESS'),
@@ -34,7 +34,7 @@ for (const [title, stepMs] of Object.entries(STEPS)) {
     const client = await stack.organization();
     const npis = [LATER, FOUND, LIMITED, '2000000044', '2000000101'];
     const { json } = await client.bulk({ npis, webhook: { url: `${stack.receiver.url}/clock` } });
-    // The last one hangs at the vendor, and is waited for as long as there is time.
+    // The last one hangs at the vendor until its deadline.
     const waited = await eventually(async () => {
       const { data, batch } = await client.batch(json.batch_id);
       return batch.completed_count === npis.length - 1 ? data : null;

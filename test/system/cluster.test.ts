@@ -15,13 +15,13 @@ import { runProgram, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// The service on a cluster as production has one: Temporal's server on PostgreSQL, with four history shards.
+// Tests the service on a cluster like production's: Temporal's server on PostgreSQL, with four history shards.
 
 const FOUND = 20;
 const NOT_FOUND = 10;
 const UP = 'Ctrl-C stops everything this started.';
 
-test('a Temporal server that is killed in the middle of a batch and started again loses nothing, and nothing is charged twice', async (t) => {
+test('a Temporal server killed during a batch loses nothing and charges nothing twice', async (t) => {
   const programs = await findTemporalServer({
     cacheDir: cacheFolder(process.env.XDG_CACHE_HOME),
     onProgress: t.log,
@@ -52,7 +52,7 @@ test('a Temporal server that is killed in the middle of a batch and started agai
   process.kill(server.pid, 'SIGKILL');
   t.is(await server.exited, 'signal SIGKILL');
   t.true((await completed()) < npis.length, 'killed in the middle');
-  // The API serves on.
+  // The API still accepts requests.
   const [later = ''] = ordinaryNpis('found', 1, 500_000);
   const meanwhile = await client.single({ npi: later, webhook });
   t.is(meanwhile.status, 202);
@@ -75,7 +75,7 @@ test('a Temporal server that is killed in the middle of a batch and started agai
   t.is(new Set(told).size, npis.length + 1);
   t.deepEqual(await client.credits(), { balance: 99 - FOUND, total: 100, used: FOUND + 1 });
   t.deepEqual(await leftOver(stack), []);
-  // The API of a stack gives no sign of life.
+  // The API of a stack does not report itself as running, so the test does.
   await noteApi(stack.db, { id: 'its API', namespace: 'default', taskQueue: TASK_QUEUE });
   const env = { DATABASE_URL: asRole(stack.databaseUrl, 'operator'), TEMPORAL_ADDRESS: server.address };
   const doctor = await runProgram('operator', ['doctor'], { env });
@@ -87,7 +87,7 @@ test('a Temporal server that is killed in the middle of a batch and started agai
   t.is(row?.shards, 4);
 });
 
-test('npm start -- --temporal server does the demonstration on it', async (t) => {
+test("npm start -- --temporal server runs the demonstration on Temporal's server", async (t) => {
   const folder = temporaryFolder(t.teardown);
   const programOf = (path: string) => fileURLToPath(new URL(`../../deploy/${path}`, import.meta.url));
   const { PATH, HOME, XDG_CACHE_HOME } = process.env;

@@ -8,14 +8,14 @@ import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
-// One customer's backlog does not stand in front of the others: Temporal serves organizations in turn.
+// Tests that one customer's backlog does not delay the others. Temporal serves organizations in turn.
 
 const vendor = createScriptedVendor();
 const elsewhere = (temporalAddress: string) => ({
   temporalAddress,
   taskQueue: `enrichment-${randomBytes(8).toString('hex')}`,
 });
-// A dev server of its own. A partition serves its own backlog fairly, so there is one.
+// This file needs its own dev server with one partition, because fairness applies only within a partition.
 const fairTemporal = fresh(test, () =>
   startTemporal({
     cli: testSetting('TEST_TEMPORAL_CLI'),
@@ -43,7 +43,7 @@ const stormy = fresh(test, () =>
 );
 
 // Guard: `fairnessKey` in api/temporal.ts.
-test.serial('a lookup behind 180 of another organization is done when most of them still wait', async (t) => {
+test.serial('a lookup behind 180 of another organization ends while most of them still wait', async (t) => {
   const stack = fair;
   const [mine = '', ...theirs] = ordinaryNpis('found', 181, 500_000);
   const begin = Promise.withResolvers<void>();
@@ -63,10 +63,10 @@ test.serial('a lookup behind 180 of another organization is done when most of th
     (await Promise.all(bulks.map(({ json }) => many.batch(json.batch_id)))).flatMap(({ data }) => data);
   const countOf = async (...statuses: string[]) =>
     (await items()).filter(({ status }) => statuses.includes(status)).length;
-  // Each has its place in the line before ours comes.
+  // Each of their lookups is in the queue before ours.
   await eventually(async () => (await countOf('in-progress')) === theirs.length || null);
   const { json } = await one.single({ npi: mine });
-  // Ours is in the line too.
+  // Our lookup is in the queue too.
   await eventually(async () => (await one.batch(json.batch_id)).data[0]?.status === 'in-progress' || null);
   begin.resolve();
   await one.completed(json.batch_id);
@@ -74,7 +74,7 @@ test.serial('a lookup behind 180 of another organization is done when most of th
   t.true(left > 90, `180 were in front of it, ${left} still wait`);
 });
 
-/** Its check digit is wrong: it ends `not_found` without asking anyone. */
+/** Its check digit is wrong, so it ends as `not_found` without a vendor call. */
 const NOBODY = '1234567890';
 const BULKS = 8;
 const BULK = 60;
@@ -96,7 +96,7 @@ test.serial('a storm of failing webhooks does not delay a lookup of another orga
   await Promise.all(Array.from({ length: BULKS }, () => many.bulk({ npis, webhook })));
   await stack.startWorker();
   await eventually(async () => (await count('deliver', queues.webhooks)) > 20 || null);
-  // Without a worker, a task of each open lookup gets into the queue before ours comes.
+  // Without a worker, a task of each open lookup is queued before ours.
   await stack.stopWorker();
   await eventually(async () => (await count('lookUpEmail', queues.enrichment)) === BULKS * BULK || null);
   const before = (await stack.openRequests(many.organizationId)).length;

@@ -4,7 +4,7 @@ import { createLog } from '../../deploy/log.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 
-test('a batch can be followed through the log by its ids, and nothing personal or secret is in it', async (t) => {
+test('the log shows a batch by its IDs and contains nothing personal or secret', async (t) => {
   const lines: string[] = [];
   const stack = await startStack({ onLog: (line) => lines.push(line), lookupTimeoutMs: 12_000 });
   const client = await stack.organization();
@@ -47,7 +47,7 @@ test('a batch can be followed through the log by its ids, and nothing personal o
   t.true(of('http').some((entry) => entry.batch_id === batchId && entry.status === 200));
 });
 
-test('control characters in a log line are escaped, and its value stays', (t) => {
+test('control characters in a log line are escaped without changing its value', (t) => {
   const lines: string[] = [];
   const log = createLog('test', 'info', { write: (line) => lines.push(line) });
   log.info({ host: 'a\u009b2J\u202e\u{e0041}' }, 'said');
@@ -55,7 +55,7 @@ test('control characters in a log line are escaped, and its value stays', (t) =>
   t.is(JSON.parse(lines[0] ?? '').host, 'a\u009b2J\u202e\u{e0041}');
 });
 
-test('an error in the log keeps its name, code and frames, and loses its message', (t) => {
+test('an error in the log keeps its name, code, and frames, and loses its message', (t) => {
   const lines: string[] = [];
   const log = createLog('test', 'info', { write: (line) => lines.push(line) });
   const error = Object.assign(new TypeError('canary@example.com'), { code: 'E_TEST' });

@@ -24,15 +24,15 @@ import {
   requestsOf,
 } from '../support/model-commands.ts';
 
-// The service against a model of the rules (support/model.ts): random calls of several clients at once, and after
-// every step both must agree. To repeat a failure, set what it printed:
-//   TEST_SEED=… TEST_PATH=… TEST_REPLAY_PATH=… npm test -- test/system/model.test.ts
+// Tests the service against a model of its rules (support/model.ts). Several clients make random calls at once, and
+// after every step model and database must agree. To repeat a failure, run the tests with the printed values:
+// TEST_SEED=… TEST_PATH=… TEST_REPLAY_PATH=… npm test -- test/system/model.test.ts
 // TEST_RUNS sets the number of sequences, for a longer run.
 
 const { TEST_SEED, TEST_PATH, TEST_REPLAY_PATH, TEST_RUNS } = process.env;
 const SEED = Number(TEST_SEED ?? randomInt(1_000_000_000));
 const RUNS = Number(TEST_RUNS ?? 528);
-/** Sequences that run at the same time. */
+/** Number of sequences that run at the same time. */
 const SHARDS = 8;
 const MAX_STEPS = 30;
 
@@ -47,7 +47,7 @@ interface Run extends Pick<fc.Parameters, 'seed' | 'numRuns' | 'path' | 'endOnFa
 
 /**
  * Runs sequences one after the other.
- * @returns null when all pass; else what went wrong in the first that does not, and how to repeat it
+ * @returns null if all pass, or the first failure and how to repeat it
  */
 async function runSequences({ ledger, counts, afterStep, ...parameters }: Run): Promise<string | null> {
   const property = fc.asyncProperty(
@@ -79,7 +79,7 @@ async function runSequences({ ledger, counts, afterStep, ...parameters }: Run): 
   return `${why}\n${fc.defaultReportMessage(details)}`;
 }
 
-/** After the last settlement nothing is held (ARCHITECTURE.md, Invariants, L3). */
+/** Settles all open requests and checks that no credits stay held (ARCHITECTURE.md, Invariants, L3). */
 async function drain(model: ModelState, client: ModelClient): Promise<void> {
   for (const request of requestsOf(model, true)) {
     const call = { name: '', kind: 'settle', request, end: 'answered' } as const;
@@ -98,7 +98,7 @@ async function requireSilentAudit({ organizationIds }: ModelClient): Promise<voi
   if (findings.length > 0) throw new Error(`the audit found: ${findings.join('; ')}`);
 }
 
-/** Here nobody sweeps: starts batches, settles what is overdue. */
+/** Findings that are expected here, because no sweep starts batches and settles overdue requests. */
 const NOT_HERE = ['batch_not_started', 'request_overdue', 'sweep_away'];
 
 async function requireSilentDoctor(): Promise<void> {
@@ -110,16 +110,16 @@ async function requireSilentDoctor(): Promise<void> {
 const openCounts = (): Counts => ({ sequences: 0, steps: 0, calls: 0, told: {} });
 const real: Ledger = { submit, settle };
 
-// The first, because the doctor reads whole tables.
-test.serial('the doctor is silent after every step', async (t) => {
+// Runs first, because the doctor reads whole tables.
+test.serial('the doctor finds nothing after every step', async (t) => {
   const counts = openCounts();
   const run = { ledger: real, counts, seed: SEED, numRuns: 12, afterStep: requireSilentDoctor };
   t.is(await runSequences(run), null);
   t.log(counts);
 });
 
-test.serial('whatever clients do at once, the database holds what the rules say', async (t) => {
-  // Not more than it needs: while a test's own limit runs, AVA ends no other file that hangs.
+test.serial('the database follows the rules under any mix of concurrent calls', async (t) => {
+  // No longer than necessary. While a test's own time limit runs, AVA does not end other files that hang.
   t.timeout(60_000 + RUNS * 400);
   t.log(`TEST_SEED=${SEED}`);
   const counts = openCounts();
@@ -139,13 +139,13 @@ test.serial('whatever clients do at once, the database holds what the rules say'
   t.log(counts);
   for (const failure of failures) if (failure !== null) t.fail(failure);
   await requireSilentDoctor();
-  // They would be retried and so unseen; every writer takes its locks in one order, so that there are none.
+  // Deadlocks are retried and would stay unseen. No deadlock may happen, because all writers lock in the same order.
   const [waits] = await sql`select deadlocks::int from pg_stat_database where datname = current_database()`;
   t.is(waits?.deadlocks, 0);
   if (TEST_PATH === undefined && RUNS >= 500) t.true(counts.calls >= 10_000);
 });
 
-test.serial('copies of the real code in which nothing is changed pass', async (t) => {
+test.serial('unchanged copies of the real code pass', async (t) => {
   const ledger = await mutantLedger([]);
   const run = { ledger, counts: openCounts(), seed: SEED, numRuns: 12, afterStep: requireSilentAudit };
   t.is(await runSequences(run), null);
@@ -156,40 +156,38 @@ const BUGS: Record<string, readonly Mutation[]> = {
     { file: 'requests/settle.ts', from: 'coalesce(known.replayed, false)', to: 'false' },
     { file: 'requests/entitlements.ts', from: 'where e.charged_at <', to: 'where true or e.charged_at <' },
   ],
-  'a result after the deadline that is charged': [
+  'a charge for a result after the deadline': [
     { file: 'requests/settle.ts', from: 'at > deadline_at or ', to: '' },
   ],
-  'a balance that is read without its lock': [
-    { file: 'requests/submit.ts', from: ' for update of b', to: '' },
-  ],
-  'a settlement that does not lock': WITHOUT_LOCKS,
-  'a replay of what another organization paid for': [
+  'a balance read without its lock': [{ file: 'requests/submit.ts', from: ' for update of b', to: '' }],
+  'a settlement without locks': WITHOUT_LOCKS,
+  'a replay of a result that another organization paid for': [
     { file: 'requests/entitlements.ts', from: 'e.organization_id = ', to: "'' <> " },
   ],
-  'an Idempotency-Key that is kept for ever': [
+  'an Idempotency-Key that never expires': [
     { file: 'requests/submit.ts', from: 'where k.expires_at', to: 'where false and k.expires_at' },
   ],
-  'half the replay window': [
+  'a replay window of half the length': [
     {
       file: 'requests/entitlements.ts',
       from: 'e.charged_at >= ',
       to: "e.charged_at - interval '15 days' >= ",
     },
   ],
-  'a replay of another type of email': [
+  'a replay with another email type': [
     {
       file: 'requests/entitlements.ts',
       from: "in ('any', e.email_type)",
       to: "in ('any', 'personal', 'professional')",
     },
   ],
-  'a duplicate in a bulk that is paid for twice': [
+  'a duplicate in a bulk that is charged twice': [
     { file: 'requests/submit.ts', from: '{ ...answer, replayed: true }', to: 'answer' },
   ],
 };
 
 for (const [bug, mutations] of Object.entries(BUGS)) {
-  test.serial(`a planted bug is caught: ${bug}`, async (t) => {
+  test.serial(`the model catches ${bug}`, async (t) => {
     const counts = openCounts();
     const ledger = await mutantLedger(mutations);
     const run = {

@@ -8,11 +8,11 @@ import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Domains whose name servers never answer, and everybody else.
+// Tests domains whose name servers never respond, and the work for other domains at the same time.
 
-/** So many that they hang for as long as the test takes: at most 20 at once, each for some seconds. */
+/** Enough lookups to hang for the whole test. At most 20 of them run at once, each for some seconds. */
 const SILENT = 80;
-/** Its check digit is wrong: it ends `not_found` without being looked up. */
+/** Its check digit is wrong, so it ends as `not_found` without a lookup. */
 const NOBODY = '1234567890';
 const [FOUND = ''] = ordinaryNpis('found', 1);
 
@@ -37,7 +37,7 @@ const stack = fresh(test, () => {
   return startStack({ dnsServers: [server.address], providers: [vendor], lookupTimeoutMs: 300_000 });
 });
 
-test("while an organization's look-ups of silent domains hang, a vendor is asked and another's webhook delivered", async (t) => {
+test('hanging lookups of silent domains delay no vendor and no webhook of others', async (t) => {
   const attacker = await stack.organization();
   const submits = Array.from({ length: SILENT }, (_, n) =>
     attacker.single({ npi: NOBODY, webhook: { url: `https://hook${n}.silent.example/` } }),
@@ -54,7 +54,7 @@ test("while an organization's look-ups of silent domains hang, a vendor is asked
   t.true(asked.size < 2 * SILENT, 'the rest waits for room');
 
   const other = await stack.organization();
-  // With its final dot it is not in the hosts file: name servers are asked.
+  // The final dot bypasses the hosts file, so that name servers are queried.
   const url = `${stack.receiver.url.replace('127.0.0.1', 'localhost.')}/beside`;
   await other.single({ npi: FOUND, webhook: { url } });
   const { body } = await eventually(

@@ -7,9 +7,9 @@ import { temporaryFolder } from '../support/database.ts';
 import { type Answer, eventually, type SubmitAnswer } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// PostgreSQL gone: 503, nothing half-done, and ready again by itself.
+// Tests the API without PostgreSQL. It responds with 503, writes nothing by halves, and becomes ready again by itself.
 
-test('with PostgreSQL killed under load, clients get 202 or 503; every 202 is there afterwards, whole', async (t) => {
+test('when PostgreSQL is killed under load, clients get 202 or 503 and no 202 is lost', async (t) => {
   const dataDir = join(temporaryFolder(t.teardown), 'data');
   let server = await startPostgres({ dataDir });
   t.teardown(() => server.stop());
@@ -31,7 +31,7 @@ test('with PostgreSQL killed under load, clients get 202 or 503; every 202 is th
     process.kill(server.pid, 'SIGKILL');
     await server.exited;
     await more(503, count(503) + 5);
-    // It is asked of PostgreSQL once a second.
+    // The API checks PostgreSQL once a second.
     await eventually(async () => (await fetch(`${api.baseUrl}/readyz`)).status === 503 || null);
     t.is((await fetch(`${api.baseUrl}/healthz`)).status, 200);
     server = await startPostgres({ dataDir, port });

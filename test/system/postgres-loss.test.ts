@@ -19,32 +19,26 @@ const KILLS = Number(process.env.TEST_POSTGRES_KILLS ?? 3);
 const PACKAGE = fileURLToPath(new URL('../../node_modules/postgres', import.meta.url));
 const CLIENT = new URL('../support/loss-client.ts', import.meta.url);
 
-test.serial(
-  'a busy pool survives kill -9 of PostgreSQL: nothing is thrown, nothing hangs, no half is written',
-  async (t) => {
-    t.timeout(60_000 + KILLS * 20_000);
-    const { counts, halves } = await killUnderLoad(t, PACKAGE, KILLS);
-    t.log(counts);
-    t.is(counts.uncaught, 0);
-    t.is(counts.hanging, 0);
-    t.is(halves, 0);
-    t.true(counts.fulfilled > 0 && counts.rejected > 0);
-  },
-);
+test.serial('a busy pool survives kill -9 of PostgreSQL without hangs or half-written data', async (t) => {
+  t.timeout(60_000 + KILLS * 20_000);
+  const { counts, halves } = await killUnderLoad(t, PACKAGE, KILLS);
+  t.log(counts);
+  t.is(counts.uncaught, 0);
+  t.is(counts.hanging, 0);
+  t.is(halves, 0);
+  t.true(counts.fulfilled > 0 && counts.rejected > 0);
+});
 
-test.serial(
-  'a busy pool of postgres.js as published does not survive it, which is why it is patched',
-  async (t) => {
-    t.timeout(120_000);
-    const published = await addPublishedPostgres(temporaryFolder(t.teardown));
-    // One kill gives a few uncaught exceptions, now and then none.
-    const { counts, halves } = await killUnderLoad(t, published, 20, ({ uncaught }) => uncaught > 0);
-    t.log(counts, `${halves} halves`);
-    t.true(counts.uncaught > 0);
-  },
-);
+test.serial('the unpatched postgres.js does not survive kill -9 of PostgreSQL', async (t) => {
+  t.timeout(120_000);
+  const published = await addPublishedPostgres(temporaryFolder(t.teardown));
+  // One kill causes a few uncaught exceptions, or sometimes zero.
+  const { counts, halves } = await killUnderLoad(t, published, 20, ({ uncaught }) => uncaught > 0);
+  t.log(counts, `${halves} halves`);
+  t.true(counts.uncaught > 0);
+});
 
-test.serial('who waits for changes hears again after PostgreSQL was killed and started', async (t) => {
+test.serial('listeners receive changes again after PostgreSQL was killed and restarted', async (t) => {
   const dataDir = join(temporaryFolder(t.teardown), 'data');
   let server = await startPostgres({ dataDir });
   const { url, port } = server;
@@ -62,7 +56,8 @@ test.serial('who waits for changes hears again after PostgreSQL was killed and s
       while (await watch.next()) woken += 1;
     };
     void hear();
-    // More often than everybody is woken because something may have been missed.
+    // A reconnect wakes every listener once, because it may have missed changes. More wake-ups must come from the
+    // notifications.
     await eventually(async () => {
       await db.drizzle.execute(sql`select pg_notify('changed', ${id})`).catch(() => {});
       return woken > 10 || null;
@@ -75,12 +70,12 @@ test.serial('who waits for changes hears again after PostgreSQL was killed and s
   }
 });
 
-test('a transaction that fills the pipeline still has its connection to itself', async (t) => {
+test('a transaction that fills the pipeline keeps its connection to itself', async (t) => {
   await using database = await openTestDatabase();
   const sql = postgres(database.url, { max: 1, onnotice: () => {} });
   t.teardown(() => sql.end({ timeout: 1 }));
   await sql`create table steps (step text)`;
-  // The pipeline holds a hundred queries; which one fills it depends on what ran before.
+  // The pipeline holds a hundred queries. The number of earlier queries decides which one fills it.
   for (let ahead = 97; ahead <= 103; ahead += 1) {
     const before = Array.from({ length: ahead }, (_, index) => sql`select ${index}::int`.execute());
     const rolledBack = sql.begin(async (tx) => {
@@ -96,7 +91,7 @@ test('a transaction that fills the pipeline still has its connection to itself',
   ]);
 });
 
-test('what a transaction sends after the loss of its connection is refused', async (t) => {
+test('a statement that a transaction sends after losing its connection is rejected', async (t) => {
   await using database = await openTestDatabase();
   const killer = database.sql;
   const sql = postgres(database.url, { max: 1, backoff: () => 0.01, onnotice: () => {} });
@@ -106,7 +101,7 @@ test('what a transaction sends after the loss of its connection is refused', asy
   const dead = sql.begin(async (tx) => {
     const [backend] = await tx`select pg_backend_pid() as pid`;
     await killer`select pg_terminate_backend(${Number(backend?.pid)})`;
-    // Answered once the pool has made its connection anew, which the dead transaction must not get hold of.
+    // This returns once the pool has reconnected. The dead transaction must not get the new connection.
     await sql`select 1`.catch(() => sql`select 1`);
     await tx`insert into steps values ('late')`.then(() => tell(undefined), tell);
   });
@@ -115,7 +110,7 @@ test('what a transaction sends after the loss of its connection is refused', asy
   t.deepEqual(Array.from(await sql`select step from steps`), []);
 });
 
-test('a server that takes connections only to close them fails the query', async (t) => {
+test('a query fails on a server that accepts connections only to close them', async (t) => {
   const server = createServer((socket) => socket.end());
   server.listen(0, LOOPBACK);
   await once(server, 'listening');
@@ -133,8 +128,8 @@ test('a server that takes connections only to close them fails the query', async
 });
 
 /**
- * Runs the busy client on the given copy of postgres.js, against a server of its own that is killed and started
- * again, `kills` times or until enough is seen.
+ * Runs the busy client with the given copy of postgres.js against its own server. The server is killed and restarted
+ * `kills` times, or until `enough` returns true.
  */
 async function killUnderLoad(
   t: ExecutionContext,

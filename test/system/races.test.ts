@@ -19,8 +19,8 @@ import {
 import { postUntilAnswered, startApiProcess } from '../support/programs.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Each race on its own, between processes or pools that share nothing but PostgreSQL. The comment at each names the
-// guard without which it fails. TEST_RACE_ROUNDS repeats the last credit more often.
+// Tests each race separately, between processes or pools that share only PostgreSQL. The comment at each test names the
+// guard without which it fails. TEST_RACE_ROUNDS sets how often the race for the last credit runs.
 
 const ROUNDS = Number(process.env.TEST_RACE_ROUNDS ?? 2);
 const BY = { actor: 'test', reason: 'race' };
@@ -38,7 +38,7 @@ const times = <T>(count: number, make: (index: number) => T) =>
 const npiOf = (index: number) => `1${String(index).padStart(9, '0')}`;
 const audit = ({ organizationId }: Organization) => auditLedger(sql, [organizationId], RULES.replayMs);
 
-/** An organization with several keys: each has a rate limit of its own. */
+/** Opens an organization with several keys, each with its own rate limit. */
 async function openWithKeys(credits: number, count: number) {
   const organization = await openOrganization(pools[0], credits);
   const { organizationId } = organization;
@@ -48,7 +48,7 @@ async function openWithKeys(credits: number, count: number) {
 }
 
 // Guard: FOR UPDATE on the balance in `accept` of db/requests/submit.ts.
-test.serial('of 1,000 callers for the last credit at two API processes, exactly one gets it', async (t) => {
+test.serial('exactly one of 1,000 callers at two API processes gets the last credit', async (t) => {
   t.timeout(60_000 * (ROUNDS + 1));
   for (let round = 0; round < ROUNDS; round += 1) {
     const client = await openWithKeys(1, 10);
@@ -69,47 +69,45 @@ test.serial('of 1,000 callers for the last credit at two API processes, exactly 
 });
 
 // Guard: the primary key of idempotency_keys, which the insert in `claimIdempotencyKey` of db/requests/submit.ts waits on.
-test.serial(
-  '50 callers with the same 100 Idempotency-Keys make 100 batches and get 5,000 answers byte for byte',
-  async (t) => {
-    t.timeout(300_000);
-    const client = await openWithKeys(100, 50);
-    const texts = new Map<string, number>();
-    let first = 0;
-    for (let begin = 0; begin < 100; begin += 5) {
-      const calls = times(250, (index) => ({ key: begin + Math.floor(index / 50), caller: index % 50 }));
-      const answers = await Promise.all(
-        calls.map(({ key, caller }) =>
-          postUntilAnswered(
-            apiOf(caller).url,
-            client.keyOf(caller),
-            '/api/v1/email',
-            { npi: npiOf(key) },
-            { 'idempotency-key': `key-${key}` },
-          ),
+test.serial('50 callers with the same 100 Idempotency-Keys create exactly 100 batches', async (t) => {
+  t.timeout(300_000);
+  const client = await openWithKeys(100, 50);
+  const texts = new Map<string, number>();
+  let first = 0;
+  for (let begin = 0; begin < 100; begin += 5) {
+    const calls = times(250, (index) => ({ key: begin + Math.floor(index / 50), caller: index % 50 }));
+    const answers = await Promise.all(
+      calls.map(({ key, caller }) =>
+        postUntilAnswered(
+          apiOf(caller).url,
+          client.keyOf(caller),
+          '/api/v1/email',
+          { npi: npiOf(key) },
+          { 'idempotency-key': `key-${key}` },
         ),
-      );
-      for (const [index, { status, text, headers }] of answers.entries()) {
-        t.is(status, 202);
-        if (headers.get('idempotent-replayed') === null) first += 1;
-        const seen = `${calls[index]?.key} ${text}`;
-        texts.set(seen, (texts.get(seen) ?? 0) + 1);
-      }
-    }
-    t.is(first, 100);
-    t.deepEqual(
-      [...texts.values()],
-      times(100, () => 50),
+      ),
     );
-    const [batches] =
-      await sql`select count(*)::int as n from batches where organization_id = ${client.organizationId}`;
-    t.is(batches?.n, 100);
-    t.deepEqual(await audit(client), []);
-  },
-);
+    for (const [index, { status, text, headers }] of answers.entries()) {
+      t.is(status, 202);
+      if (headers.get('idempotent-replayed') === null) first += 1;
+      const seen = `${calls[index]?.key} ${text}`;
+      texts.set(seen, (texts.get(seen) ?? 0) + 1);
+    }
+  }
+  t.is(first, 100);
+  t.deepEqual(
+    [...texts.values()],
+    times(100, () => 50),
+  );
+  const [batches] =
+    await sql`select count(*)::int as n from batches where organization_id = ${client.organizationId}`;
+  t.is(batches?.n, 100);
+  t.deepEqual(await audit(client), []);
+});
 
-// Guard: the stored answer is written in the transaction of the batch (db/requests/submit.ts), and the 202 sent after it.
-test.serial('kill -9 of the API loses no 202 and doubles no batch', async (t) => {
+// Guard: the stored response is written in the transaction of the batch (db/requests/submit.ts), and the 202 sent after
+// it.
+test.serial('kill -9 of the API loses no acknowledged batch and duplicates no batch', async (t) => {
   t.timeout(300_000);
   const api = await startApiProcess(url);
   t.teardown(() => api.stop());
@@ -131,7 +129,7 @@ test.serial('kill -9 of the API loses no 202 and doubles no batch', async (t) =>
         t.is(answer.status, 202);
         seen.push(answer.text);
         answered += 1;
-        // Right after a batch was acknowledged, while the other callers wait for the same one.
+        // Kills right after a batch was acknowledged, while the other callers wait for the same one.
         if (answer.headers.get('idempotent-replayed') === null && answered > (kills + 1) * 150) {
           kills += 1;
           restarted = restarted.then(() => api.kill()).then(() => api.start());
@@ -153,14 +151,14 @@ test.serial('kill -9 of the API loses no 202 and doubles no batch', async (t) =>
   t.deepEqual(await audit(client), []);
 });
 
-/** Settles requests as answered and as failed at once; counts those that did not end exactly once. */
+/** Settles requests as answered and as failed at once. Returns the number of requests that did not end exactly once. */
 async function raceTimeOuts(ledger: Ledger): Promise<number> {
   let wrong = 0;
   const organizations = await Promise.all(times(10, () => openOrganization(pools[0], 20)));
   for (const [index, organization] of organizations.entries()) {
     const npis = times(20, (position) => npiOf(100_000 + index * 20 + position));
     const { requestIds } = acceptedIds(await submit(pools[0], submitCommand(organization, { npis }), RULES));
-    // Every other one was found, so that there is a charge to race for.
+    // Every other NPI has an email, so that the race includes a charge.
     for (const npi of npis.filter((_, position) => position % 2 === 0)) await found(npi);
     const ends = await Promise.all(
       requestIds.map((requestId, position) =>
@@ -190,16 +188,19 @@ const found = (npi: string) =>
     source: 'test',
   });
 
-// Guard: FOR UPDATE on balance and request in `lock` of db/requests/settle.ts; the second test takes it away.
-test.serial('of a result and a time-out at once, exactly one settles the request', async (t) => {
+// Guard: FOR UPDATE on balance and request in `lock` of db/requests/settle.ts. The second test removes it.
+test.serial('exactly one of a simultaneous result and time-out settles the request', async (t) => {
   t.is(await raceTimeOuts({ submit, settle }), 0);
 });
 
-test.serial('without the locks of a settlement, a result and a time-out both try', async (t) => {
+test.serial('without the locks of a settlement, a result and a time-out both try to settle', async (t) => {
   t.true((await raceTimeOuts(await mutantLedger(WITHOUT_LOCKS))) > 0);
 });
 
-/** Has one NPI in three bulks at once, found while all of them run; counts what is not one charge and two replays. */
+/**
+ * Submits one NPI in three bulks at once and stores its email at the same time. Returns the number of deviations from
+ * one charge and two replays.
+ */
 async function raceBulks(ledger: Ledger, storedBefore: boolean, begin: number): Promise<number> {
   let wrong = 0;
   for (let round = 0; round < 20; round += 1) {
@@ -227,29 +228,28 @@ async function raceBulks(ledger: Ledger, storedBefore: boolean, begin: number): 
   return wrong;
 }
 
-// Guard: FOR UPDATE on the balance in `lock` of db/requests/settle.ts and in `accept` of db/requests/submit.ts, so that the second
-// settlement sees the first one's charge. Behind it stands the conditional upsert of `claimEntitlements`.
+// Guard: FOR UPDATE on the balance in `lock` of db/requests/settle.ts and in `accept` of db/requests/submit.ts, so that
+// the second settlement sees the first one's charge. The conditional upsert of `claimEntitlements` is a second guard.
 test.serial('the same NPI in three bulks at once is charged once', async (t) => {
   t.is(await raceBulks({ submit, settle }, false, 200_000), 0);
   t.is(await raceBulks({ submit, settle }, true, 201_000), 0);
 });
 
-test.serial(
-  'without the locks and the condition on the entitlement, it is charged more than once',
-  async (t) => {
-    const mutant = await mutantLedger([
-      ...WITHOUT_LOCKS,
-      { file: 'requests/entitlements.ts', from: 'where e.charged_at <', to: 'where true or e.charged_at <' },
-    ]);
-    t.true((await raceBulks(mutant, false, 202_000)) > 0);
-  },
-);
+test.serial('without the locks and the entitlement condition, an NPI is charged repeatedly', async (t) => {
+  const mutant = await mutantLedger([
+    ...WITHOUT_LOCKS,
+    { file: 'requests/entitlements.ts', from: 'where e.charged_at <', to: 'where true or e.charged_at <' },
+  ]);
+  t.true((await raceBulks(mutant, false, 202_000)) > 0);
+});
 
-// Guard: `known.set` in `accept` of db/requests/submit.ts for the stored one; `knownEmails` in db/requests/settle.ts for the other.
-test.serial('60 equal NPIs in one bulk are one charge and 59 replays', async (t) => {
+// Guards: `known.set` in `accept` of db/requests/submit.ts for the stored NPI, and `knownEmails` in
+// db/requests/settle.ts for the other one.
+test.serial('60 equal NPIs in one bulk cause one charge and 59 replays', async (t) => {
   for (const storedBefore of [true, false]) {
     const npi = npiOf(storedBefore ? 300_000 : 300_001);
-    // Stored, it costs one credit; not stored, each of the 60 holds its own until the first is settled.
+    // A stored NPI costs one credit. Without a stored email, each of the 60 holds its own credit until the first is
+    // settled.
     const organization = await openOrganization(pools[0], storedBefore ? 1 : 60);
     if (storedBefore) await found(npi);
     const command = submitCommand(organization, { npis: times(60, () => npi) });
@@ -268,9 +268,9 @@ test.serial('60 equal NPIs in one bulk are one charge and 59 replays', async (t)
   }
 });
 
-// Guard: one statement on one row in `takePlaces` of db/accounts/limits.ts; a window per process, or read before it is written, lets
-// more than 100 in.
-test.serial('of 101 requests at once at two API processes, the rate limit admits exactly 100', async (t) => {
+// Guard: one statement on one row in `takePlaces` of db/accounts/limits.ts. A window per process, or a read before the
+// write, would admit more than 100.
+test.serial('the rate limit admits exactly 100 of 101 simultaneous requests at two APIs', async (t) => {
   const organization = await openOrganization(pools[0], 0, 100);
   const answers = await Promise.all(
     times(101, (index) => createCaller(apiOf(index).url, organization.apiKey).get('/api/v1/credits')),
@@ -284,35 +284,32 @@ test.serial('of 101 requests at once at two API processes, the rate limit admits
   t.true(wait >= 1 && wait <= 60);
 });
 
-// The last, because this address is then one that fails.
-// Guard: api/http/auth.ts takes a key for good for a second after the database has said so, and no longer.
-test.serial(
-  'a request sent a second after the revocation returned is refused, whatever was running',
-  async (t) => {
-    const organization = await openOrganization(pools[0], 10_000);
-    let refusedFrom = Number.POSITIVE_INFINITY;
-    let seenBefore = 0;
-    const { promise: warm, resolve: isWarm } = Promise.withResolvers<void>();
-    // Many refusals of one address are not looked up any more.
-    const isRefused = (status: number) => status === 403 || status === 429;
-    const callers = times(20, async (index) => {
-      const caller = createCaller(apiOf(index).url, organization.apiKey);
-      for (let call = 0; ; call += 1) {
-        const sentAfter = performance.now() > refusedFrom;
-        const { status } = await caller.single({ npi: npiOf(400_000 + index * 1000 + call) });
-        if (sentAfter) return status;
-        if (status === 202) seenBefore += 1;
-        else t.true(isRefused(status), `${status}`);
-        if (seenBefore >= 60) isWarm();
-      }
-    });
-    await warm;
-    await revokeKey(pools[0], BY, organization.keyId);
-    refusedFrom = performance.now() + 1000;
-    t.true((await Promise.all(callers)).every(isRefused));
-    const [batches] = await sql`
+// Runs last, because it makes this client's address one with many failures.
+// Guard: api/http/auth.ts trusts a key for one second after the database has confirmed it, and no longer.
+test.serial('requests are rejected from one second after their key was revoked', async (t) => {
+  const organization = await openOrganization(pools[0], 10_000);
+  let refusedFrom = Number.POSITIVE_INFINITY;
+  let seenBefore = 0;
+  const { promise: warm, resolve: isWarm } = Promise.withResolvers<void>();
+  // An address with many rejections gets 429 without a key check.
+  const isRefused = (status: number) => status === 403 || status === 429;
+  const callers = times(20, async (index) => {
+    const caller = createCaller(apiOf(index).url, organization.apiKey);
+    for (let call = 0; ; call += 1) {
+      const sentAfter = performance.now() > refusedFrom;
+      const { status } = await caller.single({ npi: npiOf(400_000 + index * 1000 + call) });
+      if (sentAfter) return status;
+      if (status === 202) seenBefore += 1;
+      else t.true(isRefused(status), `${status}`);
+      if (seenBefore >= 60) isWarm();
+    }
+  });
+  await warm;
+  await revokeKey(pools[0], BY, organization.keyId);
+  refusedFrom = performance.now() + 1000;
+  t.true((await Promise.all(callers)).every(isRefused));
+  const [batches] = await sql`
     select count(*)::int as n from batches where organization_id = ${organization.organizationId}`;
-    t.is(batches?.n, seenBefore);
-    t.deepEqual(await audit(organization), []);
-  },
-);
+  t.is(batches?.n, seenBefore);
+  t.deepEqual(await audit(organization), []);
+});

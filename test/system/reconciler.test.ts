@@ -32,8 +32,8 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// The reconciler without a worker around it: whose turn it is, what it does while PostgreSQL or Temporal is away, and
-// that nothing is settled twice by it.
+// Tests the reconciler without a worker around it: the turns of several processes, its work while PostgreSQL or
+// Temporal is down, and that it settles nothing twice.
 
 const MINUTE = 60_000;
 const RULES_OF_SWEEP = {
@@ -53,14 +53,14 @@ async function open(t: ExecutionContext): Promise<{ db: Database; url: string }>
   return database;
 }
 
-/** The way to a Temporal that is not there. */
+/** Returns a control for a Temporal that does not exist. */
 function temporalAway(t: ExecutionContext): WorkflowControl {
   const connection = Connection.lazy({ address: '127.0.0.1:1' });
   t.teardown(() => connection.close());
   return createControl(new Client({ connection }), 'enrichment');
 }
 
-/** Sweeps in the background until the test is over. */
+/** Sweeps in the background until the test ends. */
 function sweeping(t: ExecutionContext, db: Database, control: WorkflowControl, to = log): void {
   const stopping = new AbortController();
   const sweeps = runReconciler({ db, log: to, control, rules: RULES_OF_SWEEP }, 200, stopping.signal);
@@ -70,7 +70,7 @@ function sweeping(t: ExecutionContext, db: Database, control: WorkflowControl, t
   });
 }
 
-/** A submit whose deadline has passed when this resolves. */
+/** Submits a batch and moves its deadline into the past. */
 async function overdue(db: Database, organization: Organization, npis: readonly string[]) {
   const ids = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
   await query(
@@ -90,7 +90,7 @@ async function refunded(db: Database, { organizationId }: Organization, credits:
   await eventually(async () => ((await balanceOf(db, organizationId)).available === credits ? true : null));
 }
 
-test('one of many processes gets the turn, once per interval; a due time that is out of reach holds nobody up', async (t) => {
+test('one process gets the turn per interval, even if its due time is a day away', async (t) => {
   const { db, url } = await open(t);
   const other = openDatabase({ url, poolSize: 10, applicationName: 'test' });
   t.teardown(() => other.close());
@@ -117,14 +117,14 @@ test('one of many processes gets the turn, once per interval; a due time that is
   }
 });
 
-test('while Temporal is away 2,000 overdue requests of four organizations are refunded, and each lookup closed', async (t) => {
+test('while Temporal is down, 2,000 overdue requests are refunded and lookups closed', async (t) => {
   const { db, url } = await open(t);
   const organizations = await Promise.all(times(4, () => openOrganization(db, 500)));
   for (const organization of organizations) {
     for (const batch of times(10, (index) => index)) {
       const npis = times(50, (index) => npiOf(batch * 50 + index));
       const { requestIds } = await overdue(db, organization, npis);
-      // Lookups are shared by all four.
+      // All four organizations share these lookups.
       if (batch === 0) await joinLookups(db, requestIds);
     }
   }
@@ -144,7 +144,7 @@ test('while Temporal is away 2,000 overdue requests of four organizations are re
   t.deepEqual({ ...counts }, { failed: 2000, open: 1 });
   const [batches] = await query(db, sql`select count(*)::int as n from batches where status = 'in-progress'`);
   t.is(batches?.n, 1);
-  // The one that somebody still waits for.
+  // One organization still waits for this lookup.
   const lookups = await query(db, sql`select npi from lookups where closed_at is null`);
   t.deepEqual([...lookups], [{ npi: npiOf(0) }]);
   const reader = postgres(url, { max: 1 });
@@ -153,7 +153,7 @@ test('while Temporal is away 2,000 overdue requests of four organizations are re
   t.deepEqual(await auditLedger(reader, ids, RULES.replayMs), []);
 });
 
-test("a worker in another namespace than the API's stands in with refunds, and touches no workflow", async (t) => {
+test("a worker outside the API's namespace refunds requests but touches no workflow", async (t) => {
   const { db } = await open(t);
   await noteHome(db, 'home');
   await noteHome(db, 'home');
@@ -194,7 +194,7 @@ test("a worker in another namespace than the API's stands in with refunds, and t
   t.like(await balanceOf(db, organization.organizationId), { available: 1, held: 2 });
 });
 
-test('a sweep that is told to stop begins nothing more', async (t) => {
+test('a stopping sweep starts no further batch', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 5);
   for (const index of times(5, (i) => i)) {
@@ -207,7 +207,7 @@ test('a sweep that is told to stop begins nothing more', async (t) => {
 });
 
 // Guards: `more` in `forEachPage`, and `place` in `listToStart`.
-test('a sweep starts each waiting batch, and asks a Temporal that refuses only once', async (t) => {
+test('a sweep starts all waiting batches, and stops after one page if Temporal fails', async (t) => {
   const { db } = await open(t);
   const [many, one] = [await openOrganization(db, 210), await openOrganization(db, 1)];
   for (const npi of times(210, npiOf)) await submit(db, submitCommand(many, { npis: [npi] }), RULES);
@@ -228,7 +228,7 @@ test('a sweep starts each waiting batch, and asks a Temporal that refuses only o
   t.is(asked.indexOf(batchId), 1);
 });
 
-test('while calls to Temporal hang, what is overdue is refunded by the next sweep', async (t) => {
+test('overdue requests are refunded while calls to Temporal hang', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 2);
   await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES);
@@ -241,7 +241,7 @@ test('while calls to Temporal hang, what is overdue is refunded by the next swee
   sweeping(t, db, { ...temporalAway(t), startBatch });
   t.teardown(mayEnd.resolve);
   await asked.promise;
-  // The call lasts until the test is over, and so does the turn that makes it.
+  // The call lasts until the test ends, and so does the turn that makes it.
   await overdue(db, organization, [npiOf(1)]);
   await refunded(db, organization, 1);
   await overdue(db, organization, [npiOf(1)]);
@@ -249,12 +249,12 @@ test('while calls to Temporal hang, what is overdue is refunded by the next swee
   t.pass();
 });
 
-test("what is overdue is settled although one organization's balance refuses it", async (t) => {
+test("overdue requests are settled even if another organization's balance is broken", async (t) => {
   const { db } = await open(t);
   const [broken, well] = [await openOrganization(db, 1), await openOrganization(db, 1)];
   const { requestIds } = await overdue(db, broken, [npiOf(0)]);
   await overdue(db, well, [npiOf(1)]);
-  // As if credits had been lost: its hold cannot be given back.
+  // Simulates lost credits, so that its hold can't be released.
   await query(
     db,
     sql`update credit_balances set held = 0, total = 0 where organization_id = ${broken.organizationId}`,
@@ -284,12 +284,12 @@ test('overdue requests of one organization are settled up to the limit', async (
   t.like(await balanceOf(db, organizationId), { available: 99, held: 1 });
 });
 
-test('organizations that wait for the same lookups are settled at once, while a batch joins them, without a deadlock', async (t) => {
+test("settlements and joins of shared lookups don't deadlock each other", async (t) => {
   const { db, url } = await open(t);
   const name = newId('org');
   const pool = openDatabase({ url, poolSize: 10, applicationName: name });
   const organizations = await Promise.all(times(4, () => openOrganization(db, 1000)));
-  // Their lookups' ids are in the other order than their NPIs.
+  // The IDs of their lookups have the opposite order of their NPIs.
   const npis = times(60, npiOf).toReversed();
   for (const organization of organizations) {
     const { requestIds } = await overdue(db, organization, npis);
@@ -306,7 +306,7 @@ test('organizations that wait for the same lookups are settled at once, while a 
       );
       return row?.waiting === count ? true : null;
     };
-    // It has the first lookup, and none of those after the second.
+    // The join has locked the first lookup and waits for the second.
     const joining = joinLookups(pool, acceptedIds(late).requestIds);
     await eventually(() => waiting(1));
     const settling = organizations.map(({ organizationId }) =>
@@ -316,7 +316,7 @@ test('organizations that wait for the same lookups are settled at once, while a 
     return { ends: [...settling, joining] };
   });
   await Promise.all<unknown>(settled.ends);
-  // A connection has counted its deadlocks once it is gone.
+  // PostgreSQL counts the deadlocks of a connection once it is closed.
   await pool.close();
   await eventually(async () => {
     const rows = await query(db, sql`select 1 from pg_stat_activity where application_name = ${name}`);
@@ -330,7 +330,7 @@ test('organizations that wait for the same lookups are settled at once, while a 
   t.deepEqual({ ...row }, { deadlocks: 0, open: npis.length });
 });
 
-test('a request that somebody is writing to keeps no other waiting', async (t) => {
+test('a locked request does not delay the others', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 2);
   const { organizationId } = organization;
@@ -346,7 +346,7 @@ test('a request that somebody is writing to keeps no other waiting', async (t) =
   t.is((await settleOverdue(db, { organizationId, limit: 60 })).length, 1);
 });
 
-test('answers, time-outs, joins, plans and sweeps at the moment of the deadline: each hold is settled once', async (t) => {
+test('results, time-outs, joins, and sweeps at the deadline settle each hold once', async (t) => {
   const { db, url } = await open(t);
   const organizations = await Promise.all(times(2, () => openOrganization(db, 1000)));
   const npis = times(30, npiOf);
@@ -361,7 +361,7 @@ test('answers, time-outs, joins, plans and sweeps at the moment of the deadline:
     const outcome = await submit(db, submitCommand(organization, { npis }), RULES);
     accepted.push({ organizationId: organization.organizationId, ...acceptedIds(outcome) });
   }
-  // The last to be answered are the first to be overdue; the first never are.
+  // The requests that are settled last become overdue first. The first three never do.
   await query(
     db,
     sql`update requests set deadline_at = clock_timestamp() +
@@ -416,7 +416,7 @@ test('answers, time-outs, joins, plans and sweeps at the moment of the deadline:
   t.deepEqual(await auditLedger(reader, ids, RULES.replayMs), []);
 });
 
-test.serial('the loop goes on after PostgreSQL was lost and has come back', async (t) => {
+test.serial('the reconciler continues after an outage of PostgreSQL', async (t) => {
   const folder = await mkdtemp(join(tmpdir(), 'npi-email-enrichment-'));
   await chmod(folder, 0o755);
   const dataDir = join(folder, 'data');
@@ -448,7 +448,7 @@ test.serial('the loop goes on after PostgreSQL was lost and has come back', asyn
   t.pass();
 });
 
-test('a delivery without its workflow is started by the first sweep after Temporal is back', async (t) => {
+test('the first sweep after a Temporal outage starts a delivery without its workflow', async (t) => {
   const life = await startDelivering(async () => answered(204));
   t.teardown(() => life.stop());
   const [deliveryId = ''] = await life.deliveries(await life.organization(), 'https://a.example/', 1);
@@ -468,7 +468,7 @@ test('a delivery without its workflow is started by the first sweep after Tempor
   await life.time.advance(1000);
   t.like(await sweepWith(back), { redelivered: 1 });
   t.is((await client.workflow.getHandle(deliveryId).describe()).type, 'deliver');
-  // That look is completed, so that the next sweep leaves the delivery alone.
+  // The sweep has completed its check of the delivery, so the next one skips it.
   await life.time.advance(1000);
   t.like(await sweepWith(back), { redelivered: 0 });
 });

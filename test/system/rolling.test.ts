@@ -16,7 +16,7 @@ import { startApiProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// A release under load, with the programs as processes: nobody notices it.
+// Tests a release under load, with the programs as processes. Clients must not notice it.
 
 const CLIENTS = 4;
 const BATCH = 5;
@@ -24,7 +24,7 @@ const BATCH = 5;
 const { url: databaseUrl, db } = freshDatabase(test);
 const workers = fresh(test, async () => workerProcesses());
 
-test('an API that is told to end serves on, but is not ready, and ends its connections with its answers', async (t) => {
+test('a stopping API is not ready but still serves, and closes its connections', async (t) => {
   const api = await startApiProcess(databaseUrl, { API_DRAIN_DELAY: '5m' });
   t.teardown(() => api.kill());
   const { apiKey } = await openOrganization(db, 0);
@@ -51,8 +51,8 @@ test('an API that is told to end serves on, but is not ready, and ends its conne
   t.like(await get('/healthz'), { status: 200 });
 });
 
-test('APIs and workers are replaced one after the other while clients submit and poll: no request fails, no batch is lost', async (t) => {
-  // Bounds a hang: on a machine busy with other tests it takes longer than those are given.
+test('rolling out APIs and workers under load fails no request and loses no batch', async (t) => {
+  // This only limits a hang. On a busy machine the test takes longer than the usual limit.
   t.timeout(600_000);
   const stack = await startStack({
     elsewhere: {
@@ -77,7 +77,7 @@ test('APIs and workers are replaced one after the other while clients submit and
     if (got !== status) throw new Error(`${got} ${text}: ${JSON.stringify(balancer.answers())}`);
     return json;
   };
-  // Half of the clients poll, half wait for the end.
+  // Half of the clients poll, and half wait for the end.
   const ending = new AbortController();
   t.teardown(() => ending.abort());
   const results: string[][] = Array.from({ length: CLIENTS }, () => []);
@@ -98,7 +98,7 @@ test('APIs and workers are replaced one after the other while clients submit and
     }
   });
   const all = Promise.all(clients);
-  /** Returns when every client has got a result that it asked for after the call. */
+  /** Waits until every client has received a result that it requested after this call. */
   const served = async () => {
     const before = results.map(({ length }) => length);
     const isServed = async () => results.every(({ length }, n) => length >= (before[n] ?? 0) + 2) || null;
@@ -114,7 +114,7 @@ test('APIs and workers are replaced one after the other while clients submit and
     await areReady();
   }
 
-  // Workflows that open runs do not fit: who began with the old ones ends with them.
+  // The new workflows don't fit open runs. A run ends with the version it began with.
   const bundle = join(temporaryFolder(t.teardown), 'next.js');
   const workflows = fileURLToPath(new URL('../support/next-workflows.ts', import.meta.url));
   await writeFile(bundle, (await bundleWorkflows(workflows)).code);
@@ -125,7 +125,7 @@ test('APIs and workers are replaced one after the other while clients submit and
   const oldRuns = `TemporalWorkerDeploymentVersion = '${deploymentName}:${buildId}' and ExecutionStatus = 'Running'`;
   for (const [n, worker] of old.entries()) {
     await workers.start(stack, { WORKFLOW_BUNDLE: bundle });
-    // The last one of a version stays until its runs are over.
+    // The last worker of a version stays until its runs have ended.
     if (n === old.length - 1)
       await eventually(async () => (await stack.client.workflow.count(oldRuns)).count === 0 || null);
     process.kill(worker.pid, 'SIGTERM');

@@ -8,14 +8,14 @@ import { startRelay } from '../support/relay.ts';
 import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep } from '../support/vendors.ts';
 
-// A worker that is told to stop ends, whatever it is doing.
+// Tests that a worker ends after a stop signal, even during hanging work.
 
 const NPI = '2000000010';
 const workers = workerProcesses();
 
 test.after.always(() => workers.stop());
 
-test('an activity that ignores its end is cut off, and the log says which', async (t) => {
+test('an activity that ignores the shutdown is cut off and named in the log', async (t) => {
   const vendor = createScriptedVendor();
   const held = Promise.withResolvers<Step>();
   vendor.script(NPI, () => held.promise);
@@ -38,7 +38,7 @@ test('an activity that ignores its end is cut off, and the log says which', asyn
   });
 });
 
-test('a worker ends although PostgreSQL is away and a plan is tried again and again', async (t) => {
+test('a worker stops even if PostgreSQL is down and a plan is being retried', async (t) => {
   const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
   const stack = await startStack({
     elsewhere: { temporalAddress: testSetting('TEST_TEMPORAL_ADDRESS'), taskQueue },

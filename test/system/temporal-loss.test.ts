@@ -13,15 +13,16 @@ import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
-// Temporal's database is lost: it comes back on the same address, and empty. PostgreSQL knows what is left to do.
+// Tests the loss of Temporal's database. Temporal returns on the same address, but empty. PostgreSQL knows the
+// remaining work.
 
-/** A question that is put twice is paid twice. */
+/** A vendor that charges again for a repeated call. */
 const vendor = { ...createScriptedVendor(), repeatIsFree: false };
 const taskQueue = 'enrichment';
-/** How many requests of a bulk are under way when Temporal is lost. */
+/** Number of requests of a bulk that are open when Temporal is lost. */
 const UNDER_WAY = 50;
 
-test('requests under way are looked up again by a Temporal that comes back empty', async (t) => {
+test('open requests are looked up again by a Temporal that returns empty', async (t) => {
   const temporalOptions = {
     cli: testSetting('TEST_TEMPORAL_CLI'),
     namespace: 'default',
@@ -62,7 +63,7 @@ test('requests under way are looked up again by a Temporal that comes back empty
   const batches = [
     await submit('/bulk', [...slow, quick]),
     await submit('/one', [alone], 'batch'),
-    // Its next attempt is an hour away.
+    // Its next attempt is due an hour later.
     await submit('/fail/1/told', [told]),
   ];
   const [bulk = '', one = ''] = batches;
@@ -78,12 +79,12 @@ test('requests under way are looked up again by a Temporal that comes back empty
   temporal = await startTemporal(temporalOptions);
   const { operatorService } = stack.client.connection;
   const { namespace } = stack.client.options;
-  // Our dev server brings them along, others do not.
+  // Our dev server creates these search attributes at its start. Other servers don't.
   const searchAttributes = [NPI, ORGANIZATION_ID, OUTCOME].map(({ name }) => name);
   await operatorService.removeSearchAttributes({ namespace, searchAttributes });
   const checks = await checkWorkflows(stack.db, stack.client, taskQueue);
   t.true(checks.some(({ code, findings }) => code === 'schedule_not_running' && findings === 1));
-  // What workers do every now and then.
+  // Workers do this regularly.
   await keepNamespace(stack.client, taskQueue, 3_600_000, pino({ level: 'silent' }));
   await eventually(async () => (await step()) || null);
   for (const id of [bulk, one]) {

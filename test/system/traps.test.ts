@@ -10,40 +10,40 @@ import {
 } from '../support/traps/run.ts';
 import { TRAPS } from '../support/traps/set.ts';
 
-// What a customer gets under the default policy with a verifier, held against a careful person's advice about each
+// Compares a customer's results under the default policy with a verifier to a careful person's decision about each
 // address of test/traps/. `npm run traps` prints every policy.
 
 const outcomes: Outcome[] = [];
 
 test.before(async (t) => {
-  // On a busy machine.
+  // Long enough for a busy machine.
   t.timeout(600_000);
   outcomes.push(...(await springTraps(DEFAULT)));
 });
 
-/** Whether so few were wrong; says which, if more were. */
+/** Returns true if at most `percent` of the decisions are wrong, and otherwise the list of the wrong ones. */
 function isWithin({ wrong, of }: Score, percent: number): true | string {
   const share = (100 * wrong.length) / of;
   return share <= percent || [`${wrong.length} of ${of}:`, ...wrong.map(tell)].join('\n');
 }
 
-test('of the bad addresses at most 5 in 100 are returned', (t) => {
+test('at most 5 in 100 bad addresses are returned', (t) => {
   t.is(isWithin(scoresOf(outcomes).returned, 5), true);
 });
 
-test('of the good addresses at most 3 in 100 are refused', (t) => {
+test('at most 3 in 100 good addresses are refused', (t) => {
   t.is(isWithin(scoresOf(outcomes).refused, 3), true);
 });
 
-test('of the good addresses that are returned at most 3 in 100 have the wrong type', (t) => {
+test('at most 3 in 100 returned good addresses have the wrong type', (t) => {
   t.is(isWithin(scoresOf(outcomes).type, 3), true);
 });
 
-test('every request ends with an answer', (t) => {
+test('every request ends as completed or not_found', (t) => {
   t.deepEqual(outcomes.filter(({ state }) => state !== 'completed' && state !== 'not_found').map(tell), []);
 });
 
-test('the set is large, and most of it is bad', (t) => {
+test('the set is large, and 55 to 65 in 100 addresses are bad', (t) => {
   const bad = TRAPS.filter(({ careful }) => careful === 'refuse').length;
   t.true(TRAPS.length >= 320);
   t.true(bad / TRAPS.length > 0.55 && bad / TRAPS.length < 0.65);
@@ -56,7 +56,7 @@ test('the set is large, and most of it is bad', (t) => {
   );
 });
 
-test('a service that returns everything, nothing, or the other type is found out', (t) => {
+test('the scores reject a service that returns everything, nothing, or the other type', (t) => {
   const as = (returned: (outcome: Outcome) => Outcome['returned']) =>
     outcomes.map((outcome) => ({ ...outcome, returned: returned(outcome) }));
   const { returned, refused } = scoresOf(as(() => 'professional'));

@@ -19,7 +19,7 @@ import { workerProcesses } from '../support/programs.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Releases whose workflows do not fit each other, rolled out and back while batches run.
+// Tests releases with incompatible workflows, rolled out and back while batches run.
 
 const BATCH = 12;
 
@@ -40,7 +40,7 @@ test.after.always(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-/** A stack whose workers are processes. */
+/** Starts a stack whose workers are processes. */
 async function startWithoutWorker(temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS')): Promise<Stack> {
   const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
   return await startStack({
@@ -62,7 +62,7 @@ async function current({ client, taskQueue }: Stack): Promise<string | null> {
   return workerDeploymentInfo?.routingConfig?.currentDeploymentVersion?.buildId ?? null;
 }
 
-/** As an operator does it. */
+/** Sets the current version as an operator does. */
 async function setCurrent({ deploymentName, buildId }: { deploymentName: string; buildId: string }) {
   const names = ['--deployment-name', deploymentName, '--build-id', buildId];
   const args = ['worker', 'deployment', 'set-current-version', ...names, '--yes'];
@@ -80,72 +80,69 @@ async function findings({ db, client, taskQueue }: Stack): Promise<string[]> {
   return all.filter((check) => check.findings > 0).map(({ code }) => code);
 }
 
-test.serial(
-  'a release that open runs do not fit is rolled out and back while batches run, and no run notices',
-  async (t) => {
-    const stack = await startWithoutWorker();
-    t.teardown(() => stack.stop());
-    const client = await stack.organization(1000);
-    const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
-    const next = await versionIn(stack, nextBundle);
-    t.not(old.buildId, next.buildId);
-    const submit = async (which: number) => {
-      const npis = ordinaryNpis('found_later', BATCH, 1000 * which);
-      const { json } = await client.bulk({ npis, webhook: { url: `${stack.receiver.url}/versions` } });
-      return json;
-    };
-    const halfway = (batchId: string) =>
-      eventually(async () => {
-        const { completed_count } = (await client.batch(batchId)).batch;
-        return completed_count > 0 || null;
-      });
+test.serial('an incompatible release is rolled out and back, and all running batches finish', async (t) => {
+  const stack = await startWithoutWorker();
+  t.teardown(() => stack.stop());
+  const client = await stack.organization(1000);
+  const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
+  const next = await versionIn(stack, nextBundle);
+  t.not(old.buildId, next.buildId);
+  const submit = async (which: number) => {
+    const npis = ordinaryNpis('found_later', BATCH, 1000 * which);
+    const { json } = await client.bulk({ npis, webhook: { url: `${stack.receiver.url}/versions` } });
+    return json;
+  };
+  const halfway = (batchId: string) =>
+    eventually(async () => {
+      const { completed_count } = (await client.batch(batchId)).batch;
+      return completed_count > 0 || null;
+    });
 
-    await workers.start(stack);
-    t.is(await current(stack), old.buildId, 'the first version is current at once');
-    const first = await submit(1);
-    await eventually(async () => stack.simulator.calls().length >= BATCH || null);
+  await workers.start(stack);
+  t.is(await current(stack), old.buildId, 'the first version is current at once');
+  const first = await submit(1);
+  await eventually(async () => stack.simulator.calls().length >= BATCH || null);
 
-    const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
-    t.is(await current(stack), next.buildId, 'so is a new one');
-    t.is((await client.batch(first.batch_id)).batch.status, 'in-progress');
-    const second = await submit(2);
-    await halfway(second.batch_id);
+  const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
+  t.is(await current(stack), next.buildId, 'so is a new one');
+  t.is((await client.batch(first.batch_id)).batch.status, 'in-progress');
+  const second = await submit(2);
+  await halfway(second.batch_id);
 
-    await setCurrent(old);
-    const third = await submit(3);
-    const batches = [first, second, third];
-    for (const { batch_id } of batches) {
-      const envelope = await client.completed(batch_id);
-      t.deepEqual([...new Set(envelope.data.map(({ status }) => status))], ['completed']);
-    }
-    for (const { batch_id } of batches) await stack.client.workflow.getHandle(batch_id).result();
+  await setCurrent(old);
+  const third = await submit(3);
+  const batches = [first, second, third];
+  for (const { batch_id } of batches) {
+    const envelope = await client.completed(batch_id);
+    t.deepEqual([...new Set(envelope.data.map(({ status }) => status))], ['completed']);
+  }
+  for (const { batch_id } of batches) await stack.client.workflow.getHandle(batch_id).result();
 
-    const seen = [];
-    for (const { batch_id, requests } of batches) {
-      const ids = [batch_id, ...requests.map(({ request_id }) => request_id)];
-      seen.push(await tasksOf(stack.client, ids));
-    }
-    t.deepEqual(seen, [
-      { failed: [], builds: [old.buildId] },
-      { failed: [], builds: [next.buildId] },
-      { failed: [], builds: [old.buildId] },
-    ]);
-    t.deepEqual(await findings(stack), []);
+  const seen = [];
+  for (const { batch_id, requests } of batches) {
+    const ids = [batch_id, ...requests.map(({ request_id }) => request_id)];
+    seen.push(await tasksOf(stack.client, ids));
+  }
+  t.deepEqual(seen, [
+    { failed: [], builds: [old.buildId] },
+    { failed: [], builds: [next.buildId] },
+    { failed: [], builds: [old.buildId] },
+  ]);
+  t.deepEqual(await findings(stack), []);
 
-    // A worker that is started again beside those of the current version changes nothing.
-    await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
-    t.is(await current(stack), old.buildId);
+  // A new worker of another version changes nothing while workers of the current version run.
+  await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
+  t.is(await current(stack), old.buildId);
 
-    // Where the current version's worker ends, one of another version takes its place.
-    await setCurrent(next);
-    await workers.stop();
-    t.is(await nextWorker.exited, 'exit code 0', nextWorker.output().slice(-3000));
-    await workers.start(stack);
-    t.is(await current(stack), old.buildId);
-  },
-);
+  // When the last worker of the current version ends, a worker of another version makes its own current.
+  await setCurrent(next);
+  await workers.stop();
+  t.is(await nextWorker.exited, 'exit code 0', nextWorker.output().slice(-3000));
+  await workers.start(stack);
+  t.is(await current(stack), old.buildId);
+});
 
-test.serial('by hand: a new version waits until the command of its log is run', async (t) => {
+test.serial('with a manual rollout a new version waits for the command from its log', async (t) => {
   const stack = await startWithoutWorker();
   t.teardown(() => stack.stop());
   const client = await stack.organization(10);
@@ -160,27 +157,24 @@ test.serial('by hand: a new version waits until the command of its log is run', 
   await worker.stop();
 });
 
-test.serial(
-  'a Temporal without Worker Deployments serves all the same, and the worker says so once',
-  async (t) => {
-    const temporal = await startTemporal({
-      cli: testSetting('TEST_TEMPORAL_CLI'),
-      namespace: 'default',
-      dynamicConfig: { 'system.enableDeploymentVersions': false },
-    });
-    t.teardown(() => temporal.stop());
-    const stack = await startWithoutWorker(temporal.address);
-    t.teardown(() => stack.stop());
-    const client = await stack.organization(10);
-    const worker = await workers.start(stack);
-    const { json } = await client.single({ npi: '2000000010' });
-    await client.completed(json.batch_id);
-    t.is(worker.output().match(/"msg":"this Temporal has no Worker Deployments/g)?.length, 1);
-    await worker.stop();
-  },
-);
+test.serial('the service runs on a Temporal without Worker Deployments, and logs it once', async (t) => {
+  const temporal = await startTemporal({
+    cli: testSetting('TEST_TEMPORAL_CLI'),
+    namespace: 'default',
+    dynamicConfig: { 'system.enableDeploymentVersions': false },
+  });
+  t.teardown(() => temporal.stop());
+  const stack = await startWithoutWorker(temporal.address);
+  t.teardown(() => stack.stop());
+  const client = await stack.organization(10);
+  const worker = await workers.start(stack);
+  const { json } = await client.single({ npi: '2000000010' });
+  await client.completed(json.batch_id);
+  t.is(worker.output().match(/"msg":"this Temporal has no Worker Deployments/g)?.length, 1);
+  await worker.stop();
+});
 
-test.serial('runs of a version that no worker has any more go on with the current one', async (t) => {
+test.serial('runs of a version without workers continue with the current version', async (t) => {
   const stack = await startStack({ simulatorSpeed: 1, lookupTimeoutMs: 100_000 });
   t.teardown(() => stack.stop());
   const client = await stack.organization(100);
@@ -188,7 +182,7 @@ test.serial('runs of a version that no worker has any more go on with the curren
   await eventually(async () => stack.simulator.calls().length >= BATCH || null);
   await stack.stopWorker();
 
-  // Another version by its name, whose workflows are the same.
+  // A version with another name and the same workflows.
   const code = `// another\n${await readFile(testSetting('TEST_WORKFLOW_BUNDLE'), 'utf8')}`;
   const step = await stack.startWorker(code);
   const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
@@ -206,28 +200,25 @@ test.serial('runs of a version that no worker has any more go on with the curren
   t.true(builds.includes(buildId));
 });
 
-test.serial(
-  'a worker that gives no sign of life keeps its version for a minute: PostgreSQL may have been away',
-  async (t) => {
-    const stack = await startStack();
-    t.teardown(() => stack.stop());
-    await stack.stopWorker();
-    const step = await stack.startWorker();
-    const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
-    const next = await versionIn(stack, nextBundle);
-    const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
-    const after = async (steps: number) => {
-      for (let n = 0; n < steps; n += 1) await step();
-      return await current(stack);
-    };
-    t.is(await after(5), next.buildId);
-    process.kill(nextWorker.pid, 'SIGKILL');
-    await nextWorker.exited;
-    t.is(await after(5), next.buildId, 'it was seen a moment ago');
-    await stack.db.drizzle.execute(
-      sql`update workers set seen_at = seen_at - interval '1 minute' where build_id = ${next.buildId}`,
-    );
-    t.is(await after(3), next.buildId);
-    t.is(await after(1), old.buildId);
-  },
-);
+test.serial('a version stays current for a minute after its worker was last seen', async (t) => {
+  const stack = await startStack();
+  t.teardown(() => stack.stop());
+  await stack.stopWorker();
+  const step = await stack.startWorker();
+  const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
+  const next = await versionIn(stack, nextBundle);
+  const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
+  const after = async (steps: number) => {
+    for (let n = 0; n < steps; n += 1) await step();
+    return await current(stack);
+  };
+  t.is(await after(5), next.buildId);
+  process.kill(nextWorker.pid, 'SIGKILL');
+  await nextWorker.exited;
+  t.is(await after(5), next.buildId, 'it was seen a moment ago');
+  await stack.db.drizzle.execute(
+    sql`update workers set seen_at = seen_at - interval '1 minute' where build_id = ${next.buildId}`,
+  );
+  t.is(await after(3), next.buildId);
+  t.is(await after(1), old.buildId);
+});

@@ -12,11 +12,11 @@ import { startStack } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Deliveries while the worker is killed every few seconds.
+// Tests deliveries while the worker is killed every few seconds.
 
 const DELIVERIES = 300;
 const KILLS = 4;
-/** How long the receiver takes to answer: a kill meets as many attempts as may be under way. */
+/** Milliseconds until the receiver responds. They give a kill as many open attempts as possible. */
 const ANSWER_MS = 300;
 
 const temporal = fresh(test, () =>
@@ -37,7 +37,7 @@ async function countDelivered(): Promise<number> {
   return row?.n ?? 0;
 }
 
-test('a worker killed every few seconds loses no delivery, and repeats only those it was killed in', async (t) => {
+test('killing workers every few seconds loses no delivery and repeats only open ones', async (t) => {
   const npis = ordinaryNpis('found', 50);
   for (const npi of npis) {
     const known = { npi, email: `p${npi}@clinic.example`, emailType: 'professional' } as const;
@@ -46,11 +46,11 @@ test('a worker killed every few seconds loses no delivery, and repeats only thos
   const client = await stack.organization();
   const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
   let kills = 0;
-  /** Of each delivery, how many kills each arrival came after. */
+  /** Number of kills before each arrival, by delivery. */
   const arrivals = new Map<string, number[]>();
   const receiver = new Webhook(webhookSecret);
   stack.receiver.setBehavior('/kill', (response) => {
-    // While its signature is young enough.
+    // Checks the signature while it is young enough.
     const { body = '', headers } = stack.receiver.deliveries().at(-1) ?? {};
     t.notThrows(() => receiver.verify(body, headers as Record<string, string>));
     const id = String(response.req.headers['webhook-id']);
@@ -63,7 +63,7 @@ test('a worker killed every few seconds loses no delivery, and repeats only thos
   while (kills < KILLS) {
     const worker = await workers.start(stack);
     const before = await countDelivered();
-    // In the middle of its work, or after a while of waiting for what the one before it was killed in.
+    // Kills the worker in the middle of its work, or after it waited for attempts that the previous kill interrupted.
     const isBusy = async () => ((await countDelivered()) >= before + 40 ? true : null);
     await eventually(isBusy);
     process.kill(worker.pid, 'SIGKILL');

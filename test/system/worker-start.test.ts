@@ -8,14 +8,16 @@ import { startRelay } from '../support/relay.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// A worker that starts while Temporal comes and goes.
+// Tests a worker that starts while Temporal is unstable.
 
-/** How a connection of HTTP/2 begins. */
+/** The first bytes of an HTTP/2 connection. */
 const PREFACE = 'PRI * HTTP/2.0';
-/** The first asks whether Temporal is there, the second is the client's, and the third is the workers'. */
+/**
+ * The connection to cut. The first one checks Temporal, the second belongs to the client, and the third to the workers.
+ */
 const CUT_AT = 3;
 
-test('a worker survives a Temporal that goes away while the worker starts', async (t) => {
+test('a worker survives an outage of Temporal during its start', async (t) => {
   const temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS');
   const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
   const stack = await startStack({ elsewhere: { temporalAddress, taskQueue } });

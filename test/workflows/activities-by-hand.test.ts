@@ -7,13 +7,14 @@ import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
-// What operators may do to single activities in the Temporal UI, and what may be asked of a workflow by hand.
+// Tests an operator's actions on single activities in the Temporal UI, and queries and updates sent to a workflow by
+// hand.
 
-/** A question that is put twice is paid twice. */
+/** A vendor that charges again for a repeated call. */
 const vendor = { ...createScriptedVendor(), repeatIsFree: false };
 const npis = ordinaryNpis('found', 20);
 
-/** The whole service, and its activities as an operator reaches them. */
+/** Starts the whole service, with access to its activities like an operator's. */
 async function start(lookupTimeoutMs: number, webhookScheduleMs: readonly number[] = [0]) {
   const sweepIntervalMs = 500;
   const stack = await startStack({
@@ -27,7 +28,7 @@ async function start(lookupTimeoutMs: number, webhookScheduleMs: readonly number
     ...stack,
     service,
     workflow: (id: string) => workflow.getHandle(id),
-    /** Of the only activity of a workflow that is not over. */
+    /** Returns the last heartbeat of a workflow's only pending activity, in milliseconds since the epoch, or 0. */
     async lastHeartbeat(workflowId: string): Promise<number> {
       const { raw } = await workflow.getHandle(workflowId).describe();
       return optionalTsToMs(raw.pendingActivities?.[0]?.lastHeartbeatTime) ?? 0;
@@ -37,7 +38,7 @@ async function start(lookupTimeoutMs: number, webhookScheduleMs: readonly number
       execution: { workflowId },
       id: vendor.id,
     }),
-    /** What was sent to a path: NPI and status of each request. */
+    /** Returns the NPI and status of each request delivered to a path, sorted. */
     delivered: (path: string): string[] =>
       stack.receiver
         .deliveries()
@@ -53,7 +54,7 @@ async function asked(npi: string, operation: 'submit' | 'poll'): Promise<void> {
 }
 
 for (const how of ['pauseActivity', 'resetActivity'] as const) {
-  test(`${how}: a vendor's call that is under way goes on, because it is paid for, and its answer counts`, async (t) => {
+  test(`${how} lets a running vendor call finish, and its result counts`, async (t) => {
     const stack = await start(30_000);
     t.teardown(stack.stop);
     const [npi = '', other = ''] = npis.splice(0, 2);
@@ -66,7 +67,7 @@ for (const how of ['pauseActivity', 'resetActivity'] as const) {
     const before = await stack.lastHeartbeat(requestId);
     if (how === 'pauseActivity') await stack.service.pauseActivity(stack.vendorOf(requestId));
     else await stack.service.resetActivity(stack.vendorOf(requestId));
-    // The answer to its next heartbeat tells the worker.
+    // The response to the next heartbeat informs the worker about the pause or the reset.
     await eventually(async () => ((await stack.lastHeartbeat(requestId)) > before ? true : null));
     held.release();
     await stack.workflow(json.batch_id).result();
@@ -77,7 +78,7 @@ for (const how of ['pauseActivity', 'resetActivity'] as const) {
   });
 }
 
-test('a vendor’s call that takes as long as it may is over before its first heartbeat is due', async (t) => {
+test('the longest vendor call ends before its first heartbeat is due', async (t) => {
   const stack = await start(900_000);
   t.teardown(stack.stop);
   const [npi = ''] = npis.splice(0, 1);
@@ -95,7 +96,7 @@ test('a vendor’s call that takes as long as it may is over before its first he
   await stack.workflow(json.batch_id).result();
 });
 
-test("vendors' jobs that an operator paused, reset or sent astray are refunded at the deadline; nothing revives them", async (t) => {
+test('paused, reset, or misrouted vendor jobs are refunded at the deadline', async (t) => {
   const stack = await start(30_000);
   t.teardown(stack.stop);
   const { service, vendorOf } = stack;
@@ -137,7 +138,7 @@ test("vendors' jobs that an operator paused, reset or sent astray are refunded a
   t.deepEqual(await leftOver(stack), []);
 });
 
-test('a webhook whose next attempt an operator paused is sent once it is unpaused, or asked for again', async (t) => {
+test('a paused webhook delivery is sent after it is unpaused or resent', async (t) => {
   const stack = await start(60_000, [0, 3_600_000]);
   t.teardown(stack.stop);
   const { service, vendorOf } = stack;
@@ -173,7 +174,7 @@ test('a webhook whose next attempt an operator paused is sent once it is unpause
   t.deepEqual(await leftOver(stack), []);
 });
 
-test('queries and updates, known to nobody or rubbish, change nothing', async (t) => {
+test('unknown or malformed queries and updates change nothing', async (t) => {
   const stack = await start(60_000);
   t.teardown(stack.stop);
   const [npi = '', other = ''] = npis.splice(0, 2);

@@ -10,7 +10,8 @@ import { type WorkerProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Bugs in workflow code, planted into functions of it: each fails its workflow task, and nothing hides it.
+// Tests that a bug in workflow code fails its workflow task and stays visible. Each test plants a bug into one
+// function.
 
 const folder = temporaryFolder(test.after.always);
 const workers = workerProcesses();
@@ -21,7 +22,7 @@ const stack = fresh(test, () => {
   return startStack({ lookupTimeoutMs: 8000, elsewhere });
 });
 
-/** Starts a worker whose workflows have a bug in the function of that name. It is killed at the end of the test. */
+/** Starts a worker whose workflows have a bug in the named function. The worker is killed at the end of the test. */
 async function workWithBug(t: ExecutionContext, name: string): Promise<WorkerProcess> {
   const worker = await workers.start(stack, { WORKFLOW_BUNDLE: await bundleWithBug(folder, name) });
   t.teardown(async () => {
@@ -31,7 +32,7 @@ async function workWithBug(t: ExecutionContext, name: string): Promise<WorkerPro
   return worker;
 }
 
-/** Checks that the history of a workflow and the worker's log say that its task fails, and why. */
+/** Checks that the history of a workflow and the worker's log show the failed task and its cause. */
 async function isShown(t: ExecutionContext, worker: WorkerProcess, workflowId: string): Promise<void> {
   const failed = await eventually(async () => {
     const { failed } = await tasksOf(stack.client, [workflowId]);
@@ -47,7 +48,7 @@ async function isShown(t: ExecutionContext, worker: WorkerProcess, workflowId: s
   });
 }
 
-/** Checks that a workflow stays open while its task fails, and that the doctor names it. */
+/** Checks that a workflow stays open while its task fails, and that the doctor lists it. */
 async function isStuck(t: ExecutionContext, workflowId: string): Promise<void> {
   await eventually(async () => {
     const checks = await checkWorkflows(stack.db, stack.client, stack.taskQueue);
@@ -66,7 +67,7 @@ async function reasonsOf(batchId: string): Promise<string[]> {
   return rows.map(({ reason }) => reason);
 }
 
-test.serial('a bug in a lookup is shown, and its request is refunded at the deadline', async (t) => {
+test.serial('a bug in a lookup shows in history and log, and its requests are refunded', async (t) => {
   const worker = await workWithBug(t, 'ask');
   const client = await stack.organization(10);
   const [npi = '', ...npis] = ordinaryNpis('found', 3);
@@ -82,12 +83,14 @@ test.serial('a bug in a lookup is shown, and its request is refunded at the dead
   for (const { request_id } of bulk.requests) await isShown(t, worker, request_id);
 });
 
-/** At the top a batch stays stuck. One that fails later goes on once the sweep has refunded its requests. */
+/**
+ * A bug at the top keeps a batch stuck. A batch with a later bug continues once the sweep has refunded its requests.
+ */
 for (const [name, staysStuck] of [
   ['enrichBatch', true],
   ['lookUp', false],
 ] as const) {
-  test.serial(`a bug in ${name} of a batch is shown, and its requests are refunded`, async (t) => {
+  test.serial(`a bug in ${name} shows in history and log, and the requests are refunded`, async (t) => {
     const worker = await workWithBug(t, name);
     const client = await stack.organization(10);
     const { json } = await client.bulk({ npis: ordinaryNpis('found', 2, 200) });
@@ -99,7 +102,7 @@ for (const [name, staysStuck] of [
   });
 }
 
-test.serial('a bug in the start of a delivery is shown', async (t) => {
+test.serial('a bug in startDelivery shows in history and log', async (t) => {
   const worker = await workWithBug(t, 'startDelivery');
   const client = await stack.organization(10);
   const webhook = { url: `${stack.receiver.url}/fail/1/bug` };

@@ -2,11 +2,11 @@ import test from 'ava';
 import { fresh } from '../support/database.ts';
 import { startStack } from '../support/stack.ts';
 
-// The main job, end to end: what a client sees over HTTP, for every kind of outcome.
+// Tests the main job end to end, as a client sees it over HTTP, for every kind of outcome.
 
 const stack = fresh(test, () => startStack({ lookupTimeoutMs: 20_000, simulatorSpeed: 20 }));
 
-test('a bulk of mixed outcomes ends with an email or a refund for each', async (t) => {
+test('each request of a mixed bulk ends with an email or a refund', async (t) => {
   const client = await stack.organization(100);
   const expected: Record<string, string> = {
     '2000000010': 'completed professional',
@@ -15,7 +15,7 @@ test('a bulk of mixed outcomes ends with an email or a refund for each', async (
     '2000000044': 'not_found null',
     '2000000127': 'completed professional',
     '2000000135': 'not_found null',
-    // Not verified by the vendor, and no verifier is configured here.
+    // The vendor did not verify this address, and no verifier is configured here.
     '2000000143': 'not_found null',
     '2000000150': 'not_found null',
     '2000000168': 'not_found null',

@@ -10,14 +10,15 @@ import { eventually, RULES } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
-// Workflows decide by what PostgreSQL says. Signals wake them; whatever else anybody sends or starts changes nothing.
+// Tests that workflows decide by the state in PostgreSQL. Signals only wake them. Unexpected signals and workflows
+// started by hand change nothing.
 
 const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 20);
 let stack: Stack;
 
 test.before(async () => {
-  // Longer than any test, also on a busy machine: nothing here ends by its deadline.
+  // Longer than any test takes, even on a busy machine, so that no request ends by its deadline.
   stack = await startStack({ lookupTimeoutMs: 900_000, providers: [vendor] });
 });
 
@@ -37,7 +38,7 @@ async function deliveriesOf(batchId: string) {
   ];
 }
 
-/** A bulk of two whose first lookup is held at its vendor. */
+/** Submits a bulk of two NPIs. The vendor holds its response for the first one until `release` is called. */
 async function heldBatch(path: string) {
   const [slow = '', quick = ''] = npis.splice(0, 2);
   const held = heldScript(foundStep(slow));
@@ -89,7 +90,7 @@ test('false, empty, and unknown signals change nothing', async (t) => {
   t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
 });
 
-test('a lookup that hangs does not hold back the webhook of its final request', async (t) => {
+test('a hanging lookup does not hold back the webhook of its final request', async (t) => {
   const { json, slow, received, release } = await heldBatch('/stuck');
   const requestId = json.requests[0]?.request_id ?? '';
   await settle(stack.db, requestId, 'failed', 'deadline', RULES);
@@ -102,7 +103,7 @@ test('a lookup that hangs does not hold back the webhook of its final request', 
   t.deepEqual(await workflow(json.batch_id).result(), { completed: 1, notFound: 0, failed: 1 });
 });
 
-test('no delivery is claimed before what it reports is final, whoever asks', async (t) => {
+test('a delivery is not claimed before the requests it reports are final', async (t) => {
   const { json, slow, received, release } = await heldBatch('/early');
   const rows = await eventually(async () => {
     const all = await deliveriesOf(json.batch_id);
@@ -111,7 +112,7 @@ test('no delivery is claimed before what it reports is final, whoever asks', asy
   const open = rows.find(({ attempts }) => attempts === 0)?.id ?? '';
   const schedule = { webhookScheduleMs: [0] };
   t.like(await claimDelivery(stack.db, open, schedule), { kind: 'wait', why: 'not_final' });
-  // An operator's hand, and a batch's delivery of a mode of its own.
+  // An operator starts the delivery by hand.
   await stack.client.workflow.start(WORKFLOWS.deliver, {
     taskQueue: stack.taskQueue,
     workflowId: open,
@@ -128,7 +129,7 @@ test('no delivery is claimed before what it reports is final, whoever asks', asy
   t.true(received().includes(`${slow} completed`));
 });
 
-test('workflows started by hand with unknown ids fail at once, and ask nobody', async (t) => {
+test('workflows started by hand with unknown IDs fail at once and call no vendor', async (t) => {
   const start = async (type: string, input: object) => {
     const handle = await stack.client.workflow.start(type, {
       taskQueue: stack.taskQueue,
@@ -152,7 +153,7 @@ test('workflows started by hand with unknown ids fail at once, and ask nobody', 
   t.is(vendor.asked(npis[0] ?? '', 'submit'), 0);
 });
 
-test('a batch whose lookup was cancelled by hand waits for the refund and ends', async (t) => {
+test('a batch whose lookup was canceled by hand waits for the refund and ends', async (t) => {
   const [open = '', good = ''] = npis.splice(0, 2);
   vendor.script(open, () => aborted(Context.current().cancellationSignal));
   vendor.script(good, () => foundStep(good));

@@ -9,12 +9,12 @@ import { eventually } from '../support/organization.ts';
 import { startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
 
-// An NPI that no import has brought: the registry says who it is before anybody else is asked. Registry and vendors are
-// scripts; everything else is as in production.
+// Tests lookups of NPIs that no import contains. The registry identifies the person before any vendor is called.
+// Registry and vendors are scripted. Everything else is as in production.
 
 const byNpi = createScriptedVendor('by_npi');
 const byName = createScriptedVendor('by_name');
-/** What the second was told, submits and polls in the order they came. */
+/** The subjects that the second vendor received in submits and polls, in order. */
 const told: Subject[] = [];
 const registry = new Map<string, () => RegistryStep | Promise<RegistryStep>>();
 const npis = ordinaryNpis('found', 20, 60_000).values();
@@ -53,7 +53,7 @@ async function lookUp(npi: string) {
   return { batchId, requestId, status: envelope.data[0]?.status, reason: row?.reason ?? null };
 }
 
-test('the registry is asked once, its answer makes the plan, and the lookup stays short', async (t) => {
+test('a lookup calls the registry once, plans with its response, and stays short', async (t) => {
   const npi = take();
   registry.set(npi, () => person(npi));
   byName.script(npi, () => foundStep(npi));
@@ -66,7 +66,7 @@ test('the registry is asked once, its answer makes the plan, and the lookup stay
   t.is(events.MarkerRecorded, 2, 'the plan without the registry, and with it');
 });
 
-test("while the registry is away, vendors that need a name are left out, which isn't a reason for not_found", async (t) => {
+test('without the registry, vendors that need a name are skipped and the lookup fails', async (t) => {
   const npi = take();
   registry.set(npi, () => ({ kind: 'retry', why: 'upstream', afterMs: 60_000 }));
   const { status, reason } = await lookUp(npi);
@@ -74,7 +74,7 @@ test("while the registry is away, vendors that need a name are left out, which i
   t.deepEqual([byNpi.asked(npi, 'submit'), byName.asked(npi, 'submit')], [1, 0]);
 });
 
-test('a registry that is back in time is waited for', async (t) => {
+test('a lookup waits for a registry that recovers in time', async (t) => {
   const npi = take();
   let asked = 0;
   registry.set(npi, () => {
@@ -86,14 +86,14 @@ test('a registry that is back in time is waited for', async (t) => {
   t.is(asked, 2);
 });
 
-test('nobody is asked about an NPI that the registry does not show', async (t) => {
+test('no vendor is called for an NPI that the registry does not list', async (t) => {
   const npi = take();
   const { status, reason } = await lookUp(npi);
   t.deepEqual([status, reason], ['not_found', 'deactivated']);
   t.deepEqual([byNpi.asked(npi, 'submit'), byName.asked(npi, 'submit')], [0, 0]);
 });
 
-test('a suppression that comes after the batch was planned is seen before a vendor is asked', async (t) => {
+test('a suppression added after the batch was planned prevents vendor calls', async (t) => {
   const npi = take();
   registry.set(npi, async () => {
     await suppressFromVendor(stack.db, npi, 'test');
@@ -104,7 +104,7 @@ test('a suppression that comes after the batch was planned is seen before a vend
   t.deepEqual([byNpi.asked(npi, 'submit'), byName.asked(npi, 'submit')], [0, 0]);
 });
 
-test('every question of a lookup is about the person as planned', async (t) => {
+test('all calls of a lookup use the person as planned, even if the data changes', async (t) => {
   const npi = take();
   registry.set(npi, () => person(npi));
   byName.script(npi, async ({ operation }) => {
@@ -119,7 +119,10 @@ test('every question of a lookup is about the person as planned', async (t) => {
   );
 });
 
-/** Submits these together. The batch's activities are told by their names, those of its lookups by how many there are. */
+/**
+ * Submits these NPIs as one bulk. Returns the response, the batch workflow, and a function that reads the status of an
+ * NPI.
+ */
 async function submitAll(...npis: string[]) {
   const { json } = await client.bulk({ npis });
   const workflow = stack.client.workflow.getHandle(json.batch_id);
@@ -130,7 +133,7 @@ async function submitAll(...npis: string[]) {
   return { ...json, workflow, statusOf };
 }
 
-test('each lookup of a batch asks the registry, and no vendor about an inactive NPI', async (t) => {
+test('each lookup of a batch calls the registry; an inactive NPI reaches no vendor', async (t) => {
   const npis = [take(), take(), take()];
   const [one = '', two = '', gone = ''] = npis;
   for (const npi of [one, two]) {
@@ -148,7 +151,7 @@ test('each lookup of a batch asks the registry, and no vendor about an inactive 
   t.is(byNpi.asked(gone, 'submit'), 0);
 });
 
-test('who is identified, or was known, is looked up while the registry is waited for about others', async (t) => {
+test('known and identified NPIs are looked up while others wait for the registry', async (t) => {
   const [known, quick, slow] = [take(), take(), take()];
   registry.set(known, () => person(known));
   for (const npi of [known, quick, slow]) byName.script(npi, () => foundStep(npi));
@@ -168,7 +171,7 @@ test('who is identified, or was known, is looked up while the registry is waited
   t.is(await statusOf(slow), 'completed');
 });
 
-test('a batch that is cancelled while the registry is asked gives the credits back', async (t) => {
+test('canceling a batch that waits for the registry fails and refunds its requests', async (t) => {
   const npis = [take(), take()];
   let asked = 0;
   for (const npi of npis) {

@@ -6,7 +6,8 @@ import { fresh } from '../support/database.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Addresses of an operator's import in a stack without a verifier: their domains are looked at before they are returned.
+// Tests addresses that an operator imported, in a stack without a verifier. The service checks their domains before it
+// returns them.
 
 const stack = fresh(test, () => startStack());
 const [GOOD = '', CLOSED = '', UNDATED = ''] = ordinaryNpis('found', 3);
@@ -25,7 +26,7 @@ async function storedRow(email: string) {
 const yesterday = () => new Date(Date.now() - 86_400_000);
 const askedFor = (npi: string) => stack.simulator.calls().filter(({ subject }) => subject === npi).length;
 
-test('an imported address is returned once its domain takes mail, and no vendor is asked', async (t) => {
+test('an imported address whose domain accepts mail is returned without vendor calls', async (t) => {
   const client = await stack.organization(10);
   const email = `tquill@${PRACTICE_DOMAINS[0]}`;
   const validatedAt = yesterday();
@@ -37,7 +38,7 @@ test('an imported address is returned once its domain takes mail, and no vendor 
   t.deepEqual(await storedRow(email), { verdict: 'valid', reason: 'mailbox_ok', unchecked: false });
 });
 
-test('an imported address whose domain takes no mail is never returned', async (t) => {
+test('an imported address whose domain accepts no mail is never returned', async (t) => {
   const client = await stack.organization(10);
   const email = `tquill@${CLOSED_DOMAIN}`;
   await importAddress(CLOSED, email, yesterday());
@@ -48,7 +49,7 @@ test('an imported address whose domain takes no mail is never returned', async (
   t.deepEqual(await storedRow(email), { verdict: 'invalid', reason: 'null_mx', unchecked: false });
 });
 
-test('without a verifier an imported address without a date keeps its place for later', async (t) => {
+test('without a verifier an undated imported address waits for a later check', async (t) => {
   const client = await stack.organization(10);
   const email = `pquill@${PRACTICE_DOMAINS[0]}`;
   await importAddress(UNDATED, email, null);

@@ -8,8 +8,8 @@ import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { aborted, createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
-// Operators find requests without an email by `Outcome` (deploy/operations.md, In the Temporal UI). It says what
-// PostgreSQL says.
+// Tests that `Outcome`, by which operators find requests without an email, matches PostgreSQL (deploy/operations.md, In
+// the Temporal UI).
 
 const TOTAL = 200;
 const vendor = createScriptedVendor();
@@ -25,7 +25,7 @@ const ENDINGS: readonly ((npi: string) => Step | Promise<Step>)[] = [
   () => aborted(Context.current().cancellationSignal),
 ];
 
-/** A mixed run: what a vendor can say, and NPIs that are refused before a vendor is asked. */
+/** Returns NPIs for every kind of vendor response, and NPIs that are rejected before a vendor is called. */
 function mixedNpis(): string[] {
   const npis = ordinaryNpis('found', TOTAL, 700_000);
   for (const [index, npi] of npis.entries()) {
@@ -36,7 +36,7 @@ function mixedNpis(): string[] {
   return [...npis.slice(10), ...wrongDigits];
 }
 
-/** What the Temporal UI finds: the outcome of each lookup by its request. */
+/** Returns the outcome of each lookup in Temporal's visibility store, by request ID. */
 async function outcomesInTemporal(query: string): Promise<Map<string, string>> {
   const found = new Map<string, string>();
   const filter = `OrganizationId = '${client.organizationId}' and WorkflowType = 'lookUpEmail' and ${query}`;

@@ -5,17 +5,17 @@ import { fresh } from '../support/database.ts';
 import { startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
-// What several vendors' answers add up to, and what limits do to them. The vendors are scripts; everything else is
-// as in production.
+// Tests how the results of several vendors combine, and how limits change them. The vendors are scripted. Everything
+// else is as in production.
 
 const vendors = {
   first: createScriptedVendor('first'),
   second: createScriptedVendor('second'),
-  /** Ten credits a day, three a question. */
+  /** Ten credits a day, three per call. */
   capped: createScriptedVendor('capped'),
-  /** A repeated question may cost again. */
+  /** A repeated call may cost again. */
   costly: createScriptedVendor('costly'),
-  /** Its license does not let us keep what it finds. */
+  /** Its license does not let us store its results. */
   borrowed: createScriptedVendor('borrowed'),
 };
 const npis = ordinaryNpis('found', 60, 40_000).values();
@@ -37,7 +37,7 @@ const stack = fresh(test, () =>
 const client = fresh(test, () => stack.organization(1000));
 
 test.beforeEach(async () => {
-  // What one test does to a source's health and spends is none of the next one's business.
+  // The vendor health and spending of one test must not affect the next one.
   await stack.db.drizzle.execute(sql`delete from source_health`);
   await stack.db.drizzle.execute(sql`delete from source_spend`);
 });
@@ -54,46 +54,40 @@ async function lookUp(npi: string, caller = client) {
   };
 }
 
-test.serial('not_found needs a definitive answer of every source', async (t) => {
+test.serial('not_found needs a definitive response from every vendor', async (t) => {
   const npi = take();
   t.like(await lookUp(npi), { status: 'not_found', reason: 'nobody' });
   for (const vendor of Object.values(vendors)) t.is(vendor.asked(npi, 'submit'), 1, vendor.id);
 });
 
-test.serial('one source that refuses us makes it failed, although the others know nobody', async (t) => {
+test.serial('a vendor that rejects our call makes the request failed if no other finds it', async (t) => {
   const npi = take();
   vendors.second.script(npi, () => ({ kind: 'fatal', why: 'protocol', field: 'emails[0].status' }));
   t.like(await lookUp(npi), { status: 'failed', reason: 'protocol: emails[0].status' });
   t.is(vendors.borrowed.asked(npi, 'submit'), 1, 'the others are asked all the same');
 });
 
-test.serial(
-  'a rate limit is never taken for an answer: the source is asked again until it answers',
-  async (t) => {
-    const npi = take();
-    vendors.first.script(npi, ({ nth }) =>
-      nth < 3 ? { kind: 'retry', why: 'rate_limit', afterMs: 100 } : foundStep(npi),
-    );
-    t.like(await lookUp(npi), { status: 'completed' });
-    t.is(vendors.first.asked(npi, 'submit'), 3);
-  },
-);
+test.serial('a rate-limited vendor is called again until it responds', async (t) => {
+  const npi = take();
+  vendors.first.script(npi, ({ nth }) =>
+    nth < 3 ? { kind: 'retry', why: 'rate_limit', afterMs: 100 } : foundStep(npi),
+  );
+  t.like(await lookUp(npi), { status: 'completed' });
+  t.is(vendors.first.asked(npi, 'submit'), 3);
+});
 
-test.serial(
-  'a rate limit that lasts longer than the source’s share of the time ends in another chance after the others',
-  async (t) => {
-    const npi = take();
-    vendors.second.script(npi, ({ nth }) => (nth === 1 ? MISS : foundStep(npi)));
-    vendors.first.script(npi, ({ nth }) =>
-      nth === 1 ? { kind: 'retry', why: 'rate_limit', afterMs: 3000 } : foundStep(npi),
-    );
-    t.like(await lookUp(npi), { status: 'completed' });
-    t.is(vendors.borrowed.asked(npi, 'submit'), 1, 'the others came first');
-    t.is(vendors.first.asked(npi, 'submit'), 2);
-  },
-);
+test.serial('a vendor that is rate-limited past its share of the time is called again last', async (t) => {
+  const npi = take();
+  vendors.second.script(npi, ({ nth }) => (nth === 1 ? MISS : foundStep(npi)));
+  vendors.first.script(npi, ({ nth }) =>
+    nth === 1 ? { kind: 'retry', why: 'rate_limit', afterMs: 3000 } : foundStep(npi),
+  );
+  t.like(await lookUp(npi), { status: 'completed' });
+  t.is(vendors.borrowed.asked(npi, 'submit'), 1, 'the others came first');
+  t.is(vendors.first.asked(npi, 'submit'), 2);
+});
 
-test.serial('a source that is never done is left behind for one that knows', async (t) => {
+test.serial('a lookup leaves a vendor that never finishes and finds the email at the next', async (t) => {
   const npi = take();
   vendors.first.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 500 }));
   vendors.second.script(npi, () => foundStep(npi));
@@ -101,7 +95,7 @@ test.serial('a source that is never done is left behind for one that knows', asy
   t.is(vendors.first.asked(npi, 'submit'), 1);
 });
 
-test.serial('a source without an answer at the deadline makes it failed, and refunded', async (t) => {
+test.serial('a vendor without a result at the deadline makes the request failed and refunded', async (t) => {
   const npi = take();
   const other = await stack.organization(10);
   vendors.first.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 500 }));
@@ -110,28 +104,25 @@ test.serial('a source without an answer at the deadline makes it failed, and ref
   t.deepEqual(await other.credits(), { balance: 10, total: 10, used: 0 });
 });
 
-test.serial(
-  'a source that has cost what it may for a day is not asked, and nobody pays for it',
-  async (t) => {
-    const { capped } = vendors;
-    const asked = Array.from({ length: 6 }, take);
-    for (const npi of asked) capped.script(npi, () => ({ kind: 'miss', reason: 'nobody', credits: 3 }));
-    const ends = await Promise.all(asked.map((npi) => lookUp(npi)));
-    const calls = asked.filter((npi) => capped.asked(npi, 'submit') > 0).length;
-    t.true(calls <= 3, `${calls} questions at three credits each`);
-    const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
+test.serial('a vendor at its daily credit limit is not called and costs nothing', async (t) => {
+  const { capped } = vendors;
+  const asked = Array.from({ length: 6 }, take);
+  for (const npi of asked) capped.script(npi, () => ({ kind: 'miss', reason: 'nobody', credits: 3 }));
+  const ends = await Promise.all(asked.map((npi) => lookUp(npi)));
+  const calls = asked.filter((npi) => capped.asked(npi, 'submit') > 0).length;
+  t.true(calls <= 3, `${calls} questions at three credits each`);
+  const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
     select count(*)::int n from vendor_attempts a join lookups l on l.id = a.lookup_id
      where a.vendor = 'capped' and a.reason = 'daily_credits' and l.npi in ${asked}`);
-    t.is(row?.n, asked.length - calls);
-    // Not asked for our own sake is no ground to say that there is nobody.
-    t.deepEqual(ends.map(({ status }) => status).sort(), [
-      ...Array(asked.length - calls).fill('failed'),
-      ...Array(calls).fill('not_found'),
-    ]);
-  },
-);
+  t.is(row?.n, asked.length - calls);
+  // A call that we skip because of our own limit is not a reason for not_found.
+  t.deepEqual(ends.map(({ status }) => status).sort(), [
+    ...Array(asked.length - calls).fill('failed'),
+    ...Array(calls).fill('not_found'),
+  ]);
+});
 
-test.serial('what may not be kept answers its own lookup, and nobody else’s', async (t) => {
+test.serial('a result that we may not store serves only its own lookup', async (t) => {
   const npi = take();
   vendors.borrowed.script(npi, () => foundStep(npi));
   t.like(await lookUp(npi), { status: 'completed' });
@@ -142,13 +133,13 @@ test.serial('what may not be kept answers its own lookup, and nobody else’s', 
   t.true((await lookUp(npi)).atOnce, 'its own organization has it replayed: it was paid for');
 });
 
-test.serial('a stranger’s address is not an answer: the vendor says which NPI it matched', async (t) => {
+test.serial('an address that the vendor matched to another NPI is not returned', async (t) => {
   const npi = take();
   vendors.first.script(npi, () => foundStep(take()));
   t.like(await lookUp(npi), { status: 'not_found' });
 });
 
-test.serial('an answer that does not say whom it is about does not count', async (t) => {
+test.serial('a response that does not identify its person does not count', async (t) => {
   const npi = take();
   const found = foundStep(npi);
   if (found.kind !== 'found') throw new Error('not found');
@@ -159,47 +150,41 @@ test.serial('an answer that does not say whom it is about does not count', async
   t.is(row?.reason, 'identity_unknown');
 });
 
-test.serial(
-  'a call that was sent and not answered may be paid for: it is repeated once, after all others',
-  async (t) => {
-    const npi = take();
-    const { costly, first, borrowed } = vendors;
-    costly.script(npi, ({ nth }) =>
-      nth === 1 ? { kind: 'retry', why: 'unanswered', afterMs: null } : foundStep(npi),
-    );
-    t.like(await lookUp(npi), { status: 'completed' });
-    t.is(costly.asked(npi, 'submit'), 2);
-    t.deepEqual(
-      [first, borrowed].map((vendor) => vendor.asked(npi, 'submit')),
-      [1, 1],
-    );
+test.serial('a paid call without a response is repeated once, after all other vendors', async (t) => {
+  const npi = take();
+  const { costly, first, borrowed } = vendors;
+  costly.script(npi, ({ nth }) =>
+    nth === 1 ? { kind: 'retry', why: 'unanswered', afterMs: null } : foundStep(npi),
+  );
+  t.like(await lookUp(npi), { status: 'completed' });
+  t.is(costly.asked(npi, 'submit'), 2);
+  t.deepEqual(
+    [first, borrowed].map((vendor) => vendor.asked(npi, 'submit')),
+    [1, 1],
+  );
 
-    const never = take();
-    costly.script(never, () => ({ kind: 'retry', why: 'unanswered', afterMs: null }));
-    t.like(await lookUp(never), { status: 'failed' });
-    t.is(costly.asked(never, 'submit'), 2, 'and no more than once');
-  },
-);
+  const never = take();
+  costly.script(never, () => ({ kind: 'retry', why: 'unanswered', afterMs: null }));
+  t.like(await lookUp(never), { status: 'failed' });
+  t.is(costly.asked(never, 'submit'), 2, 'and no more than once');
+});
 
-test.serial(
-  'a job that was not done in time is asked for by the next lookup, and not bought again',
-  async (t) => {
-    const npi = take();
-    const { first } = vendors;
-    first.script(npi, ({ operation }) =>
-      operation === 'submit' ? { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 } : pollOf(npi),
-    );
-    done.delete(npi);
-    const other = await stack.organization(10);
-    t.like(await lookUp(npi, other), { status: 'failed' });
-    done.add(npi);
-    t.like(await lookUp(npi, other), { status: 'completed' });
-    t.is(first.asked(npi, 'submit'), 1);
-    t.deepEqual(await attemptsAt('first', npi), ['lost 0', 'found 1'], 'what it cost is booked once');
-  },
-);
+test.serial('the next lookup polls an unfinished job instead of buying it again', async (t) => {
+  const npi = take();
+  const { first } = vendors;
+  first.script(npi, ({ operation }) =>
+    operation === 'submit' ? { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 } : pollOf(npi),
+  );
+  done.delete(npi);
+  const other = await stack.organization(10);
+  t.like(await lookUp(npi, other), { status: 'failed' });
+  done.add(npi);
+  t.like(await lookUp(npi, other), { status: 'completed' });
+  t.is(first.asked(npi, 'submit'), 1);
+  t.deepEqual(await attemptsAt('first', npi), ['lost 0', 'found 1'], 'what it cost is booked once');
+});
 
-test.serial('a job outlives a poll for which our key was refused, and is not bought again', async (t) => {
+test.serial('a job survives a poll with a rejected key and is not bought again', async (t) => {
   const npi = take();
   const { first } = vendors;
   first.script(npi, ({ operation, nth }) => {
@@ -212,7 +197,7 @@ test.serial('a job outlives a poll for which our key was refused, and is not bou
   t.is(first.asked(npi, 'submit'), 1);
 });
 
-/** How they ended, and what they cost. */
+/** Returns the final state and the credits of each attempt at a vendor. */
 async function attemptsAt(vendor: string, npi: string): Promise<string[]> {
   const rows = await stack.db.drizzle.execute<{ state: string; credits: number }>(sql`
     select a.state, a.credits::float8 as credits from vendor_attempts a join lookups l on l.id = a.lookup_id
@@ -220,7 +205,7 @@ async function attemptsAt(vendor: string, npi: string): Promise<string[]> {
   return [...rows].map(({ state, credits }) => `${state} ${credits}`);
 }
 
-test.serial('an address that NPPES types DIRECT is not returned, whoever names it', async (t) => {
+test.serial('an address that NPPES lists as DIRECT is not returned when a vendor finds it', async (t) => {
   const npi = take();
   vendors.first.script(npi, () => foundStep(npi));
   const step = foundStep(npi);

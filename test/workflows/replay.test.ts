@@ -12,8 +12,8 @@ import { parseHistory, readHistories, type SavedHistory } from '../support/histo
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Workflows that are running when a new version is deployed are replayed by it: it must decide as the old one did.
-// The histories are recorded by test/support/record-histories.ts, which says when to record anew.
+// A new version replays the workflows that are running when it is deployed, and must decide as the old version did.
+// test/support/record-histories.ts records the histories and says when to record them again.
 
 const stack = fresh(test, () => startStack());
 let histories: SavedHistory[];
@@ -22,7 +22,7 @@ test.before(async () => {
   histories = await readHistories();
 });
 
-/** The names of the histories that these workflows would not go through in the same way. */
+/** Returns the names of the histories that these workflows don't replay in the same way. */
 async function divergent(workflowBundle: WorkflowBundleOption, among = histories): Promise<string[]> {
   const found: string[] = [];
   let index = 0;
@@ -39,7 +39,7 @@ function typeOf({ history }: SavedHistory): string {
   return (started as { workflowType?: { name?: string } } | undefined)?.workflowType?.name ?? '';
 }
 
-test('there are histories of every workflow and outcome', (t) => {
+test('the saved histories cover every workflow and ending', (t) => {
   t.true(histories.length >= 20);
   t.deepEqual([...new Set(histories.map(typeOf))].sort(), Object.values(WORKFLOWS).sort());
   const ends = histories.map((one) => `${typeOf(one)} ${String(one.history.events.at(-1)?.eventType)}`);
@@ -59,9 +59,9 @@ test('every saved history replays', async (t) => {
   t.deepEqual(await divergent({ codePath: testSetting('TEST_WORKFLOW_BUNDLE') }), []);
 });
 
-test("what Temporal's CLI and UI give of a run replays as it is, and is caught as ours are", async (t) => {
+test('a history downloaded from Temporal replays, and detects a changed workflow', async (t) => {
   const client = await stack.organization();
-  // What is found is settled by its vendor's activity, and has no local step.
+  // A found email is settled by its vendor's activity, without a local step.
   const { json } = await client.bulk({ npis: ordinaryNpis('not_found', 2) });
   await stack.client.workflow.getHandle(json.batch_id).result();
   const ids = [json.batch_id, ...json.requests.map(({ request_id }) => request_id)];
@@ -81,23 +81,26 @@ test("what Temporal's CLI and UI give of a run replays as it is, and is caught a
   t.is((await divergent(await mutate(remote), downloads)).length, ids.length);
 });
 
-/** A change that nobody may deploy without a patch: one text in one file of the workflows becomes another. */
+/** A change that must not be deployed without a patch. It replaces one text in one file of the workflows. */
 interface Mutant {
   readonly title: string;
   readonly file: string;
   readonly from: string;
   readonly to: string;
-  /** Whose histories have to catch it. */
+  /** Returns true for the histories that have to catch the change. */
   readonly caughtBy: (one: SavedHistory) => boolean;
 }
 
 const has = (event: string) => (one: SavedHistory) =>
   one.history.events.some(({ eventType }) => eventType === `EVENT_TYPE_${event}`);
 const of = (type: string) => (one: SavedHistory) => typeOf(one) === type;
-/** Those that never ran say nothing. */
+/** Returns false for workflows that never ran. Their histories can't catch anything. */
 const hasRun = has('WORKFLOW_TASK_COMPLETED');
 
-/** Of the activities that ask somebody: `rocketreach`, `rocketreach-again`, `known-first`. */
+/**
+ * Returns the IDs of the activities that call a vendor, a verifier, or the registry, such as `rocketreach`,
+ * `rocketreach-again`, and `known-first`.
+ */
 function asked({ history }: SavedHistory): string[] {
   return history.events.flatMap(({ activityTaskScheduledEventAttributes: scheduled }) => {
     const { activityId = '' } = (scheduled ?? {}) as { activityId?: string };
@@ -114,35 +117,35 @@ function startedLookups({ history }: SavedHistory): boolean {
 
 const MUTANTS: readonly Mutant[] = [
   {
-    title: 'a step more at the beginning',
+    title: 'an additional step at the beginning',
     file: 'batch.ts',
     from: '  const inbox: News[] = [];',
     to: '  await condition(() => false, 1);\n  const inbox: News[] = [];',
     caughtBy: (one) => hasRun(one) && of(WORKFLOWS.batch)(one),
   },
   {
-    title: 'a lookup under another workflow id',
+    title: 'a lookup with another workflow ID',
     file: 'batch.ts',
     from: 'workflowId: requestId,',
     to: "workflowId: 'lookup-' + requestId,",
     caughtBy: startedLookups,
   },
   {
-    title: 'local steps made normal ones',
+    title: 'local activities turned into normal ones',
     file: 'options.ts',
     from: 'export const db = proxyLocalActivities<Activities>({',
     to: 'export const db = proxyActivities<Activities>({',
     caughtBy: has('MARKER_RECORDED'),
   },
   {
-    title: 'a command that is gone: the outcome is not shown',
+    title: 'a missing update of the outcome',
     file: 'lookup.ts',
     from: "if (status !== 'completed') upsert",
     to: 'if (status === null) upsert',
     caughtBy: has('UPSERT_WORKFLOW_SEARCH_ATTRIBUTES'),
   },
   {
-    title: 'a moved command: the refund comes before the sources are asked',
+    title: 'a refund moved before the vendor calls',
     file: 'lookup.ts',
     from: '  return await settle(request, plan, await askSources(request, plan));',
     to: "  await refundCredits({ ...request, reason: 'x' });\n  return await settle(request, plan, await askSources(request, plan));",
@@ -150,14 +153,14 @@ const MUTANTS: readonly Mutant[] = [
       of(WORKFLOWS.lookup)(one) && has('ACTIVITY_TASK_COMPLETED')(one) && has('MARKER_RECORDED')(one),
   },
   {
-    title: 'another order of the vendors',
+    title: 'vendors in another order',
     file: 'lookup.ts',
     from: 'for (const source of plan.sources) {',
     to: 'for (const source of [...plan.sources].reverse()) {',
     caughtBy: (one) => new Set(asked(one).filter((id) => !/-|registry/.test(id))).size > 1,
   },
   {
-    title: 'no pause for a mail server that greylists',
+    title: 'a missing pause for a mail server that greylists',
     file: 'lookup.ts',
     from: "  if (answer.kind !== 'later' || pauseMs <= 0) return answer;",
     to: '  if (pauseMs > 0) return answer;',
@@ -177,10 +180,10 @@ for (const { title, caughtBy, ...mutant } of MUTANTS) {
   });
 }
 
-/** What Temporal doesn't compare: what an activity or a child is told, and how long it may take. */
+/** Changes that Temporal doesn't compare: the input of an activity or a child workflow, and its timeouts. */
 const UNSEEN: readonly Omit<Mutant, 'caughtBy'>[] = [
   {
-    title: 'the time of a lookup',
+    title: 'a changed lookup timeout',
     file: 'batch.ts',
     from: 'workflowExecutionTimeout: Math.max(deadline - Date.now(), 0) + GRACE_MS,',
     to: 'workflowExecutionTimeout: 1000,',
@@ -188,12 +191,12 @@ const UNSEEN: readonly Omit<Mutant, 'caughtBy'>[] = [
 ];
 
 for (const { title, ...mutant } of UNSEEN) {
-  test.serial(`replay can't see ${title}: other tests hold it`, async (t) => {
+  test.serial(`replay doesn't detect ${title}, which other tests cover`, async (t) => {
     t.deepEqual(await divergent(await mutate(mutant)), []);
   });
 }
 
-/** The bundle of the workflows with one change. They're copied to where they find the packages they import. */
+/** Bundles the workflows with one change. The changed copy stays in the project, where its imports resolve. */
 async function mutate({
   file,
   from,

@@ -5,12 +5,13 @@ import { eventually } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
-// Operators reset workflows in the Temporal UI, to any of their workflow tasks: nobody is asked, charged or told twice.
+// Tests that an operator can reset a workflow to any of its workflow tasks in the Temporal UI without a second vendor
+// call, charge, or webhook.
 
-/** A question that is put twice is paid twice. It may be held for as long as a test takes. */
+/** A vendor that charges again for a repeated call. A call may last as long as a test needs. */
 const vendor = { ...createScriptedVendor(), repeatIsFree: false, callMs: 120_000 };
 const npis = ordinaryNpis('found', 20);
-/** What the UI may leave out of what came after the task: nothing, or all (numbers of ResetReapplyExcludeType). */
+/** Events after the task that a reset in the UI leaves out: nothing, or all (numbers of ResetReapplyExcludeType). */
 const [NOTHING, ALL] = [[], [1, 2, 3, 4]];
 
 let stack: Stack;
@@ -27,7 +28,7 @@ function workflow(id: string, runId?: string) {
   return stack.client.workflow.getHandle(id, runId);
 }
 
-/** The completed workflow tasks of a run. */
+/** Returns the completed workflow tasks of a run. */
 async function tasksOf(id: string, runId: string) {
   const { events } = await workflow(id, runId).fetchHistory();
   return (events ?? []).flatMap(({ eventId, workflowTaskCompletedEventAttributes: completed }) =>
@@ -50,7 +51,7 @@ async function reset({ id, runId, eventId }: Task, leftOut: number[] = []): Prom
   return answer.runId;
 }
 
-/** Resets the newest run to each of its tasks in turn; the new run has done a task of its own before the next. */
+/** Resets the newest run to each of its tasks in turn. Each new run gets past that task before the next reset. */
 async function resetWhileRunning(id: string): Promise<void> {
   const tasks = await tasksOf(id, (await workflow(id).describe()).runId);
   for (const task of tasks) {
@@ -62,13 +63,13 @@ async function resetWhileRunning(id: string): Promise<void> {
   }
 }
 
-/** Resets the newest run, which is over, to each of its tasks in turn; the new run ends before the next. */
+/** Resets the newest run, which has ended, to each of its tasks in turn. Each new run ends before the next reset. */
 async function resetWhenOver(id: string): Promise<void> {
   const tasks = await tasksOf(id, (await workflow(id).describe()).runId);
   for (const task of tasks) await workflow(id, await reset(task, NOTHING)).result();
 }
 
-/** What was delivered to a path: NPI and status of each request. */
+/** Returns the NPI and status of each request delivered to a path, sorted. */
 function delivered(path: string): string[] {
   return stack.receiver
     .deliveries()
@@ -78,7 +79,10 @@ function delivered(path: string): string[] {
     .sort();
 }
 
-/** A batch of these NPIs, of whom one is held at the vendor, one found at once, and the vendor knows nobody else. */
+/**
+ * Submits a batch and waits until only its first NPI is open. The vendor holds its response for that one, finds `quick`
+ * at once, and finds nothing for the others.
+ */
 async function heldBatch(
   path: string,
   { held: slow = '', quick = '', others = [] as string[], mode = 'real-time' },
@@ -100,7 +104,7 @@ async function heldBatch(
   return { client, batchId: json.batch_id, requestId: json.requests[0]?.request_id ?? '', release };
 }
 
-test.serial('a batch is reset to each of its tasks, while it runs and when it is over', async (t) => {
+test.serial('a batch can be reset to each of its tasks, during its run and afterwards', async (t) => {
   const [slow = '', quick = '', nobody = ''] = npis.splice(0, 3);
   const { client, batchId, release } = await heldBatch('/bulk', { held: slow, quick, others: [nobody] });
   await resetWhileRunning(batchId);
@@ -113,7 +117,7 @@ test.serial('a batch is reset to each of its tasks, while it runs and when it is
   t.deepEqual(await leftOver(stack), []);
 });
 
-test.serial('a batch of one is reset to each of its tasks', async (t) => {
+test.serial('a batch of one can be reset to each of its tasks', async (t) => {
   const [npi = ''] = npis.splice(0, 1);
   const { client, batchId, release } = await heldBatch('/one', { held: npi });
   await resetWhileRunning(batchId);
@@ -126,7 +130,7 @@ test.serial('a batch of one is reset to each of its tasks', async (t) => {
   t.deepEqual(await leftOver(stack), []);
 });
 
-test.serial('a lookup is reset to each of its tasks, while it runs and when it is over', async (t) => {
+test.serial('a lookup can be reset to each of its tasks, during its run and afterwards', async (t) => {
   const [slow = '', nobody = ''] = npis.splice(0, 2);
   const { client, batchId, requestId, release } = await heldBatch('/lookup', {
     held: slow,
@@ -143,17 +147,16 @@ test.serial('a lookup is reset to each of its tasks, while it runs and when it i
   t.deepEqual(await leftOver(stack), []);
 });
 
-test.serial('a batch that lost in a reset what should wake it does not hold its webhook', async (t) => {
+test.serial('a batch that loses signals in a reset still sends its webhook', async (t) => {
   const [slow = '', quick = ''] = npis.splice(0, 2);
   const { client, batchId, release } = await heldBatch('/lost', { held: slow, quick, mode: 'batch' });
-  // By then it has started its lookups, and nobody has told it of their ends.
+  // At its second task the batch has started its lookups and has not received a signal about their ends.
   const [, second] = await tasksOf(batchId, (await workflow(batchId).describe()).runId);
   t.truthy(second);
   if (second) await reset(second, ALL);
   release();
   await eventually(async () => ((await client.batch(batchId)).webhook?.status === 'delivered' ? true : null));
-  // It waits for its deadline, unless it has looked for another reason. As the doctor advises once it has been so for a
-  // minute.
+  // The batch may wait for its deadline now. The doctor advises to terminate it after a minute in this state.
   await workflow(batchId)
     .terminate('test')
     .catch(() => {});
@@ -162,7 +165,7 @@ test.serial('a batch that lost in a reset what should wake it does not hold its 
   t.deepEqual(await leftOver(stack), []);
 });
 
-test.serial('a delivery that waits for its next attempt is reset, and again when it is over', async (t) => {
+test.serial('a delivery that took several attempts can be reset after it has ended', async (t) => {
   const [npi = ''] = npis.splice(0, 1);
   vendor.script(npi, () => foundStep(npi));
   const client = await stack.organization();

@@ -8,7 +8,7 @@ import { startStack } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// The scheduled look at stored addresses before they go stale, run once by hand.
+// Tests the scheduled check of stored addresses before they go stale. The tests start it by hand.
 
 const DAY = 86_400_000;
 
@@ -27,58 +27,52 @@ async function verdictOn(npi: string): Promise<{ verdict: string; age_days: numb
   return { ...row };
 }
 
-test.serial(
-  'addresses that are about to go stale and are asked for are checked again; nothing else is',
-  async (t) => {
-    const [fading = '', dead = '', young = '', unasked = '', typed = ''] = ordinaryNpis('found', 5, 70_000);
-    const emailOf = (npi: string) => personOf(npi).workEmail;
-    const domain = emailOf(dead).split('@')[1];
-    await store(fading, emailOf(fading), 27);
-    await store(dead, `missing.person@${domain}`, 27);
-    await store(young, emailOf(young), 10);
-    await store(unasked, emailOf(unasked), 27);
-    await store(typed, emailOf(typed), 27);
-    const client = await stack.organization();
-    await client.bulk({ npis: [fading, dead, young, typed] });
-    await stack.db.drizzle.execute(sql`
+test.serial('only requested addresses that are about to go stale are checked again', async (t) => {
+  const [fading = '', dead = '', young = '', unasked = '', typed = ''] = ordinaryNpis('found', 5, 70_000);
+  const emailOf = (npi: string) => personOf(npi).workEmail;
+  const domain = emailOf(dead).split('@')[1];
+  await store(fading, emailOf(fading), 27);
+  await store(dead, `missing.person@${domain}`, 27);
+  await store(young, emailOf(young), 10);
+  await store(unasked, emailOf(unasked), 27);
+  await store(typed, emailOf(typed), 27);
+  const client = await stack.organization();
+  await client.bulk({ npis: [fading, dead, young, typed] });
+  await stack.db.drizzle.execute(sql`
     insert into provider_endpoints (npi, kind, endpoint) values (${typed}, 'DIRECT', ${emailOf(typed)})`);
 
-    const result = await stack.client.workflow.execute(WORKFLOWS.reverify, {
-      taskQueue: stack.taskQueue,
-      workflowId: `reverify-by-hand-${stack.taskQueue}`,
-    });
-    t.deepEqual(result, { valid: 1, notValid: 2, undecided: 0 });
-    t.deepEqual(await verdictOn(fading), { verdict: 'valid', age_days: 0 });
-    t.is((await verdictOn(dead)).verdict, 'invalid');
-    t.is((await verdictOn(typed)).verdict, 'invalid', 'NPPES says by now that it takes Direct messages');
-    t.deepEqual(await verdictOn(young), { verdict: 'valid', age_days: 10 });
-    t.deepEqual(await verdictOn(unasked), { verdict: 'valid', age_days: 27 });
+  const result = await stack.client.workflow.execute(WORKFLOWS.reverify, {
+    taskQueue: stack.taskQueue,
+    workflowId: `reverify-by-hand-${stack.taskQueue}`,
+  });
+  t.deepEqual(result, { valid: 1, notValid: 2, undecided: 0 });
+  t.deepEqual(await verdictOn(fading), { verdict: 'valid', age_days: 0 });
+  t.is((await verdictOn(dead)).verdict, 'invalid');
+  t.is((await verdictOn(typed)).verdict, 'invalid', 'NPPES says by now that it takes Direct messages');
+  t.deepEqual(await verdictOn(young), { verdict: 'valid', age_days: 10 });
+  t.deepEqual(await verdictOn(unasked), { verdict: 'valid', age_days: 27 });
 
-    const asked = stack.simulator.calls().filter(({ vendor }) => vendor === 'reacher');
-    t.is(asked.length, 2);
-  },
-);
+  const asked = stack.simulator.calls().filter(({ vendor }) => vendor === 'reacher');
+  t.is(asked.length, 2);
+});
 
 // Guard: the condition on `email_checks` in `listFading`.
-test.serial(
-  'what nobody can decide is not asked again in the next round, and keeps no other from its turn',
-  async (t) => {
-    const [npi = ''] = ordinaryNpis('found', 1, 71_000);
-    const domain = personOf(npi).workEmail.split('@')[1];
-    await store(npi, `unknown.person@${domain}`, 27);
-    await (await stack.organization()).single({ npi });
-    const round = (n: number) =>
-      stack.client.workflow.execute(WORKFLOWS.reverify, {
-        taskQueue: stack.taskQueue,
-        workflowId: `reverify-undecided-${n}-${stack.taskQueue}`,
-      });
-    t.is((await round(1)).undecided, 1);
-    t.is((await round(2)).undecided, 0);
-    t.deepEqual(await verdictOn(npi), { verdict: 'valid', age_days: 27 });
-  },
-);
+test.serial('an undecided address is left out of the next round', async (t) => {
+  const [npi = ''] = ordinaryNpis('found', 1, 71_000);
+  const domain = personOf(npi).workEmail.split('@')[1];
+  await store(npi, `unknown.person@${domain}`, 27);
+  await (await stack.organization()).single({ npi });
+  const round = (n: number) =>
+    stack.client.workflow.execute(WORKFLOWS.reverify, {
+      taskQueue: stack.taskQueue,
+      workflowId: `reverify-undecided-${n}-${stack.taskQueue}`,
+    });
+  t.is((await round(1)).undecided, 1);
+  t.is((await round(2)).undecided, 0);
+  t.deepEqual(await verdictOn(npi), { verdict: 'valid', age_days: 27 });
+});
 
-test.serial('that two sources agreed on an address counts when it is checked again', async (t) => {
+test.serial('the number of sources that named an address counts when it is checked again', async (t) => {
   const [npi = ''] = ordinaryNpis('found', 1, 73_000);
   await store(npi, personOf(npi).workEmail, 27);
   await (await stack.organization()).single({ npi });
@@ -90,7 +84,7 @@ test.serial('that two sources agreed on an address counts when it is checked aga
   t.is(fading.find((one) => one.npi === npi)?.namedBy, 2, 'the third is older than 60 days');
 });
 
-test.serial('an address that comes into line again because of its age is not named anew', async (t) => {
+test.serial('queueing an address again because of its age does not count as naming it', async (t) => {
   const [npi = ''] = ordinaryNpis('found', 1, 74_000);
   const email = personOf(npi).workEmail;
   await store(npi, email, 40);
@@ -104,7 +98,7 @@ test.serial('an address that comes into line again because of its age is not nam
   t.like(await claimUnchecked(stack.db, claim), { email, namedBy: 1 });
 });
 
-/** Stores an address that was rejected so many hours ago, with the evidence that says by which check. */
+/** Stores an address that was rejected this many hours ago, with the evidence of the check that rejected it. */
 async function reject(npi: string, hours: number, kind: string, reason: string): Promise<void> {
   const email = personOf(npi).workEmail;
   await stack.db.drizzle.execute(sql`
@@ -136,13 +130,13 @@ for (const [n, [by, kind, reason]] of [
 
 for (const [n, [about, hours, kind, reason, isQueued]] of (
   [
-    ['that name servers rejected 25 hours ago is', 25, 'local', 'nxdomain', true],
-    ['that name servers rejected 23 hours ago is not', 23, 'local', 'nxdomain', false],
-    ['that our own rules rejected is not', 25, 'local', 'lookalike', false],
-    ['that its source called invalid is not', 25, '', 'mailbox_missing', false],
+    ['rejected by name servers 25 hours ago is', 25, 'local', 'nxdomain', true],
+    ['rejected by name servers 23 hours ago is not', 23, 'local', 'nxdomain', false],
+    ['rejected by our own rules is not', 25, 'local', 'lookalike', false],
+    ['called invalid by its source is not', 25, '', 'mailbox_missing', false],
   ] as const
 ).entries()) {
-  test.serial(`an address ${about} put in line again`, async (t) => {
+  test.serial(`an address ${about} queued again`, async (t) => {
     const [npi = ''] = ordinaryNpis('found', 1, 77_000 + n * 1000);
     await reject(npi, hours, kind, reason);
     const lookup = { npi, lookupId: `lookup-of-a-rejection-${n}` };
@@ -153,7 +147,7 @@ for (const [n, [about, hours, kind, reason, isQueued]] of (
   });
 }
 
-test.serial('an address whose evidence was forgotten is put in line again', async (t) => {
+test.serial('a rejected address whose evidence was deleted is queued again', async (t) => {
   const [npi = ''] = ordinaryNpis('found', 1, 81_000);
   await reject(npi, 200 * 24, 'local', 'nxdomain');
   await stack.db.drizzle.execute(sql`delete from email_checks where npi = ${npi}`);
@@ -164,7 +158,7 @@ test.serial('an address whose evidence was forgotten is put in line again', asyn
   t.true(waiting.has(lookup.lookupId));
 });
 
-test.serial('a rejected address that is put in line again is not named again', async (t) => {
+test.serial('queueing a rejected address again does not count as naming it', async (t) => {
   const [npi = ''] = ordinaryNpis('found', 1, 82_000);
   await reject(npi, 40 * 24, 'verifier', 'mailbox_missing');
   const lookup = { npi, lookupId: 'lookup-of-an-old-rejection' };
@@ -176,7 +170,7 @@ test.serial('a rejected address that is put in line again is not named again', a
 });
 
 // Guard: the type of `waitedMs` in `claimUnchecked`, which counts milliseconds.
-test.serial('an address that has waited for its check for more than 25 days is checked', async (t) => {
+test.serial('an address that has waited more than 25 days for its check is checked', async (t) => {
   const [npi = ''] = ordinaryNpis('found', 1, 72_000);
   await store(npi, personOf(npi).workEmail, 27);
   await stack.db.drizzle.execute(sql`

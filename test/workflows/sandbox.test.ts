@@ -11,7 +11,7 @@ import { type EnvelopeAnswer, eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep } from '../support/vendors.ts';
 
-// The sandbox from a submit to its webhook: each outcome, and that nobody else has anything to do with it.
+// Tests the sandbox from a submit to its webhook: each outcome, and the isolation from vendors and live data.
 
 const vendor = createScriptedVendor();
 const registered: string[] = [];
@@ -26,9 +26,9 @@ const live = fresh(test, () => stack.organization());
 const sandbox = fresh(test, () => stack.sandboxOf(live));
 
 const MAGIC_NPIS = MAGIC.map(({ npi }) => npi);
-/** One by the digits of each kind: personal, nobody, professional, and a wrong check digit. */
+/** One NPI of each kind: personal, not found, professional, and a wrong check digit. */
 const ORDINARY = [...[100_000_011, 100_000_010, 100_000_013].map(withCheckDigit), '1234567890'];
-/** Not of anybody's own: these serve all organizations, or are the service's. */
+/** Tables whose rows belong to one organization or to the service itself. All other tables serve every organization. */
 const OWN =
   `api_keys audit_log batches credit_balances entitlements idempotency_keys ledger_entries organizations
   rate_windows requests sweeps used_credits webhook_attempts webhook_deliveries webhook_hosts workers`.split(
@@ -38,7 +38,7 @@ const OWN =
 let nextStem = 100_300_000;
 const newNpi = () => withCheckDigit(nextStem++);
 
-/** What every table holds that serves more than one organization. */
+/** Returns the contents of every table that serves more than one organization. */
 async function sharedRows(): Promise<Record<string, string>> {
   const tables = await stack.db.drizzle.execute<{ name: string }>(sql`
     select relname as name from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r' order by 1`);
@@ -52,7 +52,7 @@ async function sharedRows(): Promise<Record<string, string>> {
   return Object.fromEntries(await Promise.all(held));
 }
 
-/** One submit with the outcome forced, to its end. */
+/** Submits one NPI with a forced outcome and waits for its end. */
 async function forced(outcome: TestOutcome, npi = newNpi(), type = 'any') {
   const body = { npi, enrichment_email_type: type };
   const { json, status } = await sandbox.single(body, { 'test-outcome': outcome });
@@ -76,8 +76,8 @@ const PROFESSIONAL = { status: 'completed', email_type: 'professional', email_st
 const PERSONAL = { ...PROFESSIONAL, email_type: 'personal' };
 const NOTHING = { email: null, email_type: null, email_last_validated: null, email_status: null };
 
-test.serial('a run of everything leaves no trace in what serves all, and takes nothing of it', async (t) => {
-  // Whoever looked here would answer otherwise: with a stored address, or with nothing.
+test.serial("sandbox requests don't read or change the data that all organizations share", async (t) => {
+  // Each of these rows would change a result if the sandbox read it.
   const stored = [...MAGIC_NPIS, ...ORDINARY];
   const refused = [100_400_003, 100_400_004, 100_400_005].map(withCheckDigit);
   const npis = [...stored, ...refused];
@@ -125,7 +125,7 @@ test.serial('a run of everything leaves no trace in what serves all, and takes n
   );
 });
 
-test('by its digits an NPI has a professional address, a personal one or none', async (t) => {
+test('the digits of an NPI decide between a professional, a personal, and no address', async (t) => {
   const npis = [3, 4, 5, 6, 7, 8, 9, 1, 2, 0].map((digit) => withCheckDigit(100_200_000 + digit));
   const { json } = await sandbox.bulk({ npis: [...npis, '1234567890'] });
   const { data } = await sandbox.completed(json.batch_id);
@@ -136,7 +136,7 @@ test('by its digits an NPI has a professional address, a personal one or none', 
   t.is(data.at(-1)?.status, 'not_found');
 });
 
-test('professional and personal are found, and are not what wants the other type', async (t) => {
+test('professional and personal are found only for a matching requested type', async (t) => {
   t.like(await forced('professional'), {
     ...PROFESSIONAL,
     submitted: 'in-progress',
@@ -148,14 +148,14 @@ test('professional and personal are found, and are not what wants the other type
   t.like(await forced('professional', newNpi(), 'personal'), { ...NOTHING, status: 'not_found', credits: 0 });
 });
 
-test('found has an address of every type', async (t) => {
+test('found returns an address of the requested type', async (t) => {
   const npi = newNpi();
   t.like(await forced('found', npi, 'personal'), { ...PERSONAL, email: `npi${npi}@home.example.com` });
   t.like(await forced('found', newNpi(), 'professional'), PROFESSIONAL);
   t.like(await forced('found'), PROFESSIONAL);
 });
 
-test('not_found and failed give the credits back, for their reasons', async (t) => {
+test('not_found and failed refund the credits and record a reason', async (t) => {
   const [notFound, failed] = [await forced('not_found'), await forced('failed')];
   t.like(notFound, { ...NOTHING, status: 'not_found', credits: 0 });
   t.like(failed, { ...NOTHING, status: 'failed', credits: 0 });
@@ -163,8 +163,8 @@ test('not_found and failed give the credits back, for their reasons', async (t) 
   t.is((await row(failed.batchId))?.reason, 'test_outcome');
 });
 
-test('a deadline comes within seconds, for that request alone', async (t) => {
-  // By its digits it has a professional address.
+test('the deadline outcome comes within seconds and only for its own request', async (t) => {
+  // Its digits select a professional address.
   const other = withCheckDigit(100_500_003);
   const { json } = await sandbox.bulk({ npis: ['2000000101', other] });
   const { data, usage } = await sandbox.completed(json.batch_id);
@@ -173,7 +173,7 @@ test('a deadline comes within seconds, for that request alone', async (t) => {
     ['failed', 'completed'],
   );
   t.is(usage.credits_used, 1);
-  // Submitted again if the machine was too busy to ask the sandbox within these seconds.
+  // Submits again if the machine was too busy to call the sandbox within these seconds.
   const timeout = await eventually(async () => {
     const alone = await forced('deadline');
     t.like(alone, { ...NOTHING, status: 'failed', credits: 0 });
@@ -190,7 +190,7 @@ test('a deadline comes within seconds, for that request alone', async (t) => {
   t.true(Number(timeout.seconds) <= 5);
 });
 
-test('slow and greylisted are found after a while, in the way of a vendor and of a mail server', async (t) => {
+test('slow ends like a slow vendor, and greylisted like a greylisting mail server', async (t) => {
   const [slow, greylisted] = await Promise.all([forced('slow'), forced('greylisted')]);
   for (const [answer, steps] of [
     [slow, ['the sandbox: slow']],
@@ -205,7 +205,7 @@ test('slow and greylisted are found after a while, in the way of a vendor and of
   }
 });
 
-test('stored and replayed are final at the submit, and every answer that was paid for is replayed', async (t) => {
+test('stored and replayed are final at the submit, and paid results are replayed', async (t) => {
   const npi = newNpi();
   t.like(await forced('replayed'), { ...PROFESSIONAL, submitted: 'completed', replayed: true, credits: 0 });
   t.like(await forced('stored', npi), {
@@ -215,12 +215,12 @@ test('stored and replayed are final at the submit, and every answer that was pai
     credits: 1,
   });
   t.like(await forced('slow', npi), { ...PROFESSIONAL, submitted: 'completed', replayed: true, credits: 0 });
-  // What is to come to nothing does so whatever was paid for.
+  // Outcomes without a result apply even to an NPI that was paid for.
   t.like(await forced('not_found', npi), { status: 'not_found', credits: 0 });
   t.like(await forced('failed', npi), { status: 'failed', credits: 0 });
 });
 
-test('webhooks are delivered, signed with a secret of its own', async (t) => {
+test("sandbox webhooks are signed with the sandbox's own secret", async (t) => {
   const path = `/hook/${newNpi()}`;
   const body = { npi: '2000000028', webhook: { url: `${stack.receiver.url}${path}` }, custom_data: { a: 1 } };
   const { json } = await sandbox.single(body);
@@ -237,7 +237,7 @@ test('webhooks are delivered, signed with a secret of its own', async (t) => {
   t.throws(() => check(other));
 });
 
-test('Temporal tells sandboxes apart', async (t) => {
+test('Temporal distinguishes sandboxes from live organizations', async (t) => {
   const { batchId } = await forced('found');
   const { json } = await live.single({ npi: newNpi() });
   await live.completed(json.batch_id);

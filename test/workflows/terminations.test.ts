@@ -6,8 +6,8 @@ import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
-// What an operator may do to workflows in the Temporal UI: whatever it is, every request ends, every credit is charged
-// for an email or back, and every webhook is sent.
+// Tests an operator's actions on workflows in the Temporal UI. After each one every request ends, every credit is
+// charged for an email or refunded, and every webhook is sent.
 
 const LOOKUP_TIMEOUT_MS = 60_000;
 const vendor = createScriptedVendor();
@@ -21,12 +21,12 @@ const stack = fresh(test, () =>
   }),
 );
 
-/** Ends with its activity, so that nothing is waited for once a test is over. */
+/** Waits until its activity is canceled, so that it doesn't outlive the test. */
 function hang(): Promise<never> {
   return aborted(Context.current().cancellationSignal);
 }
 
-/** NPIs no other test of this file uses. */
+/** Returns NPIs that no other test of this file uses. */
 function freshNpis(count: number): string[] {
   return npis.splice(0, count);
 }
@@ -39,7 +39,7 @@ async function closedAs(id: string | undefined, status: string): Promise<void> {
   await eventually(async () => ((await workflow(id).describe()).status.name === status ? true : null));
 }
 
-/** The sweep has started the batch once more, and the new run has made its plan. */
+/** Waits until the sweep has started the batch again and the new run has made its plan. */
 async function startedAgain(batchId: string, firstRunId: string): Promise<void> {
   await eventually(async () => {
     const { runId, historyLength } = await workflow(batchId).describe();
@@ -51,7 +51,7 @@ async function asked(npi: string): Promise<void> {
   await eventually(async () => (vendor.asked(npi, 'submit') > 0 ? true : null));
 }
 
-/** What was delivered to a path: NPI and status of the request each delivery is about. */
+/** Returns the NPI and status that each delivery to a path reports, sorted. */
 function delivered(path: string): string[] {
   const items = stack.receiver
     .deliveries()
@@ -60,7 +60,7 @@ function delivered(path: string): string[] {
   return items.map((item) => `${item.npi} ${item.status}`).sort();
 }
 
-test('a terminated batch is started again: running lookups are kept, and each webhook is sent', async (t) => {
+test('a terminated batch is started again, keeps its lookups, and sends all webhooks', async (t) => {
   const [quick = '', slow = ''] = freshNpis(2);
   const held = heldScript(foundStep(slow));
   vendor.script(quick, () => foundStep(quick));
@@ -81,7 +81,7 @@ test('a terminated batch is started again: running lookups are kept, and each we
   t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
 });
 
-test('a lookup terminated after its batch was started again is refunded at its deadline', async (t) => {
+test('a lookup terminated after its batch restarted is refunded at its deadline', async (t) => {
   const [npi = '', other = ''] = freshNpis(2);
   vendor.script(npi, hang);
   vendor.script(other, () => foundStep(other));
@@ -99,7 +99,7 @@ test('a lookup terminated after its batch was started again is refunded at its d
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('a batch is started again without the lookup that was terminated with it', async (t) => {
+test('a restarted batch refunds the lookup that was terminated with it', async (t) => {
   const [npi = '', other = ''] = freshNpis(2);
   vendor.script(npi, hang);
   vendor.script(other, () => foundStep(other));
@@ -120,7 +120,7 @@ test('a batch is started again without the lookup that was terminated with it', 
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('the lookup of a terminated batch of one goes on, and its webhook is sent', async (t) => {
+test('the lookup of a terminated batch of one continues, and its webhook is sent', async (t) => {
   const [npi = ''] = freshNpis(1);
   const held = heldScript(foundStep(npi));
   vendor.script(npi, held.script);
@@ -135,7 +135,7 @@ test('the lookup of a terminated batch of one goes on, and its webhook is sent',
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('a batch of one, cancelled: failed and refunded, webhook sent', async (t) => {
+test('canceling a batch of one fails and refunds it and sends its webhook', async (t) => {
   const [npi = ''] = freshNpis(1);
   vendor.script(npi, hang);
   const client = await stack.organization();
@@ -148,7 +148,7 @@ test('a batch of one, cancelled: failed and refunded, webhook sent', async (t) =
   t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
 });
 
-test('a terminated and a cancelled lookup are failed and refunded, and the batch completes', async (t) => {
+test('terminated and canceled lookups are refunded, and the batch completes', async (t) => {
   const [good = '', ended = '', called = ''] = freshNpis(3);
   vendor.script(good, () => foundStep(good));
   for (const npi of [ended, called]) vendor.script(npi, hang);
@@ -170,7 +170,7 @@ test('a terminated and a cancelled lookup are failed and refunded, and the batch
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('a cancelled batch fails and refunds its open requests, sends its deliveries and is shown as cancelled', async (t) => {
+test('canceling a batch refunds its open requests and sends all webhooks', async (t) => {
   const [good = '', open = ''] = freshNpis(2);
   vendor.script(good, () => foundStep(good));
   vendor.script(open, hang);
@@ -193,7 +193,7 @@ test('a cancelled batch fails and refunds its open requests, sends its deliverie
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('a batch cancelled before it begins asks nobody, and everything is refunded and delivered', async (t) => {
+test('a batch canceled before it starts calls no vendor, refunds, and sends webhooks', async (t) => {
   const own = await startStack();
   try {
     await own.stopWorker();

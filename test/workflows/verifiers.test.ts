@@ -12,8 +12,9 @@ import { eventually } from '../support/organization.ts';
 import { startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
-// What a configured verifier means for a lookup: it is asked about whatever a vendor claims, and while it cannot be
-// asked no vendor is paid. Reacher is a server of this test; the vendor is a script; everything else is as in production.
+// Tests lookups with a configured verifier. It checks every address that a vendor returns, and no vendor is called
+// while it is unavailable. Reacher is a server of this test, and the vendor is scripted. Everything else is as in
+// production.
 
 const ANSWERS = {
   safe: { is_reachable: 'safe' },
@@ -40,7 +41,7 @@ const stack = fresh(test, () =>
     allSources: true,
     vendors: [vendorSource(vendor)],
     access: {
-      // As the file of sources has it; nobody asks them.
+      // Configured as in the file of sources, but never called.
       ...{ rocketreach: ELSEWHERE, fullenrich: ELSEWHERE, prospeo: ELSEWHERE, hunter: ELSEWHERE },
       ...{ zerobounce: null, neverbounce: null, 'hunter-verifier': null },
       reacher: { baseUrl: `http://127.0.0.1:${(reacher.address() as AddressInfo).port}`, apiKey: '' },
@@ -59,7 +60,7 @@ test.beforeEach(async () => {
   await run(sql`delete from source_spend`);
 });
 
-/** The address that the vendor names for an NPI. */
+/** Returns the address that the vendor finds for an NPI. */
 const emailOf = (npi: string) => {
   const step = foundStep(npi);
   return (step.kind === 'found' && step.candidates[0]?.email) || '';
@@ -77,7 +78,7 @@ for (const [word, end] of [
   ['missing', 'not_found'],
   ['silent', 'completed'],
 ] as const) {
-  test.serial(`what a vendor saw today is checked all the same: ${word}, so ${end}`, async (t) => {
+  test.serial(`an address that a vendor verified today is checked: ${word} gives ${end}`, async (t) => {
     const npi = take();
     vendor.script(npi, () => foundStep(npi));
     says = word;
@@ -94,7 +95,7 @@ for (const [hours, verdict, reason, times, end] of [
   [23, 'unknown', 'verifier_unsent', 1, 'completed'],
 ] as const) {
   test.serial(
-    `a verifier that said ${verdict} ${reason} ${hours} hours ago is asked ${times ? 'again' : 'no second time'}`,
+    `a verifier is ${times ? 'called' : 'not called'} again ${hours} hours after ${verdict} ${reason}`,
     async (t) => {
       const npi = take();
       vendor.script(npi, () => foundStep(npi));
@@ -106,79 +107,64 @@ for (const [hours, verdict, reason, times, end] of [
   );
 }
 
-test.serial(
-  'an address that only repeats our question and does not say whose it is needs the verifier’s word',
-  async (t) => {
-    const [echoed, known, both] = [take(), take(), take()];
-    for (const npi of [echoed, known, both]) {
-      vendor.script(npi, () => ({ ...foundStep(npi), isEcho: npi !== known }) as Step);
-    }
-    // Another source has named it before, which knew whose it is.
-    await run(sql`insert into stored_emails (npi, email, verdict, source, unchecked, is_echo)
+test.serial("an unidentified address that repeats our input needs the verifier's approval", async (t) => {
+  const [echoed, known, both] = [take(), take(), take()];
+  for (const npi of [echoed, known, both]) {
+    vendor.script(npi, () => ({ ...foundStep(npi), isEcho: npi !== known }) as Step);
+  }
+  // Another source has named this address before and identified its person.
+  await run(sql`insert into stored_emails (npi, email, verdict, source, unchecked, is_echo)
     values (${both}, ${emailOf(both)}, 'unknown', 'another', true, false)`);
-    says = 'silent';
-    t.like(await lookUp(echoed), { status: 'not_found' });
-    t.like(await lookUp(known), { status: 'completed' });
-    t.like(await lookUp(both), { status: 'completed' });
-  },
-);
+  says = 'silent';
+  t.like(await lookUp(echoed), { status: 'not_found' });
+  t.like(await lookUp(known), { status: 'completed' });
+  t.like(await lookUp(both), { status: 'completed' });
+});
 
-test.serial(
-  'the address of a spouse or of the office is not returned, whoever vouches for it, and explain says why',
-  async (t) => {
-    const npi = '2000000010';
-    const { first, last, organization } = personOf(npi);
-    const [named] = (foundStep(npi) as Extract<Step, { kind: 'found' }>).candidates;
-    if (!named) throw new Error('nothing named');
-    const emails = [`hester.${last}`, `dr${last}office`].map((local) =>
-      `${local}@${organization.domain}`.toLowerCase(),
-    );
-    const found = {
-      ...foundStep(npi),
-      identity: { npi, name: { kind: 'full', full: `${first} ${last}` }, state: null },
-    };
-    vendor.script(
-      npi,
-      () => ({ ...found, candidates: emails.map((email) => ({ ...named, email })) }) as Step,
-    );
-    t.like(await lookUp(npi), { status: 'not_found' });
-    t.deepEqual(asked, []);
-    const story = await operatorOn(stack.databaseUrl).text('explain', npi);
-    t.regex(story, /rejected as risky \(other_person\)/);
-    t.regex(story, /rejected as risky \(shared\)/);
-  },
-);
+test.serial('the address of a spouse or of the office is not returned, and explain says why', async (t) => {
+  const npi = '2000000010';
+  const { first, last, organization } = personOf(npi);
+  const [named] = (foundStep(npi) as Extract<Step, { kind: 'found' }>).candidates;
+  if (!named) throw new Error('nothing named');
+  const emails = [`hester.${last}`, `dr${last}office`].map((local) =>
+    `${local}@${organization.domain}`.toLowerCase(),
+  );
+  const found = {
+    ...foundStep(npi),
+    identity: { npi, name: { kind: 'full', full: `${first} ${last}` }, state: null },
+  };
+  vendor.script(npi, () => ({ ...found, candidates: emails.map((email) => ({ ...named, email })) }) as Step);
+  t.like(await lookUp(npi), { status: 'not_found' });
+  t.deepEqual(asked, []);
+  const story = await operatorOn(stack.databaseUrl).text('explain', npi);
+  t.regex(story, /rejected as risky \(other_person\)/);
+  t.regex(story, /rejected as risky \(shared\)/);
+});
 
-test.serial(
-  'while no verifier can be asked no vendor is paid, and the request ends with its refund',
-  async (t) => {
-    const npi = take();
-    vendor.script(npi, () => foundStep(npi));
-    await run(sql`insert into source_health (source, state, failures, open_until, last_error)
+test.serial('while no verifier is available no vendor is called and the request is refunded', async (t) => {
+  const npi = take();
+  vendor.script(npi, () => foundStep(npi));
+  await run(sql`insert into source_health (source, state, failures, open_until, last_error)
     values ('reacher', 'open', 5, now() + interval '1 hour', 'auth')`);
-    const before = await client.credits();
-    t.like(await lookUp(npi), { status: 'failed', reason: 'deadline (verifier_unavailable)' });
-    t.is(vendor.asked(npi, 'submit'), 0);
-    t.deepEqual(await client.credits(), before);
-    const figures = await readSourceFigures(stack.db, new Date(Date.now() - 60_000));
-    t.is(figures.find(({ source }) => source === 'reacher')?.lastError, 'auth');
-  },
-);
+  const before = await client.credits();
+  t.like(await lookUp(npi), { status: 'failed', reason: 'deadline (verifier_unavailable)' });
+  t.is(vendor.asked(npi, 'submit'), 0);
+  t.deepEqual(await client.credits(), before);
+  const figures = await readSourceFigures(stack.db, new Date(Date.now() - 60_000));
+  t.is(figures.find(({ source }) => source === 'reacher')?.lastError, 'auth');
+});
 
-test.serial(
-  'a verifier that is back is tried with nobody’s address, and then the vendor is asked',
-  async (t) => {
-    const npi = take();
-    vendor.script(npi, () => foundStep(npi));
-    await run(sql`insert into source_health (source, state, failures, open_until, last_error)
+test.serial('a recovered verifier gets a test address before the vendor is called', async (t) => {
+  const npi = take();
+  vendor.script(npi, () => foundStep(npi));
+  await run(sql`insert into source_health (source, state, failures, open_until, last_error)
     values ('reacher', 'open', 5, now() - interval '1 second', 'upstream')`);
-    t.like(await lookUp(npi), { status: 'completed' });
-    t.deepEqual(asked, ['invalid@example.com', emailOf(npi)]);
-    t.is(vendor.asked(npi, 'submit'), 1);
-  },
-);
+  t.like(await lookUp(npi), { status: 'completed' });
+  t.deepEqual(asked, ['invalid@example.com', emailOf(npi)]);
+  t.is(vendor.asked(npi, 'submit'), 1);
+});
 
-test.serial('a verifier that fails is told of under its own name', async (t) => {
+test.serial('a failing verifier is reported under its own name', async (t) => {
   const npi = take();
   vendor.script(npi, () => foundStep(npi));
   says = 'down';
@@ -192,7 +178,7 @@ test.serial('a verifier that fails is told of under its own name', async (t) => 
   t.regex(await operator.text('vendors'), /^reacher +verifier /m);
 });
 
-test.serial('our own checks of an address are recorded once, however often its verifier fails', async (t) => {
+test.serial('our own checks of an address are recorded once, even if its verifier fails', async (t) => {
   const npi = take();
   vendor.script(npi, () => foundStep(npi));
   says = 'down';

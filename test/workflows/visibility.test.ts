@@ -8,7 +8,7 @@ import { eventually, type SubmitAnswer } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// What operators see in the Temporal UI, and what nobody may ever see there.
+// Tests which data operators see in the Temporal UI, and which data never appears there.
 
 const MAGIC_NPIS = `2000000010 2000000028 2000000036 2000000044 2000000101 2000000119 2000000127 2000000135
   2000000143 2000000150 2000000168 2000000176 1234567890`.split(/\s+/);
@@ -28,7 +28,10 @@ function workflow(id = '') {
   return stack.client.workflow.getHandle(id);
 }
 
-/** The ids a visibility query finds: it is eventually consistent, so it is asked until it finds enough. */
+/**
+ * Returns the IDs that a visibility query finds. Visibility is eventually consistent, so the query runs until it finds
+ * enough.
+ */
 async function find(query: string, atLeast: number): Promise<string[]> {
   return await eventually(async () => {
     const ids: string[] = [];
@@ -42,7 +45,7 @@ async function currentDetails(id: string): Promise<string> {
   return metadata.currentDetails ?? '';
 }
 
-test('a batch is found by its organization and any of its NPIs, a lookup by its outcome too', async (t) => {
+test('a batch is found by organization and NPI, and a lookup also by outcome', async (t) => {
   const { organizationId } = client;
   const own = `OrganizationId = '${organizationId}'`;
   t.deepEqual(await find(`${own} and WorkflowType = 'enrichBatch' and ExecutionStatus = 'Running'`, 1), [
@@ -73,7 +76,7 @@ test('a batch is found by its organization and any of its NPIs, a lookup by its 
   t.deepEqual(await find(`OrganizationId = 'org_nobody'`, 0), []);
 });
 
-test('a batch says what it is and how far it is', async (t) => {
+test('a batch shows its organization, size, and progress', async (t) => {
   const other = await stack.organization();
   const npis = [...ordinaryNpis('found', 2), '2000000101'];
   const { json } = await other.bulk({ npis });
@@ -93,7 +96,7 @@ test('a batch says what it is and how far it is', async (t) => {
   t.is(progress, '**2 of 3** final');
 });
 
-test('a look-up says whom it is about, whom it asks and what they said', async (t) => {
+test('a lookup shows its NPI, its vendors, and their results', async (t) => {
   await client.completed(submitted.batch_id);
   const details = async (npi: string) => {
     const request = submitted.requests.find((one) => one.npi === npi);
@@ -103,7 +106,7 @@ test('a look-up says whom it is about, whom it asks and what they said', async (
   t.is(await details('2000000044'), '- **rocketreach**: miss (no_profile)');
   t.is(await details('2000000135'), '- **rocketreach**: unusable (none_valid)');
   t.is(await details('2000000176'), '- **rocketreach**: miss (no_profile)');
-  // Asked again with what was left of the time, because it had not answered.
+  // The vendor had not responded, so it was called again with the remaining time.
   t.regex(await details('2000000101'), /^(- \*\*rocketreach\*\*: unresolved( \(\w+\))?\n?)+$/);
 
   const request = submitted.requests.find(({ npi }) => npi === '2000000010');
@@ -116,7 +119,7 @@ test('a look-up says whom it is about, whom it asks and what they said', async (
   );
 });
 
-/** The summaries of a workflow's activities, as its history shows them. */
+/** Returns the summaries of a workflow's activities, from its history. */
 async function summaries(id = ''): Promise<string[]> {
   const { events } = await workflow(id).fetchHistory();
   return (events ?? [])
@@ -124,7 +127,7 @@ async function summaries(id = ''): Promise<string[]> {
     .map((event) => JSON.parse(Buffer.from(event.userMetadata?.summary?.data ?? []).toString('utf8')));
 }
 
-test('no email, URL, key, secret or custom_data is in any history, visibility record or description', async (t) => {
+test('Temporal stores no email, URL, key, secret, or custom_data', async (t) => {
   await client.completed(submitted.batch_id);
   await workflow(submitted.batch_id).result();
   const emails = await stack.db.drizzle.execute<{ email: string }>(sql`select email from stored_emails`);
@@ -155,7 +158,7 @@ test('no email, URL, key, secret or custom_data is in any history, visibility re
   }
   const text = seen.join('\n').toLowerCase();
   t.true(workflows >= MAGIC_NPIS.length);
-  // What may be there is: payloads, memos and summaries have been read.
+  // These harmless texts show that payloads, memos, and summaries were read.
   for (const harmless of [
     submitted.batch_id,
     'rocketreach for npi 2000000010',

@@ -9,8 +9,8 @@ import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Every vendor, one verifier and the registry, all in their own wire formats over real sockets: what each magic NPI
-// shows, by whom it is found, and what is left as evidence.
+// Tests every vendor, one verifier, and the registry in their own wire formats over real sockets: the result of each
+// magic NPI, the vendor that finds it, and the recorded evidence.
 
 const BY = { actor: 'test', reason: 'test' };
 const SUPPRESSED = '2000000184';
@@ -36,7 +36,7 @@ test.before(async () => {
   for (const item of envelope.data) answers.set(item.npi, item);
 });
 
-test('the sandbox answers magic NPIs as the simulated vendors make us answer them', async (t) => {
+test('the sandbox gives magic NPIs the same results as the simulated vendors', async (t) => {
   const sandbox = await stack.sandboxOf(client);
   const { batch_id: batchId } = (await sandbox.bulk({ npis: [...MAGIC.keys()] })).json;
   const { data } = await sandbox.completed(batchId);
@@ -46,7 +46,7 @@ test('the sandbox answers magic NPIs as the simulated vendors make us answer the
   );
 });
 
-/** Who was asked for money about an NPI, in order. */
+/** Returns the vendors that were called for an NPI, in order. */
 function asked(npi: string): string[] {
   const calls = stack.simulator.calls().filter(({ subject }) => subject === npi);
   return [...new Set(calls.map(({ vendor }) => vendor))].filter((vendor) => vendor !== 'registry');
@@ -85,14 +85,14 @@ const EXPECTED: Readonly<Record<string, string>> = {
   '2000000226': 'completed professional',
 };
 
-test('each magic NPI ends as it is described', (t) => {
+test('each magic NPI has its documented result', (t) => {
   t.deepEqual(
     Object.fromEntries([...answers].map(([npi, one]) => [npi, `${one.status} ${one.email_type}`])),
     EXPECTED,
   );
 });
 
-test('vendors are asked one after the other, until one knows', async (t) => {
+test('vendors are called one after the other until one finds an email', async (t) => {
   t.deepEqual(asked('2000000010'), ['rocketreach']);
   t.deepEqual(asked('2000000192').slice(0, 2), ['rocketreach', 'fullenrich']);
   t.deepEqual(asked('2000000200').slice(0, 3), ['rocketreach', 'fullenrich', 'prospeo']);
@@ -105,7 +105,7 @@ test('vendors are asked one after the other, until one knows', async (t) => {
   ]);
 });
 
-test("nobody is asked about an NPI that isn't an active individual, is suppressed or has a wrong check digit", async (t) => {
+test('no vendor is called for an NPI that is inactive, an organization, or suppressed', async (t) => {
   for (const npi of ['2000000085', '2000000093', SUPPRESSED]) {
     t.deepEqual(
       stack.simulator.calls().filter(({ subject }) => subject === npi),
@@ -116,7 +116,7 @@ test("nobody is asked about an NPI that isn't an active individual, is suppresse
   }
 });
 
-test('those that are refused look alike, and like a miss, to the caller', async (t) => {
+test('rejected NPIs look the same to the caller as NPIs without a result', async (t) => {
   const { json } = await client.bulk({ npis: ['2000000085', '2000000093', SUPPRESSED, '2000000011'] });
   const envelope = await client.completed(json.batch_id);
   const shown = envelope.data.map(({ npi: _npi, request_id: _id, ...rest }) => JSON.stringify(rest));
@@ -124,7 +124,7 @@ test('those that are refused look alike, and like a miss, to the caller', async 
   t.like(envelope.data[0], { status: 'not_found', email: null, replayed: false });
 });
 
-test('a stored address that is stale is checked again before money is spent on vendors', async (t) => {
+test('a stale stored address is checked again before a vendor is called', async (t) => {
   t.deepEqual(asked('2000000069'), []);
   t.is(answers.get('2000000069')?.email, STORED_EMAILS[1]?.email);
   const [row] = await stack.db.drizzle.execute<{ fresh: boolean }>(sql`
@@ -135,8 +135,8 @@ test('a stored address that is stale is checked again before money is spent on v
   t.not(answers.get('2000000077')?.email, STORED_EMAILS[2]?.email);
 });
 
-test('an address that NPPES lists is checked before money is spent on vendors, unless it is suppressed', async (t) => {
-  // Somebody has typed their own address as a Direct one.
+test('an address listed in NPPES is checked before vendors, unless it is suppressed', async (t) => {
+  // This person has entered their ordinary address as a Direct address.
   const { npi = '' } =
     SAMPLE_ENDPOINTS.find((one) => one.type === 'DIRECT' && /@gmail|@yahoo/.test(one.endpoint)) ?? {};
   const { homeEmail, workEmail } = personOf(npi);
@@ -152,7 +152,7 @@ test('an address that NPPES lists is checked before money is spent on vendors, u
   t.deepEqual([...named], [{ email: homeEmail, source: 'nppes' }]);
 });
 
-test('greylisting is waited for, and the second answer counts', async (t) => {
+test('a greylisted check is repeated, and the second response counts', async (t) => {
   const [row] = await stack.db.drizzle.execute<{ reasons: string }>(sql`
     select string_agg(source || ' ' || verdict || ' ' || coalesce(reason, ''), ', ' order by id) as reasons
       from email_checks where npi = '2000000143' and kind in ('verifier', 'verdict')`);
@@ -162,7 +162,7 @@ test('greylisting is waited for, and the second answer counts', async (t) => {
   );
 });
 
-test('an answer about somebody else is evidence, and never an email', async (t) => {
+test('a response about another person is recorded as evidence and never returned', async (t) => {
   t.deepEqual((await attempts('2000000226')).slice(0, 2), [
     'rocketreach: miss (no_profile)',
     'fullenrich: found (identity_mismatch)',
@@ -173,7 +173,7 @@ test('an answer about somebody else is evidence, and never an email', async (t) 
   t.is(row?.n, 0);
 });
 
-test('a person who asked a vendor not to be processed is suppressed from then on', async (t) => {
+test('a person who opted out at a vendor is suppressed from then on', async (t) => {
   const [row] = await stack.db.drizzle.execute(sql`
     select origin from suppressions where kind = 'npi' and value = '2000000176'`);
   t.deepEqual({ ...row }, { origin: 'vendor' });
@@ -184,7 +184,7 @@ test('a person who asked a vendor not to be processed is suppressed from then on
   t.is(calls(), before);
 });
 
-test('a vendor that never answers is left behind, and asked again with what is left of the time', async (t) => {
+test('a vendor that never responds is called again with the remaining time', async (t) => {
   const lines = await attempts('2000000101');
   t.true(lines.filter((line) => line.startsWith('rocketreach: ')).length >= 2, lines.join('\n'));
   t.true(
@@ -193,19 +193,19 @@ test('a vendor that never answers is left behind, and asked again with what is l
   );
 });
 
-test('a Direct address is never an answer', async (t) => {
+test('a Direct address is never returned', async (t) => {
   const rows = await stack.db.drizzle.execute<{ line: string }>(sql`
     select verdict || ' ' || reason as line from stored_emails where npi = '2000000150'`);
   t.deepEqual([...new Set(rows.map(({ line }) => line))], ['invalid direct']);
 });
 
-/** As if nobody had ever been asked about it. */
+/** Deletes all that is known about an NPI, as if it had never been looked up. */
 async function forget(npi: string): Promise<void> {
   await stack.db.drizzle.execute(sql`delete from stored_emails where npi = ${npi}`);
   await forgetMisses(stack.db, BY, npi);
 }
 
-test('for whom nobody had anything is not asked about again, by whomever, and costs no credit of anybody', async (t) => {
+test('NPIs without a result cost no second vendor call, whichever organization asks', async (t) => {
   const npis = Object.keys(EXPECTED).filter((npi) => EXPECTED[npi]?.startsWith('not_found'));
   const calls = () => stack.simulator.calls().filter(({ subject }) => npis.includes(subject)).length;
   const before = calls();
@@ -220,10 +220,10 @@ test('for whom nobody had anything is not asked about again, by whomever, and co
   t.is(calls(), before);
 });
 
-test('two organizations that wait for one NPI are served by one question, and each is charged', async (t) => {
+test('organizations that wait for the same NPI share its lookup and are each charged', async (t) => {
   const npi = '2000000192';
   await forget(npi);
-  // What a verifier said of it a moment ago would do.
+  // A recent verdict of a verifier would be reused.
   await stack.db.drizzle.execute(sql`delete from email_checks where npi = ${npi} and kind = 'verifier'`);
   const before = stack.simulator.calls().filter(({ subject }) => subject === npi).length;
   const address = answers.get(npi)?.email;
@@ -251,7 +251,7 @@ test('two organizations that wait for one NPI are served by one question, and ea
   t.is(row?.lookups, 1);
 });
 
-test('what is known of a lookup is told in the Temporal UI, vendor by vendor', async (t) => {
+test('the Temporal UI shows a lookup vendor by vendor', async (t) => {
   const { json } = await client.single({ npi: '2000000218', enrichment_email_type: 'professional' });
   t.is(json.status, 'completed', 'a replay needs no lookup');
   const fresh = await stack.organization(10);

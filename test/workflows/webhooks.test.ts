@@ -12,7 +12,7 @@ import { type Behavior, status } from '../support/receiver.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Deliveries as a receiver sees them (api/docs/webhooks.md, Webhooks; DECISIONS.md, Webhooks).
+// Tests deliveries as a receiver sees them (api/docs/webhooks.md, Webhooks; DECISIONS.md, Webhooks).
 
 const test = anyTest as TestFn<{ path: string; url: string }>;
 const BY = { actor: 'test', reason: 'test' };
@@ -37,7 +37,7 @@ function envelopeOf({ body }: Pick<ReceivedDelivery, 'body'>): EnvelopeAnswer {
   return JSON.parse(body);
 }
 
-/** Waits until the batch workflow has ended and every delivery is decided: nothing is sent any more. */
+/** Waits until the batch workflow has ended and every delivery is decided. Nothing is sent afterwards. */
 async function over(batchId: string) {
   await stack.client.workflow.getHandle(batchId).result();
   await eventually(async () =>
@@ -56,7 +56,7 @@ function verify(delivery: ReceivedDelivery, secret: string): unknown {
   return new Webhook(secret).verify(delivery.body, delivery.headers as Record<string, string>);
 }
 
-/** Attempts that began before what they report was final. */
+/** Returns the number of attempts that began before the requests they report were final. */
 async function prematureAttempts(batchId: string): Promise<number> {
   const [row] = await stack.db.drizzle.execute<{ premature: string; attempts: string }>(sql`
     select count(*) filter (where a.started_at < r.settled_at) premature, count(*) attempts
@@ -67,7 +67,7 @@ async function prematureAttempts(batchId: string): Promise<number> {
   return Number(row?.premature);
 }
 
-test('in real-time mode each request is delivered once it is final, signed, as the envelope with that request alone', async (t) => {
+test('in real-time mode each final request is delivered once, signed and by itself', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
@@ -102,7 +102,7 @@ test('in real-time mode each request is delivered once it is final, signed, as t
   t.throws(() => delivery && verify(delivery, otherSecret));
 });
 
-test('in batch mode there is one delivery once the batch is completed, with every request', async (t) => {
+test('in batch mode one delivery reports every request once the batch is completed', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const npis = [FOUND_TOO, NOBODY, FOUND_TOO];
@@ -121,12 +121,12 @@ test('in batch mode there is one delivery once the batch is completed, with ever
   t.is(await prematureAttempts(json.batch_id), 0);
 });
 
-test('a submit that is completed at once is delivered all the same, in both modes', async (t) => {
+test('a submit that is completed at once is delivered in both modes', async (t) => {
   const { url, path } = t.context;
   const first = await stack.organization();
   await first.completed((await first.single({ npi: KNOWN })).json.batch_id);
 
-  // To the organization that paid it is a replay, to another one a stored email.
+  // The organization that paid gets a replay. Another one gets the stored email.
   const other = await stack.organization();
   const submits = [
     await first.single({ npi: KNOWN, webhook: { url: `${url}/replay` } }),
@@ -147,7 +147,7 @@ test('a submit that is completed at once is delivered all the same, in both mode
   t.like(item('stored'), { npi: KNOWN, status: 'completed', replayed: false });
 });
 
-test('after three answers of 500 and one of 200 a delivery is delivered, pending until then; its id stays, and history does not grow', async (t) => {
+test('a delivery that succeeds after three 500 responses keeps its ID and is pending', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const held: ServerResponse[] = [];
@@ -171,7 +171,7 @@ test('after three answers of 500 and one of 200 a delivery is delivered, pending
   t.is(new Set(attempts.map(({ id }) => id)).size, 1);
   t.is(new Set(attempts.map((attempt) => JSON.stringify(envelopeOf(attempt).data))).size, 1);
 
-  // The batch made the first attempt; the others are one activity of a workflow of the delivery's own.
+  // The batch made the first attempt. One activity in the delivery's own workflow made the others.
   const [first, own] = await Promise.all(
     [json.batch_id, attempts[0]?.id ?? ''].map((id) => stack.client.workflow.getHandle(id).fetchHistory()),
   );
@@ -187,13 +187,13 @@ test('after three answers of 500 and one of 200 a delivery is delivered, pending
     Number(attempt) >= SCHEDULE_MS.length - 1,
     'the attempts after the first, and the wait for the second',
   );
-  // The wait came from the schedule, ±20 %: the retry policy's own would be seconds.
+  // The wait comes from the schedule, ±20 %. The retry policy would have waited for seconds.
   const delay = lastFailure?.applicationFailureInfo?.nextRetryDelay;
   const waited = Number(delay?.seconds ?? 0) * 1000 + (delay?.nanos ?? 0) / 1e6;
   t.true(waited >= 0.8 * 300 && waited <= 1.2 * 300, `${waited} ms`);
 });
 
-test('a delivery that its receiver never takes fails after the whole schedule', async (t) => {
+test('a delivery that its receiver never accepts fails after the whole schedule', async (t) => {
   const client = await stack.organization();
   const { path } = t.context;
   stack.receiver.setBehavior(path, status(503));
@@ -204,7 +204,7 @@ test('a delivery that its receiver never takes fails after the whole schedule', 
   t.is((await client.batch(json.batch_id)).batch.status, 'completed');
 });
 
-test('a batch with a failed delivery and a delivered one says failed', async (t) => {
+test('a batch with one failed and one successful delivery has the status failed', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   let refused = '';
@@ -224,7 +224,7 @@ test('a batch with a failed delivery and a delivered one says failed', async (t)
   t.is((await client.batch(json.batch_id)).webhook?.status, 'failed');
 });
 
-test('while an organization is suspended nothing is sent and the status is none', async (t) => {
+test('webhooks of a suspended organization are not sent and have the status none', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   await suspendWebhooks(stack.db, BY, client.organizationId, true);
@@ -242,7 +242,7 @@ test('while an organization is suspended nothing is sent and the status is none'
   t.is(arrived(path).length, 1);
 });
 
-test('after a rotation a delivery carries both signatures', async (t) => {
+test('a delivery carries both signatures after the secret was rotated', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { organizationId } = client;
@@ -257,7 +257,7 @@ test('after a rotation a delivery carries both signatures', async (t) => {
   t.notThrows(() => verify(delivery, after.webhookSecret));
 });
 
-test('custom_data is delivered as it was sent, to the character', async (t) => {
+test('custom_data is delivered exactly as it was sent', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const sent = String.raw`{"b":1.0,"a":12345678901234567890,"c":"\ud800","":1e400,"__proto__":{"d":-0}}`;

@@ -2,9 +2,9 @@ import { DBOS } from '@dbos-inc/dbos-sdk';
 import { Logger, run } from 'graphile-worker';
 
 /**
- * A bulk under other engines that keep what they do in PostgreSQL: for each NPI a workflow of one step of DBOS, or a job
- * of graphile-worker, until all of them have been done.
- * @param {string} databaseUrl a database of their own
+ * Opens engines that keep their work in PostgreSQL. They run a bulk as one DBOS workflow with one step per NPI, or as
+ * one job of graphile-worker per NPI, and wait until all are done.
+ * @param {string} databaseUrl their own database
  * @param {(organization: number, npis: string[]) => Promise<unknown>} take the work
  */
 export async function openPeers(databaseUrl, take) {
