@@ -60,7 +60,7 @@ function measure(what: string, client: Awaited<ReturnType<typeof stack.organizat
   return measureArrivals(stack, client, what, Array(SAMPLES).fill(NOBODY), EVERY_MS);
 }
 
-/** Returns the number of deliveries to the dead host that are still due for their first attempt. */
+/** Returns the number of untouched deliveries to the dead host: without an attempt and without a later due time. */
 async function untouched(): Promise<number> {
   const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
     select count(*)::int as n from webhook_deliveries where state = 'pending' and attempts = 0 and due_at is null`);

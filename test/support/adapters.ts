@@ -5,12 +5,12 @@ import type { Vendor, VendorOptions } from '../../activities/vendors/vendor.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { parseSourcesFile } from '../../deploy/config/sources-file.ts';
 
-/** What a sources file says, to a worker with these variables. */
+/** Parses a sources file like a worker with these environment variables. */
 export function fileIn(text: string, environment: Readonly<Record<string, string>> = {}) {
   return parseSourcesFile(text, loadConfig({ DATABASE_URL: 'postgres://127.0.0.1/none', ...environment }));
 }
 
-/** A sources file with one vendor that it describes, in the least words. */
+/** Returns a sources file that describes one vendor with only the required fields. */
 export function sourceText(baseUrl: string, rest: object = {}): string {
   const source = {
     id: 'listed',
@@ -27,7 +27,7 @@ export function sourceText(baseUrl: string, rest: object = {}): string {
   return JSON.stringify({ http: [source] });
 }
 
-/** Every vendor there is, made for one server. */
+/** Every vendor, by ID, with a function that creates it for one server. */
 export const ADAPTERS: Readonly<Record<string, (options: VendorOptions) => Vendor>> = {
   ...Object.fromEntries(
     Object.values(VENDORS).map(({ id, create }) => [

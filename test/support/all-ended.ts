@@ -9,9 +9,9 @@ import { eventually, RULES } from './organization.ts';
 import type { Stack } from './stack.ts';
 
 /**
- * Waits until no workflow is open any more. Then whatever is not as it should be in the end: a request that is open, a
- * credit that is held, a delivery that was not delivered, and all that the audit and the doctor find.
- * @returns a line for each, none where all is well
+ * Waits until no workflow is open. Then looks for leftovers: open requests, held credits, undelivered webhooks, and all
+ * findings of the audit and the doctor.
+ * @returns one line per leftover
  */
 export async function leftOver({ db, databaseUrl, client, taskQueue }: Stack): Promise<string[]> {
   await eventually(async () => ((await openWorkflows(client, taskQueue)).length === 0 ? true : null));

@@ -6,9 +6,9 @@ import { LOOPBACK, listenOn } from '../../deploy/local/processes.ts';
 const LOOK_MS = 100;
 
 /**
- * A load balancer in front of several APIs, as common ones are, but one that forgives nothing: connections to an API are
- * used again; each request goes to the next API whose `/readyz` answered 200 when it was looked at last, every 100 ms. Whatever
- * goes wrong on the way to it is a 502, a refused connection too.
+ * Starts a load balancer in front of several APIs. It works like common ones, but hides no error. It reuses connections
+ * to the APIs. Each request goes to the next API whose `/readyz` returned 200 at the last check, which runs every 100
+ * ms. Every error on the way to an API becomes a 502, including a refused connection.
  */
 export async function startBalancer(urls: readonly string[]) {
   const agent = new Agent({ keepAlive: true });
@@ -28,7 +28,7 @@ export async function startBalancer(urls: readonly string[]) {
     if (url === undefined) return fail(outgoing, 'nobody is ready');
     const onward = request(`${url}${path}`, { agent, method, headers });
     onward.once('response', (got) => {
-      // Of one connection, not of both.
+      // These headers belong to one connection, not to both.
       const { connection: _connection, 'keep-alive': _keepAlive, ...rest } = got.headers;
       count(String(got.statusCode));
       outgoing.writeHead(got.statusCode ?? 502, rest);
@@ -59,9 +59,9 @@ export async function startBalancer(urls: readonly string[]) {
   const { port, close } = await listenOn(server, 0, 'the balancer');
   return {
     url: `http://${LOOPBACK}:${port}`,
-    /** Whether an API gets new requests. */
+    /** Returns true if the API gets new requests. */
     hasInRotation: (url: string) => inRotation.has(url),
-    /** How often each status was answered; of a 502 what went wrong. */
+    /** Returns how often each status was returned, and the errors behind the 502s. */
     answers: () => Object.fromEntries(answers),
     async stop() {
       ending.abort();

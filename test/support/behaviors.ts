@@ -2,41 +2,41 @@ import type { ServerResponse } from 'node:http';
 import { gzipSync } from 'node:zlib';
 import type { Behavior } from './receiver.ts';
 
-// How receivers misbehave, beside a status.
+// Misbehaviors of receivers, apart from statuses.
 
-/** One that needs the answer alone. */
+/** A behavior that needs only the response. */
 type Answering = (response: ServerResponse) => void;
 
 const DRIP_MS = 20;
 const MIB = 1024 * 1024;
 const FLOOD_MIB = 100;
 
-/** Never answers, never closes. */
+/** Never responds and never closes the connection. */
 export const silence: Answering = () => {};
 
-/** Closes the connection without an answer, by a TCP reset. */
+/** Closes the connection with a TCP reset, without a response. */
 export const reset: Behavior = (_response, tcp) => {
   tcp.resetAndDestroy();
 };
 
-/** Closes the connection without an answer, in good order. */
+/** Closes the connection in good order, without a response. */
 export const hangUp: Answering = (response) => {
   response.socket?.end();
 };
 
-/** A header line every few milliseconds, without an end. */
+/** Sends a header line every few milliseconds, without an end. */
 export const headerDrip: Answering = (response) => {
   response.socket?.write('HTTP/1.1 200 OK\r\n');
   drip(response, () => response.socket?.write('x: 1\r\n'));
 };
 
-/** An answer whose body never ends and comes byte by byte. */
+/** Sends a response whose body never ends and arrives byte by byte. */
 export const bodyDrip: Answering = (response) => {
   response.writeHead(200);
   drip(response, () => response.write('.'));
 };
 
-/** 100 MB, as fast as they are taken. */
+/** Sends 100 MB, as fast as the client reads them. */
 export const flood: Answering = (response) => {
   response.writeHead(200, { 'content-length': FLOOD_MIB * MIB });
   const chunk = Buffer.alloc(MIB);
@@ -54,7 +54,7 @@ export const flood: Answering = (response) => {
   send();
 };
 
-/** 100 MB packed into 100 KB by gzip, unasked. */
+/** Sends 100 MB that gzip has compressed to 100 KB, although the client did not ask for it. */
 export const gzipBomb: Answering = (response) => {
   response.writeHead(200, { 'content-encoding': 'gzip' }).end(gzipSync(Buffer.alloc(FLOOD_MIB * MIB)));
 };

@@ -13,13 +13,13 @@ const NEVER = new AbortController().signal;
 
 type Dns = CheckOptions['resolver'];
 
-/** All that a finder may say. */
+/** All words that a finder may return. */
 export const FINDER_WORDS = Object.keys({
   ...{ valid: 0, stale: 0, undated: 0, catch_all: 0, risky: 0, invalid: 0, unknown: 0 },
   ...{ registry: 0, unclear: 0 },
 } satisfies Record<FinderWord, 0>) as FinderWord[];
 
-/** A resolver for which every domain has an MX that the internet reaches, except where the test says otherwise. */
+/** Returns a resolver with a publicly reachable MX for every domain, except where the test overrides it. */
 export function resolver(answers: Partial<Dns> = {}): Dns {
   return {
     resolveMx: async () => [{ exchange: 'mx.example.net', priority: 10 }],
@@ -29,14 +29,14 @@ export function resolver(answers: Partial<Dns> = {}): Dns {
   };
 }
 
-/** A question to name servers that fails as node:dns has it. */
+/** Returns a DNS query that fails like one of node:dns. */
 export function failure(code: string) {
   return async () => {
     throw Object.assign(new Error(`query ${code}`), { code });
   };
 }
 
-/** An address that one vendor saw answer yesterday, except where the test says otherwise. */
+/** Returns an address that one vendor validated yesterday, except where the test overrides it. */
 export function candidate(email: string, rest: Partial<NamedCandidate> = {}): NamedCandidate {
   const yesterday = new Date(NOW - DAY_MS);
   return {
@@ -55,7 +55,7 @@ export function candidate(email: string, rest: Partial<NamedCandidate> = {}): Na
   };
 }
 
-/** The check as it is without configuration, except where the test says otherwise. */
+/** Returns the check in its default configuration, except where the test overrides it. */
 export function checkOf({
   signal = NEVER,
   ...options
@@ -73,14 +73,14 @@ export function checkOf({
   return (one: NamedCandidate, whose: Whose = NOBODY_KNOWN) => check(one, whose, signal, null);
 }
 
-/** In a few words: the verdict and its reason. */
+/** Returns the verdict and its reason in a few words. */
 export function inWords(checked: Checked): string {
   return checked.kind === 'decided'
     ? `${checked.verdict} ${checked.reason}`
     : `${checked.kind} ${checked.reason}`;
 }
 
-/** A verifier that answers what the test wants, and how often it was asked. */
+/** A verifier with scripted responses that counts its calls. */
 export interface ScriptedVerifier extends Verifier {
   readonly asked: () => number;
 }

@@ -2,7 +2,7 @@ import { createServer } from 'node:http';
 import { json } from 'node:stream/consumers';
 import { LOOPBACK, listenOn } from '../../deploy/local/processes.ts';
 
-/** A span as OTLP spells it in JSON (opentelemetry-proto, trace.proto), its attributes as one object. */
+/** A span as in OTLP's JSON (opentelemetry-proto, trace.proto), with its attributes as one object. */
 export interface ReceivedSpan {
   readonly traceId: string;
   readonly spanId: string;
@@ -14,11 +14,11 @@ export interface ReceivedSpan {
   readonly attributes: Readonly<Record<string, string | number>>;
   readonly links: readonly object[];
   readonly status: { readonly code?: number };
-  /** The process it is from. */
+  /** The resource of the process that sent the span. */
   readonly resource: Readonly<Record<string, string | number>>;
 }
 
-/** One export as it arrived, and the status that it was answered with. */
+/** One export as it arrived, and the status of its response. */
 export interface Export {
   readonly headers: Readonly<Record<string, string | string[] | undefined>>;
   readonly text: string;
@@ -37,8 +37,8 @@ const objectOf = (attributes: readonly KeyValue[]) =>
   );
 
 /**
- * An OpenTelemetry collector, as far as OTLP/HTTP with JSON goes: `POST /v1/traces`.
- * @param answers what exports are answered with, the last of them again and again; 200 if there is none
+ * Starts an OpenTelemetry collector for OTLP/HTTP with JSON: `POST /v1/traces`.
+ * @param answers statuses of the responses in turn, of which the last one repeats; 200 by default
  */
 export async function startCollector(...answers: Export['answer'][]) {
   const exports: Export[] = [];
@@ -68,11 +68,11 @@ export async function startCollector(...answers: Export['answer'][]) {
   return {
     url: `http://${LOOPBACK}:${port}`,
     exports,
-    /** What it took. */
+    /** Returns the spans that the collector accepted. */
     spans: () => exports.flatMap(({ answer, spans }) => (answer === 200 ? spans : [])),
-    /** How many senders gave up. */
+    /** Returns the number of senders that gave up. */
     hungUp: () => hungUp,
-    /** From now on. */
+    /** Replaces the statuses of all further responses. */
     answer: (...others: Export['answer'][]) => void answers.splice(0, answers.length, ...others),
     stop: close,
   };

@@ -4,7 +4,7 @@ import { openapi } from '../../api/openapi/document.ts';
 import type { JsonObject } from '../../api/openapi/schemas.ts';
 import type { Answer } from './organization.ts';
 
-// Holds live answers against the OpenAPI document.
+// Checks responses against the OpenAPI document.
 
 const ajv = new Ajv2020({ strict: false, allErrors: true, coerceTypes: false });
 addFormats.default(ajv);
@@ -18,7 +18,7 @@ interface Header {
   readonly schema: { readonly type?: string };
 }
 
-/** Follows JSON Pointers with references in between. */
+/** Follows a JSON Pointer and resolves the references on its way. */
 function resolve(pointer: string): { readonly at: string; readonly value: unknown } {
   let at = '#';
   let value: unknown = openapi;
@@ -39,7 +39,7 @@ function follow(at: string, value: unknown): { readonly at: string; readonly val
 
 const token = (name: string) => name.replaceAll('~', '~0').replaceAll('/', '~1');
 
-/** What the schema at a place of the document says against a value; empty where it conforms. */
+/** Returns the violations of the schema at a place of the document, or an empty list if the value conforms. */
 export function violations(pointer: string, value: unknown): string[] {
   const validate = ajv.getSchema(`openapi:${encodeURI(pointer)}`);
   if (!validate) return [`nothing at ${pointer}`];
@@ -48,8 +48,8 @@ export function violations(pointer: string, value: unknown): string[] {
 }
 
 /**
- * What is wrong with an answer of one operation: an undescribed status, a body or a header that is not as described, a
- * required header that is missing.
+ * Returns the differences between a response and its description: an undescribed status, a body or header that doesn't
+ * match, or a missing required header.
  * @param operation as in the document: `GET /api/v1/email/{request_id}`
  */
 export function misfits(operation: string, { status, headers, text }: Answer): string[] {
@@ -77,7 +77,7 @@ function headerMisfits(
   return violations(`${at}/schema`, typed).map((wrong) => `${name}: ${wrong}`);
 }
 
-/** Every operation of the document, as `misfits` names them. */
+/** Returns every operation of the document, in the form that `misfits` expects. */
 export function operations(): string[] {
   return Object.entries(openapi.paths as Readonly<Record<string, JsonObject>>).flatMap(([path, item]) =>
     Object.keys(item).map((method) => `${method.toUpperCase()} ${path}`),
@@ -86,12 +86,12 @@ export function operations(): string[] {
 
 interface Example {
   readonly at: string;
-  /** Pointer to the schema it has to meet. */
+  /** Pointer to the schema that the value must match. */
   readonly schema: string;
   readonly value: unknown;
 }
 
-/** All `example` and `examples` below a place: of media types, headers and parameters, and of schemas themselves. */
+/** Returns all `example` and `examples` below a place, from media types, headers, parameters, and schemas. */
 export function examplesOf(value: unknown, at = '#'): Example[] {
   if (typeof value !== 'object' || value === null) return [];
   const { schema, example, examples } = value as Readonly<Record<string, unknown>>;

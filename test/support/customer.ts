@@ -15,7 +15,8 @@ import type { Api } from './stack.ts';
 import { storeEmail } from './stored.ts';
 import { serveVendor } from './vendors.ts';
 
-// What surrounds the TypeScript client in its tests: a way to the API that can be spoiled, and somebody who works.
+// The environment of the TypeScript client in its tests: a gateway that can spoil responses, and a stand-in for the
+// workers.
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
@@ -29,19 +30,19 @@ export async function installClient(folder: string): Promise<void> {
   await npm(['install', '--prefer-offline', '--no-audit', '--no-fund', packed], folder);
 }
 
-/** NPIs of nobody, in a row; tests that share a database begin far from each other. */
+/** Returns consecutive NPIs that belong to no person. Tests that share a database start far from each other. */
 export function npisFrom(first: number, count: number): string[] {
   return Array.from({ length: count }, (_, index) => String(3_000_000_000 + first + index));
 }
 
-/** As `work` has it. */
+/** Returns the email that `work` stores for an NPI. */
 export function emailOf(npi: string): string | null {
   return Number(npi) % 2 === 0 ? `someone.${npi}@practice.example` : null;
 }
 
 /**
- * Does what the workers would, for one organization: ends what is open, with an email for each even NPI.
- * @param holds those that stay open as long as it says so
+ * Settles the open requests of one organization as workers would, with an email for each even NPI.
+ * @param holds requests stay open while it returns true for their NPI
  */
 export function work(
   t: ExecutionContext,
@@ -62,14 +63,14 @@ export function work(
       const known = { emailType: 'professional', lastValidatedAt: new Date(), source: 'test' } as const;
       if (email) await storeEmail(db, { ...known, npi, email });
     }
-    // One change for whoever waits.
+    // One change for all waiting clients.
     await transaction(db, async (tx) => {
       for (const { id } of some) await settleIn(tx, id, 'answered', 'nobody knows one', RULES);
     });
   };
   const working = (async () => {
     while (!ending.signal.aborted) {
-      // On a busy machine the database may be late: workers try again.
+      // On a busy machine the database may be late. The step is repeated, as a worker would.
       await step().catch((error) => t.log(error));
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
@@ -80,7 +81,7 @@ export function work(
   });
 }
 
-/** One request of the client, and how it was answered: null if not at all. */
+/** One request of the client and the status of its response, or null without a response. */
 export interface Passed {
   readonly method: string;
   readonly path: string;
@@ -89,14 +90,14 @@ export interface Passed {
   status: number | null;
 }
 
-/** In place of an answer: this one, or a connection that breaks. */
+/** The replacement for a response: another response, or a broken connection. */
 export type Spoiled =
   | 'broken'
   | { readonly status: number; readonly headers?: Readonly<Record<string, string>>; readonly body?: string };
 
 /**
- * The API behind a gateway that spoils what it is told to.
- * @param spoil asked about each request, before it is passed on (`before`) and before its answer is
+ * Starts a gateway to the API that spoils selected requests.
+ * @param spoil called for each request before it is passed on (`before`) and before its response is returned (`after`)
  */
 export async function startGateway(
   t: ExecutionContext,

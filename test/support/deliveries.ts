@@ -21,19 +21,19 @@ import { type Behavior, type Receiver, status } from './receiver.ts';
 import { storeEmail } from './stored.ts';
 import { closedPort } from './vendors.ts';
 
-/** How one call of the delivery activity ended. */
+/** The end of one call of the delivery activity. */
 export type Look =
   | { readonly kind: 'over'; readonly state: string }
   | { readonly kind: 'wait'; readonly why: string; readonly afterMs: number };
 
 export const HOUR = 3_600_000;
-/** DECISIONS.md, Webhooks, schedule. */
+/** The default schedule (DECISIONS.md, Webhooks, schedule). */
 export const SCHEDULE_MS = [0, 5000, 300_000, ...[0.5, 2, 5, 10, 14, 20, 24].map((hours) => hours * HOUR)];
 const KNOWN_NPI = '2000000010';
 
 /**
- * The delivery activity over a real database whose clock is ours: what Temporal would do, the test does. Submits are
- * completed at once, from the directory.
+ * Runs the delivery activity on a real database whose clock the test controls. The test does Temporal's part. Submits
+ * are completed at once from the directory.
  */
 export async function startDelivering(
   post: (message: Message) => Promise<Answer>,
@@ -64,8 +64,8 @@ export async function startDelivering(
     startWorker,
     organization: () => openOrganization(db, 1000),
     /**
-     * Submits that are completed at once, to a host that has answered 2xx before if it isn't `unproven`.
-     * @returns the ids of their deliveries, `count` of them
+     * Submits requests that are completed at once. Their host has returned 2xx before, unless the mode is `unproven`.
+     * @returns the IDs of their deliveries, `count` of them
      */
     async deliveries(
       organization: Organization,
@@ -94,7 +94,7 @@ export async function startDelivering(
       }
       return ids;
     },
-    /** One call of the activity. */
+    /** Calls the activity once. */
     async look(deliveryId: string, by = worker): Promise<Look> {
       try {
         const state: string = await new MockActivityEnvironment().run(by.deliverWebhook, { deliveryId });
@@ -116,7 +116,7 @@ export async function startDelivering(
 
 export type Delivering = Awaited<ReturnType<typeof startDelivering>>;
 
-/** As `startDelivering`, to one receiver, whose answer the test may change. */
+/** Like `startDelivering`, with one receiver whose response the test may change. */
 export async function startAnswering(answer: Answer) {
   const receiver = { answer: (): Answer | Promise<Answer> => answer, calls: 0 };
   const life = await startDelivering(async () => {
@@ -126,7 +126,7 @@ export async function startAnswering(answer: Answer) {
   return { receiver, life };
 }
 
-/** What a receiver answered, as `post` gives it. */
+/** Returns a receiver's response in the form that `post` returns. */
 export function answered(status: number, retryAfterMs: number | null = null): Answer {
   return {
     kind: 'answered',
@@ -141,7 +141,7 @@ export function answered(status: number, retryAfterMs: number | null = null): An
 /** A schedule whose waits are over when the next statement runs. */
 const AT_ONCE = { webhookScheduleMs: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0] };
 
-/** Logs one attempt that a receiver answered, as a worker would. */
+/** Logs one attempt with a response, as a worker would. */
 export async function logAttempt(
   db: Database,
   deliveryId: string,
@@ -164,19 +164,19 @@ export async function logAttempt(
   });
 }
 
-/** One way in which a receiver behaves, and what becomes of a delivery to it. */
+/** One misbehavior of a receiver, and the end of a delivery to it. */
 export interface Hostility {
   readonly what: string;
   readonly url: string;
   readonly state: DeliveryState;
-  /** Of each attempt, in a schedule of two. */
+  /** The reason of each attempt, in a schedule of two. */
   readonly reasons: readonly (AttemptReason | null)[];
 }
 
 /**
- * The sixteen behaviors that receivers are known for, on one receiver and three addresses beside it.
- * @param dir a folder for a certificate that nobody trusts
- * @returns them, and what ends the servers that were started
+ * Starts the sixteen known misbehaviors of receivers, on one receiver and three addresses next to it.
+ * @param dir a folder for an untrusted certificate
+ * @returns the misbehaviors, and a function that stops the started servers
  */
 export async function startHostileReceiver(
   receiver: Receiver,
@@ -227,7 +227,7 @@ export async function startHostileReceiver(
   };
 }
 
-/** The first time so, then 200. */
+/** Behaves like `first` once, then responds with 200. */
 function thenFine(first: Behavior): Behavior {
   let calls = 0;
   return (response, tcp) => {

@@ -22,13 +22,13 @@ export type Life = Awaited<ReturnType<typeof live>>;
 
 const BY = { actor: 'test', reason: 'test' };
 const URL = 'https://hooks.example/';
-/** However slow the machine is, what is open is not overdue. */
+/** Long enough that open requests don't become overdue, even on a slow machine. */
 const LIFE_RULES = { ...RULES, lookupTimeoutMs: 3_600_000 };
 
 /**
- * A little of everything that happens to two organizations: answers from the directory, replays at once and late,
- * a charge, releases of both kinds, a personal email, open requests, deliveries in every state, an adjustment, an
- * erasure, a sandbox.
+ * Creates a little of everything that happens to two organizations: responses from the directory, immediate and late
+ * replays, a charge, releases of both kinds, a personal email, open requests, deliveries in every state, an adjustment,
+ * an erasure, and a sandbox.
  */
 export async function live(db: Database) {
   const organization = await openOrganization(db, 100);
@@ -59,7 +59,7 @@ export async function live(db: Database) {
   await know('2000000028', 'personal');
   const personal = await accept({ npis: ['2000000028'], wantedType: 'personal' });
 
-  // One NPI twice: a charge, and a replay whose hold is released.
+  // The repeated NPI leads to a charge, and to a replay whose hold is released.
   const bulk = await accept({ npis: ['2000000036', '2000000036', '2000000044', '2000000051'] });
   await know('2000000036', 'professional');
   await end(bulk.requestIds[0], 'answered');
@@ -129,11 +129,11 @@ export async function live(db: Database) {
     bulk,
     /** Four open requests, no webhook. */
     open,
-    /** Of the sandbox: charged, a replay that nothing was paid for, one that is in progress. */
+    /** Sandbox requests: charged, a replay that was not paid for, and one in progress. */
     tests,
     told: { ...told, delivery: toldDelivery },
     refused: { ...refused, delivery: refusedDelivery },
-    /** Its two deliveries are pending, nothing was sent. */
+    /** Its two deliveries are pending, and nothing was sent. */
     telling: { ...telling, deliveries: await deliveriesOf(telling.batchId) },
     /** Two open requests with a delivery each. */
     running: { ...running, deliveries: await deliveriesOf(running.batchId) },

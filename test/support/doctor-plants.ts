@@ -2,12 +2,14 @@ import { type SQL, sql } from 'drizzle-orm';
 import { newId } from '../../db/ids.ts';
 import type { Life } from './doctor-life.ts';
 
-/** A corruption and what the doctor has to say about it, and nothing else. */
+/** A corruption, and the only finding that the doctor has to report for it. */
 export interface Plant {
   readonly statements: readonly SQL[];
-  /** What the id that is named begins with, or a query for it. */
+  /** The prefix of the reported ID, or a query for the ID. */
   readonly subject: string | SQL;
-  /** What shows as well because the corruption is one of these too, or takes a guard away to get in. */
+  /**
+   * Codes of other checks that report the same corruption, because it violates them too or removes one of their guards.
+   */
   readonly also?: readonly string[];
 }
 
@@ -16,17 +18,17 @@ const A_LOOKUP = newId('lkp');
 const ANOTHER_LOOKUP = newId('lkp');
 const drop = (table: string, constraint: string) =>
   sql.raw(`alter table ${table} drop constraint ${constraint} cascade`);
-/** A column that the database derives can only be wrong once it no longer does. */
+/** Stops the database from deriving a column. Otherwise the column could not be wrong. */
 const unbind = (table: string, column: string) =>
   sql.raw(`alter table ${table} alter column ${column} drop expression`);
-/** The balance follows the corrupted ledger, as if it had been written that way. */
+/** Makes the balances follow the corrupted ledger, as if it had been written that way. */
 const REBALANCE = sql`
   update credit_balances b set total = e.total, available = e.available, held = e.held, used = e.used
     from (select organization_id, -sum(granted) as total, sum(available) as available, sum(held) as held, sum(used) as used
             from ledger_entries group by organization_id) e
    where e.organization_id = b.organization_id`;
 
-/** One corruption per check, by the check's code. */
+/** Returns one corruption per check, by the check's code. */
 export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
   const {
     organizationId,
@@ -177,7 +179,7 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     request_overdue: {
       statements: [
         sql`update requests set deadline_at = now() - interval '61 seconds' where id = ${opened}`,
-        // Within the grace.
+        // Still within the grace period.
         sql`update requests set deadline_at = now() - interval '59 seconds' where id = ${open.requestIds[1] ?? ''}`,
       ],
       subject: opened,
@@ -267,13 +269,13 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     batch_not_started: {
       statements: [
         sql`update batches set started_at = null, created_at = now() - interval '61 seconds' where id = ${open.batchId}`,
-        // Within the grace.
+        // Still within the grace period.
         sql`update batches set started_at = null, created_at = now() - interval '59 seconds' where id = ${bulk.batchId}`,
       ],
       subject: open.batchId,
     },
     batch_deliveries: {
-      // Another batch's request: the number is right.
+      // The number of deliveries stays right, but one belongs to another batch's request.
       statements: [
         sql`update webhook_deliveries set request_id = ${failed} where id = ${telling.deliveries[0] ?? ''}`,
       ],
@@ -283,7 +285,7 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       statements: [
         sql`update batches set updated_at = now() - interval '20 minutes' where id = ${telling.batchId}`,
         sql`update organizations set webhooks_suspended = false`,
-        // Within the grace.
+        // Still within the grace period.
         sql`update webhook_deliveries set due_at = now() - interval '14 minutes' where id = ${telling.deliveries[1] ?? ''}`,
       ],
       subject: telling.deliveries[0] ?? '',
@@ -341,7 +343,7 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     lookup_left_open: {
       statements: [
         lookup(A_LOOKUP, '2000000010', '61 seconds', false),
-        // Within the grace, and one that somebody waits for.
+        // A lookup within the grace period, and one with a waiting request.
         lookup(newId('lkp'), '2000000028', '59 seconds', false),
         lookup(ANOTHER_LOOKUP, '2000000069', '61 seconds', false),
         wait(ANOTHER_LOOKUP),

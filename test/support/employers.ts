@@ -6,11 +6,11 @@ import {
 } from '../../deploy/local/sim/people.ts';
 import type { Endpoint, Place } from './providers.ts';
 
-// 500 clinicians of the simulated world with a known employer each, and what public files say of them: as scattered, old
-// and wrong as in the real ones. The shares are a careful guess; what is drawn is drawn by number, so that every run is
-// the same.
+// 500 clinicians of the simulated world with a known employer each, and their records in public files. The records are
+// as scattered, old, and wrong as real ones. The shares are careful estimates. Draws depend only on a number, so that
+// every run is the same.
 
-/** A row of NPPES, and what hangs on it. */
+/** A row of NPPES with its dependent rows. */
 export interface Written {
   readonly npi: string;
   readonly name: string;
@@ -29,7 +29,7 @@ export interface Billed {
 
 export interface Clinician {
   readonly person: SimPerson;
-  /** What is on record about them, in a word. */
+  /** The kind of records about this clinician. */
   readonly kind: keyof typeof KINDS;
   readonly place: Place | null;
   readonly location: Place | null;
@@ -38,7 +38,7 @@ export interface Clinician {
 
 type Organization = SimPerson['organization'];
 
-/** Of 20 clinicians so many are like this. */
+/** Number of clinicians of each kind, out of 20. */
 const KINDS = {
   'at the practice': 4,
   'in its suite': 2,
@@ -63,7 +63,7 @@ const PARENT = 'VAST HEALTH SYSTEM, INC.';
 const VAST = 'vasthealth-sim.org';
 const FREE_PHONE = 2_125_550_000;
 
-/** A number below 100 that has nothing to do with the kind. */
+/** Returns a number below 100 that is independent of the kind. */
 function draw(index: number): number {
   return (index * 7_919 + 13) % 100;
 }
@@ -81,7 +81,7 @@ function recordOf(
 ): Pick<Clinician, 'place' | 'location' | 'endpoints'> {
   const { organization, workEmail } = person;
   const here = placeOf(organization);
-  // A line of their own, and a street where nobody else is.
+  // Its own telephone number, and a street without any other provider.
   const phone = String(FREE_PHONE + index);
   const home = { phone, line1: `${index} QUIET LN`, line2: null, postalCode: '99501' };
   const nothing = { place: { ...here, phone }, location: null, endpoints: [] };
@@ -128,7 +128,7 @@ function recordOf(
   }
 }
 
-/** Every organization but each sixth has an NPI; some have more than one, or say so little that it is of no use. */
+/** The organizations in NPPES. Every sixth one has no NPI. Some have several NPIs, or too little data to be useful. */
 export const ORGANIZATIONS: readonly Written[] = [
   ...SAMPLE_ORGANIZATIONS.flatMap((one, index) => {
     if (index % 6 === 5) return [];
@@ -143,7 +143,7 @@ export const ORGANIZATIONS: readonly Written[] = [
       },
     ];
   }),
-  // A switchboard and a street of a hospital, with all its departments.
+  // Departments of a hospital that share its switchboard and street.
   ...Array.from({ length: 30 }, (_, index) => ({
     npi: String(2_800_000_000 + index),
     name: `DEPARTMENT ${String.fromCharCode(65 + (index % 26))}${index} OF THE HOSPITAL`,
@@ -167,7 +167,9 @@ function endpointsOf({ domain }: Organization, index: number): Endpoint[] {
   }
 }
 
-/** Five in a hundred rows are of a group that was left; one clinician of ten bills for two; three of ten for none. */
+/**
+ * Five in a hundred rows name a former group. One in ten clinicians bills for two groups, three in ten for no group.
+ */
 export const BILLED: readonly Billed[] = CLINICIANS.flatMap(({ person: { npi, organization } }, index) => {
   const drawn = draw(index);
   if (drawn >= 70) return [];
@@ -175,7 +177,7 @@ export const BILLED: readonly Billed[] = CLINICIANS.flatMap(({ person: { npi, or
   return [billedFor(npi, group), ...(drawn >= 60 ? [billedFor(npi, nextTo(organization, 3))] : [])];
 });
 
-/** The operator knows the domains of two organizations of five, and has one wrong. */
+/** The domains that the operator knows: those of two in five organizations, one of them wrong. */
 export const KNOWN: readonly (readonly [organization: string, domain: string, pacId: string])[] =
   SAMPLE_ORGANIZATIONS.flatMap((one, index) => {
     if (index % 5 > 1) return [];
@@ -192,7 +194,10 @@ function pacIdOf(organization: Organization): string {
   return String(42_000_000 + SAMPLE_ORGANIZATIONS.indexOf(organization));
 }
 
-/** Every third practice is one of five tenants of a building, each in a suite of its own. */
+/**
+ * Returns the place of an organization. Every third practice is one of five tenants of a building, each with its own
+ * suite.
+ */
 function placeOf(organization: Organization): Place {
   const index = SAMPLE_ORGANIZATIONS.indexOf(organization);
   const { address, phone } = organization;
@@ -216,14 +221,14 @@ const COLUMNS =
     ',',
   );
 
-/** A line of the national file as CMS writes it. */
+/** Formats a line of the national file like CMS. */
 export function clinicianLine(values: Readonly<Record<string, string>>): string {
   return `${COLUMNS.map((column) => (/[",]/.test(values[column] ?? '') ? `"${values[column]}"` : (values[column] ?? ''))).join(',')}\n`;
 }
 
 export const CLINICIAN_HEADER = clinicianLine(Object.fromEntries(COLUMNS.map((column) => [column, column])));
 
-/** The national file. */
+/** Returns the national file. */
 export function clinicianCsv(): string {
   const lines = BILLED.map(({ npi, group, place }) =>
     clinicianLine({
@@ -240,7 +245,7 @@ export function clinicianCsv(): string {
   return CLINICIAN_HEADER + lines.join('');
 }
 
-/** The operator's table. */
+/** Returns the operator's table. */
 export function domainCsv(): string {
   const lines = KNOWN.map(([organization, domain, pacId]) => `"${organization}",${domain},${pacId}\n`);
   return `organization,domain,pac_id\n${lines.join('')}`;

@@ -1,9 +1,9 @@
 import { registerCompletionHandler } from 'ava';
 
-/** How long a test file may take to end once its tests have. */
+/** Milliseconds that a test file may take to end after its tests. */
 const ENDING_MS = 10_000;
 
-// AVA waits for a file until nothing is open in it. What a library leaves open is named, and keeps no run from ending.
+// AVA waits until nothing is open in a test file. This prints what a library left open and ends the file.
 registerCompletionHandler(() => {
   const end = () => {
     console.error(`left open by this file: ${process.getActiveResourcesInfo().join(', ')}`);

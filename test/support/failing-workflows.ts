@@ -1,7 +1,7 @@
 import * as real from '../../workflows/index.ts';
 import type { BatchInput, BatchResult } from '../../workflows/messages.ts';
 
-// Workflows with a fault: the task of every batch fails.
+// Workflows with a fault that fails the task of every batch.
 
 export * from '../../workflows/index.ts';
 

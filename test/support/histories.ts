@@ -2,10 +2,10 @@ import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import type { Client } from '@temporalio/client';
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js';
 
-/** What Temporal keeps of one execution; `raw` of a history is the protobuf message. */
+/** The history of one execution, as the client fetches it. */
 export type History = Awaited<ReturnType<ReturnType<Client['workflow']['getHandle']>['fetchHistory']>>;
 
-/** The names of a history's events, such as `ActivityTaskScheduled`, oldest first. */
+/** Returns the names of a history's events, such as `ActivityTaskScheduled`, oldest first. */
 export function eventNames(history: History): string[] {
   return (history.events ?? []).map((event) => {
     const attributes = Object.keys(event).find((key) => key.endsWith('EventAttributes')) ?? 'unknown';
@@ -13,7 +13,7 @@ export function eventNames(history: History): string[] {
   });
 }
 
-/** How often each event occurs. */
+/** Returns how often each event occurs. */
 export function countEvents(history: History): Record<string, number> {
   const counts: Record<string, number> = {};
   for (const name of eventNames(history)) counts[name] = (counts[name] ?? 0) + 1;
@@ -21,8 +21,9 @@ export function countEvents(history: History): Record<string, number> {
 }
 
 /**
- * The builds that completed the workflow tasks of these executions, and what made other tasks fail. A task that was
- * about to end a run, while news for it came, is no failure: the server refuses it and asks again.
+ * Returns the builds that completed the workflow tasks of these executions, and the errors of failed tasks. A task that
+ * would have ended a run while a new event arrived does not count as failed. The server rejects such a task and
+ * schedules it again.
  */
 export async function tasksOf({ workflow }: Client, ids: readonly string[]) {
   const failed: string[] = [];
@@ -41,22 +42,22 @@ export async function tasksOf({ workflow }: Client, ids: readonly string[]) {
 }
 
 /**
- * What Temporal Cloud counts of an execution (docs.temporal.io/cloud/actions). Heartbeats that reach it, queries and the
- * starts by Schedules come on top: no history has them.
+ * Returns the number of actions that Temporal Cloud counts for an execution (docs.temporal.io/cloud/actions). Recorded
+ * heartbeats, queries, and starts by Schedules are not included, because they are in no history.
  */
 export function countActions(history: History): number {
   const events = history.events ?? [];
-  // Of all local activities of one workflow task, one.
+  // All local activities of one workflow task count as one action.
   const withMarkers = new Set(
     events.map((event) => String(event.markerRecordedEventAttributes?.workflowTaskCompletedEventId ?? '')),
   );
   withMarkers.delete('');
   return events.reduce((actions, event) => {
-    // A child is counted where it is started: once for that, once for its execution.
+    // A child is counted where it is started: once for the start, once for its execution.
     if (event.startChildWorkflowExecutionInitiatedEventAttributes) return actions + 2;
     const started = event.workflowExecutionStartedEventAttributes;
     if (started) return actions + (started.parentWorkflowExecution ? 0 : 1);
-    // The attempts before it are in no event.
+    // Earlier attempts have no events.
     const activity = event.activityTaskStartedEventAttributes;
     if (activity) return actions + (activity.attempt ?? 1);
     const isOne =
@@ -69,7 +70,7 @@ export function countActions(history: History): number {
 }
 
 /**
- * Everything readable in what Temporal returned, payloads decoded: for searching what must not be in there.
+ * Returns all readable text in a response of Temporal, with decoded payloads, to search it for forbidden text.
  * @param value a history, a description, or any part of one
  */
 export function readableText(value: unknown): string {
@@ -82,18 +83,18 @@ export function readableText(value: unknown): string {
     .join('\n');
 }
 
-/** One execution on disk, as it was when it was recorded. */
+/** One execution on disk, as it was recorded. */
 export interface SavedHistory {
-  /** The file's name without its ending: what happened in it. */
+  /** The file's name without its extension. It says what happened. */
   readonly name: string;
-  /** Part of what a workflow may decide by, and in no history. */
+  /** The ID may influence a workflow's decisions, but no history contains it. */
   readonly workflowId: string;
   readonly history: { readonly events: readonly Record<string, unknown>[] };
 }
 
 const FOLDER = new URL('../histories/', import.meta.url);
 
-/** Every saved history, by name. */
+/** Reads all saved histories, sorted by name. */
 export async function readHistories(): Promise<SavedHistory[]> {
   const names = (await readdir(FOLDER)).filter((name) => name.endsWith('.json')).sort();
   return await Promise.all(
@@ -104,13 +105,16 @@ export async function readHistories(): Promise<SavedHistory[]> {
   );
 }
 
-/** @param text as we save a history, or bare, as Temporal's CLI and UI give it: then its name is the workflow id */
+/**
+ * Parses a history.
+ * @param text as `saveHistory` writes it, or as Temporal's CLI and UI return it. Then `name` must be the workflow ID
+ */
 export function parseHistory(name: string, text: string): SavedHistory {
   const saved = JSON.parse(text);
   return 'events' in saved ? { name, workflowId: name, history: saved } : { name, ...saved };
 }
 
-/** Saves one execution, without what names the machine it ran on. One event per line, so that changes can be read. */
+/** Saves one execution without data that names its machine. One event per line makes changes readable. */
 export async function saveHistory(name: string, workflowId: string, history: History): Promise<void> {
   await mkdir(FOLDER, { recursive: true });
   const { events } = JSON.parse(historyToJSON(history), anonymous) as SavedHistory['history'];
@@ -120,8 +124,8 @@ export async function saveHistory(name: string, workflowId: string, history: His
 }
 
 /**
- * Everything is kept that replay may go by, such as the SDK's own metadata: without it, a history is replayed by the
- * rules of older SDKs, which overlook more. Only what names the machine is replaced: processes, hosts, paths.
+ * Replaces only data that names the machine: processes, hosts, and paths. Everything that replay may use stays, such as
+ * the SDK's own metadata. Without it, replay would apply the rules of older SDKs, which overlook more.
  */
 function anonymous(key: string, value: unknown): unknown {
   if (key === 'identity') return 'worker';

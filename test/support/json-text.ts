@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 
-// Valid JSON as text, with all that a parser would lose or normalize: white space, escapes, numbers beyond double
-// precision, lone surrogates (escaped), names that occur twice, look like integers or name a prototype.
+// Valid JSON as text, with everything that a parser would lose or normalize: white space, escapes, numbers beyond
+// double precision, escaped lone surrogates, and names that occur twice, look like integers, or name a prototype.
 
 const space = fc.stringMatching(/^[ \t\r\n]{0,2}$/);
 
@@ -66,7 +66,7 @@ export const valueText = value;
 /** An object, without white space around it. */
 export const objectText = object;
 
-/** The tokens of valid JSON text, with their offsets; white space is none. */
+/** Returns the tokens of valid JSON text with their offsets. White space is left out. */
 export function tokensOf(text: string): { readonly text: string; readonly at: number }[] {
   return [...text.matchAll(/"(?:[^"\\]|\\.)*"|[-+.\w]+|[[\]{}:,]/gs)].map((match) => ({
     text: match[0],

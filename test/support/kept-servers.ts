@@ -7,8 +7,8 @@ const FILE = fileURLToPath(new URL('../../.local/test-servers.json', import.meta
 const NAMES = ['TEST_DATABASE_URL', 'TEST_TEMPORAL_ADDRESS', 'TEST_TEMPORAL_CLI'] as const;
 
 /**
- * Writes down the servers in the environment of this process.
- * @returns removes the file again
+ * Saves the addresses of the servers in the environment of this process.
+ * @returns a function that removes the file
  */
 export function announceServers(): () => void {
   mkdirSync(dirname(FILE), { recursive: true });
@@ -18,8 +18,8 @@ export function announceServers(): () => void {
 }
 
 /**
- * Puts the servers that are kept running into the environment, unless it names some already.
- * @returns whether it did
+ * Puts the kept servers into the environment, unless it names servers already.
+ * @returns true if it did
  */
 export function useKeptServers(): boolean {
   if (process.env.TEST_DATABASE_URL !== undefined) return false;

@@ -6,9 +6,9 @@ import type { Sql, TransactionSql } from 'postgres';
 import type { Ledger } from './model-client.ts';
 
 /**
- * The invariants of money (ARCHITECTURE.md, Invariants, L1 to L5 and S1) asked of the tables themselves, for some
- * organizations. It believes no column that the database derives: it adds up and counts anew.
- * @returns a line per violation, none where all is well
+ * Checks the invariants of money (ARCHITECTURE.md, Invariants, L1 to L5 and S1) in the tables of some organizations. It
+ * trusts no derived column, but computes all sums and counts again.
+ * @returns one line per violation
  */
 export async function auditLedger(
   sql: Sql | TransactionSql,
@@ -81,14 +81,14 @@ export async function auditLedger(
   return rows.map(({ finding }) => finding);
 }
 
-/** One change to the text of one file of db/, which must occur there. */
+/** One change to the text of a file in db/, which must contain `from`. */
 export interface Mutation {
   readonly file: string;
   readonly from: string;
   readonly to: string;
 }
 
-/** A settlement that locks neither balance nor request. */
+/** Removes the locks on balance and request from a settlement. */
 export const WITHOUT_LOCKS: readonly Mutation[] = [
   { file: 'requests/settle.ts', from: '{owner} for update', to: '{owner}' },
   { file: 'requests/settle.ts', from: ' for update of requests`', to: '`' },
@@ -97,8 +97,8 @@ export const WITHOUT_LOCKS: readonly Mutation[] = [
 const DB = new URL('../../db/', import.meta.url);
 
 /**
- * The real `submit` and `settle` with guards taken out: db/ is copied, changed and imported from the copy, so that
- * the service itself needs no way to be made faulty.
+ * Loads the real `submit` and `settle` with guards removed. db/ is copied, changed, and imported from the copy, so that
+ * the service needs no switch for faults.
  */
 export async function mutantLedger(mutations: readonly Mutation[]): Promise<Ledger> {
   const folder = await mkdtemp(join(tmpdir(), 'mutant-'));
@@ -112,7 +112,7 @@ export async function mutantLedger(mutations: readonly Mutation[]): Promise<Ledg
       const text = await readFile(new URL(name, DB), 'utf8');
       const mutated = mutations.filter(({ file }) => file === name).reduce(mutate, text);
       await mkdir(dirname(join(folder, name)), { recursive: true });
-      // A process has each counter once.
+      // A process can register each counter only once.
       const copied = name === 'metrics.ts' ? `export * from '${new URL(name, DB)}';` : mutated;
       await writeFile(join(folder, name), copied.replaceAll(/ from '([a-z@][\w@/.-]*)';$/gm, absolute));
     }
@@ -132,7 +132,7 @@ function mutate(text: string, { file, from, to }: Mutation): string {
   return text.replace(from, () => to);
 }
 
-/** A copy elsewhere finds no packages by name. */
+/** Replaces a package name by its URL, because a copy in another folder can't resolve packages. */
 function absolute(_match: string, specifier: string): string {
   return ` from '${import.meta.resolve(specifier)}';`;
 }

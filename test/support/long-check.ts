@@ -1,4 +1,4 @@
-/** A part of a check, or of starting what it needs: says its name, and then how long it took. */
+/** Runs a part of a check, and prints its name and duration. */
 export async function step<T>(name: string, work: () => Promise<T>): Promise<T> {
   console.log(`▸ ${name}`);
   const begun = performance.now();
@@ -8,8 +8,8 @@ export async function step<T>(name: string, work: () => Promise<T>): Promise<T> 
 }
 
 /**
- * Runs a program that checks, and ends this process: with 1 where `main` throws, whose message is told.
- * @param main is given where to leave what it starts, which is stopped in the reverse order
+ * Runs a check and ends this process, with exit code 1 and the message if `main` throws.
+ * @param main receives a stack for everything it starts, which is stopped in reverse order
  */
 export async function runCheck(main: (started: AsyncDisposableStack) => Promise<unknown>): Promise<never> {
   try {
@@ -19,6 +19,6 @@ export async function runCheck(main: (started: AsyncDisposableStack) => Promise<
     console.error(error instanceof Error ? error.message : error);
     process.exitCode = 1;
   }
-  // A handle that a library left open must not keep a finished run from ending.
+  // A handle that a library left open must not prevent a finished run from ending.
   process.exit();
 }

@@ -2,20 +2,21 @@ import { randomUUID } from 'node:crypto';
 import type postgresType from 'postgres';
 
 /**
- * A process that keeps a pool of 8 busy until told to stop, and counts what becomes of it. Started by fork with
- * the path of postgres.js and a database URL; any message is answered with `LossCounts`, `stop` ends it first.
+ * The counts of a process that keeps a pool of 8 busy until it is stopped. The process is forked with the path of
+ * postgres.js and a database URL. It responds to each message with `LossCounts`, and ends the work first if the message
+ * is `stop`.
  */
 export interface LossCounts {
   readonly fulfilled: number;
   readonly rejected: number;
-  /** What would have ended a process that does not count. */
+  /** Errors that would end a process without these counts. */
   readonly uncaught: number;
-  /** Callers whose query got no answer within a minute of the stop. */
+  /** Callers whose query got no response within a minute after the stop. */
   readonly hanging: number;
 }
 
 const CALLERS = 24;
-/** Bounds a hang and nothing else. */
+/** Only limits a hang. */
 const ANSWER_MS = 60_000;
 
 const [modulePath, url] = process.argv.slice(2);
@@ -46,7 +47,7 @@ const callers = Array.from({ length: CALLERS }, async (_, caller) => {
     } catch {
       rejected += 1;
     }
-    // A turn of the event loop, as a server would have between two calls.
+    // Waits for one turn of the event loop, as a server does between two calls.
     await new Promise((resolve) => setImmediate(resolve));
   }
   hanging -= 1;
@@ -67,7 +68,7 @@ async function answer(stop: boolean): Promise<void> {
   });
 }
 
-/** Two rows or none, even though the second is sent whatever became of the first. */
+/** Writes two rows or no row, although it sends the second insert even after an error of the first. */
 async function writePair(): Promise<void> {
   const pair = randomUUID();
   await sql.begin(async (tx) => {

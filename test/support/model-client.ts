@@ -18,13 +18,13 @@ import {
 import { acceptedIds } from './organization.ts';
 import { storeEmail } from './stored.ts';
 
-/** What is put to the test: the real ones, or copies with a bug planted. */
+/** The functions under test: the real ones, or copies with a planted bug. */
 export interface Ledger {
   readonly submit: typeof submit;
   readonly settle: typeof settle;
 }
 
-/** The real thing, as the calls of one sequence reach it. */
+/** The real service, as the calls of one sequence use it. */
 export interface ModelClient {
   readonly db: Database;
   readonly sql: Sql;
@@ -35,7 +35,7 @@ export interface ModelClient {
     string,
     { readonly batchId: string; readonly requestIds: string[]; readonly response: string }
   >;
-  /** Ten digits that no other sequence uses. */
+  /** NPIs of ten digits that no other sequence uses. */
   readonly npis: readonly string[];
 }
 
@@ -60,8 +60,8 @@ export async function openModelClient(
 }
 
 /**
- * Carries out one call for real.
- * @returns what its caller is told, in the model's words, once the calls beside it are over too
+ * Performs one call on the real service.
+ * @returns a function that returns the caller's result in the model's words, once the concurrent calls have ended too
  */
 export async function performCall(client: ModelClient, call: Call): Promise<() => string> {
   try {
@@ -158,7 +158,10 @@ async function performSubmit(client: ModelClient, call: SubmitCall): Promise<() 
   }
 }
 
-/** All that the database says of the sequence's organizations, as text that is `viewModel`'s where they agree. */
+/**
+ * Returns the state of the sequence's organizations in the database as text. It equals the text of `viewModel` if both
+ * agree.
+ */
 export async function viewDatabase({ sql, organizationIds, batches }: ModelClient): Promise<string[]> {
   const ids = [...organizationIds];
   const rows = await sql<{ line: string }[]>`
@@ -188,8 +191,8 @@ export async function viewDatabase({ sql, organizationIds, batches }: ModelClien
 }
 
 /**
- * Lets time pass: moves everything of the sequence into the past, which is the same. The ledger and final requests
- * refuse any change, so their triggers are left out for this one transaction.
+ * Lets time pass by moving all data of the sequence into the past. The ledger and final requests reject any change, so
+ * their triggers are off in this transaction.
  */
 export async function passTime({ sql, organizationIds, npis }: ModelClient, ms: number): Promise<void> {
   const ids = [...organizationIds];
@@ -230,11 +233,11 @@ function organizationIdOf({ organizationIds }: ModelClient, index: number): stri
   return id;
 }
 
-/** All that the database should say of it, as text. */
+/** Returns the expected state of the database as text. */
 export function viewModel({ organizations, batches }: ModelState): string[] {
   const lines = organizations.flatMap(({ available, held, used, charges }, index) => [
     `organization ${index}: total ${available + held + used} available ${available} held ${held} used ${used}`,
-    // A later charge for the same NPI and type takes the place of the earlier one.
+    // A later charge for the same NPI and type replaces the earlier one.
     ...new Map(
       charges.map(({ npi, emailType, request }) => {
         return [`${npi} ${emailType}`, `organization ${index} paid ${npi} ${emailType}: ${request}`];
@@ -254,7 +257,7 @@ export function viewModel({ organizations, batches }: ModelState): string[] {
   return lines.sort();
 }
 
-/** The instants at which something becomes possible or impossible. */
+/** Returns the instants at which something becomes possible or impossible. */
 export function boundaries({ directory, organizations, batches }: ModelState): number[] {
   return [
     ...directory.map(({ at }) => at + MODEL_RULES.freshnessMs),

@@ -10,8 +10,8 @@ import {
   viewModel,
 } from './model-client.ts';
 
-// What clients may do, as fast-check draws it. A drawn call names nothing that exists; `resolve` does, once the
-// state is known: the third open request, the newest key.
+// The calls of clients, as fast-check draws them. A drawn call names no existing object. `resolve` selects one when the
+// state is known, such as the third open request or the newest key.
 
 export type Wish =
   | {
@@ -105,7 +105,7 @@ export const wish: fc.Arbitrary<Wish> = fc.oneof(
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('rotate' as const), organization }) },
 );
 
-/** Makes a call of a wish; null where there is nothing yet that it could be about. */
+/** Turns a wish into a call. Returns null if the state has no object for it yet. */
 export function resolve(drawn: Wish, model: ModelState, npis: readonly string[], name: string): Call | null {
   switch (drawn.kind) {
     case 'submit': {
@@ -148,7 +148,9 @@ export function resolve(drawn: Wish, model: ModelState, npis: readonly string[],
   }
 }
 
-/** An address that is named after its age: no two of one type are equally new. */
+/**
+ * Returns a call that stores an address. Its name contains its age, and no two addresses of one type have the same age.
+ */
 function store(name: string, npi: string, type: EmailType, days: number): Call {
   return {
     name,
@@ -160,7 +162,7 @@ function store(name: string, npi: string, type: EmailType, days: number): Call {
   };
 }
 
-/** All requests, or the open ones. */
+/** Returns all requests, or only the open ones. */
 export function requestsOf({ batches }: ModelState, openOnly: boolean): RequestName[] {
   return Object.entries(batches).flatMap(([batch, { requests }]) =>
     requests.flatMap(({ status }, position) =>
@@ -174,19 +176,19 @@ function choose<T>(from: readonly T[], pick: number): T | null {
 }
 
 const MINUTE = 60_000;
-/** Around every window and deadline; odd, so that sums seldom meet one. */
+/** Jumps around every window and deadline. They are odd, so that sums rarely hit one. */
 const JUMPS_MS = [17 * MINUTE, 311 * MINUTE, DAY + 7 * MINUTE, 9 * DAY, 22 * DAY + MINUTE, 31 * DAY];
-/** While a sequence runs the real clock goes on too; so much of it does not matter. */
+/** The real clock also runs during a sequence. This much of it must not matter. */
 const MARGIN_MS = 5 * MINUTE;
 
 const NO_NPIS = Array.from({ length: NPIS }, () => '');
 
-/** How many steps and calls were carried out, over all sequences. */
+/** The number of steps and calls over all sequences. */
 export interface Counts {
   sequences: number;
   steps: number;
   calls: number;
-  /** How often callers were told what, names and numbers left out. */
+  /** How often callers got each result, without names and numbers. */
   told: Record<string, number>;
 }
 
@@ -194,7 +196,7 @@ export function count({ told }: Counts, what: string): void {
   told[what] = (told[what] ?? 0) + 1;
 }
 
-/** Sequences of steps: one call, several at once, one several times at once, or time passing. */
+/** Returns sequences of steps: one call, several at once, one several times at once, or passing time. */
 export function modelSteps({
   counts,
   afterStep,
@@ -202,7 +204,7 @@ export function modelSteps({
   replayPath,
 }: {
   readonly counts: Counts;
-  /** Throws where it finds something wrong. */
+  /** Throws if it finds an error. */
   readonly afterStep: (client: ModelClient) => Promise<void>;
   readonly maxSteps: number;
   readonly replayPath: string | undefined;
@@ -224,7 +226,7 @@ export function modelSteps({
 type Step = fc.AsyncCommand<ModelState, ModelClient>;
 type AfterStep = (client: ModelClient) => Promise<void>;
 
-/** Calls at once. What their callers are told, and the state after, must be what some order of them explains. */
+/** Performs calls at once. Some order of them must explain the callers' results and the state afterwards. */
 function callStep(wishes: readonly Wish[], counts: Counts, afterStep: AfterStep): Step {
   return {
     check: (model) => wishes.some((drawn) => resolve(drawn, model, NO_NPIS, '') !== null),
@@ -263,7 +265,7 @@ function timeStep(ms: number, counts: Counts, afterStep: AfterStep): Step {
   };
 }
 
-/** The model after the calls, in the first order in which it tells callers and holds what was seen. */
+/** Returns the model after the calls, in the first order that explains the callers' results and the observed state. */
 function explain(
   model: ModelState,
   calls: readonly Call[],

@@ -2,12 +2,12 @@ import type { LookupEnd } from '../../db/requests/settle.ts';
 import type { SubmitRules } from '../../db/requests/submit.ts';
 import type { EmailType, RequestStatus, SubmittedAs, WantedType } from '../../db/words.ts';
 
-// What DECISIONS.md says of credits, replays and Idempotency-Keys, once more and as simply as possible: no SQL, no
-// locks, one thing after the other. It knows nothing of how the service does it.
+// The rules of DECISIONS.md for credits, replays, and Idempotency-Keys, implemented again as simply as possible: no
+// SQL, no locks, one call after the other. The model doesn't know how the service works.
 
 const HOUR = 3_600_000;
 
-/** Freshness differs from the replay window, so that mixing them up shows. */
+/** Freshness differs from the replay window, so that a mix-up shows. */
 export const MODEL_RULES: SubmitRules = {
   lookupTimeoutMs: HOUR / 4,
   freshnessMs: 21 * 24 * HOUR,
@@ -15,12 +15,12 @@ export const MODEL_RULES: SubmitRules = {
   idempotencyMs: 24 * HOUR,
 };
 
-/** One client's call. `name` is its own, and that of the batch or key that comes of it. */
+/** One client's call. `name` also names the batch or key that it creates. */
 export type Call = { readonly name: string } & (
   | {
       readonly kind: 'submit';
       readonly organization: number;
-      /** The name of the API key it is sent with. */
+      /** Name of the API key that it is sent with. */
       readonly key: string;
       readonly submittedAs: SubmittedAs;
       readonly wantedType: WantedType;
@@ -51,7 +51,7 @@ interface KnownAddress {
   readonly npi: string;
   readonly email: string;
   readonly emailType: EmailType;
-  /** When it was validated (in the directory) or charged for (by an organization). */
+  /** Time of the validation (in the directory) or of the charge (in an organization). */
   readonly at: number;
 }
 
@@ -74,21 +74,21 @@ interface ModelOrganization {
   available: number;
   held: number;
   used: number;
-  /** Names of its valid keys; the last one is the newest. */
+  /** Names of its valid keys. The last one is the newest. */
   keys: string[];
   charges: (KnownAddress & { readonly request: string })[];
-  /** By how it was submitted and the Idempotency-Key. */
+  /** Stored responses, by kind of submit and Idempotency-Key. */
   answers: Record<string, { readonly meaning: string; readonly batch: string; readonly until: number }>;
 }
 
-/** Nothing but data, so that it can be copied. */
+/** Plain data, so that it can be copied. */
 export interface ModelState {
   now: number;
   calls: number;
   directory: KnownAddress[];
   organizations: ModelOrganization[];
   batches: Record<string, ModelBatch>;
-  /** Every submit that had an Idempotency-Key, for repeating it. */
+  /** Every submit with an Idempotency-Key, so that it can be repeated. */
   repeatable: SubmitCall[];
 }
 
@@ -99,7 +99,7 @@ export function openModel(credits: readonly number[]): ModelState {
   return { now: 0, calls: 0, directory: [], organizations, batches: {}, repeatable: [] };
 }
 
-/** Carries out one call on the model and says what its caller is told. */
+/** Performs one call on the model and returns the caller's result. */
 export function applyCall(state: ModelState, call: Call): string {
   switch (call.kind) {
     case 'submit':
@@ -211,7 +211,7 @@ function storedFor(state: ModelState, npi: string, wantedType: WantedType) {
   return best(state.directory, npi, wantedType, state.now - MODEL_RULES.freshnessMs);
 }
 
-/** The professional one first, then the newest. */
+/** Returns the best address: professional before personal, then the newest. */
 function best<T extends KnownAddress>(
   known: readonly T[],
   npi: string,
@@ -225,7 +225,7 @@ function best<T extends KnownAddress>(
     .at(0);
 }
 
-/** Two bodies that mean the same have the same. */
+/** Returns the same text for two bodies with the same meaning. */
 export function meaningOf({ npis, wantedType }: SubmitCall): string {
   return JSON.stringify([npis, wantedType]);
 }

@@ -5,32 +5,35 @@ import { CONTROL_DOMAINS } from '../../activities/verification/dns-control.ts';
 
 const CODES = { SERVFAIL: 2, NXDOMAIN: 3 } as const;
 
-/** What is said of a name: addresses of one kind, mail exchangers (`.` for none: RFC 7505), an error, or nothing at all. */
+/**
+ * A response about a name: addresses of one kind, mail exchangers (`.` for a domain without mail: RFC 7505), an error,
+ * or silence.
+ */
 export type Said = readonly string[] | keyof typeof CODES | 'silence';
 
-/** Of a world in which every name is this machine, and takes mail at an exchanger that could be public. */
+/** Resolves every name to this machine, with a mail exchanger that could be public. */
 export function sayThisMachine(name: string, type: string): Said {
   if (type === 'MX') return [`mx.${name}`];
   return name.startsWith('mx.') ? ['198.41.0.4'] : ['127.0.0.1'];
 }
 
 /**
- * A name server of one test.
- * @param say what it answers about a name; for both kinds of addresses, each gets those of its kind. Mail exchangers
- *   are preferred in the order in which they are given
+ * Starts a name server for one test.
+ * @param say returns the response for a name. Of the addresses, each query gets those of its kind. Mail exchangers are
+ *   preferred in the given order
  * @param ttl seconds
  */
 export async function startNameServer(say: (name: string, type: string) => Said, ttl = 60) {
   return await startNameServerOf((name, type) => sayControls(name, type) ?? say(name, type), ttl);
 }
 
-/** What every name server says of the domains by which we check that it tells the truth. */
+/** Returns correct responses about the domains by which we check name servers, and null for other names. */
 function sayControls(name: string, type: string): Said | null {
   const isControl = CONTROL_DOMAINS.some((domain) => name === domain || name === `mx.${domain}`);
   return isControl ? sayThisMachine(name, type) : null;
 }
 
-/** The same, of a name server that may lie about these domains too. */
+/** Like `startNameServer`, but the name server may also lie about these domains. */
 export async function startNameServerOf(say: (name: string, type: string) => Said, ttl = 60) {
   const questions: string[] = [];
   const socket = createSocket('udp4');
@@ -58,9 +61,9 @@ export async function startNameServerOf(say: (name: string, type: string) => Sai
   socket.bind(0, '127.0.0.1');
   await once(socket, 'listening');
   return {
-    /** For DNS_SERVERS. */
+    /** The value for DNS_SERVERS. */
     address: `127.0.0.1:${socket.address().port}`,
-    /** As they came, such as `A example.com`. */
+    /** Queries in order of arrival, such as `A example.com`. */
     questions,
     close: () => void socket.close(),
   };

@@ -1,8 +1,8 @@
 import { Resolver } from 'node:dns/promises';
 import { createNames } from '../../activities/http/names.ts';
 
-// Run with --expose-gc: asks about many names, then prints by how many bytes the heap has grown. The answers do not come
-// over a socket: to read 6,000 addresses takes c-ares 45 ms, which would make two thousand names a test of minutes.
+// Run with --expose-gc. Looks up many names and prints the growth of the heap in bytes. The responses bypass the
+// socket. c-ares takes 45 ms to read 6,000 addresses, so two thousand names would take minutes.
 
 const [names = 0, addresses = 0] = process.argv.slice(2).map(Number);
 
@@ -26,10 +26,10 @@ function heapBytes(): number {
   return heapUsed + external;
 }
 
-// The first ones compile what the others run.
+// The first lookups compile the code for the others.
 await findAll(100, 'first.example');
 const before = heapBytes();
 await findAll(names, 'hostile.example');
 console.log(heapBytes() - before);
-// Holds the memory until it is measured.
+// Keeps the memory in use until it is measured.
 await find('localhost');

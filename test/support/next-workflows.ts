@@ -2,8 +2,8 @@ import { sleep } from '@temporalio/workflow';
 import * as real from '../../workflows/index.ts';
 import type { BatchInput, BatchResult, LookupInput, LookupResult } from '../../workflows/messages.ts';
 
-// The workflows of a next release that open runs of this one cannot go on with: one step more at the beginning of
-// those that are pinned to their version.
+// The workflows of a next release that don't fit open runs of this one. The workflows that are pinned to their version
+// have an additional step at the beginning.
 
 export * from '../../workflows/index.ts';
 

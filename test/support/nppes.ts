@@ -15,15 +15,21 @@ import { openTestDatabase, temporaryFolder } from './database.ts';
 import { operatorOn } from './operator.ts';
 import { BARE, type Ended, endWithThisProcess } from './programs.ts';
 
-/** A database and a folder of their own for one test of the importer: one import runs in a database at a time. */
+/**
+ * A database and a folder for one test of the importer. Each test has its own, because a database runs one import at a
+ * time.
+ */
 export interface NppesWorld {
   readonly url: string;
   readonly sql: Sql;
   readonly folder: string;
   readonly dataset: Dataset;
-  /** Runs `import DATASET PATH …`; rejected rows are listed in `rejects.csv` of the folder. */
+  /** Runs `import DATASET PATH …`. Rejected rows are listed in `rejects.csv` of the folder. */
   operator(path: string, ...options: string[]): Promise<Ended>;
-  /** What `--json` prints of an import. @throws {Error} where it ended with another code than 0 */
+  /**
+   * Returns the `--json` output of an import.
+   * @throws {Error} if its exit code is not 0
+   */
   imported(path: string, ...options: string[]): Promise<Imported>;
 }
 
@@ -35,7 +41,7 @@ export interface Imported {
 }
 
 const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.url));
-/** All that an import writes, except when it did and its number. */
+/** Everything that an import writes, except its time and its number. */
 const CONTENT = [
   `select coalesce(md5(string_agg((to_jsonb(p) - 'imported_at' - 'import_number')::text, ',' order by npi)), '') as digest from providers p`,
   ...['provider_endpoints', 'provider_other_names', 'provider_locations', 'clinician_practices'].map(
@@ -52,7 +58,7 @@ export async function openNppesWorld(t: ExecutionContext, dataset: Dataset = 'np
   return world;
 }
 
-/** In a database that the test has made. */
+/** Opens a world in a database that the test has created. */
 export async function openWorldAt(
   t: ExecutionContext,
   url: string,
@@ -78,7 +84,7 @@ export async function openWorldAt(
   };
 }
 
-/** The same command as a process of its own, which can be killed. */
+/** Starts the same command as a process that can be killed. */
 export function spawnImport(
   world: NppesWorld,
   path: string,
@@ -99,14 +105,14 @@ export function spawnImport(
   return { child, ended };
 }
 
-/** The content of the tables: the same for two databases, or twice, where they hold the same. */
+/** Returns a digest of the tables. It is the same for two databases with the same content. */
 export async function contentOf(sql: Sql): Promise<string> {
   const digests: string[] = [];
   for (const query of CONTENT) digests.push(String((await sql.unsafe(query))[0]?.digest));
   return digests.join(' ');
 }
 
-/** As `contentOf`, of the rows' versions: differs where a row was written again, though with the same values. */
+/** Returns a digest of the row versions. It changes if a row is written again, even with the same values. */
 export async function versionsOf(sql: Sql): Promise<string> {
   const [row] = await sql`
     select md5(string_agg(v, ',' order by v)) as digest from (
@@ -126,9 +132,9 @@ function argumentsOf(
   return ['import', dataset, path, '--rejects', join(folder, 'rejects.csv'), ...options];
 }
 
-// Files in the true layout of NPPES, of people that do not exist: NPIs of the row that begins with 2.
+// Files in the real layout of NPPES with invented people. Their NPIs begin with 2.
 
-/** How many of the rows of a large file are organizations, and how many deactivated, as in the real one. */
+/** Every nth row of a large file is an organization or deactivated, as in the real file. */
 const EVERY_NTH_ORGANIZATION = 5;
 const EVERY_NTH_DEACTIVATED = 30;
 const STREETS = ['MAIN STREET', 'N OAK AVE', 'HOSPITAL DRIVE STE 200', '5TH AVENUE', 'COUNTY ROAD 9'];
@@ -141,13 +147,13 @@ const NAMES = [
   'FAIRWEATHER',
   'GOLDFINCH',
 ];
-/** Spreads consecutive numbers over all NPIs, as the real file does: prime, so that none comes twice. */
+/** Spreads consecutive numbers over all NPIs, as in the real file. The number is prime, so that no NPI occurs twice. */
 const STRIDE = 48_271_003;
 const PIECE_ROWS = 1_000;
-/** Ten digits of which the last is not the check digit. */
+/** An NPI with a wrong check digit. */
 export const WRONG_NPI = '2000000019';
 
-/** The NPI with a right check digit of a number up to 99,999,999. */
+/** Returns the NPI with a valid check digit for a number up to 99,999,999. */
 export function npi(n: number): string {
   const stem = 200_000_000 + n;
   for (let digit = 0; digit < 10; digit += 1) {
@@ -156,12 +162,15 @@ export function npi(n: number): string {
   throw new RangeError(`${n} is too large`);
 }
 
-/** A name of a file as CMS would give it. @param lastDay `YYYYMMDD` */
+/**
+ * Returns a file name like those of CMS.
+ * @param lastDay `YYYYMMDD`
+ */
 export function memberName(kind: MemberKind, lastDay: string): string {
   return `${kind}_pfile_20050523-${lastDay}.csv`;
 }
 
-/** Writes a small file. @returns its path */
+/** Writes a small file and returns its path. */
 export async function writeMember(
   folder: string,
   kind: MemberKind,
@@ -173,7 +182,7 @@ export async function writeMember(
   return path;
 }
 
-/** A person's row of the main file, with what the importer keeps and some of what it does not. */
+/** Returns a person's row of the main file, with the columns that the importer keeps and some that it ignores. */
 export function personRow(id: string, values: NppesValues = {}): NppesValues {
   return {
     NPI: id,
@@ -194,13 +203,13 @@ export function personRow(id: string, values: NppesValues = {}): NppesValues {
   };
 }
 
-/** A row as the file has it of a deactivated NPI: nothing but the date. */
+/** Returns the row of a deactivated NPI. It contains only the date. */
 export function deactivatedRow(id: string, date: string): NppesValues {
   return { NPI: id, 'NPI Deactivation Date': date };
 }
 
 /**
- * Writes a main file of any size, a piece at a time.
+ * Writes a main file of any size, piece by piece.
  * @param changes other values for some rows, by their number from 0
  */
 export async function writeLargeMain(
@@ -224,7 +233,7 @@ function* largeMain(rows: number, changes: ReadonlyMap<number, NppesValues>): Ge
   }
 }
 
-/** The NPI of a row of a large file. */
+/** Returns the NPI of a row of a large file. */
 export function largeNpi(n: number): string {
   return npi((n * STRIDE) % 100_000_000);
 }

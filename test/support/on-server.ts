@@ -5,5 +5,8 @@ const isBuilt = isServerBuilt(cacheFolder(process.env.XDG_CACHE_HOME));
 if (!isBuilt)
   console.log("Temporal's real server is not built: its tests are skipped (npm run cluster builds it)");
 
-/** For tests that need Temporal's real server: nobody waits for its build within a test. */
+/**
+ * For tests that need Temporal's real server. They are skipped until it is built, because a build takes too long for a
+ * test.
+ */
 export const test = isBuilt ? ava : ava.skip;

@@ -2,7 +2,7 @@ import { runOperator } from '../../deploy/operator.ts';
 import { asRole, SECRET_KEYS, SECRETS_KEY } from './database.ts';
 import { type Ended, runProgram } from './programs.ts';
 
-/** The operator command on one database, run within this process, which takes a fraction of the time. */
+/** Returns the operator command for one database. It runs within this process, in a fraction of the time. */
 export function operatorOn(databaseUrl: string) {
   const operator = async (...args: string[]): Promise<Ended> => {
     let stdout = '';
@@ -14,7 +14,7 @@ export function operatorOn(databaseUrl: string) {
     });
     return { code, stdout, stderr };
   };
-  /** What a command printed; fails where it did not end with 0 or had anything to say on stderr. */
+  /** Returns the output of a command. Throws if its exit code is not 0 or it writes to stderr. */
   const text = async (...args: string[]): Promise<string> => {
     const { code, stdout, stderr } = await operator(...args);
     if (code !== 0 || stderr !== '') throw new Error(`${args.slice(0, 2).join(' ')}: ${code} ${stderr}`);
@@ -28,7 +28,7 @@ export function operatorOn(databaseUrl: string) {
   };
 }
 
-/** Runs the command as an operator would: for what it reads from the environment, or from stdin. */
+/** Runs the command as an operator does, for tests of its environment or its stdin. */
 export function spawnOperator(databaseUrl: string, args: readonly string[], stdin?: string): Promise<Ended> {
   return runProgram('operator', args, {
     env: { DATABASE_URL: asRole(databaseUrl, 'operator'), SECRETS_KEY },

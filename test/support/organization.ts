@@ -10,10 +10,10 @@ import { SECRET_KEYS } from './database.ts';
 
 const DAY = 86_400_000;
 const BY = { actor: 'test', reason: 'test' };
-/** The same for what a person asked for. */
+/** The same, for changes that a person asked for. */
 export const ASKED = { ...BY, askedBy: 'person', received: new Date(0) } as const;
 
-/** As the service has it if nothing is set. */
+/** The service's defaults. */
 export const RETENTION: Retention = {
   answersMs: 365 * DAY,
   evidenceMs: 180 * DAY,
@@ -37,14 +37,14 @@ export interface Organization {
   readonly apiKey: string;
 }
 
-/** An organization of its own, with credits and one key. */
+/** Opens a new organization with credits and one key. */
 export async function openOrganization(
   db: Database,
   credits: number,
   // Tests poll faster than clients may.
   requestsPerMinute = 100_000,
 ): Promise<Organization> {
-  // Whatever the pool is for: who opens an organization is an operator.
+  // Operators open organizations, so this uses their rights even if the pool has others.
   const { id: organizationId } = await createOrganization({ ...db, secretKeys: SECRET_KEYS }, BY, 'Test');
   if (credits > 0) await grantCredits(db, BY, organizationId, credits);
   await setLimit(db, BY, organizationId, requestsPerMinute);
@@ -52,7 +52,7 @@ export async function openOrganization(
   return { organizationId, keyId, apiKey };
 }
 
-/** The sandbox of an organization, with a test key. */
+/** Opens the sandbox of an organization, with a test key. */
 export async function openTestKey(db: Database, live: Organization): Promise<Organization> {
   const operator = { ...db, secretKeys: SECRET_KEYS };
   const { id, apiKey, organizationId } = await issueKey(operator, BY, live.organizationId, 'test', true);
@@ -60,7 +60,7 @@ export async function openTestKey(db: Database, live: Organization): Promise<Org
   return { organizationId, keyId: id, apiKey };
 }
 
-/** A submit as the API would hand it down. */
+/** Returns a submit as the API passes it on. */
 export function submitCommand(
   { organizationId, keyId }: Organization,
   over: Partial<SubmitCommand> & Pick<SubmitCommand, 'npis'>,
@@ -88,7 +88,7 @@ export interface SubmitAnswer {
   }[];
 }
 
-/** The ids of a submit that was accepted. */
+/** Returns the IDs of an accepted submit. */
 export function acceptedIds(outcome: SubmitOutcome): { batchId: string; requestIds: string[] } {
   if (outcome.kind !== 'accepted') throw new Error(`the submit was ${outcome.kind}`);
   const answer = JSON.parse(outcome.response) as SubmitAnswer;
@@ -127,12 +127,12 @@ export interface Answer<T = unknown> {
   readonly json: T;
 }
 
-/** Refused because of what else was under way, with nothing done and nothing counted. */
+/** Codes of rejections because of other requests in progress. Such a request changed nothing and did not count. */
 const CROWDED: readonly unknown[] = ['too_many_at_once', 'overloaded'];
 
 /**
- * The API as a client of one organization calls it, over real HTTP: again while too much is under way, which on a busy
- * machine is soon.
+ * Calls the API as a client of one organization, over real HTTP. It repeats a request while too many others are in
+ * progress, which is common on a busy machine.
  */
 export function createCaller(baseUrl: string, apiKey: string) {
   const call = <T>(...request: Parameters<typeof send>): Promise<Answer<T>> =>
@@ -176,7 +176,7 @@ export function createCaller(baseUrl: string, apiKey: string) {
     batch: async (batchId: string) => (await get(`/api/v1/batch/${batchId}`)).json,
     credits: async () =>
       (await get<{ balance: number; total: number; used: number }>('/api/v1/credits')).json,
-    /** Polls, as a client would, until the batch is completed. */
+    /** Polls like a client until the batch is completed. */
     async completed(batchId: string): Promise<EnvelopeAnswer> {
       return await eventually(async () => {
         const envelope = (await get(`/api/v1/batch/${batchId}`)).json;
@@ -186,10 +186,10 @@ export function createCaller(baseUrl: string, apiKey: string) {
   };
 }
 
-/** Bounds a hang and nothing else: less than AVA waits, so that the failure names the line. */
+/** Only limits a hang. It is less than AVA's limit, so that the failure names the line. */
 const HANG_MS = 150_000;
 
-/** Waits for a condition: asks until it gives something. */
+/** Waits for a condition. Calls the function until it returns a value other than null. */
 export async function eventually<T>(look: () => Promise<T | null>): Promise<T> {
   const deadline = Date.now() + HANG_MS;
   for (;;) {
@@ -201,17 +201,17 @@ export async function eventually<T>(look: () => Promise<T | null>): Promise<T> {
 }
 
 /**
- * Sends bytes as they are and hears what comes back until the server closes, which most callers ask for with
- * `Connection: close`.
+ * Sends raw bytes and returns the response, which ends when the server closes the connection. Most callers ask for that
+ * with `Connection: close`.
  */
 export function exchange(port: number, bytes: string | Uint8Array): Promise<string> {
   return new Promise((resolve) => {
     const chunks: Buffer[] = [];
     const socket = connect(port, '127.0.0.1', () => socket.write(bytes));
     socket.on('data', (chunk) => chunks.push(chunk));
-    // A reset after the answer is an end as well.
+    // A reset after the response ends it too.
     socket.on('error', () => {});
-    // A server that neither answers nor closes fails the test that asked, and does not hang the run.
+    // A server that neither responds nor closes fails this test and does not hang the run.
     socket.setTimeout(60_000, () => socket.destroy());
     socket.on('close', () => resolve(Buffer.concat(chunks).toString()));
   });

@@ -11,7 +11,7 @@ import type { Stack } from './stack.ts';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const SOURCES = ['activities', 'api', 'db', 'deploy', 'patches', 'workflows', 'package.json'];
 
-/** How a program ended, and what it wrote. */
+/** The exit code and output of a program. */
 export interface Ended {
   readonly code: number | null;
   readonly stdout: string;
@@ -24,15 +24,15 @@ export interface ProgramOptions {
   readonly env?: Readonly<Record<string, string>>;
   /** The folder of the sources. */
   readonly root?: string;
-  /** What it reads from stdin; nothing by default. */
+  /** The content of stdin, empty by default. */
   readonly stdin?: string | undefined;
 }
 
 const { PATH, NODE_COMPILE_CACHE } = process.env;
-/** What any program here has of our environment: nothing that it reads itself. */
+/** The part of our environment that every program gets. It contains no setting that a program reads. */
 export const BARE: NodeJS.ProcessEnv = { PATH, NODE_COMPILE_CACHE };
 
-/** The command line of a program of `deploy/`, with nothing in its environment but what is given. */
+/** Returns the command line of a program of `deploy/`, with only the given environment. */
 export function programCommand(
   name: ProgramName,
   args: readonly string[],
@@ -47,8 +47,8 @@ export function programCommand(
 }
 
 /**
- * Ends a child when this process ends before it, even by SIGKILL: AVA kills a test file that hangs, and no teardown
- * runs then. A shell waits on a pipe that only this process holds.
+ * Ends a child when this process ends first, even by SIGKILL. AVA kills a test file that hangs, and then no teardown
+ * runs. A shell waits on a pipe that only this process holds.
  */
 export function endWithThisProcess(child: ChildProcess): void {
   const script = 'read -r ended || kill -s KILL "$1"';
@@ -70,7 +70,7 @@ export function runProgram(
   return new Promise((resolve, reject) => {
     const child = spawn(command, all, { cwd, env, stdio: ['pipe', 'pipe', 'pipe'] });
     endWithThisProcess(child);
-    // A program that ended without reading it has done nothing wrong.
+    // A program may end without reading its stdin.
     child.stdin.on('error', () => {});
     child.stdin.end(options?.stdin ?? '');
     let stdout = '';
@@ -83,8 +83,8 @@ export function runProgram(
 }
 
 /**
- * Makes of an empty folder what `npm ci --omit=dev --ignore-scripts` makes: the sources, the packages that are not for
- * development, and postgres.js as published.
+ * Fills an empty folder like `npm ci --omit=dev --ignore-scripts`: with the sources, the production packages, and the
+ * unpatched postgres.js.
  */
 export async function installForProduction(folder: string): Promise<void> {
   for (const source of SOURCES) await cp(join(ROOT, source), join(folder, source), { recursive: true });
@@ -103,15 +103,15 @@ export async function installForProduction(folder: string): Promise<void> {
 }
 
 /**
- * Puts postgres.js as published into a folder.
- * @returns where it is
+ * Puts the unpatched postgres.js into a folder.
+ * @returns its path
  */
 export async function addPublishedPostgres(folder: string): Promise<string> {
   const path = 'node_modules/postgres';
   for (const part of [path, 'patches', 'package.json']) {
     await cp(join(ROOT, part), join(folder, part), { recursive: true });
   }
-  // Its patch alone: the other packages may be links to ours.
+  // Reverses only its patch, because the other packages may be links to ours.
   const name = (await readdir(join(ROOT, 'patches'))).find((patch) => patch.startsWith('postgres+')) ?? '';
   await cp(join(ROOT, 'patches', name), join(folder, 'reversed', name));
   const options = ['--patch-dir', 'reversed', '--reverse', '--error-on-fail'];
@@ -120,22 +120,25 @@ export async function addPublishedPostgres(folder: string): Promise<string> {
   return join(folder, path);
 }
 
-/** The API as a process of its own, so that it can be one of several and can be killed. */
+/** The API as its own process, so that a test can start several and kill them. */
 export interface ApiProcess {
   readonly url: string;
   pid(): number;
-  /** How it ended, once it has: `exit code 0`. */
+  /** Returns how it ended, such as `exit code 0`, or undefined while it runs. */
   ending(): string | undefined;
-  /** SIGKILL; returns once it is gone. */
+  /** Sends SIGKILL and waits for its end. */
   kill(): Promise<void>;
-  /** Starts it again where it was, after a kill. */
+  /** Starts it again on the same port after a kill. */
   start(): Promise<void>;
   stop(): Promise<void>;
 }
 
 const PROGRAM = fileURLToPath(new URL('../../deploy/api.ts', import.meta.url));
 
-/** @param settings beside what it is given here */
+/**
+ * Starts an API process.
+ * @param settings environment variables in addition to those set here
+ */
 export async function startApiProcess(
   databaseUrl: string,
   settings: Readonly<Record<string, string>> = {},
@@ -181,7 +184,10 @@ export async function startApiProcess(
   };
 }
 
-/** A POST as a careful client sends it: again after a lost connection, a 409 or a 503, with the same headers. */
+/**
+ * Sends a POST like a careful client. It repeats the request with the same headers after a lost connection, a 409, or a
+ * 503.
+ */
 export async function postUntilAnswered<T>(
   url: string,
   apiKey: string,
@@ -198,18 +204,18 @@ export async function postUntilAnswered<T>(
 
 const WORKER = fileURLToPath(new URL('../../deploy/worker.ts', import.meta.url));
 
-/** A worker, and all that it has written. */
+/** A worker with all of its output. */
 export interface WorkerProcess extends ServerProcess {
   output(): string;
 }
 
-/** Workers as the processes they are in production, so that they can be killed; the sweep runs every second. */
+/** Starts workers as processes, as in production, so that a test can kill them. Their sweep runs every second. */
 export function workerProcesses() {
   const workers: ServerProcess[] = [];
   return {
     /**
-     * Starts one more; it is ready when this resolves.
-     * @param settings of this one, beside what the stack gives it
+     * Starts one more worker and waits until it is ready.
+     * @param settings environment variables in addition to those of the stack
      */
     async start(
       { workerEnvironment }: Pick<Stack, 'workerEnvironment'>,
@@ -235,7 +241,7 @@ export function workerProcesses() {
       });
       return { ...worker, output: () => output };
     },
-    /** Stops all that were started, killed ones included. */
+    /** Stops all started workers, including killed ones. */
     async stop(): Promise<void> {
       for (const worker of workers) await worker.stop();
     },

@@ -3,21 +3,24 @@ import { join } from 'node:path';
 import { freePort, LOOPBACK, launch, run } from '../../deploy/local/processes.ts';
 import { eventually } from './organization.ts';
 
-/** @throws {Error} with what promtool said, where it has something to say against */
+/**
+ * Runs a check of promtool.
+ * @throws {Error} with its output, if it finds an error
+ */
 export async function check(promtool: string, ...args: readonly string[]): Promise<void> {
   const { code, output } = await run(promtool, args, {});
   if (code !== 0) throw new Error(`promtool ${args.join(' ')} ended with ${code}:\n${output}`);
 }
 
-/** What Prometheus answers to a question over a range of time: a line per series, in seconds and numbers. */
+/** The result of a range query: one line per series, in seconds and numbers. */
 export interface Series {
   readonly metric: Readonly<Record<string, string>>;
   readonly values: readonly (readonly [at: number, value: string])[];
 }
 
 /**
- * A Prometheus that looks every second.
- * @param targets by the name of their job, `host:port`
+ * Starts a Prometheus that scrapes every second.
+ * @param targets `host:port`, by job name
  * @param rules a file of alerts
  */
 export async function startPrometheus(
@@ -32,7 +35,7 @@ export async function startPrometheus(
     job_name: name,
     static_configs: [{ targets: addresses }],
   }));
-  // JSON is YAML.
+  // JSON is valid YAML.
   await writeFile(
     config,
     JSON.stringify({
@@ -49,7 +52,10 @@ export async function startPrometheus(
       ...[`--web.listen-address=${address}`, '--log.level=warn'],
     ],
   });
-  /** @throws {Error} with what Prometheus says against it */
+  /**
+   * Queries Prometheus.
+   * @throws {Error} with its error message
+   */
   const ask = async <T>(path: string, parameters: Record<string, string> = {}): Promise<T> => {
     const response = await fetch(`http://${address}/api/v1/${path}?${new URLSearchParams(parameters)}`);
     const { data, error } = (await response.json()) as { data: T; error?: string };

@@ -4,7 +4,7 @@ import { providerKeys } from '../../db/providers/keys.ts';
 import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../../db/schema.ts';
 import type { EndpointKind } from '../../db/words.ts';
 
-/** Where somebody practices, as NPPES or CMS has it. */
+/** A practice location, as in NPPES or the files of CMS. */
 export interface Place {
   readonly phone: string | null;
   readonly line1: string | null;
@@ -20,17 +20,17 @@ export interface Endpoint {
   readonly affiliationName?: string | null;
 }
 
-/** Providers of a test, written past the importers. */
+/** Writes the providers of a test to the database, without the importers. */
 export function providersIn(db: Database) {
   let issued = 0;
 
-  /** An NPI that no other test has, without a meaningful check digit. */
+  /** Returns an NPI that no other test has, without a meaningful check digit. */
   function newNpi(): string {
     issued += 1;
     return `29${String(issued).padStart(8, '0')}`;
   }
 
-  /** A telephone number and a street that no other test has. */
+  /** Returns a telephone number and a street that no other test has. */
   function newPlace(line2: string | null = null): Place & { readonly line1: string } {
     issued += 1;
     return { phone: `303555${1000 + issued}`, line1: `${1000 + issued} MAIN ST`, line2, postalCode: '80201' };
@@ -84,7 +84,10 @@ export function providersIn(db: Database) {
       const row = { npi, ...address, city: 'DENVER', state, phone, ...providerKeys(place) };
       await query(db, (tx) => tx.insert(providerLocations).values(row));
     },
-    /** A row of CMS's "Doctors and Clinicians". @param group its PAC id and its legal name; null for nobody's */
+    /**
+     * Adds a row of CMS's "Doctors and Clinicians".
+     * @param group its PAC ID and its legal name, or null without a group
+     */
     async bills(
       npi: string,
       group: readonly [pacId: string, name: string] | null,

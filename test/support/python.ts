@@ -9,9 +9,9 @@ const IS_USABLE = 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 
 const DOCUMENTED = fileURLToPath(new URL('documented/requirements.txt', import.meta.url));
 
 /**
- * A Python that has from PyPI what the pages name (Standard Webhooks, httpx, FastAPI); null, and a line that says so, on
- * a machine without Python.
- * @throws {Error} where it cannot be installed
+ * Returns a Python with the packages from PyPI that the pages name (Standard Webhooks, httpx, FastAPI). On a machine
+ * without Python it returns null and prints a line about it.
+ * @throws {Error} if the packages cannot be installed
  */
 export async function documentedPython(): Promise<string | null> {
   if (await hasPython()) {
@@ -25,17 +25,17 @@ export async function documentedPython(): Promise<string | null> {
   return null;
 }
 
-/** True where `python3` on PATH is Python 3.11 or later and can make virtual environments. */
+/** Returns true if `python3` on PATH is Python 3.11 or later and can make virtual environments. */
 async function hasPython(): Promise<boolean> {
   return (await run('python3', ['-c', IS_USABLE], {})).code === 0;
 }
 
 /**
- * The Python of a virtual environment that holds exactly what a requirements file lists, made in the cache folder when
- * it is not there. Several processes may ask at once.
- * @param requirements the file; the name of its folder becomes part of the environment's
- * @param module one that is there when the environment is whole
- * @throws {Error} one sentence, where Python 3.11, its venv or a package is missing
+ * Returns the Python of a virtual environment with exactly the packages of a requirements file. Creates the environment
+ * in the cache folder if it is missing. Several processes may call this at once.
+ * @param requirements the file. The name of its folder becomes part of the environment's name
+ * @param module a module that exists once the environment is complete
+ * @throws {Error} one sentence, if Python 3.11, its venv, or a package is missing
  */
 export async function findPython(cacheDir: string, requirements: string, module: string): Promise<string> {
   const pythonIn = (place: string) => join(place, 'bin', 'python');

@@ -12,27 +12,27 @@ import {
 export type Receiver = Awaited<ReturnType<typeof startReceiver>>;
 
 /**
- * Answers a delivery whose body has been read; the receiver then neither answers nor closes by itself.
+ * Responds to a delivery whose body has been read. The receiver then neither responds nor closes by itself.
  * @param tcp the connection below TLS
  */
 export type Behavior = (response: ServerResponse, tcp: Socket) => void;
 
-/** A status with headers and a short body. */
+/** Returns a behavior that sends a status, headers, and a short body. */
 export function status(code: number, headers: Readonly<Record<string, string>> = {}) {
   return (response: ServerResponse) =>
     response.writeHead(code, headers).end(code === 204 ? undefined : `${code}\n`);
 }
 
 /**
- * The local stack's receiver for tests, which see what arrived and say how paths behave.
- * @param dir where the certificate is kept
+ * Starts the local stack's receiver for tests. They can read its deliveries and set the behavior of paths.
+ * @param dir the folder of the certificate
  */
 export async function startReceiver(dir: string) {
   const { cert, key, certFile } = await ensureCertificate(dir);
   const received: ReceivedDelivery[] = [];
   const behaviors = new Map<string, Behavior>();
   const statusOf = statusByPath();
-  /** By the port of their other end. */
+  /** Connections by the port of their other end. */
   const connections = new Map<number, Socket>();
   const server = createServer({ cert, key }, async (request, response) => {
     const tcp = connections.get(request.socket.remotePort ?? 0) ?? new Socket();
@@ -50,13 +50,13 @@ export async function startReceiver(dir: string) {
   });
   const { port, close } = await listenOn(server, 0, 'the webhook receiver');
   return {
-    /** `https://127.0.0.1:PORT`: deliveries are taken at every path below. */
+    /** `https://127.0.0.1:PORT`. Deliveries are accepted at every path below it. */
     url: `https://${LOOPBACK}:${port}`,
-    /** The certificate to trust, PEM. */
+    /** Path of the certificate to trust, in PEM format. */
     caFile: certFile,
-    /** What arrived, newest last. */
+    /** Returns the received deliveries, newest last. */
     deliveries: (): readonly ReceivedDelivery[] => received,
-    /** From now on deliveries to that path are answered so; null gives the path its own answer back. */
+    /** Sets the response to all further deliveries to a path. Null restores the path's default. */
     setBehavior(path: string, behavior: Behavior | null) {
       if (behavior === null) behaviors.delete(path);
       else behaviors.set(path, behavior);

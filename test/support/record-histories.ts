@@ -6,8 +6,8 @@ import { startServers } from './servers.ts';
 import { type Stack, type StackOptions, startStack } from './stack.ts';
 import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from './vendors.ts';
 
-// `npm run histories`: records the histories that test/workflows/replay.test.ts replays. Each scenario ends with `save`,
-// under the name of what happened.
+// `npm run histories`: records the histories that test/workflows/replay.test.ts replays. Each scenario ends with
+// `save`, under a name that says what happened.
 
 const HELP = `
 It brings its own servers, takes about a minute, and writes all histories into test/histories/ anew, each under the name of
@@ -27,10 +27,10 @@ async function withStack(options: StackOptions, use: (stack: Stack) => Promise<v
   }
 }
 
-/** Waits until the workflow is closed, and saves it. */
+/** Waits until the workflow is closed, and saves its history. */
 async function save(stack: Stack, name: string, workflowId = '', runId?: string): Promise<void> {
   const handle = stack.client.workflow.getHandle(workflowId, runId);
-  // A child may not be there yet.
+  // A child may not exist yet.
   const closeTime = async () => (await handle.describe().catch(() => null))?.closeTime;
   await eventually(async () => ((await closeTime()) ? true : null));
   await saveHistory(name, workflowId, await handle.fetchHistory());
@@ -41,7 +41,7 @@ function requestOf({ requests }: SubmitAnswer, npi: string): string | undefined 
   return requests.find((request) => request.npi === npi)?.request_id;
 }
 
-/** What a lookup and a batch can come to, against the simulated vendor. */
+/** Records the outcomes of lookups and batches, with the simulated vendor. */
 async function recordOutcomes(): Promise<void> {
   await withStack({ lookupTimeoutMs: 5000 }, async (stack) => {
     const client = await stack.organization();
@@ -79,7 +79,7 @@ async function recordOutcomes(): Promise<void> {
   });
 }
 
-/** What needs all vendors, a verifier, or the registry. */
+/** Records scenarios that need all vendors, a verifier, or the registry. */
 async function recordWaterfall(): Promise<void> {
   const options = { lookupTimeoutMs: 35_000, allSources: true, rocketReach: { wait: '10s', call: '5s' } };
   await withStack(options, async (stack) => {
@@ -97,7 +97,7 @@ async function recordWaterfall(): Promise<void> {
   });
 }
 
-/** What operators do, against vendors that answer on demand. */
+/** Records the actions of operators, with vendors that respond on demand. */
 async function recordInterventions(): Promise<void> {
   const vendor = createScriptedVendor();
   const second = createScriptedVendor('second');

@@ -4,7 +4,10 @@ import type { AddressInfo } from 'node:net';
 import type { ExecutionContext } from 'ava';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
 
-/** Answers every call with one gRPC code: what Temporal Cloud says to a wrong key or role, and no dev server does. */
+/**
+ * Starts a server that rejects every call with one gRPC code. Temporal Cloud does this for a wrong key or role, but a
+ * dev server does not.
+ */
 export async function startRefusing(t: ExecutionContext, code: number): Promise<string> {
   const server = createServer().on('stream', (stream) => {
     const headers = { ':status': 200, 'content-type': 'application/grpc', 'grpc-status': String(code) };

@@ -5,7 +5,7 @@ export interface TestCounts {
   readonly failed: number;
 }
 
-/** One line per test; AVA's own sum of these is missing as soon as something fails. */
+/** Matches one line per passed test. AVA's own total is missing as soon as a test fails. */
 const PASSED = /^ {2}[✔√] (?!\[expected fail\])/;
 const FAILED = [
   /^ {2}(\d+) (?:test|hook)s? failed/,
@@ -14,7 +14,7 @@ const FAILED = [
   /^ {2}(\d+) tests? remained pending/,
 ];
 
-/** Adds a line of what AVA's default reporter writes to the counts; a crash of a test file is a failure as well. */
+/** Adds a line of AVA's default reporter to the counts. A crash of a test file counts as a failure. */
 export function countTests({ passed, failed }: TestCounts, line: string): TestCounts {
   const plain = stripVTControlCharacters(line);
   const failures = FAILED.map((pattern) => Number(pattern.exec(plain)?.[1] ?? 0));
@@ -32,7 +32,9 @@ export interface TimedTest {
 const TIMED = /^ {2}\S (?<title>.+) \((?<time>(?:[\d.]+(?:ms|[smh]) ?)+)\)$/;
 const SECONDS: Readonly<Record<string, number>> = { ms: 0.001, s: 1, m: 60, h: 3600 };
 
-/** The test of a line of AVA's default reporter with the time it took, which AVA says from 100 ms on. */
+/**
+ * Returns the test in a line of AVA's default reporter with its duration, or null. AVA prints durations from 100 ms on.
+ */
 export function timedTest(line: string): TimedTest | null {
   const { title, time } = TIMED.exec(stripVTControlCharacters(line))?.groups ?? {};
   if (title === undefined || time === undefined) return null;
@@ -43,7 +45,10 @@ export function timedTest(line: string): TimedTest | null {
   };
 }
 
-/** The lines that name the slowest tests, the slowest first: tests of a file share its process, so each contains waits for others. */
+/**
+ * Returns lines for the slowest tests, slowest first. Tests of a file share its process, so each duration contains
+ * waits for others.
+ */
 export function slowestTests(tests: readonly TimedTest[], most = 15): string[] {
   const slowest = [...tests].sort((a, b) => b.seconds - a.seconds).slice(0, most);
   return slowest.map(({ title, seconds }) => `${seconds.toFixed(1).padStart(7)} s  ${title}`);

@@ -6,12 +6,12 @@ import { startTemporal, startTemporalServer } from '../../deploy/local/temporal.
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { type TestSetting, temporaryFolder } from './database.ts';
 
-/** Each stack is a Worker Deployment, and a namespace may usually have 100. */
+/** Each stack is a Worker Deployment, and a namespace may have 100 by default. */
 export const TEST_DYNAMIC_CONFIG = { 'matching.maxDeployments': 100_000 };
 
 /**
- * Takes `--temporal server` out of the arguments of a command.
- * @returns whether it was there: tests then run on Temporal's real server, with a PostgreSQL of its own
+ * Removes `--temporal server` from the arguments of a command.
+ * @returns true if it was there. Then tests run on Temporal's real server, with its own PostgreSQL
  */
 export function takeServerFlag(given: string[]): boolean {
   const at = given.indexOf('--temporal');
@@ -20,13 +20,13 @@ export function takeServerFlag(given: string[]): boolean {
   throw new Error('--temporal can only be followed by server: without it tests run on the dev server.');
 }
 
-/** Does a part of the work, and may tell of it. */
+/** Does a part of the work and may report it. */
 type Step = <T>(name: string, work: () => Promise<T>) => Promise<T>;
 
 /**
- * What every test file needs: temporary PostgreSQL and Temporal, unless the environment names some, and the workflow
- * bundle. They are named in the environment of this process, which children inherit.
- * @returns ends what was started
+ * Starts the servers that all test files need: temporary PostgreSQL and Temporal, unless the environment names some.
+ * Also bundles the workflows. Puts the results into the environment of this process, which children inherit.
+ * @returns a function that stops the started servers
  */
 export async function startServers({
   step = (_name, work) => work(),
@@ -54,7 +54,8 @@ export async function startServers({
     const dir = temporaryFolder((remove) => started.defer(remove));
     return await own(startTemporalServer({ ...common, programs, postgresUrl: url, dir }));
   };
-  // Not TestWorkflowEnvironment.createLocal: these servers start as in `npm start`, and end even if the runner is killed.
+  // Not TestWorkflowEnvironment.createLocal, because these servers start as in `npm start` and end even if the runner
+  // is killed.
   const [databaseUrl, temporalAddress] = await step('PostgreSQL and Temporal', async () => {
     const starting = [
       env.TEST_DATABASE_URL ?? own(startPostgres({})).then(({ url }) => url),
@@ -66,7 +67,7 @@ export async function startServers({
     await Promise.allSettled(starting);
     return await Promise.all(starting);
   });
-  // Once for all: each bundling takes seconds.
+  // Bundles once for all files, because each bundling takes seconds.
   const bundle = join(
     temporaryFolder((remove) => started.defer(remove)),
     'workflow-bundle.js',

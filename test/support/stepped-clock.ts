@@ -1,4 +1,4 @@
-// Preloaded into a process: its wall clock is off by CLOCK_STEP_MS milliseconds, as after a wrong NTP answer.
+// Preloaded into a process. Shifts its wall clock by CLOCK_STEP_MS milliseconds, like a wrong NTP response.
 
 const stepMs = Number(process.env.CLOCK_STEP_MS);
 const now = Date.now.bind(Date);

@@ -9,7 +9,7 @@ import type { Organization, Person, Step, Subject, Vendor } from '../../activiti
 import { shareOf } from '../../deploy/local/sim/knowledge.ts';
 import { PRACTICE_DOMAINS, withCheckDigit } from '../../deploy/local/sim/people.ts';
 
-/** One step of a scripted conversation. */
+/** One call of a scripted vendor. */
 export interface ScriptedCall {
   readonly operation: 'submit' | 'poll';
   /** Counted from 1, per NPI and operation. */
@@ -19,15 +19,18 @@ export interface ScriptedCall {
 
 export type Script = (call: ScriptedCall) => Step | Promise<Step>;
 
-/** A vendor whose answers a test writes, for what no simulator does on demand. */
+/** A vendor whose responses a test scripts, for cases that no simulator produces on demand. */
 export interface ScriptedVendor extends Vendor {
-  /** How it answers about one NPI from now on; it knows nobody else. */
+  /** Sets the responses for one NPI. The vendor finds nothing for any other NPI. */
   script(npi: string, answer: Script): void;
-  /** How often it was asked. */
+  /** Returns the number of calls for an NPI. */
   asked(npi: string, operation: ScriptedCall['operation']): number;
 }
 
-/** @param id as it is stored and shown; two vendors of one stack need different ones */
+/**
+ * Creates a scripted vendor.
+ * @param id as it is stored and shown. Two vendors of one stack need different IDs
+ */
 export function createScriptedVendor(id = 'scripted'): ScriptedVendor {
   const scripts = new Map<string, Script>();
   const counts = new Map<string, number>();
@@ -53,7 +56,7 @@ export function createScriptedVendor(id = 'scripted'): ScriptedVendor {
   };
 }
 
-/** A valid professional address for an NPI, seen by the vendor just now. */
+/** Returns a valid professional address for an NPI, just validated by the vendor. */
 export function foundStep(npi: string): Step {
   const email = `npi${npi}@${PRACTICE_DOMAINS[0]}`;
   return {
@@ -64,7 +67,7 @@ export function foundStep(npi: string): Step {
   };
 }
 
-/** A script that answers nothing until it is released, and gives up like a real call when it is aborted. */
+/** Returns a script that holds its response until it is released. Like a real call it gives up when it is aborted. */
 export function heldScript(step: Step): { readonly script: Script; release(): void } {
   const held = Promise.withResolvers<Step>();
   return {
@@ -81,13 +84,13 @@ export function aborted(signal: AbortSignal): Promise<never> {
   });
 }
 
-/** How the simulated RocketReach answers an NPI that is not magic. */
+/** Responses of the simulated RocketReach for NPIs that are not magic. */
 export type Ordinary = 'found' | 'found_later' | 'not_found';
 
 /**
- * NPIs with a right check digit that the simulated RocketReach answers in one way: always the same ones. They are in
- * no NPPES file, so vendors that search by name cannot be asked about them.
- * @param from where to begin, up to nine digits: tests that share a database take NPIs far from each other's
+ * Returns NPIs with a valid check digit for which the simulated RocketReach has one kind of response. Every call
+ * returns the same ones. They are in no NPPES file, so vendors that search by name can't be called for them.
+ * @param from the first number, up to nine digits. Tests that share a database use numbers far from each other
  */
 export function ordinaryNpis(kind: Ordinary, count: number, from = 0): string[] {
   const npis: string[] = [];
@@ -104,28 +107,28 @@ function kindOf(npi: string): Ordinary {
   return share === 'nobody' ? 'not_found' : 'found';
 }
 
-/** An answer of a vendor as it came, or could have come: `body` is sent as JSON, text as it is. */
+/** A vendor's response, real or invented. `body` is sent as JSON, text unchanged. */
 export interface Played {
   readonly status: number;
   readonly headers?: Readonly<Record<string, string>>;
   readonly body: unknown;
 }
 
-/** What a vendor was asked. */
+/** A request that a vendor received. */
 export interface Asked {
   readonly method: string;
   readonly url: string;
   readonly headers: IncomingHttpHeaders;
-  /** Parsed; null if there was none. */
+  /** Parsed, or null without a body. */
   readonly body: unknown;
 }
 
-/** An answer in a vendor's documented form, from vendor-answers/: `hunter/valid`. */
+/** Reads a response in a vendor's documented form from vendor-answers/, such as `hunter/valid`. */
 export function recorded(name: string): Played {
   return JSON.parse(readFileSync(new URL(`vendor-answers/${name}.json`, import.meta.url), 'utf8'));
 }
 
-/** A vendor's server that gives these answers in turn, the last one again and again. */
+/** Starts a vendor's server that returns these responses in turn and repeats the last one. */
 export async function playVendor(t: ExecutionContext, ...answers: readonly Played[]) {
   const asked: Asked[] = [];
   const url = await serveVendor(t, async (request, response) => {
@@ -142,7 +145,7 @@ export async function playVendor(t: ExecutionContext, ...answers: readonly Playe
   return { url, asked };
 }
 
-/** A vendor's server that does what a test wants; ends with the test. */
+/** Starts a vendor's server with the test's handler. It ends with the test. */
 export async function serveVendor(t: ExecutionContext, handle: RequestListener): Promise<string> {
   const server = createServer(handle).listen(0, '127.0.0.1');
   await once(server, 'listening');
@@ -154,7 +157,10 @@ export async function serveVendor(t: ExecutionContext, handle: RequestListener):
   return `http://127.0.0.1:${port}`;
 }
 
-/** Where nobody listens, and nobody else can: it is the client's end of a connection. */
+/**
+ * Returns a port that refuses connections. No other process can listen on it, because it is the client's end of a
+ * connection.
+ */
 export async function closedPort(): Promise<number> {
   const server = createTcpServer((socket) => socket.unref())
     .listen(0, '127.0.0.1')
@@ -165,7 +171,7 @@ export async function closedPort(): Promise<number> {
   return client.unref().localPort ?? 0;
 }
 
-/** As `closedPort`. */
+/** Returns a URL with a `closedPort`. */
 export async function closedUrl(): Promise<string> {
   return `http://127.0.0.1:${await closedPort()}`;
 }
@@ -192,7 +198,7 @@ const ORGANIZATION: Organization = {
   confidence: 0.9,
 };
 
-/** Whom the recorded answers are about. */
+/** The person in the recorded responses. */
 export const SUBJECT: Subject = {
   npi: '2000000010',
   wantedType: 'any',
@@ -201,7 +207,7 @@ export const SUBJECT: Subject = {
   otherOrganizations: [],
 };
 
-/** What the registry says of a person of whom it knows little more than the name. */
+/** Returns the registry's response about a person with little more than a name. */
 export function person(npi: string, lastName = 'DOE'): RegistryStep {
   const nothing = {
     middleName: null,

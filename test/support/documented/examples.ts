@@ -3,7 +3,9 @@ import { readdirSync, readFileSync } from 'node:fs';
 /** A fenced block of a page in api/docs/. */
 export interface Example {
   readonly page: string;
-  /** The word after the fence: `sh` is run as pasted, and so is what names a file and its command in the first line. */
+  /**
+   * The word after the fence. `sh` blocks run as pasted. Blocks with a file and its command in the first line run too.
+   */
   readonly language: string;
   readonly text: string;
 }
@@ -11,7 +13,7 @@ export interface Example {
 const FOLDER = new URL('../../../api/docs/', import.meta.url);
 const CLIENT = '../client/README.md';
 
-/** Every block of every page, in its order. */
+/** Returns every block of every page, in order. */
 export function examples(): Example[] {
   return [...readdirSync(FOLDER), CLIENT]
     .filter((file) => file.endsWith('.md'))
@@ -22,7 +24,7 @@ export function examples(): Example[] {
     );
 }
 
-/** The program that names this file as the last word of its first line, after what has to be installed. */
+/** Returns the program whose first line ends with this file name, after the packages to install. */
 export function program(file: string): string {
   const [found] = examples().filter(({ text }) => (text.split('\n')[0] ?? '').endsWith(` ${file}`));
   if (!found) throw new Error(`no page of api/docs/ has an example that names ${file}`);

@@ -10,17 +10,17 @@ import { startStack } from '../stack.ts';
 import { type Opinion, spelled, TRAPS, type Trap, writeNppes } from './set.ts';
 import { startWorld } from './world.ts';
 
-/** How the service is set up. */
+/** A configuration of the service. */
 export interface Setup {
   readonly name: string;
-  /** Null: what holds if nothing is set. */
+  /** Null for the default. */
   readonly policy: Policy | null;
   readonly hasVerifier: boolean;
 }
 
 export const DEFAULT: Setup = { name: 'default', policy: null, hasVerifier: true };
 
-/** Every policy with a verifier, each once, and the default without one. */
+/** Returns every policy with a verifier, each once, and the default policy without one. */
 export function everySetup(): Setup[] {
   const { verifyPolicy } = configOf({ REACHER_URL: 'http://127.0.0.1' });
   const others = POLICIES.filter((policy) => policy !== verifyPolicy);
@@ -34,12 +34,12 @@ export function everySetup(): Setup[] {
 const configOf = (environment: Readonly<Record<string, string>>) =>
   loadConfig({ DATABASE_URL: 'postgres://127.0.0.1/none', ...environment });
 
-/** What became of one trap. */
+/** The result of one trap. */
 export interface Outcome {
   readonly trap: Trap;
   readonly careful: Opinion;
   readonly returned: EmailType | null;
-  /** The state of its request, and what our checks said of the address. */
+  /** The state of its request, followed by the reason that our checks gave for the address. */
   readonly state: string;
   readonly reason: string | null;
 }
@@ -47,8 +47,9 @@ export interface Outcome {
 const BULK = 60;
 
 /**
- * Looks up everybody in the set, as a client of the whole service: PostgreSQL with NPPES imported, Temporal, the API, a
- * worker with the real adapters, and at the edge servers that speak as vendors, verifier and name server do.
+ * Looks up all people of the set as a client of the whole service: PostgreSQL with an imported NPPES, Temporal, the
+ * API, and a worker with the real adapters. The servers at the edge use the protocols of vendors, a verifier, and a
+ * name server.
  */
 export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outcome[]> {
   await using opened = new AsyncDisposableStack();
@@ -66,7 +67,7 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
   const stack = await startStack({
     ...{ access, dnsServers, sourcesFile, verifyPolicy },
     lookupTimeoutMs: 900_000,
-    // Few at once: the rest of the tests want the machine too.
+    // Few at once, because other tests need the machine too.
     lookupSlots: 16,
   });
   opened.defer(() => stack.stop());
@@ -108,20 +109,20 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
   });
 }
 
-/** What was done against a careful person's advice; null if nothing was. */
+/** Returns the deviation from a careful person's decision, or null without a deviation. */
 export function mistakeIn({ trap, careful, returned }: Outcome): 'returned' | 'refused' | 'type' | null {
   if (careful === 'refuse') return returned ? 'returned' : null;
   if (!returned) return 'refused';
   return returned === trap.type ? null : 'type';
 }
 
-/** How often something went wrong, of how many. */
+/** The wrong decisions, and the number of all decisions. */
 export interface Score {
   readonly wrong: readonly Outcome[];
   readonly of: number;
 }
 
-/** Bad addresses that came back, good ones that did not, and wrong types of good ones that did. */
+/** Scores bad addresses that were returned, good ones that were not, and wrong types of returned good ones. */
 export function scoresOf(
   outcomes: readonly Outcome[],
 ): Readonly<Record<'returned' | 'refused' | 'type', Score>> {
@@ -136,7 +137,7 @@ export function scoresOf(
   };
 }
 
-/** The confusion table: a line for each kind, and for each setup the three scores. */
+/** Returns the confusion table: one line per kind, with three scores per setup. */
 export function tableOf(runs: readonly { readonly setup: Setup; readonly outcomes: readonly Outcome[] }[]) {
   const kinds = [...new Set(TRAPS.map(({ kind }) => kind))];
   const cellsOf = (outcomes: readonly Outcome[]) =>
@@ -157,7 +158,7 @@ export function tableOf(runs: readonly { readonly setup: Setup; readonly outcome
   ];
 }
 
-/** One mistake in a line, for people. */
+/** Describes one mistake in a line, for people. */
 export function tell(outcome: Outcome): string {
   const { trap, returned, state, reason } = outcome;
   const { who, practice, email, why } = trap;

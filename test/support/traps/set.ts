@@ -4,23 +4,23 @@ import type { EmailType } from '../../../db/words.ts';
 import type { NppesValues } from '../../../deploy/local/sample.ts';
 import { npi, personRow, writeMember } from '../nppes.ts';
 
-// The addresses of test/traps/, and the people they are named for as NPPES would have them.
+// Reads the addresses of test/traps/ and their people, as NPPES would list them.
 
-/** What a careful person does with an address. */
+/** A careful person's decision about an address. */
 export type Opinion = 'return' | 'refuse';
 
-/** Who names the address, and what they say of it. */
+/** The source that names the address, and its claims about it. */
 export type Naming =
   | {
       readonly by: 'rocketreach' | 'hunter';
       readonly says: 'valid' | 'catch_all' | 'unknown';
-      /** How long ago it was seen to answer; absent: the vendor gives no date. */
+      /** Days since the vendor saw the mailbox respond. Absent if the vendor gives no date. */
       readonly days?: number;
       readonly type?: EmailType;
-      /** Whom the vendor says it found, if that is not our name for the person. */
+      /** Name of the person that the vendor found, if it differs from our name for the person. */
       readonly name?: string;
     }
-  /** An endpoint of the person's, of this type. */
+  /** An endpoint of this type in the person's NPPES record. */
   | { readonly by: 'nppes'; readonly as: 'DIRECT' | 'OTHERS' };
 
 export type Mailbox =
@@ -34,15 +34,15 @@ export type Mailbox =
   | 'unknown';
 
 export interface Trap {
-  /** The name of its file. */
+  /** Name of its file. */
   readonly kind: string;
   readonly npi: string;
-  /** As it is named. */
+  /** The address as the sources spell it. */
   readonly email: string;
   readonly careful: Opinion;
-  /** Of a careful person who has no verifier, if that is another. */
+  /** Decision of a careful person without a verifier, if it differs. */
   readonly withoutVerifier?: Opinion;
-  /** Of an address that is returned. */
+  /** Type of an address that is returned. */
   readonly type?: EmailType;
   readonly why: string;
   readonly who: {
@@ -55,15 +55,15 @@ export interface Trap {
   };
   readonly practice: string;
   readonly named: readonly Naming[];
-  /** What a verifier sees: a shared or a stranger's mailbox is valid. */
+  /** Response of a verifier. Shared mailboxes and mailboxes of strangers are valid. */
   readonly verifier: Mailbox;
-  /** What name servers say of the domain, if it is not one exchanger with a public address. */
+  /** DNS records of the domain, if they differ from one exchanger with a public address. */
   readonly dns?:
     | 'nxdomain'
     | {
         readonly mx: readonly string[];
         readonly a?: readonly string[];
-        /** Exchangers that have other addresses than a public one; without any they do not exist. */
+        /** Exchangers whose addresses are not public. An exchanger with an empty list does not exist. */
         readonly hosts?: Readonly<Record<string, readonly string[]>>;
       };
 }
@@ -72,7 +72,7 @@ interface Practice {
   readonly name: string;
   readonly city: string;
   readonly state: string;
-  /** Null: NPPES does not tell it. */
+  /** Null if NPPES does not contain it. */
   readonly domain: string | null;
 }
 
@@ -81,7 +81,7 @@ const read = <T>(file: string): readonly T[] => JSON.parse(readFileSync(new URL(
 
 export const PRACTICES = read<Practice>('practices.json');
 
-/** Each with an NPI of its own. */
+/** All traps, each with its own NPI. */
 export const TRAPS: readonly Trap[] = readdirSync(FOLDER)
   .filter((file) => file !== 'practices.json')
   .flatMap((file) => {
@@ -90,13 +90,13 @@ export const TRAPS: readonly Trap[] = readdirSync(FOLDER)
   })
   .map((trap, index) => ({ ...trap, npi: npi(40_000_000 + index) }));
 
-/** One spelling of an address: lower case, its domain as name servers know it. */
+/** Normalizes an address: lowercase, with the domain as in DNS. */
 export function spelled(email: string): string {
   const [local = '', domain = ''] = email.toLowerCase().split('@');
   return `${local}@${domainToASCII(domain.replace(/\.$/, ''))}`;
 }
 
-/** One spelling of a name, whoever writes it: letters alone. */
+/** Normalizes a name from any source to its letters. */
 export function nameKey(...parts: readonly unknown[]): string {
   return parts
     .join('')
@@ -105,7 +105,7 @@ export function nameKey(...parts: readonly unknown[]): string {
     .replace(/[^\p{L}]/gu, '');
 }
 
-/** Writes a download of NPPES with everybody in the set, for the real importer. */
+/** Writes an NPPES download with all people of the set, for the real importer. */
 export async function writeNppes(folder: string): Promise<void> {
   const places = new Map(PRACTICES.map((practice, index) => [practice.name, placeOf(practice, index)]));
   const organizations = PRACTICES.map(({ name }, index) => ({

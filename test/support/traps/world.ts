@@ -6,17 +6,17 @@ import { type Said, startNameServer } from '../name-server.ts';
 import type { Played } from '../vendors.ts';
 import { type Mailbox, type Naming, nameKey, PRACTICES, spelled, TRAPS, type Trap } from './set.ts';
 
-// Everybody whom the service asks about the traps, over sockets: name servers, vendors and a verifier in their own wire
-// formats. RocketReach knows people by NPI; Hunter repeats the name that it is asked for.
+// The external servers for the traps, over sockets: name servers, vendors, and a verifier with their own wire formats.
+// RocketReach knows people by NPI. Hunter repeats the name in the request.
 
-/** Nobody connects to it. */
+/** A public address that no test connects to. */
 const PUBLIC = '52.96.165.8';
 const DAY_MS = 86_400_000;
 const FAST = { rates: ['10000/1s'] };
 
 /**
- * Starts them.
- * @returns what an operator would set to have them asked: the environment, and the sources file
+ * Starts the servers.
+ * @returns the environment and the sources file that an operator would set to use them
  */
 export async function startWorld(hasVerifier: boolean) {
   await using opened = new AsyncDisposableStack();
@@ -54,7 +54,7 @@ export async function startWorld(hasVerifier: boolean) {
   };
 }
 
-/** What is said of each name: domains of traps, and their exchangers. */
+/** Returns the DNS responses for domains of traps and their exchangers. */
 function createZone(): (name: string, type: string) => Said {
   const domains = new Map<string, Exclude<Trap['dns'], undefined>>();
   const hosts = new Map<string, readonly string[]>();
@@ -89,7 +89,7 @@ async function answer(request: IncomingMessage): Promise<Played> {
 }
 
 type Source = (question: Question) => Played;
-/** What one vendor says of one trap. */
+/** One vendor's claim about one trap. */
 type Vended = Exclude<Naming, { by: 'nppes' }>;
 interface Known {
   readonly trap: Trap;
@@ -113,7 +113,7 @@ const ok = (body: unknown): Played => ({ status: 200, body });
 const seenOn = ({ days }: Vended) =>
   days === undefined ? null : new Date(Date.now() - days * DAY_MS).toISOString().slice(0, 10);
 
-/** In the order in which they are asked; as the recorded answers in test/support/vendor-answers/ have it. */
+/** Vendors in the order of their calls. Their responses look like those recorded in test/support/vendor-answers/. */
 const VENDORS: Readonly<Record<string, Source>> = {
   rocketreach({ query }) {
     const found = known('rocketreach', byNpi.get(query.get('npi_number') ?? ''));
@@ -145,7 +145,7 @@ const VENDORS: Readonly<Record<string, Source>> = {
   },
 };
 
-/** What Reacher's server says of a mailbox, where that is not what it says of a good one. */
+/** Response of Reacher's server for a mailbox, where it differs from that for a good one. */
 const MAILBOXES: Readonly<Record<Mailbox, { is_reachable: string; misc?: object; smtp?: object }>> = {
   valid: { is_reachable: 'safe' },
   catch_all: { is_reachable: 'risky', smtp: { is_catch_all: true } },
