@@ -19,7 +19,7 @@ export function sayThisMachine(name: string, type: string): Said {
 
 /**
  * Starts a name server for one test.
- * @param say returns the response for a name. Of the addresses, each query gets those of its kind. Mail exchangers are
+ * @param say returns the response for a name. A query for addresses gets only those of its kind. Mail exchangers are
  *   preferred in the given order
  * @param ttl seconds
  */
