@@ -10,9 +10,9 @@ import { startApiProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Traces as a collector gets them from the programs of deploy/, over real sockets.
+// Tests traces as a collector receives them from the programs of deploy/, over real sockets.
 
-/** Of the simulated vendors the last one alone knows them. */
+/** An NPI that only the last simulated vendor knows. */
 const ASK_ALL = '2000000218';
 const CANARY = 'canary-7f3a';
 const CALLER = { traceId: '4bf92f3577b34da6a3ce929d0e0e4736', spanId: '00f067aa0ba902b7' };
@@ -42,7 +42,7 @@ const settings = () => ({
 
 const traceOf = (batchId: string) => collector.spans().filter(({ traceId }) => traceId === uuidOf(batchId));
 
-/** `parent > name`, each once, in order. */
+/** Returns `parent > name` of all spans, each once, sorted. */
 function edgesOf(trace: readonly ReceivedSpan[]): string[] {
   const names = new Map(trace.map(({ spanId, name }) => [spanId, name]));
   const edges = trace.map(
@@ -127,7 +127,7 @@ test.serial('a submit is one trace, from the POST to the last attempt of its web
   }
   t.true(collector.exports.every(({ headers }) => headers.authorization === 'Bearer token'));
 
-  // The log says the same ids.
+  // The log contains the same IDs.
   const lines = worker
     .output()
     .split('\n')
@@ -137,7 +137,7 @@ test.serial('a submit is one trace, from the POST to the last attempt of its web
   t.is(line.span_id, named('settle')[0]?.parentSpanId);
 });
 
-test.serial('so is a bulk whose NPIs the registry is asked about', async (t) => {
+test.serial('a bulk that calls the registry is one trace', async (t) => {
   const unknown = ordinaryNpis('found', 2, 90_000);
   const { json } = await customer.bulk({ npis: unknown });
   await customer.completed(json.batch_id);
@@ -156,7 +156,7 @@ test.serial('so is a bulk whose NPIs the registry is asked about', async (t) => 
   t.true(edges.includes('nothing > POST /api/v1/email/bulk'), edges.join('\n'));
 });
 
-test.serial('nothing of it is in a history, and a run replays with it and without', async (t) => {
+test.serial('histories contain no trace IDs and replay with and without traces', async (t) => {
   const { json } = await customer.single({ npi: ordinaryNpis('not_found', 1)[0] });
   await customer.completed(json.batch_id);
   const handle = stack.client.workflow.getHandle(json.batch_id);
@@ -168,7 +168,8 @@ test.serial('nothing of it is in a history, and a run replays with it and withou
   const runs = [{ workflowId: json.batch_id, history }];
   for await (const { error } of Worker.runReplayHistories({ workflowBundle }, runs)) t.is(error, undefined);
 
-  // The version of a worker is the hash of its workflows: the same without traces, so that each goes on with the other's.
+  // The version of a worker is the hash of its workflows. It is the same without traces, so that workers with and
+  // without traces continue each other's runs.
   const versions = await Promise.all(
     [settings(), {}].map(async (given) => {
       const worker = await workers.start(stack, given);
@@ -183,7 +184,7 @@ test.serial('nothing of it is in a history, and a run replays with it and withou
   t.is(versions[0], versions[1]);
 });
 
-test.serial('a collector that never answers keeps no submit and no end of a process waiting', async (t) => {
+test.serial('a collector that never responds delays neither submits nor shutdown', async (t) => {
   collector.answer('silence');
   const worker = await workers.start(stack, settings());
   const { json } = await customer.single({ npi: ordinaryNpis('found', 2)[1] });
