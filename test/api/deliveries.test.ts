@@ -398,7 +398,7 @@ test('a resend sends a waiting delivery now, even if the API cannot reach Tempor
     const { json } = await client.single({ npi: NOBODY[0], webhook });
     const waiting = await eventually(async () => {
       const [delivery] = (await logOf(client, json.batch_id)).json.deliveries;
-      return delivery?.attempts.length === 1 ? delivery : null;
+      return delivery?.attempts.length === 1 && delivery.next_attempt_at !== null ? delivery : null;
     });
     t.like(waiting, { status: 'pending', decided_at: null });
     const inMs = Date.parse(String(waiting.next_attempt_at)) - Date.now();

@@ -18,7 +18,8 @@ const relay = fresh(test, () => startRelay({ host: there.hostname, port: Number(
 const api = fresh(test, () => {
   const relayed = new URL(url);
   relayed.host = `${relay.host}:${relay.port}`;
-  return startApi({ databaseUrl: relayed.href });
+  // One connection, so that each submit uses the connection on which its statements are prepared.
+  return startApi({ databaseUrl: relayed.href, poolSize: 1 });
 });
 
 test.before(() =>

@@ -41,6 +41,8 @@ import type { SkippedTime } from './skipped-time.ts';
 export interface ApiOptions extends Partial<Config> {
   /** How long it waits for PostgreSQL. */
   readonly deadlineMs?: number | undefined;
+  /** The number of its connections to PostgreSQL. */
+  readonly poolSize?: number;
   /** Receives each log line, as JSON text, at the lowest level. */
   readonly onLog?: ((line: string) => void) | undefined;
   readonly temporalAddress?: string;
@@ -88,13 +90,13 @@ const logOf = (onLog: ApiOptions['onLog']) => (onLog ? createLog('test', 'trace'
  * given.
  */
 export async function startApi(options: ApiOptions = {}) {
-  const { deadlineMs, onLog, temporalAddress, taskQueue = 'nobody', ...settings } = options;
+  const { deadlineMs, poolSize = 20, onLog, temporalAddress, taskQueue = 'nobody', ...settings } = options;
   // Closed in the reverse order: by `stop`, or at once if something further down fails.
   await using opened = new AsyncDisposableStack();
   const databaseUrl = settings.databaseUrl ?? opened.use(await openTestDatabase()).url;
   const deadline = deadlineMs === undefined ? {} : { deadlineMs };
   const open = (url: string, applicationName: string, secretKeys: readonly SecretKey[] = []) => {
-    const db = openDatabase({ url, poolSize: 20, applicationName, secretKeys, ...deadline });
+    const db = openDatabase({ url, poolSize, applicationName, secretKeys, ...deadline });
     opened.defer(() => db.close());
     return db;
   };

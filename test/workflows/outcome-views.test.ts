@@ -79,5 +79,8 @@ test('the views list each request without an email, with the recorded reason', a
   t.deepEqual(Object.fromEntries([...found].sort()), Object.fromEntries([...expected].sort()));
   const deadlines = await outcomesInTemporal(`Outcome STARTS_WITH 'failed: deadline'`);
   t.is(deadlines.size, [...expected.values()].filter((one) => one.startsWith('failed: deadline')).length);
-  t.true(new Set(expected.values()).size >= 6, [...new Set(expected.values())].join());
+  const kinds = new Set(expected.values());
+  for (const kind of ['not_found: check_digit', 'not_found: suppressed', 'failed: cancelled'])
+    t.true(kinds.has(kind), kind);
+  t.true(deadlines.size > 0);
 });
