@@ -26,7 +26,10 @@ interface VendorQuestion extends RequestIds {
   readonly vendor: string;
   /** Whether a question whose answer was lost may be put again although that may cost twice. */
   readonly again: boolean;
-  /** The end of the vendor's share of the time, in milliseconds since the epoch; our checks may take longer. */
+  /**
+   * The end of the vendor's share of the time, in milliseconds since the epoch; our checks may take
+   * longer.
+   */
   readonly until: number;
 }
 
@@ -40,11 +43,15 @@ type AskDeps = Pick<
 /** A vendor's server that failed a poll is asked again after this. */
 const POLL_AGAIN_MS = 3000;
 
-/** Asking vendors. Every step is recorded before and after, so that a retry goes on where the last attempt died. */
+/**
+ * Asking vendors. Every step is recorded before and after, so that a retry goes on where the last
+ * attempt died.
+ */
 export function createAskActivities(deps: AskDeps) {
   return {
     /**
-     * Asks one vendor for one NPI, puts what it names through our checks, and settles with an email that passes.
+     * Asks one vendor for one NPI, puts what it names through our checks, and settles with an email
+     * that passes.
      * @returns how it ended; the email itself stays in the directory
      * @throws {ApplicationFailure} retryable, if the vendor works on it, limits us or is away
      */
@@ -96,13 +103,18 @@ async function converse(
       if (state !== 'found') return { kind: state, reason };
       // About somebody else, or found before the process died and not checked to the end.
       if (reason !== null) return { kind: 'unusable', reason };
-      return await verify(deps, { requestId, npi, lookupId, wantedType, patience: 'first' }, signal);
+      return await verify(
+        deps,
+        { requestId, npi, lookupId, wantedType, patience: 'first' },
+        signal,
+      );
     }
     case 'ask': {
       const { key, jobRef, wantedType } = next;
       const { lookupId } = key;
       const subject = await subjects.of(lookupId, npi, wantedType);
-      const asked = jobRef === null ? vendor.submit(subject, signal) : vendor.poll(jobRef, subject, signal);
+      const asked =
+        jobRef === null ? vendor.submit(subject, signal) : vendor.poll(jobRef, subject, signal);
       const step = await countCall('vendor', vendor.id, asked).catch(async (error: unknown) => {
         await recordLost(db, key, 'aborted');
         throw error;
@@ -113,13 +125,19 @@ async function converse(
         logBreaker(log, vendor.id, change, outcome);
         return wait(question, 'pending', step.pollAfterMs);
       }
-      // The job outlives a poll that got no answer, or our key: ended here, it would be bought a second time.
+      // The job outlives a poll that got no answer, or our key: ended here, it would be bought a
+      // second time.
       const isUnasked =
         step.kind === 'retry' || (step.kind === 'fatal' && ['auth', 'plan'].includes(step.why));
       if (jobRef !== null && isUnasked) {
         const afterMs = (step.kind === 'retry' ? step.afterMs : null) ?? POLL_AGAIN_MS;
         const outcome = outcomeOf(step, true);
-        logBreaker(log, vendor.id, await recordVendorJob(db, key, jobRef, afterMs, outcome), outcome);
+        logBreaker(
+          log,
+          vendor.id,
+          await recordVendorJob(db, key, jobRef, afterMs, outcome),
+          outcome,
+        );
         if (step.kind === 'fatal') return { kind: 'fatal', reason: wordOf(step) };
         return wait(question, step.why, afterMs);
       }
@@ -127,7 +145,11 @@ async function converse(
       if (end !== null) return end;
       if (step.kind === 'retry') return wait(question, step.why, step.afterMs);
       if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
-      return await verify(deps, { requestId, npi, lookupId, wantedType, patience: 'first', subject }, signal);
+      return await verify(
+        deps,
+        { requestId, npi, lookupId, wantedType, patience: 'first', subject },
+        signal,
+      );
     }
     default:
       return next satisfies never;
@@ -137,7 +159,10 @@ async function converse(
 /** A step that ends an attempt. */
 type Answered = Exclude<Step, { kind: 'pending' }>;
 
-/** @returns what the answer comes to if that is ours to say: it is lost, or about somebody else; else null */
+/**
+ * @returns what the answer comes to if that is ours to say: it is lost, or about somebody else;
+ * else null
+ */
 async function record(
   { db, log, rules }: AskDeps,
   { vendor, mayStore }: VendorSource,
@@ -192,7 +217,9 @@ function reasonOf(step: Answered): string | null {
   }
 }
 
-/** In the vendor's credits. An answer that cannot be read was an answer, and so probably charged. */
+/**
+ * In the vendor's credits. An answer that cannot be read was an answer, and so probably charged.
+ */
 function creditsOf(step: Answered, cost: number): number {
   if (step.kind === 'found') return step.credits ?? cost;
   if (step.kind === 'miss') return step.credits ?? 0;

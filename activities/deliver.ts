@@ -34,8 +34,9 @@ interface Later {
 }
 
 /**
- * Deliveries (DECISIONS.md, Webhooks). One look at a delivery is at most one attempt. After the first, Temporal's retry
- * is the schedule, and every other wait too: for room, for a host that is away, for an attempt that another worker makes.
+ * Deliveries (DECISIONS.md, Webhooks). One look at a delivery is at most one attempt. After the
+ * first, Temporal's retry is the schedule, and every other wait too: for room, for a host that is
+ * away, for an attempt that another worker makes.
  */
 export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   const scheduleMs = rules.webhookScheduleMs;
@@ -84,7 +85,14 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     count('npe_delivery_attempts_total', what);
     time('npe_delivery_attempt_duration_seconds', what, durationMs / 1000);
     const attributes = { ...ids, attempt: n, result: outcome.state, status: statusCode, reason };
-    tellSpan({ batchId, name: 'webhook attempt', kind: 'client', durationMs, attributes, isError: !isDone });
+    tellSpan({
+      batchId,
+      name: 'webhook attempt',
+      kind: 'client',
+      durationMs,
+      attributes,
+      isError: !isDone,
+    });
     log.info(attributes, 'webhook attempt');
     if (outcome.state !== 'pending') return outcome.state;
     const message = `attempt ${n}: ${statusCode === null ? reason : `HTTP ${statusCode}`}`;
@@ -125,7 +133,9 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     if (answer.kind === 'answered' && isDelivered(answer.status)) return { state: 'delivered' };
     const retryAfterMs = answer.kind === 'answered' ? answer.retryAfterMs : null;
     const afterMs = delayBefore(step + 2, scheduleMs, retryAfterMs, Math.random());
-    return isFinal(answer) || afterMs === null ? { state: 'failed' } : { state: 'pending', afterMs };
+    return isFinal(answer) || afterMs === null
+      ? { state: 'failed' }
+      : { state: 'pending', afterMs };
   };
 
   const healthOf = (answer: Answer): HostHealth | null => {
@@ -155,7 +165,11 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
      * Makes the first attempts of deliveries that became due in the same moment, side by side.
      * @returns the ids of those that are not decided by it
      */
-    async attemptDeliveries({ deliveryIds }: { deliveryIds: readonly string[] }): Promise<string[]> {
+    async attemptDeliveries({
+      deliveryIds,
+    }: {
+      deliveryIds: readonly string[];
+    }): Promise<string[]> {
       return await withHeartbeat(Context.current(), async () => {
         const deadline = performance.now() + ROOM_MS;
         const decided = await Promise.all(deliveryIds.map((id) => attemptFirst(id, deadline)));
@@ -164,8 +178,9 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     },
 
     /**
-     * Sends one delivery once, when it is due and there is room. Its place in the schedule is counted in the
-     * database, because a worker's shutdown burns attempts of Temporal's that never left this machine.
+     * Sends one delivery once, when it is due and there is room. Its place in the schedule is
+     * counted in the database, because a worker's shutdown burns attempts of Temporal's that never
+     * left this machine.
      * @returns once the delivery is decided
      * @throws {ApplicationFailure} retryable, with the time until the next look, while it is not
      */
@@ -182,10 +197,16 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   };
 }
 
-/** How long a first attempt waits in its activity for room at its receiver; after that it waits in Temporal. */
+/**
+ * How long a first attempt waits in its activity for room at its receiver; after that it waits in
+ * Temporal.
+ */
 const ROOM_MS = 10_000;
 
-/** How long a receiver's answer is kept for a database that is away. Forgotten, it would be asked for again. */
+/**
+ * How long a receiver's answer is kept for a database that is away. Forgotten, it would be asked
+ * for again.
+ */
 const OUTAGE_MS = 15_000;
 const AGAIN_MS = 500;
 
@@ -195,7 +216,8 @@ async function throughOutage(work: () => Promise<void>): Promise<void> {
     try {
       return await work();
     } catch (error) {
-      if (!(error instanceof DatabaseError && error.unavailable) || performance.now() > giveUpAt) throw error;
+      if (!(error instanceof DatabaseError && error.unavailable) || performance.now() > giveUpAt)
+        throw error;
       await setTimeout(AGAIN_MS);
     }
   }

@@ -23,7 +23,10 @@ export interface WorkflowControl {
   startBatch(start: BatchStart): Promise<void>;
   /** Starts the workflow of a delivery that is sent again, in the place of one that may be open. */
   startDelivery(start: DeliveryStart): Promise<void>;
-  /** Returns the state of the newest run of a workflow. One that has closed is still known, one that was lost is not. */
+  /**
+   * Returns the state of the newest run of a workflow. One that has closed is still known, one that
+   * was lost is not.
+   */
   stateOf(workflowId: string): Promise<WorkflowState>;
   /** Signals a batch workflow, if it runs, that one of its requests is final. */
   signalBatch(batchId: string, settled: Settled): Promise<void>;

@@ -24,8 +24,9 @@ export interface RunningActivity {
 }
 
 /**
- * The one place where errors become Temporal failures. Failures are stored in histories as plain text and shown in
- * the UI, so an error we did not write ourselves is reduced to its name; the log has its stack.
+ * The one place where errors become Temporal failures. Failures are stored in histories as plain
+ * text and shown in the UI, so an error we did not write ourselves is reduced to its name; the log
+ * has its stack.
  * @param atWork what runs is in it
  */
 export function failureInterceptor(
@@ -34,7 +35,11 @@ export function failureInterceptor(
   atWork: Set<RunningActivity>,
 ): ActivityInboundCallsInterceptor {
   const { taskQueue, activityType, workflowExecution } = info;
-  const running = { queue: taskQueue, activity: activityType, workflow_id: workflowExecution?.workflowId };
+  const running = {
+    queue: taskQueue,
+    activity: activityType,
+    workflow_id: workflowExecution?.workflowId,
+  };
   return {
     execute: (input, next) =>
       traced(spanOf(info, input.args[0]), async () => {
@@ -50,7 +55,10 @@ export function failureInterceptor(
   };
 }
 
-/** An attempt of an activity, below the request or else the batch that it works for, if it works for one. */
+/**
+ * An attempt of an activity, below the request or else the batch that it works for, if it works for
+ * one.
+ */
 function spanOf({ workflowExecution, workflowType, activityType, attempt }: Info, input: unknown) {
   const { workflowId = '', runId } = workflowExecution ?? {};
   const { batchId = workflowId, requestId = batchId } = Object(input);
@@ -62,7 +70,8 @@ function spanOf({ workflowExecution, workflowType, activityType, attempt }: Info
 
 function toFailure(error: unknown, log: Logger): unknown {
   if (error instanceof TemporalFailure || error instanceof CompleteAsyncError) return error;
-  if (error instanceof Error && error.name === 'AbortError') return new CancelledFailure('cancelled');
+  if (error instanceof Error && error.name === 'AbortError')
+    return new CancelledFailure('cancelled');
   if (error instanceof DatabaseError) {
     const { message, code, isPermanent: nonRetryable } = error;
     if (nonRetryable) log.error({ err: error }, 'activity failed: PostgreSQL refused it');
@@ -81,11 +90,15 @@ function toFailure(error: unknown, log: Logger): unknown {
 const MIN_WAIT_MS = 100;
 
 /**
- * What an activity throws to be tried again: waiting for a source is no fault, and BENIGN keeps it out of error logs
- * and metrics.
+ * What an activity throws to be tried again: waiting for a source is no fault, and BENIGN keeps it
+ * out of error logs and metrics.
  * @param afterMs null for the backoff of the activity's options
  */
-export function retryLater(source: string, why: string, afterMs: number | null): ApplicationFailure {
+export function retryLater(
+  source: string,
+  why: string,
+  afterMs: number | null,
+): ApplicationFailure {
   return ApplicationFailure.create({
     message: `${source}: ${why}`,
     type: `Source.${why}`,
@@ -108,16 +121,22 @@ export function outcomeOf(step: Step | VerifierStep | RegistryStep, again = fals
   return { kind: again ? 'failed_again' : 'failed', why: wordOf(step) };
 }
 
-/** Logs that a breaker opened or closed. PostgreSQL reports the change to the one call that made it. */
+/**
+ * Logs that a breaker opened or closed. PostgreSQL reports the change to the one call that made it.
+ */
 export function logBreaker(
   log: Logger,
   source: string,
   change: BreakerChange | null,
   outcome: CallOutcome,
 ): void {
-  if (change === 'closed') log.info({ source, breaker: 'closed' }, 'breaker closed: the source answers');
+  if (change === 'closed')
+    log.info({ source, breaker: 'closed' }, 'breaker closed: the source answers');
   if (change === 'opened') {
     const why = 'why' in outcome ? outcome.why : null;
-    log.warn({ source, breaker: 'open', why }, 'breaker opened: the source is only called for trials');
+    log.warn(
+      { source, breaker: 'open', why },
+      'breaker opened: the source is only called for trials',
+    );
   }
 }

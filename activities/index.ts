@@ -7,7 +7,10 @@ import { createReverifyActivities } from './reverify.ts';
 import { createSettleActivities } from './settle.ts';
 import { createVerifyActivities } from './verify.ts';
 
-/** The activities of all three queues; each worker registers them all and takes only what its queue brings. */
+/**
+ * The activities of all three queues; each worker registers them all and takes only what its queue
+ * brings.
+ */
 export function createActivities(deps: ActivityDeps) {
   const subjects = createSubjects(deps.db);
   return {

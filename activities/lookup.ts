@@ -31,7 +31,10 @@ export const REGISTRY = 'registry';
 /** The known addresses of one lookup hold up its vendors for at most this long. */
 const KNOWN_MS = 2 * 60_000;
 
-/** Why a vendor that had nothing the last time is not asked, and why a request ends if no other vendor is left. */
+/**
+ * Why a vendor that had nothing the last time is not asked, and why a request ends if no other
+ * vendor is left.
+ */
 const KNOWN_MISS = 'known_miss';
 
 type ToPlan = RequestIds & {
@@ -43,8 +46,9 @@ type ToPlan = RequestIds & {
 export function createLookupActivities(deps: LookupDeps) {
   return {
     /**
-     * Decides how a request is looked up, and makes it part of the open lookup of its NPI. An NPI that cannot be an active
-     * individual, or that must not be looked up, is settled here as `not_found`.
+     * Decides how a request is looked up, and makes it part of the open lookup of its NPI. An NPI
+     * that cannot be an active individual, or that must not be looked up, is settled here as
+     * `not_found`.
      * @throws {Refusal} `request_missing` for an unknown id
      */
     planLookup: (request: ToPlan): Promise<LookupPlan> => planLookup(deps, request),
@@ -53,7 +57,8 @@ export function createLookupActivities(deps: LookupDeps) {
      * Asks the NPI Registry who an NPI is that no import has brought, and keeps its response.
      * @param request.until no attempt is made after this, in milliseconds since the epoch
      * @returns why there is no response; null if it is kept
-     * @throws {ApplicationFailure} retryable, while the registry is away or limits us and there is time
+     * @throws {ApplicationFailure} retryable, while the registry is away or limits us and there is
+     * time
      */
     async identify(request: RequestIds & { readonly until: number }): Promise<string | null> {
       const due = await listRegistryDue(deps.db, [request.npi]);
@@ -73,7 +78,8 @@ async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan
   const { db, registry } = deps;
   const open = await findOpenRequest(db, request.requestId);
   if (open === null || open.isOverdue) return await end(deps, request, 'deadline', 'failed');
-  if (open.isSandbox) return (await planForSandbox(db, request)) ?? (await end(deps, request, 'settled'));
+  if (open.isSandbox)
+    return (await planForSandbox(db, request)) ?? (await end(deps, request, 'settled'));
   if (!hasNpiCheckDigit(request.npi)) return await end(deps, request, 'check_digit');
   const refusal = (await gate(db, [request.npi])).get(request.npi);
   if (refusal) return await end(deps, request, refusal);
@@ -133,8 +139,14 @@ function sourcesOf(judged: Judged['judged'], hasKnown: boolean): PlannedSource[]
   return sources;
 }
 
-/** Of all that a vendor's answer, and what we make of it, depends on: while it is the same, so is a miss. */
-function hashOf({ verifiers, rules }: Pick<LookupDeps, 'verifiers' | 'rules'>, subject: Subject): string {
+/**
+ * Of all that a vendor's answer, and what we make of it, depends on: while it is the same, so is a
+ * miss.
+ */
+function hashOf(
+  { verifiers, rules }: Pick<LookupDeps, 'verifiers' | 'rules'>,
+  subject: Subject,
+): string {
   const { person, organization, otherOrganizations } = subject;
   const employers = [organization, ...otherOrganizations].map((one) => [one?.name, one?.domain]);
   const known = JSON.stringify([person, employers, rules.policy, verifiers.map(({ id }) => id)]);
@@ -142,7 +154,11 @@ function hashOf({ verifiers, rules }: Pick<LookupDeps, 'verifiers' | 'rules'>, s
 }
 
 /** Why a vendor is not asked about this subject; null if it is. */
-function obstacleTo({ vendor, types }: VendorSource, subject: Subject, misses: string[]): string | null {
+function obstacleTo(
+  { vendor, types }: VendorSource,
+  subject: Subject,
+  misses: string[],
+): string | null {
   const { wantedType } = subject;
   if (wantedType !== 'any' && !types.includes(wantedType)) return `gives no ${wantedType} email`;
   const missing = missingOf(subject, vendor.needs);
@@ -153,8 +169,8 @@ function obstacleTo({ vendor, types }: VendorSource, subject: Subject, misses: s
 /**
  * Asks the NPI Registry who an NPI is that no import has brought, and keeps the answer.
  * @param time.until no attempt is made after this, in milliseconds since the epoch
- * @returns null once the answer is kept; else why there is none, and whether there is time to ask again, and after how
- *   long: null for our own backoff
+ * @returns null once the answer is kept; else why there is none, and whether there is time to ask
+ * again, and after how long: null for our own backoff
  */
 export async function askRegistry(
   { db, log, registry }: LookupDeps,
@@ -195,8 +211,9 @@ export type Subjects = ReturnType<typeof createSubjects>;
 const SUBJECTS_AT_MOST = 1000;
 
 /**
- * Who each lookup is about, built once per lookup and worker and not at every step of a vendor's. It is kept in memory
- * alone, so that nothing of a person is stored a second time; what an erasure must stop is checked at every step.
+ * Who each lookup is about, built once per lookup and worker and not at every step of a vendor's.
+ * It is kept in memory alone, so that nothing of a person is stored a second time; what an erasure
+ * must stop is checked at every step.
  */
 export function createSubjects(db: Database) {
   const kept = new Map<string, Subject>();

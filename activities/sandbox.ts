@@ -7,13 +7,14 @@ import { retryLater } from './failures.ts';
 import MAGIC from './magic-npis.json' with { type: 'json' };
 import { hasNpiCheckDigit } from './person/npi.ts';
 
-// Who answers requests of sandboxes (api/docs/sandbox.md, Sandbox), in place of vendors, directory and registry.
+// Who answers requests of sandboxes (api/docs/sandbox.md, Sandbox), in place of vendors, directory
+// and registry.
 
 const OUTCOMES = new Map(MAGIC.map(({ npi, outcome }) => [npi, outcome as TestOutcome]));
 
 /**
- * What an NPI comes to in a sandbox: the magic ones as their table has it, all others by their digits, so that a list of
- * NPIs has some of each kind.
+ * What an NPI comes to in a sandbox: the magic ones as their table has it, all others by their
+ * digits, so that a list of NPIs has some of each kind.
  */
 export function testOutcomeOf(npi: string): TestOutcome {
   const magic = OUTCOMES.get(npi);
@@ -27,7 +28,10 @@ export function testOutcomeOf(npi: string): TestOutcome {
 const SANDBOX = 'the sandbox: ';
 const [GREYLIST_MS, SLOW_MS, DEADLINE_POLL_MS, CAP_MS] = [3000, 5000, 1000, 60_000];
 
-/** Decides how a request of a sandbox is looked up: as any other, with one source. Null if it is final already. */
+/**
+ * Decides how a request of a sandbox is looked up: as any other, with one source. Null if it is
+ * final already.
+ */
 export async function planForSandbox(
   db: Database,
   { requestId }: { readonly requestId: string },
@@ -55,13 +59,16 @@ const ANSWERS: Readonly<Record<Exclude<TestOutcome, 'deadline'>, VendorAnswer>> 
 };
 
 /**
- * Answers for a sandbox, as a vendor and our checks of what it names would. The address itself is made up when the
- * request is settled (`sandboxEmails`).
+ * Answers for a sandbox, as a vendor and our checks of what it names would. The address itself is
+ * made up when the request is settled (`sandboxEmails`).
  * @param name of a planned source, or of its lookup
  * @returns null if that is no sandbox
  * @throws {ApplicationFailure} retryable, if it is to take longer
  */
-export function answerForSandbox(name: string, patience: 'first' | 'early' | 'over'): VendorAnswer | null {
+export function answerForSandbox(
+  name: string,
+  patience: 'first' | 'early' | 'over',
+): VendorAnswer | null {
   if (!name.startsWith(SANDBOX)) return null;
   const outcome = name.slice(SANDBOX.length) as TestOutcome;
   // Until there is no more time for another attempt.

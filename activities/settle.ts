@@ -16,14 +16,24 @@ export type SettleDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
 type Ending = RequestIds & { readonly reason: string };
 
-/** The activities that end a lookup. All are safe to repeat: settling is idempotent by request id. */
+/**
+ * The activities that end a lookup. All are safe to repeat: settling is idempotent by request id.
+ */
 export function createSettleActivities(deps: SettleDeps) {
   return {
-    /** Settles a request whose sources have answered: charges for what the directory now holds, or releases. */
-    settleRequest: (ending: Ending): Promise<LookupResult> => settleAndSignal(deps, ending, 'answered'),
+    /**
+     * Settles a request whose sources have answered: charges for what the directory now holds, or
+     * releases.
+     */
+    settleRequest: (ending: Ending): Promise<LookupResult> =>
+      settleAndSignal(deps, ending, 'answered'),
 
-    /** The compensation: gives the credits back and settles as `failed`, unless the request is final already. */
-    refundCredits: (ending: Ending): Promise<LookupResult> => settleAndSignal(deps, ending, 'failed'),
+    /**
+     * The compensation: gives the credits back and settles as `failed`, unless the request is final
+     * already.
+     */
+    refundCredits: (ending: Ending): Promise<LookupResult> =>
+      settleAndSignal(deps, ending, 'failed'),
   };
 }
 
@@ -39,8 +49,8 @@ export async function settleFound(
 }
 
 /**
- * Settles a request and signals its batch. If the signal fails, the activity is retried: settling again changes nothing,
- * and the signal is sent again.
+ * Settles a request and signals its batch. If the signal fails, the activity is retried: settling
+ * again changes nothing, and the signal is sent again.
  * @returns the status and reason that are recorded, which may be those of an earlier settlement
  */
 export async function settleAndSignal(
@@ -69,7 +79,12 @@ export function logSettled(
     },
 ): void {
   const { requestId, batchId, status, reason, seconds } = settled;
-  const attributes = { request_id: requestId, batch_id: batchId, status, reason: reason ?? undefined };
+  const attributes = {
+    request_id: requestId,
+    batch_id: batchId,
+    status,
+    reason: reason ?? undefined,
+  };
   log.info(attributes, 'request settled');
   const spanId = spanIdOf(requestId);
   const isError = status === 'failed';

@@ -1,7 +1,10 @@
 import { setTimeout } from 'node:timers/promises';
 import { time } from '../db/metrics.ts';
 
-/** A slot that is so near is reserved (`next_slot` in db/migrations), and its owner waits for it here. */
+/**
+ * A slot that is so near is reserved (`next_slot` in db/migrations), and its owner waits for it
+ * here.
+ */
 const NEAR_MS = 5000;
 
 interface Answer {
@@ -11,10 +14,11 @@ interface Answer {
 }
 
 /**
- * Asks for a call of a source, and waits for its slot if that is near. Temporal starts a retry up to some seconds too late,
- * so retries are only used for slots that are further away.
+ * Asks for a call of a source, and waits for its slot if that is near. Temporal starts a retry up
+ * to some seconds too late, so retries are only used for slots that are further away.
  * @param ask asks for the call, as `admitCall` does
- * @returns its last answer. If that waits for `rate_limit`, the activity is to be retried after `afterMs`
+ * @returns its last answer. If that waits for `rate_limit`, the activity is to be retried after
+ * `afterMs`
  * @throws {AbortError} when `signal` aborts
  */
 export async function waitForSlot<A extends Answer>(

@@ -26,8 +26,8 @@ interface ToVerify {
   readonly lookupId: string;
   readonly wantedType: WantedType;
   /**
-   * If a mail server asked to come back later: `first` leaves it alone, `early` asks again because there is no more
-   * time, `over` asks again after its pause and takes the answer as it is.
+   * If a mail server asked to come back later: `first` leaves it alone, `early` asks again because
+   * there is no more time, `over` asks again after its pause and takes the answer as it is.
    */
   readonly patience: 'first' | 'early' | 'over';
   /** Whom it is about, if that is known. */
@@ -38,7 +38,9 @@ type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules
   readonly subjects: Subjects;
 };
 
-/** Verifiers one after the other, each up to 90 s; a claim that is older belongs to a dead worker. */
+/**
+ * Verifiers one after the other, each up to 90 s; a claim that is older belongs to a dead worker.
+ */
 const CLAIM_MS = 120_000;
 /** A name server that has not answered for so long is not having a bad moment. */
 const DNS_PATIENCE_MS = 30_000;
@@ -47,8 +49,8 @@ const DNS_PATIENCE_MS = 30_000;
 export function createVerifyActivities(deps: VerifyDeps) {
   return {
     /**
-     * Checks the addresses of an NPI that are known already, or that a mail server asked to come back for, and settles
-     * with one that passes.
+     * Checks the addresses of an NPI that are known already, or that a mail server asked to come
+     * back for, and settles with one that passes.
      */
     async verifyEmails(what: ToVerify & RequestIds): Promise<VendorAnswer> {
       const test = answerForSandbox(what.lookupId, what.patience);
@@ -61,9 +63,10 @@ export function createVerifyActivities(deps: VerifyDeps) {
 }
 
 /**
- * Makes the check of every address of the wanted type that a lookup named and that waits for one, the most promising
- * first; those that their finder does not call valid only until one satisfies. A check that cannot be made now throws, so
- * that the activity is tried again: a resolver's or a verifier's bad moment is not held against an address.
+ * Makes the check of every address of the wanted type that a lookup named and that waits for one,
+ * the most promising first; those that their finder does not call valid only until one satisfies. A
+ * check that cannot be made now throws, so that the activity is tried again: a resolver's or a
+ * verifier's bad moment is not held against an address.
  */
 export async function verify(
   { db, check, rules, subjects }: Pick<VerifyDeps, 'db' | 'check' | 'rules' | 'subjects'>,

@@ -16,13 +16,13 @@ export interface ProblemKind {
   /** Headers in addition to those of every response. */
   readonly headers?: readonly ('Allow' | 'Retry-After' | 'WWW-Authenticate')[];
   /**
-   * Presence of the rate limit headers in these responses. `sometimes`: an unknown path is not counted, and a request
-   * without a valid key has no quota.
+   * Presence of the rate limit headers in these responses. `sometimes`: an unknown path is not
+   * counted, and a request without a valid key has no quota.
    */
   readonly counted?: 'always' | 'sometimes';
   /**
-   * The text for people, by stable code. `{name}` stands for a value passed to `problem`, `{name credit}` for a number
-   * of credits.
+   * The text for people, by stable code. `{name}` stands for a value passed to `problem`, `{name
+   * credit}` for a number of credits.
    */
   readonly codes: Readonly<Record<string, string>>;
   /** Example values for the OpenAPI document. */
@@ -37,12 +37,14 @@ type Name = keyof typeof table;
 export type ProblemCode = { [N in Name]: keyof (typeof table)[N]['codes'] }[Name];
 
 /**
- * Every error except the 422. Thrown by its code, described in the OpenAPI document, and listed in api/docs/errors.md,
- * Errors.
+ * Every error except the 422. Thrown by its code, described in the OpenAPI document, and listed in
+ * api/docs/errors.md, Errors.
  */
 export const PROBLEMS = table as Readonly<Record<Name, ProblemKind>>;
 
-/** A response that isn't a success. Thrown by handlers and extensions, written by `registerErrors`. */
+/**
+ * A response that isn't a success. Thrown by handlers and extensions, written by `registerErrors`.
+ */
 export class ApiError extends Error {
   override readonly name = 'ApiError';
   readonly status: number;
@@ -59,7 +61,9 @@ export class ApiError extends Error {
 
 /** Returns the header that links to the explanation of a code or of a type of a 422 (RFC 8288). */
 function helpLink(code: string, title: string | null = null) {
-  return { link: `</docs/errors#${code}>; rel="help"${title === null ? '' : `; title="${title}"`}` };
+  return {
+    link: `</docs/errors#${code}>; rel="help"${title === null ? '' : `; title="${title}"`}`,
+  };
 }
 
 /**
@@ -72,7 +76,8 @@ export function problem(
   headers: Readonly<Record<string, string>> = {},
 ): ApiError {
   const kind =
-    Object.values(PROBLEMS).find(({ codes }) => Object.hasOwn(codes, code)) ?? PROBLEMS.InternalError;
+    Object.values(PROBLEMS).find(({ codes }) => Object.hasOwn(codes, code)) ??
+    PROBLEMS.InternalError;
   const wait = values.wait === undefined ? {} : { 'retry-after': String(values.wait) };
   return new ApiError(kind.status, problemBody(kind, code, values), {
     ...helpLink(code),
@@ -86,7 +91,8 @@ export function problemBody(kind: ProblemKind, code: string, values: Values = {}
   const { status, title, codes, hasMembers } = kind;
   const detail = (codes[code] ?? '').replaceAll(
     /\{(\w+)( \w+)?\}/g,
-    (_, name: string, noun = '') => `${values[name]}${noun}${noun === '' || values[name] === 1 ? '' : 's'}`,
+    (_, name: string, noun = '') =>
+      `${values[name]}${noun}${noun === '' || values[name] === 1 ? '' : 's'}`,
   );
   return { type: 'about:blank', title, status, code, detail, ...(hasMembers ? values : {}) };
 }
@@ -100,21 +106,25 @@ export interface Problem {
 
 /**
  * Returns a 422. Its body is exactly `{detail: […]}`, with every problem at once.
- * @param hint help that the problems' texts don't give, in plain ASCII without quotes: the title of the help link
+ * @param hint help that the problems' texts don't give, in plain ASCII without quotes: the title of
+ * the help link
  */
 export function invalid(detail: readonly Problem[], hint: string | null = null): ApiError {
   return new ApiError(422, { detail }, helpLink(detail[0]?.type ?? '', hint));
 }
 
 /**
- * Headers of every response. Browsers must not guess another type, and caches must not store a response unless its own
- * `Cache-Control` allows it.
+ * Headers of every response. Browsers must not guess another type, and caches must not store a
+ * response unless its own `Cache-Control` allows it.
  */
-export const PRIVATE = { 'x-content-type-options': 'nosniff', 'cache-control': 'no-store' } as const;
+export const PRIVATE = {
+  'x-content-type-options': 'nosniff',
+  'cache-control': 'no-store',
+} as const;
 
 /**
- * Converts every thrown error, ours or hapi's, to an error response. The response reveals nothing about an unknown
- * cause.
+ * Converts every thrown error, ours or hapi's, to an error response. The response reveals nothing
+ * about an unknown cause.
  */
 export function registerErrors(server: Server, log: Logger): void {
   server.ext('onPreResponse', async (request, h) => {
@@ -133,12 +143,13 @@ export function registerErrors(server: Server, log: Logger): void {
 }
 
 /**
- * Reads and discards the rest of a body. If a connection is closed after the response while the client still sends, a
- * reset destroys the response. The listener's time-out limits this.
+ * Reads and discards the rest of a body. If a connection is closed after the response while the
+ * client still sends, a reset destroys the response. The listener's time-out limits this.
  */
 async function discardBody(request: Request): Promise<void> {
   const body = request.raw.req;
-  // A client that waits for `100 Continue` sends nothing. hapi sends it when it reaches the payload.
+  // A client that waits for `100 Continue` sends nothing. hapi sends it when it reaches the
+  // payload.
   const isAsking = body.headers.expect !== undefined && request.payload === undefined;
   if (body.readableEnded || body.destroyed || isAsking) return;
   body.resume();

@@ -8,14 +8,22 @@ interface Route {
   readonly scope: 'keyed' | 'open';
 }
 
-/** All routes, in the order of the first table of api/docs/lifecycle.md. The server responds 405 or 404 to the rest. */
+/**
+ * All routes, in the order of the first table of api/docs/lifecycle.md. The server responds 405 or
+ * 404 to the rest.
+ */
 export const ROUTES = [
   { id: 'submitSingle', method: 'POST', path: '/api/v1/email', scope: 'keyed' },
   { id: 'submitBulk', method: 'POST', path: '/api/v1/email/bulk', scope: 'keyed' },
   { id: 'getRequest', method: 'GET', path: '/api/v1/email/{request_id}', scope: 'keyed' },
   { id: 'getBatch', method: 'GET', path: '/api/v1/batch/{batch_id}', scope: 'keyed' },
   { id: 'getBatches', method: 'GET', path: '/api/v1/batches', scope: 'keyed' },
-  { id: 'getDeliveries', method: 'GET', path: '/api/v1/batch/{batch_id}/deliveries', scope: 'keyed' },
+  {
+    id: 'getDeliveries',
+    method: 'GET',
+    path: '/api/v1/batch/{batch_id}/deliveries',
+    scope: 'keyed',
+  },
   {
     id: 'getDelivery',
     method: 'GET',

@@ -37,15 +37,22 @@ declare module '@hapi/hapi' {
     /** `ready`, or the reason why it can't serve. */
     readiness: () => Promise<string>;
     lanes: ReturnType<typeof shareOut>;
-    /** Counts a request for a public document. Returns the 429 if its address has used up its share. */
+    /**
+     * Counts a request for a public document. Returns the 429 if its address has used up its share.
+     */
     countReader: (request: Request) => ApiError | null;
   }
   interface RequestApplicationState {
     /** Shown as `X-Request-Id` and in every log line of this request. */
     requestId?: string;
-    /** The place in its organization's line. Every POST with a key gets one before it is counted. */
+    /**
+     * The place in its organization's line. Every POST with a key gets one before it is counted.
+     */
     place: Place;
-    /** The rate limit headers, set once the request was counted. Every response to it has them, errors included. */
+    /**
+     * The rate limit headers, set once the request was counted. Every response to it has them,
+     * errors included.
+     */
     rateHeaders?: Readonly<Record<string, string>>;
     /** Milliseconds that the request was held because the client preferred to wait. */
     waitedMs?: number;
@@ -69,8 +76,8 @@ export interface ApiDeps extends Omit<SubmitDeps, 'start'>, TemporalDeps, AuthDe
 }
 
 /**
- * Creates the HTTP API, not yet listening. Each concern registers itself, in the order of DECISIONS.md, Order of
- * checks.
+ * Creates the HTTP API, not yet listening. Each concern registers itself, in the order of
+ * DECISIONS.md, Order of checks.
  */
 export function createServer(deps: ApiDeps): Server {
   const listener = createListener(deps.keepAliveMs);
@@ -80,11 +87,11 @@ export function createServer(deps: ApiDeps): Server {
     port: deps.port,
     listener,
     routes: {
-      // hapi's own payload time-out waits for the slow client that it should end. The listener's time-out closes the
-      // socket.
+      // hapi's own payload time-out waits for the slow client that it should end. The listener's
+      // time-out closes the socket.
       payload: { timeout: false },
-      // Headers without a meaning here must not change the response. hapi would respond 400 to odd cookies and 206 to a
-      // range.
+      // Headers without a meaning here must not change the response. hapi would respond 400 to odd
+      // cookies and 206 to a range.
       state: { parse: false },
       response: { ranges: false },
     },
@@ -116,8 +123,10 @@ export function createServer(deps: ApiDeps): Server {
     // The client's next request then uses a new connection, which leads to another process.
     if (server.app.isDraining) response.header('connection', 'close');
     response.header('x-request-id', request.app.requestId ?? randomUUID());
-    for (const [name, value] of Object.entries(PRIVATE)) response.header(name, value, { override: false });
-    for (const [name, value] of Object.entries(request.app.rateHeaders ?? {})) response.header(name, value);
+    for (const [name, value] of Object.entries(PRIVATE))
+      response.header(name, value, { override: false });
+    for (const [name, value] of Object.entries(request.app.rateHeaders ?? {}))
+      response.header(name, value);
     if (request.app.ignoredFields) response.header('ignored-fields', request.app.ignoredFields);
     return h.continue;
   });
@@ -129,7 +138,10 @@ export function createServer(deps: ApiDeps): Server {
   return server;
 }
 
-/** Registers every route. For other methods at its path hapi would respond 404, but the contract says 405. */
+/**
+ * Registers every route. For other methods at its path hapi would respond 404, but the contract
+ * says 405.
+ */
 function registerRoutes(server: Server, deps: ApiDeps): void {
   const { start, ended } = createStarter(deps, deps.log);
   server.ext('onPostStop', async () => void (await ended()));
@@ -173,16 +185,16 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
 }
 
 /**
- * Matches a path with a `.` or `..` segment, as hapi's router and the WHATWG URL recognize them. Both would resolve it
- * to another route.
+ * Matches a path with a `.` or `..` segment, as hapi's router and the WHATWG URL recognize them.
+ * Both would resolve it to another route.
  */
 const DOT_SEGMENT = /^[^?#]*[/\\](?:\.|%2e){1,2}(?:[/\\?#]|$)/i;
 
 /**
- * Rejects paths that no route should see. Escapes a path that cannot be decoded, so that it becomes a wrong path or a
- * malformed id (404, 422) instead of a 400 before the key is checked.
- * @throws {ApiError} 400 for a target without a path (`a://b`), on which hapi's router would end the process; 404 for a
- *   path that leads to a different route than it shows
+ * Rejects paths that no route should see. Escapes a path that cannot be decoded, so that it becomes
+ * a wrong path or a malformed id (404, 422) instead of a 400 before the key is checked.
+ * @throws {ApiError} 400 for a target without a path (`a://b`), on which hapi's router would end
+ * the process; 404 for a path that leads to a different route than it shows
  */
 function requirePath(request: Request): void {
   if (!request.path.startsWith('/')) throw problem('bad_request');
@@ -201,7 +213,8 @@ function clientRequestId(request: Request): string | null {
 }
 
 /**
- * Logs one line per request with a valid key, and a sample of all others. An accepted submit is the root of its trace.
+ * Logs one line per request with a valid key, and a sample of all others. An accepted submit is the
+ * root of its trace.
  */
 function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
   server.events.on('response', (request) => {
@@ -214,13 +227,24 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     const ms = Date.now() - info.received;
     // The two clocks may differ by a millisecond.
     const workedMs = Math.max(0, ms - (app.waitedMs ?? 0));
-    time('npe_http_request_duration_seconds', { route, method, status: status ?? 'none' }, workedMs / 1000);
+    time(
+      'npe_http_request_duration_seconds',
+      { route, method, status: status ?? 'none' },
+      workedMs / 1000,
+    );
     const ids = { organization_id: credentials?.organizationId, batch_id: app.batchId };
     if (app.batchId) {
       const place = { batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null };
       const attributes = { 'http.route': route, 'http.response.status_code': status, ...ids };
       const link = parseTraceparent(request.headers.traceparent);
-      tellSpan({ ...place, name: `POST ${route}`, kind: 'server', durationMs: ms, attributes, link });
+      tellSpan({
+        ...place,
+        name: `POST ${route}`,
+        kind: 'server',
+        durationMs: ms,
+        attributes,
+        link,
+      });
     }
     const suppressed = credentials ? undefined : sample(status);
     if (suppressed === null) return;

@@ -26,14 +26,15 @@ export interface TemporalDeps {
 const PAUSE_MS = 5000;
 
 /**
- * Time limit of a start, because an outage of Temporal must not delay a client's response. The sweep starts the rest
- * later.
+ * Time limit of a start, because an outage of Temporal must not delay a client's response. The
+ * sweep starts the rest later.
  */
 const START_TIMEOUT_MS = 3000;
 
 /**
- * Tries to start a workflow by a deadline (milliseconds since the epoch). Returns false if it did not start, or if
- * Temporal was down a moment ago. A start that is too slow continues in the background.
+ * Tries to start a workflow by a deadline (milliseconds since the epoch). Returns false if it did
+ * not start, or if Temporal was down a moment ago. A start that is too slow continues in the
+ * background.
  */
 export type Starter = (
   start: (client: Client, taskQueue: string) => Promise<void>,
@@ -41,10 +42,10 @@ export type Starter = (
 ) => Promise<boolean>;
 
 /**
- * Creates a starter that makes only one client wait while Temporal is down: after a failure, one of them tries the next
- * start some seconds later. Logs when an outage begins and when it ends.
- * @returns `ended` resolves once no start continues in the background. The SDK retries in a timer, and over a
- *   connection that was closed in the meantime that would end the process
+ * Creates a starter that makes only one client wait while Temporal is down: after a failure, one of
+ * them tries the next start some seconds later. Logs when an outage begins and when it ends.
+ * @returns `ended` resolves once no start continues in the background. The SDK retries in a timer,
+ * and over a connection that was closed in the meantime that would end the process
  */
 export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log: Logger) {
   let pausedUntil = 0;
@@ -67,7 +68,9 @@ export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log:
         // The client does not wait for the reason.
         void trouble()
           .catch(() => null)
-          .then((why) => log.error({ err: error, why }, 'workflows cannot be started, the sweep will'));
+          .then((why) =>
+            log.error({ err: error, why }, 'workflows cannot be started, the sweep will'),
+          );
       }
       return false;
     }
@@ -79,7 +82,8 @@ export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log:
 }
 
 /**
- * Starts the batch workflow, with the batch id as workflow id. It is a success if the workflow already runs.
+ * Starts the batch workflow, with the batch id as workflow id. It is a success if the workflow
+ * already runs.
  * @param reuse `ALLOW_DUPLICATE` starts it again if it has closed
  * @throws an error if Temporal does not accept it
  */
@@ -96,9 +100,11 @@ export async function startBatch(
       workflowIdConflictPolicy: 'USE_EXISTING',
       workflowIdReusePolicy: reuse,
       args: [{ batchId } satisfies BatchInput],
-      // Safety limit: a workflow that hangs ends. If it left anything open, the reconciler starts it again.
+      // Safety limit: a workflow that hangs ends. If it left anything open, the reconciler starts
+      // it again.
       workflowExecutionTimeout: '2h',
-      // Temporal shares its queues fairly among organizations. Children and activities inherit the key.
+      // Temporal shares its queues fairly among organizations. Children and activities inherit the
+      // key.
       priority: { fairnessKey: organizationId },
       typedSearchAttributes: [
         { key: ORGANIZATION_ID, value: organizationId },
@@ -119,9 +125,9 @@ export async function startBatch(
 }
 
 /**
- * Starts the workflow of a delivery that is resent, or that its batch did not handle, with the delivery id as workflow
- * id. Terminates an older workflow of the same delivery, which sleeps until its next attempt. The database knows its
- * place in the schedule.
+ * Starts the workflow of a delivery that is resent, or that its batch did not handle, with the
+ * delivery id as workflow id. Terminates an older workflow of the same delivery, which sleeps until
+ * its next attempt. The database knows its place in the schedule.
  * @throws an error if Temporal does not accept it
  */
 export async function startDelivery(

@@ -1,14 +1,19 @@
 import { sql } from 'drizzle-orm';
 import { type Database, only, run, type Transaction, transaction } from './client.ts';
 
-/** Who makes a change, or is shown what is secret or personal (1 to 200 characters), and why (1 to 1000). */
+/**
+ * Who makes a change, or is shown what is secret or personal (1 to 200 characters), and why (1 to
+ * 1000).
+ */
 export interface ChangedBy {
   readonly actor: string;
   readonly reason: string;
 }
 
 export interface AuditedChange {
-  /** The operator's command, such as `keys.rotate`; what it shows of what is masked is `….reveal`. */
+  /**
+   * The operator's command, such as `keys.rotate`; what it shows of what is masked is `….reveal`.
+   */
   readonly action: `${string}.${string}`;
   /** Null for what belongs to none. */
   readonly organizationId: string | null;
@@ -28,7 +33,11 @@ export interface AuditRecord extends Omit<AuditedChange, 'action'>, ChangedBy {
  * Records a change. Takes the change's own transaction, so that neither exists without the other.
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
-export async function recordAudit(tx: Transaction, by: ChangedBy, change: AuditedChange): Promise<void> {
+export async function recordAudit(
+  tx: Transaction,
+  by: ChangedBy,
+  change: AuditedChange,
+): Promise<void> {
   const { action, organizationId, subject, details } = change;
   await tx.execute(sql`
     insert into audit_log (actor, reason, action, organization_id, subject, details)
@@ -60,13 +69,19 @@ export async function listAudit(
 }
 
 /**
- * Computes each entry's hash again. What was cut off at the end shows only by a hash that was noted before.
+ * Computes each entry's hash again. What was cut off at the end shows only by a hash that was noted
+ * before.
  * @param noted the head of an earlier proof; null for none
- * @returns the newest hash (`head`); the first entry that does not follow from the one before it (`brokenAt`), null if
- * all do; whether an entry has the hash that was noted
+ * @returns the newest hash (`head`); the first entry that does not follow from the one before it
+ * (`brokenAt`), null if all do; whether an entry has the hash that was noted
  */
 export async function verifyAudit(db: Database, noted: string | null) {
-  type Proof = { entries: number; head: string | null; brokenAt: number | null; knowsNoted: boolean };
+  type Proof = {
+    entries: number;
+    head: string | null;
+    brokenAt: number | null;
+    knowsNoted: boolean;
+  };
   const proof = await run<Proof>(db)`
     select count(*) as entries, encode((array_agg(hash order by id desc))[1], 'hex') as head,
            min(id) filter (where hash is distinct from audit_hash(previous, entry)) as "brokenAt",

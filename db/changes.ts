@@ -1,22 +1,29 @@
 import { sql } from 'drizzle-orm';
 import { type Database, query } from './client.ts';
 
-/** Waiting for a request or a batch to change, without a loop and without a connection per waiter. */
+/**
+ * Waiting for a request or a batch to change, without a loop and without a connection per waiter.
+ */
 export interface Changes {
   /**
-   * Watches a request or a batch by its id, or by `endOf` its id, and the key and the organization for which somebody
-   * does. Start before reading their state, so that no change falls between the two.
-   * @returns `next` resolves with true at the next change, or when one may have been missed; with false once there is
-   * nothing to wait for any more: stopped, or closed
+   * Watches a request or a batch by its id, or by `endOf` its id, and the key and the organization
+   * for which somebody does. Start before reading their state, so that no change falls between the
+   * two.
+   * @returns `next` resolves with true at the next change, or when one may have been missed; with
+   * false once there is nothing to wait for any more: stopped, or closed
    */
-  watch(...ids: readonly string[]): { readonly next: () => Promise<boolean>; readonly stop: () => void };
+  watch(...ids: readonly string[]): {
+    readonly next: () => Promise<boolean>;
+    readonly stop: () => void;
+  };
   /** Wakes everybody, now and from now on: the process is about to end. */
   close(): void;
 }
 
 /**
- * Triggers notify this channel with the id of what has changed: a request (its status), a batch (anything), a key or an
- * organization (who may see it); with `endOf` the id of a request or batch that has become final.
+ * Triggers notify this channel with the id of what has changed: a request (its status), a batch
+ * (anything), a key or an organization (who may see it); with `endOf` the id of a request or batch
+ * that has become final.
  */
 const CHANNEL = 'changed';
 const FINAL = ' final';
@@ -29,9 +36,9 @@ export function endOf(id: string): string {
 }
 
 /**
- * Listens on one connection for the whole process, from the first waiter on. While there are waiters, a heartbeat
- * through the channel itself proves that it still hears; if it does not, it listens anew and everybody is woken to
- * read what may have been missed.
+ * Listens on one connection for the whole process, from the first waiter on. While there are
+ * waiters, a heartbeat through the channel itself proves that it still hears; if it does not, it
+ * listens anew and everybody is woken to read what may have been missed.
  */
 export function listenForChanges(db: Database): Changes {
   const watchers = new Map<string, Set<() => void>>();
@@ -70,7 +77,9 @@ export function listenForChanges(db: Database): Changes {
     await listen();
     heard = false;
     // With the database away there is nothing to prove; the beat after its return will.
-    await query(db, (tx) => tx.execute(sql`select pg_notify(${CHANNEL}, ${HEARTBEAT})`)).catch(() => {});
+    await query(db, (tx) => tx.execute(sql`select pg_notify(${CHANNEL}, ${HEARTBEAT})`)).catch(
+      () => {},
+    );
   };
   const timer = setInterval(() => void beat(), HEARTBEAT_MS).unref();
 

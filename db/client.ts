@@ -13,13 +13,15 @@ export interface Database {
   readonly drizzle: PostgresJsDatabase & { readonly $client: Sql };
   /** How long a caller waits before it is told that there is no answer. */
   readonly deadlineMs: number;
-  /** What webhook secrets are encrypted with; empty in processes that have nothing to do with them. */
+  /**
+   * What webhook secrets are encrypted with; empty in processes that have nothing to do with them.
+   */
   readonly secretKeys: readonly SecretKey[];
   /** Connections at most, and how much is being asked: what is more than these waits for one. */
   readonly pool: { readonly size: number; asked: number };
   /**
-   * Hears every NOTIFY on a channel, over one connection of its own. A connection that is lost may stay so without a
-   * word: postgres.js tries to listen again only once.
+   * Hears every NOTIFY on a channel, over one connection of its own. A connection that is lost may
+   * stay so without a word: postgres.js tries to listen again only once.
    * @param onGap called whenever listening begins, again too: what was sent before is lost
    * @returns ends the listening
    */
@@ -44,7 +46,10 @@ export interface DatabaseOptions {
   readonly deadlineMs?: number;
 }
 
-/** The server gives up on a statement first, so that the client's own deadline means several slow ones, or a dead connection. */
+/**
+ * The server gives up on a statement first, so that the client's own deadline means several slow
+ * ones, or a dead connection.
+ */
 const STATEMENT_TIMEOUT_MS = 10_000;
 const CLIENT_DEADLINE_MS = 12_000;
 
@@ -75,8 +80,8 @@ export function openDatabase(options: DatabaseOptions): Database {
     },
   });
   const database = drizzle(preparing(client));
-  // drizzle reads and writes times column by column. Statements that are SQL have no columns: theirs are dates too, and
-  // their bigints numbers.
+  // drizzle reads and writes times column by column. Statements that are SQL have no columns:
+  // theirs are dates too, and their bigints numbers.
   const { parsers, serializers } = client.options;
   parsers[1184] = (text: string) => new Date(text);
   serializers[1184] = (time: Date | string) => (time instanceof Date ? time.toISOString() : time);
@@ -99,8 +104,9 @@ export function openDatabase(options: DatabaseOptions): Database {
 }
 
 /**
- * drizzle has every statement planned anew, and asks for the types of its parameters first: two round trips. Prepared, a
- * connection plans each text once and keeps it. So texts must be few: a list is one array, not a placeholder for each.
+ * drizzle has every statement planned anew, and asks for the types of its parameters first: two
+ * round trips. Prepared, a connection plans each text once and keeps it. So texts must be few: a
+ * list is one array, not a placeholder for each.
  */
 function preparing(client: Sql): Sql {
   const prepare = <T extends ISql>(sql: T): T => {
@@ -122,9 +128,9 @@ function preparing(client: Sql): Sql {
 }
 
 /**
- * Returns the driver's own error instead of the one that drizzle puts around it. When the error says only that the
- * transaction has failed before (25P02), the driver then throws the first failure in its place. It does so only for
- * errors of its own class.
+ * Returns the driver's own error instead of the one that drizzle puts around it. When the error
+ * says only that the transaction has failed before (25P02), the driver then throws the first
+ * failure in its place. It does so only for errors of its own class.
  */
 function withoutWrapper(error: unknown): unknown {
   return error instanceof DrizzleQueryError ? (error.cause ?? error) : error;
@@ -165,19 +171,24 @@ export function statement<Row>(template: SQL) {
   const { sql: text, params } = new PgDialect().sqlToQuery(template);
   return async (db: Database, values: Readonly<Record<string, string>>) => {
     const filled = fillPlaceholders(params, values) as string[];
-    return [...(await bounded(db, () => db.drizzle.$client.unsafe(text, filled)))] as unknown as Row[];
+    return [
+      ...(await bounded(db, () => db.drizzle.$client.unsafe(text, filled))),
+    ] as unknown as Row[];
   };
 }
 
 /**
- * Runs `work` in one READ COMMITTED transaction. Rules about money rest on row locks and constraints,
- * never on SERIALIZABLE, so nothing here is retried but a deadlock's victim.
+ * Runs `work` in one READ COMMITTED transaction. Rules about money rest on row locks and
+ * constraints, never on SERIALIZABLE, so nothing here is retried but a deadlock's victim.
  *
- * Whoever is told `client_deadline` may rely on it that nothing was done: the transaction that comes too late rolls
- * back. Nobody knows only if COMMIT was sent and isn't answered.
+ * Whoever is told `client_deadline` may rely on it that nothing was done: the transaction that
+ * comes too late rolls back. Nobody knows only if COMMIT was sent and isn't answered.
  * @throws {DatabaseError} as `query`, and whatever `work` throws of its own
  */
-export async function transaction<T>(db: Database, work: (tx: Transaction) => Promise<T>): Promise<T> {
+export async function transaction<T>(
+  db: Database,
+  work: (tx: Transaction) => Promise<T>,
+): Promise<T> {
   for (let attempt = 1; ; attempt += 1) {
     try {
       return await bounded(db, (deadline) =>
@@ -185,8 +196,9 @@ export async function transaction<T>(db: Database, work: (tx: Transaction) => Pr
           // The wait for a connection counts as well.
           deadline.check();
           const result = await work(tx);
-          // COMMIT follows in the same turn of the event loop, so that no timer comes between. Its answer has a
-          // deadline of its own, or else what is as good as done would be told as failed if the work took long.
+          // COMMIT follows in the same turn of the event loop, so that no timer comes between. Its
+          // answer has a deadline of its own, or else what is as good as done would be told as
+          // failed if the work took long.
           deadline.renew();
           return result;
         }),
@@ -197,7 +209,10 @@ export async function transaction<T>(db: Database, work: (tx: Transaction) => Pr
   }
 }
 
-/** Whole tables are read: hashes that spill and the time-out of a service's statement are not for this. */
+/**
+ * Whole tables are read: hashes that spill and the time-out of a service's statement are not for
+ * this.
+ */
 const WHOLE_TABLES = Object.entries({
   statement_timeout: '15min',
   work_mem: '256MB',
@@ -206,7 +221,10 @@ const WHOLE_TABLES = Object.entries({
   parallel_tuple_cost: '0.001',
 }).map(([name, value]) => sql`set_config(${name}, ${value}, true)`);
 
-/** Reads much of the database for an operator: as it is at one moment, without locks, for as long as that takes. */
+/**
+ * Reads much of the database for an operator: as it is at one moment, without locks, for as long as
+ * that takes.
+ */
 export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promise<T>): Promise<T> {
   try {
     return await db.drizzle.transaction(
@@ -222,7 +240,8 @@ export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promi
 }
 
 /**
- * Inserts rows that all have the same members, by a statement whose text does not depend on how many there are.
+ * Inserts rows that all have the same members, by a statement whose text does not depend on how
+ * many there are.
  * @param common what all of them have besides: it is sent once
  */
 export function insertAll<T extends PgTable, Common extends keyof T['$inferInsert'] = never>(
@@ -232,7 +251,9 @@ export function insertAll<T extends PgTable, Common extends keyof T['$inferInser
 ): SQL {
   const columns = Object.entries(getTableColumns<PgTable>(table));
   const list = (row: object, part: (member: string, column: PgColumn) => string) =>
-    sql.raw(columns.flatMap(([member, column]) => (member in row ? part(member, column) : [])).join(', '));
+    sql.raw(
+      columns.flatMap(([member, column]) => (member in row ? part(member, column) : [])).join(', '),
+    );
   const read = (how: string, value: unknown, row: object = {}) =>
     sql`${sql.raw(how)}(${JSON.stringify(value)}::json) ${sql.raw(how)} (${list(row, (member, column) => `"${member}" ${column.getSQLType()}`)})`;
   const all = { ...rows[0], ...common };
@@ -273,7 +294,10 @@ interface Deadline {
   renew(): void;
 }
 
-async function bounded<T>({ deadlineMs, pool }: Database, work: (_: Deadline) => Promise<T>): Promise<T> {
+async function bounded<T>(
+  { deadlineMs, pool }: Database,
+  work: (_: Deadline) => Promise<T>,
+): Promise<T> {
   const { promise: passing, reject } = Promise.withResolvers<never>();
   let passed: DatabaseError | null = null;
   const pass = () => {

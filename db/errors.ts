@@ -1,10 +1,13 @@
-/** What keeps a program from its work. The message is one sentence for who runs it: what, where, what to do. */
+/**
+ * What keeps a program from its work. The message is one sentence for who runs it: what, where,
+ * what to do.
+ */
 export class OperatorProblem extends Error {}
 
 /**
  * A failure of PostgreSQL or of the way to it, stripped of everything that could hold a value:
- * drizzle puts all bound parameters into its message, PostgreSQL puts values into `detail`. Whatever asks PostgreSQL
- * may throw it; docstrings name it only with a code that says more.
+ * drizzle puts all bound parameters into its message, PostgreSQL puts values into `detail`.
+ * Whatever asks PostgreSQL may throw it; docstrings name it only with a code that says more.
  */
 export class DatabaseError extends Error {
   override readonly name = 'DatabaseError';
@@ -29,20 +32,27 @@ export class DatabaseError extends Error {
     return UNAVAILABLE.has(this.code) || /^(08|53|57P)/.test(this.code);
   }
 
-  /** True if the call took too long, waited for a row or gave way to another: PostgreSQL may be there for everybody else. */
+  /**
+   * True if the call took too long, waited for a row or gave way to another: PostgreSQL may be
+   * there for everybody else.
+   */
   get isBusy(): boolean {
     return BUSY.has(this.code);
   }
 
-  /** True if the call itself is wrong, such as a missing id or a bug in its SQL. The same call never succeeds. */
+  /**
+   * True if the call itself is wrong, such as a missing id or a bug in its SQL. The same call never
+   * succeeds.
+   */
   get isPermanent(): boolean {
     return this.code.startsWith('22') || PERMANENT.has(this.code);
   }
 }
 
 /**
- * Bugs in our own statements, and values that are missing. A missing table, column, function, or privilege (42P01, 42703,
- * 42883, 42501) is not among them: a migration adds it, and what waits goes on.
+ * Bugs in our own statements, and values that are missing. A missing table, column, function, or
+ * privilege (42P01, 42703, 42883, 42501) is not among them: a migration adds it, and what waits
+ * goes on.
  */
 const PERMANENT: ReadonlySet<string> = new Set([
   // A value is missing: null in a column that needs one, undefined as a parameter.
@@ -82,9 +92,14 @@ const BUSY: ReadonlySet<string> = new Set(['40001', '40P01', '55P03', '57014', '
 
 /** Maps whatever drizzle or postgres.js threw; errors of our own pass unchanged. */
 export function toDatabaseError(error: unknown): unknown {
-  if (error instanceof DatabaseError || error instanceof Refusal || !(error instanceof Error)) return error;
-  const cause = error.name === 'PostgresError' || !(error.cause instanceof Error) ? error : error.cause;
-  const { code, constraint_name: constraint } = cause as { code?: unknown; constraint_name?: unknown };
+  if (error instanceof DatabaseError || error instanceof Refusal || !(error instanceof Error))
+    return error;
+  const cause =
+    error.name === 'PostgresError' || !(error.cause instanceof Error) ? error : error.cause;
+  const { code, constraint_name: constraint } = cause as {
+    code?: unknown;
+    constraint_name?: unknown;
+  };
   if (typeof code !== 'string') return isDriverError(error) ? new DatabaseError('unknown') : error;
   return new DatabaseError(code, typeof constraint === 'string' ? constraint : null);
 }

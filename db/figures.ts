@@ -10,7 +10,11 @@ export type ConfiguredSource = readonly [
 ];
 
 /** One sample of a gauge. */
-export type Figure = Readonly<{ name: FigureName; labels: Readonly<Record<string, string>>; value: number }>;
+export type Figure = Readonly<{
+  name: FigureName;
+  labels: Readonly<Record<string, string>>;
+  value: number;
+}>;
 
 /** More than so many are not counted, and the oldest of them are. */
 const AT_MOST = 100_000;
@@ -24,11 +28,15 @@ const LOW = sql`
  where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0)`;
 
 /**
- * How the service is (deploy/metrics.md). It costs what is open, and a row per organization: never a look at what is over, of
- * which there are a billion. Without sequential scans, because a connection keeps what it planned while tables were small.
+ * How the service is (deploy/metrics.md). It costs what is open, and a row per organization: never
+ * a look at what is over, of which there are a billion. Without sequential scans, because a
+ * connection keeps what it planned while tables were small.
  * @throws {DatabaseError} within 3 s if the server is busy
  */
-export async function readFigures(db: Database, sources: readonly ConfiguredSource[]): Promise<Figure[]> {
+export async function readFigures(
+  db: Database,
+  sources: readonly ConfiguredSource[],
+): Promise<Figure[]> {
   return await transaction(db, async (tx) => {
     await tx.execute(
       sql`select set_config('enable_seqscan', 'off', true), set_config('statement_timeout', '3s', true)`,
@@ -99,7 +107,10 @@ export async function readFigures(db: Database, sources: readonly ConfiguredSour
   });
 }
 
-/** A host whose breaker is open, and that somebody still sends to: the longest step is a day, and a fifth by chance. */
+/**
+ * A host whose breaker is open, and that somebody still sends to: the longest step is a day, and a
+ * fifth by chance.
+ */
 const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'`;
 
 /** What organizations begin with (the default of `organizations.requests_per_minute`). */
@@ -108,18 +119,20 @@ const USUAL_RATE = 100;
 const NAMED = 5;
 
 /**
- * Whom the figures count, the worst of each kind: whose requests wait for a worker, who is nearly out of credits, which hosts are away;
- * and who is not served in full, because an operator has switched something off.
+ * Whom the figures count, the worst of each kind: whose requests wait for a worker, who is nearly
+ * out of credits, which hosts are away; and who is not served in full, because an operator has
+ * switched something off.
  */
 export async function readConcerns(db: Database) {
-  const listed = (rows: SQL) => sql`(select coalesce(jsonb_agg(r), '[]') from (${rows} limit ${NAMED}) r)`;
+  const listed = (rows: SQL) =>
+    sql`(select coalesce(jsonb_agg(r), '[]') from (${rows} limit ${NAMED}) r)`;
   const organization = sql`o.id as organization, o.name`;
   const seconds = (since: string) =>
     sql.raw(`extract(epoch from clock_timestamp() - ${since})::int as seconds`);
   type Concern = 'waitingToStart' | 'nearlyOutOfCredits' | 'webhookHostsAway' | 'switchedOff';
-  const concerns = await run<Record<Concern, readonly Readonly<Record<string, string | number | boolean>>[]>>(
-    db,
-  )`
+  const concerns = await run<
+    Record<Concern, readonly Readonly<Record<string, string | number | boolean>>[]>
+  >(db)`
     select ${listed(sql`
              select ${organization}, count(*) as requests, ${seconds('min(accepted_at)')}
                from requests r join organizations o on o.id = r.organization_id

@@ -8,14 +8,14 @@ const DIGITS = '0123456789abcdefghjkmnpqrstvwxyz';
 let last = 0n;
 
 /**
- * A new id: `bat_` / `req_` … + 26 characters of lower-case Crockford base32 of a UUIDv7 (TypeID; DECISIONS.md, Ids and
- * time). Those of one process ascend in the order in which they were made.
+ * A new id: `bat_` / `req_` … + 26 characters of lower-case Crockford base32 of a UUIDv7 (TypeID;
+ * DECISIONS.md, Ids and time). Those of one process ascend in the order in which they were made.
  */
 export function newId(prefix: IdPrefix): string {
   const now = BigInt(Date.now()) << 12n;
   last = now > last ? now : last + 1n;
-  // UUIDv7 (RFC 9562): 48 bits of milliseconds, the version, a counter of 12 bits, the variant, 62 random bits.
-  // These end as those of a UUIDv4 do, of which Node has many ready.
+  // UUIDv7 (RFC 9562): 48 bits of milliseconds, the version, a counter of 12 bits, the variant, 62
+  // random bits. These end as those of a UUIDv4 do, of which Node has many ready.
   const end = BigInt(`0x${randomUUID().slice(19).replace('-', '')}`);
   let uuid = ((last >> 12n) << 80n) | (7n << 76n) | ((last & 0xfffn) << 64n) | end;
   let text = '';
@@ -39,6 +39,9 @@ export function isId(prefix: IdPrefix, text: string): boolean {
 
 /** The UUID that an id spells, as 32 hex digits. */
 export function uuidOf(id: string): string {
-  const bits = [...id.slice(4)].reduce((uuid, digit) => (uuid << 5n) | BigInt(DIGITS.indexOf(digit)), 0n);
+  const bits = [...id.slice(4)].reduce(
+    (uuid, digit) => (uuid << 5n) | BigInt(DIGITS.indexOf(digit)),
+    0n,
+  );
   return bits.toString(16).padStart(32, '0');
 }

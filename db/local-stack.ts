@@ -3,13 +3,17 @@ import { sql } from 'drizzle-orm';
 import { type Database, only, openDatabase, run, transaction } from './client.ts';
 
 /**
- * Marks a database as the local stack's, by the table `local_stack`: only in a marked database do simulated vendors
- * answer. The mark is made while there is no table yet, so nobody else's organization is ever in a marked one;
- * whoever replaces the schema, by a dump that is restored say, takes the mark away with it.
+ * Marks a database as the local stack's, by the table `local_stack`: only in a marked database do
+ * simulated vendors answer. The mark is made while there is no table yet, so nobody else's
+ * organization is ever in a marked one; whoever replaces the schema, by a dump that is restored
+ * say, takes the mark away with it.
  * @param isOwnServer the stack made the server too, so what is in it is the stack's, marked or not
  * @returns the id in the mark; null, and nothing is written, if the database is somebody else's
  */
-export async function claimForLocalStack(url: string, isOwnServer: boolean): Promise<string | null> {
+export async function claimForLocalStack(
+  url: string,
+  isOwnServer: boolean,
+): Promise<string | null> {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'local-stack' });
   try {
     return await transaction(db, async (tx) => {
@@ -33,11 +37,13 @@ export async function forgetStored(db: Database, npis: readonly string[]): Promi
 }
 
 /**
- * Makes of each role of a migrated database a user of the server, with a new password, so that the processes of the local
- * stack can do no more than those of production.
+ * Makes of each role of a migrated database a user of the server, with a new password, so that the
+ * processes of the local stack can do no more than those of production.
  * @returns the database's URL as each of them
  */
-export async function openUsers(url: string): Promise<Record<'api' | 'worker' | 'operator', string>> {
+export async function openUsers(
+  url: string,
+): Promise<Record<'api' | 'worker' | 'operator', string>> {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'local-stack' });
   const open = async (role: string) => {
     const its = new URL(url);
@@ -53,7 +59,11 @@ export async function openUsers(url: string): Promise<Record<'api' | 'worker' | 
     return its.href;
   };
   try {
-    return { api: await open('api'), worker: await open('worker'), operator: await open('operator') };
+    return {
+      api: await open('api'),
+      worker: await open('worker'),
+      operator: await open('operator'),
+    };
   } finally {
     await db.close();
   }

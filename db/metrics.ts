@@ -4,8 +4,9 @@ import METRICS from './metrics.json' with { type: 'json' };
 import { traced } from './traces.ts';
 import { EMAIL_TYPES } from './words.ts';
 
-// What a process counts of what it does, for Prometheus (deploy/metrics.md); here, because every folder may import it.
-// Labels are words of ours, routes, and ids of the configuration: nothing that a client, a vendor or a receiver wrote.
+// What a process counts of what it does, for Prometheus (deploy/metrics.md); here, because every
+// folder may import it. Labels are words of ours, routes, and ids of the configuration: nothing
+// that a client, a vendor or a receiver wrote.
 
 type Labels = Readonly<Record<string, string | number>>;
 type Counted = keyof typeof METRICS.counted;
@@ -19,14 +20,23 @@ const histograms = new Map<string, Histogram<string>>();
 for (const [name, { labels, help, buckets }] of Object.entries(METRICS.timed))
   histograms.set(name, new Histogram({ name, help, labelNames: labels, buckets }));
 
-// What begins at more than 0 has not risen, for Prometheus: these are there before the first request ends.
+// What begins at more than 0 has not risen, for Prometheus: these are there before the first
+// request ends.
 for (const sandbox of ['true', 'false']) {
   for (const replayed of ['true', 'false']) {
     for (const email_type of EMAIL_TYPES)
-      count('npe_requests_settled_total', { status: 'completed', email_type, replayed, sandbox }, 0);
+      count(
+        'npe_requests_settled_total',
+        { status: 'completed', email_type, replayed, sandbox },
+        0,
+      );
   }
   for (const status of ['not_found', 'failed'])
-    count('npe_requests_settled_total', { status, email_type: 'none', replayed: 'false', sandbox }, 0);
+    count(
+      'npe_requests_settled_total',
+      { status, email_type: 'none', replayed: 'false', sandbox },
+      0,
+    );
 }
 
 /** Counts a fact, once, where it is known: after the transaction that makes it one. */
@@ -56,7 +66,11 @@ export type Ended = Readonly<{
 export function countSettled(ended: Ended, wasHeld = true): void {
   const { status, organizationId, cost, replayed, emailType, seconds } = ended;
   const sandbox = isSandbox(organizationId);
-  const words = { email_type: emailType ?? 'none', replayed: String(replayed), sandbox: String(sandbox) };
+  const words = {
+    email_type: emailType ?? 'none',
+    replayed: String(replayed),
+    sandbox: String(sandbox),
+  };
   count('npe_requests_settled_total', { status, ...words });
   if (sandbox) return;
   time('npe_request_duration_seconds', { status }, seconds);
@@ -64,7 +78,9 @@ export function countSettled(ended: Ended, wasHeld = true): void {
   if (wasHeld) count('npe_credits_total', { movement }, cost);
 }
 
-/** What a call of a source came to. `cause`: why no connection was made, a word of a bounded set. */
+/**
+ * What a call of a source came to. `cause`: why no connection was made, a word of a bounded set.
+ */
 interface CallAnswer {
   readonly kind: string;
   readonly why?: string;
@@ -73,8 +89,8 @@ interface CallAnswer {
 }
 
 /**
- * Counts a call of a source and the time it takes, and makes a span of it, by what is answered: the verdict, why there
- * is none, or its kind.
+ * Counts a call of a source and the time it takes, and makes a span of it, by what is answered: the
+ * verdict, why there is none, or its kind.
  */
 export async function countCall<T extends CallAnswer>(
   kind: 'vendor' | 'verifier' | 'registry' | 'dns',

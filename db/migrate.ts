@@ -13,13 +13,18 @@ const FOLDER = fileURLToPath(new URL('./migrations', import.meta.url));
 const MIGRATION_LOCK = 7_041_776;
 
 /**
- * Brings the database at `url` to the newest schema, and grants each role what it needs of it. Safe to run from several
- * machines at once: drizzle's migrator takes no lock of its own, so an advisory lock lets one work while the others wait.
+ * Brings the database at `url` to the newest schema, and grants each role what it needs of it. Safe
+ * to run from several machines at once: drizzle's migrator takes no lock of its own, so an advisory
+ * lock lets one work while the others wait.
  * @throws {DatabaseError | OperatorProblem}
  */
 export async function migrate(url: string): Promise<void> {
   requirePatchedDriver();
-  const client = postgres(url, { max: 1, onnotice: () => {}, connection: { application_name: 'migrate' } });
+  const client = postgres(url, {
+    max: 1,
+    onnotice: () => {},
+    connection: { application_name: 'migrate' },
+  });
   try {
     await refuseOldServer(client);
     await client`select pg_advisory_lock(${MIGRATION_LOCK})`;
@@ -34,7 +39,9 @@ export async function migrate(url: string): Promise<void> {
   }
 }
 
-/** The oldest major version that has what the migrations use, such as `unique nulls not distinct`. */
+/**
+ * The oldest major version that has what the migrations use, such as `unique nulls not distinct`.
+ */
 const OLDEST_SERVER = 15;
 
 async function refuseOldServer(client: Sql): Promise<void> {
@@ -79,15 +86,19 @@ function rolesMissing(user: string): string {
 
 export type Readiness = 'ready' | 'migrations_missing' | 'database_away';
 
-/** SQLSTATE of an unknown table, schema or function: nothing was ever migrated, or by other migrations. */
+/**
+ * SQLSTATE of an unknown table, schema or function: nothing was ever migrated, or by other
+ * migrations.
+ */
 const UNDEFINED: readonly string[] = ['42P01', '3F000', '42883'];
 
 /** drizzle notes an applied migration by its moment. */
 const CARRIED = journal.entries.map((entry) => entry.when);
 
 /**
- * Whether PostgreSQL answers and holds every migration that this code carries. More than these are fine: migrations
- * only go forward and stay compatible with the release before, which runs on while a new one is rolled out.
+ * Whether PostgreSQL answers and holds every migration that this code carries. More than these are
+ * fine: migrations only go forward and stay compatible with the release before, which runs on while
+ * a new one is rolled out.
  */
 export async function readiness(db: Database): Promise<Readiness> {
   try {

@@ -13,8 +13,9 @@ import {
 } from 'drizzle-orm/pg-core';
 import type * as words from './words.ts';
 
-// The tables as queries see them, but for those that are asked in SQL alone. What they must never hold (checks, triggers,
-// generated columns) is written once, in migrations/; a test compares the two column by column.
+// The tables as queries see them, but for those that are asked in SQL alone. What they must never
+// hold (checks, triggers, generated columns) is written once, in migrations/; a test compares the
+// two column by column.
 
 /** Stands for the expression of a generated column. */
 const inMigrations = sql`(see migrations)`;
@@ -28,7 +29,10 @@ const requiredTime = (name: string) => time(name).notNull();
 type Word<Text> = Text extends `${infer First} ${infer Rest}` ? First | Word<Rest> : Text & string;
 
 /** Columns of one kind, each named in the database as here but for the spelling. */
-function columns<const Names extends string, Column>(names: Names, column: (name: string) => Column) {
+function columns<const Names extends string, Column>(
+  names: Names,
+  column: (name: string) => Column,
+) {
   const made = names.split(' ').map((name) => {
     const spelled = name.replaceAll(/[A-Z]|(?<=[a-z])[0-9]/g, (end) => `_${end.toLowerCase()}`);
     return [name, column(spelled)];
@@ -44,7 +48,10 @@ export const batches = pgTable('batches', {
   wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
   total: smallint('total').notNull(),
   completedCount: smallint('completed_count').notNull().default(0),
-  status: text('status').$type<'in-progress' | 'completed'>().notNull().generatedAlwaysAs(inMigrations),
+  status: text('status')
+    .$type<'in-progress' | 'completed'>()
+    .notNull()
+    .generatedAlwaysAs(inMigrations),
   webhookMode: text('webhook_mode').$type<words.WebhookMode>(),
   /** Escaped JSON text exactly as it was sent: jsonb and JSON.parse both lose. */
   customData: text('custom_data'),
@@ -169,9 +176,15 @@ export const providers = pgTable('providers', {
   npi: text('npi').primaryKey(),
   /** 1: a person, 2: an organization; null in the rows of deactivated NPIs. */
   entityType: smallint('entity_type'),
-  ...columns('lastName firstName middleName nameSuffix credential otherLastName otherFirstName', text),
+  ...columns(
+    'lastName firstName middleName nameSuffix credential otherLastName otherFirstName',
+    text,
+  ),
   ...columns('organizationName parentName phoneKey addressKey', text),
-  ...columns('practiceLine1 practiceLine2 practiceCity practiceState practicePostalCode practicePhone', text),
+  ...columns(
+    'practiceLine1 practiceLine2 practiceCity practiceState practicePostalCode practicePhone',
+    text,
+  ),
   ...columns('updatedOn deactivatedOn reactivatedOn', (name) => date(name)),
   deactivated: boolean('deactivated'),
   active: boolean('active').notNull().generatedAlwaysAs(inMigrations),

@@ -1,7 +1,10 @@
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 import { OperatorProblem } from './errors.ts';
 
-/** What secrets are encrypted with: 32 bytes, and the version by which what was encrypted names its key. */
+/**
+ * What secrets are encrypted with: 32 bytes, and the version by which what was encrypted names its
+ * key.
+ */
 export interface SecretKey {
   readonly version: string;
   readonly key: Buffer;
@@ -43,7 +46,11 @@ const TAG_BYTES = 16;
  * @returns the key's version, `.`, and base64 of nonce, tag and ciphertext
  * @throws {SecretKeyMissing} without a key
  */
-export function encryptSecret([first]: readonly SecretKey[], owner: string, secret: string): string {
+export function encryptSecret(
+  [first]: readonly SecretKey[],
+  owner: string,
+  secret: string,
+): string {
   if (!first) throw new SecretKeyMissing(undefined);
   const nonce = randomBytes(NONCE_BYTES);
   const cipher = createCipheriv(ALGORITHM, first.key, nonce).setAAD(Buffer.from(owner));
@@ -53,8 +60,8 @@ export function encryptSecret([first]: readonly SecretKey[], owner: string, secr
 
 /**
  * What `encryptSecret` was given.
- * @throws {SecretKeyMissing} without the key of its version; {SecretUnreadable} with another key of that version, for a
- * secret that was changed, or for another owner's
+ * @throws {SecretKeyMissing} without the key of its version; {SecretUnreadable} with another key of
+ * that version, for a secret that was changed, or for another owner's
  */
 export function decryptSecret(keys: readonly SecretKey[], owner: string, stored: string): string {
   const [version = '', encoded = ''] = stored.split('.');

@@ -3,10 +3,11 @@ import { randomBytes } from 'node:crypto';
 import { channel } from 'node:diagnostics_channel';
 import { isId, uuidOf } from './ids.ts';
 
-// What every folder does for a batch, as spans of one trace. Their places follow from our ids: the trace is the batch,
-// its root the submit, and requests are below that. So nothing of it passes through Temporal, no workflow knows of it,
-// and what a sweep, another version or a worker of three days later does is in the same trace. While nobody listens to
-// `spans` (`sendTraces` of deploy/traces.ts does), nothing is made.
+// What every folder does for a batch, as spans of one trace. Their places follow from our ids: the
+// trace is the batch, its root the submit, and requests are below that. So nothing of it passes
+// through Temporal, no workflow knows of it, and what a sweep, another version or a worker of three
+// days later does is in the same trace. While nobody listens to `spans` (`sendTraces` of
+// deploy/traces.ts does), nothing is made.
 
 /** Something that was done for a batch, and has just ended. */
 export interface Span {
@@ -36,7 +37,8 @@ export const spanIdOf = (id: string) => uuidOf(id).slice(16);
 const here = new AsyncLocalStorage<{ readonly batchId: string; readonly spanId: string }>();
 
 /**
- * Makes a span of what is done for a batch, below the span in which it is done. What is done for none has no span.
+ * Makes a span of what is done for a batch, below the span in which it is done. What is done for
+ * none has no span.
  * @param outcomeOf what the span says of the result
  */
 export async function traced<T>(
@@ -52,7 +54,15 @@ export async function traced<T>(
   const end = (outcome: Partial<Span>) => {
     const durationMs = performance.now() - begun;
     const attributes = { ...span.attributes, ...outcome.attributes };
-    tellSpan({ parentId: outer?.spanId, ...span, ...outcome, batchId, spanId, durationMs, attributes });
+    tellSpan({
+      parentId: outer?.spanId,
+      ...span,
+      ...outcome,
+      batchId,
+      spanId,
+      durationMs,
+      attributes,
+    });
   };
   try {
     const result = await here.run({ batchId, spanId }, work);
@@ -66,7 +76,9 @@ export async function traced<T>(
   }
 }
 
-/** The trace and the span of a line of the log, by its batch or else by the activity that writes it. */
+/**
+ * The trace and the span of a line of the log, by its batch or else by the activity that writes it.
+ */
 export function traceOfLine(line: { readonly batch_id?: unknown }) {
   if (!spans.hasSubscribers) return {};
   const span = here.getStore();

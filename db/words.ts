@@ -33,8 +33,9 @@ export const DELIVERY_STATES = ['pending', 'delivered', 'failed', 'none'] as con
 export type DeliveryState = (typeof DELIVERY_STATES)[number];
 
 /**
- * Why a delivery attempt wasn't a plain 2xx. Beside a status: `redirect` (3xx), `http_status` (any other
- * but 2xx), and the two of a 2xx whose body did not end, which is a delivery all the same. Without one: the rest.
+ * Why a delivery attempt wasn't a plain 2xx. Beside a status: `redirect` (3xx), `http_status` (any
+ * other but 2xx), and the two of a 2xx whose body did not end, which is a delivery all the same.
+ * Without one: the rest.
  */
 export const ATTEMPT_REASONS = [
   'redirect',
@@ -80,7 +81,14 @@ export type VendorAttemptState =
 /** What a line of evidence about an address is: see email_checks in the migrations. */
 export type CheckKind = 'named' | 'identity' | 'local' | 'verifier' | 'verdict';
 /** Reasons for which name servers make us reject an address. */
-export const DNS_REFUSALS = ['no_mx', 'null_mx', 'bad_mx', 'parked', 'disposable', 'nxdomain'] as const;
+export const DNS_REFUSALS = [
+  'no_mx',
+  'null_mx',
+  'bad_mx',
+  'parked',
+  'disposable',
+  'nxdomain',
+] as const;
 export type DnsRefusal = (typeof DNS_REFUSALS)[number];
 /** NPPES's endpoint types. */
 export const ENDPOINT_KINDS = ['DIRECT', 'CONNECT', 'SOAP', 'FHIR', 'REST', 'OTHERS'] as const;

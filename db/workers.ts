@@ -19,7 +19,10 @@ export interface WorkerProcess extends ApiProcess {
 /** Three signs of life are missing. */
 const LIVE = sql`(stopped_at is null and seen_at > clock_timestamp() - interval '45 seconds')`;
 
-/** A sign of life, to be repeated every 15 s. Forgets who has given none for long, but for the last of each queue. */
+/**
+ * A sign of life, to be repeated every 15 s. Forgets who has given none for long, but for the last
+ * of each queue.
+ */
 export async function noteWorker(
   db: Database,
   { id, namespace, taskQueue, buildId }: WorkerProcess,
@@ -37,7 +40,10 @@ export async function noteWorker(
 }
 
 /** The sign of life of an API. A worker forgets those that have given none for long. */
-export async function noteApi(db: Database, { id, namespace, taskQueue }: ApiProcess): Promise<void> {
+export async function noteApi(
+  db: Database,
+  { id, namespace, taskQueue }: ApiProcess,
+): Promise<void> {
   await run(db)`
     insert into workers (id, kind, namespace, task_queue) values (${id}, 'api', ${namespace}, ${taskQueue})
         on conflict (id) do update set seen_at = clock_timestamp()`;
@@ -49,8 +55,8 @@ export async function noteStopped(db: Database, id: string): Promise<void> {
 }
 
 /**
- * The build ids of a queue that have not ended in order. `silent`: no process of it has given a sign of life, because
- * it was killed, or because PostgreSQL was away.
+ * The build ids of a queue that have not ended in order. `silent`: no process of it has given a
+ * sign of life, because it was killed, or because PostgreSQL was away.
  */
 export async function readBuilds(
   db: Database,
@@ -81,8 +87,8 @@ export function listApis(db: Database) {
 }
 
 /**
- * Where workers live, as `namespace/queue`, if none was ever seen where they are looked for: somebody has set one of
- * the two wrong. None anywhere is nobody's mistake: they may be starting.
+ * Where workers live, as `namespace/queue`, if none was ever seen where they are looked for:
+ * somebody has set one of the two wrong. None anywhere is nobody's mistake: they may be starting.
  */
 export async function listElsewhere(
   db: Database,

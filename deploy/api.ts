@@ -33,7 +33,11 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const config = loadConfig();
   const log = createLog('api', config.logLevel);
   const traces = sendTraces(config, 'npi-email-api', log);
-  const db = openDatabase({ url: config.databaseUrl, poolSize: config.databasePool, applicationName: 'api' });
+  const db = openDatabase({
+    url: config.databaseUrl,
+    poolSize: config.databasePool,
+    applicationName: 'api',
+  });
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
   const { taskQueue } = config;
@@ -64,8 +68,8 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
 });
 
 /**
- * Returns a function that records in the database that this API is alive, and where. It logs once when all workers are
- * elsewhere, and once when a worker is here again.
+ * Returns a function that records in the database that this API is alive, and where. It logs once
+ * when all workers are elsewhere, and once when a worker is here again.
  */
 function createLook(db: Database, log: Logger, me: ApiProcess) {
   const { namespace, taskQueue } = me;
@@ -74,7 +78,8 @@ function createLook(db: Database, log: Logger, me: ApiProcess) {
     await noteApi(db, me);
     await noteHome(db, namespace);
     const elsewhere = await listElsewhere(db, { namespace, taskQueue });
-    if (elsewhere.length === 0 && told) log.info({ namespace, queue: taskQueue }, 'a worker is here');
+    if (elsewhere.length === 0 && told)
+      log.info({ namespace, queue: taskQueue }, 'a worker is here');
     if (elsewhere.length > 0 && !told) {
       const what =
         'no worker where this API starts workflows; check TEMPORAL_NAMESPACE and TASK_QUEUE of both';

@@ -7,10 +7,10 @@ import { temporalUi } from './config/config.ts';
 /**
  * Returns a logger that writes JSON lines.
  *
- * Callers log ids and numbers. Errors keep only type, code and stack frames, because a message may contain user data. A
- * line written inside an activity has the ids of its workflow, which are those of the request, batch or delivery. A
- * line about a batch has the ids of its trace, if traces are on. If TEMPORAL_UI_URL is set, a line about a workflow has
- * its link to the Temporal UI.
+ * Callers log ids and numbers. Errors keep only type, code and stack frames, because a message may
+ * contain user data. A line written inside an activity has the ids of its workflow, which are those
+ * of the request, batch or delivery. A line about a batch has the ids of its trace, if traces are
+ * on. If TEMPORAL_UI_URL is set, a line about a workflow has its link to the Temporal UI.
  * @param destination replaces standard output
  */
 export function createLog(name: string, level: string, destination?: DestinationStream): Logger {
@@ -22,7 +22,8 @@ export function createLog(name: string, level: string, destination?: Destination
   };
   const formatters = ui === null ? {} : { log };
   const serializers = { err: serializeError };
-  // Logs are read in terminals, so control characters are escaped. The line stays JSON with the same value.
+  // Logs are read in terminals, so control characters are escaped. The line stays JSON with the
+  // same value.
   const hooks = { streamWrite: printableLines };
   const options = {
     name,

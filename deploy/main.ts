@@ -18,7 +18,12 @@ export interface Program {
 }
 
 /** Returns a command line parser with help texts. */
-export function commandLine({ name, description, help, call = `npm run ${name} --` }: Program): Command {
+export function commandLine({
+  name,
+  description,
+  help,
+  call = `npm run ${name} --`,
+}: Program): Command {
   return new Command(call)
     .description(description)
     .addHelpText('after', help)
@@ -31,7 +36,10 @@ export function commandLine({ name, description, help, call = `npm run ${name} -
  * Parses a command line, and runs the command that it names, if any.
  * @returns the exit code if there is nothing left to do: 0 after help, 2 for wrong usage
  */
-export async function readCommandLine(command: Command, args: readonly string[]): Promise<0 | 2 | null> {
+export async function readCommandLine(
+  command: Command,
+  args: readonly string[],
+): Promise<0 | 2 | null> {
   try {
     await command.parseAsync(args, { from: 'user' });
     return null;
@@ -42,8 +50,8 @@ export async function readCommandLine(command: Command, args: readonly string[])
 }
 
 /**
- * Runs a process until its work ends or a signal asks it to drain. A second signal ends it at once. If it can't start,
- * it prints one sentence on stderr and exits with code 1.
+ * Runs a process until its work ends or a signal asks it to drain. A second signal ends it at once.
+ * If it can't start, it prints one sentence on stderr and exits with code 1.
  * @param run the work of the process; gets the arguments and options of the command line
  * @param takes adds these arguments and options to the command line
  */
@@ -53,8 +61,8 @@ export async function main<Given extends unknown[]>(
   takes: (command: Command) => unknown = () => {},
 ): Promise<void> {
   const { name } = program;
-  // An unhandled rejection is a bug, so it is logged. The process runs on, because others wait for it and all facts are
-  // in PostgreSQL.
+  // An unhandled rejection is a bug, so it is logged. The process runs on, because others wait for
+  // it and all facts are in PostgreSQL.
   process.on('unhandledRejection', (error) => {
     const { name: errorName, stack = '' } = error instanceof Error ? error : new Error();
     const frames = stack.slice(stack.indexOf('\n    at '));
@@ -75,14 +83,17 @@ export async function main<Given extends unknown[]>(
   }
 }
 
-/** Signals within this time count as one: npm forwards the signal that the terminal has also sent to us. */
+/**
+ * Signals within this time count as one: npm forwards the signal that the terminal has also sent to
+ * us.
+ */
 const ONE_SIGNAL_MS = 1000;
 
 const PARENT_CHECK_MS = 1000;
 
 /**
- * Resolves at the first signal, or when the npm that started this program is gone: npm forwards only SIGTERM and
- * SIGINT, and exits silently at SIGHUP. A second signal ends the process.
+ * Resolves at the first signal, or when the npm that started this program is gone: npm forwards
+ * only SIGTERM and SIGINT, and exits silently at SIGHUP. A second signal ends the process.
  */
 function stopSignal(name: string): Promise<void> {
   return new Promise((resolve) => {
@@ -135,15 +146,22 @@ export async function until(
 }
 
 const NOT_READY = {
-  migrations_missing: 'the database lacks tables of this version: run "npm run migrate"; waiting for it',
-  database_away: 'PostgreSQL does not answer: check DATABASE_URL and that the server runs; waiting for it',
+  migrations_missing:
+    'the database lacks tables of this version: run "npm run migrate"; waiting for it',
+  database_away:
+    'PostgreSQL does not answer: check DATABASE_URL and that the server runs; waiting for it',
 };
 
 /**
- * Waits until PostgreSQL is reachable and has every migration, so that processes and migration can start in any order.
+ * Waits until PostgreSQL is reachable and has every migration, so that processes and migration can
+ * start in any order.
  * @returns false if the process was asked to stop first
  */
-export async function untilReady(db: Database, log: Logger, stopped: Promise<void>): Promise<boolean> {
+export async function untilReady(
+  db: Database,
+  log: Logger,
+  stopped: Promise<void>,
+): Promise<boolean> {
   return await until(log, stopped, async () => {
     const status = await readiness(db);
     return status === 'ready' ? null : [{ status }, NOT_READY[status]];
@@ -151,8 +169,8 @@ export async function untilReady(db: Database, log: Logger, stopped: Promise<voi
 }
 
 /**
- * Calls `work` every `everyMs` until `signal` is aborted. Goes on after a failure. Logs the first of several
- * consecutive failures, and the first success after them.
+ * Calls `work` every `everyMs` until `signal` is aborted. Goes on after a failure. Logs the first
+ * of several consecutive failures, and the first success after them.
  */
 export async function repeat(
   what: string,

@@ -11,8 +11,8 @@ import METRICS from '../db/metrics.json' with { type: 'json' };
 import { readiness } from '../db/migrate.ts';
 import type { Config } from './config/config.ts';
 
-// Serves the metrics of a process on METRICS_PORT (deploy/metrics.md): its own counters. A worker also serves figures
-// about the whole service, the metrics of Temporal's SDK, and its health.
+// Serves the metrics of a process on METRICS_PORT (deploy/metrics.md): its own counters. A worker
+// also serves figures about the whole service, the metrics of Temporal's SDK, and its health.
 
 /** Figures are read again when they are older than this. */
 const KEEP_MS = 10_000;
@@ -57,7 +57,9 @@ export async function serveMetrics(
   if (metricsPort === null) return null;
   if (!register.getSingleMetric('process_start_time_seconds')) collectDefaultMetrics();
   const looks = new Map(Object.entries(health));
-  const answer = async (path: string): Promise<readonly [status: number, type: string, text: string]> => {
+  const answer = async (
+    path: string,
+  ): Promise<readonly [status: number, type: string, text: string]> => {
     if (path === '/metrics') {
       const { size, asked } = pool;
       const states = { size, used: Math.min(size, asked), waiting: Math.max(0, asked - size) };
@@ -69,7 +71,11 @@ export async function serveMetrics(
     const look = looks.get(path);
     if (!look) return [404, 'text/plain', 'not found\n'];
     const wrong = await look();
-    return [wrong === null ? 200 : 503, 'application/json', JSON.stringify({ status: wrong ?? 'ok' })];
+    return [
+      wrong === null ? 200 : 503,
+      'application/json',
+      JSON.stringify({ status: wrong ?? 'ok' }),
+    ];
   };
   const server = createServer(async ({ url = '' }, response) => {
     const failed = [500, 'text/plain', 'failed\n'] as const;
@@ -82,8 +88,8 @@ export async function serveMetrics(
 }
 
 /**
- * Returns a function that returns figures about the service, as text for Prometheus. It reads them again when they are
- * older than 10 s.
+ * Returns a function that returns figures about the service, as text for Prometheus. It reads them
+ * again when they are older than 10 s.
  */
 export function figuresOf(db: Database, sources: readonly ConfiguredSource[], log: Logger) {
   let known: readonly Figure[] = [];
@@ -102,28 +108,45 @@ export function figuresOf(db: Database, sources: readonly ConfiguredSource[], lo
   return async () => {
     if (performance.now() >= readAt + KEEP_MS) reading ??= read();
     await Promise.race([reading, setTimeout(PATIENCE_MS, null, { ref: false })]);
-    const up = { name: 'npe_figures_up', labels: {}, value: Number(isUp && reading === null) } as const;
+    const up = {
+      name: 'npe_figures_up',
+      labels: {},
+      value: Number(isUp && reading === null),
+    } as const;
     const registry = new Registry();
     for (const [name, samples] of Map.groupBy([up, ...known], (figure) => figure.name)) {
       const labelNames = Object.keys(samples[0]?.labels ?? {});
-      const gauge = new Gauge({ name, help: METRICS.figures[name], labelNames, registers: [registry] });
+      const gauge = new Gauge({
+        name,
+        help: METRICS.figures[name],
+        labelNames,
+        registers: [registry],
+      });
       for (const { labels, value } of samples) gauge.set(labels, value);
     }
     return await registry.metrics();
   };
 }
 
-/** Returns a function that fetches the metrics of Temporal's SDK. They are empty if it does not respond. */
+/**
+ * Returns a function that fetches the metrics of Temporal's SDK. They are empty if it does not
+ * respond.
+ */
 export const sdkMetrics = (address: string) => () =>
   fetch(`http://${address}/metrics`, { signal: AbortSignal.timeout(PATIENCE_MS) })
     .then((response) => response.text())
     .catch(() => '');
 
 /**
- * Returns the health checks of a worker: `/healthz` fails when it is about to end, `/readyz` when it can't do all of
- * its work.
+ * Returns the health checks of a worker: `/healthz` fails when it is about to end, `/readyz` when
+ * it can't do all of its work.
  */
-export function healthOf(db: Database, client: Client, ending: AbortSignal, isPolling: () => boolean) {
+export function healthOf(
+  db: Database,
+  client: Client,
+  ending: AbortSignal,
+  isPolling: () => boolean,
+) {
   const { namespace } = client.options;
   const ready = async () => {
     if (ending.aborted) return 'ending';

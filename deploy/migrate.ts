@@ -24,7 +24,8 @@ await main(
     await migrate(loadOperatorConfig().databaseUrl);
     console.log('migrate: the database has the newest schema');
     const { temporalEnvironment } = loadReplayConfig();
-    if (temporalEnvironment.TEMPORAL_ADDRESS) await prepareNamespace(temporalTarget(temporalEnvironment));
+    if (temporalEnvironment.TEMPORAL_ADDRESS)
+      await prepareNamespace(temporalTarget(temporalEnvironment));
   },
 );
 

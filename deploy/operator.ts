@@ -17,14 +17,16 @@ import { explain } from './problem.ts';
 
 // `npm run operator -- …` runs the commands of operators.
 
-const DESCRIPTION = 'Organizations, keys, credits, limits and webhooks of the email enrichment service.';
+const DESCRIPTION =
+  'Organizations, keys, credits, limits and webhooks of the email enrichment service.';
 
 /**
- * The commands in each file. Only the file of the given command is loaded, because loading takes most of a command's
- * time.
+ * The commands in each file. Only the file of the given command is loaded, because loading takes
+ * most of a command's time.
  */
 const FILES: Readonly<Record<string, () => Promise<{ addCommands: AddCommands }>>> = {
-  'org organization limits webhook-secret usage credits keys audit': () => import('./operator/accounts.ts'),
+  'org organization limits webhook-secret usage credits keys audit': () =>
+    import('./operator/accounts.ts'),
   status: () => import('./operator/status.ts'),
   batch: () => import('./operator/batch.ts'),
   doctor: () => import('./operator/doctor.ts'),
@@ -47,13 +49,15 @@ export interface OperatorSurroundings {
 /**
  * Runs one operator command.
  * @param args the command line after the program's name
- * @returns the exit code: 0; 1 if it failed, with one sentence on stderr; 2 for wrong usage; 3 for findings
+ * @returns the exit code: 0; 1 if it failed, with one sentence on stderr; 2 for wrong usage; 3 for
+ * findings
  */
 export async function runOperator(
   args: readonly string[],
   { config, ...streams }: OperatorSurroundings,
 ): Promise<0 | 1 | 2 | 3> {
-  // All output passes through here. It may contain file names, vendors' texts, and other untrusted text.
+  // All output passes through here. It may contain file names, vendors' texts, and other untrusted
+  // text.
   const stdout = (text: string) => streams.stdout(printableLines(text));
   const stderr = (text: string) => streams.stderr(printableLines(text));
   const help = helpTexts();

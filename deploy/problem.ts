@@ -15,7 +15,8 @@ const BROKEN: ReadonlySet<string> = new Set([
 
 /**
  * Returns one sentence for the user of a program, with the problem and the next step.
- * @param given the command line. The sentence repeats only ids from it, because people paste keys by mistake
+ * @param given the command line. The sentence repeats only ids from it, because people paste keys
+ * by mistake
  */
 export function explain(
   error: unknown,
@@ -27,7 +28,8 @@ export function explain(
   if (error instanceof DatabaseError) return databaseTrouble(error, databaseUrl);
   if (!(error instanceof Error)) return "stopped by something that isn't an error";
   const code = 'code' in error && typeof error.code === 'string' ? error.code : null;
-  if (code === 'EADDRINUSE') return 'the port is taken; choose another with API_PORT, or METRICS_PORT';
+  if (code === 'EADDRINUSE')
+    return 'the port is taken; choose another with API_PORT, or METRICS_PORT';
   if (code !== null && 'path' in error && typeof error.path === 'string') {
     return `cannot use the file ${error.path} (${code}); check its name and its permissions`;
   }
@@ -63,7 +65,10 @@ function refusal({ code, until, granted }: Refusal, given: readonly string[]): s
   return filled(SENTENCES.refusals[code], values);
 }
 
-function filled(sentence: string, values: Readonly<Record<string, string | null | undefined>>): string {
+function filled(
+  sentence: string,
+  values: Readonly<Record<string, string | null | undefined>>,
+): string {
   return sentence.replace(/\{(\w+)\}/g, (_, name: string) => values[name] ?? '');
 }
 
@@ -75,5 +80,7 @@ function idOrHint(prefix: IdPrefix, given: readonly string[]): string {
 /** Returns host and port, never the user or the password. */
 function serverOf(databaseUrl: string): string {
   const url = URL.parse(databaseUrl);
-  return url?.hostname ? `${url.hostname}:${url.port || 5432}` : 'the server that DATABASE_URL names';
+  return url?.hostname
+    ? `${url.hostname}:${url.port || 5432}`
+    : 'the server that DATABASE_URL names';
 }

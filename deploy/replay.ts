@@ -22,7 +22,8 @@ import { temporalTrouble } from './temporal/trouble.ts';
 import { versionOf } from './temporal/versions.ts';
 import { installRuntime, loadBundle } from './temporal/workers.ts';
 
-// `npm run replay` replays the histories of workflows with this code, and prints what happened in them.
+// `npm run replay` replays the histories of workflows with this code, and prints what happened in
+// them.
 
 const HELP = `
 A run that is named is told as well: what was decided, who was asked, why it failed. Of many runs (--since, --failed,
@@ -66,7 +67,8 @@ await main(
     const isMany = Boolean(since ?? failed ?? query);
     if ([ids.length > 0, file !== undefined, isMany].filter(Boolean).length !== 1)
       command.error('error: name runs, or a --file, or use --since, --failed or --query');
-    if (inspect !== null && (isMany || ids.length > 1)) command.error('error: --inspect is about one run');
+    if (inspect !== null && (isMany || ids.length > 1))
+      command.error('error: --inspect is about one run');
     // Exits at once, because an interrupted replay has no result.
     void stopped.then(() => process.exit(1));
     const config = loadReplayConfig();
@@ -121,7 +123,9 @@ await main(
 );
 
 /** Warns about workflow types without a run: the gate says nothing about their code. */
-function warnOfUntried(counts: readonly { readonly workflow: string; readonly runs: number }[]): void {
+function warnOfUntried(
+  counts: readonly { readonly workflow: string; readonly runs: number }[],
+): void {
   const untried = counts.filter(({ runs }) => runs === 0).map(({ workflow }) => workflow);
   if (untried.length === 0) return;
   say(`warning: no run of ${untried.join(', ')} was replayed, so that code was not tried`);
@@ -154,9 +158,14 @@ async function* fromTemporal(
   }
 }
 
-async function* named(client: Client, config: ReplayConfig, ids: readonly string[]): AsyncGenerator<Run> {
+async function* named(
+  client: Client,
+  config: ReplayConfig,
+  ids: readonly string[],
+): AsyncGenerator<Run> {
   for (const id of ids) {
-    const run = (await fetchRun(client, id)) ?? (await fetchRun(client, (await batchOf(config, id)) ?? id));
+    const run =
+      (await fetchRun(client, id)) ?? (await fetchRun(client, (await batchOf(config, id)) ?? id));
     if (run === null)
       throw new OperatorProblem(`Temporal has no run of ${id} (any more); ${FINAL_AT_SUBMIT}`);
     yield run;
@@ -164,10 +173,14 @@ async function* named(client: Client, config: ReplayConfig, ids: readonly string
 }
 
 /**
- * Lists runs by workflow type. Each type has its own limit: deliveries are rare compared with batches and lookups, but
- * every release continues some of them.
+ * Lists runs by workflow type. Each type has its own limit: deliveries are rare compared with
+ * batches and lookups, but every release continues some of them.
  */
-async function* listed(client: Client, { taskQueue }: ReplayConfig, options: Options): AsyncGenerator<Run> {
+async function* listed(
+  client: Client,
+  { taskQueue }: ReplayConfig,
+  options: Options,
+): AsyncGenerator<Run> {
   const { since, failed, query: given, limit } = options;
   const rest = [
     ...(since ? [`(ExecutionStatus = "Running" or CloseTime >= "${since.toISOString()}")`] : []),
@@ -198,15 +211,23 @@ function tell(run: Run, misfit: string | null, pinned: string | null): void {
   const ui = temporalUi();
   const build = pinned ? `, pinned to build ${pinned}` : '';
   const heading = `${type} ${workflowId}, begun ${events[0]?.at.toISOString()}${build}`;
-  say([heading, ...(ui ? [`${ui}/${workflowId}`] : []), ...storyOf(run), misfit ?? 'fits'].join('\n'));
+  say(
+    [heading, ...(ui ? [`${ui}/${workflowId}`] : []), ...storyOf(run), misfit ?? 'fits'].join('\n'),
+  );
 }
 
-/** Prints a text with masked email addresses. A history contains one if somebody typed it into a reason. */
+/**
+ * Prints a text with masked email addresses. A history contains one if somebody typed it into a
+ * reason.
+ */
 function say(text: string): void {
   console.log(printableLines(text).replaceAll(/[^\s"'<>(),;:=]+/g, masked));
 }
 
-/** Masks a word with an @ inside. A regular expression that looks for the @ itself would take quadratic time. */
+/**
+ * Masks a word with an @ inside. A regular expression that looks for the @ itself would take
+ * quadratic time.
+ */
 function masked(word: string): string {
   const at = word.indexOf('@', 1);
   return at !== -1 && at < word.length - 1 ? '***' : word;

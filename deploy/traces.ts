@@ -6,8 +6,9 @@ import { newSpanId, type Span, spanIdOf, spans } from '../db/traces.ts';
 import type { Config } from './config/config.ts';
 import { repeat } from './main.ts';
 
-// Sends spans to an OpenTelemetry collector by OTLP/HTTP as JSON (opentelemetry.io/docs/specs/otlp). OpenTelemetry's
-// SDK can't be used because it generates the ids of spans. We derive ours from the work that a span describes.
+// Sends spans to an OpenTelemetry collector by OTLP/HTTP as JSON
+// (opentelemetry.io/docs/specs/otlp). OpenTelemetry's SDK can't be used because it generates the
+// ids of spans. We derive ours from the work that a span describes.
 
 const [EVERY_MS, TIMEOUT_MS] = [1000, 10_000];
 /** A few megabytes. Spans that do not fit are lost, and the log says how many. */
@@ -16,8 +17,8 @@ const [SPANS_AT_MOST, SPANS_AT_ONCE] = [10_000, 1000];
 const CLOSE_MS = 2000;
 
 /**
- * Starts to send the spans of this process, if a collector is configured. No other work waits for the collector, and
- * the queue of unsent spans is bounded.
+ * Starts to send the spans of this process, if a collector is configured. No other work waits for
+ * the collector, and the queue of unsent spans is bounded.
  * @param service the service's name if no setting gives one
  * @returns null if no collector is configured; `close` sends the spans that are left
  */
@@ -26,17 +27,22 @@ export function sendTraces(config: Config, service: string, log: Logger) {
   const url = tracesUrl ?? (otlpUrl && `${otlpUrl}/v1/traces`);
   if (url === null) return null;
   const headers = { ...Object.fromEntries(config.otlpHeaders), 'content-type': 'application/json' };
-  const about = { ...Object.fromEntries(config.resourceAttributes), 'service.name': serviceName ?? service };
+  const about = {
+    ...Object.fromEntries(config.resourceAttributes),
+    'service.name': serviceName ?? service,
+  };
   const resource = { attributes: attributesOf(about) };
   const scope = { name: 'npi-email-enrichment' };
-  // A separate agent, because this process's global one resolves hosts without the system's search list.
+  // A separate agent, because this process's global one resolves hosts without the system's search
+  // list.
   const dispatcher = new Agent();
   const queue: object[] = [];
   let lost = 0;
 
   const take = (message: unknown) => {
     const span = message as Span;
-    // Samples by the random end of the trace id, so that every process decides the same (W3C Trace Context, level 2).
+    // Samples by the random end of the trace id, so that every process decides the same (W3C Trace
+    // Context, level 2).
     if (Number.parseInt(uuidOf(span.batchId).slice(18), 16) / 2 ** 56 >= tracesShare) return;
     if (queue.length < SPANS_AT_MOST) queue.push(otlp(span));
     else lost += 1;
@@ -44,7 +50,9 @@ export function sendTraces(config: Config, service: string, log: Logger) {
   const send = async () => {
     while (queue.length > 0) {
       const some = queue.slice(0, SPANS_AT_ONCE);
-      const body = JSON.stringify({ resourceSpans: [{ resource, scopeSpans: [{ scope, spans: some }] }] });
+      const body = JSON.stringify({
+        resourceSpans: [{ resource, scopeSpans: [{ scope, spans: some }] }],
+      });
       const signal = AbortSignal.timeout(TIMEOUT_MS);
       const answer = await request(url, { method: 'POST', headers, body, signal, dispatcher });
       await answer.body.dump();
@@ -70,7 +78,17 @@ export function sendTraces(config: Config, service: string, log: Logger) {
 }
 
 /** Returns a span in OTLP's format. The span ends now. */
-function otlp({ batchId, spanId, parentId, name, kind, durationMs, attributes, isError, link }: Span) {
+function otlp({
+  batchId,
+  spanId,
+  parentId,
+  name,
+  kind,
+  durationMs,
+  attributes,
+  isError,
+  link,
+}: Span) {
   const now = Date.now();
   return {
     traceId: uuidOf(batchId),
@@ -90,7 +108,9 @@ function otlp({ batchId, spanId, parentId, name, kind, durationMs, attributes, i
 const nanos = (ms: number) => `${Math.round(ms * 1000)}000`;
 
 function attributesOf(attributes: NonNullable<Span['attributes']>) {
-  const given = Object.entries(attributes).filter(([, value]) => value !== null && value !== undefined);
+  const given = Object.entries(attributes).filter(
+    ([, value]) => value !== null && value !== undefined,
+  );
   return given.map(([key, value]) => ({
     key,
     value: typeof value === 'number' ? { intValue: String(value) } : { stringValue: value },

@@ -13,11 +13,22 @@ import { createLog } from './log.ts';
 import { main, repeat, until, untilReady } from './main.ts';
 import { figuresOf, healthOf, sdkMetrics, serveMetrics } from './metrics.ts';
 import { runReconciler } from './reconciler/reconciler.ts';
-import { createControl, lazyClient, type TemporalTarget, temporalTarget } from './temporal/client.ts';
+import {
+  createControl,
+  lazyClient,
+  type TemporalTarget,
+  temporalTarget,
+} from './temporal/client.ts';
 import { createFairnessCheck } from './temporal/fairness.ts';
 import { KEEP_MS, keepNamespace } from './temporal/namespace.ts';
 import { temporalTrouble } from './temporal/trouble.ts';
-import { commandFor, createRollout, hasDeployments, STEP_MS, versionOf } from './temporal/versions.ts';
+import {
+  commandFor,
+  createRollout,
+  hasDeployments,
+  STEP_MS,
+  versionOf,
+} from './temporal/versions.ts';
 import {
   installRuntime,
   isTemporalsFailure,
@@ -72,12 +83,17 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   await serveMetrics(config, db, readiness, [figuresOf(db, asked, log), sdkMetrics(sdkAt)], health);
   if (!(await untilReady(db, log, stopped))) return await db.close();
   const secretsTrouble = await secretKeysTrouble(db);
-  if (secretsTrouble) log.error(`not ready for deliveries, webhooks stay pending: ${secretsTrouble}`);
+  if (secretsTrouble)
+    log.error(`not ready for deliveries, webhooks stay pending: ${secretsTrouble}`);
   const rules = { ...rulesOf(config), greylistMs };
   // The last safety net, in case some work ignores the stop signal.
   void stopped.then(() => setTimeout(END_MS, null, { ref: false })).then(() => process.exit(1));
   const control = createControl(client, taskQueue);
-  const sweeping = runReconciler({ db, log, control, rules }, config.sweepIntervalMs, ending.signal);
+  const sweeping = runReconciler(
+    { db, log, control, rules },
+    config.sweepIntervalMs,
+    ending.signal,
+  );
   const isThere = await until(log, stopped, async () => {
     // The reconciler already runs, so an expired Temporal key does not stop refunds.
     const trouble = await temporalTrouble(target);
@@ -112,7 +128,9 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const loop = { signal: ending.signal, log };
   const { deploymentName: deployment, buildId } = version;
   if (!isVersioned) {
-    log.warn('this Temporal has no Worker Deployments: open runs meet the workflows of the next release');
+    log.warn(
+      'this Temporal has no Worker Deployments: open runs meet the workflows of the next release',
+    );
   } else if (!automatic) {
     log.info(`version ${buildId} becomes current by: ${commandFor(version)}`);
   }
@@ -130,7 +148,9 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   await ended;
   log.info('worker draining');
   await Promise.all([workers.stop(), atMost(sweeping), atMost(rollout.leave())]);
-  await atMost(Promise.all([db.close(), connection.close(), client.connection.close(), traces?.close()]));
+  await atMost(
+    Promise.all([db.close(), connection.close(), client.connection.close(), traces?.close()]),
+  );
 });
 
 interface Joined {
@@ -141,7 +161,8 @@ interface Joined {
 type Start = Omit<Parameters<typeof startWorkers>[0], 'connection'>;
 
 /**
- * Connects to Temporal and starts the workers. If Temporal goes away in the meantime, it begins again.
+ * Connects to Temporal and starts the workers. If Temporal goes away in the meantime, it begins
+ * again.
  * @returns null if the process was asked to stop first
  */
 async function joinTemporal(
@@ -154,7 +175,11 @@ async function joinTemporal(
     try {
       const isVersioned = await hasDeployments(start.client);
       const version = isVersioned ? start.version : null;
-      return { connection, isVersioned, workers: await startWorkers({ ...start, version, connection }) };
+      return {
+        connection,
+        isVersioned,
+        workers: await startWorkers({ ...start, version, connection }),
+      };
     } catch (error) {
       await connection.close().catch(() => {});
       throw error;
@@ -174,20 +199,28 @@ async function joinTemporal(
 }
 
 /**
- * Waits up to CLOSE_MS for `closing` and ignores its errors, so that the process exits even if PostgreSQL or Temporal
- * is away.
+ * Waits up to CLOSE_MS for `closing` and ignores its errors, so that the process exits even if
+ * PostgreSQL or Temporal is away.
  */
 async function atMost(closing: Promise<unknown>): Promise<void> {
   await Promise.race([closing.catch(() => {}), setTimeout(CLOSE_MS)]);
 }
 
-type Sources = Pick<ReturnType<typeof createSources>, 'vendors' | 'useless' | 'verifiers' | 'registry'>;
+type Sources = Pick<
+  ReturnType<typeof createSources>,
+  'vendors' | 'useless' | 'verifiers' | 'registry'
+>;
 
 function tellSources(log: Logger, { vendors, useless, verifiers, registry }: Sources): void {
   const names = vendors.map(({ vendor }) => vendor.id);
-  const order = { vendors: names, verifiers: verifiers.map(({ id }) => id), registry: registry !== null };
+  const order = {
+    vendors: names,
+    verifiers: verifiers.map(({ id }) => id),
+    registry: registry !== null,
+  };
   log.info(order, 'sources, in the order in which they are asked');
-  if (names.length === 0) log.warn('no vendor is asked: requests are answered from the directory alone');
+  if (names.length === 0)
+    log.warn('no vendor is asked: requests are answered from the directory alone');
   if (useless.length > 0) {
     log.warn(
       { vendors: useless },

@@ -13,20 +13,28 @@ import { type Stack, startStack } from './support/stack.ts';
 import { TOOLS } from './support/tools.ts';
 
 /**
- * `npm run clients`: Redocly and Spectral lint the OpenAPI document, generators make clients from it, and the programs
- * in `test/clients/` are compiled with these clients and use them against the whole service. The run ends at the first
- * warning, with the output of the tool.
+ * `npm run clients`: Redocly and Spectral lint the OpenAPI document, generators make clients from
+ * it, and the programs in `test/clients/` are compiled with these clients and use them against the
+ * whole service. The run ends at the first warning, with the output of the tool.
  */
 const FOLDER = fileURLToPath(new URL('./clients/', import.meta.url));
 /** Turns off update checks and telemetry of the tools. */
-const QUIET = { CI: 'true', NO_COLOR: '1', REDOCLY_TELEMETRY: 'off', REDOCLY_SUPPRESS_UPDATE_NOTICE: 'true' };
+const QUIET = {
+  CI: 'true',
+  NO_COLOR: '1',
+  REDOCLY_TELEMETRY: 'off',
+  REDOCLY_SUPPRESS_UPDATE_NOTICE: 'true',
+};
 const PYTHON_CLIENTS = 'generated/python';
 /** The program of the page in `api/docs/` for users of Python. */
 const DOCUMENTED = 'enrich.py';
 
 /** The programs that use a client, and the commands that make these clients. */
 const CLIENTS: readonly (readonly [program: string, generator: string])[] = [
-  ['by-openapi-typescript.ts', 'openapi-typescript openapi.json --output generated/openapi-typescript.ts'],
+  [
+    'by-openapi-typescript.ts',
+    'openapi-typescript openapi.json --output generated/openapi-typescript.ts',
+  ],
   ['by-hey-api.ts', 'openapi-ts --file openapi-ts.config.mjs'],
   [
     'by_openapi_python_client.py',
@@ -48,7 +56,9 @@ await runCheck(async (started) => {
   if (!hasJava) console.log('without Java on PATH: the clients of openapi-generator are left out');
   const clients = CLIENTS.filter(([, generator]) => hasJava || !generator.startsWith('java'));
   const programs = [...clients.map(([program]) => program), DOCUMENTED];
-  const leftOut = CLIENTS.map(([program]) => program).filter((program) => !programs.includes(program));
+  const leftOut = CLIENTS.map(([program]) => program).filter(
+    (program) => !programs.includes(program),
+  );
 
   const folder = temporaryFolder((remove) => started.defer(remove));
   const isTaken = (file: string) => ![...leftOut, 'node_modules'].includes(basename(file));
@@ -68,13 +78,17 @@ await runCheck(async (started) => {
   for (const [, generator] of clients) await type(generator);
   await type('tsc --project .');
   const scripts = programs.filter((program) => program.endsWith('.py')).join(' ');
-  await type(`python -m mypy --strict --follow-imports silent ${scripts}`, { MYPYPATH: PYTHON_CLIENTS });
+  await type(`python -m mypy --strict --follow-imports silent ${scripts}`, {
+    MYPYPATH: PYTHON_CLIENTS,
+  });
 
   started.defer(await startServers());
   const stack = await startStack();
   started.defer(stack.stop);
   for (const one of programs) {
-    const command = one.endsWith('.py') ? `python ${one}` : `node compiled/${one.replace('.ts', '.js')}`;
+    const command = one.endsWith('.py')
+      ? `python ${one}`
+      : `node compiled/${one.replace('.ts', '.js')}`;
     await type(command, { ...(await accessTo(stack)), PYTHONPATH: PYTHON_CLIENTS });
   }
   console.log(`${clients.length} generated clients work`);
@@ -94,7 +108,10 @@ function typingIn(cwd: string, environment: NodeJS.ProcessEnv) {
     });
 }
 
-/** Returns the environment of a program: keys of organizations with credits, without, and over the rate limit. */
+/**
+ * Returns the environment of a program: keys of organizations with credits, without, and over the
+ * rate limit.
+ */
 async function accessTo(stack: Stack): Promise<NodeJS.ProcessEnv> {
   const [usual, poor, busy] = [
     await stack.organization(10),

@@ -6,8 +6,9 @@ import { isServerBuilt } from '../deploy/local/programs.ts';
 import { SEARCH, TOOLS } from './support/tools.ts';
 
 /**
- * `npm run cluster`: runs the tests that use Temporal most, and kills of the server, on Temporal's real server with
- * PostgreSQL. Go builds the server first, once. Without Go it prints a message and succeeds.
+ * `npm run cluster`: runs the tests that use Temporal most, and kills of the server, on Temporal's
+ * real server with PostgreSQL. Go builds the server first, once. Without Go it prints a message and
+ * succeeds.
  */
 const FILES = [
   'test/deploy/local/temporal-server.test.ts',

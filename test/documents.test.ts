@@ -8,8 +8,8 @@ import { VERIFIER_IDS } from '../activities/verification/verifiers/catalogue.ts'
 import { loadConfig } from '../deploy/config/config.ts';
 import { fileIn } from './support/adapters.ts';
 
-// Pages and comments name files, sections, scripts and settings. These tests look up each name, so that moved files and
-// changed headings cannot leave dead references.
+// Pages and comments name files, sections, scripts and settings. These tests look up each name, so
+// that moved files and changed headings cannot leave dead references.
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const FOLDERS = 'activities|api|db|deploy|patches|test|workflows';
@@ -49,19 +49,26 @@ test.before(async () => {
       encoding: 'utf8',
     },
   );
-  const gone = execFileSync('git', ['ls-files', '--deleted'], { cwd: ROOT, encoding: 'utf8' }).split('\n');
+  const gone = execFileSync('git', ['ls-files', '--deleted'], {
+    cwd: ROOT,
+    encoding: 'utf8',
+  }).split('\n');
   files = new Set(listed.split('\n').filter((file) => file !== '' && !gone.includes(file)));
   folders = new Set([...files].flatMap(parentsOf));
   const texts = await Promise.all(
     [...files]
       .filter(
-        (file) => /\.(?:ts|mjs|sql|sh|py|md|patch|yaml)$|\/Dockerfile$/.test(file) || file.startsWith('.ci/'),
+        (file) =>
+          /\.(?:ts|mjs|sql|sh|py|md|patch|yaml)$|\/Dockerfile$/.test(file) ||
+          file.startsWith('.ci/'),
       )
       .map(async (file) => ({ file, text: await readFile(join(ROOT, file), 'utf8') })),
   );
   const isPage = ({ file }: { file: string }) => file.endsWith('.md');
   pages = texts.filter(isPage).map(({ file, text }) => ({ file, line: 1, text }));
-  comments = texts.filter((one) => !isPage(one)).flatMap(({ file, text }) => commentsOf(file, text));
+  comments = texts
+    .filter((one) => !isPage(one))
+    .flatMap(({ file, text }) => commentsOf(file, text));
   const code = texts.filter((one) => !isPage(one) && one.file !== 'test/documents.test.ts');
   lines = code.flatMap(({ file, text }) =>
     text.split('\n').map((line, index) => ({ file, line: index + 1, text: line })),
@@ -142,9 +149,11 @@ function missing(
 }
 
 test('every file and folder named in a comment or a page exists', (t) => {
-  // A path from the root, from the file that names it, or the end of an existing path: `batch.ts`, `sim/magic.ts`.
+  // A path from the root, from the file that names it, or the end of an existing path: `batch.ts`,
+  // `sim/magic.ts`.
   const paths = new RegExp(`(?<![\\w./:@*<>-])(?:${FOLDERS}|\\.ci)/[\\w.*/-]*[\\w*]/?`, 'g');
-  const names = /(?<![\w/.*<>-])(?:[\w.-]+\/)*[\w-]+(?:\.[\w-]+)*\.(?:ts|mjs|md|sql|py|txt|json)\b(?!\()/g;
+  const names =
+    /(?<![\w/.*<>-])(?:[\w.-]+\/)*[\w-]+(?:\.[\w-]+)*\.(?:ts|mjs|md|sql|py|txt|json)\b(?!\()/g;
   const isNowhere = ([path]: RegExpMatchArray, { file }: Passage) =>
     !ELSEWHERE.has(basename(path)) &&
     !exists(path) &&
@@ -175,7 +184,9 @@ test('every link of a page leads to an existing file and heading', (t) => {
   const broken = missing(prose, links, ([, path = '', anchor], { file }) => {
     const target = path === '' ? file : normalize(join(dirname(file), path));
     if (!exists(target)) return true;
-    return anchor !== undefined && !(headings.get(target) ?? []).some((one) => anchorOf(one) === anchor);
+    return (
+      anchor !== undefined && !(headings.get(target) ?? []).some((one) => anchorOf(one) === anchor)
+    );
   });
   t.deepEqual(broken, []);
 });
@@ -192,7 +203,10 @@ test('every cited section is a heading of its page', (t) => {
     );
     return isCitation(rest) && !isKnown;
   };
-  const prose = pages.map(({ text, ...page }) => ({ ...page, text: text.replace(/\n(?! *[-#|])/g, ' ') }));
+  const prose = pages.map(({ text, ...page }) => ({
+    ...page,
+    text: text.replace(/\n(?! *[-#|])/g, ' '),
+  }));
   const passages = [...prose, ...comments];
   t.true(missing(passages, citations, ([, , rest = '']) => isCitation(rest)).length > 40);
   t.deepEqual(missing(passages, citations, isMissing), []);
@@ -216,9 +230,14 @@ test('every named npm script is in package.json', async (t) => {
   const isMissing = ([, run, short]: RegExpMatchArray) => scripts[run ?? short ?? ''] === undefined;
   t.true(missing(pages, calls, () => true).length > 30);
   const started = Object.entries(scripts).flatMap(([name, command]) =>
-    [...command.matchAll(/\bnode (?:--\S+ )*(\S+\.m?[jt]s)/g)].map(([, file = '']) => ({ name, file })),
+    [...command.matchAll(/\bnode (?:--\S+ )*(\S+\.m?[jt]s)/g)].map(([, file = '']) => ({
+      name,
+      file,
+    })),
   );
-  const broken = started.filter(({ file }) => !files.has(file)).map(({ name, file }) => `${name}: ${file}`);
+  const broken = started
+    .filter(({ file }) => !files.has(file))
+    .map(({ name, file }) => `${name}: ${file}`);
   t.deepEqual([...missing([...pages, ...comments], calls, isMissing), ...broken], []);
 });
 
@@ -229,13 +248,18 @@ test('env.example lists every setting of the configuration with its default', as
   const given = Object.fromEntries(
     [...example.matchAll(/^([A-Z_]+)=(.*)$/gm)].map(([, name = '', value = '']) => [name, value]),
   );
-  // Temporal's library reads its own settings, and the base URLs of most sources are mentioned together.
-  const isMentioned = (name: string) => /^(?:TEMPORAL_|(?!REACHER|REGISTRY|DATABASE)\w+_URL$)/.test(name);
+  // Temporal's library reads its own settings, and the base URLs of most sources are mentioned
+  // together.
+  const isMentioned = (name: string) =>
+    /^(?:TEMPORAL_|(?!REACHER|REGISTRY|DATABASE)\w+_URL$)/.test(name);
   const code = await readFile(join(ROOT, 'deploy/config/config.ts'), 'utf8');
-  const settings = [...code.matchAll(/: \[\s*'([A-Z][A-Z0-9_]+)',\s/g)].map(([, name = '']) => name);
+  const settings = [...code.matchAll(/: \[\s*'([A-Z][A-Z0-9_]+)',\s/g)].map(
+    ([, name = '']) => name,
+  );
   const keys = IDS.map((id) => `${id.replace(/-.*/, '').toUpperCase()}_API_KEY`);
   const expected = new Set([...settings, ...keys, 'REACHER_URL']);
-  const namesOf = (names: Iterable<string>) => [...names].filter((name) => !isMentioned(name)).sort();
+  const namesOf = (names: Iterable<string>) =>
+    [...names].filter((name) => !isMentioned(name)).sort();
   t.deepEqual(namesOf(Object.keys(given)), namesOf(expected));
   const database = { DATABASE_URL: 'postgres://somebody@localhost/x' };
   const { temporalEnvironment: _, secretOf: __, ...defaults } = loadConfig(database);
@@ -248,10 +272,19 @@ test('the pages list exactly the members of the sources file', (t) => {
   const part = { pointer: '', '?': 0 };
   const file = {
     ...{ '?': 0, vendors: each(VENDOR_IDS), verifiers: { '?': 0, ...each(VERIFIER_IDS) } },
-    http: [{ '?': 0, miss: { '?': 0, when: [part] }, candidates: { '?': 0, type: part }, identity: part }],
+    http: [
+      {
+        '?': 0,
+        miss: { '?': 0, when: [part] },
+        candidates: { '?': 0, type: part },
+        identity: part,
+      },
+    ],
   };
   const { message = '' } = t.throws(() => fileIn(JSON.stringify(file))) ?? {};
-  const known = [...message.matchAll(/known here: (.*)/g)].flatMap(([, names = '']) => names.split(', '));
+  const known = [...message.matchAll(/known here: (.*)/g)].flatMap(([, names = '']) =>
+    names.split(', '),
+  );
   const has = new Set(known.filter((name) => !IDS.includes(name)));
   t.true(has.size > 30);
   const rows = pages
@@ -259,7 +292,9 @@ test('the pages list exactly the members of the sources file', (t) => {
     .flatMap(([, table = '']) => table.split('\n'));
   const quoted = (text: string) =>
     [...text.matchAll(/`([^`]+)`/g)].flatMap(([, code = '']) => code.match(/\b[a-z_]+\b/g) ?? []);
-  const told = rows.flatMap((row) => quoted(row.split(' | ')[0] ?? '')).filter((name) => !IDS.includes(name));
+  const told = rows
+    .flatMap((row) => quoted(row.split(' | ')[0] ?? ''))
+    .filter((name) => !IDS.includes(name));
   const anywhere = new Set(rows.flatMap(quoted));
   t.deepEqual(
     {

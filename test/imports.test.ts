@@ -3,17 +3,21 @@ import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
 
-// The architecture of the program: imports go only to the right, and each kind of access has one place.
+// The architecture of the program: imports go only to the right, and each kind of access has one
+// place.
 //
-//   deploy → api → workflows ⇢ activities → db      test → anything
+// deploy → api → workflows ⇢ activities → db      test → anything
 //
-// Activities may also import the types of the messages that cross Temporal, only from workflows/messages.ts. Types have
-// no cost at run time, and messages should be declared only once.
+// Activities may also import the types of the messages that cross Temporal, only from
+// workflows/messages.ts. Types have no cost at run time, and messages should be declared only once.
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const FOLDERS = ['deploy', 'api', 'workflows', 'activities', 'db', 'test'];
 
-/** The imports that modules of a folder may have besides their own folder: at run time, and only as types. */
+/**
+ * The imports that modules of a folder may have besides their own folder: at run time, and only as
+ * types.
+ */
 const MAY_IMPORT: Readonly<
   Record<string, { readonly values: readonly string[]; readonly types: readonly string[] }>
 > = {
@@ -52,7 +56,10 @@ async function sources(): Promise<Source[]> {
   return await Promise.all(
     files.flat().map(async ({ parentPath, name }) => {
       const path = join(parentPath, name);
-      return { file: relative(ROOT, path).replaceAll('\\', '/'), text: await readFile(path, 'utf8') };
+      return {
+        file: relative(ROOT, path).replaceAll('\\', '/'),
+        text: await readFile(path, 'utf8'),
+      };
     }),
   );
 }
@@ -89,7 +96,9 @@ function wrongWays(all: readonly Source[]): string[] {
     const allowed = [folder, ...rules.values, ...(typeOnly ? rules.types : [])];
     return !allowed.some((path) => target === path || target.startsWith(`${path}/`));
   });
-  return wrong.map(({ from, target, typeOnly }) => `${from} → ${target}${typeOnly ? ' (type)' : ''}`);
+  return wrong.map(
+    ({ from, target, typeOnly }) => `${from} → ${target}${typeOnly ? ' (type)' : ''}`,
+  );
 }
 
 function filesWith(all: readonly Source[], pattern: RegExp): string[] {
@@ -133,7 +142,9 @@ test('the rule sees every kind of import', (t) => {
 
 /** Returns the import cycles. An import of a type counts like any other. */
 function cycles(all: readonly Source[]): string[] {
-  const targets = new Map(all.map((source) => [source.file, importsOf(source).map(({ target }) => target)]));
+  const targets = new Map(
+    all.map((source) => [source.file, importsOf(source).map(({ target }) => target)]),
+  );
   const done = new Set<string>();
   const found: string[] = [];
   const visit = (file: string, way: readonly string[]) => {
@@ -159,7 +170,9 @@ test('no file imports itself through other files, not even for a type', async (t
 });
 
 test('workflows import only Temporal and their own files at run time', async (t) => {
-  const imports = (await sources()).filter(({ file }) => file.startsWith('workflows/')).flatMap(importsOf);
+  const imports = (await sources())
+    .filter(({ file }) => file.startsWith('workflows/'))
+    .flatMap(importsOf);
   const foreign = imports.filter(
     ({ target, typeOnly }) =>
       !typeOnly && !target.startsWith('workflows/') && !WORKFLOW_PACKAGES.includes(target),
@@ -169,7 +182,9 @@ test('workflows import only Temporal and their own files at run time', async (t)
 
 // The demo acts as a customer. Escaping for a terminal is the same for customers and operators.
 test('the client imports nothing from the service, which imports only its escaping', async (t) => {
-  const imports = (await sources()).flatMap(importsOf).filter(({ from }) => !from.startsWith('test/'));
+  const imports = (await sources())
+    .flatMap(importsOf)
+    .filter(({ from }) => !from.startsWith('test/'));
   const isClient = (path: string) => path.startsWith('api/client/');
   const isOurs = (path: string) => FOLDERS.includes(path.split('/')[0] ?? '');
   t.true(imports.some(({ from, target }) => isClient(from) && isClient(target)));
@@ -189,7 +204,10 @@ test('only deploy/config/config.ts and the client command read the environment',
     await sources(),
     /\bprocess\s*\.\s*env\b|\bprocess\s*\[|from '(?:node:)?process'|\{[^}]*\benv\b[^}]*\}\s*=\s*process\b/,
   );
-  t.deepEqual(readers.filter(outside('test/')).sort(), ['api/client/command.ts', 'deploy/config/config.ts']);
+  t.deepEqual(readers.filter(outside('test/')).sort(), [
+    'api/client/command.ts',
+    'deploy/config/config.ts',
+  ]);
 });
 
 test('SQL is written only in db/', async (t) => {

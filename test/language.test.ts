@@ -4,7 +4,8 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import test from 'ava';
 
-// Words and turns that made our sentences hard to read. A good sentence may use one, so each has a limit per 1,000 blocks.
+// Words and turns that made our sentences hard to read. A good sentence may use one, so each has a
+// limit per 1,000 blocks.
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const PRODUCT = /^(?:workflows|activities|api|db|deploy)\//;
@@ -14,7 +15,8 @@ const PATTERNS: Readonly<Record<string, RegExp>> = {
     /(?:^|[.:;,] )(?:[Ww]ho|[Ww]hoever|[Ww]hom|[Ww]hat) (?![^.;]*\?)|\b(?:for|by|to|of|than|from|but|and) (?:who|whoever|whom)\b/,
   'nobody as a subject': /\b[Nn]obody\b/,
   'tell or told': /\b[Tt](?:old|ells?)\b/,
-  'anew, meanwhile, beside, but for': /\b(?:anew|meanwhile|beside|for ever|but for|whatever|wherever)\b/,
+  'anew, meanwhile, beside, but for':
+    /\b(?:anew|meanwhile|beside|for ever|but for|whatever|wherever)\b/,
   'a sentence that begins with "Of"': /(?:^|[.:;] )Of /,
   'of its own': /\bof (?:its|their|his|one's|an) own\b|\bof (?:ours|theirs)\b/,
   'alone instead of only': /\balone\b/,
@@ -48,7 +50,9 @@ for (const [kind, read] of [
 }
 
 async function blocksOf(read: (file: string, text: string) => Block[]): Promise<Block[]> {
-  const files = execFileSync('git', ['ls-files'], { cwd: ROOT, encoding: 'utf8' }).trim().split('\n');
+  const files = execFileSync('git', ['ls-files'], { cwd: ROOT, encoding: 'utf8' })
+    .trim()
+    .split('\n');
   const blocks = await Promise.all(
     files
       .filter((file) => /\.(?:ts|sql|md)$/.test(file))
@@ -60,7 +64,9 @@ async function blocksOf(read: (file: string, text: string) => Block[]): Promise<
 /** Runs of line comments, and block comments, of the product. */
 function commentsOf(file: string, text: string): Block[] {
   if (!PRODUCT.test(file) || file.endsWith('.md')) return [];
-  const comment = file.endsWith('.sql') ? /(?:^ *--.*\n)+/gm : /(?:^ *\/\/.*\n)+|\/\*[\s\S]*?\*\//gm;
+  const comment = file.endsWith('.sql')
+    ? /(?:^ *--.*\n)+/gm
+    : /(?:^ *\/\/.*\n)+|\/\*[\s\S]*?\*\//gm;
   return [...text.matchAll(comment)].map(([block]) => ({
     where: file,
     text: block

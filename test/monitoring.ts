@@ -18,10 +18,11 @@ import { type Stack, startStack } from './support/stack.ts';
 import { TOOLS } from './support/tools.ts';
 
 /**
- * `npm run monitoring -- [--seconds 40] [--pictures FOLDER]`: promtool checks deploy/prometheus, and Grafana's types
- * check the dashboards of deploy/grafana. Then the service works for a while under a real Prometheus: every query of
- * every panel must find numbers, and every alert must use existing metrics. `--pictures` draws the dashboards with
- * these numbers. The run ends at the first problem.
+ * `npm run monitoring -- [--seconds 40] [--pictures FOLDER]`: promtool checks deploy/prometheus,
+ * and Grafana's types check the dashboards of deploy/grafana. Then the service works for a while
+ * under a real Prometheus: every query of every panel must find numbers, and every alert must use
+ * existing metrics. `--pictures` draws the dashboards with these numbers. The run ends at the first
+ * problem.
  */
 const path = (relative: string) => fileURLToPath(new URL(relative, import.meta.url));
 const PROMETHEUS = path('../deploy/prometheus/');
@@ -34,7 +35,9 @@ const RATE_INTERVAL = '15s';
 const SELDOM = new Set(['temporal_workflow_task_execution_failed_total']);
 
 /** NPIs for every way a request can end soon, and one whose vendor never responds. */
-const NPIS = ['010', '028', '044', '051', '119', '127', '135', '168', '218'].map((end) => `2000000${end}`);
+const NPIS = ['010', '028', '044', '051', '119', '127', '135', '168', '218'].map(
+  (end) => `2000000${end}`,
+);
 const NEVER = '2000000101';
 
 const { values } = parseArgs({
@@ -71,7 +74,12 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   await workers.start(stack, { SOURCES_FILE, ...metricsAt(workerPort) });
   const since = new Date();
   const targets = { api: [`${LOOPBACK}:${apiPort}`], worker: [`${LOOPBACK}:${workerPort}`] };
-  const server = await startPrometheus(prometheus, folder, targets, join(PROMETHEUS, 'alerts.yaml'));
+  const server = await startPrometheus(
+    prometheus,
+    folder,
+    targets,
+    join(PROMETHEUS, 'alerts.yaml'),
+  );
   started.defer(() => server.stop());
 
   for (let round = 0; Date.now() < since.getTime() + Number(values.seconds) * 1000; round += 1)
@@ -81,8 +89,14 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   for (const [file, { panels }] of dashboards)
     for (const { title, targets } of panels)
       for (const { expr } of targets) {
-        const series = await server.range(expr.replaceAll('$__rate_interval', RATE_INTERVAL), since, 1);
-        const hasNumbers = series.some(({ values }) => values.some(([, value]) => Number.isFinite(+value)));
+        const series = await server.range(
+          expr.replaceAll('$__rate_interval', RATE_INTERVAL),
+          since,
+          1,
+        );
+        const hasNumbers = series.some(({ values }) =>
+          values.some(([, value]) => Number.isFinite(+value)),
+        );
         if (!hasNumbers) problems.push(`${file}: "${title}" shows nothing: ${expr}`);
       }
   const known = new Set(await server.ask<string[]>('label/__name__/values'));
@@ -107,7 +121,9 @@ function readDashboard(file: string): Dashboard {
 }
 
 /** @throws {Error} with the parts of a dashboard that Grafana's types do not allow */
-async function holdAgainstTypes(dashboards: readonly (readonly [string, Dashboard])[]): Promise<void> {
+async function holdAgainstTypes(
+  dashboards: readonly (readonly [string, Dashboard])[],
+): Promise<void> {
   const packages = await TOOLS.grafanaPackages();
   const generate = join(packages, '.bin', 'ts-json-schema-generator');
   const { code, output } = await run(
@@ -116,7 +132,9 @@ async function holdAgainstTypes(dashboards: readonly (readonly [string, Dashboar
     {},
   );
   if (code !== 0) throw new Error(`the types of Grafana could not be read: ${output}`);
-  const isDashboard = new Ajv({ strict: false, allErrors: true }).compile(JSON.parse(output) as object);
+  const isDashboard = new Ajv({ strict: false, allErrors: true }).compile(
+    JSON.parse(output) as object,
+  );
   for (const [file, dashboard] of dashboards)
     if (!isDashboard(dashboard))
       throw new Error(`${file}: ${JSON.stringify(isDashboard.errors?.slice(0, 5), null, 2)}`);

@@ -11,8 +11,9 @@ import { runProgram } from './support/programs.ts';
 import { TOOLS } from './support/tools.ts';
 
 /**
- * `npm run postgresql`: runs the tests of the migrations and of the ledger on the oldest PostgreSQL that the service
- * supports. `npm test` runs them on the newest. `migrate` must refuse an older one. npm installs both servers, once.
+ * `npm run postgresql`: runs the tests of the migrations and of the ledger on the oldest PostgreSQL
+ * that the service supports. `npm test` runs them on the newest. `migrate` must refuse an older
+ * one. npm installs both servers, once.
  */
 const OLDEST = 15;
 const TOO_OLD = 14;
@@ -31,7 +32,9 @@ await runCheck(async (started) => {
     const url = await start(folderOf(TOO_OLD), started);
     await step(`migrate on PostgreSQL ${TOO_OLD}`, () => isRefused(url));
   } else {
-    console.log(`npm has no PostgreSQL ${TOO_OLD} for this machine: that migrate refuses it is left out`);
+    console.log(
+      `npm has no PostgreSQL ${TOO_OLD} for this machine: that migrate refuses it is left out`,
+    );
   }
   const url = await start(folderOf(OLDEST), started);
   await step(`tests on PostgreSQL ${OLDEST}`, () => runTests(url));
@@ -52,13 +55,17 @@ async function isRefused(url: string): Promise<void> {
   const sentence = new RegExp(
     `^migrate: .* is PostgreSQL ${TOO_OLD}\\.\\d+, and this service needs ${OLDEST} or later: `,
   );
-  if (code !== 1 || !sentence.test(stderr)) throw new Error(`migrate ended with ${code}: ${stderr}`);
+  if (code !== 1 || !sentence.test(stderr))
+    throw new Error(`migrate ended with ${code}: ${stderr}`);
 }
 
 async function runTests(url: string): Promise<void> {
   const runner = fileURLToPath(new URL('run.ts', import.meta.url));
   const env = { ...process.env, TEST_DATABASE_URL: url };
-  const child = spawn(process.execPath, [runner, '--only-tests', ...FILES], { stdio: 'inherit', env });
+  const child = spawn(process.execPath, [runner, '--only-tests', ...FILES], {
+    stdio: 'inherit',
+    env,
+  });
   const [code] = await once(child, 'close');
   if (code !== 0) throw new Error(`the tests on PostgreSQL ${OLDEST} failed`);
 }

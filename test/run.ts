@@ -4,21 +4,31 @@ import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { launch } from '../deploy/local/processes.ts';
 import { step as timedStep } from './support/long-check.ts';
-import { countTests, slowestTests, type TestCounts, type TimedTest, timedTest } from './support/report.ts';
+import {
+  countTests,
+  slowestTests,
+  type TestCounts,
+  type TimedTest,
+  timedTest,
+} from './support/report.ts';
 
 /**
- * `npm test`: runs the checks, starts the servers, and runs the tests. Arguments go to AVA, for example
- * `npm test -- FILE --match '…'`. `--only-tests` leaves out type check and lint. Servers of `npm run servers`, or those
- * in TEST_DATABASE_URL and TEST_TEMPORAL_ADDRESS, are used instead of new ones. `--temporal server` uses the real server
- * on PostgreSQL instead of the dev server. At the end it lists the slowest tests. The last line is `N passed, N failed`,
- * where a failed step before the tests counts as one.
+ * `npm test`: runs the checks, starts the servers, and runs the tests. Arguments go to AVA, for
+ * example `npm test -- FILE --match '…'`. `--only-tests` leaves out type check and lint. Servers of
+ * `npm run servers`, or those in TEST_DATABASE_URL and TEST_TEMPORAL_ADDRESS, are used instead of
+ * new ones. `--temporal server` uses the real server on PostgreSQL instead of the dev server. At
+ * the end it lists the slowest tests. The last line is `N passed, N failed`, where a failed step
+ * before the tests counts as one.
  *
- * With `--watch` AVA controls the terminal, and runs tests again when a file that they use changes. Workflows are
- * bundled only once.
+ * With `--watch` AVA controls the terminal, and runs tests again when a file that they use changes.
+ * Workflows are bundled only once.
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const BIN = join(ROOT, 'node_modules', '.bin');
-/** Node's compile cache, as for `npm run operator`, because every test file is a process that loads the same files. */
+/**
+ * Node's compile cache, as for `npm run operator`, because every test file is a process that loads
+ * the same files.
+ */
 const COMPILED = join(ROOT, 'node_modules', '.cache', 'compile');
 /** AVA writes to this program instead of the terminal, and would leave out the colors. */
 const COLOR = process.stdout.isTTY ? { FORCE_COLOR: '1' } : {};
@@ -27,7 +37,8 @@ const interruption = new AbortController();
 const stops: (() => Promise<void>)[] = [];
 const timed: TimedTest[] = [];
 
-for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => interruption.abort());
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
+  process.on(signal, () => interruption.abort());
 
 let counts: TestCounts = { passed: 0, failed: 1 };
 try {
@@ -93,7 +104,10 @@ async function runTests(args: readonly string[]): Promise<TestCounts> {
   const ending = await Promise.race([ava.exited, once(interruption.signal, 'abort')]);
   interruption.signal.throwIfAborted();
   // AVA can also fail without a failed test, for example when it finds no file.
-  return { passed: seen.passed, failed: ending === 'exit code 0' ? seen.failed : Math.max(seen.failed, 1) };
+  return {
+    passed: seen.passed,
+    failed: ending === 'exit code 0' ? seen.failed : Math.max(seen.failed, 1),
+  };
 }
 
 /** Runs AVA until Ctrl-C, which also reaches AVA in the terminal's process group. */
@@ -116,7 +130,8 @@ async function check(command: string, args: readonly string[]): Promise<void> {
     signal: interruption.signal,
   });
   const [code] = await once(child, 'close');
-  if (code !== 0) throw new Error(`${command} ${args.join(' ')} found problems (exit code ${code})`);
+  if (code !== 0)
+    throw new Error(`${command} ${args.join(' ')} found problems (exit code ${code})`);
 }
 
 function step<T>(name: string, work: () => Promise<T>): Promise<T> {

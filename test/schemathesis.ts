@@ -12,15 +12,17 @@ import { type Stack, startStack } from './support/stack.ts';
 import { TOOLS } from './support/tools.ts';
 
 /**
- * `npm run schemathesis -- [--cases 5000] [--seed N]`: Schemathesis sends cases generated from /openapi.json to the
- * whole service, with all its checks. Fails on any finding, or if fewer cases than requested were sent.
+ * `npm run schemathesis -- [--cases 5000] [--seed N]`: Schemathesis sends cases generated from
+ * /openapi.json to the whole service, with all its checks. Fails on any finding, or if fewer cases
+ * than requested were sent.
  */
 const FOLDER = fileURLToPath(new URL('./schemathesis/', import.meta.url));
 /** NPIs for each way a request can end. */
 const ENDINGS = ['2000000010', '2000000028', '2000000044', '2000000051', '2000000119'];
 /**
- * The least number of cases that Schemathesis sends for each unit of `--max-examples`. It counts examples per operation
- * and kind of test, and ends early if it finds nothing new to send. Measured: 8.6 to 12.3, depending on the seed.
+ * The least number of cases that Schemathesis sends for each unit of `--max-examples`. It counts
+ * examples per operation and kind of test, and ends early if it finds nothing new to send.
+ * Measured: 8.6 to 12.3, depending on the seed.
  */
 const CASES_PER_EXAMPLE = 7;
 
@@ -56,7 +58,12 @@ await runCheck(async (started) => {
     [
       ...['-m', 'schemathesis.cli', '--config-file', join(FOLDER, 'schemathesis.toml')],
       ...['run', document, '--url', stack.baseUrl, '--seed', String(seed)],
-      ...['--max-examples', String(Math.ceil(cases / CASES_PER_EXAMPLE)), '--report-json-path', report],
+      ...[
+        '--max-examples',
+        String(Math.ceil(cases / CASES_PER_EXAMPLE)),
+        '--report-json-path',
+        report,
+      ],
     ],
     {
       cwd: folder,
@@ -68,27 +75,35 @@ await runCheck(async (started) => {
     },
   );
   const [code] = await once(child, 'close');
-  const { test_cases } = JSON.parse(await readFile(report, 'utf8')) as { test_cases: { generated: number } };
-  console.log(`${test_cases.generated} cases, seed ${seed}: ${code === 0 ? 'no finding' : 'findings'}`);
+  const { test_cases } = JSON.parse(await readFile(report, 'utf8')) as {
+    test_cases: { generated: number };
+  };
+  console.log(
+    `${test_cases.generated} cases, seed ${seed}: ${code === 0 ? 'no finding' : 'findings'}`,
+  );
   if (test_cases.generated < cases) console.error(`fewer than the ${cases} cases asked for`);
   if (code !== 0 || test_cases.generated < cases) process.exitCode = 1;
 });
 
 /**
- * Makes an organization with results of every kind. `auth` is its entry in Schemathesis' Web Fuzzing Commons file, and
- * `decided` contains the ids of deliveries that can be resent.
+ * Makes an organization with results of every kind. `auth` is its entry in Schemathesis' Web
+ * Fuzzing Commons file, and `decided` contains the ids of deliveries that can be resent.
  */
 async function peer(stack: Stack, name: string) {
   const organization = await stack.organization(1_000_000_000);
   const { json } = await organization.bulk({ npis: ENDINGS, webhook: { url: stack.receiver.url } });
   const path = `/api/v1/batch/${json.batch_id}/deliveries`;
   const decided = await eventually(async () => {
-    const { deliveries } = (await organization.get<{ deliveries: { id: string; status: string }[] }>(path))
-      .json;
+    const { deliveries } = (
+      await organization.get<{ deliveries: { id: string; status: string }[] }>(path)
+    ).json;
     return deliveries.every(({ status }) => status === 'delivered') ? deliveries : null;
   });
   return {
-    auth: { name, fixedHeaders: [{ name: 'Authorization', value: `Bearer ${organization.apiKey}` }] },
+    auth: {
+      name,
+      fixedHeaders: [{ name: 'Authorization', value: `Bearer ${organization.apiKey}` }],
+    },
     decided: decided.map(({ id }) => ({ batch_id: json.batch_id, delivery_id: id })),
   };
 }

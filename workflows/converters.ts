@@ -2,7 +2,10 @@ import { DefaultFailureConverter, defaultPayloadConverter, type Payload } from '
 
 // Converters for the values and failures in histories. The SDK requires these two export names.
 
-/** Decodes a malformed payload to undefined, because a malformed signal must not stop the workflow that receives it. */
+/**
+ * Decodes a malformed payload to undefined, because a malformed signal must not stop the workflow
+ * that receives it.
+ */
 export const payloadConverter = {
   toPayload: (value: unknown) => defaultPayloadConverter.toPayload(value),
   fromPayload(payload: Payload): unknown {
@@ -14,7 +17,10 @@ export const payloadConverter = {
   },
 };
 
-/** Removes stack traces from failures: people read histories, and a trace names folders on the worker's machine. */
+/**
+ * Removes stack traces from failures: people read histories, and a trace names folders on the
+ * worker's machine.
+ */
 class FailureConverter extends DefaultFailureConverter {
   override errorToFailure(...args: Parameters<DefaultFailureConverter['errorToFailure']>) {
     return { ...super.errorToFailure(...args), stackTrace: '' };

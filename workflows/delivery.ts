@@ -24,8 +24,8 @@ export async function deliver({ deliveryId }: DeliverInput) {
   return await deliverWebhook({ deliveryId });
 }
 
-// A delivery waits for days and outlives the version that started it. Its history is one activity, so newer code can
-// replay it. Without worker versioning, the server rejects this option.
+// A delivery waits for days and outlives the version that started it. Its history is one activity,
+// so newer code can replay it. Without worker versioning, the server rejects this option.
 setWorkflowOptions(() => {
   const isVersioned = !!workflowInfo().currentDeploymentVersion?.deploymentName;
   return isVersioned ? { versioningBehavior: 'AUTO_UPGRADE' } : {};
@@ -43,7 +43,9 @@ export class Webhooks {
     this.onBug = onBug;
   }
 
-  /** Makes the first attempts of deliveries that became due in the same moment, all by one activity. */
+  /**
+   * Makes the first attempts of deliveries that became due in the same moment, all by one activity.
+   */
   dispatch(due: readonly DueDelivery[]): void {
     const fresh = due.filter(({ deliveryId }) => !this.dispatched.has(deliveryId));
     if (fresh.length === 0) return;
@@ -73,7 +75,9 @@ export class Webhooks {
     const about = due.length === 1 && first ? this.name(first) : `${due.length} webhooks`;
     const { attemptDeliveries } = deliveries(queuesOf(workflowInfo().taskQueue).webhooks, about);
     try {
-      const undecided = await attemptDeliveries({ deliveryIds: due.map(({ deliveryId }) => deliveryId) });
+      const undecided = await attemptDeliveries({
+        deliveryIds: due.map(({ deliveryId }) => deliveryId),
+      });
       for (const delivery of due) {
         if (undecided.includes(delivery.deliveryId)) await this.startDelivery(delivery);
       }
@@ -114,6 +118,8 @@ export class Webhooks {
   }
 
   private name({ requestId }: DueDelivery): string {
-    return requestId === null ? 'webhook of the batch' : `webhook of NPI ${this.batch.npis[requestId]}`;
+    return requestId === null
+      ? 'webhook of the batch'
+      : `webhook of NPI ${this.batch.npis[requestId]}`;
   }
 }

@@ -29,17 +29,20 @@ const VERIFY_MS = 2 * 60_000;
 const RESERVE_MS = 5000;
 
 /**
- * Finds the email of one NPI and settles its request. If something fails, this workflow refunds the credits. If our
- * code has a bug, the reconciler does.
+ * Finds the email of one NPI and settles its request. If something fails, this workflow refunds the
+ * credits. If our code has a bug, the reconciler does.
  */
 export async function lookUpEmail(request: LookupInput): Promise<LookupResult> {
   try {
     return named(await findEmail(request));
   } catch (error) {
-    // A bug fails the workflow task, which operators see. The reconciler refunds the credits at the deadline.
+    // A bug fails the workflow task, which operators see. The reconciler refunds the credits at the
+    // deadline.
     if (!(error instanceof TemporalFailure)) throw error;
     const reason = isCancellation(error) ? 'cancelled' : 'lookup_failed';
-    const result = await CancellationScope.nonCancellable(() => refundCredits({ ...request, reason }));
+    const result = await CancellationScope.nonCancellable(() =>
+      refundCredits({ ...request, reason }),
+    );
     named(result);
     if (isCancellation(error)) throw error;
     return result;
@@ -53,7 +56,9 @@ async function findEmail(request: LookupInput): Promise<LookupResult> {
 }
 
 /** Decides which sources to ask. The NPI Registry is asked first if no import knows the NPI. */
-async function makePlan(request: LookupInput): Promise<Exclude<LookupPlan, { kind: 'unidentified' }>> {
+async function makePlan(
+  request: LookupInput,
+): Promise<Exclude<LookupPlan, { kind: 'unidentified' }>> {
   const plan = await db.planLookup({ ...request, registry: null });
   if (plan.kind !== 'unidentified') return plan;
   const trouble = await askRegistry(request);
@@ -62,7 +67,10 @@ async function makePlan(request: LookupInput): Promise<Exclude<LookupPlan, { kin
   return identified;
 }
 
-/** Returns the reason why the registry could not identify the NPI, or null if its response is stored. */
+/**
+ * Returns the reason why the registry could not identify the NPI, or null if its response is
+ * stored.
+ */
 async function askRegistry(request: LookupInput): Promise<string | null> {
   const msLeft = Math.min(IDENTIFY_MS, timeLeft(request) - RESERVE_MS);
   const { identify } = askFor(msLeft, 'registry', `registry for NPI ${request.npi}`);
@@ -74,15 +82,21 @@ async function askRegistry(request: LookupInput): Promise<string | null> {
 }
 
 /**
- * Asks one source after the other until one has a usable email. Sources that have not responded in their share of the
- * time are asked again after all the others, with the rest of the time.
+ * Asks one source after the other until one has a usable email. Sources that have not responded in
+ * their share of the time are asked again after all the others, with the rest of the time.
  * @returns the last response of each source that was asked
  */
 async function askSources(request: LookupInput, plan: SourcePlan): Promise<VendorAnswer[]> {
   const answers = new Map<PlannedSource, VendorAnswer>();
   const silent: PlannedSource[] = [];
   for (const source of plan.sources) {
-    const answer = await ask(request, plan, source, Math.min(source.capMs, timeLeft(request)), false);
+    const answer = await ask(
+      request,
+      plan,
+      source,
+      Math.min(source.capMs, timeLeft(request)),
+      false,
+    );
     answers.set(source, answer);
     show(answers);
     if (MEANING[answer.kind] === 'final') return [answer];
@@ -98,7 +112,10 @@ async function askSources(request: LookupInput, plan: SourcePlan): Promise<Vendo
   return [...answers.values()];
 }
 
-/** Asks one source. If a mail server greylists an address, it is asked again after a pause, before any other source. */
+/**
+ * Asks one source. If a mail server greylists an address, it is asked again after a pause, before
+ * any other source.
+ */
 async function ask(
   request: LookupInput,
   plan: SourcePlan,
@@ -142,7 +159,9 @@ async function verify(
 ): Promise<VendorAnswer> {
   const activityId = `${source.vendor ?? 'known'}-${patience}`;
   const activities = askFor(msLeft, activityId, `${nameOf(source)} of NPI ${request.npi}`);
-  return await activities.verifyEmails({ ...request, lookupId, wantedType, patience }).catch(unresolved);
+  return await activities
+    .verifyEmails({ ...request, lookupId, wantedType, patience })
+    .catch(unresolved);
 }
 
 const OUT_OF_TIME: VendorAnswer = { kind: 'unresolved', reason: null };
@@ -151,9 +170,9 @@ const OUT_OF_TIME: VendorAnswer = { kind: 'unresolved', reason: null };
 const SOURCE = 'Source.';
 
 /**
- * Returns the response that stands for a failed activity. Retries are unlimited, so an activity fails in only two ways.
- * Either it ran out of time, and the failure of its last attempt says what it was waiting for, or it threw a
- * non-retryable failure.
+ * Returns the response that stands for a failed activity. Retries are unlimited, so an activity
+ * fails in only two ways. Either it ran out of time, and the failure of its last attempt says what
+ * it was waiting for, or it threw a non-retryable failure.
  */
 function unresolved(error: unknown): VendorAnswer {
   if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error;
@@ -175,14 +194,19 @@ async function settle(
 ): Promise<LookupResult> {
   const final = answers.find(({ kind }) => MEANING[kind] === 'final');
   if (final)
-    return final.settled ?? (await db.settleRequest({ ...request, reason: final.reason ?? 'no_source' }));
+    return (
+      final.settled ?? (await db.settleRequest({ ...request, reason: final.reason ?? 'no_source' }))
+    );
   const missing = answers.find(({ kind }) => MEANING[kind] !== 'definitive');
   if (missing) return await refundCredits({ ...request, reason: reasonOf(missing) });
   if (unidentified !== null) return await refundCredits({ ...request, reason: unidentified });
   return await db.settleRequest({ ...request, reason: answers.at(-1)?.reason ?? 'no_source' });
 }
 
-/** Returns the reason for a refund: the failure, or the deadline and what the lookup was waiting for. */
+/**
+ * Returns the reason for a refund: the failure, or the deadline and what the lookup was waiting
+ * for.
+ */
 function reasonOf({ kind, reason }: VendorAnswer): string {
   if (MEANING[kind] === 'failed') return reason ?? kind;
   return reason === null ? 'deadline' : `deadline (${reason})`;
@@ -191,7 +215,8 @@ function reasonOf({ kind, reason }: VendorAnswer): string {
 /** Makes lookups without an email searchable by their reason. */
 function named(result: LookupResult): LookupResult {
   const { status, reason } = result;
-  if (status !== 'completed') upsertSearchAttributes([{ key: OUTCOME, value: `${status}: ${reason}` }]);
+  if (status !== 'completed')
+    upsertSearchAttributes([{ key: OUTCOME, value: `${status}: ${reason}` }]);
   return result;
 }
 

@@ -1,8 +1,8 @@
 import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common';
 import { defineSignal } from '@temporalio/workflow';
 
-// Everything that passes through Temporal: ids, outcomes, and numbers. Never an email, a URL, a key, or custom_data, so
-// any history can be shown to anyone.
+// Everything that passes through Temporal: ids, outcomes, and numbers. Never an email, a URL, a
+// key, or custom_data, so any history can be shown to anyone.
 
 export type FinalStatus = 'completed' | 'not_found' | 'failed';
 export type WantedType = 'any' | 'professional' | 'personal';
@@ -54,8 +54,8 @@ export interface LookupResult {
 }
 
 /**
- * Signal that a batch gets from the activity that settles one of its requests. The signal changes no fact: before a
- * webhook is sent, PostgreSQL decides whether it is due.
+ * Signal that a batch gets from the activity that settles one of its requests. The signal changes
+ * no fact: before a webhook is sent, PostgreSQL decides whether it is due.
  */
 export interface Settled {
   readonly requestId: string;
@@ -77,11 +77,14 @@ export interface SourcePlan {
   readonly kind: 'ask';
   readonly lookupId: string;
   readonly wantedType: WantedType;
-  /** Milliseconds to wait before a mail server that greylists is asked again (RFC 6647: a few minutes). */
+  /**
+   * Milliseconds to wait before a mail server that greylists is asked again (RFC 6647: a few
+   * minutes).
+   */
   readonly greylistMs: number;
   /**
-   * The reason why the registry could not identify the NPI, if a vendor is skipped because of that. Such a request
-   * can't end as `not_found`. Null if no vendor is skipped.
+   * The reason why the registry could not identify the NPI, if a vendor is skipped because of that.
+   * Such a request can't end as `not_found`. Null if no vendor is skipped.
    */
   readonly unidentified: string | null;
   /** Sources in the order in which they are asked. */
@@ -98,7 +101,8 @@ export interface PlannedSource {
 /**
  * Possible results of asking one source, and what each means for the request.
  * - `final`: no other source is asked
- * - `definitive`: this source has nothing that passes our checks; `not_found` needs that of every source
+ * - `definitive`: this source has nothing that passes our checks; `not_found` needs that of every
+ *   source
  * - `failed`: the source failed, and asking again would not help
  * - `open`: the source has not responded yet, and is asked again after all the others
  */
@@ -130,7 +134,10 @@ export interface DeliverInput {
   readonly deliveryId: string;
 }
 
-/** Safety limit of a delivery. It is decided within a week, unless its receiver is down or deliveries are suspended. */
+/**
+ * Safety limit of a delivery. It is decided within a week, unless its receiver is down or
+ * deliveries are suspended.
+ */
 export const DELIVERY_TIMEOUT = '30d';
 
 export type DeliveryResult = 'delivered' | 'failed' | 'none';
@@ -144,25 +151,37 @@ export const WORKFLOWS = {
 } as const;
 
 /**
- * Search attributes. The Temporal UI finds a batch by its organization or any of its NPIs, and a lookup without an
- * email by its status and reason, such as `failed: deadline`. A batch is in progress as long as it runs.
+ * Search attributes. The Temporal UI finds a batch by its organization or any of its NPIs, and a
+ * lookup without an email by its status and reason, such as `failed: deadline`. A batch is in
+ * progress as long as it runs.
  */
-export const ORGANIZATION_ID = defineSearchAttributeKey('OrganizationId', SearchAttributeType.KEYWORD);
+export const ORGANIZATION_ID = defineSearchAttributeKey(
+  'OrganizationId',
+  SearchAttributeType.KEYWORD,
+);
 export const NPI = defineSearchAttributeKey('Npi', SearchAttributeType.KEYWORD_LIST);
 export const OUTCOME = defineSearchAttributeKey('Outcome', SearchAttributeType.KEYWORD);
 
 /** The enrichment queue of a deployment. A namespace per environment keeps deployments apart. */
 export const TASK_QUEUE = 'enrichment';
 
-/** Returns the queues that belong to an enrichment queue: `enrichment-x` has `lookups-x` and `webhooks-x`. */
+/**
+ * Returns the queues that belong to an enrichment queue: `enrichment-x` has `lookups-x` and
+ * `webhooks-x`.
+ */
 export function queuesOf(enrichment: string) {
-  const suffix = enrichment.startsWith(TASK_QUEUE) ? enrichment.slice(TASK_QUEUE.length) : `-${enrichment}`;
+  const suffix = enrichment.startsWith(TASK_QUEUE)
+    ? enrichment.slice(TASK_QUEUE.length)
+    : `-${enrichment}`;
   return {
     /** Batches, lookups, and short activities. */
     enrichment,
     /** Vendor activities only, because a lookup may hold its slot for minutes. */
     lookups: `lookups${suffix}`,
-    /** Deliveries only, including their workflows, so that a storm of failing receivers doesn't delay a batch. */
+    /**
+     * Deliveries only, including their workflows, so that a storm of failing receivers doesn't
+     * delay a batch.
+     */
     webhooks: `webhooks${suffix}`,
   };
 }

@@ -7,12 +7,12 @@ import {
 import type { Activities } from '../activities/index.ts';
 import { queuesOf } from './messages.ts';
 
-// All activity options. Retries are unlimited unless an activity fails with a non-retryable failure, because refunds
-// and webhooks must happen in the end.
+// All activity options. Retries are unlimited unless an activity fails with a non-retryable
+// failure, because refunds and webhooks must happen in the end.
 
 /**
- * Activities that only need PostgreSQL. They take milliseconds, so they run inside the workflow task. While PostgreSQL
- * is down, Temporal waits with timers, which hold no worker.
+ * Activities that only need PostgreSQL. They take milliseconds, so they run inside the workflow
+ * task. While PostgreSQL is down, Temporal waits with timers, which hold no worker.
  */
 export const db = proxyLocalActivities<Activities>({
   startToCloseTimeout: '10s',
@@ -28,15 +28,15 @@ export const { refundCredits } = proxyActivities<Activities>({
 });
 
 /**
- * The SDK sends heartbeats at two thirds of this time-out. A call of 30 s, the longest by default, ends before the
- * first.
+ * The SDK sends heartbeats at two thirds of this time-out. A call of 30 s, the longest by default,
+ * ends before the first.
  */
 const MAX_HEARTBEAT_MS = 48_000;
 
 /**
- * Returns activities that ask an external source on the lookups queue, for at most `msLeft`, including retries. A
- * worker's shutdown uses up an attempt, and waiting for a slot or a job is a retry, so attempts are unlimited within
- * that time.
+ * Returns activities that ask an external source on the lookups queue, for at most `msLeft`,
+ * including retries. A worker's shutdown uses up an attempt, and waiting for a slot or a job is a
+ * retry, so attempts are unlimited within that time.
  * @param activityId the source; replay compares it and so detects a different order of sources
  */
 export function askFor(msLeft: number, activityId: string, summary: string): Activities {
@@ -51,11 +51,15 @@ export function askFor(msLeft: number, activityId: string, summary: string): Act
   return proxyActivities<Activities>(options);
 }
 
-/** Returns activities that attempt deliveries. The schedule comes as `nextRetryDelay`, so waiting adds no history. */
+/**
+ * Returns activities that attempt deliveries. The schedule comes as `nextRetryDelay`, so waiting
+ * adds no history.
+ */
 export function deliveries(taskQueue: string, summary: string): Activities {
   return proxyActivities<Activities>({
     taskQueue,
-    // An attempt waits up to 10 s for a slot and ends after 15 s. The rest is for reading and recording.
+    // An attempt waits up to 10 s for a slot and ends after 15 s. The rest is for reading and
+    // recording.
     startToCloseTimeout: '60s',
     // An attempt that died with its worker is soon repeated.
     heartbeatTimeout: '10s',

@@ -25,9 +25,10 @@ const MAX_BODY = 1024 * 1024;
 const MAX_RETRY_AFTER_MS = 86_400_000;
 
 /**
- * What connections failed with before they could carry a question. fetch's own errors do not tell: a reset during the
- * handshake of TLS and one after the question have the same code. undici publishes the very error that becomes the
- * cause of fetch's (its docs/api/DiagnosticsChannel, `undici:client:connectError`).
+ * What connections failed with before they could carry a question. fetch's own errors do not tell:
+ * a reset during the handshake of TLS and one after the question have the same code. undici
+ * publishes the very error that becomes the cause of fetch's (its docs/api/DiagnosticsChannel,
+ * `undici:client:connectError`).
  */
 const connectErrors = new WeakSet<Error>();
 subscribe('undici:client:connectError', (message) => {
@@ -42,10 +43,12 @@ export interface Question {
 }
 
 /**
- * Somebody's JSON API: the function it gives puts one question, and `read` makes of a whole answer what it means; if
- * none comes back, the question is to be put again. Redirects are not followed: fetch would carry a vendor's own key
- * header to wherever they point. The function throws whatever `signal` was aborted with.
- * @param baseUrl what paths are added to, with or without a slash at its end; empty if each path is a whole URL
+ * Somebody's JSON API: the function it gives puts one question, and `read` makes of a whole answer
+ * what it means; if none comes back, the question is to be put again. Redirects are not followed:
+ * fetch would carry a vendor's own key header to wherever they point. The function throws whatever
+ * `signal` was aborted with.
+ * @param baseUrl what paths are added to, with or without a slash at its end; empty if each path is
+ * a whole URL
  * @param headers of every question, such as its key
  * @param callMs for a whole call, from the first byte sent to the last one read
  */
@@ -67,7 +70,11 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
     try {
       const init = { headers: common, ...posted, signal: either, redirect: 'manual' } as const;
       const response = await fetch(base + path, init);
-      answer = { status: response.status, headers: response.headers, text: await readText(response) };
+      answer = {
+        status: response.status,
+        headers: response.headers,
+        text: await readText(response),
+      };
     } catch (error) {
       // Our own timeout is an answer that did not come; the caller's end is the caller's.
       signal.throwIfAborted();
@@ -79,7 +86,9 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
   };
 }
 
-/** Whether what is sent to a URL can be read by nobody on the way: keys, names and addresses are. */
+/**
+ * Whether what is sent to a URL can be read by nobody on the way: keys, names and addresses are.
+ */
 export function isConfidential({ protocol, hostname }: URL): boolean {
   return protocol === 'https:' || (protocol === 'http:' && LOOPBACK.test(hostname));
 }
@@ -87,7 +96,10 @@ export function isConfidential({ protocol, hostname }: URL): boolean {
 /** As the URL standard writes every spelling of these. */
 const LOOPBACK = /^(?:localhost|127\.[0-9]+\.[0-9]+\.[0-9]+|\[::1\])$/;
 
-/** The codes of failed connections that are reported. They are labels of a metric, so the set is bounded. */
+/**
+ * The codes of failed connections that are reported. They are labels of a metric, so the set is
+ * bounded.
+ */
 const CONNECT_CODES: ReadonlySet<string> = new Set([
   // Name servers.
   'EAI_AGAIN',
@@ -138,9 +150,9 @@ const CONNECT_CODES: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Returns why no connection was made, or null unless it is certain that none was: an `unsent` question is put again, and
- * one that was sent after all is paid for twice. All of OpenSSL's errors are `ERR_SSL`; a code that is not in the list is
- * `other`.
+ * Returns why no connection was made, or null unless it is certain that none was: an `unsent`
+ * question is put again, and one that was sent after all is paid for twice. All of OpenSSL's errors
+ * are `ERR_SSL`; a code that is not in the list is `other`.
  */
 function connectCause(error: unknown): string | null {
   if (!(error instanceof Error && error.cause instanceof Error && connectErrors.has(error.cause))) {
@@ -164,13 +176,17 @@ async function readText(response: Response): Promise<string | null> {
   return text + decoder.decode();
 }
 
-/** `Retry-After` in milliseconds from now, at most a day; null if it is absent or cannot be read. */
+/**
+ * `Retry-After` in milliseconds from now, at most a day; null if it is absent or cannot be read.
+ */
 export function retryAfterMs(headers: Headers, header = 'retry-after'): number | null {
   const ms = parseRetryAfter(headers.get(header));
   return ms === null ? null : Math.min(ms, MAX_RETRY_AFTER_MS);
 }
 
-/** RFC 9110, 10.2.3: seconds, or a date in GMT; milliseconds from now, 0 for a date that has passed. */
+/**
+ * RFC 9110, 10.2.3: seconds, or a date in GMT; milliseconds from now, 0 for a date that has passed.
+ */
 export function parseRetryAfter(header: string | null | undefined): number | null {
   const text = header?.trim() ?? '';
   if (/^[0-9]+$/.test(text)) return Number(text) * 1000;
@@ -182,15 +198,17 @@ export function parseRetryAfter(header: string | null | undefined): number | nul
 /**
  * No answer. `retry`: the same question may be asked again after `afterMs` (null: our own backoff).
  * - `rate_limit`: too many questions; nothing was done
- * - `upstream`: the source's own word that it failed or gave up (500, 503, an error in a body, a job that has failed,
- *   been canceled or is no longer known)
- * - `unsent`: no connection was made (no name, refused, unreachable, TLS or its certificate), so nobody was asked and
- *   nothing is charged; `cause` is the code of the failed connection, one of a known set, such as `ECONNREFUSED`
- * - `unanswered`: the question was sent, or may have been, and the answer was lost: too slow, reset, cut off, at a
- *   gateway (502, 504, 520 to 530), or as nobody can classify; the source may have done the work, and may have charged
+ * - `upstream`: the source's own word that it failed or gave up (500, 503, an error in a body, a
+ *   job that has failed, been canceled or is no longer known)
+ * - `unsent`: no connection was made (no name, refused, unreachable, TLS or its certificate), so
+ *   nobody was asked and nothing is charged; `cause` is the code of the failed connection, one of a
+ *   known set, such as `ECONNREFUSED`
+ * - `unanswered`: the question was sent, or may have been, and the answer was lost: too slow,
+ *   reset, cut off, at a gateway (502, 504, 520 to 530), or as nobody can classify; the source may
+ *   have done the work, and may have charged
  *
- * `fatal`: it will not serve us until an operator acts, or it is not as documented (`protocol`): `field` is where, such
- * as `emails[0].type`, `status` or `body`; never a value.
+ * `fatal`: it will not serve us until an operator acts, or it is not as documented (`protocol`):
+ * `field` is where, such as `emails[0].type`, `status` or `body`; never a value.
  */
 export type Trouble =
   | {
@@ -225,8 +243,8 @@ export function protocol(field: string): Trouble {
 }
 
 /**
- * What `read` makes of a JSON body. An answer that cannot be read is not asked for again: the next one would have
- * the same form, and may cost again.
+ * What `read` makes of a JSON body. An answer that cannot be read is not asked for again: the next
+ * one would have the same form, and may cost again.
  */
 export function inBody<Step>(read: (body: Field, answer: HttpAnswer) => Step) {
   return (answer: HttpAnswer): Step | Trouble => {
@@ -243,8 +261,9 @@ export function inBody<Step>(read: (body: Field, answer: HttpAnswer) => Step) {
 export type Meanings<Step> = Readonly<Record<number, Step | ((answer: HttpAnswer) => Step)>>;
 
 /**
- * Reads an answer by its status; one without a meaning of the source's own means what HTTP means by it. The bodies of
- * those are never read: what a failing server or a gateway before it writes is not the source's word.
+ * Reads an answer by its status; one without a meaning of the source's own means what HTTP means by
+ * it. The bodies of those are never read: what a failing server or a gateway before it writes is
+ * not the source's word.
  */
 export function byStatus<Step extends object>(meanings: Meanings<Step>) {
   return (answer: HttpAnswer): Step | Trouble => {
@@ -272,7 +291,8 @@ const RETRIES = new Map<number, 'rate_limit' | 'upstream'>([
 export function stepOfStatus({ status, headers }: HttpAnswer): Trouble {
   const refused = REFUSALS.get(status);
   if (refused) return { kind: 'fatal', why: refused };
-  // The others are a gateway's word that it lost an answer, not that the source behind it has done nothing.
+  // The others are a gateway's word that it lost an answer, not that the source behind it has done
+  // nothing.
   const why = RETRIES.get(status) ?? (status >= 500 ? 'unanswered' : null);
   return why ? { kind: 'retry', why, afterMs: retryAfterMs(headers) } : protocol('status');
 }

@@ -1,14 +1,18 @@
-// Reading a vendor's JSON so that, if it is not as documented, the place is known and no value of it is told.
+// Reading a vendor's JSON so that, if it is not as documented, the place is known and no value of
+// it is told.
 
-/** A field is missing or of another type than documented. The message is its place, as in `Trouble`, never its value. */
+/**
+ * A field is missing or of another type than documented. The message is its place, as in `Trouble`,
+ * never its value.
+ */
 export class FieldError extends Error {}
 
 /** The parts of a JSON pointer, unescaped. */
 export type Pointer = readonly string[];
 
 /**
- * A value in an answer and where it stands. Whatever reads it throws FieldError if it is not what is asked for; but for
- * what is required, a field that is absent reads as null, empty or false.
+ * A value in an answer and where it stands. Whatever reads it throws FieldError if it is not what
+ * is asked for; but for what is required, a field that is absent reads as null, empty or false.
  */
 export class Field {
   /** Such as `emails[0].type`; empty for the whole body. */
@@ -29,7 +33,10 @@ export class Field {
     throw new FieldError(this.path || 'body');
   }
 
-  /** A member of an object. What is absent has absent members, so that optional objects need no asking first. */
+  /**
+   * A member of an object. What is absent has absent members, so that optional objects need no
+   * asking first.
+   */
   at(key: string): Field {
     const path = this.path === '' ? key : `${this.path}.${key}`;
     if (this.path !== '' && this.isAbsent) return new Field(path, undefined);
@@ -76,7 +83,10 @@ export class Field {
     return this.text() ?? this.fail();
   }
 
-  /** A status or type in lower case, empty if it is absent, so that tables of words need one spelling. */
+  /**
+   * A status or type in lower case, empty if it is absent, so that tables of words need one
+   * spelling.
+   */
   word(): string {
     return this.text()?.toLowerCase() ?? '';
   }
@@ -115,8 +125,8 @@ export function bodyOf(text: string | null): Field {
 }
 
 /**
- * Reads a JSON pointer (RFC 6901): `/results/0/email`, with `~1` for a slash and `~0` for a tilde in a name; empty
- * for the whole.
+ * Reads a JSON pointer (RFC 6901): `/results/0/email`, with `~1` for a slash and `~0` for a tilde
+ * in a name; empty for the whole.
  * @returns null if the text is none
  */
 export function parsePointer(text: string): Pointer | null {

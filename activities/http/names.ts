@@ -4,22 +4,35 @@ import { existsSync, readFileSync } from 'node:fs';
 import { isIP, type LookupFunction } from 'node:net';
 import { createAddressPolicy } from '../webhooks/ip-policy.ts';
 
-// Names by c-ares and never by getaddrinfo: that holds one of few threads, which the whole process shares, until
-// somebody's name servers answer. A question here holds a socket, and only until its time is over.
+// Names by c-ares and never by getaddrinfo: that holds one of few threads, which the whole process
+// shares, until somebody's name servers answer. A question here holds a socket, and only until its
+// time is over.
 
 export type Names = ReturnType<typeof createNames>;
 
 /** How long one name server is waited for at first. */
 const SERVER_MS = 1000;
-/** Of a whole question. Less than a delivery has to connect, so that the log can say whose fault it was. */
+/**
+ * Of a whole question. Less than a delivery has to connect, so that the log can say whose fault it
+ * was.
+ */
 const QUESTION_MS = 4000;
-/** A failure is remembered for as long, so that sixty deliveries to a silent domain are one question. */
+/**
+ * A failure is remembered for as long, so that sixty deliveries to a silent domain are one
+ * question.
+ */
 const FAILURE_MS = 3000;
 const LONGEST_MS = 300_000;
 const MEMORY: MemoryLimits = { entries: 5000, bytes: 4_000_000 };
-/** No honest name has more addresses. Customers choose names, so that their name servers must not fill our memory. */
+/**
+ * No honest name has more addresses. Customers choose names, so that their name servers must not
+ * fill our memory.
+ */
 const MAX_ADDRESSES = 64;
-/** How many addresses of each family a connection tries. A name may have more, but we must not knock at all of them. */
+/**
+ * How many addresses of each family a connection tries. A name may have more, but we must not knock
+ * at all of them.
+ */
 export const MAX_OF_FAMILY = 4;
 /** What an address or an error takes in memory, rounded up, measured with Node.js 24. */
 const ADDRESS_BYTES = 200;
@@ -28,13 +41,13 @@ const { allows: isPublicAddress } = createAddressPolicy({ openCidrs: [] });
 const HOSTS_FILE = '/etc/hosts';
 
 /**
- * Who is behind a name, as the hosts file says (read once), else as name servers do: names are asked as they are
- * written, no search list is tried.
+ * Who is behind a name, as the hosts file says (read once), else as name servers do: names are
+ * asked as they are written, no search list is tried.
  * @param servers `address:port` of name servers; if empty, the system's
  */
 export function createNames(servers: readonly string[]) {
-  // A channel for each question: c-ares takes a server for slow if it does not answer, and whoever has a silent domain
-  // would make it so for all; and only a whole channel can be cancelled.
+  // A channel for each question: c-ares takes a server for slow if it does not answer, and whoever
+  // has a silent domain would make it so for all; and only a whole channel can be cancelled.
   const open = () => {
     const channel = new Resolver({ timeout: SERVER_MS, tries: 2 });
     if (servers.length > 0) channel.setServers(servers);
@@ -103,7 +116,8 @@ const DROP_EVERY_MS = 1000;
 /**
  * Remembers answers for as long as each holds, and asks once for what many ask at the same time.
  * @param ask never rejects
- * @param limits what is remembered at most. Beyond, expired answers are dropped, and then the oldest ones
+ * @param limits what is remembered at most. Beyond, expired answers are dropped, and then the
+ * oldest ones
  */
 export function remember<T>(
   ask: (key: string) => Promise<Passing<T>>,
@@ -162,7 +176,9 @@ async function findAddresses(
   const records = answers.flatMap((answer) => (answer.status === 'fulfilled' ? answer.value : []));
   if (records.length > 0) {
     if (records.length > MAX_ADDRESSES) {
-      const value = Object.assign(new Error(`${name} has too many addresses`), { code: 'EBADRESP' });
+      const value = Object.assign(new Error(`${name} has too many addresses`), {
+        code: 'EBADRESP',
+      });
       return { value, forMs: FAILURE_MS, bytes: ERROR_BYTES };
     }
     const value = usable(records.map(({ address }) => ({ address, family: isIP(address) })));
@@ -176,11 +192,14 @@ async function findAddresses(
 }
 
 /**
- * Keeps as many addresses of each family as a connection tries. Public and inner ones are counted apart, because a
- * webhook may go only to public ones, however many inner ones the name has.
+ * Keeps as many addresses of each family as a connection tries. Public and inner ones are counted
+ * apart, because a webhook may go only to public ones, however many inner ones the name has.
  */
 function usable(addresses: readonly LookupAddress[]): LookupAddress[] {
-  const kinds = Map.groupBy(addresses, ({ address, family }) => `${family} ${isPublicAddress(address)}`);
+  const kinds = Map.groupBy(
+    addresses,
+    ({ address, family }) => `${family} ${isPublicAddress(address)}`,
+  );
   const few = new Set([...kinds.values()].flatMap((kind) => kind.slice(0, MAX_OF_FAMILY)));
   return addresses.filter((one) => few.has(one));
 }

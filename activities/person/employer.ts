@@ -1,5 +1,10 @@
 import { organizationKey, organizationWords } from '../../db/providers/keys.ts';
-import type { ClinicianPractice, EndpointFact, Neighbor, ProviderFacts } from '../../db/providers/subject.ts';
+import type {
+  ClinicianPractice,
+  EndpointFact,
+  Neighbor,
+  ProviderFacts,
+} from '../../db/providers/subject.ts';
 import type { Organization } from '../vendors/vendor.ts';
 import { classify, holdsDomain, readLines, registrableDomain } from '../verification/domains.ts';
 import { classifyEndpoint, isDirect } from '../verification/looks.ts';
@@ -8,8 +13,9 @@ import { capitalize, isPlaceholder, isShouted, nameWords } from './names.ts';
 import { usState } from './us-states.ts';
 
 /**
- * How far a piece of evidence is trusted if it names one employer alone, and who says it: what one witness says twice
- * counts once, what several say adds up as if each were independent of the others.
+ * How far a piece of evidence is trusted if it names one employer alone, and who says it: what one
+ * witness says twice counts once, what several say adds up as if each were independent of the
+ * others.
  */
 const TRUST = {
   // The operator's table has a domain for this very person.
@@ -20,7 +26,8 @@ const TRUST = {
   clinician_group: [0.75, 'practices'],
   // A telephone is a practice's own, but for answering services and shared switchboards.
   same_phone: [0.7, 'primary practice location'],
-  // Entered by the provider or their office, as whom an endpoint belongs to: often a health system, not the practice.
+  // Entered by the provider or their office, as whom an endpoint belongs to: often a health system,
+  // not the practice.
   affiliation: [0.6, 'affiliation'],
   same_suite: [0.55, 'primary practice location'],
   // An office's address, a server's host: some offices enter whoever handles their papers.
@@ -32,9 +39,14 @@ const TRUST = {
 } as const satisfies Readonly<Record<string, readonly [confidence: number, witness: string]>>;
 type Source = keyof typeof TRUST;
 
-/** Among more different organizations than this in one place, none is more likely than the others. */
+/**
+ * Among more different organizations than this in one place, none is more likely than the others.
+ */
 const DIFFERENT_AT_MOST = 3;
-/** An organization with the provider's surname in its name counts as so many: most practices of one physician have it. */
+/**
+ * An organization with the provider's surname in its name counts as so many: most practices of one
+ * physician have it.
+ */
 const NAMESAKE = 4;
 /** Shorter surnames stand in any local part, or in any domain, by chance. */
 const SURNAME_AT_LEAST = { local: 3, domain: 5 };
@@ -45,7 +57,10 @@ const CONFIDENCE_AT_LEAST = 0.1;
 /** Something that names an employer. */
 interface Evidence {
   readonly source: Source;
-  /** What has one answer: a place, or all evidence of one kind. Whoever is named there has a share of the confidence. */
+  /**
+   * What has one answer: a place, or all evidence of one kind. Whoever is named there has a share
+   * of the confidence.
+   */
   readonly question: string;
   readonly weight: number;
   readonly keys: readonly string[];
@@ -82,19 +97,34 @@ export function deriveEmployers(facts: ProviderFacts): Organization[] {
   const employers = together(evidence);
   return employers
     .map((employer) => describe(employer, employers))
-    .filter(({ name, domain, confidence }) => (name ?? domain) !== null && confidence >= CONFIDENCE_AT_LEAST)
+    .filter(
+      ({ name, domain, confidence }) =>
+        (name ?? domain) !== null && confidence >= CONFIDENCE_AT_LEAST,
+    )
     .toSorted((one, other) => other.confidence - one.confidence)
     .slice(0, EMPLOYERS_AT_MOST);
 }
 
-function evidenceOf(source: Source, names: readonly (string | null)[], domains: readonly string[]): Evidence {
+function evidenceOf(
+  source: Source,
+  names: readonly (string | null)[],
+  domains: readonly string[],
+): Evidence {
   const said = names.filter((name) => organizationName(name) !== null).map((name) => name ?? '');
   const keys = said.map((name) => `name:${organizationKey(name)}`);
   return { source, question: source, weight: 1, keys, names: namesIn(said), domains };
 }
 
-/** People know a practice by the name on its door; if it has several, by the legal one as much as by any. */
-function ofNeighbor(one: Neighbor, source: Source, question: string, surname: readonly string[]): Evidence {
+/**
+ * People know a practice by the name on its door; if it has several, by the legal one as much as by
+ * any.
+ */
+function ofNeighbor(
+  one: Neighbor,
+  source: Source,
+  question: string,
+  surname: readonly string[],
+): Evidence {
   const { npi, name, parentName, otherNames, endpoints } = one;
   const named = evidenceOf(source, [name, ...otherNames, parentName], domainsOf(endpoints));
   const doors = namesIn(otherNames);
@@ -110,8 +140,9 @@ function ofNeighbor(one: Neighbor, source: Source, question: string, surname: re
 }
 
 /**
- * A group's clinicians share its domain; one of them alone may have another employer beside it. Of several groups the
- * larger is likelier to be the one that gives mailboxes: each counts by how many digits its size has.
+ * A group's clinicians share its domain; one of them alone may have another employer beside it. Of
+ * several groups the larger is likelier to be the one that gives mailboxes: each counts by how many
+ * digits its size has.
  */
 function ofPractice(practice: ClinicianPractice, facts: ProviderFacts): Evidence[] {
   const { pacId, name, members, phoneKey, addressKey, colleagues } = practice;
@@ -120,7 +151,11 @@ function ofPractice(practice: ClinicianPractice, facts: ProviderFacts): Evidence
     ({ value, length }) => length > 1 || resembles(value, name ?? ''),
   );
   const named = evidenceOf('clinician_group', [name], shared ? [shared.value] : []);
-  const one = { ...named, weight: String(members ?? 1).length, keys: [`pac_id:${pacId}`, ...named.keys] };
+  const one = {
+    ...named,
+    weight: String(members ?? 1).length,
+    keys: [`pac_id:${pacId}`, ...named.keys],
+  };
   const isHere = phoneKey === facts.phoneKey || addressKey === facts.addressKey;
   return isHere ? [one, { ...one, source: 'same_address', question: 'group here' }] : [one];
 }
@@ -140,9 +175,13 @@ function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidenc
   return evidenceOf(isOwn ? 'own_mailbox' : 'endpoint_domain', [affiliationName], [domain]);
 }
 
-/** By employer: evidence with a key or a domain in common, or a domain alone and a name alone that it resembles. */
+/**
+ * By employer: evidence with a key or a domain in common, or a domain alone and a name alone that
+ * it resembles.
+ */
 function together(evidence: readonly Evidence[]): Employer[] {
-  const shares = (a: readonly string[], b: readonly string[]) => a.some((value) => b.includes(value));
+  const shares = (a: readonly string[], b: readonly string[]) =>
+    a.some((value) => b.includes(value));
   const fits = ({ names, domains }: Evidence, other: Evidence) =>
     names.length + other.domains.length === 0 &&
     domains.some((domain) => other.names.some((name) => resembles(domain, name)));
@@ -154,7 +193,10 @@ function together(evidence: readonly Evidence[]): Employer[] {
   let employers: Employer[] = [];
   for (const one of evidence) {
     const same = employers.filter((employer) => employer.some((other) => isSame(one, other)));
-    employers = [...employers.filter((employer) => !same.includes(employer)), [...same.flat(), one]];
+    employers = [
+      ...employers.filter((employer) => !same.includes(employer)),
+      [...same.flat(), one],
+    ];
   }
   return employers;
 }
@@ -162,7 +204,10 @@ function together(evidence: readonly Evidence[]): Employer[] {
 /** As vendors are told of an employer. */
 function describe(employer: Employer, all: readonly Employer[]): Organization {
   const weighed = employer
-    .map(({ source, question }) => ({ source, weight: TRUST[source][0] * shareOf(employer, question, all) }))
+    .map(({ source, question }) => ({
+      source,
+      weight: TRUST[source][0] * shareOf(employer, question, all),
+    }))
     .toSorted((one, other) => other.weight - one.weight);
   const witnesses = [...Map.groupBy(weighed, ({ source }) => TRUST[source][1]).values()];
   const doubt = witnesses.reduce((product, [best]) => product * (1 - (best?.weight ?? 0)), 1);
@@ -203,15 +248,22 @@ function byFrequency(values: readonly string[]) {
 const NOT_EMPLOYERS = readLines(new URL('./not-employers.txt', import.meta.url));
 
 /**
- * Whether an employer may have this domain: it is no free mail, serves no Direct messages to others, and belongs to none of
- * those in not-employers.txt, where an address says what software is used, not who is worked for.
+ * Whether an employer may have this domain: it is no free mail, serves no Direct messages to
+ * others, and belongs to none of those in not-employers.txt, where an address says what software is
+ * used, not who is worked for.
  * @param domain registrable
  */
 export function isEmployerDomain(domain: string): boolean {
-  return classify(domain, null) !== 'personal' && !isDirect(domain) && !holdsDomain(NOT_EMPLOYERS, domain);
+  return (
+    classify(domain, null) !== 'personal' &&
+    !isDirect(domain) &&
+    !holdsDomain(NOT_EMPLOYERS, domain)
+  );
 }
 
-/** The registrable domains of addresses and URLs that an employer may have, one for each endpoint. */
+/**
+ * The registrable domains of addresses and URLs that an employer may have, one for each endpoint.
+ */
 function domainsOf(endpoints: readonly EndpointFact[]): string[] {
   return endpoints
     .map(hostOf)
@@ -220,7 +272,10 @@ function domainsOf(endpoints: readonly EndpointFact[]): string[] {
     .filter(isEmployerDomain);
 }
 
-/** Empty if it names none that says whose it is: a host for Direct messages may serve many, unless it is `direct.clinic.org`. */
+/**
+ * Empty if it names none that says whose it is: a host for Direct messages may serve many, unless
+ * it is `direct.clinic.org`.
+ */
 function hostOf({ kind, endpoint }: EndpointFact): string {
   const text = endpoint.trim().replace(/^mailto:/i, '');
   const url = URL.parse(text.includes('://') ? text : `https://${text}`);
@@ -235,17 +290,22 @@ const SMALL_WORDS: ReadonlySet<string> = new Set('and at by for in of on the to'
 const SAYS_NOTHING = /^(?:na|notapplicable|same|self)?$/;
 
 /**
- * An organization's name as people write it, without its legal form, under which nobody searches for it.
+ * An organization's name as people write it, without its legal form, under which nobody searches
+ * for it.
  * @returns null if it says nothing
  */
 export function organizationName(text: string | null): string | null {
   const words = organizationWords(text ?? '');
   const name = words.join(' ');
-  if (!/\p{L}/u.test(name) || isPlaceholder(name) || SAYS_NOTHING.test(organizationKey(name))) return null;
+  if (!/\p{L}/u.test(name) || isPlaceholder(name) || SAYS_NOTHING.test(organizationKey(name)))
+    return null;
   return isShouted(name) ? words.map(caseWord).join(' ') : name;
 }
 
-/** Abbreviations keep their capitals as far as they can be told: no vowel, a dot or a sign in them, a state at the end. */
+/**
+ * Abbreviations keep their capitals as far as they can be told: no vowel, a dot or a sign in them,
+ * a state at the end.
+ */
 function caseWord(word: string, index: number, words: readonly string[]): string {
   if (index > 0 && SMALL_WORDS.has(word.toLowerCase())) return word.toLowerCase();
   const isState =
@@ -259,13 +319,18 @@ const COMMON = readLines(new URL('./practice-words.txt', import.meta.url));
 /** Shorter words and initials stand in any domain by chance. */
 const TELLING_AT_LEAST = { word: 4, initials: 3 };
 
-/** Whether a domain was made of an organization's name: it has a word of it that few have, or begins with its initials. */
+/**
+ * Whether a domain was made of an organization's name: it has a word of it that few have, or begins
+ * with its initials.
+ */
 export function resembles(domain: string, name: string): boolean {
   const [label = ''] = domain.replace(/[^a-z0-9.]/g, '').split('.');
   const words = nameWords(name).filter((word) => !SMALL_WORDS.has(word));
   const initials = words.map(([letter]) => letter).join('');
   return (
-    words.some((word) => word.length >= TELLING_AT_LEAST.word && !COMMON.has(word) && label.includes(word)) ||
+    words.some(
+      (word) => word.length >= TELLING_AT_LEAST.word && !COMMON.has(word) && label.includes(word),
+    ) ||
     (initials.length >= TELLING_AT_LEAST.initials &&
       label.replace(/(?:md|med|health|care|clinic)$/, '') === initials)
   );

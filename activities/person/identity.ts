@@ -3,14 +3,15 @@ import { compareSurnames, nameWords, type Reading, readName, recordReadings } fr
 import { sameGivenName } from './nicknames.ts';
 
 /**
- * The main defence against handing out a stranger's address: whom the source says its answer is about must be whom
- * NPPES has under the NPI.
+ * The main defence against handing out a stranger's address: whom the source says its answer is
+ * about must be whom NPPES has under the NPI.
  *
- * - The source's NPI, if it gives one, must be ours. Its name, if it gives one too, must still agree, because sources
- *   attach NPIs to profiles by guessing; the same surname is enough, as many go by a first name that NPPES hasn't.
- * - Without an NPI the name must agree, and nothing else given may speak against it: another state than any the
- *   person practises in, another generation (`Sr`, `III`), another middle initial. With our NPI these are people who
- *   moved or write themselves differently, and decide nothing.
+ * - The source's NPI, if it gives one, must be ours. Its name, if it gives one too, must still
+ *   agree, because sources attach NPIs to profiles by guessing; the same surname is enough, as many
+ *   go by a first name that NPPES hasn't.
+ * - Without an NPI the name must agree, and nothing else given may speak against it: another state
+ *   than any the person practises in, another generation (`Sr`, `III`), another middle initial.
+ *   With our NPI these are people who moved or write themselves differently, and decide nothing.
  * - With no person on record only our NPI accepts. Half a name isn't a name.
  *
  * What agrees is said at `namesAgree`. Pure, and throws nothing.
@@ -31,7 +32,8 @@ export function mismatchOf(identity: Identity, npi: string, person: Person | nul
   }
   // Of one name there are too many.
   if (person.first === '') return 'identity_mismatch';
-  const isSame = stateAgrees(identity.state, person) && agreeing.some((one) => !contradicts(one, person));
+  const isSame =
+    stateAgrees(identity.state, person) && agreeing.some((one) => !contradicts(one, person));
   return isSame ? null : 'identity_mismatch';
 }
 
@@ -41,10 +43,10 @@ function kinshipsOf({ family }: Reading, person: Person) {
 }
 
 /**
- * A surname on record, the present one or another, with a given name on record: the first name, a form of it
- * (nickname, other spelling), the first or a later word of a compound one, its initial, or the middle name in full,
- * by which many people go. An initial is too little where the surnames share a part only (`Smith` for `Smith-Jones`) or
- * are spelled in two ways.
+ * A surname on record, the present one or another, with a given name on record: the first name, a
+ * form of it (nickname, other spelling), the first or a later word of a compound one, its initial,
+ * or the middle name in full, by which many people go. An initial is too little where the surnames
+ * share a part only (`Smith` for `Smith-Jones`) or are spelled in two ways.
  */
 function namesAgree(reading: Reading, person: Person): boolean {
   const record = [person, ...person.otherNames].flatMap(recordReadings);
@@ -52,14 +54,21 @@ function namesAgree(reading: Reading, person: Person): boolean {
   if (kinships.every((kinship) => kinship === 'none')) return false;
   const middle = nameWords(person.middle ?? '');
   if (record.some(({ given }) => goesBy(reading.given, given, middle))) return true;
-  return kinships.includes('same') && record.some(({ given }) => sharesInitial(reading.given, given));
+  return (
+    kinships.includes('same') && record.some(({ given }) => sharesInitial(reading.given, given))
+  );
 }
 
-function goesBy(said: readonly string[], first: readonly string[], middle: readonly string[]): boolean {
+function goesBy(
+  said: readonly string[],
+  first: readonly string[],
+  middle: readonly string[],
+): boolean {
   const inFull = (words: readonly string[]) => words.filter((word) => word.length > 1);
   const [given, recorded] = [inFull(said), inFull([...first, ...middle])];
   if (sameGivenName(given.join(''), first.join(''))) return true;
-  // Of two who have several names in full each, all names of one agree: sisters may be Maria Elena and Maria Luisa.
+  // Of two who have several names in full each, all names of one agree: sisters may be Maria Elena
+  // and Maria Luisa.
   const [few = [], many = []] = [given, recorded].toSorted((a, b) => a.length - b.length);
   if (few.length > 1) return few.every((name) => many.some((other) => sameGivenName(name, other)));
   // `J. Robert` goes by Robert, whatever the J is for.

@@ -1,20 +1,32 @@
 import type { GivenName, PersonName } from '../vendors/vendor.ts';
 import { commonSpelling, readTable } from './nicknames.ts';
 
-// NPPES writes names in capitals, with whatever else people typed into the field. Here they become what people write,
-// and what two spellings of one name have in common.
+// NPPES writes names in capitals, with whatever else people typed into the field. Here they become
+// what people write, and what two spellings of one name have in common.
 
 /** Of a `Person`, by what stands behind their name. */
 const GENERATIONS = new Map(Object.entries({ sr: 1, jr: 2, ii: 2, iii: 3, iv: 4, v: 5 }));
 
-const TITLES: ReadonlySet<string> = new Set(['dr', 'doctor', 'prof', 'professor', 'mr', 'mrs', 'ms', 'miss']);
+const TITLES: ReadonlySet<string> = new Set([
+  'dr',
+  'doctor',
+  'prof',
+  'professor',
+  'mr',
+  'mrs',
+  'ms',
+  'miss',
+]);
 
 const CREDENTIALS: ReadonlySet<string> = new Set(readTable('credentials').flat());
 
 /** Credentials that are surnames too: taken for a credential only if dots or a comma say so. */
 const SURNAMES_TOO: ReadonlySet<string> = new Set(['do', 'ma', 'pa']);
 
-/** What stands for "nothing" in NPPES; visas of people with one name say `FNU` or `LNU`, first or last name unknown. */
+/**
+ * What stands for "nothing" in NPPES; visas of people with one name say `FNU` or `LNU`, first or
+ * last name unknown.
+ */
 const PLACEHOLDERS: ReadonlySet<string> = new Set(
   'unavail fnu lnu nfn nln nmi nmn none null unknown'.split(' '),
 );
@@ -28,8 +40,16 @@ const MAC_NAMES: ReadonlySet<string> = new Set(readTable('mac-names').flat());
 /** Letters that do not decompose into a base letter and a mark. */
 const LETTERS = { ß: 'ss', ø: 'o', ł: 'l', æ: 'ae', œ: 'oe', đ: 'd', ð: 'd', þ: 'th', ı: 'i' };
 
-/** Letters for which people write two where a keyboard lacks them; as many just leave the mark away. */
-const SPELLED_OUT: Readonly<Record<string, string>> = { ä: 'ae', ö: 'oe', ü: 'ue', ø: 'oe', å: 'aa' };
+/**
+ * Letters for which people write two where a keyboard lacks them; as many just leave the mark away.
+ */
+const SPELLED_OUT: Readonly<Record<string, string>> = {
+  ä: 'ae',
+  ö: 'oe',
+  ü: 'ue',
+  ø: 'oe',
+  å: 'aa',
+};
 
 /** What people are called: `Robert (Bob) Smith`. */
 const ASIDE = /\([^)]*\)|["“][^"”]*["”]/g;
@@ -37,8 +57,8 @@ const ASIDE = /\([^)]*\)|["“][^"”]*["”]/g;
 const APOSTROPHES = /[‘’ʻʼʾʿ`´]/g;
 
 /**
- * What two spellings of one name have in common: its words without case and marks, split at spaces, hyphens and dots,
- * not at apostrophes. `Núñez-O'Dea` and `NUNEZ ODEA` are one.
+ * What two spellings of one name have in common: its words without case and marks, split at spaces,
+ * hyphens and dots, not at apostrophes. `Núñez-O'Dea` and `NUNEZ ODEA` are one.
  */
 export function nameWords(text: string): string[] {
   const plain = text
@@ -51,13 +71,18 @@ export function nameWords(text: string): string[] {
   return words.map((word) => (word === 'st' ? 'saint' : word));
 }
 
-/** The ways to write a name: each of its first umlauts as it is, and as two letters: `Mueller` for `Müller`. */
+/**
+ * The ways to write a name: each of its first umlauts as it is, and as two letters: `Mueller` for
+ * `Müller`.
+ */
 export function spellings(text: string): string[] {
   const pieces = text.normalize('NFC').split(/(?=[äöüøå])/iu);
   return pieces.reduce<string[]>(
     (ways, piece, index) => {
       const two = index < UMLAUTS_AT_MOST ? SPELLED_OUT[piece[0]?.toLowerCase() ?? ''] : undefined;
-      return ways.flatMap((way) => (two ? [way + piece, way + two + piece.slice(1)] : [way + piece]));
+      return ways.flatMap((way) =>
+        two ? [way + piece, way + two + piece.slice(1)] : [way + piece],
+      );
     },
     [''],
   );
@@ -71,16 +96,22 @@ export function isParticle(word: string): boolean {
   return PARTICLES.has(word);
 }
 
-/** The generation that a suffix names, as NPPES (`Jr.`, `III`) or a vendor writes it; null if it names none. */
+/**
+ * The generation that a suffix names, as NPPES (`Jr.`, `III`) or a vendor writes it; null if it
+ * names none.
+ */
 export function generationOf(suffix: string | null): number | null {
   return GENERATIONS.get(letters(suffix ?? '')) ?? null;
 }
 
 /**
- * Takes what isn't a name off both ends: titles before, credentials and generations behind (`DR. SMITH, JR., M.D.`).
- * At least one word stays, so that Dr. Do and Ms. Ma keep their names.
+ * Takes what isn't a name off both ends: titles before, credentials and generations behind (`DR.
+ * SMITH, JR., M.D.`). At least one word stays, so that Dr. Do and Ms. Ma keep their names.
  */
-export function stripTitles(text: string): { readonly name: string; readonly generation: number | null } {
+export function stripTitles(text: string): {
+  readonly name: string;
+  readonly generation: number | null;
+} {
   const words = text.replace(/,/g, ', ').split(/\s+/).filter(hasLetter);
   let generation: number | null = null;
   while (words.length > 1 && TITLES.has(letters(words[0] ?? ''))) words.shift();
@@ -101,8 +132,9 @@ export function isCredential(word: string, set: boolean): boolean {
 }
 
 /**
- * A person's name or a part of it as people write it, without titles, credentials and stray punctuation:
- * `Mary Jo`, `O'Brien`, `McDonald`, `De la Cruz`. Text that has both capitals and small letters keeps them.
+ * A person's name or a part of it as people write it, without titles, credentials and stray
+ * punctuation: `Mary Jo`, `O'Brien`, `McDonald`, `De la Cruz`. Text that has both capitals and
+ * small letters keeps them.
  * @returns null if nothing that is a name is left
  */
 export function personName(text: string | null): string | null {
@@ -128,14 +160,20 @@ export function isShouted(text: string): boolean {
   return !/\p{Ll}/u.test(text);
 }
 
-/** `Mary`, `Jean-Luc`, `O'Brien`; what follows a longer word's apostrophe isn't a name of its own: `Women's`. */
+/**
+ * `Mary`, `Jean-Luc`, `O'Brien`; what follows a longer word's apostrophe isn't a name of its own:
+ * `Women's`.
+ */
 export function capitalize(word: string): string {
   return word
     .toLowerCase()
     .replace(/(?<![\p{L}\p{M}'])\p{L}/gu, (letter) => letter.toUpperCase())
-    .replace(/(?<![\p{L}\p{M}'])(\p{L}{1,2}')(\p{L})(?=\p{L})/gu, (_all, start: string, letter: string) => {
-      return start + letter.toUpperCase();
-    });
+    .replace(
+      /(?<![\p{L}\p{M}'])(\p{L}{1,2}')(\p{L})(?=\p{L})/gu,
+      (_all, start: string, letter: string) => {
+        return start + letter.toUpperCase();
+      },
+    );
 }
 
 /** Whether a text says "nothing" in one of the ways that are met in NPPES. */
@@ -163,7 +201,9 @@ function letters(text: string): string {
   return text.toLowerCase().replace(/[^\p{L}]/gu, '');
 }
 
-/** One way to read a name. Everything folded; the words of the surname and of what stands before it. */
+/**
+ * One way to read a name. Everything folded; the words of the surname and of what stands before it.
+ */
 export interface Reading {
   readonly given: readonly string[];
   readonly family: readonly string[];
@@ -174,8 +214,9 @@ export interface Reading {
 const LONGEST = 200;
 
 /**
- * Every way to read a name somebody gives. `Maria Garcia Lopez` may have two given names or two surnames, and
- * `Jane Kim Do` may be a surname or a degree, so each reading is tried; `Public, Jane Q., MD` has one that fits.
+ * Every way to read a name somebody gives. `Maria Garcia Lopez` may have two given names or two
+ * surnames, and `Jane Kim Do` may be a surname or a degree, so each reading is tried; `Public, Jane
+ * Q., MD` has one that fits.
  * @returns empty unless it has both a given name and a surname
  */
 export function readName(name: GivenName): Reading[] {
@@ -189,13 +230,17 @@ export function readName(name: GivenName): Reading[] {
       : spellings(name.full).flatMap(readFull);
   // Whose surname is unknown has one name, which is then the surname.
   const isUnknown = ({ family }: Reading) => isPlaceholder(family.join('')) && family[0] !== 'null';
-  return readings.map((one) => (isUnknown(one) ? { ...one, given: one.family, family: one.given } : one));
+  return readings.map((one) =>
+    isUnknown(one) ? { ...one, given: one.family, family: one.given } : one,
+  );
 }
 
 /** A name on record in the same form. */
 export function recordReadings({ first, last }: PersonName): Pick<Reading, 'given' | 'family'>[] {
   const families = spellings(last).map(nameWords);
-  return spellings(first).flatMap((given) => families.map((family) => ({ given: nameWords(given), family })));
+  return spellings(first).flatMap((given) =>
+    families.map((family) => ({ given: nameWords(given), family })),
+  );
 }
 
 function readFull(full: string): Reading[] {
@@ -204,9 +249,13 @@ function readFull(full: string): Reading[] {
   const { name: bare, generation } = stripTitles(given === undefined ? full : before);
   const readings = readWords(bare, generation);
   if (given === undefined) return readings;
-  // Surname first, unless what follows is a specialty or a place; behind the given name may still stand `Jr, MD`.
+  // Surname first, unless what follows is a specialty or a place; behind the given name may still
+  // stand `Jr, MD`.
   const behind = stripTitles(full.replace(given, ' ')).generation;
-  const pairs = readPair(given, before).map((one) => ({ ...one, generation: one.generation ?? behind }));
+  const pairs = readPair(given, before).map((one) => ({
+    ...one,
+    generation: one.generation ?? behind,
+  }));
   return [...pairs, ...readings];
 }
 
@@ -220,7 +269,9 @@ function readPair(first: string, last: string): Reading[] {
   return reading.given.length > 0 && reading.family.length > 0 ? [reading] : [];
 }
 
-/** The surname begins at each word in turn; a last word that may be a degree is read as one, too. */
+/**
+ * The surname begins at each word in turn; a last word that may be a degree is read as one, too.
+ */
 function readWords(bare: string, generation: number | null): Reading[] {
   const words = bare.split(/\s+/);
   const degree = words.length > 2 && isCredential(words.at(-1) ?? '', true);
@@ -237,17 +288,20 @@ function readWords(bare: string, generation: number | null): Reading[] {
 /** `MD`, ` Jr.`, ` PA-C MPH`: what people put behind a comma, and no name. */
 function isSetOff(part: string): boolean {
   const words = part.split(/\s+/).filter((word) => nameWords(word).length > 0);
-  return words.every((word) => isCredential(word, true) || stripTitles(`x ${word}`).generation !== null);
+  return words.every(
+    (word) => isCredential(word, true) || stripTitles(`x ${word}`).generation !== null,
+  );
 }
 
 /** Words shorter than this are shared by too many names to tell anything. */
 const TELLING = 3;
 
 /**
- * How much two surnames have in common, in all their spellings; `spelled`: they are spellings of one from another
- * script. People often use some words of a long name, and marriage adds or removes one: all words of the shorter
- * must then stand in the longer (`part`). Names with an initial in them are the same or not: otherwise `A Smith` of
- * `John A Smith` would pass for a surname of two words.
+ * How much two surnames have in common, in all their spellings; `spelled`: they are spellings of
+ * one from another script. People often use some words of a long name, and marriage adds or removes
+ * one: all words of the shorter must then stand in the longer (`part`). Names with an initial in
+ * them are the same or not: otherwise `A Smith` of `John A Smith` would pass for a surname of two
+ * words.
  * @param one folded words, as `other` is
  */
 export function compareSurnames(one: readonly string[], other: readonly string[]) {

@@ -1,7 +1,9 @@
 import { readLines } from '../verification/domains.ts';
 
 /** Reads a list beside this file, a line as its words. @throws if it is missing */
-export function readTable(list: 'nicknames' | 'spellings' | 'credentials' | 'mac-names'): string[][] {
+export function readTable(
+  list: 'nicknames' | 'spellings' | 'credentials' | 'mac-names',
+): string[][] {
   return [...readLines(new URL(`./${list}.txt`, import.meta.url))].map((line) => line.split(' '));
 }
 
@@ -11,8 +13,9 @@ const SPELLINGS: ReadonlyMap<string, string> = new Map(
 );
 
 /**
- * The spelling that stands for all those in which a name from another script is met: `muhammad` and `md` are
- * `mohammed`, `kovalskiy` and `kovalsky` are `kovalski`. A name that has one spelling is its own.
+ * The spelling that stands for all those in which a name from another script is met: `muhammad` and
+ * `md` are `mohammed`, `kovalskiy` and `kovalsky` are `kovalski`. A name that has one spelling is
+ * its own.
  * @param name folded
  */
 export function commonSpelling(name: string): string {
@@ -31,12 +34,14 @@ export function formsOf(name: string): ReadonlySet<string> {
   return FORMS.get(commonSpelling(name)) ?? new Set([commonSpelling(name)]);
 }
 
-/** What Gujaratis add to a given name, `brother` and `sister`; they leave it away in other company. */
+/**
+ * What Gujaratis add to a given name, `brother` and `sister`; they leave it away in other company.
+ */
 const COURTESY = /(?<=\p{L}{4}|\p{L}{2}[aeiou])(?:bhai|ben)$/u;
 
 /**
- * Whether two given names are the same one, or forms of the same one: `bob` and `robert`, `rob` and `bob`, `ahmad` and
- * `ahmed`, `ramesh` and `rameshbhai` (but `manibhai` isn't `maniben`).
+ * Whether two given names are the same one, or forms of the same one: `bob` and `robert`, `rob` and
+ * `bob`, `ahmad` and `ahmed`, `ramesh` and `rameshbhai` (but `manibhai` isn't `maniben`).
  * @param one folded, as `other` is
  */
 export function sameGivenName(one: string, other: string): boolean {

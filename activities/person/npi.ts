@@ -2,8 +2,9 @@
 const PREFIX_SUM = 24;
 
 /**
- * Whether a text is 10 ASCII digits of which the last is the NPI's check digit: Luhn over the number with the
- * prefix 80840 (45 CFR 162.406; CMS, "NPI check digit"). Says nothing about whether the number is assigned.
+ * Whether a text is 10 ASCII digits of which the last is the NPI's check digit: Luhn over the
+ * number with the prefix 80840 (45 CFR 162.406; CMS, "NPI check digit"). Says nothing about whether
+ * the number is assigned.
  */
 export function hasNpiCheckDigit(npi: string): boolean {
   if (!/^[0-9]{10}$/.test(npi)) return false;

@@ -1,17 +1,28 @@
 import type { SourceLimits } from '../../db/lookups/sources.ts';
-import type { RegistryEndpoint, RegistryLocation, RegistryProvider } from '../../db/providers/providers.ts';
+import type {
+  RegistryEndpoint,
+  RegistryLocation,
+  RegistryProvider,
+} from '../../db/providers/providers.ts';
 import { ENDPOINT_KINDS } from '../../db/words.ts';
 import { byStatus, inBody, jsonApi, protocol, type Trouble } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
 
 export const REGISTRY_URL = 'https://npiregistry.cms.hhs.gov/api/';
-/** It publishes none. At most five questions in any second, as its good clients ask, are an even pace of four. */
-export const REGISTRY_LIMITS: SourceLimits = { rates: [{ calls: 5, perMs: 1000 }], dailyCredits: null };
+/**
+ * It publishes none. At most five questions in any second, as its good clients ask, are an even
+ * pace of four.
+ */
+export const REGISTRY_LIMITS: SourceLimits = {
+  rates: [{ calls: 5, perMs: 1000 }],
+  dailyCredits: null,
+};
 
 /**
  * What the registry made of one question.
  * - `found`: an active NPI
- * - `inactive_or_unknown`: it does not show one; a deactivated NPI and one never assigned look alike here
+ * - `inactive_or_unknown`: it does not show one; a deactivated NPI and one never assigned look
+ *   alike here
  * - `retry`, `fatal`: not answered, for the same reasons as a vendor, and at no cost
  */
 export type RegistryStep =
@@ -25,12 +36,16 @@ export type Registry = ReturnType<typeof createRegistry>;
 const TIMEOUT_MS = 10_000;
 
 /**
- * The public NPI Registry API, version 2.1 (npiregistry.cms.hhs.gov/api-page): who an NPI is if no import has it.
- * Whoever calls keeps to `REGISTRY_LIMITS`, and to one question a day for an NPI.
+ * The public NPI Registry API, version 2.1 (npiregistry.cms.hhs.gov/api-page): who an NPI is if no
+ * import has it. Whoever calls keeps to `REGISTRY_LIMITS`, and to one question a day for an NPI.
  * `find` throws only what aborting `signal` throws.
  */
 export function createRegistry(at: { readonly baseUrl: string; readonly timeoutMs?: number }) {
-  const ask = jsonApi(at.baseUrl, { 'user-agent': 'npi-email-enrichment/1.0' }, at.timeoutMs ?? TIMEOUT_MS);
+  const ask = jsonApi(
+    at.baseUrl,
+    { 'user-agent': 'npi-email-enrichment/1.0' },
+    at.timeoutMs ?? TIMEOUT_MS,
+  );
 
   return {
     /** @param npi 10 digits */
@@ -48,10 +63,13 @@ export function createRegistry(at: { readonly baseUrl: string; readonly timeoutM
   };
 }
 
-// The wire format of the NPI Registry API 2.1. Numbers were integers once and are strings now: both are read. `--` means
-// nothing.
+// The wire format of the NPI Registry API 2.1. Numbers were integers once and are strings now: both
+// are read. `--` means nothing.
 
-/** "CMS deactivated NPI …. The provider can no longer use this NPI", said with status 200 about the field `number`. */
+/**
+ * "CMS deactivated NPI …. The provider can no longer use this NPI", said with status 200 about the
+ * field `number`.
+ */
 const DEACTIVATED_ERROR = '15';
 
 const ABSENT = { kind: 'inactive_or_unknown' } as const;
@@ -61,8 +79,8 @@ const TEXT_AT_MOST = 200;
 const ENDPOINT_AT_MOST = 1000;
 
 /**
- * Reads an answer of status 200 about one NPI. Fields nobody reads may be anything. What is not active is not told
- * apart: error 15, no result and any status but `A` are all "nobody to look up".
+ * Reads an answer of status 200 about one NPI. Fields nobody reads may be anything. What is not
+ * active is not told apart: error 15, no result and any status but `A` are all "nobody to look up".
  * @throws {FieldError} if it is not as documented
  */
 function stepOfBody(body: Field, npi: string): RegistryStep {
@@ -124,7 +142,9 @@ function locationOf(entry: Field): RegistryLocation {
   };
 }
 
-/** As NPPES's file writes them; postal codes of other countries have letters and stay as they are. */
+/**
+ * As NPPES's file writes them; postal codes of other countries have letters and stay as they are.
+ */
 function digitsOf(text: string | null): string | null {
   if (text === null || /\p{L}/u.test(text)) return text;
   return text.replace(/[^0-9]/g, '') || null;

@@ -8,11 +8,16 @@ import { capitalize, generationOf, hasOneCase, personName, stripTitles } from '.
 import { usState } from './us-states.ts';
 
 /**
- * What vendors are told of a provider, cleaned for them: names as people write them, the organizations they may
- * work for. Whoever isn't an active individual on record has no person and no organization.
+ * What vendors are told of a provider, cleaned for them: names as people write them, the
+ * organizations they may work for. Whoever isn't an active individual on record has no person and
+ * no organization.
  * @param facts of this NPI; null if neither NPPES nor the registry has it
  */
-export function buildSubject(npi: string, facts: ProviderFacts | null, wantedType: WantedType): Subject {
+export function buildSubject(
+  npi: string,
+  facts: ProviderFacts | null,
+  wantedType: WantedType,
+): Subject {
   const person = facts === null ? null : personOf(facts);
   const employers = facts === null || person === null ? [] : deriveEmployers(facts);
   const [organization = null, ...otherOrganizations] = employers;
@@ -20,8 +25,8 @@ export function buildSubject(npi: string, facts: ProviderFacts | null, wantedTyp
 }
 
 /**
- * The ordinary addresses among a provider's own endpoints, normalized: candidates that cost nothing, entered by hand
- * and never checked by anyone.
+ * The ordinary addresses among a provider's own endpoints, normalized: candidates that cost
+ * nothing, entered by hand and never checked by anyone.
  */
 export function endpointCandidates(facts: ProviderFacts): string[] {
   const addresses = facts.endpoints
@@ -34,7 +39,10 @@ function personOf(facts: ProviderFacts): Person | null {
   const name = nameOf(facts.firstName, facts.lastName);
   if (facts.entityType !== 1 || !facts.active || name === null) return null;
   // A former name may come without its given name, which then is the present one.
-  const other = nameOf(facts.otherFirstName ?? facts.firstName, facts.otherLastName ?? facts.lastName);
+  const other = nameOf(
+    facts.otherFirstName ?? facts.firstName,
+    facts.otherLastName ?? facts.lastName,
+  );
   const isOther = other !== null && (other.first !== name.first || other.last !== name.last);
   const state = usState(facts.practiceState, null);
   return {
@@ -49,11 +57,16 @@ function personOf(facts: ProviderFacts): Person | null {
       state,
       zip: /^[0-9]{5}/.exec(facts.practicePostalCode ?? '')?.[0] ?? null,
     },
-    otherStates: facts.otherStates.flatMap((one) => usState(one, null) ?? []).filter((one) => one !== state),
+    otherStates: facts.otherStates
+      .flatMap((one) => usState(one, null) ?? [])
+      .filter((one) => one !== state),
   };
 }
 
-/** Null is a surname too, beside a first name. Whose last name is unknown (`LNU`) has one name, which is the last. */
+/**
+ * Null is a surname too, beside a first name. Whose last name is unknown (`LNU`) has one name,
+ * which is the last.
+ */
 function nameOf(first: string | null, last: string | null): PersonName | null {
   const given = personName(first);
   if (given !== null && /^\s*(?:lnu|nln)\s*$/i.test(last ?? '')) return { first: '', last: given };

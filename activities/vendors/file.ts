@@ -16,7 +16,10 @@ import {
   type Verdict,
 } from './vendor.ts';
 
-/** A vendor as the sources file describes it, checked, its secrets in place; README.md tells what each part is for. */
+/**
+ * A vendor as the sources file describes it, checked, its secrets in place; README.md tells what
+ * each part is for.
+ */
 export interface HttpJsonSource {
   readonly id: string;
   readonly method: 'GET' | 'POST';
@@ -33,7 +36,10 @@ export interface HttpJsonSource {
   readonly call: number;
   readonly miss: {
     readonly statuses: readonly number[];
-    readonly when: readonly Readonly<{ pointer: Pointer; equals: string | number | boolean | null }>[];
+    readonly when: readonly Readonly<{
+      pointer: Pointer;
+      equals: string | number | boolean | null;
+    }>[];
   };
   readonly candidates: {
     /** A list of candidates, or the only one. */
@@ -53,19 +59,22 @@ export type Words<Meaning> = Readonly<Record<string, Meaning>>;
 const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
 
 /**
- * A vendor that answers at once with JSON, described by data instead of code. Statuses mean what HTTP means by
- * them, but for those that the description says mean nobody.
+ * A vendor that answers at once with JSON, described by data instead of code. Statuses mean what
+ * HTTP means by them, but for those that the description says mean nobody.
  */
 export function createHttpJson(source: HttpJsonSource): Vendor {
   const { id, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
   const needs: readonly Need[] =
     source.identity.npi === null ? [...new Set([...source.needs, 'name' as const])] : source.needs;
   const ask = jsonApi('', source.headers, callMs);
-  const misses = Object.fromEntries(source.miss.statuses.map((status) => [status, unlessPage(NO_MATCH)]));
+  const misses = Object.fromEntries(
+    source.miss.statuses.map((status) => [status, unlessPage(NO_MATCH)]),
+  );
   const byStatus = stepBy({ 200: inBody((body) => stepOfAnswer(body, source)), ...misses });
   const read = (answer: HttpAnswer): Step => {
     const step = byStatus(answer);
-    // A status with a meaning speaks before the body: a refused key or a limit is no word about a person.
+    // A status with a meaning speaks before the body: a refused key or a limit is no word about a
+    // person.
     const isOpen = answer.status === 200 || (step.kind === 'fatal' && step.why === 'protocol');
     return isOpen && saysMiss(answer, source.miss.when) ? NO_MATCH : step;
   };
@@ -93,7 +102,10 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   };
 }
 
-/** Whether one of the conditions holds for the body; none does for a body that is not JSON or of another form. */
+/**
+ * Whether one of the conditions holds for the body; none does for a body that is not JSON or of
+ * another form.
+ */
 function saysMiss({ text }: HttpAnswer, when: HttpJsonSource['miss']['when']): boolean {
   return when.some(({ pointer, equals }) => {
     try {
@@ -113,14 +125,19 @@ function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
   // Whom an answer without an email is about is not asked: it may say that in any form.
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
   const pointers = Object.entries(source.identity);
-  const fields = pointers.map(([part, pointer]) => [part, pointer && body.pointed(pointer)] as const);
+  const fields = pointers.map(
+    ([part, pointer]) => [part, pointer && body.pointed(pointer)] as const,
+  );
   const identity = identityOf(Object.fromEntries(fields));
   // It may have what it was told from us.
   const isEcho = source.needs.includes(identity.name === null ? 'npi' : 'name');
   return { kind: 'found', candidates, identity, isEcho };
 }
 
-function claimOf(entry: Field, { email, type, status, validated_at }: HttpJsonSource['candidates']): Claim {
+function claimOf(
+  entry: Field,
+  { email, type, status, validated_at }: HttpJsonSource['candidates'],
+): Claim {
   return {
     email: entry.pointed(email).present(),
     vendorType: type && (meaningOf(entry, type) ?? null),
@@ -138,7 +155,10 @@ function meaningOf<Meaning>(
   return Object.hasOwn(values, word) ? values[word] : undefined;
 }
 
-/** What `{name}` in a URL or body stands for: the need it is a part of, and its value for one person. */
+/**
+ * What `{name}` in a URL or body stands for: the need it is a part of, and its value for one
+ * person.
+ */
 const PLACEHOLDERS: ReadonlyMap<
   string,
   { readonly need: Need; readonly value: (subject: Subject) => string | null | undefined }
@@ -166,12 +186,14 @@ export function placeholdersIn(template: unknown): ReadonlyMap<string, Need | nu
 }
 
 /**
- * A URL for one person; every value percent-encoded, so that none can be read as more than one part of it. Dots and
- * slashes alone are no value: in a path they would walk up in it, encoded or not, for to a URL `%2e%2e` is `../..` as
- * well.
+ * A URL for one person; every value percent-encoded, so that none can be read as more than one part
+ * of it. Dots and slashes alone are no value: in a path they would walk up in it, encoded or not,
+ * for to a URL `%2e%2e` is `../..` as well.
  */
 function fillUrl(template: string, subject: Subject) {
-  return fill(template, subject, (value) => (/^[./\\]*$/.test(value) ? '' : encodeURIComponent(value)));
+  return fill(template, subject, (value) =>
+    /^[./\\]*$/.test(value) ? '' : encodeURIComponent(value),
+  );
 }
 
 /** A body for one person; a member or an item of which a value is not known is left out. */
@@ -187,7 +209,8 @@ function fillJson(template: object, subject: Subject): unknown {
 
 /**
  * @param encode makes nothing of a value that may not stand in the text
- * @returns a text for one person, and the needs of which a value is not known, or is none that may stand in it
+ * @returns a text for one person, and the needs of which a value is not known, or is none that may
+ * stand in it
  */
 function fill(template: string, subject: Subject, encode: (value: string) => string) {
   const missing: Need[] = [];

@@ -32,11 +32,15 @@ export const FULLENRICH = {
 } as const satisfies VendorFacts;
 
 /**
- * The vendor asks for no polls closer than 5 to 10 minutes (docs.fullenrich.com, "How Webhooks Work"). A deadline of 15
- * minutes leaves room for three: after a job's usual time, and 5 and 10 minutes later.
+ * The vendor asks for no polls closer than 5 to 10 minutes (docs.fullenrich.com, "How Webhooks
+ * Work"). A deadline of 15 minutes leaves room for three: after a job's usual time, and 5 and 10
+ * minutes later.
  */
 export const FULLENRICH_POLL_MS = 300_000;
-/** Before the first poll: "typically 30-90 seconds per contact" (the same page), so that one poll is enough as a rule. */
+/**
+ * Before the first poll: "typically 30-90 seconds per contact" (the same page), so that one poll is
+ * enough as a rule.
+ */
 const USUAL_MS = 100_000;
 /** "Too many requests. Try again in 1m": it never sends a Retry-After. */
 const LIMITED_MS = 60_000;
@@ -48,13 +52,15 @@ const FIELDS: Readonly<Record<EmailType, string>> = {
 const CREDITS: Readonly<Record<EmailType, number>> = { professional: 1, personal: 3 };
 
 /**
- * FullEnrich's contact enrichment, version 2, by name and place of work (docs.fullenrich.com; its OpenAPI,
- * operations `postContactBulkEnrich` and `GetContactBulkEnrichByID`). One contact is one job, so that one request's
- * end is never another's: two of the account's 60 calls a minute as a rule.
+ * FullEnrich's contact enrichment, version 2, by name and place of work (docs.fullenrich.com; its
+ * OpenAPI, operations `postContactBulkEnrich` and `GetContactBulkEnrichByID`). One contact is one
+ * job, so that one request's end is never another's: two of the account's 60 calls a minute as a
+ * rule.
  *
- * Statuses say little here: a poll of a running job is a 400, a 402 carries a whole result. A repeated job is free
- * only if the first one has ended, which nobody knows whose answer was lost.
- * @param options.pollMs between two polls of a job: FULLENRICH_POLL_MS, and less only for a simulator that runs faster
+ * Statuses say little here: a poll of a running job is a 400, a 402 carries a whole result. A
+ * repeated job is free only if the first one has ended, which nobody knows whose answer was lost.
+ * @param options.pollMs between two polls of a job: FULLENRICH_POLL_MS, and less only for a
+ * simulator that runs faster
  */
 export function createFullEnrich(options: VendorOptions & { readonly pollMs: number }): Vendor {
   const { baseUrl, apiKey, callMs = FULLENRICH.callMs, pollMs } = options;
@@ -121,7 +127,10 @@ function limited({ headers }: HttpAnswer): Step {
   return { kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) ?? LIMITED_MS };
 }
 
-/** Codes of a 400 that are about this person alone; any other says that the question itself is wrong. */
+/**
+ * Codes of a 400 that are about this person alone; any other says that the question itself is
+ * wrong.
+ */
 const REFUSED: ReadonlyMap<string, string> = new Map([
   ['error.enrichment.first_name.empty', 'name'],
   ['error.enrichment.last_name.empty', 'name'],
@@ -135,8 +144,8 @@ function jobRefOf(field: Field): string {
 }
 
 /**
- * The result of the one contact that a job of ours is about (FullEnrich's OpenAPI, ResponseGetContactBulkEnrich). The
- * vendor leaves out what it has not found.
+ * The result of the one contact that a job of ours is about (FullEnrich's OpenAPI,
+ * ResponseGetContactBulkEnrich). The vendor leaves out what it has not found.
  */
 function stepOfResult(body: Field, pending: Step): Step {
   const status = body.at('status').requiredText();
@@ -154,18 +163,23 @@ function stepOfResult(body: Field, pending: Step): Step {
   const named = stepOfCandidates({ candidates, identity, isEcho, ...credits });
   switch (status) {
     case 'FINISHED':
-    // The vendor's own skill file says that this one means no data for the contact. An empty account is a 402.
+    // The vendor's own skill file says that this one means no data for the contact. An empty
+    // account is a 402.
     case 'CREDITS_INSUFFICIENT':
       return named;
     case 'CANCELED':
       return GIVEN_UP;
     default:
-      // CREATED, IN_PROGRESS, RATE_LIMIT, UNKNOWN and words not seen yet: no word that it has ended.
+      // CREATED, IN_PROGRESS, RATE_LIMIT, UNKNOWN and words not seen yet: no word that it has
+      // ended.
       return pending;
   }
 }
 
-/** docs.fullenrich.com, "Email verification status": HIGH_PROBABILITY is a catch-all that is likely to be right. */
+/**
+ * docs.fullenrich.com, "Email verification status": HIGH_PROBABILITY is a catch-all that is likely
+ * to be right.
+ */
 const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['deliverable', 'valid'],
   ['high_probability', 'risky'],
@@ -181,15 +195,16 @@ function claimsOf(contact: Field): Claim[] {
       .filter((entry) => !entry.isAbsent)
       .map((entry) => {
         const verdict = VERDICTS.get(entry.at('status').present().word()) ?? 'unknown';
-        // No date is given, and a contact asked for within three months before is answered from store.
+        // No date is given, and a contact asked for within three months before is answered from
+        // store.
         return { email: entry.at('email').present(), vendorType, verdict, validatedAt: null };
       });
   return [...claims('work', 'professional'), ...claims('personal', 'personal')];
 }
 
 /**
- * Whom the vendor says it found. It has a profile only of people it was given a LinkedIn URL of, which NPPES has none
- * of; else its word is that the addresses are of the person in `input`.
+ * Whom the vendor says it found. It has a profile only of people it was given a LinkedIn URL of,
+ * which NPPES has none of; else its word is that the addresses are of the person in `input`.
  */
 function identityOfRecord(record: Field): Identity {
   const profile = record.at('profile');

@@ -46,9 +46,10 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
 ]);
 
 /**
- * Hunter's Email Finder, version 2, by name and place of work (hunter.io/api-documentation/v2; its OpenAPI,
- * operation `emailFinder`). Its statuses are its own: 202 asks for the same question again, 403 is the rate limit,
- * 429 the used-up quota, 451 a person who asked not to be processed. One credit for an address found.
+ * Hunter's Email Finder, version 2, by name and place of work (hunter.io/api-documentation/v2; its
+ * OpenAPI, operation `emailFinder`). Its statuses are its own: 202 asks for the same question
+ * again, 403 is the rate limit, 429 the used-up quota, 451 a person who asked not to be processed.
+ * One credit for an address found.
  */
 export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: VendorOptions): Vendor {
   // In a header: the vendor takes its key in the query as well, where proxies would log it.
@@ -69,7 +70,11 @@ export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: Vendor
 const read = stepBy({
   200: inBody(stepOfFound),
   // It names no job.
-  202: ({ headers }) => ({ kind: 'pending', jobRef: '', pollAfterMs: retryAfterMs(headers) ?? REPEAT_MS }),
+  202: ({ headers }) => ({
+    kind: 'pending',
+    jobRef: '',
+    pollAfterMs: retryAfterMs(headers) ?? REPEAT_MS,
+  }),
   400: inBody(stepOfRefusal),
   403: ({ headers }) => ({ kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) }),
   404: unlessPage(NO_EMAIL),
@@ -100,7 +105,10 @@ function stepOfFound(body: Field): Step {
   });
 }
 
-/** "A supplied parameter was invalid": all are always supplied, so it is this person's name or domain. */
+/**
+ * "A supplied parameter was invalid": all are always supplied, so it is this person's name or
+ * domain.
+ */
 function stepOfRefusal(body: Field): Step {
   const [first] = body.at('errors').items();
   return first?.at('id').text() === 'wrong_params'

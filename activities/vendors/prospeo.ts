@@ -25,8 +25,9 @@ export const PROSPEO = {
 } as const satisfies VendorFacts;
 
 /**
- * Prospeo's enrich-person by name and place of work (prospeo.io/api-docs/enrich-person). A match costs one credit,
- * once in the lifetime of the account. Errors come as 400 with a code, so bodies are read before statuses.
+ * Prospeo's enrich-person by name and place of work (prospeo.io/api-docs/enrich-person). A match
+ * costs one credit, once in the lifetime of the account. Errors come as 400 with a code, so bodies
+ * are read before statuses.
  */
 export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: VendorOptions): Vendor {
   const ask = jsonApi(baseUrl, { 'X-KEY': apiKey }, callMs);
@@ -53,7 +54,8 @@ const NO_MATCH: Step = { kind: 'miss', reason: 'no_match', credits: 0 };
 const ERRORS: ReadonlyMap<string, Step> = new Map<string, Step>([
   // Also if the person has no verified address, because only those are asked for.
   ['NO_MATCH', NO_MATCH],
-  // "The datapoints […] to identify the person" are too few for it: names it cannot read, a website it refuses.
+  // "The datapoints […] to identify the person" are too few for it: names it cannot read, a website
+  // it refuses.
   ['INVALID_DATAPOINTS', { kind: 'skip', missing: ['name', 'organization'] }],
   ['INSUFFICIENT_CREDITS', { kind: 'fatal', why: 'credits' }],
   ['INVALID_API_KEY', { kind: 'fatal', why: 'auth' }],

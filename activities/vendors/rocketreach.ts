@@ -29,12 +29,17 @@ export const ROCKETREACH = {
   rates: [{ calls: 10, perMs: 1000 }],
 } as const satisfies VendorFacts;
 
-/** "Poll about every 3 seconds"; polls are free, but count for the account's 10 requests a second. */
+/**
+ * "Poll about every 3 seconds"; polls are free, but count for the account's 10 requests a second.
+ */
 const POLL_MS = 3000;
 const MIN_POLL_MS = 100;
 const MAX_POLL_MS = 60_000;
 
-/** Universal credits for a verified profile of each type (docs.rocketreach.co, "Universal credits overview"). */
+/**
+ * Universal credits for a verified profile of each type (docs.rocketreach.co, "Universal credits
+ * overview").
+ */
 const UNIVERSAL_CREDITS: Readonly<Record<EmailType, number>> = { professional: 2, personal: 3 };
 
 /** The two: what is asked for beside the NPI, and the credits of addresses of these types. */
@@ -51,7 +56,8 @@ const APIS = {
     needs: [...ROCKETREACH.needs, 'name'],
     lookupPath: '/universal/person/lookup',
     statusPath: '/universal/person/check_status',
-    // The NPI in the answer would cost one more (`reveal_healthcare_enrichment`); its name and state are free.
+    // The NPI in the answer would cost one more (`reveal_healthcare_enrichment`); its name and
+    // state are free.
     query: (wantedType: WantedType) =>
       Object.fromEntries(typesOf(wantedType).map((type) => [`reveal_${type}_email`, 'true'])),
     cost: (types: ReadonlySet<EmailType>) =>
@@ -63,14 +69,19 @@ export const ROCKETREACH_APIS = Object.keys(APIS) as RocketReachApi[];
 
 /**
  * RocketReach's people lookup, version 2, by NPI (docs.rocketreach.co; its OpenAPI, operations
- * `create_person_lookup` and `check_person_lookup_status`, or the two of the same names with `universal`).
+ * `create_person_lookup` and `check_person_lookup_status`, or the two of the same names with
+ * `universal`).
  *
- * The vendor has no idempotency key: every `submit` may be charged again, `poll` never is. An answer of 200 that
- * cannot be read is therefore `fatal` `protocol` and not `retry`: asking again would pay again for an answer of
- * the same form. What a failing server or gateway (5xx) writes is never read and always `retry`.
- * @param options.api which of its two person APIs the account has: newer accounts pay in universal credits
+ * The vendor has no idempotency key: every `submit` may be charged again, `poll` never is. An
+ * answer of 200 that cannot be read is therefore `fatal` `protocol` and not `retry`: asking again
+ * would pay again for an answer of the same form. What a failing server or gateway (5xx) writes is
+ * never read and always `retry`.
+ * @param options.api which of its two person APIs the account has: newer accounts pay in universal
+ * credits
  */
-export function createRocketReach(options: VendorOptions & { readonly api: RocketReachApi }): Vendor {
+export function createRocketReach(
+  options: VendorOptions & { readonly api: RocketReachApi },
+): Vendor {
   const { baseUrl, apiKey, callMs = ROCKETREACH.callMs, api } = options;
   const ask = jsonApi(baseUrl, { 'Api-Key': apiKey }, callMs);
   const { needs, lookupPath, statusPath, query, cost } = APIS[api];
@@ -112,17 +123,20 @@ export function createRocketReach(options: VendorOptions & { readonly api: Rocke
 
 /**
  * Reads one profile (RocketReach's OpenAPI: ProfileAPIWithMetadataCompiledCompany,
- * UniversalCreditPersonLookupOutputWithMetadata). Fields nobody reads may be anything; a field that is read and has a
- * type the document does not give it makes the whole profile unreadable, because what it means is then a guess.
+ * UniversalCreditPersonLookupOutputWithMetadata). Fields nobody reads may be anything; a field that
+ * is read and has a type the document does not give it makes the whole profile unreadable, because
+ * what it means is then a guess.
  */
 function stepOfProfile(profile: Field, cost: (types: ReadonlySet<EmailType>) => number): Step {
-  // `complete`, `progress`, `searching`, `not queued`; `failed` is documented for single records only.
+  // `complete`, `progress`, `searching`, `not queued`; `failed` is documented for single records
+  // only.
   const status = profile.at('status').requiredText();
   const emails = profile.at('emails');
   const id = profile.at('id').number();
   if (id === null || !Number.isSafeInteger(id)) profile.at('id').fail();
   const identity = identityOf({
-    // A string by the document's schema, a number in its example. What is no NPI equals none that was asked for.
+    // A string by the document's schema, a number in its example. What is no NPI equals none that
+    // was asked for.
     npi: profile.at('npi_data').at('npi_number'),
     full: profile.at('name'),
     state: profile.at('region'),
@@ -133,7 +147,8 @@ function stepOfProfile(profile: Field, cost: (types: ReadonlySet<EmailType>) => 
   const candidates = candidatesOf(named.map(claimOf));
   if (status === 'failed') return GIVEN_UP;
   if (status !== 'complete') {
-    // "A status other than complete indicates the lookup is not finished": words not seen yet included.
+    // "A status other than complete indicates the lookup is not finished": words not seen yet
+    // included.
     const { value: hint } = profile.at('retry_after_seconds');
     return { kind: 'pending', jobRef: String(id), pollAfterMs: pollAfterMs(hint) };
   }
@@ -145,7 +160,10 @@ function stepOfProfile(profile: Field, cost: (types: ReadonlySet<EmailType>) => 
   return { kind: 'found', candidates, identity, isEcho, credits: cost(types) };
 }
 
-/** @param hint the vendor's, when to ask again: in no document of the REST API, so its form is no one's promise */
+/**
+ * @param hint the vendor's, when to ask again: in no document of the REST API, so its form is no
+ * one's promise
+ */
 function pollAfterMs(hint: unknown): number {
   if (typeof hint !== 'number') return POLL_MS;
   return Math.round(Math.min(Math.max(hint * 1000, MIN_POLL_MS), MAX_POLL_MS));
@@ -171,10 +189,10 @@ function claimOf(entry: Field): Claim {
 }
 
 /**
- * `smtp_valid` decides (`inconclusive`, `unknown` and words not seen yet are `unknown`). Type and grade can only
- * lower it: a disposable mailbox is of no use, a role mailbox is not a person's, and F is the vendor's grade for an
- * address it gave up on. The better grades (A to D) weigh the likelihood that the address is this person's current
- * one, which is no word about the mailbox.
+ * `smtp_valid` decides (`inconclusive`, `unknown` and words not seen yet are `unknown`). Type and
+ * grade can only lower it: a disposable mailbox is of no use, a role mailbox is not a person's, and
+ * F is the vendor's grade for an address it gave up on. The better grades (A to D) weigh the
+ * likelihood that the address is this person's current one, which is no word about the mailbox.
  */
 function judge(smtpValid: string, type: string, grade: string): Verdict {
   const verdict = VERDICTS.get(smtpValid.replaceAll(/[-_]/g, '')) ?? 'unknown';

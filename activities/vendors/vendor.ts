@@ -1,7 +1,13 @@
 import type { NamedCandidate } from '../../db/lookups/candidates.ts';
 import type { Rate } from '../../db/lookups/sources.ts';
 import type { EmailType, StoredVerdict, WantedType } from '../../db/words.ts';
-import { byStatus, type HttpAnswer, type Meanings, protocol, type Trouble } from '../http/client.ts';
+import {
+  byStatus,
+  type HttpAnswer,
+  type Meanings,
+  protocol,
+  type Trouble,
+} from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
 import { usState } from '../person/us-states.ts';
 
@@ -13,7 +19,10 @@ export type GivenName =
   | { readonly kind: 'parts'; readonly first: string; readonly last: string }
   | { readonly kind: 'full'; readonly full: string };
 
-/** Whom the vendor's answer is about, as far as the vendor says; compared with NPPES before anything is accepted. */
+/**
+ * Whom the vendor's answer is about, as far as the vendor says; compared with NPPES before anything
+ * is accepted.
+ */
 export interface Identity {
   /** 10 digits. */
   readonly npi: string | null;
@@ -23,7 +32,10 @@ export interface Identity {
 }
 
 export interface PersonName {
-  /** As people write it: `Mary Jo`. Empty for people with one name, which is the last, or whose first nobody knows. */
+  /**
+   * As people write it: `Mary Jo`. Empty for people with one name, which is the last, or whose
+   * first nobody knows.
+   */
   readonly first: string;
   readonly last: string;
 }
@@ -31,7 +43,10 @@ export interface PersonName {
 /** An individual as NPPES has them. */
 export interface Person extends PersonName {
   readonly middle: string | null;
-  /** By which people of one name and family tell themselves apart: 1 for `Sr`, 2 for `Jr` and `II`, and so on. */
+  /**
+   * By which people of one name and family tell themselves apart: 1 for `Sr`, 2 for `Jr` and `II`,
+   * and so on.
+   */
   readonly generation: number | null;
   /** Other names on record, such as one before a marriage. */
   readonly otherNames: readonly PersonName[];
@@ -46,7 +61,10 @@ export interface Person extends PersonName {
   readonly otherStates: readonly string[];
 }
 
-/** Where the person works, as far as it can be derived; what vendors that search by name need beside the name. */
+/**
+ * Where the person works, as far as it can be derived; what vendors that search by name need beside
+ * the name.
+ */
 export interface Organization {
   readonly name: string | null;
   /** Registrable, lower case. */
@@ -70,7 +88,10 @@ export interface Subject {
   readonly otherOrganizations: readonly Organization[];
 }
 
-/** What a vendor needs to be told about a person before it can be asked; `organization`: a name or a domain of it. */
+/**
+ * What a vendor needs to be told about a person before it can be asked; `organization`: a name or a
+ * domain of it.
+ */
 export type Need = 'npi' | 'name' | 'organization' | 'address';
 
 /** Which needs of a vendor are not met by what is known, in the order given. */
@@ -84,17 +105,29 @@ export function missingOf({ person, organization }: Subject, needs: readonly Nee
   return needs.filter((need) => !met[need]);
 }
 
-/** A person at their place of work, as vendors that search by name are told of them: its name, its domain or both. */
+/**
+ * A person at their place of work, as vendors that search by name are told of them: its name, its
+ * domain or both.
+ */
 export type Employee = Exclude<ReturnType<typeof employeeOf>, { kind: 'skip' }>;
 
-/** @returns `skip` with all that is missing, if the name or both names of the organization are not known */
+/**
+ * @returns `skip` with all that is missing, if the name or both names of the organization are not
+ * known
+ */
 export function employeeOf(subject: Subject) {
   const missing = missingOf(subject, ['name', 'organization']);
   const { person, organization } = subject;
   if (missing.length > 0 || person === null || organization === null)
     return { kind: 'skip', missing } as const;
   const { first, last } = person;
-  return { kind: 'employee', first, last, company: organization.name, domain: organization.domain } as const;
+  return {
+    kind: 'employee',
+    first,
+    last,
+    company: organization.name,
+    domain: organization.domain,
+  } as const;
 }
 
 /**
@@ -104,14 +137,18 @@ export function employeeOf(subject: Subject) {
  * - `miss`: a definitive "nobody" or "nothing"; never what a vendor says that gave up
  * - `skip`: not asked, because what the vendor needs is not known
  * - `blocked`: the person asked not to be processed
- * - `retry`: not answered; to ask again costs again if `why` is `unanswered` and the vendor's `repeatIsFree` is false
+ * - `retry`: not answered; to ask again costs again if `why` is `unanswered` and the vendor's
+ *   `repeatIsFree` is false
  * - `fatal`: the vendor will not serve us until an operator acts
  */
 export type Step =
   | { readonly kind: 'pending'; readonly jobRef: string; readonly pollAfterMs: number }
   | {
       readonly kind: 'found';
-      /** Before our own checks. What the vendor calls them breaks ties alone: our own classification decides. */
+      /**
+       * Before our own checks. What the vendor calls them breaks ties alone: our own classification
+       * decides.
+       */
       readonly candidates: readonly NamedCandidate[];
       readonly identity: Identity;
       /** Whether that only repeats whom we asked about, and so proves nothing. */
@@ -127,21 +164,28 @@ export type Step =
 /** The vendor lost the question or stopped working on it, which says nothing of the person. */
 export const GIVEN_UP = { kind: 'retry', why: 'upstream', afterMs: null } as const satisfies Step;
 
-/** Reads a vendor's answer by its status. 451 means the same to every vendor; a firewall's is a web page. */
+/**
+ * Reads a vendor's answer by its status. 451 means the same to every vendor; a firewall's is a web
+ * page.
+ */
 export function stepBy(meanings: Meanings<Step>) {
   return byStatus<Step>({ 451: unlessPage({ kind: 'blocked' }), ...meanings });
 }
 
 /**
- * A status by which a vendor means something: nobody, a job it does not know, a person not to be processed. Its own
- * answer is JSON: a web page means a wrong base URL, or a gateway, which must not read as any of them.
+ * A status by which a vendor means something: nobody, a job it does not know, a person not to be
+ * processed. Its own answer is JSON: a web page means a wrong base URL, or a gateway, which must
+ * not read as any of them.
  */
 export function unlessPage(meaning: Step) {
   return ({ headers }: HttpAnswer): Step =>
     headers.get('content-type')?.startsWith('text/html') ? protocol('body') : meaning;
 }
 
-/** What the documents of a source say of it, written once, in its own file; all else starts from here. */
+/**
+ * What the documents of a source say of it, written once, in its own file; all else starts from
+ * here.
+ */
 export interface SourceFacts {
   /** Short, stable, lower case: stored with what it says, shown to operators. */
   readonly id: string;
@@ -156,7 +200,10 @@ export interface VendorFacts extends SourceFacts {
   readonly needs: readonly Need[];
   /** The types of email it can find. */
   readonly gives: readonly EmailType[];
-  /** Whether it says when it last saw a mailbox answer: what is not dated is never valid without a verifier. */
+  /**
+   * Whether it says when it last saw a mailbox answer: what is not dated is never valid without a
+   * verifier.
+   */
   readonly isDated: boolean;
   /** Whether a question whose answer was lost may be asked again at no cost. */
   readonly repeatIsFree: boolean;
@@ -179,9 +226,10 @@ export interface VendorOptions {
 }
 
 /**
- * Turns an NPI into candidates. Synchronous vendors answer from `submit`; asynchronous ones answer `pending` and are
- * asked again through `poll`. Neither waits: the workflow owns every delay. Both take `callMs` at most, and throw only
- * what aborting `signal` throws; every answer of the vendor, and its absence, is a `Step`.
+ * Turns an NPI into candidates. Synchronous vendors answer from `submit`; asynchronous ones answer
+ * `pending` and are asked again through `poll`. Neither waits: the workflow owns every delay. Both
+ * take `callMs` at most, and throw only what aborting `signal` throws; every answer of the vendor,
+ * and its absence, is a `Step`.
  */
 export interface Vendor
   extends Pick<VendorFacts, 'id' | 'needs' | 'gives' | 'isDated' | 'repeatIsFree' | 'callMs'> {
@@ -192,9 +240,10 @@ export interface Vendor
 }
 
 /**
- * A vendor that answers at once, takes one credit for an answer and nothing for a miss: about who is not known at the
- * likeliest employer it is asked at the next one too. The second question costs a call, and may find what the first was
- * wrong about. It is put as a poll, so that the vendor's limits are asked again and a crash loses nothing.
+ * A vendor that answers at once, takes one credit for an answer and nothing for a miss: about who
+ * is not known at the likeliest employer it is asked at the next one too. The second question costs
+ * a call, and may find what the first was wrong about. It is put as a poll, so that the vendor's
+ * limits are asked again and a crash loses nothing.
  * @param ask may be repeated: a poll of a question is the question
  */
 export function askingByEmployer(
@@ -211,7 +260,9 @@ export function askingByEmployer(
       return { kind: 'pending', jobRef: AT_NEXT, pollAfterMs: 0 };
     }
     // What the vendor cannot be asked about one employer does not undo its word about the other.
-    return step.kind === 'skip' && !isFirst ? { kind: 'miss', reason: 'no_match', credits: 0 } : step;
+    return step.kind === 'skip' && !isFirst
+      ? { kind: 'miss', reason: 'no_match', credits: 0 }
+      : step;
   };
   return {
     ...facts,
@@ -224,7 +275,10 @@ export function askingByEmployer(
 /** What such a vendor is asked about, in the place of a job. */
 const [AT_FIRST, AT_NEXT] = ['0', '1'];
 
-/** Whatever else it is, it must be text that PostgreSQL stores: no NUL, no lone surrogate, no megabyte. */
+/**
+ * Whatever else it is, it must be text that PostgreSQL stores: no NUL, no lone surrogate, no
+ * megabyte.
+ */
 const STORABLE = /^[^\p{C}]{1,320}$/u;
 
 /** Each may be a paid check. */
@@ -236,8 +290,8 @@ export interface Claim extends Omit<NamedCandidate, 'email'> {
 }
 
 /**
- * A candidate for each address that could be one, the first claim about it if it is named twice; of very many some, of
- * which valid ones first.
+ * A candidate for each address that could be one, the first claim about it if it is named twice; of
+ * very many some, of which valid ones first.
  * @throws {FieldError} if an address is something other than text
  */
 export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
@@ -248,7 +302,9 @@ export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
     byEmail.set(email.toLowerCase(), { email, ...claim });
   }
   const isValid = ({ verdict }: NamedCandidate) => Number(verdict === 'valid');
-  return [...byEmail.values()].toSorted((a, b) => isValid(b) - isValid(a)).slice(0, CANDIDATES_AT_MOST);
+  return [...byEmail.values()]
+    .toSorted((a, b) => isValid(b) - isValid(a))
+    .slice(0, CANDIDATES_AT_MOST);
 }
 
 /** What a vendor names, or a miss if nothing of it could be an address. */
@@ -277,7 +333,10 @@ export function identityOf(
   };
 }
 
-/** ISO 8601, as vendors write it; UTC if it names no zone. @returns null if it is absent or anything else */
+/**
+ * ISO 8601, as vendors write it; UTC if it names no zone. @returns null if it is absent or anything
+ * else
+ */
 export function timestampOf(text: string | null): Date | null {
   const match =
     /^([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ]([0-9:]{5,8}(?:\.[0-9]+)?) ?([Zz]|UTC|[+-][0-9]{2}:?[0-9]{2})?)?$/.exec(

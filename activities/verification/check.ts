@@ -32,7 +32,10 @@ export interface Decided extends Ruling {
 /** What the checks make of a candidate. */
 export type Checked =
   | Decided
-  /** The mail server asked to come back: check again in about five minutes, or settle for `otherwise`. */
+  /**
+   * The mail server asked to come back: check again in about five minutes, or settle for
+   * `otherwise`.
+   */
   | {
       readonly kind: 'later';
       readonly reason: 'greylisted';
@@ -56,18 +59,30 @@ export interface CheckOptions {
   readonly freshnessMs: number;
   /** In the order in which they are asked. */
   readonly verifiers: readonly Verifier[];
-  /** For what is remembered of domains, in milliseconds; the clock by default. Verdicts are dated by PostgreSQL's. */
+  /**
+   * For what is remembered of domains, in milliseconds; the clock by default. Verdicts are dated by
+   * PostgreSQL's.
+   */
   readonly now?: () => number;
 }
 
 /**
- * The gate every candidate passes before it may be given to a client: its looks, whose it is, then what its finder
- * says, then its domain's name servers, then verifiers; each is asked only if its answer can still change the verdict,
- * as policy.ts has it. A rate limit, an outage or a resolver's bad moment never becomes a verdict: the check is then
- * `transient` and may be repeated. It throws only what aborting `signal` throws.
+ * The gate every candidate passes before it may be given to a client: its looks, whose it is, then
+ * what its finder says, then its domain's name servers, then verifiers; each is asked only if its
+ * answer can still change the verdict, as policy.ts has it. A rate limit, an outage or a resolver's
+ * bad moment never becomes a verdict: the check is then `transient` and may be repeated. It throws
+ * only what aborting `signal` throws.
  */
 export function createCheck(options: CheckOptions) {
-  const { resolver, dnsControl, policy, catchAll, freshnessMs, verifiers, now = Date.now } = options;
+  const {
+    resolver,
+    dnsControl,
+    policy,
+    catchAll,
+    freshnessMs,
+    verifiers,
+    now = Date.now,
+  } = options;
   const mailRoute = createMailRoutes(resolver, dnsControl, now);
 
   /**
@@ -86,7 +101,12 @@ export function createCheck(options: CheckOptions) {
       const durationMs = Math.round(performance.now() - started);
       evidence.push({ kind: 'local', source: SERVICE, verdict, reason, durationMs });
     };
-    const refuse = (email: string, emailType: EmailType | null, verdict: Verdict, reason: Reason) => {
+    const refuse = (
+      email: string,
+      emailType: EmailType | null,
+      verdict: Verdict,
+      reason: Reason,
+    ) => {
       noteOurs(verdict, reason);
       return decided({ email, emailType, evidence }, { verdict, reason, validatedAt: null });
     };
@@ -110,17 +130,25 @@ export function createCheck(options: CheckOptions) {
     if (route.kind === 'refuses') return refuse(email, emailType, 'invalid', route.reason);
     noteOurs('valid', 'local_checks');
     if (!asking) return unaided;
-    const withWord = (word: Word, at = candidate.takenAt) => decided(about, rule(known, claim, word, at));
+    const withWord = (word: Word, at = candidate.takenAt) =>
+      decided(about, rule(known, claim, word, at));
     const earlier = candidate.looked;
     // Its reason is what `consult` noted then.
     if (earlier !== null) return withWord(earlier as Word, earlier.at);
 
-    const consulted = await consult(verifiers, [email, signal, requestId], candidate.toldNothing, evidence);
+    const consulted = await consult(
+      verifiers,
+      [email, signal, requestId],
+      candidate.toldNothing,
+      evidence,
+    );
     switch (consulted.kind) {
       case 'word': {
         const ruled = withWord(consulted);
         // Who may not be asked might have made it valid: no ground to say "nothing found".
-        return ruled.verdict === 'valid' || consulted.away === null ? ruled : { ...consulted.away, evidence };
+        return ruled.verdict === 'valid' || consulted.away === null
+          ? ruled
+          : { ...consulted.away, evidence };
       }
       case 'greylisted': {
         const otherwise = withWord({ verdict: 'unknown', reason: 'greylisted' });
@@ -134,6 +162,9 @@ export function createCheck(options: CheckOptions) {
   };
 }
 
-function decided(about: Pick<Decided, 'email' | 'emailType' | 'evidence'>, ruling: Ruling): Decided {
+function decided(
+  about: Pick<Decided, 'email' | 'emailType' | 'evidence'>,
+  ruling: Ruling,
+): Decided {
   return { kind: 'decided', ...ruling, ...about };
 }

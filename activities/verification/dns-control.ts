@@ -9,9 +9,15 @@ import { type Distrust, type DnsControl, findRoute, type MailResolver } from './
 export const DNS = 'dns';
 /** These domains have taken mail for decades. Name servers that say otherwise are broken. */
 export const CONTROL_DOMAINS: readonly string[] = ['gmail.com', 'outlook.com', 'yahoo.com'];
-/** A broken resolver is asked again after this time, so that waiting requests go on soon after it is repaired. */
+/**
+ * A broken resolver is asked again after this time, so that waiting requests go on soon after it is
+ * repaired.
+ */
 const TRY_AGAIN_MS = 8000;
-/** A control that passed stands for this time, so that a list of dead domains does not cost one for each. */
+/**
+ * A control that passed stands for this time, so that a list of dead domains does not cost one for
+ * each.
+ */
 const PASSED_MS = 30_000;
 const NO_LIMITS = { rates: [], dailyCredits: null };
 
@@ -32,12 +38,19 @@ interface DnsControlOptions {
 }
 
 /**
- * Makes the control that asks our name servers about domains that take mail for sure. It is asked before a domain counts
- * as one that takes no mail: a resolver that denies the control domains too is broken, and its word is no evidence. A
- * control that passed stands for 30 s, and callers at the same time share one. The breaker of `dns` opens at the first
- * control that fails, and then one control at a time is the trial.
+ * Makes the control that asks our name servers about domains that take mail for sure. It is asked
+ * before a domain counts as one that takes no mail: a resolver that denies the control domains too
+ * is broken, and its word is no evidence. A control that passed stands for 30 s, and callers at the
+ * same time share one. The breaker of `dns` opens at the first control that fails, and then one
+ * control at a time is the trial.
  */
-export function createDnsControl({ db, log, resolver, domains, now }: DnsControlOptions): DnsControl {
+export function createDnsControl({
+  db,
+  log,
+  resolver,
+  domains,
+  now,
+}: DnsControlOptions): DnsControl {
   // Prometheus sees no increase in a counter that begins at more than 0.
   for (const answer of ['passed', 'lies', 'silent']) {
     count('npe_source_calls_total', { kind: DNS, source: DNS, answer }, 0);
@@ -73,7 +86,10 @@ export function createDnsControl({ db, log, resolver, domains, now }: DnsControl
   return () => remembered(DNS);
 }
 
-async function askControls(resolver: MailResolver, domains: readonly string[]): Promise<ControlStep> {
+async function askControls(
+  resolver: MailResolver,
+  domains: readonly string[],
+): Promise<ControlStep> {
   const found = await Promise.all(
     domains.map(async (domain) => ({ domain, route: await findRoute(resolver, domain) })),
   );

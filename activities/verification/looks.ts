@@ -13,17 +13,20 @@ type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
  * Judges an address by its looks. No question to anyone: what is refused here costs nothing.
  * @param isTypedDirect whether NPPES lists the address as an endpoint of type DIRECT
  * @param person who is looked for, and may be called Jane Doe
- * @returns the address, if nothing speaks against it; else why it is not a person's own mailbox, in the order in
- * which one reason hides another, and the text, normalized as far as it goes
+ * @returns the address, if nothing speaks against it; else why it is not a person's own mailbox, in
+ * the order in which one reason hides another, and the text, normalized as far as it goes
  */
 export function look(text: string, isTypedDirect = false, person: PersonName | null = null) {
   const address = parseAddress(text);
-  const refused = (email: string, refusal: Refusal) => ({ kind: 'refused', email, ...refusal }) as const;
-  if (address === null) return refused(text.trim().toLowerCase(), { verdict: 'invalid', reason: 'syntax' });
+  const refused = (email: string, refusal: Refusal) =>
+    ({ kind: 'refused', email, ...refusal }) as const;
+  if (address === null)
+    return refused(text.trim().toLowerCase(), { verdict: 'invalid', reason: 'syntax' });
   const { local, domain, email } = address;
   const refusal = refuseDomain(domain);
   if (refusal !== null) return refused(email, refusal);
-  if (isPlaceholder(local, person)) return refused(email, { verdict: 'invalid', reason: 'placeholder' });
+  if (isPlaceholder(local, person))
+    return refused(email, { verdict: 'invalid', reason: 'placeholder' });
   const isDirectAddress = isDirect(domain) || (isTypedDirect && !isFreeMail(domain));
   if (isDirectAddress) return refused(email, { verdict: 'invalid', reason: 'direct' });
   return { kind: 'address', address } as const;
@@ -42,22 +45,27 @@ function refuseDomain(domain: string): Refusal | null {
 const RELAYS = readList('relays');
 const PLACEHOLDERS = readList('placeholders');
 
-/** Whether a local part stands where an address is missing: `no-email`, `first.last`, `test2`, `xxx`. */
+/**
+ * Whether a local part stands where an address is missing: `no-email`, `first.last`, `test2`,
+ * `xxx`.
+ */
 function isPlaceholder(local: string, person: PersonName | null): boolean {
   const [name = ''] = local.split('+');
   const word = name.replace(/[0-9]+$/, '').replace(/[._-]/g, '');
-  if (word === [person?.first, person?.last].flatMap((one) => nameWords(one ?? '')).join('')) return false;
+  if (word === [person?.first, person?.last].flatMap((one) => nameWords(one ?? '')).join(''))
+    return false;
   return PLACEHOLDERS.has(`${word}@`) || /^(.)\1\1+$/.test(word);
 }
 
 const HISPS = readList('hisps');
 
 /**
- * Whether addresses of this domain are Direct addresses (Direct Standard): they look like email but exchange with
- * other Direct addresses only, so ordinary mail to one never arrives. Beside listed services, a host below another
- * domain that is named so: `29651.direct.athenahealth.com`, and any below a domain that ends in `direct`, where a
- * service has a host for each practice (`resmed.kareodirect.com`). Such a domain itself says nothing: physicians in
- * direct primary care have ordinary mail at `carolinafamilydirect.com` and `directcareclinic.com`.
+ * Whether addresses of this domain are Direct addresses (Direct Standard): they look like email but
+ * exchange with other Direct addresses only, so ordinary mail to one never arrives. Beside listed
+ * services, a host below another domain that is named so: `29651.direct.athenahealth.com`, and any
+ * below a domain that ends in `direct`, where a service has a host for each practice
+ * (`resmed.kareodirect.com`). Such a domain itself says nothing: physicians in direct primary care
+ * have ordinary mail at `carolinafamilydirect.com` and `directcareclinic.com`.
  */
 export function isDirect(domain: string): boolean {
   if (holdsDomain(HISPS, domain)) return true;
@@ -70,14 +78,18 @@ export function isDirect(domain: string): boolean {
 /**
  * What an NPPES endpoint is, whatever its type says: the file is known to be filled in carelessly.
  *
- * Tells Direct addresses from ordinary email and both from the rest. An endpoint typed DIRECT is a Direct address,
- * except on a free-mail domain, where no Direct service exists: that is somebody's own address, entered by mistake.
- * `email` is a candidate of low confidence and nothing more; one at a domain where nobody has a mailbox is junk.
- * Whether a domain publishes Direct certificates (DNS `CERT`, LDAP) is not asked: a Direct address under an unlisted
- * host that is typed as a URL passes as email, and then has to pass a verifier.
+ * Tells Direct addresses from ordinary email and both from the rest. An endpoint typed DIRECT is a
+ * Direct address, except on a free-mail domain, where no Direct service exists: that is somebody's
+ * own address, entered by mistake. `email` is a candidate of low confidence and nothing more; one
+ * at a domain where nobody has a mailbox is junk. Whether a domain publishes Direct certificates
+ * (DNS `CERT`, LDAP) is not asked: a Direct address under an unlisted host that is typed as a URL
+ * passes as email, and then has to pass a verifier.
  * @param endpoint as the file has it
  */
-export function classifyEndpoint(kind: EndpointKind, endpoint: string): 'direct' | 'email' | 'url' | 'junk' {
+export function classifyEndpoint(
+  kind: EndpointKind,
+  endpoint: string,
+): 'direct' | 'email' | 'url' | 'junk' {
   const text = endpoint.trim().replace(/^mailto:/i, '');
   const address = parseAddress(text);
   if (address === null) return isUrl(text) ? 'url' : 'junk';

@@ -7,8 +7,9 @@ import { holdsDomain, isDisposable, readList, registrableDomain } from './domain
 export type MailResolver = Pick<Names, 'resolveMx' | 'resolve4' | 'resolve6'>;
 
 /**
- * Whether a domain takes mail. `transient`: its name servers, or ours, did not answer, or ours cannot be believed
- * (`dns_untrusted`). Nothing is known then, and it is not evidence against an address.
+ * Whether a domain takes mail. `transient`: its name servers, or ours, did not answer, or ours
+ * cannot be believed (`dns_untrusted`). Nothing is known then, and it is not evidence against an
+ * address.
  */
 export type MailRoute =
   | { readonly kind: 'accepts' }
@@ -22,7 +23,10 @@ export type MailRoute =
       readonly afterMs: number | null;
     };
 
-/** Name servers cannot be believed now. `afterMs`: when to ask again, in milliseconds. Null if that is not known. */
+/**
+ * Name servers cannot be believed now. `afterMs`: when to ask again, in milliseconds. Null if that
+ * is not known.
+ */
 export interface Distrust {
   readonly afterMs: number | null;
 }
@@ -34,8 +38,9 @@ const DEFINITE_MS = 5 * 60_000;
 const MEMORY: MemoryLimits = { entries: 2000, bytes: 4_000_000 };
 
 /**
- * A look-up of mail routes that remembers definite answers for five minutes: a bulk of one hospital's staff is one
- * question. That a domain takes no mail is believed only if the name servers tell the truth about domains that do.
+ * A look-up of mail routes that remembers definite answers for five minutes: a bulk of one
+ * hospital's staff is one question. That a domain takes no mail is believed only if the name
+ * servers tell the truth about domains that do.
  * @param now milliseconds
  */
 export function createMailRoutes(
@@ -59,18 +64,23 @@ async function findTrustedRoute(
   const route = await findRoute(resolver, domain);
   if (route.kind !== 'refuses') return route;
   const distrust = await control();
-  return distrust ? { kind: 'transient', reason: 'dns_untrusted', afterMs: distrust.afterMs } : route;
+  return distrust
+    ? { kind: 'transient', reason: 'dns_untrusted', afterMs: distrust.afterMs }
+    : route;
 }
 
 const PARKERS = readList('parkers');
 const { allows: isPublicAddress } = createAddressPolicy({ openCidrs: [] });
-/** Of a domain that names many, the first must do: name servers that are silent about each would hold a check up. */
+/**
+ * Of a domain that names many, the first must do: name servers that are silent about each would
+ * hold a check up.
+ */
 const EXCHANGERS_AT_MOST = 3;
 
 /**
- * RFC 5321 section 5.1 and RFC 7505 (null MX), but stricter: the domain's own address does not do in place of an MX,
- * because every website has one, and an exchanger must be a name that the internet knows, with an address that it
- * reaches. Never rejects.
+ * RFC 5321 section 5.1 and RFC 7505 (null MX), but stricter: the domain's own address does not do
+ * in place of an MX, because every website has one, and an exchanger must be a name that the
+ * internet knows, with an address that it reaches. Never rejects.
  */
 export async function findRoute(resolver: MailResolver, domain: string): Promise<MailRoute> {
   const mx = await ask(() => resolver.resolveMx(domain));
@@ -81,14 +91,17 @@ export async function findRoute(resolver: MailResolver, domain: string): Promise
     .map(({ exchange }) => exchange.toLowerCase())
     .filter((exchanger) => exchanger !== '');
   if (exchangers.length === 0) return { kind: 'refuses', reason: 'null_mx' };
-  if (exchangers.some((one) => holdsDomain(PARKERS, one))) return { kind: 'refuses', reason: 'parked' };
+  if (exchangers.some((one) => holdsDomain(PARKERS, one)))
+    return { kind: 'refuses', reason: 'parked' };
   if (exchangers.some(isDisposable)) return { kind: 'refuses', reason: 'disposable' };
 
   const named = exchangers.filter((exchanger) => registrableDomain(exchanger) !== null);
   let unsure: MailRoute | null = null;
   for (const exchanger of named.slice(0, EXCHANGERS_AT_MOST)) {
     const { resolve4, resolve6 } = resolver;
-    for (const found of await Promise.all([resolve4, resolve6].map((of) => ask(() => of(exchanger))))) {
+    for (const found of await Promise.all(
+      [resolve4, resolve6].map((of) => ask(() => of(exchanger))),
+    )) {
       if (!('kind' in found)) {
         if (found.some(isPublicAddress)) return { kind: 'accepts' };
       } else if (found.kind === 'transient') unsure ??= found;

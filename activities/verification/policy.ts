@@ -3,31 +3,41 @@ import type { Verdict } from '../vendors/vendor.ts';
 import type { Owner } from './local-part.ts';
 import type { MailboxReason, VerifierTrouble } from './verifiers/verifier.ts';
 
-// What it takes to call an address `valid`, as one table. Everything else about it is looked up in the table, so
-// that a change of the rules is a change of rows.
+// What it takes to call an address `valid`, as one table. Everything else about it is looked up in
+// the table, so that a change of the rules is a change of rows.
 
 /**
- * - `verify-always`: a verifier says so now; if it can't tell, the vendor that named the address saw the mailbox answer
- *   recently
+ * - `verify-always`: a verifier says so now; if it can't tell, the vendor that named the address
+ *   saw the mailbox answer recently
  * - `vendor-or-verifier`: either says so
  * - `verifier-required`: a verifier says so now
  */
 export const POLICIES = ['verify-always', 'vendor-or-verifier', 'verifier-required'] as const;
 export type Policy = (typeof POLICIES)[number];
 
-/** Whether an address of a domain that takes mail for anything may be valid if two sources gave it. */
+/**
+ * Whether an address of a domain that takes mail for anything may be valid if two sources gave it.
+ */
 export const CATCH_ALL_POLICIES = ['reject', 'two-sources'] as const;
 export type CatchAllPolicy = (typeof CATCH_ALL_POLICIES)[number];
 
 /**
- * What whoever named the address says of it. `valid` is recent evidence, `stale` old evidence, `undated` a claim
- * without a date; `registry` is NPPES, which claims nothing and is known to be wrong often. `unclear`: whatever it says
- * of the mailbox, it only repeats whom we asked about, and the address does not tell whose it is either.
+ * What whoever named the address says of it. `valid` is recent evidence, `stale` old evidence,
+ * `undated` a claim without a date; `registry` is NPPES, which claims nothing and is known to be
+ * wrong often. `unclear`: whatever it says of the mailbox, it only repeats whom we asked about, and
+ * the address does not tell whose it is either.
  */
 export type FinderWord = Verdict | 'stale' | 'undated' | 'registry' | 'unclear';
 
 /** What a verifier says now; `none`: nobody was asked, or nobody answered. */
-export const VERIFIER_WORDS = ['valid', 'catch_all', 'risky', 'invalid', 'unknown', 'none'] as const;
+export const VERIFIER_WORDS = [
+  'valid',
+  'catch_all',
+  'risky',
+  'invalid',
+  'unknown',
+  'none',
+] as const;
 export type VerifierWord = (typeof VERIFIER_WORDS)[number];
 
 /** Why an address got its verdict, as stored with it and shown to operators; never to clients. */
@@ -48,7 +58,10 @@ export type Reason =
   | 'greylisted'
   /** Not an address that mail on the internet could reach. */
   | ('syntax' | 'no_suffix')
-  /** The domain takes no mail; its mail exchangers are nowhere on the internet, or belong to who parks the domain. */
+  /**
+   * The domain takes no mail; its mail exchangers are nowhere on the internet, or belong to who
+   * parks the domain.
+   */
   | ('null_mx' | 'nxdomain' | 'bad_mx' | 'parked')
   /** A misspelled or imitated domain, or what stands where an address is missing. */
   | ('lookalike' | 'placeholder')
@@ -77,7 +90,14 @@ type Row = readonly [
   outcome: Outcome,
 ];
 
-const NOT_DOUBTED: readonly FinderWord[] = ['valid', 'stale', 'undated', 'catch_all', 'unknown', 'registry'];
+const NOT_DOUBTED: readonly FinderWord[] = [
+  'valid',
+  'stale',
+  'undated',
+  'catch_all',
+  'unknown',
+  'registry',
+];
 
 /** The first row that matches decides; if none does, nobody knows anything. */
 export const POLICY_TABLE: readonly Row[] = [
@@ -119,8 +139,8 @@ export function judge(one: Case): Outcome {
 }
 
 /**
- * Whether a verifier's answer can still make an address valid that is not: checks cost money, so one that changes
- * nothing is not bought.
+ * Whether a verifier's answer can still make an address valid that is not: checks cost money, so
+ * one that changes nothing is not bought.
  */
 export function verifierCanHelp(one: Omit<Case, 'verifier'>): boolean {
   const [verdict] = judge({ ...one, verifier: 'none' });
@@ -140,8 +160,9 @@ export interface Claim {
 }
 
 /**
- * Reads a candidate as a claim. Evidence older than `freshnessMs` is stale: two to three addresses in a hundred die
- * each month. A date a day or more ahead of our clock isn't a date, and one that is a little ahead is now.
+ * Reads a candidate as a claim. Evidence older than `freshnessMs` is stale: two to three addresses
+ * in a hundred die each month. A date a day or more ahead of our clock isn't a date, and one that
+ * is a little ahead is now.
  * @param owner what its local part says
  * @param now milliseconds
  */
@@ -153,11 +174,15 @@ export function claimOf(
 ): Claim {
   const isDoubted = verdict === 'invalid' || verdict === 'risky';
   if (isEcho && owner !== 'person' && !isDoubted) return { word: 'unclear', seenAt: null };
-  if (verdict === 'unknown') return { word: source === 'nppes' ? 'registry' : 'unknown', seenAt: null };
+  if (verdict === 'unknown')
+    return { word: source === 'nppes' ? 'registry' : 'unknown', seenAt: null };
   if (verdict !== 'valid') return { word: verdict, seenAt: null };
   const time = validatedAt?.getTime() ?? Number.NaN;
   if (Number.isNaN(time) || time - now >= DAY_MS) return { word: 'undated', seenAt: null };
-  return { word: now - time > freshnessMs ? 'stale' : 'valid', seenAt: new Date(Math.min(time, now)) };
+  return {
+    word: now - time > freshnessMs ? 'stale' : 'valid',
+    seenAt: new Date(Math.min(time, now)),
+  };
 }
 
 /** A verdict with its reason and date. */
@@ -165,7 +190,10 @@ export interface Ruling {
   readonly verdict: Verdict;
   /** Null if the verdict says it all: `catch_all` and `risky`. */
   readonly reason: Reason | null;
-  /** When the check that called it valid was made; of an `unknown` one, when its finder last saw it answer. */
+  /**
+   * When the check that called it valid was made; of an `unknown` one, when its finder last saw it
+   * answer.
+   */
   readonly validatedAt: Date | null;
 }
 
@@ -177,14 +205,28 @@ export type Word = Pick<Ruling, 'verdict' | 'reason'>;
  * @param word null if no verifier was asked or none answered
  * @param now milliseconds
  */
-export function rule(known: Omit<Case, 'verifier'>, claim: Claim, word: Word | null, now: number): Ruling {
+export function rule(
+  known: Omit<Case, 'verifier'>,
+  claim: Claim,
+  word: Word | null,
+  now: number,
+): Ruling {
   const [verdict, why] = judge({ ...known, verifier: word?.verdict ?? 'none' });
   const reason = why === 'verifier' ? (word?.reason ?? null) : why;
   return { verdict, reason, validatedAt: dateOf(verdict, reason, claim, word, new Date(now)) };
 }
 
-/** Where the finder's own look at the mailbox is what made it valid, that look's date is the date. */
-function dateOf(verdict: Verdict, reason: Reason | null, claim: Claim, word: Word | null, now: Date) {
-  if (verdict === 'valid') return reason === 'mailbox_ok' && word?.verdict !== 'valid' ? claim.seenAt : now;
+/**
+ * Where the finder's own look at the mailbox is what made it valid, that look's date is the date.
+ */
+function dateOf(
+  verdict: Verdict,
+  reason: Reason | null,
+  claim: Claim,
+  word: Word | null,
+  now: Date,
+) {
+  if (verdict === 'valid')
+    return reason === 'mailbox_ok' && word?.verdict !== 'valid' ? claim.seenAt : now;
   return verdict === 'unknown' ? claim.seenAt : null;
 }

@@ -21,9 +21,9 @@ const LABEL = /^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/;
 const RAW_DOMAIN = /^[\p{L}\p{M}\p{N}.\u3002-]+$/u;
 
 /**
- * A practical subset of RFC 5321: no quoted local parts, no address literals, no comments, no UTF-8 local parts.
- * Upper case in a local part is folded: no mail system in use tells `Jo@` from `jo@`, and two spellings of one
- * mailbox must not be stored as two.
+ * A practical subset of RFC 5321: no quoted local parts, no address literals, no comments, no UTF-8
+ * local parts. Upper case in a local part is folded: no mail system in use tells `Jo@` from `jo@`,
+ * and two spellings of one mailbox must not be stored as two.
  * @returns null if the text isn't such an address
  */
 export function parseAddress(text: string): Address | null {

@@ -48,7 +48,10 @@ const REASONS: Readonly<Record<string, FailureReason>> = {
   ENODATA: 'dns_not_found',
 };
 
-/** Whole families of codes: OpenSSL's, those of its certificate check (X509_V_ERR_…), those of Node's HTTP parser. */
+/**
+ * Whole families of codes: OpenSSL's, those of its certificate check (X509_V_ERR_…), those of
+ * Node's HTTP parser.
+ */
 const FAMILIES: readonly (readonly [RegExp, FailureReason])[] = [
   [/^ERR_SSL/, 'tls_handshake'],
   [/CERT|^UNABLE_TO_|^INVALID_(CA|PURPOSE)|^CRL_|^HOSTNAME_MISMATCH/, 'tls_certificate'],

@@ -3,7 +3,12 @@ import { once } from 'node:events';
 import { request } from 'node:http';
 import { isIP, connect as openTcp, type Socket } from 'node:net';
 import { addAbortSignal } from 'node:stream';
-import { createSecureContext, getCACertificates, connect as openTls, type TLSSocket } from 'node:tls';
+import {
+  createSecureContext,
+  getCACertificates,
+  connect as openTls,
+  type TLSSocket,
+} from 'node:tls';
 import { lookupBy, MAX_OF_FAMILY, type Names } from '../http/names.ts';
 import { AttemptFailure, CountedTooLate, ProxyUnavailable, step } from './attempt.ts';
 import { type AddressPolicy, isBlocked, literalOf } from './ip-policy.ts';
@@ -30,18 +35,19 @@ export interface Destination {
   /** Where operators let nothing be sent, as `isBlocked` has it. */
   readonly blocked: readonly string[];
   /**
-   * Counts an attempt at the addresses that it may connect to, and returns those that may have it. Addresses that
-   * WEBHOOK_OPEN_CIDRS opens are the operator's own, and are not counted. Without it every address may.
+   * Counts an attempt at the addresses that it may connect to, and returns those that may have it.
+   * Addresses that WEBHOOK_OPEN_CIDRS opens are the operator's own, and are not counted. Without it
+   * every address may.
    */
   readonly admit?: ((addresses: readonly string[]) => Promise<readonly string[]>) | undefined;
 }
 
 /**
- * Makes the function that connects to hosts which strangers chose. A name is resolved once, and of its addresses only
- * those the policy allows are tried: an answer that mixes public and inner addresses reaches the public ones, one
- * without a public address is `blocked_address`. The address that was connected to is checked again before a byte is
- * sent; a proxy is told the checked address and never the name. Aborting the signal at any time destroys the
- * connection.
+ * Makes the function that connects to hosts which strangers chose. A name is resolved once, and of
+ * its addresses only those the policy allows are tried: an answer that mixes public and inner
+ * addresses reaches the public ones, one without a public address is `blocked_address`. The address
+ * that was connected to is checked again before a byte is sent; a proxy is told the checked address
+ * and never the name. Aborting the signal at any time destroys the connection.
  * @throws {NotAttempted} from the function it makes
  * @throws {AttemptFailure} from the function it makes
  */
@@ -65,7 +71,9 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
     if (allowed.length === 0) throw new AttemptFailure('blocked_address');
     const open = allowed.filter(({ address }) => !isBlocked(address, blocked));
     if (open.length === 0) throw new AttemptFailure('blocked_by_operator');
-    const few = [4, 6].flatMap((ip) => open.filter(({ family }) => family === ip).slice(0, MAX_OF_FAMILY));
+    const few = [4, 6].flatMap((ip) =>
+      open.filter(({ family }) => family === ip).slice(0, MAX_OF_FAMILY),
+    );
     const addresses = await admitted(
       open.filter((one) => few.includes(one)),
       policy,
@@ -82,7 +90,8 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
         ? openTcp({
             host,
             port,
-            // The addresses just checked, so that there is no second look-up that could answer otherwise.
+            // The addresses just checked, so that there is no second look-up that could answer
+            // otherwise.
             lookup: (_name, _options, callback) => callback(null, [...addresses]),
             autoSelectFamily: true,
             autoSelectFamilyAttemptTimeout: Math.max(10, Math.floor(connectMs / addresses.length)),
@@ -136,10 +145,13 @@ async function admitted(
   admit: Destination['admit'],
   signal: AbortSignal,
 ): Promise<readonly LookupAddress[]> {
-  const counted = addresses.map(({ address }) => address).filter((address) => !policy.isOpened(address));
+  const counted = addresses
+    .map(({ address }) => address)
+    .filter((address) => !policy.isOpened(address));
   if (admit === undefined || counted.length === 0) return addresses;
   const allowed = await admit(counted).finally(() => {
-    if (signal.aborted) throw new CountedTooLate('PostgreSQL took too long to count a webhook attempt');
+    if (signal.aborted)
+      throw new CountedTooLate('PostgreSQL took too long to count a webhook attempt');
   });
   return addresses.filter(({ address }) => policy.isOpened(address) || allowed.includes(address));
 }
@@ -149,7 +161,8 @@ async function resolve(
   lookup: Names['find'],
   signal: AbortSignal,
 ): Promise<readonly LookupAddress[]> {
-  // Others may wait for the same look-up, which has a limit of its own: it is left behind if the signal comes first.
+  // Others may wait for the same look-up, which has a limit of its own: it is left behind if the
+  // signal comes first.
   const aborted = new Promise<never>((_resolve, reject) => {
     signal.addEventListener('abort', reject, { once: true });
   });
@@ -162,8 +175,8 @@ async function resolve(
 export function ignore(): void {}
 
 /**
- * Opens a tunnel through an HTTP proxy (RFC 9110, 9.3.6) to an address, never to a name: the proxy would resolve it
- * anew, and might reach what nobody has checked.
+ * Opens a tunnel through an HTTP proxy (RFC 9110, 9.3.6) to an address, never to a name: the proxy
+ * would resolve it anew, and might reach what nobody has checked.
  * @param proxy `http://[user:password@]host:port`; it is the operator's own and is not judged
  * @param authority the address with its port
  * @throws {ProxyUnavailable} if the proxy itself cannot be reached
@@ -197,7 +210,8 @@ async function openTunnel(
   try {
     answer = await once(outgoing, 'connect', { signal });
   } catch {
-    if (!reached) throw new ProxyUnavailable('the webhook proxy cannot be reached: check WEBHOOK_PROXY');
+    if (!reached)
+      throw new ProxyUnavailable('the webhook proxy cannot be reached: check WEBHOOK_PROXY');
     // A time limit that has passed is the signal's reason, and wins.
     throw new AttemptFailure('proxy');
   }

@@ -7,19 +7,26 @@ export type AddressPolicy = ReturnType<typeof createAddressPolicy>;
 type Address = ipaddr.IPv4 | ipaddr.IPv6;
 type Range = [Address, number];
 
-// RFC 4291, 2.4 and IANA's IPv6 address space: the only block global unicast addresses are given out from.
+// RFC 4291, 2.4 and IANA's IPv6 address space: the only block global unicast addresses are given
+// out from.
 const GLOBAL_UNICAST: [ipaddr.IPv6, number] = ipaddr.IPv6.parseCIDR('2000::/3');
-// Azure's platform address: public by number, yet it answers every virtual machine with that machine's own settings.
+// Azure's platform address: public by number, yet it answers every virtual machine with that
+// machine's own settings.
 const AZURE_PLATFORM = '168.63.129.16';
-/** RFC 6761, RFC 6762 and ICANN's reservation: names that mean another host wherever they are asked for. */
+/**
+ * RFC 6761, RFC 6762 and ICANN's reservation: names that mean another host wherever they are asked
+ * for.
+ */
 const INNER_NAME = /(?:^|\.)(?:localhost|local|internal)\.*$/;
 
 /**
- * Allows by range instead of denying by list, so that a block nobody thought of stays closed: what IANA's
- * special-purpose registries name is refused whole, also the few blocks in it that are marked globally reachable
- * (anycast and transition services, none of which is a receiver), and so is every IPv6 form that carries an IPv4
- * address (mapped, compatible, NAT64, 6to4, Teredo), because a translator on the way could lead it inside.
- * @param openCidrs ranges that are allowed nevertheless, for development and tests; with any, inner names are as well
+ * Allows by range instead of denying by list, so that a block nobody thought of stays closed: what
+ * IANA's special-purpose registries name is refused whole, also the few blocks in it that are
+ * marked globally reachable (anycast and transition services, none of which is a receiver), and so
+ * is every IPv6 form that carries an IPv4 address (mapped, compatible, NAT64, 6to4, Teredo),
+ * because a translator on the way could lead it inside.
+ * @param openCidrs ranges that are allowed nevertheless, for development and tests; with any, inner
+ * names are as well
  * @throws {Error} code `bad_cidr` for the first text that is no CIDR range
  */
 export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonly string[] }) {
@@ -38,20 +45,22 @@ export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonl
     /** Returns whether an address is one of those that `openCidrs` names. */
     isOpened,
     /**
-     * True when the URL's host is itself an address that may not be reached, or a name that can only be an inner
-     * one. Any other name is judged once it is resolved.
+     * True when the URL's host is itself an address that may not be reached, or a name that can
+     * only be an inner one. Any other name is judged once it is resolved.
      */
     forbids: (url: URL) => {
       const literal = literalOf(url);
-      return literal === null ? opened.length === 0 && INNER_NAME.test(url.hostname) : !allows(literal);
+      return literal === null
+        ? opened.length === 0 && INNER_NAME.test(url.hostname)
+        : !allows(literal);
     },
   };
 }
 
 /**
- * The address a URL names directly, null if its host is a name. The URL standard has by then turned every
- * spelling of an IPv4 address (decimal, octal, hex, short, full-width, percent-encoded, with a final dot) into the
- * dotted one, and refused zone ids.
+ * The address a URL names directly, null if its host is a name. The URL standard has by then turned
+ * every spelling of an IPv4 address (decimal, octal, hex, short, full-width, percent-encoded, with
+ * a final dot) into the dotted one, and refused zone ids.
  */
 export function literalOf(url: URL): string | null {
   const host = url.hostname.replace(/^\[(.*)\]$/, '$1');
@@ -59,8 +68,8 @@ export function literalOf(url: URL): string | null {
 }
 
 /**
- * What an operator names, in the form that `isBlocked` takes: a host, which stands for all names below it, an address or
- * a range of them.
+ * What an operator names, in the form that `isBlocked` takes: a host, which stands for all names
+ * below it, an address or a range of them.
  * @returns null for anything else
  */
 export function blockOf(text: string): string | null {
@@ -83,7 +92,9 @@ export function isBlocked(target: string, blocked: readonly string[]): boolean {
   const address = parseAddress(target);
   const name = `.${target.replace(/\.$/, '')}`;
   return blocked.some((one) =>
-    address === null ? name.endsWith(`.${one}`) : one.includes('/') && isInside(address, parseRange(one)),
+    address === null
+      ? name.endsWith(`.${one}`)
+      : one.includes('/') && isInside(address, parseRange(one)),
   );
 }
 
@@ -96,7 +107,10 @@ export function isInNetworks(ip: string, networks: readonly string[]): boolean {
   return address !== null && networks.some((network) => isInside(address, parseRange(network)));
 }
 
-/** Null for what isn't an address and for addresses with a zone id: those name an interface of this machine. */
+/**
+ * Null for what isn't an address and for addresses with a zone id: those name an interface of this
+ * machine.
+ */
 function parseAddress(text: string): Address | null {
   // ipaddr.js also reads octal and hex, which resolvers and sockets never write.
   return isIP(text) === 0 || text.includes('%') ? null : ipaddr.parse(text);
@@ -105,7 +119,8 @@ function parseAddress(text: string): Address | null {
 function isGlobal(address: Address): boolean {
   if (address.range() !== 'unicast') return false;
   return (
-    isInside(address, GLOBAL_UNICAST) || (address.kind() === 'ipv4' && address.toString() !== AZURE_PLATFORM)
+    isInside(address, GLOBAL_UNICAST) ||
+    (address.kind() === 'ipv4' && address.toString() !== AZURE_PLATFORM)
   );
 }
 

@@ -14,8 +14,8 @@ import {
 } from './connection.ts';
 
 /**
- * How one attempt ended. `answered`: a status arrived; it alone decides, so an answer whose body stalls or breaks
- * off is still one. `failed`: no answer, and why; `blocked_address` and
+ * How one attempt ended. `answered`: a status arrived; it alone decides, so an answer whose body
+ * stalls or breaks off is still one. `failed`: no answer, and why; `blocked_address` and
  * `blocked_by_operator` are targets that may not be reached, now or later.
  */
 export type Answer =
@@ -52,7 +52,10 @@ export interface PostSettings extends ConnectionSettings {
 
 export interface Message extends Pick<Destination, 'blocked' | 'admit'> {
   readonly url: string;
-  /** On top of `user-agent` and what HTTP itself needs; `host` and `accept-encoding` cannot be changed. */
+  /**
+   * On top of `user-agent` and what HTTP itself needs; `host` and `accept-encoding` cannot be
+   * changed.
+   */
   readonly headers: Readonly<Record<string, string>>;
   readonly body: string;
 }
@@ -60,9 +63,10 @@ export interface Message extends Pick<Destination, 'blocked' | 'admit'> {
 const EXCERPT_BYTES = 1024;
 
 /**
- * Makes the function that sends one HTTPS POST to a URL that a stranger chose (DECISIONS.md, Webhooks, transport and
- * target). Redirects are not followed and no connection is used twice, because either would reach a host that nobody
- * checked. Whatever a receiver does is an `Answer` and never thrown.
+ * Makes the function that sends one HTTPS POST to a URL that a stranger chose (DECISIONS.md,
+ * Webhooks, transport and target). Redirects are not followed and no connection is used twice,
+ * because either would reach a host that nobody checked. Whatever a receiver does is an `Answer`
+ * and never thrown.
  * @throws {NotAttempted} from the function it makes
  */
 export function createPost(settings: PostSettings): (message: Message) => Promise<Answer> {
@@ -82,7 +86,13 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
     try {
       const connection = await connect({ target, blocked, admit }, connectMs, signal);
       clearTimeout(connecting);
-      return await exchange(connection, target, { ...headers, 'user-agent': userAgent }, body, signal);
+      return await exchange(
+        connection,
+        target,
+        { ...headers, 'user-agent': userAgent },
+        body,
+        signal,
+      );
     } catch (error) {
       const isOurs = error instanceof NotAttempted;
       const failure = signal.aborted && !isOurs ? signal.reason : error;
@@ -116,7 +126,9 @@ async function exchange(
   });
   outgoing.on('error', ignore);
   outgoing.end(body);
-  const [response] = (await step(once(outgoing, 'response', { signal }), 'network')) as [IncomingMessage];
+  const [response] = (await step(once(outgoing, 'response', { signal }), 'network')) as [
+    IncomingMessage,
+  ];
   const status = response.statusCode ?? 0;
   // Node's parser takes any three digits (RFC 9110, 15: these aren't statuses).
   if (status < 100 || status > 599) throw new AttemptFailure('not_http');

@@ -12,9 +12,9 @@ interface Signed {
 }
 
 /**
- * The `webhook-signature` header of one delivery attempt: one `v1` signature per secret, separated by spaces, so that a
- * receiver that knows any of them accepts the delivery while one replaces another (Standard Webhooks 1.0, "Signature
- * scheme"; DECISIONS.md, Webhooks).
+ * The `webhook-signature` header of one delivery attempt: one `v1` signature per secret, separated
+ * by spaces, so that a receiver that knows any of them accepts the delivery while one replaces
+ * another (Standard Webhooks 1.0, "Signature scheme"; DECISIONS.md, Webhooks).
  * @throws {Error} code `bad_webhook_secret` for a secret of any other form
  */
 export function sign({ id, timestamp, body, secrets }: Signed): string {

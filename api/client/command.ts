@@ -39,7 +39,12 @@ process.exitCode = await main(process.argv.slice(2)).catch(report);
 async function main(args: readonly string[]): Promise<number> {
   const [text, flag] = [{ type: 'string' }, { type: 'boolean' }] as const;
   const options = {
-    ...{ out: text, column: { ...text, default: 'npi' }, type: { ...text, default: 'any' }, url: text },
+    ...{
+      out: text,
+      column: { ...text, default: 'npi' },
+      type: { ...text, default: 'any' },
+      url: text,
+    },
     ...{ 'max-credits': text, 'key-file': text, 'dry-run': flag, help: flag },
   };
   const { values, positionals } = parseArgs({ args: [...args], allowPositionals: true, options });
@@ -48,7 +53,8 @@ async function main(args: readonly string[]): Promise<number> {
     return 0;
   }
   const [command, file, ...others] = positionals;
-  if (command !== 'enrich' || !file || others.length > 0) throw new UsageError('Name one file: enrich FILE.');
+  if (command !== 'enrich' || !file || others.length > 0)
+    throw new UsageError('Name one file: enrich FILE.');
   const type = (['any', 'professional', 'personal'] as const).find((one) => one === values.type);
   if (!type) throw new UsageError(`--type is one of ${Object.keys(PRICES).join(', ')}.`);
   const { out, 'max-credits': maximum = 'Infinity' } = values;
@@ -68,8 +74,10 @@ async function main(args: readonly string[]): Promise<number> {
   if (!out || resolve(out) === resolve(file)) throw new UsageError('Name another file with --out.');
   const { 'key-file': keyFile, url: baseUrl = process.env.NPI_EMAIL_URL } = values;
   const apiKey = keyFile ? await readFile(keyFile, 'utf8') : process.env.NPI_EMAIL_API_KEY;
-  if (!apiKey) throw new UsageError('Put the API key into NPI_EMAIL_API_KEY, or name its file: --key-file.');
-  if (!baseUrl) throw new UsageError('Put the address of the service into NPI_EMAIL_URL, or behind --url.');
+  if (!apiKey)
+    throw new UsageError('Put the API key into NPI_EMAIL_API_KEY, or name its file: --key-file.');
+  if (!baseUrl)
+    throw new UsageError('Put the address of the service into NPI_EMAIL_URL, or behind --url.');
   await run(contacts, out, { apiKey: apiKey.trim(), baseUrl, type, maxCredits: Number(maximum) });
   return 0;
 }
@@ -82,14 +90,20 @@ async function run(contacts: Contacts, out: string, options: Options): Promise<v
   const stateFile = `${out}.state.json`;
   const results = new Map<string, Result>();
   const interruption = new AbortController();
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => interruption.abort());
+  for (const signal of ['SIGINT', 'SIGTERM'] as const)
+    process.once(signal, () => interruption.abort());
   const bar = createBar();
   const onProgress = (progress: Progress) => {
     for (const result of progress.results) results.set(result.npi, result);
     bar.show(progress);
   };
   const { signal } = interruption;
-  const shortage = await enrich(contacts.npis.filter(isNpi), { ...options, stateFile, onProgress, signal })
+  const shortage = await enrich(contacts.npis.filter(isNpi), {
+    ...options,
+    stateFile,
+    onProgress,
+    signal,
+  })
     .then(() => null)
     .catch((error) => {
       if (isShortage(error)) return error;
@@ -112,14 +126,17 @@ function report(error: Error): number {
   return code;
 }
 
-function judge(error: Error & { readonly code?: unknown }): readonly [code: number, advice: string] {
+function judge(
+  error: Error & { readonly code?: unknown },
+): readonly [code: number, advice: string] {
   // The code of an AbortError is a number.
   const isUsage = error instanceof UsageError || String(error.code).startsWith('ERR_PARSE_ARGS');
   if (isUsage) return [2, 'See --help.'];
   if (error.code === 'base_url_unusable') return [2, ''];
   if (error.name === 'AbortError') return [130, 'The same command goes on from here.'];
   if (isShortage(error)) return [3, 'With more credits the same command goes on from here.'];
-  if (/^(unreachable|timed_out)$/.test(String(error.code))) return [1, 'The same command goes on from here.'];
+  if (/^(unreachable|timed_out)$/.test(String(error.code)))
+    return [1, 'The same command goes on from here.'];
   const id = error instanceof EnrichmentError && error.response?.headers.get('x-request-id');
   return [1, id ? `Support will ask for ${id}.` : ''];
 }
@@ -131,7 +148,9 @@ function createBar() {
   let text = '';
   const draw = () =>
     text &&
-    process.stderr.write(isTTY ? `\r${text.slice(0, process.stderr.columns - 1)}\x1b[K` : `${text}\n`);
+    process.stderr.write(
+      isTTY ? `\r${text.slice(0, process.stderr.columns - 1)}\x1b[K` : `${text}\n`,
+    );
   const timer = setInterval(draw, isTTY ? 1000 : 10_000);
   return {
     show({ total, earlier, completed, not_found, failed, creditsUsed }: Progress): void {

@@ -6,8 +6,8 @@ import { parse } from 'csv-parse/sync';
 import { stringify } from 'csv-stringify';
 import { isNpi, type Result } from './index.ts';
 
-// Reads and writes CSV files as people have them: with a byte order mark, CR LF, semicolons, rows that are too short or
-// too long.
+// Reads and writes CSV files as people have them: with a byte order mark, CR LF, semicolons, rows
+// that are too short or too long.
 
 /** The command cannot be run as given. The message says why. */
 export class UsageError extends Error {}
@@ -45,13 +45,15 @@ export async function readContacts(file: string, column: string): Promise<Contac
     ...{ delimiter, bom: true, relax_column_count: true, skip_empty_lines: true },
   });
   const index = header.findIndex((name) => name.trim().toLowerCase() === column.toLowerCase());
-  if (index === -1) throw new UsageError(`${file} has no column "${column}". It has: ${header.join(', ')}.`);
+  if (index === -1)
+    throw new UsageError(`${file} has no column "${column}". It has: ${header.join(', ')}.`);
   return { form, header, rows, npis: rows.map((row) => row[index]?.trim() ?? '') };
 }
 
 /**
- * Writes the rows with their results, either the whole file or nothing. A row without a result says why. Only the user
- * who runs the command can read the file, because it contains people's addresses.
+ * Writes the rows with their results, either the whole file or nothing. A row without a result says
+ * why. Only the user who runs the command can read the file, because it contains people's
+ * addresses.
  */
 export async function writeResults(
   { form, header, rows, npis }: Contacts,
@@ -79,15 +81,20 @@ export async function writeResults(
 function addedTo(npi: string, results: ReadonlyMap<string, Result>): string[] {
   const result = results.get(npi);
   if (!result) {
-    const reason = npi === '' ? 'no NPI' : isNpi(npi) ? 'not asked for yet' : 'an NPI has 10 digits';
+    const reason =
+      npi === '' ? 'no NPI' : isNpi(npi) ? 'not asked for yet' : 'an NPI has 10 digits';
     return ['', '', '', 'not_asked', reason];
   }
   const { email, email_type, email_last_validated, status, replayed } = result;
-  const reason = status === 'failed' ? 'not finished in time: ask again' : replayed ? 'paid for before' : '';
+  const reason =
+    status === 'failed' ? 'not finished in time: ask again' : replayed ? 'paid for before' : '';
   return [inert(email), email_type ?? '', email_last_validated ?? '', status, reason];
 }
 
-/** Escapes a cell that a spreadsheet would run as a formula. Cells of the original file stay as they were. */
+/**
+ * Escapes a cell that a spreadsheet would run as a formula. Cells of the original file stay as they
+ * were.
+ */
 function inert(cell: string | null): string {
   return (cell ?? '').replace(/^(?=[=+\-@\t\r])/, "'");
 }

@@ -7,13 +7,16 @@ export interface Connection {
   readonly apiKey: string;
   /** Address of the service without `/api/v1`: `https:`, or plain `http:` on this machine. */
   readonly baseUrl: string;
-  /** Milliseconds for which a request is retried, or a batch without news is polled. Half an hour by default. */
+  /**
+   * Milliseconds for which a request is retried, or a batch without news is polled. Half an hour by
+   * default.
+   */
   readonly patienceMs?: number;
 }
 
 /**
- * An error of the API or of this package. `code` is stable: one of the API's codes, or one of those that README.md
- * lists.
+ * An error of the API or of this package. `code` is stable: one of the API's codes, or one of those
+ * that README.md lists.
  */
 export class EnrichmentError extends Error {
   override readonly name = 'EnrichmentError';
@@ -37,9 +40,16 @@ export interface Answer<T> {
 }
 
 /** Sends a GET, or a POST if there is a body. */
-export type Call = <T>(path: string, headers?: Record<string, string>, body?: object) => Promise<Answer<T>>;
+export type Call = <T>(
+  path: string,
+  headers?: Record<string, string>,
+  body?: object,
+) => Promise<Answer<T>>;
 
-/** Statuses after which a retry may succeed. Retrying does nothing twice, because a submit has its Idempotency-Key. */
+/**
+ * Statuses after which a retry may succeed. Retrying does nothing twice, because a submit has its
+ * Idempotency-Key.
+ */
 const WORTH_REPEATING = [408, 409, 429, 500, 502, 503, 504];
 /** Time limit of one attempt, longer than the longest wait of a poll. */
 const ATTEMPT_MS = 90_000;
@@ -49,8 +59,8 @@ const FIRST_PATIENCE_MS = 15_000;
 export const PATIENCE_MS = 30 * 60_000;
 
 /**
- * Returns a function that calls the API with one key. It stays within the key's rate limit and retries where that may
- * help, but not before `Retry-After`.
+ * Returns a function that calls the API with one key. It stays within the key's rate limit and
+ * retries where that may help, but not before `Retry-After`.
  * @param signal ends every call
  * @throws {EnrichmentError} `api_key_unusable`, `base_url_unusable`; from a call: the last error
  */
@@ -60,7 +70,10 @@ export function createCaller(
 ): Call {
   // Checked here because the error message of `fetch` would contain the key.
   if (!/^[\x21-\x7e]+$/.test(apiKey)) {
-    throw new EnrichmentError('api_key_unusable', 'The API key is empty, or holds what no key holds.');
+    throw new EnrichmentError(
+      'api_key_unusable',
+      'The API key is empty, or holds what no key holds.',
+    );
   }
   checkBaseUrl(baseUrl);
   const pace = createPace();
@@ -68,7 +81,11 @@ export function createCaller(
   return async (path, headers = {}, body) => {
     const init: RequestInit = {
       method: body ? 'POST' : 'GET',
-      headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json', ...headers },
+      headers: {
+        authorization: `Bearer ${apiKey}`,
+        'content-type': 'application/json',
+        ...headers,
+      },
       ...(body ? { body: JSON.stringify(body) } : {}),
       // A redirect must not send the key to another server.
       redirect: 'manual',
@@ -97,13 +114,15 @@ const LOOPBACK = /^(?:localhost|127(?:\.[0-9]+){3}|\[::1\])$/;
 
 /**
  * Checks the address of the service.
- * @throws {EnrichmentError} `base_url_unusable` if it is not a URL, or would send the key unencrypted over a network
+ * @throws {EnrichmentError} `base_url_unusable` if it is not a URL, or would send the key
+ * unencrypted over a network
  */
 function checkBaseUrl(baseUrl: string): void {
   const url = URL.parse(baseUrl);
   if (url?.protocol === 'https:') return;
   if (url?.protocol === 'http:' && LOOPBACK.test(url.hostname)) return;
-  const problem = url?.protocol === 'http:' ? 'would send your API key unencrypted' : 'is not a web address';
+  const problem =
+    url?.protocol === 'http:' ? 'would send your API key unencrypted' : 'is not a web address';
   throw new EnrichmentError(
     'base_url_unusable',
     `The address of the service ${problem}. Use one that begins with https://.`,
@@ -111,8 +130,9 @@ function checkBaseUrl(baseUrl: string): void {
 }
 
 /**
- * Returns the milliseconds to wait before a retry, or infinity if a retry would get the same response. Random time is
- * added, never subtracted, so that clients don't retry early or all at once.
+ * Returns the milliseconds to wait before a retry, or infinity if a retry would get the same
+ * response. Random time is added, never subtracted, so that clients don't retry early or all at
+ * once.
  */
 function pauseAfter({ response }: EnrichmentError, tries: number): number {
   if (response && !WORTH_REPEATING.includes(response.status)) return Number.POSITIVE_INFINITY;
@@ -153,8 +173,9 @@ function refusal(response: Response, body: unknown): EnrichmentError {
 const LEEWAY_MS = 1000;
 
 /**
- * Tracks the service's sliding window: the requests sent from here, and those of other programs with the same key,
- * which the response headers reveal. An earlier run of this program that was killed is one of these.
+ * Tracks the service's sliding window: the requests sent from here, and those of other programs
+ * with the same key, which the response headers reveal. An earlier run of this program that was
+ * killed is one of these.
  */
 function createPace() {
   let [quota, windowMs] = [100, 60_000];
@@ -176,8 +197,8 @@ function createPace() {
       }
     },
     /**
-     * Updates the window from response headers. They describe the moment at which the request arrived, however long the
-     * response took.
+     * Updates the window from response headers. They describe the moment at which the request
+     * arrived, however long the response took.
      */
     heed(headers: Headers | undefined, sentAt: number): void {
       const [, q, w] = /;q=(\d+);w=(\d+)/.exec(headers?.get('ratelimit-policy') ?? '') ?? [];

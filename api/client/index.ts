@@ -12,10 +12,16 @@ export const PRICES = { any: 1, professional: 1, personal: 3 } as const;
 
 type Outcome = 'completed' | 'not_found' | 'failed';
 
-/** The number of NPIs per outcome, and the credits used. Only `completed` NPIs have an email and cost credits. */
+/**
+ * The number of NPIs per outcome, and the credits used. Only `completed` NPIs have an email and
+ * cost credits.
+ */
 export type Totals = Readonly<Record<Outcome | 'creditsUsed', number>>;
 
-/** The result of one NPI as the API returns it: `npi`, `status`, `email`, `email_type`, `replayed` and more. */
+/**
+ * The result of one NPI as the API returns it: `npi`, `status`, `email`, `email_type`, `replayed`
+ * and more.
+ */
 export type Result = Envelope['data'][number] & { readonly status: Outcome };
 
 export interface Progress extends Totals {
@@ -23,7 +29,10 @@ export interface Progress extends Totals {
   readonly total: number;
   /** Number of final NPIs that a resumed run has from before. */
   readonly earlier: number;
-  /** New results since the last call. Over all calls, each NPI comes once, including those from before. */
+  /**
+   * New results since the last call. Over all calls, each NPI comes once, including those from
+   * before.
+   */
   readonly results: readonly Result[];
 }
 
@@ -31,22 +40,29 @@ export interface Options extends Connection {
   /** `any` by default. */
   readonly type?: keyof typeof PRICES;
   /**
-   * Limit on the credits of the run. No batch is submitted that could exceed it. Credits used before a kill count. If
-   * the kill lost the response of a batch, its credits count only if the run is resumed within 24 hours.
+   * Limit on the credits of the run. No batch is submitted that could exceed it. Credits used
+   * before a kill count. If the kill lost the response of a batch, its credits count only if the
+   * run is resumed within 24 hours.
    */
   readonly maxCredits?: number;
-  /** File with the state that the run needs to resume after a kill. Delete it when you have saved the results. */
+  /**
+   * File with the state that the run needs to resume after a kill. Delete it when you have saved
+   * the results.
+   */
   readonly stateFile?: string;
   readonly onProgress?: (progress: Progress) => void;
   readonly signal?: AbortSignal;
 }
 
 /**
- * Maximum number of open NPIs. The service looks up 100 NPIs of an organization at once, and gives each 15 minutes from
- * its submit.
+ * Maximum number of open NPIs. The service looks up 100 NPIs of an organization at once, and gives
+ * each 15 minutes from its submit.
  */
 const OPEN_AT_MOST = 180;
-/** Maximum number of running batches. A batch that waits for its slowest NPI costs a request a minute. */
+/**
+ * Maximum number of running batches. A batch that waits for its slowest NPI costs a request a
+ * minute.
+ */
 const BATCHES_AT_ONCE = 16;
 
 interface Chunk {
@@ -69,7 +85,8 @@ interface Run extends Required<Pick<Options, 'type' | 'maxCredits' | 'patienceMs
   readonly results: Map<string, Result>;
   earlier: number;
   /**
-   * The last error about missing credits; null once a batch has ended since then, because it may have released some.
+   * The last error about missing credits; null once a batch has ended since then, because it may
+   * have released some.
    */
   shortage: EnrichmentError | null;
   /** Called when another batch may be submitted. */
@@ -86,11 +103,12 @@ export function isShortage(error: unknown): error is EnrichmentError {
 }
 
 /**
- * Finds the emails of any number of NPIs, and returns when all have ended. Equal NPIs are looked up once, and each
- * batch is submitted once, even after a kill.
+ * Finds the emails of any number of NPIs, and returns when all have ended. Equal NPIs are looked up
+ * once, and each batch is submitted once, even after a kill.
  * @returns `results` has one entry for each NPI as given, in that order
- * @throws {EnrichmentError} if trying again does not help; with a state file the run can resume later. A lack of
- *   credits (`insufficient_credits`, `max_credits`) is thrown only after all submitted batches have ended
+ * @throws {EnrichmentError} if trying again does not help; with a state file the run can resume
+ * later. A lack of credits (`insufficient_credits`, `max_credits`) is thrown only after all
+ * submitted batches have ended
  * @throws the reason of the signal
  */
 export async function enrich(
@@ -116,15 +134,26 @@ export async function enrich(
   const results = new Map<string, Result>();
   const run: Run = {
     ...{ patienceMs: PATIENCE_MS, onProgress: undefined, ...options },
-    ...{ type, maxCredits, signal, call, state, chunks, results, total: asked.length, running: new Set() },
+    ...{
+      type,
+      maxCredits,
+      signal,
+      call,
+      state,
+      chunks,
+      results,
+      total: asked.length,
+      running: new Set(),
+    },
     ...{ earlier: 0, shortage: null, wake: () => {} },
   };
-  // These calls check whether the key is valid and belongs to this run, and read how much of its rate limit is left.
+  // These calls check whether the key is valid and belongs to this run, and read how much of its
+  // rate limit is left.
   const submitted = chunks.filter(({ batchId }) => batchId);
   if (submitted.length === 0) await call('/api/v1/credits');
   for (const chunk of submitted) await look(run, chunk);
-  // The state is not saved earlier, so that a wrong address or key leaves no file. It is not saved later, because keys
-  // must be on disk before they are sent.
+  // The state is not saved earlier, so that a wrong address or key leaves no file. It is not saved
+  // later, because keys must be on disk before they are sent.
   state.save();
   await finish(run, ending);
   return { ...totals(run), results: npis.flatMap((npi) => results.get(npi) ?? []) };
@@ -172,8 +201,13 @@ function hasRoom({ running, signal }: Run): boolean {
   return !signal.aborted && running.size < BATCHES_AT_ONCE && open < OPEN_AT_MOST;
 }
 
-function aboveMaximum({ chunks, running, type, maxCredits }: Run, next: Chunk): EnrichmentError | null {
-  const begun = chunks.filter((chunk) => chunk.batchId !== null || running.has(chunk) || chunk === next);
+function aboveMaximum(
+  { chunks, running, type, maxCredits }: Run,
+  next: Chunk,
+): EnrichmentError | null {
+  const begun = chunks.filter(
+    (chunk) => chunk.batchId !== null || running.has(chunk) || chunk === next,
+  );
   const most = sum(begun.map(({ creditsUsed, open }) => creditsUsed + open * PRICES[type]));
   if (next.batchId || !(most > maxCredits)) return null;
   const text = `The next ${next.npis.length} NPIs could take the run to ${most} credits, above its ${maxCredits}.`;
@@ -187,7 +221,8 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
     const headers = { 'idempotency-key': `${run.state.saved.run}-${chunk.index}` };
     const body = { npis: chunk.npis, enrichment_email_type: run.type };
     const answer = await run.call<Accepted>('/api/v1/email/bulk', headers, body).catch((error) => {
-      // The submit was rejected, so this batch does not exist. If an earlier run also sent it, that is still unknown.
+      // The submit was rejected, so this batch does not exist. If an earlier run also sent it, that
+      // is still unknown.
       if (isShortage(error) && chunk.batchId === null) run.state.note(chunk.index, null);
       throw error;
     });
@@ -199,7 +234,10 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
     const { headers } = await look(run, chunk, 'wait=55');
     if (chunk.open < open) [open, since] = [chunk.open, Date.now()];
     if (Date.now() - since > run.patienceMs) {
-      throw new EnrichmentError('timed_out', `Batch ${chunk.batchId} has had no news for too long.`);
+      throw new EnrichmentError(
+        'timed_out',
+        `Batch ${chunk.batchId} has had no news for too long.`,
+      );
     }
     // The service did not wait: too many requests are waiting, or a proxy dropped the header.
     const pauseS = headers.has('preference-applied') ? 0 : Number(headers.get('retry-after') ?? 1);
@@ -207,11 +245,19 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
   }
 }
 
-/** Polls a batch and reports new results. Without `prefer`, this is the first poll of a batch from an earlier run. */
+/**
+ * Polls a batch and reports new results. Without `prefer`, this is the first poll of a batch from
+ * an earlier run.
+ */
 async function look(run: Run, chunk: Chunk, prefer?: string): Promise<Response> {
   const { call, results, onProgress } = run;
-  const { body, response } = await call<Envelope>(`/api/v1/batch/${chunk.batchId}`, prefer ? { prefer } : {});
-  const ended = body.data.filter(({ status }) => !/^(accepted|in-progress)$/.test(status)) as Result[];
+  const { body, response } = await call<Envelope>(
+    `/api/v1/batch/${chunk.batchId}`,
+    prefer ? { prefer } : {},
+  );
+  const ended = body.data.filter(
+    ({ status }) => !/^(accepted|in-progress)$/.test(status),
+  ) as Result[];
   const news = ended.filter(({ npi }) => !results.has(npi));
   for (const result of news) results.set(result.npi, result);
   chunk.open = body.batch.total - body.batch.completed_count;

@@ -1,13 +1,13 @@
 /**
- * Matches control characters (C0, C1), format characters such as bidi overrides, and separators of lines and
- * paragraphs.
+ * Matches control characters (C0, C1), format characters such as bidi overrides, and separators of
+ * lines and paragraphs.
  */
 const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
 const UNPRINTABLE_IN_LINES = /(?!\n)[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
 
 /**
- * Escapes characters that a terminal would obey or not show, as JSON does: `\u009b`. JSON text stays valid and keeps
- * its value.
+ * Escapes characters that a terminal would obey or not show, as JSON does: `\u009b`. JSON text
+ * stays valid and keeps its value.
  * @param text a single line or a part of it: a line break is escaped too
  */
 export function printable(text: string): string {

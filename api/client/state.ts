@@ -10,10 +10,16 @@ interface Saved {
   readonly type: string;
   /** SHA-256 of the NPIs in the order in which they are split into chunks. */
   readonly npis: string;
-  /** Prefix of the Idempotency-Keys: chunk N has `RUN-N`. This way, all keys are on disk before the first is sent. */
+  /**
+   * Prefix of the Idempotency-Keys: chunk N has `RUN-N`. This way, all keys are on disk before the
+   * first is sent.
+   */
   readonly run: string;
   readonly began: string;
-  /** Batch ids by chunk; null before the submit, empty while it is unknown whether the submit was accepted. */
+  /**
+   * Batch ids by chunk; null before the submit, empty while it is unknown whether the submit was
+   * accepted.
+   */
   readonly batches: (string | null)[];
 }
 
@@ -24,15 +30,21 @@ export const BATCH = 60;
 const REPLAY_MS = 30 * 86_400_000;
 
 /**
- * Reads the state of a run from its file, or creates a new one, which the caller saves before the first submit. Without
- * a file, the state ends with the process.
+ * Reads the state of a run from its file, or creates a new one, which the caller saves before the
+ * first submit. Without a file, the state ends with the process.
  *
- * A chunk whose response was lost is submitted again with its key. Within 24 hours, that is the same batch. Later it is
- * a new batch, but nothing is charged twice: emails found before are replays, and NPIs without an email cost nothing.
- * This holds for 30 days, and after that we refuse. A chunk that was never sent can be submitted at any time.
+ * A chunk whose response was lost is submitted again with its key. Within 24 hours, that is the
+ * same batch. Later it is a new batch, but nothing is charged twice: emails found before are
+ * replays, and NPIs without an email cost nothing. This holds for 30 days, and after that we
+ * refuse. A chunk that was never sent can be submitted at any time.
  * @throws {EnrichmentError} `state_unreadable`, `state_mismatch`, `state_expired`
  */
-export function openState(file: string | undefined, url: string, type: string, npis: readonly string[]) {
+export function openState(
+  file: string | undefined,
+  url: string,
+  type: string,
+  npis: readonly string[],
+) {
   const hash = createHash('sha256').update(npis.join('\n')).digest('hex');
   const fresh: Saved = {
     ...{ format: 1, url, type, npis: hash, run: randomUUID(), began: new Date().toISOString() },
@@ -51,7 +63,10 @@ export function openState(file: string | undefined, url: string, type: string, n
   /** Saves the changes, either all or nothing, and returns when they are on disk. */
   const save = () => {
     if (!file) return;
-    writeFileSync(`${file}.new`, `${JSON.stringify(saved, null, 1)}\n`, { mode: 0o600, flush: true });
+    writeFileSync(`${file}.new`, `${JSON.stringify(saved, null, 1)}\n`, {
+      mode: 0o600,
+      flush: true,
+    });
     renameSync(`${file}.new`, file);
   };
   const note = (index: number, batchId: string | null) => {
@@ -69,13 +84,16 @@ function read(file: string): Saved | null {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
     if (!(error instanceof SyntaxError)) throw error;
   }
-  throw new EnrichmentError('state_unreadable', `${file} is not a state that this version has written.`);
+  throw new EnrichmentError(
+    'state_unreadable',
+    `${file} is not a state that this version has written.`,
+  );
 }
 
 /**
- * Locks a state until the lock is disposed of or the process dies. SQLite provides the lock that the platform does not
- * offer. Two runs would not be charged twice, because they would send the same Idempotency-Keys. The lock protects
- * their result.
+ * Locks a state until the lock is disposed of or the process dies. SQLite provides the lock that
+ * the platform does not offer. Two runs would not be charged twice, because they would send the
+ * same Idempotency-Keys. The lock protects their result.
  * @throws {EnrichmentError} `state_locked`
  */
 export async function lockState(file: string | undefined): Promise<AsyncDisposable> {

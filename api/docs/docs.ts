@@ -4,8 +4,9 @@ import { Marked } from 'marked';
 import { published } from '../routes/service.ts';
 import { reference } from './reference.ts';
 
-// The pages for the API's users: the Markdown files in this folder, and the reference, which is generated from the
-// OpenAPI document. All pages are rendered once at the start and served from memory, without a key.
+// The pages for the API's users: the Markdown files in this folder, and the reference, which is
+// generated from the OpenAPI document. All pages are rendered once at the start and served from
+// memory, without a key.
 
 /** The pages in the order of the menu, by file name. */
 const NAMES = [
@@ -28,7 +29,10 @@ const FILES: Readonly<Record<string, string>> = { clients: '../client/README.md'
 const POLICY =
   "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/** Registers `/docs`, each page as HTML and as Markdown, `/llms.txt` (llmstxt.org), and a redirect from `/`. */
+/**
+ * Registers `/docs`, each page as HTML and as Markdown, `/llms.txt` (llmstxt.org), and a redirect
+ * from `/`.
+ */
 export function registerDocs(server: Server): void {
   const pages = NAMES.map(readPage);
   const serve = (path: string, type: string, text: string) => {
@@ -105,7 +109,9 @@ function html({ name, title, summary, markdown }: Page, pages: readonly Page[]):
     return `<li><a href="${page.path}"${current}>${page.title}</a></li>`;
   });
   // Wide blocks scroll on a narrow screen. `tabindex` makes them scrollable by keyboard too.
-  const body = marked.parse(markdown, { async: false }).replaceAll(/<(pre|table)>/g, '<$1 tabindex="0">');
+  const body = marked
+    .parse(markdown, { async: false })
+    .replaceAll(/<(pre|table)>/g, '<$1 tabindex="0">');
   return `<!doctype html>
 <html lang="en">
 <head>
@@ -133,7 +139,9 @@ ${body}</main>
 
 function llms(pages: readonly Page[]): string {
   const [first] = pages;
-  const list = pages.map(({ name, title, summary }) => `- [${title}](/docs/${name}.md): ${summary}`);
+  const list = pages.map(
+    ({ name, title, summary }) => `- [${title}](/docs/${name}.md): ${summary}`,
+  );
   return [
     '# NPI email enrichment',
     `> ${first?.summary}`,

@@ -6,8 +6,8 @@ import { ROUTES } from '../routes.ts';
 const USUAL = /^(?:X-Request-Id|Cache-Control|X-Content-Type-Options|(?:X-)?RateLimit.*)$/;
 
 /**
- * Returns the page that describes each operation, as Markdown. It is generated from the OpenAPI document, so both say
- * the same.
+ * Returns the page that describes each operation, as Markdown. It is generated from the OpenAPI
+ * document, so both say the same.
  */
 export function reference(): string {
   const operations = ROUTES.map(({ method, path }) => {
@@ -35,7 +35,9 @@ function plain(value: unknown): JsonObject {
   const object = (value ?? {}) as JsonObject;
   if (typeof object.$ref === 'string') {
     const names = object.$ref.slice(2).split('/');
-    return { ...(names.reduce<unknown>((at, name) => (at as JsonObject)[name], openapi) as JsonObject) };
+    return {
+      ...(names.reduce<unknown>((at, name) => (at as JsonObject)[name], openapi) as JsonObject),
+    };
   }
   const [one] = ((object.anyOf ?? []) as JsonObject[]).filter(({ type }) => type !== 'null');
   return one && !object.type ? { ...plain(one), isNullable: true } : object;
@@ -53,7 +55,10 @@ function fields(title: string, holder: unknown): string[] {
   return table([title, 'type', 'meaning'], rowsOf(schema, ''));
 }
 
-/** Returns a row for each field. The path of a nested field has a dot, that of an array's items has `[]`. */
+/**
+ * Returns a row for each field. The path of a nested field has a dot, that of an array's items has
+ * `[]`.
+ */
 function rowsOf(schema: JsonObject, prefix: string): unknown[][] {
   return Object.entries((schema.properties ?? {}) as JsonObject).flatMap(([name, value]) => {
     const field = plain(value);

@@ -22,7 +22,10 @@ export interface AuthDeps {
   readonly trustedProxies: readonly string[];
 }
 
-/** Registers the scheme `api-key` for every route that does not opt out (api/docs/lifecycle.md, Keys). */
+/**
+ * Registers the scheme `api-key` for every route that does not opt out (api/docs/lifecycle.md,
+ * Keys).
+ */
 export function registerAuth(server: Server, deps: AuthDeps): void {
   const { db, rateWindowMs } = deps;
   const { reads, writes } = server.app.lanes;
@@ -59,16 +62,20 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
       if (found.kind !== 'active') {
         const flooded = guesses.countFailure(addressOf(request.raw.req));
         throw (
-          flooded ?? (found.kind === 'unknown' ? unauthorized(request) : problem(`api_key_${found.kind}`))
+          flooded ??
+          (found.kind === 'unknown' ? unauthorized(request) : problem(`api_key_${found.kind}`))
         );
       }
       const { keyId, organizationId, requestsPerMinute } = found;
       if (known === null) enterLine(request, organizationId);
       const credentials = { keyId, organizationId, requestsPerMinute };
-      // The request is counted here because hapi reads the body next, and a rejected request must not cost that. One
-      // statement at a time counts all waiting requests of the same key, so counting needs no turn in the lanes.
+      // The request is counted here because hapi reads the body next, and a rejected request must
+      // not cost that. One statement at a time counts all waiting requests of the same key, so
+      // counting needs no turn in the lanes.
       const exhausted = await countRequest(request, credentials);
-      return exhausted ? h.unauthenticated(exhausted, { credentials }) : h.authenticated({ credentials });
+      return exhausted
+        ? h.unauthenticated(exhausted, { credentials })
+        : h.authenticated({ credentials });
     },
   }));
   server.auth.strategy('api-key', 'api-key');
@@ -76,8 +83,8 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
 }
 
 /**
- * Returns the error to send to a waiting request, or null while its key is valid. In the time since the request was
- * admitted, its key may have been revoked or its organization suspended.
+ * Returns the error to send to a waiting request, or null while its key is valid. In the time since
+ * the request was admitted, its key may have been revoked or its organization suspended.
  */
 export async function keyRefusal(request: Request, db: Database): Promise<ApiError | null> {
   const hash = parseApiKey(presentedKey(request) ?? '');
@@ -87,12 +94,13 @@ export async function keyRefusal(request: Request, db: Database): Promise<ApiErr
 }
 
 /**
- * Returns the key that a request presents, or null if neither header is sent. `Authorization` wins if both are
- * (DECISIONS.md, Keys and rate).
+ * Returns the key that a request presents, or null if neither header is sent. `Authorization` wins
+ * if both are (DECISIONS.md, Keys and rate).
  */
 function presentedKey(request: Request): string | null {
   const { authorization, 'x-api-key': apiKey } = request.headers;
-  if (typeof authorization === 'string') return /^Bearer +([^ ]+) *$/i.exec(authorization)?.[1] ?? '';
+  if (typeof authorization === 'string')
+    return /^Bearer +([^ ]+) *$/i.exec(authorization)?.[1] ?? '';
   return typeof apiKey === 'string' ? apiKey.trim() : null;
 }
 
@@ -107,7 +115,8 @@ function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): 
   const hasScheme = /^bearer\b/i.test(sent);
   if (/^basic\b/i.test(sent))
     return 'Basic authentication is not supported: send "Authorization: Bearer <API_KEY>".';
-  if (authorization === undefined && hasScheme) return 'X-API-Key takes the key alone, without "Bearer".';
+  if (authorization === undefined && hasScheme)
+    return 'X-API-Key takes the key alone, without "Bearer".';
   if (sent.includes('whsec_')) return 'This is a webhook secret: an API key begins with "npe_".';
   if (/^(bearer)?\s*$/i.test(sent)) return 'It is empty: check the variable that holds it.';
   return authorization === undefined || hasScheme
@@ -116,8 +125,8 @@ function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): 
 }
 
 /**
- * A valid key is trusted for this long without a lookup, so a revocation takes effect within a second on every
- * instance.
+ * A valid key is trusted for this long without a lookup, so a revocation takes effect within a
+ * second on every instance.
  */
 const TRUST_MS = 1000;
 /** Beyond this many keys, the oldest ones are dropped and looked up again. */
@@ -125,13 +134,16 @@ const MAX_KEYS = 10_000;
 
 type Owner = Extract<Authentication, { kind: 'active' }>;
 
-/** Keeps the keys that were valid when this process last looked them up. A key never changes its organization. */
+/**
+ * Keeps the keys that were valid when this process last looked them up. A key never changes its
+ * organization.
+ */
 function createKeyring(db: Database) {
   const keys = new Map<string, { readonly owner: Owner; readonly until: number }>();
   return {
     /**
-     * Returns the owner of a key when it was last valid, and whether that can still be trusted; null for an unknown
-     * key.
+     * Returns the owner of a key when it was last valid, and whether that can still be trusted;
+     * null for an unknown key.
      */
     find(hash: Buffer): { readonly owner: Owner; readonly isTrusted: boolean } | null {
       const known = keys.get(hash.toString('base64'));

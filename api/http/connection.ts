@@ -15,14 +15,16 @@ import type { Sample } from './overload.ts';
 import { MAX_WAIT_S } from './prefer.ts';
 
 /**
- * Time for which a connection may move no byte while a response is due or being sent. It is longer than any response
- * takes: the longest wait that a client may request, plus the time in line and in PostgreSQL.
+ * Time for which a connection may move no byte while a response is due or being sent. It is longer
+ * than any response takes: the longest wait that a client may request, plus the time in line and in
+ * PostgreSQL.
  */
 const STALL_MS = MAX_WAIT_S * 1000 + 20_000;
 
 /**
- * Creates the HTTP listener below hapi. A request that has not arrived completely after 10 s ends with its socket; the
- * time between two requests does not count. A client that does not read its response loses its socket as well.
+ * Creates the HTTP listener below hapi. A request that has not arrived completely after 10 s ends
+ * with its socket; the time between two requests does not count. A client that does not read its
+ * response loses its socket as well.
  * @param keepAliveMs how long a connection may be idle between two requests
  */
 export function createListener(keepAliveMs: number, stallMs = STALL_MS): Server {
@@ -41,10 +43,11 @@ export function createListener(keepAliveMs: number, stallMs = STALL_MS): Server 
 }
 
 /**
- * Closes new connections from an address that already has enough, so that one address can't use up the connections of
- * all others.
+ * Closes new connections from an address that already has enough, so that one address can't use up
+ * the connections of all others.
  * @param listener a listener that hapi already uses
- * @param peerOf returns the address that a connection counts for, or null for our proxies, which have no limit
+ * @param peerOf returns the address that a connection counts for, or null for our proxies, which
+ * have no limit
  */
 export function boundConnections(
   listener: Server,
@@ -71,9 +74,9 @@ export function boundConnections(
 }
 
 /**
- * Responds to anything that never becomes a request (broken HTTP, headers over 16 KiB, a client that is too slow) like
- * to any other error, and closes the socket. hapi's own handler responds 400 to all of these and waits for the client
- * to close.
+ * Responds to anything that never becomes a request (broken HTTP, headers over 16 KiB, a client
+ * that is too slow) like to any other error, and closes the socket. hapi's own handler responds 400
+ * to all of these and waits for the client to close.
  * @param listener a listener that hapi already uses
  */
 export function answerBrokenRequests(listener: Server, log: Logger, sample: Sample): void {
@@ -82,7 +85,9 @@ export function answerBrokenRequests(listener: Server, log: Logger, sample: Samp
   listener.prependListener('request', remember);
   listener.prependListener('checkContinue', remember);
   // An unknown expectation isn't a reason to reject the request (RFC 9110, 10.1.1).
-  listener.on('checkExpectation', (request, response) => listener.emit('request', request, response));
+  listener.on('checkExpectation', (request, response) =>
+    listener.emit('request', request, response),
+  );
   listener.removeAllListeners('clientError');
   listener.on('clientError', (cause: NodeJS.ErrnoException, socket) => {
     const earlier = answers.get(socket);
@@ -96,7 +101,10 @@ export function answerBrokenRequests(listener: Server, log: Logger, sample: Samp
     const { status } = error;
     const suppressed = sample(status);
     if (suppressed !== null)
-      log.info({ http_request_id: requestId, status, code: cause.code, suppressed }, 'http refused');
+      log.info(
+        { http_request_id: requestId, status, code: cause.code, suppressed },
+        'http refused',
+      );
     socket.end(toHttp(error, requestId), () => socket.destroy());
   });
 }
@@ -105,10 +113,11 @@ export function answerBrokenRequests(listener: Server, log: Logger, sample: Samp
 const MAX_PIPELINED = 32;
 
 /**
- * Passes the requests of one connection to hapi one after the other. Pipelined requests get their responses in order
- * anyway, and a client that pipelines uses no more of the process than any other. A client that sends too far ahead
- * gets a 429 after the current response. Its connection is read no further and closed a second later; if it were closed
- * at once, the client would be back at once.
+ * Passes the requests of one connection to hapi one after the other. Pipelined requests get their
+ * responses in order anyway, and a client that pipelines uses no more of the process than any
+ * other. A client that sends too far ahead gets a 429 after the current response. Its connection is
+ * read no further and closed a second later; if it were closed at once, the client would be back at
+ * once.
  * @param listener a listener that hapi already uses
  */
 export function boundPipelines(listener: Server): void {
@@ -147,9 +156,10 @@ export function boundPipelines(listener: Server): void {
       } else {
         refused.add(socket);
         socket.pause();
-        // Undocumented: Node's parser stops if `onIncoming` returns 2, as for an upgrade. Otherwise it would parse
-        // everything that has arrived in this turn, a thousand requests in 64 KB. `upgrade` is false because for a real
-        // upgrade Node would close the socket and lose the current response.
+        // Undocumented: Node's parser stops if `onIncoming` returns 2, as for an upgrade. Otherwise
+        // it would parse everything that has arrived in this turn, a thousand requests in 64 KB.
+        // `upgrade` is false because for a real upgrade Node would close the socket and lose the
+        // current response.
         const onIncoming = (next: IncomingMessage) => Object.assign(next, { upgrade: false }) && 2;
         Object.assign(Object(Reflect.get(socket, 'parser')), { onIncoming });
         line.splice(0, line.length, () => refuse(socket));

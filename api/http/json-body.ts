@@ -2,15 +2,15 @@ import type { IncomingMessage } from 'node:http';
 import { createScanner, type Node, parseTree, visit } from 'jsonc-parser';
 import { type Problem, problem } from '../problems.ts';
 
-// Bodies are read as bytes and parsed by JSON.parse. They are handled as text where parsing would lose something that
-// must be kept, such as the digits of a long number.
+// Bodies are read as bytes and parsed by JSON.parse. They are handled as text where parsing would
+// lose something that must be kept, such as the digits of a long number.
 
 /** Size limit of the whole body. A larger body is a 413. */
 const MAX_BODY_BYTES = 64 * 1024;
 
 /**
- * Payload options that leave a body to its handler. hapi would respond 400 to a type that it cannot read, and would cut
- * the connection without a response if a body without a length is too large.
+ * Payload options that leave a body to its handler. hapi would respond 400 to a type that it cannot
+ * read, and would cut the connection without a response if a body without a length is too large.
  */
 export const UNREAD_BODY = {
   parse: false,
@@ -35,7 +35,8 @@ export async function readBody(body: IncomingMessage): Promise<Buffer> {
   }
   const isTyped = size > 0 || type !== undefined;
   const isJson = /^application\/(?:[\w.!#$&^-]+\+)?json *(?:;|$)/i.test(type?.trim() ?? '');
-  if ((isTyped && !isJson) || encoding.toLowerCase() !== 'identity') throw problem('unsupported_media_type');
+  if ((isTyped && !isJson) || encoding.toLowerCase() !== 'identity')
+    throw problem('unsupported_media_type');
   return Buffer.concat(chunks);
 }
 
@@ -43,7 +44,9 @@ export async function readBody(body: IncomingMessage): Promise<Buffer> {
  * Parses JSON in UTF-8. A byte order mark is allowed (RFC 8259, section 8.1).
  * @returns the text as sent and its value, or the problem if it is not JSON
  */
-export function parseJson(bytes: Buffer): { readonly text: string; readonly value: unknown } | Problem {
+export function parseJson(
+  bytes: Buffer,
+): { readonly text: string; readonly value: unknown } | Problem {
   if (bytes.length === 0) return { loc: ['body'], msg: 'Field required', type: 'missing' };
   let text: string;
   try {
@@ -64,7 +67,8 @@ function broken(offset: number): Problem {
 
 /** Returns the number of characters before the first bytes that aren't UTF-8. */
 function utf8ErrorOffset(bytes: Buffer): number {
-  // Decoding replaces invalid bytes, so the first difference after encoding again is the first invalid byte.
+  // Decoding replaces invalid bytes, so the first difference after encoding again is the first
+  // invalid byte.
   const again = Buffer.from(bytes.toString('utf8'));
   let same = 0;
   while (bytes[same] === again[same]) same += 1;
@@ -72,9 +76,9 @@ function utf8ErrorOffset(bytes: Buffer): number {
 }
 
 /**
- * Returns the offset of the first token that is broken or misplaced (RFC 8259). Returns the text's length if a token is
- * missing at the end, or if the text is nested too deeply to walk by recursion. JSON.parse doesn't reliably report the
- * offset.
+ * Returns the offset of the first token that is broken or misplaced (RFC 8259). Returns the text's
+ * length if a token is missing at the end, or if the text is nested too deeply to walk by
+ * recursion. JSON.parse doesn't reliably report the offset.
  * @param text a text that isn't JSON
  */
 export function jsonErrorOffset(text: string): number {
@@ -102,8 +106,8 @@ export function jsonDepth(text: string): number {
 }
 
 /**
- * Returns the text of one member of a JSON object exactly as it was sent, or null if it is missing. If the name occurs
- * twice, the last one counts, as in JSON.parse.
+ * Returns the text of one member of a JSON object exactly as it was sent, or null if it is missing.
+ * If the name occurs twice, the last one counts, as in JSON.parse.
  * @param text valid JSON, of any depth
  */
 export function memberText(text: string, name: string): string | null {
@@ -125,8 +129,8 @@ export function memberText(text: string, name: string): string | null {
 const STEP: Readonly<Record<string, number>> = { '{': 1, '[': 1, '}': -1, ']': -1 };
 
 /**
- * Yields the tokens without the white space between them: the first character, offset, and value of each, and the level
- * that it is in. A bracket is in the level that it opens or closes.
+ * Yields the tokens without the white space between them: the first character, offset, and value of
+ * each, and the level that it is in. A bracket is in the level that it opens or closes.
  */
 function* tokensOf(text: string) {
   const scanner = createScanner(text, true);
@@ -141,8 +145,9 @@ function* tokensOf(text: string) {
 }
 
 /**
- * Returns JSON text in its canonical form: members sorted, no white space, escapes undone, numbers by their exact
- * value. Two texts have the same form if and only if they mean the same, also beyond double precision.
+ * Returns JSON text in its canonical form: members sorted, no white space, escapes undone, numbers
+ * by their exact value. Two texts have the same form if and only if they mean the same, also beyond
+ * double precision.
  * @param text valid JSON of few levels
  */
 export function canonicalJson(text: string): string {
@@ -177,7 +182,8 @@ function exactNumber(source: string): string {
   const sign = mantissa.startsWith('-') ? '-' : '';
   const [whole = '', fraction = ''] = mantissa.replace('-', '').split('.');
   const digits = `${whole}${fraction}`.replace(/^0+/, '');
-  // A loop, because the pattern /0+$/ would try again at each zero of every run except the last, 0.2 s for 16 KiB.
+  // A loop, because the pattern /0+$/ would try again at each zero of every run except the last,
+  // 0.2 s for 16 KiB.
   let end = digits.length;
   while (digits[end - 1] === '0') end -= 1;
   const trimmed = digits.slice(0, end);

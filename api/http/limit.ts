@@ -4,12 +4,17 @@ import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { keepLast } from './overload.ts';
 
-/** Beyond this many windows, the oldest ones are dropped, and the places they had left count as used. */
+/**
+ * Beyond this many windows, the oldest ones are dropped, and the places they had left count as
+ * used.
+ */
 const MAX_WINDOWS = 10_000;
 
 /**
- * Counts authenticated requests. 401, 403 and 429 are not counted; 304, 404 and 422 are (DECISIONS.md, Keys and rate).
- * @returns a function to call for each request, which returns the 429 if the key has no place left, or null
+ * Counts authenticated requests. 401, 403 and 429 are not counted; 304, 404 and 422 are
+ * (DECISIONS.md, Keys and rate).
+ * @returns a function to call for each request, which returns the 429 if the key has no place left,
+ * or null
  */
 export function createLimit(db: Database, windowMs: number) {
   const windows = new Map<string, ReturnType<typeof openWindow>>();
@@ -30,9 +35,9 @@ export function createLimit(db: Database, windowMs: number) {
 }
 
 /**
- * Creates the window of one key in this process. Concurrent requests take their places with one statement. At a high
- * limit, one statement takes the places of a whole step. A rejection is repeated without a statement until a place is
- * free.
+ * Creates the window of one key in this process. Concurrent requests take their places with one
+ * statement. At a high limit, one statement takes the places of a whole step. A rejection is
+ * repeated without a statement until a place is free.
  */
 function openWindow(db: Database, windowMs: number) {
   let places: Places = { taken: 0, used: 0, takenAt: null, freeInMs: 0, emptyInMs: 0, atMs: 0 };
@@ -71,7 +76,8 @@ function openWindow(db: Database, windowMs: number) {
     try {
       for (;;) {
         const now = performance.now();
-        if (fullAtLimit === limit && now < answeredAt + places.freeInMs) return verdict(false, limit);
+        if (fullAtLimit === limit && now < answeredAt + places.freeInMs)
+          return verdict(false, limit);
         if (left > 0 && now < leftUntil) {
           left -= 1;
           return verdict(true, limit);
@@ -90,8 +96,9 @@ function openWindow(db: Database, windowMs: number) {
 type Verdict = Awaited<ReturnType<ReturnType<typeof openWindow>>>;
 
 /**
- * Returns both families of headers: `RateLimit` of the IETF draft, and the common `X-RateLimit-*` (Reset in epoch
- * seconds). Reset means the whole quota. The next place may become free earlier, which `Retry-After` of a 429 says.
+ * Returns both families of headers: `RateLimit` of the IETF draft, and the common `X-RateLimit-*`
+ * (Reset in epoch seconds). Reset means the whole quota. The next place may become free earlier,
+ * which `Retry-After` of a 429 says.
  */
 function rateHeaders({ remaining, resetMs, nowMs }: Verdict, limit: number, windowMs: number) {
   const reset = seconds(resetMs);

@@ -2,15 +2,15 @@ import type { Request, ResponseObject } from '@hapi/hapi';
 import type { Changes } from '../../db/changes.ts';
 import { readInTurn, whenOver } from './overload.ts';
 
-// `Prefer: wait=N` (RFC 7240, section 4.3): the client would rather wait than poll. `until=change` is our own
-// preference (DECISIONS.md, Polls).
+// `Prefer: wait=N` (RFC 7240, section 4.3): the client would rather wait than poll. `until=change`
+// is our own preference (DECISIONS.md, Polls).
 
 /** Longest wait in seconds. Proxies cut connections that are silent for a minute. */
 export const MAX_WAIT_S = 55;
 
 /**
- * Returns the wait that the client prefers, at most 55 s. Returns null if it prefers no wait, or if too many requests
- * already wait. A preference is never an error.
+ * Returns the wait that the client prefers, at most 55 s. Returns null if it prefers no wait, or if
+ * too many requests already wait. A preference is never an error.
  */
 export function preferredWait(request: Request) {
   const header: unknown = request.headers.prefer;
@@ -29,15 +29,18 @@ export function preferredWait(request: Request) {
 }
 
 /** Adds `Preference-Applied`, which says how long the wait could have been, and for what event. */
-export function applied(response: ResponseObject, wait: ReturnType<typeof preferredWait>): ResponseObject {
+export function applied(
+  response: ResponseObject,
+  wait: ReturnType<typeof preferredWait>,
+): ResponseObject {
   if (!wait) return response;
   const until = wait.until === 'change' ? ', until=change' : '';
   return response.header('preference-applied', `wait=${wait.seconds}${until}`).vary('prefer');
 }
 
 /**
- * Waits until `look` returns true, the time is over, or the client is gone. Only a change triggers another look, either
- * of the watched object or of the right to see it; never a clock.
+ * Waits until `look` returns true, the time is over, or the client is gone. Only a change triggers
+ * another look, either of the watched object or of the right to see it; never a clock.
  * @param watched an id, or `endOf` an id
  * @param look returns true if there is nothing more to wait for; called at least once
  */

@@ -6,8 +6,8 @@ import type { BatchFilter } from '../../db/requests/batches.ts';
 import { BATCH_STATUSES } from '../../db/words.ts';
 import { invalid, type Problem } from '../problems.ts';
 
-// Joi schemas check everything in a request. This file turns their findings into the 422 catalog (api/docs/errors.md,
-// 422).
+// Joi schemas check everything in a request. This file turns their findings into the 422 catalog
+// (api/docs/errors.md, 422).
 
 /**
  * Validates a value from a request.
@@ -40,7 +40,10 @@ export function check<T>(
   return { value, problems };
 }
 
-/** Joi's findings, worded like pydantic 2. A key that starts with a field's name applies only to that field. */
+/**
+ * Joi's findings, worded like pydantic 2. A key that starts with a field's name applies only to
+ * that field.
+ */
 const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> = {
   'any.required': ['missing', 'Field required'],
   'any.only': ['literal_error', 'Input should be {choices}'],
@@ -66,9 +69,15 @@ const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> =
   'dict.too_deep': ['dict_too_deep', 'Dictionary should have at most {limit} levels'],
   'array.base': ['list_type', 'Input should be a valid list'],
   'array.min': ['too_short', 'List should have at least 1 item after validation, not 0'],
-  'array.max': ['too_long', 'List should have at most {limit} items after validation, not {length}'],
+  'array.max': [
+    'too_long',
+    'List should have at most {limit} items after validation, not {length}',
+  ],
   'array.sparse': ['string_type', 'Input should be a valid string'],
-  'number.base': ['int_parsing', 'Input should be a valid integer, unable to parse string as an integer'],
+  'number.base': [
+    'int_parsing',
+    'Input should be a valid integer, unable to parse string as an integer',
+  ],
   'number.min': ['greater_than_equal', 'Input should be greater than or equal to {limit}'],
   'number.max': ['less_than_equal', 'Input should be less than or equal to {limit}'],
   'time.parsing': [
@@ -85,8 +94,8 @@ function choices(values: readonly string[]): string {
 }
 
 /**
- * Lists the members of a body that its schema does not know, as `webhook.mod, npis`. A misspelled member has the same
- * effect as a missing one (DECISIONS.md, Errors).
+ * Lists the members of a body that its schema does not know, as `webhook.mod, npis`. A misspelled
+ * member has the same effect as a missing one (DECISIONS.md, Errors).
  * @returns visible ASCII (percent-encoding, RFC 3986), about 1 KB at most; empty if there are none
  */
 export function ignoredFields(schema: Joi.Schema, body: unknown): string {
@@ -115,7 +124,8 @@ function namesOf(schema: Joi.Schema): readonly string[] | null {
   return schema.$_terms.keys?.map(({ key }: { readonly key: string }) => key) ?? null;
 }
 
-// Parameters of path, query and headers. The OpenAPI document is generated from the schemas that check them.
+// Parameters of path, query and headers. The OpenAPI document is generated from the schemas that
+// check them.
 
 const PREFIXES: Readonly<Record<string, IdPrefix>> = {
   request_id: 'req',
@@ -127,18 +137,20 @@ const PREFIXES: Readonly<Record<string, IdPrefix>> = {
 export const PAGE = { least: 1, most: 100, usual: 50 } as const;
 
 /**
- * The form of cursors as the source of a regular expression; opaque to clients. In most lists, a cursor is the digits
- * of the last id.
+ * The form of cursors as the source of a regular expression; opaque to clients. In most lists, a
+ * cursor is the digits of the last id.
  */
 export const CURSOR = idPattern('msg').replace('msg_', '');
 /**
- * The form of the ledger's cursors: the credits available before the last entry, and either the digits of its request
- * (`h` for the hold, `s` for the settlement) or its number among the organization's grants and adjustments (`f`).
+ * The form of the ledger's cursors: the credits available before the last entry, and either the
+ * digits of its request (`h` for the hold, `s` for the settlement) or its number among the
+ * organization's grants and adjustments (`f`).
  */
 export const LEDGER_PAGE = `^[0-9]{1,15}-(?:f[1-9][0-9]{0,8}|[hs]${CURSOR.slice(1, -1)})$`;
 
 /** Returns a schema for text of this form. Empty text must match too; missing text becomes null. */
-const matching = (pattern: string) => Joi.string().min(0).pattern(new RegExp(pattern)).default(null);
+const matching = (pattern: string) =>
+  Joi.string().min(0).pattern(new RegExp(pattern)).default(null);
 
 const RFC_3339 = /^(\d{4}-\d\d-\d\d)T\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$/i;
 
@@ -152,7 +164,10 @@ const time = Joi.custom((text: string, helpers) => {
   .default(null)
   .meta({ jsonSchema: { type: 'string', format: 'date-time' } });
 
-/** Returns a schema for a whole number in decimal digits. Joi's own conversion would accept `1e1` too. */
+/**
+ * Returns a schema for a whole number in decimal digits. Joi's own conversion would accept `1e1`
+ * too.
+ */
 function wholeNumber(least: number, most: number) {
   return Joi.custom((text: string, helpers) => {
     if (!/^-?[0-9]+$/.test(text)) return helpers.error('number.base');
@@ -163,7 +178,9 @@ function wholeNumber(least: number, most: number) {
 
 const limit = wholeNumber(PAGE.least, PAGE.most)
   .default(PAGE.usual)
-  .meta({ jsonSchema: { type: 'integer', minimum: PAGE.least, maximum: PAGE.most, default: PAGE.usual } });
+  .meta({
+    jsonSchema: { type: 'integer', minimum: PAGE.least, maximum: PAGE.most, default: PAGE.usual },
+  });
 
 /** PostgreSQL's largest integer. */
 const MOST_ATTEMPTS = 2_147_483_647;
@@ -173,7 +190,9 @@ const before = wholeNumber(1, MOST_ATTEMPTS)
 
 /** Parameters that are not just any text, by their names in openapi/operations.json. */
 export const PARAMETERS = {
-  /** 1 to 255 visible ASCII characters, quotes around them allowed (DECISIONS.md, Idempotency-Key). */
+  /**
+   * 1 to 255 visible ASCII characters, quotes around them allowed (DECISIONS.md, Idempotency-Key).
+   */
   'Idempotency-Key': matching('^(?:"[!-~]{1,255}"|(?!""$)[!-~]{1,255})$'),
   limit,
   before,
@@ -198,7 +217,8 @@ const { status, since, until, npi, cursor, ledger_cursor } = PARAMETERS;
 export function ledgerPlace(cursor: string): LedgerPlace {
   const [available = '', entry = ''] = cursor.split('-');
   const rest = entry.slice(1);
-  if (entry.startsWith('f')) return { available: Number(available), side: 'funding', ordinal: Number(rest) };
+  if (entry.startsWith('f'))
+    return { available: Number(available), side: 'funding', ordinal: Number(rest) };
   const side = entry.startsWith('h') ? 'hold' : 'settlement';
   return { available: Number(available), side, requestId: `req_${rest}` };
 }
@@ -210,7 +230,14 @@ export function ledgerCursor(place: LedgerPlace): string {
 }
 
 /** Schemas of the lists' queries. */
-export const BATCHES_QUERY = Joi.object<BatchFilter & Paging>({ status, since, until, npi, limit, cursor });
+export const BATCHES_QUERY = Joi.object<BatchFilter & Paging>({
+  status,
+  since,
+  until,
+  npi,
+  limit,
+  cursor,
+});
 export const DELIVERIES_QUERY = Joi.object<Paging>({ limit, cursor });
 export const DELIVERY_QUERY = Joi.object<{ readonly before: number | null }>({ before });
 export const LEDGER_QUERY = Joi.object<Paging>({ limit, cursor: ledger_cursor });
@@ -228,8 +255,8 @@ export function idsOf(request: Request): Ids {
 }
 
 /**
- * Returns the ids in the path and the validated query. An unknown parameter is a problem too, because ignoring a
- * misspelled filter would show more than was requested.
+ * Returns the ids in the path and the validated query. An unknown parameter is a problem too,
+ * because ignoring a misspelled filter would show more than was requested.
  * @throws {ApiError} 422 with every problem at once
  */
 export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids & T {
@@ -240,7 +267,8 @@ export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids &
   // Only the first one is reported, because there may be thousands.
   const [stray] = Object.keys(request.query).filter((name) => !names.includes(name));
   const msg = `Extra inputs are not permitted, only ${choices(names)}`;
-  const extra = stray === undefined ? [] : [{ loc: ['query', stray], msg, type: 'extra_forbidden' }];
+  const extra =
+    stray === undefined ? [] : [{ loc: ['query', stray], msg, type: 'extra_forbidden' }];
   const all = [...idProblems(request), ...problems, ...extra];
   if (all.length > 0) throw invalid(all);
   return { ...(request.params as Ids), ...value };
@@ -259,11 +287,13 @@ function idProblems({ params }: Request): Problem[] {
 }
 
 /**
- * Returns the ids in the path for the log. Leaves out values that can't be our ids, because a path may contain
- * anything.
+ * Returns the ids in the path for the log. Leaves out values that can't be our ids, because a path
+ * may contain anything.
  */
 export function idsIn(request: Request): Readonly<Record<string, string>> {
   // hapi sets no params if the target isn't a path, as in `OPTIONS *`.
   const given = Object.entries((request.params as Ids | null) ?? {});
-  return Object.fromEntries(given.filter(([name, id]) => PREFIXES[name] && isId(PREFIXES[name], id)));
+  return Object.fromEntries(
+    given.filter(([name, id]) => PREFIXES[name] && isId(PREFIXES[name], id)),
+  );
 }

@@ -9,8 +9,8 @@ import written from './operations.json' with { type: 'json' };
 import * as bodies from './schemas.ts';
 import { type JsonObject, jsonSchema, problemSchema } from './schemas.ts';
 
-// The handwritten part is in operations.json and examples.json. The rest follows from the routes, the problems, and the
-// schemas that validate.
+// The handwritten part is in operations.json and examples.json. The rest follows from the routes,
+// the problems, and the schemas that validate.
 
 /** A schema in `components`, and the member of examples.json that shows it. */
 interface Body {
@@ -29,7 +29,10 @@ interface Operation {
 
 interface Answer {
   readonly body?: Body;
-  /** Headers in addition to those of every response: `always` in each such response, `sometimes` in some. */
+  /**
+   * Headers in addition to those of every response: `always` in each such response, `sometimes` in
+   * some.
+   */
   readonly always?: readonly string[];
   readonly sometimes?: readonly string[];
 }
@@ -47,11 +50,17 @@ and released otherwise. The same NPI for the same organization within 30 days of
 Fields may be added to answers at any time. \`null\` for an optional field of a body means absent; unknown fields are \
 ignored.`;
 
-/** Headers of every response. Each counted response, errors included, also has the rate limit headers. */
+/**
+ * Headers of every response. Each counted response, errors included, also has the rate limit
+ * headers.
+ */
 const EVERY = ['X-Request-Id', 'Cache-Control', 'X-Content-Type-Options'];
 const COUNTED = Object.keys(HEADERS).filter((name) => name.includes('RateLimit'));
 
-/** Returns the `headers` of one response: the common ones, those of all such responses, and those of some. */
+/**
+ * Returns the `headers` of one response: the common ones, those of all such responses, and those of
+ * some.
+ */
 function responseHeaders(always: readonly string[], some: readonly string[] = []): JsonObject {
   return {
     ...Object.fromEntries(
@@ -63,7 +72,9 @@ function responseHeaders(always: readonly string[], some: readonly string[] = []
 
 function content({ schema, examples }: Body): JsonObject {
   const shown = (EXAMPLES as Readonly<Record<string, JsonObject>>)[examples] ?? {};
-  return { 'application/json': { schema: { $ref: `#/components/schemas/${schema}` }, examples: shown } };
+  return {
+    'application/json': { schema: { $ref: `#/components/schemas/${schema}` }, examples: shown },
+  };
 }
 
 const CHECKED: Readonly<Record<string, Joi.Schema>> = {
@@ -111,7 +122,10 @@ function problemResponse(name: string, kind: ProblemKind): JsonObject {
   };
 }
 
-/** Returns an operation with everything that follows from its route. Without a key, it counts toward no quota. */
+/**
+ * Returns an operation with everything that follows from its route. Without a key, it counts toward
+ * no quota.
+ */
 function operationOf(route: (typeof ROUTES)[number]): JsonObject {
   const { id, scope } = route;
   const isOpen = scope === 'open';
@@ -135,7 +149,11 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
       ...failures(route),
     },
     ...(isDelivered
-      ? { callbacks: { result: { '{$request.body#/webhook/url}': { post: received(`${id}Result`) } } } }
+      ? {
+          callbacks: {
+            result: { '{$request.body#/webhook/url}': { post: received(`${id}Result`) } },
+          },
+        }
       : {}),
   };
 }
@@ -143,12 +161,18 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
 const { vector, headers: deliveryHeaders, requestBody, ...delivery } = written.delivery;
 
 /**
- * A signed delivery to test a verification: its headers, and the body as the bytes that were signed. The secret is used
- * nowhere else.
+ * A signed delivery to test a verification: its headers, and the body as the bytes that were
+ * signed. The secret is used nowhere else.
  */
-export const signatureVector = { ...vector, body: JSON.stringify(EXAMPLES.delivery['real-time'].value) };
+export const signatureVector = {
+  ...vector,
+  body: JSON.stringify(EXAMPLES.delivery['real-time'].value),
+};
 
-/** Describes the request to a webhook's receiver and the meaning of its responses (api/docs/webhooks.md, Webhooks). */
+/**
+ * Describes the request to a webhook's receiver and the meaning of its responses
+ * (api/docs/webhooks.md, Webhooks).
+ */
 function received(operationId: string): JsonObject {
   return {
     operationId,
@@ -160,7 +184,11 @@ function received(operationId: string): JsonObject {
       example: new Map(Object.entries(vector)).get(name) ?? '',
       ...header,
     })),
-    requestBody: { required: true, description: requestBody.description, content: content(requestBody.body) },
+    requestBody: {
+      required: true,
+      description: requestBody.description,
+      content: content(requestBody.body),
+    },
     'x-test-vector': signatureVector,
   };
 }

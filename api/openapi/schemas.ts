@@ -12,7 +12,13 @@ import { CURSOR, LEDGER_PAGE, PAGE } from '../http/validation.ts';
 import type { ProblemKind } from '../problems.ts';
 import { customData, webhookMode } from '../routes/submit.ts';
 
-export type Json = string | number | boolean | null | readonly Json[] | { readonly [name: string]: Json };
+export type Json =
+  | string
+  | number
+  | boolean
+  | null
+  | readonly Json[]
+  | { readonly [name: string]: Json };
 export type JsonObject = { readonly [name: string]: Json };
 
 /** Metadata that a joi schema adds with `meta()`, because joi's own translation cannot know it. */
@@ -21,20 +27,23 @@ interface Meta {
   readonly name?: string;
   /** Keywords that describe a custom rule. */
   readonly jsonSchema?: JsonObject;
-  /** The schema of valid values, for a schema that uses `when` to choose which problems to report. */
+  /**
+   * The schema of valid values, for a schema that uses `when` to choose which problems to report.
+   */
   readonly accepts?: Joi.Schema;
 }
 
 /**
- * Translates a joi schema to JSON Schema 2020-12. Corrects joi's own translation (Standard JSON Schema) in these
- * points, of which the last three help generated clients:
+ * Translates a joi schema to JSON Schema 2020-12. Corrects joi's own translation (Standard JSON
+ * Schema) in these points, of which the last three help generated clients:
  *
  * - `null` is included if joi accepts it, because joi's translation ignores `empty(null)`;
  * - `meta()`, see above, and `example()` are included, because joi does not translate them;
- * - `additionalProperties: false` is left out, because responses may gain fields at any time (DECISIONS.md,
- *   Versioning), so clients must not take a list of fields as complete;
+ * - `additionalProperties: false` is left out, because responses may gain fields at any time
+ *   (DECISIONS.md, Versioning), so clients must not take a list of fields as complete;
  * - a named schema becomes a reference without siblings, next to `null` in an `anyOf`;
- * - `default` is left out, because it makes a field required in generated code; the description says it;
+ * - `default` is left out, because it makes a field required in generated code; the description
+ *   says it;
  * - a single choice becomes a constant.
  *
  * @param named receives the named schemas
@@ -42,8 +51,18 @@ interface Meta {
 export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject> = {}): JsonObject {
   const meta: Meta = Object.assign({}, ...(schema.$_terms.metas ?? []));
   if (meta.accepts) return jsonSchema(meta.accepts, named);
-  const translated = schema['~standard'].jsonSchema.input({ target: 'draft-2020-12' }) as JsonObject;
-  const { type, enum: choices, properties, items, default: _, additionalProperties, ...kept } = translated;
+  const translated = schema['~standard'].jsonSchema.input({
+    target: 'draft-2020-12',
+  }) as JsonObject;
+  const {
+    type,
+    enum: choices,
+    properties,
+    items,
+    default: _,
+    additionalProperties,
+    ...kept
+  } = translated;
   const { examples, items: itemSchemas = [] } = schema.$_terms;
   // The validator decides, so that every way to accept `null` is translated.
   const isNullable = schema.validate(null).error === undefined;
@@ -51,9 +70,15 @@ export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject>
   const own: JsonObject = {
     ...(type === undefined ? {} : { type: [type].flat()[0] ?? null }),
     ...kept,
-    ...(Array.isArray(choices) ? (choices.length > 1 ? { enum: choices } : { const: choices[0] }) : {}),
+    ...(Array.isArray(choices)
+      ? choices.length > 1
+        ? { enum: choices }
+        : { const: choices[0] }
+      : {}),
     ...(properties ? { properties: Object.fromEntries(Object.keys(properties).map(member)) } : {}),
-    ...(items ? { items: itemSchemas.length === 1 ? jsonSchema(itemSchemas[0], named) : items } : {}),
+    ...(items
+      ? { items: itemSchemas.length === 1 ? jsonSchema(itemSchemas[0], named) : items }
+      : {}),
     ...meta.jsonSchema,
     ...(examples ? { examples } : {}),
   };
@@ -65,8 +90,9 @@ export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject>
   return isNullable ? { anyOf: [reference, { type: 'null' }] } : reference;
 }
 
-// Joi schemas of the response bodies (api/docs/lifecycle.md, The envelope). The OpenAPI document is generated from
-// them, and tests compare live responses with them. In the tests, an additional field is a failure.
+// Joi schemas of the response bodies (api/docs/lifecycle.md, The envelope). The OpenAPI document is
+// generated from them, and tests compare live responses with them. In the tests, an additional
+// field is a failure.
 
 const text = Joi.string().required();
 const credits = Joi.number().integer().required();
@@ -76,7 +102,10 @@ export const requestId = id('req').example('req_01jd9x6k2vfr8at0z5q7w4m1hb');
 export const batchId = id('bat').example('bat_01jd9x6k2tf3r8t0z5q7w4m1ha');
 export const deliveryId = id('msg').example('msg_01jd9x6k2wf3r8t0z5q7w4m1hd');
 const nextCursor = (pattern = CURSOR) =>
-  text.pattern(new RegExp(pattern)).allow(null).description('For the next page; null on the last one.');
+  text
+    .pattern(new RegExp(pattern))
+    .allow(null)
+    .description('For the next page; null on the last one.');
 const batchStatus = text
   .valid(...BATCH_STATUSES)
   .description('`completed` when every request is final: for a submit of replays at once.')
@@ -86,7 +115,10 @@ const deliveryStatus = text
   .valid(...DELIVERY_STATES)
   .description('`pending` until it is decided. `none`: deliveries are suspended by the operator.')
   .meta({ name: 'DeliveryStatus' });
-/** A timestamp without `pattern` or `minLength`, because some generators reject them next to `date-time`. */
+/**
+ * A timestamp without `pattern` or `minLength`, because some generators reject them next to
+ * `date-time`.
+ */
 const timestamp = Joi.custom((value, helpers) =>
   new Date(value).toISOString() === value ? value : helpers.error('any.invalid'),
 )
@@ -115,10 +147,20 @@ const result = Joi.object({
   request_id: requestId,
   npi,
   status: text
-    .valid(...(['accepted', 'in-progress', 'completed', 'not_found', 'failed'] satisfies RequestStatus[]))
+    .valid(
+      ...([
+        'accepted',
+        'in-progress',
+        'completed',
+        'not_found',
+        'failed',
+      ] satisfies RequestStatus[]),
+    )
     .description('`completed`, `not_found` and `failed` are final.')
     .meta({ name: 'RequestStatus' }),
-  replayed: Joi.boolean().required().description('A free replay of a result charged within 30 days.'),
+  replayed: Joi.boolean()
+    .required()
+    .description('A free replay of a result charged within 30 days.'),
   email_type: emailType.allow(null),
   email: text.email({ tlds: false }).allow(null),
   email_last_validated: timestamp.allow(null),
@@ -148,11 +190,16 @@ export const envelope = Joi.object({
   })
     .required()
     .allow(null)
-    .description('Where results are sent, and how far that is; null if the submit named no webhook.')
+    .description(
+      'Where results are sent, and how far that is; null if the submit named no webhook.',
+    )
     .meta({ name: 'WebhookState' }),
   custom_data: customData.required().allow(null),
   usage: Joi.object({
-    credits_used: credits.min(0).allow(null).description('Charged so far: for this batch, or this request.'),
+    credits_used: credits
+      .min(0)
+      .allow(null)
+      .description('Charged so far: for this batch, or this request.'),
     balance: credits.allow(null).description('Available now.'),
   })
     .required()
@@ -162,7 +209,9 @@ export const envelope = Joi.object({
     .items(result)
     .min(1)
     .required()
-    .description('One item in a single poll and a real-time delivery, else every request of the batch.'),
+    .description(
+      'One item in a single poll and a real-time delivery, else every request of the batch.',
+    ),
 }).meta({ name: 'Envelope' });
 
 const attempt = Joi.object({
@@ -196,7 +245,9 @@ export const deliveryAnswer = Joi.object({
   attempts: Joi.array()
     .items(attempt)
     .required()
-    .description('Oldest first: in lists the newest 5, of one delivery up to 50. Kept for 30 days.'),
+    .description(
+      'Oldest first: in lists the newest 5, of one delivery up to 50. Kept for 30 days.',
+    ),
 }).meta({ name: 'Delivery' });
 
 /** The 200 of `GET /api/v1/batch/{batch_id}/deliveries`. */
@@ -229,8 +280,12 @@ export const ledgerAnswer = Joi.object({
       Joi.object({
         created_at: timestamp,
         reason: text.valid(...LEDGER_KINDS).meta({ name: 'LedgerReason' }),
-        amount: credits.description('Credits moved; negative only for an adjustment that takes away.'),
-        request_id: requestId.allow(null).description('What they were moved for; null for the first two.'),
+        amount: credits.description(
+          'Credits moved; negative only for an adjustment that takes away.',
+        ),
+        request_id: requestId
+          .allow(null)
+          .description('What they were moved for; null for the first two.'),
         balance_after: credits.description('Available right after it.'),
       }).meta({ name: 'LedgerEntry' }),
     )
@@ -280,7 +335,9 @@ export const invalidAnswer = Joi.object({
           .items(Joi.string().allow(''), Joi.number().integer())
           .min(1)
           .required()
-          .description('`body`, `path`, `query` or `header`, then the field, then the position in a list.'),
+          .description(
+            '`body`, `path`, `query` or `header`, then the field, then the position in a list.',
+          ),
         msg: text,
         type: text.description('Stable: for programs.'),
       }).meta({ name: 'InvalidField' }),

@@ -25,8 +25,8 @@ import { startDelivery } from '../temporal.ts';
 import type { SubmitDeps } from './submit.ts';
 
 /**
- * Returns the handlers for an organization's batches, its ledger, and the log of its webhook deliveries, including the
- * resend of a delivery.
+ * Returns the handlers for an organization's batches, its ledger, and the log of its webhook
+ * deliveries, including the resend of a delivery.
  */
 export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log' | 'start'>) {
   return {
@@ -91,7 +91,10 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
             const { resends } = outcome.delivery;
             await noteDeliveryLook(db, { deliveryId: delivery_id, resends }).catch(() => {});
           }
-          log.info({ organization_id: organizationId, batch_id, delivery_id, started }, 'delivery resent');
+          log.info(
+            { organization_id: organizationId, batch_id, delivery_id, started },
+            'delivery resent',
+          );
           return h.response(presented(outcome.delivery, LISTED_CHARACTERS)).code(202);
         }
         case 'unknown':
@@ -121,21 +124,29 @@ function presented(delivery: LoggedDelivery, longest: number): object {
     created_at: delivery.createdAt,
     decided_at: delivery.decidedAt,
     next_attempt_at: delivery.nextAttemptAt,
-    attempts: delivery.log.map(({ n, startedAt, durationMs, statusCode, reason, responseExcerpt }) => ({
-      n,
-      started_at: startedAt,
-      duration_ms: durationMs,
-      status_code: statusCode,
-      reason,
-      response_excerpt: responseExcerpt && excerptText(responseExcerpt, longest),
-    })),
+    attempts: delivery.log.map(
+      ({ n, startedAt, durationMs, statusCode, reason, responseExcerpt }) => ({
+        n,
+        started_at: startedAt,
+        duration_ms: durationMs,
+        status_code: statusCode,
+        reason,
+        response_excerpt: responseExcerpt && excerptText(responseExcerpt, longest),
+      }),
+    ),
   };
 }
 
-/** Control characters: C0, DEL, and C1. Each would be six bytes as JSON, and terminals obey some of them. */
+/**
+ * Control characters: C0, DEL, and C1. Each would be six bytes as JSON, and terminals obey some of
+ * them.
+ */
 const CONTROL_CHARACTERS = /\p{Cc}/gu;
 
-/** Returns bytes as text. Bytes that are not UTF-8, a character that was cut, and control characters become U+FFFD. */
+/**
+ * Returns bytes as text. Bytes that are not UTF-8, a character that was cut, and control characters
+ * become U+FFFD.
+ */
 function excerptText(bytes: Buffer, longest: number): string {
   const text = bytes.toString('utf8').slice(0, longest).toWellFormed();
   return text.replaceAll(CONTROL_CHARACTERS, '\ufffd');

@@ -15,10 +15,13 @@ import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { idsOf } from '../http/validation.ts';
 import { problem } from '../problems.ts';
 
-/** Returns the handlers of both polls, which read from PostgreSQL (api/docs/lifecycle.md, Polling). */
+/**
+ * Returns the handlers of both polls, which read from PostgreSQL (api/docs/lifecycle.md, Polling).
+ */
 export function pollHandlers(db: Database, changes: Changes) {
   return {
-    getRequest: (request, h) => poll({ requestId: idsOf(request).request_id }, request, h, db, changes),
+    getRequest: (request, h) =>
+      poll({ requestId: idsOf(request).request_id }, request, h, db, changes),
     getBatch: (request, h) => poll({ batchId: idsOf(request).batch_id }, request, h, db, changes),
   } satisfies Record<string, Lifecycle.Method>;
 }
@@ -30,7 +33,10 @@ async function poll(
   db: Database,
   changes: Changes,
 ): Promise<ResponseObject> {
-  const subject: EnvelopeSubject = { ...asked, organizationId: request.auth.credentials.organizationId };
+  const subject: EnvelopeSubject = {
+    ...asked,
+    organizationId: request.auth.credentials.organizationId,
+  };
   const known: unknown = request.headers['if-none-match'];
   const wait = preferredWait(request);
   const answer = (response: ResponseObject, state: EnvelopeState) => {
@@ -40,8 +46,8 @@ async function poll(
   const look = async () => (await findEnvelopeState(db, subject)) ?? refuse(subject);
   if (wait) {
     const first = await readInTurn(request, look);
-    // With If-None-Match, the client waits for a different ETag. Without it, the client waits for a change of the
-    // requested statuses.
+    // With If-None-Match, the client waits for a different ETag. Without it, the client waits for a
+    // change of the requested statuses.
     const isNews = (state: EnvelopeState) =>
       state.isFinal ||
       (wait.until === 'change' &&
@@ -81,8 +87,8 @@ function matches(header: unknown, etag: string): boolean {
 }
 
 /**
- * Returns the seconds until the next poll. Most lookups end within seconds and the rest take minutes, so the interval
- * grows with age.
+ * Returns the seconds until the next poll. Most lookups end within seconds and the rest take
+ * minutes, so the interval grows with age.
  */
 function retryAfter({ ageMs }: EnvelopeState): string {
   return String(Math.min(30, Math.max(1, Math.round(ageMs / 5000))));

@@ -16,8 +16,9 @@ const READINESS_MS = 1000;
 const PATIENCE_MS = 800;
 
 /**
- * Returns a function that reports whether the API can serve: `ready`, or the reason why not. To serve, it needs
- * PostgreSQL up and migrated, and the workers must not all be on another namespace or queue.
+ * Returns a function that reports whether the API can serve: `ready`, or the reason why not. To
+ * serve, it needs PostgreSQL up and migrated, and the workers must not all be on another namespace
+ * or queue.
  */
 export function createReadiness({
   db,
@@ -56,8 +57,8 @@ export function createReadiness({
 }
 
 /**
- * Returns the handlers for an organization's credits and, without a key, for liveness, readiness, and the OpenAPI
- * document.
+ * Returns the handlers for an organization's credits and, without a key, for liveness, readiness,
+ * and the OpenAPI document.
  */
 export function serviceHandlers({ db }: { readonly db: Database }) {
   return {
@@ -77,8 +78,9 @@ export function serviceHandlers({ db }: { readonly db: Database }) {
 }
 
 /**
- * Returns a handler for a text that is the same for all clients until the next release. It is compressed once, for all
- * requests. Each address may ask as often as the flood guard allows. hapi handles If-None-Match.
+ * Returns a handler for a text that is the same for all clients until the next release. It is
+ * compressed once, for all requests. Each address may ask as often as the flood guard allows. hapi
+ * handles If-None-Match.
  */
 export function published(
   type: string,

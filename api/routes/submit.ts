@@ -61,12 +61,15 @@ async function accept(
   // Quotes around the key are not part of it.
   const key = header['Idempotency-Key']?.replace(/^"(.*)"$/, '$1') ?? null;
   const forced = header['Test-Outcome'];
-  // The body is parsed in its turn, because parsing many bodies that arrive at once would delay all other requests.
+  // The body is parsed in its turn, because parsing many bodies that arrive at once would delay all
+  // other requests.
   const outcome = await request.app.place.inTurn(async () => {
     const body = parseBody(request, bytes, schema, deps.forbids, problems);
     const command: SubmitCommand = {
       ...{ organizationId, apiKeyId, submittedAs, ...body },
-      outcomes: isSandbox(organizationId) ? body.npis.map((npi) => forced ?? deps.testOutcomeOf(npi)) : null,
+      outcomes: isSandbox(organizationId)
+        ? body.npis.map((npi) => forced ?? deps.testOutcomeOf(npi))
+        : null,
       idempotency:
         key === null
           ? null
@@ -92,12 +95,16 @@ async function accept(
         (await keyRefusal(request, deps.db)) !== null ||
         (await findEnvelopeState(deps.db, { organizationId, batchId }))?.isFinal === true;
       if (wait) {
-        // The batch is accepted, so the response must be 202. If the wait fails, it only ends early.
-        await holdUntil(request, deps.changes, endOf(batchId), wait.seconds, look).catch((error) => {
-          deps.log.warn({ err: error, batch_id: batchId }, 'wait ended early');
-        });
+        // The batch is accepted, so the response must be 202. If the wait fails, it only ends
+        // early.
+        await holdUntil(request, deps.changes, endOf(batchId), wait.seconds, look).catch(
+          (error) => {
+            deps.log.warn({ err: error, batch_id: batchId }, 'wait ended early');
+          },
+        );
       }
-      // The body equals byte for byte the one that a repeated Idempotency-Key gets, with or without a wait.
+      // The body equals byte for byte the one that a repeated Idempotency-Key gets, with or without
+      // a wait.
       return applied(accepted(outcome.response), wait);
     }
     case 'repeated':
@@ -123,13 +130,17 @@ async function accept(
 }
 
 /**
- * Milliseconds after a request's arrival within which Temporal must start its batch. A 202 has to come within two
- * seconds, so a submit that waited for its turn leaves Temporal less time. Submits wait for Temporal so that they don't
- * come faster than it starts them. Without the wait, a load of five times the capacity cut throughput to a third.
+ * Milliseconds after a request's arrival within which Temporal must start its batch. A 202 has to
+ * come within two seconds, so a submit that waited for its turn leaves Temporal less time. Submits
+ * wait for Temporal so that they don't come faster than it starts them. Without the wait, a load of
+ * five times the capacity cut throughput to a third.
  */
 const TEMPORAL_MS = 1400;
 
-/** Starts the workflow of a batch. The batch is committed, so if the start fails here, the sweep repeats it. */
+/**
+ * Starts the workflow of a batch. The batch is committed, so if the start fails here, the sweep
+ * repeats it.
+ */
 async function startNow(
   { db, log, start }: SubmitDeps,
   batch: BatchStart,
@@ -139,7 +150,10 @@ async function startNow(
   if (!(await start((...temporal) => startBatch(...temporal, batch), deadline))) return;
   // The response does not wait for this.
   void markStarted(db, batch.batchId).catch((error) => {
-    log.warn({ err: error, batch_id: batch.batchId }, 'batch not marked as started, the sweep will');
+    log.warn(
+      { err: error, batch_id: batch.batchId },
+      'batch not marked as started, the sweep will',
+    );
   });
 }
 
@@ -179,17 +193,25 @@ function hintFor(schema: Joi.ObjectSchema, body: unknown): string | null {
 }
 
 /**
- * Returns the fingerprint of a submit. Two submits that mean the same have the same fingerprint, however they are
- * written.
+ * Returns the fingerprint of a submit. Two submits that mean the same have the same fingerprint,
+ * however they are written.
  */
-function fingerprint({ npis, wantedType, webhook, customData }: SubmitBody, forced: string | null): Buffer {
-  const meaning = { npis, wantedType, forced, webhook: webhook && { url: webhook.url, mode: webhook.mode } };
+function fingerprint(
+  { npis, wantedType, webhook, customData }: SubmitBody,
+  forced: string | null,
+): Buffer {
+  const meaning = {
+    npis,
+    wantedType,
+    forced,
+    webhook: webhook && { url: webhook.url, mode: webhook.mode },
+  };
   const data = customData === null ? 'null' : canonicalJson(customData);
   return hash('sha256', `${canonicalJson(JSON.stringify(meaning))}${data}`, 'buffer');
 }
 
-// Joi schemas of the bodies (api/docs/lifecycle.md, Submitting). The OpenAPI document is generated from them: `meta({
-// jsonSchema })` describes the check of a custom rule (openapi/schemas.ts).
+// Joi schemas of the bodies (api/docs/lifecycle.md, Submitting). The OpenAPI document is generated
+// from them: `meta({ jsonSchema })` describes the check of a custom rule (openapi/schemas.ts).
 
 /** Facts that joi cannot see in the parsed value. */
 interface SubmitContext {
@@ -230,8 +252,10 @@ const url = Joi.string()
   // JSON Schema cannot express the rest of the rule.
   .meta({ jsonSchema: { format: 'uri', pattern: URL_START.source, maxLength: MAX_URL_LENGTH } })
   .custom((text: string, helpers) => {
-    if (text.length > MAX_URL_LENGTH) return helpers.error('url.too_long', { limit: MAX_URL_LENGTH });
-    // `URL` drops white space and control characters. The stored text must be the text that was checked.
+    if (text.length > MAX_URL_LENGTH)
+      return helpers.error('url.too_long', { limit: MAX_URL_LENGTH });
+    // `URL` drops white space and control characters. The stored text must be the text that was
+    // checked.
     if (!URL.canParse(text) || !text.isWellFormed() || /[\s\p{Cc}]/u.test(text))
       return helpers.error('url.parsing');
     const parsed = new URL(text);
@@ -249,7 +273,10 @@ export const webhookMode = Joi.string()
   )
   .meta({ name: 'WebhookMode' });
 
-const webhook = Joi.object({ url: url.required(), mode: webhookMode.empty(null).default('real-time') })
+const webhook = Joi.object({
+  url: url.required(),
+  mode: webhookMode.empty(null).default('real-time'),
+})
   .unknown()
   .description('Where results are sent; without it they are polled for.')
   .meta({ name: 'WebhookTarget' });
@@ -294,8 +321,8 @@ const npis = Joi.array()
   .description('One request each, also if an NPI occurs twice.');
 
 /**
- * `POST /api/v1/email/bulk`. The items of a list that is too long are not checked, because reporting them all would
- * block the process.
+ * `POST /api/v1/email/bulk`. The items of a list that is too long are not checked, because
+ * reporting them all would block the process.
  */
 export const bulkBody = Joi.object({
   npis: Joi.array()

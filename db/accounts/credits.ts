@@ -1,19 +1,35 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { cut, type Database, only, type Page, run, type Transaction, transaction } from '../client.ts';
+import {
+  cut,
+  type Database,
+  only,
+  type Page,
+  run,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { DatabaseError, type Granted, Refusal } from '../errors.ts';
 import type { LedgerKind, WantedType } from '../words.ts';
 import { balanceLock } from './balance.ts';
 import type { Balance } from './organizations.ts';
 
 /**
- * Credits per email found (api/docs/lifecycle.md, Credits). A submit writes the price on each request's row, and everything
- * after it goes by that row: a new price here changes no past request.
+ * Credits per email found (api/docs/lifecycle.md, Credits). A submit writes the price on each
+ * request's row, and everything after it goes by that row: a new price here changes no past
+ * request.
  */
-export const PRICES: Readonly<Record<WantedType, number>> = { any: 1, professional: 1, personal: 3 };
+export const PRICES: Readonly<Record<WantedType, number>> = {
+  any: 1,
+  professional: 1,
+  personal: 3,
+};
 
 /** @throws {Refusal} `organization_missing` for an unknown id */
-export async function balanceOf(by: Database | Transaction, organizationId: string): Promise<Balance> {
+export async function balanceOf(
+  by: Database | Transaction,
+  organizationId: string,
+): Promise<Balance> {
   const [balance] = await run<Balance>(by)`
     select total, used, held, available from credit_balances where organization_id = ${organizationId}`;
   if (!balance) throw new Refusal('organization_missing');
@@ -23,10 +39,11 @@ export async function balanceOf(by: Database | Transaction, organizationId: stri
 /**
  * Adds credits that an organization has bought.
  * @param amount whole credits, at least 1
- * @param reference the invoice or order, 1 to 200 characters; a repeated grant under the same one changes nothing
+ * @param reference the invoice or order, 1 to 200 characters; a repeated grant under the same one
+ * changes nothing
  * @returns the balance after it
- * @throws {Refusal} `organization_missing`; `reference_used` with the grant that has the reference; {DatabaseError} 23514
- * for an amount below 1
+ * @throws {Refusal} `organization_missing`; `reference_used` with the grant that has the reference;
+ * {DatabaseError} 23514 for an amount below 1
  */
 export async function grantCredits(
   db: Database,
@@ -38,7 +55,8 @@ export async function grantCredits(
   try {
     return await fund(db, by, { kind: 'grant', organizationId, amount, reference });
   } catch (error) {
-    const isUsed = error instanceof DatabaseError && error.constraint === 'ledger_entries_reference_once';
+    const isUsed =
+      error instanceof DatabaseError && error.constraint === 'ledger_entries_reference_once';
     if (!isUsed) throw error;
     const granted = await run<Granted>(db)`
       select amount, created_at as at from ledger_entries
@@ -51,8 +69,8 @@ export async function grantCredits(
  * Corrects a balance. What is held for running requests cannot be taken away.
  * @param amount whole credits, negative to take away, never 0
  * @returns the balance after it
- * @throws {Refusal} `organization_missing`; `credits_below_zero` if it takes more than is available; {DatabaseError} 23514
- * for 0
+ * @throws {Refusal} `organization_missing`; `credits_below_zero` if it takes more than is
+ * available; {DatabaseError} 23514 for 0
  */
 export async function adjustCredits(
   db: Database,
@@ -71,15 +89,18 @@ export async function adjustCredits(
 }
 
 /**
- * Where a page of the ledger ends. It names the last entry by what its organization knows of it, never by its number,
- * which counts the entries of all organizations.
+ * Where a page of the ledger ends. It names the last entry by what its organization knows of it,
+ * never by its number, which counts the entries of all organizations.
  */
 export type LedgerPlace = {
   /** What was available before the entry. It stays so, because entries are only added. */
   readonly available: number;
 } & (
   | { readonly side: 'hold' | 'settlement'; readonly requestId: string }
-  /** A grant or an adjustment has no request. `ordinal` counts those of the organization, the first is 1. */
+  /**
+   * A grant or an adjustment has no request. `ordinal` counts those of the organization, the first
+   * is 1.
+   */
   | { readonly side: 'funding'; readonly ordinal: number }
 );
 
@@ -99,10 +120,15 @@ interface LedgerRow {
 
 /**
  * An organization's ledger, the newest entries first.
- * @param page.after the last entry of the page before; after one that the organization does not have comes nothing
+ * @param page.after the last entry of the page before; after one that the organization does not
+ * have comes nothing
  * @returns `next`: where to go on from, null at the end
  */
-export async function listLedger(db: Database, organizationId: string, { after, limit }: Page<LedgerPlace>) {
+export async function listLedger(
+  db: Database,
+  organizationId: string,
+  { after, limit }: Page<LedgerPlace>,
+) {
   // One statement, so that the balance and the entries are of the same instant.
   const newest = after ? sql`${after.available}::bigint` : sql`b.available`;
   const rows = await run<LedgerRow>(db)`
@@ -157,7 +183,8 @@ const FUNDING_ACTIONS = { grant: 'credits.grant', adjustment: 'credits.adjust' }
 async function fund(db: Database, by: ChangedBy, funding: Funding): Promise<Balance> {
   const { kind, organizationId, amount, reference } = funding;
   return await transaction(db, async (tx) => {
-    // The balance first, as every writer of the ledger does, so that none waits for another in a circle.
+    // The balance first, as every writer of the ledger does, so that none waits for another in a
+    // circle.
     const [locked] = await balanceLock(tx, organizationId);
     if (!locked) throw new Refusal('organization_missing');
     await run(tx)`

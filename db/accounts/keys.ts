@@ -7,8 +7,9 @@ import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { isSandbox, openSandbox, requireOrganization } from './organizations.ts';
 
-// A key is `npe_` or `npe_test_`, 30 base62 characters (178 random bits), and 6 that are the CRC32 of all before: secret
-// scanners find it, and a mistyped one is refused without a query (DECISIONS.md, Keys and rate).
+// A key is `npe_` or `npe_test_`, 30 base62 characters (178 random bits), and 6 that are the CRC32
+// of all before: secret scanners find it, and a mistyped one is refused without a query
+// (DECISIONS.md, Keys and rate).
 
 export interface ApiKey {
   readonly id: string;
@@ -56,8 +57,9 @@ export function parseApiKey(text: string): Buffer | null {
 }
 
 /**
- * Says whose key it is and whether it may be used, in one query by an index. Nothing is kept between requests, so a
- * revocation holds from the next one on. While its organization is suspended, an active key is inactive.
+ * Says whose key it is and whether it may be used, in one query by an index. Nothing is kept
+ * between requests, so a revocation holds from the next one on. While its organization is
+ * suspended, an active key is inactive.
  */
 export async function authenticate(db: Database, hash: Buffer): Promise<Authentication> {
   type Found = Omit<Extract<Authentication, { kind: 'active' }>, 'kind'> & Pick<ApiKey, 'state'>;
@@ -75,7 +77,8 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
  * Issues a key that never expires. A sandbox's key is a test key.
  * @param name 1 to 200 characters, for people; names need not differ
  * @param forSandbox the key is for the organization's sandbox, which is made if there is none
- * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a bad name; {SecretKeyMissing} to make a sandbox
+ * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a bad name;
+ * {SecretKeyMissing} to make a sandbox
  */
 export async function issueKey(
   db: Database,
@@ -86,20 +89,26 @@ export async function issueKey(
 ): Promise<IssuedKey> {
   await requireOrganization(db, owner);
   return await transaction(db, async (tx) => {
-    const organizationId = forSandbox && !isSandbox(owner) ? await openSandbox(tx, db, by, owner) : owner;
+    const organizationId =
+      forSandbox && !isSandbox(owner) ? await openSandbox(tx, db, by, owner) : owner;
     const issued = await insertKey(tx, organizationId, name);
     const details = { name, hint: issued.hint };
-    await recordAudit(tx, by, { action: 'keys.issue', organizationId, subject: issued.id, details });
+    await recordAudit(tx, by, {
+      action: 'keys.issue',
+      organizationId,
+      subject: issued.id,
+      details,
+    });
     return issued;
   });
 }
 
 /**
- * Issues a key of the same name in place of an active one, which expires after the overlap. A key has one successor
- * at a time: of two rotations the second is refused.
+ * Issues a key of the same name in place of an active one, which expires after the overlap. A key
+ * has one successor at a time: of two rotations the second is refused.
  * @param overlapMs how long both are valid; 0 ends the old key at once
- * @throws {Refusal} `key_missing`; `key_not_active` for a key that is revoked or has expired; `key_rotated`
- * for one whose overlap runs
+ * @throws {Refusal} `key_missing`; `key_not_active` for a key that is revoked or has expired;
+ * `key_rotated` for one whose overlap runs
  */
 export async function rotateKey(
   db: Database,
@@ -119,18 +128,28 @@ export async function rotateKey(
       action: 'keys.rotate',
       organizationId: replaced.organizationId,
       subject: keyId,
-      details: { new_key_id: issued.id, hint: issued.hint, old_key_expires_at: expiresAt.toISOString() },
+      details: {
+        new_key_id: issued.id,
+        hint: issued.hint,
+        old_key_expires_at: expiresAt.toISOString(),
+      },
     });
     return { issued, replaced };
   });
 }
 
 /**
- * Ends a key at once. One that is revoked already keeps its time of revocation, and one that leaked has leaked.
+ * Ends a key at once. One that is revoked already keeps its time of revocation, and one that leaked
+ * has leaked.
  * @param leaked true if somebody else has it
  * @throws {Refusal} `key_missing`
  */
-export async function revokeKey(db: Database, by: ChangedBy, keyId: string, leaked = false): Promise<ApiKey> {
+export async function revokeKey(
+  db: Database,
+  by: ChangedBy,
+  keyId: string,
+  leaked = false,
+): Promise<ApiKey> {
   return await changeKey(db, by, keyId, 'keys.revoke', (before, now) => {
     return { ...before, revokedAt: before.revokedAt ?? now, leaked: leaked || before.leaked };
   });
@@ -141,7 +160,12 @@ export async function revokeKey(db: Database, by: ChangedBy, keyId: string, leak
  * @param evenLeaked true to give back a key that was revoked because it leaked
  * @throws {Refusal} `key_missing`; `key_leaked` without `evenLeaked`
  */
-export async function reactivateKey(db: Database, by: ChangedBy, keyId: string, evenLeaked = false) {
+export async function reactivateKey(
+  db: Database,
+  by: ChangedBy,
+  keyId: string,
+  evenLeaked = false,
+) {
   return await changeKey(db, by, keyId, 'keys.reactivate', (before) => {
     if (before.leaked && !evenLeaked) throw new Refusal('key_leaked');
     return { ...before, revokedAt: null, expiresAt: null, leaked: false };
@@ -159,7 +183,9 @@ export async function listKeys(db: Database, organizationId: string): Promise<Ap
 }
 
 function newApiKey(isTest: boolean): string {
-  const random = Array.from({ length: 30 }, () => ALPHABET.charAt(randomInt(ALPHABET.length))).join('');
+  const random = Array.from({ length: 30 }, () => ALPHABET.charAt(randomInt(ALPHABET.length))).join(
+    '',
+  );
   const checked = `${isTest ? 'npe_test_' : 'npe_'}${random}`;
   return checked + checkCharacters(checked);
 }
@@ -179,7 +205,11 @@ function hashOf(apiKey: string): Buffer {
   return hash('sha256', apiKey, 'buffer');
 }
 
-async function insertKey(tx: Transaction, organizationId: string, name: string): Promise<IssuedKey> {
+async function insertKey(
+  tx: Transaction,
+  organizationId: string,
+  name: string,
+): Promise<IssuedKey> {
   const isTest = isSandbox(organizationId);
   const apiKey = newApiKey(isTest);
   const inserted = await run<ApiKey>(tx)`
@@ -198,7 +228,10 @@ async function lockKey(tx: Transaction, keyId: string): Promise<ApiKey> {
   return found;
 }
 
-async function updateKey(tx: Transaction, { id, revokedAt, expiresAt, leaked }: ApiKey): Promise<ApiKey> {
+async function updateKey(
+  tx: Transaction,
+  { id, revokedAt, expiresAt, leaked }: ApiKey,
+): Promise<ApiKey> {
   const updated = await run<ApiKey>(tx)`
     update api_keys set revoked_at = ${revokedAt}, expires_at = ${expiresAt}, leaked = ${leaked} where id = ${id}
     returning ${API_KEY}`;
@@ -217,7 +250,12 @@ async function changeKey(
     const after = await updateKey(tx, change(before, await clock(tx)));
     const leaked = before.leaked || after.leaked;
     const details = { hint: after.hint, from: before.state, to: after.state, leaked };
-    await recordAudit(tx, by, { action, organizationId: after.organizationId, subject: keyId, details });
+    await recordAudit(tx, by, {
+      action,
+      organizationId: after.organizationId,
+      subject: keyId,
+      details,
+    });
     return after;
   });
 }

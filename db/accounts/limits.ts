@@ -1,6 +1,9 @@
 import { type Database, only, run, span } from '../client.ts';
 
-/** Above so many requests a window is counted by as many steps, or it would cost ever more. A row holds twice as many. */
+/**
+ * Above so many requests a window is counted by as many steps, or it would cost ever more. A row
+ * holds twice as many.
+ */
 export const STEPS = 300;
 
 /** Places in a key's sliding window, taken together. */
@@ -19,9 +22,10 @@ export interface Places {
 }
 
 /**
- * Takes places in the exact sliding window of a key: one statement on one row, so that all API processes share one
- * window (ARCHITECTURE.md, Invariants, R1). At a limit above `STEPS` they may be used for a step's time, the window's by
- * `STEPS`, and count from its end; else now. A refusal changes nothing.
+ * Takes places in the exact sliding window of a key: one statement on one row, so that all API
+ * processes share one window (ARCHITECTURE.md, Invariants, R1). At a limit above `STEPS` they may
+ * be used for a step's time, the window's by `STEPS`, and count from its end; else now. A refusal
+ * changes nothing.
  * @param wanted how many it asks for; it may get fewer, or none
  * @param back places taken before that were not used and whose time is over
  */

@@ -37,9 +37,15 @@ const WITH_BALANCE = sql`(
  * @param name 1 to 200 characters; names need not differ
  * @throws {DatabaseError} 23514 for a name that is empty or too long
  */
-export async function createOrganization(db: Database, by: ChangedBy, name: string): Promise<Organization> {
+export async function createOrganization(
+  db: Database,
+  by: ChangedBy,
+  name: string,
+): Promise<Organization> {
   const plain = { sandboxOf: null, suspended: false, webhooksSuspended: false };
-  return await transaction(db, (tx) => insert(tx, db, by, { id: newId('org'), name, ...plain }, { name }));
+  return await transaction(db, (tx) =>
+    insert(tx, db, by, { id: newId('org'), name, ...plain }, { name }),
+  );
 }
 
 /** Play credits that a sandbox begins with; an operator grants more. */
@@ -51,8 +57,8 @@ export function isSandbox(organizationId: string): boolean {
 }
 
 /**
- * The id of an organization's sandbox, which is made if there is none: an organization with play credits, a limit and a
- * webhook secret of its own.
+ * The id of an organization's sandbox, which is made if there is none: an organization with play
+ * credits, a limit and a webhook secret of its own.
  * @throws {Refusal} `organization_missing`; {SecretKeyMissing} if it is to be made
  */
 export async function openSandbox(tx: Transaction, db: Database, by: ChangedBy, sandboxOf: string) {
@@ -79,8 +85,9 @@ export async function listOrganizations(db: Database) {
 const CANDIDATES = 20;
 
 /**
- * The organizations that somebody may mean: the one with this id, those that have this name, upper and lower case aside, or
- * else those whose names begin so. Sandboxes, which have the names of their organizations, go by their ids alone.
+ * The organizations that somebody may mean: the one with this id, those that have this name, upper
+ * and lower case aside, or else those whose names begin so. Sandboxes, which have the names of
+ * their organizations, go by their ids alone.
  */
 export async function findOrganizations(db: Database, text: string) {
   return await run<Pick<Organization, 'id' | 'name'>>(db)`
@@ -116,25 +123,30 @@ export async function showOrganization(db: Database, organizationId: string) {
 }
 
 /**
- * Sets how many requests each key of an organization may make in any minute, from the next request on.
+ * Sets how many requests each key of an organization may make in any minute, from the next request
+ * on.
  * @param requestsPerMinute 1 to 100000
  * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a number outside the range
  */
 export const setLimit = changes<number>('limits', 'requestsPerMinute', 'requests_per_minute');
 
 /**
- * Suspends or resumes an organization: its keys are inactive from the next request on, and then as they were. What it
- * has submitted goes on. Its sandbox goes with it. Safe to repeat.
+ * Suspends or resumes an organization: its keys are inactive from the next request on, and then as
+ * they were. What it has submitted goes on. Its sandbox goes with it. Safe to repeat.
  * @throws {Refusal} `organization_missing`
  */
 export const suspendOrganization = changes<boolean>('org', 'suspended', 'suspended');
 
 /**
- * Suspends or resumes webhooks, those of the sandbox too: submits made while they are suspended get no deliveries
- * (`webhook.status` `none`).
+ * Suspends or resumes webhooks, those of the sandbox too: submits made while they are suspended get
+ * no deliveries (`webhook.status` `none`).
  * @throws {Refusal} `organization_missing`
  */
-export const suspendWebhooks = changes<boolean>('webhooks', 'webhooksSuspended', 'webhooks_suspended');
+export const suspendWebhooks = changes<boolean>(
+  'webhooks',
+  'webhooksSuspended',
+  'webhooks_suspended',
+);
 
 function changes<To extends number | boolean>(
   what: string,
@@ -144,13 +156,21 @@ function changes<To extends number | boolean>(
   return (db: Database, by: ChangedBy, organizationId: string, to: To): Promise<Organization> =>
     transaction(db, async (tx) => {
       const { [member]: from } = await lockOrganization(tx, organizationId);
-      const action = `${what}.${to === true ? 'suspend' : to === false ? 'resume' : 'set'}` as const;
-      await recordAudit(tx, by, { action, organizationId, subject: organizationId, details: { from, to } });
+      const action =
+        `${what}.${to === true ? 'suspend' : to === false ? 'resume' : 'set'}` as const;
+      await recordAudit(tx, by, {
+        action,
+        organizationId,
+        subject: organizationId,
+        details: { from, to },
+      });
       const update = sql`update organizations set ${sql.identifier(column)} = ${to}`;
       // A sandbox goes with its organization, but has a limit of its own.
       if (typeof to === 'boolean') await run(tx)`${update} where sandbox_of = ${organizationId}`;
       return only(
-        await run<Organization>(tx)`${update} where id = ${organizationId} returning ${ORGANIZATION}`,
+        await run<Organization>(
+          tx,
+        )`${update} where id = ${organizationId} returning ${ORGANIZATION}`,
       );
     });
 }
@@ -161,7 +181,9 @@ export async function requireOrganization(db: Database, organizationId: string):
   if (found.length === 0) throw new Refusal('organization_missing');
 }
 
-/** Not FOR UPDATE: that would wait for, and hold up, every submit that refers to the organization. */
+/**
+ * Not FOR UPDATE: that would wait for, and hold up, every submit that refers to the organization.
+ */
 async function lockOrganization(tx: Transaction, organizationId: string): Promise<Organization> {
   const [found] = await run<Organization>(tx)`
     select ${ORGANIZATION} from organizations where id = ${organizationId} for no key update`;

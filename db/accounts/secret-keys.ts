@@ -1,19 +1,29 @@
 import { sql } from 'drizzle-orm';
 import { type Database, run, type Transaction } from '../client.ts';
-import { canDecrypt, encryptSecret, type SecretKey, SecretKeyMissing, SecretUnreadable } from '../secrets.ts';
+import {
+  canDecrypt,
+  encryptSecret,
+  type SecretKey,
+  SecretKeyMissing,
+  SecretUnreadable,
+} from '../secrets.ts';
 
-// A wrong SECRETS_KEY under the right version encrypts without an error, and fails only when a delivery is signed. So the
-// database has, for each version, a value that was encrypted with its key.
+// A wrong SECRETS_KEY under the right version encrypts without an error, and fails only when a
+// delivery is signed. So the database has, for each version, a value that was encrypted with its
+// key.
 
 /** Takes the place of the organization to which a secret is bound. */
 const OWNER = 'secret_keys';
 
 /**
- * Checks each key against the check value of its version. The first process that has a key stores that value, unless
- * the key cannot read what is encrypted with its version already.
+ * Checks each key against the check value of its version. The first process that has a key stores
+ * that value, unless the key cannot read what is encrypted with its version already.
  * @returns the versions whose key is another one
  */
-async function wrongVersions(db: Database | Transaction, keys: readonly SecretKey[]): Promise<string[]> {
+async function wrongVersions(
+  db: Database | Transaction,
+  keys: readonly SecretKey[],
+): Promise<string[]> {
   const wrong: string[] = [];
   for (const key of keys) {
     if (!(await isRightKey(db, key))) wrong.push(key.version);
@@ -38,7 +48,10 @@ async function isRightKey(db: Database | Transaction, key: SecretKey): Promise<b
   return stored !== undefined && canDecrypt([key], OWNER, stored.value);
 }
 
-/** Returns the version of a secret that deliveries are signed with and that none of the keys can read, if there is one. */
+/**
+ * Returns the version of a secret that deliveries are signed with and that none of the keys can
+ * read, if there is one.
+ */
 async function missingVersion(db: Database): Promise<string | undefined> {
   const versions = db.secretKeys.map(({ version }) => version);
   const [missing] = await run<{ version: string }>(db)`
@@ -52,8 +65,9 @@ async function missingVersion(db: Database): Promise<string | undefined> {
 }
 
 /**
- * Returns in one sentence why the webhook secrets of this database cannot be read with SECRETS_KEY, or null if they can.
- * While a key is missing it stores no check value. The keys that are there may be the wrong ones too.
+ * Returns in one sentence why the webhook secrets of this database cannot be read with SECRETS_KEY,
+ * or null if they can. While a key is missing it stores no check value. The keys that are there may
+ * be the wrong ones too.
  * @throws {DatabaseError} if PostgreSQL is away
  */
 export async function secretKeysTrouble(db: Database): Promise<string | null> {
@@ -64,7 +78,10 @@ export async function secretKeysTrouble(db: Database): Promise<string | null> {
   return null;
 }
 
-/** @throws {SecretUnreadable} if the key that encrypts is not the one that this database knows by its version */
+/**
+ * @throws {SecretUnreadable} if the key that encrypts is not the one that this database knows by
+ * its version
+ */
 export async function requireRightKey(
   db: Database | Transaction,
   secretKeys: readonly SecretKey[],

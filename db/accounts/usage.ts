@@ -1,7 +1,10 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, run, snapshot } from '../client.ts';
 
-/** What is told of an organization: its requests by how they were settled, then its credits by what moved them. */
+/**
+ * What is told of an organization: its requests by how they were settled, then its credits by what
+ * moved them.
+ */
 const PARTS = {
   /** Charged, by the type that was asked for, because that makes the price. */
   foundAny: 'found any',
@@ -23,8 +26,8 @@ export type Usage = { readonly organizationId: string; readonly name: string } &
 };
 
 /**
- * The usage from `since` to before `until`, so that times which follow each other add up to the whole: credits as the
- * ledger has them. A charge is of the moment when its request was settled.
+ * The usage from `since` to before `until`, so that times which follow each other add up to the
+ * whole: credits as the ledger has them. A charge is of the moment when its request was settled.
  * @param organizationId null for all that had any, without sandboxes
  */
 export async function readUsage(

@@ -17,7 +17,8 @@ export interface WebhookSecret {
 const OVERLAP_MS = 24 * 3_600_000;
 
 /**
- * `whsec_` + base64 of 32 random bytes: Standard Webhooks 1.0, "Signature scheme", asks for 24 to 64 bytes.
+ * `whsec_` + base64 of 32 random bytes: Standard Webhooks 1.0, "Signature scheme", asks for 24 to
+ * 64 bytes.
  * @returns as it is stored, encrypted
  * @throws {SecretKeyMissing}
  */
@@ -37,15 +38,21 @@ export async function showWebhookSecret(
                 then previous_webhook_secret_expires_at end as "previousSecretValidUntil"
       from organizations where id = ${organizationId}`;
   if (!found) throw new Refusal('organization_missing');
-  return { ...found, webhookSecret: decryptSecret(db.secretKeys, organizationId, found.webhookSecret) };
+  return {
+    ...found,
+    webhookSecret: decryptSecret(db.secretKeys, organizationId, found.webhookSecret),
+  };
 }
 
 /**
- * Gives an organization a new webhook secret. Deliveries are signed with both for 24 h. One predecessor is kept: a
- * second rotation within that time would end the first secret before its time, and is refused unless it is forced. So
- * is that of a secret that cannot be decrypted: it ends at once, because nothing could be sent while it is asked for.
- * @param force for a secret that leaked right after its rotation, or that nobody can read: receivers that still use it fail
- * @throws {Refusal} `rotation_too_soon` within 24 h of the last rotation; `organization_missing`; {SecretKeyMissing}
+ * Gives an organization a new webhook secret. Deliveries are signed with both for 24 h. One
+ * predecessor is kept: a second rotation within that time would end the first secret before its
+ * time, and is refused unless it is forced. So is that of a secret that cannot be decrypted: it
+ * ends at once, because nothing could be sent while it is asked for.
+ * @param force for a secret that leaked right after its rotation, or that nobody can read:
+ * receivers that still use it fail
+ * @throws {Refusal} `rotation_too_soon` within 24 h of the last rotation; `organization_missing`;
+ * {SecretKeyMissing}
  */
 export async function rotateWebhookSecret(
   db: Database,
@@ -59,7 +66,8 @@ export async function rotateWebhookSecret(
     if (!force) await showWebhookSecret(db, organizationId, tx);
     const [before] = await run<{ secret: string }>(tx)`
       select webhook_secret as secret from organizations where id = ${organizationId} for no key update`;
-    const isReadable = before !== undefined && canDecrypt(db.secretKeys, organizationId, before.secret);
+    const isReadable =
+      before !== undefined && canDecrypt(db.secretKeys, organizationId, before.secret);
     const [rotated] = await run<{ until: Date | null }>(tx)`
       update organizations set webhook_secret = ${stored},
              previous_webhook_secret = case when ${isReadable} then webhook_secret end,
@@ -87,7 +95,8 @@ export async function rotateWebhookSecret(
 const REENCRYPTED_AT_ONCE = 1000;
 
 /**
- * Encrypts with the first key what isn't yet: after that the other keys can be dropped. Safe to repeat, and to interrupt.
+ * Encrypts with the first key what isn't yet: after that the other keys can be dropped. Safe to
+ * repeat, and to interrupt.
  * @returns of how many organizations
  * @throws {SecretKeyMissing}
  */
@@ -124,6 +133,7 @@ export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Prom
       return rows.length;
     });
   let total = 0;
-  for (let done = REENCRYPTED_AT_ONCE; done === REENCRYPTED_AT_ONCE; total += done) done = await step();
+  for (let done = REENCRYPTED_AT_ONCE; done === REENCRYPTED_AT_ONCE; total += done)
+    done = await step();
   return total;
 }

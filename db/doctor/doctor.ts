@@ -4,7 +4,13 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, snapshot, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { settleIn } from '../requests/settle.ts';
-import { type CheckResult, type DoctorRules, type FindingCode, resultOf, statement } from './check.ts';
+import {
+  type CheckResult,
+  type DoctorRules,
+  type FindingCode,
+  resultOf,
+  statement,
+} from './check.ts';
 import { ledgerPasses } from './ledger.ts';
 import { REQUEST_PASSES } from './requests.ts';
 import { workPasses } from './work.ts';
@@ -20,14 +26,21 @@ export interface Diagnosis {
 const EXAMPLES = 5;
 
 /**
- * Checks every invariant (ARCHITECTURE.md, Invariants) that the database can answer for, on one snapshot, without locks.
+ * Checks every invariant (ARCHITECTURE.md, Invariants) that the database can answer for, on one
+ * snapshot, without locks.
  * @param examples how many ids to name per check
  */
-export async function diagnose(db: Database, rules: DoctorRules, examples = EXAMPLES): Promise<Diagnosis> {
+export async function diagnose(
+  db: Database,
+  rules: DoctorRules,
+  examples = EXAMPLES,
+): Promise<Diagnosis> {
   return await snapshot(db, (tx) => runChecks(tx, rules, examples));
 }
 
-/** The checks alone, on what `tx` sees: a transaction that is going to be rolled back, for example. */
+/**
+ * The checks alone, on what `tx` sees: a transaction that is going to be rolled back, for example.
+ */
 export async function runChecks(
   tx: Transaction,
   rules: DoctorRules,
@@ -51,7 +64,10 @@ export async function runChecks(
 /** What a repair changed: numbers and ids. */
 type Details = Readonly<Record<string, string | number | null>>;
 
-/** Gives what is to be noted; no row, or null, if there is nothing to repair any more, or not safely. */
+/**
+ * Gives what is to be noted; no row, or null, if there is nothing to repair any more, or not
+ * safely.
+ */
 type Fix = SQL | ((tx: Transaction, rules: DoctorRules) => Promise<Details | null>);
 
 export interface RepairRecord {
@@ -63,8 +79,9 @@ export interface RepairRecord {
 }
 
 /**
- * Repairs what can be computed again from the ledger and the requests, or is owed by a rule. Each repair is a
- * transaction of its own that looks again under the organization's lock, and has its record in the audit log.
+ * Repairs what can be computed again from the ledger and the requests, or is owed by a rule. Each
+ * repair is a transaction of its own that looks again under the organization's lock, and has its
+ * record in the audit log.
  * @throws {DatabaseError} if PostgreSQL is away; what the constraints refuse is `left`
  */
 export async function repair(
@@ -78,7 +95,9 @@ export async function repair(
     const subjects = diagnosis.checks.find(({ code }) => code === check)?.examples ?? [];
     for (const subject of subjects) {
       const work = transaction(db, async (tx) => {
-        const [{ id: organizationId } = { id: null }] = await tx.execute<{ id: string }>(ownerOf(subject));
+        const [{ id: organizationId } = { id: null }] = await tx.execute<{ id: string }>(
+          ownerOf(subject),
+        );
         if (organizationId !== null) await balanceLock(tx, organizationId);
         const fix = fixOf(subject);
         const details = typeof fix === 'function' ? await fix(tx, rules) : await detailsOf(tx, fix);
@@ -107,7 +126,10 @@ async function detailsOf(tx: Transaction, fix: SQL): Promise<Details | null> {
   return row?.details ?? null;
 }
 
-/** Whose it is: an organization's, a batch, a request, a delivery, or what begins with an organization's id. */
+/**
+ * Whose it is: an organization's, a batch, a request, a delivery, or what begins with an
+ * organization's id.
+ */
 const ownerOf = (subject: string) => sql`
   select id from organizations where id = split_part(${subject}, ' ', 1)
   union all select organization_id from batches where id = ${subject}
@@ -115,7 +137,10 @@ const ownerOf = (subject: string) => sql`
   union all select b.organization_id from webhook_deliveries d join batches b on b.id = d.batch_id
              where d.id = ${subject}`;
 
-/** In the order in which they are made: settlements move balances and counts, which must be right by then. */
+/**
+ * In the order in which they are made: settlements move balances and counts, which must be right by
+ * then.
+ */
 const REPAIRS: Readonly<Record<string, (subject: string) => Fix>> = {
   balance_differs: (organizationId) => sql`select recompute_balance(${organizationId}) as details`,
 

@@ -3,8 +3,8 @@ import { span } from '../client.ts';
 import type { DoctorRules, Pass } from './check.ts';
 
 /**
- * Balances, the ledger in itself and against the requests, and what is paid once (ARCHITECTURE.md, Invariants, L1 to
- * L5).
+ * Balances, the ledger in itself and against the requests, and what is paid once (ARCHITECTURE.md,
+ * Invariants, L1 to L5).
  */
 export function ledgerPasses(rules: DoctorRules): Pass[] {
   return [ACCOUNTS, ENTRIES, HISTORY, REQUESTS_AND_ENTRIES, ...promises(rules)];
@@ -89,8 +89,8 @@ const REQUESTS_AND_ENTRIES: Pass = {
   },
 };
 
-// That charges and completed requests are the same thing, and of the same time, is checked with the ledger: here a
-// charge is a request with credits used, its time `settled_at`.
+// That charges and completed requests are the same thing, and of the same time, is checked with the
+// ledger: here a charge is a request with credits used, its time `settled_at`.
 
 /** What is paid once is free for the replay window (L4 and L5). */
 function promises({ replayMs }: DoctorRules): Pass[] {
@@ -126,8 +126,8 @@ function promises({ replayMs }: DoctorRules): Pass[] {
              and x.email_type = coalesce(r.email_type, x.email_type) and x.charged_at >= r.settled_at)`,
     },
   };
-  // What was paid for may have been erased or suppressed since: then the replay is another address, or erased itself.
-  // A suppression that was removed after the replay is in the audit log only.
+  // What was paid for may have been erased or suppressed since: then the replay is another address,
+  // or erased itself. A suppression that was removed after the replay is in the audit log only.
   const wasSuppressed = sql`exists (
     select from removed s
      where s.at >= r.accepted_at and case s.kind

@@ -44,9 +44,18 @@ const REQUESTS_AND_LOOKUPS: Pass = {
   },
 };
 
-const hash = (email: string) => sql`encode(sha256(convert_to(lower(${sql.raw(email)}), 'UTF8')), 'hex')`;
-/** Rows that hold an address, of a tombstone's NPI or with its hash; addresses are hashed only if there is any. */
-const held = (table: string, subject: string, email = 't.email', isAddress = 't.email is not null') => sql`
+const hash = (email: string) =>
+  sql`encode(sha256(convert_to(lower(${sql.raw(email)}), 'UTF8')), 'hex')`;
+/**
+ * Rows that hold an address, of a tombstone's NPI or with its hash; addresses are hashed only if
+ * there is any.
+ */
+const held = (
+  table: string,
+  subject: string,
+  email = 't.email',
+  isAddress = 't.email is not null',
+) => sql`
   select ${sql.raw(subject)} as subject from ${sql.raw(table)} t
    where ${sql.raw(isAddress)} and (select count(*) from tombstones) > 0
      and (t.npi in (select value from tombstones where kind = 'npi')
@@ -74,5 +83,8 @@ const SANDBOXES: Pass = {
   checks: { sandbox_not_apart: sql`true` },
 };
 
-/** Requests in themselves (ARCHITECTURE.md, Invariants, L3, L4, S2), their lookups, erasures, sandboxes. */
+/**
+ * Requests in themselves (ARCHITECTURE.md, Invariants, L3, L4, S2), their lookups, erasures,
+ * sandboxes.
+ */
 export const REQUEST_PASSES = [REQUESTS, LOOKUPS, REQUESTS_AND_LOOKUPS, ERASED, SANDBOXES];

@@ -3,12 +3,16 @@ import { type Database, run } from '../client.ts';
 import { type DoctorRules, GRACE, type Pass } from './check.ts';
 import GUARDED from './guarded.json' with { type: 'json' };
 
-/** Batches, deliveries, Idempotency-Keys and the guards of all of it (ARCHITECTURE.md, Invariants, S1, S4, W1, I1). */
+/**
+ * Batches, deliveries, Idempotency-Keys and the guards of all of it (ARCHITECTURE.md, Invariants,
+ * S1, S4, W1, I1).
+ */
 export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
   return [BATCHES, deliveries(webhookScheduleMs), SWEEPS, IDEMPOTENCY, GUARDS];
 }
 
-// Sums of hashes stand for sets: of the requests and of those that have a delivery, and of one type n times.
+// Sums of hashes stand for sets: of the requests and of those that have a delivery, and of one type
+// n times.
 const BATCHES: Pass = {
   from: sql`
     batches b
@@ -35,7 +39,10 @@ const BATCHES: Pass = {
   },
 };
 
-/** Longer than the others: in line for a receiver that has no room, a delivery may wait for minutes unseen. */
+/**
+ * Longer than the others: in line for a receiver that has no room, a delivery may wait for minutes
+ * unseen.
+ */
 const DELIVERY_GRACE = sql`interval '15 minutes'`;
 
 /** A receiver may ask for up to twice the step (DECISIONS.md, Webhooks, schedule). */
@@ -120,8 +127,9 @@ const OPEN = sql`b.completed_count < b.total`;
 /** What the doctor compares with Temporal: ids, and since when. */
 const WORK = {
   /**
-   * Of workflows that have to be open (ARCHITECTURE.md, Invariants, S4), because they were to be started 60 s ago or
-   * earlier: of batches with an open request, and of deliveries that could go on.
+   * Of workflows that have to be open (ARCHITECTURE.md, Invariants, S4), because they were to be
+   * started 60 s ago or earlier: of batches with an open request, and of deliveries that could go
+   * on.
    */
   unfinished: sql`
     select b.id, b.created_at as since from batches b
@@ -136,8 +144,9 @@ const WORK = {
      where d.state = 'pending' and final.is_so
        and greatest(final.at, d.due_at) < clock_timestamp() - ${GRACE}`,
   /**
-   * Of batches that were over two minutes ago: their workflows have to be closed. One that nobody could tell that the
-   * sweep has settled it looks by itself 60 s after its deadline. Not those whose first attempts are still to be made.
+   * Of batches that were over two minutes ago: their workflows have to be closed. One that nobody
+   * could tell that the sweep has settled it looks by itself 60 s after its deadline. Not those
+   * whose first attempts are still to be made.
    */
   over: sql`
     select b.id, b.created_at as since from batches b

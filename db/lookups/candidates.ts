@@ -11,10 +11,11 @@ import {
 } from '../words.ts';
 import { epochMs } from './sources.ts';
 
-// The directory is every address a source ever named for an NPI, with the newest verdict on it. On its way into it an
-// address is named by a source and not yet believed, then checked by one worker at a time, whoever waits for it.
-// Everything found out about it is kept as evidence. An erasure locks both tables: whoever inserts into one looks at the
-// suppressions, or at what is stored, after that, or before it.
+// The directory is every address a source ever named for an NPI, with the newest verdict on it. On
+// its way into it an address is named by a source and not yet believed, then checked by one worker
+// at a time, whoever waits for it. Everything found out about it is kept as evidence. An erasure
+// locks both tables: whoever inserts into one looks at the suppressions, or at what is stored,
+// after that, or before it.
 
 /** An address as its source names it. */
 export interface NamedCandidate {
@@ -27,7 +28,10 @@ export interface NamedCandidate {
 /** What a vendor's answer named, and whether it was about the right person. */
 export interface NamedCandidates {
   readonly npi: string;
-  /** Null: the person is who was asked for. Else why the addresses are not theirs: noted, but not stored. */
+  /**
+   * Null: the person is who was asked for. Else why the addresses are not theirs: noted, but not
+   * stored.
+   */
   readonly mismatch: string | null;
   /** False if the source's license lets us answer with an address, but not keep it. */
   readonly mayStore: boolean;
@@ -37,8 +41,10 @@ export interface NamedCandidates {
 }
 
 /**
- * Stores what a source named, to be checked, with its answer. Suppressed addresses are not stored and leave no evidence.
- * @param answer a statement that ends the attempt and returns its `requestId`, and when; if it ends none, nothing is stored
+ * Stores what a source named, to be checked, with its answer. Suppressed addresses are not stored
+ * and leave no evidence.
+ * @param answer a statement that ends the attempt and returns its `requestId`, and when; if it ends
+ * none, nothing is stored
  */
 export async function storeCandidates(
   tx: Transaction,
@@ -47,7 +53,8 @@ export async function storeCandidates(
 ): Promise<readonly { readonly requestId: string }[]> {
   const { npi, lookupId, source, mismatch, mayStore, isEcho, candidates, freshnessMs } = named;
   const isTheirs = mismatch === null;
-  // Sent together. In the order of the addresses, so that two answers about one NPI cannot wait for each other.
+  // Sent together. In the order of the addresses, so that two answers about one NPI cannot wait for
+  // each other.
   const [ended] = await Promise.all([
     tx.execute<{ requestId: string }>(sql`
       with ended as (${answer}), named as (
@@ -85,21 +92,28 @@ export async function storeCandidates(
   return ended;
 }
 
-/** A rejection by name servers or a verifier is not repeated within this time. Both may be wrong for a while. */
+/**
+ * A rejection by name servers or a verifier is not repeated within this time. Both may be wrong for
+ * a while.
+ */
 const RECHECK_MS = 86_400_000;
 
 /**
- * Puts the addresses of NPIs that may answer once they are checked in line for their lookups: valid ones that are no
- * longer fresh, ordinary ones that NPPES lists for the provider, those that nobody has checked yet, and those that name
- * servers or a verifier rejected more than a day ago.
+ * Puts the addresses of NPIs that may answer once they are checked in line for their lookups: valid
+ * ones that are no longer fresh, ordinary ones that NPPES lists for the provider, those that nobody
+ * has checked yet, and those that name servers or a verifier rejected more than a day ago.
  * @param lookups `listed` is what NPPES lists, normalized
- * @param canVerify false if there is no verifier: then only fresh addresses that their source calls valid are queued, as
- *   an import's are, because our own checks can decide nothing about the others
+ * @param canVerify false if there is no verifier: then only fresh addresses that their source calls
+ * valid are queued, as an import's are, because our own checks can decide nothing about the others
  * @returns the lookups for which addresses wait
  */
 export async function queueKnownEmails(
   db: Database,
-  lookups: readonly { readonly npi: string; readonly lookupId: string; readonly listed: readonly string[] }[],
+  lookups: readonly {
+    readonly npi: string;
+    readonly lookupId: string;
+    readonly listed: readonly string[];
+  }[],
   freshnessMs: number,
   canVerify: boolean,
 ): Promise<Set<string>> {
@@ -109,7 +123,8 @@ export async function queueKnownEmails(
   const asked = sql`(select distinct * from jsonb_to_recordset(${JSON.stringify(known)}::jsonb)
     k (npi text, "lookupId" text, listed text[])) asked`;
   return await transaction(db, async (tx) => {
-    // Sent together. In the order of NPIs and addresses, so that two batches cannot wait for each other.
+    // Sent together. In the order of NPIs and addresses, so that two batches cannot wait for each
+    // other.
     const [, , waiting] = await Promise.all([
       tx.execute(sql`
         insert into stored_emails (npi, email, source, verdict, unchecked)
@@ -155,8 +170,9 @@ export async function queueKnownEmails(
 }
 
 /**
- * Whether the rejection of the stored address `s` came from name servers or a verifier, and not from our own rules or from
- * the source that named it. True as well if retention has removed the evidence.
+ * Whether the rejection of the stored address `s` came from name servers or a verifier, and not
+ * from our own rules or from the source that named it. True as well if retention has removed the
+ * evidence.
  */
 const IS_DOUBTFUL = sql`(
   exists (select from email_checks c where c.npi = s.npi and c.email = s.email and c.verdict <> 'valid'
@@ -190,11 +206,15 @@ export interface ClaimedEmail extends NamedCandidate {
   /** Whether all that says whose it is repeats our question. */
   readonly isEcho: boolean;
   /**
-   * When it was taken to be checked, in milliseconds since the epoch by PostgreSQL's clock. Customers see it as the date
-   * of the check, so that it must not come from a worker whose clock may be wrong.
+   * When it was taken to be checked, in milliseconds since the epoch by PostgreSQL's clock.
+   * Customers see it as the date of the check, so that it must not come from a worker whose clock
+   * may be wrong.
    */
   readonly takenAt: number;
-  /** The newest judgment of a verifier, if it is not older than 24 hours; when, in milliseconds since the epoch. */
+  /**
+   * The newest judgment of a verifier, if it is not older than 24 hours; when, in milliseconds
+   * since the epoch.
+   */
   readonly looked: (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number }) | null;
   /** Verifiers that could not tell within these 24 hours, and why. */
   readonly toldNothing: Readonly<Record<string, string>>;
@@ -205,12 +225,12 @@ export interface ClaimedEmail extends NamedCandidate {
 }
 
 /**
- * Takes one address that a lookup named and that waits for our checks, so that nobody else checks it meanwhile: the
- * most promising first.
+ * Takes one address that a lookup named and that waits for our checks, so that nobody else checks
+ * it meanwhile: the most promising first.
  * @param search.except those that the caller has had already
  * @param search.greylisted true to take those too that a mail server asked to come back for
- * @param search.requestId for which it is checked. What is taken for it already was by a worker that died: Temporal tries
- *   an activity again only then
+ * @param search.requestId for which it is checked. What is taken for it already was by a worker
+ * that died: Temporal tries an activity again only then
  * @param search.claimMs how long a check may take; after that, its worker is taken for dead
  * @returns null if none is to be had
  */
@@ -251,7 +271,9 @@ export async function claimUnchecked(
   return row ?? null;
 }
 
-/** How many sources have named the stored address `s` in the 30 days until so long ago, or since. */
+/**
+ * How many sources have named the stored address `s` in the 30 days until so long ago, or since.
+ */
 function namedBy(agoMs: number): SQL {
   return sql`(select count(distinct c.source)::int from email_checks c
     where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
@@ -262,13 +284,15 @@ function namedBy(agoMs: number): SQL {
         and i.kind = 'identity' and i.lookup_id = c.lookup_id and i.at = c.at))`;
 }
 
-/** Whether NPPES lists the stored address `s` for its provider as one that takes Direct messages. */
+/**
+ * Whether NPPES lists the stored address `s` for its provider as one that takes Direct messages.
+ */
 export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
   where e.npi = s.npi and e.kind = 'DIRECT' and endpoint_address(e.endpoint) = s.email)`;
 
 /**
- * How a lookup stands: whether the directory satisfies it now, and what is left in its line beside `except`, in somebody
- * else's hands or greylisted.
+ * How a lookup stands: whether the directory satisfies it now, and what is left in its line beside
+ * `except`, in somebody else's hands or greylisted.
  */
 export async function standingOf(
   db: Database,
@@ -319,8 +343,8 @@ function namedIn(lookupId: string) {
 }
 
 /**
- * Writes what was found out about an address, and the verdict on it. Nothing is written again of one that was erased
- * meanwhile.
+ * Writes what was found out about an address, and the verdict on it. Nothing is written again of
+ * one that was erased meanwhile.
  * @param address.lookupId null if no request waits for it
  * @param checked null if no verdict came of it
  */
@@ -365,7 +389,10 @@ type Fading = Pick<
   readonly npi: string;
 };
 
-/** Valid addresses that go stale within `leadMs`, the first to do so first, of NPIs among the newest requests. */
+/**
+ * Valid addresses that go stale within `leadMs`, the first to do so first, of NPIs among the newest
+ * requests.
+ */
 export async function listFading(
   db: Database,
   search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
@@ -386,5 +413,8 @@ export async function listFading(
      order by s.last_validated_at limit ${search.limit}`;
 }
 
-/** The newest requests, whose ids are the last, say who is asked for; beyond them a round would cost more than it brings. */
+/**
+ * The newest requests, whose ids are the last, say who is asked for; beyond them a round would cost
+ * more than it brings.
+ */
 const ASKED = 20_000;

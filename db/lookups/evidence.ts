@@ -13,7 +13,8 @@ import {
   vendorAttempts,
 } from '../schema.ts';
 
-// What is known of how an NPI came to its answers. Holds addresses: whoever shows it decides what of that to show.
+// What is known of how an NPI came to its answers. Holds addresses: whoever shows it decides what
+// of that to show.
 
 /** How many of an NPI's newest requests, and of its checks outside of lookups, are told of. */
 const REQUESTS_AT_MOST = 20;
@@ -41,13 +42,18 @@ export async function readEvidence(
       .select()
       .from(requests)
       .where(
-        'requestId' in about ? eq(requests.id, about.requestId) : and(eq(requests.npi, about.npi), isReal),
+        'requestId' in about
+          ? eq(requests.id, about.requestId)
+          : and(eq(requests.npi, about.npi), isReal),
       )
       .orderBy(desc(requests.acceptedAt), desc(requests.id))
       .limit(REQUESTS_AT_MOST);
     const npi = 'npi' in about ? about.npi : asked[0]?.npi;
     if (npi === undefined) throw new Refusal('request_missing');
-    const [provider = null] = await tx.select(PROVIDER).from(providers).where(eq(providers.npi, npi));
+    const [provider = null] = await tx
+      .select(PROVIDER)
+      .from(providers)
+      .where(eq(providers.npi, npi));
     const [suppression] = await tx.execute<{ suppressed: boolean }>(
       sql`select is_suppressed(${npi}, null) as suppressed`,
     );
@@ -110,13 +116,21 @@ export async function readEvidence(
         /** The slots under rate limits that the requests wait for now. */
         slots: slots.filter(({ requestId }) => own.some((request) => request.id === requestId)),
       })),
-      /** Made when no request waited: stored addresses that were looked at again. Only if an NPI was asked about. */
+      /**
+       * Made when no request waited: stored addresses that were looked at again. Only if an NPI was
+       * asked about.
+       */
       otherChecks: checks.filter(({ lookupId }) => lookupId === null).slice(-CHECKS_AT_MOST),
     };
   });
 }
 
-const { rowHash: _hash, phoneKey: _phone, addressKey: _address, ...PROVIDER } = getTableColumns(providers);
+const {
+  rowHash: _hash,
+  phoneKey: _phone,
+  addressKey: _address,
+  ...PROVIDER
+} = getTableColumns(providers);
 const STORED = {
   ...getTableColumns(storedEmails),
   isSuppressed: sql<boolean>`is_suppressed(${storedEmails.npi}, ${storedEmails.email})`,

@@ -4,22 +4,32 @@ import { type Database, run, transaction } from '../client.ts';
 import { newId } from '../ids.ts';
 import type { EmailType, ImportKind } from '../words.ts';
 
-/** An address of the operator's own data, normalized, and not one that our checks refuse by its looks. */
+/**
+ * An address of the operator's own data, normalized, and not one that our checks refuse by its
+ * looks.
+ */
 export interface OwnEmail {
   readonly npi: string;
   readonly email: string;
   readonly emailType: EmailType;
-  /** When the operator's source saw it answer; null makes it a candidate that is checked before it is served. */
+  /**
+   * When the operator's source saw it answer; null makes it a candidate that is checked before it
+   * is served.
+   */
   readonly validatedAt: Date | null;
   readonly source: string;
-  /** False for an address with a date whose domain no check has seen yet: the next lookup checks it first. */
+  /**
+   * False for an address with a date whose domain no check has seen yet: the next lookup checks it
+   * first.
+   */
   readonly checked: boolean;
 }
 
 /**
- * Stores up to some thousand addresses in one statement. Safe to repeat: newer evidence wins, whoever has it, and an
- * address that was erased or suppressed stays out.
- * @returns a verdict for each; of rows about one address the newest is stored, and the others change nothing
+ * Stores up to some thousand addresses in one statement. Safe to repeat: newer evidence wins,
+ * whoever has it, and an address that was erased or suppressed stays out.
+ * @returns a verdict for each; of rows about one address the newest is stored, and the others
+ * change nothing
  */
 export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
   const given = await run<{ verdict: 'stored' | 'unchanged' | 'suppressed' }>(db)`
@@ -65,14 +75,23 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
   return given.map(({ verdict }) => verdict);
 }
 
-/** What an import did, in rows by verdict; of CMS's files by file and fate, such as `npidata.inserted`. */
+/**
+ * What an import did, in rows by verdict; of CMS's files by file and fate, such as
+ * `npidata.inserted`.
+ */
 export type Counts = Readonly<Record<string, number>>;
 
 /** What CMS publishes that is imported as it was downloaded. */
 export type Dataset = Extract<ImportKind, 'nppes' | 'clinicians'>;
 
-/** What the newest import of a download did; null if it did not come to its end, or was never made. */
-export async function findImport(db: Database, kind: Dataset, fingerprint: string): Promise<Counts | null> {
+/**
+ * What the newest import of a download did; null if it did not come to its end, or was never made.
+ */
+export async function findImport(
+  db: Database,
+  kind: Dataset,
+  fingerprint: string,
+): Promise<Counts | null> {
   const [last] = await run<{ state: string; counts: Counts }>(db)`
     select state, counts from import_runs where kind = ${kind} and fingerprint = ${fingerprint}
      order by started_at desc limit 1`;
@@ -80,8 +99,9 @@ export async function findImport(db: Database, kind: Dataset, fingerprint: strin
 }
 
 /**
- * Notes that an import begins, and in the audit log who wants it. One of the same file that never came to its end is
- * marked as failed: it is being repeated. Of CMS's any: whoever begins one holds the lock that lets one run at a time.
+ * Notes that an import begins, and in the audit log who wants it. One of the same file that never
+ * came to its end is marked as failed: it is being repeated. Of CMS's any: whoever begins one holds
+ * the lock that lets one run at a time.
  * @param file.name without its folder
  * @param file.fingerprint tells the same content again
  * @returns its id, and the number that stands in the rows that it writes
@@ -103,7 +123,12 @@ export async function beginImport(
       values (${id}, ${kind}, ${file.name}, ${file.fingerprint}, 'running')
       returning number`);
     const details = { file: file.name };
-    await recordAudit(tx, by, { action: `${kind}.import`, organizationId: null, subject: id, details });
+    await recordAudit(tx, by, {
+      action: `${kind}.import`,
+      organizationId: null,
+      subject: id,
+      details,
+    });
     return { id, number: row?.number ?? 0 };
   });
 }

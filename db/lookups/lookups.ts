@@ -4,18 +4,23 @@ import { type Database, only, run, span, type Transaction, transaction } from '.
 import { newId } from '../ids.ts';
 import type { WantedType } from '../words.ts';
 
-// One lookup serves all requests that wait for the same NPI and type, of whatever organization: a vendor is asked and
-// paid once for all of them. Each request is settled, and charged, by its own ledger.
+// One lookup serves all requests that wait for the same NPI and type, of whatever organization: a
+// vendor is asked and paid once for all of them. Each request is settled, and charged, by its own
+// ledger.
 
-/** How long a miss is remembered at most that rests on our own checks and not on the vendor's word. */
+/**
+ * How long a miss is remembered at most that rests on our own checks and not on the vendor's word.
+ */
 const OUR_MISS_MS = 86_400_000;
 
 /**
- * Makes requests of one batch part of the one open lookup for their NPI and type, and `in-progress`.
+ * Makes requests of one batch part of the one open lookup for their NPI and type, and
+ * `in-progress`.
  * @param hashes of what is known of each one's person, for whoever opens the lookup; by request
- * @returns by request; without those that are final already. `misses` are vendors that are not asked again, because they had
- *   nothing within the last `missMs` when the same was known. If the vendor named something that our checks rejected, the
- *   miss is remembered for a day at most, because checks may be wrong for a while
+ * @returns by request; without those that are final already. `misses` are vendors that are not
+ * asked again, because they had nothing within the last `missMs` when the same was known. If the
+ * vendor named something that our checks rejected, the miss is remembered for a day at most,
+ * because checks may be wrong for a while
  */
 export async function joinLookups(
   db: Database,
@@ -28,9 +33,12 @@ export async function joinLookups(
     id: newId('lkp'),
     hash: hashes.get(requestId),
   }));
-  const rows = await run<{ requestId: string; lookupId: string; wantedType: WantedType; misses: string[] }>(
-    db,
-  )`
+  const rows = await run<{
+    requestId: string;
+    lookupId: string;
+    wantedType: WantedType;
+    misses: string[];
+  }>(db)`
     with new as materialized (
       select * from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb) new ("requestId" text, id text, hash text)
     ), open as materialized (
@@ -77,7 +85,12 @@ export async function forgetMisses(db: Database, by: ChangedBy, npi: string): Pr
       sql`update lookups set facts = null where npi = ${npi} and facts is not null returning 1`,
     );
     const details = { lookups: forgotten.length };
-    await recordAudit(tx, by, { action: 'lookups.forget', organizationId: null, subject: npi, details });
+    await recordAudit(tx, by, {
+      action: 'lookups.forget',
+      organizationId: null,
+      subject: npi,
+      details,
+    });
     return forgotten.length;
   });
 }
@@ -96,9 +109,11 @@ export interface DoubtedChecks {
 export type ForgottenChecks = Readonly<Record<'checks' | 'addresses' | 'misses', number>>;
 
 /**
- * Undoes what a broken resolver or verifier decided: removes its rejections, puts the addresses that are not valid back in
- * line for our checks, and makes the vendors that named them be asked again. What is valid or settled stays.
- * @param isRehearsal true to do all of it and take it back: what would be forgotten, and no entry in the audit log
+ * Undoes what a broken resolver or verifier decided: removes its rejections, puts the addresses
+ * that are not valid back in line for our checks, and makes the vendors that named them be asked
+ * again. What is valid or settled stays.
+ * @param isRehearsal true to do all of it and take it back: what would be forgotten, and no entry
+ * in the audit log
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function forgetChecks(
@@ -114,7 +129,12 @@ export async function forgetChecks(
     const { verdictReason, source } = doubted;
     const [since, until] = [doubted.since.toISOString(), doubted.until.toISOString()];
     const details = { since, until, verdictReason, source, ...forgotten };
-    await recordAudit(tx, by, { action: 'lookups.forget', organizationId: null, subject: 'checks', details });
+    await recordAudit(tx, by, {
+      action: 'lookups.forget',
+      organizationId: null,
+      subject: 'checks',
+      details,
+    });
     if (isRehearsal) throw rehearsed;
   }).catch((error) => {
     if (error !== rehearsed) throw error;

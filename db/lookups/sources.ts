@@ -1,8 +1,8 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
 
-// Every call of a vendor, a verifier, or the registry is admitted here first. Breakers, pauses, rate limits, and budgets
-// are kept in the database, so that they hold across workers.
+// Every call of a vendor, a verifier, or the registry is admitted here first. Breakers, pauses,
+// rate limits, and budgets are kept in the database, so that they hold across workers.
 
 /** At most `calls` in any `perMs` milliseconds. */
 export interface Rate {
@@ -24,7 +24,10 @@ export interface Call {
   readonly cost: number;
   /** The request that the call is made for; null on our own account. */
   readonly requestId: string | null;
-  /** How long the call may wait for a slot under the rate limits. A slot that comes later is not kept. */
+  /**
+   * How long the call may wait for a slot under the rate limits. A slot that comes later is not
+   * kept.
+   */
   readonly patienceMs: number;
   /** Unless one of these can be called, the call is not made. Empty if it needs none. */
   readonly requiredVerifiers?: readonly RequiredVerifier[];
@@ -60,9 +63,15 @@ export type CallOutcome =
   | { readonly kind: 'rate_limit'; readonly afterMs: number | null }
   /** It could not answer: its server, the network, or an answer that is not as documented. */
   | { readonly kind: 'failed'; readonly why: string }
-  /** It could not answer a question again that it has failed to answer before: that says nothing new about it. */
+  /**
+   * It could not answer a question again that it has failed to answer before: that says nothing new
+   * about it.
+   */
   | { readonly kind: 'failed_again'; readonly why: string }
-  /** It will not serve us until an operator acts. `openMs`: when the breaker lets the first trial through. */
+  /**
+   * It will not serve us until an operator acts. `openMs`: when the breaker lets the first trial
+   * through.
+   */
   | { readonly kind: 'refused'; readonly why: string; readonly openMs?: number };
 
 /** What a call changed about the breaker of its source. */
@@ -70,8 +79,9 @@ export type BreakerChange = 'opened' | 'closed';
 
 const FAILURES_TO_OPEN = 5;
 /**
- * From the opening to the first trial call, and from one to the next, ended or not: a call that hangs holds up nobody.
- * With the time in which those who wait come back, a source that is back is asked within 10 s.
+ * From the opening to the first trial call, and from one to the next, ended or not: a call that
+ * hangs holds up nobody. With the time in which those who wait come back, a source that is back is
+ * asked within 10 s.
  */
 const TRIAL_EVERY_MS = 8000;
 /** A refused key or an empty account does not mend itself in seconds. */
@@ -79,9 +89,10 @@ const REFUSED_OPEN_MS = 300_000;
 const DEFAULT_PAUSE_MS = 5000;
 
 /**
- * Admits a call of a source, or says when to ask again. An admitted call takes all that it needs: its slot under the rate
- * limits, its cost of the day's budget, the trial of an open breaker.
- * @param record a statement that writes down what `admission` says. Neither is there without the other
+ * Admits a call of a source, or says when to ask again. An admitted call takes all that it needs:
+ * its slot under the rate limits, its cost of the day's budget, the trial of an open breaker.
+ * @param record a statement that writes down what `admission` says. Neither is there without the
+ * other
  * @returns the admission with the row that `record` returns, if any
  */
 export async function admitCall<Row = unknown>(
@@ -103,7 +114,10 @@ export async function admitCall<Row = unknown>(
   );
 }
 
-/** Calls leave some milliseconds after their slots. Without this margin a window could hold one call too many. */
+/**
+ * Calls leave some milliseconds after their slots. Without this margin a window could hold one call
+ * too many.
+ */
 const MARGIN = 1.03;
 
 /** An even pace without bursts, so that no window of the rate holds more calls than it allows. */
@@ -112,10 +126,11 @@ function paceOf({ calls, perMs }: Rate) {
 }
 
 /**
- * Notes how a call went: opens the breaker, closes it, or pauses the source. Each opening and each closing begins an
- * era, and only calls of this era count: however many were under way, one trouble is one opening, and an answer or a
- * failure that comes late from before it changes nothing. While the breaker is open, calls of the era are its trials.
- * One statement, so that it does not act on what another has changed meanwhile.
+ * Notes how a call went: opens the breaker, closes it, or pauses the source. Each opening and each
+ * closing begins an era, and only calls of this era count: however many were under way, one trouble
+ * is one opening, and an answer or a failure that comes late from before it changes nothing. While
+ * the breaker is open, calls of the era are its trials. One statement, so that it does not act on
+ * what another has changed meanwhile.
  * @param era as it was when the call was admitted
  * @returns what this call changed; of all calls that fail together, one gets `opened`
  */
@@ -143,7 +158,8 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
       return sql`paused_until = greatest(paused_until, clock_timestamp() + ${span(outcome.afterMs ?? DEFAULT_PAUSE_MS)})
         where true`;
     case 'failed': {
-      // A failed trial leaves everything as it is: when the next one is due was set when this one was admitted.
+      // A failed trial leaves everything as it is: when the next one is due was set when this one
+      // was admitted.
       const opens = sql`failures + 1 >= ${FAILURES_TO_OPEN}`;
       return sql`failures = failures + 1, last_error = ${outcome.why},
         state = case when ${opens} then 'open' else state end, era = era + (${opens})::integer,
@@ -162,7 +178,9 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   }
 }
 
-/** For a call that left no record before it was made: notes how it went, and what it did not cost. */
+/**
+ * For a call that left no record before it was made: notes how it went, and what it did not cost.
+ */
 export async function recordOne(
   db: Database,
   source: string,
@@ -186,7 +204,10 @@ interface Unspent {
   readonly requestId: string | null;
 }
 
-/** After `recordCall`, because `admit_call` locks health before spend: the other way round the two wait for each other. */
+/**
+ * After `recordCall`, because `admit_call` locks health before spend: the other way round the two
+ * wait for each other.
+ */
 export async function giveBack(
   tx: Transaction,
   source: string,
@@ -198,7 +219,10 @@ export async function giveBack(
       and organization_id = coalesce((select organization_id from requests where id = ${requestId}), '')`);
 }
 
-/** What a vendor or verifier did for us since a moment, and how it is now: spans in milliseconds, money in its credits. */
+/**
+ * What a vendor or verifier did for us since a moment, and how it is now: spans in milliseconds,
+ * money in its credits.
+ */
 export interface SourceFigures extends Record<string, unknown> {
   readonly source: string;
   /** `other`: called under limits, but neither of the two, such as the NPI registry. */
@@ -233,7 +257,10 @@ export interface SourceFigures extends Record<string, unknown> {
   readonly creditsToday: number;
 }
 
-/** The figures of every source that was called since then or has a state of its own, in the order of their names. */
+/**
+ * The figures of every source that was called since then or has a state of its own, in the order of
+ * their names.
+ */
 export async function readSourceFigures(db: Database, since: Date): Promise<SourceFigures[]> {
   const from = sql`${since.toISOString()}::timestamptz`;
   return await run<SourceFigures>(db)`

@@ -15,9 +15,10 @@ import {
   recordCall,
 } from './sources.ts';
 
-// What is asked of vendors, and what they answered. The requests of one lookup go through the same vendors; each
-// question is put once, by whoever comes first, and the others find its answer here. Everything is written before
-// and after a call, so that a lookup that dies in the middle goes on where it was.
+// What is asked of vendors, and what they answered. The requests of one lookup go through the same
+// vendors; each question is put once, by whoever comes first, and the others find its answer here.
+// Everything is written before and after a call, so that a lookup that dies in the middle goes on
+// where it was.
 
 /** What to do next for a request and a vendor. */
 export type NextStep =
@@ -43,7 +44,10 @@ export type NextStep =
       readonly wantedType: WantedType;
     };
 
-export type AnsweredState = Exclude<VendorAttemptState, 'submitting' | 'pending' | 'lost' | 'retry'>;
+export type AnsweredState = Exclude<
+  VendorAttemptState,
+  'submitting' | 'pending' | 'lost' | 'retry'
+>;
 
 type AttemptId = Readonly<{ lookupId: string; vendor: string; n: number }>;
 
@@ -69,8 +73,8 @@ export interface Question extends Pick<Call, 'limits' | 'patienceMs' | 'required
 }
 
 /**
- * A call whose answer was lost may have been paid for, so it is not repeated for ever; one repetition weighs a
- * vendor's credit against a client's answer.
+ * A call whose answer was lost may have been paid for, so it is not repeated for ever; one
+ * repetition weighs a vendor's credit against a client's answer.
  */
 const LOST_CALLS_AT_MOST = 2;
 /** Who waits for another request's call looks this often whether its answer is there. */
@@ -79,8 +83,9 @@ const LOOK_AGAIN_MS = 1000;
 const LEASE_MARGIN_MS = 5000;
 
 /**
- * Decides the next step and records it: the attempt is there before the vendor is called. One statement looks, one takes
- * what the call needs; if somebody else came between, what he did is refused by the table and looked at the next time.
+ * Decides the next step and records it: the attempt is there before the vendor is called. One
+ * statement looks, one takes what the call needs; if somebody else came between, what he did is
+ * refused by the table and looked at the next time.
  * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function beginVendorStep(db: Database, question: Question): Promise<NextStep> {
@@ -106,7 +111,8 @@ export async function beginVendorStep(db: Database, question: Question): Promise
   try {
     switch (seen.state) {
       case 'pending':
-        // Who polls just now holds it for a call at most; what is beyond that is the vendor's pause.
+        // Who polls just now holds it for a call at most; what is beyond that is the vendor's
+        // pause.
         if (afterMs > 0)
           return { kind: 'wait', why: 'pending', afterMs: Math.max(afterMs, leaseMs - holdMs) };
         return await take(db, question, last, seen);
@@ -152,11 +158,16 @@ interface Seen extends Record<string, unknown> {
   readonly leaseMs: number | null;
   /** Attempts whose answer was lost. */
   readonly lost: number;
-  /** An earlier lookup of the same question with a job that was bought and not finished in its time. */
+  /**
+   * An earlier lookup of the same question with a job that was bought and not finished in its time.
+   */
   readonly orphanOf: string | null;
 }
 
-async function look(db: Database, { requestId, vendor, freshnessMs }: Question): Promise<Seen | undefined> {
+async function look(
+  db: Database,
+  { requestId, vendor, freshnessMs }: Question,
+): Promise<Seen | undefined> {
   const asked = { wantedType: sql`r.wanted_type`, lookupId: sql`r.lookup_id`, at: sql`now()` };
   const [seen] = await run<Seen>(db)`
     select r.settled_at is not null as settled, r.lookup_id as "lookupId", r.wanted_type as "wantedType",
@@ -179,7 +190,10 @@ async function look(db: Database, { requestId, vendor, freshnessMs }: Question):
   return seen;
 }
 
-/** Has the next call admitted, a new question or the poll of a job, and written down in the same statement. */
+/**
+ * Has the next call admitted, a new question or the poll of a job, and written down in the same
+ * statement.
+ */
 async function take(
   db: Database,
   question: Question,
@@ -211,7 +225,8 @@ async function take(
   // Not asked for our own sake: no ground to say that it knows nobody.
   if (taken.kind === 'spent')
     return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
-  // A new question's is the admission's, to the day of which its credits are booked: the row's is rounded.
+  // A new question's is the admission's, to the day of which its credits are booked: the row's is
+  // rounded.
   const askedAt = isPoll ? taken.askedAt : taken.at;
   const { era, jobRef, cost } = taken;
   // Another request of the lookup asks since we looked.
@@ -220,8 +235,9 @@ async function take(
 }
 
 /**
- * A job that was bought for an earlier lookup is asked for, no sooner than there, and not bought again. What it may cost
- * comes along, to be made what it cost, and its age goes on: one that never ends is bought anew a day after it began.
+ * A job that was bought for an earlier lookup is asked for, no sooner than there, and not bought
+ * again. What it may cost comes along, to be made what it cost, and its age goes on: one that never
+ * ends is bought anew a day after it began.
  */
 async function adoptJob(
   db: Database,
@@ -251,7 +267,9 @@ export interface Judged {
 /** Notes the vendors that are not asked, and why, once per lookup. */
 export async function recordSkipped(db: Database, lookups: readonly Judged[]): Promise<void> {
   const skipped = lookups.flatMap(({ requestId, lookupId, judged }) =>
-    judged.flatMap(({ vendor, obstacle }) => (obstacle ? { requestId, lookupId, vendor, obstacle } : [])),
+    judged.flatMap(({ vendor, obstacle }) =>
+      obstacle ? { requestId, lookupId, vendor, obstacle } : [],
+    ),
   );
   if (skipped.length === 0) return;
   await run(db)`
@@ -263,8 +281,9 @@ export async function recordSkipped(db: Database, lookups: readonly Judged[]): P
 }
 
 /**
- * Keeps an asynchronous vendor's job id before anything else happens, so that its answer is fetched and never bought
- * twice; after a poll, answered or not, when the next one is due. Also if the attempt was given up as lost meanwhile.
+ * Keeps an asynchronous vendor's job id before anything else happens, so that its answer is fetched
+ * and never bought twice; after a poll, answered or not, when the next one is due. Also if the
+ * attempt was given up as lost meanwhile.
  */
 export async function recordVendorJob(
   db: Database,
@@ -287,8 +306,8 @@ export async function recordVendorJob(
 }
 
 /**
- * Ends a call that was aborted, or died: its answer is lost, and whoever asks next need not wait for it. A job is only
- * let go.
+ * Ends a call that was aborted, or died: its answer is lost, and whoever asks next need not wait
+ * for it. A job is only let go.
  */
 export async function recordLost(db: Database, attempt: AttemptId, reason: string): Promise<void> {
   await run(db)`
@@ -312,8 +331,8 @@ export interface VendorAnswerRecord {
 }
 
 /**
- * Ends an attempt and stores what the vendor named, in one transaction with what it cost and how the vendor is. Also
- * if the attempt was given up as lost meanwhile: the addresses were paid for.
+ * Ends an attempt and stores what the vendor named, in one transaction with what it cost and how
+ * the vendor is. Also if the attempt was given up as lost meanwhile: the addresses were paid for.
  */
 export async function recordVendorAnswer(
   db: Database,
@@ -339,8 +358,8 @@ export async function recordVendorAnswer(
 }
 
 /**
- * Notes of a lookup's answers that nothing they named is valid: such an answer is not bought again. An address of which
- * nobody could tell in time is no ground for that.
+ * Notes of a lookup's answers that nothing they named is valid: such an answer is not bought again.
+ * An address of which nobody could tell in time is no ground for that.
  * @param unwanted addresses of another type than the wanted one: they are not checked
  */
 export async function recordRefused(

@@ -1,8 +1,8 @@
 -- The rules about money and state live in these files, so that no code path can break them.
 -- Times carry milliseconds, because that is what the API shows.
 
--- The sandbox of an organization is an organization of its own, whose id says so: whatever has the id needs no join, and
--- the rules that keep sandboxes apart are checks of one row.
+-- The sandbox of an organization is an organization of its own, whose id says so: whatever has the
+-- id needs no join, and the rules that keep sandboxes apart are checks of one row.
 create function is_sandbox(organization_id text) returns boolean language sql immutable parallel safe as $$
   select starts_with(organization_id, 'sbx_')
 $$;
@@ -29,7 +29,8 @@ create table organizations (
   )
 );
 
--- A value encrypted with the key of each version of SECRETS_KEY, by which a program sees that it has the right one.
+-- A value encrypted with the key of each version of SECRETS_KEY, by which a program sees that it
+-- has the right one.
 create table secret_keys (
   version text primary key,
   check_value text not null,
@@ -54,8 +55,9 @@ create table api_keys (
 );
 create index api_keys_by_organization on api_keys (organization_id);
 
--- Wakes the polls that wait for a change of this row, or with this key, so that none outlives it; with the argument
--- ' final' those as well that wait for its end. Nothing else: commits with a NOTIFY queue for one lock.
+-- Wakes the polls that wait for a change of this row, or with this key, so that none outlives it;
+-- with the argument ' final' those as well that wait for its end. Nothing else: commits with a
+-- NOTIFY queue for one lock.
 create function announce_change() returns trigger language plpgsql as $$
 begin
   perform pg_notify('changed', new.id || coalesce(tg_argv[0], ''));
@@ -70,19 +72,20 @@ create trigger organizations_announce_suspension after update on organizations
   for each row when (old.suspended is distinct from new.suspended)
   execute function announce_change();
 
--- A key's sliding window itself: the times that its taken places count from, oldest first, and how many each. It counts
--- by steps: all places of a step have one time.
+-- A key's sliding window itself: the times that its taken places count from, oldest first, and how
+-- many each. It counts by steps: all places of a step have one time.
 create table rate_windows (
   api_key_id text primary key references api_keys,
   hits timestamptz[] not null default '{}',
   counts integer[] not null default '{}'
 ) with (fillfactor = 50);
--- Both in the row as they are: compressed, or kept elsewhere, they cost each admission twice as much. PostgreSQL 15 takes
--- this only as a statement of its own.
+-- Both in the row as they are: compressed, or kept elsewhere, they cost each admission twice as
+-- much. PostgreSQL 15 takes this only as a statement of its own.
 alter table rate_windows alter column hits set storage plain, alter column counts set storage plain;
 
--- Takes up to so many places of a key's window, and first gives back those taken at `unused_at` that nobody used. Places
--- of a step may be used until its end, which is the time they count from; without steps they count from now.
+-- Takes up to so many places of a key's window, and first gives back those taken at `unused_at`
+-- that nobody used. Places of a step may be used until its end, which is the time they count from;
+-- without steps they count from now.
 create function take_places(
   a_key text, quota integer, span interval, step interval, wanted integer, unused integer, unused_at timestamptz,
   out taken integer, out used integer, out taken_at timestamptz, out free_in interval, out empty_in interval

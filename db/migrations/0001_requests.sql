@@ -6,9 +6,11 @@ create table lookups (
   npi text collate "C" not null check (npi ~ '^[0-9]{10}$'),
   wanted_type text not null check (wanted_type in ('any', 'professional', 'personal')),
   opened_at timestamptz(3) not null,
-  -- Set when a request it serves has its answer, or none is left waiting: the next request opens a new one.
+  -- Set when a request it serves has its answer, or none is left waiting: the next request opens a
+  -- new one.
   closed_at timestamptz(3),
-  -- A hash of what was known when it began: with the same a vendor's miss is remembered. Null: none of its misses is.
+  -- A hash of what was known when it began: with the same a vendor's miss is remembered. Null: none
+  -- of its misses is.
   facts text
 );
 create unique index lookups_open on lookups (npi, wanted_type) where closed_at is null;
@@ -28,7 +30,8 @@ create table batches (
   webhook_mode text check (webhook_mode in ('real-time', 'batch')),
   custom_data text check (octet_length(custom_data) <= 16384),
   created_at timestamptz(3) not null,
-  -- Of what its envelope says; no two changes have the same one (later), so that it tells one state from another.
+  -- Of what its envelope says; no two changes have the same one (later), so that it tells one state
+  -- from another.
   updated_at timestamptz not null,
   deadline_at timestamptz(3) not null,
   -- Null until Temporal has the batch workflow: these batches are the outbox.
@@ -63,7 +66,8 @@ create table requests (
   email text,
   email_type text check (email_type in ('professional', 'personal')),
   email_last_validated_at timestamptz(3),
-  -- suppression_changes.n when this email was seen not to be suppressed, or before: at the same n nobody asks again.
+  -- suppression_changes.n when this email was seen not to be suppressed, or before: at the same n
+  -- nobody asks again.
   suppression_change bigint,
   -- Why there is no email; for operators, never shown by the API.
   reason text,
@@ -71,7 +75,8 @@ create table requests (
   deadline_at timestamptz(3) not null,
   started_at timestamptz(3),
   settled_at timestamptz(3),
-  -- A person may have their address erased from what was answered; what was paid for it stays on the books.
+  -- A person may have their address erased from what was answered; what was paid for it stays on
+  -- the books.
   erased_at timestamptz(3),
   -- What a request of a sandbox comes to. No other one has it.
   test_outcome text check (test_outcome in (
@@ -96,7 +101,8 @@ create table requests (
 );
 create index requests_open on requests (deadline_at) where settled_at is null;
 create index requests_by_npi on requests (npi, organization_id);
--- What an organization had in a time; hardly any work to keep, because rows lie in the order of time.
+-- What an organization had in a time; hardly any work to keep, because rows lie in the order of
+-- time.
 create index requests_by_settlement on requests using brin (settled_at);
 create index requests_by_lookup on requests (lookup_id) where lookup_id is not null;
 create index requests_by_email on requests (email) where email is not null;
@@ -130,7 +136,8 @@ begin
       using errcode = 'restrict_violation', constraint = 'requests_price_kept';
   end if;
   if old.settled_at is not null then
-    -- Final but for one change: the erasure of the address. Generated columns are not computed yet; they follow the rest.
+    -- Final but for one change: the erasure of the address. Generated columns are not computed yet;
+    -- they follow the rest.
     if new.erased_at is not null and old.erased_at is null
        and to_jsonb(new) - array['email', 'email_type', 'email_last_validated_at', 'erased_at', 'credits_used']
          = to_jsonb(old) - array['email', 'email_type', 'email_last_validated_at', 'erased_at', 'credits_used'] then
@@ -152,8 +159,8 @@ create function later(than timestamptz, at timestamptz) returns timestamptz lang
   select greatest(than + interval '1 microsecond', at)
 $$;
 
--- Batches one by one, each found by its id: of a join with rows of a statement the planner thinks two hundred, and reads
--- all batches for it.
+-- Batches one by one, each found by its id: of a join with rows of a statement the planner thinks
+-- two hundred, and reads all batches for it.
 create function count_settled_requests() returns trigger language plpgsql as $$
 declare
   n record;
@@ -184,7 +191,8 @@ end $$;
 create trigger requests_count_inserted after insert on requests
   referencing new table as changed for each statement execute function count_settled_requests();
 
--- An erasure changes a request that has been counted: only what becomes final by this statement counts.
+-- An erasure changes a request that has been counted: only what becomes final by this statement
+-- counts.
 create function count_newly_settled_requests() returns trigger language plpgsql as $$
 declare
   n record;

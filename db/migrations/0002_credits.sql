@@ -1,6 +1,7 @@
 -- Money: a ledger that is only ever added to, and what follows from it.
 
--- One row per movement between the four accounts of an organization; every row sums to zero by itself.
+-- One row per movement between the four accounts of an organization; every row sums to zero by
+-- itself.
 create table ledger_entries (
   id bigint generated always as identity,
   -- One that is there, as its balance: apply_ledger_entries.
@@ -44,8 +45,9 @@ create trigger ledger_entries_append_only before update or delete on ledger_entr
 create trigger ledger_entries_no_truncate before truncate on ledger_entries
   for each statement execute function refuse_change();
 
--- What is held for a request, and what settles that, follows from the request's row by its triggers and is written by
--- nobody else: so the two never contradict each other. The rest is for operators, who alone may insert here.
+-- What is held for a request, and what settles that, follows from the request's row by its triggers
+-- and is written by nobody else: so the two never contradict each other. The rest is for operators,
+-- who alone may insert here.
 create function refuse_entry() returns trigger language plpgsql as $$
 begin
   raise exception 'a % follows from its request, and is not written by itself', new.kind
@@ -98,7 +100,8 @@ end $$;
 create trigger ledger_entries_apply after insert on ledger_entries
   referencing new table as added for each statement execute function apply_ledger_entries();
 
--- What an organization has paid for: the row whose conditional upsert decides between charge and replay.
+-- What an organization has paid for: the row whose conditional upsert decides between charge and
+-- replay.
 create table entitlements (
   organization_id text not null,
   npi text collate "C" not null,
@@ -109,8 +112,8 @@ create table entitlements (
   primary key (organization_id, npi, email_type)
 );
 
--- Asked once for a statement. One by one and by the index, by one plan: a connection keeps what it plans while the tables
--- are empty.
+-- Asked once for a statement. One by one and by the index, by one plan: a connection keeps what it
+-- plans while the tables are empty.
 create function require_charges() returns trigger language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 begin
@@ -135,8 +138,8 @@ create trigger entitlements_charged after insert on entitlements
 create trigger entitlements_charged_again after update on entitlements
   referencing new table as entitled for each statement execute function require_charges();
 
--- What each organization had used at each full hour of the last day: who is about to run out follows from it, without a
--- look at the ledger.
+-- What each organization had used at each full hour of the last day: who is about to run out
+-- follows from it, without a look at the ledger.
 create table used_credits (
   hour timestamptz(0) not null,
   organization_id text not null,

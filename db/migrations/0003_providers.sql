@@ -3,7 +3,8 @@
 -- One row per NPI. What nothing reads (sex, taxonomy, licences, mailing address) is not kept.
 create table providers (
   npi text collate "C" primary key check (npi ~ '^[0-9]{10}$'),
-  -- 1: a person, 2: an organization; null in the rows of deactivated NPIs, which carry nothing else.
+  -- 1: a person, 2: an organization; null in the rows of deactivated NPIs, which carry nothing
+  -- else.
   entity_type smallint check (entity_type in (1, 2)),
   last_name text,
   first_name text,
@@ -21,7 +22,8 @@ create table providers (
   practice_state text,
   practice_postal_code text,
   practice_phone text,
-  -- What providers of one practice share, in one spelling: ten digits; street, number and suite with the five-digit ZIP.
+  -- What providers of one practice share, in one spelling: ten digits; street, number and suite
+  -- with the five-digit ZIP.
   phone_key text,
   address_key text,
   updated_on date,
@@ -34,7 +36,8 @@ create table providers (
     and (deactivated_on is null or (reactivated_on is not null and reactivated_on >= deactivated_on))
   ) stored,
   origin text not null check (origin in ('nppes', 'registry')),
-  -- The day whose state this is: the last one of the file, or that of the question. Nothing older replaces it.
+  -- The day whose state this is: the last one of the file, or that of the question. Nothing older
+  -- replaces it.
   as_of date not null default current_date,
   -- Tells an unchanged row from a changed one without comparing columns.
   row_hash bigint not null,
@@ -46,9 +49,10 @@ create table providers (
 create index providers_organizations_by_phone on providers (phone_key) where entity_type = 2;
 create index providers_organizations_by_address on providers (address_key) where entity_type = 2;
 
--- Whether this NPI is no active individual: nothing is answered for it, whatever is stored. What the registry did not
--- know counts for a day; what NPPES says, until the next file. In plpgsql, as is_suppressed, to be planned once for a
--- connection and not anew in each statement that asks for 60 addresses.
+-- Whether this NPI is no active individual: nothing is answered for it, whatever is stored. What
+-- the registry did not know counts for a day; what NPPES says, until the next file. In plpgsql, as
+-- is_suppressed, to be planned once for a connection and not anew in each statement that asks for
+-- 60 addresses.
 create function is_inactive(an_npi text) returns boolean language plpgsql stable parallel safe as $$
 begin
   return exists (
@@ -66,7 +70,8 @@ create table provider_endpoints (
   primary key (npi, kind, endpoint)
 );
 
--- The address that an endpoint is, in the spelling of suppressions; of an endpoint that is none, its text.
+-- The address that an endpoint is, in the spelling of suppressions; of an endpoint that is none,
+-- its text.
 create function endpoint_address(an_endpoint text) returns text language sql immutable parallel safe as $$
   select regexp_replace(lower(trim(an_endpoint)), '^mailto:', '')
 $$;
@@ -116,14 +121,15 @@ create table clinician_practices (
 );
 create index clinician_practices_by_group on clinician_practices (pac_id) where pac_id <> '';
 
--- What an operator knows of employers' domains: of an organization or a person by NPI, of a group by PAC id, else by the
--- key of an organization's name.
+-- What an operator knows of employers' domains: of an organization or a person by NPI, of a group
+-- by PAC id, else by the key of an organization's name.
 create table employer_domains (
   key text collate "C" primary key check (key ~ '^(npi|pac_id|name):.'),
   domain text not null
 );
 
--- An import that was interrupted is run again from the beginning: what it has written already is what it would write.
+-- An import that was interrupted is run again from the beginning: what it has written already is
+-- what it would write.
 create table import_runs (
   id text primary key,
   -- Stands in the rows that the import wrote: four bytes instead of the id's thirty.

@@ -1,6 +1,7 @@
 -- What is asked of whom, what each answer was worth, and what is kept of it.
 
--- One row per question put to a vendor. Written before the call, so that a crash leaves a trace of it.
+-- One row per question put to a vendor. Written before the call, so that a crash leaves a trace of
+-- it.
 create table vendor_attempts (
   lookup_id text not null references lookups,
   vendor text not null,
@@ -30,13 +31,14 @@ create table vendor_attempts (
 create unique index vendor_attempts_open on vendor_attempts (lookup_id, vendor) where ended_at is null;
 create index vendor_attempts_by_time on vendor_attempts (started_at);
 
--- The health of everything that is called for money or under a limit: vendors, verifiers, the NPI registry.
+-- The health of everything that is called for money or under a limit: vendors, verifiers, the NPI
+-- registry.
 create table source_health (
   source text primary key,
   state text not null default 'closed' check (state in ('closed', 'open')),
   failures integer not null default 0,
-  -- Ends with each opening and each closing of the breaker: how a call goes that was let through in an earlier era says
-  -- nothing new.
+  -- Ends with each opening and each closing of the breaker: how a call goes that was let through in
+  -- an earlier era says nothing new.
   era integer not null default 0,
   -- While open: when the next trial call may be made.
   open_until timestamptz(3),
@@ -53,7 +55,8 @@ create table source_rates (
   primary key (source, limit_name)
 ) with (fillfactor = 50);
 
--- Requests that wait for a slot under a source's rate limits, in the order of round and n (see next_slot).
+-- Requests that wait for a slot under a source's rate limits, in the order of round and n (see
+-- next_slot).
 create table source_slots (
   source text not null,
   request_id text not null,
@@ -80,7 +83,8 @@ create table source_spend (
 ) with (fillfactor = 50);
 create index source_spend_by_age on source_spend (day);
 
--- Is the source closed to calls, by its own word (Retry-After) or because its breaker is open? Null if it is open to calls.
+-- Is the source closed to calls, by its own word (Retry-After) or because its breaker is open? Null
+-- if it is open to calls.
 create function closed_until(health source_health, at timestamptz, out why text, out until timestamptz)
 language sql immutable as $$
   select why, until
@@ -89,8 +93,9 @@ language sql immutable as $$
    order by rank limit 1
 $$;
 
--- Does an organization have budget left of a source's credits of a day? It has at most half of them if other organizations
--- asked the source since yesterday. Its first call is always within the budget.
+-- Does an organization have budget left of a source's credits of a day? It has at most half of them
+-- if other organizations asked the source since yesterday. Its first call is always within the
+-- budget.
 create function has_budget(a_source text, organization text, on_day date, cost numeric, daily_credits numeric)
 returns boolean language sql stable as $$
   select cost = 0 or daily_credits is null or (
@@ -101,7 +106,8 @@ returns boolean language sql stable as $$
       from source_spend where source = a_source and day >= on_day - 1)
 $$;
 
--- Can one of the required verifiers be called? Each comes with its source, cost, and dailyCredits. True for an empty list.
+-- Can one of the required verifiers be called? Each comes with its source, cost, and dailyCredits.
+-- True for an empty list.
 create function has_verifier(verifiers jsonb, organization text, on_day date, at timestamptz)
 returns boolean language sql stable as $$
   select verifiers = '[]' or exists (
@@ -113,18 +119,22 @@ $$;
 
 -- When is the next slot of a request under the rate limits of a source?
 --
--- The problem: a source allows 5 calls a second, and 300 lookups of several organizations want to call it. Every slot must
--- be used, none twice, and no organization may wait behind all the lookups of another one.
--- Reserving a moment for each of the 300 at once is exact, but a second organization would wait for a minute. Reserving
--- only for the first in line loses the slots of owners that come late: a source at 5/s was called 1.7 times a second.
--- So a slot is reserved when it is less than 5 s away. Its owner waits for it inside its activity and keeps it. All
--- others are told the moment they can expect, and come back 2 s before it. They are ordered by round: the first waiting
--- request of each organization, then the second of each, and so on. Whoever comes back first takes the next free slot, so
--- that a late owner delays nobody. An owner that is over 2 s late gets the next free slot as well: a worker that stood
--- still must not call in a burst. With 300 waiting, a source at 5/s is called 4.86 times a second, and a lookup takes 1.9
--- attempts (test/bench/slots.ts). Our pace is 3 % slower than the limit, because calls leave some milliseconds late.
+-- The problem: a source allows 5 calls a second, and 300 lookups of several organizations want to
+-- call it. Every slot must be used, none twice, and no organization may wait behind all the lookups
+-- of another one. Reserving a moment for each of the 300 at once is exact, but a second
+-- organization would wait for a minute. Reserving only for the first in line loses the slots of
+-- owners that come late: a source at 5/s was called 1.7 times a second. So a slot is reserved when
+-- it is less than 5 s away. Its owner waits for it inside its activity and keeps it. All others are
+-- told the moment they can expect, and come back 2 s before it. They are ordered by round: the
+-- first waiting request of each organization, then the second of each, and so on. Whoever comes
+-- back first takes the next free slot, so that a late owner delays nobody. An owner that is over 2
+-- s late gets the next free slot as well: a worker that stood still must not call in a burst. With
+-- 300 waiting, a source at 5/s is called 4.86 times a second, and a lookup takes 1.9 attempts
+-- (test/bench/slots.ts). Our pace is 3 % slower than the limit, because calls leave some
+-- milliseconds late.
 --
--- limits: per limit its name and pace, the time between two calls. latest: no slot after it is of use.
+-- limits: per limit its name and pace, the time between two calls. latest: no slot after it is of
+-- use.
 create function next_slot(
   a_source text, asker text, organization text, limits jsonb, latest timestamptz, at timestamptz,
   out slot_at timestamptz, out is_reserved boolean
@@ -169,9 +179,10 @@ begin
   end if;
 end $$;
 
--- Admits a call of a source for a request (null: on our own account), or says why it must wait and when to ask again.
--- An admitted call takes all it needs: its slot, the trial of an open breaker, its cost of the day's credits. Calls that
--- share a limit, a budget, or a trial are admitted one after the other: each locks the source's health first.
+-- Admits a call of a source for a request (null: on our own account), or says why it must wait and
+-- when to ask again. An admitted call takes all it needs: its slot, the trial of an open breaker,
+-- its cost of the day's credits. Calls that share a limit, a budget, or a trial are admitted one
+-- after the other: each locks the source's health first.
 create function admit_call(
   a_source text, a_request text, limits jsonb, daily_credits numeric, cost numeric, patience interval, trial_every interval,
   verifiers jsonb,
@@ -240,7 +251,8 @@ begin
   kind := 'go';
 end $$;
 
--- The directory: every address a vendor ever named for an NPI, with the newest verdict on it and where it came from.
+-- The directory: every address a vendor ever named for an NPI, with the newest verdict on it and
+-- where it came from.
 create table stored_emails (
   npi text collate "C" not null check (npi ~ '^[0-9]{10}$'),
   email text not null,
@@ -251,13 +263,15 @@ create table stored_emails (
   source text not null,
   -- Set while the candidate waits for our own checks.
   unchecked boolean not null default false,
-  -- While somebody checks it, or a mail server has asked to come back: nobody else is paid for the same check.
+  -- While somebody checks it, or a mail server has asked to come back: nobody else is paid for the
+  -- same check.
   checking_until timestamptz(3),
   -- The request for which it was last taken to be checked.
   checking_for text,
   -- Whether all that says whose it is repeats our question.
   is_echo boolean not null default false,
-  -- False where the source's licence lets us answer with an address but not keep it: it serves its own lookup alone.
+  -- False where the source's licence lets us answer with an address but not keep it: it serves its
+  -- own lookup alone.
   may_store boolean not null default true,
   first_seen_at timestamptz(3) not null default clock_timestamp(),
   updated_at timestamptz(3) not null default clock_timestamp(),
@@ -271,13 +285,15 @@ create index stored_emails_not_kept on stored_emails (updated_at) where not may_
 -- A person who wants to be erased names an address, not an NPI.
 create index stored_emails_by_email on stored_emails (email);
 
--- Every judgement ever made of an address: who named it, which check rejected or accepted it, and why.
+-- Every judgement ever made of an address: who named it, which check rejected or accepted it, and
+-- why.
 create table email_checks (
   id bigint primary key generated always as identity,
   npi text collate "C" not null,
   email text not null,
   lookup_id text references lookups,
-  -- named: a source proposed it; identity, local: our own checks; verifier: a mailbox check; verdict: what came of all.
+  -- named: a source proposed it; identity, local: our own checks; verifier: a mailbox check;
+  -- verdict: what came of all.
   kind text not null check (kind in ('named', 'identity', 'local', 'verifier', 'verdict')),
   -- Vendor, verifier or `nppes`; ours is `service`.
   source text not null,
@@ -294,18 +310,19 @@ create index email_checks_by_email on email_checks (email);
 -- How verifiers do, as vendor_attempts_by_time tells of vendors.
 create index email_checks_by_verifier on email_checks (at) where kind = 'verifier';
 
--- Closes the lookups of requests that were just settled: those that have their answer, and those whose last waiting
--- request has given up. Notes whose answer it is, and gives back the slots that the requests wait for. Part of the settling
--- transaction, and its last locks. Planned once, and by indexes only: PostgreSQL takes a plan for lists of any length to be
--- worse than one for each list, so it planned each call again; and a plan made while the tables were small read all of them.
+-- Closes the lookups of requests that were just settled: those that have their answer, and those
+-- whose last waiting request has given up. Notes whose answer it is, and gives back the slots that
+-- the requests wait for. Part of the settling transaction, and its last locks. Planned once, and by
+-- indexes only: PostgreSQL takes a plan for lists of any length to be worse than one for each list,
+-- so it planned each call again; and a plan made while the tables were small read all of them.
 create function close_lookups(request_ids text[]) returns void language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
   theirs text[] := array(select lookup_id from requests where id = any(request_ids));
 begin
   delete from source_slots where request_id = any(request_ids);
-  -- A statement of its own: if two requests give up at once, the second must see that the first has. In one order,
-  -- because organizations share lookups.
+  -- A statement of its own: if two requests give up at once, the second must see that the first
+  -- has. In one order, because organizations share lookups.
   perform from lookups where id = any(theirs) order by npi, wanted_type for no key update;
   update vendor_attempts a set returned = true
     from requests r join email_checks c on (c.lookup_id, c.npi, c.email) = (r.lookup_id, r.npi, r.email)

@@ -1,4 +1,5 @@
--- Webhooks: where each delivery is in its schedule, resends, receivers that are away, and a log that forgets.
+-- Webhooks: where each delivery is in its schedule, resends, receivers that are away, and a log
+-- that forgets.
 
 create table webhook_deliveries (
   id text primary key,
@@ -8,7 +9,8 @@ create table webhook_deliveries (
   attempts integer not null default 0,
   -- How often it was sent again from the start of the schedule: a round of its own each time.
   resends integer not null default 0,
-  -- The place in the schedule of the attempt that comes next, from 0, and since when it has been due by the schedule.
+  -- The place in the schedule of the attempt that comes next, from 0, and since when it has been
+  -- due by the schedule.
   step smallint not null default 0,
   step_at timestamptz(3),
   -- Before that nothing is sent; later than step_at where the receiver was away.
@@ -19,7 +21,8 @@ create table webhook_deliveries (
   leased_host text,
   -- When the sweep last saw to it that it has its workflow.
   checked_at timestamptz(3),
-  -- When its customer sent it again, the newest first, at most ten: that is how often one may within an hour.
+  -- When its customer sent it again, the newest first, at most ten: that is how often one may
+  -- within an hour.
   customer_resends timestamptz(3)[] not null default '{}',
   -- The attempts with the lowest numbers that the log no longer holds.
   forgotten integer not null default 0,
@@ -32,8 +35,8 @@ create table webhook_deliveries (
   constraint webhook_deliveries_forgotten check (forgotten between 0 and attempts)
 );
 create index webhook_deliveries_pending on webhook_deliveries (batch_id) where state = 'pending';
--- A delivery that its first attempt did not decide has a workflow of its own. The sweep looks after all that could go on,
--- of first rounds too.
+-- A delivery that its first attempt did not decide has a workflow of its own. The sweep looks after
+-- all that could go on, of first rounds too.
 create index webhook_deliveries_to_look_after on webhook_deliveries (greatest(checked_at, due_at, created_at))
   where state = 'pending';
 create index webhook_deliveries_failed on webhook_deliveries (decided_at) where state = 'failed';
@@ -61,9 +64,10 @@ create table webhook_attempts (
 );
 create index webhook_attempts_by_age on webhook_attempts (started_at);
 
--- Receivers that do not answer, one row per organization and host: per organization, so that no path of one can hold up
--- the deliveries of another to the same host. The row is also the line of those that wait for a host which answers. It
--- stays when a host is back, without failures, until that is long ago.
+-- Receivers that do not answer, one row per organization and host: per organization, so that no
+-- path of one can hold up the deliveries of another to the same host. The row is also the line of
+-- those that wait for a host which answers. It stays when a host is back, without failures, until
+-- that is long ago.
 create table webhook_hosts (
   organization_id text not null references organizations,
   host text not null,
@@ -80,15 +84,16 @@ create table webhook_hosts (
   turn_at timestamptz(3),
   -- When the host last answered 2xx to this organization, to the day; null for never.
   accepted_at timestamptz(3),
-  -- From where it has, the newest first. Attempts to any other address are counted in webhook_networks: the owner of the
-  -- name may lead it to a machine that never agreed.
+  -- From where it has, the newest first. Attempts to any other address are counted in
+  -- webhook_networks: the owner of the name may lead it to a machine that never agreed.
   proven_networks cidr[] not null default '{}',
   primary key (organization_id, host)
 );
 create index webhook_hosts_by_age on webhook_hosts (greatest(failing_since, open_until, turn_at, accepted_at));
 
--- Deliveries are no weapon: one address gets few attempts from receivers that have not proven themselves, whatever the
--- organization, the name, and the port. A row has the allowance of one network.
+-- Deliveries are no weapon: one address gets few attempts from receivers that have not proven
+-- themselves, whatever the organization, the name, and the port. A row has the allowance of one
+-- network.
 create table webhook_networks (
   network cidr primary key,
   -- The allowance is whole again then.

@@ -1,9 +1,11 @@
 -- Who wants to be left alone, what was done about it, and by whom.
 
--- Who must not be looked up or returned. Addresses are kept as SHA-256 only, so that the list itself holds nobody.
+-- Who must not be looked up or returned. Addresses are kept as SHA-256 only, so that the list
+-- itself holds nobody.
 create table suppressions (
   kind text not null check (kind in ('npi', 'email', 'domain')),
-  -- An NPI; the hex SHA-256 of an address in lower case; a domain in lower case, its subdomains included.
+  -- An NPI; the hex SHA-256 of an address in lower case; a domain in lower case, its subdomains
+  -- included.
   value text collate "C" not null,
   origin text not null check (origin in ('import', 'vendor', 'erasure', 'operator')),
   reason text not null default '',
@@ -12,8 +14,9 @@ create table suppressions (
   check (case kind when 'npi' then value ~ '^[0-9]{10}$' when 'email' then value ~ '^[0-9a-f]{64}$' else value ~ '^[a-z0-9.-]+$' end)
 );
 
--- Whether an NPI, or this address of it, must not be given to anyone. A null address asks for the NPI alone.
--- Planned once for a connection, whatever is asked; in plpgsql, or each statement would plan it anew.
+-- Whether an NPI, or this address of it, must not be given to anyone. A null address asks for the
+-- NPI alone. Planned once for a connection, whatever is asked; in plpgsql, or each statement would
+-- plan it anew.
 create function is_suppressed(an_npi text, an_email text) returns boolean language plpgsql stable parallel safe
   set plan_cache_mode = force_generic_plan as $$
 declare
@@ -30,7 +33,8 @@ begin
   );
 end $$;
 
--- How often suppressions have changed: an answer that is asked for again is the same only if they have not.
+-- How often suppressions have changed: an answer that is asked for again is the same only if they
+-- have not.
 create table suppression_changes (
   one boolean primary key default true check (one),
   n bigint not null
@@ -57,7 +61,8 @@ create function is_erased(an_npi text, an_email text) returns boolean language s
   )
 $$;
 
--- What a person had erased stays erased, whoever writes: NPPES files and the registry repeat their endpoints.
+-- What a person had erased stays erased, whoever writes: NPPES files and the registry repeat their
+-- endpoints.
 create function skip_erased_endpoint() returns trigger language plpgsql as $$
 begin
   if is_erased(new.npi, endpoint_address(new.endpoint)) then
@@ -80,7 +85,8 @@ create table audit_log (
   details jsonb not null default '{}',
   -- The database's user who wrote it.
   db_user text,
-  -- Of itself and of the entry before: whoever rewrites, removes or slips in an entry has to rewrite all that follow.
+  -- Of itself and of the entry before: whoever rewrites, removes or slips in an entry has to
+  -- rewrite all that follow.
   hash bytea
 );
 create index audit_log_privacy_requests on audit_log (id)
@@ -102,7 +108,8 @@ create function chain_audit_entry() returns trigger language plpgsql as $$
 declare
   last audit_log;
 begin
-  -- One after the other, until the end of the transaction. Whatever was given, the number is the next, and user and time are true.
+  -- One after the other, until the end of the transaction. Whatever was given, the number is the
+  -- next, and user and time are true.
   perform pg_advisory_xact_lock('audit_log'::regclass::oid::bigint);
   select * into last from audit_log order by id desc limit 1;
   new.id := coalesce(last.id, 0) + 1;

@@ -1,7 +1,7 @@
 -- Processes that tell of each other, and what the roles of roles.sql can't do themselves.
 
--- Workers and APIs tell here that they live, so that API, doctor and the other workers know whom Temporal can reach, and
--- operators see that processes are missing.
+-- Workers and APIs tell here that they live, so that API, doctor and the other workers know whom
+-- Temporal can reach, and operators see that processes are missing.
 create table workers (
   id text primary key,
   kind text not null default 'worker' check (kind in ('worker', 'api')),
@@ -14,22 +14,24 @@ create table workers (
   check ((kind = 'worker') = (build_id is not null))
 );
 
--- The sweep is two loops in every worker process: this row says whose turn it is, one process of all per interval. It is
--- written by the first turn to settle.
+-- The sweep is two loops in every worker process: this row says whose turn it is, one process of
+-- all per interval. It is written by the first turn to settle.
 create table sweeps (
   one boolean primary key default true check (one),
   -- When the next sweep settles what is overdue.
   due_at timestamptz(3) not null,
-  -- When the next sweep starts and restarts workflows: in another loop, so that refunds never wait for Temporal.
+  -- When the next sweep starts and restarts workflows: in another loop, so that refunds never wait
+  -- for Temporal.
   workflows_due_at timestamptz(3) not null default '-infinity',
   -- When a sweep last settled all that was overdue.
   swept_at timestamptz(3),
-  -- In which namespace the API starts workflows: a worker of another one cannot say whether they run.
+  -- In which namespace the API starts workflows: a worker of another one cannot say whether they
+  -- run.
   namespace text
 );
 
--- The functions below are the owner's, for operators. Each derives rows from the books, so that calling it more often than
--- needed changes nothing, and gives what was and what is now.
+-- The functions below are the owner's, for operators. Each derives rows from the books, so that
+-- calling it more often than needed changes nothing, and gives what was and what is now.
 
 create function recompute_balance(an_organization text) returns jsonb language sql as $$
   with was as (select * from credit_balances where organization_id = an_organization), now as (
@@ -47,7 +49,8 @@ create function recompute_balance(an_organization text) returns jsonb language s
     from now left join was using (organization_id)
 $$;
 
--- Entitlements follow from charges: the newest one of its kind, or none. Null if that changes nothing.
+-- Entitlements follow from charges: the newest one of its kind, or none. Null if that changes
+-- nothing.
 create function rewrite_entitlement(an_organization text, an_npi text, a_type text) returns jsonb language sql as $$
   with key as (select an_organization as organization_id, an_npi as npi, a_type as email_type),
   was as (select * from entitlements join key using (organization_id, npi, email_type)),

@@ -1,5 +1,6 @@
--- Who may do what. Run after every migration, in one transaction, so that it is the whole truth about the tables as they
--- are now: a table that is not named here is the owner's alone. Roles belong to the cluster, grants to this database.
+-- Who may do what. Run after every migration, in one transaction, so that it is the whole truth
+-- about the tables as they are now: a table that is not named here is the owner's alone. Roles
+-- belong to the cluster, grants to this database.
 
 do $$
 declare
@@ -19,7 +20,8 @@ begin
   end if;
 end $$;
 
--- Nobody logs in as the owner but to migrate. What its functions below do for others is all that others can't.
+-- Nobody logs in as the owner but to migrate. What its functions below do for others is all that
+-- others can't.
 grant usage, create on schema public to npe_owner;
 
 do $$
@@ -42,9 +44,9 @@ revoke all on all tables in schema public from npe_api, npe_worker, npe_operator
 grant usage on schema public, drizzle to npe_api, npe_worker, npe_operator;
 grant select on drizzle.__drizzle_migrations to npe_api, npe_worker, npe_operator;
 
--- What follows from rows that a role may write, it may not write itself: balances from entries, entries and counts from
--- requests. These functions do, and see no temporary table for ours. Not for everybody: a trigger on a table of one's own
--- would run them on rows of one's own.
+-- What follows from rows that a role may write, it may not write itself: balances from entries,
+-- entries and counts from requests. These functions do, and see no temporary table for ours. Not
+-- for everybody: a trigger on a table of one's own would run them on rows of one's own.
 do $$
 declare
   name text;
@@ -61,8 +63,8 @@ end $$;
 grant execute on function recompute_balance, rewrite_entitlement, release_hold, hold_balances, analyze_providers
   to npe_operator;
 
--- The books: entries are added, never changed; by operators those that fund, all others by triggers. An id that can't
--- change is what it takes to lock a balance's row.
+-- The books: entries are added, never changed; by operators those that fund, all others by
+-- triggers. An id that can't change is what it takes to lock a balance's row.
 grant select on ledger_entries to npe_api, npe_worker, npe_operator;
 grant insert on ledger_entries to npe_operator;
 grant select, update (organization_id) on credit_balances to npe_api, npe_worker, npe_operator;

@@ -5,7 +5,10 @@ import { type Database, only, run, type Transaction, transaction } from '../clie
 import { DatabaseError } from '../errors.ts';
 import { hashAddress, type SuppressionTarget } from './suppressions.ts';
 
-/** Whom a person's request is about: the provider of an NPI, or the owner of an address (normalized). */
+/**
+ * Whom a person's request is about: the provider of an NPI, or the owner of an address
+ * (normalized).
+ */
 export type DataSubject = { readonly npi: string } | { readonly email: string };
 
 /** What would suppress them, and stands for them in the audit log. */
@@ -22,8 +25,8 @@ export interface AskedBy extends ChangedBy {
 }
 
 /**
- * The register, the newest first: what people asked of us, and what was done. It is read from the audit log, which can't be
- * rewritten. Of an objection the reason says who asked, and when.
+ * The register, the newest first: what people asked of us, and what was done. It is read from the
+ * audit log, which can't be rewritten. Of an objection the reason says who asked, and when.
  */
 export async function listPrivacyRequests(db: Database, limit: number) {
   return await run<{ readonly doneAt: string }>(db)`
@@ -54,15 +57,24 @@ export async function recordPrivacyRequest(
 }
 
 /** What we compute for ourselves from other columns. */
-const DERIVED = ['row_hash', 'import_number', 'phone_key', 'address_key', 'updated_at', 'unchecked', 'facts'];
+const DERIVED = [
+  'row_hash',
+  'import_number',
+  'phone_key',
+  'address_key',
+  'updated_at',
+  'unchecked',
+  'facts',
+];
 
 /** By which a person is known; the other one is null, which in SQL equals nothing. */
 const known = (subject: DataSubject) => ({ npi: null, email: null, ...subject });
 
 /**
- * Everything held about a provider, or under an address, for them to have. For an NPI: its NPPES rows and the
- * lookups and requests for it; of an address: what names it. Organizations appear by their ids: whom they are is not
- * the person's data. `custom_data` is the customer's own, and left out.
+ * Everything held about a provider, or under an address, for them to have. For an NPI: its NPPES
+ * rows and the lookups and requests for it; of an address: what names it. Organizations appear by
+ * their ids: whom they are is not the person's data. `custom_data` is the customer's own, and left
+ * out.
  * @returns rows with the columns' own names
  */
 export async function exportSubject(db: Database, subject: DataSubject) {
@@ -81,8 +93,12 @@ export async function exportSubject(db: Database, subject: DataSubject) {
     locations: await rows(sql`select * from provider_locations where ${ofNpi}`),
     clinician_practices: await rows(sql`select * from clinician_practices where ${ofNpi}`),
     employer_domains: await rows(sql`select * from employer_domains where key = ${`npi:${npi}`}`),
-    endpoints: await rows(sql`select * from provider_endpoints where ${endpoint} order by npi, endpoint`),
-    stored_emails: await rows(sql`select * from stored_emails where ${theirs} order by first_seen_at`),
+    endpoints: await rows(
+      sql`select * from provider_endpoints where ${endpoint} order by npi, endpoint`,
+    ),
+    stored_emails: await rows(
+      sql`select * from stored_emails where ${theirs} order by first_seen_at`,
+    ),
     email_checks: await rows(sql`select * from email_checks where ${theirs} order by id`),
     lookups: await rows(sql`select * from lookups where ${ofNpi} order by opened_at`),
     requests: await rows(sql`
@@ -95,29 +111,40 @@ export async function exportSubject(db: Database, subject: DataSubject) {
        where batch_id in (select batch_id from requests where ${theirs} and test_outcome is null)
          and (request_id is null or request_id in (select id from requests where ${theirs}))
        order by created_at, id`),
-    suppressions: await rows(sql`select * from suppressions where kind = ${kind} and value = ${value}`),
+    suppressions: await rows(
+      sql`select * from suppressions where kind = ${kind} and value = ${value}`,
+    ),
   };
 }
 
 /**
- * Erases the addresses of a person everywhere, and leaves tombstones so that no import and no vendor brings them back:
- * the NPI if it was named, and the hash of each address. Addresses that a vendor named for the NPI but that belong to
- * somebody else are deleted without one. What was charged stays charged, and `custom_data` is the customer's own. What
- * sandboxes made up is nobody's.
+ * Erases the addresses of a person everywhere, and leaves tombstones so that no import and no
+ * vendor brings them back: the NPI if it was named, and the hash of each address. Addresses that a
+ * vendor named for the NPI but that belong to somebody else are deleted without one. What was
+ * charged stays charged, and `custom_data` is the customer's own. What sandboxes made up is
+ * nobody's.
  *
- * One transaction, which lets nobody settle or submit meanwhile: an answer in the making would be written with the
- * address right after. Whoever queues for a lock holds up all who come later, so it gives up soon, lets them pass, and
- * tries again a few times. Safe to repeat.
- * @param isRehearsal true to do all of it and take it back: what would be removed, and no entry in the register
- * @returns how much was removed, in rows; `tombstones` are suppressions that are new, or were of another origin
+ * One transaction, which lets nobody settle or submit meanwhile: an answer in the making would be
+ * written with the address right after. Whoever queues for a lock holds up all who come later, so
+ * it gives up soon, lets them pass, and tries again a few times. Safe to repeat.
+ * @param isRehearsal true to do all of it and take it back: what would be removed, and no entry in
+ * the register
+ * @returns how much was removed, in rows; `tombstones` are suppressions that are new, or were of
+ * another origin
  * @throws {DatabaseError} 55P03 if others never let it have its locks; nothing was erased
  */
-export async function eraseSubject(db: Database, by: AskedBy, subject: DataSubject, isRehearsal = false) {
+export async function eraseSubject(
+  db: Database,
+  by: AskedBy,
+  subject: DataSubject,
+  isRehearsal = false,
+) {
   for (let attempt = 1; ; attempt += 1) {
     try {
       return await erase(db, by, subject, isRehearsal);
     } catch (error) {
-      if (!(error instanceof DatabaseError && error.code === '55P03' && attempt < ATTEMPTS)) throw error;
+      if (!(error instanceof DatabaseError && error.code === '55P03' && attempt < ATTEMPTS))
+        throw error;
       await setTimeout(PAUSE_MS);
     }
   }
@@ -133,12 +160,14 @@ async function erase(db: Database, by: AskedBy, subject: DataSubject, isRehearsa
   let erasure: Record<string, number> = {};
   await transaction(db, async (tx) => {
     await tx.execute(LOCK_TIMEOUT);
-    // An import may be busy with the endpoints for a minute: only who has waited for it makes others wait.
+    // An import may be busy with the endpoints for a minute: only who has waited for it makes
+    // others wait.
     await tx.execute(sql`lock table provider_endpoints in share row exclusive mode`);
-    // Whoever answers a request locks a balance first. The directory's writers come after, in the order they use.
+    // Whoever answers a request locks a balance first. The directory's writers come after, in the
+    // order they use.
     await tx.execute(sql`select hold_balances()`);
-    // Who writes both of these begins with the first. A prepared statement locks the tables of its CTEs in their order,
-    // and the one that it is an insert into or a delete from before them.
+    // Who writes both of these begins with the first. A prepared statement locks the tables of its
+    // CTEs in their order, and the one that it is an insert into or a delete from before them.
     await tx.execute(sql`lock table stored_emails, email_checks in share row exclusive mode`);
     erasure = only(await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason)));
     await recordPrivacyRequest(tx, by, 'privacy.erase', subject, erasure);

@@ -4,10 +4,13 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, only, run, transaction } from '../client.ts';
 import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.ts';
 
-// Who must not be looked up or returned. Every answer asks `is_suppressed` of the migrations: at submit, on replay, and
-// with every poll and delivery if suppressions have changed since.
+// Who must not be looked up or returned. Every answer asks `is_suppressed` of the migrations: at
+// submit, on replay, and with every poll and delivery if suppressions have changed since.
 
-/** What is suppressed, as the table has it: an NPI, an address's SHA-256, or a domain with its subdomains. */
+/**
+ * What is suppressed, as the table has it: an NPI, an address's SHA-256, or a domain with its
+ * subdomains.
+ */
 export interface SuppressionTarget {
   readonly kind: SuppressionKind;
   readonly value: string;
@@ -52,8 +55,9 @@ export async function addSuppression(
 }
 
 /**
- * A vendor's word that this person does not want to be processed (Hunter's 451). Safe to repeat, so it is written
- * before the vendor's answer is: an answer on record then never lacks its suppression.
+ * A vendor's word that this person does not want to be processed (Hunter's 451). Safe to repeat, so
+ * it is written before the vendor's answer is: an answer on record then never lacks its
+ * suppression.
  */
 export async function suppressFromVendor(db: Database, npi: string, vendor: string): Promise<void> {
   const by = { actor: SERVICE, reason: `${vendor}: the person asked not to be processed` };
@@ -68,7 +72,10 @@ export interface DomainReach extends Record<string, unknown> {
   readonly organizations: number;
 }
 
-/** Counts the addresses of domains and of their subdomains. Reads the whole directory and all requests. */
+/**
+ * Counts the addresses of domains and of their subdomains. Reads the whole directory and all
+ * requests.
+ */
 export async function countDomains(db: Database, domains: readonly string[]): Promise<DomainReach> {
   const patterns = domains.flatMap((domain) => [`%@${domain}`, `%@%.${domain}`]);
   return only(
@@ -117,7 +124,8 @@ export async function listSuppressions(
 }
 
 /**
- * Suppresses many at once, of an imported list; the import itself is in the audit log. Safe to repeat.
+ * Suppresses many at once, of an imported list; the import itself is in the audit log. Safe to
+ * repeat.
  * @returns for each row whether it was new; of equal rows only the first one is
  */
 export async function importSuppressions(

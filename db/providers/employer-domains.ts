@@ -10,7 +10,8 @@ export interface EmployerDomain {
 export type DomainVerdict = 'added' | 'changed' | 'removed' | 'unchanged';
 
 /**
- * Stores up to some thousand in one statement. Of several with one key the last counts. Safe to repeat.
+ * Stores up to some thousand in one statement. Of several with one key the last counts. Safe to
+ * repeat.
  * @returns a verdict for each
  */
 export async function storeEmployerDomains(

@@ -1,7 +1,8 @@
 import words from './key-words.json' with { type: 'json' };
 
 /**
- * The keys by which a person is found to work at an organization's place, however each wrote it down.
+ * The keys by which a person is found to work at an organization's place, however each wrote it
+ * down.
  * @param at the practice location as NPPES has it, in its file or in the NPI Registry
  */
 export function providerKeys(
@@ -21,8 +22,9 @@ function phoneKey(phone: string): string | null {
 }
 
 /**
- * Street, number and suite in one spelling, on whichever line they stand, `|`, five digits of ZIP code; null if the
- * street or the ZIP code is missing. Whoever leaves the suite out is not taken for one of its tenants.
+ * Street, number and suite in one spelling, on whichever line they stand, `|`, five digits of ZIP
+ * code; null if the street or the ZIP code is missing. Whoever leaves the suite out is not taken
+ * for one of its tenants.
  */
 function addressKey(lines: string, postalCode: string): string | null {
   const zip = postalCode.slice(0, 5);
@@ -39,7 +41,10 @@ function addressKey(lines: string, postalCode: string): string | null {
   return spelled.length === 0 ? null : `${spelled.join(' ')}|${zip}`;
 }
 
-/** The id of a group in Medicare's enrollment system: ten digits, the first of which spreadsheets drop if it is 0. */
+/**
+ * The id of a group in Medicare's enrollment system: ten digits, the first of which spreadsheets
+ * drop if it is 0.
+ */
 export function pacIdOf(text: string): string | null {
   return /^[0-9]{1,10}$/.test(text) ? text.padStart(10, '0') : null;
 }
@@ -53,8 +58,8 @@ const PHRASE = new RegExp(` (?:${words.legalPhrases.join('|')})$`);
 const DOING_BUSINESS_AS = /\b(?:d[./]?b[./]?a\b[.:]?|doing business as\b)/i;
 
 /**
- * The words of an organization's name as somebody wrote them, without its legal form, under which nobody knows it; of
- * one that does business as another, those of the other.
+ * The words of an organization's name as somebody wrote them, without its legal form, under which
+ * nobody knows it; of one that does business as another, those of the other.
  * @returns at least one word, if there is one
  */
 export function organizationWords(text: string): string[] {
@@ -76,7 +81,10 @@ export function organizationWords(text: string): string[] {
   }
 }
 
-/** One key for the spellings of an organization's name: no legal form, no article, no case, no marks. */
+/**
+ * One key for the spellings of an organization's name: no legal form, no article, no case, no
+ * marks.
+ */
 export function organizationKey(name: string): string {
   const said = organizationWords(name)
     .join(' ')

@@ -3,7 +3,8 @@ import { type Database, insertAll, run, transaction } from '../client.ts';
 import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../schema.ts';
 import { providerKeys } from './keys.ts';
 
-// What the NPI registry says of NPIs that no import has brought. An import knows better: its rows are never touched.
+// What the NPI registry says of NPIs that no import has brought. An import knows better: its rows
+// are never touched.
 
 type Row = typeof providers.$inferSelect;
 
@@ -12,7 +13,15 @@ export interface RegistryProvider
   extends Readonly<
     Pick<
       Row,
-      | ('npi' | 'lastName' | 'firstName' | 'middleName' | 'nameSuffix' | 'credential' | 'otherLastName')
+      | (
+          | 'npi'
+          | 'lastName'
+          | 'firstName'
+          | 'middleName'
+          | 'nameSuffix'
+          | 'credential'
+          | 'otherLastName'
+        )
       | ('otherFirstName' | 'organizationName' | 'parentName')
     >
   > {
@@ -32,8 +41,9 @@ export type RegistryLocation = Readonly<
 export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi' | 'importNumber'>;
 
 /**
- * Of these NPIs those that the registry is to be asked about: no import has them, and the registry has not been asked
- * for a day (the etiquette of its public clients). An answer older than that stays in use until a newer one comes.
+ * Of these NPIs those that the registry is to be asked about: no import has them, and the registry
+ * has not been asked for a day (the etiquette of its public clients). An answer older than that
+ * stays in use until a newer one comes.
  */
 export async function listRegistryDue(db: Database, npis: readonly string[]): Promise<string[]> {
   const rows = await run<{ npi: string }>(db)`
@@ -45,10 +55,11 @@ export async function listRegistryDue(db: Database, npis: readonly string[]): Pr
 }
 
 /**
- * Keeps what the registry says of an NPI, in place of what it said before. Changes nothing if an import has the NPI, or if
- * somebody who asked at the same time was first.
- * @param provider null if it has no active one: then the NPI is deactivated as of today, and nothing else. The row closes
- *   the gate for a day; then the registry is asked again, because an NPI may be new or come back
+ * Keeps what the registry says of an NPI, in place of what it said before. Changes nothing if an
+ * import has the NPI, or if somebody who asked at the same time was first.
+ * @param provider null if it has no active one: then the NPI is deactivated as of today, and
+ * nothing else. The row closes the gate for a day; then the registry is asked again, because an NPI
+ * may be new or come back
  */
 export async function storeRegistryAnswer(
   db: Database,
@@ -58,7 +69,8 @@ export async function storeRegistryAnswer(
   const said: Partial<RegistryProvider> = provider ?? {};
   const { practice, endpoints = [], otherNames = [], locations = [], ...facts } = said;
   const deactivatedOn = provider ? null : sql`current_date`;
-  // An import compares hashes to skip what has not changed; what the registry said must never look unchanged to it.
+  // An import compares hashes to skip what has not changed; what the registry said must never look
+  // unchanged to it.
   const marks = { npi, deactivatedOn, origin: 'registry', rowHash: 0 } as const;
   const details = [
     [providerEndpoints, endpoints],
@@ -74,10 +86,13 @@ export async function storeRegistryAnswer(
       .returning({ npi: providers.npi });
     if (written.length === 0) return;
     for (const [table, rows] of details) {
-      // Whatever is not said anew is not known any more. Of what the registry names twice the first counts.
+      // Whatever is not said anew is not known any more. Of what the registry names twice the first
+      // counts.
       await tx.delete(table).where(sql`npi = ${npi}`);
       if (rows.length > 0)
-        await tx.execute(sql`${insertAll(table, rows, { npi, importNumber: null })} on conflict do nothing`);
+        await tx.execute(
+          sql`${insertAll(table, rows, { npi, importNumber: null })} on conflict do nothing`,
+        );
     }
   });
 }
@@ -93,5 +108,10 @@ function practiceOf(practice: RegistryLocation) {
 function locationRow(location: RegistryLocation) {
   const of = (part: keyof RegistryLocation) => location[part] ?? '';
   const place = { line1: of('line1'), line2: of('line2'), city: of('city'), state: of('state') };
-  return { ...place, postalCode: of('postalCode'), phone: location.phone, ...providerKeys(location) };
+  return {
+    ...place,
+    postalCode: of('postalCode'),
+    phone: location.phone,
+    ...providerKeys(location),
+  };
 }

@@ -4,7 +4,8 @@ import { providers } from '../schema.ts';
 import type { EndpointKind } from '../words.ts';
 import { organizationKey } from './keys.ts';
 
-// Who an NPI is, for whom it bills, and who else is where it is: what CMS and the operator say, unjudged.
+// Who an NPI is, for whom it bills, and who else is where it is: what CMS and the operator say,
+// unjudged.
 
 export interface EndpointFact {
   readonly kind: EndpointKind;
@@ -27,23 +28,33 @@ export interface Neighbor {
 
 /** A telephone or an address of a provider's, and who is there. */
 export interface Place {
-  /** `elsewhere`: not at the primary practice location, but at another one of NPPES or where Medicare is billed for. */
+  /**
+   * `elsewhere`: not at the primary practice location, but at another one of NPPES or where
+   * Medicare is billed for.
+   */
   readonly at: 'phone' | 'address' | 'elsewhere';
   /** A `phone_key` or an `address_key`. */
   readonly key: string;
-  /** Null if so many share it that being there says nothing: an answering service, a hospital's switchboard. */
+  /**
+   * Null if so many share it that being there says nothing: an answering service, a hospital's
+   * switchboard.
+   */
   readonly neighbors: readonly Neighbor[] | null;
 }
 
 /** A row of CMS's "Doctors and Clinicians". */
-export interface ClinicianPractice extends Readonly<Record<'pacId' | 'phoneKey' | 'addressKey', string>> {
+export interface ClinicianPractice
+  extends Readonly<Record<'pacId' | 'phoneKey' | 'addressKey', string>> {
   readonly name: string | null;
   readonly members: number | null;
   /** Those of some others who bill for the group. */
   readonly colleagues: readonly EndpointFact[];
 }
 
-/** A provider as the tables have it. Text is as NPPES writes it, capitals and stray characters included. */
+/**
+ * A provider as the tables have it. Text is as NPPES writes it, capitals and stray characters
+ * included.
+ */
 export type ProviderFacts = NonNullable<Awaited<ReturnType<typeof readProvider>>>;
 
 /** Why nobody is asked about an NPI. */
@@ -59,17 +70,24 @@ const COLLEAGUES_AT_MOST = 50;
 /** So many telephones and addresses of one provider are looked at. */
 const PLACES_AT_MOST = 10;
 
-/** What the registry did not know, or knew as out of service, counts for a day (see `storeRegistryAnswer`). */
+/**
+ * What the registry did not know, or knew as out of service, counts for a day (see
+ * `storeRegistryAnswer`).
+ */
 const REFUSAL = sql<Exclude<GateReason, 'suppressed'> | null>`case
   when not is_inactive(providers.npi) then null
   when not providers.active then 'deactivated'
   else 'organization_npi' end`;
 
 /**
- * The NPIs of a batch that are not to be looked up, and why, in one statement. An NPI that no table has passes.
+ * The NPIs of a batch that are not to be looked up, and why, in one statement. An NPI that no table
+ * has passes.
  * @param npis 10 digits each
  */
-export async function gate(db: Database, npis: readonly string[]): Promise<Map<string, GateReason>> {
+export async function gate(
+  db: Database,
+  npis: readonly string[],
+): Promise<Map<string, GateReason>> {
   const rows = await run<{ npi: string; reason: GateReason }>(db)`
     select asked.npi, reason
       from unnest(${sql.param([...new Set(npis)])}::text[]) asked(npi)
@@ -82,8 +100,8 @@ export async function gate(db: Database, npis: readonly string[]): Promise<Map<s
 }
 
 /**
- * Everything on record that tells who a provider is and where they work. A few indexed reads, bounded however many
- * share a telephone, an address or a group.
+ * Everything on record that tells who a provider is and where they work. A few indexed reads,
+ * bounded however many share a telephone, an address or a group.
  * @returns null if neither NPPES nor the registry has the NPI
  */
 export async function readProvider(db: Database, npi: string) {
@@ -91,7 +109,9 @@ export async function readProvider(db: Database, npi: string) {
     const [row] = await tx
       .select({
         provider: providers,
-        /** Why nobody is asked about it; null if it is an active individual for all that is known. */
+        /**
+         * Why nobody is asked about it; null if it is an active individual for all that is known.
+         */
         refusal: REFUSAL,
         /** Of the practice locations beside the primary one. */
         otherStates: sql<string[]>`array(
@@ -147,8 +167,8 @@ async function readPlaces(
        join providers p on p.npi = l.npi
       where p.entity_type = 2 and p.active
       limit ${NEIGHBORS_AT_MOST + 1})`;
-  // A key of one kind is never one of the other. Other name type 3 is "Doing Business As"; the rest are names of the
-  // past, and others' words.
+  // A key of one kind is never one of the other. Other name type 3 is "Doing Business As"; the rest
+  // are names of the past, and others' words.
   const rows = await tx.execute<Neighbor & { readonly key: string } & Record<string, unknown>>(sql`
     select asked.key, p.npi, p.organization_name as name, p.parent_name as "parentName",
            array(select n.name from provider_other_names n
@@ -159,7 +179,9 @@ async function readPlaces(
      cross join lateral (select npi, organization_name, parent_name from providers where npi = near.npi) p
      order by p.npi`);
   return places.map((place) => {
-    const here = rows.filter(({ key }) => key === place.key).map(({ key: _key, ...neighbor }) => neighbor);
+    const here = rows
+      .filter(({ key }) => key === place.key)
+      .map(({ key: _key, ...neighbor }) => neighbor);
     return { ...place, neighbors: here.length > NEIGHBORS_AT_MOST ? null : here };
   });
 }
@@ -168,7 +190,10 @@ async function readPlaces(
 async function readDomains(
   tx: Reader,
   npi: string,
-  facts: { readonly endpoints: readonly EndpointFact[]; readonly practices: readonly ClinicianPractice[] },
+  facts: {
+    readonly endpoints: readonly EndpointFact[];
+    readonly practices: readonly ClinicianPractice[];
+  },
   places: readonly Place[],
 ) {
   const neighbors = places.flatMap((place) => place.neighbors ?? []);

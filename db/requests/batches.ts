@@ -14,8 +14,16 @@ export interface BatchFilter {
   readonly npi: string | null;
 }
 
-type Columns = 'organizationId' | 'submittedAs' | 'wantedType' | 'completedCount' | 'createdAt' | 'updatedAt';
-type Listed = Pick<typeof batches.$inferSelect, 'status' | 'total' | Columns> & { readonly batchId: string };
+type Columns =
+  | 'organizationId'
+  | 'submittedAs'
+  | 'wantedType'
+  | 'completedCount'
+  | 'createdAt'
+  | 'updatedAt';
+type Listed = Pick<typeof batches.$inferSelect, 'status' | 'total' | Columns> & {
+  readonly batchId: string;
+};
 
 /**
  * The batches of an organization, or (null, for operators) of all, the newest first.
@@ -34,8 +42,8 @@ export async function listBatches(
   const asking = sql`select batch_id from requests where npi = ${filter.npi} and organization_id = ${organization}`;
   const last = sql`select created_at, id from batches where id = ${after} and organization_id = ${organization}`;
   const theirs = organization === null ? sql`true` : sql`organization_id = ${organization}`;
-  // Of all organizations by their ids, which are in that order too. Those that ask for an NPI are few: not by the index of
-  // times, through all the others.
+  // Of all organizations by their ids, which are in that order too. Those that ask for an NPI are
+  // few: not by the index of times, through all the others.
   const byTime = filter.npi ? sql`created_at + interval '0' desc,` : sql`created_at desc,`;
   const rows = await run<Listed>(db)`
     select id as "batchId", organization_id as "organizationId", status, submitted_as as "submittedAs",

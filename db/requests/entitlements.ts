@@ -21,13 +21,13 @@ export interface KnownWindows {
 type Values<K extends string> = Readonly<Record<K, SQL | Date | string | null>>;
 
 /**
- * The emails that answer requests without asking anyone, at most one per NPI: what the organization has paid for within
- * the replay window and may have again for nothing, else a valid one of the directory. The professional one is
- * preferred, then the newest. Exactly `replayMs` after the charge still counts; the clock starts at the charge
- * (DECISIONS.md, Requests and batches).
+ * The emails that answer requests without asking anyone, at most one per NPI: what the organization
+ * has paid for within the replay window and may have again for nothing, else a valid one of the
+ * directory. The professional one is preferred, then the newest. Exactly `replayMs` after the
+ * charge still counts; the clock starts at the charge (DECISIONS.md, Requests and batches).
  *
- * An address that was erased or suppressed since is not given again. It was paid for all the same: another one that
- * the directory holds comes in its place, free as well.
+ * An address that was erased or suppressed since is not given again. It was paid for all the same:
+ * another one that the directory holds comes in its place, free as well.
  * @param asked.npis what an NPI is compared with: a column, or `any(…)`
  */
 export function knownEmails(
@@ -58,12 +58,16 @@ function paidFor({ organizationId, npis, wantedType, at }: Asked, replayMs: numb
 }
 
 /**
- * The same for one request of a sandbox, which knows no directory, nobody who is inactive and nobody who is suppressed:
- * what its outcome brings, unless that was paid for already. An outcome that brings nothing is no replay either.
+ * The same for one request of a sandbox, which knows no directory, nobody who is inactive and
+ * nobody who is suppressed: what its outcome brings, unless that was paid for already. An outcome
+ * that brings nothing is no replay either.
  * @param asked.outcome null for requests of other organizations: they get nothing
  * @param asked.isDue whether the outcome is to be had now
  */
-export function sandboxEmails(asked: Asked & Record<'outcome' | 'isDue', SQL>, replayMs: number): SQL {
+export function sandboxEmails(
+  asked: Asked & Record<'outcome' | 'isDue', SQL>,
+  replayMs: number,
+): SQL {
   const { npis, wantedType, at, outcome, isDue } = asked;
   return sql`
     with made_up as (select * from sandbox_emails(${npis}, ${outcome}) where ${wantedType} in ('any', email_type))
@@ -97,7 +101,8 @@ export async function findKnownEmails(
     isDue: sql`outcome in ('stored', 'replayed')`,
   };
   const npis = [...new Set(asked.npis)];
-  // One by itself: a plan for lists of any length is thought to be worse for one, so that each would be planned anew.
+  // One by itself: a plan for lists of any length is thought to be worse for one, so that each
+  // would be planned anew.
   const anyOf = npis.length === 1 ? sql`${npis[0]}` : sql`any(${sql.param(npis)})`;
   const emails = outcomes
     ? sql`select known.* from unnest(${sql.param(asked.npis)}::text[], ${sql.param(outcomes)}::text[]) one (npi, outcome)
@@ -110,7 +115,10 @@ export async function findKnownEmails(
   return new Map(rows.map(({ npi, ...known }) => [npi, known]));
 }
 
-/** Whether a row of stored_emails answers a lookup: it is valid, fresh, of the wanted type and not suppressed. */
+/**
+ * Whether a row of stored_emails answers a lookup: it is valid, fresh, of the wanted type and not
+ * suppressed.
+ */
 export function isUsable(
   { wantedType, lookupId, at }: Values<'wantedType' | 'lookupId' | 'at'>,
   freshnessMs: number,
@@ -125,9 +133,10 @@ export function isUsable(
 }
 
 /**
- * Takes the right to charge for each request of a statement's table `settled` that is charged: one conditional statement,
- * so that of two requests settling at once exactly one is charged within a replay window (ARCHITECTURE.md, Invariants,
- * L5). Whoever holds the organization's lock and has found no replay gets it.
+ * Takes the right to charge for each request of a statement's table `settled` that is charged: one
+ * conditional statement, so that of two requests settling at once exactly one is charged within a
+ * replay window (ARCHITECTURE.md, Invariants, L5). Whoever holds the organization's lock and has
+ * found no replay gets it.
  */
 export function claimEntitlements(replayMs: number): SQL {
   return sql`
@@ -139,11 +148,17 @@ export function claimEntitlements(replayMs: number): SQL {
     returning 1`;
 }
 
-/** How many of `settled` are charged, and how many of these were given the right to be by `claimed`. */
+/**
+ * How many of `settled` are charged, and how many of these were given the right to be by `claimed`.
+ */
 export const CLAIMS = sql`(select count(*)::int from settled where credits_used > 0) as charged,
   (select count(*)::int from claimed) as claimed`;
 
 /** @throws what rolls the transaction back if more is charged than may be */
-export function requireClaims({ charged, claimed }: Readonly<Record<'charged' | 'claimed', number>>): void {
-  if (charged !== claimed) throw new Error('another request was charged for this within the replay window');
+export function requireClaims({
+  charged,
+  claimed,
+}: Readonly<Record<'charged' | 'claimed', number>>): void {
+  if (charged !== claimed)
+    throw new Error('another request was charged for this within the replay window');
 }

@@ -3,7 +3,8 @@ import { type Database, statement } from '../client.ts';
 import type { batches, requests } from '../schema.ts';
 import type { DeliveryState, RequestStatus } from '../words.ts';
 
-// The envelope (api/docs/lifecycle.md, The envelope) has one builder for single polls, batch polls and deliveries.
+// The envelope (api/docs/lifecycle.md, The envelope) has one builder for single polls, batch polls
+// and deliveries.
 
 /** What is asked for: one request, or its whole batch, of one organization. */
 export type EnvelopeSubject =
@@ -26,7 +27,10 @@ export interface EnvelopeState {
 export interface Envelope
   extends EnvelopeState,
     Readonly<
-      Pick<typeof batches.$inferSelect, 'status' | 'total' | 'completedCount' | 'createdAt' | 'updatedAt'>
+      Pick<
+        typeof batches.$inferSelect,
+        'status' | 'total' | 'completedCount' | 'createdAt' | 'updatedAt'
+      >
     >,
     Readonly<Pick<typeof batches.$inferSelect, 'webhookUrl' | 'webhookMode' | 'customData'>> {
   readonly balance: number;
@@ -43,10 +47,14 @@ interface Item extends Readonly<Pick<typeof requests.$inferSelect, Told>> {
 }
 
 /**
- * Reads an envelope; the organization is part of the question, so that another one's id is as unknown as any.
+ * Reads an envelope; the organization is part of the question, so that another one's id is as
+ * unknown as any.
  * @returns null if this organization has no such request or batch
  */
-export async function findEnvelope(db: Database, subject: EnvelopeSubject): Promise<Envelope | null> {
+export async function findEnvelope(
+  db: Database,
+  subject: EnvelopeSubject,
+): Promise<Envelope | null> {
   const row = await readEnvelope(db, subject);
   if (!row) return null;
   const statuses = row.items.map(({ status }) => status);
@@ -57,7 +65,9 @@ export async function findEnvelope(db: Database, subject: EnvelopeSubject): Prom
   };
 }
 
-/** Whatever changes in a request or a delivery is a later `updated_at` of its batch, by triggers. */
+/**
+ * Whatever changes in a request or a delivery is a later `updated_at` of its batch, by triggers.
+ */
 const STATE = sql`b.id as "batchId", (extract(epoch from clock_timestamp() - b.created_at) * 1000)::float8 as "ageMs",
     concat_ws(' ', b.updated_at, c.available, s.n) as version`;
 
@@ -91,8 +101,8 @@ export const findEnvelopeState = reader<EnvelopeState>(
 );
 
 /**
- * Both statements of one reading, for a request and for a batch. The batch is found by one look into one index, so that
- * the time does not tell a foreign id from an unknown one.
+ * Both statements of one reading, for a request and for a batch. The batch is found by one look
+ * into one index, so that the time does not tell a foreign id from an unknown one.
  * @param asked what is read of its requests; `list` makes a list of them
  */
 function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
@@ -105,7 +115,10 @@ function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
   // A list of one needs no aggregate.
   const ofRequest = read(sql`batch_id from requests`, sql`r.id = ${id}`, sql`json_build_array`);
   const ofBatch = read(sql`id from batches`, sql`r.batch_id = b.id`, sql`json_agg`);
-  return async (db: Database, { organizationId, ...asked }: EnvelopeSubject): Promise<Row | null> => {
+  return async (
+    db: Database,
+    { organizationId, ...asked }: EnvelopeSubject,
+  ): Promise<Row | null> => {
     const [row] =
       'requestId' in asked
         ? await ofRequest(db, { id: asked.requestId, organizationId })
@@ -115,8 +128,8 @@ function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
 }
 
 /**
- * The envelope as JSON text. `custom_data` is spliced in as the text it was sent as, because parsing it would lose
- * numbers, key order and more (DECISIONS.md, custom_data).
+ * The envelope as JSON text. `custom_data` is spliced in as the text it was sent as, because
+ * parsing it would lose numbers, key order and more (DECISIONS.md, custom_data).
  * @param reader a delivery says `pending` of itself: it isn't over while it is read
  */
 export function envelopeText(envelope: Envelope, reader: 'poll' | 'delivery'): string {
@@ -124,9 +137,15 @@ export function envelopeText(envelope: Envelope, reader: 'poll' | 'delivery'): s
   const webhook = envelope.webhookUrl && {
     url: envelope.webhookUrl,
     mode: envelope.webhookMode,
-    status: reader === 'delivery' ? 'pending' : deliveryStatus(items.map((item) => item.delivery ?? 'none')),
+    status:
+      reader === 'delivery'
+        ? 'pending'
+        : deliveryStatus(items.map((item) => item.delivery ?? 'none')),
   };
-  const usage = { credits_used: items.reduce((sum, { creditsUsed }) => sum + creditsUsed, 0), balance };
+  const usage = {
+    credits_used: items.reduce((sum, { creditsUsed }) => sum + creditsUsed, 0),
+    balance,
+  };
   return `{"batch":${JSON.stringify(batchObject(envelope))},"webhook":${JSON.stringify(webhook)},"custom_data":${
     customData ?? 'null'
   },"usage":${JSON.stringify(usage)},"data":${JSON.stringify(items.map(dataItem))}}`;
@@ -134,7 +153,10 @@ export function envelopeText(envelope: Envelope, reader: 'poll' | 'delivery'): s
 
 /** The member `batch`. */
 export function batchObject(
-  batch: Pick<Envelope, 'batchId' | 'status' | 'total' | 'completedCount' | 'createdAt' | 'updatedAt'>,
+  batch: Pick<
+    Envelope,
+    'batchId' | 'status' | 'total' | 'completedCount' | 'createdAt' | 'updatedAt'
+  >,
 ) {
   return {
     id: batch.batchId,
@@ -158,7 +180,9 @@ export function submitResponse(
   });
 }
 
-/** Any pending → pending, else any failed → failed, else delivered; `none` if nothing will be sent. */
+/**
+ * Any pending → pending, else any failed → failed, else delivered; `none` if nothing will be sent.
+ */
 function deliveryStatus(states: readonly DeliveryState[]): DeliveryState {
   const order: readonly DeliveryState[] = ['pending', 'failed', 'delivered', 'none'];
   return order.find((state) => states.includes(state)) ?? 'none';
@@ -172,7 +196,8 @@ function dataItem(item: Item) {
     replayed: item.replayed,
     email_type: item.emailType,
     email: item.email,
-    email_last_validated: item.validatedAt === null ? null : new Date(item.validatedAt).toISOString(),
+    email_last_validated:
+      item.validatedAt === null ? null : new Date(item.validatedAt).toISOString(),
     email_status: item.email === null ? null : 'valid',
   };
 }

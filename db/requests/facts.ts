@@ -6,8 +6,9 @@ import { REPORTS_FINAL } from '../webhooks/deliveries.ts';
 import type { FinalStatus } from '../words.ts';
 
 /**
- * Reads a batch as its workflow needs it: which requests are open, until when (in milliseconds since the epoch), which
- * webhooks are due and were never attempted, and how many requests ended how. Nothing in it is personal.
+ * Reads a batch as its workflow needs it: which requests are open, until when (in milliseconds
+ * since the epoch), which webhooks are due and were never attempted, and how many requests ended
+ * how. Nothing in it is personal.
  * @throws {Refusal} `batch_missing` for an unknown id
  */
 export async function readBatch(db: Database, batchId: string) {

@@ -1,25 +1,44 @@
 import { asc, eq, getTableColumns, inArray, sql } from 'drizzle-orm';
 import { type Database, query, run } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { batches, requests, vendorAttempts, webhookAttempts, webhookDeliveries } from '../schema.ts';
+import {
+  batches,
+  requests,
+  vendorAttempts,
+  webhookAttempts,
+  webhookDeliveries,
+} from '../schema.ts';
 
-// What operators may see of a batch. Holds emails, the webhook's URL and what its receiver answered: whoever shows it
-// decides what of that to show. Only `custom_data` is left out, because it is the client's own.
+// What operators may see of a batch. Holds emails, the webhook's URL and what its receiver
+// answered: whoever shows it decides what of that to show. Only `custom_data` is left out, because
+// it is the client's own.
 
 const { customData: _customData, ...BATCH } = getTableColumns(batches);
-const { batchId: _batchId, organizationId: _organizationId, ...REQUEST } = getTableColumns(requests);
-const { batchId: _batchOfDelivery, attempts: _attempts, ...DELIVERY } = getTableColumns(webhookDeliveries);
+const {
+  batchId: _batchId,
+  organizationId: _organizationId,
+  ...REQUEST
+} = getTableColumns(requests);
+const {
+  batchId: _batchOfDelivery,
+  attempts: _attempts,
+  ...DELIVERY
+} = getTableColumns(webhookDeliveries);
 const VENDOR_ATTEMPT = {
   ...getTableColumns(vendorAttempts),
   /** Null while it runs. */
   durationMs: sql<
     number | null
-  >`extract(epoch from ${vendorAttempts.endedAt} - ${vendorAttempts.startedAt}) * 1000`.mapWith(Number),
+  >`extract(epoch from ${vendorAttempts.endedAt} - ${vendorAttempts.startedAt}) * 1000`.mapWith(
+    Number,
+  ),
 };
 
 /** The batch of a request. @throws {Refusal} `request_missing` for an unknown id */
 export async function findBatch(db: Database, requestId: string): Promise<string> {
-  const [found] = await run<{ id: string }>(db)`select batch_id as id from requests where id = ${requestId}`;
+  const [found] = await run<{ id: string }>(
+    db,
+  )`select batch_id as id from requests where id = ${requestId}`;
   if (!found) throw new Refusal('request_missing');
   return found.id;
 }
@@ -27,8 +46,8 @@ export async function findBatch(db: Database, requestId: string): Promise<string
 export type BatchInspection = Awaited<ReturnType<typeof inspectBatch>>;
 
 /**
- * Everything there is on one batch: its requests in the order of the submit, with what vendors answered for their
- * lookups, which they may share with others; its deliveries with each attempt.
+ * Everything there is on one batch: its requests in the order of the submit, with what vendors
+ * answered for their lookups, which they may share with others; its deliveries with each attempt.
  * @throws {Refusal} `batch_missing` for an unknown id
  */
 export async function inspectBatch(db: Database, batchId: string) {
@@ -36,7 +55,11 @@ export async function inspectBatch(db: Database, batchId: string) {
     const [batch] = await tx.select(BATCH).from(batches).where(eq(batches.id, batchId));
     if (!batch) throw new Refusal('batch_missing');
     const ofBatch = eq(requests.batchId, batchId);
-    const asked = await tx.select(REQUEST).from(requests).where(ofBatch).orderBy(asc(requests.position));
+    const asked = await tx
+      .select(REQUEST)
+      .from(requests)
+      .where(ofBatch)
+      .orderBy(asc(requests.position));
     const lookups = tx.select({ id: requests.lookupId }).from(requests).where(ofBatch);
     const questions = await tx
       .select(VENDOR_ATTEMPT)

@@ -3,7 +3,8 @@ import { type Database, query, run, span } from '../client.ts';
 import { batches, requests } from '../schema.ts';
 import type { SubmittedAs, WantedType } from '../words.ts';
 
-// What the reconciler asks. The outbox holds the batches whose workflow was never started: `started_at` is null.
+// What the reconciler asks. The outbox holds the batches whose workflow was never started:
+// `started_at` is null.
 
 /** What the start of a batch workflow needs to know. Nothing in it is personal. */
 export interface BatchStart {
@@ -15,8 +16,8 @@ export interface BatchStart {
 }
 
 /**
- * Takes the turn to settle what is overdue, if it is due: one process of all gets it, once per interval. One in another
- * namespace than the API's stands in where no other process sweeps.
+ * Takes the turn to settle what is overdue, if it is due: one process of all gets it, once per
+ * interval. One in another namespace than the API's stands in where no other process sweeps.
  * @returns whether it is in the API's namespace; null if it is not its turn
  */
 export async function takeTurn(
@@ -36,7 +37,8 @@ export async function takeTurn(
 }
 
 /**
- * Takes the turn to start and restart workflows, if it is due: one process of all gets it, once per interval.
+ * Takes the turn to start and restart workflows, if it is due: one process of all gets it, once per
+ * interval.
  * @returns null if it is not its turn, or if the API starts workflows in another namespace
  */
 export async function takeWorkflowTurn(
@@ -53,7 +55,10 @@ export async function takeWorkflowTurn(
   return taken.length > 0 ? true : null;
 }
 
-/** Notes in which namespace the API starts workflows: nobody can say from another one whether they run. */
+/**
+ * Notes in which namespace the API starts workflows: nobody can say from another one whether they
+ * run.
+ */
 export async function noteHome(db: Database, namespace: string): Promise<void> {
   await run(db)`
     insert into sweeps as s (due_at, namespace) values (clock_timestamp(), ${namespace})
@@ -77,10 +82,14 @@ export async function markStarted(db: Database, batchId: string): Promise<void> 
 }
 
 /**
- * Lists the outbox: batches that were accepted at least `olderThanMs` ago, the oldest of each organization first. The API
- * is still starting younger ones.
+ * Lists the outbox: batches that were accepted at least `olderThanMs` ago, the oldest of each
+ * organization first. The API is still starting younger ones.
  */
-export async function listToStart(db: Database, olderThanMs: number, limit: number): Promise<BatchStart[]> {
+export async function listToStart(
+  db: Database,
+  olderThanMs: number,
+  limit: number,
+): Promise<BatchStart[]> {
   return await run<BatchStart>(db)`
     select ${START} from (
       select *, row_number() over (partition by organization_id order by created_at) as place
@@ -98,10 +107,14 @@ export async function listOverdueOwners(db: Database): Promise<string[]> {
 }
 
 /**
- * Takes started batches with an open request that were not looked at for `everyMs`, and marks them as looked at, so that
- * sweeps share the work.
+ * Takes started batches with an open request that were not looked at for `everyMs`, and marks them
+ * as looked at, so that sweeps share the work.
  */
-export async function takeUnfinished(db: Database, everyMs: number, limit: number): Promise<BatchStart[]> {
+export async function takeUnfinished(
+  db: Database,
+  everyMs: number,
+  limit: number,
+): Promise<BatchStart[]> {
   return await run<BatchStart>(db)`
     update batches set checked_at = clock_timestamp()
      where id in (

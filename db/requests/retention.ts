@@ -13,14 +13,16 @@ export interface Retention {
   readonly webhookLogMs: number;
 }
 
-/** Rows of each kind in one statement, which locks nothing but them, and passes by what others hold. */
+/**
+ * Rows of each kind in one statement, which locks nothing but them, and passes by what others hold.
+ */
 const AT_MOST = 1000;
 /** Every submit may bring an Idempotency-Key and a delivery. */
 const MANY_AT_MOST = 5000;
 
 /**
- * Forgets what is older than it is to be kept, and what nobody is to keep any more, the oldest first, in one small step
- * of each kind. What one leaves is the next one's.
+ * Forgets what is older than it is to be kept, and what nobody is to keep any more, the oldest
+ * first, in one small step of each kind. What one leaves is the next one's.
  * @throws {DatabaseError} of the first step that failed, after all of them
  */
 export async function forgetOld(
@@ -28,8 +30,8 @@ export async function forgetOld(
   { answersMs, evidenceMs, customDataMs, webhookLogMs }: Retention,
 ): Promise<void> {
   const steps = [
-    // First, whatever may go wrong below: addresses that their source does not let us keep, once nobody is looking their
-    // NPI up any more.
+    // First, whatever may go wrong below: addresses that their source does not let us keep, once
+    // nobody is looking their NPI up any more.
     sql`with gone as (
           delete from stored_emails s
            where not s.may_store and s.updated_at < now() - interval '1 hour'

@@ -5,9 +5,18 @@ import { Refusal } from '../errors.ts';
 import { countSettled, type Ended } from '../metrics.ts';
 import type { FinalStatus } from '../words.ts';
 import type { KnownWindows } from './entitlements.ts';
-import { CLAIMS, claimEntitlements, knownEmails, requireClaims, sandboxEmails } from './entitlements.ts';
+import {
+  CLAIMS,
+  claimEntitlements,
+  knownEmails,
+  requireClaims,
+  sandboxEmails,
+} from './entitlements.ts';
 
-/** How a lookup ended: `answered` takes what the directory now holds, `failed` gives the credits back. */
+/**
+ * How a lookup ended: `answered` takes what the directory now holds, `failed` gives the credits
+ * back.
+ */
 export type LookupEnd = 'answered' | 'failed';
 
 export interface Settlement extends Ended {
@@ -19,11 +28,12 @@ export interface Settlement extends Ended {
 }
 
 /**
- * Makes one request final, in one transaction with its charge or release. Safe to repeat, and to race: result and
- * time-out meet on the same row lock, and whichever comes second finds the request final.
+ * Makes one request final, in one transaction with its charge or release. Safe to repeat, and to
+ * race: result and time-out meet on the same row lock, and whichever comes second finds the request
+ * final.
  *
- * An answer that comes after the deadline settles as `failed`; what it found stays in the directory for the next
- * request (DECISIONS.md, Requests and batches).
+ * An answer that comes after the deadline settles as `failed`; what it found stays in the directory
+ * for the next request (DECISIONS.md, Requests and batches).
  * @param reason why there is no email, for operators; kept only where there is none
  * @throws {Refusal} `request_missing` for an unknown id
  */
@@ -109,8 +119,9 @@ async function write(
 }
 
 /**
- * Makes overdue requests of one organization final as `failed`, in one transaction with their releases: after an
- * outage there are thousands. A request that somebody is writing to is left to them, or to the next call.
+ * Makes overdue requests of one organization final as `failed`, in one transaction with their
+ * releases: after an outage there are thousands. A request that somebody is writing to is left to
+ * them, or to the next call.
  * @returns those it settled, `limit` at most
  */
 export async function settleOverdue(

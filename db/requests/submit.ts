@@ -57,7 +57,10 @@ export type SubmitOutcome =
   | { readonly kind: 'mismatch' }
   /** The first request with this Idempotency-Key is still running after 5 s. */
   | { readonly kind: 'running' }
-  | ({ readonly kind: 'insufficient'; readonly required: number } & Pick<Balance, 'available' | 'held'>);
+  | ({ readonly kind: 'insufficient'; readonly required: number } & Pick<
+      Balance,
+      'available' | 'held'
+    >);
 
 /** How long a repeated Idempotency-Key waits for the first one (DECISIONS.md, Idempotency-Key). */
 const IDEMPOTENCY_WAIT_MS = 5000;
@@ -79,9 +82,9 @@ class Refused extends Error {
 }
 
 /**
- * Accepts one submit in one transaction: idempotency record, replays, stored fresh emails (held and charged at
- * once), holds for the rest, batch, requests and deliveries. Submits and settlements of one organization go one
- * after the other, because each first locks the organization's balance.
+ * Accepts one submit in one transaction: idempotency record, replays, stored fresh emails (held and
+ * charged at once), holds for the rest, batch, requests and deliveries. Submits and settlements of
+ * one organization go one after the other, because each first locks the organization's balance.
  */
 export async function submit(
   db: Database,
@@ -100,7 +103,8 @@ export async function submit(
     return outcome;
   } catch (error) {
     if (error instanceof Refused) return error.outcome;
-    if (claimingKey && error instanceof DatabaseError && error.code === '55P03') return { kind: 'running' };
+    if (claimingKey && error instanceof DatabaseError && error.code === '55P03')
+      return { kind: 'running' };
     throw error;
   }
 }
@@ -132,10 +136,19 @@ async function claimIdempotencyKey(
     : { kind: 'mismatch' };
 }
 
-async function accept(tx: Transaction, command: SubmitCommand, rules: SubmitRules): Promise<SubmitOutcome> {
+async function accept(
+  tx: Transaction,
+  command: SubmitCommand,
+  rules: SubmitRules,
+): Promise<SubmitOutcome> {
   const { organizationId, wantedType, npis, outcomes } = command;
   // The time is taken under the lock, so that times of one organization never run backwards.
-  const [organization] = await run<{ available: number; held: number; suspended: boolean; at: Date }>(tx)`
+  const [organization] = await run<{
+    available: number;
+    held: number;
+    suspended: boolean;
+    at: Date;
+  }>(tx)`
     with locked as materialized (
       select b.available, b.held, o.webhooks_suspended as suspended
         from credit_balances b join organizations o on o.id = b.organization_id
@@ -222,7 +235,8 @@ function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
   count('npe_requests_submitted_total', words, outcome.requests.length);
   for (const { settledAt, ...request } of outcome.requests) {
     if (!request.replayed && !sandbox) count('npe_credits_total', { movement: 'hold' }, cost);
-    if (settledAt) countSettled({ ...request, organizationId, cost, seconds: 0 }, !request.replayed);
+    if (settledAt)
+      countSettled({ ...request, organizationId, cost, seconds: 0 }, !request.replayed);
   }
 }
 
@@ -237,8 +251,8 @@ const OPEN = {
 } as const;
 
 /**
- * Inserts a batch with all that belongs to it: requests, deliveries, and for requests that are completed already what they
- * entitle to. Holds and charges follow by trigger.
+ * Inserts a batch with all that belongs to it: requests, deliveries, and for requests that are
+ * completed already what they entitle to. Holds and charges follow by trigger.
  */
 async function insertBatch(
   tx: Transaction,
@@ -249,7 +263,8 @@ async function insertBatch(
 ): Promise<void> {
   const { id: batchId, organizationId, wantedType, createdAt: acceptedAt } = batch;
   const ofBatch = { batchId, organizationId, wantedType, cost: PRICES[wantedType], acceptedAt };
-  const told = deliveries.length > 0 ? sql`told as (${insertAll(webhookDeliveries, deliveries)}), ` : sql``;
+  const told =
+    deliveries.length > 0 ? sql`told as (${insertAll(webhookDeliveries, deliveries)}), ` : sql``;
   const [counted] = await tx.execute<{ charged: number; claimed: number }>(sql`
     with batch as (${insertAll(batches, [batch])}), ${told}added as (
       ${insertAll(requests, rows, ofBatch)} returning *

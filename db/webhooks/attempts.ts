@@ -6,13 +6,15 @@ import type { DeliveryState } from '../words.ts';
 import { lockDelivery, REPORTS_FINAL } from './deliveries.ts';
 import { admitToHost, giveBackAddresses, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
 
-// Where a delivery is in its schedule is a fact of its row, so that whoever looks at it next, after whatever crash,
-// goes on from there; a lease on the row keeps two from sending it at once.
+// Where a delivery is in its schedule is a fact of its row, so that whoever looks at it next, after
+// whatever crash, goes on from there; a lease on the row keeps two from sending it at once.
 
 /** The right to make one attempt. */
 export interface Claim {
   readonly deliveryId: string;
-  /** The round it belongs to: a resend meanwhile begins another, which this attempt says nothing of. */
+  /**
+   * The round it belongs to: a resend meanwhile begins another, which this attempt says nothing of.
+   */
   readonly resends: number;
   /** The place in the schedule, from 0. */
   readonly step: number;
@@ -22,7 +24,10 @@ export interface Claim {
   readonly era: number;
   /** Where its host has answered 2xx to its organization before, as 192.0.2.7/32. */
   readonly provenNetworks: readonly string[];
-  /** When it was taken, by PostgreSQL's clock: a worker's own may be minutes off, and receivers refuse that. */
+  /**
+   * When it was taken, by PostgreSQL's clock: a worker's own may be minutes off, and receivers
+   * refuse that.
+   */
   readonly at: Date;
 }
 
@@ -47,9 +52,11 @@ const SUSPENDED_MS = 300_000;
 const NOT_FINAL = { kind: 'wait', why: 'not_final', afterMs: 60_000 } as const;
 
 /**
- * Takes the right to make the next attempt of a delivery, or says why not now: what it reports is not final, it is not
- * due, it is being sent, its organization is suspended, its host is away, or there is no room. What is put off keeps its place in the schedule.
- * @param rules.webhookScheduleMs milliseconds before each attempt of a round, after the previous one
+ * Takes the right to make the next attempt of a delivery, or says why not now: what it reports is
+ * not final, it is not due, it is being sent, its organization is suspended, its host is away, or
+ * there is no room. What is put off keeps its place in the schedule.
+ * @param rules.webhookScheduleMs milliseconds before each attempt of a round, after the previous
+ * one
  * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function claimDelivery(
@@ -76,9 +83,15 @@ export async function claimDelivery(
     if (admission.kind === 'wait') {
       const { why, afterMs } = admission;
       if (why === 'host_away') {
-        await putOff(tx, deliveryId, advance(step, stepAt, await clock(tx), webhookScheduleMs), afterMs);
+        await putOff(
+          tx,
+          deliveryId,
+          advance(step, stepAt, await clock(tx), webhookScheduleMs),
+          afterMs,
+        );
       } else {
-        // Until its turn nobody needs to look after it: else those that wait would keep the sweep from the others.
+        // Until its turn nobody needs to look after it: else those that wait would keep the sweep
+        // from the others.
         await tx.execute(sql`
           update webhook_deliveries set checked_at = clock_timestamp() + ${span(afterMs)} where id = ${deliveryId}`);
       }
@@ -99,7 +112,11 @@ export async function claimDelivery(
  * Gives a claim back that led to no attempt.
  * @param addresses where the attempt was counted
  */
-export async function releaseClaim(db: Database, claim: Claim, addresses: readonly string[]): Promise<void> {
+export async function releaseClaim(
+  db: Database,
+  claim: Claim,
+  addresses: readonly string[],
+): Promise<void> {
   await transaction(db, async (tx) => {
     const [held] = await run(tx)`
       update webhook_deliveries set leased_until = null
@@ -108,12 +125,16 @@ export async function releaseClaim(db: Database, claim: Claim, addresses: readon
   });
 }
 
-/** How long a delivery waits whose secret cannot be read: operators have to act, and then start the workers again. */
+/**
+ * How long a delivery waits whose secret cannot be read: operators have to act, and then start the
+ * workers again.
+ */
 const UNREADABLE_MS = 60_000;
 
 /**
- * Puts a delivery off because the secret that signs it cannot be read. Nothing was sent, so its schedule stands still.
- * The log gets one attempt that says so, unless the newest one says so already.
+ * Puts a delivery off because the secret that signs it cannot be read. Nothing was sent, so its
+ * schedule stands still. The log gets one attempt that says so, unless the newest one says so
+ * already.
  * @returns milliseconds until the next look
  */
 export async function holdUnreadable(db: Database, claim: Claim): Promise<number> {
@@ -144,9 +165,10 @@ export async function holdUnreadable(db: Database, claim: Claim): Promise<number
 }
 
 /**
- * Adds one attempt to the delivery's log, and what follows from it: its state or its next place in the schedule, and
- * the health of its host. A delivery that is decided stays so, and one that was sent again meanwhile goes on: then
- * the attempt is logged and changes nothing else. Safe to repeat: an attempt is known by when it started.
+ * Adds one attempt to the delivery's log, and what follows from it: its state or its next place in
+ * the schedule, and the health of its host. A delivery that is decided stays so, and one that was
+ * sent again meanwhile goes on: then the attempt is logged and changes nothing else. Safe to
+ * repeat: an attempt is known by when it started.
  * @param health null if the host was never asked
  */
 export async function recordAttempt(
@@ -160,7 +182,8 @@ export async function recordAttempt(
   await transaction(db, async (tx) => {
     const row = await lockDelivery(tx, deliveryId);
     if (!row) throw new Refusal('delivery_missing');
-    // In a statement of its own, under the lock: the one before does not see what another has just written.
+    // In a statement of its own, under the lock: the one before does not see what another has just
+    // written.
     const [recorded] = await tx.execute(sql`
       select n from webhook_attempts
        where delivery_id = ${deliveryId} and started_at = ${attempt.startedAt.toISOString()}::timestamptz`);
@@ -168,7 +191,8 @@ export async function recordAttempt(
     const n = row.attempts + 1;
     await tx.insert(webhookAttempts).values({ deliveryId, n, ...attempt });
     const isOpen = row.state === 'pending' && row.resends === resends;
-    const dueAt = outcome.state === 'pending' ? sql`clock_timestamp() + ${span(outcome.afterMs)}` : null;
+    const dueAt =
+      outcome.state === 'pending' ? sql`clock_timestamp() + ${span(outcome.afterMs)}` : null;
     const place = dueAt === null ? { decidedAt: await clock(tx) } : { step: step + 1 };
     const follows = isOpen && { state: outcome.state, stepAt: dueAt, dueAt, ...place };
     await tx
@@ -180,8 +204,8 @@ export async function recordAttempt(
 }
 
 /**
- * The schedule's clock runs on while a host is away: an attempt that is put off past the time of the next one falls
- * together with it, down to the last, which is made in any case.
+ * The schedule's clock runs on while a host is away: an attempt that is put off past the time of
+ * the next one falls together with it, down to the last, which is made in any case.
  */
 function advance(step: number, stepAt: Date | null, now: Date, scheduleMs: readonly number[]) {
   let place = { step, stepAt: stepAt ?? now };

@@ -10,7 +10,10 @@ export const REPORTS_FINAL = sql`case when webhook_deliveries.request_id is null
   then exists (select from batches b where b.id = webhook_deliveries.batch_id and b.status = 'completed')
   else exists (select from requests r where r.id = webhook_deliveries.request_id and r.settled_at is not null) end`;
 
-/** Returns the delivery that is due because a request became final, and was never attempted; null for none. */
+/**
+ * Returns the delivery that is due because a request became final, and was never attempted; null
+ * for none.
+ */
 export async function findDueDelivery(
   db: Database,
   batchId: string,
@@ -23,7 +26,10 @@ export async function findDueDelivery(
   return due?.id ?? null;
 }
 
-/** Whether a batch is an organization's: a statement of its own, so that a foreign id takes the time of an unknown one. */
+/**
+ * Whether a batch is an organization's: a statement of its own, so that a foreign id takes the time
+ * of an unknown one.
+ */
 export async function ownsBatch(
   tx: Pick<Transaction, 'execute'>,
   organizationId: string,
@@ -45,7 +51,11 @@ type Reported = Pick<Columns, 'id' | 'batchId' | 'attempts'> & {
  * Locks a delivery. The times are milliseconds from now, 0 for what has passed.
  * @param batchId where it has to be one of that batch
  */
-export async function lockDelivery(tx: Transaction, deliveryId: string, batchId: string | null = null) {
+export async function lockDelivery(
+  tx: Transaction,
+  deliveryId: string,
+  batchId: string | null = null,
+) {
   type Locked = Reported &
     Pick<Columns, 'state' | 'step' | 'stepAt' | 'resends'> &
     Readonly<Record<'leasedMs' | 'dueMs', number> & Record<'suspended' | 'final', boolean>>;
@@ -62,8 +72,9 @@ export async function lockDelivery(tx: Transaction, deliveryId: string, batchId:
 }
 
 /**
- * One delivery with all that an attempt needs: its body as it is now, and its organization's secrets, for 24 h after a
- * rotation the previous one too. They and the personal data in the body never leave the activity.
+ * One delivery with all that an attempt needs: its body as it is now, and its organization's
+ * secrets, for 24 h after a rotation the previous one too. They and the personal data in the body
+ * never leave the activity.
  * @throws {Refusal} `delivery_missing` for an unknown id; {SecretKeyMissing}
  */
 export async function loadDelivery(db: Database, deliveryId: string) {

@@ -3,12 +3,13 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, run, span, type Transaction, transaction } from '../client.ts';
 import type { AttemptReason } from '../words.ts';
 
-// Who may be sent to now, per organization and host, in the database, so that it holds across workers: how many
-// attempts are made at once (fewer to a host that has taken none yet; and there is a bound for all organizations
-// together, so that nobody is flooded through us), how many an address gets from hosts that have taken none yet, and a
-// circuit breaker. While it is open, one attempt at a time finds
-// out whether the host is back. The first and the last attempt of a delivery are owed and take that place whenever it is
-// free; of the others only one per rest is let through.
+// Who may be sent to now, per organization and host, in the database, so that it holds across
+// workers: how many attempts are made at once (fewer to a host that has taken none yet; and there
+// is a bound for all organizations together, so that nobody is flooded through us), how many an
+// address gets from hosts that have taken none yet, and a circuit breaker. While it is open, one
+// attempt at a time finds out whether the host is back. The first and the last attempt of a
+// delivery are owed and take that place whenever it is free; of the others only one per rest is let
+// through.
 
 export interface HostKey {
   readonly organizationId: string;
@@ -22,20 +23,30 @@ export type HostHealth =
   | { readonly kind: 'silent'; readonly reason: AttemptReason; readonly restMs: number };
 
 /**
- * With the era of the host's breaker: what the attempt says is noted with it. `provenNetworks`: the host has answered
- * 2xx to this organization from there, so that attempts to addresses in them are not counted.
+ * With the era of the host's breaker: what the attempt says is noted with it. `provenNetworks`: the
+ * host has answered 2xx to this organization from there, so that attempts to addresses in them are
+ * not counted.
  */
 type HostAdmission =
   | Readonly<{ kind: 'go'; era: number; provenNetworks: readonly string[] }>
   | Readonly<{ kind: 'wait'; why: 'host_away' | 'no_room'; afterMs: number }>;
 
-/** An attempt that has not been recorded by then died with its worker: 15 s to send, the rest to load and record. */
+/**
+ * An attempt that has not been recorded by then died with its worker: 15 s to send, the rest to
+ * load and record.
+ */
 export const LEASE_MS = 25_000;
-/** Attempts of one organization that are made at once. In all there are as many as the workers have slots. */
+/**
+ * Attempts of one organization that are made at once. In all there are as many as the workers have
+ * slots.
+ */
 const AT_ONCE = 20;
 /** Of these to one host. */
 const AT_ONCE_TO_HOST = 10;
-/** Attempts of all organizations to one host: at once, and in a second. More than one of them alone can use up. */
+/**
+ * Attempts of all organizations to one host: at once, and in a second. More than one of them alone
+ * can use up.
+ */
 const AT_ONCE_TO_HOST_BY_ALL = 40;
 const PER_SECOND_TO_HOST_BY_ALL = 200;
 /** Attempts at once to a host that has never answered 2xx to this organization. */
@@ -50,7 +61,9 @@ const ROOM_LOCK = 2;
 const HOST_LOCK = 3;
 const SHORTEST_ATTEMPT_MS = 100;
 const LONGEST_WAIT_FOR_ROOM_MS = 120_000;
-/** Attempts that are older say nothing of the pace: most of them are leases of a worker that died. */
+/**
+ * Attempts that are older say nothing of the pace: most of them are leases of a worker that died.
+ */
 const PACE_FROM_MS = 5000;
 
 const FAILURES_TO_OPEN = 5;
@@ -63,9 +76,10 @@ const DEFAULT_LONGEST_WAIT_MS = 1_800_000;
 const TURN_MS = 100;
 
 /**
- * Asks whether an attempt may be made. One that may not is put off until its turn among the others, so that many
- * thousands that wait cost next to nothing: for a host that is away for about as long as it has been away already, at
- * most half an hour; for room for about as long as those ahead of it take.
+ * Asks whether an attempt may be made. One that may not is put off until its turn among the others,
+ * so that many thousands that wait cost next to nothing: for a host that is away for about as long
+ * as it has been away already, at most half an hour; for room for about as long as those ahead of
+ * it take.
  * @param owed the first or the last attempt of a delivery
  */
 export async function admitToHost(
@@ -75,7 +89,8 @@ export async function admitToHost(
   scheduleMs: readonly number[],
 ): Promise<HostAdmission> {
   const first = await judge(tx, key, owed, scheduleMs);
-  // Whoever is put off has waited for nobody. Of the others two that judge at once would both find the last place.
+  // Whoever is put off has waited for nobody. Of the others two that judge at once would both find
+  // the last place.
   if (first.kind === 'wait') return first;
   const { organizationId, host } = key;
   await tx.execute(sql`select pg_advisory_xact_lock(${ROOM_LOCK}, hashtext(${organizationId})),
@@ -84,14 +99,18 @@ export async function admitToHost(
 }
 
 /**
- * Counts one attempt at each address where the host is unproven and that the attempt may connect to. An address has 20
- * attempts, and gets one back every three minutes. Only what was answered 2xx under one name and port to one
- * organization proves a receiver, so that a 2xx lifts the limit for nothing else at the same address. Nor does it
- * at another address of the name: its owner can change DNS at any time.
+ * Counts one attempt at each address where the host is unproven and that the attempt may connect
+ * to. An address has 20 attempts, and gets one back every three minutes. Only what was answered 2xx
+ * under one name and port to one organization proves a receiver, so that a 2xx lifts the limit for
+ * nothing else at the same address. Nor does it at another address of the name: its owner can
+ * change DNS at any time.
  * @param addresses of the host, resolved and checked
  * @returns those that may be connected to
  */
-export async function admitToAddresses(db: Database, addresses: readonly string[]): Promise<string[]> {
+export async function admitToAddresses(
+  db: Database,
+  addresses: readonly string[],
+): Promise<string[]> {
   const rows = await run<{ address: string }>(db)`
     with asked as (
       select address, webhook_network(address::inet) as network from unnest(${sql.param(addresses)}::text[]) address
@@ -108,7 +127,10 @@ export async function admitToAddresses(db: Database, addresses: readonly string[
 }
 
 /** Takes back what `admitToAddresses` has counted for these addresses, because nothing was sent. */
-export async function giveBackAddresses(tx: Transaction, addresses: readonly string[]): Promise<void> {
+export async function giveBackAddresses(
+  tx: Transaction,
+  addresses: readonly string[],
+): Promise<void> {
   await run(tx)`
     update webhook_networks set spent_until = spent_until - ${span(SPEND_MS)}
      where network in (select webhook_network(address::inet) from unnest(${sql.param(addresses)}::text[]) address)`;
@@ -121,7 +143,13 @@ async function judge(
   scheduleMs: readonly number[],
 ): Promise<HostAdmission> {
   const { organizationId, host } = key;
-  type Room = { of_organization: number; of_host: number; by_all: number; lately: number; mean_ms: number };
+  type Room = {
+    of_organization: number;
+    of_host: number;
+    by_all: number;
+    lately: number;
+    mean_ms: number;
+  };
   type Breaker = {
     era: number;
     open: boolean;
@@ -170,7 +198,11 @@ async function judge(
     const line = room.of_organization >= AT_ONCE ? { organizationId, host: '' } : key;
     const paceMs = Math.max(room.mean_ms, SHORTEST_ATTEMPT_MS) / AT_ONCE_TO_HOST;
     const turnMs = await takeTurn(tx, line, paceMs, LONGEST_WAIT_FOR_ROOM_MS);
-    return { kind: 'wait', why: 'no_room', afterMs: Math.ceil(turnMs ?? spread(LONGEST_WAIT_FOR_ROOM_MS)) };
+    return {
+      kind: 'wait',
+      why: 'no_room',
+      afterMs: Math.ceil(turnMs ?? spread(LONGEST_WAIT_FOR_ROOM_MS)),
+    };
   }
   return { kind: 'go', era: breaker?.era ?? 0, provenNetworks: breaker?.networks ?? [] };
 }
@@ -203,8 +235,9 @@ export function firstRestMs(scheduleMs: readonly number[]): number {
 }
 
 /**
- * Notes what an attempt says about its host: any answer closes the breaker, five silences in a row open it. Each
- * opening begins an era, and only attempts of this era count: those that were under way before say nothing new.
+ * Notes what an attempt says about its host: any answer closes the breaker, five silences in a row
+ * open it. Each opening begins an era, and only attempts of this era count: those that were under
+ * way before say nothing new.
  */
 export async function noteHost(
   tx: Transaction,
@@ -277,7 +310,10 @@ export async function setBlock(
   });
 }
 
-/** Pending deliveries of an organization to a host; `host` is as a URL has it, an IPv6 address in brackets. */
+/**
+ * Pending deliveries of an organization to a host; `host` is as a URL has it, an IPv6 address in
+ * brackets.
+ */
 export interface PendingHost extends Record<string, unknown> {
   readonly organizationId: string;
   readonly host: string;

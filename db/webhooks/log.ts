@@ -6,8 +6,8 @@ import { batches, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
 import { ownsBatch } from './deliveries.ts';
 
-// What customers and operators may see of deliveries. Answers of receivers may hold anything: whoever shows them
-// decides to whom.
+// What customers and operators may see of deliveries. Answers of receivers may hold anything:
+// whoever shows them decides to whom.
 
 const DELIVERY = {
   /** The `webhook-id` of all its attempts. */
@@ -34,13 +34,16 @@ const DELIVERY = {
 /** A delivery with some of its attempts as `log`, in the order in which they were made. */
 export type LoggedDelivery = Awaited<ReturnType<typeof selectPage>>['deliveries'][number];
 
-// A page of a list has at most 60 deliveries, the most that a batch has, and has to stay below 256 KiB as JSON. So a
-// list shows the newest attempts only, with the beginning of what was answered; one delivery is read with the rest.
-// Both are cut by PostgreSQL, so that no process holds a whole log.
+// A page of a list has at most 60 deliveries, the most that a batch has, and has to stay below 256
+// KiB as JSON. So a list shows the newest attempts only, with the beginning of what was answered;
+// one delivery is read with the rest. Both are cut by PostgreSQL, so that no process holds a whole
+// log.
 
 /** The newest attempts of each delivery in a list. */
 const LISTED_ATTEMPTS = 5;
-/** Of an excerpt in a list; a character has at most 3 bytes in UTF-8, or 4 where it counts as two. */
+/**
+ * Of an excerpt in a list; a character has at most 3 bytes in UTF-8, or 4 where it counts as two.
+ */
 export const LISTED_CHARACTERS = 200;
 const LISTED_BYTES = 3 * LISTED_CHARACTERS;
 /** The attempts of one delivery that are read at once. */
@@ -49,9 +52,15 @@ const READ_ATTEMPTS = 50;
 /**
  * The deliveries of a batch in the order of the submit, each with its newest attempts.
  * @param page.after the id of the last delivery of the page before
- * @returns `next`: the id to go on from, null at the end; null where this organization has no such batch
+ * @returns `next`: the id to go on from, null at the end; null where this organization has no such
+ * batch
  */
-export async function listBatchDeliveries(db: Database, organizationId: string, batchId: string, page: Page) {
+export async function listBatchDeliveries(
+  db: Database,
+  organizationId: string,
+  batchId: string,
+  page: Page,
+) {
   const { after, limit } = page;
   return await query(db, async (tx) => {
     if (!(await ownsBatch(tx, organizationId, batchId))) return null;
@@ -106,7 +115,9 @@ export async function readOwnDelivery(
  * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function showDelivery(db: Database, deliveryId: string): Promise<LoggedDelivery> {
-  const found = await query(db, (tx) => selectWhole(tx, eq(webhookDeliveries.id, deliveryId), null));
+  const found = await query(db, (tx) =>
+    selectWhole(tx, eq(webhookDeliveries.id, deliveryId), null),
+  );
   if (!found) throw new Refusal('delivery_missing');
   return found;
 }
@@ -125,7 +136,10 @@ export async function selectDelivery(tx: Selecting, deliveryId: string): Promise
 
 type Selecting = Pick<Transaction, 'select'>;
 
-/** Reads attempts apart from their deliveries: joined, a page would be cut in the middle of a delivery. */
+/**
+ * Reads attempts apart from their deliveries: joined, a page would be cut in the middle of a
+ * delivery.
+ */
 async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, limit: number) {
   const rows = await tx
     .select(DELIVERY)
@@ -151,7 +165,10 @@ async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, lim
     .orderBy(asc(webhookAttempts.n));
   const logs = Map.groupBy(attempts, ({ deliveryId }) => deliveryId);
   const deliveries = items.map((row) => {
-    return { ...row, log: (logs.get(row.id) ?? []).map(({ deliveryId: _id, ...attempt }) => attempt) };
+    return {
+      ...row,
+      log: (logs.get(row.id) ?? []).map(({ deliveryId: _id, ...attempt }) => attempt),
+    };
   });
   return { deliveries, next: last?.id ?? null };
 }

@@ -5,8 +5,9 @@ import { Refusal } from '../errors.ts';
 import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
-// Sending again: the delivery keeps its id and begins a new round of its schedule. The row is the outbox entry of the
-// workflow that does it (checked_at is null until it has one); the sweep starts what nobody else did, of first rounds too.
+// Sending again: the delivery keeps its id and begins a new round of its schedule. The row is the
+// outbox entry of the workflow that does it (checked_at is null until it has one); the sweep starts
+// what nobody else did, of first rounds too.
 
 /** What starts the workflow of a resend. */
 export interface DeliveryStart {
@@ -31,19 +32,24 @@ export type ResendOutcome =
 /** An operator's resends have no limit. */
 export type OperatorOutcome = Exclude<ResendOutcome, { readonly kind: 'limited' }>;
 
-/** How often a customer may send one delivery again within an hour: each time it has a whole schedule of attempts. */
+/**
+ * How often a customer may send one delivery again within an hour: each time it has a whole
+ * schedule of attempts.
+ */
 const RESENDS_AN_HOUR = 10;
 
 /**
- * Sends a delivery again at its customer's request, at most ten times an hour. One that waits for a later attempt is
- * sent now. One that is on its way is not sent twice, so asking again changes nothing.
+ * Sends a delivery again at its customer's request, at most ten times an hour. One that waits for a
+ * later attempt is sent now. One that is on its way is not sent twice, so asking again changes
+ * nothing.
  */
 export async function resendOwn(
   db: Database,
   { organizationId, batchId, deliveryId }: Omit<DeliveryStart, 'npis'>,
 ): Promise<ResendOutcome> {
   return await transaction(db, async (tx) => {
-    // Asked first and alone: another organization's delivery must take the time of an unknown one, and no lock.
+    // Asked first and alone: another organization's delivery must take the time of an unknown one,
+    // and no lock.
     const isOwn = await ownsBatch(tx, organizationId, batchId);
     const row = isOwn ? await lockDelivery(tx, deliveryId, batchId) : undefined;
     if (!row) return { kind: 'unknown' };
@@ -57,7 +63,8 @@ export async function resendOwn(
 }
 
 /**
- * Counts a customer's resend of a delivery, if one more is allowed within the hour. The row is locked.
+ * Counts a customer's resend of a delivery, if one more is allowed within the hour. The row is
+ * locked.
  * @returns null if it is allowed; else milliseconds until the next one is
  */
 async function takeResend(tx: Transaction, deliveryId: string): Promise<number | null> {
@@ -76,11 +83,15 @@ async function takeResend(tx: Transaction, deliveryId: string): Promise<number |
 }
 
 /**
- * Sends any delivery again at an operator's word, also one that was never to be sent because its organization was
- * suspended then.
+ * Sends any delivery again at an operator's word, also one that was never to be sent because its
+ * organization was suspended then.
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
-export async function resendAny(db: Database, by: ChangedBy, deliveryId: string): Promise<OperatorOutcome> {
+export async function resendAny(
+  db: Database,
+  by: ChangedBy,
+  deliveryId: string,
+): Promise<OperatorOutcome> {
   return await transaction(db, async (tx) => {
     const row = await lockDelivery(tx, deliveryId);
     if (!row) return { kind: 'unknown' };
@@ -89,16 +100,21 @@ export async function resendAny(db: Database, by: ChangedBy, deliveryId: string)
     const outcome = await begin(tx, deliveryId);
     const { organizationId, state: from } = row;
     const details = { from, resends: outcome.delivery.resends };
-    await recordAudit(tx, by, { action: 'webhooks.resend', organizationId, subject: deliveryId, details });
+    await recordAudit(tx, by, {
+      action: 'webhooks.resend',
+      organizationId,
+      subject: deliveryId,
+      details,
+    });
     return outcome;
   });
 }
 
 /**
- * Sends everything again that failed for an organization within a time, the oldest first. Safe to repeat: what is on
- * its way has not failed.
- * @param what.until leaves out what failed later: whoever asks until there is no more would not come to an end where
- * what is sent again fails again at once
+ * Sends everything again that failed for an organization within a time, the oldest first. Safe to
+ * repeat: what is on its way has not failed.
+ * @param what.until leaves out what failed later: whoever asks until there is no more would not
+ * come to an end where what is sent again fails again at once
  * @param what.limit how many at most
  * @returns how many, and whether there are more
  * @throws {Refusal} `organization_missing`, `webhooks_suspended`
@@ -139,8 +155,8 @@ export async function resendFailed(
 }
 
 /**
- * Notes that Temporal has, or was found to have, what makes the attempts of a delivery. A delivery that was sent again
- * in the meantime is left as it is.
+ * Notes that Temporal has, or was found to have, what makes the attempts of a delivery. A delivery
+ * that was sent again in the meantime is left as it is.
  */
 export async function noteDeliveryLook(
   db: Database,
@@ -152,9 +168,10 @@ export async function noteDeliveryLook(
 }
 
 /**
- * A delivery that could go on. Whether a workflow makes its attempts depends on its round: in the `first` its batch's
- * makes the first attempt; a `new` resend has none, whatever of an older round may be open. One that was `seen` like
- * this before needs its own: its batch's may have been reset, paused or broken.
+ * A delivery that could go on. Whether a workflow makes its attempts depends on its round: in the
+ * `first` its batch's makes the first attempt; a `new` resend has none, whatever of an older round
+ * may be open. One that was `seen` like this before needs its own: its batch's may have been reset,
+ * paused or broken.
  */
 export interface WaitingDelivery extends DeliveryStart {
   readonly round: 'first' | 'new' | 'seen';
@@ -162,9 +179,10 @@ export interface WaitingDelivery extends DeliveryStart {
 }
 
 /**
- * Lists deliveries that could go on and that had no completed look for `everyMs`, and resends that were not started for
- * `olderThanMs`. One that waits for its next attempt is listed once that is due. `noteDeliveryLook` marks each as
- * looked at when its look is over. A look that fails, because Temporal is away, is repeated by the next sweep.
+ * Lists deliveries that could go on and that had no completed look for `everyMs`, and resends that
+ * were not started for `olderThanMs`. One that waits for its next attempt is listed once that is
+ * due. `noteDeliveryLook` marks each as looked at when its look is over. A look that fails, because
+ * Temporal is away, is repeated by the next sweep.
  */
 export async function listDeliveriesToLookAt(
   db: Database,

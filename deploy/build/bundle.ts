@@ -3,7 +3,8 @@ import { main } from '../main.ts';
 import { versionOf } from '../temporal/versions.ts';
 import { bundleWorkflows } from '../temporal/workers.ts';
 
-// `npm run bundle` bundles the workflows ahead of time. Otherwise each worker does so when it starts.
+// `npm run bundle` bundles the workflows ahead of time. Otherwise each worker does so when it
+// starts.
 
 const HELP = `
 A worker that finds the file's name in WORKFLOW_BUNDLE starts seconds faster, and every worker runs the same workflows.
@@ -17,7 +18,9 @@ await main(
   async (_stopped, file: string) => {
     const { code } = await bundleWorkflows();
     await writeFile(file, code);
-    console.log(`bundle: build ${versionOf('', code).buildId}; start workers with WORKFLOW_BUNDLE=${file}`);
+    console.log(
+      `bundle: build ${versionOf('', code).buildId}; start workers with WORKFLOW_BUNDLE=${file}`,
+    );
   },
   (command) => command.argument('[FILE]', 'where to write it', 'workflow-bundle.js'),
 );

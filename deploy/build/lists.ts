@@ -8,20 +8,25 @@ import providersPackage from 'email-providers/package.json' with { type: 'json' 
 import { holdsDomain, readList } from '../../activities/verification/domains.ts';
 import { isLookalike } from '../../activities/verification/lookalikes.ts';
 
-// `npm run lists` writes the domain lists that come from packages. Only a build needs those packages. Run it after
-// updating them, and review the difference: an entry decides which addresses are sold as a person's. Domains that a
-// package lacks are in the `-more` file next to its list. That file and the other lists are edited by hand, and each
-// names its origin.
+// `npm run lists` writes the domain lists that come from packages. Only a build needs those
+// packages. Run it after updating them, and review the difference: an entry decides which addresses
+// are sold as a person's. Domains that a package lacks are in the `-more` file next to its list.
+// That file and the other lists are edited by hand, and each names its origin.
 
-// Physicians register there with their work addresses, so its presence in the package's list means nothing.
+// Physicians register there with their work addresses, so its presence in the package's list means
+// nothing.
 const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
 
-/** Returns the lists in `activities/verification/lists/` that come from packages: file names with their text. */
+/**
+ * Returns the lists in `activities/verification/lists/` that come from packages: file names with
+ * their text.
+ */
 export function buildLists(): Readonly<Record<string, string>> {
   const disposable = normalized([...disposableEmailBlocklistSet()]);
   const thrownAway = new Set([...disposable, ...readList('disposable-more')]);
   const personal = normalized(providers).filter(
-    (domain) => !NOT_PERSONAL.has(domain) && !holdsDomain(thrownAway, domain) && !isLookalike(domain),
+    (domain) =>
+      !NOT_PERSONAL.has(domain) && !holdsDomain(thrownAway, domain) && !isLookalike(domain),
   );
   // The ISC license has to be part of every copy. CC0 requires nothing.
   const license = new URL('license.md', import.meta.resolve('email-providers/package.json'));
@@ -37,11 +42,13 @@ export function buildLists(): Readonly<Record<string, string>> {
 }
 
 /**
- * Spells domains like `parseAddress`, sorts them, and drops duplicates and entries that aren't domains, such as
- * addresses.
+ * Spells domains like `parseAddress`, sorts them, and drops duplicates and entries that aren't
+ * domains, such as addresses.
  */
 function normalized(entries: readonly string[]): string[] {
-  const domains = entries.filter((entry) => !entry.includes('@')).map((entry) => domainToASCII(entry.trim()));
+  const domains = entries
+    .filter((entry) => !entry.includes('@'))
+    .map((entry) => domainToASCII(entry.trim()));
   return [...new Set(domains.filter((domain) => domain.includes('.')))].sort();
 }
 

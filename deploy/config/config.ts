@@ -23,9 +23,11 @@ import {
   whole,
 } from './values.ts';
 
-// Only this file reads process.env. It checks everything at once, freezes it, and passes it on as typed arguments.
-// @temporalio/envconfig reads Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY,
-// TEMPORAL_TLS…) from `temporalEnvironment`, so their names and rules are Temporal's.
+// Only this file reads process.env. It checks everything at once, freezes it, and passes it on as
+// typed arguments.
+// @temporalio/envconfig reads Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE,
+// TEMPORAL_API_KEY, TEMPORAL_TLS…) from `temporalEnvironment`, so their names and rules are
+// Temporal's.
 
 /** URL and key for calls to a vendor or verifier. */
 export interface Access {
@@ -41,8 +43,8 @@ const DAY = 86_400_000;
 
 const CATALOGUE = [...Object.values(VENDORS), ...Object.values(VERIFIERS)];
 /**
- * Returns the prefix of a source's variables. Sources that share an account, such as Hunter's two, share their
- * variables.
+ * Returns the prefix of a source's variables. Sources that share an account, such as Hunter's two,
+ * share their variables.
  */
 const nameOf = (id: string) => id.replace(/-.*/, '').toUpperCase();
 const ACCESS_SETTINGS: Table = Object.fromEntries(
@@ -56,7 +58,8 @@ const ACCESS_SETTINGS: Table = Object.fromEntries(
 const databaseUrl = Joi.string()
   .uri({ scheme: ['postgres', 'postgresql'] })
   .messages({
-    'string.uriCustomScheme': '{{#label}} must be a URL such as postgres://user:password@host:5432/name',
+    'string.uriCustomScheme':
+      '{{#label}} must be a URL such as postgres://user:password@host:5432/name',
   });
 const taskQueue = Joi.string()
   .pattern(/^[\w-]{1,100}$/)
@@ -65,12 +68,18 @@ const SCHEDULE = ['0s', '5s', '5m', '30m', '2h', '5h', '10h', '14h', '20h', '24h
   (text) => parseDuration(text) ?? [],
 );
 
-/** Settings that are only checked and passed on: the variable of each, and its rule. Times are in milliseconds. */
+/**
+ * Settings that are only checked and passed on: the variable of each, and its rule. Times are in
+ * milliseconds.
+ */
 const SETTINGS = {
   databaseUrl: ['DATABASE_URL', databaseUrl.required()],
   databasePool: ['DATABASE_POOL', whole(1, 200).default(10)],
   /** The first key encrypts. Empty if not set. */
-  secretKeys: ['SECRETS_KEY', list(parseSecretKey, 'keys such as v1:… (a version, then 32 bytes in base64)')],
+  secretKeys: [
+    'SECRETS_KEY',
+    list(parseSecretKey, 'keys such as v1:… (a version, then 32 bytes in base64)'),
+  ],
   logLevel: [
     'LOG_LEVEL',
     oneOf('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent').default('info'),
@@ -117,8 +126,14 @@ const SETTINGS = {
   verifyPolicy: ['VERIFY_POLICY', orNull(oneOf(...POLICIES))],
   catchAll: ['CATCH_ALL', oneOf(...CATCH_ALL_POLICIES).default('reject')],
   dnsServers: ['DNS_SERVERS', list((text) => text, 'addresses such as 127.0.0.1:53')],
-  /** A domain that certainly receives mail, such as the operator's own. Null to look up only the built-in ones. */
-  dnsControlDomain: ['DNS_CONTROL_DOMAIN', orNull(Joi.string().lowercase().domain({ tlds: false }))],
+  /**
+   * A domain that certainly receives mail, such as the operator's own. Null to look up only the
+   * built-in ones.
+   */
+  dnsControlDomain: [
+    'DNS_CONTROL_DOMAIN',
+    orNull(Joi.string().lowercase().domain({ tlds: false })),
+  ],
   workflowBundle: ['WORKFLOW_BUNDLE', orNull(Joi.string())],
   /** The enrichment queue. The names of the other queues and of the deployment derive from it. */
   taskQueue: ['TASK_QUEUE', taskQueue.default('enrichment')],
@@ -167,8 +182,8 @@ const NO_DATABASE_URL = { databaseUrl: ['DATABASE_URL', orNull(databaseUrl)] } a
 export type ReplayConfig = ReturnType<typeof loadReplayConfig>;
 
 /**
- * Reads where runs are stored, for replaying them. No variable is required: without TEMPORAL_ADDRESS and DATABASE_URL,
- * the local stack is used.
+ * Reads where runs are stored, for replaying them. No variable is required: without
+ * TEMPORAL_ADDRESS and DATABASE_URL, the local stack is used.
  * @throws {ConfigError} as `loadConfig`
  */
 export function loadReplayConfig(environment: NodeJS.ProcessEnv = process.env) {
@@ -179,15 +194,17 @@ export function loadReplayConfig(environment: NodeJS.ProcessEnv = process.env) {
 }
 
 /**
- * Returns the URL of the Temporal UI's list of workflows, which is the prefix of the links to workflows. Null if
- * TEMPORAL_UI_URL is not set.
+ * Returns the URL of the Temporal UI's list of workflows, which is the prefix of the links to
+ * workflows. Null if TEMPORAL_UI_URL is not set.
  */
 export function temporalUi(environment: NodeJS.ProcessEnv = process.env): string | null {
   const { url } = read({ url: ['TEMPORAL_UI_URL', orNull(anyUrl())] }, environment);
   return url && `${url}/namespaces/${environment.TEMPORAL_NAMESPACE || 'default'}/workflows`;
 }
 
-/** Returns whether npm started this process as the script with this name. If so, npm is its parent. */
+/**
+ * Returns whether npm started this process as the script with this name. If so, npm is its parent.
+ */
 export function isNpmScript(name: string): boolean {
   return process.env.npm_lifecycle_event === name;
 }
@@ -198,8 +215,8 @@ export function givenDatabaseUrl(): string | null {
 }
 
 /**
- * If DATABASE_URL is not set, sets the variables for the database and the Temporal of the local stack that was started
- * in this folder, if there is one.
+ * If DATABASE_URL is not set, sets the variables for the database and the Temporal of the local
+ * stack that was started in this folder, if there is one.
  * @returns whether it did so
  */
 export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.env): boolean {
@@ -231,7 +248,9 @@ function cidr(text: string): string | null {
   return isIP(text.split('/', 1)[0] ?? '') !== 0 && ipaddr.isValidCIDR(text) ? text : null;
 }
 
-/** Reads the variables of a table, checks them, and returns them under the names of the settings. */
+/**
+ * Reads the variables of a table, checks them, and returns them under the names of the settings.
+ */
 function read<Of extends Table>(table: Of, environment: NodeJS.ProcessEnv): Settings<Of> {
   const rules = Joi.object(Object.fromEntries(Object.values(table)));
   const values = check(rules, onlySet(environment), 'the configuration', { stripUnknown: true });
@@ -247,12 +266,17 @@ function onlySet(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
 export type LocalConfig = ReturnType<typeof loadLocalConfig>;
 
 /**
- * Reads the variables that the local stack uses. None is required, and the stack sets all others itself.
+ * Reads the variables that the local stack uses. None is required, and the stack sets all others
+ * itself.
  * @throws {ConfigError} as `loadConfig`
  */
 export function loadLocalConfig(environment: NodeJS.ProcessEnv = process.env) {
-  // Checks all settings here, because a problem that a process of the stack finds is only in its own log.
-  const { databaseUrl } = read({ ...ACCESS_SETTINGS, ...SETTINGS, ...NO_DATABASE_URL }, environment);
+  // Checks all settings here, because a problem that a process of the stack finds is only in its
+  // own log.
+  const { databaseUrl } = read(
+    { ...ACCESS_SETTINGS, ...SETTINGS, ...NO_DATABASE_URL },
+    environment,
+  );
   return Object.freeze({
     /** Null if the stack starts its own database. */
     databaseUrl,

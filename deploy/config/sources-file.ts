@@ -24,8 +24,8 @@ import {
   type Values,
 } from './values.ts';
 
-// The file of SOURCES_FILE: everything about sources except keys and URLs. Its defaults are in the files of the
-// catalogue. deploy/going-live.md explains each member.
+// The file of SOURCES_FILE: everything about sources except keys and URLs. Its defaults are in the
+// files of the catalogue. deploy/going-live.md explains each member.
 
 export type LimitSettings = Values<ReturnType<typeof limits>>;
 export interface VendorSettings extends Values<ReturnType<typeof pace>> {
@@ -37,7 +37,9 @@ export interface VendorSettings extends Values<ReturnType<typeof pace>> {
 export interface SourcesFile {
   /** Ids of vendors, in the order of calls. Null for the default order. */
   readonly order: readonly string[] | null;
-  readonly vendors: Readonly<Record<VendorId, VendorSettings & { readonly types: readonly EmailType[] }>> & {
+  readonly vendors: Readonly<
+    Record<VendorId, VendorSettings & { readonly types: readonly EmailType[] }>
+  > & {
     readonly rocketreach: { readonly api: RocketReachApi };
     readonly fullenrich: { readonly poll: number };
   };
@@ -56,7 +58,8 @@ type Environment = Pick<Config, 'access' | 'secretOf'>;
 
 /**
  * Parses the text of a sources file. A deployment without the file has `{}`.
- * @throws {ConfigError} naming every problem at once, each with its place, but no secret and no value of the file
+ * @throws {ConfigError} naming every problem at once, each with its place, but no secret and no
+ * value of the file
  */
 export function parseSourcesFile(text: string, environment: Environment): SourcesFile {
   return check(sourcesFile(environment), parseJson(text), 'SOURCES_FILE', { convert: false });
@@ -76,14 +79,21 @@ function sourcesFile({ access, secretOf }: Environment) {
   const hasAccess = (id: VendorId | VerifierId) => access[id] !== null;
   return members<SourcesFile>({
     // Stands before `order`, which reads its ids.
-    http: Joi.array().items(httpVendor(secretOf)).unique('id', { ignoreUndefined: true }).default([]),
+    http: Joi.array()
+      .items(httpVendor(secretOf))
+      .unique('id', { ignoreUndefined: true })
+      .default([]),
     order: order((file) => [...VENDOR_IDS.filter(hasAccess), ...idsIn(file.http)]),
     vendors: members(
-      Object.fromEntries(VENDOR_IDS.map((id) => [id, members(vendorMembers(VENDORS[id])).default()])),
+      Object.fromEntries(
+        VENDOR_IDS.map((id) => [id, members(vendorMembers(VENDORS[id])).default()]),
+      ),
     ).default(),
     verifiers: members({
       order: order(() => VERIFIER_IDS.filter(hasAccess)),
-      ...Object.fromEntries(VERIFIER_IDS.map((id) => [id, members(limits(VERIFIERS[id])).default()])),
+      ...Object.fromEntries(
+        VERIFIER_IDS.map((id) => [id, members(limits(VERIFIERS[id])).default()]),
+      ),
     }).default(),
     registry: Joi.valid('off', 'fallback').default('off'),
     greylist_wait: duration(1000, 840_000).default(300_000),
@@ -152,8 +162,8 @@ const NEEDS: readonly Need[] = ['npi', 'name', 'organization', 'address'];
 const TAKEN = [...VENDOR_IDS, ...VERIFIER_IDS, 'nppes', 'import', 'service'];
 
 /**
- * Uses `any` because a string rule would have to allow the empty pointer (the whole document), and would then not parse
- * it.
+ * Uses `any` because a string rule would have to allow the empty pointer (the whole document), and
+ * would then not parse it.
  */
 const pointer = Joi.any().custom((value: unknown) => {
   const parts = typeof value === 'string' ? parsePointer(value) : null;
@@ -168,14 +178,18 @@ const words = <Meaning extends string>(meanings: readonly Meaning[]) =>
       .pattern(Joi.string(), Joi.valid(...meanings))
       .required()
       .custom((values: Words<Meaning>) =>
-        Object.fromEntries(Object.entries(values).map(([word, meaning]) => [word.toLowerCase(), meaning])),
+        Object.fromEntries(
+          Object.entries(values).map(([word, meaning]) => [word.toLowerCase(), meaning]),
+        ),
       ),
   }).default(null);
 
 const url = Joi.string()
   .required()
   .custom((text: string) => {
-    const [one, other] = ['a', 'b'].map((value) => URL.parse(text.replaceAll(/\{[a-z]+\}/g, value)));
+    const [one, other] = ['a', 'b'].map((value) =>
+      URL.parse(text.replaceAll(/\{[a-z]+\}/g, value)),
+    );
     requireConfidential(one ?? null);
     // Data about a person must never decide which host is called with the vendor's key.
     if (one?.origin !== other?.origin || one?.username || one?.password) {
@@ -208,7 +222,10 @@ const header = (secretOf: Config['secretOf']) =>
     return value;
   });
 
-/** Returns the rules for a vendor that is described as data. They parse its pointers and fill in its secrets. */
+/**
+ * Returns the rules for a vendor that is described as data. They parse its pointers and fill in its
+ * secrets.
+ */
 function httpVendor(secretOf: Config['secretOf']) {
   return members({
     id: Joi.string()
@@ -272,8 +289,8 @@ function httpVendor(secretOf: Config['secretOf']) {
 }
 
 /**
- * Checks that `needs` lists everything that the URL and the body use, because it decides for which people the vendor is
- * called.
+ * Checks that `needs` lists everything that the URL and the body use, because it decides for which
+ * people the vendor is called.
  */
 function checkNeeds(needs: readonly Need[], helpers: Joi.CustomHelpers) {
   const [source] = helpers.state.ancestors;
@@ -285,7 +302,10 @@ function checkNeeds(needs: readonly Need[], helpers: Joi.CustomHelpers) {
   throw new Error(`must list ${names}, of which the URL or the body has placeholders`);
 }
 
-/** Checks that responses can be matched with the requested person. Otherwise we would have to reject all of them. */
+/**
+ * Checks that responses can be matched with the requested person. Otherwise we would have to reject
+ * all of them.
+ */
 function checkIdentity(identity: HttpJsonSource['identity']) {
   const { npi, first, last, full } = identity;
   if (npi || full || (first && last)) return identity;

@@ -10,7 +10,11 @@ import { createHttpJson } from '../../activities/vendors/file.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createCheck } from '../../activities/verification/check.ts';
 import { createRequiredVerifiers, limited } from '../../activities/verification/consult.ts';
-import { CONTROL_DOMAINS, createDnsControl, DNS } from '../../activities/verification/dns-control.ts';
+import {
+  CONTROL_DOMAINS,
+  createDnsControl,
+  DNS,
+} from '../../activities/verification/dns-control.ts';
 import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier } from '../../activities/verification/verifiers/verifier.ts';
 import type { Database } from '../../db/client.ts';
@@ -21,9 +25,11 @@ import { type LimitSettings, parseSourcesFile, type VendorSettings } from './sou
 import { ConfigError } from './values.ts';
 
 /**
- * Creates the sources that the environment and the sources file configure: vendors and verifiers in their order, the
- * registry, and the check that calls verifiers. From now on this process resolves their hosts with `names`.
- * @throws {ConfigError} naming every problem of the file, or a policy that lacks the verifier it needs
+ * Creates the sources that the environment and the sources file configure: vendors and verifiers in
+ * their order, the registry, and the check that calls verifiers. From now on this process resolves
+ * their hosts with `names`.
+ * @throws {ConfigError} naming every problem of the file, or a policy that lacks the verifier it
+ * needs
  */
 export function createSources(config: Config, db: Database, names: Names, log: Logger) {
   const { access, registryUrl, catchAll, freshnessMs } = config;
@@ -47,13 +53,15 @@ export function createSources(config: Config, db: Database, names: Names, log: L
     verifiers.set(id, limited(db, log, verifier, limitsOf(file.verifiers[id])));
   }
   const asked = inOrder(verifiers, file.verifiers.order);
-  const policy = config.verifyPolicy ?? (asked.length === 0 ? 'vendor-or-verifier' : 'verify-always');
+  const policy =
+    config.verifyPolicy ?? (asked.length === 0 ? 'vendor-or-verifier' : 'verify-always');
   if (policy !== 'vendor-or-verifier' && asked.length === 0) {
     throw new ConfigError(`VERIFY_POLICY is ${policy}, but no verifier has a key or a URL`);
   }
 
   const found = inOrder(vendors, file.order);
-  // POLICY_TABLE: without a verifier, only a dated claim or two agreeing sources can make an address valid.
+  // POLICY_TABLE: without a verifier, only a dated claim or two agreeing sources can make an
+  // address valid.
   const isEnough = asked.length > 0 || (catchAll === 'two-sources' && found.length > 1);
   const isOfUse = ({ vendor }: VendorSource) => isEnough || vendor.isDated;
 
@@ -77,14 +85,25 @@ export function createSources(config: Config, db: Database, names: Names, log: L
       ...(registry ? [['registry', REGISTRY, null] as const] : []),
       ['dns', DNS, null] as const,
     ],
-    check: createCheck({ resolver: names, dnsControl, policy, catchAll, freshnessMs, verifiers: asked }),
+    check: createCheck({
+      resolver: names,
+      dnsControl,
+      policy,
+      catchAll,
+      freshnessMs,
+      verifiers: asked,
+    }),
     requiredVerifiers: createRequiredVerifiers(policy, asked),
     greylistMs: file.greylist_wait,
     reverifyMs: file.reverify_interval,
   };
 }
 
-function sourceOf(vendor: Vendor, types: readonly EmailType[], settings: VendorSettings): VendorSource {
+function sourceOf(
+  vendor: Vendor,
+  types: readonly EmailType[],
+  settings: VendorSettings,
+): VendorSource {
   const { wait: capMs, may_store: mayStore } = settings;
   return { vendor, types, capMs, mayStore, limits: limitsOf(settings) };
 }
@@ -94,8 +113,8 @@ function limitsOf({ rates, daily_credits: dailyCredits }: LimitSettings): Source
 }
 
 /**
- * Returns the values in the given order, or in the default order if it is null. The ids in an order exist, because the
- * file was checked.
+ * Returns the values in the given order, or in the default order if it is null. The ids in an order
+ * exist, because the file was checked.
  */
 function inOrder<T>(all: ReadonlyMap<string, T>, order: readonly string[] | null): T[] {
   return (order ?? [...all.keys()]).flatMap((id) => all.get(id) ?? []);

@@ -6,7 +6,10 @@ import type { SecretKey } from '../../db/secrets.ts';
 
 // Rules for the values of environment variables and of the sources file.
 
-/** A problem of the configuration. Its message names the settings that are wrong, never their values. */
+/**
+ * A problem of the configuration. Its message names the settings that are wrong, never their
+ * values.
+ */
 export class ConfigError extends OperatorProblem {
   override readonly name = 'ConfigError';
 }
@@ -17,8 +20,8 @@ export function problemsIn(what: string, problems: readonly string[]): ConfigErr
 }
 
 /**
- * Checks an object by rules and returns the resulting values. If a custom rule throws, its message follows the name of
- * the value.
+ * Checks an object by rules and returns the resulting values. If a custom rule throws, its message
+ * follows the name of the value.
  * @throws {ConfigError} naming every problem at once
  */
 export function check<T>(
@@ -30,7 +33,10 @@ export function check<T>(
   const { value, error } = rules.validate(given, {
     abortEarly: false,
     errors: { wrap: { label: false } },
-    messages: { 'any.required': '{{#label}} is missing', 'any.custom': '{{#label}} {{#error.message}}' },
+    messages: {
+      'any.required': '{{#label}} is missing',
+      'any.custom': '{{#label}} {{#error.message}}',
+    },
     ...options,
   });
   if (!error) return value;
@@ -56,12 +62,19 @@ export const parsed = <T>(parse: (text: string) => T | null, what: string) =>
 /** A whole number within bounds. */
 export const whole = (min: number, max: number) => Joi.number().integer().min(min).max(max);
 
-export const oneOf = <Word extends string>(...words: readonly Word[]) => Joi.string<Word>().valid(...words);
+export const oneOf = <Word extends string>(...words: readonly Word[]) =>
+  Joi.string<Word>().valid(...words);
 
 /** An optional value that defaults to null. */
 export const orNull = <T>(rule: Joi.AnySchema<T>) => rule.default(null) as Joi.AnySchema<T | null>;
 
-const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+const UNITS: Readonly<Record<string, number>> = {
+  ms: 1,
+  s: 1000,
+  m: 60_000,
+  h: 3_600_000,
+  d: 86_400_000,
+};
 /** A duration such as `30s`, converted to milliseconds, within bounds. */
 export const duration = (minMs: number, maxMs: number) =>
   Joi.string<number>().custom((text: string) => {
@@ -115,7 +128,8 @@ export const confidentialUrl = () =>
 
 /** Checks that traffic to a URL is not readable on the way. @throws {Error} if it is */
 export function requireConfidential(url: URL | null): void {
-  if (!url || !isConfidential(url)) throw new Error('must be an https URL; http is for this machine only');
+  if (!url || !isConfidential(url))
+    throw new Error('must be an https URL; http is for this machine only');
 }
 
 /** `http://[user:password@]host[:port]` and nothing else, as a URL. */

@@ -1,5 +1,6 @@
--- Creates the login users, each with one of the roles from db/migrations/roles.sql. A superuser runs it before each
--- start. If all users exist, it changes only passwords. PGOPTIONS passes a password for each user, as npe.NAME.
+-- Creates the login users, each with one of the roles from db/migrations/roles.sql. A superuser
+-- runs it before each start. If all users exist, it changes only passwords. PGOPTIONS passes a
+-- password for each user, as npe.NAME.
 
 do $$
 declare

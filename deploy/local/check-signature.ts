@@ -4,7 +4,8 @@ import { sign } from '../../activities/webhooks/signature.ts';
 import { main } from '../main.ts';
 import { orStdin, pastMoment } from '../operator/arguments.ts';
 
-// `npm run check-signature` checks the signature of a captured delivery, and explains why it is wrong.
+// `npm run check-signature` checks the signature of a captured delivery, and explains why it is
+// wrong.
 
 const HELP = `
 It checks a delivery that you captured: its body, and of its headers the three webhook-… ones.
@@ -28,8 +29,9 @@ const TOLERANCE_SECONDS = 300;
 const NAMES = ['webhook-id', 'webhook-timestamp', 'webhook-signature'] as const;
 
 /**
- * Returns what is wrong with a delivery's signature, for the developer of a receiver, or null if it is right. A wrong
- * secret and a changed body can't be distinguished, because both change the signature.
+ * Returns what is wrong with a delivery's signature, for the developer of a receiver, or null if it
+ * is right. A wrong secret and a changed body can't be distinguished, because both change the
+ * signature.
  * @param secrets `whsec_…`, one of which has to match
  * @param at when the delivery arrived
  */
@@ -93,8 +95,8 @@ function contents(path: string): Buffer {
 }
 
 /**
- * Reads the relevant headers from `name: value` lines before the first empty line, or from the members of a JSON
- * object.
+ * Reads the relevant headers from `name: value` lines before the first empty line, or from the
+ * members of a JSON object.
  */
 function parseHeaders(path: string): Headers {
   const [head = ''] = contents(path)
@@ -108,7 +110,8 @@ function parseHeaders(path: string): Headers {
   return Object.fromEntries(found);
 }
 
-// Comes last, after every constant above is set. listen.ts imports this file only for `signatureProblem`.
+// Comes last, after every constant above is set. listen.ts imports this file only for
+// `signatureProblem`.
 if (import.meta.main) {
   const program = {
     name: 'check-signature',
@@ -123,7 +126,11 @@ if (import.meta.main) {
         "the organization's webhook secret: whsec_…, or - to read it from stdin",
         parseSecret,
       )
-      .requiredOption('--body <FILE>', 'the body exactly as it arrived; - reads it from stdin', contents)
+      .requiredOption(
+        '--body <FILE>',
+        'the body exactly as it arrived; - reads it from stdin',
+        contents,
+      )
       .requiredOption(
         '--headers <FILE>',
         'the headers as "name: value" lines, or as one JSON object',
@@ -134,12 +141,14 @@ if (import.meta.main) {
         'when it arrived, such as 2026-01-05T10:00:08Z, or how long ago (default: now)',
         pastMoment,
       )
-      // Messages never repeat the input, because it may be a secret without its `whsec_`, or without `--secret` in
-      // front.
+      // Messages never repeat the input, because it may be a secret without its `whsec_`, or
+      // without `--secret` in front.
       .configureOutput({
         outputError(text, write) {
           write(
-            text.replace(/(?<=argument) '.*'(?= is invalid)/s, '').replace(/whs[a-z]*_[^\s']+/gi, 'whsec_…'),
+            text
+              .replace(/(?<=argument) '.*'(?= is invalid)/s, '')
+              .replace(/whs[a-z]*_[^\s']+/gi, 'whsec_…'),
           );
         },
       }),

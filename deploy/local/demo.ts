@@ -8,7 +8,10 @@ import type { StackFacts } from './facts.ts';
 
 // Does the service's main job once, using only the public API, as a client would.
 
-/** NPIs with every kind of outcome, except those that would delay the demonstration until a time-out. */
+/**
+ * NPIs with every kind of outcome, except those that would delay the demonstration until a
+ * time-out.
+ */
 const NPIS = `2000000010 2000000028 2000000044 2000000051 2000000069 2000000077 2000000085 2000000119 2000000127
   2000000135 2000000143 2000000176 2000000192 2000000200 2000000218 2000000226 2000000010 1234567890`;
 
@@ -46,7 +49,14 @@ export async function demonstrate(
   });
   const envelope = await follow(() => call<Envelope>(`/api/v1/batch/${batchId}`), say);
   const results = [];
-  for (const { request_id: requestId, npi, status, email_type: type, email, replayed } of envelope.data) {
+  for (const {
+    request_id: requestId,
+    npi,
+    status,
+    email_type: type,
+    email,
+    replayed,
+  } of envelope.data) {
     const { usage, webhook } = await call<Envelope>(`/api/v1/email/${requestId}`);
     const credits = usage?.credits_used;
     results.push({ npi, status, type, email, replayed, credits, webhook: webhook?.status });
@@ -64,7 +74,10 @@ export async function demonstrate(
 }
 
 /** Prints changes until the webhooks are also decided. Polls no faster than the API allows. */
-async function follow(poll: () => Promise<Envelope>, say: (line: string) => void): Promise<Envelope> {
+async function follow(
+  poll: () => Promise<Envelope>,
+  say: (line: string) => void,
+): Promise<Envelope> {
   let said = '';
   for (;;) {
     const envelope = await poll();

@@ -1,20 +1,30 @@
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { type Answer, AUTHORITATIVE_ANSWER, decode, encode, type Packet, type Question } from 'dns-packet';
+import {
+  type Answer,
+  AUTHORITATIVE_ANSWER,
+  decode,
+  encode,
+  type Packet,
+  type Question,
+} from 'dns-packet';
 import { LOOPBACK } from './processes.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './sim/people.ts';
 
 /** An address reserved for documentation (RFC 5737), so that connections to it reach no machine. */
 const NOWHERE = '192.0.2.25';
 /**
- * The same for mail exchangers, whose addresses have to be public. This one looks public, but its block was given back
- * (RFC 3701).
+ * The same for mail exchangers, whose addresses have to be public. This one looks public, but its
+ * block was given back (RFC 3701).
  */
 const NOBODY = '3ffe::25';
 /** RFC 7505: the domain accepts no mail. */
 const NULL_MX = '.';
 
-/** All records of the local name server, by name and type. Other names do not exist, and other types have no record. */
+/**
+ * All records of the local name server, by name and type. Other names do not exist, and other types
+ * have no record.
+ */
 export const DNS_TABLE: ReadonlyMap<string, Readonly<Record<string, string>>> = new Map([
   ...[...PRACTICE_DOMAINS, ...FREE_MAIL_DOMAINS, DIRECT_DOMAIN].flatMap(takesMail),
   [CLOSED_DOMAIN, { MX: NULL_MX, A: NOWHERE }],
@@ -33,8 +43,8 @@ export type DnsServer = Awaited<ReturnType<typeof startDns>>;
 const NXDOMAIN = 3;
 
 /**
- * Starts a name server over UDP on loopback that responds from the table above. With it, the production resolver works
- * without a network, and no name leaves the machine.
+ * Starts a name server over UDP on loopback that responds from the table above. With it, the
+ * production resolver works without a network, and no name leaves the machine.
  */
 export async function startDns() {
   const socket = createSocket('udp4');

@@ -31,7 +31,10 @@ export function readFacts(dir: string): StackFacts | null {
   }
 }
 
-/** Writes `stack.json` under another name first, so that it is always complete and has the right mode. */
+/**
+ * Writes `stack.json` under another name first, so that it is always complete and has the right
+ * mode.
+ */
 export async function writeFacts(dir: string, facts: StackFacts): Promise<void> {
   const unfinished = join(dir, `stack.json.${process.pid}`);
   await writeFile(unfinished, `${JSON.stringify(facts, null, 2)}\n`, { mode: 0o600 });

@@ -12,7 +12,8 @@ import { readFacts, type StackFacts } from './facts.ts';
 import { LOOPBACK, listenOn } from './processes.ts';
 import { ensureCertificate } from './receiver.ts';
 
-// `npm run listen` checks deliveries of the local stack and forwards them to a receiver under development.
+// `npm run listen` checks deliveries of the local stack and forwards them to a receiver under
+// development.
 
 const HELP = `
 It takes them from npm start on an https address that its worker trusts, checks the signature of each, sends it on as
@@ -33,7 +34,8 @@ const HEALTH_TIMEOUT_MS = 5000;
 
 async function listen(stopped: Promise<void>, { forwardTo, port, dir }: Options): Promise<void> {
   const { base_url: baseUrl, webhook_secrets: secrets } = await factsOf(dir);
-  // The certificate of the stack's own receiver, which the stack's worker trusts on every port of loopback.
+  // The certificate of the stack's own receiver, which the stack's worker trusts on every port of
+  // loopback.
   const { cert, key } = await ensureCertificate(join(dir, 'receiver'));
   const server = createServer({ cert, key }, (request, response) => {
     void receive(request, response, forwardTo, secrets).catch(() => response.destroy());
@@ -48,10 +50,15 @@ async function listen(stopped: Promise<void>, { forwardTo, port, dir }: Options)
 function parseTarget(text: string): URL {
   const target = URL.parse(text);
   if (target !== null && ['http:', 'https:'].includes(target.protocol)) return target;
-  throw new InvalidArgumentError('Write the URL of your receiver, such as http://127.0.0.1:3000/hook.');
+  throw new InvalidArgumentError(
+    'Write the URL of your receiver, such as http://127.0.0.1:3000/hook.',
+  );
 }
 
-/** Returns the facts that the stack wrote when it started. @throws {OperatorProblem} if it is not running */
+/**
+ * Returns the facts that the stack wrote when it started. @throws {OperatorProblem} if it is not
+ * running
+ */
 async function factsOf(dir: string): Promise<StackFacts> {
   const facts = readFacts(dir);
   const signal = AbortSignal.timeout(HEALTH_TIMEOUT_MS);
@@ -66,14 +73,14 @@ async function factsOf(dir: string): Promise<StackFacts> {
 /** The sender gives up after 15 s, connecting included (DECISIONS.md, Webhooks, transport). */
 const TARGET_TIMEOUT_MS = 15_000;
 /**
- * Headers of a delivery that are forwarded. The others belong to its connection, or the next connection sets them again
- * (RFC 9110, 7.6.1).
+ * Headers of a delivery that are forwarded. The others belong to its connection, or the next
+ * connection sets them again (RFC 9110, 7.6.1).
  */
 const HEADERS = /^(?:webhook-.*|content-type|user-agent)$/;
 
 /**
- * Checks a delivery and forwards it unchanged, even if the signature is wrong. Returns the target's status,
- * `Retry-After` and body to the sender, so that retries can be tested.
+ * Checks a delivery and forwards it unchanged, even if the signature is wrong. Returns the target's
+ * status, `Retry-After` and body to the sender, so that retries can be tested.
  */
 async function receive(
   request: IncomingMessage,
@@ -99,11 +106,15 @@ async function receive(
   const ms = Math.round(performance.now() - begun);
   const retryAfter = answer?.answer.headers.get('retry-after');
   const text = answer?.text ?? `no answer from ${target.host}\n`;
-  response.writeHead(answer?.answer.status ?? 502, retryAfter ? { 'retry-after': retryAfter } : {}).end(text);
+  response
+    .writeHead(answer?.answer.status ?? 502, retryAfter ? { 'retry-after': retryAfter } : {})
+    .end(text);
   const said = answer?.answer.status ?? '502 (no answer from your receiver)';
   const id = headers['webhook-id'] || '(no webhook-id)';
   const verified = problem ? `NOT VERIFIED: ${problem}` : 'verified';
-  console.log(printable(`${at.toISOString()} ${id}  ${npisOf(body)}  → ${said} in ${ms} ms  ${verified}`));
+  console.log(
+    printable(`${at.toISOString()} ${id}  ${npisOf(body)}  → ${said} in ${ms} ms  ${verified}`),
+  );
 }
 
 /** Returns the number of NPIs in a delivery, as text. */
@@ -118,11 +129,24 @@ function npisOf(body: Buffer): string {
 
 // Comes last, after every constant above is set.
 await main(
-  { name: 'listen', description: 'Sends deliveries of the local stack on to your receiver.', help: HELP },
+  {
+    name: 'listen',
+    description: 'Sends deliveries of the local stack on to your receiver.',
+    help: HELP,
+  },
   listen,
   (command) =>
     command
-      .requiredOption('--forward-to <URL>', 'your receiver, such as http://127.0.0.1:3000/hook', parseTarget)
-      .option('--port <PORT>', 'where to listen on 127.0.0.1, 0 for any free one', integer(0, 65_535), 8444)
+      .requiredOption(
+        '--forward-to <URL>',
+        'your receiver, such as http://127.0.0.1:3000/hook',
+        parseTarget,
+      )
+      .option(
+        '--port <PORT>',
+        'where to listen on 127.0.0.1, 0 for any free one',
+        integer(0, 65_535),
+        8444,
+      )
       .option('--dir <FOLDER>', 'the --dir of npm start', '.local'),
 );

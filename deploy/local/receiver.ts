@@ -15,8 +15,9 @@ export type ReceivedDelivery = Awaited<ReturnType<typeof readDelivery>>;
 const KEPT = 10_000;
 
 /**
- * Starts a webhook receiver for development: HTTPS on loopback with a self-signed certificate. It responds to `POST` as
- * `statusByPath` says. Any other method returns the received deliveries as JSON, newest last.
+ * Starts a webhook receiver for development: HTTPS on loopback with a self-signed certificate. It
+ * responds to `POST` as `statusByPath` says. Any other method returns the received deliveries as
+ * JSON, newest last.
  * @param port 0 for any free one
  * @param dir where the certificate is kept
  * @param secrets `whsec_…`, for checking signatures
@@ -35,7 +36,8 @@ export async function startReceiver(port: number, dir: string, secrets: readonly
   };
   const server = createServer({ cert, key }, (request, response) => {
     if (request.method === 'POST') void receive(request, response).catch(() => response.destroy());
-    else response.setHeader('content-type', 'application/json').end(JSON.stringify(received, null, 2));
+    else
+      response.setHeader('content-type', 'application/json').end(JSON.stringify(received, null, 2));
   });
   const listening = await listenOn(server, port, 'the webhook receiver');
   return {
@@ -64,7 +66,9 @@ export async function readDelivery(request: IncomingMessage, secrets: readonly s
     /** The `webhook-id` header, empty if it is missing. */
     id: String(headers['webhook-id'] ?? ''),
     path,
-    /** True if the public Standard Webhooks library accepts the signature with one of the secrets. */
+    /**
+     * True if the public Standard Webhooks library accepts the signature with one of the secrets.
+     */
     verified: secrets.some(verifies),
     headers,
     body,
@@ -72,13 +76,14 @@ export async function readDelivery(request: IncomingMessage, secrets: readonly s
 }
 
 /**
- * Returns a function that chooses the status by path: `/status/CODE` gets that status, `/fail/N/…` gets 500 the first N
- * times for each `webhook-id`, any other path gets 200.
+ * Returns a function that chooses the status by path: `/status/CODE` gets that status, `/fail/N/…`
+ * gets 500 the first N times for each `webhook-id`, any other path gets 200.
  */
 export function statusByPath() {
   const failures = new Map<string, number>();
   return ({ path, id }: Pick<ReceivedDelivery, 'path' | 'id'>): number => {
-    const [, code, times] = /^\/(?:status\/([2-5][0-9]{2})|fail\/([0-9]{1,4}))(?:\/|$)/.exec(path) ?? [];
+    const [, code, times] =
+      /^\/(?:status\/([2-5][0-9]{2})|fail\/([0-9]{1,4}))(?:\/|$)/.exec(path) ?? [];
     if (code) return Number(code);
     const failed = failures.get(id) ?? 0;
     if (failed >= Number(times ?? 0)) return 200;
@@ -90,9 +95,9 @@ export function statusByPath() {
 const DAY_MS = 86_400_000;
 
 /**
- * Returns a self-signed certificate for `localhost`, 127.0.0.1 and ::1. It is kept as `cert.pem` and `key.pem` in a
- * folder, so that clients can keep trusting it after a restart. It is renewed if it is missing, unreadable or about to
- * expire.
+ * Returns a self-signed certificate for `localhost`, 127.0.0.1 and ::1. It is kept as `cert.pem`
+ * and `key.pem` in a folder, so that clients can keep trusting it after a restart. It is renewed if
+ * it is missing, unreadable or about to expire.
  * @returns certificate and key as PEM, and the certificate's file for clients to trust
  */
 export async function ensureCertificate(dir: string) {
@@ -100,7 +105,8 @@ export async function ensureCertificate(dir: string) {
   const keyFile = join(dir, 'key.pem');
   try {
     const [cert, key] = [await readFile(certFile, 'utf8'), await readFile(keyFile, 'utf8')];
-    if (Date.parse(new X509Certificate(cert).validTo) > Date.now() + DAY_MS) return { cert, key, certFile };
+    if (Date.parse(new X509Certificate(cert).validTo) > Date.now() + DAY_MS)
+      return { cert, key, certFile };
   } catch {
     // Missing or unreadable.
   }

@@ -19,13 +19,17 @@ import {
 
 // Writes the simulated world as NPPES would publish it: as a monthly download.
 
-/** Values by column name. Other columns are empty, because the sample contains only what the importer reads. */
+/**
+ * Values by column name. Other columns are empty, because the sample contains only what the
+ * importer reads.
+ */
 export type NppesValues = Readonly<Record<string, string>>;
 
 const PRACTICE = 'Provider Business Practice Location Address';
 
 /**
- * Writes the sample of NPPES and imports it with the real importer. A file that was imported before changes nothing.
+ * Writes the sample of NPPES and imports it with the real importer. A file that was imported before
+ * changes nothing.
  * @throws {ImportProblem}
  */
 export async function importSample(databaseUrl: string, dir: string): Promise<void> {
@@ -44,7 +48,8 @@ export async function importSample(databaseUrl: string, dir: string): Promise<vo
 }
 
 /**
- * Writes the download to a folder. The content is the same each time, so that an import recognizes it.
+ * Writes the download to a folder. The content is the same each time, so that an import recognizes
+ * it.
  * @param folder must exist; a file of the same name is replaced
  * @returns the path of the file
  */
@@ -69,7 +74,15 @@ export async function writeSample(folder: string): Promise<string> {
   return zip;
 }
 
-function personRow({ npi, first, last, middle, credential, taxonomy, organization }: SimPerson): NppesValues {
+function personRow({
+  npi,
+  first,
+  last,
+  middle,
+  credential,
+  taxonomy,
+  organization,
+}: SimPerson): NppesValues {
   return {
     NPI: npi,
     'Entity Type Code': '1',
@@ -106,7 +119,10 @@ function placeOf({ address, phone }: SimOrganization, taxonomy: string): NppesVa
 
 function otherNameRow({ npi, dba }: SimOrganization): NppesValues[] {
   if (dba === null) return [];
-  const name = { 'Provider Other Organization Name': dba, 'Provider Other Organization Name Type Code': '3' };
+  const name = {
+    'Provider Other Organization Name': dba,
+    'Provider Other Organization Name Type Code': '3',
+  };
   return [{ NPI: npi, ...name }];
 }
 
@@ -126,7 +142,8 @@ export function headerLine(kind: MemberKind): string {
 }
 
 /**
- * Returns a row as CMS writes it: every value quoted, a quote inside a value written as an apostrophe.
+ * Returns a row as CMS writes it: every value quoted, a quote inside a value written as an
+ * apostrophe.
  * @throws {RangeError} for a column that is not in the layout
  */
 export function rowLine(kind: MemberKind, values: NppesValues): string {

@@ -9,7 +9,10 @@ import { registry } from './sim/registry.ts';
 import { rocketreach } from './sim/rocketreach.ts';
 import { type Answer, createMemory, type Question, type Source } from './sim/wire.ts';
 
-/** The simulated sources: vendors in the order of the waterfall, then the verifier, then the NPI registry. */
+/**
+ * The simulated sources: vendors in the order of the waterfall, then the verifier, then the NPI
+ * registry.
+ */
 const SOURCES = { rocketreach, fullenrich, prospeo, hunter, reacher, registry };
 const SOURCE_ENTRIES = Object.entries<Source>(SOURCES);
 
@@ -41,7 +44,11 @@ export type Simulator = Awaited<ReturnType<typeof createSimulator>>;
 export async function createSimulator(options: { port: number; speed: number; apiKey: string }) {
   const { port, speed, apiKey } = options;
   const calls: SimulatorCall[] = [];
-  const sources = SOURCE_ENTRIES.map(([id, source]) => ({ id, ...source, memory: createMemory(speed) }));
+  const sources = SOURCE_ENTRIES.map(([id, source]) => ({
+    id,
+    ...source,
+    memory: createMemory(speed),
+  }));
 
   async function handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { pathname, searchParams: query } = new URL(request.url ?? '/', 'http://simulator');
@@ -80,19 +87,26 @@ export async function createSimulator(options: { port: number; speed: number; ap
 }
 
 function send(response: ServerResponse, { status, headers, body }: Answer): void {
-  response.writeHead(status, { 'content-type': 'application/json', ...headers }).end(JSON.stringify(body));
+  response
+    .writeHead(status, { 'content-type': 'application/json', ...headers })
+    .end(JSON.stringify(body));
 }
 
 /** @param origin such as http://127.0.0.1:8090 */
 export function baseUrls(origin: string): SourceUrls {
-  return Object.fromEntries(SOURCE_ENTRIES.map(([id, { base }]) => [id, origin + base])) as SourceUrls;
+  return Object.fromEntries(
+    SOURCE_ENTRIES.map(([id, { base }]) => [id, origin + base]),
+  ) as SourceUrls;
 }
 
 /**
- * Returns the URL and key of every simulated source, as an operator would configure the real ones. They override the
- * environment, so that no real source is called about people who do not exist.
+ * Returns the URL and key of every simulated source, as an operator would configure the real ones.
+ * They override the environment, so that no real source is called about people who do not exist.
  */
-export function sourceSettings({ registry, ...urls }: SourceUrls, key: string): Record<string, string> {
+export function sourceSettings(
+  { registry, ...urls }: SourceUrls,
+  key: string,
+): Record<string, string> {
   const access = Object.entries(urls).flatMap(([id, url]) => {
     const name = id.toUpperCase();
     return [

@@ -82,7 +82,9 @@ function createParts(logs: string) {
       else running.defer(stop);
       void exited?.then((ending) => {
         if (running.disposed) return;
-        death.reject(new OperatorProblem(`${name} ended unexpectedly (${ending}); see its log in ${logs}.`));
+        death.reject(
+          new OperatorProblem(`${name} ended unexpectedly (${ending}); see its log in ${logs}.`),
+        );
       });
     },
     stop: () => running.disposeAsync(),
@@ -92,17 +94,20 @@ function createParts(logs: string) {
 async function bringUp(options: StackOptions, parts: Parts) {
   const { dir, given, say, signal } = options;
   const onServer = options.temporal === 'server';
-  if (onServer && (given.databaseUrl ?? given.temporalAddress) !== null) throw new OperatorProblem(NOT_OURS);
+  if (onServer && (given.databaseUrl ?? given.temporalAddress) !== null)
+    throw new OperatorProblem(NOT_OURS);
   const logs = join(dir, 'logs');
   await mkdir(logs, { recursive: true });
   const earlier = readFacts(dir);
   const secretsKey =
-    given.environment.SECRETS_KEY ?? earlier?.secrets_key ?? `v1:${randomBytes(32).toString('base64')}`;
+    given.environment.SECRETS_KEY ??
+    earlier?.secrets_key ??
+    `v1:${randomBytes(32).toString('base64')}`;
   const ports: Record<string, number> = { ...earlier?.ports };
   const claims: { release(): void }[] = [];
   /**
-   * Returns the port of the last start, or the preferred one, or any free one. Only the API must get the requested
-   * port.
+   * Returns the port of the last start, or the preferred one, or any free one. Only the API must
+   * get the requested port.
    */
   const portOf = async (name: keyof typeof USUAL) => {
     const claim = await claimPort(ports[name] ?? USUAL[name], name).catch(() => claimPort(0, name));
@@ -123,7 +128,10 @@ async function bringUp(options: StackOptions, parts: Parts) {
   say('Starting the local stack:');
 
   // Comes first, because it may take minutes or fail.
-  const search = { cacheDir: cacheFolder(given.cacheHome), onProgress: (line: string) => say(`    ${line}`) };
+  const search = {
+    cacheDir: cacheFolder(given.cacheHome),
+    onProgress: (line: string) => say(`    ${line}`),
+  };
   const programs =
     given.temporalAddress !== null
       ? null
@@ -146,13 +154,15 @@ async function bringUp(options: StackOptions, parts: Parts) {
     await migrate(database.url);
     // Users are only created on the stack's own server.
     const { url } = database;
-    const urls = given.databaseUrl === null ? await openUsers(url) : { api: url, worker: url, operator: url };
+    const urls =
+      given.databaseUrl === null ? await openUsers(url) : { api: url, worker: url, operator: url };
     const config = loadOperatorConfig({ DATABASE_URL: urls.operator, SECRETS_KEY: secretsKey });
     return { stackId, urls, tenant: await openTenant(config, earlier) };
   });
   await part('sample of NPPES', () => importSample(urls.operator, dir));
 
-  // Each database has its own namespace, so that a worker never gets tasks about data in another database.
+  // Each database has its own namespace, so that a worker never gets tasks about data in another
+  // database.
   const temporal = await part('Temporal', async () => {
     const own = `local-stack-${stackId}`;
     if (programs === null) {
@@ -171,7 +181,12 @@ async function bringUp(options: StackOptions, parts: Parts) {
     const server =
       typeof programs === 'string'
         ? await startTemporal({ ...common, cli: programs, dbFile: join(folder, `${stackId}.db`) })
-        : await startTemporalServer({ ...common, programs, postgresUrl: database.url, dir: folder });
+        : await startTemporalServer({
+            ...common,
+            programs,
+            postgresUrl: database.url,
+            dir: folder,
+          });
     parts.add('Temporal', server.stop, server.exited);
     return { ...server, namespace: common.namespace };
   });
@@ -180,7 +195,11 @@ async function bringUp(options: StackOptions, parts: Parts) {
     const { vendorKey: apiKey, webhookSecrets } = tenant;
     const simulator = await createSimulator({ port: await portOf('simulator'), speed: 1, apiKey });
     parts.add('the simulator', simulator.close);
-    const receiver = await startReceiver(await portOf('receiver'), join(dir, 'receiver'), webhookSecrets);
+    const receiver = await startReceiver(
+      await portOf('receiver'),
+      join(dir, 'receiver'),
+      webhookSecrets,
+    );
     parts.add('the receiver', receiver.close);
     const dns = await startDns();
     parts.add('the name server', dns.close);
@@ -193,7 +212,8 @@ async function bringUp(options: StackOptions, parts: Parts) {
     LOOKUP_TIMEOUT: '1m',
     API_DRAIN_DELAY: '0s',
     ...given.environment,
-    // Messages that a process is ready are logged at this level. The workers decide which version is current.
+    // Messages that a process is ready are logged at this level. The workers decide which version
+    // is current.
     LOG_LEVEL: ['debug', 'trace'].includes(given.environment.LOG_LEVEL ?? '')
       ? given.environment.LOG_LEVEL
       : 'info',
@@ -214,7 +234,10 @@ async function bringUp(options: StackOptions, parts: Parts) {
     const worker = { ...environment, DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey };
     // The API doesn't serve metrics, because two processes on one machine can't share the port.
     const api = { ...environment, DATABASE_URL: urls.api, METRICS_PORT: '' };
-    await Promise.all([startProcess('worker', worker, logs, parts), startProcess('api', api, logs, parts)]);
+    await Promise.all([
+      startProcess('worker', worker, logs, parts),
+      startProcess('api', api, logs, parts),
+    ]);
   });
   for (const claim of claims) claim.release();
   const facts: StackFacts = {
@@ -239,8 +262,16 @@ async function bringUp(options: StackOptions, parts: Parts) {
   };
 }
 
-/** Starts a production entry point as a child process with a log file. Returns once the log says that it is ready. */
-async function startProcess(name: 'api' | 'worker', env: NodeJS.ProcessEnv, logs: string, parts: Parts) {
+/**
+ * Starts a production entry point as a child process with a log file. Returns once the log says
+ * that it is ready.
+ */
+async function startProcess(
+  name: 'api' | 'worker',
+  env: NodeJS.ProcessEnv,
+  logs: string,
+  parts: Parts,
+) {
   const log = logTo(logs, name);
   const said = Promise.withResolvers<void>();
   const server = launch({

@@ -8,7 +8,8 @@ import { demonstrate } from './demo.ts';
 import { writeFacts } from './facts.ts';
 import { type Stack, type StackOptions, startStack } from './stack.ts';
 
-// `npm start` runs the whole service on this machine, and demonstrates its main job through its own API.
+// `npm start` runs the whole service on this machine, and demonstrates its main job through its own
+// API.
 
 const HELP = `
 It starts PostgreSQL, Temporal with its UI, simulated vendors, a webhook receiver, the worker and the API, all on
@@ -24,7 +25,12 @@ interface Options extends Pick<StackOptions, 'dir' | 'temporal'> {
 }
 
 await main(
-  { name: 'start', call: 'npm start --', description: 'The whole service on this machine.', help: HELP },
+  {
+    name: 'start',
+    call: 'npm start --',
+    description: 'The whole service on this machine.',
+    help: HELP,
+  },
   async (stopped, { dir, port: apiPort, demo: hasDemo, temporal }: Options) => {
     process.once('SIGHUP', () => process.kill(process.pid));
     const interruption = new AbortController();

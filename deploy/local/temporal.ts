@@ -10,8 +10,8 @@ import { freePort, LOOPBACK, launch, launchOnPort, run, type ServerProcess } fro
 import type { findTemporalServer } from './programs.ts';
 
 /**
- * Divides task queues by fairness key, so that one customer's backlog does not delay the others. Fairness needs the new
- * matcher.
+ * Divides task queues by fairness key, so that one customer's backlog does not delay the others.
+ * Fairness needs the new matcher.
  */
 const FAIRNESS = { 'matching.useNewMatcher': true, 'matching.enableFairness': true };
 
@@ -36,7 +36,8 @@ export type Temporal = Awaited<ReturnType<typeof bringUp>>;
 /**
  * Starts a Temporal dev server on loopback and returns once its namespace responds.
  * @param cli from `findTemporalCli`
- * @param dbFile where workflows are stored; its folder must exist. Without it they are kept in memory
+ * @param dbFile where workflows are stored; its folder must exist. Without it they are kept in
+ * memory
  * @throws {OperatorProblem} if a port is taken, or it does not start
  */
 export async function startTemporal({
@@ -50,7 +51,10 @@ export async function startTemporal({
     ...(uiPort === undefined ? ['--headless'] : ['--ui-ip', LOOPBACK, '--ui-port', String(uiPort)]),
     ...(dbFile === undefined ? [] : ['--db-filename', dbFile]),
     ...SEARCH_ATTRIBUTE_WORDS.flatMap((attribute) => ['--search-attribute', attribute]),
-    ...dynamicConfigOf(options).flatMap(([key, value]) => ['--dynamic-config-value', `${key}=${value}`]),
+    ...dynamicConfigOf(options).flatMap(([key, value]) => [
+      '--dynamic-config-value',
+      `${key}=${value}`,
+    ]),
   ];
   return await bringUp(options, namespace, (port) =>
     launch({
@@ -63,11 +67,11 @@ export async function startTemporal({
 }
 
 /**
- * Starts the Temporal server as one process on loopback, with PostgreSQL, and its UI. Returns once the namespace
- * responds.
+ * Starts the Temporal server as one process on loopback, with PostgreSQL, and its UI. Returns once
+ * the namespace responds.
  * @param options.programs from `findTemporalServer`
- * @param options.postgresUrl of a superuser in the stack's own PostgreSQL, where the databases `temporal` and
- * `temporal_visibility` are created
+ * @param options.postgresUrl of a superuser in the stack's own PostgreSQL, where the databases
+ * `temporal` and `temporal_visibility` are created
  * @param options.dir for the configuration, which contains the password
  * @throws {OperatorProblem} if a port is taken, or it does not start
  */
@@ -85,7 +89,9 @@ export async function startTemporalServer(
     const config = join(dir, name);
     await mkdir(config, { recursive: true });
     // JSON is valid YAML.
-    await writeFile(join(config, 'base.yaml'), JSON.stringify(configuration, null, 2), { mode: 0o600 });
+    await writeFile(join(config, 'base.yaml'), JSON.stringify(configuration, null, 2), {
+      mode: 0o600,
+    });
     return launch({
       name,
       command,
@@ -127,8 +133,8 @@ export async function startTemporalServer(
 }
 
 /**
- * Launches a server and returns once the namespace responds. Tries another free port if its port is taken in the
- * meantime.
+ * Launches a server and returns once the namespace responds. Tries another free port if its port is
+ * taken in the meantime.
  * @throws {OperatorProblem} if a port is taken, or it does not start
  */
 async function bringUp(
@@ -153,7 +159,8 @@ async function bringUp(
 const NAMESPACE_MS = 60_000;
 
 /**
- * Creates a namespace in a running cluster if it is missing, and returns once the cluster serves it.
+ * Creates a namespace in a running cluster if it is missing, and returns once the cluster serves
+ * it.
  * @throws {OperatorProblem} if the cluster refuses
  */
 export async function ensureNamespace(target: TemporalTarget, namespace: string): Promise<void> {
@@ -185,7 +192,9 @@ async function makeTables(sqlTool: string, postgres: URL): Promise<void> {
     // Passed in the environment, because others can see the command line.
     const { code, output } = await run(sqlTool, args, { env: { SQL_PASSWORD: password } });
     if (code === 0) return;
-    throw new OperatorProblem(`Temporal's tables could not be made (${command} of ${database}): ${output}`);
+    throw new OperatorProblem(
+      `Temporal's tables could not be made (${command} of ${database}): ${output}`,
+    );
   };
   for (const [database, schema] of Object.entries(DATABASES)) {
     await sql(database, 'create-database', '--defaultdb', pathname.slice(1));
@@ -196,10 +205,17 @@ async function makeTables(sqlTool: string, postgres: URL): Promise<void> {
   await sql('temporal', 'setup-schema', '--disable-versioning', '--schema-file', forgetMembers);
 }
 
-/** Returns the required settings of the server. All others keep the server's defaults, as in a production cluster. */
+/**
+ * Returns the required settings of the server. All others keep the server's defaults, as in a
+ * production cluster.
+ */
 async function serverConfiguration(postgres: URL, port: number, dynamicConfig: string) {
   const service = async (grpcPort?: number) => ({
-    rpc: { grpcPort: grpcPort ?? (await lowPort()), membershipPort: await lowPort(), bindOnIP: LOOPBACK },
+    rpc: {
+      grpcPort: grpcPort ?? (await lowPort()),
+      membershipPort: await lowPort(),
+      bindOnIP: LOOPBACK,
+    },
   });
   const store = (databaseName: string) => ({
     sql: {
@@ -235,7 +251,12 @@ async function serverConfiguration(postgres: URL, port: number, dynamicConfig: s
       masterClusterName: 'active',
       currentClusterName: 'active',
       clusterInformation: {
-        active: { enabled: true, initialFailoverVersion: 1, rpcName: 'frontend', rpcAddress: address },
+        active: {
+          enabled: true,
+          initialFailoverVersion: 1,
+          rpcName: 'frontend',
+          rpcAddress: address,
+        },
       },
     },
     publicClient: { hostPort: address },
@@ -244,8 +265,8 @@ async function serverConfiguration(postgres: URL, port: number, dynamicConfig: s
 }
 
 /**
- * Returns a free port that fits into the smallint in which the server stores ports. The system would choose higher
- * ports.
+ * Returns a free port that fits into the smallint in which the server stores ports. The system
+ * would choose higher ports.
  */
 function lowPort(): Promise<number> {
   return freePort(randomInt(10_000, 32_768)).catch(lowPort);

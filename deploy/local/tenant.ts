@@ -15,8 +15,9 @@ const BY = { actor: 'npm start', reason: 'local stack' };
 const CREDITS = 1000;
 
 /**
- * Returns the organization of the local stack and its sandbox. It finds those of an earlier start by their keys, or
- * creates one with 1,000 credits. Keys are stored only in `stack.json`, so losing that file means a new organization.
+ * Returns the organization of the local stack and its sandbox. It finds those of an earlier start
+ * by their keys, or creates one with 1,000 credits. Keys are stored only in `stack.json`, so losing
+ * that file means a new organization.
  * @returns also `vendorKey`, which the vendor simulator requires from its callers
  * @throws {DatabaseError}
  */
@@ -28,7 +29,8 @@ export async function openTenant(
   try {
     const { organizationId, apiKey } = (await earlier(db, keys?.api_key)) ?? (await create(db));
     const sandbox =
-      (await earlier(db, keys?.test_api_key)) ?? (await issueKey(db, BY, organizationId, 'npm start', true));
+      (await earlier(db, keys?.test_api_key)) ??
+      (await issueKey(db, BY, organizationId, 'npm start', true));
     const stored = STORED_EMAILS.map(({ npi, email, type, validatedAgoMs }) => {
       const validatedAt = new Date(Date.now() - validatedAgoMs);
       return { npi, email, emailType: type, validatedAt, source: 'local-stack', checked: true };
@@ -42,7 +44,13 @@ export async function openTenant(
     for (const value of SUPPRESSED_NPIS) await addSuppression(db, BY, { kind: 'npi', value });
     const secrets = [organizationId, sandbox.organizationId].map((id) => showWebhookSecret(db, id));
     const webhookSecrets = (await Promise.all(secrets)).map(({ webhookSecret }) => webhookSecret);
-    return { organizationId, apiKey, sandbox, webhookSecrets, vendorKey: randomBytes(16).toString('hex') };
+    return {
+      organizationId,
+      apiKey,
+      sandbox,
+      webhookSecrets,
+      vendorKey: randomBytes(16).toString('hex'),
+    };
   } finally {
     await db.close();
   }

@@ -1,7 +1,8 @@
 import { isUtf8 } from 'node:buffer';
 
-// Splits NPPES's files into rows: every value is quoted, a row has 330 columns and a kilobyte, a file has ten million
-// rows. The splitter reads each byte once and makes strings only of the values that are requested.
+// Splits NPPES's files into rows: every value is quoted, a row has 330 columns and a kilobyte, a
+// file has ten million rows. The splitter reads each byte once and makes strings only of the values
+// that are requested.
 
 const LF = 10;
 const CR = 13;
@@ -9,9 +10,15 @@ const QUOTE = 34;
 const COMMA = 44;
 const BYTE_ORDER_MARK = Buffer.from('\ufeff');
 
-/** More than four times the longest row of NPPES. A quote that is not closed by then will never be closed. */
+/**
+ * More than four times the longest row of NPPES. A quote that is not closed by then will never be
+ * closed.
+ */
 const RECORD_AT_MOST = 65_536;
-/** A row with more lines has a quote that is not closed. The limit also bounds how often a line is read again. */
+/**
+ * A row with more lines has a quote that is not closed. The limit also bounds how often a line is
+ * read again.
+ */
 const MAX_ROW_LINES = 50;
 /** The longest value that is accepted, in characters. NPPES's longest is 300. */
 export const MAX_VALUE_LENGTH = 1_000;
@@ -31,9 +38,10 @@ export interface CsvRecord {
 }
 
 /**
- * Returns a reader that splits the bytes of a CSV file into rows (RFC 4180). Lines end with LF or CR LF, and a quote
- * inside a quoted value need not be doubled. Text is UTF-8, or Latin-1 in a row that is not valid UTF-8. A broken row
- * is passed on as broken and does not affect other rows: everything after its first line is read again.
+ * Returns a reader that splits the bytes of a CSV file into rows (RFC 4180). Lines end with LF or
+ * CR LF, and a quote inside a quoted value need not be doubled. Text is UTF-8, or Latin-1 in a row
+ * that is not valid UTF-8. A broken row is passed on as broken and does not affect other rows:
+ * everything after its first line is read again.
  * @param columns the number of columns that every row must have; null to accept any number
  */
 export function csvReader(columns: number | null) {
@@ -61,14 +69,19 @@ export function csvReader(columns: number | null) {
     },
     isTooLong(column: number): boolean {
       const size = (ends[column] ?? 0) - (starts[column] ?? 0);
-      return column < row.columns && size > MAX_VALUE_LENGTH && row.text(column).length > MAX_VALUE_LENGTH;
+      return (
+        column < row.columns &&
+        size > MAX_VALUE_LENGTH &&
+        row.text(column).length > MAX_VALUE_LENGTH
+      );
     },
   };
 
   return {
     /** Passes on every row that this piece of the file completes. */
     push(piece: Buffer, onRecord: (record: CsvRecord) => void): void {
-      bytes = nextBegin === bytes.length ? piece : Buffer.concat([bytes.subarray(nextBegin), piece]);
+      bytes =
+        nextBegin === bytes.length ? piece : Buffer.concat([bytes.subarray(nextBegin), piece]);
       nextBegin =
         !hasBegun && bytes.subarray(0, BYTE_ORDER_MARK.length).equals(BYTE_ORDER_MARK)
           ? BYTE_ORDER_MARK.length
@@ -92,7 +105,8 @@ export function csvReader(columns: number | null) {
       const lineEnd = bytes.indexOf(LF, begin) + 1 || bytes.length;
       if (!row.whole) end = lineEnd;
       nextBegin = end;
-      const isBlank = !row.whole && end - begin <= 2 && bytes.toString('latin1', begin, end).trim() === '';
+      const isBlank =
+        !row.whole && end - begin <= 2 && bytes.toString('latin1', begin, end).trim() === '';
       if (!isBlank) onRecord(row);
       row.line += end === lineEnd ? 1 : linesIn(begin, end);
     }
@@ -172,7 +186,8 @@ export function csvReader(columns: number | null) {
 
   function linesIn(from: number, to: number): number {
     let lines = 0;
-    for (let at = bytes.indexOf(LF, from); at !== -1 && at < to; at = bytes.indexOf(LF, at + 1)) lines += 1;
+    for (let at = bytes.indexOf(LF, from); at !== -1 && at < to; at = bytes.indexOf(LF, at + 1))
+      lines += 1;
     return lines;
   }
 }

@@ -4,7 +4,13 @@ import { Readable } from 'node:stream';
 import type { ChangedBy } from '../../db/audit.ts';
 import { openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
-import { beginImport, type Counts, type Dataset, endImport, findImport } from '../../db/lookups/imports.ts';
+import {
+  beginImport,
+  type Counts,
+  type Dataset,
+  endImport,
+  findImport,
+} from '../../db/lookups/imports.ts';
 import {
   countRemovals,
   hasRows,
@@ -12,11 +18,21 @@ import {
   importProviders,
   stageDetails,
 } from '../../db/providers/nppes/merge.ts';
-import { analyzeProviders, connectForImport, type NppesConnection } from '../../db/providers/nppes/run.ts';
+import {
+  analyzeProviders,
+  connectForImport,
+  type NppesConnection,
+} from '../../db/providers/nppes/run.ts';
 import type { DetailTable } from '../../db/providers/nppes/staging.ts';
 import { type CsvRecord, csvReader } from './csv.ts';
 import { type FileKind, findColumns, type Header, ImportProblem, requireOther } from './layout.ts';
-import { openProgress, openRejects, type Progress, type ProgressOutput, type RejectsFile } from './output.ts';
+import {
+  openProgress,
+  openRejects,
+  type Progress,
+  type ProgressOutput,
+  type RejectsFile,
+} from './output.ts';
 import { type Reject, rowParser } from './rows.ts';
 import { type Member, openSource } from './source.ts';
 
@@ -40,11 +56,11 @@ export interface ImportOptions extends ChangedBy {
 export type ImportResult = Awaited<ReturnType<typeof importDownload>>;
 
 /**
- * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Each NPI in it gets the
- * values of the download, and other NPIs stay as they are. If the process is killed at any moment and run again, the
- * result is the same.
- * @throws {OperatorProblem} if the import cannot begin, was stopped, or would remove too much. In the last case nothing
- * was changed
+ * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Each
+ * NPI in it gets the values of the download, and other NPIs stay as they are. If the process is
+ * killed at any moment and run again, the result is the same.
+ * @throws {OperatorProblem} if the import cannot begin, was stopped, or would remove too much. In
+ * the last case nothing was changed
  * @throws {DatabaseError} if the database kept it from beginning
  */
 export async function importDownload(options: ImportOptions) {
@@ -67,7 +83,9 @@ export async function importDownload(options: ImportOptions) {
   if (earlier === null) {
     await requireOther(path, rejectsPath);
     const rejects = await openRejects(rejectsPath);
-    const run = dryRun ? null : await beginImport(db, options, dataset, { name: file, fingerprint });
+    const run = dryRun
+      ? null
+      : await beginImport(db, options, dataset, { name: file, fingerprint });
     const bytes = members.reduce((sum, { size }) => sum + size, 0);
     const progress = openProgress(options.output, bytes);
     const importNumber = run?.number ?? null;
@@ -85,14 +103,17 @@ export async function importDownload(options: ImportOptions) {
         await noted.then(() => analyzeProviders(connection)).catch(() => {});
       }
       if (!(error instanceof DatabaseError)) throw error;
-      const what = error.unavailable ? 'lost PostgreSQL on the way' : 'PostgreSQL refused; its log says why';
+      const what = error.unavailable
+        ? 'lost PostgreSQL on the way'
+        : 'PostgreSQL refused; its log says why';
       throw new ImportProblem(
         `${what} (${error.code}); run the same command again: what is imported already changes no more`,
       );
     }
   }
   const kinds = members.map(({ kind }) => kind);
-  const sumOf = (fate: string) => kinds.reduce((sum, kind) => sum + (counts[`${kind}.${fate}`] ?? 0), 0);
+  const sumOf = (fate: string) =>
+    kinds.reduce((sum, kind) => sum + (counts[`${kind}.${fate}`] ?? 0), 0);
   const days = members.map(({ asOf }) => asOf).filter((day) => day !== 'infinity');
   const seconds = (performance.now() - begun) / 1000;
   return {
@@ -124,8 +145,8 @@ interface Import {
 }
 
 /**
- * The main file is imported in chunks. The other files are imported as a whole, because rows that they no longer
- * contain have to be removed.
+ * The main file is imported in chunks. The other files are imported as a whole, because rows that
+ * they no longer contain have to be removed.
  */
 const DETAIL_TABLES: Readonly<Record<FileKind, DetailTable | null>> = {
   npidata: null,
@@ -141,8 +162,14 @@ interface ReadableFile {
   readonly header: Header;
 }
 
-/** Imports the files of a download. Writes nothing before it knows how many rows would be removed. */
-async function importFiles(work: Import, files: readonly ReadableFile[], mayRemove: boolean): Promise<void> {
+/**
+ * Imports the files of a download. Writes nothing before it knows how many rows would be removed.
+ */
+async function importFiles(
+  work: Import,
+  files: readonly ReadableFile[],
+  mayRemove: boolean,
+): Promise<void> {
   const mains = files.filter(({ member }) => DETAIL_TABLES[member.kind] === null);
   const details = files.flatMap((file) => {
     const table = DETAIL_TABLES[file.member.kind];
@@ -172,7 +199,8 @@ async function importFiles(work: Import, files: readonly ReadableFile[], mayRemo
   const tooMany: string[] = [];
   for (const file of detailFiles) {
     const { removed, total } = await countRemovals(work.connection, file);
-    if (removed > total * MAX_REMOVED_SHARE) tooMany.push(`${removed} of ${total} rows of ${file.table}`);
+    if (removed > total * MAX_REMOVED_SHARE)
+      tooMany.push(`${removed} of ${total} rows of ${file.table}`);
     if (isRehearsal) add(work, file.kind, { removed });
   }
   if (work.importNumber === null) return;
@@ -217,7 +245,13 @@ async function importMain(work: Import, file: ReadableFile): Promise<void> {
   let expectsNew = false;
   await readCounted(work, file, async ({ copy, read, rejected }) => {
     const rows = read - rejected.length;
-    const fates = await importProviders(work.connection, { asOf, copy, rows, expectsNew, dryRun: false });
+    const fates = await importProviders(work.connection, {
+      asOf,
+      copy,
+      rows,
+      expectsNew,
+      dryRun: false,
+    });
     expectsNew = fates.inserted === rows;
     return fates;
   });
@@ -240,7 +274,10 @@ async function readCounted(
 }
 
 /** Reads the next chunk while PostgreSQL works on this one. */
-function chunksOf({ importNumber }: Import, { member, header }: ReadableFile): AsyncIterable<Chunk> {
+function chunksOf(
+  { importNumber }: Import,
+  { member, header }: ReadableFile,
+): AsyncIterable<Chunk> {
   return Readable.from(readChunks(member, header, importNumber), { highWaterMark: 1 });
 }
 
@@ -263,11 +300,17 @@ const emptyChunk = () => ({
   bytes: 0,
 });
 
-/** Large enough to make the cost of a transaction per row negligible, small enough to hold three chunks in memory. */
+/**
+ * Large enough to make the cost of a transaction per row negligible, small enough to hold three
+ * chunks in memory.
+ */
 export const CHUNK_ROWS = 20_000;
 const BUFFER_BYTES = 524_288;
 
-/** Finds the columns of a file. @throws {ImportProblem} for another layout, or if the file cannot be read */
+/**
+ * Finds the columns of a file. @throws {ImportProblem} for another layout, or if the file cannot be
+ * read
+ */
 export async function readHeader({ name, kind, open }: Member): Promise<Header> {
   const reader = csvReader(null);
   let names: string[] | undefined;
@@ -316,8 +359,8 @@ export async function* readChunks(
     if (typeof row === 'string') {
       // A character takes three bytes at most.
       if (row.length * 3 > buffer.length - used) flush(Math.max(BUFFER_BYTES, row.length * 3));
-      // Written at once, because strings kept until the end of a chunk would leave V8's young generation and cost more
-      // memory.
+      // Written at once, because strings kept until the end of a chunk would leave V8's young
+      // generation and cost more memory.
       used += buffer.write(row, used);
     } else {
       chunk.rejected.push(row);

@@ -3,8 +3,9 @@ import { OperatorProblem } from '../../db/errors.ts';
 import clinicians from './clinicians.json' with { type: 'json' };
 import columns from './columns.json' with { type: 'json' };
 
-// The columns that we read from NPPES's files (CMS, "NPPES Data Dissemination - Readme", V2, and the draft of V3) and
-// from "Doctors and Clinicians", and where a file has them. README.md of this folder explains the layouts.
+// The columns that we read from NPPES's files (CMS, "NPPES Data Dissemination - Readme", V2, and
+// the draft of V3) and from "Doctors and Clinicians", and where a file has them. README.md of this
+// folder explains the layouts.
 
 export const MEMBER_KINDS = ['npidata', 'othername', 'pl', 'endpoint'] as const;
 /** The content of a file of the set, which is also the beginning of its name, before `_pfile_`. */
@@ -14,7 +15,10 @@ export type FileKind = MemberKind | 'clinicians';
 
 /** In V3, whether an NPI is in service. V2 has only dates. */
 export const STATUS = 'npi_activation_status';
-/** A column with a name like these may say that an NPI is out of service. Ignoring it would make the NPI active. */
+/**
+ * A column with a name like these may say that an NPI is out of service. Ignoring it would make the
+ * NPI active.
+ */
 const TELLING = /activ|status/i;
 /** Columns with such a name that only say why, or from which date. */
 const NOT_TELLING: ReadonlySet<string> = new Set(
@@ -30,8 +34,13 @@ export class ImportProblem extends OperatorProblem {
   override readonly name = 'ImportProblem';
 }
 
-/** Converts a file system error to an `ImportProblem`. @param says returns the message for a reason */
-export async function orImportProblem<T>(work: Promise<T>, says: (why: string) => string): Promise<T> {
+/**
+ * Converts a file system error to an `ImportProblem`. @param says returns the message for a reason
+ */
+export async function orImportProblem<T>(
+  work: Promise<T>,
+  says: (why: string) => string,
+): Promise<T> {
   return await work.catch((error: NodeJS.ErrnoException) => {
     throw new ImportProblem(
       says(error.code === 'ENOENT' ? 'there is no such file' : (error.code ?? 'unknown')),
@@ -41,7 +50,9 @@ export async function orImportProblem<T>(work: Promise<T>, says: (why: string) =
 
 /** Checks that an output file is not the input file. @throws {ImportProblem} if it is */
 export async function requireOther(read: string, written: string): Promise<void> {
-  const [one, other] = await Promise.all([read, written].map((path) => realpath(path).catch(() => path)));
+  const [one, other] = await Promise.all(
+    [read, written].map((path) => realpath(path).catch(() => path)),
+  );
   if (one === other)
     throw new ImportProblem(`${written} is the file that is imported; name another one to write`);
 }
@@ -53,7 +64,8 @@ export interface Header {
   /** The number of columns of every row. */
   readonly columns: number;
   /**
-   * Returns the place of a column, from 0. The place of a missing column is beyond the row, where all values are empty.
+   * Returns the place of a column, from 0. The place of a missing column is beyond the row, where
+   * all values are empty.
    */
   readonly at: (name: string) => number;
   /** The columns that we read, with their places. */
@@ -63,10 +75,11 @@ export interface Header {
 const SHOWN = 8;
 
 /**
- * Finds the columns that we read by their names. Order, spaces, case and additional columns don't matter.
+ * Finds the columns that we read by their names. Order, spaces, case and additional columns don't
+ * matter.
  * @param file the name of the file, for messages
- * @throws {ImportProblem} naming the columns that are missing or repeated, or an unknown column that may say who is out
- * of service
+ * @throws {ImportProblem} naming the columns that are missing or repeated, or an unknown column
+ * that may say who is out of service
  */
 export function findColumns(file: string, kind: FileKind, names: readonly string[]): Header {
   const found = names.map(folded);
@@ -74,7 +87,9 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
   const wrong: string[] = [];
   for (const [name, others] of namesOf(kind)) {
     const spellings = [name, ...others].map(folded);
-    const [place, ...more] = found.flatMap((one, index) => (spellings.includes(one) ? [index] : []));
+    const [place, ...more] = found.flatMap((one, index) =>
+      spellings.includes(one) ? [index] : [],
+    );
     if (place === undefined || more.length > 0) wrong.push(name);
     else places.set(name, place);
   }
@@ -83,7 +98,10 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
     const more = wrong.length > SHOWN ? ` and ${wrong.length - SHOWN} more` : '';
     const [what, from] =
       kind === 'clinicians'
-        ? ['the national file of "Doctors and Clinicians"', 'data.cms.gov/provider-data/dataset/mj5m-pzi6']
+        ? [
+            'the national file of "Doctors and Clinicians"',
+            'data.cms.gov/provider-data/dataset/mj5m-pzi6',
+          ]
         : [`an NPPES ${kind} file`, 'download.cms.gov/nppes/NPI_Files.html, version 2 or 3'];
     // The message does not quote the file, because its first line may be a person's data.
     throw new ImportProblem(
@@ -93,7 +111,9 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
   const status = found.indexOf(folded(STATUS));
   if (status !== -1) places.set(STATUS, status);
   const read = new Set(places.values());
-  const telling = found.find((name, at) => TELLING.test(name) && !NOT_TELLING.has(name) && !read.has(at));
+  const telling = found.find(
+    (name, at) => TELLING.test(name) && !NOT_TELLING.has(name) && !read.has(at),
+  );
   if (telling !== undefined && kind !== 'clinicians') {
     throw new ImportProblem(
       `${file} has a column "${telling.slice(0, 100)}" that may say who is out of service, and is not read; import the file whose name ends in _V2.zip`,
@@ -108,7 +128,8 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
 
 /** Returns the required columns, each with its older names. */
 function namesOf(kind: FileKind): [name: string, others: readonly string[]][] {
-  if (kind !== 'clinicians') return ['NPI', ...Object.values(columns[kind]).flat()].map((name) => [name, []]);
+  if (kind !== 'clinicians')
+    return ['NPI', ...Object.values(columns[kind]).flat()].map((name) => [name, []]);
   const { '//': _source, ...called } = clinicians;
   return Object.entries(called);
 }

@@ -50,7 +50,10 @@ function clockTime(seconds: number): string {
   return new Date(Math.max(0, seconds) * 1000).toISOString().slice(11, 19).replace(/^00:/, '');
 }
 
-/** The file that lists rejected rows: `file,line,npi,reason`. It is only created if a row is rejected. */
+/**
+ * The file that lists rejected rows: `file,line,npi,reason`. It is only created if a row is
+ * rejected.
+ */
 export type RejectsFile = Awaited<ReturnType<typeof openRejects>>;
 
 /** Deletes the file of an earlier import. @throws {ImportProblem} if it cannot be written */
@@ -58,7 +61,8 @@ export async function openRejects(path: string) {
   let text = 'file,line,npi,reason\n';
   const refused = (why: string) =>
     `cannot write the rejects file ${path} (${why}); name another place with --rejects`;
-  // Checks now that the file can be written. Otherwise an import could fail after an hour, at its first rejected row.
+  // Checks now that the file can be written. Otherwise an import could fail after an hour, at its
+  // first rejected row.
   const begin = async () => {
     await appendFile(path, '');
     // Keeps `/dev/null` in place.
@@ -69,7 +73,8 @@ export async function openRejects(path: string) {
     /** Appends rows. @throws {ImportProblem} if the file cannot be written */
     async append(member: string, rejects: readonly Reject[]): Promise<void> {
       if (rejects.length === 0) return;
-      for (const { line, npi, reason } of rejects) text += `${member},${line},${npi ?? ''},${reason}\n`;
+      for (const { line, npi, reason } of rejects)
+        text += `${member},${line},${npi ?? ''},${reason}\n`;
       await orImportProblem(appendFile(path, text), refused);
       text = '';
     },

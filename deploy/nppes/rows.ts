@@ -9,7 +9,9 @@ import { type FileKind, type Header, STATUS } from './layout.ts';
 // Converts a row of a file to a line for COPY. The columns are those of the staging tables in
 // db/providers/nppes/staging.ts.
 
-/** A row that cannot be imported. It keeps only the NPI, because rejects files are passed around. */
+/**
+ * A row that cannot be imported. It keeps only the NPI, because rejects files are passed around.
+ */
 export interface Reject {
   readonly line: number;
   /** Null if it is not ten digits. */
@@ -28,7 +30,12 @@ const KEY_BYTES_AT_MOST = 2_000;
  * @param asOf the day whose state the file contains
  * @param importNumber stored in the rows of providers; null if no rows are written
  */
-export function rowParser(kind: FileKind, asOf: string, header: Header, importNumber: number | null) {
+export function rowParser(
+  kind: FileKind,
+  asOf: string,
+  header: Header,
+  importNumber: number | null,
+) {
   const npiAt = header.at('NPI');
   const parse = PARSERS[kind](header, `${asOf}\tnppes\t${importNumber ?? '\\N'}`);
   /** Returns a line for COPY, or why the row is rejected. */
@@ -81,14 +88,16 @@ function providerParser(header: Header, origin: string): ParseKnown {
     const values = textsOf(record);
     const [type = null] = values;
     const days = datesAt.map((at) => dateOf(record.text(at)));
-    if (days.includes(undefined)) return { reason: 'date is not MM/DD/YYYY, or no day from 1900 to 2099' };
+    if (days.includes(undefined))
+      return { reason: 'date is not MM/DD/YYYY, or no day from 1900 to 2099' };
     const [, deactivatedOn] = days;
     const status = kept(record.text(statusAt))?.toLowerCase() ?? '';
     if (!STATUSES.includes(status)) return { reason: 'unknown activation status' };
     if (type === null && deactivatedOn === null && status !== DEACTIVE) {
       return { reason: 'no entity type and no deactivation date' };
     }
-    if (type !== null && type !== '1' && type !== '2') return { reason: 'entity type is neither 1 nor 2' };
+    if (type !== null && type !== '1' && type !== '2')
+      return { reason: 'entity type is neither 1 nor 2' };
     const place = practiceOf(record);
     const [line1 = null, line2 = null, , , postalCode = null, phone = null] = place;
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
@@ -101,7 +110,8 @@ function providerParser(header: Header, origin: string): ParseKnown {
       ...days,
       status === DEACTIVE ? 't' : null,
     ]);
-    // 64 bits, read as PostgreSQL's signed bigint. SHA-1 is enough here, because the hash only detects changed rows.
+    // 64 bits, read as PostgreSQL's signed bigint. SHA-1 is enough here, because the hash only
+    // detects changed rows.
     const rowHash = hash('sha1', line, 'buffer').readBigInt64LE();
     return `${rowHash}\t${origin}\t${line}`;
   };
@@ -137,7 +147,10 @@ function endpointParser(header: Header): ParseKnown {
   };
 }
 
-/** Keeps clinicians without a group too, for their place of work and because they may have left a group. */
+/**
+ * Keeps clinicians without a group too, for their place of work and because they may have left a
+ * group.
+ */
 function clinicianParser(header: Header): ParseKnown {
   const groupOf = reader(header, ['org_pac_id', 'Facility Name', 'num_org_mem']);
   const placeOf = reader(header, ['adr_ln_1', 'adr_ln_2', 'ZIP Code', 'Telephone Number']);
@@ -174,8 +187,8 @@ const MASKED = /^(?:<unavail>|[$*=]{3,}|-{2,})$/i;
 const CONTROL = /\p{Cc}/u;
 
 /**
- * Returns the value to store: null if it is empty or masked, on one line, and without NUL, which PostgreSQL cannot
- * store.
+ * Returns the value to store: null if it is empty or masked, on one line, and without NUL, which
+ * PostgreSQL cannot store.
  */
 function kept(text: string): string | null {
   if (text === '') return null;
@@ -184,10 +197,16 @@ function kept(text: string): string | null {
   return value === '' || MASKED.test(value) ? null : value;
 }
 
-/** Dates that were parsed before. A file has ten million dates, but only a few thousand different days. */
+/**
+ * Dates that were parsed before. A file has ten million dates, but only a few thousand different
+ * days.
+ */
 const KNOWN_DATES = new Map<string, string>();
 
-/** Converts `MM/DD/YYYY` to `YYYY-MM-DD`. @returns null for an empty value, undefined for an invalid date */
+/**
+ * Converts `MM/DD/YYYY` to `YYYY-MM-DD`. @returns null for an empty value, undefined for an invalid
+ * date
+ */
 function dateOf(text: string): string | null | undefined {
   if (text === '') return null;
   const known = KNOWN_DATES.get(text);
@@ -203,8 +222,8 @@ function dateOf(text: string): string | null | undefined {
 }
 
 /**
- * Returns a line in COPY's text format. Only backslashes need escaping, because `kept` has removed other special
- * characters.
+ * Returns a line in COPY's text format. Only backslashes need escaping, because `kept` has removed
+ * other special characters.
  */
 function copyLine(values: readonly Value[]): string {
   const escaped = values.map((value) =>
@@ -213,7 +232,10 @@ function copyLine(values: readonly Value[]): string {
   return `${escaped.join('\t')}\n`;
 }
 
-/** Returns whether `YYYY-MM-DD` is a day of the calendar. Date.parse would read 31 February as a day in March. */
+/**
+ * Returns whether `YYYY-MM-DD` is a day of the calendar. Date.parse would read 31 February as a day
+ * in March.
+ */
 export function isDay(date: string): boolean {
   const day = new Date(`${date}T00:00:00Z`);
   return !Number.isNaN(day.getTime()) && day.toISOString().startsWith(date);

@@ -6,7 +6,13 @@ import { pipeline, type Readable } from 'node:stream';
 import { crc32, createInflateRaw } from 'node:zlib';
 import { type Entry, openPromise, type ZipFile } from 'yauzl';
 import type { Dataset } from '../../db/lookups/imports.ts';
-import { cannotOpen, type FileKind, ImportProblem, MEMBER_KINDS, orImportProblem } from './layout.ts';
+import {
+  cannotOpen,
+  type FileKind,
+  ImportProblem,
+  MEMBER_KINDS,
+  orImportProblem,
+} from './layout.ts';
 import { isDay } from './rows.ts';
 
 /** A file of a set. */
@@ -31,8 +37,8 @@ type RawFile = Omit<Member, 'kind' | 'asOf'>;
 const MEMBER_NAME =
   /^(npidata|othername|pl|endpoint)_pfile_[0-9]{8}-([0-9]{4})([0-9]{2})([0-9]{2})(?!.*_fileheader\.csv$).*\.csv$/i;
 /**
- * Size of the pieces that are read or unpacked at a time. yauzl's own inflater returns 16 KB, and the importer would
- * run for each piece.
+ * Size of the pieces that are read or unpacked at a time. yauzl's own inflater returns 16 KB, and
+ * the importer would run for each piece.
  */
 const PIECE_BYTES = 262_144;
 const DAY_MS = 86_400_000;
@@ -41,8 +47,8 @@ const SAMPLE_BYTES = 65_536;
 
 /**
  * Opens a zip as CMS publishes it, the folder it was unpacked to, or a single csv file of it.
- * @returns its files in the order of import, at least one, and a fingerprint of the content that does not depend on the
- * folder
+ * @returns its files in the order of import, at least one, and a fingerprint of the content that
+ * does not depend on the folder
  * @throws {ImportProblem} if there is nothing to import, or more than one file of a kind
  */
 export async function openSource(path: string, dataset: Dataset) {
@@ -62,8 +68,8 @@ export async function openSource(path: string, dataset: Dataset) {
 }
 
 /**
- * Accepts any name: CMS calls the file DAC_NationalDownloadableFile.csv, but its archives use other names. Its columns
- * identify it.
+ * Accepts any name: CMS calls the file DAC_NationalDownloadableFile.csv, but its archives use other
+ * names. Its columns identify it.
  */
 function clinicianMember(path: string, files: readonly RawFile[]): Member[] {
   const [file] = files;
@@ -79,7 +85,9 @@ function nppesMembers(path: string, files: readonly RawFile[]): Member[] {
   const members = MEMBER_KINDS.flatMap((kind) => {
     const same = files.flatMap((file) => {
       const [, named, year, month, day] = MEMBER_NAME.exec(file.name) ?? [];
-      return named?.toLowerCase() === kind ? [{ ...file, kind, asOf: `${year}-${month}-${day}` }] : [];
+      return named?.toLowerCase() === kind
+        ? [{ ...file, kind, asOf: `${year}-${month}-${day}` }]
+        : [];
     });
     if (same.length <= 1) return same;
     throw new ImportProblem(
@@ -112,7 +120,9 @@ async function plainFiles(path: string, isFolder: boolean): Promise<RawFile[]> {
   );
 }
 
-/** Hashes the size and samples from the whole file, because reading eleven gigabytes takes too long. */
+/**
+ * Hashes the size and samples from the whole file, because reading eleven gigabytes takes too long.
+ */
 async function fingerprint(paths: readonly string[]): Promise<string> {
   const hash = createHash('sha256');
   for (const path of paths) {
@@ -120,11 +130,18 @@ async function fingerprint(paths: readonly string[]): Promise<string> {
     try {
       const { size } = await file.stat();
       // The name contains the days that the file covers. A zip has them in its directory.
-      hash.update(`${MEMBER_NAME.test(basename(path)) ? basename(path).toLowerCase() : ''}\n${size}\n`);
+      hash.update(
+        `${MEMBER_NAME.test(basename(path)) ? basename(path).toLowerCase() : ''}\n${size}\n`,
+      );
       const last = Math.max(0, size - SAMPLE_BYTES);
       for (let sample = 0; sample < SAMPLES; sample += 1) {
         const position = Math.floor((last * sample) / (SAMPLES - 1));
-        const { buffer, bytesRead } = await file.read(Buffer.alloc(SAMPLE_BYTES), 0, SAMPLE_BYTES, position);
+        const { buffer, bytesRead } = await file.read(
+          Buffer.alloc(SAMPLE_BYTES),
+          0,
+          SAMPLE_BYTES,
+          position,
+        );
         hash.update(buffer.subarray(0, bytesRead));
       }
     } finally {
@@ -147,11 +164,13 @@ const MAX_ENTRY_BYTES = 4_096;
  * @throws {ImportProblem} if it is damaged, or its directory is larger than in any zip of CMS
  */
 async function openZip(path: string): Promise<{ files: RawFile[]; close(): void }> {
-  const zip = await openPromise(path, { autoClose: false, lazyEntries: true, decodeStrings: false }).catch(
-    () => {
-      throw damaged(path);
-    },
-  );
+  const zip = await openPromise(path, {
+    autoClose: false,
+    lazyEntries: true,
+    decodeStrings: false,
+  }).catch(() => {
+    throw damaged(path);
+  });
   try {
     const files: RawFile[] = [];
     requireSmallDirectory(path, zip.entryCount <= MAX_ENTRIES);
@@ -182,7 +201,10 @@ function requireSmallDirectory(path: string, isSmall: boolean): void {
   );
 }
 
-/** Unpacks a file. @throws {ImportProblem} if it is damaged, encrypted, or packed in a way that cannot be read */
+/**
+ * Unpacks a file. @throws {ImportProblem} if it is damaged, encrypted, or packed in a way that
+ * cannot be read
+ */
 async function* unpacked(path: string, zip: ZipFile, entry: Entry): AsyncIterable<Buffer> {
   const { compressionMethod: method } = entry;
   if (!entry.canDecodeFileData()) {
@@ -198,7 +220,9 @@ async function* unpacked(path: string, zip: ZipFile, entry: Entry): AsyncIterabl
     const packed = await zip.openReadStreamPromise(entry, { decodeFileData: false });
     // Errors reach the reader through the last stream, so the callback ignores them.
     const pieces: Readable =
-      method === STORED ? packed : pipeline(packed, createInflateRaw({ chunkSize: PIECE_BYTES }), () => {});
+      method === STORED
+        ? packed
+        : pipeline(packed, createInflateRaw({ chunkSize: PIECE_BYTES }), () => {});
     for await (const piece of pieces) {
       checksum = crc32(piece, checksum);
       yield piece;

@@ -30,7 +30,9 @@ const CREDITS_AT_MOST = 1_000_000_000;
 const OVERLAP_AT_MOST_MS = 30 * 86_400_000;
 const KEY = ['<KEY>', 'key id (key_…)'] as const;
 
-/** Adds `org` (or `organization`), `limits`, `webhook-secret`, `usage`, `credits`, `keys`, `audit`. */
+/**
+ * Adds `org` (or `organization`), `limits`, `webhook-secret`, `usage`, `credits`, `keys`, `audit`.
+ */
 export function addCommands(program: Command, run: Run): void {
   addOrganizationCommands(program, run);
   addUsageCommand(program, run);
@@ -69,7 +71,9 @@ function addOrganizationCommands(program: Command, run: Run): void {
   ] as const) {
     change(org, name, description)
       .argument(...ORG)
-      .action((id: string, by: ChangedBy) => run((db) => suspendOrganization(db, by, id, suspended)));
+      .action((id: string, by: ChangedBy) =>
+        run((db) => suspendOrganization(db, by, id, suspended)),
+      );
   }
 
   const limits = program.command('limits').description("set an organization's rate limit");
@@ -88,7 +92,11 @@ function addOrganizationCommands(program: Command, run: Run): void {
     .action((id: string, by: ChangedBy) =>
       run(async (db) => {
         const shown = await showWebhookSecret(db, id);
-        await recordReading(db, by, { action: 'webhook-secret.show', organizationId: id, subject: id });
+        await recordReading(db, by, {
+          action: 'webhook-secret.show',
+          organizationId: id,
+          subject: id,
+        });
         return shown;
       }),
     );
@@ -125,32 +133,43 @@ function addUsageCommand(program: Command, run: Run): void {
     .option('--since <WHEN>', 'from then on (default: 30d)', pastMoment)
     .option('--until <WHEN>', 'to before then (default: now)', pastMoment)
     .option(...OF_ORG)
-    .action(({ since = pastMoment('30d'), until = new Date(), organization = null }: UsageOptions) =>
-      run(async (db) => {
-        const usage = await readUsage(db, organization, since, until);
-        const text = `From ${since.toISOString()} to before ${until.toISOString()}\n\n${table(usage)}`;
-        return { data: usage.map((line) => ({ since, until, ...line })), text };
-      }),
+    .action(
+      ({ since = pastMoment('30d'), until = new Date(), organization = null }: UsageOptions) =>
+        run(async (db) => {
+          const usage = await readUsage(db, organization, since, until);
+          const text = `From ${since.toISOString()} to before ${until.toISOString()}\n\n${table(usage)}`;
+          return { data: usage.map((line) => ({ since, until, ...line })), text };
+        }),
     );
 }
 
 function addCreditCommands(program: Command, run: Run): void {
-  const credits = program.command('credits').description('grant and adjust credits, read the ledger');
+  const credits = program
+    .command('credits')
+    .description('grant and adjust credits, read the ledger');
   change(credits, 'grant', 'add credits that were bought')
     .argument(...ORG)
     .argument('<AMOUNT>', '1 to 1000000000', integer(1, CREDITS_AT_MOST))
     .option('--reference <TEXT>', 'the invoice or order; granted only once under it', label(200))
-    .action((organizationId: string, amount: number, options: ChangedBy & { readonly reference?: string }) =>
-      run(async (db) => ({
-        organizationId,
-        ...(await grantCredits(db, options, organizationId, amount, options.reference)),
-      })),
+    .action(
+      (
+        organizationId: string,
+        amount: number,
+        options: ChangedBy & { readonly reference?: string },
+      ) =>
+        run(async (db) => ({
+          organizationId,
+          ...(await grantCredits(db, options, organizationId, amount, options.reference)),
+        })),
     );
   change(credits, 'adjust', 'correct a balance; never takes more than is available')
     .argument(...ORG)
     .argument('<AMOUNT>', 'may be negative', creditsToAdjust)
     .action((organizationId: string, amount: number, by: ChangedBy) =>
-      run(async (db) => ({ organizationId, ...(await adjustCredits(db, by, organizationId, amount)) })),
+      run(async (db) => ({
+        organizationId,
+        ...(await adjustCredits(db, by, organizationId, amount)),
+      })),
     );
   lists(
     credits
@@ -169,11 +188,16 @@ const creditsToAdjust = parser(
 );
 
 function addKeyCommands(program: Command, run: Run): void {
-  const keys = program.command('keys').description('issue, rotate, revoke, reactivate and list API keys');
+  const keys = program
+    .command('keys')
+    .description('issue, rotate, revoke, reactivate and list API keys');
   change(keys, 'issue', 'a new key, printed once')
     .argument(...ORG)
     .requiredOption('--name <NAME>', 'what the key is for', label(200))
-    .option('--test', 'a test key, for the sandbox of the organization; the first one makes the sandbox')
+    .option(
+      '--test',
+      'a test key, for the sandbox of the organization; the first one makes the sandbox',
+    )
     .action((id: string, by: ChangedBy & { readonly name: string; readonly test?: true }) =>
       run(async (db) => shownOnce(await issueKey(db, by, id, by.name, by.test))),
     );

@@ -9,7 +9,8 @@ import { OperatorProblem, Refusal } from '../../db/errors.ts';
 import { parseDuration } from '../config/values.ts';
 import { type Run, shown, table } from './print.ts';
 
-// Every argument is checked before the database is queried. A wrong one ends the command with exit code 2.
+// Every argument is checked before the database is queried. A wrong one ends the command with exit
+// code 2.
 
 /** The argument of commands about one organization. */
 export const ORG = ['<ORG>', "organization's id, name, or the beginning of its name"] as const;
@@ -17,9 +18,10 @@ export const ORG = ['<ORG>', "organization's id, name, or the beginning of its n
 export const OF_ORG = ['--organization <ORG>', `of this one: ${ORG[1]}`] as const;
 
 /**
- * Replaces an organization's name by its id in the arguments and options of a command, so that every command gets the
- * id of an existing organization.
- * @throws {OperatorProblem} if several organizations match; {Refusal} `organization_missing` if no organization matches
+ * Replaces an organization's name by its id in the arguments and options of a command, so that
+ * every command gets the id of an existing organization.
+ * @throws {OperatorProblem} if several organizations match; {Refusal} `organization_missing` if no
+ * organization matches
  */
 export async function nameOrganizations(command: Command, database: () => Database): Promise<void> {
   const idOf = async (given: string) => {
@@ -38,12 +40,18 @@ export async function nameOrganizations(command: Command, database: () => Databa
   if (organization !== undefined) command.setOptionValue('organization', await idOf(organization));
 }
 
-/** Adds a command that changes something or shows a secret. Its options are a `ChangedBy` for the audit log. */
+/**
+ * Adds a command that changes something or shows a secret. Its options are a `ChangedBy` for the
+ * audit log.
+ */
 export function change(parent: Command, name: string, description: string): Command {
   return audited(parent.command(name).description(description));
 }
 
-/** Adds the options for the audit log. @param usual the default reason; without it, a reason is required */
+/**
+ * Adds the options for the audit log. @param usual the default reason; without it, a reason is
+ * required
+ */
 export function audited(command: Command, usual?: string): Command {
   return command
     .requiredOption(
@@ -55,7 +63,9 @@ export function audited(command: Command, usual?: string): Command {
     .requiredOption('--actor <NAME>', 'who, for the audit log', label(200), userName());
 }
 
-/** Options of a command that masks its output unless `--reveal` is given. `--reveal` needs a reason. */
+/**
+ * Options of a command that masks its output unless `--reveal` is given. `--reveal` needs a reason.
+ */
 export type Revealing = ChangedBy & { readonly reveal?: true };
 
 /** Returns data for display. If it is revealed, that is recorded in the audit log first. */
@@ -101,7 +111,8 @@ export interface Listed {
 /**
  * Makes a command a list, newest first.
  * @param time the member of a row that `--since` filters by
- * @param rows reads up to `limit` rows, newest `time` first, so that `--since` only has to cut them off
+ * @param rows reads up to `limit` rows, newest `time` first, so that `--since` only has to cut them
+ * off
  * @param listed returns the columns of a row in the table
  */
 export function lists<Row extends object, Options = unknown>(
@@ -143,7 +154,9 @@ export function parser<T>(what: string, parse: (text: string) => T | null): (tex
 export const label = (longest: number) =>
   parser(`1 to ${longest} characters on one line`, (text) => {
     const trimmed = text.trim();
-    return trimmed !== '' && [...trimmed].length <= longest && !/\p{Cc}/u.test(trimmed) ? trimmed : null;
+    return trimmed !== '' && [...trimmed].length <= longest && !/\p{Cc}/u.test(trimmed)
+      ? trimmed
+      : null;
   });
 
 /** A whole number in plain digits. `1e9`, `0x10`, `1,000` and `5.0` are usually typing errors. */
@@ -157,8 +170,8 @@ const MOMENT =
   /^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})$/;
 
 /**
- * A moment in the past: how long ago (`24h`), or when (`2026-11-20T00:00Z`). An offset is required, because the time
- * zone would be a guess without it.
+ * A moment in the past: how long ago (`24h`), or when (`2026-11-20T00:00Z`). An offset is required,
+ * because the time zone would be a guess without it.
  */
 export const pastMoment = parser(
   'how long ago, such as 24h, or a past moment, such as 2026-11-20T00:00Z',
@@ -170,8 +183,8 @@ export const pastMoment = parser(
 );
 
 /**
- * Returns the user's name. Returns undefined, which makes the option required, for a container's user that is not in
- * its password file.
+ * Returns the user's name. Returns undefined, which makes the option required, for a container's
+ * user that is not in its password file.
  */
 function userName(): string | undefined {
   try {

@@ -11,7 +11,9 @@ export function addCommands(program: Command, run: Run): void {
   const batch = program.command('batch').description('list batches, look into one');
   const list = batch.command('list').description('batches, newest first');
   lists(
-    list.option(...OF_ORG).addOption(new Option('--state <STATE>', 'only those').choices(BATCH_STATUSES)),
+    list
+      .option(...OF_ORG)
+      .addOption(new Option('--state <STATE>', 'only those').choices(BATCH_STATUSES)),
     run,
     'createdAt',
     async (db, { organization = null, state: status = null, limit }: Selected & Listed) => {
@@ -54,7 +56,9 @@ function presented({ batch, requests, deliveries }: BatchInspection) {
 function textOf({ requests, deliveries, ...batch }: ReturnType<typeof presented>): string {
   // Requests for the same NPI share a lookup and its attempts.
   const attempts = requests.flatMap(({ npi, vendorAttempts }) =>
-    vendorAttempts.map((one) => [`${one.lookupId} ${one.vendor} ${one.n}`, { ...one, npi }] as const),
+    vendorAttempts.map(
+      (one) => [`${one.lookupId} ${one.vendor} ${one.n}`, { ...one, npi }] as const,
+    ),
   );
   return sections([
     fields(batch),

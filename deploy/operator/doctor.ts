@@ -24,32 +24,37 @@ export function addCommands(program: Command, run: Run): void {
   accountable(program.command('doctor'), 'fix', 'repair what is safe to repair')
     .description('check every promise about money and work that the database can prove')
     .option('--offline', 'leave out processes, and what only Temporal knows')
-    .action(({ fix, offline, ...by }: ChangedBy & { readonly fix?: true; readonly offline?: true }) =>
-      run(async (db) => {
-        const config = loadConfig();
-        const repairs = fix && (await repair(db, by, await diagnose(db, config, REPAIRS_AT_MOST), config));
-        const begun = performance.now();
-        const { checks: inDatabase } = await diagnose(db, config);
-        const checks = [...inDatabase];
-        if (!offline) checks.push(...(await checkProcesses(db)));
-        const notes: string[] = [];
-        if (!offline) {
-          const temporal = await checkTemporal(db, config);
-          checks.push(...temporal.checks);
-          notes.push(...temporal.notes);
-        }
-        const durationMs = Math.round(performance.now() - begun);
-        const findings = checks.reduce((sum, check) => sum + check.findings, 0);
-        const parts = [
-          ...checks.flatMap((check) => (check.findings > 0 ? [textOf(check)] : [])),
-          ...(repairs ? [`REPAIRS\n${table(repairs)}`] : []),
-          ...notes,
-          `${checks.length} checks in ${(durationMs / 1000).toFixed(1)} s: ${findings === 0 ? 'no findings' : counted(findings, 'finding')}`,
-        ];
-        const rows = checks.map((check) => ({ ...check, repairable: REPAIRABLE.has(check.code) }));
-        const data = { findings, durationMs, checks: rows, ...(repairs && { repairs }) };
-        return { data, rows, text: parts.join('\n\n'), exitCode: findings > 0 ? 3 : 0 };
-      }),
+    .action(
+      ({ fix, offline, ...by }: ChangedBy & { readonly fix?: true; readonly offline?: true }) =>
+        run(async (db) => {
+          const config = loadConfig();
+          const repairs =
+            fix && (await repair(db, by, await diagnose(db, config, REPAIRS_AT_MOST), config));
+          const begun = performance.now();
+          const { checks: inDatabase } = await diagnose(db, config);
+          const checks = [...inDatabase];
+          if (!offline) checks.push(...(await checkProcesses(db)));
+          const notes: string[] = [];
+          if (!offline) {
+            const temporal = await checkTemporal(db, config);
+            checks.push(...temporal.checks);
+            notes.push(...temporal.notes);
+          }
+          const durationMs = Math.round(performance.now() - begun);
+          const findings = checks.reduce((sum, check) => sum + check.findings, 0);
+          const parts = [
+            ...checks.flatMap((check) => (check.findings > 0 ? [textOf(check)] : [])),
+            ...(repairs ? [`REPAIRS\n${table(repairs)}`] : []),
+            ...notes,
+            `${checks.length} checks in ${(durationMs / 1000).toFixed(1)} s: ${findings === 0 ? 'no findings' : counted(findings, 'finding')}`,
+          ];
+          const rows = checks.map((check) => ({
+            ...check,
+            repairable: REPAIRABLE.has(check.code),
+          }));
+          const data = { findings, durationMs, checks: rows, ...(repairs && { repairs }) };
+          return { data, rows, text: parts.join('\n\n'), exitCode: findings > 0 ? 3 : 0 };
+        }),
     );
 }
 
@@ -61,10 +66,13 @@ interface TemporalChecks {
 
 async function checkTemporal(db: Database, config: Config): Promise<TemporalChecks> {
   if (!config.temporalEnvironment.TEMPORAL_ADDRESS) return { checks: [], notes: [NOT_SET] };
-  // Loaded only here, because Temporal's client takes longer to load than other commands take to run.
+  // Loaded only here, because Temporal's client takes longer to load than other commands take to
+  // run.
   const { lazyClient, temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
-  const { checkFairness, checkWorkers, checkWorkflows, unreachable } = await import('../temporal/doctor.ts');
+  const { checkFairness, checkWorkers, checkWorkflows, unreachable } = await import(
+    '../temporal/doctor.ts'
+  );
   const { taskQueue, temporalEnvironment } = config;
   const target = temporalTarget(temporalEnvironment);
   const client = lazyClient(target);

@@ -40,17 +40,23 @@ export function addCommands(program: Command, run: Run): void {
           ...chapter,
           candidates: candidatesOf(chapter),
         }));
-        return { data: { ...evidence, organization, chapters }, text: textOf(evidence, organization) };
+        return {
+          data: { ...evidence, organization, chapters },
+          text: textOf(evidence, organization),
+        };
       }),
     );
 }
 
 type Reference = Parameters<typeof readEvidence>[1];
 
-const reference = parser('a request id (req_…) or an NPI of 10 digits', (text): Reference | null => {
-  if (isId('req', text)) return { requestId: text };
-  return /^[0-9]{10}$/.test(text) ? { npi: text } : null;
-});
+const reference = parser(
+  'a request id (req_…) or an NPI of 10 digits',
+  (text): Reference | null => {
+    if (isId('req', text)) return { requestId: text };
+    return /^[0-9]{10}$/.test(text) ? { npi: text } : null;
+  },
+);
 
 /** Returns `Harbor Family Medicine, harborfamily.com (same_phone, confidence 0.7)`. */
 function employer({ name, domain, source, confidence }: Organization): string {
@@ -64,7 +70,8 @@ function textOf(evidence: Evidence, organization: Organization | null): string {
   const parts = [
     fields({
       npi: evidence.npi,
-      provider: provider === null ? 'unknown: not in the NPPES tables' : entity(provider.entityType),
+      provider:
+        provider === null ? 'unknown: not in the NPPES tables' : entity(provider.entityType),
       name: provider && nameOf(provider),
       'works at': organization && employer(organization),
       active: provider?.active ?? null,
@@ -105,7 +112,8 @@ const STORED = [
 function suppression({ isSuppressed, stored }: Evidence): true | string {
   if (isSuppressed) return true;
   const addresses = stored.filter((row) => row.isSuppressed).length;
-  // Refers only to the addresses below: a suppressed address from a vendor is dropped without a trace.
+  // Refers only to the addresses below: a suppressed address from a vendor is dropped without a
+  // trace.
   return addresses > 0 ? `${addresses} of its addresses` : 'not the NPI, and no address below';
 }
 
@@ -116,13 +124,15 @@ function entity(entityType: number | null): string {
 
 function nameOf(provider: NonNullable<Evidence['provider']>): string | null {
   const { organizationName, firstName, middleName, lastName, credential } = provider;
-  const name = [firstName, middleName, lastName, credential].filter((part) => part !== null && part !== '');
+  const name = [firstName, middleName, lastName, credential].filter(
+    (part) => part !== null && part !== '',
+  );
   return organizationName ?? (name.length === 0 ? null : name.join(' '));
 }
 
 /**
- * A line of a story, left out while its time is null. At equal times, the lower rank comes first, because it is the
- * cause.
+ * A line of a story, left out while its time is null. At equal times, the lower rank comes first,
+ * because it is the cause.
  */
 type Happening = readonly [at: Date | null, rank: number, what: string];
 
@@ -150,8 +160,8 @@ function storyOf({ lookup, requests, attempts, checks, slots }: Chapter): string
 }
 
 /**
- * Returns the addresses of a lookup in order of appearance: the sources that named each, its verdict (null until our
- * checks end), and the source of the verdict.
+ * Returns the addresses of a lookup in order of appearance: the sources that named each, its
+ * verdict (null until our checks end), and the source of the verdict.
  */
 function candidatesOf({ requests, checks }: Chapter) {
   return [...Map.groupBy(checks, ({ email }) => email)].map(([email, lines]) => {
@@ -159,14 +169,22 @@ function candidatesOf({ requests, checks }: Chapter) {
     // An address that belongs to another person is not checked any further.
     const last = lines.findLast(({ kind }) => kind === 'verdict' || kind === 'identity');
     const isRefused = last?.kind === 'identity';
-    const basis = lines.findLast(({ kind, verdict }) => kind !== 'verdict' && verdict === last?.verdict);
+    const basis = lines.findLast(
+      ({ kind, verdict }) => kind !== 'verdict' && verdict === last?.verdict,
+    );
     return {
       email,
       namedBy: [...new Set(named)].join(', '),
       verdict: last === undefined ? null : isRefused ? 'rejected' : last.verdict,
       reason: last?.reason ?? null,
       decidedBy:
-        last === undefined ? null : isRefused ? 'identity check' : basis ? speakerOf(basis) : 'policy',
+        last === undefined
+          ? null
+          : isRefused
+            ? 'identity check'
+            : basis
+              ? speakerOf(basis)
+              : 'policy',
       isReturned: requests.some((request) => request.email === email),
     };
   });
@@ -211,9 +229,14 @@ function asked(attempt: EvidenceAttempt): Happening[] {
   ];
 }
 
-/** Returns how long a call waited for the rate limits of its source, or an empty text if it did not wait. */
+/**
+ * Returns how long a call waited for the rate limits of its source, or an empty text if it did not
+ * wait.
+ */
 function afterWait(waitedMs: number | null): string {
-  return waitedMs === null || waitedMs === 0 ? '' : `, after ${waitedMs} ms of waiting for its rate limit`;
+  return waitedMs === null || waitedMs === 0
+    ? ''
+    : `, after ${waitedMs} ms of waiting for its rate limit`;
 }
 
 function waits({ source, requestId, askedAt, slotAt }: EvidenceSlot): Happening {

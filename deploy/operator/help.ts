@@ -1,18 +1,32 @@
 import { readFileSync } from 'node:fs';
 import { Argument, type Command } from 'commander';
 
-/** Reads help.txt: the text of each `--help` below arguments and options, by the words of the command. */
+/**
+ * Reads help.txt: the text of each `--help` below arguments and options, by the words of the
+ * command.
+ */
 export function helpTexts(): ReadonlyMap<string, string> {
   const [, ...texts] = readFileSync(new URL('help.txt', import.meta.url), 'utf8').split(/^= /m);
-  return new Map(texts.map((text) => /^(.*?)(\n.*)$/s.exec(text.trimEnd())?.slice(1) as [string, string]));
+  return new Map(
+    texts.map((text) => /^(.*?)(\n.*)$/s.exec(text.trimEnd())?.slice(1) as [string, string]),
+  );
 }
 
 /** Returns a command and all its subcommands, each with the words that call it. */
-export function commandsOf(command: Command, words = 'operator'): [words: string, command: Command][] {
-  return [[words, command], ...command.commands.flatMap((one) => commandsOf(one, `${words} ${one.name()}`))];
+export function commandsOf(
+  command: Command,
+  words = 'operator',
+): [words: string, command: Command][] {
+  return [
+    [words, command],
+    ...command.commands.flatMap((one) => commandsOf(one, `${words} ${one.name()}`)),
+  ];
 }
 
-/** Adds `completion`. Its script contains every command and option, so that completing a word starts no program. */
+/**
+ * Adds `completion`. Its script contains every command and option, so that completing a word starts
+ * no program.
+ */
 export function addCompletionCommand(program: Command, stdout: (text: string) => void): void {
   program
     .command('completion')

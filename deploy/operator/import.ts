@@ -25,8 +25,15 @@ interface RowOptions extends ChangedBy {
   readonly yes?: true;
 }
 
-/** Adds `import nppes`, `import clinicians`, `import domains`, `import emails`, `import suppressions`. */
-export function addCommands(program: Command, run: Run, { databaseUrl, output }: CommandSurroundings): void {
+/**
+ * Adds `import nppes`, `import clinicians`, `import domains`, `import emails`, `import
+ * suppressions`.
+ */
+export function addCommands(
+  program: Command,
+  run: Run,
+  { databaseUrl, output }: CommandSurroundings,
+): void {
   const parent = program.command('import').description('bring in data from files');
   const ofDownload = (dataset: Dataset, description: string) =>
     audited(parent.command(dataset), 'import')
@@ -40,11 +47,15 @@ export function addCommands(program: Command, run: Run, { databaseUrl, output }:
       .option('--dry-run', 'count what would change, and change nothing')
       .option('--again', 'import a file that was imported before')
       .option('--yes', 'go on although it removes more than 5 % of a table')
-      .action((path: string, options: Omit<ImportOptions, 'dataset' | 'path' | 'databaseUrl' | 'output'>) =>
-        run(async () => {
-          const given = { ...options, dataset, path, databaseUrl: databaseUrl(), output };
-          return downloadReport(await importDownload(given));
-        }),
+      .action(
+        (
+          path: string,
+          options: Omit<ImportOptions, 'dataset' | 'path' | 'databaseUrl' | 'output'>,
+        ) =>
+          run(async () => {
+            const given = { ...options, dataset, path, databaseUrl: databaseUrl(), output };
+            return downloadReport(await importDownload(given));
+          }),
       );
   ofDownload(
     'nppes',
@@ -62,15 +73,23 @@ export function addCommands(program: Command, run: Run, { databaseUrl, output }:
     audited(parent.command(kind), 'import')
       .description(`${description}, each row with a verdict`)
       .argument('<CSV>', 'the file')
-      .option('--verdicts <FILE>', 'where the line and verdict of each row are written', label(4096))
+      .option(
+        '--verdicts <FILE>',
+        'where the line and verdict of each row are written',
+        label(4096),
+      )
       .action((path: string, options: RowOptions) =>
         run((db) => importFile(db, kind, path, options, rowsOf(db, options))),
       );
   ofRows('domains', "employers' domains", (db) => domainRows(db));
-  ofRows('emails', "the operator's own addresses", (db, { source }) => emailRows(db, source)).option(
+  ofRows('emails', "the operator's own addresses", (db, { source }) =>
+    emailRows(db, source),
+  ).option(
     '--source <NAME>',
     'where rows come from that do not say',
-    parser('1 to 40 of a-z, 0-9, dot, dash and underscore', (text) => (SOURCE_NAME.test(text) ? text : null)),
+    parser('1 to 40 of a-z, 0-9, dot, dash and underscore', (text) =>
+      SOURCE_NAME.test(text) ? text : null,
+    ),
     'import',
   );
   ofRows('suppressions', 'who must not be looked up or returned', (db, { yes = false }) =>

@@ -6,7 +6,8 @@ import type { ProgressOutput } from '../nppes/output.ts';
 export interface Report {
   readonly data: object;
   /**
-   * Text for people. By default, a list is printed as a table and a record as lines, with the names that `--json` has.
+   * Text for people. By default, a list is printed as a table and a record as lines, with the names
+   * that `--json` has.
    */
   readonly text?: string;
   /** Rows for `--csv`, if the data is neither a list nor a record that makes a row. */
@@ -41,7 +42,10 @@ const GAP = '  ';
 /** Wide enough that an id stays in one piece and can be copied. */
 const NARROWEST_TEXT = 30;
 
-/** Returns lines of `name  value` with the values aligned. Members of a nested record get both names. */
+/**
+ * Returns lines of `name  value` with the values aligned. Members of a nested record get both
+ * names.
+ */
 export function fields(record: object): string {
   const cells = cellsOf(record);
   const width = longest(cells.map(([name]) => spelled(name, ' ')));
@@ -64,8 +68,9 @@ function cellsOf(record: object): readonly (readonly [name: string, cell: unknow
 }
 
 /**
- * Returns a table with the given columns, by default all members. Numbers are aligned right, everything else left. If
- * the rows are wider than the terminal, they are printed as records, like psql does with `\x auto`.
+ * Returns a table with the given columns, by default all members. Numbers are aligned right,
+ * everything else left. If the rows are wider than the terminal, they are printed as records, like
+ * psql does with `\x auto`.
  */
 export function table<T extends object>(
   rows: readonly T[],
@@ -74,12 +79,17 @@ export function table<T extends object>(
   if (rows.length === 0) return '(none)';
   const columns = names.map((name) => {
     const cells = rows.map((row) => row[name]);
-    const texts = [spelled(name, ' ').toUpperCase(), ...cells.map((cell) => printable(textOf(cell)))];
+    const texts = [
+      spelled(name, ' ').toUpperCase(),
+      ...cells.map((cell) => printable(textOf(cell))),
+    ];
     const width = longest(texts);
     const isNumber = cells.some((cell) => typeof cell === 'number');
     return texts.map((text) => (isNumber ? text.padStart(width) : text.padEnd(width)));
   });
-  const lines = Array.from({ length: rows.length + 1 }, (_, n) => columns.map((texts) => texts[n]).join(GAP));
+  const lines = Array.from({ length: rows.length + 1 }, (_, n) =>
+    columns.map((texts) => texts[n]).join(GAP),
+  );
   if ((lines[0] ?? '').length <= lineWidth()) return lines.map((line) => line.trimEnd()).join('\n');
   const records = rows.map((row) => Object.fromEntries(names.map((name) => [name, row[name]])));
   return records.map(fields).join('\n\n');
@@ -90,17 +100,21 @@ function longest(texts: readonly string[]): number {
 }
 
 /**
- * Returns CSV (RFC 4180) with the names that `--json` has. A text that a spreadsheet would read as a formula gets an
- * apostrophe in front (OWASP, CSV Injection), because customers choose some of the names.
+ * Returns CSV (RFC 4180) with the names that `--json` has. A text that a spreadsheet would read as
+ * a formula gets an apostrophe in front (OWASP, CSV Injection), because customers choose some of
+ * the names.
  */
 function csv(rows: readonly object[]): string {
   const lines = rows.map((row) => new Map(cellsOf(row)));
   const names = [...new Set(lines.flatMap((cells) => [...cells.keys()]))];
-  const quoted = (text: string) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const quoted = (text: string) =>
+    /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   const textIn = (cell: unknown) => {
     if (cell === null || cell === undefined) return '';
     if (typeof cell === 'boolean') return String(cell);
-    return quoted(typeof cell === 'string' && /^[=+\-@\t\r]/.test(cell) ? `'${cell}` : textOf(cell));
+    return quoted(
+      typeof cell === 'string' && /^[=+\-@\t\r]/.test(cell) ? `'${cell}` : textOf(cell),
+    );
   };
   const heading = names.map((name) => spelled(name, '_').replaceAll(' ', '_'));
   return [heading, ...lines.map((cells) => names.map((name) => textIn(cells.get(name))))]
@@ -120,9 +134,10 @@ export function counted(n: number, one: string): string {
 }
 
 /**
- * Masks data for display. Unless `reveal` is set, `jane.roe@example.org` becomes `j***@example.org`, with a number if
- * two addresses would look alike. URLs keep only their origin, because their paths and queries contain tokens. The
- * responses of receivers are left out, because they may repeat what we sent.
+ * Masks data for display. Unless `reveal` is set, `jane.roe@example.org` becomes
+ * `j***@example.org`, with a number if two addresses would look alike. URLs keep only their origin,
+ * because their paths and queries contain tokens. The responses of receivers are left out, because
+ * they may repeat what we sent.
  */
 export function shown<T>(data: T, reveal = false): T {
   const alike = new Map<string, Set<string>>();
@@ -140,7 +155,9 @@ export function shown<T>(data: T, reveal = false): T {
     if (Buffer.isBuffer(value)) return value.toString();
     if (Array.isArray(value)) return value.map((one) => of(one, name));
     if (isRecord(value)) {
-      const members = Object.entries(value).filter(([member]) => reveal || member !== 'responseExcerpt');
+      const members = Object.entries(value).filter(
+        ([member]) => reveal || member !== 'responseExcerpt',
+      );
       return Object.fromEntries(members.map(([member, its]) => [member, of(its, member)]));
     }
     const mask = reveal ? undefined : masks[name === 'webhookUrl' ? 'url' : name];
@@ -149,16 +166,24 @@ export function shown<T>(data: T, reveal = false): T {
   return of(data, '') as T;
 }
 
-/** Joins the parts of a report with an empty line between them. A heading in capitals stands right above its part. */
+/**
+ * Joins the parts of a report with an empty line between them. A heading in capitals stands right
+ * above its part.
+ */
 export function sections(parts: readonly string[]): string {
   return parts.join('\n\n').replaceAll(/\n\n([A-Z ]+)\n\n/g, '\n\n$1\n');
 }
 
-/** Returns JSON with the API's spelling of names, such as `created_at`. Times are in UTC with milliseconds. */
+/**
+ * Returns JSON with the API's spelling of names, such as `created_at`. Times are in UTC with
+ * milliseconds.
+ */
 export function json(data: unknown): string {
   const renamed = (_: string, value: unknown) =>
     isRecord(value)
-      ? Object.fromEntries(Object.entries(value).map(([name, member]) => [spelled(name, '_'), member]))
+      ? Object.fromEntries(
+          Object.entries(value).map(([name, member]) => [spelled(name, '_'), member]),
+        )
       : value;
   return JSON.stringify(data, renamed, 2);
 }
@@ -171,7 +196,9 @@ function textOf(cell: unknown): string {
 }
 
 function isRecord(cell: unknown): cell is Readonly<Record<string, unknown>> {
-  return typeof cell === 'object' && cell !== null && !Array.isArray(cell) && !(cell instanceof Date);
+  return (
+    typeof cell === 'object' && cell !== null && !Array.isArray(cell) && !(cell instanceof Date)
+  );
 }
 
 /** Spells `createdAt` as `created_at` or `created at`. */

@@ -57,14 +57,18 @@ export function addCommands(program: Command, run: Run): void {
       }),
     );
   lists(
-    privacy.command('list').description('the register: exports, erasures, objections, newest first'),
+    privacy
+      .command('list')
+      .description('the register: exports, erasures, objections, newest first'),
     run,
     'doneAt',
     (db, { limit }) => listPrivacyRequests(db, limit),
   );
 }
 
-/** Adds a change whose reason must not contain an address, because the audit log is never erased. */
+/**
+ * Adds a change whose reason must not contain an address, because the audit log is never erased.
+ */
 function discreet(parent: Command, name: string, description: string): Command {
   const command = change(parent, name, description);
   return command.hook('preAction', () => {
@@ -73,11 +77,16 @@ function discreet(parent: Command, name: string, description: string): Command {
   });
 }
 
-/** Adds a change with the additional options of the register of requests. Its options are an `AskedBy`. */
+/**
+ * Adds a change with the additional options of the register of requests. Its options are an
+ * `AskedBy`.
+ */
 function asked(parent: Command, name: string, description: string): Command {
   return discreet(parent, name, description)
     .addOption(
-      new Option('--asked-by <WHO>', 'who asked').choices(['person', 'agent', 'authority']).default('person'),
+      new Option('--asked-by <WHO>', 'who asked')
+        .choices(['person', 'agent', 'authority'])
+        .default('person'),
     )
     .option(
       '--received <WHEN>',
@@ -119,17 +128,25 @@ function addSuppressCommands(program: Command, run: Run): void {
         const isNew = await addSuppression(db, options, which);
         return {
           ...which,
-          outcome: isNew ? 'suppressed' : 'was suppressed already; it is in the register all the same',
+          outcome: isNew
+            ? 'suppressed'
+            : 'was suppressed already; it is in the register all the same',
         };
       }),
     );
-  discreet(suppress, 'remove', "end a suppression, an erasure's too: sources may bring the address back")
+  discreet(
+    suppress,
+    'remove',
+    "end a suppression, an erasure's too: sources may bring the address back",
+  )
     .argument('<TARGET>', TARGET, orStdin(target))
     .action((which: SuppressionTarget, options: ChangedBy) =>
       run(async (db) => {
         const origin = await removeSuppression(db, options, which);
         const outcome =
-          origin === null ? 'was not suppressed; nothing was changed' : `removed; it came from: ${origin}`;
+          origin === null
+            ? 'was not suppressed; nothing was changed'
+            : `removed; it came from: ${origin}`;
         return { data: { ...which, outcome }, exitCode: origin === null ? 1 : 0 };
       }),
     );
@@ -155,8 +172,8 @@ const SHA256 = /^[0-9a-f]{64}$/i;
 export type TargetWord = 'npi' | 'sha256' | 'email' | 'domain';
 
 /**
- * Parsers for the kinds of targets. Each takes a trimmed text and returns null if it is not of its kind. An address is
- * hashed here, so that no later code sees the addresses on a list.
+ * Parsers for the kinds of targets. Each takes a trimmed text and returns null if it is not of its
+ * kind. An address is hashed here, so that no later code sees the addresses on a list.
  */
 export const TARGETS: Readonly<Record<TargetWord, (text: string) => SuppressionTarget | null>> = {
   npi: (text) => (NPI.test(text) ? { kind: 'npi', value: text } : null),
@@ -178,7 +195,8 @@ export function isFreeMailTarget({ kind, value }: SuppressionTarget): boolean {
 }
 
 /**
- * Guesses the kind of a target. Ten digits are an NPI, 64 hex digits are the SHA-256 of an address, and a text with an
+ * Guesses the kind of a target. Ten digits are an NPI, 64 hex digits are the SHA-256 of an address,
+ * and a text with an
  * @ is an address. Anything else is a domain.
  */
 export function guessWord(text: string): TargetWord {
@@ -188,8 +206,8 @@ export function guessWord(text: string): TargetWord {
 }
 
 /**
- * Returns whether a domain is a public suffix. An unknown suffix doesn't count: it has no mailboxes, so suppressing it
- * does no harm.
+ * Returns whether a domain is a public suffix. An unknown suffix doesn't count: it has no
+ * mailboxes, so suppressing it does no harm.
  */
 function isSuffix(domain: string): boolean {
   return registrableDomain(domain) === null && registrableDomain(`x.${domain}`) !== null;

@@ -24,8 +24,8 @@ import { cannotOpen, ImportProblem, orImportProblem, requireOther } from '../npp
 import { isDay } from '../nppes/rows.ts';
 import { guessWord, isFreeMailTarget, TARGETS, type TargetWord } from './privacy.ts';
 
-// Imports a file row by row, with a verdict for each row. Files may have any size: a thousand rows are processed at a
-// time.
+// Imports a file row by row, with a verdict for each row. Files may have any size: a thousand rows
+// are processed at a time.
 
 interface Row {
   /** The number of its first line, from 1. */
@@ -45,7 +45,9 @@ export interface RowImport<T extends object> {
   readonly header: readonly string[];
   /** Returns why a first row can be neither a header nor data, or null if it may be data. */
   refuses?(first: Row): string | null;
-  /** Free-mail domains whose rows need `--yes` and were not stored without it. Filled by `judge`. */
+  /**
+   * Free-mail domains whose rows need `--yes` and were not stored without it. Filled by `judge`.
+   */
   readonly unconfirmed?: ReadonlySet<string>;
   /** Checks a row. @returns what to store, or the verdict if the row is not to be stored */
   judge(cell: CellOf): T | string;
@@ -68,7 +70,8 @@ export async function importRows<T extends object>(
   counts: Record<string, number>,
 ): Promise<void> {
   if (verdictsPath) await requireOther(path, verdictsPath);
-  const file = verdictsPath && (await orImportProblem(open(verdictsPath, 'w'), cannotOpen(verdictsPath)));
+  const file =
+    verdictsPath && (await orImportProblem(open(verdictsPath, 'w'), cannotOpen(verdictsPath)));
   try {
     if (file) await file.write('line,verdict\n');
     let places: readonly string[] = [];
@@ -110,13 +113,18 @@ export async function identify(path: string): Promise<{ name: string; fingerprin
   return { name: basename(path), fingerprint: hash.digest('hex') };
 }
 
-/** Yields about a thousand rows at a time. Leaves out empty rows. A row with an unclosed quote has no cells. */
+/**
+ * Yields about a thousand rows at a time. Leaves out empty rows. A row with an unclosed quote has
+ * no cells.
+ */
 async function* readRows(path: string): AsyncGenerator<Row[]> {
   const reader = csvReader(null);
   const rows: Row[] = [];
   const add = (record: CsvRecord) => {
     const { line, columns, whole } = record;
-    const cells = whole ? Array.from({ length: columns }, (_, column) => record.text(column).trim()) : [];
+    const cells = whole
+      ? Array.from({ length: columns }, (_, column) => record.text(column).trim())
+      : [];
     if (!whole || cells.some((cell) => cell !== '')) rows.push({ line, cells });
   };
   // Rows are short, so a piece of this size contains about a thousand.
@@ -134,7 +142,10 @@ const DATE =
 /** The name of a source, as it is stored with an address and shown to operators. */
 export const SOURCE_NAME = /^[a-z0-9][a-z0-9._-]{0,39}$/;
 
-/** A well-formed row of the operator's own addresses. The address owner is checked when the row is stored. */
+/**
+ * A well-formed row of the operator's own addresses. The address owner is checked when the row is
+ * stored.
+ */
 interface EmailRow {
   readonly npi: string;
   readonly email: string;
@@ -146,8 +157,9 @@ interface EmailRow {
 }
 
 /**
- * Returns the rules for the operator's own addresses. Each address passes the same checks as a vendor's candidate:
- * checks that need only the file run here, DNS and verifiers in the first lookup that finds it.
+ * Returns the rules for the operator's own addresses. Each address passes the same checks as a
+ * vendor's candidate: checks that need only the file run here, DNS and verifiers in the first
+ * lookup that finds it.
  * @param source the source of rows without one
  */
 export function emailRows(db: Database, source: string): RowImport<EmailRow> {
@@ -177,8 +189,14 @@ export function emailRows(db: Database, source: string): RowImport<EmailRow> {
   };
 }
 
-/** Checks each row against the person that has its NPI in NPPES. @returns for each row what to store, or a verdict */
-async function judgeOwners(db: Database, rows: readonly EmailRow[]): Promise<(OwnEmail | string)[]> {
+/**
+ * Checks each row against the person that has its NPI in NPPES. @returns for each row what to
+ * store, or a verdict
+ */
+async function judgeOwners(
+  db: Database,
+  rows: readonly EmailRow[],
+): Promise<(OwnEmail | string)[]> {
   const known = new Map<string, Awaited<ReturnType<typeof readProvider>>>();
   const judged: (OwnEmail | string)[] = [];
   for (const row of rows) {
@@ -235,8 +253,8 @@ function judgeEmail(cell: CellOf, defaultSource: string, now: number): EmailRow 
 }
 
 /**
- * Parses ISO 8601: a day, or a moment with its offset. Clocks may differ by up to a day. A date further in the future
- * is invalid.
+ * Parses ISO 8601: a day, or a moment with its offset. Clocks may differ by up to a day. A date
+ * further in the future is invalid.
  */
 function parseDate(text: string, now: number): Date | null | 'bad' {
   if (text === '') return null;
@@ -254,8 +272,8 @@ const REFUSALS: Readonly<Record<TargetWord, string>> = {
 };
 
 /**
- * Returns the rules for a list of people who object to lookups. The file has a header with `value`, or one value per
- * line.
+ * Returns the rules for a list of people who object to lookups. The file has a header with `value`,
+ * or one value per line.
  * @param yes whether free-mail domains are also suppressed
  */
 export function suppressionRows(db: Database, yes: boolean): RowImport<Suppressed> {
@@ -264,8 +282,8 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
     unconfirmed,
     columns: ['value'],
     header: ['value'],
-    // With several columns and no header, the first column could be anything, such as a domain that must not be
-    // suppressed.
+    // With several columns and no header, the first column could be anything, such as a domain that
+    // must not be suppressed.
     refuses: ({ cells }) =>
       cells.length === 1 && !cells[0]?.includes(';')
         ? null
@@ -298,8 +316,8 @@ export const domainRows = (db: Database): RowImport<EmployerDomain> => ({
 });
 
 /**
- * Checks a row. An id identifies the organization. Many organizations share a name, so the name counts only without an
- * id.
+ * Checks a row. An id identifies the organization. Many organizations share a name, so the name
+ * counts only without an id.
  */
 function judgeDomain(cell: CellOf): EmployerDomain | string {
   const text = cell('domain');
@@ -309,7 +327,8 @@ function judgeDomain(cell: CellOf): EmployerDomain | string {
   if (domain !== null && !isEmployerDomain(domain)) return 'not_an_employer';
   const [npi, pacId] = [cell('npi'), cell('pac_id')];
   if (npi !== '') return hasNpiCheckDigit(npi) ? { key: `npi:${npi}`, domain } : 'invalid_npi';
-  if (pacId !== '') return pacIdOf(pacId) ? { key: `pac_id:${pacIdOf(pacId)}`, domain } : 'invalid_pac_id';
+  if (pacId !== '')
+    return pacIdOf(pacId) ? { key: `pac_id:${pacIdOf(pacId)}`, domain } : 'invalid_pac_id';
   const key = organizationKey(cell('organization'));
   return key === '' ? 'no_organization' : { key: `name:${key}`, domain };
 }

@@ -11,7 +11,10 @@ const HOUR_MS = 3_600_000;
 
 /** Limits above which a figure needs attention, the same as in doctor, and the text for each. */
 const LATE: Readonly<Record<string, readonly [seconds: number, what: string]>> = {
-  sweep_age_seconds: [120, 'no sweep for two minutes: look for "sweep failed" in the log of the workers'],
+  sweep_age_seconds: [
+    120,
+    'no sweep for two minutes: look for "sweep failed" in the log of the workers',
+  ],
   request_overdue_seconds: [60, 'a request is overdue: "doctor" says which'],
   delivery_overdue_seconds: [900, 'a delivery is overdue: "doctor" says which'],
 };
@@ -43,7 +46,9 @@ export function addCommands(program: Command, run: Run): void {
         const health = { temporal: await askTemporal(), migrations: await readiness(db) };
         const attention = [
           ...(health.temporal.startsWith('Temporal') ? [health.temporal] : []),
-          ...(health.migrations === 'ready' ? [] : ['migrations are missing: run "npm run migrate"']),
+          ...(health.migrations === 'ready'
+            ? []
+            : ['migrations are missing: run "npm run migrate"']),
           ...trouble(apis, workers),
           ...Object.entries(LATE).flatMap(([name, [late, what]]) =>
             (figures[name] ?? 0) > late ? [what] : [],
@@ -57,7 +62,9 @@ export function addCommands(program: Command, run: Run): void {
           workersAlive: workers.reduce((sum, one) => sum + one.workers, 0),
         };
         const text = sections([
-          attention.length === 0 ? 'Nothing wants attention.' : `WANTS ATTENTION\n${attention.join('\n')}`,
+          attention.length === 0
+            ? 'Nothing wants attention.'
+            : `WANTS ATTENTION\n${attention.join('\n')}`,
           'NOW',
           fields({ ...health, ...alive, ...figures }),
           ...Object.entries(lists).flatMap(([name, rows]) =>
@@ -65,13 +72,19 @@ export function addCommands(program: Command, run: Run): void {
           ),
         ]);
         const data = { attention, ...health, figures, ...lists };
-        return { data, rows: [{ ...health, ...figures }], text, exitCode: attention.length > 0 ? 3 : 0 };
+        return {
+          data,
+          rows: [{ ...health, ...figures }],
+          text,
+          exitCode: attention.length > 0 ? 3 : 0,
+        };
       }),
     );
 }
 
 function notAsked(source: string, lastError: string | null): string {
-  if (source === DNS) return `name servers are not believed (${lastError}): see deploy/runbooks/dns-lying.md`;
+  if (source === DNS)
+    return `name servers are not believed (${lastError}): see deploy/runbooks/dns-lying.md`;
   return `${source} is not asked (${lastError}): see "vendors"`;
 }
 
@@ -97,7 +110,8 @@ function trouble(
 
 /**
  * Checks Temporal.
- * @returns `ok`, or a sentence that begins with "Temporal" and says why it cannot be used, or that it was not checked
+ * @returns `ok`, or a sentence that begins with "Temporal" and says why it cannot be used, or that
+ * it was not checked
  */
 async function askTemporal(): Promise<string> {
   const { temporalEnvironment } = loadConfig();

@@ -11,14 +11,20 @@ export function addCommands(program: Command, run: Run): void {
   program
     .command('vendors')
     .description('hit rate, cost, latency and breaker of each vendor and verifier')
-    .option('--since <WHEN>', 'since then, such as 30d or 2026-11-20T00:00Z (default: 30d)', pastMoment)
+    .option(
+      '--since <WHEN>',
+      'since then, such as 30d or 2026-11-20T00:00Z (default: 30d)',
+      pastMoment,
+    )
     .action(({ since = pastMoment('30d') }: { readonly since?: Date }) =>
       run(async (db) => {
         const data = (await readSourceFigures(db, since)).map(withRates);
         return { data, text: textOf(data) };
       }),
     );
-  const lookups = program.command('lookups').description('what is remembered of whom vendors did not know');
+  const lookups = program
+    .command('lookups')
+    .description('what is remembered of whom vendors did not know');
   addForgetCommand(lookups, run);
 }
 
@@ -65,7 +71,8 @@ function addForgetCommand(lookups: Command, run: Run): void {
           dryRun = false,
           ...by
         } = options;
-        if (which !== undefined) return { npi: which, forgotten: await forgetMisses(db, by, which) };
+        if (which !== undefined)
+          return { npi: which, forgotten: await forgetMisses(db, by, which) };
         if (since === undefined) throw new Error('--since is missing');
         const counts = await forgetChecks(db, by, { since, until, verdictReason, source }, dryRun);
         return { dryRun, since, until, ...counts };

@@ -6,7 +6,11 @@ import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { clock, type Database, query } from '../../db/client.ts';
 import { listBlocks, listPendingHosts, setBlock } from '../../db/webhooks/hosts.ts';
-import { type LoggedDelivery, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
+import {
+  type LoggedDelivery,
+  listOrganizationDeliveries,
+  showDelivery,
+} from '../../db/webhooks/log.ts';
 import { type OperatorOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
 import {
@@ -50,7 +54,9 @@ interface ResendOptions extends ChangedBy {
 export function addCommands(program: Command, run: Run, { output }: CommandSurroundings): void {
   const webhooks = program
     .command('webhooks')
-    .description("look at webhook deliveries, send them again, suspend an organization's, block receivers");
+    .description(
+      "look at webhook deliveries, send them again, suspend an organization's, block receivers",
+    );
   const list = webhooks.command('list').description('deliveries, newest first');
   lists<ReturnType<typeof presented>, Selected>(
     revealing(list, 'URLs')
@@ -85,22 +91,37 @@ export function addCommands(program: Command, run: Run, { output }: CommandSurro
     .option('--since <WHEN>', 'failed since then, such as 24h or 2026-11-20T00:00Z', pastMoment)
     .action((ids: string[], options: ResendOptions, command: Command) => {
       const { failed, organization, since } = options;
-      const isWhole = failed && organization !== undefined && since !== undefined && ids.length === 0;
-      const isNamed = !failed && organization === undefined && since === undefined && ids.length > 0;
-      if (isWhole) return run((db) => resendAllFailed(db, options, organization, since, output.line));
+      const isWhole =
+        failed && organization !== undefined && since !== undefined && ids.length === 0;
+      const isNamed =
+        !failed && organization === undefined && since === undefined && ids.length > 0;
+      if (isWhole)
+        return run((db) => resendAllFailed(db, options, organization, since, output.line));
       if (isNamed) return run((db) => resendNamed(db, options, ids));
       return command.error('error: give delivery ids, or --failed with --organization and --since');
     });
   for (const [name, suspended, description] of [
-    ['suspend', true, 'submits get no deliveries from now on (webhook.status "none"); pending ones are held'],
-    ['resume', false, 'submits get deliveries again from now on; what was held goes on within 5 minutes'],
+    [
+      'suspend',
+      true,
+      'submits get no deliveries from now on (webhook.status "none"); pending ones are held',
+    ],
+    [
+      'resume',
+      false,
+      'submits get deliveries again from now on; what was held goes on within 5 minutes',
+    ],
   ] as const) {
     change(webhooks, name, description)
       .argument(...ORG)
       .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, suspended)));
   }
   for (const [name, blocked, description] of [
-    ['block', true, 'send nothing there, for any organization: what is pending fails with its next attempt'],
+    [
+      'block',
+      true,
+      'send nothing there, for any organization: what is pending fails with its next attempt',
+    ],
     ['unblock', false, 'end that; what failed meanwhile is sent again by "webhooks resend"'],
   ] as const) {
     const command = change(webhooks, name, description).argument('<TARGET>', TARGET, blockTarget);
@@ -119,7 +140,8 @@ export function addCommands(program: Command, run: Run, { output }: CommandSurro
   lists(blocks, run, 'since', (db) => listBlocks(db));
 }
 
-const YES = 'also a range wider than /24 (IPv6: /48), a public suffix, or a whole registrable domain';
+const YES =
+  'also a range wider than /24 (IPv6: /48), a public suffix, or a whole registrable domain';
 
 /** Returns why a block reaches so far that it needs `--yes`, or null if it does not. */
 function reachOf(target: string): string | null {
@@ -131,7 +153,9 @@ function reachOf(target: string): string | null {
       : null;
   }
   if (isSharedSuffix(target)) return 'a public suffix: everybody has names below it';
-  return registrableDomain(target) === target ? 'a registrable domain: all names below it as well' : null;
+  return registrableDomain(target) === target
+    ? 'a registrable domain: all names below it as well'
+    : null;
 }
 
 /** Reports what a block would stop now. */
@@ -163,7 +187,9 @@ const blockTarget = parser(TARGET, (text) => blockOf(text.trim()));
 async function resendNamed(db: Database, by: ChangedBy, ids: readonly string[]): Promise<Report> {
   const data: { readonly delivery: string; readonly outcome: OperatorOutcome['kind'] }[] = [];
   for (const id of ids) data.push({ delivery: id, outcome: (await resendAny(db, by, id)).kind });
-  const text = table(data.map(({ delivery, outcome }) => ({ delivery, outcome: OUTCOMES[outcome] })));
+  const text = table(
+    data.map(({ delivery, outcome }) => ({ delivery, outcome: OUTCOMES[outcome] })),
+  );
   return { data, text, exitCode: data.some(({ outcome }) => outcome !== 'resent') ? 1 : 0 };
 }
 
@@ -175,8 +201,8 @@ const OUTCOMES: Readonly<Record<OperatorOutcome['kind'], string>> = {
 };
 
 /**
- * Resends failed deliveries in transactions of bounded size. Safe to repeat after an interruption, because resent
- * deliveries are not failed any more.
+ * Resends failed deliveries in transactions of bounded size. Safe to repeat after an interruption,
+ * because resent deliveries are not failed any more.
  */
 async function resendAllFailed(
   db: Database,
@@ -185,11 +211,17 @@ async function resendAllFailed(
   since: Date,
   progress: (line: string) => void,
 ): Promise<Report> {
-  // Skips deliveries that fail again during the loop. A blocked receiver fails at once, so the loop would never end.
+  // Skips deliveries that fail again during the loop. A blocked receiver fails at once, so the loop
+  // would never end.
   const until = await query(db, clock);
   let resent = 0;
   for (;;) {
-    const batch = await resendFailed(db, by, { organizationId, since, until, limit: RESEND_AT_ONCE });
+    const batch = await resendFailed(db, by, {
+      organizationId,
+      since,
+      until,
+      limit: RESEND_AT_ONCE,
+    });
     resent += batch.resent;
     if (!batch.more) break;
     progress(`${resent} deliveries resent, more to come\n`);

@@ -16,10 +16,15 @@ import {
 } from '../../db/requests/outbox.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
 import { settleOverdue } from '../../db/requests/settle.ts';
-import { listDeliveriesToLookAt, noteDeliveryLook, type WaitingDelivery } from '../../db/webhooks/resends.ts';
+import {
+  listDeliveriesToLookAt,
+  noteDeliveryLook,
+  type WaitingDelivery,
+} from '../../db/webhooks/resends.ts';
 
-// The reconciler (ARCHITECTURE.md, The reconciler): it compares PostgreSQL's facts with Temporal's workflows, outside
-// Temporal, in every worker process. Refunds have their own loop, so that they never wait for a call to Temporal.
+// The reconciler (ARCHITECTURE.md, The reconciler): it compares PostgreSQL's facts with Temporal's
+// workflows, outside Temporal, in every worker process. Refunds have their own loop, so that they
+// never wait for a call to Temporal.
 
 export type ReconcilerDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
@@ -28,7 +33,10 @@ const PAGE = 200;
 const CALL_CONCURRENCY = 10;
 /** Overdue requests per transaction. A transaction blocks other writers of its organization. */
 const SETTLE_PAGE = 500;
-/** Time that one turn may spend on calls to Temporal. The rest is for the next turn, which another process may take. */
+/**
+ * Time that one turn may spend on calls to Temporal. The rest is for the next turn, which another
+ * process may take.
+ */
 const TEMPORAL_MS = 10_000;
 
 /**
@@ -76,14 +84,16 @@ async function runTurns(
     } catch (error) {
       log.error({ err: error }, 'sweep failed, the next one tries again');
     }
-    // Tries to take turns early, so that the turn of a dead process is taken soon, and because clocks differ.
+    // Tries to take turns early, so that the turn of a dead process is taken soon, and because
+    // clocks differ.
     const waitMs = Math.max(0, Math.min(dueAt - performance.now(), everyMs / 4));
     await setTimeout(waitMs, null, { signal: stopped }).catch(() => {});
   }
 }
 
 /**
- * Refunds overdue requests and deletes old data. Needs only PostgreSQL. Safe to run concurrently with another turn.
+ * Refunds overdue requests and deletes old data. Needs only PostgreSQL. Safe to run concurrently
+ * with another turn.
  * @returns how many requests it refunded
  */
 export async function keepBooks(deps: ReconcilerDeps, stopped: AbortSignal): Promise<number> {
@@ -97,8 +107,8 @@ export async function keepBooks(deps: ReconcilerDeps, stopped: AbortSignal): Pro
 }
 
 /**
- * Starts workflows that were never started, and starts those again that closed too early. Safe to run concurrently with
- * another turn.
+ * Starts workflows that were never started, and starts those again that closed too early. Safe to
+ * run concurrently with another turn.
  * @returns how many of each
  */
 export async function tendWorkflows(deps: ReconcilerDeps, stopped: AbortSignal) {
@@ -143,7 +153,8 @@ async function startBatches(deps: ReconcilerDeps, isOver: () => boolean): Promis
 }
 
 /**
- * Starts batches again that have open requests but no workflow: it was terminated, or lost with Temporal's database.
+ * Starts batches again that have open requests but no workflow: it was terminated, or lost with
+ * Temporal's database.
  */
 async function restartBatches(deps: ReconcilerDeps, isOver: () => boolean): Promise<number> {
   const { db, rules } = deps;
@@ -152,8 +163,9 @@ async function restartBatches(deps: ReconcilerDeps, isOver: () => boolean): Prom
 }
 
 /**
- * Starts one batch again. A lookup that Temporal still knows as closed was ended by an operator, so its request is
- * refunded. One that Temporal does not know was lost, and the new run of the batch starts it again.
+ * Starts one batch again. A lookup that Temporal still knows as closed was ended by an operator, so
+ * its request is refunded. One that Temporal does not know was lost, and the new run of the batch
+ * starts it again.
  */
 async function restart(deps: ReconcilerDeps, batch: BatchStart): Promise<boolean> {
   const { db, control } = deps;

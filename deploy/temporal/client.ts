@@ -5,8 +5,8 @@ import { startBatch, startDelivery } from '../../api/temporal.ts';
 import { queuesOf, requestSettled } from '../../workflows/messages.ts';
 
 /**
- * Returns the address of Temporal and the credentials for it, from Temporal's own environment variables (or its TOML
- * profile).
+ * Returns the address of Temporal and the credentials for it, from Temporal's own environment
+ * variables (or its TOML profile).
  */
 export function temporalTarget(environment: Readonly<Record<string, string | undefined>>) {
   const env = Object.fromEntries(
@@ -17,7 +17,10 @@ export function temporalTarget(environment: Readonly<Record<string, string | und
 
 export type TemporalTarget = ReturnType<typeof temporalTarget>;
 
-/** Returns a client that connects when it is first used, so that the API starts while Temporal is away. */
+/**
+ * Returns a client that connects when it is first used, so that the API starts while Temporal is
+ * away.
+ */
 export function lazyClient(target: TemporalTarget): Client {
   const connection = Connection.lazy(target.connectionOptions);
   return new Client({ connection, ...(target.namespace ? { namespace: target.namespace } : {}) });
@@ -34,21 +37,28 @@ function inTime<T>(client: Client, call: () => Promise<T>): Promise<T> {
 export function createControl(client: Client, taskQueue: string): WorkflowControl {
   return {
     namespace: client.options.namespace,
-    startBatch: (start) => inTime(client, () => startBatch(client, taskQueue, start, 'ALLOW_DUPLICATE')),
+    startBatch: (start) =>
+      inTime(client, () => startBatch(client, taskQueue, start, 'ALLOW_DUPLICATE')),
     startDelivery: (start) => inTime(client, () => startDelivery(client, taskQueue, start)),
     stateOf: (workflowId) => stateOf(client, workflowId),
     async signalBatch(batchId, settled) {
       try {
-        await inTime(client, () => client.workflow.getHandle(batchId).signal(requestSettled, settled));
+        await inTime(client, () =>
+          client.workflow.getHandle(batchId).signal(requestSettled, settled),
+        );
       } catch (error) {
-        // The workflow was terminated, or ended because it stopped waiting. The reconciler finds the work that it left.
+        // The workflow was terminated, or ended because it stopped waiting. The reconciler finds
+        // the work that it left.
         if (!(error instanceof WorkflowNotFoundError)) throw error;
       }
     },
   };
 }
 
-/** Returns the part of a visibility query that finds the workflows of a deployment: those of batches and of deliveries. */
+/**
+ * Returns the part of a visibility query that finds the workflows of a deployment: those of batches
+ * and of deliveries.
+ */
 export function onOurQueues(taskQueue: string): string {
   const { enrichment, webhooks } = queuesOf(taskQueue);
   return `TaskQueue in ('${enrichment}', '${webhooks}')`;
@@ -65,7 +75,10 @@ export async function describeRun(client: Client, workflowId: string) {
   }
 }
 
-/** Returns the state by the close time, not by the status: a workflow that an operator has paused is open too. */
+/**
+ * Returns the state by the close time, not by the status: a workflow that an operator has paused is
+ * open too.
+ */
 async function stateOf(client: Client, workflowId: string): Promise<WorkflowState> {
   const run = await describeRun(client, workflowId);
   if (run === null) return 'unknown';

@@ -13,15 +13,21 @@ const AT_ONCE = 20;
 /** Limit per check: a doctor that describes many thousands of workflows is itself a load. */
 const DESCRIBED_AT_MOST = 1000;
 const LISTED_AT_MOST = 20_000;
-/** The sweep still has to restart workflows that closed this recently (ARCHITECTURE.md, Invariants, S4). */
+/**
+ * The sweep still has to restart workflows that closed this recently (ARCHITECTURE.md, Invariants,
+ * S4).
+ */
 const GRACE_MS = 60_000;
-/** Temporal retries a workflow task forever. The first few failures may come from a worker's restart. */
+/**
+ * Temporal retries a workflow task forever. The first few failures may come from a worker's
+ * restart.
+ */
 const FAILING_ATTEMPTS = 4;
 
 /**
- * Compares batches, deliveries and lookups with their workflows. Unfinished work has an open workflow, finished work
- * doesn't, no workflow is stuck, and the Schedule runs. Checks each finding a second time, because work goes on during
- * the check and lists of workflows lag behind.
+ * Compares batches, deliveries and lookups with their workflows. Unfinished work has an open
+ * workflow, finished work doesn't, no workflow is stuck, and the Schedule runs. Checks each finding
+ * a second time, because work goes on during the check and lists of workflows lag behind.
  */
 export async function checkWorkflows(
   db: Database,
@@ -36,7 +42,8 @@ export async function checkWorkflows(
   const missing = (await listWork(db, 'unfinished', null)).filter((id) => !listed.has(id));
   const closed = await filter(missing, (id) => isClosed(client, id));
   const isOpen = (id: string) => isRunning(client, id);
-  // Deliveries come last. They sleep for days, so they are the oldest and would displace workflows that matter more.
+  // Deliveries come last. They sleep for days, so they are the oldest and would displace workflows
+  // that matter more.
   const failing = await filter([...new Set([...batches, ...lookups, ...listed])], (id) =>
     isFailing(client, id),
   );
@@ -49,8 +56,14 @@ export async function checkWorkflows(
   ];
 }
 
-/** Returns the check of whether Temporal serves organizations in turn; null if the server does not show it. */
-export async function checkFairness(target: TemporalTarget, taskQueue: string): Promise<CheckResult | null> {
+/**
+ * Returns the check of whether Temporal serves organizations in turn; null if the server does not
+ * show it.
+ */
+export async function checkFairness(
+  target: TemporalTarget,
+  taskQueue: string,
+): Promise<CheckResult | null> {
   const fairness = await fairnessOf(target, taskQueue);
   if (fairness === 'unknown') return null;
   return found('fairness_off', fairness === 'off' ? [queuesOf(taskQueue).enrichment] : []);
@@ -67,7 +80,9 @@ export async function checkWorkers(
   place: { readonly namespace: string; readonly taskQueue: string },
 ): Promise<CheckResult> {
   const { namespace, taskQueue } = place;
-  return found('worker_elsewhere', await listElsewhere(db, place), { place: `${namespace}/${taskQueue}` });
+  return found('worker_elsewhere', await listElsewhere(db, place), {
+    place: `${namespace}/${taskQueue}`,
+  });
 }
 
 function found(
@@ -111,7 +126,10 @@ async function listRunning(client: Client, taskQueue: string) {
 }
 
 /** Filters the first `DESCRIBED_AT_MOST` ids. */
-async function filter(ids: readonly string[], keep: (id: string) => Promise<boolean>): Promise<string[]> {
+async function filter(
+  ids: readonly string[],
+  keep: (id: string) => Promise<boolean>,
+): Promise<string[]> {
   const kept: string[] = [];
   for (let from = 0; from < Math.min(ids.length, DESCRIBED_AT_MOST); from += AT_ONCE) {
     const some = ids.slice(from, from + AT_ONCE);

@@ -11,9 +11,9 @@ const ASK_MS = 3000;
 const SERVICE = 'temporal.server.api.adminservice.v1.AdminService';
 
 /**
- * The part of Temporal's internal API that shows whether a queue is fair, which no public API does. A queue has a level,
- * which says how far its backlog reaches: one kind of level if it is fair, the other kind if it is not. A queue in which no
- * task has ever waited has none.
+ * The part of Temporal's internal API that shows whether a queue is fair, which no public API does.
+ * A queue has a level, which says how far its backlog reaches: one kind of level if it is fair, the
+ * other kind if it is not. A queue in which no task has ever waited has none.
  */
 const { root } = protobuf.parse(`
   syntax = "proto3";
@@ -75,7 +75,10 @@ interface Status {
 /** The type of queue that workflows wait in (TASK_QUEUE_TYPE_WORKFLOW). */
 const WORKFLOW_QUEUE = 1;
 
-/** Calls services that the SDK's `Connection` does not offer, with the SDK's settings for keys and TLS. */
+/**
+ * Calls services that the SDK's `Connection` does not offer, with the SDK's settings for keys and
+ * TLS.
+ */
 class AdminConnection extends Connection {
   /** Describes the first partition of a queue. Workflow tasks of all versions wait there. */
   static async describePartition(
@@ -115,8 +118,8 @@ class AdminConnection extends Connection {
 }
 
 /**
- * Returns whether Temporal serves the organizations of our queue in turn. It is unknown until a task has waited in the
- * queue, and where we may not ask, which is so in Temporal Cloud.
+ * Returns whether Temporal serves the organizations of our queue in turn. It is unknown until a
+ * task has waited in the queue, and where we may not ask, which is so in Temporal Cloud.
  */
 export async function fairnessOf(target: TemporalTarget, taskQueue: string): Promise<Fairness> {
   try {
@@ -136,7 +139,10 @@ export async function fairnessOf(target: TemporalTarget, taskQueue: string): Pro
   }
 }
 
-/** Returns a check that logs one warning if fairness is off. It asks again until the server shows whether it is. */
+/**
+ * Returns a check that logs one warning if fairness is off. It asks again until the server shows
+ * whether it is.
+ */
 export function createFairnessCheck(target: TemporalTarget, taskQueue: string, log: Logger) {
   let known: Fairness = 'unknown';
   return async (): Promise<void> => {

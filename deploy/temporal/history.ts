@@ -3,7 +3,8 @@ import { historyFromJSON, historyToJSON } from '@temporalio/common/lib/proto-uti
 import { OperatorProblem } from '../../db/errors.ts';
 import { NOT_FOUND, unless } from './client.ts';
 
-// Reads histories in JSON, as Temporal's CLI and UI write them (temporal/api/history/v1/message.proto).
+// Reads histories in JSON, as Temporal's CLI and UI write them
+// (temporal/api/history/v1/message.proto).
 
 type Payload = { readonly data?: string };
 export type Payloads = { readonly payloads?: readonly Payload[] };
@@ -54,7 +55,9 @@ export interface Run {
   /** The workflow's type. */
   readonly type: string;
   readonly events: readonly HistoryEvent[];
-  /** The complete history in the SDK's format. Its `sdkMetadata` says by which rules it was written. */
+  /**
+   * The complete history in the SDK's format. Its `sdkMetadata` says by which rules it was written.
+   */
   readonly history: { readonly events: readonly RawEvent[] };
 }
 
@@ -69,16 +72,20 @@ export function decoded(payload: Payload | undefined): unknown {
 
 /**
  * Parses a history.
- * @param text `{"events": […]}` of `temporal workflow show -o json` and of the UI's download, its bare list of events,
- * or `{"history": …}` of Temporal's HTTP API and of our own tests
+ * @param text `{"events": […]}` of `temporal workflow show -o json` and of the UI's download, its
+ * bare list of events, or `{"history": …}` of Temporal's HTTP API and of our own tests
  * @throws {OperatorProblem} if the text is not a history
  */
 export function parseRun(text: string): Run {
   try {
     const given = JSON.parse(text);
     const { workflowId, history = given } = given;
-    // The round trip normalizes the spelling of older releases, and the SDK rejects everything that is not a history.
-    return runOf(historyFromJSON(Array.isArray(history) ? { events: history } : history), workflowId);
+    // The round trip normalizes the spelling of older releases, and the SDK rejects everything that
+    // is not a history.
+    return runOf(
+      historyFromJSON(Array.isArray(history) ? { events: history } : history),
+      workflowId,
+    );
   } catch {
     throw new OperatorProblem(
       'this is not a history: take the output of "temporal workflow show --workflow-id ID -o json", or what the Temporal UI downloads with the setting "Encoded"',
@@ -86,9 +93,18 @@ export function parseRun(text: string): Run {
   }
 }
 
-/** Fetches a run of a workflow id, by default the newest. Returns null if Temporal does not know it. */
-export async function fetchRun(client: Client, workflowId: string, runId?: string): Promise<Run | null> {
-  const history = await unless(NOT_FOUND, client.workflow.getHandle(workflowId, runId).fetchHistory());
+/**
+ * Fetches a run of a workflow id, by default the newest. Returns null if Temporal does not know it.
+ */
+export async function fetchRun(
+  client: Client,
+  workflowId: string,
+  runId?: string,
+): Promise<Run | null> {
+  const history = await unless(
+    NOT_FOUND,
+    client.workflow.getHandle(workflowId, runId).fetchHistory(),
+  );
   return history && runOf(history, workflowId);
 }
 

@@ -5,8 +5,14 @@ import type { Logger } from 'pino';
 import { NPI, ORGANIZATION_ID, OUTCOME, WORKFLOWS } from '../../workflows/messages.ts';
 import { ALREADY_EXISTS, NOT_FOUND, unless } from './client.ts';
 
-/** Numbers of temporal/api/enums/v1/common.proto (INDEXED_VALUE_TYPE_…), and the words of Temporal's commands. */
-const TYPES = { KEYWORD: { type: 2, word: 'Keyword' }, KEYWORD_LIST: { type: 7, word: 'KeywordList' } };
+/**
+ * Numbers of temporal/api/enums/v1/common.proto (INDEXED_VALUE_TYPE_…), and the words of Temporal's
+ * commands.
+ */
+const TYPES = {
+  KEYWORD: { type: 2, word: 'Keyword' },
+  KEYWORD_LIST: { type: 7, word: 'KeywordList' },
+};
 
 /** What the Temporal UI finds our workflows by. */
 export const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, NPI, OUTCOME].map(({ name, type }) => ({
@@ -17,17 +23,23 @@ export const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, NPI, OUTCOME].map(({ name, ty
 /** The same as Temporal's commands take them: `Npi=KeywordList`. */
 export const SEARCH_ATTRIBUTE_WORDS = SEARCH_ATTRIBUTES.map(({ name, word }) => `${name}=${word}`);
 
-/** How often every worker calls `keepNamespace`: what an operator or an accident has deleted comes back. */
+/**
+ * How often every worker calls `keepNamespace`: what an operator or an accident has deleted comes
+ * back.
+ */
 export const KEEP_MS = 5 * 60_000;
-/** How long workflows that are over can be looked at, unless somebody says otherwise: as Temporal's CLI has it. */
+/**
+ * How long workflows that are over can be looked at, unless somebody says otherwise: as Temporal's
+ * CLI has it.
+ */
 const RETENTION = '72h';
 /** For half a minute. */
 const [SERVED_TRIES, SERVED_MS] = [60, 500];
 
 /**
- * Makes sure that the namespace has our search attributes and the Schedule of re-verification. Both are safe to repeat,
- * and a Schedule that somebody has paused stays so. If the cluster does not let us add search attributes (Temporal
- * Cloud), the log says what to add by hand.
+ * Makes sure that the namespace has our search attributes and the Schedule of re-verification. Both
+ * are safe to repeat, and a Schedule that somebody has paused stays so. If the cluster does not let
+ * us add search attributes (Temporal Cloud), the log says what to add by hand.
  */
 export async function keepNamespace(
   client: Client,
@@ -85,8 +97,8 @@ export async function makeNamespace(client: Client): Promise<void> {
 }
 
 /**
- * Adds the search attributes that the namespace lacks, and returns once the cluster serves them: before, it refuses
- * every start that has them.
+ * Adds the search attributes that the namespace lacks, and returns once the cluster serves them:
+ * before, it refuses every start that has them.
  * @throws what Temporal says if it does not let us
  */
 export async function addSearchAttributes(client: Client): Promise<void> {
@@ -99,7 +111,10 @@ export async function addSearchAttributes(client: Client): Promise<void> {
   const missing = SEARCH_ATTRIBUTES.filter(({ name }) => !(name in customAttributes));
   const searchAttributes = Object.fromEntries(missing.map(({ name, type }) => [name, type]));
   if (missing.length > 0)
-    await unless(ALREADY_EXISTS, operatorService.addSearchAttributes({ namespace, searchAttributes }));
+    await unless(
+      ALREADY_EXISTS,
+      operatorService.addSearchAttributes({ namespace, searchAttributes }),
+    );
   await isServed(ask);
 }
 

@@ -4,16 +4,16 @@ import commands from './commands.json' with { type: 'json' };
 import { decoded, type HistoryEvent, type Run, type Said } from './history.ts';
 import { titleOf } from './story.ts';
 
-// Replays runs. The SDK finds out whether workflows do again what a history recorded, but not which line does something
-// else. So each command is recorded with its stack.
+// Replays runs. The SDK finds out whether workflows do again what a history recorded, but not which
+// line does something else. So each command is recorded with its stack.
 
 /** The SDK's commands (coresdk.workflow_commands), and the events that they lead to. */
 const EVENTS: Readonly<Record<string, string>> = commands;
 const NAMES = new Set(Object.values(EVENTS));
 
 /**
- * Returns a function that numbers steps. Local activities have their own numbers, because their events are recorded
- * when they end, not when they begin.
+ * Returns a function that numbers steps. Local activities have their own numbers, because their
+ * events are recorded when they end, not when they begin.
  */
 function numbering() {
   let next = 0;
@@ -27,15 +27,18 @@ function words(name: string, type: Named, id: string | null | undefined): string
 }
 
 /**
- * Returns the steps that the code took according to a history. Equal keys mean the same step. A replayed step fits if
- * its text is equal.
+ * Returns the steps that the code took according to a history. Equal keys mean the same step. A
+ * replayed step fits if its text is equal.
  */
 function stepsOf(events: readonly HistoryEvent[]) {
   const keyOf = numbering();
   return events.flatMap(({ id: eventId, name, details, searchAttributes, ...said }) => {
     // Skips the search attribute that the server writes next to the marker of a patch.
     if (!NAMES.has(name) || searchAttributes?.indexedFields.TemporalChangeVersion) return [];
-    const local = decoded(details?.data?.payloads?.[0]) as { seq: number; activity_type: string } | null;
+    const local = decoded(details?.data?.payloads?.[0]) as {
+      seq: number;
+      activity_type: string;
+    } | null;
     const type = local?.activity_type ?? said.activityType ?? said.workflowType;
     const what = words(name, type, said.activityId ?? said.workflowId);
     return [{ eventId, key: keyOf(local?.seq ?? null), what }];
@@ -44,7 +47,10 @@ function stepsOf(events: readonly HistoryEvent[]) {
 
 /** A command in the SDK's format: its kind and its members. */
 type Command = Readonly<
-  Record<string, Omit<Said, 'activityType' | 'workflowType'> & { seq: number } & Record<string, Named>>
+  Record<
+    string,
+    Omit<Said, 'activityType' | 'workflowType'> & { seq: number } & Record<string, Named>
+  >
 >;
 
 /** Creates a recorder of what the code does while one history is replayed. */
@@ -53,7 +59,10 @@ function createRecorder(events: readonly HistoryEvent[], stopAt: number | null) 
   const stopKey = stopAt && stepsOf(events).find(({ eventId }) => eventId >= stopAt)?.key;
   return {
     done: new Map<string, { readonly what: string; readonly error: Error }>(),
-    /** The error that failed the workflow task, which is a bug in the code, and the event at which it was thrown. */
+    /**
+     * The error that failed the workflow task, which is a bug in the code, and the event at which
+     * it was thrown.
+     */
     thrown: null as { readonly error: Error; readonly eventId: number } | null,
     /** Records a command. @returns whether a debugger should stop there */
     command(command: Command, error: Error): boolean {
@@ -71,12 +80,16 @@ function createRecorder(events: readonly HistoryEvent[], stopAt: number | null) 
 
 type Recorder = ReturnType<typeof createRecorder>;
 
-/** Global name under which a bundle finds the recorder, because replayed workflows run in this thread. */
+/**
+ * Global name under which a bundle finds the recorder, because replayed workflows run in this
+ * thread.
+ */
 const RECORDER = 'replayRecorder';
 
 /**
- * Returns a bundle whose workflows report to the recorder. Interceptors are part of a bundle's text, so this inserts
- * one more, right before the source map, so that the map's line numbers stay right.
+ * Returns a bundle whose workflows report to the recorder. Interceptors are part of a bundle's
+ * text, so this inserts one more, right before the source map, so that the map's line numbers stay
+ * right.
  */
 function withRecorder(code: string): string {
   if (!SOURCE_MAP.test(code))
@@ -135,7 +148,10 @@ export async function* replay(
       yield run;
     }
   }
-  const results = Worker.runReplayHistories({ workflowBundle: { code: withRecorder(code) } }, histories());
+  const results = Worker.runReplayHistories(
+    { workflowBundle: { code: withRecorder(code) } },
+    histories(),
+  );
   for await (const { error } of results) {
     const [one] = begun.splice(0);
     if (!one) continue;
@@ -150,9 +166,11 @@ function misfitOf({ message }: Error, { events }: Run, { done, thrown }: Recorde
   const at = thrown ? -1 : steps.findIndex(({ key, what }) => done.get(key)?.what !== what);
   const first = steps[at];
   const step = first && done.get(first.key);
-  // The end of a workflow has no line, so this shows the step before it. If the code lacks a step, it shows the last
-  // recorded step, where the code stopped.
-  const before = step ? steps.slice(0, at).flatMap(({ key }) => done.get(key) ?? []) : [...done.values()];
+  // The end of a workflow has no line, so this shows the step before it. If the code lacks a step,
+  // it shows the last recorded step, where the code stopped.
+  const before = step
+    ? steps.slice(0, at).flatMap(({ key }) => done.get(key) ?? [])
+    : [...done.values()];
   const sites = [
     { what: null, lines: linesOf((thrown ?? step)?.error.stack) },
     ...before.reverse().map(({ what, error }) => ({ what, lines: linesOf(error.stack) })),
@@ -160,7 +178,11 @@ function misfitOf({ message }: Error, { events }: Run, { done, thrown }: Recorde
   const site = sites.find(({ lines }) => lines.length > 0);
   const eventId = first?.eventId ?? thrown?.eventId;
   const event = events.find(({ id }) => id === eventId);
-  const code = thrown ? `throws ${thrown.error.name}` : step ? `does ${step.what}` : 'does not do that';
+  const code = thrown
+    ? `throws ${thrown.error.name}`
+    : step
+      ? `does ${step.what}`
+      : 'does not do that';
   const after = site?.what && `after ${site.what}`;
   return [
     `does not fit at event ${eventId}: ${event && titleOf(event, event)}`,

@@ -4,13 +4,20 @@ import { decoded, type Failure, type HistoryEvent, type Payloads, type Run } fro
 
 /** Protocol steps that are left out unless they were retried. */
 const UNTOLD: ReadonlySet<string> = new Set([
-  ...['WorkflowTaskScheduled', 'WorkflowTaskStarted', 'WorkflowTaskCompleted', 'ActivityTaskStarted'],
+  ...[
+    'WorkflowTaskScheduled',
+    'WorkflowTaskStarted',
+    'WorkflowTaskCompleted',
+    'ActivityTaskStarted',
+  ],
   ...['ChildWorkflowExecutionStarted', 'ExternalWorkflowExecutionCancelRequested'],
 ]);
 /** Number of items that are printed of a list. */
 const NAMED_AT_MOST = 5;
 
-/** Returns a line for each event of interest: its id, the seconds since the start, what happened. */
+/**
+ * Returns a line for each event of interest: its id, the seconds since the start, what happened.
+ */
 export function storyOf({ events }: Run): string[] {
   const byId = new Map(events.map((event) => [String(event.id), event]));
   const begun = events[0]?.at.getTime() ?? 0;
@@ -25,26 +32,35 @@ export function storyOf({ events }: Run): string[] {
 }
 
 /**
- * Returns the name of an event and its subject: `ActivityTaskCompleted askVendor (hunter for NPI 2000000010)`.
+ * Returns the name of an event and its subject: `ActivityTaskCompleted askVendor (hunter for NPI
+ * 2000000010)`.
  * @param of the earlier event that scheduled or started it, or else the event itself
  */
 export function titleOf({ name }: HistoryEvent, of: HistoryEvent): string {
   const local = decoded(of.details?.data?.payloads?.[0]) as { activity_type: string } | null;
-  const type = local?.activity_type ?? of.activityType?.name ?? of.workflowType?.name ?? of.signalName;
+  const type =
+    local?.activity_type ?? of.activityType?.name ?? of.workflowType?.name ?? of.signalName;
   const summary = of.summary && of.summary !== type ? `(${of.summary})` : null;
   return [name, type, of.workflowId, summary].filter(Boolean).join(' ');
 }
 
 /** Returns the details of an event that are not in its title. */
 function sayingOf(event: HistoryEvent, of: HistoryEvent): string {
-  const { name, attempt = 1, failure, lastFailure = failure, result = event.details?.result } = event;
+  const {
+    name,
+    attempt = 1,
+    failure,
+    lastFailure = failure,
+    result = event.details?.result,
+  } = event;
   const fields = Object.entries(event.searchAttributes?.indexedFields ?? {});
   const hasInput = name === 'WorkflowExecutionStarted' || name === 'WorkflowExecutionSignaled';
   return [
     attempt > 1 && `attempt ${attempt}`,
     lastFailure && failureText(lastFailure),
     payloadsText(hasInput ? event.input : result),
-    name.startsWith('Upsert') && said(Object.fromEntries(fields.map(([key, one]) => [key, decoded(one)]))),
+    name.startsWith('Upsert') &&
+      said(Object.fromEntries(fields.map(([key, one]) => [key, decoded(one)]))),
     of.startToFireTimeout,
     event.reason,
   ]

@@ -6,10 +6,14 @@ const ASK_MS = 3000;
 
 /**
  * Checks that our namespace of Temporal can be used.
- * @returns null if it can; otherwise an error whose sentence names the setting to check. `isAway` is true if Temporal
- * doesn't respond, so that waiting may help. Waiting does not help against a wrong setting
+ * @returns null if it can; otherwise an error whose sentence names the setting to check. `isAway`
+ * is true if Temporal doesn't respond, so that waiting may help. Waiting does not help against a
+ * wrong setting
  */
-export async function temporalTrouble({ connectionOptions, namespace = 'default' }: TemporalTarget) {
+export async function temporalTrouble({
+  connectionOptions,
+  namespace = 'default',
+}: TemporalTarget) {
   // Without the client's retries, which end in a time-out that hides the cause.
   const connection = Connection.lazy({ ...connectionOptions, interceptors: [] });
   try {
@@ -20,7 +24,9 @@ export async function temporalTrouble({ connectionOptions, namespace = 'default'
   } catch (error) {
     if (!isGrpcServiceError(error)) throw error;
     const { address = 'localhost:7233' } = connectionOptions;
-    const found = TROUBLES.find(([code, details]) => code === error.code && details.test(error.details));
+    const found = TROUBLES.find(
+      ([code, details]) => code === error.code && details.test(error.details),
+    );
     const wrong = found?.[2] ?? `answers with the gRPC code ${error.code}`;
     const sentence = `Temporal at ${address} ${wrong.replace('{namespace}', () => namespace)}`;
     // Any other code means that the server itself is in trouble.
@@ -32,10 +38,15 @@ export async function temporalTrouble({ connectionOptions, namespace = 'default'
 }
 
 /**
- * gRPC codes, patterns for their details, the sentence for each, and whether waiting may help. The first match counts.
- * The details of code 14 come from OpenSSL and from Node's sockets.
+ * gRPC codes, patterns for their details, the sentence for each, and whether waiting may help. The
+ * first match counts. The details of code 14 come from OpenSSL and from Node's sockets.
  */
-const TROUBLES: readonly (readonly [code: number, details: RegExp, wrong: string, away?: 'away'])[] = [
+const TROUBLES: readonly (readonly [
+  code: number,
+  details: RegExp,
+  wrong: string,
+  away?: 'away',
+])[] = [
   [14, /Name resolution/, 'has a name that no name server knows; check TEMPORAL_ADDRESS', 'away'],
   [
     14,

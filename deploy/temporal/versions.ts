@@ -7,8 +7,8 @@ import type { Database } from '../../db/client.ts';
 import { noteStopped, noteWorker, readBuilds } from '../../db/workers.ts';
 import { FAILED_PRECONDITION, NOT_FOUND, UNIMPLEMENTED, unless } from './client.ts';
 
-// Temporal's Worker Deployments: a run stays on the version of the workflows that it began with, and new runs get the
-// current version.
+// Temporal's Worker Deployments: a run stays on the version of the workflows that it began with,
+// and new runs get the current version.
 
 /** Returns the version of a workflow bundle. */
 export function versionOf(taskQueue: string, code: string): WorkerDeploymentVersion {
@@ -45,9 +45,10 @@ const [BEGIN_MS, BEGIN_TRIES] = [200, 150];
 /**
  * Creates one worker process's part in choosing the current version.
  *
- * A version becomes current when its first worker starts. It becomes current again when one of its workers starts and
- * the current version has no worker left, or when the workers of the current version have been silent for a minute. So
- * upgrades and rollbacks take effect, and restarting a worker of either version changes nothing.
+ * A version becomes current when its first worker starts. It becomes current again when one of its
+ * workers starts and the current version has no worker left, or when the workers of the current
+ * version have been silent for a minute. So upgrades and rollbacks take effect, and restarting a
+ * worker of either version changes nothing.
  */
 export function createRollout(options: {
   readonly db: Database;
@@ -71,7 +72,10 @@ export function createRollout(options: {
    * Makes this version current.
    * @returns false if another process was faster, or if the server does not know all queues yet
    */
-  const makeCurrent = async (conflictToken: Uint8Array, current: string | null): Promise<boolean> => {
+  const makeCurrent = async (
+    conflictToken: Uint8Array,
+    current: string | null,
+  ): Promise<boolean> => {
     const asked = client.workflowService.setWorkerDeploymentCurrentVersion({
       ...{ namespace, deploymentName, buildId, conflictToken },
       // The older field for the version, which servers before 1.29 read.
@@ -79,13 +83,16 @@ export function createRollout(options: {
       identity: client.options.identity,
     });
     if ((await unless(FAILED_PRECONDITION, asked)) === null) return false;
-    log.info({ deployment: deploymentName, version: buildId, instead_of: current }, 'version made current');
+    log.info(
+      { deployment: deploymentName, version: buildId, instead_of: current },
+      'version made current',
+    );
     return true;
   };
 
   /**
-   * Moves runs that are pinned to a version to the current one. A run that does not fit the current code ends by its
-   * time-outs.
+   * Moves runs that are pinned to a version to the current one. A run that does not fit the current
+   * code ends by its time-outs.
    */
   const moveRuns = async (build: string): Promise<void> => {
     const query = `TemporalWorkerDeploymentVersion = '${deploymentName}:${build}' and TemporalWorkflowVersioningBehavior = 'Pinned' and ExecutionStatus = 'Running'`;
@@ -98,7 +105,8 @@ export function createRollout(options: {
       });
       if (await unless(NOT_FOUND, asked)) moved += 1;
     }
-    if (moved > 0) log.warn({ moved, version: build }, 'no worker has this version: its runs are moved on');
+    if (moved > 0)
+      log.warn({ moved, version: build }, 'no worker has this version: its runs are moved on');
   };
 
   const step = async (isBeginning = false): Promise<boolean> => {
@@ -110,7 +118,10 @@ export function createRollout(options: {
       client.workflowService.describeWorkerDeployment({ namespace, deploymentName }),
     );
     const summaries = described?.workerDeploymentInfo?.versionSummaries ?? [];
-    const versions = summaries.map((one) => ({ ...one, build: one.deploymentVersion?.buildId ?? '' }));
+    const versions = summaries.map((one) => ({
+      ...one,
+      build: one.deploymentVersion?.buildId ?? '',
+    }));
     const own = versions.find(({ build }) => build === buildId);
     if (!described || !own) return false;
     const builds = await readBuilds(db, me);
@@ -118,7 +129,8 @@ export function createRollout(options: {
       missed.set(build, builds.get(build) === 'live' ? 0 : (missed.get(build) ?? 0) + 1);
     }
     const isGivenUp = (build: string) => (missed.get(build) ?? 0) >= PATIENCE;
-    const current = described.workerDeploymentInfo?.routingConfig?.currentDeploymentVersion?.buildId ?? null;
+    const current =
+      described.workerDeploymentInfo?.routingConfig?.currentDeploymentVersion?.buildId ?? null;
     if (automatic && current !== buildId) {
       const isNew = isBeginning && (!own.firstActivationTime || !builds.has(current ?? ''));
       if (current === null || isNew || isGivenUp(current))
@@ -139,7 +151,9 @@ export function createRollout(options: {
 
   return {
     step,
-    /** Repeats the first step until the server knows the version and the current version is decided. */
+    /**
+     * Repeats the first step until the server knows the version and the current version is decided.
+     */
     async begin(signal?: AbortSignal): Promise<void> {
       let err: unknown = null;
       for (let left = BEGIN_TRIES; left > 0 && !signal?.aborted; left -= 1) {
@@ -150,7 +164,10 @@ export function createRollout(options: {
         await setTimeout(BEGIN_MS);
       }
       if (signal?.aborted) return;
-      log.warn({ err, deployment: deploymentName, version: buildId }, 'version not made current yet');
+      log.warn(
+        { err, deployment: deploymentName, version: buildId },
+        'version not made current yet',
+      );
     },
     /** Records that the process takes no new work, so that others do not wait for it. */
     leave: () => noteStopped(db, me.id),

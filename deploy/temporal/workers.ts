@@ -21,11 +21,14 @@ import { queuesOf } from '../../workflows/messages.ts';
 import { createControl } from './client.ts';
 import { sdkLog } from './sdk-log.ts';
 
-/** Time for running activities to end after the stop signal. A vendor charges for a call even if it is cut off. */
+/**
+ * Time for running activities to end after the stop signal. A vendor charges for a call even if it
+ * is cut off.
+ */
 const SHUTDOWN_GRACE = '35s';
 /**
- * After this time, the worker no longer waits for activities that ignore their cancellation and workflow tasks that
- * keep failing.
+ * After this time, the worker no longer waits for activities that ignore their cancellation and
+ * workflow tasks that keep failing.
  */
 const SHUTDOWN_FORCE_MS = 38_000;
 
@@ -40,7 +43,10 @@ export function isTemporalsFailure(error: unknown): boolean {
 
 export type Workers = Awaited<ReturnType<typeof startWorkers>>;
 
-/** Starts three workers in one process, one per queue, so that no kind of work can take the slots of another. */
+/**
+ * Starts three workers in one process, one per queue, so that no kind of work can take the slots of
+ * another.
+ */
 export async function startWorkers(options: {
   readonly connection: NativeConnection;
   readonly client: Client;
@@ -69,8 +75,8 @@ export async function startWorkers(options: {
       workerDeploymentOptions: {
         version,
         useWorkerVersioning: true,
-        // Most runs live for minutes and end on the version that they began with. Workflows that wait for days set
-        // another behavior.
+        // Most runs live for minutes and end on the version that they began with. Workflows that
+        // wait for days set another behavior.
         defaultVersioningBehavior: 'PINNED',
       },
     }),
@@ -104,7 +110,8 @@ export async function startWorkers(options: {
   const running = Promise.all(
     workers.map((worker) =>
       worker.run().catch((error: unknown) => {
-        // Stops all workers when one fails: a process that serves half of its queues looks healthy but isn't.
+        // Stops all workers when one fails: a process that serves half of its queues looks healthy
+        // but isn't.
         stop();
         throw error;
       }),
@@ -116,8 +123,8 @@ export async function startWorkers(options: {
     /** Resolves when all have stopped; rejects when one fails. */
     running,
     /**
-     * Drains: takes no new tasks, and gives running ones their grace period. Ends within seconds after it, and logs
-     * what was cut off.
+     * Drains: takes no new tasks, and gives running ones their grace period. Ends within seconds
+     * after it, and logs what was cut off.
      */
     async stop(): Promise<void> {
       stop();
@@ -125,7 +132,10 @@ export async function startWorkers(options: {
       const cutOff = setTimeout(SHUTDOWN_FORCE_MS, true, { ref: false });
       if (!(await Promise.race([running, cutOff]))) return;
       const queues = workers.filter((worker) => worker.getState() !== 'STOPPED');
-      const left = { queues: queues.map((worker) => worker.options.taskQueue), activities: [...atWork] };
+      const left = {
+        queues: queues.map((worker) => worker.options.taskQueue),
+        activities: [...atWork],
+      };
       deps.log.error(left, 'cut off: another worker does again what is left');
     },
   };
@@ -143,14 +153,17 @@ async function allOrNone(making: readonly Promise<Worker>[]): Promise<Worker[]> 
   }
 }
 
-/** Loads the workflow bundle from a file that `npm run bundle` wrote, or bundles the workflows if `file` is null. */
+/**
+ * Loads the workflow bundle from a file that `npm run bundle` wrote, or bundles the workflows if
+ * `file` is null.
+ */
 export async function loadBundle(file: string | null): Promise<{ readonly code: string }> {
   return file === null ? await bundleWorkflows() : { code: await readFile(file, 'utf8') };
 }
 
 /**
- * Bundles the workflows, which takes a few seconds. A worker loads the modules once for all workflows. That takes less
- * time and memory, and forbids state outside of functions.
+ * Bundles the workflows, which takes a few seconds. A worker loads the modules once for all
+ * workflows. That takes less time and memory, and forbids state outside of functions.
  */
 export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<WorkflowBundle> {
   return bundleWorkflowCode({
@@ -163,9 +176,10 @@ export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<Wor
 }
 
 /**
- * Sends the log lines of Temporal's SDK, including its native part, to our logger. Call it once per process, before the
- * first connection.
- * @param metricsAddress where the native part serves its metrics, as `host:port`; null to serve no metrics
+ * Sends the log lines of Temporal's SDK, including its native part, to our logger. Call it once per
+ * process, before the first connection.
+ * @param metricsAddress where the native part serves its metrics, as `host:port`; null to serve no
+ * metrics
  */
 export function installRuntime(log: Logger, metricsAddress: string | null = null): void {
   Runtime.install({

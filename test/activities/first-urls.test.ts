@@ -12,8 +12,8 @@ import { loadConfig } from '../../deploy/config/config.ts';
 import { createSources } from '../../deploy/config/sources.ts';
 import { SUBJECT } from '../support/vendors.ts';
 
-// The first URL of every source if only its key is configured. Configuration and adapters are real, and the network is
-// replaced by a recorder of URLs.
+// The first URL of every source if only its key is configured. Configuration and adapters are real,
+// and the network is replaced by a recorder of URLs.
 
 const DATABASE_URL = 'postgres://user:password@127.0.0.1:1/none';
 const NEVER = new AbortController().signal;
@@ -64,13 +64,21 @@ async function firstUrls(t: ExecutionContext, file: object): Promise<Record<stri
   const db = openDatabase({ url: DATABASE_URL, poolSize: 1, applicationName: 'test' });
   try {
     const config = loadConfig({ DATABASE_URL, ...NEEDED, SOURCES_FILE: path });
-    const { vendors, registry } = createSources(config, db, createNames([]), pino({ level: 'silent' }));
+    const { vendors, registry } = createSources(
+      config,
+      db,
+      createNames([]),
+      pino({ level: 'silent' }),
+    );
     const urls: Record<string, string[]> = {};
-    for (const { vendor } of vendors) urls[vendor.id] = await askedBy(() => vendor.submit(SUBJECT, NEVER));
+    for (const { vendor } of vendors)
+      urls[vendor.id] = await askedBy(() => vendor.submit(SUBJECT, NEVER));
     for (const id of VERIFIER_IDS) {
       const access = config.access[id];
       if (access)
-        urls[id] = await askedBy(() => createVerifier(VERIFIERS[id], access).check('jo@clinic.com', NEVER));
+        urls[id] = await askedBy(() =>
+          createVerifier(VERIFIERS[id], access).check('jo@clinic.com', NEVER),
+        );
     }
     if (registry !== null) urls.registry = await askedBy(() => registry.find(SUBJECT.npi, NEVER));
     return urls;
@@ -79,7 +87,9 @@ async function firstUrls(t: ExecutionContext, file: object): Promise<Record<stri
   }
 }
 
-/** The settings that every source of the catalogs needs: its key, and a URL if it has no default. */
+/**
+ * The settings that every source of the catalogs needs: its key, and a URL if it has no default.
+ */
 const NEEDED = Object.fromEntries(
   CATALOGUE.flatMap(({ id, url }) => {
     const name = id.toUpperCase();
@@ -98,18 +108,24 @@ test('the catalogs list each source under its own id', (t) => {
     );
 });
 
-test.serial('each source with only its required settings is called at its documented URL', async (t) => {
-  const urls = await firstUrls(t, { registry: 'fallback' });
-  for (const { id } of CATALOGUE) {
-    t.truthy(DOCUMENTED[id], `${id} is missing here: take its URL from its document`);
-    t.deepEqual(urls[id], [DOCUMENTED[id] ?? ''], `${id} is documented at another URL`);
-  }
-  // npiregistry.cms.hhs.gov/api-page
-  t.deepEqual(urls.registry, ['GET https://npiregistry.cms.hhs.gov/api/']);
-});
+test.serial(
+  'each source with only its required settings is called at its documented URL',
+  async (t) => {
+    const urls = await firstUrls(t, { registry: 'fallback' });
+    for (const { id } of CATALOGUE) {
+      t.truthy(DOCUMENTED[id], `${id} is missing here: take its URL from its document`);
+      t.deepEqual(urls[id], [DOCUMENTED[id] ?? ''], `${id} is documented at another URL`);
+    }
+    // npiregistry.cms.hhs.gov/api-page
+    t.deepEqual(urls.registry, ['GET https://npiregistry.cms.hhs.gov/api/']);
+  },
+);
 
-test.serial('a RocketReach account with universal credits is called at the URL of that API', async (t) => {
-  const { rocketreach } = await firstUrls(t, { vendors: { rocketreach: { api: 'universal' } } });
-  // docs.rocketreach.co, "Universal People Lookup API"
-  t.deepEqual(rocketreach, ['GET https://api.rocketreach.co/api/v2/universal/person/lookup']);
-});
+test.serial(
+  'a RocketReach account with universal credits is called at the URL of that API',
+  async (t) => {
+    const { rocketreach } = await firstUrls(t, { vendors: { rocketreach: { api: 'universal' } } });
+    // docs.rocketreach.co, "Universal People Lookup API"
+    t.deepEqual(rocketreach, ['GET https://api.rocketreach.co/api/v2/universal/person/lookup']);
+  },
+);

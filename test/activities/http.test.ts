@@ -1,6 +1,11 @@
 import { once } from 'node:events';
 import { createServer as createTlsServer } from 'node:https';
-import { type AddressInfo, createServer as createTcpServer, type Server, type Socket } from 'node:net';
+import {
+  type AddressInfo,
+  createServer as createTcpServer,
+  type Server,
+  type Socket,
+} from 'node:net';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { type HttpAnswer, jsonApi } from '../../activities/http/client.ts';
@@ -8,8 +13,8 @@ import { ensureCertificate } from '../../deploy/local/receiver.ts';
 import { temporaryFolder } from '../support/database.ts';
 import { serveVendor } from '../support/vendors.ts';
 
-// Calls without a complete response. They are distinguished by whether the vendor may have received the request and
-// charged us.
+// Calls without a complete response. They are distinguished by whether the vendor may have received
+// the request and charged us.
 
 const NEVER = new AbortController().signal;
 const unsent = (cause: string) => ({ kind: 'retry', why: 'unsent', cause, afterMs: null });
@@ -38,7 +43,10 @@ async function portOf(t: ExecutionContext, server: Server): Promise<number> {
 
 test('a call that exceeds its time may have been charged', async (t) => {
   const silent = await serveVendor(t, () => undefined);
-  const slow = await serveVendor(t, (_request, response) => void response.writeHead(200).write('{'));
+  const slow = await serveVendor(
+    t,
+    (_request, response) => void response.writeHead(200).write('{'),
+  );
   t.deepEqual(await get(silent, 50), UNANSWERED);
   t.deepEqual(await get(slow, 50), UNANSWERED);
   t.deepEqual(await post(silent, 50), UNANSWERED);
@@ -60,7 +68,8 @@ test('a call of a vendor with an untrusted certificate counts as not sent', asyn
 for (const [about, cause, handle] of [
   ['talks no TLS', 'ERR_SSL', (socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n')],
   ['ends the handshake', 'ECONNRESET', (socket) => socket.end()],
-  // The code is the same as for a reset after the request. The only difference is that there was no connection yet.
+  // The code is the same as for a reset after the request. The only difference is that there was no
+  // connection yet.
   ['resets the handshake', 'ECONNRESET', (socket) => socket.resetAndDestroy()],
 ] as const satisfies readonly (readonly [string, string, (socket: Socket) => void])[]) {
   test(`a call of a vendor that ${about} counts as not sent`, async (t) => {

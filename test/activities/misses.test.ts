@@ -29,8 +29,9 @@ import {
 import { vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep } from '../support/vendors.ts';
 
-// Results of vendors that were no use are remembered, so that they are not bought again. The tests run lookups one after
-// the other like the workflow, but without Temporal and with scripted vendors.
+// Results of vendors that were no use are remembered, so that they are not bought again. The tests
+// run lookups one after the other like the workflow, but without Temporal and with scripted
+// vendors.
 
 const DAY = 86_400_000;
 const { db, sql, url } = freshDatabase(test);
@@ -113,7 +114,12 @@ async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest
       await sql`update stored_emails set checking_until = now() where npi = ${npi} and reason = 'greylisted'`;
       const { lookupId } = plan;
       answer = await run(() =>
-        createVerifyActivities(deps).verifyEmails({ ...ids, lookupId, wantedType, patience: 'over' }),
+        createVerifyActivities(deps).verifyEmails({
+          ...ids,
+          lookupId,
+          wantedType,
+          patience: 'over',
+        }),
       );
     }
     reason = answer.reason ?? answer.kind;
@@ -153,9 +159,11 @@ test('a vendor without a result is not called again, and the request is free', a
   t.is(await lookUp(npi), AGAIN);
   t.is(await lookUp(npi), REMEMBERED);
   t.is(one.asked(npi, 'submit'), 1);
-  const spent = await sql`select sum(credits_used)::int as credits from requests where npi = ${npi}`;
+  const spent =
+    await sql`select sum(credits_used)::int as credits from requests where npi = ${npi}`;
   t.is(spent[0]?.credits, 0);
-  const noted = await sql`select a.state, a.reason from vendor_attempts a join lookups l on l.id = a.lookup_id
+  const noted =
+    await sql`select a.state, a.reason from vendor_attempts a join lookups l on l.id = a.lookup_id
     where l.npi = ${npi} order by a.started_at`;
   t.deepEqual(
     [...noted].map(({ state, reason }) => `${state} ${reason}`),
@@ -194,7 +202,10 @@ test('after a miss, only a new vendor is called', async (t) => {
 });
 
 for (const [about, change] of [
-  ["the person's name", (npi: string) => sql`update providers set last_name = 'ROE' where npi = ${npi}`],
+  [
+    "the person's name",
+    (npi: string) => sql`update providers set last_name = 'ROE' where npi = ${npi}`,
+  ],
   [
     'the employer',
     (npi: string) => sql`insert into provider_endpoints (npi, kind, endpoint, affiliation_name)
@@ -264,7 +275,15 @@ test('an operator undoes the verdicts of a broken resolver by their reason', asy
   await lookUp(npi, { verifiers });
   await sql`update email_checks set kind = 'local', source = 'service', reason = 'nxdomain'
              where npi = ${npi} and kind = 'verifier'`;
-  const forget = ['lookups', 'forget', '--since', '1h', '--reason', 'ticket 93', '--verdict-reason'];
+  const forget = [
+    'lookups',
+    'forget',
+    '--since',
+    '1h',
+    '--reason',
+    'ticket 93',
+    '--verdict-reason',
+  ];
   const { json } = operatorOn(url);
   t.like(await json(...forget, 'no_mx'), { checks: 0 });
   t.like(await json(...forget, 'nxdomain'), { checks: 1, addresses: 1, misses: 1 });
@@ -282,7 +301,10 @@ for (const [about, step] of [
     one.script(npi, () => step(npi));
     const verifiers = [verifierOf('reacher', VERDICT('valid', 'mailbox_ok'))];
     const setting = step === undated ? { verifiers } : {};
-    t.is(await lookUp(npi, { ...setting, clock: () => Date.now() + 3_600_000 }), 'one completed found');
+    t.is(
+      await lookUp(npi, { ...setting, clock: () => Date.now() + 3_600_000 }),
+      'one completed found',
+    );
     const [answer] =
       await sql`select email_last_validated_at between now() - interval '1 minute' and now() as is_now
       from requests where npi = ${npi}`;
@@ -302,7 +324,11 @@ test('the erasure of an address deletes the misses of the NPIs it was found for'
   const npi = await person();
   one.script(npi, () => undated(npi));
   t.is(await lookUp(npi), 'one not_found none_valid');
-  await eraseSubject(db, { ...ASKED, reason: 'test' }, { email: `npi${npi}@cedarvalleyclinic-sim.com` });
+  await eraseSubject(
+    db,
+    { ...ASKED, reason: 'test' },
+    { email: `npi${npi}@cedarvalleyclinic-sim.com` },
+  );
   const [kept] = await sql`select count(facts)::int as facts from lookups where npi = ${npi}`;
   t.is(kept?.facts, 0);
 });
@@ -380,7 +406,9 @@ test('a result that could not be verified in time is bought again', async (t) =>
 test('a greylisted address is remembered only once the mail server has decided', async (t) => {
   const [npi, never] = [await person(), await person()];
   for (const which of [npi, never]) one.script(which, () => undated(which));
-  const decided = [verifierOf('reacher', { kind: 'greylisted' }, VERDICT('invalid', 'mailbox_missing'))];
+  const decided = [
+    verifierOf('reacher', { kind: 'greylisted' }, VERDICT('invalid', 'mailbox_missing')),
+  ];
   t.is(await lookUp(npi, { verifiers: decided }), 'one not_found none_valid');
   t.is(await lookUp(npi, { verifiers: decided }), REMEMBERED);
   const greylisting = [verifierOf('reacher', { kind: 'greylisted' })];
@@ -392,7 +420,9 @@ test('no miss is remembered while a verifier is out of service', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const broke = [verifierOf('reacher', { kind: 'fatal', why: 'credits' })];
-  await t.throwsAsync(lookUp(npi, { verifiers: broke }), { message: 'verification: verifier_unavailable' });
+  await t.throwsAsync(lookUp(npi, { verifiers: broke }), {
+    message: 'verification: verifier_unavailable',
+  });
   t.regex(await lookUp(npi), /^one /);
 });
 

@@ -8,7 +8,11 @@ import { serveVendor } from '../support/vendors.ts';
 
 const NEVER = new AbortController().signal;
 
-async function namesBy(t: ExecutionContext, say: (name: string, type: string) => Said, ttl?: number) {
+async function namesBy(
+  t: ExecutionContext,
+  say: (name: string, type: string) => Said,
+  ttl?: number,
+) {
   const server = await startNameServer(say, ttl);
   t.teardown(server.close);
   return { ...createNames([server.address]), questions: server.questions };
@@ -60,7 +64,8 @@ test('silence about one kind of address does not hide the other kind', async (t)
 });
 
 test('silent name servers are given up, and do not delay other names', async (t) => {
-  const say = (name: string): Said => (name.endsWith('.silent.example') ? 'silence' : ['192.0.2.1']);
+  const say = (name: string): Said =>
+    name.endsWith('.silent.example') ? 'silence' : ['192.0.2.1'];
   const servers = await Promise.all(Array.from({ length: 4 }, () => startNameServer(say)));
   for (const { close } of servers) t.teardown(close);
   const { find, resolveMx } = createNames(servers.map(({ address }) => address));
@@ -95,7 +100,9 @@ test('calls to vendors use the configured name servers', async (t) => {
   findHostsBy(find);
   const { port } = new URL(await serveVendor(t, (_request, response) => response.end('{}')));
   const ask = (host: string) =>
-    jsonApi(`http://${host}:${port}`, {}, 10_000)({ path: '' }, NEVER, ({ status }) => ({ status }));
+    jsonApi(`http://${host}:${port}`, {}, 10_000)({ path: '' }, NEVER, ({ status }) => ({
+      status,
+    }));
   t.deepEqual(await ask('vendor.example'), { status: 200 });
   t.like(await ask('nobody.example'), { kind: 'retry', why: 'unsent' });
   t.true(questions.includes('A vendor.example'));
@@ -163,7 +170,9 @@ for (const [count, outcome] of [
   [65, 'fails'],
 ] as const) {
   test(`a name with ${count} addresses ${outcome}`, async (t) => {
-    const { find } = await namesBy(t, () => Array.from({ length: count }, (_, n) => `198.41.0.${n}`));
+    const { find } = await namesBy(t, () =>
+      Array.from({ length: count }, (_, n) => `198.41.0.${n}`),
+    );
     if (outcome === 'works') t.is((await find('hook.example')).length, 4);
     else await t.throwsAsync(find('hook.example'), { code: 'EBADRESP' });
   });

@@ -5,8 +5,9 @@ import { eventually, type SubmitAnswer } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
 
-// Measures the cost of a submit for Temporal: history events, which limit the load of a cluster, and the actions that
-// Temporal Cloud counts. Both include the shares of the batch and of its deliveries.
+// Measures the cost of a submit for Temporal: history events, which limit the load of a cluster,
+// and the actions that Temporal Cloud counts. Both include the shares of the batch and of its
+// deliveries.
 
 const NPIS = 60;
 const first = createScriptedVendor();
@@ -16,8 +17,8 @@ const lines: string[] = [];
 const stacks: Stack[] = [];
 
 /**
- * Returns NPIs that this vendor finds. Its responses are spread over two seconds, as in production, so that few
- * coincide.
+ * Returns NPIs that this vendor finds. Its responses are spread over two seconds, as in production,
+ * so that few coincide.
  */
 function foundBy(vendor: typeof first, count = NPIS): string[] {
   const taken = npis.splice(0, count);
@@ -49,7 +50,10 @@ interface Case {
   readonly lookups: number;
   readonly isUnknown?: boolean;
   readonly npis: () => readonly string[];
-  /** True if the NPIs were submitted before, so that all results are known when the cost is measured. */
+  /**
+   * True if the NPIs were submitted before, so that all results are known when the cost is
+   * measured.
+   */
   readonly isKnown?: boolean;
   readonly webhook?: { readonly path: string; readonly mode: 'real-time' | 'batch' };
 }
@@ -117,11 +121,16 @@ for (const [title, one] of Object.entries(CASES)) {
     if (mode) t.is(reported?.status, 'delivered');
 
     const ids = await workflowsOf(stack, submitted.batch_id);
-    const histories = await Promise.all(ids.map((id) => stack.client.workflow.getHandle(id).fetchHistory()));
-    const actions = histories.reduce((total, history) => total + countActions(history), 0) / asked.length;
+    const histories = await Promise.all(
+      ids.map((id) => stack.client.workflow.getHandle(id).fetchHistory()),
+    );
+    const actions =
+      histories.reduce((total, history) => total + countActions(history), 0) / asked.length;
     const events = histories.reduce((total, history) => total + (history.events?.length ?? 0), 0);
     const all = events / asked.length;
-    const columns = [all.toFixed(2), one.most.toFixed(2), actions.toFixed(2)].map((n) => n.padStart(7));
+    const columns = [all.toFixed(2), one.most.toFixed(2), actions.toFixed(2)].map((n) =>
+      n.padStart(7),
+    );
     lines.push([title.padEnd(54), ...columns].join('  '));
     t.is(ids.filter((id) => id.startsWith('req_')).length, one.lookups);
     t.true(all <= one.most, `${all} events`);

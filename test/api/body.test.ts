@@ -23,7 +23,9 @@ async function brokenAt(
   offset: number,
 ): Promise<void> {
   const answer = await post(body);
-  const expected = { detail: [{ loc: ['body', offset], msg: 'JSON decode error', type: 'json_invalid' }] };
+  const expected = {
+    detail: [{ loc: ['body', offset], msg: 'JSON decode error', type: 'json_invalid' }],
+  };
   t.is(answer.status, 422);
   t.is(answer.text, JSON.stringify(expected), String(body).slice(0, 80));
 }
@@ -112,7 +114,10 @@ test('an empty body counts as missing, unless its content type is not JSON', asy
   const headers = `Host: x\r\nX-API-Key: ${client.apiKey}\r\nConnection: close\r\n`;
   for (const extra of ['', 'Content-Length: 0\r\n', 'Transfer-Encoding: chunked\r\n']) {
     const end = extra.includes('chunked') ? '0\r\n\r\n' : '';
-    const answer = await exchange(api.port, `POST ${SINGLE} HTTP/1.1\r\n${headers}${extra}\r\n${end}`);
+    const answer = await exchange(
+      api.port,
+      `POST ${SINGLE} HTTP/1.1\r\n${headers}${extra}\r\n${end}`,
+    );
     t.regex(answer, /^HTTP\/1\.1 422 /);
     t.true(answer.endsWith(missing), answer);
   }
@@ -264,7 +269,8 @@ test('deeply nested JSON is accepted in ignored fields, and is a 422 in all othe
 });
 
 test('clients that send one byte per second are cut off after 10 s', async (t) => {
-  // hapi's own time-out, which ours replaces, would wait for the last byte, here for a thousand seconds.
+  // hapi's own time-out, which ours replaces, would wait for the last byte, here for a thousand
+  // seconds.
   t.timeout(120_000);
   const keyed = `Host: x\r\nX-API-Key: ${client.apiKey}\r\nContent-Type: application/json\r\n`;
   const beginnings = [
@@ -277,18 +283,24 @@ test('clients that send one byte per second are cut off after 10 s', async (t) =
     `PUT /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n`,
     `GET /api/v1/credits HTTP/1.1\r\n${keyed}Content-Length: 1000\r\n\r\n`,
   ];
-  const ends = Array.from({ length: 50 }, (_, i) => drip(api.port, beginnings[i % beginnings.length] ?? ''));
+  const ends = Array.from({ length: 50 }, (_, i) =>
+    drip(api.port, beginnings[i % beginnings.length] ?? ''),
+  );
   // Other clients are served in the meantime.
   t.is((await post(GOOD)).status, 202);
   const answers = await Promise.all(ends);
   for (const answer of answers) t.regex(answer, /^(?:HTTP\/1\.1 408 |HTTP\/1\.1 200 )/);
   t.is(
-    answers.filter((answer) => / 408 /.test(answer.slice(0, 13)) && /x-request-id: /i.test(answer)).length,
+    answers.filter((answer) => / 408 /.test(answer.slice(0, 13)) && /x-request-id: /i.test(answer))
+      .length,
     44,
   );
 });
 
-/** Sends one byte per second until the server closes the connection; nothing if `beginning` is empty. */
+/**
+ * Sends one byte per second until the server closes the connection; nothing if `beginning` is
+ * empty.
+ */
 function drip(port: number, beginning: string): Promise<string> {
   return new Promise((resolve) => {
     let answer = '';

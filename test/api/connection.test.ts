@@ -9,20 +9,29 @@ import { startApi } from '../support/stack.ts';
 const api = fresh(test, startApi);
 const client = fresh(test, () => api.organization(1000));
 
-const keyed = (extra = '') => `Host: x\r\nX-API-Key: ${client.apiKey}\r\n${extra}Connection: close\r\n\r\n`;
+const keyed = (extra = '') =>
+  `Host: x\r\nX-API-Key: ${client.apiKey}\r\n${extra}Connection: close\r\n\r\n`;
 const credits = (extra = '') => `GET /api/v1/credits HTTP/1.1\r\n${keyed(extra)}`;
 const submit = (extra: string, body: string) =>
   `POST /api/v1/email HTTP/1.1\r\n${keyed(`Content-Type: application/json\r\n${extra}`)}${body}`;
 const BODY = '{"npi":"1234567893"}';
 
-async function refused(t: ExecutionContext, bytes: string, status: number, code: string): Promise<void> {
+async function refused(
+  t: ExecutionContext,
+  bytes: string,
+  status: number,
+  code: string,
+): Promise<void> {
   const answer = await exchange(api.port, bytes);
   t.true(answer.startsWith(`HTTP/1.1 ${status} `), answer);
   t.regex(answer, /\r\nx-request-id: \S+\r\n/i);
   t.regex(answer, /\r\ncontent-type: application\/problem\+json\r\n/i);
   t.regex(answer, /\r\nx-content-type-options: nosniff\r\n/i);
   t.regex(answer, /\r\ncache-control: no-store\r\n/i);
-  const body = JSON.parse(answer.slice(answer.indexOf('\r\n\r\n'))) as { status: number; code: string };
+  const body = JSON.parse(answer.slice(answer.indexOf('\r\n\r\n'))) as {
+    status: number;
+    code: string;
+  };
   t.deepEqual([body.status, body.code], [status, code]);
 }
 
@@ -90,7 +99,11 @@ test('a path with dot segments matches no route', async (t) => {
     await refused(t, `GET ${target} HTTP/1.1\r\n${keyed()}`, 404, 'not_found');
   }
   for (const target of ['/readyz?/../x', '/readyz#/../x', 'http://x/readyz', '/%72eadyz']) {
-    t.regex(await exchange(api.port, `GET ${target} HTTP/1.1\r\n${keyed()}`), /^HTTP\/1\.1 200 /, target);
+    t.regex(
+      await exchange(api.port, `GET ${target} HTTP/1.1\r\n${keyed()}`),
+      /^HTTP\/1\.1 200 /,
+      target,
+    );
   }
   const dotted = await exchange(api.port, `GET /api/v1/email/...x..%2f.. HTTP/1.1\r\n${keyed()}`);
   t.regex(dotted, /^HTTP\/1\.1 422 /);
@@ -144,14 +157,25 @@ test('headers without a meaning for this API change nothing', async (t) => {
     t.is(bodyOf(answer), bodyOf(plain), extra);
     t.notRegex(answer, /access-control|set-cookie|evil/i);
   }
-  for (const query of ['?', '?%zz', '?__proto__=1', '?a[b]=c&a=d', `?${'a&'.repeat(3000)}`, '#x', '?x#y']) {
+  for (const query of [
+    '?',
+    '?%zz',
+    '?__proto__=1',
+    '?a[b]=c&a=d',
+    `?${'a&'.repeat(3000)}`,
+    '#x',
+    '?x#y',
+  ]) {
     const answer = await exchange(api.port, `GET /api/v1/credits${query} HTTP/1.1\r\n${keyed()}`);
     t.is(bodyOf(answer), bodyOf(plain), query);
   }
 });
 
 test('HTTP/1.0, chunks, pipelines and a GET with a body are served', async (t) => {
-  const old = await exchange(api.port, `GET /api/v1/credits HTTP/1.0\r\nX-API-Key: ${client.apiKey}\r\n\r\n`);
+  const old = await exchange(
+    api.port,
+    `GET /api/v1/credits HTTP/1.0\r\nX-API-Key: ${client.apiKey}\r\n\r\n`,
+  );
   t.regex(old, /^HTTP\/1\.1 200 OK\r\n/);
   const chunks = [...BODY].map((char) => `1\r\n${char}\r\n`).join('');
   const { apiKey } = await api.organization();
@@ -163,7 +187,10 @@ test('HTTP/1.0, chunks, pipelines and a GET with a body are served', async (t) =
   const one = `GET /api/v1/credits HTTP/1.1\r\nHost: x\r\nX-API-Key: ${client.apiKey}\r\n\r\n`;
   const pipelined = await exchange(api.port, one.repeat(20) + credits());
   t.is(pipelined.split('HTTP/1.1 200 OK').length - 1, 21);
-  const withBody = await exchange(api.port, `${credits(`Content-Length: ${BODY.length}\r\n`)}${BODY}`);
+  const withBody = await exchange(
+    api.port,
+    `${credits(`Content-Length: ${BODY.length}\r\n`)}${BODY}`,
+  );
   t.regex(withBody, /^HTTP\/1\.1 200 OK\r\n/);
 });
 
@@ -174,7 +201,13 @@ test('clients that abort in the middle of their body leave the API usable', asyn
       start: (stream) => stream.enqueue(Buffer.from('{"npi":')),
     });
     const headers = { 'x-api-key': client.apiKey, 'content-type': 'application/json' };
-    const options = { method: 'POST', headers, body, duplex: 'half', signal: controller.signal } as const;
+    const options = {
+      method: 'POST',
+      headers,
+      body,
+      duplex: 'half',
+      signal: controller.signal,
+    } as const;
     const sent = fetch(`${api.baseUrl}/api/v1/email`, options).catch(() => null);
     await client.get('/api/v1/credits');
     controller.abort();

@@ -9,17 +9,25 @@ import { fresh } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// Limits on one address in favor of all others: connections, memory for responses that it does not read, and time for
-// pages that need no key.
+// Limits on one address in favor of all others: connections, memory for responses that it does not
+// read, and time for pages that need no key.
 
 const LARGE = Buffer.alloc(64 * 1024 * 1024);
 const HEALTH = 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n';
 
 const api = fresh(test, () =>
-  startApi({ apiConnectionsPerAddress: 3, trustedProxies: ['127.0.0.9/32'], rateWindowMs: 3_600_000 }),
+  startApi({
+    apiConnectionsPerAddress: 3,
+    trustedProxies: ['127.0.0.9/32'],
+    rateWindowMs: 3_600_000,
+  }),
 );
 
-async function listen(t: ExecutionContext, listener: Server, serve: RequestListener): Promise<number> {
+async function listen(
+  t: ExecutionContext,
+  listener: Server,
+  serve: RequestListener,
+): Promise<number> {
   listener.on('request', serve);
   listener.listen(0, '127.0.0.1');
   await once(listener, 'listening');
@@ -101,7 +109,13 @@ async function ask(localAddress: string, path: string, encoding: string) {
 }
 
 test('public documents are compressed in advance', async (t) => {
-  for (const path of ['/openapi.json', '/docs', '/docs/errors.md', '/docs/style.css', '/llms.txt']) {
+  for (const path of [
+    '/openapi.json',
+    '/docs',
+    '/docs/errors.md',
+    '/docs/style.css',
+    '/llms.txt',
+  ]) {
     const plain = await ask('127.0.0.4', path, 'identity');
     for (const [encoding, unpack] of [
       ['gzip', gunzipSync],

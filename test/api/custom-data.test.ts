@@ -19,7 +19,10 @@ const client = fresh(test, () => api.organization(100_000));
 
 const submit = (body: string) => client.call<SubmitAnswer>('POST', '/api/v1/email', body);
 
-/** Returns custom_data as both polls and the delivery contain it: the text between the two fields around it. */
+/**
+ * Returns custom_data as both polls and the delivery contain it: the text between the two fields
+ * around it.
+ */
 async function echoesOf(body: string): Promise<string[]> {
   const { status, text, json } = await submit(
     body.replace('{', `{"webhook":{"url":"https://hooks.example/","mode":"batch"},`),

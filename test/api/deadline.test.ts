@@ -8,7 +8,8 @@ import { fresh, freshDatabase } from '../support/database.ts';
 import { type Answer, eventually } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// PostgreSQL is up, but slower than our deadline. A submit that was reported as failed must not happen afterwards.
+// PostgreSQL is up, but slower than our deadline. A submit that was reported as failed must not
+// happen afterwards.
 
 /** Long enough for everything that the test does not hold up. */
 const DEADLINE_MS = 3000;
@@ -73,19 +74,23 @@ function isAway(t: ExecutionContext, answer: Answer): void {
   t.is(answer.headers.get('retry-after'), '5');
 }
 
-test.serial('a submit that waited too long for the balance is a 503 and writes nothing later', async (t) => {
-  const client = await api.organization(10);
-  const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'late' });
-  const release = await hold(
-    (tx) => tx`select 1 from credit_balances where organization_id = ${client.organizationId} for update`,
-  );
-  isAway(t, await submit());
-  await release();
-  await settled('test api');
-  t.deepEqual(await factsOf(client), { batches: 0, holds: 0, keys: 0, available: 10, held: 0 });
-  t.is((await submit()).status, 202);
-  t.deepEqual(await factsOf(client), { batches: 1, holds: 1, keys: 1, available: 9, held: 1 });
-});
+test.serial(
+  'a submit that waited too long for the balance is a 503 and writes nothing later',
+  async (t) => {
+    const client = await api.organization(10);
+    const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'late' });
+    const release = await hold(
+      (tx) =>
+        tx`select 1 from credit_balances where organization_id = ${client.organizationId} for update`,
+    );
+    isAway(t, await submit());
+    await release();
+    await settled('test api');
+    t.deepEqual(await factsOf(client), { batches: 0, holds: 0, keys: 0, available: 10, held: 0 });
+    t.is((await submit()).status, 202);
+    t.deepEqual(await factsOf(client), { batches: 1, holds: 1, keys: 1, available: 9, held: 1 });
+  },
+);
 
 test.serial('a submit whose COMMIT got no response is a 503, and its key replays it', async (t) => {
   const client = await api.organization(10);
@@ -104,7 +109,8 @@ test.serial('an accepted submit is a 202 even if the wait for its results fails'
   const client = await api.organization(10);
   const submitted = client.single({ npi: NPI }, { prefer: 'wait=55' });
   const batchId = await eventually(async () => {
-    const [row] = await admin`select id from batches where organization_id = ${client.organizationId}`;
+    const [row] =
+      await admin`select id from batches where organization_id = ${client.organizationId}`;
     return row?.id ?? null;
   });
   const release = await hold((tx) => tx`lock table batches in access exclusive mode`);
@@ -129,23 +135,26 @@ test.serial('a transaction that waited too long for a connection is not begun', 
   await db.close();
 });
 
-test.serial('a COMMIT sent in time succeeds even if its response comes after the deadline', async (t) => {
-  const db = openDatabase({ url, poolSize: 1, applicationName: 'slow', deadlineMs: 10_000 });
-  await query(db, (tx) => tx.execute(sql`select 1`));
-  const open = await shutGate();
-  mock.timers.enable({ apis: ['setTimeout'] });
-  const { promise: working, resolve: finish } = Promise.withResolvers<void>();
-  const written = t.notThrowsAsync(write(db, working));
-  mock.timers.tick(9000);
-  finish();
-  await inCommit();
-  mock.timers.tick(9000);
-  mock.timers.reset();
-  await open();
-  await written;
-  t.is((await admin`select text from notes`).length, 1);
-  await db.close();
-});
+test.serial(
+  'a COMMIT sent in time succeeds even if its response comes after the deadline',
+  async (t) => {
+    const db = openDatabase({ url, poolSize: 1, applicationName: 'slow', deadlineMs: 10_000 });
+    await query(db, (tx) => tx.execute(sql`select 1`));
+    const open = await shutGate();
+    mock.timers.enable({ apis: ['setTimeout'] });
+    const { promise: working, resolve: finish } = Promise.withResolvers<void>();
+    const written = t.notThrowsAsync(write(db, working));
+    mock.timers.tick(9000);
+    finish();
+    await inCommit();
+    mock.timers.tick(9000);
+    mock.timers.reset();
+    await open();
+    await written;
+    t.is((await admin`select text from notes`).length, 1);
+    await db.close();
+  },
+);
 
 async function write(db: Database, working: Promise<void>): Promise<void> {
   await transaction(db, async (tx) => {
@@ -155,7 +164,8 @@ async function write(db: Database, working: Promise<void>): Promise<void> {
 }
 
 /**
- * Waits until a session of this database waits at the gate. It polls without a timer, because the test mocks all timers.
+ * Waits until a session of this database waits at the gate. It polls without a timer, because the
+ * test mocks all timers.
  */
 async function inCommit(): Promise<void> {
   for (;;) {

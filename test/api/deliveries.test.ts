@@ -12,7 +12,8 @@ import { type Answer, createCaller, eventually } from '../support/organization.t
 import { status } from '../support/receiver.ts';
 import { startApi, startStack } from '../support/stack.ts';
 
-// The customer's log of webhook deliveries, and their resends (api/docs/webhooks.md, Deliveries and resends).
+// The customer's log of webhook deliveries, and their resends (api/docs/webhooks.md, Deliveries and
+// resends).
 
 interface DeliveryView {
   readonly id: string;
@@ -71,7 +72,11 @@ function logOf(client: Caller, batchId: string, query = ''): Promise<Answer<Page
   return client.get<PageView>(`/api/v1/batch/${batchId}/deliveries${query}`);
 }
 
-function resend(client: Caller, batchId: string, deliveryId: string): Promise<Answer<DeliveryView>> {
+function resend(
+  client: Caller,
+  batchId: string,
+  deliveryId: string,
+): Promise<Answer<DeliveryView>> {
   return client.call('POST', `/api/v1/batch/${batchId}/deliveries/${deliveryId}/resend`);
 }
 
@@ -92,7 +97,9 @@ test('the log lists deliveries in submit order, with each attempt and its respon
   const { url, path } = t.context;
   const client = await stack.organization();
   stack.receiver.setBehavior(path, (response) => {
-    response.writeHead(503).end(Buffer.concat([Buffer.from([0xff, 0x00]), Buffer.alloc(2000, 'é')]));
+    response
+      .writeHead(503)
+      .end(Buffer.concat([Buffer.from([0xff, 0x00]), Buffer.alloc(2000, 'é')]));
   });
   const { json } = await client.bulk({ npis: NOBODY.slice(0, 2), webhook: { url } });
   const deliveries = await decided(client, json.batch_id);
@@ -170,7 +177,8 @@ test('a single delivery shows all its attempts, up to 50 per page', async (t) =>
     const { json: found, text } = await client.get<DeliveryView>(`${path}${query}`);
     t.true(Buffer.byteLength(text) < 256 * 1024);
     if (found.attempts.length === 0) break;
-    for (const { response_excerpt } of found.attempts) t.is(response_excerpt, '\ufffd'.repeat(1024));
+    for (const { response_excerpt } of found.attempts)
+      t.is(response_excerpt, '\ufffd'.repeat(1024));
     numbers.push(found.attempts.map(({ n }) => n));
     query = `?before=${found.attempts[0]?.n}`;
   }
@@ -209,7 +217,8 @@ test('pages list each delivery once, in order, even with resends between them', 
 
 test('a batch has one delivery in batch mode and no delivery without a webhook', async (t) => {
   const client = await idle.organization();
-  const batch = (await client.bulk({ npis: NOBODY, webhook: { ...ELSEWHERE, mode: 'batch' } })).json;
+  const batch = (await client.bulk({ npis: NOBODY, webhook: { ...ELSEWHERE, mode: 'batch' } }))
+    .json;
   const { deliveries } = (await logOf(client, batch.batch_id)).json;
   t.like(deliveries, [{ request_id: null, status: 'pending', attempts: [], decided_at: null }]);
   t.is(deliveries.length, 1);
@@ -233,10 +242,20 @@ test('all problems of the parameters are reported together, in order', async (t)
   ]);
   t.deepEqual(await problemsOf(`${list}?limit=101`), [['query', 'limit', 'less_than_equal']]);
   for (const limit of ['', 'ten', '1.5', '1e1', '0x10', '1&limit=2', '%00', ' 1', '٣']) {
-    t.deepEqual(await problemsOf(`${list}?limit=${limit}`), [['query', 'limit', 'int_parsing']], limit);
+    t.deepEqual(
+      await problemsOf(`${list}?limit=${limit}`),
+      [['query', 'limit', 'int_parsing']],
+      limit,
+    );
   }
   const cursor = newId('msg').slice('msg_'.length);
-  for (const wrong of ['', `msg_${cursor}`, `${cursor}0`, `${cursor}%0A`, `${cursor}&cursor=${cursor}`]) {
+  for (const wrong of [
+    '',
+    `msg_${cursor}`,
+    `${cursor}0`,
+    `${cursor}%0A`,
+    `${cursor}&cursor=${cursor}`,
+  ]) {
     const found = await problemsOf(`${list}?cursor=${wrong}`);
     t.deepEqual(found, [['query', 'cursor', 'string_pattern_mismatch']], wrong);
   }
@@ -259,7 +278,8 @@ test("another organization's delivery is a 404 like an unknown one, also for a r
   const [delivery] = await decided(theirs, json.batch_id);
   const id = delivery?.id ?? '';
   const ours = await stack.organization();
-  const own = (await ours.single({ npi: NOBODY[0], webhook: { url: t.context.url } })).json.batch_id;
+  const own = (await ours.single({ npi: NOBODY[0], webhook: { url: t.context.url } })).json
+    .batch_id;
   const foreign = await logOf(ours, json.batch_id);
   const unknown = await logOf(ours, newId('bat'));
   t.deepEqual([foreign.status, foreign.text], [404, unknown.text]);
@@ -287,7 +307,10 @@ for (const mode of ['real-time', 'batch'] as const) {
 
     // The webhook status of the first and the second request in both polls.
     const polled = async () => {
-      const urls = [`/api/v1/batch/${json.batch_id}`, ...json.requests.map(({ poll_url }) => poll_url)];
+      const urls = [
+        `/api/v1/batch/${json.batch_id}`,
+        ...json.requests.map(({ poll_url }) => poll_url),
+      ];
       const answers = await Promise.all(urls.map((poll) => client.get(poll)));
       return {
         statuses: answers.map((answer) => answer.json.webhook?.status),
@@ -320,7 +343,10 @@ for (const mode of ['real-time', 'batch'] as const) {
     t.is(more.length, 0);
     if (!earlier || !later) return t.fail('it did not arrive three times');
     const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
-    const body = new Webhook(webhookSecret).verify(later.body, later.headers as Record<string, string>);
+    const body = new Webhook(webhookSecret).verify(
+      later.body,
+      later.headers as Record<string, string>,
+    );
     t.like(body, { webhook: { url, mode, status: 'pending' }, batch: { completed_count: 2 } });
     t.deepEqual(JSON.parse(later.body).data, JSON.parse(earlier.body).data);
     const log = (await logOf(client, json.batch_id)).json.deliveries.find((one) => one.id === id);
@@ -409,7 +435,10 @@ test('a resend sends a waiting delivery now, even if the API cannot reach Tempor
     t.is(code, 202);
     t.like(resent, { status: 'pending', next_attempt_at: null });
     const [over] = await decided(client, json.batch_id);
-    t.deepEqual([over?.status, over?.attempts.length, over?.next_attempt_at], ['delivered', 2, null]);
+    t.deepEqual(
+      [over?.status, over?.attempts.length, over?.next_attempt_at],
+      ['delivered', 2, null],
+    );
   } finally {
     await lonely.stop();
   }

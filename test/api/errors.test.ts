@@ -11,7 +11,8 @@ import { fresh, openEmptyDatabase } from '../support/database.ts';
 import { type Answer, createCaller, eventually } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// Every error except 422: its shape, its headers, the order of the checks, and that it leaks nothing.
+// Every error except 422: its shape, its headers, the order of the checks, and that it leaks
+// nothing.
 
 const NPI = '1234567893';
 const BY = { actor: 'test', reason: 'test' };
@@ -23,10 +24,23 @@ const KEYED = ROUTES.filter(({ scope }) => scope === 'keyed').map(
 
 const api = fresh(test, startApi);
 
-const send = async (method: string, path: string, headers: Record<string, string> = {}): Promise<Answer> => {
+const send = async (
+  method: string,
+  path: string,
+  headers: Record<string, string> = {},
+): Promise<Answer> => {
   const body = method === 'POST' ? '{' : undefined;
-  const response = await fetch(`${api.baseUrl}${path}`, { method, headers, ...(body ? { body } : {}) });
-  return { status: response.status, headers: response.headers, text: await response.text(), json: null };
+  const response = await fetch(`${api.baseUrl}${path}`, {
+    method,
+    headers,
+    ...(body ? { body } : {}),
+  });
+  return {
+    status: response.status,
+    headers: response.headers,
+    text: await response.text(),
+    json: null,
+  };
 };
 
 /** Checks that a response is an RFC 9457 problem with exactly these members and an id to quote. */
@@ -76,7 +90,12 @@ test('every endpoint is a 401 without a key and with an invalid one', async (t) 
     isProblem(t, await send('GET', '/api/v1/credits', { authorization }), 401, 'api_key_invalid');
   }
   for (const key of ['', 'x', `Bearer ${apiKey}`, `${apiKey}, ${apiKey}`]) {
-    isProblem(t, await send('GET', '/api/v1/credits', { 'x-api-key': key }), 401, 'api_key_invalid');
+    isProblem(
+      t,
+      await send('GET', '/api/v1/credits', { 'x-api-key': key }),
+      401,
+      'api_key_invalid',
+    );
   }
 });
 
@@ -97,7 +116,10 @@ test('a 401 says how the key is malformed, and never contains it', async (t) => 
     [{ authorization: 'Bearer' }, /It is empty/],
     [{ authorization: 'Bearer ', 'x-api-key': apiKey }, /It is empty/],
     [{ 'x-api-key': '' }, /It is empty/],
-    [{ authorization: 'Bearer whsec_bm8=' }, /This is a webhook secret: an API key begins with "npe_"/],
+    [
+      { authorization: 'Bearer whsec_bm8=' },
+      /This is a webhook secret: an API key begins with "npe_"/,
+    ],
     [{ 'x-api-key': 'npe_x' }, usual],
   ];
   for (const [headers, expected] of cases) {
@@ -125,8 +147,9 @@ test('error messages use singular and plural correctly', async (t) => {
 
 test('a trailing slash is ignored, and an unknown path links to the documentation', async (t) => {
   const client = await api.organization();
-  const { batch_id } = (await client.call<{ batch_id: string }>('POST', '/api/v1/email/', `{"npi":"${NPI}"}`))
-    .json;
+  const { batch_id } = (
+    await client.call<{ batch_id: string }>('POST', '/api/v1/email/', `{"npi":"${NPI}"}`)
+  ).json;
   for (const path of ['/api/v1/credits', `/api/v1/batch/${batch_id}`, '/docs', '/healthz']) {
     const [plain, closed] = [await client.get(path), await client.get(`${path}/?x=1`)];
     t.deepEqual([closed.status, closed.text], [200, plain.text], path);
@@ -135,7 +158,11 @@ test('a trailing slash is ignored, and an unknown path links to the documentatio
   for (const path of ['/api/v1/', '/nowhere/', '/%zz/', '/api/v1/credits//']) {
     const answer = await send('GET', path);
     isProblem(t, answer, 404, 'not_found');
-    t.regex(answer.text, /"There is nothing at this path\. The documentation is at \/docs\."/, path);
+    t.regex(
+      answer.text,
+      /"There is nothing at this path\. The documentation is at \/docs\."/,
+      path,
+    );
   }
 });
 
@@ -144,15 +171,31 @@ test('both headers accept a key, and Authorization wins if both are sent', async
   const credits = (headers: Record<string, string>) => send('GET', '/api/v1/credits', headers);
   t.is((await credits({ 'x-api-key': apiKey })).status, 200);
   t.is((await credits({ authorization: `Bearer ${apiKey}` })).status, 200);
-  t.is((await credits({ authorization: `bearer ${apiKey}` })).status, 200, 'schemes ignore case, RFC 9110');
+  t.is(
+    (await credits({ authorization: `bearer ${apiKey}` })).status,
+    200,
+    'schemes ignore case, RFC 9110',
+  );
   t.is((await credits({ authorization: `Bearer ${apiKey}`, 'x-api-key': 'x' })).status, 200);
-  isProblem(t, await credits({ authorization: 'Bearer x', 'x-api-key': apiKey }), 401, 'api_key_invalid');
-  isProblem(t, await credits({ authorization: 'Basic eDp5', 'x-api-key': apiKey }), 401, 'api_key_invalid');
+  isProblem(
+    t,
+    await credits({ authorization: 'Bearer x', 'x-api-key': apiKey }),
+    401,
+    'api_key_invalid',
+  );
+  isProblem(
+    t,
+    await credits({ authorization: 'Basic eDp5', 'x-api-key': apiKey }),
+    401,
+    'api_key_invalid',
+  );
 });
 
 /** Waits for a status, because a key may stay accepted for a second after its end. */
 const untilStatus = (status: number, headers: Record<string, string>) =>
-  eventually(async () => ((await send('GET', '/api/v1/credits', headers)).status === status ? true : null));
+  eventually(async () =>
+    (await send('GET', '/api/v1/credits', headers)).status === status ? true : null,
+  );
 
 test('403 for a key that was revoked or replaced, within a second', async (t) => {
   const organization = await api.organization();
@@ -160,7 +203,8 @@ test('403 for a key that was revoked or replaced, within a second', async (t) =>
   t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
   await revokeKey(api.db, BY, organization.keyId);
   await untilStatus(403, headers);
-  for (const [method, path] of KEYED) isProblem(t, await send(method, path, headers), 403, 'api_key_revoked');
+  for (const [method, path] of KEYED)
+    isProblem(t, await send(method, path, headers), 403, 'api_key_revoked');
   await reactivateKey(api.db, BY, organization.keyId);
   t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
   const { issued } = await rotateKey(api.db, BY, organization.keyId);
@@ -186,21 +230,39 @@ test('402 states the shortfall, queues nothing and leaves the Idempotency-Key fr
   const client = await api.organization(4);
   const rows = async () => [
     await api.db.drizzle.$count(batches, eq(batches.organizationId, client.organizationId)),
-    await api.db.drizzle.$count(sql`idempotency_keys`, sql`organization_id = ${client.organizationId}`),
+    await api.db.drizzle.$count(
+      sql`idempotency_keys`,
+      sql`organization_id = ${client.organizationId}`,
+    ),
   ];
   const headers = { 'idempotency-key': 'poor' };
   const five = { npis: Array.from({ length: 5 }, (_, i) => `123456789${i}`) };
   const bulk = await client.bulk(five, headers);
-  isProblem(t, bulk, 402, 'insufficient_credits', { required: 5, available: 4, held: 0, shortfall: 1 });
+  isProblem(t, bulk, 402, 'insufficient_credits', {
+    required: 5,
+    available: 4,
+    held: 0,
+    shortfall: 1,
+  });
   const two = await client.bulk({ npis: five.npis.slice(3), enrichment_email_type: 'personal' });
-  isProblem(t, two, 402, 'insufficient_credits', { required: 6, available: 4, held: 0, shortfall: 2 });
+  isProblem(t, two, 402, 'insufficient_credits', {
+    required: 6,
+    available: 4,
+    held: 0,
+    shortfall: 2,
+  });
   t.deepEqual(await client.credits(), { balance: 4, total: 4, used: 0 });
   t.deepEqual(await rows(), [0, 0]);
   await grantCredits(api.db, BY, client.organizationId, 1);
   t.is((await client.bulk(five, headers)).status, 202);
   t.deepEqual(await client.credits(), { balance: 0, total: 5, used: 0 });
   const single = await client.single({ npi: NPI });
-  isProblem(t, single, 402, 'insufficient_credits', { required: 1, available: 0, held: 5, shortfall: 1 });
+  isProblem(t, single, 402, 'insufficient_credits', {
+    required: 1,
+    available: 0,
+    held: 5,
+    shortfall: 1,
+  });
 });
 
 test("another organization's id is a 404 exactly like an unknown id", async (t) => {
@@ -208,7 +270,11 @@ test("another organization's id is a 404 exactly like an unknown id", async (t) 
   const { batch_id, requests } = (await owner.single({ npi: NPI, custom_data: { a: 1 } })).json;
   t.is((await owner.get(`/api/v1/batch/${batch_id}`)).status, 200);
   const paths = [
-    ['request_not_found', `/api/v1/email/${requests[0]?.request_id}`, `/api/v1/email/${newId('req')}`],
+    [
+      'request_not_found',
+      `/api/v1/email/${requests[0]?.request_id}`,
+      `/api/v1/email/${newId('req')}`,
+    ],
     ['batch_not_found', `/api/v1/batch/${batch_id}`, `/api/v1/batch/${newId('bat')}`],
   ] as const;
   for (const [code, foreign, unknown] of paths) {
@@ -224,7 +290,9 @@ test("another organization's id is a 404 exactly like an unknown id", async (t) 
 /** Returns the headers except those that differ between any two responses. */
 function comparable({ headers }: Answer): string[] {
   const own = /^(?:date|connection|keep-alive|x-request-id|ratelimit|x-ratelimit)/;
-  return [...headers].filter(([name]) => !own.test(name)).map(([name, value]) => `${name}: ${value}`);
+  return [...headers]
+    .filter(([name]) => !own.test(name))
+    .map(([name, value]) => `${name}: ${value}`);
 }
 
 test('404 for a path that does not exist, with and without a key', async (t) => {
@@ -286,13 +354,22 @@ test('checks run in a fixed order, and each error hides the later ones', async (
   const key = { 'idempotency-key': 'order' };
   const bad = { 'idempotency-key': 'a b', 'content-type': 'text/plain' };
   const large = Buffer.alloc(70_000, 0x7b);
-  const status = async (...args: Parameters<typeof client.call>) => (await client.call(...args)).status;
+  const status = async (...args: Parameters<typeof client.call>) =>
+    (await client.call(...args)).status;
   const as = (apiKey: string) => ({ authorization: `Bearer ${apiKey}` });
 
-  t.is(await status('DELETE', '/api/v1/email', large, { ...bad, ...as('x') }), 405, 'route before key');
+  t.is(
+    await status('DELETE', '/api/v1/email', large, { ...bad, ...as('x') }),
+    405,
+    'route before key',
+  );
   await setLimit(api.db, BY, client.organizationId, 1);
   t.is((await client.get('/api/v1/credits')).status, 200);
-  t.is(await status('POST', '/api/v1/email', large, { ...bad, ...as('x') }), 401, 'key before rate');
+  t.is(
+    await status('POST', '/api/v1/email', large, { ...bad, ...as('x') }),
+    401,
+    'key before rate',
+  );
   t.is(await status('POST', '/api/v1/email', large, bad), 429, 'rate before size');
   await setLimit(api.db, BY, client.organizationId, 100);
   // A new limit applies within a second.
@@ -336,13 +413,20 @@ test("every response carries a request id, the client's own if it is harmless", 
   for (const odd of ['', 'a b', 'x'.repeat(129), '{"a":1}', 'ä', '<x>', 'a,b', '%0d%0aX-Evil: 1']) {
     t.regex((await idOf(odd)) ?? '', /^[0-9a-f-]{36}$/, odd);
   }
-  const ids = await Promise.all([get('/healthz'), get('/readyz'), get('/x'), call('PUT', '/healthz')]);
+  const ids = await Promise.all([
+    get('/healthz'),
+    get('/readyz'),
+    get('/x'),
+    call('PUT', '/healthz'),
+  ]);
   t.is(new Set(ids.map(({ headers }) => headers.get('x-request-id'))).size, 4);
 });
 
 test('without PostgreSQL requests are a 503 with Retry-After, and /healthz is 200', async (t) => {
   const { apiKey } = await api.organization();
-  const away = await startApi({ databaseUrl: `postgres://nobody@127.0.0.1:${await freePort()}/nothing` });
+  const away = await startApi({
+    databaseUrl: `postgres://nobody@127.0.0.1:${await freePort()}/nothing`,
+  });
   try {
     const { call, get } = createCaller(away.baseUrl, apiKey);
     for (const [method, path] of KEYED) {
@@ -369,7 +453,10 @@ test('/healthz and /readyz need no key and do not count against the rate limit',
   const client = await api.organization(0, 1);
   for (let i = 0; i < 3; i += 1) {
     for (const headers of [{}, { 'x-api-key': client.apiKey }, { 'x-api-key': 'x' }]) {
-      const [health, ready] = [await send('GET', '/healthz', headers), await send('GET', '/readyz', headers)];
+      const [health, ready] = [
+        await send('GET', '/healthz', headers),
+        await send('GET', '/readyz', headers),
+      ];
       t.deepEqual([health.status, health.text], [200, '{"status":"ok"}']);
       t.deepEqual([ready.status, ready.text], [200, '{"status":"ready"}']);
       t.false(health.headers.has('ratelimit'));
@@ -402,17 +489,29 @@ test('without migrations the service is not ready, and its responses contain no 
 
 test('no error and no log line repeats input of the client', async (t) => {
   const lines: string[] = [];
-  const logged = await startApi({ databaseUrl: api.databaseUrl, onLog: (line) => lines.push(line) });
+  const logged = await startApi({
+    databaseUrl: api.databaseUrl,
+    onLog: (line) => lines.push(line),
+  });
   try {
     const { apiKey } = await api.organization(2);
     const { call } = createCaller(logged.baseUrl, apiKey);
     const canary = 'canary';
-    const good = { npi: NPI, webhook: { url: `https://${canary}.example/` }, custom_data: { a: canary } };
+    const good = {
+      npi: NPI,
+      webhook: { url: `https://${canary}.example/` },
+      custom_data: { a: canary },
+    };
     const key = { 'idempotency-key': canary };
     const attempts: Parameters<typeof call>[] = [
       ['POST', '/api/v1/email', JSON.stringify({ ...good, npi: canary }), key],
       ['POST', '/api/v1/email', JSON.stringify({ ...good, enrichment_email_type: canary }), key],
-      ['POST', '/api/v1/email', JSON.stringify({ ...good, webhook: { url: `http://${canary}.x` } }), key],
+      [
+        'POST',
+        '/api/v1/email',
+        JSON.stringify({ ...good, webhook: { url: `http://${canary}.x` } }),
+        key,
+      ],
       ['POST', '/api/v1/email', JSON.stringify({ ...good, custom_data: canary }), key],
       ['POST', '/api/v1/email', `{"${canary}`, key],
       ['POST', '/api/v1/email', '{}', { 'idempotency-key': `${canary} ${canary}` }],

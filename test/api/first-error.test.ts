@@ -5,8 +5,9 @@ import { eventually } from '../support/organization.ts';
 import { startRelay } from '../support/relay.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// Statements of one transaction are sent together. The first one that fails is the cause. Those after it fail only
-// because the transaction has failed (25P02). Both errors arrive in one packet here, which is the hard case.
+// Statements of one transaction are sent together. The first one that fails is the cause. Those
+// after it fail only because the transaction has failed (25P02). Both errors arrive in one packet
+// here, which is the hard case.
 
 const NPI = '1234567893';
 /** Advisory locks. The insert of a submit waits for the first, then for the second. */
@@ -66,8 +67,15 @@ async function oneSession(condition: string): Promise<void> {
   });
 }
 
-/** Submits, and holds back PostgreSQL's responses until every statement of the transaction has failed. */
-async function submitThatFails(client: ApiClient, { headers, last }: Key, onceAtGate = async () => {}) {
+/**
+ * Submits, and holds back PostgreSQL's responses until every statement of the transaction has
+ * failed.
+ */
+async function submitThatFails(
+  client: ApiClient,
+  { headers, last }: Key,
+  onceAtGate = async () => {},
+) {
   const gate = await begin((tx) => tx`select pg_advisory_xact_lock(${GATE})`);
   const submitted = client.single({ npi: NPI }, headers);
   await oneSession("wait_event = 'advisory'");
@@ -80,7 +88,10 @@ async function submitThatFails(client: ApiClient, { headers, last }: Key, onceAt
   return await submitted;
 }
 
-/** Opens an organization, and submits once to prepare the statements on the connection of the next submit. */
+/**
+ * Opens an organization, and submits once to prepare the statements on the connection of the next
+ * submit.
+ */
 async function openClient({ headers }: Key): Promise<ApiClient> {
   const client = await api.organization(10);
   const prepared = Object.keys(headers).length > 0 ? { 'idempotency-key': 'before' } : {};
@@ -89,7 +100,8 @@ async function openClient({ headers }: Key): Promise<ApiClient> {
 }
 
 async function batchesOf({ organizationId }: ApiClient): Promise<number> {
-  const [row] = await admin`select count(*)::int as n from batches where organization_id = ${organizationId}`;
+  const [row] =
+    await admin`select count(*)::int as n from batches where organization_id = ${organizationId}`;
   return row?.n;
 }
 
@@ -119,7 +131,8 @@ for (const key of KEYS) {
   test.serial(`a submit that loses a deadlock is retried and accepted, ${key.title}`, async (t) => {
     const client = await openClient(key);
     const { promise: atGate, resolve: goOn } = Promise.withResolvers<void>();
-    // PostgreSQL ends the session that finds the deadlock. This one looks for it later than the submit.
+    // PostgreSQL ends the session that finds the deadlock. This one looks for it later than the
+    // submit.
     const other = admin.begin(async (tx) => {
       await tx`set local deadlock_timeout = '10min'`;
       await tx`select pg_advisory_xact_lock(${CYCLE})`;

@@ -7,7 +7,8 @@ import { RULES } from '../support/organization.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// The lists of batches and of credit movements, so that a customer finds everything again without ids.
+// The lists of batches and of credit movements, so that a customer finds everything again without
+// ids.
 
 interface LedgerView {
   readonly entries: readonly {
@@ -21,7 +22,11 @@ interface LedgerView {
 }
 
 interface BatchesView {
-  readonly batches: readonly { readonly id: string; readonly status: string; readonly created_at: string }[];
+  readonly batches: readonly {
+    readonly id: string;
+    readonly status: string;
+    readonly created_at: string;
+  }[];
   readonly next_cursor: string | null;
 }
 
@@ -42,7 +47,8 @@ test.before(() =>
   }),
 );
 
-const ledgerOf = async (client: ApiClient, query = '') => (await client.get<LedgerView>(LEDGER + query)).json;
+const ledgerOf = async (client: ApiClient, query = '') =>
+  (await client.get<LedgerView>(LEDGER + query)).json;
 const batchesOf = async (client: ApiClient, query = '') =>
   (await client.get<BatchesView>(BATCHES + query)).json;
 
@@ -80,7 +86,8 @@ test('the ledger lists every credit movement, newest first, with reason and bala
     ],
   );
   t.deepEqual(await client.credits(), { balance: 5, total: 6, used: 1 });
-  for (const { created_at } of entries) t.regex(created_at, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
+  for (const { created_at } of entries)
+    t.regex(created_at, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
 });
 
 test('pages of the ledger list each entry once, even if entries are added in between', async (t) => {
@@ -129,7 +136,8 @@ test('a ledger cursor does not depend on the activity of other organizations', a
 test('batches are listed as in their polls, newest first, each on one page', async (t) => {
   const client = await api.organization();
   const submitted: string[] = [];
-  for (let n = 0; n < 5; n += 1) submitted.push((await client.single({ npi: STORED })).json.batch_id);
+  for (let n = 0; n < 5; n += 1)
+    submitted.push((await client.single({ npi: STORED })).json.batch_id);
   const running = (await client.bulk({ npis: ['1234567893', STORED] })).json.batch_id;
   const all = (await batchesOf(client)).batches;
   t.deepEqual(
@@ -171,12 +179,18 @@ test('batches are filtered by status, time and NPI, together and page by page', 
   t.deepEqual(await idsOf(`&npi=${STORED}`), [d, b, a], 'once, however often it asks for it');
   t.deepEqual(await idsOf('&npi=1234567894'), []);
   t.deepEqual(await idsOf(`&npi=${STORED}&status=in-progress`), [b]);
-  const times = new Map((await batchesOf(client)).batches.map(({ id, created_at }) => [id, created_at]));
-  const laterThan = [b, c, d].filter((id) => (times.get(id) ?? '') >= (times.get(b) ?? '')).toReversed();
+  const times = new Map(
+    (await batchesOf(client)).batches.map(({ id, created_at }) => [id, created_at]),
+  );
+  const laterThan = [b, c, d]
+    .filter((id) => (times.get(id) ?? '') >= (times.get(b) ?? ''))
+    .toReversed();
   t.deepEqual(await idsOf(`&since=${times.get(b)}`), laterThan, 'then or later');
   const [before] = [a, b, c].filter((id) => (times.get(id) ?? '') < (times.get(b) ?? ''));
   t.deepEqual(await idsOf(`&until=${times.get(b)}`), before ? [before] : [], 'before then');
-  const zoned = new Date(Date.parse(times.get(c) ?? '') + 3_600_000).toISOString().replace('Z', '%2B01:00');
+  const zoned = new Date(Date.parse(times.get(c) ?? '') + 3_600_000)
+    .toISOString()
+    .replace('Z', '%2B01:00');
   t.deepEqual(await idsOf(`&since=${zoned}`), await idsOf(`&since=${times.get(c)}`));
   t.deepEqual(await idsOf(`&since=${zoned.replace('%2B', '+')}`), await idsOf(`&since=${zoned}`));
   t.deepEqual(await idsOf('&since=0000-01-01T00:00:00%2B23:59&until=9999-12-31T23:59:59-23:59'), [
@@ -190,9 +204,12 @@ test('batches are filtered by status, time and NPI, together and page by page', 
 test('all problems of the filters are reported together, in order', async (t) => {
   const client = await api.organization();
   const problemsOf = async (path: string) => {
-    const answer = await client.get<{ detail: { loc: string[]; msg: string; type: string }[] }>(path);
+    const answer = await client.get<{ detail: { loc: string[]; msg: string; type: string }[] }>(
+      path,
+    );
     t.is(answer.status, 422, path);
-    for (const problem of answer.json.detail) t.deepEqual(Object.keys(problem), ['loc', 'msg', 'type']);
+    for (const problem of answer.json.detail)
+      t.deepEqual(Object.keys(problem), ['loc', 'msg', 'type']);
     return answer.json.detail.map(({ loc, type }) => [...loc, type]);
   };
   t.deepEqual(await problemsOf(`${BATCHES}?cursor=x&limit=0&npi=x&until=x&since=x&status=x`), [
@@ -204,7 +221,9 @@ test('all problems of the filters are reported together, in order', async (t) =>
     ['query', 'cursor', 'string_pattern_mismatch'],
   ]);
   for (const wrong of ['', 'accepted', 'In-Progress', 'completed&status=completed']) {
-    t.deepEqual(await problemsOf(`${BATCHES}?status=${wrong}`), [['query', 'status', 'literal_error']]);
+    t.deepEqual(await problemsOf(`${BATCHES}?status=${wrong}`), [
+      ['query', 'status', 'literal_error'],
+    ]);
   }
   for (const wrong of [
     '',
@@ -243,7 +262,17 @@ test('all problems of the filters are reported together, in order', async (t) =>
     [
       LEDGER,
       [`98-h${digits}`, `0-s${digits}`, '98-f1', `${'9'.repeat(15)}-f${'9'.repeat(9)}`],
-      ['5021', '98-', '98-f', '98-f0', `98-x${digits}`, `98-h${digits}0`, '-98-f1', '98-f1%0A', digits],
+      [
+        '5021',
+        '98-',
+        '98-f',
+        '98-f0',
+        `98-x${digits}`,
+        `98-h${digits}0`,
+        '-98-f1',
+        '98-f1%0A',
+        digits,
+      ],
     ],
   ] as const) {
     for (const wrong of ['', ...wrongs, `${cursors[0]}&cursor=${cursors[0]}`]) {

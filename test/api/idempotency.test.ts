@@ -18,7 +18,8 @@ const send = ({ call }: Pick<ApiClient, 'call'>, body: string, key: string, path
   call<SubmitAnswer>('POST', path, body, { 'idempotency-key': key });
 
 async function batchesOf({ organizationId }: ApiClient): Promise<number> {
-  const [row] = await sql`select count(*)::int as n from batches where organization_id = ${organizationId}`;
+  const [row] =
+    await sql`select count(*)::int as n from batches where organization_id = ${organizationId}`;
   return row?.n;
 }
 
@@ -53,7 +54,11 @@ test('a body with the same meaning in another notation counts as the same', asyn
   const client = await api.organization(10);
   const url = 'https://example.com/';
   const data = '{"n":150,"big":12345678901234567890,"s":"é/","nil":null,"list":[1,{"b":2,"a":1}]}';
-  const first = await send(client, `{"npi":"${NPI}","webhook":{"url":"${url}"},"custom_data":${data}}`, 'k');
+  const first = await send(
+    client,
+    `{"npi":"${NPI}","webhook":{"url":"${url}"},"custom_data":${data}}`,
+    'k',
+  );
   t.is(first.status, 202);
   const spellings = [
     `\ufeff { "npi" : "\\u0031234567893" , "webhook":{"url":"https:\\/\\/example.com\\/"}, "custom_data":${data} }`,
@@ -98,7 +103,10 @@ test('a different body is a mismatch, even by a number beyond double precision',
   t.is(await batchesOf(client), 1);
   const bulk = await api.organization(10);
   t.is((await send(bulk, `{"npis":["${NPI}","1234567894"]}`, 'k', `${SINGLE}/bulk`)).status, 202);
-  t.is((await send(bulk, `{"npis":["1234567894","${NPI}"]}`, 'k', `${SINGLE}/bulk`)).text, mismatch);
+  t.is(
+    (await send(bulk, `{"npis":["1234567894","${NPI}"]}`, 'k', `${SINGLE}/bulk`)).text,
+    mismatch,
+  );
 });
 
 test('a key belongs to one organization and path, and quotes around it do not count', async (t) => {
@@ -158,29 +166,32 @@ test('only one of several concurrent bodies with the same key is accepted', asyn
 });
 
 // Serial, because it waits for lock waits, and other tests cause them too.
-test.serial('a second request waits for the response of the first, and is a 409 after 5 s', async (t) => {
-  const client = await api.organization(10);
-  const body = `{"npi":"${NPI}"}`;
-  // Holds every submit of this organization inside its transaction.
-  const release = await holdBalance(client);
-  try {
-    const first = send(client, body, 'k');
-    await lockWaits(1);
-    const second = await send(client, body, 'k');
-    t.is(second.status, 409);
-    t.is((second.json as unknown as { code: string }).code, 'idempotency_in_progress');
-    t.regex(second.headers.get('retry-after') ?? '', /^[1-9]$/);
-    const third = send(client, body, 'k');
-    await lockWaits(2);
-    await release();
-    t.is((await first).status, 202);
-    t.is((await third).text, (await first).text);
-    t.is((await third).headers.get('idempotent-replayed'), 'true');
-    t.is(await batchesOf(client), 1);
-  } finally {
-    await release();
-  }
-});
+test.serial(
+  'a second request waits for the response of the first, and is a 409 after 5 s',
+  async (t) => {
+    const client = await api.organization(10);
+    const body = `{"npi":"${NPI}"}`;
+    // Holds every submit of this organization inside its transaction.
+    const release = await holdBalance(client);
+    try {
+      const first = send(client, body, 'k');
+      await lockWaits(1);
+      const second = await send(client, body, 'k');
+      t.is(second.status, 409);
+      t.is((second.json as unknown as { code: string }).code, 'idempotency_in_progress');
+      t.regex(second.headers.get('retry-after') ?? '', /^[1-9]$/);
+      const third = send(client, body, 'k');
+      await lockWaits(2);
+      await release();
+      t.is((await first).status, 202);
+      t.is((await third).text, (await first).text);
+      t.is((await third).headers.get('idempotent-replayed'), 'true');
+      t.is(await batchesOf(client), 1);
+    } finally {
+      await release();
+    }
+  },
+);
 
 async function holdBalance({ organizationId }: ApiClient): Promise<() => Promise<void>> {
   const release = Promise.withResolvers<void>();
@@ -210,10 +221,13 @@ test('an expired key can be used for a new submit', async (t) => {
   const client = await api.organization(10);
   const body = `{"npi":"${NPI}"}`;
   const first = await send(client, body, 'k');
-  const [kept] = await sql`select extract(epoch from expires_at - created_at) as s from idempotency_keys
+  const [kept] =
+    await sql`select extract(epoch from expires_at - created_at) as s from idempotency_keys
     where organization_id = ${client.organizationId}`;
   t.is(Number(kept?.s), 86_400);
-  const age = (by: string) => sql`update idempotency_keys set expires_at = clock_timestamp() + ${by}::interval
+  const age = (
+    by: string,
+  ) => sql`update idempotency_keys set expires_at = clock_timestamp() + ${by}::interval
     where organization_id = ${client.organizationId}`;
   await age('5 seconds');
   t.is((await send(client, body, 'k')).text, first.text);

@@ -42,11 +42,18 @@ test('memberText returns the text of the last member of a name, without outer sp
 
 test('jsonDepth counts levels of objects and arrays, but not brackets in strings', (t) => {
   fc.assert(
-    fc.property(fc.array(fc.constantFrom('[', '{'), { maxLength: 80 }), stringText, (opened, leaf) => {
-      const before = opened.map((char) => (char === '[' ? '[1,' : '{"]":')).join('');
-      const after = opened.toReversed().map((char) => (char === '[' ? ',[]]' : ',"[":{}}'));
-      t.is(jsonDepth(`${before}${leaf}${after.join('')}`), opened.length === 0 ? 0 : opened.length + 1);
-    }),
+    fc.property(
+      fc.array(fc.constantFrom('[', '{'), { maxLength: 80 }),
+      stringText,
+      (opened, leaf) => {
+        const before = opened.map((char) => (char === '[' ? '[1,' : '{"]":')).join('');
+        const after = opened.toReversed().map((char) => (char === '[' ? ',[]]' : ',"[":{}}'));
+        t.is(
+          jsonDepth(`${before}${leaf}${after.join('')}`),
+          opened.length === 0 ? 0 : opened.length + 1,
+        );
+      },
+    ),
     RUN,
   );
   t.is(jsonDepth('1'), 0);
@@ -99,7 +106,19 @@ test('canonicalJson differs for JSON with a different meaning', (t) => {
       '"\\u0000"',
       '"\\ud800"',
     ],
-    ...['"\\udfff"', '"é"', '"e\u0301"', '[]', '{}', '[[]]', '[1,2]', '[2,1]', '[12]', '["1,2"]', '[null]'],
+    ...[
+      '"\\udfff"',
+      '"é"',
+      '"e\u0301"',
+      '[]',
+      '{}',
+      '[[]]',
+      '[1,2]',
+      '[2,1]',
+      '[12]',
+      '["1,2"]',
+      '[null]',
+    ],
     ...['{"a":1}', '{"a":2}', '{"b":1}', '{"a":"1"}', '{"a":1,"b":1}', '{"a":{"b":1}}', '{"":1}'],
     ...[
       '{"__proto__":1}',
@@ -114,7 +133,8 @@ test('canonicalJson differs for JSON with a different meaning', (t) => {
 });
 
 test('jsonErrorOffset points at the broken token, or at the end of a text cut off', (t) => {
-  // A character that is invalid everywhere: unescaped control characters in strings, not a token elsewhere.
+  // A character that is invalid everywhere: unescaped control characters in strings, not a token
+  // elsewhere.
   fc.assert(
     fc.property(valueText, fc.nat(), fc.boolean(), (text, pick, cut) => {
       const k = pick % (text.length + 1);
@@ -185,7 +205,10 @@ function isJson(text: string): boolean {
   }
 }
 
-/** Returns true if the text can be completed to JSON: tries possible next tokens, then closes all open brackets. */
+/**
+ * Returns true if the text can be completed to JSON: tries possible next tokens, then closes all
+ * open brackets.
+ */
 function isBeginning(text: string): boolean {
   const closing: string[] = [];
   for (const { text: token } of tokensOf(text)) {
@@ -207,5 +230,8 @@ function respell(token: string, choice: number): string {
   if (!/^-?[0-9]/.test(token)) return token;
   const [mantissa = '', exponent = '0'] = token.toLowerCase().split('e');
   const longer = mantissa.includes('.') ? `${mantissa}0` : `${mantissa}.0`;
-  return [token, `${longer}E${exponent}`, `${longer}00e${exponent}`, token.toLowerCase()][choice] ?? token;
+  return (
+    [token, `${longer}E${exponent}`, `${longer}00e${exponent}`, token.toLowerCase()][choice] ??
+    token
+  );
 }

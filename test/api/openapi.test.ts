@@ -50,7 +50,10 @@ test.before(async () => {
   });
 });
 
-/** Checks a response against the document: the schema of this status and operation, without other fields. */
+/**
+ * Checks a response against the document: the schema of this status and operation, without other
+ * fields.
+ */
 function conforms(t: ExecutionContext, operation: string, status: number, answer: Answer): void {
   t.is(answer.status, status, answer.text);
   t.deepEqual(misfits(operation, answer), [], `${operation} ${status}: ${answer.text}`);
@@ -101,9 +104,11 @@ test('the document describes exactly the routes of the server', async (t) => {
 });
 
 test('the pages for users list exactly the errors and routes of the server', async (t) => {
-  const read = (name: string) => readFile(new URL(`../../api/docs/${name}`, import.meta.url), 'utf8');
+  const read = (name: string) =>
+    readFile(new URL(`../../api/docs/${name}`, import.meta.url), 'utf8');
   const [told, routed] = await Promise.all([read('errors.md'), read('lifecycle.md')]);
-  const rows = (page: string, pattern: RegExp) => [...page.matchAll(pattern)].map(([, ...cells]) => cells);
+  const rows = (page: string, pattern: RegExp) =>
+    [...page.matchAll(pattern)].map(([, ...cells]) => cells);
   const errors = rows(told, /^\| (\d{3}) \| ([^|]+) \|/gm).map(([status = '', codes = '']) => ({
     status: Number(status),
     codes: [...codes.matchAll(/`(\w+)`/g)].map(([, code]) => code).toSorted(),
@@ -141,15 +146,20 @@ test('the document avoids constructs that break client generators', (t) => {
   const wrong: string[] = [];
   JSON.stringify(openapi, (at, value: unknown) => {
     const words = typeof value === 'object' && value !== null ? Object.keys(value) : [];
-    const { type, format } = (value ?? {}) as { readonly type?: unknown; readonly format?: unknown };
+    const { type, format } = (value ?? {}) as {
+      readonly type?: unknown;
+      readonly format?: unknown;
+    };
     const has = (...some: string[]) => some.some((word) => words.includes(word));
     const isNullable = Array.isArray(type) && type.includes('null');
     const isMember = /^[a-z]/.test(at);
     if (has('$ref') && words.length > 1) wrong.push(`${at}: siblings of a $ref`);
-    if (format === 'date-time' && has('pattern', 'minLength')) wrong.push(`${at}: bounds of a time`);
+    if (format === 'date-time' && has('pattern', 'minLength'))
+      wrong.push(`${at}: bounds of a time`);
     if (isNullable && (has('enum', 'const') || type.includes('object')))
       wrong.push(`${at}: null without a name`);
-    if (type === 'object' && isMember && has('properties')) wrong.push(`${at}: an object without a name`);
+    if (type === 'object' && isMember && has('properties'))
+      wrong.push(`${at}: an object without a name`);
     if (at !== 'schema' && has('type') && has('default')) wrong.push(`${at}: a default`);
     return value;
   });
@@ -157,7 +167,9 @@ test('the document avoids constructs that break client generators', (t) => {
   const operations = Object.values(openapi.paths as JsonObject).flatMap((item) =>
     Object.values(item as JsonObject),
   );
-  const callbacks = operations.flatMap((one) => (one as { callbacks?: JsonObject }).callbacks ?? []);
+  const callbacks = operations.flatMap(
+    (one) => (one as { callbacks?: JsonObject }).callbacks ?? [],
+  );
   t.is(callbacks.length, 2);
   t.false(JSON.stringify(callbacks).includes('/components/callbacks'));
   for (const operation of operations) t.true(Object.hasOwn(operation as JsonObject, 'description'));
@@ -194,7 +206,9 @@ test('the schemas of bodies accept exactly the bodies that the service accepts',
       'https:x',
       'x://',
     ),
-    fc.integer({ min: 2000, max: 2100 }).map((length) => `https://a.example/${'x'.repeat(length - 18)}`),
+    fc
+      .integer({ min: 2000, max: 2100 })
+      .map((length) => `https://a.example/${'x'.repeat(length - 18)}`),
   );
   const mode = fc.oneof(scalar, fc.constantFrom('real-time', 'batch', 'BATCH'));
   const webhook = fc.oneof(scalar, fc.record({ url, mode, more: scalar }, { requiredKeys: [] }));
@@ -205,7 +219,10 @@ test('the schemas of bodies accept exactly the bodies that the service accepts',
     fc.nat(62).map((n) => Array(n).fill(NPI)),
   );
   const body = (own: Record<string, fc.Arbitrary<unknown>>) =>
-    fc.oneof(scalar, fc.record<Record<string, unknown>>({ ...own, ...common }, { requiredKeys: [] }));
+    fc.oneof(
+      scalar,
+      fc.record<Record<string, unknown>>({ ...own, ...common }, { requiredKeys: [] }),
+    );
   const agrees = (schema: Joi.ObjectSchema, component: string) => (value: unknown) => {
     const { problems } = check('body', schema, value, { customData: '{}', forbids: () => false });
     const wrong = violations(`#/components/schemas/${component}`, value);
@@ -215,7 +232,9 @@ test('the schemas of bodies accept exactly the bodies that the service accepts',
   t.notThrows(() =>
     fc.assert(fc.property(body({ npi: scalar }), agrees(singleBody, 'SingleSubmit')), options),
   );
-  t.notThrows(() => fc.assert(fc.property(body({ npis }), agrees(bulkBody, 'BulkSubmit')), options));
+  t.notThrows(() =>
+    fc.assert(fc.property(body({ npis }), agrees(bulkBody, 'BulkSubmit')), options),
+  );
 });
 
 test('the document needs no key, does not count, and has an ETag', async (t) => {
@@ -231,7 +250,11 @@ test('the document needs no key, does not count, and has an ETag', async (t) => 
 });
 
 test('submits and polls match the document: 202, 200, 304', async (t) => {
-  const submitted = { npis: [NPI, STORED], webhook: { url: 'https://a.example/' }, custom_data: { n: 1 } };
+  const submitted = {
+    npis: [NPI, STORED],
+    webhook: { url: 'https://a.example/' },
+    custom_data: { n: 1 },
+  };
   const first = await client.bulk(submitted, { 'idempotency-key': 'twice' });
   conforms(t, BULK, 202, first);
   const again = await client.bulk(submitted, { 'idempotency-key': 'twice' });
@@ -284,15 +307,27 @@ test('errors for submits match the document: 402, 409, 413, 415, 422', async (t)
     const text = JSON.stringify(body);
     conforms(t, operation, 402, await poor.call('POST', path, text));
     conforms(t, operation, 413, await client.call('POST', path, ' '.repeat(65 * 1024)));
-    conforms(t, operation, 415, await client.call('POST', path, text, { 'content-type': 'text/plain' }));
+    conforms(
+      t,
+      operation,
+      415,
+      await client.call('POST', path, text, { 'content-type': 'text/plain' }),
+    );
     conforms(t, operation, 422, await client.call('POST', path, '{'));
     const headers = { 'idempotency-key': '' };
-    conforms(t, operation, 422, await client.call('POST', path, '{"webhook":{"url":"http://x"}}', headers));
+    conforms(
+      t,
+      operation,
+      422,
+      await client.call('POST', path, '{"webhook":{"url":"http://x"}}', headers),
+    );
     conforms(
       t,
       operation,
       409,
-      await whileRunning(path, () => client.call('POST', path, text, { 'idempotency-key': 'busy' })),
+      await whileRunning(path, () =>
+        client.call('POST', path, text, { 'idempotency-key': 'busy' }),
+      ),
     );
   }
 });
@@ -308,9 +343,14 @@ async function whileRunning(path: string, ask: () => Promise<Answer>): Promise<A
 }
 
 test('the delivery log and resends match the document: 200, 202, 404, 409, 422, 429', async (t) => {
-  const { json } = await client.bulk({ npis: [STORED, NPI], webhook: { url: 'https://a.example/' } });
+  const { json } = await client.bulk({
+    npis: [STORED, NPI],
+    webhook: { url: 'https://a.example/' },
+  });
   const path = `/api/v1/batch/${json.batch_id}/deliveries`;
-  const page = await client.get<{ deliveries: { id: string }[]; next_cursor: string }>(`${path}?limit=1`);
+  const page = await client.get<{ deliveries: { id: string }[]; next_cursor: string }>(
+    `${path}?limit=1`,
+  );
   conforms(t, DELIVERIES, 200, page);
   const second = await client.get<typeof page.json>(`${path}?cursor=${page.json.next_cursor}`);
   conforms(t, DELIVERIES, 200, second);
@@ -372,7 +412,10 @@ test('errors for polls match the document: 404, 422', async (t) => {
 test('errors of every operation match the document: 400, 405, 408, 431', async (t) => {
   const slow = exchange(api.port, 'POST /api/v1/email HTTP/1.1\r\nHost: x\r\nX-Slow: ');
   const broken = await exchange(api.port, 'GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n');
-  const large = await exchange(api.port, `GET / HTTP/1.1\r\nHost: x\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`);
+  const large = await exchange(
+    api.port,
+    `GET / HTTP/1.1\r\nHost: x\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`,
+  );
   const raw = [
     [400, broken],
     [431, large],

@@ -4,7 +4,12 @@ import { connect } from 'node:net';
 import { setImmediate } from 'node:timers/promises';
 import test from 'ava';
 import { sql as query } from 'drizzle-orm';
-import { createAddressOf, createFloodGuard, createLanes, createSample } from '../../api/http/overload.ts';
+import {
+  createAddressOf,
+  createFloodGuard,
+  createLanes,
+  createSample,
+} from '../../api/http/overload.ts';
 import { reactivateKey, revokeKey } from '../../db/accounts/keys.ts';
 import { transaction } from '../../db/client.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
@@ -19,7 +24,8 @@ const api = fresh(test, () => startApi({ databaseUrl }));
 test('an address that floods with bad keys gets 429, and its valid keys still work', async (t) => {
   const api = await startApi();
   const client = await api.organization();
-  const knock = (headers: Record<string, string>) => fetch(`${api.baseUrl}/api/v1/credits`, { headers });
+  const knock = (headers: Record<string, string>) =>
+    fetch(`${api.baseUrl}/api/v1/credits`, { headers });
   const statuses = [];
   for (let i = 0; i < 60; i += 1) {
     statuses.push((await knock({ 'x-api-key': `npe_${i}` })).status, (await knock({})).status);
@@ -55,7 +61,8 @@ test('the window of the flood guard slides per IPv4 address or IPv6 /64 network'
 });
 
 test('requests with a key are all logged, and those without a valid key are sampled', async (t) => {
-  const lines: { msg: string; status: number; organization_id?: string; suppressed?: number }[] = [];
+  const lines: { msg: string; status: number; organization_id?: string; suppressed?: number }[] =
+    [];
   const begun = performance.now();
   const api = await startApi({ onLog: (line) => lines.push(JSON.parse(line)) });
   const client = await api.organization();
@@ -77,7 +84,9 @@ test('requests with a key are all logged, and those without a valid key are samp
     t.true(ofStatus.length <= most, `${ofStatus.length} lines of ${status}`);
     t.is(typeof ofStatus[0]?.suppressed, 'number');
   }
-  const keyed = lines.filter(({ organization_id, msg }) => organization_id !== undefined && msg === 'http');
+  const keyed = lines.filter(
+    ({ organization_id, msg }) => organization_id !== undefined && msg === 'http',
+  );
   t.is(keyed.length, 50);
   t.true(keyed.every(({ status, suppressed }) => status === 422 && suppressed === undefined));
 });
@@ -111,7 +120,9 @@ test('a connection with more than 32 pipelined requests gets a 429 and is closed
 test('input behind too many pipelined requests does not disturb the current response', async (t) => {
   const upgrade = KEYLESS.replace('\r\n\r\n', '\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n');
   for (const more of [KEYLESS + BROKEN, upgrade, 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']) {
-    const answers = (await exchange(api.port, KEYLESS.repeat(34) + more)).split('HTTP/1.1 ').slice(1);
+    const answers = (await exchange(api.port, KEYLESS.repeat(34) + more))
+      .split('HTTP/1.1 ')
+      .slice(1);
     t.deepEqual(
       answers.map((answer) => answer.slice(0, 3)),
       ['401', '429'],
@@ -182,41 +193,49 @@ const submitOnce = ({ baseUrl }: Pick<Api, 'baseUrl'>, { apiKey }: ApiClient) =>
 
 const codeOf = async (answer: Response) => ((await answer.json()) as { code: string }).code;
 
-// Guards: `ahead` in `createLanes`; `each` of the writes in api/server.ts; `enterLine` before `countRequest`.
-test.serial("an organization's submits wait in a short queue, and more are refused uncounted", async (t) => {
-  // With a higher limit, requests would be counted in advance.
-  const [client, other] = [await api.organization(1000, 150), await api.organization()];
-  const release = await holdBalance(client);
-  const answering = Array.from({ length: 120 }, () => submitOnce(api, client));
-  const isRefused = ({ status }: Response) => status === 429;
-  // The queue is full once one submit has been refused.
-  const refused = await Promise.any(
-    answering.map((one) => one.then((a) => (isRefused(a) ? a : Promise.reject()))),
-  );
-  t.is(await codeOf(refused), 'too_many_at_once');
-  t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
-  t.is(refused.headers.get('ratelimit'), null);
-  const [waiting] = await sql`
+// Guards: `ahead` in `createLanes`; `each` of the writes in api/server.ts; `enterLine` before
+// `countRequest`.
+test.serial(
+  "an organization's submits wait in a short queue, and more are refused uncounted",
+  async (t) => {
+    // With a higher limit, requests would be counted in advance.
+    const [client, other] = [await api.organization(1000, 150), await api.organization()];
+    const release = await holdBalance(client);
+    const answering = Array.from({ length: 120 }, () => submitOnce(api, client));
+    const isRefused = ({ status }: Response) => status === 429;
+    // The queue is full once one submit has been refused.
+    const refused = await Promise.any(
+      answering.map((one) => one.then((a) => (isRefused(a) ? a : Promise.reject()))),
+    );
+    t.is(await codeOf(refused), 'too_many_at_once');
+    t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
+    t.is(refused.headers.get('ratelimit'), null);
+    const [waiting] = await sql`
     select count(*)::int as n from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%credit_balances%'`;
-  t.true(waiting?.n <= 2, `${waiting?.n} connections wait`);
-  t.is((await submitOnce(api, other)).status, 202);
-  await release();
-  const accepted = (await Promise.all(answering)).filter(({ status }) => status === 202);
-  t.true(accepted.length > 0 && accepted.length <= 100);
-  t.is((await Promise.all(answering)).filter(isRefused).length, 120 - accepted.length);
-  const [hits] =
-    await sql`select sum(n)::int as n from rate_windows, unnest(counts) n where api_key_id = ${client.keyId}`;
-  t.is(hits?.n, accepted.length);
-});
+    t.true(waiting?.n <= 2, `${waiting?.n} connections wait`);
+    t.is((await submitOnce(api, other)).status, 202);
+    await release();
+    const accepted = (await Promise.all(answering)).filter(({ status }) => status === 202);
+    t.true(accepted.length > 0 && accepted.length <= 100);
+    t.is((await Promise.all(answering)).filter(isRefused).length, 120 - accepted.length);
+    const [hits] =
+      await sql`select sum(n)::int as n from rate_windows, unnest(counts) n where api_key_id = ${client.keyId}`;
+    t.is(hits?.n, accepted.length);
+  },
+);
 
 // Guard: `wait` in `createLanes`.
 test.serial('with too many submits of all organizations, one more is a 503 at once', async (t) => {
   const own = await startApi({ databaseUrl, databasePool: 1 });
   const clients = await Promise.all([own.organization(), own.organization()]);
   const releases = await Promise.all(clients.map(holdBalance));
-  const answering = clients.flatMap((client) => Array.from({ length: 30 }, () => submitOnce(own, client)));
+  const answering = clients.flatMap((client) =>
+    Array.from({ length: 30 }, () => submitOnce(own, client)),
+  );
   const refused = await Promise.any(
-    answering.map((one) => one.then((answer) => (answer.status === 503 ? answer : Promise.reject()))),
+    answering.map((one) =>
+      one.then((answer) => (answer.status === 503 ? answer : Promise.reject())),
+    ),
   );
   t.is(await codeOf(refused), 'overloaded');
   t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
@@ -240,7 +259,8 @@ test('clients that disconnect while their key is looked up leave the queue', asy
         `POST /api/v1/email HTTP/1.1\r\nHost: x\r\nX-API-Key: ${client.apiKey}\r\nContent-Length: 1\r\n\r\n`,
       );
     }
-    // A response means that the API has read the requests sent before it, and the second one that it has seen the ends.
+    // A response means that the API has read the requests sent before it, and the second one that
+    // it has seen the ends.
     await fetch(`${own.baseUrl}/healthz`);
     for (const socket of sockets) await once(socket.destroy(), 'close');
     await fetch(`${own.baseUrl}/healthz`);
@@ -374,27 +394,31 @@ test('failed work and a place that is given up free their places', async (t) => 
   t.is(await lanes.inTurn('a', async () => 'done'), 'done');
 });
 
-// Guards: `nextLookAt` of api/routes/service.ts, without which each request holds a connection, and its race.
-test.serial('readiness requests share one query, and get a response while PostgreSQL hangs', async (t) => {
-  const client = await api.organization();
-  const ask = async () => (await fetch(`${api.baseUrl}/readyz`)).text();
-  t.is(await ask(), '{"status":"ready"}');
-  const { promise: released, resolve: release } = Promise.withResolvers<void>();
-  const { promise: held, resolve: isHeld } = Promise.withResolvers<void>();
-  const holding = sql.begin(async (tx) => {
-    await tx`lock table drizzle.__drizzle_migrations in access exclusive mode`;
-    isHeld();
-    await released;
-  });
-  await held;
-  const asked = Array.from({ length: 100 }, ask);
-  // While all of them wait, the pool of 20 still has free connections.
-  for (let i = 0; i < 20; i += 1) t.is((await client.get('/api/v1/credits')).status, 200);
-  // If the responses waited for the query to end, they would say database_away.
-  t.deepEqual([...new Set(await Promise.all(asked))], ['{"status":"ready"}']);
-  const away = '{"status":"database_away"}';
-  t.is(await eventually(async () => ((await ask()) === away ? away : null)), away);
-  release();
-  await holding;
-  t.truthy(await eventually(async () => ((await ask()) === '{"status":"ready"}' ? true : null)));
-});
+// Guards: `nextLookAt` of api/routes/service.ts, without which each request holds a connection, and
+// its race.
+test.serial(
+  'readiness requests share one query, and get a response while PostgreSQL hangs',
+  async (t) => {
+    const client = await api.organization();
+    const ask = async () => (await fetch(`${api.baseUrl}/readyz`)).text();
+    t.is(await ask(), '{"status":"ready"}');
+    const { promise: released, resolve: release } = Promise.withResolvers<void>();
+    const { promise: held, resolve: isHeld } = Promise.withResolvers<void>();
+    const holding = sql.begin(async (tx) => {
+      await tx`lock table drizzle.__drizzle_migrations in access exclusive mode`;
+      isHeld();
+      await released;
+    });
+    await held;
+    const asked = Array.from({ length: 100 }, ask);
+    // While all of them wait, the pool of 20 still has free connections.
+    for (let i = 0; i < 20; i += 1) t.is((await client.get('/api/v1/credits')).status, 200);
+    // If the responses waited for the query to end, they would say database_away.
+    t.deepEqual([...new Set(await Promise.all(asked))], ['{"status":"ready"}']);
+    const away = '{"status":"database_away"}';
+    t.is(await eventually(async () => ((await ask()) === away ? away : null)), away);
+    release();
+    await holding;
+    t.truthy(await eventually(async () => ((await ask()) === '{"status":"ready"}' ? true : null)));
+  },
+);

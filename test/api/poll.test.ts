@@ -19,7 +19,12 @@ async function submitTwo() {
   const client = await api.organization(10);
   const { batch_id, requests } = (await client.bulk({ npis: ['1234567893', '1234567894'] })).json;
   const [first = '', second = ''] = requests.map(({ request_id }) => request_id);
-  return { client, first, second, paths: [`/api/v1/email/${first}`, `/api/v1/batch/${batch_id}`] as const };
+  return {
+    client,
+    first,
+    second,
+    paths: [`/api/v1/email/${first}`, `/api/v1/batch/${batch_id}`] as const,
+  };
 }
 
 test('a poll returns the request, or the batch in the order of the submit', async (t) => {
@@ -94,7 +99,11 @@ test('If-None-Match with the current ETag is a 304 without a body', async (t) =>
     t.regex(known, /^"[^"]+"$/);
     for (const header of [known, `W/${known}`, `"x", ${known}`, `${known},"x"`, '*']) {
       const answer = await client.get(path, { 'if-none-match': header });
-      t.deepEqual([answer.status, answer.text, answer.headers.get('etag')], [304, '', known], header);
+      t.deepEqual(
+        [answer.status, answer.text, answer.headers.get('etag')],
+        [304, '', known],
+        header,
+      );
       t.is(answer.headers.get('content-type'), null);
       t.is(answer.headers.get('retry-after'), '1');
       t.true(answer.headers.has('ratelimit'));
@@ -119,14 +128,18 @@ test('all keys of an organization see the same ETag, which changes with the bala
   for (const path of paths) {
     const etag = (await client.get(path)).headers.get('etag') ?? '';
     t.is((await other.get(path)).headers.get('etag'), etag);
-    t.is((await other.get(path, { 'accept-encoding': 'identity', 'if-none-match': etag })).status, 304);
+    t.is(
+      (await other.get(path, { 'accept-encoding': 'identity', 'if-none-match': etag })).status,
+      304,
+    );
     t.is((await other.call('HEAD', path)).headers.get('etag'), etag);
     await grantCredits(api.db, BY, client.organizationId, 1);
     t.not((await client.get(path)).headers.get('etag'), etag);
   }
 });
 
-// Guard: `later` of the migrations. An ETag that changed for nothing would end a wait of `until=change`.
+// Guard: `later` of the migrations. An ETag that changed for nothing would end a wait of
+// `until=change`.
 test('the ETag changes only with the content of the response, also twice in a moment', async (t) => {
   const { client, first, second, paths } = await submitTwo();
   const batch = sql`id = (select batch_id from requests where id = ${first})`;
@@ -149,7 +162,11 @@ test.serial('a suppression changes the ETag, and so does its removal', async (t)
   const client = await api.organization(10);
   const npi = '1234567885';
   const email = 'someone@suppressed.example';
-  const source = { emailType: 'professional', source: 'test', lastValidatedAt: new Date() } as const;
+  const source = {
+    emailType: 'professional',
+    source: 'test',
+    lastValidatedAt: new Date(),
+  } as const;
   await storeEmail(api.db, { ...source, npi, email });
   const { json } = await client.bulk({ npis: [npi] });
   const paths = [`/api/v1/batch/${json.batch_id}`, json.requests[0]?.poll_url ?? ''];

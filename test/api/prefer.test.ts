@@ -7,8 +7,8 @@ import { fresh } from '../support/database.ts';
 import { eventually, type Organization, RULES } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// `Prefer: wait`: the response comes when the request is final, or with `until=change` at the first change. Waiting
-// uses no database connection.
+// `Prefer: wait`: the response comes when the request is final, or with `until=change` at the first
+// change. Waiting uses no database connection.
 
 // Without workers, so that only the tests change requests.
 const stack = fresh(test, startApi);
@@ -62,7 +62,8 @@ test('a waiting batch poll responds only when the whole batch is completed', asy
     client.get(path, { ...WAIT, 'if-none-match': '"other"' }),
   ]);
   await eventually(async () => ((await admitted(client.keyId)) >= 5 ? true : null));
-  for (const { request_id } of json.requests) await settle(stack.db, request_id, 'failed', 'test', RULES);
+  for (const { request_id } of json.requests)
+    await settle(stack.db, request_id, 'failed', 'test', RULES);
   for (const { status, json: envelope, headers } of await waiting) {
     t.deepEqual([status, envelope.batch.completed_count], [200, 4]);
     t.is(headers.get('preference-applied'), 'wait=50');
@@ -176,7 +177,8 @@ test('a wait survives the loss of the listening connection', async (t) => {
   t.is((await waiting).json.batch.status, 'completed');
 });
 
-// Guards: the triggers that notify of changed keys and organizations, and the second lookup of the key.
+// Guards: the triggers that notify of changed keys and organizations, and the second lookup of the
+// key.
 for (const [how, code, end] of [
   ['its key is revoked', 'api_key_revoked', ({ keyId }) => revokeKey(stack.db, BY, keyId)],
   ['its key is replaced', 'api_key_inactive', ({ keyId }) => rotateKey(stack.db, BY, keyId)],
@@ -196,8 +198,12 @@ for (const [how, code, end] of [
       client.get<{ code: string }>(submitted.requests[0]?.poll_url ?? '', WAIT),
     ]);
     const theirs = (await bystander.single({ npi: NPI })).json;
-    const known = (await bystander.get(`/api/v1/batch/${theirs.batch_id}`)).headers.get('etag') ?? '';
-    const other = bystander.get(`/api/v1/batch/${theirs.batch_id}`, { ...WAIT, 'if-none-match': known });
+    const known =
+      (await bystander.get(`/api/v1/batch/${theirs.batch_id}`)).headers.get('etag') ?? '';
+    const other = bystander.get(`/api/v1/batch/${theirs.batch_id}`, {
+      ...WAIT,
+      'if-none-match': known,
+    });
     const submitting = client.single({ npi: NPI }, WAIT);
     // All three requests wait once they are counted.
     await eventually(async () =>

@@ -58,7 +58,9 @@ test('an idle key may send 100 requests over both processes, and the 101st is re
   const admitted = answers.filter(({ status }) => status === 200);
   t.is(admitted.length, 100);
   t.deepEqual(
-    admitted.map(({ headers }) => Number(headers.get('x-ratelimit-remaining'))).sort((a, b) => b - a),
+    admitted
+      .map(({ headers }) => Number(headers.get('x-ratelimit-remaining')))
+      .sort((a, b) => b - a),
     Array.from({ length: 100 }, (_, i) => 99 - i),
   );
   for (const refused of answers.filter(({ status }) => status !== 200)) {
@@ -105,7 +107,8 @@ test('the window slides: each request counts for 60 s', async (t) => {
 test('a refusal writes nothing, and is repeated without a query until its Retry-After', async (t) => {
   const client = await api.organization(0, 2);
   await setHits(client, [30, 20]);
-  const window = () => sql`select *, xmin, ctid from rate_windows where api_key_id = ${client.keyId}`;
+  const window = () =>
+    sql`select *, xmin, ctid from rate_windows where api_key_id = ${client.keyId}`;
   const before = await window();
   t.is((await credits(client)).status, 429);
   t.deepEqual(await window(), before);
@@ -162,7 +165,10 @@ test('unused places of a step are given back', async (t) => {
   const first = await take(900, 0, null);
   t.like(first, { taken: 900, used: 900 });
   const countsFrom = new Date(first.takenAt ?? 0).getTime() - (before?.at.getTime() ?? 0);
-  t.true(countsFrom >= windowMs / STEPS, 'what may be used until the end of its step counts from there');
+  t.true(
+    countsFrom >= windowMs / STEPS,
+    'what may be used until the end of its step counts from there',
+  );
   const another = await take(500, 0, null);
   t.like(another, { taken: 100, used: 1000 });
   const back = await take(300, 700, first.takenAt);
@@ -215,7 +221,10 @@ test('no window admits more requests than the limit, at any start', async (t) =>
     const times = rows.map(({ at }) => at);
     t.is(times.length, admitted);
     const spans = times.slice(limit).map((at, i) => at - (times[i] ?? 0));
-    t.true(Math.min(...spans) >= windowMs, `${limit + 1} were admitted within ${Math.min(...spans)} ms`);
+    t.true(
+      Math.min(...spans) >= windowMs,
+      `${limit + 1} were admitted within ${Math.min(...spans)} ms`,
+    );
   } finally {
     await sql`drop trigger note_admission on rate_windows`;
     for (const one of fast) await one.stop();

@@ -24,7 +24,11 @@ async function submitted(client: Pick<ApiClient, 'single' | 'get'>) {
   const { batch_id, requests } = (await client.single(body)).json;
   const path = `/api/v1/batch/${batch_id}/deliveries`;
   const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path)).json;
-  return { batch_id, request_id: requests[0]?.request_id ?? '', delivery_id: deliveries[0]?.id ?? '' };
+  return {
+    batch_id,
+    request_id: requests[0]?.request_id ?? '',
+    delivery_id: deliveries[0]?.id ?? '',
+  };
 }
 
 test('no route shows a live key data of the sandbox, or a test key live data', async (t) => {
@@ -80,7 +84,10 @@ test('replays and Idempotency-Keys of test keys and live keys are separate', asy
 });
 
 test('an unknown Test-Outcome is a 422 that lists the known ones', async (t) => {
-  const { status, text } = await sandbox.single({}, { 'test-outcome': 'Stored', 'idempotency-key': 'ü' });
+  const { status, text } = await sandbox.single(
+    {},
+    { 'test-outcome': 'Stored', 'idempotency-key': 'ü' },
+  );
   t.is(status, 422);
   const { detail } = JSON.parse(text);
   t.deepEqual(
@@ -123,9 +130,14 @@ test('the test keys of a suspended organization are refused too', async (t) => {
 test('the page for users lists every magic NPI, and the document every outcome', async (t) => {
   const page = await readFile(new URL('../../api/docs/sandbox.md', import.meta.url), 'utf8');
   const rows = [...page.matchAll(/^\| `(\w+)` \| [^|]+ \| ([0-9, ]+) \|$/gm)];
-  const shown = rows.flatMap(([, outcome, npis = '']) => npis.split(', ').map((npi) => ({ npi, outcome })));
+  const shown = rows.flatMap(([, outcome, npis = '']) =>
+    npis.split(', ').map((npi) => ({ npi, outcome })),
+  );
   const byNpi = (a: { npi: string }, b: { npi: string }) => a.npi.localeCompare(b.npi);
-  t.deepEqual(shown.toSorted(byNpi), MAGIC.map(({ npi, outcome }) => ({ npi, outcome })).toSorted(byNpi));
+  t.deepEqual(
+    shown.toSorted(byNpi),
+    MAGIC.map(({ npi, outcome }) => ({ npi, outcome })).toSorted(byNpi),
+  );
   t.deepEqual(
     rows.map(([, outcome]) => outcome),
     [...TEST_OUTCOMES],

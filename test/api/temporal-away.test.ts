@@ -27,17 +27,21 @@ test('while Temporal is down, only one submit waits for it, and one line is logg
     batches.push(json.batch_id);
     return performance.now() - begun;
   };
-  const said = (text: string) => lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg === text);
+  const said = (text: string) =>
+    lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg === text);
 
   relay.cut();
   const first = await submit();
   const others: number[] = [];
   for (let n = 0; n < 5; n += 1) others.push(await submit());
-  // A submit that waits for Temporal responds after 1.4 s. One of the others may take that long on a busy machine.
+  // A submit that waits for Temporal responds after 1.4 s. One of the others may take that long on
+  // a busy machine.
   t.true(first >= 1300 && others.filter((ms) => ms >= 1300).length <= 1, `${first}: ${others}`);
   // Some seconds later one submit tries Temporal again.
   await eventually(async () => (await submit()) >= 1300 || null);
-  const told = await eventually(async () => said('workflows cannot be started, the sweep will')[0] ?? null);
+  const told = await eventually(
+    async () => said('workflows cannot be started, the sweep will')[0] ?? null,
+  );
   t.regex(told.why, /^Temporal at .*; .*TEMPORAL_/);
 
   relay.mend();
@@ -48,8 +52,8 @@ test('while Temporal is down, only one submit waits for it, and one line is logg
   t.is(said('workflows cannot be started, the sweep will').length, 1);
   for (const id of batches) await client.completed(id);
 
-  // The start of this workflow continues after the response. It must end when the stack stops, or the SDK throws an
-  // uncaught error.
+  // The start of this workflow continues after the response. It must end when the stack stops, or
+  // the SDK throws an uncaught error.
   relay.cut();
   await submit();
 });

@@ -11,7 +11,10 @@ const theirs = fresh(test, () => api.organization());
 let foreign: { readonly batch: string; readonly request: string };
 
 test.before(async () => {
-  const { json } = await theirs.bulk({ npis: Array(60).fill('2000000010'), custom_data: { theirs: true } });
+  const { json } = await theirs.bulk({
+    npis: Array(60).fill('2000000010'),
+    custom_data: { theirs: true },
+  });
   foreign = { batch: json.batch_id, request: json.requests[0]?.request_id ?? '' };
 });
 
@@ -27,7 +30,10 @@ test("another organization's ids get exactly the responses of unknown ids", asyn
     ['email', foreign.request],
   ] as const) {
     const unknown = newId(path === 'batch' ? 'bat' : 'req');
-    for (const headers of [{}, { prefer: 'wait=1' }, { 'if-none-match': '*' }] as Record<string, string>[]) {
+    for (const headers of [{}, { prefer: 'wait=1' }, { 'if-none-match': '*' }] as Record<
+      string,
+      string
+    >[]) {
       const asked = await ours.get(`/api/v1/${path}/${id}`, headers);
       t.is(asked.status, 404);
       t.deepEqual(shown(asked), shown(await ours.get(`/api/v1/${path}/${unknown}`, headers)));
@@ -41,14 +47,16 @@ test("another organization's deliveries get exactly the responses of unknown one
   const webhook = { url: 'https://example.com/hook' };
   const submitted = async (client: ApiClient) => {
     const { batch_id } = (await client.single({ npi: '2000000010', webhook })).json;
-    const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(list(batch_id))).json;
+    const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(list(batch_id)))
+      .json;
     return { batchId: batch_id, deliveryId: deliveries[0]?.id ?? '' };
   };
   const [own, other] = [await submitted(ours), await submitted(theirs)];
   const unknown = await ours.get(list(newId('bat')));
   t.is(unknown.status, 404);
   t.deepEqual(shown(await ours.get(list(other.batchId))), shown(unknown));
-  const resend = (batchId: string, id: string) => ours.call('POST', `${list(batchId)}/${id}/resend`);
+  const resend = (batchId: string, id: string) =>
+    ours.call('POST', `${list(batchId)}/${id}/resend`);
   const refused = await resend(newId('bat'), newId('msg'));
   t.is(refused.status, 404);
   for (const batchId of [other.batchId, own.batchId]) {
@@ -78,12 +86,15 @@ test('lists hide other organizations, and treat their ids like unknown ones', as
     t.deepEqual(shown(asked), shown(await own.get(`/api/v1/batches${unknown}`)));
     t.deepEqual(await idsOf(own, theirs), []);
   }
-  const ledger = await own.get<{ entries: { amount: number; request_id: string }[]; next_cursor: string }>(
-    '/api/v1/credits/ledger?limit=1',
-  );
+  const ledger = await own.get<{
+    entries: { amount: number; request_id: string }[];
+    next_cursor: string;
+  }>('/api/v1/credits/ledger?limit=1');
   const cursor = ledger.json.next_cursor;
   const amounts = async (client: ApiClient) => {
-    const { json } = await client.get<typeof ledger.json>(`/api/v1/credits/ledger?cursor=${cursor}`);
+    const { json } = await client.get<typeof ledger.json>(
+      `/api/v1/credits/ledger?cursor=${cursor}`,
+    );
     return json.entries.map(({ amount }) => amount);
   };
   t.deepEqual(await amounts(own), [7]);

@@ -45,7 +45,12 @@ const post = (path: string, body: unknown, headers?: Record<string, string>) =>
   client.call('POST', path, JSON.stringify(body), headers);
 
 /** Checks that a response is a 422 with exactly this JSON. */
-function refused(t: ExecutionContext, answer: Answer, detail: readonly Problem[], about?: unknown): void {
+function refused(
+  t: ExecutionContext,
+  answer: Answer,
+  detail: readonly Problem[],
+  about?: unknown,
+): void {
   const name = about === undefined ? '' : JSON.stringify(about);
   t.is(answer.status, 422, `${name} ${answer.text}`);
   t.is(answer.text, JSON.stringify({ detail }), name);
@@ -111,9 +116,19 @@ test('an NPI that is not 10 ASCII digits is refused', async (t) => {
 test('an unknown choice is refused with one entry, even if it is not a string', async (t) => {
   const values = ['Any', 'any ', 'both', '', 5, true, [], ['any'], {}];
   const type = noType('body', 'enrichment_email_type');
-  await refusedField(t, values, (enrichment_email_type) => ({ npi: NPI, enrichment_email_type }), type);
+  await refusedField(
+    t,
+    values,
+    (enrichment_email_type) => ({ npi: NPI, enrichment_email_type }),
+    type,
+  );
   const withMode = (mode: unknown) => ({ npi: NPI, webhook: { url: 'https://example.com', mode } });
-  await refusedField(t, [...values, 'realtime', 'real_time'], withMode, noMode('body', 'webhook', 'mode'));
+  await refusedField(
+    t,
+    [...values, 'realtime', 'real_time'],
+    withMode,
+    noMode('body', 'webhook', 'mode'),
+  );
 });
 
 test('a webhook that is not an object and a URL that is not a string are refused', async (t) => {
@@ -140,7 +155,10 @@ test('a list of NPIs of another type, empty or too long is refused', async (t) =
   const short = problem('too_short', 'List should have at least 1 item after validation, not 0');
   refused(t, await post(BULK, { npis: [] }), [short('body', 'npis')]);
   for (const length of [61, 4000, 10_000]) {
-    const long = problem('too_long', `List should have at most 60 items after validation, not ${length}`);
+    const long = problem(
+      'too_long',
+      `List should have at most 60 items after validation, not ${length}`,
+    );
     // The items are invalid too, but only the length is reported.
     refused(t, await post(BULK, { npis: Array(length).fill('') }), [long('body', 'npis')]);
   }
@@ -228,14 +246,31 @@ test('a malformed id in a path is refused if the key is valid', async (t) => {
       [`/api/v1/batch/${id.replace('req', 'bat')}`, 'batch_id', 'bat'],
     ] as const) {
       const msg = `String should match pattern '^${prefix}_[0-7][0-9a-hjkmnp-tv-z]{25}$'`;
-      refused(t, await client.get(path), [problem('string_pattern_mismatch', msg)('path', name)], path);
+      refused(
+        t,
+        await client.get(path),
+        [problem('string_pattern_mismatch', msg)('path', name)],
+        path,
+      );
       t.is((await fetch(`${api.baseUrl}${path}`)).status, 401, path);
     }
   }
   for (const [path, name, msg] of [
-    [`/api/v1/email/bat_${good}`, 'request_id', "This is a batch_id; a request_id begins with 'req_'"],
-    [`/api/v1/batch/req_${good}`, 'batch_id', "This is a request_id; a batch_id begins with 'bat_'"],
-    [`/api/v1/email/msg_${good}`, 'request_id', "This is a delivery_id; a request_id begins with 'req_'"],
+    [
+      `/api/v1/email/bat_${good}`,
+      'request_id',
+      "This is a batch_id; a request_id begins with 'req_'",
+    ],
+    [
+      `/api/v1/batch/req_${good}`,
+      'batch_id',
+      "This is a request_id; a batch_id begins with 'bat_'",
+    ],
+    [
+      `/api/v1/email/msg_${good}`,
+      'request_id',
+      "This is a delivery_id; a request_id begins with 'req_'",
+    ],
   ] as const) {
     refused(t, await client.get(path), [problem('string_pattern_mismatch', msg)('path', name)]);
   }
@@ -279,7 +314,12 @@ test('a malformed webhook URL is refused', async (t) => {
   const long = `https://example.com/${'x'.repeat(2028)}`;
   t.is((await post(SINGLE, withUrl(long))).status, 202);
   const tooLong = problem('url_too_long', 'URL should have at most 2048 characters');
-  await refusedField(t, [`${long}x`, 'x'.repeat(60_000)], withUrl, tooLong('body', 'webhook', 'url'));
+  await refusedField(
+    t,
+    [`${long}x`, 'x'.repeat(60_000)],
+    withUrl,
+    tooLong('body', 'webhook', 'url'),
+  );
 });
 
 test('a webhook URL that is not https, or contains a password, is refused', async (t) => {
@@ -300,7 +340,11 @@ test('a webhook URL that is not https, or contains a password, is refused', asyn
     'https://a@127.0.0.1',
   ];
   await refusedField(t, names, withUrl, userinfo('body', 'webhook', 'url'));
-  for (const url of ['HTTPS://EXAMPLE.COM', 'https://example.com:8443/a?b=c#d', 'https://bücher.example/']) {
+  for (const url of [
+    'HTTPS://EXAMPLE.COM',
+    'https://example.com:8443/a?b=c#d',
+    'https://bücher.example/',
+  ]) {
     t.is((await post(SINGLE, withUrl(url))).status, 202, url);
   }
 });
@@ -354,7 +398,13 @@ test('a webhook URL whose address or name is not public is refused, in any notat
   ];
   const withHost = (host: unknown) => ({ npi: NPI, webhook: { url: `https://${host}:8443/hook` } });
   await refusedField(t, hosts, withHost, blocked('body', 'webhook', 'url'));
-  for (const host of ['8.8.8.8', '134744072', '[2606:4700:4700::1111]', 'localhost.example.com', 'mylocal']) {
+  for (const host of [
+    '8.8.8.8',
+    '134744072',
+    '[2606:4700:4700::1111]',
+    'localhost.example.com',
+    'mylocal',
+  ]) {
     t.is((await post(SINGLE, withHost(host))).status, 202, host);
   }
 });
@@ -366,20 +416,36 @@ test('null for an optional field means absent, and unknown fields are ignored', 
   const envelope = (await client.get(`/api/v1/batch/${answer.json.batch_id}`)).json;
   t.is(envelope.webhook, null);
   t.is(envelope.custom_data, null);
-  const withMode = await client.single({ npi: NPI, webhook: { url: 'https://example.com', mode: null } });
+  const withMode = await client.single({
+    npi: NPI,
+    webhook: { url: 'https://example.com', mode: null },
+  });
   const [request] = withMode.json.requests;
   t.is((await client.get(`/api/v1/email/${request?.request_id}`)).json.webhook?.mode, 'real-time');
-  const unknown = { constructor: 1, toString: 'x', hasOwnProperty: null, length: 5, npis: 'x', '': {} };
+  const unknown = {
+    constructor: 1,
+    toString: 'x',
+    hasOwnProperty: null,
+    length: 5,
+    npis: 'x',
+    '': {},
+  };
   t.is(
-    (await post(SINGLE, { npi: NPI, ...unknown, webhook: { url: 'https://example.com', ...unknown } }))
-      .status,
+    (
+      await post(SINGLE, {
+        npi: NPI,
+        ...unknown,
+        webhook: { url: 'https://example.com', ...unknown },
+      })
+    ).status,
     202,
   );
 });
 
 // Guards: `hintFor` of api/routes/submit.ts; the body of the 422 stays the same.
 test('the link of a 422 points to its first error type, with a hint as title', async (t) => {
-  const linkOf = async (path: string, body: unknown) => (await post(path, body)).headers.get('link');
+  const linkOf = async (path: string, body: unknown) =>
+    (await post(path, body)).headers.get('link');
   const link = (type: string, title = '') =>
     `</docs/errors#${type}>; rel="help"${title === '' ? '' : `; title="${title}"`}`;
   const blanks = link('string_pattern_mismatch', 'leave out the blanks around the NPI');
@@ -427,7 +493,14 @@ test('every response lists ignored fields with any name in a header', async (t) 
     'webhook.mod, webhook.secret, a, npis',
   );
   t.is(
-    await ignored({ '': 1, 'a, b': 1, 'ä\r\nSet-Cookie: x=1': 1, '\ud800': 1, '"%~': 1, toString: 1 }),
+    await ignored({
+      '': 1,
+      'a, b': 1,
+      'ä\r\nSet-Cookie: x=1': 1,
+      '\ud800': 1,
+      '"%~': 1,
+      toString: 1,
+    }),
     '"", a%2C%20b, %C3%A4%0D%0ASet-Cookie%3A%20x%3D1, %EF%BF%BD, %22%25~, toString',
   );
   t.is(await ignored({ [`${'x'.repeat(39)}😀`]: 1 }), `${'x'.repeat(39)}%EF%BF%BD`);
@@ -478,5 +551,8 @@ test('the last of two fields with the same name counts', async (t) => {
   refused(t, await send(`{"npi":"${NPI}","npi":5}`), [noString('body', 'npi')]);
   const twice = await send(`{"npi":"${NPI}","custom_data":[],"custom_d\\u0061ta":{"a":1,"a":2}}`);
   t.is(twice.status, 202);
-  t.regex((await client.get(`/api/v1/batch/${twice.json.batch_id}`)).text, /"custom_data":\{"a":1,"a":2\},/);
+  t.regex(
+    (await client.get(`/api/v1/batch/${twice.json.batch_id}`)).text,
+    /"custom_data":\{"a":1,"a":2\},/,
+  );
 });

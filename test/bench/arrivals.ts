@@ -3,7 +3,8 @@ import { status } from '../support/receiver.ts';
 import type { Stack } from '../support/stack.ts';
 
 /**
- * Submits one NPI again and again, and prints the times from each submit to the arrival of its webhook.
+ * Submits one NPI again and again, and prints the times from each submit to the arrival of its
+ * webhook.
  * @param npis one NPI per submit
  */
 export async function measureArrivals(
@@ -30,7 +31,8 @@ export async function measureArrivals(
     }),
   );
   waits.sort((a, b) => a - b);
-  const quantile = (q: number) => Math.round(waits[Math.floor(q * (npis.length - 1))] ?? Number.NaN);
+  const quantile = (q: number) =>
+    Math.round(waits[Math.floor(q * (npis.length - 1))] ?? Number.NaN);
   const [p50, p95, most] = [quantile(0.5), quantile(0.95), quantile(1)];
   console.log(`${what}: p50 ${p50} ms, p95 ${p95} ms, at most ${most} ms`);
   return { p50, p95 };

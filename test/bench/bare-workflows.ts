@@ -1,6 +1,7 @@
 import { executeChild, proxyActivities, workflowInfo } from '@temporalio/workflow';
 
-// The baseline for `live.ts`: one child workflow with one activity per NPI, as in a sample, and nothing else.
+// The baseline for `live.ts`: one child workflow with one activity per NPI, as in a sample, and
+// nothing else.
 
 const { answer } = proxyActivities<{ answer(npi: string): Promise<string> }>({
   startToCloseTimeout: '1 minute',
@@ -9,7 +10,9 @@ const { answer } = proxyActivities<{ answer(npi: string): Promise<string> }>({
 export async function bareBatch(npis: readonly string[]): Promise<void> {
   const { workflowId } = workflowInfo();
   await Promise.all(
-    npis.map((npi) => executeChild(bareLookup, { workflowId: `${workflowId}-${npi}`, args: [npi] })),
+    npis.map((npi) =>
+      executeChild(bareLookup, { workflowId: `${workflowId}-${npi}`, args: [npi] }),
+    ),
   );
 }
 

@@ -3,8 +3,8 @@ import { connect, createServer } from 'node:net';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
 
 /**
- * Starts a proxy to PostgreSQL. It counts executed statements, statements that admit a call to a source, and round
- * trips, where one side sends after the other.
+ * Starts a proxy to PostgreSQL. It counts executed statements, statements that admit a call to a
+ * source, and round trips, where one side sends after the other.
  */
 export async function countingProxy(url: string) {
   const seen = { statements: 0, roundTrips: 0, admissions: 0 };
@@ -19,17 +19,20 @@ export async function countingProxy(url: string) {
       if (type === 'P') texts.set(first, second);
       if (type !== 'B' && type !== 'Q') return;
       seen.statements += 1;
-      if (type === 'B' && /admit_call|into source_health/.test(texts.get(second) ?? '')) seen.admissions += 1;
+      if (type === 'B' && /admit_call|into source_health/.test(texts.get(second) ?? ''))
+        seen.admissions += 1;
     };
     near.on('data', (chunk) => {
       if (isAnswered) seen.roundTrips += 1;
       isAnswered = false;
       rest = Buffer.concat([rest, chunk]);
-      // A message consists of its type, its length, and its content. Only the first message has no type.
+      // A message consists of its type, its length, and its content. Only the first message has no
+      // type.
       for (let head = isStarted ? 1 : 0; rest.length >= head + 4; head = 1) {
         const size = head + rest.readUInt32BE(head);
         if (rest.length < size) break;
-        if (isStarted) read(String.fromCharCode(rest[0] ?? 0), rest.toString('utf8', 5, size).split('\0'));
+        if (isStarted)
+          read(String.fromCharCode(rest[0] ?? 0), rest.toString('utf8', 5, size).split('\0'));
         isStarted = true;
         rest = rest.subarray(size);
       }

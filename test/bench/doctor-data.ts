@@ -1,10 +1,11 @@
 import type { Sql } from 'postgres';
 
 /**
- * Fills a migrated, empty database with the consistent data of `count` requests (a multiple of 50,000) over 40 days.
- * Nine in ten are in bulks of 45, the rest are single. They are charged, released, replayed within a bulk and across
- * bulks, failed, or open. They have deliveries with attempts, entitlements, and Idempotency-Keys. The statements are
- * set-based and run with triggers off, so they also write the values that triggers would maintain.
+ * Fills a migrated, empty database with the consistent data of `count` requests (a multiple of
+ * 50,000) over 40 days. Nine in ten are in bulks of 45, the rest are single. They are charged,
+ * released, replayed within a bulk and across bulks, failed, or open. They have deliveries with
+ * attempts, entitlements, and Idempotency-Keys. The statements are set-based and run with triggers
+ * off, so they also write the values that triggers would maintain.
  */
 export async function fillDatabase(sql: Sql, count: number): Promise<void> {
   const bulks = count / 50;
@@ -23,8 +24,9 @@ const ORGANIZATIONS = 100;
 const id = (prefix: string, number: string) => `'${prefix}_01' || lpad((${number})::text, 24, '0')`;
 
 /**
- * The shape of every request. In each thousand bulks the last hundred repeat the hundred before them, in the same
- * organizations. The last entry of a bulk repeats the one before it. Some of the newest bulks are still open.
+ * The shape of every request. In each thousand bulks the last hundred repeat the hundred before
+ * them, in the same organizations. The last entry of a bulk repeats the one before it. Some of the
+ * newest bulks are still open.
  */
 const planned = (bulks: number, singles: number) => `
   create temporary table planned on commit drop as

@@ -15,7 +15,9 @@ const PLANTS: Readonly<Record<string, readonly string[]>> = {
   hold_not_settled: [
     `delete from ledger_entries where kind = 'release' and request_id = ${request(REFUNDED, 2)}`,
   ],
-  hold_amount: [`update ledger_entries set amount = amount + 1 where request_id = ${request(REFUNDED, 3)}`],
+  hold_amount: [
+    `update ledger_entries set amount = amount + 1 where request_id = ${request(REFUNDED, 3)}`,
+  ],
   charge_without_result: [
     `update ledger_entries l set kind = 'charge', created_at = r.settled_at from requests r
       where r.id = l.request_id and l.kind = 'release' and l.request_id = ${request(REFUNDED, 4)}`,
@@ -30,7 +32,9 @@ const PLANTS: Readonly<Record<string, readonly string[]>> = {
   request_overdue: [
     `update requests set deadline_at = now() - interval '2 minutes' where id = ${request('settled_at is null', 7)}`,
   ],
-  replay_without_charge: [`update requests set npi = '9999999999' where id = ${request('replayed', 8)}`],
+  replay_without_charge: [
+    `update requests set npi = '9999999999' where id = ${request('replayed', 8)}`,
+  ],
   entitlement_missing: [
     `delete from entitlements where request_id = (
        select request_id from entitlements order by charged_at desc, request_id limit 1)`,

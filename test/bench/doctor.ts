@@ -9,16 +9,22 @@ import { fillDatabase } from './doctor-data.ts';
 import { plantCorruptions } from './doctor-plants.ts';
 
 /**
- * `node test/bench/doctor.ts [REQUESTS…]`: measures the doctor on generated data (multiples of 50000; by default
- * 200000, which is 375000 ledger entries, and 1000000) next to a plain count of the ledger in the same run. Measures it
- * again with planted corruptions, all of which it has to find. Creates databases on the server in TEST_DATABASE_URL,
- * which needs a superuser, or starts its own PostgreSQL. Target: one minute for a million requests. Ends with exit code
- * 1 after a false or a missing finding.
+ * `node test/bench/doctor.ts [REQUESTS…]`: measures the doctor on generated data (multiples of
+ * 50000; by default 200000, which is 375000 ledger entries, and 1000000) next to a plain count of
+ * the ledger in the same run. Measures it again with planted corruptions, all of which it has to
+ * find. Creates databases on the server in TEST_DATABASE_URL, which needs a superuser, or starts
+ * its own PostgreSQL. Target: one minute for a million requests. Ends with exit code 1 after a
+ * false or a missing finding.
  */
 const HOUR = 3_600_000;
 const DOCTOR_RULES = {
   ...RULES,
-  webhookScheduleMs: [0, 5000, 300_000, ...[0.5, 2, 5, 10, 14, 20, 24].map((hours) => hours * HOUR)],
+  webhookScheduleMs: [
+    0,
+    5000,
+    300_000,
+    ...[0.5, 2, 5, 10, 14, 20, 24].map((hours) => hours * HOUR),
+  ],
 };
 
 const given = process.argv.slice(2).map(Number);
@@ -59,7 +65,11 @@ async function measure(count: number): Promise<void> {
     const planted = await plantCorruptions(sql);
     const sick = await diagnose(db, DOCTOR_RULES);
     const found = codes(sick).filter((code) => planted.includes(code));
-    print(`doctor, ${found.length} of ${planted.length} planted corruptions found`, sick, baselineMs);
+    print(
+      `doctor, ${found.length} of ${planted.length} planted corruptions found`,
+      sick,
+      baselineMs,
+    );
     const exactly = sick.findings === planted.length && found.length === planted.length;
     require('each planted corruption once, and nothing else', exactly, sick);
   } finally {

@@ -5,8 +5,9 @@ import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendor
 import { batchCompleted, timeLookups } from './lookups.ts';
 
 /**
- * `node test/bench/fairness.ts [BULKS]`: how long one organization waits for a lookup, alone and while bulks of another
- * (20 by default) are in flight, with a vendor that takes two seconds. Brings its own servers.
+ * `node test/bench/fairness.ts [BULKS]`: how long one organization waits for a lookup, alone and
+ * while bulks of another (20 by default) are in flight, with a vendor that takes two seconds.
+ * Brings its own servers.
  */
 const BULKS = Number(process.argv[2] ?? 20);
 const SAMPLES = 5;
@@ -32,7 +33,10 @@ try {
   await timeLookups(one, npis.splice(0, 1));
   const alone = await timeLookups(one, npis.splice(0, SAMPLES));
   const bulks = await Promise.all(
-    Array.from({ length: BULKS }, async () => (await many.bulk({ npis: npis.splice(0, 60) })).json.batch_id),
+    Array.from(
+      { length: BULKS },
+      async () => (await many.bulk({ npis: npis.splice(0, 60) })).json.batch_id,
+    ),
   );
   const beside = await timeLookups(one, npis.splice(0, SAMPLES));
   const open = (await stack.openRequests(many.organizationId)).length;

@@ -7,10 +7,10 @@ import { startPostgres } from '../../deploy/local/postgres.ts';
 import { fillDatabase } from './doctor-data.ts';
 
 /**
- * `node test/bench/figures.ts [REQUESTS]`: measures the Prometheus metrics from PostgreSQL on generated data (a
- * multiple of 50000; by default 1000000) next to a plain count of the requests. Measures them again with 100,000 more
- * waiting requests and pending deliveries. Creates a database on the server in TEST_DATABASE_URL, which needs a
- * superuser, or starts its own PostgreSQL.
+ * `node test/bench/figures.ts [REQUESTS]`: measures the Prometheus metrics from PostgreSQL on
+ * generated data (a multiple of 50000; by default 1000000) next to a plain count of the requests.
+ * Measures them again with 100,000 more waiting requests and pending deliveries. Creates a database
+ * on the server in TEST_DATABASE_URL, which needs a superuser, or starts its own PostgreSQL.
  */
 const ROUNDS = 15;
 const SOURCES = [['vendor', 'rocketreach', null]] as const;
@@ -46,7 +46,9 @@ async function measure(what: string): Promise<void> {
     figures.push(await timed(() => readFigures(db, SOURCES)));
     counts.push(await timed(() => sql`select count(*) from requests`));
   }
-  console.log(`${what}: figures ${median(figures)} ms; select count(*) from requests ${median(counts)} ms`);
+  console.log(
+    `${what}: figures ${median(figures)} ms; select count(*) from requests ${median(counts)} ms`,
+  );
 }
 
 /** Adds bulks of 50 for 100 organizations, with triggers off. */

@@ -11,9 +11,10 @@ import { openOrganization } from '../support/organization.ts';
 import { startApiProcess } from '../support/programs.ts';
 import { startServers } from '../support/servers.ts';
 
-// `node test/bench/flood.ts [SECONDS]`: measures the latency of one organization before and during attacks that flood
-// one API process, and the memory of that process. The attackers run in their own process, which reports the responses
-// they get. The measured organization reads its credits over one connection, one request after the other.
+// `node test/bench/flood.ts [SECONDS]`: measures the latency of one organization before and during
+// attacks that flood one API process, and the memory of that process. The attackers run in their
+// own process, which reports the responses they get. The measured organization reads its credits
+// over one connection, one request after the other.
 
 const SECONDS = Number(process.argv[2] ?? 6);
 const IDLE_SOCKETS = 5000;
@@ -28,7 +29,10 @@ const ATTACKS: Readonly<Record<string, (port: number, apiKey: string) => unknown
   '8 connections at full speed, pipelined': (port) => repeatedly(port, 8, KEYLESS.repeat(1000)),
   '5,000 idle connections': (port) => Array.from({ length: IDLE_SOCKETS }, () => open(port)),
   '90 bulks of one organization at once, again and again': async (port, apiKey) => {
-    for (;;) await Promise.allSettled(Array.from({ length: BULKS }, (_, index) => bulk(port, apiKey, index)));
+    for (;;)
+      await Promise.allSettled(
+        Array.from({ length: BULKS }, (_, index) => bulk(port, apiKey, index)),
+      );
   },
 };
 

@@ -13,11 +13,13 @@ import { startPostgres } from '../../deploy/local/postgres.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// `node test/bench/hot-path.ts [SECONDS]`: measures submits, polls, and admissions that need only PostgreSQL. Each is
-// compared to the same work without our rules, on the same temporary PostgreSQL (without fsync) and in the same run:
+// `node test/bench/hot-path.ts [SECONDS]`: measures submits, polls, and admissions that need only
+// PostgreSQL. Each is compared to the same work without our rules, on the same temporary PostgreSQL
+// (without fsync) and in the same run:
 //
-// - bulks of 60 stored emails, admitted as in the API: compared to the floor, which is one statement for a whole bulk
-//   without any rule, and to peers if they are installed (`npm ci` in peers/)
+// - bulks of 60 stored emails, admitted as in the API: compared to the floor, which is one
+//   statement for a whole bulk without any rule, and to peers if they are installed (`npm ci` in
+//   peers/)
 // - polls: compared to a bare hapi route with one select
 // - admissions of a single key: by the number of requests that its window allows
 //
@@ -75,7 +77,9 @@ async function stored(db: Database, sql: Sql, url: string): Promise<void> {
         figures[name] = await rate(clients, organizations, take);
       }
       const base = figures.ours ?? 0;
-      const each = Object.entries(figures).map(([name, n]) => `${name} ${n.toFixed(0)} (${ratio(base, n)})`);
+      const each = Object.entries(figures).map(
+        ([name, n]) => `${name} ${n.toFixed(0)} (${ratio(base, n)})`,
+      );
       console.log(`  organizations ${organizations}, clients ${clients}: ${each.join(', ')}`);
     }
   }
@@ -84,7 +88,9 @@ async function stored(db: Database, sql: Sql, url: string): Promise<void> {
 
 /** Returns a function that submits bulks. Each bulk is new to its organization and charged. */
 async function ours(db: Database, count: number): Promise<Take> {
-  const organizations = await Promise.all(Array.from({ length: count }, () => openOrganization(db, 1e9)));
+  const organizations = await Promise.all(
+    Array.from({ length: count }, () => openOrganization(db, 1e9)),
+  );
   const { writes } = shareOut(POOL);
   return async (n, npis) => {
     const organization = organizations[n];
@@ -103,7 +109,13 @@ async function replays(db: Database, count: number): Promise<Take> {
 
 /** Creates tables like ours, without triggers and foreign keys. */
 async function emptyFloor(sql: Sql, count: number): Promise<void> {
-  for (const table of ['credit_balances', 'batches', 'requests', 'ledger_entries', 'entitlements']) {
+  for (const table of [
+    'credit_balances',
+    'batches',
+    'requests',
+    'ledger_entries',
+    'entitlements',
+  ]) {
     await sql`drop table if exists ${sql(`floor_${table}`)}`;
     await sql`create table ${sql(`floor_${table}`)} (like ${sql(table)} including all)`;
   }
@@ -144,8 +156,8 @@ interface Peers {
 }
 
 /**
- * Starts engines that keep their work in PostgreSQL and run the floor's statement for each NPI. Returns null if they
- * are not installed.
+ * Starts engines that keep their work in PostgreSQL and run the floor's statement for each NPI.
+ * Returns null if they are not installed.
  */
 async function startPeers(sql: Sql, url: string, work: Take): Promise<Peers | null> {
   const folder = new URL('./peers/', import.meta.url);
@@ -196,7 +208,8 @@ async function admissions(db: Database, sql: Sql): Promise<void> {
       const begun = performance.now();
       for (let i = 0; i < each; i += 1) admitted += (await take()).taken;
       ms += performance.now() - begun;
-      const [wal] = await sql`select (pg_current_wal_insert_lsn() - ${before?.lsn}::pg_lsn)::int as bytes`;
+      const [wal] =
+        await sql`select (pg_current_wal_insert_lsn() - ${before?.lsn}::pg_lsn)::int as bytes`;
       bytes += wal?.bytes;
     }
     figures.push(ms / admitted);
@@ -239,7 +252,12 @@ async function polls(databaseUrl: string, sql: Sql): Promise<void> {
   const pairs: readonly [name: string, Target, of: string, Target][] = [
     ['single', ours(`/api/v1/email/${requestId}`), 'bare route', theirs(`/request/${requestId}`)],
     ['batch of 60', batch, 'bare route', theirs(`/batch/${batchId}`)],
-    ['304 of the batch', ours(`/api/v1/batch/${batchId}`, { 'if-none-match': etag }), 'its 200', batch],
+    [
+      '304 of the batch',
+      ours(`/api/v1/batch/${batchId}`, { 'if-none-match': etag }),
+      'its 200',
+      batch,
+    ],
   ];
   console.log('polls a second, and the 99th percentile in ms');
   for (const connections of [1, 20]) {
@@ -263,7 +281,11 @@ function show({ perSecond, p99 }: Load): string {
 }
 
 /** Returns calls per second of this many concurrent callers. */
-async function perSecond(callers: number, call: () => Promise<unknown>, seconds = SECONDS): Promise<number> {
+async function perSecond(
+  callers: number,
+  call: () => Promise<unknown>,
+  seconds = SECONDS,
+): Promise<number> {
   let calls = 0;
   const begun = performance.now();
   const end = begun + seconds * 1000;
@@ -314,7 +336,9 @@ const TURN_SECONDS = 0.25;
 async function load({ targets, connections }: Order): Promise<Load[]> {
   const sides = await Promise.all(
     targets.map(async (target) => {
-      const asking = await Promise.all(Array.from({ length: connections }, () => openAsker(target)));
+      const asking = await Promise.all(
+        Array.from({ length: connections }, () => openAsker(target)),
+      );
       return { asking, times: [] as number[], rates: [] as number[] };
     }),
   );

@@ -12,9 +12,10 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 
-// `node test/bench/ledger.ts`: measures submits and settlements per second, for one hot organization and for 50 at
-// once. Each is a ratio to plain transactions that update one row, on the same PostgreSQL (a temporary one, without
-// fsync) and in the same run. Ratios are comparable between machines, absolute numbers are not.
+// `node test/bench/ledger.ts`: measures submits and settlements per second, for one hot
+// organization and for 50 at once. Each is a ratio to plain transactions that update one row, on
+// the same PostgreSQL (a temporary one, without fsync) and in the same run. Ratios are comparable
+// between machines, absolute numbers are not.
 
 const CALLERS = 16;
 const CALLS = Number(process.argv[2] ?? 2000);
@@ -34,7 +35,9 @@ try {
 process.exit();
 
 async function compare(db: Database, sql: Sql, count: number): Promise<void> {
-  const organizations = await Promise.all(Array.from({ length: count }, () => openOrganization(db, CALLS)));
+  const organizations = await Promise.all(
+    Array.from({ length: count }, () => openOrganization(db, CALLS)),
+  );
   const of = (call: number): Organization => {
     const organization = organizations[call % count];
     if (!organization) throw new Error('no organization was opened');
@@ -47,10 +50,14 @@ async function compare(db: Database, sql: Sql, count: number): Promise<void> {
     const outcome = await submit(db, submitCommand(of(call), { npis: [npi] }), RULES);
     requestIds.push(...acceptedIds(outcome).requestIds);
   });
-  const settles = await rate((call) => settle(db, requestIds[call] ?? '', 'failed', 'bench', RULES));
+  const settles = await rate((call) =>
+    settle(db, requestIds[call] ?? '', 'failed', 'bench', RULES),
+  );
   const after = await rate((call) => updateOneRow(sql, of(call).organizationId));
   const base = (plain + after) / 2;
-  console.log(`${count} organization${count === 1 ? '' : 's'}, ${CALLERS} callers, ${CALLS} calls each:`);
+  console.log(
+    `${count} organization${count === 1 ? '' : 's'}, ${CALLERS} callers, ${CALLS} calls each:`,
+  );
   for (const [name, perSecond] of Object.entries({
     'plain update': base,
     submit: submits,

@@ -10,12 +10,12 @@ import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendor
 import { countingProxy } from './counting-proxy.ts';
 
 /**
- * `node test/bench/live.ts`: measures the cost of a lookup whose vendor responds at once. Starts its own servers and
- * runs only on Linux. It prints:
+ * `node test/bench/live.ts`: measures the cost of a lookup whose vendor responds at once. Starts
+ * its own servers and runs only on Linux. It prints:
  *
  * - statements and round trips to PostgreSQL per found NPI, from the submit to its webhook
- * - NPIs per second with 1, 5, and 20 concurrent bulks of one organization, alternating with a bare sample on the same
- *   Temporal, which has a child and an activity per NPI
+ * - NPIs per second with 1, 5, and 20 concurrent bulks of one organization, alternating with a bare
+ *   sample on the same Temporal, which has a child and an activity per NPI
  * - CPU time per NPI of this process (API, worker, and vendor) and of PostgreSQL
  */
 const BULK = 60;
@@ -74,7 +74,8 @@ async function speeds() {
   const ours = (bulks: number) => async () => {
     const { json } = await client.bulk({ npis: take() });
     // As cheap as waiting for the bare sample. hot-path.ts measures the cost of polls.
-    const completed = () => sql`select from batches where id = ${json.batch_id} and status = 'completed'`;
+    const completed = () =>
+      sql`select from batches where id = ${json.batch_id} and status = 'completed'`;
     while ((await completed()).length === 0) await setTimeout(25 * bulks);
   };
   const bare = async (n: number) => {
@@ -105,7 +106,8 @@ async function speeds() {
 type Figures = Awaited<ReturnType<typeof measure>>;
 
 function mean(turns: readonly Figures[]): Figures {
-  const of = (key: keyof Figures) => turns.reduce((sum, figures) => sum + figures[key], 0) / turns.length;
+  const of = (key: keyof Figures) =>
+    turns.reduce((sum, figures) => sum + figures[key], 0) / turns.length;
   return {
     secondsPerNpi: of('secondsPerNpi'),
     here: of('here'),
@@ -134,7 +136,9 @@ async function measure(sql: postgres.Sql, bulks: number, work: (n: number) => Pr
 
 async function startBare({ client }: Stack) {
   const workflowsPath = fileURLToPath(new URL('bare-workflows.ts', import.meta.url));
-  const connection = await NativeConnection.connect({ address: process.env.TEST_TEMPORAL_ADDRESS ?? '' });
+  const connection = await NativeConnection.connect({
+    address: process.env.TEST_TEMPORAL_ADDRESS ?? '',
+  });
   const worker = await Worker.create({
     ...{ connection, namespace: client.options.namespace, taskQueue: 'bare' },
     workflowsPath,
@@ -148,13 +152,17 @@ async function startBare({ client }: Stack) {
   };
 }
 
-/** Returns the CPU time of the server and of all its processes in milliseconds, including ended ones. */
+/**
+ * Returns the CPU time of the server and of all its processes in milliseconds, including ended
+ * ones.
+ */
 async function postgresMs(sql: postgres.Sql): Promise<number> {
   const [row] = await sql`select pg_backend_pid() as pid`;
   const server = fieldsOf(row?.pid)[1];
   const all = readdirSync('/proc').filter((name) => /^[0-9]+$/.test(name));
   const own = all.map(fieldsOf).filter(([, parent]) => parent === server);
-  const [, , , , , , , , , , , user = 0, system = 0, endedUser = 0, endedSystem = 0] = fieldsOf(server);
+  const [, , , , , , , , , , , user = 0, system = 0, endedUser = 0, endedSystem = 0] =
+    fieldsOf(server);
   const ticks = own.reduce((sum, fields) => sum + (fields[11] ?? 0) + (fields[12] ?? 0), 0);
   return (ticks + user + system + endedUser + endedSystem) / TICKS_PER_MS;
 }
@@ -163,7 +171,9 @@ async function postgresMs(sql: postgres.Sql): Promise<number> {
 function temporalMs(): number {
   const all = readdirSync('/proc').filter((name) => /^[0-9]+$/.test(name));
   const ticks = all.filter((pid) => isTemporal(pid)).map(fieldsOf);
-  return ticks.reduce((sum, fields) => sum + (fields[11] ?? 0) + (fields[12] ?? 0), 0) / TICKS_PER_MS;
+  return (
+    ticks.reduce((sum, fields) => sum + (fields[11] ?? 0) + (fields[12] ?? 0), 0) / TICKS_PER_MS
+  );
 }
 
 function isTemporal(pid: string): boolean {
@@ -175,7 +185,8 @@ function isTemporal(pid: string): boolean {
 }
 
 /**
- * Returns the fields of /proc/PID/stat after the name: state, parent, …. Returns an empty list for an ended process.
+ * Returns the fields of /proc/PID/stat after the name: state, parent, …. Returns an empty list for
+ * an ended process.
  */
 function fieldsOf(pid: string | number | undefined): number[] {
   try {

@@ -9,7 +9,10 @@ export interface LookupTimes {
 }
 
 /** Looks NPIs up one after the other. */
-export async function timeLookups(client: ApiClient, npis: readonly string[]): Promise<LookupTimes> {
+export async function timeLookups(
+  client: ApiClient,
+  npis: readonly string[],
+): Promise<LookupTimes> {
   const times: number[] = [];
   let failed = 0;
   for (const npi of npis) {
@@ -28,7 +31,9 @@ export async function timeLookups(client: ApiClient, npis: readonly string[]): P
 export async function batchCompleted(client: ApiClient, batchId: string): Promise<EnvelopeAnswer> {
   for (;;) {
     const path = `/api/v1/batch/${batchId}`;
-    const { json } = await client.call<EnvelopeAnswer>('GET', path, undefined, { prefer: 'wait=60' });
+    const { json } = await client.call<EnvelopeAnswer>('GET', path, undefined, {
+      prefer: 'wait=60',
+    });
     if (json.batch.status === 'completed') return json;
   }
 }

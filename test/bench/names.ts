@@ -9,9 +9,10 @@ import { ordinaryNpis } from '../support/vendors.ts';
 import { measureArrivals } from './arrivals.ts';
 
 /**
- * `node test/bench/names.ts [DOMAINS]`: measures the time from a submit to its webhook, with a lookup at a vendor whose
- * host is found by name. Measures it first without other traffic, and then next to webhooks of another organization to
- * domains (20 by default) with silent name servers, as many as its rate limit admits. Starts its own servers.
+ * `node test/bench/names.ts [DOMAINS]`: measures the time from a submit to its webhook, with a
+ * lookup at a vendor whose host is found by name. Measures it first without other traffic, and then
+ * next to webhooks of another organization to domains (20 by default) with silent name servers, as
+ * many as its rate limit admits. Starts its own servers.
  */
 const DOMAINS = Number(process.argv[2] ?? 20);
 const SAMPLES = 40;
@@ -50,7 +51,13 @@ try {
   })();
   while (!names.questions.some((question) => question.includes('silent'))) await setTimeout(100);
   const what = `beside ${DOMAINS} silent domains`;
-  const beside = await measureArrivals(stack, healthy, what, npis.slice(SAMPLES, 2 * SAMPLES), EVERY_MS);
+  const beside = await measureArrivals(
+    stack,
+    healthy,
+    what,
+    npis.slice(SAMPLES, 2 * SAMPLES),
+    EVERY_MS,
+  );
   ending.abort();
   await submitting;
   const ratio = (q: 'p50' | 'p95') => (beside[q] / alone[q]).toFixed(2);

@@ -12,9 +12,10 @@ import { CHUNK_ROWS, readChunks, readHeader } from '../../deploy/nppes/importer.
 import { openSource } from '../../deploy/nppes/source.ts';
 import { memberName, writeLargeMain } from '../support/nppes.ts';
 
-// `node test/bench/nppes.ts [ROWS]`: measures how many rows of the main file are imported per second, into an empty
-// database and again without changes. Compares that to only reading the file and to a plain COPY, on the same
-// PostgreSQL (a temporary one, without fsync). Ratios are comparable between machines, absolute numbers are not.
+// `node test/bench/nppes.ts [ROWS]`: measures how many rows of the main file are imported per
+// second, into an empty database and again without changes. Compares that to only reading the file
+// and to a plain COPY, on the same PostgreSQL (a temporary one, without fsync). Ratios are
+// comparable between machines, absolute numbers are not.
 
 const ROWS = Number(process.argv[2] ?? 2_000_000);
 /** Number of chunks that the plain COPY sends repeatedly. */
@@ -83,7 +84,12 @@ async function timeCopy(path: string, url: string): Promise<Timed> {
   const turns = Math.ceil(ROWS / CHUNK_ROWS);
   for (let turn = 0; turn < turns; turn += 1) {
     await connection.transaction(async (tx) => {
-      await copyTo(tx, 'staged_providers', COPIED_PROVIDER_COLUMNS, chunks[turn % chunks.length] ?? []);
+      await copyTo(
+        tx,
+        'staged_providers',
+        COPIED_PROVIDER_COLUMNS,
+        chunks[turn % chunks.length] ?? [],
+      );
       await tx`select`;
     });
   }

@@ -9,8 +9,9 @@ import { runReconciler } from '../../deploy/reconciler/reconciler.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
 import { openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
-// `node test/bench/overdue.ts`: measures how long one process takes to refund all requests that became overdue while no
-// process was running. Temporal is down, and PostgreSQL is a temporary one without fsync.
+// `node test/bench/overdue.ts`: measures how long one process takes to refund all requests that
+// became overdue while no process was running. Temporal is down, and PostgreSQL is a temporary one
+// without fsync.
 
 const REQUESTS = Number(process.argv[2] ?? 10_000);
 const ORGANIZATIONS = Number(process.argv[3] ?? 20);
@@ -56,7 +57,9 @@ try {
     if (open > 0) await new Promise((resolve) => setTimeout(resolve, 100));
   }
   const seconds = ((performance.now() - begun) / 1000).toFixed(1);
-  console.log(`${REQUESTS} overdue requests of ${ORGANIZATIONS} organizations refunded in ${seconds} s`);
+  console.log(
+    `${REQUESTS} overdue requests of ${ORGANIZATIONS} organizations refunded in ${seconds} s`,
+  );
   stopping.abort();
   await sweeps;
   await sql.end();

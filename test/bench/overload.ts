@@ -10,16 +10,18 @@ import { runProgram, startApiProcess, workerProcesses } from '../support/program
 import { startServers } from '../support/servers.ts';
 import { startStack } from '../support/stack.ts';
 
-// `node test/bench/overload.ts [SECONDS]`: sends single submits of 50 organizations to one API process. The rate is
-// five times the one that 16 clients reach if each waits for its response, and it doesn't depend on responses. One
-// worker looks up the accepted NPIs. Prints the latency of responses, the remaining share of the capacity, and the
-// number of late requests after a minute. The connections are opened in advance, like those of a load balancer. libuv
-// accepts one new connection per turn of the event loop. Thousands of new ones would wait for seconds in the kernel,
-// where the API can't reject them.
+// `node test/bench/overload.ts [SECONDS]`: sends single submits of 50 organizations to one API
+// process. The rate is five times the one that 16 clients reach if each waits for its response, and
+// it doesn't depend on responses. One worker looks up the accepted NPIs. Prints the latency of
+// responses, the remaining share of the capacity, and the number of late requests after a minute.
+// The connections are opened in advance, like those of a load balancer. libuv accepts one new
+// connection per turn of the event loop. Thousands of new ones would wait for seconds in the
+// kernel, where the API can't reject them.
 //
-// A kernel that shares its CPUs by session (`sched_autogroup`, usual on desktops) gives each of PostgreSQL's processes
-// as much as the whole API. Every response then waits up to 400 to 800 ms for its turn, even that of an empty route.
-// Containers don't have this problem, and `sysctl -w kernel.sched_autogroup_enabled=0` removes it.
+// A kernel that shares its CPUs by session (`sched_autogroup`, usual on desktops) gives each of
+// PostgreSQL's processes as much as the whole API. Every response then waits up to 400 to 800 ms
+// for its turn, even that of an empty route. Containers don't have this problem, and `sysctl -w
+// kernel.sched_autogroup_enabled=0` removes it.
 
 const SECONDS = Number(process.argv[2] ?? 60);
 const ORGANIZATIONS = 50;
@@ -42,7 +44,9 @@ if (process.send) {
 async function measure(): Promise<void> {
   const autogroup = '/proc/sys/kernel/sched_autogroup_enabled';
   if (existsSync(autogroup) && Number(readFileSync(autogroup, 'utf8')) === 1) {
-    console.log('This kernel shares its CPUs out by session: refusals are late for that alone (see above).');
+    console.log(
+      'This kernel shares its CPUs out by session: refusals are late for that alone (see above).',
+    );
   }
   const stopServers = await startServers();
   const { TEST_TEMPORAL_ADDRESS: temporalAddress = '' } = process.env;
@@ -71,11 +75,15 @@ async function measure(): Promise<void> {
     times.sort((a, b) => a - b);
     const at = (share: number) => times[Math.ceil(times.length * share) - 1]?.toFixed(0);
     const name = status === '0' ? 'lost' : status;
-    console.log(`  ${name}: ${times.length}, p50 / p99 / longest ${at(0.5)} / ${at(0.99)} / ${at(1)} ms`);
+    console.log(
+      `  ${name}: ${times.length}, p50 / p99 / longest ${at(0.5)} / ${at(0.99)} / ${at(1)} ms`,
+    );
   }
   const { 202: accepted = [], 0: lost = [] } = outcome.times;
   console.log(`  goodput ${((100 * perSecond(outcome)) / capacity).toFixed(0)} % of capacity`);
-  console.log(`  ${committed} batches for ${accepted.length} answers of 202 and ${lost.length} lost ones`);
+  console.log(
+    `  ${committed} batches for ${accepted.length} answers of 202 and ${lost.length} lost ones`,
+  );
   await delay(60_000);
   const [left] = await sql`
     select count(*) filter (where settled_at is null) as open,
@@ -85,7 +93,11 @@ async function measure(): Promise<void> {
     `  60 s later: ${left?.open} open, of them ${left?.overdue} overdue for more than a sweep's ${SWEEP_S} s; ${left?.late} were final late`,
   );
   const doctor = await runProgram('operator', ['doctor'], {
-    env: { DATABASE_URL: stack.databaseUrl, TEMPORAL_ADDRESS: temporalAddress, TASK_QUEUE: taskQueue },
+    env: {
+      DATABASE_URL: stack.databaseUrl,
+      TEMPORAL_ADDRESS: temporalAddress,
+      TASK_QUEUE: taskQueue,
+    },
   });
   console.log(`  doctor: exit code ${doctor.code}\n${doctor.stdout.replaceAll(/^/gm, '    ')}`);
   await sql.end();
@@ -104,17 +116,34 @@ function perSecond({ times, seconds }: Outcome): number {
  * Loads the API from another process.
  * @param rate submits per second, or 0 for 16 clients that wait for each response
  */
-function spread(seconds: number, rate: number, port: string, keys: readonly string[]): Promise<Outcome> {
-  const child = fork(fileURLToPath(import.meta.url), [String(seconds), String(rate), port, ...keys]);
+function spread(
+  seconds: number,
+  rate: number,
+  port: string,
+  keys: readonly string[],
+): Promise<Outcome> {
+  const child = fork(fileURLToPath(import.meta.url), [
+    String(seconds),
+    String(rate),
+    port,
+    ...keys,
+  ]);
   // Real clients run on other machines. This process must not wait for the CPU.
   setPriority(child.pid ?? 0, -15);
   return new Promise((resolve) => child.once('message', (outcome) => resolve(outcome as Outcome)));
 }
 
-async function load(seconds: number, rate: number, port: string, keys: readonly string[]): Promise<Outcome> {
+async function load(
+  seconds: number,
+  rate: number,
+  port: string,
+  keys: readonly string[],
+): Promise<Outcome> {
   const agent = new Agent({ keepAlive: true, maxFreeSockets: CONNECTIONS });
   const times: Record<string, number[]> = {};
-  await Promise.all(Array.from({ length: CONNECTIONS }, () => ask(agent, { port, path: '/healthz' })));
+  await Promise.all(
+    Array.from({ length: CONNECTIONS }, () => ask(agent, { port, path: '/healthz' })),
+  );
   let sent = 0;
   const send = async () => {
     sent += 1;

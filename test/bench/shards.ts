@@ -11,9 +11,9 @@ import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
 /**
- * `node test/bench/shards.ts [BULKS]`: measures the cost of a found NPI for Temporal's real server with four history
- * shards, as transactions and bytes of its PostgreSQL, which flushes as in production. Submits bulks of 60 one after
- * the other, 10 by default.
+ * `node test/bench/shards.ts [BULKS]`: measures the cost of a found NPI for Temporal's real server
+ * with four history shards, as transactions and bytes of its PostgreSQL, which flushes as in
+ * production. Submits bulks of 60 one after the other, 10 by default.
  */
 const BULK = 60;
 const BULKS = Number(process.argv[2] ?? 10);
@@ -25,8 +25,16 @@ ending.defer(await startServers());
 const dir = temporaryFolder((remove) => ending.defer(remove));
 const own = await startPostgres({ dataDir: join(dir, 'postgres') });
 ending.defer(() => own.stop());
-const programs = await findTemporalServer({ cacheDir: cacheFolder(undefined), onProgress: console.log });
-const server = await startTemporalServer({ programs, namespace: 'default', postgresUrl: own.url, dir });
+const programs = await findTemporalServer({
+  cacheDir: cacheFolder(undefined),
+  onProgress: console.log,
+});
+const server = await startTemporalServer({
+  programs,
+  namespace: 'default',
+  postgresUrl: own.url,
+  dir,
+});
 ending.defer(() => server.stop());
 const sql = postgres(own.url, { max: 1 });
 ending.defer(() => sql.end());
@@ -64,7 +72,9 @@ for (let bulk = 0; bulk < BULKS; bulk += 1) await run();
 const busy = performance.now() - idle.at;
 const after = await look();
 const count = BULKS * BULK;
-console.log(`${count} NPIs on ${SHARDS} shards: ${((count * 1000) / busy).toFixed(1)} NPIs a second`);
+console.log(
+  `${count} NPIs on ${SHARDS} shards: ${((count * 1000) / busy).toFixed(1)} NPIs a second`,
+);
 for (const [n, { name, commits, bytes }] of after.rows.entries()) {
   const [first, second] = [before.rows[n], idle.rows[n]];
   if (!first || !second) continue;

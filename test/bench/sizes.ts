@@ -7,10 +7,10 @@ import { ordinaryNpis } from '../support/vendors.ts';
 import { fillDatabase } from './doctor-data.ts';
 
 /**
- * `node test/bench/sizes.ts [REQUESTS] [LOOKUPS]`: measures the disk space of a request, by table. First for generated
- * data (a multiple of 50000; 200000 by default): nine in ten requests are in bulks of 45, and half of the bulks have
- * webhooks. Then for real lookups (1200 by default), each found by the first vendor. Starts its own servers, unless the
- * environment names some.
+ * `node test/bench/sizes.ts [REQUESTS] [LOOKUPS]`: measures the disk space of a request, by table.
+ * First for generated data (a multiple of 50000; 200000 by default): nine in ten requests are in
+ * bulks of 45, and half of the bulks have webhooks. Then for real lookups (1200 by default), each
+ * found by the first vendor. Starts its own servers, unless the environment names some.
  */
 const REQUESTS = Number(process.argv[2] ?? 200_000);
 const LOOKUPS = Number(process.argv[3] ?? 1200);
@@ -34,7 +34,9 @@ await admin.end();
 const stack = await startStack({ lookupTimeoutMs: 3_600_000 });
 const client = await stack.organization(LOOKUPS);
 const npis = ordinaryNpis('found', LOOKUPS);
-const bulks = Array.from({ length: LOOKUPS / BULK }, (_, n) => npis.slice(n * BULK, (n + 1) * BULK));
+const bulks = Array.from({ length: LOOKUPS / BULK }, (_, n) =>
+  npis.slice(n * BULK, (n + 1) * BULK),
+);
 for (const bulk of bulks) await client.completed((await client.bulk({ npis: bulk })).json.batch_id);
 const live = postgres(stack.databaseUrl, { max: 1, onnotice: () => {} });
 await live`vacuum analyze`;

@@ -6,9 +6,9 @@ import { type Stack, startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
 
 /**
- * `node test/bench/slots.ts`: measures whether a source is called as often as its rate limit allows while 300 NPIs wait
- * for it, and how many activity attempts this takes. First a verifier at 5 calls per second, then a vendor at 3. Starts
- * its own servers.
+ * `node test/bench/slots.ts`: measures whether a source is called as often as its rate limit allows
+ * while 300 NPIs wait for it, and how many activity attempts this takes. First a verifier at 5
+ * calls per second, then a vendor at 3. Starts its own servers.
  */
 const WAITING = 300;
 const UNLIMITED: SourceLimits = { rates: [], dailyCredits: null };
@@ -56,12 +56,14 @@ async function measure(
     const npis = ordinaryNpis('found', WAITING);
     for (const npi of npis) {
       vendor.script(npi, () => foundStep(npi));
-      // Stores the registry's response in advance, because its own rate limit would hold up the rest.
+      // Stores the registry's response in advance, because its own rate limit would hold up the
+      // rest.
       const known = person(npi);
       if (known.kind === 'found') await storeRegistryAnswer(stack.db, npi, known.provider);
     }
     const batches: string[] = [];
-    while (npis.length > 0) batches.push((await client.bulk({ npis: npis.splice(0, 60) })).json.batch_id);
+    while (npis.length > 0)
+      batches.push((await client.bulk({ npis: npis.splice(0, 60) })).json.batch_id);
     for (const id of batches) await client.completed(id);
     const [made] = await stack.db.drizzle.execute<{ count: number; seconds: number }>(sql`
       select count(*)::int as count, extract(epoch from max(at) - min(at))::float8 as seconds
@@ -79,7 +81,9 @@ async function measure(
       `${Math.round((100 * rate) / perSecond)} % of the rate;`,
       `${attempts} attempts of activities for ${both?.calls} calls: ${(attempts / (both?.calls ?? 1)).toFixed(2)} each`,
     );
-    console.log(ended.map((row) => `  ${row.requests} ${row.status} ${row.reason ?? ''}`).join('\n'));
+    console.log(
+      ended.map((row) => `  ${row.requests} ${row.status} ${row.reason ?? ''}`).join('\n'),
+    );
   } finally {
     await stack.stop();
   }
@@ -91,7 +95,8 @@ async function attemptsOf({ client, db }: Stack): Promise<number> {
   let attempts = 0;
   for (const { id } of requests) {
     const { events } = await client.workflow.getHandle(id).fetchHistory();
-    for (const event of events ?? []) attempts += event.activityTaskStartedEventAttributes?.attempt ?? 0;
+    for (const event of events ?? [])
+      attempts += event.activityTaskStartedEventAttributes?.attempt ?? 0;
   }
   return attempts;
 }

@@ -6,9 +6,10 @@ import { ordinaryNpis } from '../support/vendors.ts';
 import { timeLookups } from './lookups.ts';
 
 /**
- * `node test/bench/storm.ts [BULKS]`: how long one organization waits for a lookup, alone and during a storm of another.
- * The storm is one burst of bulks (95 by default) of 60 NPIs, reported in real time to a receiver that answers 500, so that
- * each delivery becomes a workflow. Brings its own servers.
+ * `node test/bench/storm.ts [BULKS]`: how long one organization waits for a lookup, alone and
+ * during a storm of another. The storm is one burst of bulks (95 by default) of 60 NPIs, reported
+ * in real time to a receiver that answers 500, so that each delivery becomes a workflow. Brings its
+ * own servers.
  */
 const BULKS = Number(process.argv[2] ?? 95);
 const BULK = 60;
@@ -41,7 +42,9 @@ try {
   const [undecided] = await stack.db.drizzle.execute<{ n: number }>(sql`
     select count(*)::int as n from webhook_deliveries where state = 'pending'`);
   console.log(`quiet: ${quiet.median} ms, at most ${quiet.longest} ms`);
-  console.log(`storm: ${storm.median} ms, at most ${storm.longest} ms; ${storm.failed} of ${SAMPLES} failed`);
+  console.log(
+    `storm: ${storm.median} ms, at most ${storm.longest} ms; ${storm.failed} of ${SAMPLES} failed`,
+  );
   console.log(`quiet to storm: ${(storm.median / quiet.median).toFixed(2)}`);
   console.log(`${open} requests and ${undecided?.n} deliveries of the storm were open still`);
 } finally {

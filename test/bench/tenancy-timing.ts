@@ -3,9 +3,10 @@ import { newId } from '../../db/ids.ts';
 import { startServers } from '../support/servers.ts';
 import { type ApiClient, startApi } from '../support/stack.ts';
 
-// The time of a response must not reveal another organization's IDs. For each kind of path this prints by how much the
-// median times of a 404 differ between an ID of another organization and an unknown one. Run it on a quiet machine. A
-// true difference shows in every round, a random one does not.
+// The time of a response must not reveal another organization's IDs. For each kind of path this
+// prints by how much the median times of a 404 differ between an ID of another organization and an
+// unknown one. Run it on a quiet machine. A true difference shows in every round, a random one does
+// not.
 //
 // node test/bench/tenancy-timing.ts [PAIRS]
 
@@ -13,7 +14,8 @@ const PAIRS = Number(process.argv[2] ?? 5000);
 const ROUNDS = 3;
 
 const stopServers = await startServers();
-// A short window, because the bookkeeping of thousands of requests in one window would dominate the times.
+// A short window, because the bookkeeping of thousands of requests in one window would dominate the
+// times.
 const api = await startApi({ rateWindowMs: 100 });
 const agent = new Agent({ keepAlive: true, maxSockets: 1 });
 try {
@@ -33,12 +35,16 @@ try {
 }
 process.exit();
 
-/** Returns for each kind of path one with an ID of another organization and one with an unknown ID. */
+/**
+ * Returns for each kind of path one with an ID of another organization and one with an unknown ID.
+ */
 async function paths(ours: ApiClient) {
   const theirs = await api.organization();
   const body = { npis: Array(60).fill('2000000010'), webhook: { url: 'https://example.com/hook' } };
   const { json } = await theirs.bulk(body);
-  const log = await theirs.get<{ deliveries: { id: string }[] }>(`/api/v1/batch/${json.batch_id}/deliveries`);
+  const log = await theirs.get<{ deliveries: { id: string }[] }>(
+    `/api/v1/batch/${json.batch_id}/deliveries`,
+  );
   const delivery = log.json.deliveries[0]?.id ?? '';
   const ownBatch = (await ours.bulk(body)).json.batch_id;
   const batch = (id: string) => `/api/v1/batch/${id}`;
@@ -53,10 +59,15 @@ async function paths(ours: ApiClient) {
 }
 
 /**
- * Returns the difference of the median times in microseconds. It is positive if the other organization's ID takes
- * longer.
+ * Returns the difference of the median times in microseconds. It is positive if the other
+ * organization's ID takes longer.
  */
-async function differenceOf(apiKey: string, method: string, theirs: string, anybodys: () => string) {
+async function differenceOf(
+  apiKey: string,
+  method: string,
+  theirs: string,
+  anybodys: () => string,
+) {
   const unknownTimes: number[] = [];
   const foreignTimes: number[] = [];
   for (let i = 0; i < PAIRS; i += 1) {
@@ -71,13 +82,16 @@ async function differenceOf(apiKey: string, method: string, theirs: string, anyb
   return median(foreignTimes) - median(unknownTimes);
 }
 
-/** Returns the microseconds from the request to the end of its 404, over one persistent connection. */
+/**
+ * Returns the microseconds from the request to the end of its 404, over one persistent connection.
+ */
 function time(apiKey: string, method: string, path: string): Promise<number> {
   return new Promise((resolve, reject) => {
     const begun = process.hrtime.bigint();
     const headers = { authorization: `Bearer ${apiKey}` };
     request({ agent, method, host: '127.0.0.1', port: api.port, path, headers }, (response) => {
-      if (response.statusCode !== 404) reject(new Error(`${method} ${path}: ${response.statusCode}`));
+      if (response.statusCode !== 404)
+        reject(new Error(`${method} ${path}: ${response.statusCode}`));
       response.resume().on('end', () => resolve(Number(process.hrtime.bigint() - begun) / 1000));
     })
       .on('error', reject)

@@ -8,8 +8,8 @@ import { startServers } from '../support/servers.ts';
 import { countingProxy } from './counting-proxy.ts';
 
 /**
- * `node test/bench/vendor-step.ts`: measures the cost of one vendor call for PostgreSQL, counted at the socket, and how
- * many calls are admitted per second. Starts its own servers.
+ * `node test/bench/vendor-step.ts`: measures the cost of one vendor call for PostgreSQL, counted at
+ * the socket, and how many calls are admitted per second. Starts its own servers.
  */
 const STEPS = 200;
 const CLIENTS = 16;
@@ -31,7 +31,10 @@ async function steps() {
   await using database = await openTestDatabase();
   const db = openDatabase({ url: through(database.url), poolSize: 1, applicationName: 'bench' });
   const requests = await joined(database.db, 1, STEPS + 1);
-  const costs = { begin: { statements: 0, roundTrips: 0 }, record: { statements: 0, roundTrips: 0 } };
+  const costs = {
+    begin: { statements: 0, roundTrips: 0 },
+    record: { statements: 0, roundTrips: 0 },
+  };
   const count = async <T>(into: typeof costs.begin, work: () => Promise<T>): Promise<T> => {
     const before = { ...seen };
     const result = await work();
@@ -46,7 +49,9 @@ async function steps() {
     await count(costs.record, () => miss(db, key));
   }
   for (const [what, { statements, roundTrips }] of Object.entries(costs))
-    console.log(`${what}: ${statements.toFixed(1)} statements, ${roundTrips.toFixed(1)} round trips`);
+    console.log(
+      `${what}: ${statements.toFixed(1)} statements, ${roundTrips.toFixed(1)} round trips`,
+    );
   await db.close();
 }
 
@@ -61,7 +66,9 @@ async function admissions(organizations: number) {
     }),
   );
   const perSecond = Math.round((ADMISSIONS * 1000) / (performance.now() - begun));
-  console.log(`${CLIENTS} clients, ${organizations} organizations: ${perSecond} admissions a second`);
+  console.log(
+    `${CLIENTS} clients, ${organizations} organizations: ${perSecond} admissions a second`,
+  );
   await db.close();
 }
 

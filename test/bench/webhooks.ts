@@ -8,10 +8,11 @@ import { startStack } from '../support/stack.ts';
 import { measureArrivals } from './arrivals.ts';
 
 /**
- * `node test/bench/webhooks.ts [DELIVERIES]`: measures how long a healthy receiver waits for a delivery, from a submit
- * that is completed at once to its arrival. Measures it first without other traffic, and then next to deliveries (10000
- * by default) of another organization to a host that accepts connections and never responds. These deliveries first
- * arrive at the rate limit of one organization, and then wait. Starts its own servers.
+ * `node test/bench/webhooks.ts [DELIVERIES]`: measures how long a healthy receiver waits for a
+ * delivery, from a submit that is completed at once to its arrival. Measures it first without other
+ * traffic, and then next to deliveries (10000 by default) of another organization to a host that
+ * accepts connections and never responds. These deliveries first arrive at the rate limit of one
+ * organization, and then wait. Starts its own servers.
  */
 const WAITING = Number(process.argv[2] ?? 10_000);
 const SAMPLES = 100;
@@ -60,7 +61,10 @@ function measure(what: string, client: Awaited<ReturnType<typeof stack.organizat
   return measureArrivals(stack, client, what, Array(SAMPLES).fill(NOBODY), EVERY_MS);
 }
 
-/** Returns the number of untouched deliveries to the dead host: without an attempt and without a later due time. */
+/**
+ * Returns the number of untouched deliveries to the dead host: without an attempt and without a
+ * later due time.
+ */
 async function untouched(): Promise<number> {
   const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
     select count(*)::int as n from webhook_deliveries where state = 'pending' and attempts = 0 and due_at is null`);

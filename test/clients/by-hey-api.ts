@@ -3,14 +3,19 @@ import { createClient, createConfig } from './generated/hey-api/client/index.js'
 import * as sdk from './generated/hey-api/index.js';
 import { baseUrl, FOUND, keys, NOT_FOUND, UNKNOWN, webhookUrl } from './settings.js';
 
-// @hey-api/openapi-ts: one function per operation. Errors are returned next to data, and distinguished by `status`.
+// @hey-api/openapi-ts: one function per operation. Errors are returned next to data, and
+// distinguished by `status`.
 
 const clientOf = (auth: string) => createClient(createConfig({ baseUrl, auth }));
 const client = clientOf(keys.usual);
 
 async function completed(batch_id: string): Promise<sdk.Envelope> {
   for (;;) {
-    const { data } = await sdk.getBatch({ client, path: { batch_id }, headers: { Prefer: 'wait=55' } });
+    const { data } = await sdk.getBatch({
+      client,
+      path: { batch_id },
+      headers: { Prefer: 'wait=55' },
+    });
     assert(data);
     if (data.batch.status === 'completed') return data;
   }
@@ -48,7 +53,11 @@ assert.deepEqual(
 const one = await sdk.getRequest({ client, path: { request_id: requests[0]?.request_id ?? '' } });
 assert.equal(one.data?.data[0]?.email_status, 'valid');
 
-const nulls = { enrichment_email_type: null, webhook: { url: webhookUrl, mode: null }, custom_data: null };
+const nulls = {
+  enrichment_email_type: null,
+  webhook: { url: webhookUrl, mode: null },
+  custom_data: null,
+};
 const spelledOut = await sdk.submitSingle({ client, body: { npi: FOUND, ...nulls } });
 assert(spelledOut.data);
 assert.equal((await completed(spelledOut.data.batch_id)).webhook?.mode, 'real-time');

@@ -4,7 +4,8 @@ import { baseUrl, FOUND, keys, NOT_FOUND, UNKNOWN, webhookUrl } from './settings
 
 // openapi-generator, `typescript-fetch`: one class per tag. Errors are thrown with the response.
 
-const accessOf = (accessToken: string) => new generated.Configuration({ basePath: baseUrl, accessToken });
+const accessOf = (accessToken: string) =>
+  new generated.Configuration({ basePath: baseUrl, accessToken });
 const access = accessOf(keys.usual);
 const submits = new generated.SubmitApi(access);
 const results = new generated.ResultsApi(access);
@@ -54,7 +55,11 @@ assert.deepEqual(
 const one = await results.getRequest({ requestId: requests[0]?.requestId ?? '' });
 assert.equal(one.data[0]?.emailStatus, 'valid');
 
-const nulls = { enrichmentEmailType: null, webhook: { url: webhookUrl, mode: null }, customData: null };
+const nulls = {
+  enrichmentEmailType: null,
+  webhook: { url: webhookUrl, mode: null },
+  customData: null,
+};
 const spelledOut = await submits.submitSingle({ singleSubmit: { npi: FOUND, ...nulls } });
 assert.equal((await completed(spelledOut.batchId)).webhook?.mode, 'real-time');
 

@@ -3,7 +3,8 @@ import createClient from 'openapi-fetch';
 import type { components, paths } from './generated/openapi-typescript.js';
 import { baseUrl, FOUND, keys, NOT_FOUND, UNKNOWN, webhookUrl } from './settings.js';
 
-// openapi-typescript with openapi-fetch: errors are returned next to data, and distinguished by `status`.
+// openapi-typescript with openapi-fetch: errors are returned next to data, and distinguished by
+// `status`.
 
 type Envelope = components['schemas']['Envelope'];
 
@@ -58,7 +59,11 @@ const unchanged = await client.GET('/api/v1/email/{request_id}', {
 });
 assert.equal(unchanged.response.status, 304);
 
-const nulls = { enrichment_email_type: null, webhook: { url: webhookUrl, mode: null }, custom_data: null };
+const nulls = {
+  enrichment_email_type: null,
+  webhook: { url: webhookUrl, mode: null },
+  custom_data: null,
+};
 const spelledOut = await client.POST('/api/v1/email', { body: { npi: FOUND, ...nulls } });
 assert(spelledOut.data);
 assert.equal((await completed(spelledOut.data.batch_id)).webhook?.mode, 'real-time');
@@ -75,7 +80,9 @@ const poor = await clientOf(keys.poor).POST('/api/v1/email', { body: { npi: FOUN
 assert(poor.error && 'status' in poor.error && poor.error.status === 402);
 assert.equal(poor.error.shortfall, 1);
 
-const unknown = await client.GET('/api/v1/batch/{batch_id}', { params: { path: { batch_id: UNKNOWN } } });
+const unknown = await client.GET('/api/v1/batch/{batch_id}', {
+  params: { path: { batch_id: UNKNOWN } },
+});
 assert(unknown.error && 'status' in unknown.error && unknown.error.status === 404);
 assert.equal(unknown.error.code, 'batch_not_found');
 

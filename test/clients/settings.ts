@@ -8,7 +8,11 @@ function setting(name: string): string {
 
 export const baseUrl = setting('BASE_URL');
 /** API keys of an organization with credits, one without, and one over its rate limit. */
-export const keys = { usual: setting('API_KEY'), poor: setting('POOR_KEY'), busy: setting('BUSY_KEY') };
+export const keys = {
+  usual: setting('API_KEY'),
+  poor: setting('POOR_KEY'),
+  busy: setting('BUSY_KEY'),
+};
 /** A receiver that accepts every delivery. */
 export const webhookUrl = setting('WEBHOOK_URL');
 

@@ -7,8 +7,8 @@ import { auditLedger } from '../support/ledger.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Model and race tests rely on this audit of the ledger, so it is tested too: each test plants one corruption with
-// triggers and constraints switched off, audits, and rolls back.
+// Model and race tests rely on this audit of the ledger, so it is tested too: each test plants one
+// corruption with triggers and constraints switched off, audits, and rolls back.
 
 const { db, sql } = freshDatabase(test);
 let organizationId: string;
@@ -24,7 +24,9 @@ test.before(async () => {
     lastValidatedAt: new Date(),
     source: 'test',
   });
-  const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+  const { requestIds } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis }), RULES),
+  );
   await settle(db, requestIds[2] ?? '', 'failed', 'test', RULES);
   await submit(db, submitCommand(organization, { npis: ['1000000003'] }), RULES);
 });
@@ -37,8 +39,12 @@ class RolledBack extends Error {
   }
 }
 
-/** Returns the findings of the audit for the organization after `plant`, and rolls everything back. */
-async function auditAfter(plant: (tx: TransactionSql) => Promise<unknown>): Promise<readonly string[]> {
+/**
+ * Returns the findings of the audit for the organization after `plant`, and rolls everything back.
+ */
+async function auditAfter(
+  plant: (tx: TransactionSql) => Promise<unknown>,
+): Promise<readonly string[]> {
   try {
     return await sql.begin(async (tx) => {
       await tx`set local session_replication_role = replica`;
@@ -79,7 +85,11 @@ const CORRUPTIONS: readonly (readonly [finding: string, planted: string, stateme
     'a hold that is gone',
     `delete from ledger_entries where kind = 'hold' and request_id in ${CHARGED}`,
   ],
-  ['L3 holds', 'a final request that is still held', `delete from ledger_entries where kind = 'release'`],
+  [
+    'L3 holds',
+    'a final request that is still held',
+    `delete from ledger_entries where kind = 'release'`,
+  ],
   [
     'L3 holds',
     'an open request that was released',
@@ -98,7 +108,11 @@ const CORRUPTIONS: readonly (readonly [finding: string, planted: string, stateme
     'a charge that is marked as a replay',
     `update requests set replayed = true where id in ${CHARGED}`,
   ],
-  ['L4 status', 'a replay that is marked as a charge', 'update requests set replayed = false where replayed'],
+  [
+    'L4 status',
+    'a replay that is marked as a charge',
+    'update requests set replayed = false where replayed',
+  ],
   [
     'L5 charged again',
     'a second charge for an NPI',

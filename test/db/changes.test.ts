@@ -4,7 +4,13 @@ import { openDatabase } from '../../db/client.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
-import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  eventually,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { startRelay } from '../support/relay.ts';
 
 // Which waiting clients a settlement wakes.
@@ -24,7 +30,8 @@ test('a settlement wakes only the watchers of its request and its batch', async 
     for (const watch = changes.watch(id); await watch.next(); ) woken.add(id);
   };
   for (const id of [first, second, batchId]) void Promise.all([note(id), note(endOf(id))]);
-  // The start of listening wakes all watchers. After it, a notification that this watcher has heard, all have heard.
+  // The start of listening wakes all watchers. After it, a notification that this watcher has
+  // heard, all have heard.
   const last = changes.watch('last');
   await last.next();
   const wokenBy = async (requestId: string) => {

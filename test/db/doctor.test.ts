@@ -47,8 +47,14 @@ function codes({ checks }: Diagnosis): string[] {
 
 class Undone extends Error {}
 
-/** Corrupts the database, runs `look`, and rolls back. Triggers are off, because they would refuse most corruptions. */
-async function corrupted<T>(statements: readonly SQL[], look: (tx: Transaction) => Promise<T>): Promise<T> {
+/**
+ * Corrupts the database, runs `look`, and rolls back. Triggers are off, because they would refuse
+ * most corruptions.
+ */
+async function corrupted<T>(
+  statements: readonly SQL[],
+  look: (tx: Transaction) => Promise<T>,
+): Promise<T> {
   const seen: T[] = [];
   const work = db.drizzle.transaction(async (tx) => {
     await tx.execute(sql`set local session_replication_role = replica`);
@@ -93,24 +99,36 @@ test.serial('every check has a corruption planted below', async (t) => {
   t.deepEqual(checks.map(({ code }) => code).sort(), Object.keys(plantsIn(life)).sort());
 });
 
-test.serial('each planted corruption is found by the check for it, and only by that check', async (t) => {
-  for (const [code, plant] of Object.entries(plantsIn(life))) {
-    const { diagnosis, subject } = await corrupted(plant.statements, async (tx) => ({
-      diagnosis: await runChecks(tx, DOCTOR_RULES),
-      subject: await named(tx, plant),
-    }));
-    t.deepEqual(codes(diagnosis).sort(), [code, ...(plant.also ?? [])].sort(), code);
-    const found = diagnosis.checks.find((check) => check.code === code);
-    t.is(found?.findings, 1, code);
-    t.true(found?.examples[0]?.startsWith(subject), `${code}: ${found?.examples[0]} is not ${subject}`);
-  }
-  t.deepEqual(codes(await diagnose(db, DOCTOR_RULES)), []);
-});
+test.serial(
+  'each planted corruption is found by the check for it, and only by that check',
+  async (t) => {
+    for (const [code, plant] of Object.entries(plantsIn(life))) {
+      const { diagnosis, subject } = await corrupted(plant.statements, async (tx) => ({
+        diagnosis: await runChecks(tx, DOCTOR_RULES),
+        subject: await named(tx, plant),
+      }));
+      t.deepEqual(codes(diagnosis).sort(), [code, ...(plant.also ?? [])].sort(), code);
+      const found = diagnosis.checks.find((check) => check.code === code);
+      t.is(found?.findings, 1, code);
+      t.true(
+        found?.examples[0]?.startsWith(subject),
+        `${code}: ${found?.examples[0]} is not ${subject}`,
+      );
+    }
+    t.deepEqual(codes(await diagnose(db, DOCTOR_RULES)), []);
+  },
+);
 
 test.serial('a missing balance, a lost delivery and a dropped trigger are found too', async (t) => {
   const plants: [string, SQL][] = [
-    ['balance_differs', sql`delete from credit_balances where organization_id = ${life.organizationId}`],
-    ['batch_deliveries', sql`delete from webhook_deliveries where id = ${life.telling.deliveries[0] ?? ''}`],
+    [
+      'balance_differs',
+      sql`delete from credit_balances where organization_id = ${life.organizationId}`,
+    ],
+    [
+      'batch_deliveries',
+      sql`delete from webhook_deliveries where id = ${life.telling.deliveries[0] ?? ''}`,
+    ],
     ['guard_missing', sql`drop trigger requests_guard_state on requests`],
     [
       'guard_missing',
@@ -118,37 +136,44 @@ test.serial('a missing balance, a lost delivery and a dropped trigger are found 
     ],
   ];
   for (const [code, statement] of plants) {
-    const found = await corrupted([statement], async (tx) => codes(await runChecks(tx, DOCTOR_RULES)));
+    const found = await corrupted([statement], async (tx) =>
+      codes(await runChecks(tx, DOCTOR_RULES)),
+    );
     t.deepEqual(found, [code]);
   }
 });
 
-test.serial('an erased address that is still stored is found in evidence and endpoints', async (t) => {
-  const npi = '2000000044';
-  const tombstones = sql`insert into suppressions (kind, value, origin) values
+test.serial(
+  'an erased address that is still stored is found in evidence and endpoints',
+  async (t) => {
+    const npi = '2000000044';
+    const tombstones = sql`insert into suppressions (kind, value, origin) values
     ('email', encode(sha256('left@clinic.example'), 'hex'), 'erasure'), ('npi', '2000000309', 'erasure')`;
-  const endpoint = (of: string, text: string) =>
-    sql`insert into provider_endpoints (npi, kind, endpoint) values (${of}, 'OTHERS', ${text})`;
-  const plants: [string, SQL][] = [
-    [
-      `evidence ${npi}`,
-      sql`insert into email_checks (npi, email, kind, source, verdict)
+    const endpoint = (of: string, text: string) =>
+      sql`insert into provider_endpoints (npi, kind, endpoint) values (${of}, 'OTHERS', ${text})`;
+    const plants: [string, SQL][] = [
+      [
+        `evidence ${npi}`,
+        sql`insert into email_checks (npi, email, kind, source, verdict)
       values (${npi}, 'left@clinic.example', 'named', 'test', 'valid')`,
-    ],
-    [`endpoint ${npi}`, endpoint(npi, 'mailto:Left@clinic.example')],
-    ['endpoint 2000000309', endpoint('2000000309', 'any@clinic.example')],
-  ];
-  const innocent = [
-    endpoint(npi, 'https://left@clinic.example/'),
-    endpoint('2000000309', 'https://fhir.clinic.example/'),
-    endpoint(npi, 'stays@clinic.example'),
-  ];
-  for (const [subject, plant] of plants) {
-    const { checks } = await corrupted([tombstones, ...innocent, plant], (tx) => runChecks(tx, DOCTOR_RULES));
-    const found = checks.find(({ code }) => code === 'erased_but_held');
-    t.deepEqual([found?.findings, found?.examples[0]?.startsWith(subject)], [1, true], subject);
-  }
-});
+      ],
+      [`endpoint ${npi}`, endpoint(npi, 'mailto:Left@clinic.example')],
+      ['endpoint 2000000309', endpoint('2000000309', 'any@clinic.example')],
+    ];
+    const innocent = [
+      endpoint(npi, 'https://left@clinic.example/'),
+      endpoint('2000000309', 'https://fhir.clinic.example/'),
+      endpoint(npi, 'stays@clinic.example'),
+    ];
+    for (const [subject, plant] of plants) {
+      const { checks } = await corrupted([tombstones, ...innocent, plant], (tx) =>
+        runChecks(tx, DOCTOR_RULES),
+      );
+      const found = checks.find(({ code }) => code === 'erased_but_held');
+      t.deepEqual([found?.findings, found?.examples[0]?.startsWith(subject)], [1, true], subject);
+    }
+  },
+);
 
 test.serial('a webhook attempt before its request or batch was final is found', async (t) => {
   for (const delivery of [life.refused.delivery, life.told.delivery]) {
@@ -160,20 +185,23 @@ test.serial('a webhook attempt before its request or batch was final is found', 
   }
 });
 
-test.serial('the sweep is reported missing once work has waited two minutes without one', async (t) => {
-  const looks = (sweptAgo: string, age: string) =>
-    corrupted(
-      [
-        sql`insert into sweeps (due_at, swept_at) values (now(), now() - ${sweptAgo}::interval)`,
-        sql`update batches set created_at = now() - ${age}::interval where id = ${life.open.batchId}`,
-        sql`update batches set created_at = now() - interval '1 day' where id = ${life.bulk.batchId}`,
-      ],
-      async (tx) => codes(await runChecks(tx, DOCTOR_RULES)),
-    );
-  t.deepEqual(await looks('121 seconds', '121 seconds'), ['sweep_away']);
-  t.deepEqual(await looks('119 seconds', '121 seconds'), []);
-  t.deepEqual(await looks('121 seconds', '119 seconds'), []);
-});
+test.serial(
+  'the sweep is reported missing once work has waited two minutes without one',
+  async (t) => {
+    const looks = (sweptAgo: string, age: string) =>
+      corrupted(
+        [
+          sql`insert into sweeps (due_at, swept_at) values (now(), now() - ${sweptAgo}::interval)`,
+          sql`update batches set created_at = now() - ${age}::interval where id = ${life.open.batchId}`,
+          sql`update batches set created_at = now() - interval '1 day' where id = ${life.bulk.batchId}`,
+        ],
+        async (tx) => codes(await runChecks(tx, DOCTOR_RULES)),
+      );
+    t.deepEqual(await looks('121 seconds', '121 seconds'), ['sweep_away']);
+    t.deepEqual(await looks('119 seconds', '121 seconds'), []);
+    t.deepEqual(await looks('121 seconds', '119 seconds'), []);
+  },
+);
 
 test.serial('a replay is measured from the charge to the millisecond', async (t) => {
   const [charge] = life.stored.requestIds;
@@ -189,31 +217,39 @@ test.serial('a replay is measured from the charge to the millisecond', async (t)
       sql`update entitlements set charged_at = ${at} where request_id = ${charge}`,
       sql`update requests set settled_at = ${at} where id = ${charge}`,
     ];
-    const found = await corrupted(statements, async (tx) => codes(await runChecks(tx, DOCTOR_RULES)));
+    const found = await corrupted(statements, async (tx) =>
+      codes(await runChecks(tx, DOCTOR_RULES)),
+    );
     t.deepEqual(found, [...expected], `${ms} ms past the window`);
   }
 });
 
-test.serial('a charge is found if an earlier charge for another type already covered it', async (t) => {
-  // 'any' was charged for a personal email although a professional one had been paid for.
-  const [, second = ''] = life.bulk.requestIds;
-  const statements = [
-    sql`update requests set replayed = false, email_type = 'personal', settled_at = settled_at + interval '1 second'
+test.serial(
+  'a charge is found if an earlier charge for another type already covered it',
+  async (t) => {
+    // 'any' was charged for a personal email although a professional one had been paid for.
+    const [, second = ''] = life.bulk.requestIds;
+    const statements = [
+      sql`update requests set replayed = false, email_type = 'personal', settled_at = settled_at + interval '1 second'
          where id = ${second}`,
-    sql`update ledger_entries set kind = 'charge' where request_id = ${second} and kind = 'release'`,
-    sql`update ledger_entries e set created_at = r.settled_at from requests r
+      sql`update ledger_entries set kind = 'charge' where request_id = ${second} and kind = 'release'`,
+      sql`update ledger_entries e set created_at = r.settled_at from requests r
          where r.id = e.request_id and r.id = ${second} and e.kind = 'charge'`,
-    sql`insert into entitlements select organization_id, npi, email_type, id, settled_at
+      sql`insert into entitlements select organization_id, npi, email_type, id, settled_at
           from requests where id = ${second}`,
-    sql`update credit_balances set used = used + 1, available = available - 1
+      sql`update credit_balances set used = used + 1, available = available - 1
          where organization_id = ${life.organizationId}`,
-  ];
-  const seen = await corrupted(statements, async (tx) => await runChecks(tx, DOCTOR_RULES));
-  t.deepEqual(codes(seen), ['charged_twice']);
-  const wanted = sql`update requests set wanted_type = 'personal' where id = ${second}`;
-  const spared = await corrupted([...statements, wanted], async (tx) => await runChecks(tx, DOCTOR_RULES));
-  t.false(codes(spared).includes('charged_twice'), 'who wants a personal one was not satisfied');
-});
+    ];
+    const seen = await corrupted(statements, async (tx) => await runChecks(tx, DOCTOR_RULES));
+    t.deepEqual(codes(seen), ['charged_twice']);
+    const wanted = sql`update requests set wanted_type = 'personal' where id = ${second}`;
+    const spared = await corrupted(
+      [...statements, wanted],
+      async (tx) => await runChecks(tx, DOCTOR_RULES),
+    );
+    t.false(codes(spared).includes('charged_twice'), 'who wants a personal one was not satisfied');
+  },
+);
 
 test.serial('the command prints one line and ends with 0 if it finds nothing', async (t) => {
   const { code, stdout, stderr } = await doctor(database.url, []);
@@ -231,7 +267,9 @@ test('the command finds a missing API or worker, and an API on a queue without o
     const { checks } = JSON.parse(stdout) as {
       checks: { code: string; findings: number; examples: string[] }[];
     };
-    return checks.filter(({ findings }) => findings > 0).map(({ code, examples }) => [code, ...examples]);
+    return checks
+      .filter(({ findings }) => findings > 0)
+      .map(({ code, examples }) => [code, ...examples]);
   };
   t.deepEqual(await found(), [['no_api'], ['no_worker']]);
   t.deepEqual(await found('--offline'), []);
@@ -261,10 +299,13 @@ test('--fix makes and audits the safe repairs, and prints the findings that are 
   ];
   for (const code of repairable) {
     const statements = plants[code]?.statements ?? [];
-    // The other statements plant a request that is almost overdue. It would be overdue by the time of the repair.
+    // The other statements plant a request that is almost overdue. It would be overdue by the time
+    // of the repair.
     await corrupt(ownDb, code === 'request_overdue' ? statements.slice(0, 1) : statements);
   }
-  await corrupt(ownDb, [sql`delete from entitlements where request_id = ${ownLife.personal.requestIds[0]}`]);
+  await corrupt(ownDb, [
+    sql`delete from entitlements where request_id = ${ownLife.personal.requestIds[0]}`,
+  ]);
   await corrupt(ownDb, plants.charge_time?.statements ?? []);
 
   const sick = await doctor(own.url, ['--json']);
@@ -285,7 +326,10 @@ test('--fix makes and audits the safe repairs, and prints the findings that are 
   const refused = await doctor(own.url, ['--fix', '--actor', 'tester']);
   t.is(refused.code, 2);
   t.regex(refused.stderr, /--reason/);
-  t.is((await listAudit(ownDb, null, 100)).filter(({ action }) => action === 'doctor.repair').length, 0);
+  t.is(
+    (await listAudit(ownDb, null, 100)).filter(({ action }) => action === 'doctor.repair').length,
+    0,
+  );
 
   const first = await doctor(own.url, ['--fix', ...WHY]);
   t.deepEqual([first.code, first.stderr], [3, ''], 'something is left');
@@ -293,7 +337,9 @@ test('--fix makes and audits the safe repairs, and prints the findings that are 
   t.regex(first.stdout, /^charge_time: charge of another time.*\n {2}.*\n {2}1 found {2}req_\w+$/m);
   t.regex(first.stdout, /: 1 finding\n$/);
 
-  const records = (await listAudit(ownDb, null, 100)).filter(({ action }) => action === 'doctor.repair');
+  const records = (await listAudit(ownDb, null, 100)).filter(
+    ({ action }) => action === 'doctor.repair',
+  );
   t.deepEqual(
     records.map(({ details }) => (details as { check: string }).check).sort(),
     [...repairable, 'entitlement_missing'].sort(),
@@ -345,7 +391,8 @@ test('with Temporal, missing workflows and workflows without a batch are found',
   for (const delivery of [fresh, retried, refused.delivery, told.delivery]) {
     await resendAny(ownDb, by, delivery);
   }
-  for (const delivery of [retried, refused.delivery]) await logAttempt(ownDb, delivery, 500, 'pending');
+  for (const delivery of [retried, refused.delivery])
+    await logAttempt(ownDb, delivery, 500, 'pending');
   await logAttempt(ownDb, told.delivery, 204, 'delivered');
   const ago = sql`now() - interval '61 seconds'`;
   const longAgo = sql`now() - interval '121 seconds'`;
@@ -372,14 +419,18 @@ test('with Temporal, missing workflows and workflows without a batch are found',
   });
   t.deepEqual([ended.code, ended.stderr], [3, '']);
   const found = (code: string, ...ids: string[]) =>
-    t.regex(ended.stdout, new RegExp(`^${code}: .*\n.*\n  ${ids.length} found  ${ids.join('  ')}$`, 'm'));
+    t.regex(
+      ended.stdout,
+      new RegExp(`^${code}: .*\n.*\n  ${ids.length} found  ${ids.join('  ')}$`, 'm'),
+    );
   found('workflow_not_running', refused.delivery, open.batchId);
   found('workflow_left_open', bulk.batchId);
   found('lookup_workflow_left_open', final);
   t.is((await doctor(own.url, ['--offline'], address)).code, 0);
   await Promise.all(handles.map((handle) => handle.terminate()));
 
-  // A workflow that has just closed is no finding, even if Temporal's list of running workflows still contains it.
+  // A workflow that has just closed is no finding, even if Temporal's list of running workflows
+  // still contains it.
   async function* lag() {
     yield { workflowId: bulk.batchId, type: WORKFLOWS.batch };
     yield { workflowId: final, type: WORKFLOWS.lookup };
@@ -388,7 +439,9 @@ test('with Temporal, missing workflows and workflows without a batch are found',
     workflow: Object.assign(Object.create(client.workflow), { list: lag }),
   });
   const results = await checkWorkflows(ownDb, lagging, 'enrichment');
-  const leftOpen = results.filter(({ code, findings }) => code.endsWith('_left_open') && findings > 0);
+  const leftOpen = results.filter(
+    ({ code, findings }) => code.endsWith('_left_open') && findings > 0,
+  );
   t.deepEqual(leftOpen, []);
 
   const away = await doctor(own.url, [], '127.0.0.1:1');

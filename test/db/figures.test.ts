@@ -11,7 +11,11 @@ import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/
 // The statistics of the service, read by one statement with the rights of a worker.
 
 const { db, sql, url } = freshDatabase(test);
-const worker = openDatabase({ url: asRole(url, 'worker'), poolSize: 1, applicationName: 'figures' });
+const worker = openDatabase({
+  url: asRole(url, 'worker'),
+  poolSize: 1,
+  applicationName: 'figures',
+});
 test.after.always(() => worker.close());
 
 const SOURCES: readonly ConfiguredSource[] = [['registry', 'registry', null]];
@@ -58,25 +62,28 @@ test.serial('an empty service reports all metrics', async (t) => {
   });
 });
 
-test.serial('waiting requests and lookups are counted per organization, ten of them by id', async (t) => {
-  const large = [];
-  for (let count = 12; count > 0; count -= 1) large.push(await submitFor(20, count));
-  const now = await figures();
-  const named = Object.keys(now).filter((name) => name.startsWith('npe_lookups_open '));
-  t.deepEqual(
-    new Set(named.map((name) => name.split(' ')[1])),
-    new Set([...large.slice(0, 10).map(({ organizationId }) => organizationId), 'other']),
-  );
-  t.is(now[`npe_lookups_open ${large[0]?.organizationId}`], 0);
-  t.is(now[`npe_lookups_waiting ${large[0]?.organizationId}`], 12);
-  t.deepEqual([now['npe_lookups_open other'], now['npe_lookups_waiting other']], [0, 3]);
-  t.is(now['npe_requests_open accepted'], 78);
-  t.is(now.npe_outbox_batches, 12);
-  t.true((now.npe_lookup_oldest_wait_seconds ?? 0) > 0);
-  t.deepEqual([now['npe_credits_balance available'], now['npe_credits_balance held']], [162, 78]);
-  await sql`update requests set deadline_at = now() - interval '90 s' where id = ${large[0]?.requestIds[0] ?? ''}`;
-  t.is(Math.floor((await figures()).npe_request_overdue_seconds ?? 0), 90);
-});
+test.serial(
+  'waiting requests and lookups are counted per organization, ten of them by id',
+  async (t) => {
+    const large = [];
+    for (let count = 12; count > 0; count -= 1) large.push(await submitFor(20, count));
+    const now = await figures();
+    const named = Object.keys(now).filter((name) => name.startsWith('npe_lookups_open '));
+    t.deepEqual(
+      new Set(named.map((name) => name.split(' ')[1])),
+      new Set([...large.slice(0, 10).map(({ organizationId }) => organizationId), 'other']),
+    );
+    t.is(now[`npe_lookups_open ${large[0]?.organizationId}`], 0);
+    t.is(now[`npe_lookups_waiting ${large[0]?.organizationId}`], 12);
+    t.deepEqual([now['npe_lookups_open other'], now['npe_lookups_waiting other']], [0, 3]);
+    t.is(now['npe_requests_open accepted'], 78);
+    t.is(now.npe_outbox_batches, 12);
+    t.true((now.npe_lookup_oldest_wait_seconds ?? 0) > 0);
+    t.deepEqual([now['npe_credits_balance available'], now['npe_credits_balance held']], [162, 78]);
+    await sql`update requests set deadline_at = now() - interval '90 s' where id = ${large[0]?.requestIds[0] ?? ''}`;
+    t.is(Math.floor((await figures()).npe_request_overdue_seconds ?? 0), 90);
+  },
+);
 
 test.serial('the credits of sandboxes do not count as credits of customers', async (t) => {
   const before = await figures();
@@ -88,67 +95,83 @@ test.serial('the credits of sandboxes do not count as credits of customers', asy
   t.is(after['npe_credits_balance available'], before['npe_credits_balance available']);
 });
 
-test.serial('an organization counts as low when it has less than it used within a day', async (t) => {
-  const spend = async (credits: number, count: number) => {
-    const { requestIds } = await submitFor(credits, count, { wantedType: 'professional' });
-    for (const id of requestIds) {
-      await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
+test.serial(
+  'an organization counts as low when it has less than it used within a day',
+  async (t) => {
+    const spend = async (credits: number, count: number) => {
+      const { requestIds } = await submitFor(credits, count, { wantedType: 'professional' });
+      for (const id of requestIds) {
+        await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
                 select npi, npi || '@clinic.test', 'professional', 'valid', now(), 'test' from requests where id = ${id}`;
-      t.is((await settle(db, id, 'answered', 'test', RULES)).status, 'completed');
-    }
-  };
-  const before = (await figures()).npe_organizations_low;
-  await spend(5, 2);
-  t.is((await figures()).npe_organizations_low, before, 'three are left, two were used');
-  await spend(5, 3);
-  t.is((await figures()).npe_organizations_low, (before ?? 0) + 1, 'two are left, three were used');
-  // Only the first of the two writes: used credits are noted once an hour.
-  await noteUsedCredits(worker);
-  await noteUsedCredits(worker);
-  t.is((await figures()).npe_organizations_low, before, 'used before the day began');
-  const [{ hours } = { hours: 0 }] = await sql`select count(distinct hour)::int as hours from used_credits`;
-  t.is(hours, 1);
-  await sql`update used_credits set hour = hour - interval '25 h'`;
-  await noteUsedCredits(worker);
-  const [{ old } = { old: 0 }] = await sql`
+        t.is((await settle(db, id, 'answered', 'test', RULES)).status, 'completed');
+      }
+    };
+    const before = (await figures()).npe_organizations_low;
+    await spend(5, 2);
+    t.is((await figures()).npe_organizations_low, before, 'three are left, two were used');
+    await spend(5, 3);
+    t.is(
+      (await figures()).npe_organizations_low,
+      (before ?? 0) + 1,
+      'two are left, three were used',
+    );
+    // Only the first of the two writes: used credits are noted once an hour.
+    await noteUsedCredits(worker);
+    await noteUsedCredits(worker);
+    t.is((await figures()).npe_organizations_low, before, 'used before the day began');
+    const [{ hours } = { hours: 0 }] =
+      await sql`select count(distinct hour)::int as hours from used_credits`;
+    t.is(hours, 1);
+    await sql`update used_credits set hour = hour - interval '25 h'`;
+    await noteUsedCredits(worker);
+    const [{ old } = { old: 0 }] = await sql`
     select count(*)::int as old from used_credits where hour < now() - interval '1 day'`;
-  t.is(old, 0);
-});
+    t.is(old, 0);
+  },
+);
 
-test.serial('the age of the sweep is reported, and a breaker is half open after its pause', async (t) => {
-  await takeTurn(worker, 60_000, 'default');
-  await noteSweep(worker);
-  await sql`update sweeps set swept_at = now() - interval '40 s'`;
-  await sql`insert into source_health (source, state, open_until) values ('registry', 'open', now() + interval '1 h')`;
-  const open = await figures();
-  t.is(Math.floor(open.npe_sweep_age_seconds ?? 0), 40);
-  t.is(open['npe_source_breaker registry open registry'], 1);
-  await sql`update source_health set open_until = now() - interval '1 s'`;
-  const trial = await figures();
-  t.is(trial['npe_source_breaker registry half_open registry'], 1);
-  t.is(trial['npe_source_breaker registry open registry'], 0);
-});
+test.serial(
+  'the age of the sweep is reported, and a breaker is half open after its pause',
+  async (t) => {
+    await takeTurn(worker, 60_000, 'default');
+    await noteSweep(worker);
+    await sql`update sweeps set swept_at = now() - interval '40 s'`;
+    await sql`insert into source_health (source, state, open_until) values ('registry', 'open', now() + interval '1 h')`;
+    const open = await figures();
+    t.is(Math.floor(open.npe_sweep_age_seconds ?? 0), 40);
+    t.is(open['npe_source_breaker registry open registry'], 1);
+    await sql`update source_health set open_until = now() - interval '1 s'`;
+    const trial = await figures();
+    t.is(trial['npe_source_breaker registry half_open registry'], 1);
+    t.is(trial['npe_source_breaker registry open registry'], 0);
+  },
+);
 
-test.serial('a delivery is overdue once its request is final or its next attempt is due', async (t) => {
-  const webhook = { url: 'https://hooks.test/', mode: 'real-time' };
-  const { requestIds } = await submitFor(5, 2, { webhook });
-  t.deepEqual(
-    await figures().then((now) => [now.npe_deliveries_pending, now.npe_delivery_overdue_seconds]),
-    [2, 0],
-  );
-  const [first = '', second = ''] = requestIds;
-  await settle(db, first, 'answered', 'test', RULES);
-  await sql`update webhook_deliveries set due_at = now() - interval '70 s' where request_id = ${second}`;
-  t.is(Math.floor((await figures()).npe_delivery_overdue_seconds ?? 0), 70);
-  await sql`update webhook_deliveries set state = 'failed', due_at = null, decided_at = now() where request_id = ${second}`;
-  const now = await figures();
-  t.is(now.npe_deliveries_pending, 1);
-  t.true((now.npe_delivery_overdue_seconds ?? 0) > 0 && (now.npe_delivery_overdue_seconds ?? 0) < 70);
-  const { organizationId } = await openOrganization(db, 0);
-  await sql`insert into webhook_hosts (organization_id, host, failures, open_until)
+test.serial(
+  'a delivery is overdue once its request is final or its next attempt is due',
+  async (t) => {
+    const webhook = { url: 'https://hooks.test/', mode: 'real-time' };
+    const { requestIds } = await submitFor(5, 2, { webhook });
+    t.deepEqual(
+      await figures().then((now) => [now.npe_deliveries_pending, now.npe_delivery_overdue_seconds]),
+      [2, 0],
+    );
+    const [first = '', second = ''] = requestIds;
+    await settle(db, first, 'answered', 'test', RULES);
+    await sql`update webhook_deliveries set due_at = now() - interval '70 s' where request_id = ${second}`;
+    t.is(Math.floor((await figures()).npe_delivery_overdue_seconds ?? 0), 70);
+    await sql`update webhook_deliveries set state = 'failed', due_at = null, decided_at = now() where request_id = ${second}`;
+    const now = await figures();
+    t.is(now.npe_deliveries_pending, 1);
+    t.true(
+      (now.npe_delivery_overdue_seconds ?? 0) > 0 && (now.npe_delivery_overdue_seconds ?? 0) < 70,
+    );
+    const { organizationId } = await openOrganization(db, 0);
+    await sql`insert into webhook_hosts (organization_id, host, failures, open_until)
             values (${organizationId}, 'a.test', 5, now()), (${organizationId}, 'b.test', 1, null)`;
-  t.is((await figures()).npe_hosts_failing, 1);
-});
+    t.is((await figures()).npe_hosts_failing, 1);
+  },
+);
 
 test.serial('reading the statistics scans no table of history', async (t) => {
   await worker.drizzle.transaction(async (tx) => {

@@ -154,7 +154,10 @@ test('after a rotation with an overlap both keys work until the overlap ends', a
 test('during an overlap a key is not rotated again, but its successor can be', async (t) => {
   const old = await openKey();
   const { issued, replaced } = await rotateKey(db, BY, old.id, HOUR);
-  await t.throwsAsync(rotateKey(db, BY, old.id, 10 * HOUR), { code: 'key_rotated', instanceOf: Refusal });
+  await t.throwsAsync(rotateKey(db, BY, old.id, 10 * HOUR), {
+    code: 'key_rotated',
+    instanceOf: Refusal,
+  });
   const [successor, kept, ...others] = await listKeys(db, old.organizationId);
   t.deepEqual(kept?.expiresAt, replaced.expiresAt);
   t.deepEqual([successor?.id, others.length], [issued.id, 0]);
@@ -163,7 +166,9 @@ test('during an overlap a key is not rotated again, but its successor can be', a
 
 test('of concurrent rotations of a key, only one succeeds', async (t) => {
   const old = await openKey();
-  const outcomes = await Promise.allSettled(Array.from({ length: 8 }, () => rotateKey(db, BY, old.id, HOUR)));
+  const outcomes = await Promise.allSettled(
+    Array.from({ length: 8 }, () => rotateKey(db, BY, old.id, HOUR)),
+  );
   const refused = outcomes.filter(
     (outcome) => outcome.status === 'rejected' && outcome.reason.code === 'key_rotated',
   );
@@ -212,7 +217,11 @@ test('a key that is revoked and expired is shown as revoked everywhere', async (
     (await listKeys(db, organizationId)).map(({ state }) => state),
     ['active', 'revoked'],
   );
-  t.deepEqual((await showOrganization(db, organizationId)).keys, { active: 1, inactive: 0, revoked: 1 });
+  t.deepEqual((await showOrganization(db, organizationId)).keys, {
+    active: 1,
+    inactive: 0,
+    revoked: 1,
+  });
 });
 
 test('the database stores only the hash of a key and its last four characters', async (t) => {

@@ -8,7 +8,8 @@ import { freshDatabase } from '../support/database.ts';
 import { auditLedger } from '../support/ledger.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
-// The constraints and triggers that keep the books right. The tests write SQL directly, around the service's code.
+// The constraints and triggers that keep the books right. The tests write SQL directly, around the
+// service's code.
 
 const { db, sql } = freshDatabase(test);
 
@@ -49,9 +50,13 @@ test('triggers write the hold, charge and release of a request from its row', as
   const { batchId } = acceptedIds(await submit(db, command, RULES));
   const { organizationId } = organization;
   const [accepted, settled] = [new Date('2026-01-01T00:00:00Z'), new Date('2026-01-01T00:01:00Z')];
-  const insert = (position: number, { status, replayed = false }: { status: string; replayed?: boolean }) => {
+  const insert = (
+    position: number,
+    { status, replayed = false }: { status: string; replayed?: boolean },
+  ) => {
     const id = newId('req');
-    const found = status === 'completed' ? { email: 'a@b.com', type: 'personal', at: settled } : null;
+    const found =
+      status === 'completed' ? { email: 'a@b.com', type: 'personal', at: settled } : null;
     return sql<{ id: string }[]>`
       insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, replayed, email, email_type,
                             email_last_validated_at, accepted_at, deadline_at, settled_at)
@@ -61,8 +66,14 @@ test('triggers write the hold, charge and release of a request from its row', as
       returning id`.then(([row]) => row?.id ?? '');
   };
   const hold = ['hold', 3, accepted];
-  t.deepEqual(await entriesOf([await insert(10, { status: 'completed' })]), [hold, ['charge', 3, settled]]);
-  t.deepEqual(await entriesOf([await insert(11, { status: 'not_found' })]), [hold, ['release', 3, settled]]);
+  t.deepEqual(await entriesOf([await insert(10, { status: 'completed' })]), [
+    hold,
+    ['charge', 3, settled],
+  ]);
+  t.deepEqual(await entriesOf([await insert(11, { status: 'not_found' })]), [
+    hold,
+    ['release', 3, settled],
+  ]);
   t.deepEqual(await entriesOf([await insert(12, { status: 'completed', replayed: true })]), []);
   for (const [position, end, settlement] of [
     [
@@ -89,7 +100,8 @@ test('triggers write the hold, charge and release of a request from its row', as
   const [repaired] =
     await sql`select count(release_hold(id))::int as n from requests where batch_id = ${batchId}`;
   t.is(repaired?.n, 0, 'nothing of it is to be given back by a repair');
-  // This test charges one person several times and writes to a batch without counting, so L5 and S1 don't hold here.
+  // This test charges one person several times and writes to a batch without counting, so L5 and S1
+  // don't hold here.
   const findings = await auditLedger(sql, [organizationId], 0);
   t.deepEqual(
     findings.filter((finding) => !/^(L5|S1) /.test(finding)),
@@ -205,7 +217,8 @@ test('a batch is completed exactly when all of its requests are final', async (t
   const { batchId, requestIds } = acceptedIds(
     await submit(db, submitCommand(organization, { npis: [NPI, NPI, NPI] }), RULES),
   );
-  const batch = async () => (await sql`select status, completed_count from batches where id = ${batchId}`)[0];
+  const batch = async () =>
+    (await sql`select status, completed_count from batches where id = ${batchId}`)[0];
   for (const [index, requestId] of requestIds.entries()) {
     t.like(await batch(), { status: 'in-progress', completed_count: index });
     await settle(db, requestId, 'failed', 'test', RULES);
@@ -258,12 +271,22 @@ test('the database refuses an NPI that is not ten ASCII digits', async (t) => {
 test('Idempotency-Keys are deleted once they expire, and not before', async (t) => {
   const organization = await openOrganization(db, 10);
   for (const key of ['over', 'kept']) {
-    const idempotency = { key, method: 'POST', path: '/api/v1/email', fingerprint: Buffer.alloc(32) };
+    const idempotency = {
+      key,
+      method: 'POST',
+      path: '/api/v1/email',
+      fingerprint: Buffer.alloc(32),
+    };
     await submit(db, submitCommand(organization, { npis: [NPI], idempotency }), RULES);
   }
   await sql`update idempotency_keys set expires_at = clock_timestamp() where key = 'over'`;
   const yearMs = 365 * 86_400_000;
-  await forgetOld(db, { answersMs: yearMs, evidenceMs: yearMs, customDataMs: yearMs, webhookLogMs: yearMs });
+  await forgetOld(db, {
+    answersMs: yearMs,
+    evidenceMs: yearMs,
+    customDataMs: yearMs,
+    webhookLogMs: yearMs,
+  });
   const rows =
     await sql`select key from idempotency_keys where organization_id = ${organization.organizationId}`;
   t.deepEqual(

@@ -66,7 +66,9 @@ for (const [name, filter, atMost] of PAGES) {
   for (const after of [null, batchId(MANY / 2)]) {
     test(`an index finds batches ${name} ${after ? 'from the middle' : 'from the newest'}`, async (t) => {
       const page = { after, limit: 50 };
-      const read = await rowsRead((tx) => listBatches(tx, ORGANIZATION, { ...ALL, ...filter }, page));
+      const read = await rowsRead((tx) =>
+        listBatches(tx, ORGANIZATION, { ...ALL, ...filter }, page),
+      );
       // Also the requests of the NPI, and the batch before the page.
       t.true(read !== null && read <= 2 * atMost + 2, `${read} rows`);
     });

@@ -17,7 +17,8 @@ test('concurrent and repeated migrators leave one schema, and the API is then re
   await migrate(database.url);
   t.is((await sql`select 1 from drizzle.__drizzle_migrations`).length, applied.length);
 
-  // A process stays ready after a newer release has migrated, but not if one of its own migrations is missing.
+  // A process stays ready after a newer release has migrated, but not if one of its own migrations
+  // is missing.
   await sql`insert into drizzle.__drizzle_migrations (hash, created_at) values ('newer', 9999999999999)`;
   t.is(await readiness(db), 'ready');
   await sql`delete from drizzle.__drizzle_migrations where id = 2`;

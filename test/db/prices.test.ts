@@ -32,7 +32,13 @@ async function booksOf(organizationId: string) {
 test('a request that was submitted before a price change costs the old price', async (t) => {
   const renewed = await mutantLedger(NEW_PRICE);
   const { organizationId, requestId } = await openPersonal(submit, '2000000010');
-  t.deepEqual(await booksOf(organizationId), { cost: 3, credits_used: 0, available: 17, held: 3, used: 0 });
+  t.deepEqual(await booksOf(organizationId), {
+    cost: 3,
+    credits_used: 0,
+    available: 17,
+    held: 3,
+    used: 0,
+  });
   await storeEmail(db, {
     npi: '2000000010',
     email: 'jo@example.org',
@@ -41,16 +47,34 @@ test('a request that was submitted before a price change costs the old price', a
     source: 'test',
   });
   t.is((await renewed.settle(db, requestId, 'answered', 'test', RULES)).status, 'completed');
-  t.deepEqual(await booksOf(organizationId), { cost: 3, credits_used: 3, available: 17, held: 0, used: 3 });
+  t.deepEqual(await booksOf(organizationId), {
+    cost: 3,
+    credits_used: 3,
+    available: 17,
+    held: 0,
+    used: 3,
+  });
   t.deepEqual(await auditLedger(sql, [organizationId], RULES.replayMs), []);
 });
 
 test('older code releases a request at the new price that it was submitted with', async (t) => {
   const renewed = await mutantLedger(NEW_PRICE);
   const { organizationId, requestId } = await openPersonal(renewed.submit);
-  t.deepEqual(await booksOf(organizationId), { cost: 5, credits_used: 0, available: 15, held: 5, used: 0 });
+  t.deepEqual(await booksOf(organizationId), {
+    cost: 5,
+    credits_used: 0,
+    available: 15,
+    held: 5,
+    used: 0,
+  });
   await settle(db, requestId, 'failed', 'test', RULES);
-  t.deepEqual(await booksOf(organizationId), { cost: 5, credits_used: 0, available: 20, held: 0, used: 0 });
+  t.deepEqual(await booksOf(organizationId), {
+    cost: 5,
+    credits_used: 0,
+    available: 20,
+    held: 0,
+    used: 0,
+  });
   t.deepEqual(await auditLedger(sql, [organizationId], RULES.replayMs), []);
 });
 

@@ -54,10 +54,18 @@ async function waitsFor(table: string, atLeast = 1): Promise<true | null> {
   return waiting.length >= atLeast ? true : null;
 }
 
-/** Stores a person everywhere we can: as stored email, in evidence, in NPPES, in a response, and in a delivery. */
+/**
+ * Stores a person everywhere we can: as stored email, in evidence, in NPPES, in a response, and in
+ * a delivery.
+ */
 async function person(npi: string, name: string) {
   const email = `${name}@clinic.example`;
-  const known = { npi, emailType: 'professional', lastValidatedAt: new Date(), source: 'test' } as const;
+  const known = {
+    npi,
+    emailType: 'professional',
+    lastValidatedAt: new Date(),
+    source: 'test',
+  } as const;
   await storeEmail(db, { ...known, email });
   const lookupId = newId('lkp');
   const closed = sql`now(), now()`;
@@ -76,7 +84,11 @@ async function person(npi: string, name: string) {
   const organization = await openOrganization(db, 10);
   const { organizationId } = organization;
   const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
-  const command = submitCommand(organization, { npis: [npi, npi], webhook, customData: '{"ours":1}' });
+  const command = submitCommand(organization, {
+    npis: [npi, npi],
+    webhook,
+    customData: '{"ours":1}',
+  });
   const { batchId, requestIds } = acceptedIds(await submit(db, command, RULES));
   await run(sql`
     with d as (update webhook_deliveries set attempts = 1, state = 'delivered', decided_at = now()
@@ -102,7 +114,14 @@ test('an erasure by NPI removes every address and leaves all payments unchanged'
   const [balance, before] = [await balanceOf(db, organization.organizationId), await envelope()];
 
   t.deepEqual(await eraseSubject(db, BY, { npi }), {
-    ...{ tombstones: 2, storedEmails: 1, emailChecks: 4, answers: 2, receiverExcerpts: 1, endpoints: 1 },
+    ...{
+      tombstones: 2,
+      storedEmails: 1,
+      emailChecks: 4,
+      answers: 2,
+      receiverExcerpts: 1,
+      endpoints: 1,
+    },
   });
 
   t.deepEqual(await rowsWith(email), []);
@@ -126,7 +145,9 @@ test('an erasure is recorded without the address, and a repeated one changes not
   await eraseSubject(db, BY, { email });
   const again = await eraseSubject(db, BY, { email });
   t.true(Object.values(again).every((count) => count === 0));
-  const [{ text } = { text: '' }] = await run(sql`select string_agg(a::text, ' ') as text from audit_log a`);
+  const [{ text } = { text: '' }] = await run(
+    sql`select string_agg(a::text, ' ') as text from audit_log a`,
+  );
   t.false(String(text).includes(email));
   const [audited] = await run(sql`select count(*)::int as records from audit_log
     where action = 'privacy.erase' and subject = encode(sha256(${email}), 'hex')`);
@@ -138,7 +159,16 @@ test('the register of erasures lists person, times and subject, and is append-on
   await using database = await openTestDatabase();
   const { json, operator } = operatorOn(database.url);
   const received = '2026-01-05T10:00:00.000Z';
-  await json('privacy', 'export', '2000000010', '--received', received, '--asked-by', 'agent', ...WHY);
+  await json(
+    'privacy',
+    'export',
+    '2000000010',
+    '--received',
+    received,
+    '--asked-by',
+    'agent',
+    ...WHY,
+  );
   await json('privacy', 'erase', '2000000010', '--yes', '--received', received, ...WHY);
   await json('suppress', 'add', '2000000028', ...WHY);
   await json('org', 'create', 'Acme', ...WHY);
@@ -163,7 +193,9 @@ test('an erasure by address removes it from every NPI and keeps their other addr
   t.like(await eraseSubject(db, BY, { email }), { tombstones: 1, storedEmails: 2, answers: 2 });
   t.deepEqual(await rowsWith(email), []);
   const asked = await openOrganization(db, 10);
-  const { batchId } = acceptedIds(await submit(db, submitCommand(asked, { npis: [npi, neighbor] }), RULES));
+  const { batchId } = acceptedIds(
+    await submit(db, submitCommand(asked, { npis: [npi, neighbor] }), RULES),
+  );
   const envelope = await findEnvelope(db, { organizationId: asked.organizationId, batchId });
   t.deepEqual(
     envelope?.items.map(({ email }) => email),
@@ -174,7 +206,8 @@ test('an erasure by address removes it from every NPI and keeps their other addr
 test('an erasure does not suppress an address that belongs to another person', async (t) => {
   const { npi } = await person('2000040017', 'mona');
   await eraseSubject(db, BY, { npi });
-  const [row] = await run(sql`select is_suppressed('2000040025', 'mona@stranger.example') as stranger,
+  const [row] =
+    await run(sql`select is_suppressed('2000040025', 'mona@stranger.example') as stranger,
                                      is_suppressed('2000040025', 'mona@clinic.example') as own`);
   t.deepEqual(row, { stranger: false, own: true });
 });
@@ -184,12 +217,26 @@ test('an erased address is not stored again by checks, vendors or the registry',
   await eraseSubject(db, BY, { email });
   const colleague = '2000050040';
   await storeEmail(db, {
-    ...{ npi: colleague, email, emailType: 'professional', lastValidatedAt: new Date(), source: 'test' },
+    ...{
+      npi: colleague,
+      email,
+      emailType: 'professional',
+      lastValidatedAt: new Date(),
+      source: 'test',
+    },
   });
-  const address = (endpoint: string) => ({ kind: 'OTHERS', endpoint, affiliationName: null }) as const;
+  const address = (endpoint: string) =>
+    ({ kind: 'OTHERS', endpoint, affiliationName: null }) as const;
   for (const one of [npi, colleague]) {
     await storeRegistryAnswer(db, one, {
-      ...{ npi: one, entityType: 1, lastName: 'ROE', firstName: null, middleName: null, nameSuffix: null },
+      ...{
+        npi: one,
+        entityType: 1,
+        lastName: 'ROE',
+        firstName: null,
+        middleName: null,
+        nameSuffix: null,
+      },
       ...{
         credential: null,
         otherLastName: null,
@@ -224,7 +271,9 @@ test('an import does not store an erased address again, in uppercase or lowercas
     ['suppressed', 'suppressed', 'stored'],
   );
   await eraseSubject(db, BY, { npi });
-  t.deepEqual(await storeOwnEmails(db, [{ ...row, npi, email: 'vera3@clinic.example' }]), ['suppressed']);
+  t.deepEqual(await storeOwnEmails(db, [{ ...row, npi, email: 'vera3@clinic.example' }]), [
+    'suppressed',
+  ]);
 });
 
 // Guard: the lock on credit_balances in eraseSubject.
@@ -232,12 +281,16 @@ test.serial('an erasure also erases a result that is being settled at the same t
   const npi = '2000060015';
   const email = 'late@clinic.example';
   const organization = await openOrganization(db, 10);
-  const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis: [npi] }), RULES));
+  const { requestIds } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
+  );
   const [requestId = ''] = requestIds;
   const { organizationId } = organization;
   const { erasing } = await db.drizzle.transaction(async (tx) => {
     // The order of a settlement: the balance first, the result last.
-    await tx.execute(sql`select from credit_balances where organization_id = ${organizationId} for update`);
+    await tx.execute(
+      sql`select from credit_balances where organization_id = ${organizationId} for update`,
+    );
     const erasing = eraseSubject(db, BY, { npi });
     await eventually(() => waitsFor('credit_balances'));
     await tx.execute(sql`update requests set status = 'completed', email = ${email}, email_type = 'professional',
@@ -251,74 +304,90 @@ test.serial('an erasure also erases a result that is being settled at the same t
 });
 
 // Guard: the lock on provider_endpoints in eraseSubject.
-test.serial('an erasure also erases an endpoint that a running import is about to commit', async (t) => {
-  const npi = '2000060023';
-  const { erasing } = await db.drizzle.transaction(async (tx) => {
-    await tx.execute(sql`insert into provider_endpoints (npi, kind, endpoint)
+test.serial(
+  'an erasure also erases an endpoint that a running import is about to commit',
+  async (t) => {
+    const npi = '2000060023';
+    const { erasing } = await db.drizzle.transaction(async (tx) => {
+      await tx.execute(sql`insert into provider_endpoints (npi, kind, endpoint)
       values (${npi}, 'DIRECT', 'soon@clinic.example')`);
-    const erasing = eraseSubject(db, BY, { email: 'soon@clinic.example' });
-    await eventually(() => waitsFor('provider_endpoints'));
-    return { erasing };
-  });
-  t.like(await erasing, { endpoints: 1 });
-});
+      const erasing = eraseSubject(db, BY, { email: 'soon@clinic.example' });
+      await eventually(() => waitsFor('provider_endpoints'));
+      return { erasing };
+    });
+    t.like(await erasing, { endpoints: 1 });
+  },
+);
 
 // Guard: the order of recordCheck's CTEs.
-test.serial('an erasure does not deadlock with a check that is written at the same time', async (t) => {
-  const { npi, email } = await person('2000060064', 'ilse');
-  const writer = openDatabase({ url: database.url, poolSize: 1, applicationName: 'test' });
-  t.teardown(() => writer.close());
-  const invalid = {
-    verdict: 'invalid',
-    reason: 'mailbox_missing',
-    emailType: null,
-    validatedAt: null,
-  } as const;
-  const write = () => recordCheck(writer, { npi, email, lookupId: null }, [], invalid);
-  // Executes the statement once, so that it is prepared.
-  await write();
-  const { both } = await db.drizzle.transaction(async (tx) => {
-    // The erasure waits for this lock, and the writer waits for the erasure.
-    await tx.execute(sql`lock table stored_emails in row exclusive mode`);
-    const erasing = eraseSubject(db, BY, { npi });
-    await eventually(() => waitsFor('stored_emails'));
-    const writing = write();
-    await eventually(() => waitsFor('stored_emails', 2));
-    return { both: Promise.all([erasing, writing]) };
-  });
-  t.like((await both)[0], { storedEmails: 1 });
-  t.deepEqual(await rowsWith(email), []);
-});
+test.serial(
+  'an erasure does not deadlock with a check that is written at the same time',
+  async (t) => {
+    const { npi, email } = await person('2000060064', 'ilse');
+    const writer = openDatabase({ url: database.url, poolSize: 1, applicationName: 'test' });
+    t.teardown(() => writer.close());
+    const invalid = {
+      verdict: 'invalid',
+      reason: 'mailbox_missing',
+      emailType: null,
+      validatedAt: null,
+    } as const;
+    const write = () => recordCheck(writer, { npi, email, lookupId: null }, [], invalid);
+    // Executes the statement once, so that it is prepared.
+    await write();
+    const { both } = await db.drizzle.transaction(async (tx) => {
+      // The erasure waits for this lock, and the writer waits for the erasure.
+      await tx.execute(sql`lock table stored_emails in row exclusive mode`);
+      const erasing = eraseSubject(db, BY, { npi });
+      await eventually(() => waitsFor('stored_emails'));
+      const writing = write();
+      await eventually(() => waitsFor('stored_emails', 2));
+      return { both: Promise.all([erasing, writing]) };
+    });
+    t.like((await both)[0], { storedEmails: 1 });
+    t.deepEqual(await rowsWith(email), []);
+  },
+);
 
 test.serial('an erasure that waits for locks lets submits pass, and succeeds later', async (t) => {
   const { npi, organization } = await person('2000060031', 'ines');
   const other = await openOrganization(db, 1);
   const { erasing } = await db.drizzle.transaction(async (tx) => {
     const { organizationId } = organization;
-    await tx.execute(sql`select from credit_balances where organization_id = ${organizationId} for update`);
+    await tx.execute(
+      sql`select from credit_balances where organization_id = ${organizationId} for update`,
+    );
     const erasing = eraseSubject(db, BY, { npi });
     await eventually(() => waitsFor('credit_balances'));
     // The submit queues for the lock after the erasure, and still succeeds before it.
-    t.is((await submit(db, submitCommand(other, { npis: ['2000060049'] }), RULES)).kind, 'accepted');
+    t.is(
+      (await submit(db, submitCommand(other, { npis: ['2000060049'] }), RULES)).kind,
+      'accepted',
+    );
     return { erasing };
   });
   t.like(await erasing, { answers: 2 });
 });
 
-test.serial('an erasure that never gets its locks fails with a message and erases nothing', async (t) => {
-  const { operator } = operatorOn(database.url);
-  const { npi, email, organization } = await person('2000060056', 'ida');
-  const refused = await db.drizzle.transaction(async (tx) => {
-    const { organizationId } = organization;
-    await tx.execute(sql`select from credit_balances where organization_id = ${organizationId} for update`);
-    // Otherwise PostgreSQL ends the transaction of this test.
-    await tx.execute(sql`set local idle_in_transaction_session_timeout = 0`);
-    return await operator('privacy', 'erase', npi, '--yes', ...WHY);
-  });
-  t.is(refused.code, 1);
-  t.regex(refused.stderr, /nothing was changed: run the same command again/);
-  t.is((await rowsWith(email)).length, 5);
-});
+test.serial(
+  'an erasure that never gets its locks fails with a message and erases nothing',
+  async (t) => {
+    const { operator } = operatorOn(database.url);
+    const { npi, email, organization } = await person('2000060056', 'ida');
+    const refused = await db.drizzle.transaction(async (tx) => {
+      const { organizationId } = organization;
+      await tx.execute(
+        sql`select from credit_balances where organization_id = ${organizationId} for update`,
+      );
+      // Otherwise PostgreSQL ends the transaction of this test.
+      await tx.execute(sql`set local idle_in_transaction_session_timeout = 0`);
+      return await operator('privacy', 'erase', npi, '--yes', ...WHY);
+    });
+    t.is(refused.code, 1);
+    t.regex(refused.stderr, /nothing was changed: run the same command again/);
+    t.is((await rowsWith(email)).length, 5);
+  },
+);
 
 // Guard: the predicates of the partial indexes. Everything else waits while an erasure runs.
 test.serial('an erasure scans no large table', async (t) => {
@@ -433,25 +502,38 @@ test('an export contains all data about an NPI or an address', async (t) => {
     held.requests.map((request) => [request.id, request.organization_id]),
     requestIds.map((id) => [id, organization.organizationId]),
   );
-  t.deepEqual([held.email_checks.length, held.endpoints.length, held.suppressions.length], [4, 2, 0]);
+  t.deepEqual(
+    [held.email_checks.length, held.endpoints.length, held.suppressions.length],
+    [4, 2, 0],
+  );
 
   const under = await exportSubject(db, { email });
   t.deepEqual(
-    [under.stored_emails, under.email_checks, under.requests, under.deliveries, under.endpoints].map(
-      (rows) => rows.length,
-    ),
+    [
+      under.stored_emails,
+      under.email_checks,
+      under.requests,
+      under.deliveries,
+      under.endpoints,
+    ].map((rows) => rows.length),
     [1, 2, 2, 1, 1],
   );
   await eraseSubject(db, BY, { npi });
   const after = await exportSubject(db, { npi });
-  t.like(after, { stored_emails: [], email_checks: [], suppressions: [{ kind: 'npi', origin: 'erasure' }] });
+  t.like(after, {
+    stored_emails: [],
+    email_checks: [],
+    suppressions: [{ kind: 'npi', origin: 'erasure' }],
+  });
   t.true(after.requests.every((request) => request.email === null && request.erased_at !== null));
 });
 
 test('the command counts without --yes, erases with it, and prints no address', async (t) => {
   const { operator, json, text } = operatorOn(database.url);
   const { npi, email } = await person('2000090012', 'quinn');
-  const exported = JSON.parse(await text('privacy', 'export', ` ${email.toUpperCase()} `, ...WHY)) as {
+  const exported = JSON.parse(
+    await text('privacy', 'export', ` ${email.toUpperCase()} `, ...WHY),
+  ) as {
     stored_emails: object[];
   };
   t.like(exported.stored_emails[0], { npi, email });
@@ -473,7 +555,11 @@ test('the command counts without --yes, erases with it, and prints no address', 
   t.is(erased, false);
   t.deepEqual(Object.values(counted).toSorted(), Object.values(removed).toSorted());
   t.false(`${asked.stdout}${done.stdout}`.includes(email));
-  t.like(await json('privacy', 'erase', npi, '--yes', ...WHY), { erased: true, answers: 0, tombstones: 0 });
+  t.like(await json('privacy', 'erase', npi, '--yes', ...WHY), {
+    erased: true,
+    answers: 0,
+    tombstones: 0,
+  });
 
   const named = await operator('privacy', 'erase', npi, '--yes', '--reason', `asked by ${email}`);
   t.is(named.code, 2);

@@ -5,7 +5,11 @@ import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import { listAudit } from '../../db/audit.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { listBatchDeliveries, listOrganizationDeliveries, showDelivery } from '../../db/webhooks/log.ts';
+import {
+  listBatchDeliveries,
+  listOrganizationDeliveries,
+  showDelivery,
+} from '../../db/webhooks/log.ts';
 import {
   listDeliveriesToLookAt,
   noteDeliveryLook,
@@ -40,7 +44,12 @@ test('a resend restarts the whole schedule under the same id and continues the l
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
   t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
   t.is((await resendAny(life.db, BY, id)).kind, 'resent');
-  t.like(await showDelivery(life.db, id), { state: 'pending', decidedAt: null, resends: 1, attempts: 1 });
+  t.like(await showDelivery(life.db, id), {
+    state: 'pending',
+    decidedAt: null,
+    resends: 1,
+    attempts: 1,
+  });
   receiver.answer = () => answered(500);
   for (let attempt = 1; attempt < SCHEDULE_MS.length; attempt += 1) {
     const look = await life.look(id);
@@ -113,7 +122,12 @@ test('a customer can resend only its own deliveries, and only final ones', async
   await life.look(id);
   const { batchId } = await showDelivery(life.db, id);
   const ask = (over: object) =>
-    resendOwn(life.db, { organizationId: organization.organizationId, batchId, deliveryId: id, ...over });
+    resendOwn(life.db, {
+      organizationId: organization.organizationId,
+      batchId,
+      deliveryId: id,
+      ...over,
+    });
   t.is((await ask({ organizationId: other.organizationId })).kind, 'unknown');
   t.is((await ask({ batchId: 'bat_00000000000000000000000000' })).kind, 'unknown');
   t.is((await ask({ deliveryId: 'msg_00000000000000000000000000' })).kind, 'unknown');
@@ -218,7 +232,8 @@ test('a resend without a workflow is listed until its first check, and again lat
   t.is((await take()).length, 0);
   await life.time.advance(6000);
   const taken = await take();
-  // A resend stays new until its own workflow has begun. A workflow of an earlier resend may still sleep.
+  // A resend stays new until its own workflow has begun. A workflow of an earlier resend may still
+  // sleep.
   t.is((await take()).length, 2);
   for (const delivery of taken) await noteDeliveryLook(life.db, delivery);
   t.deepEqual(taken.map(({ deliveryId, round }) => [deliveryId, round]).sort(), [
@@ -251,7 +266,10 @@ test('the log is read page by page, by the batch and by the organization', async
   } while (after !== null);
   t.deepEqual(seen, ids);
   const other = await life.organization();
-  t.is(await listBatchDeliveries(life.db, other.organizationId, batchId, { after: null, limit: 2 }), null);
+  t.is(
+    await listBatchDeliveries(life.db, other.organizationId, batchId, { after: null, limit: 2 }),
+    null,
+  );
 
   const list = (over: object) =>
     listOrganizationDeliveries(life.db, {
@@ -276,7 +294,9 @@ test('old attempts are deleted from the log, and the delivery still counts them'
   await life.time.advance(30 * DAY - HOUR);
   await forgetOld(life.db, RETENTION);
   t.is((await showDelivery(life.db, id)).log.length, 3);
-  await life.db.drizzle.execute(sql`update webhook_attempts set started_at = clock_timestamp() where n = 3`);
+  await life.db.drizzle.execute(
+    sql`update webhook_attempts set started_at = clock_timestamp() where n = 3`,
+  );
   await life.time.advance(2 * HOUR);
   await forgetOld(life.db, RETENTION);
   const { attempts, log } = await showDelivery(life.db, id);
@@ -285,6 +305,8 @@ test('old attempts are deleted from the log, and the delivery still counts them'
     log.map(({ n }) => n),
     [3],
   );
-  const [row] = await life.db.drizzle.execute(sql`select forgotten from webhook_deliveries where id = ${id}`);
+  const [row] = await life.db.drizzle.execute(
+    sql`select forgotten from webhook_deliveries where id = ${id}`,
+  );
   t.is(row?.forgotten, 2);
 });

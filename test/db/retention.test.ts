@@ -7,7 +7,13 @@ import { loadConfig } from '../../deploy/config/config.ts';
 import { rulesOf } from '../../deploy/config/worker.ts';
 import { freshDatabase, openTestDatabase } from '../support/database.ts';
 import { auditLedger } from '../support/ledger.ts';
-import { acceptedIds, openOrganization, RETENTION, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RETENTION,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
 const { db, sql } = freshDatabase(test);
@@ -35,26 +41,29 @@ async function answered(ageMs: number) {
   return { organization, envelope };
 }
 
-test.serial('retention deletes custom_data and the address, and the result stays completed', async (t) => {
-  const { organization, envelope } = await answered(91 * DAY);
-  const fresh = await envelope();
-  await forgetOld(db, RETENTION);
-  const older = await envelope();
-  t.is(older.customData, null);
-  t.true((older.updatedAt?.getTime() ?? 0) > (fresh.updatedAt?.getTime() ?? 0));
-  t.is(older.request?.email, 'a@clinic.example');
+test.serial(
+  'retention deletes custom_data and the address, and the result stays completed',
+  async (t) => {
+    const { organization, envelope } = await answered(91 * DAY);
+    const fresh = await envelope();
+    await forgetOld(db, RETENTION);
+    const older = await envelope();
+    t.is(older.customData, null);
+    t.true((older.updatedAt?.getTime() ?? 0) > (fresh.updatedAt?.getTime() ?? 0));
+    t.is(older.request?.email, 'a@clinic.example');
 
-  await forgetOld(db, { ...RETENTION, answersMs: 90 * DAY });
-  const { request } = await envelope();
-  t.like(request, {
-    status: 'completed',
-    creditsUsed: 1,
-    email: null,
-    emailType: null,
-    validatedAt: null,
-  });
-  t.deepEqual(await auditLedger(sql, [organization.organizationId], RULES.replayMs), []);
-});
+    await forgetOld(db, { ...RETENTION, answersMs: 90 * DAY });
+    const { request } = await envelope();
+    t.like(request, {
+      status: 'completed',
+      creditsUsed: 1,
+      email: null,
+      emailType: null,
+      validatedAt: null,
+    });
+    t.deepEqual(await auditLedger(sql, [organization.organizationId], RULES.replayMs), []);
+  },
+);
 
 test.serial('a younger result is kept, and a replay returns it again', async (t) => {
   const { organization, envelope } = await answered(29 * DAY);

@@ -7,12 +7,20 @@ import { OperatorProblem } from '../../db/errors.ts';
 import { migrate } from '../../db/migrate.ts';
 import { noteHome } from '../../db/requests/outbox.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { freshDatabase, openEmptyDatabase, type TestDatabase, withSql } from '../support/database.ts';
+import {
+  freshDatabase,
+  openEmptyDatabase,
+  type TestDatabase,
+  withSql,
+} from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
 const { db, sql, url } = freshDatabase(test);
 
-/** Makes a user with the rights of these roles for one test, connects as it, and drops it afterwards. */
+/**
+ * Makes a user with the rights of these roles for one test, connects as it, and drops it
+ * afterwards.
+ */
 async function withUser<T>(
   roles: readonly string[],
   databaseUrl: string,
@@ -104,7 +112,11 @@ for (const [role, forbidden] of [
     await withUser([role], url, async (its) => {
       for (const [what, statement] of Object.entries(forbidden)) {
         const error = await t.throwsAsync(its.unsafe(statement).simple(), undefined, what);
-        t.is(error instanceof postgres.PostgresError && error.code, '42501', `${what}: ${error?.message}`);
+        t.is(
+          error instanceof postgres.PostgresError && error.code,
+          '42501',
+          `${what}: ${error?.message}`,
+        );
       }
       // A temporary table shadows ours.
       const entitled = its.unsafe(`
@@ -125,7 +137,10 @@ test('operators import employers, workers read them, and the API has no access',
        where has_table_privilege(${role}, relname, privilege)`;
     return rows.length;
   };
-  t.deepEqual([await rights('npe_operator'), await rights('npe_worker'), await rights('npe_api')], [8, 2, 0]);
+  t.deepEqual(
+    [await rights('npe_operator'), await rights('npe_worker'), await rights('npe_api')],
+    [8, 2, 0],
+  );
 });
 
 test('an API may note its namespace, and later another one', async (t) => {

@@ -1,6 +1,12 @@
 import test from 'ava';
 import { balanceOf } from '../../db/accounts/credits.ts';
-import { authenticate, issueKey, listKeys, parseApiKey, rotateKey } from '../../db/accounts/keys.ts';
+import {
+  authenticate,
+  issueKey,
+  listKeys,
+  parseApiKey,
+  rotateKey,
+} from '../../db/accounts/keys.ts';
 import {
   createOrganization,
   listOrganizations,
@@ -30,11 +36,14 @@ const BY = { actor: 'test', reason: 'test' };
 
 const refusedBy = (constraint: string) => ({ message: new RegExp(constraint) });
 const openLive = async () => (await createOrganization(db, BY, 'Acme')).id;
-const openSandbox = async (owner: string) => (await issueKey(db, BY, owner, 'tests', true)).organizationId;
+const openSandbox = async (owner: string) =>
+  (await issueKey(db, BY, owner, 'tests', true)).organizationId;
 
 test('the first test key makes the sandbox with test credits, and later keys use it', async (t) => {
   const live = await openLive();
-  const keys = await Promise.all(Array.from({ length: 5 }, () => issueKey(db, BY, live, 'tests', true)));
+  const keys = await Promise.all(
+    Array.from({ length: 5 }, () => issueKey(db, BY, live, 'tests', true)),
+  );
   const [sandbox = '', ...others] = new Set(keys.map(({ organizationId }) => organizationId));
   t.regex(sandbox, /^sbx_/);
   t.deepEqual(others, []);
@@ -76,7 +85,8 @@ test('a suspended organization has a suspended sandbox, even one that is made la
   const [live, later] = [await openLive(), await openLive()];
   const sandbox = await openSandbox(live);
   const states = async (id: string) => {
-    const [row] = await sql`select suspended, webhooks_suspended from organizations where id = ${id}`;
+    const [row] =
+      await sql`select suspended, webhooks_suspended from organizations where id = ${id}`;
     return [row?.suspended, row?.webhooks_suspended];
   };
   for (const id of [live, later]) {
@@ -154,7 +164,8 @@ test('results of a sandbox are neither erased nor suppressed nor exported', asyn
   const [requestId = ''] = acceptedIds(
     await submit(db, submitCommand(sandbox, { npis: [npi], outcomes: ['stored'] }), RULES),
   ).requestIds;
-  const made = async () => (await sql`select email from requests where id = ${requestId}`)[0]?.email;
+  const made = async () =>
+    (await sql`select email from requests where id = ${requestId}`)[0]?.email;
   const email = await made();
   t.is(email, `npi${npi}@clinic.example.com`);
   for (const subject of [{ npi }, { email }]) {
@@ -167,12 +178,22 @@ test('results of a sandbox are neither erased nor suppressed nor exported', asyn
 test('requests of sandboxes cause no new check and are not in the evidence of an NPI', async (t) => {
   const npi = '2000000077';
   const live = await openOrganization(db, 10);
-  const fading = { npi, email: 'fades@clinic.test', emailType: 'professional', source: 'test' } as const;
-  await storeEmail(db, { ...fading, lastValidatedAt: new Date(Date.now() - RULES.freshnessMs + 60_000) });
-  const listed = async () => (await listFading(db, { ...RULES, leadMs: 3_600_000, limit: 10 })).length;
+  const fading = {
+    npi,
+    email: 'fades@clinic.test',
+    emailType: 'professional',
+    source: 'test',
+  } as const;
+  await storeEmail(db, {
+    ...fading,
+    lastValidatedAt: new Date(Date.now() - RULES.freshnessMs + 60_000),
+  });
+  const listed = async () =>
+    (await listFading(db, { ...RULES, leadMs: 3_600_000, limit: 10 })).length;
   const told = async () => (await readEvidence(db, { npi })).chapters.length;
   const accept = async (owner: typeof live, outcomes: readonly ['slow'] | null) =>
-    acceptedIds(await submit(db, submitCommand(owner, { npis: [npi], outcomes }), RULES)).requestIds;
+    acceptedIds(await submit(db, submitCommand(owner, { npis: [npi], outcomes }), RULES))
+      .requestIds;
   const [requestId = ''] = await accept(await openTestKey(db, live), ['slow']);
   t.deepEqual([await listed(), await told()], [0, 0]);
   t.is((await readEvidence(db, { requestId })).chapters.length, 1);

@@ -4,8 +4,8 @@ import { getTableConfig, PgTable } from 'drizzle-orm/pg-core';
 import * as schema from '../../db/schema.ts';
 import { freshDatabase } from '../support/database.ts';
 
-// The schema is written twice: in the migrations, and for typed queries in db/schema.ts (except tables that only SQL
-// text uses). This test compares the two.
+// The schema is written twice: in the migrations, and for typed queries in db/schema.ts (except
+// tables that only SQL text uses). This test compares the two.
 
 interface Column {
   readonly name: string;
@@ -53,7 +53,8 @@ async function readTables(): Promise<Map<string, Column[]>> {
        from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
       where n.nspname = 'public' and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped`;
   const tables = new Map<string, Column[]>();
-  for (const { table, ...column } of rows) tables.set(table, [...(tables.get(table) ?? []), column]);
+  for (const { table, ...column } of rows)
+    tables.set(table, [...(tables.get(table) ?? []), column]);
   for (const columns of tables.values()) columns.sort(byName);
   return tables;
 }

@@ -1,11 +1,17 @@
 import test from 'ava';
-import { type Admission, admitCall, type Rate, type SourceLimits } from '../../db/lookups/sources.ts';
+import {
+  type Admission,
+  admitCall,
+  type Rate,
+  type SourceLimits,
+} from '../../db/lookups/sources.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { fresh, freshDatabase, travel } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
-// Slots under the rate limits of a source. PostgreSQL's clock is frozen, and only the tests advance it.
+// Slots under the rate limits of a source. PostgreSQL's clock is frozen, and only the tests advance
+// it.
 
 const { db, url } = freshDatabase(test);
 const time = fresh(test, () => travel(url));
@@ -31,13 +37,20 @@ async function requestsOf(count: number): Promise<string[]> {
   const ids: string[] = [];
   while (ids.length < count) {
     const npis = Array.from({ length: Math.min(60, count - ids.length) }, () => String(nextNpi++));
-    ids.push(...acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES)).requestIds);
+    ids.push(
+      ...acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES)).requestIds,
+    );
   }
   return ids;
 }
 
 /** Returns the milliseconds until the request should ask again; 0 if its call is admitted. */
-async function ask(source: string, requestId = '', limits = SLOW, patienceMs = DAY_MS): Promise<number> {
+async function ask(
+  source: string,
+  requestId = '',
+  limits = SLOW,
+  patienceMs = DAY_MS,
+): Promise<number> {
   const admission = await admit(source, requestId, limits, patienceMs);
   if (admission.kind === 'go') return 0;
   if (admission.kind === 'wait' && admission.why === 'rate_limit') return admission.afterMs;
@@ -65,7 +78,10 @@ test.serial('no window of a rate holds more calls than it allows', async (t) => 
 
 test.serial('a request should ask again 2 s before its slot', async (t) => {
   const [one, two, three] = await requestsOf(3);
-  t.deepEqual([await ask('told', one), await ask('told', two), await ask('told', three)], [0, 8000, 18_000]);
+  t.deepEqual(
+    [await ask('told', one), await ask('told', two), await ask('told', three)],
+    [0, 8000, 18_000],
+  );
   await time.advance(1000);
   t.deepEqual([await ask('told', three), await ask('told', two)], [17_000, 7000]);
   await time.advance(7000);
@@ -95,12 +111,18 @@ test.serial('an owner that asks more than 2 s late gets the next free slot', asy
   const [one, two, three] = await requestsOf(3);
   for (const id of [one, two, three]) await ask('overslept', id, QUICK);
   await time.advance(4500);
-  t.deepEqual([await ask('overslept', two, QUICK), await ask('overslept', three, QUICK)], [0, 1000]);
+  t.deepEqual(
+    [await ask('overslept', two, QUICK), await ask('overslept', three, QUICK)],
+    [0, 1000],
+  );
 });
 
 test.serial('an owner that never asks again does not delay the next request', async (t) => {
   const [one, dead, next] = await requestsOf(3);
-  t.deepEqual([await ask('dead', one), await ask('dead', dead), await ask('dead', next)], [0, 8000, 18_000]);
+  t.deepEqual(
+    [await ask('dead', one), await ask('dead', dead), await ask('dead', next)],
+    [0, 8000, 18_000],
+  );
   await time.advance(10_000);
   t.is(await ask('dead', next), 8000);
   await time.advance(8000);
@@ -145,13 +167,16 @@ for (const [calls, source] of [
   [5, 'a verifier'],
   [3, 'a vendor'],
 ] as const) {
-  test.serial(`300 requests call ${source} at ${calls} a second, and ask at most 3 times each`, async (t) => {
-    const limits = { rates: [{ calls, perMs: 1000 }], dailyCredits: null };
-    const made = await play(source, limits, await requestsOf(300));
-    const seconds = (made.at(-1)?.at ?? 0) / 1000;
-    t.true(299 / seconds >= 0.95 * calls, `300 calls in ${seconds} s`);
-    t.true(made.every(({ asked }) => asked <= 3));
-  });
+  test.serial(
+    `300 requests call ${source} at ${calls} a second, and ask at most 3 times each`,
+    async (t) => {
+      const limits = { rates: [{ calls, perMs: 1000 }], dailyCredits: null };
+      const made = await play(source, limits, await requestsOf(300));
+      const seconds = (made.at(-1)?.at ?? 0) / 1000;
+      t.true(299 / seconds >= 0.95 * calls, `300 calls in ${seconds} s`);
+      t.true(made.every(({ asked }) => asked <= 3));
+    },
+  );
 }
 
 interface Made {
@@ -162,7 +187,9 @@ interface Made {
   readonly asked: number;
 }
 
-/** Lets all requests ask at once, and again when their wait is over, until each has made its call. */
+/**
+ * Lets all requests ask at once, and again when their wait is over, until each has made its call.
+ */
 async function play(source: string, limits: SourceLimits, ids: readonly string[]): Promise<Made[]> {
   const made: Made[] = [];
   let waiting = ids.map((id) => ({ id, at: 0, asked: 0 }));

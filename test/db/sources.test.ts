@@ -21,7 +21,9 @@ import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/
 const FREE: SourceLimits = { rates: [], dailyCredits: null };
 
 const { db: first, url } = freshDatabase(test);
-const others = Array.from({ length: 2 }, () => openDatabase({ url, poolSize: 5, applicationName: 'test' }));
+const others = Array.from({ length: 2 }, () =>
+  openDatabase({ url, poolSize: 5, applicationName: 'test' }),
+);
 const workers = [first, ...others];
 
 test.after.always(() => Promise.all(others.map((db) => db.close())));
@@ -87,9 +89,16 @@ async function requestsOf(count: number, asked = npis.splice(0, count)): Promise
   return acceptedIds(await submit(first, command, RULES)).requestIds;
 }
 
-async function askAll(source: string, limits: SourceLimits, calls: number, cost = 1): Promise<Admission[]> {
+async function askAll(
+  source: string,
+  limits: SourceLimits,
+  calls: number,
+  cost = 1,
+): Promise<Admission[]> {
   return await Promise.all(
-    Array.from({ length: calls }, (_, i) => admitBy(workers[i % 3] as Database, source, limits, cost)),
+    Array.from({ length: calls }, (_, i) =>
+      admitBy(workers[i % 3] as Database, source, limits, cost),
+    ),
   );
 }
 
@@ -105,20 +114,32 @@ test('a rate limit holds across workers, and waiting calls get the time to ask a
   t.true(go >= 1 && go <= 20, `${go} at once`);
   t.is(go + wait, 60);
   for (const one of admissions) {
-    if (one.kind === 'wait') t.true(one.why === 'rate_limit' && one.afterMs > 0 && one.afterMs <= 600_000);
+    if (one.kind === 'wait')
+      t.true(one.why === 'rate_limit' && one.afterMs > 0 && one.afterMs <= 600_000);
   }
 });
 
 test('two requests for the same NPI call a vendor once, and pay for one call', async (t) => {
   const asked = npis.splice(0, 1);
   const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
-  const question = { vendor: 'asked-once', mayRepeat: true, callMs: 1000, freshnessMs: 1000, patienceMs: 0 };
+  const question = {
+    vendor: 'asked-once',
+    mayRepeat: true,
+    callMs: 1000,
+    freshnessMs: 1000,
+    patienceMs: 0,
+  };
   const limits = { rates: [{ calls: 100_000, perMs: 1000 }], dailyCredits: 100 };
   for (const requestId of [one, other]) await joinLookups(first, [requestId]);
   const steps = await Promise.all(
     Array.from({ length: 12 }, (_, i) => {
       const requestId = i % 2 === 0 ? one : other;
-      return beginVendorStep(workers[i % 3] as Database, { ...question, requestId, limits, cost: () => 1 });
+      return beginVendorStep(workers[i % 3] as Database, {
+        ...question,
+        requestId,
+        limits,
+        cost: () => 1,
+      });
     }),
   );
   t.is(steps.filter(({ kind }) => kind === 'ask').length, 1);
@@ -132,7 +153,13 @@ test('two requests for the same NPI call a vendor once, and pay for one call', a
 test('a job is polled at its vendor’s interval, also for other requests and lookups', async (t) => {
   const asked = npis.splice(0, 1);
   const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
-  const question = { vendor: 'patient', mayRepeat: true, callMs: 1000, freshnessMs: 1000, patienceMs: 0 };
+  const question = {
+    vendor: 'patient',
+    mayRepeat: true,
+    callMs: 1000,
+    freshnessMs: 1000,
+    patienceMs: 0,
+  };
   const ask = (requestId: string) =>
     beginVendorStep(first, { ...question, requestId, limits: FREE, cost: () => 1 });
   for (const requestId of [one, other]) await joinLookups(first, [requestId]);
@@ -176,7 +203,13 @@ test('reserved credits that were not charged can be spent again', async (t) => {
   const limits = { rates: [], dailyCredits: 1 };
   const { at: askedAt, era } = await admitNow('pay-on-find', limits);
   t.is((await admitNow('pay-on-find', limits)).kind, 'spent');
-  await recordOne(first, 'pay-on-find', era, { kind: 'answered' }, { credits: 1, askedAt, requestId: null });
+  await recordOne(
+    first,
+    'pay-on-find',
+    era,
+    { kind: 'answered' },
+    { credits: 1, askedAt, requestId: null },
+  );
   t.is((await admitNow('pay-on-find', limits)).kind, 'go');
 });
 
@@ -207,7 +240,8 @@ test('an organization gets all credits of a day, or half if others also need the
   t.deepEqual([await goes(other), await goes(greedy, 2)], [5, 2]);
   await passDay('rationed');
   await passDay('rationed');
-  // The other organization has made no call since yesterday, and our own calls don't count as an organization.
+  // The other organization has made no call since yesterday, and our own calls don't count as an
+  // organization.
   t.is(await goes(null, 1), 1);
   t.is(await goes(other), 9);
 });
@@ -299,10 +333,14 @@ test('a trial that succeeds closes the breaker', async (t) => {
 });
 
 test('of concurrent calls that open or close the breaker, only one reports the change', async (t) => {
-  const endAll = (ends: readonly End[], outcome: CallOutcome) => Promise.all(ends.map((end) => end(outcome)));
-  const told = (changes: readonly (BreakerChange | null)[]) => changes.filter((change) => change !== null);
+  const endAll = (ends: readonly End[], outcome: CallOutcome) =>
+    Promise.all(ends.map((end) => end(outcome)));
+  const told = (changes: readonly (BreakerChange | null)[]) =>
+    changes.filter((change) => change !== null);
   const failing = await begin('told', 12);
-  t.deepEqual(told(await endAll(failing, { kind: 'failed', why: 'unsent: ECONNREFUSED' })), ['opened']);
+  t.deepEqual(told(await endAll(failing, { kind: 'failed', why: 'unsent: ECONNREFUSED' })), [
+    'opened',
+  ]);
   const trials: End[] = [];
   for (let i = 0; i < 4; i += 1) {
     await pass('told', 300);
@@ -376,6 +414,7 @@ test('Retry-After pauses all calls to a source, and does not count as a failure'
 
 test('a request that fails repeatedly does not open the breaker for all others', async (t) => {
   await fail('poisoned', 1);
-  for (let i = 0; i < 9; i += 1) await record('poisoned', { kind: 'failed_again', why: 'upstream' });
+  for (let i = 0; i < 9; i += 1)
+    await record('poisoned', { kind: 'failed_again', why: 'upstream' });
   t.is((await admitNow('poisoned')).kind, 'go');
 });

@@ -8,7 +8,8 @@ import { freshDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Every connection keeps its prepared statements, so their number must not grow with the size of requests.
+// Every connection keeps its prepared statements, so their number must not grow with the size of
+// requests.
 
 const { url } = freshDatabase(test);
 
@@ -33,8 +34,13 @@ test('submits and polls of one NPI or of 60 use the same prepared statements', a
   }
   const take = async (npis: string[]) => {
     const webhook = { url: 'https://example.com/hook', mode: 'real-time' } as const;
-    const { batchId } = acceptedIds(await submit(db, submitCommand(organization, { npis, webhook }), RULES));
-    const envelope = await findEnvelope(db, { organizationId: organization.organizationId, batchId });
+    const { batchId } = acceptedIds(
+      await submit(db, submitCommand(organization, { npis, webhook }), RULES),
+    );
+    const envelope = await findEnvelope(db, {
+      organizationId: organization.organizationId,
+      batchId,
+    });
     t.is(envelope?.items.length, npis.length);
   };
   // A single NPI has its own statement, several share one.
@@ -48,8 +54,10 @@ test('submits and polls of one NPI or of 60 use the same prepared statements', a
 test('successive queries use one connection, whose plans and cached pages are warm', async (t) => {
   const db = openDatabase({ url, poolSize: 5, applicationName: 'test' });
   t.teardown(() => db.close());
-  const ask = () => query(db, (tx) => tx.execute<{ pid: number }>('select pg_backend_pid() as pid'));
-  const pidsOf = (answers: readonly { pid: number }[][]) => new Set(answers.map(([row]) => row?.pid));
+  const ask = () =>
+    query(db, (tx) => tx.execute<{ pid: number }>('select pg_backend_pid() as pid'));
+  const pidsOf = (answers: readonly { pid: number }[][]) =>
+    new Set(answers.map(([row]) => row?.pid));
   t.is(pidsOf(await Promise.all(Array.from({ length: 5 }, ask))).size, 5);
   const answers = [];
   for (let i = 0; i < 10; i += 1) answers.push(await ask());

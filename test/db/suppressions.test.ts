@@ -19,17 +19,25 @@ import { RULES } from '../support/organization.ts';
 import { type Api, startApi } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// A suppressed person is not looked up, and their address is not returned, replayed, or shown again.
+// A suppressed person is not looked up, and their address is not returned, replayed, or shown
+// again.
 
 const BY = { actor: 'test', reason: 'test' };
 
 const api = fresh(test, startApi);
 
-async function know(npi: string, email: string, emailType: EmailType = 'professional'): Promise<void> {
+async function know(
+  npi: string,
+  email: string,
+  emailType: EmailType = 'professional',
+): Promise<void> {
   await storeEmail(api.db, { npi, email, emailType, lastValidatedAt: new Date(), source: 'test' });
 }
 
-/** Submits one NPI and polls it once. No worker runs, so a request that the submit doesn't settle stays open. */
+/**
+ * Submits one NPI and polls it once. No worker runs, so a request that the submit doesn't settle
+ * stays open.
+ */
 async function ask(client: Awaited<ReturnType<Api['organization']>>, npi: string) {
   const { requests } = (await client.single({ npi })).json;
   const [item] = (await client.get(requests[0]?.poll_url ?? '')).json.data;
@@ -40,7 +48,11 @@ for (const [what, target, email] of [
   ['an NPI', { kind: 'npi', value: '2000010010' }, 'one@clinic.example'],
   ['an address', { kind: 'email', value: hashAddress('one@office.example') }, 'one@office.example'],
   ['a domain', { kind: 'domain', value: 'hospital.example' }, 'one@hospital.example'],
-  ['the domain of a subdomain', { kind: 'domain', value: 'health.example' }, 'one@mail.health.example'],
+  [
+    'the domain of a subdomain',
+    { kind: 'domain', value: 'health.example' },
+    'one@mail.health.example',
+  ],
 ] as const) {
   test(`a stored address is neither returned nor replayed once ${what} is suppressed`, async (t) => {
     const npi = target.kind === 'npi' ? target.value : `20000200${email.length}`;
@@ -48,7 +60,11 @@ for (const [what, target, email] of [
     const [payer, other] = [await api.organization(), await api.organization()];
     t.like((await ask(payer, npi)).item, { status: 'completed', email });
     await addSuppression(api.db, BY, target);
-    t.like((await ask(payer, npi)).item, { status: 'accepted', replayed: false, email: null }, 'a replay');
+    t.like(
+      (await ask(payer, npi)).item,
+      { status: 'accepted', replayed: false, email: null },
+      'a replay',
+    );
     t.like((await ask(other, npi)).item, { status: 'accepted', email: null }, 'a stored address');
     await removeSuppression(api.db, BY, target);
     t.like((await ask(payer, npi)).item, { status: 'completed', replayed: true, email });
@@ -96,7 +112,9 @@ test('an email returned during an uncommitted suppression is hidden once that co
   await know(npi, 'meanwhile@clinic.example');
   const client = await api.organization();
   const answered = await transaction(api.db, async (tx) => {
-    await run(tx)`insert into suppressions (kind, value, origin) values ('npi', ${npi}, 'operator')`;
+    await run(
+      tx,
+    )`insert into suppressions (kind, value, origin) values ('npi', ${npi}, 'operator')`;
     return await ask(client, npi);
   });
   t.is(answered.item?.email, 'meanwhile@clinic.example');
@@ -109,7 +127,9 @@ test('an email found during an uncommitted suppression is hidden once that commi
   const { path } = await ask(client, npi);
   const id = path.split('/').at(-1) ?? '';
   await transaction(api.db, async (tx) => {
-    await run(tx)`insert into suppressions (kind, value, origin) values ('npi', ${npi}, 'operator')`;
+    await run(
+      tx,
+    )`insert into suppressions (kind, value, origin) values ('npi', ${npi}, 'operator')`;
     await know(npi, 'later@clinic.example');
     t.is((await settle(api.db, id, 'answered', 'test', RULES)).status, 'completed');
     t.is((await client.get(path)).json.data[0]?.email, 'later@clinic.example');
@@ -133,27 +153,30 @@ test('a replay returns another stored address, free, if the paid one is suppress
   t.is(checks.find(({ code }) => code === 'replay_without_charge')?.findings, 0);
 });
 
-test.serial('doctor accepts a replay of another address after the suppression was removed', async (t) => {
-  const replays = async () => {
-    const { checks } = await diagnose(api.db, { ...RULES, webhookScheduleMs: [0] });
-    return checks.find(({ code }) => code === 'replay_without_charge')?.findings;
-  };
-  const paidFor = (name: string) => `${name}@staff.clinic.example`;
-  const targets = {
-    '2000080015': { kind: 'email', value: hashAddress(paidFor('2000080015')) },
-    '2000080023': { kind: 'domain', value: 'clinic.example' },
-  } as const;
-  for (const [npi, target] of Object.entries(targets)) {
-    await know(npi, paidFor(npi));
-    const client = await api.organization(10);
-    t.like((await ask(client, npi)).item, { email: paidFor(npi), replayed: false });
-    await addSuppression(api.db, BY, target);
-    await know(npi, `${npi}@elsewhere.example`);
-    t.like((await ask(client, npi)).item, { email: `${npi}@elsewhere.example`, replayed: true });
-    await removeSuppression(api.db, BY, target);
-    t.is(await replays(), 0, target.kind);
-  }
-});
+test.serial(
+  'doctor accepts a replay of another address after the suppression was removed',
+  async (t) => {
+    const replays = async () => {
+      const { checks } = await diagnose(api.db, { ...RULES, webhookScheduleMs: [0] });
+      return checks.find(({ code }) => code === 'replay_without_charge')?.findings;
+    };
+    const paidFor = (name: string) => `${name}@staff.clinic.example`;
+    const targets = {
+      '2000080015': { kind: 'email', value: hashAddress(paidFor('2000080015')) },
+      '2000080023': { kind: 'domain', value: 'clinic.example' },
+    } as const;
+    for (const [npi, target] of Object.entries(targets)) {
+      await know(npi, paidFor(npi));
+      const client = await api.organization(10);
+      t.like((await ask(client, npi)).item, { email: paidFor(npi), replayed: false });
+      await addSuppression(api.db, BY, target);
+      await know(npi, `${npi}@elsewhere.example`);
+      t.like((await ask(client, npi)).item, { email: `${npi}@elsewhere.example`, replayed: true });
+      await removeSuppression(api.db, BY, target);
+      t.is(await replays(), 0, target.kind);
+    }
+  },
+);
 
 test('an address that may not be stored is returned only to its own lookup', async (t) => {
   const npi = '2000060017';
@@ -168,8 +191,13 @@ test('an address that may not be stored is returned only to its own lookup', asy
   const unknown = { organizationId: 'nobody', outcomes: null } as const;
   const asked = { ...unknown, npis: [npi], wantedType: 'any', at: new Date() } as const;
   const serves = (lookupId: string | null) =>
-    transaction(api.db, async (tx) => (await findKnownEmails(tx, { ...asked, lookupId }, RULES)).has(npi));
-  t.deepEqual([await serves('lkp_one'), await serves('lkp_two'), await serves(null)], [true, false, false]);
+    transaction(api.db, async (tx) =>
+      (await findKnownEmails(tx, { ...asked, lookupId }, RULES)).has(npi),
+    );
+  t.deepEqual(
+    [await serves('lkp_one'), await serves('lkp_two'), await serves(null)],
+    [true, false, false],
+  );
 });
 
 test("a vendor's 451 suppresses the NPI once, and the audit log names the service", async (t) => {

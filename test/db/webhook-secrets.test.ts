@@ -29,7 +29,12 @@ const newOrganization = async () => (await openOrganization(db, 0)).organization
 test('a second rotation within 24 h is refused until a printed time, without changes', async (t) => {
   const { operator, json } = operatorOn(url);
   const id = await newOrganization();
-  const first = await json<{ previous_secret_valid_until: string }>('webhook-secret', 'rotate', id, ...WHY);
+  const first = await json<{ previous_secret_valid_until: string }>(
+    'webhook-secret',
+    'rotate',
+    id,
+    ...WHY,
+  );
   const refused = await operator('webhook-secret', 'rotate', id, ...WHY);
   t.is(refused.code, 1);
   t.true(refused.stderr.includes(first.previous_secret_valid_until), refused.stderr);
@@ -69,7 +74,9 @@ test('a rotation after 24 h needs no --force', async (t) => {
 test('of concurrent rotations only one succeeds', async (t) => {
   const id = await newOrganization();
   const before = (await showWebhookSecret(db, id)).webhookSecret;
-  const outcomes = await Promise.allSettled(Array.from({ length: 8 }, () => rotateWebhookSecret(db, BY, id)));
+  const outcomes = await Promise.allSettled(
+    Array.from({ length: 8 }, () => rotateWebhookSecret(db, BY, id)),
+  );
   const refused = outcomes.filter(
     (outcome) => outcome.status === 'rejected' && outcome.reason.code === 'rotation_too_soon',
   );
@@ -94,7 +101,12 @@ async function signingSecrets(organizationId: string): Promise<unknown[]> {
 
 /** Opens the same database with other keys. */
 function withKeys(t: ExecutionContext, databaseUrl: string, ...secretKeys: SecretKey[]) {
-  const opened = openDatabase({ url: databaseUrl, poolSize: 1, applicationName: 'test', secretKeys });
+  const opened = openDatabase({
+    url: databaseUrl,
+    poolSize: 1,
+    applicationName: 'test',
+    secretKeys,
+  });
   t.teardown(() => opened.close());
   return opened;
 }
@@ -148,7 +160,9 @@ test('without its key a secret is neither shown nor made, and the error says why
   ] as const) {
     await t.throwsAsync(showWebhookSecret(opened, id), { name: 'SecretKeyMissing', message });
   }
-  await t.throwsAsync(createOrganization(withKeys(t, url), BY, 'Test'), { name: 'SecretKeyMissing' });
+  await t.throwsAsync(createOrganization(withKeys(t, url), BY, 'Test'), {
+    name: 'SecretKeyMissing',
+  });
   await t.throwsAsync(rotateWebhookSecret(withKeys(t, url), BY, id), { name: 'SecretKeyMissing' });
 });
 
@@ -157,7 +171,8 @@ test('after a re-encryption the new key reads all current and previous secrets',
   const [old, next] = [key('v1'), key('v2')];
   const before = withKeys(t, database.url, old);
   const ids: string[] = [];
-  for (const name of ['One', 'Two', 'Three']) ids.push((await createOrganization(before, BY, name)).id);
+  for (const name of ['One', 'Two', 'Three'])
+    ids.push((await createOrganization(before, BY, name)).id);
   const [rotated = ''] = ids;
   await rotateWebhookSecret(before, BY, rotated);
   const secrets = async (opened: typeof before) =>

@@ -8,8 +8,8 @@ import { fresh, freshDatabase, travel } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Windows and deadlines to the millisecond: the last one still counts, the next one does not. The model tests move in
-// days and skip these edges.
+// Windows and deadlines to the millisecond: the last one still counts, the next one does not. The
+// model tests move in days and skip these edges.
 
 const { db, sql, url } = freshDatabase(test);
 const time = fresh(test, () => travel(url));
@@ -22,7 +22,9 @@ const EMAIL = { email: 'a@example.com', emailType: 'professional', source: 'test
 async function charged(npi: string) {
   const organization = await openOrganization(db, 100_000);
   await storeEmail(db, { ...EMAIL, npi, lastValidatedAt: new Date() });
-  const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis: [npi] }), RULES));
+  const { requestIds } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
+  );
   return { ...organization, requestId: requestIds[0] ?? '' };
 }
 
@@ -32,7 +34,8 @@ for (const offset of [-1, 0, 1]) {
   test(`${after} after the charge, a request is ${offset > 0 ? 'charged again' : 'a free replay'}`, async (t) => {
     const npi = `100000000${offset + 1}`;
     const { organizationId, requestId } = await charged(npi);
-    const [row] = await sql`select charged_at from entitlements where organization_id = ${organizationId}`;
+    const [row] =
+      await sql`select charged_at from entitlements where organization_id = ${organizationId}`;
     const at: Date = row?.charged_at;
     await sql`update entitlements set charged_at = ${new Date(at.getTime() - RULES.replayMs - offset)}
       where organization_id = ${organizationId}`;
@@ -91,8 +94,11 @@ test('a submit is a replay to the last millisecond of the window, then it is cha
     const edge = await edgeBefore(behind);
     await sql`update entitlements set charged_at = ${new Date(edge.getTime() - RULES.replayMs)}
                where organization_id = ${organization.organizationId}`;
-    const { batchId } = acceptedIds(await submit(db, submitCommand(organization, { npis: [npi] }), RULES));
-    const [seen] = await sql`select status, replayed, settled_at from requests where batch_id = ${batchId}`;
+    const { batchId } = acceptedIds(
+      await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
+    );
+    const [seen] =
+      await sql`select status, replayed, settled_at from requests where batch_id = ${batchId}`;
     t.is(seen?.settled_at.getTime() - edge.getTime(), behind);
     t.like(seen, { status: 'completed', replayed: behind <= 0 });
   }
@@ -112,7 +118,8 @@ test('a result is a replay to the last millisecond of the window, then it is cha
     await sql`update entitlements set charged_at = ${new Date(edge.getTime() - RULES.replayMs)}
                where organization_id = ${organizationId}`;
     await settle(db, requestId, 'answered', 'test', RULES);
-    const [seen] = await sql`select status, replayed, settled_at from requests where id = ${requestId}`;
+    const [seen] =
+      await sql`select status, replayed, settled_at from requests where id = ${requestId}`;
     t.is(seen?.settled_at.getTime() - edge.getTime(), behind);
     t.like(seen, { status: 'completed', replayed: behind <= 0 });
   }

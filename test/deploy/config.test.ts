@@ -78,19 +78,28 @@ test('the operator needs only the database, and npm start needs no variable', (t
     databaseUrl: MINIMAL.DATABASE_URL,
     temporalAddress: 'host:7233',
   });
-  t.deepEqual(loadLocalConfig({ LOOKUP_TIMEOUT: '', RATE_WINDOW: '3s' }).environment, { RATE_WINDOW: '3s' });
-  t.throws(() => loadLocalConfig({ RATE_WINDOW: 'x' }), { message: /RATE_WINDOW must be a duration/ });
+  t.deepEqual(loadLocalConfig({ LOOKUP_TIMEOUT: '', RATE_WINDOW: '3s' }).environment, {
+    RATE_WINDOW: '3s',
+  });
+  t.throws(() => loadLocalConfig({ RATE_WINDOW: 'x' }), {
+    message: /RATE_WINDOW must be a duration/,
+  });
 });
 
 test('durations have a unit', (t) => {
   t.is(parseDuration('500ms'), 500);
   t.is(parseDuration('15m'), 900_000);
   t.is(parseDuration('30d'), 2_592_000_000);
-  for (const text of ['', '15', 'm', '1.5h', '-1s', '1 s', '1w', '٣s']) t.is(parseDuration(text), null);
+  for (const text of ['', '15', 'm', '1.5h', '-1s', '1 s', '1w', '٣s'])
+    t.is(parseDuration(text), null);
 });
 
 test('a source is configured if it has a key, and Reacher if it has a URL', (t) => {
-  const keys = { HUNTER_API_KEY: 'h', PROSPEO_URL: 'https://x.example', REACHER_URL: 'http://127.0.0.1:9/' };
+  const keys = {
+    HUNTER_API_KEY: 'h',
+    PROSPEO_URL: 'https://x.example',
+    REACHER_URL: 'http://127.0.0.1:9/',
+  };
   const { access } = loadConfig({ ...MINIMAL, ...keys });
   t.like(access, {
     hunter: { baseUrl: 'https://api.hunter.io/v2', apiKey: 'h' },
@@ -104,8 +113,16 @@ test('a source is configured if it has a key, and Reacher if it has a URL', (t) 
 test('only a self-hosted Reacher may have an http URL outside this machine', (t) => {
   const names = ['HUNTER_URL', 'ZEROBOUNCE_URL', 'REGISTRY_URL'];
   for (const name of names) {
-    for (const url of ['http://vendor.example', 'http://10.0.0.1:8080', 'http://localhost.vendor.example'])
-      t.regex(problemsOf({ ...MINIMAL, [name]: url }), new RegExp(`${name} must be an https URL`), url);
+    for (const url of [
+      'http://vendor.example',
+      'http://10.0.0.1:8080',
+      'http://localhost.vendor.example',
+    ])
+      t.regex(
+        problemsOf({ ...MINIMAL, [name]: url }),
+        new RegExp(`${name} must be an https URL`),
+        url,
+      );
     for (const url of [
       'https://vendor.example/v2',
       'http://localhost:1',

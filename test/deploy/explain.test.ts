@@ -17,19 +17,23 @@ const { db } = database;
 const run = (statement: SQL) => db.drizzle.execute(statement);
 
 /**
- * Creates a lookup of two requests from two organizations. One vendor fails and then has no result. Another names three
- * addresses: one is a stranger's, one bounces, and one is returned.
+ * Creates a lookup of two requests from two organizations. One vendor fails and then has no result.
+ * Another names three addresses: one is a stranger's, one bounces, and one is returned.
  */
 async function lookedUp(npi: string) {
   const requests: { requestId: string; organizationId: string }[] = [];
   for (let n = 0; n < 2; n += 1) {
     const organization = await openOrganization(db, 10);
-    const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis: [npi] }), RULES));
+    const { requestIds } = acceptedIds(
+      await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
+    );
     requests.push({ requestId: requestIds[0] ?? '', organizationId: organization.organizationId });
   }
   const [asker] = requests;
   const lookupId = newId('lkp');
-  await run(sql`update requests set accepted_at = accepted_at - interval '10 seconds' where npi = ${npi}`);
+  await run(
+    sql`update requests set accepted_at = accepted_at - interval '10 seconds' where npi = ${npi}`,
+  );
   // Seconds after the lookup began, which is when the first request was accepted.
   const at = (seconds: number) =>
     sql`(select accepted_at + make_interval(secs => ${seconds}) from requests where id = ${asker?.requestId})`;
@@ -55,7 +59,11 @@ async function lookedUp(npi: string) {
     run(sql`
       insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms, at)
       values (${npi}, ${email}, ${lookupId}, ${kind}, ${source}, ${verdict}, ${reason}, ${ms}, ${at(seconds)})`);
-  const [own, bounced, stranger] = ['jane@clinic.example', 'jroe@clinic.example', 'joe@clinic.example'];
+  const [own, bounced, stranger] = [
+    'jane@clinic.example',
+    'jroe@clinic.example',
+    'joe@clinic.example',
+  ];
   for (const email of [own, bounced, stranger])
     await line(email, 'named', 'rocketreach', 'valid', null, null, 1.85);
   await line(stranger, 'identity', 'service', 'valid', 'name_differs', null, 1.85);
@@ -67,7 +75,8 @@ async function lookedUp(npi: string) {
   await line(own, 'verdict', 'service', 'valid', 'mailbox_ok', null, 2.3);
   const known = { npi, email: own, emailType: 'professional', source: 'rocketreach' } as const;
   await storeEmail(db, { ...known, lastValidatedAt: new Date() });
-  for (const { requestId } of requests) await settle(db, requestId, 'answered', 'none_valid', RULES);
+  for (const { requestId } of requests)
+    await settle(db, requestId, 'answered', 'none_valid', RULES);
   return { requests, lookupId, own, bounced, stranger };
 }
 
@@ -107,14 +116,22 @@ test('explain shows the calls, results and decisions of a request in order', asy
   ]);
   t.regex(
     lines.at(-1) ?? '',
-    new RegExp(`${asker?.requestId} completed with ${own} \\(professional, validated .*1 credit charged$`),
+    new RegExp(
+      `${asker?.requestId} completed with ${own} \\(professional, validated .*1 credit charged$`,
+    ),
   );
-  t.regex(story, new RegExp(`^${own} +rocketreach +valid +mailbox_ok +verifier zerobounce +yes$`, 'm'));
+  t.regex(
+    story,
+    new RegExp(`^${own} +rocketreach +valid +mailbox_ok +verifier zerobounce +yes$`, 'm'),
+  );
   t.regex(
     story,
     new RegExp(`^${bounced} +rocketreach +invalid +mailbox_missing +verifier reacher +no$`, 'm'),
   );
-  t.regex(story, new RegExp(`^${stranger} +rocketreach +rejected +name_differs +identity check +no$`, 'm'));
+  t.regex(
+    story,
+    new RegExp(`^${stranger} +rocketreach +rejected +name_differs +identity check +no$`, 'm'),
+  );
 });
 
 test('addresses are masked without --reveal, and similar ones stay distinct', async (t) => {
@@ -122,14 +139,22 @@ test('addresses are masked without --reveal, and similar ones stay distinct', as
   const { requests } = await lookedUp(npi);
   const { text, json } = operatorOn(database.url);
   for (const about of [npi, requests[1]?.requestId ?? '']) {
-    for (const shown of [await text('explain', about), JSON.stringify(await json('explain', about))]) {
+    for (const shown of [
+      await text('explain', about),
+      JSON.stringify(await json('explain', about)),
+    ]) {
       t.notRegex(shown, /jane|jroe|joe@/);
       t.regex(shown, /j\*\*\*@clinic\.example \(3\)/);
     }
   }
   const { chapters } = await json<{ chapters: { candidates: object[] }[] }>('explain', npi);
   t.like(chapters[0]?.candidates, [
-    { email: 'j***@clinic.example', verdict: 'valid', decided_by: 'verifier zerobounce', is_returned: true },
+    {
+      email: 'j***@clinic.example',
+      verdict: 'valid',
+      decided_by: 'verifier zerobounce',
+      is_returned: true,
+    },
     { verdict: 'invalid', is_returned: false },
     { verdict: 'rejected', decided_by: 'identity check', is_returned: false },
   ]);
@@ -147,14 +172,16 @@ test('an NPI is explained by all its requests, grouped by lookup', async (t) => 
   );
   await run(sql`insert into suppressions (kind, value, origin) values ('npi', ${npi}, 'operator')`);
   const { json, text } = operatorOn(database.url);
-  const told = await json<{ chapters: { lookup: { id: string } | null; requests: { id: string }[] }[] }>(
-    'explain',
-    npi,
-  );
+  const told = await json<{
+    chapters: { lookup: { id: string } | null; requests: { id: string }[] }[];
+  }>('explain', npi);
   t.like(told, { npi, provider: null, is_suppressed: true });
   t.deepEqual(
     told.chapters.map(({ lookup, requests }) => [lookup?.id ?? null, requests.map(({ id }) => id)]),
-    [[lookupId, requests.map(({ requestId }) => requestId)], ...requestIds.map((id) => [null, [id]])],
+    [
+      [lookupId, requests.map(({ requestId }) => requestId)],
+      ...requestIds.map((id) => [null, [id]]),
+    ],
   );
   const story = await text('explain', npi);
   t.regex(story, new RegExp(`^REQUEST ${requestIds[1]}, answered without a lookup$`, 'm'));
@@ -166,7 +193,9 @@ test('an NPI is explained by all its requests, grouped by lookup', async (t) => 
 test('open, failed and erased requests are shown as such', async (t) => {
   const organization = await openOrganization(db, 10);
   const npis = ['2000040017', '2000040025'];
-  const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+  const { requestIds } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis }), RULES),
+  );
   const { text } = operatorOn(database.url);
   t.regex(await text('explain', requestIds[0] ?? ''), /is still accepted$/m);
   await settle(db, requestIds[1] ?? '', 'failed', 'deadline', RULES);
@@ -183,7 +212,9 @@ test('open, failed and erased requests are shown as such', async (t) => {
 test('a request that waits for a rate limit shows the source and the time', async (t) => {
   const organization = await openOrganization(db, 10);
   const npis = ['2000041015', '2000041023'];
-  const { requestIds } = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+  const { requestIds } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis }), RULES),
+  );
   const limits = { rates: [{ calls: 1, perMs: 600_000 }], dailyCredits: null };
   for (const requestId of requestIds) {
     await admitCall(db, { source: 'slow', limits, cost: 1, requestId, patienceMs: 3_600_000 });
@@ -202,7 +233,11 @@ test('a request that waits for a rate limit shows the source and the time', asyn
 });
 
 test('explain distinguishes a suppressed person from a suppressed address', async (t) => {
-  const known = { email: 'jane@silent.example', emailType: 'professional', source: 'test' } as const;
+  const known = {
+    email: 'jane@silent.example',
+    emailType: 'professional',
+    source: 'test',
+  } as const;
   await storeEmail(db, { npi: '2000070014', ...known, lastValidatedAt: new Date() });
   await run(
     sql`insert into suppressions (kind, value, origin) values ('domain', 'silent.example', 'operator')`,
@@ -273,17 +308,40 @@ test('vendors are counted, timed and priced, with breakers and credits today', a
       skipped: 1,
       hit_rate: 0.211,
     },
-    ...{ credits: 15, credits_per_returned: 3.75, credits_today: 4.5, p50_ms: 10_000, p95_ms: 19_000 },
-    ...{ errors: { 'retry: rate_limit': 3, 'fatal: auth': 1 }, breaker: 'open', last_error: 'upstream' },
+    ...{
+      credits: 15,
+      credits_per_returned: 3.75,
+      credits_today: 4.5,
+      p50_ms: 10_000,
+      p95_ms: 19_000,
+    },
+    ...{
+      errors: { 'retry: rate_limit': 3, 'fatal: auth': 1 },
+      breaker: 'open',
+      last_error: 'upstream',
+    },
   });
   const [health] = await ownDb.drizzle.execute<{ open_until: string }>(
     sql`select to_json(open_until) as open_until from source_health where source = 'hunter'`,
   );
   t.is(Date.parse(String(hunter?.open_until)), Date.parse(health?.open_until ?? ''));
   t.like(reacher, {
-    ...{ source: 'reacher', role: 'verifier', asked: 5, found: 2, missed: 1, hit_rate: null, p50_ms: 300 },
+    ...{
+      source: 'reacher',
+      role: 'verifier',
+      asked: 5,
+      found: 2,
+      missed: 1,
+      hit_rate: null,
+      p50_ms: 300,
+    },
     p95_waited_ms: 5000,
-    ...{ credits: 7, credits_per_returned: null, credits_today: 5, errors: { 'unknown: timeout': 1 } },
+    ...{
+      credits: 7,
+      credits_per_returned: null,
+      credits_today: 5,
+      errors: { 'unknown: timeout': 1 },
+    },
     ...{ breaker: 'trial', paused_until: null },
   });
   // It failed and is not called any more, but its role is still known.
@@ -292,7 +350,13 @@ test('vendors are counted, timed and priced, with breakers and credits today', a
   );
   const silent = (await json<Record<string, unknown>[]>('vendors')).at(-1);
   t.like(silent, { source: 'zerobounce', role: 'verifier', asked: 0, last_error: 'auth' });
-  t.like(registry, { source: 'registry', role: 'other', asked: 0, hit_rate: null, breaker: 'closed' });
+  t.like(registry, {
+    source: 'registry',
+    role: 'other',
+    asked: 0,
+    hit_rate: null,
+    breaker: 'closed',
+  });
   t.truthy(registry?.paused_until);
 
   const shown = await text('vendors', '--since', '60d');

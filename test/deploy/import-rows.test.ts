@@ -67,7 +67,17 @@ test('every own address gets a verdict, and usable ones are stored', async (t) =
     `npi,email,type,validated_at,source\n${rows.map(([row]) => row).join('\n')}\n"never closed`,
   );
   const verdicts = join(folder, 'own.verdicts.csv');
-  const args = ['import', 'emails', path, '--source', 'licensed', '--verdicts', verdicts, '--json', ...WHY];
+  const args = [
+    'import',
+    'emails',
+    path,
+    '--source',
+    'licensed',
+    '--verdicts',
+    verdicts,
+    '--json',
+    ...WHY,
+  ];
   const { code, stdout, stderr } = await spawnOperator(url, args);
   t.deepEqual([code, stderr], [0, '']);
   t.like(JSON.parse(stdout), {
@@ -91,8 +101,16 @@ test('every own address gets a verdict, and usable ones are stored', async (t) =
       mayStore: true,
     },
   });
-  t.like(await stored('jroe@gmail.com'), { emailType: 'personal', source: 'licensed' }, 'the list wins');
-  t.like(await stored('roe@clinic-one.com'), { verdict: 'unknown', unchecked: true, lastValidatedAt: null });
+  t.like(
+    await stored('jroe@gmail.com'),
+    { emailType: 'personal', source: 'licensed' },
+    'the list wins',
+  );
+  t.like(await stored('roe@clinic-one.com'), {
+    verdict: 'unknown',
+    unchecked: true,
+    lastValidatedAt: null,
+  });
   const [held] = await db.drizzle.execute(
     sql`select count(*)::int as rows from stored_emails where npi = ${NPI}`,
   );
@@ -103,7 +121,12 @@ test('every own address gets a verdict, and usable ones are stored', async (t) =
 });
 
 test('an imported address is compared with the person of its NPI in NPPES', async (t) => {
-  const [person, organization, gone, unknown] = ['1518000017', '1518000025', '1518000033', '1518000041'];
+  const [person, organization, gone, unknown] = [
+    '1518000017',
+    '1518000025',
+    '1518000033',
+    '1518000041',
+  ];
   const unheardOf = '1518000058';
   await db.drizzle.execute(sql`
     insert into providers (npi, entity_type, first_name, last_name, organization_name, deactivated_on, origin, row_hash)
@@ -185,7 +208,9 @@ test('newer evidence wins, from vendors and imports alike', async (t) => {
   await place('mended@clinic.com', `'invalid', null, false, true, ${day(20)}`);
   await place('named@clinic.com', `'unknown', null, true, true, ${day(1)}`);
   await place('lent@clinic.com', `'valid', ${day(1)}, false, false, ${day(1)}`);
-  const emails = ['newer', 'older', 'bounced', 'mended', 'named', 'lent'].map((name) => `${name}@clinic.com`);
+  const emails = ['newer', 'older', 'bounced', 'mended', 'named', 'lent'].map(
+    (name) => `${name}@clinic.com`,
+  );
   const rows = emails.map((email) => own(email, 10));
   t.deepEqual(await storeOwnEmails(db, rows), [
     'unchanged',
@@ -204,7 +229,9 @@ test('newer evidence wins, from vendors and imports alike', async (t) => {
   );
 
   // An address that is being checked again does not become valid through the same old claim.
-  await db.drizzle.execute(sql`update stored_emails set unchecked = true where email = 'mended@clinic.com'`);
+  await db.drizzle.execute(
+    sql`update stored_emails set unchecked = true where email = 'mended@clinic.com'`,
+  );
   t.deepEqual(await storeOwnEmails(db, [rows[3] ?? own('', null)]), ['unchanged']);
   t.is((await stored('mended@clinic.com'))?.unchecked, true);
   // A row without a date has no evidence.
@@ -272,7 +299,9 @@ test('domains are imported by NPI, PAC id or name, with a verdict per row', asyn
     return (await verdictsIn(verdicts)).map((line) => line.split(',')[1]);
   };
   const kept = async () => {
-    const known = await db.drizzle.execute(sql`select key, domain from employer_domains order by key`);
+    const known = await db.drizzle.execute(
+      sql`select key, domain from employer_domains order by key`,
+    );
     return known.map(({ key, domain }) => [key, domain]);
   };
   const [first, ...rest] = rows;
@@ -294,7 +323,9 @@ test('domains are imported by NPI, PAC id or name, with a verdict per row', asyn
   t.deepEqual(await imported('Alder Clinic,alderclinic.org\n'), ['unchanged'], 'without a header');
   t.deepEqual(await imported('domain,pac_id\n,42\n'), ['removed']);
   t.is((await kept()).length, 2);
-  const audited = (await listAudit(db, null, 1000)).filter(({ action }) => action === 'domains.import');
+  const audited = (await listAudit(db, null, 1000)).filter(
+    ({ action }) => action === 'domains.import',
+  );
   t.deepEqual(
     audited.map(({ actor }) => actor),
     ['tester', 'tester', 'tester', 'tester'],
@@ -306,7 +337,14 @@ const HASH = hashAddress('someone@clinic.com');
 test('an import never overwrites its own file', async (t) => {
   const { operator } = operatorOn(url);
   const path = await file('itself.csv', '2000010010\n');
-  const { code, stderr } = await operator('import', 'suppressions', path, '--verdicts', path, ...WHY);
+  const { code, stderr } = await operator(
+    'import',
+    'suppressions',
+    path,
+    '--verdicts',
+    path,
+    ...WHY,
+  );
   t.is(code, 1);
   t.regex(stderr, /itself\.csv is the file that is imported; name another one to write/);
   t.is(await readFile(path, 'utf8'), '2000010010\n');
@@ -330,7 +368,10 @@ test('a suppression list has one value per line, or columns with a header', asyn
   const imported = async (path: string) =>
     await json('import', 'suppressions', path, '--verdicts', verdicts, ...WHY);
   const path = await file('list.txt', bare.map(([value]) => value).join('\n'));
-  t.like(await imported(path), { rows: 9, verdicts: { added: 4, already_there: 2, not_a_domain: 2 } });
+  t.like(await imported(path), {
+    rows: 9,
+    verdicts: { added: 4, already_there: 2, not_a_domain: 2 },
+  });
   t.deepEqual(
     await verdictsIn(verdicts),
     bare.map(([, verdict], n) => `${n + 1},${verdict}`),
@@ -346,7 +387,9 @@ test('a suppression list has one value per line, or columns with a header', asyn
     [',,2000010044', 'added'],
   ];
   t.like(
-    await imported(await file('list.csv', `reason,kind,value\n${columns.map(([row]) => row).join('\n')}\n`)),
+    await imported(
+      await file('list.csv', `reason,kind,value\n${columns.map(([row]) => row).join('\n')}\n`),
+    ),
     {
       rows: 6,
     },
@@ -392,7 +435,12 @@ test('suppressing a free-mail domain shows its effect, and needs --yes', async (
     insert into stored_emails (npi, email, verdict, source) values ('2000010010', 'jo@aol.com', 'unknown', 'test')`);
   const held = await operator('suppress', 'add', 'AOL.com', ...WHY, '--json');
   t.is(held.code, 1);
-  t.like(JSON.parse(held.stdout), { value: 'aol.com', suppressed: false, stored_emails: 1, results: 0 });
+  t.like(JSON.parse(held.stdout), {
+    value: 'aol.com',
+    suppressed: false,
+    stored_emails: 1,
+    results: 0,
+  });
   const asText = await operator('suppress', 'add', 'aol.com', ...WHY);
   t.regex(asText.stdout, /Nothing was suppressed: .* Add --yes to suppress all of it\.\n$/);
   const [row] = await db.drizzle.execute(sql`select 1 from suppressions where value = 'aol.com'`);
@@ -439,8 +487,15 @@ test('an import is audited, and a killed one counts as failed when repeated', as
 // Guard: `refuses` of `suppressionRows`.
 test('a suppression list with columns but no header is rejected as a whole', async (t) => {
   const { operator } = operatorOn(url);
-  for (const text of ['domain,email\ngmail.com,jane@gmail.com\n', 'value;reason\njane@example.org;asked\n']) {
-    const { code, stderr } = await operator('import', 'suppressions', await file('columns.csv', text));
+  for (const text of [
+    'domain,email\ngmail.com,jane@gmail.com\n',
+    'value;reason\njane@example.org;asked\n',
+  ]) {
+    const { code, stderr } = await operator(
+      'import',
+      'suppressions',
+      await file('columns.csv', text),
+    );
     t.is(code, 1);
     t.regex(stderr, /the first row must name the columns/);
   }
@@ -464,6 +519,8 @@ test('an unreadable file is one sentence, and an import that stops has failed', 
   );
   t.is(unwritable.code, 1);
   t.regex(unwritable.stderr, /cannot open .*where/);
-  const [run] = await db.drizzle.execute(sql`select state from import_runs where file = 'half.txt'`);
+  const [run] = await db.drizzle.execute(
+    sql`select state from import_runs where file = 'half.txt'`,
+  );
   t.is(run?.state, 'failed');
 });

@@ -17,15 +17,15 @@ import { startApiProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { closedUrl, createScriptedVendor, foundStep } from '../support/vendors.ts';
 
-// The metrics that Prometheus reads over HTTP. This process has all counters of the service, so tests compare how
-// much they have grown.
+// The metrics that Prometheus reads over HTTP. This process has all counters of the service, so
+// tests compare how much they have grown.
 
 const [FOUND, NOBODY, TROUBLE] = ['2000000010', '2000000028', '2000000036'] as const;
 const CANARY = 'canary-7f3a';
 
 /**
- * Metrics of the SDK: those that every worker has, and those that only appear with a `failure_reason` or `status_code`
- * after a failure.
+ * Metrics of the SDK: those that every worker has, and those that only appear with a
+ * `failure_reason` or `status_code` after a failure.
  */
 const OF_TEMPORAL = [
   'temporal_worker_task_slots_available',
@@ -188,22 +188,28 @@ test.serial('sandbox requests are counted separately, and move no credits', asyn
   t.deepEqual([...new Set(moved.map(([, value]) => value))], [0]);
 });
 
-test.serial('a rejecting source has an open breaker, and its spending next to its limit', async (t) => {
-  const figures = parse(await scrape());
-  const breaker = (source: string, state: string) =>
-    figures[`npe_source_breaker{kind="vendor",state="${state}",source="${source}"}`];
-  t.deepEqual(
-    ['closed', 'half_open', 'open'].map((state) => [breaker('good', state), breaker('bad', state)]),
-    [
-      [1, 0],
-      [0, 0],
-      [0, 1],
-    ],
-  );
-  t.is(figures['npe_source_budget_credits{what="limit",source="good"}'], 500);
-  t.true((figures['npe_source_budget_credits{what="used",source="good"}'] ?? 0) > 0);
-  t.false('npe_source_budget_credits{what="limit",source="bad"}' in figures);
-});
+test.serial(
+  'a rejecting source has an open breaker, and its spending next to its limit',
+  async (t) => {
+    const figures = parse(await scrape());
+    const breaker = (source: string, state: string) =>
+      figures[`npe_source_breaker{kind="vendor",state="${state}",source="${source}"}`];
+    t.deepEqual(
+      ['closed', 'half_open', 'open'].map((state) => [
+        breaker('good', state),
+        breaker('bad', state),
+      ]),
+      [
+        [1, 0],
+        [0, 0],
+        [0, 1],
+      ],
+    );
+    t.is(figures['npe_source_budget_credits{what="limit",source="good"}'], 500);
+    t.true((figures['npe_source_budget_credits{what="used",source="good"}'] ?? 0) > 0);
+    t.false('npe_source_budget_credits{what="limit",source="bad"}' in figures);
+  },
+);
 
 test.serial('metrics contain no text from users, vendors or receivers', async (t) => {
   const client = await stack.organization(10);
@@ -216,7 +222,9 @@ test.serial('metrics contain no text from users, vendors or receivers', async (t
   const webhook = { url: `https://${CANARY}.test/${CANARY}`, mode: 'batch' };
   const submitted = await client.bulk({ npis: [missed, unread], webhook });
   await client.completed(submitted.json.batch_id);
-  await eventually(async () => /_attempts_total\{outcome="dns_\w+"\} [1-9]/.test(await scrape()) || null);
+  await eventually(
+    async () => /_attempts_total\{outcome="dns_\w+"\} [1-9]/.test(await scrape()) || null,
+  );
   const look = async (paths: readonly string[]) => {
     for (const path of paths) await client.call('GET', path, undefined, { 'x-request-id': CANARY });
     return await scrape();
@@ -227,15 +235,21 @@ test.serial('metrics contain no text from users, vendors or receivers', async (t
   const many = await look(some(50));
   t.regex(many, /route="\/\{any\*\}"/);
   t.regex(many, /source="good",answer="protocol"/);
-  for (const text of [CANARY, client.organizationId.slice(4), FOUND, '@']) t.false(many.includes(text), text);
+  for (const text of [CANARY, client.organizationId.slice(4), FOUND, '@'])
+    t.false(many.includes(text), text);
   // Only metrics of requests, because the worker may add its own series in the meantime.
-  const requests = (text: string) => Object.keys(parse(text)).filter((name) => name.startsWith('npe_http_'));
+  const requests = (text: string) =>
+    Object.keys(parse(text)).filter((name) => name.startsWith('npe_http_'));
   t.deepEqual(requests(many), requests(few));
 });
 
 test.serial('figures are read at most every 10 s, and kept while PostgreSQL is away', async (t) => {
   const nowhere = new URL(await closedUrl()).host;
-  const away = openDatabase({ url: `postgres://u@${nowhere}/none`, poolSize: 1, applicationName: 'test' });
+  const away = openDatabase({
+    url: `postgres://u@${nowhere}/none`,
+    poolSize: 1,
+    applicationName: 'test',
+  });
   t.teardown(() => away.close());
   const db = { ...stack.workerDb };
   const parts = [figuresOf(db, SOURCES, createLog('test', 'silent'))];
@@ -255,7 +269,11 @@ test.serial('figures are read at most every 10 s, and kept while PostgreSQL is a
 test.serial('a worker reports why it cannot work, and that it is about to end', async (t) => {
   const ending = new AbortController();
   const nowhere = new URL(await closedUrl()).host;
-  const away = openDatabase({ url: `postgres://u@${nowhere}/none`, poolSize: 1, applicationName: 'test' });
+  const away = openDatabase({
+    url: `postgres://u@${nowhere}/none`,
+    poolSize: 1,
+    applicationName: 'test',
+  });
   t.teardown(() => away.close());
   const lost = new Client({ connection: Connection.lazy({ address: nowhere }) });
   t.teardown(() => lost.connection.close());
@@ -271,7 +289,10 @@ test.serial('a worker reports why it cannot work, and that it is about to end', 
   t.deepEqual(await look({ db: away }), ['200 ok', '503 database_away']);
   t.deepEqual(await look({ client: lost }), ['200 ok', '503 temporal_away']);
   const secretKeys = [{ version: 'v1', key: Buffer.alloc(32, 9) }];
-  t.deepEqual(await look({ db: { ...stack.db, secretKeys } }), ['200 ok', '503 not_ready_for_deliveries']);
+  t.deepEqual(await look({ db: { ...stack.db, secretKeys } }), [
+    '200 ok',
+    '503 not_ready_for_deliveries',
+  ]);
   ending.abort();
   t.deepEqual(await look(), ['503 ending', '503 ending']);
 });
@@ -281,7 +302,9 @@ test.serial('npe_ready shows whether the process can work, and why not', async (
     const { text } = await ask({ readiness }, '/metrics');
     return text.match(/^npe_ready.*$/gm);
   };
-  t.deepEqual(await look(async () => 'worker_elsewhere'), ['npe_ready{reason="worker_elsewhere"} 0']);
+  t.deepEqual(await look(async () => 'worker_elsewhere'), [
+    'npe_ready{reason="worker_elsewhere"} 0',
+  ]);
   t.deepEqual(await look(async () => 'ready'), ['npe_ready{reason="ready"} 1']);
   t.deepEqual(await look(() => new Promise(() => {})), ['npe_ready{reason="timeout"} 0']);
 });
@@ -322,7 +345,10 @@ test.serial("programs serve metrics on separate ports, and a worker adds the SDK
 test('metrics.md lists exactly the metrics that are served', async (t) => {
   const page = await readFile(new URL('../../deploy/metrics.md', import.meta.url), 'utf8');
   const counted = register.getMetricsAsArray().map(({ name }) => name);
-  const told = [...counted.filter((name) => name.startsWith('npe_')), ...Object.keys(METRICS.figures)];
+  const told = [
+    ...counted.filter((name) => name.startsWith('npe_')),
+    ...Object.keys(METRICS.figures),
+  ];
   t.deepEqual([...new Set(page.match(/\bnpe_\w+/g))].sort(), told.sort());
   const named = new Set(page.match(/\btemporal_(?!away)\w+/g));
   t.deepEqual(

@@ -8,11 +8,17 @@ import { setBlock } from '../../db/webhooks/hosts.ts';
 import manifest from '../../package.json' with { type: 'json' };
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
-import { acceptedIds, openOrganization, openTestKey, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  openTestKey,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Behavior that all commands share: organizations by name, the limits of lists, CSV, the width of a terminal,
-// completion.
+// Behavior that all commands share: organizations by name, the limits of lists, CSV, the width of a
+// terminal, completion.
 
 const { db, sql, url } = freshDatabase(test);
 const { operator, text, json } = operatorOn(url);
@@ -29,12 +35,16 @@ test("commands accept an organization's name, or its beginning, instead of its i
     t.is((await json('org', 'show', name)).id, id, name);
   }
   t.is((await json('org', 'show', 'northwind health e')).id, eastern);
-  t.like(await json('credits', 'grant', 'northwind health e', '7', ...WHY), { organization_id: eastern });
+  t.like(await json('credits', 'grant', 'northwind health e', '7', ...WHY), {
+    organization_id: eastern,
+  });
   t.is((await json<unknown[]>('credits', 'ledger', 'Northwind Health East')).length, 1);
   t.true((await json<{ action: string }[]>('audit', 'list', 'Northwind Health East')).length > 1);
   t.deepEqual(await json('webhooks', 'list', '--organization', 'Northwind Health'), []);
   t.deepEqual(await json('batch', 'list', '--organization', 'northwind health e'), []);
-  t.like((await json<object[]>('usage', '--organization', 'Northwind Health East'))[0], { granted: 7 });
+  t.like((await json<object[]>('usage', '--organization', 'Northwind Health East'))[0], {
+    granted: 7,
+  });
 });
 
 test('an ambiguous name is an error that lists the matches, and changes nothing', async (t) => {
@@ -60,7 +70,11 @@ test('an empty name, a wildcard and an unknown name match no organization', asyn
   for (const name of ['', '   ', '%', 'Lonely_Practice', 'ely Practice', 'Nobody']) {
     const { code, stderr } = await operator('credits', 'grant', name, '5', ...WHY);
     t.is(code, 1, name);
-    t.regex(stderr, /^operator: unknown organization \(an id looks like org_\w+\); "org list"/, name);
+    t.regex(
+      stderr,
+      /^operator: unknown organization \(an id looks like org_\w+\); "org list"/,
+      name,
+    );
   }
 });
 
@@ -98,7 +112,8 @@ test.serial('every list is newest first, and takes --limit and --since', async (
   ];
   await createOrg('Newer One');
   await createOrg('Newest One');
-  const timeOf = (row: Record<string, string>) => row.at ?? row.done_at ?? row.since ?? row.created_at ?? '';
+  const timeOf = (row: Record<string, string>) =>
+    row.at ?? row.done_at ?? row.since ?? row.created_at ?? '';
   for (const list of lists) {
     const name = list.join(' ');
     const rows = await json<Record<string, string>[]>(...list);
@@ -138,9 +153,15 @@ test.serial('batches are listed by organization and by state', async (t) => {
   const done = await submitted(mine, [known.npi]);
   await submitted(other, ['2000000244']);
   const ids = async (...args: string[]) =>
-    (await json<{ batch_id: string }[]>('batch', 'list', '--organization', mine.organizationId, ...args)).map(
-      ({ batch_id: id }) => id,
-    );
+    (
+      await json<{ batch_id: string }[]>(
+        'batch',
+        'list',
+        '--organization',
+        mine.organizationId,
+        ...args,
+      )
+    ).map(({ batch_id: id }) => id);
   t.deepEqual(await ids(), [done, open]);
   t.deepEqual(await ids('--state', 'in-progress'), [open]);
   t.deepEqual(await ids('--state', 'completed'), [done]);
@@ -158,7 +179,9 @@ test('--csv prints tables and records, with formulas escaped', async (t) => {
   const names = ['=cmd|1', '+1', '-1', '@sum', 'Say "hi", please', 'Plain'];
   for (const name of names) await createOrg(name);
   const read = (csv: string) => parse(csv, { columns: true }) as Record<string, string>[];
-  const listed = read(await text('org', 'list', '--csv', '--limit', '1000')).map(({ name }) => name);
+  const listed = read(await text('org', 'list', '--csv', '--limit', '1000')).map(
+    ({ name }) => name,
+  );
   for (const name of names) t.true(listed.includes(/^\w|^S/.test(name) ? name : `'${name}`), name);
 
   const id = await createOrg('Csv');
@@ -171,7 +194,11 @@ test('--csv prints tables and records, with formulas escaped', async (t) => {
     'a number stays a number',
   );
   t.like(ledger[0], { kind: 'adjustment', request_id: '', available_after: '7' });
-  t.like(read(await text('org', 'show', id, '--csv'))[0], { id, balance_available: '7', suspended: 'false' });
+  t.like(read(await text('org', 'show', id, '--csv'))[0], {
+    id,
+    balance_available: '7',
+    suspended: 'false',
+  });
   const organization = await openOrganization(db, 5);
   const npis = ['2000000269', '2000000277'];
   const { batchId } = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
@@ -183,8 +210,8 @@ test('--csv prints tables and records, with formulas escaped', async (t) => {
 });
 
 test('all output has control and format characters escaped', async (t) => {
-  // A one-character CSI, DEL, an override of direction, a tag above U+FFFF, and characters that some programs take for
-  // a line end.
+  // A one-character CSI, DEL, an override of direction, a tag above U+FFFF, and characters that
+  // some programs take for a line end.
   const name = 'Left \u009b2J\u007f\u202e\u{e0041}\u2028\u200b"\\ right';
   const id = await createOrg('To be renamed');
   await sql`update organizations set name = ${name} where id = ${id}`;
@@ -230,7 +257,10 @@ test.serial('a table that is too wide for the terminal is printed as whole recor
   }
   t.true(key.includes(id));
   process.stdout.columns = 10;
-  t.true((await text('org', 'show', id)).includes(id), 'a terminal that is too narrow for anything');
+  t.true(
+    (await text('org', 'show', id)).includes(id),
+    'a terminal that is too narrow for anything',
+  );
 });
 
 test('in a pipe a row is one line', async (t) => {
@@ -257,7 +287,14 @@ test('bash completes commands and options with the printed script', async (t) =>
     return stdout.trim().split(' ');
   };
   t.deepEqual(await complete('web'), ['webhook-secret', 'webhooks']);
-  t.deepEqual(await complete('batch', ''), ['list', 'show', '--json', '--csv', '--version', '--help']);
+  t.deepEqual(await complete('batch', ''), [
+    'list',
+    'show',
+    '--json',
+    '--csv',
+    '--version',
+    '--help',
+  ]);
   t.deepEqual(await complete('--json', 'credits', 'ledger', 'org', '--s'), ['--since']);
   for (const shell of ['zsh', 'fish'])
     t.regex(await text('completion', shell), /\noperator batch:list show /);

@@ -34,13 +34,19 @@ test.before(async () => {
     [['webhook-secret', 'show', organizationId], revealed('webhook-secret.show', organizationId)],
     [['batch', 'show', batchId, '--reveal'], revealed('batch.reveal', batchId)],
     [['explain', requestId, '--reveal'], revealed('explain.reveal', requestId)],
-    [['explain', NPI, '--reveal'], { action: 'explain.reveal', organizationId: null, subject: NPI }],
+    [
+      ['explain', NPI, '--reveal'],
+      { action: 'explain.reveal', organizationId: null, subject: NPI },
+    ],
     [['webhooks', 'show', deliveryId, '--reveal'], revealed('webhooks.reveal', deliveryId)],
     [
       ['webhooks', 'list', '--organization', organizationId, '--reveal'],
       revealed('webhooks.reveal', organizationId),
     ],
-    [['webhooks', 'list', '--reveal'], { action: 'webhooks.reveal', organizationId: null, subject: 'all' }],
+    [
+      ['webhooks', 'list', '--reveal'],
+      { action: 'webhooks.reveal', organizationId: null, subject: 'all' },
+    ],
     [['privacy', 'export', NPI], { action: 'privacy.export', organizationId: null, subject: NPI }],
     [['privacy', 'export', EMAIL], { action: 'privacy.export', subject: hashAddress(EMAIL) }],
   ];
@@ -80,7 +86,13 @@ test.serial('data is not shown if the audit log cannot record it', async (t) => 
 });
 
 test.serial('an export whose reason contains an address is rejected', async (t) => {
-  const { code, stdout } = await operatorOn(url).operator('privacy', 'export', NPI, '--reason', EMAIL);
+  const { code, stdout } = await operatorOn(url).operator(
+    'privacy',
+    'export',
+    NPI,
+    '--reason',
+    EMAIL,
+  );
   t.deepEqual([code, stdout], [2, '']);
 });
 
@@ -93,7 +105,11 @@ test.serial('an address can be read from stdin, to keep it off the command line'
   t.is((await given('suppress', 'remove')).code, 0);
   t.regex((await given('privacy', 'erase', '--yes')).stdout, /^stored emails +1$/m);
 
-  const nothing = await spawnOperator(url, ['privacy', 'erase', '-', '--yes', ...WHY], 'jane at clinic');
+  const nothing = await spawnOperator(
+    url,
+    ['privacy', 'erase', '-', '--yes', ...WHY],
+    'jane at clinic',
+  );
   t.deepEqual([nothing.code, nothing.stdout], [2, '']);
   t.notRegex(nothing.stderr, /jane/);
 });

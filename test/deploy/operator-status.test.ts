@@ -5,7 +5,8 @@ import { freshDatabase } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
-// `status` shows everything that needs attention, with the rights of an operator. test/system covers Temporal.
+// `status` shows everything that needs attention, with the rights of an operator. test/system
+// covers Temporal.
 
 const { db, sql, url } = freshDatabase(test);
 const { operator } = operatorOn(url);
@@ -105,34 +106,48 @@ for (const [name, [what, begin, end]] of Object.entries(TROUBLES)) {
   });
 }
 
-test.serial('status lists queues, waiting organizations, low credits and failing hosts', async (t) => {
-  const organization = await openOrganization(db, 20);
-  const { organizationId } = organization;
-  await sql`update organizations set name = 'Busy Clinics' where id = ${organizationId}`;
-  const command = submitCommand(organization, { npis: ['2000000401', '2000000419', '2000000427'] });
-  const { requestIds } = acceptedIds(await submit(db, command, RULES));
-  await sql`update requests set accepted_at = now() - interval '2 minutes' where organization_id = ${organizationId}`;
-  await sql`update credit_balances set available = 1, used = 16 where organization_id = ${organizationId}`;
-  await sql`insert into webhook_hosts (organization_id, host, failures, failing_since, last_reason, open_until)
+test.serial(
+  'status lists queues, waiting organizations, low credits and failing hosts',
+  async (t) => {
+    const organization = await openOrganization(db, 20);
+    const { organizationId } = organization;
+    await sql`update organizations set name = 'Busy Clinics' where id = ${organizationId}`;
+    const command = submitCommand(organization, {
+      npis: ['2000000401', '2000000419', '2000000427'],
+    });
+    const { requestIds } = acceptedIds(await submit(db, command, RULES));
+    await sql`update requests set accepted_at = now() - interval '2 minutes' where organization_id = ${organizationId}`;
+    await sql`update credit_balances set available = 1, used = 16 where organization_id = ${organizationId}`;
+    await sql`insert into webhook_hosts (organization_id, host, failures, failing_since, last_reason, open_until)
             values (${organizationId}, 'hooks.example', 9, now() - interval '5 minutes', 'timeout_connect', now())`;
-  const named = { organization: organizationId, name: 'Busy Clinics' };
-  const { code, figures, ...lists } = await status();
-  t.is(code, 0, 'what customers have to see to is shown, and is no alarm');
-  t.like(figures, { requests_open_accepted: 3, lookups_open: 0, lookups_waiting: 3, outbox_batches: 1 });
-  t.like(lists.waiting_to_start[0], { ...named, requests: 3 });
-  t.like(lists.nearly_out_of_credits[0], { ...named, available: 1, used_today: 16 });
-  t.like(lists.webhook_hosts_away[0], { ...named, host: 'hooks.example', reason: 'timeout_connect' });
+    const named = { organization: organizationId, name: 'Busy Clinics' };
+    const { code, figures, ...lists } = await status();
+    t.is(code, 0, 'what customers have to see to is shown, and is no alarm');
+    t.like(figures, {
+      requests_open_accepted: 3,
+      lookups_open: 0,
+      lookups_waiting: 3,
+      outbox_batches: 1,
+    });
+    t.like(lists.waiting_to_start[0], { ...named, requests: 3 });
+    t.like(lists.nearly_out_of_credits[0], { ...named, available: 1, used_today: 16 });
+    t.like(lists.webhook_hosts_away[0], {
+      ...named,
+      host: 'hooks.example',
+      reason: 'timeout_connect',
+    });
 
-  await sql`update organizations set requests_per_minute = 5, webhooks_suspended = true where id = ${organizationId}`;
-  t.deepEqual((await status()).switched_off, [
-    { ...named, suspended: false, webhooks_suspended: true, requests_per_minute: 5 },
-  ]);
+    await sql`update organizations set requests_per_minute = 5, webhooks_suspended = true where id = ${organizationId}`;
+    t.deepEqual((await status()).switched_off, [
+      { ...named, suspended: false, webhooks_suspended: true, requests_per_minute: 5 },
+    ]);
 
-  await sql`update requests set deadline_at = now() - interval '2 minutes' where id = ${requestIds[0] ?? ''}`;
-  const late = await status();
-  t.deepEqual([late.code, (late.figures.request_overdue_seconds ?? 0) >= 120], [3, true]);
-  t.regex(late.attention[0] ?? '', /request is overdue/);
-});
+    await sql`update requests set deadline_at = now() - interval '2 minutes' where id = ${requestIds[0] ?? ''}`;
+    const late = await status();
+    t.deepEqual([late.code, (late.figures.request_overdue_seconds ?? 0) >= 120], [3, true]);
+    t.regex(late.attention[0] ?? '', /request is overdue/);
+  },
+);
 
 test.serial('workers that ended in order are not alive', async (t) => {
   await noteStopped(db, 'w1');

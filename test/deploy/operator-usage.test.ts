@@ -30,16 +30,27 @@ const LONG_AGO = ['--since', '2020-01-01T00:00Z'];
 
 test.before(async () => {
   const known = { source: 'test', lastValidatedAt: new Date() };
-  await storeEmail(db, { npi: PROFESSIONAL, email: 'a@clinic.example', emailType: 'professional', ...known });
+  await storeEmail(db, {
+    npi: PROFESSIONAL,
+    email: 'a@clinic.example',
+    emailType: 'professional',
+    ...known,
+  });
   await storeEmail(db, { npi: PERSONAL, email: 'b@home.example', emailType: 'personal', ...known });
 });
 
-async function ask(organization: Organization, npis: readonly string[], wantedType: WantedType = 'any') {
+async function ask(
+  organization: Organization,
+  npis: readonly string[],
+  wantedType: WantedType = 'any',
+) {
   const command = submitCommand(organization, { npis: [...npis], wantedType });
   return acceptedIds(await submit(db, command, RULES)).requestIds;
 }
 
-/** Causes charges of 1 and of 3 credits, two replays, a refund of each kind, and an open request. */
+/**
+ * Causes charges of 1 and of 3 credits, two replays, a refund of each kind, and an open request.
+ */
 async function live(): Promise<Organization> {
   const organization = await openOrganization(db, 100);
   await ask(organization, [PROFESSIONAL]);
@@ -54,7 +65,12 @@ async function live(): Promise<Organization> {
 }
 
 async function usageOf({ organizationId }: Organization, ...args: string[]): Promise<Usage> {
-  const [usage, ...others] = await json<Usage[]>('usage', '--organization', organizationId, ...args);
+  const [usage, ...others] = await json<Usage[]>(
+    'usage',
+    '--organization',
+    organizationId,
+    ...args,
+  );
   if (!usage || others.length > 0) throw new Error(`${others.length + 1} lines`);
   return usage;
 }
@@ -89,7 +105,10 @@ test('usage has requests by outcome and type, and the credits of the ledger', as
 
 test('consecutive periods add up to the whole, and each charge is in one of them', async (t) => {
   const organization = await live();
-  const { entries } = await listLedger(db, organization.organizationId, { after: null, limit: 100 });
+  const { entries } = await listLedger(db, organization.organizationId, {
+    after: null,
+    limit: 100,
+  });
   const whole = await usageOf(organization, ...LONG_AGO);
   for (const { createdAt } of entries) {
     const at = createdAt.toISOString();
@@ -99,7 +118,9 @@ test('consecutive periods add up to the whole, and each charge is in one of them
       if (typeof value === 'number')
         t.is((before[name] ?? 0) + (after[name] ?? 0), value, `${name} at ${at}`);
     }
-    const ofThatMoment = entries.filter((entry) => entry.createdAt >= createdAt && entry.kind === 'charge');
+    const ofThatMoment = entries.filter(
+      (entry) => entry.createdAt >= createdAt && entry.kind === 'charge',
+    );
     t.is(
       after.charged,
       ofThatMoment.reduce((sum, { amount }) => sum + amount, 0),
@@ -118,14 +139,19 @@ test('sandboxes are not in the list, nor are organizations without usage', async
   t.like(await usageOf(idle), { granted: 0, charged: 0 });
 });
 
-// Serial, because rows that another test commits between the two queries would be in only one of them.
+// Serial, because rows that another test commits between the two queries would be in only one of
+// them.
 test.serial('the lines of all organizations add up to the ledger', async (t) => {
   await live();
   const until = new Date().toISOString();
   const lines = await json<Usage[]>('usage', ...LONG_AGO, '--until', until);
   const ledger = await sql`select kind, sum(amount)::int as amount from ledger_entries
     where created_at < ${until} and not is_sandbox(organization_id) group by kind`;
-  for (const [kind, name] of Object.entries({ charge: 'charged', release: 'released', grant: 'granted' })) {
+  for (const [kind, name] of Object.entries({
+    charge: 'charged',
+    release: 'released',
+    grant: 'granted',
+  })) {
     const sum = lines.reduce((total, line) => total + (line[name] ?? 0), 0);
     t.is(sum, ledger.find((row) => row.kind === kind)?.amount, kind);
   }
@@ -135,7 +161,10 @@ test('each CSV line has its period, and each organization has one line', async (
   const { organizationId } = await live();
   const time = ['--since', '2026-01-01T00:00Z', '--organization', organizationId];
   const csv = (await text('usage', ...time, '--csv')).split('\n');
-  t.regex(csv[0] ?? '', /^since,until,organization_id,name,found_any,.*,charged,released,granted,adjusted$/);
+  t.regex(
+    csv[0] ?? '',
+    /^since,until,organization_id,name,found_any,.*,charged,released,granted,adjusted$/,
+  );
   t.regex(
     csv[1] ?? '',
     new RegExp(`^2026-01-01T00:00:00.000Z,[^,]+,${organizationId},Test,1,0,1,2,1,1,4,2,100,0$`),

@@ -14,8 +14,8 @@ import {
   submitCommand,
 } from '../support/organization.ts';
 
-// `webhooks`: how operators see deliveries and send them again. No worker runs here, so resent deliveries stay as the
-// command leaves them for the sweep.
+// `webhooks`: how operators see deliveries and send them again. No worker runs here, so resent
+// deliveries stay as the command leaves them for the sweep.
 
 const BY = { actor: 'test', reason: 'test' };
 const URL_TEXT = 'https://hooks.example.com/in?token=sesame';
@@ -45,7 +45,8 @@ async function submitted(organization: Organization, count = 1, settled = true) 
   const { batchId, requestIds } = acceptedIds(
     await submit(db, submitCommand(organization, { npis, webhook }), RULES),
   );
-  for (const requestId of settled ? requestIds : []) await settle(db, requestId, 'failed', 'test', RULES);
+  for (const requestId of settled ? requestIds : [])
+    await settle(db, requestId, 'failed', 'test', RULES);
   const rows = await db.drizzle.execute<{ id: string }>(
     sql`select id from webhook_deliveries where batch_id = ${batchId} order by id`,
   );
@@ -77,9 +78,9 @@ async function statesOf(batchId: string): Promise<string[]> {
 }
 
 async function auditedResends(organizationId: string) {
-  const lines = await command.json<{ action: string; actor: string; reason: string; subject: string }[]>(
-    ...['audit', 'list', organizationId],
-  );
+  const lines = await command.json<
+    { action: string; actor: string; reason: string; subject: string }[]
+  >(...['audit', 'list', organizationId]);
   return lines.filter(({ action }) => action === 'webhooks.resend');
 }
 
@@ -126,7 +127,12 @@ test('a delivery is shown with attempts, and its URL only with --reveal', async 
   t.true(revealed.includes(URL_TEXT));
   // Contains no characters that would move a terminal's cursor.
   t.true(revealed.includes('secret answer\\u001b[2J'));
-  t.like(await command.json('webhooks', 'show', id), { id, batch_id: batchId, state: 'failed', resends: 0 });
+  t.like(await command.json('webhooks', 'show', id), {
+    id,
+    batch_id: batchId,
+    state: 'failed',
+    resends: 0,
+  });
   for (const unknown of [newId('msg'), 'npe_key']) {
     const { code, stdout, stderr } = await command.operator('webhooks', 'show', unknown);
     t.deepEqual([code, stdout], [1, '']);
@@ -149,12 +155,19 @@ test('named deliveries are resent under audit, and others are reported', async (
   const [waiting] = await db.drizzle.execute<{ id: string }>(
     sql`select id from webhook_deliveries where batch_id = ${open.batchId}`,
   );
-  t.regex(await command.text('webhooks', 'resend', first, ...WHY), /^msg_\S+ +pending: the sweep starts it/m);
+  t.regex(
+    await command.text('webhooks', 'resend', first, ...WHY),
+    /^msg_\S+ +pending: the sweep starts it/m,
+  );
   t.deepEqual(await statesOf(batchId), ['pending', 'failed']);
   t.like(await auditedResends(organization.organizationId), [
     { subject: first, actor: 'tester', reason: 'a test' },
   ]);
-  t.like(await command.json('webhooks', 'show', first), { id: first, state: 'pending', resends: 1 });
+  t.like(await command.json('webhooks', 'show', first), {
+    id: first,
+    state: 'pending',
+    resends: 1,
+  });
 
   const strange = newId('msg');
   const some = await command.operator(
@@ -182,10 +195,22 @@ test('nothing is resent while webhooks are suspended, but it can be afterwards',
     t.is(code, 1);
     t.regex(stdout.replace(/\s+/g, ' '), /left alone: webhooks of its organization are suspended/);
   }
-  const all = ['webhooks', 'resend', '--failed', '--organization', organizationId, '--since', '1h', ...WHY];
+  const all = [
+    'webhooks',
+    'resend',
+    '--failed',
+    '--organization',
+    organizationId,
+    '--since',
+    '1h',
+    ...WHY,
+  ];
   const refused = await command.operator(...all);
   t.is(refused.code, 1);
-  t.regex(refused.stderr, /^operator: webhooks of this organization are suspended.*"webhooks resume ORG"/);
+  t.regex(
+    refused.stderr,
+    /^operator: webhooks of this organization are suspended.*"webhooks resume ORG"/,
+  );
   await command.text('webhooks', 'resume', organizationId, ...WHY);
   t.is((await resend(never.ids[0])).code, 0);
   t.deepEqual(await statesOf(never.batchId), ['pending']);
@@ -228,8 +253,8 @@ test.serial('many deliveries are resent in bounded transactions, each one once',
   const organization = await openOrganization(db, 1000);
   const { organizationId } = organization;
   for (let n = 0; n < 9; n += 1) await failed(organization, 60);
-  // The deliveries fail again before the command ends. The trigger affects all organizations, but no other test runs
-  // now.
+  // The deliveries fail again before the command ends. The trigger affects all organizations, but
+  // no other test runs now.
   await db.drizzle.execute(sql`
     create function fail_again() returns trigger language plpgsql as $$
     begin
@@ -325,7 +350,11 @@ interface Unconfirmed {
 test('a wide block shows what it would stop, and needs --yes', async (t) => {
   const pending = async (url: string) => {
     const organization = await openOrganization(db, 10);
-    await submit(db, submitCommand(organization, { npis: [NPI], webhook: { url, mode: 'batch' } }), RULES);
+    await submit(
+      db,
+      submitCommand(organization, { npis: [NPI], webhook: { url, mode: 'batch' } }),
+      RULES,
+    );
   };
   await pending('https://a.far-reach.com/in?token=sesame');
   await pending('https://user:word@b.far-reach.com:8443/');
@@ -341,7 +370,11 @@ test('a wide block shows what it would stop, and needs --yes', async (t) => {
     const { code, stdout } = await command.operator('webhooks', 'block', target, ...WHY, '--json');
     t.is(code, 1, target);
     const told = JSON.parse(stdout) as Unconfirmed;
-    t.like(told, { blocked: false, pending_deliveries: hosts, hosts, organizations: hosts }, target);
+    t.like(
+      told,
+      { blocked: false, pending_deliveries: hosts, hosts, organizations: hosts },
+      target,
+    );
     const asText = await command.operator('webhooks', 'block', target, ...WHY);
     t.regex(asText.stdout, /Nothing was blocked: add --yes to block it\.\n$/);
   }
@@ -368,7 +401,14 @@ test('a target is blocked for all organizations, listed, unblocked and audited',
     (await command.json<{ target: string }[]>('webhooks', 'blocks')).map(({ target }) => target);
   t.deepEqual(await targets(), ['2001:db8::1/128', 'victim.example', '198.51.100.0/24']);
   t.regex(await command.text('webhooks', 'blocks'), /victim\.example +a test +\S+Z/);
-  for (const bad of ['https://victim.example', 'victim.example:8443', '198.51.100.0/33', 'a b', '127.1', ''])
+  for (const bad of [
+    'https://victim.example',
+    'victim.example:8443',
+    '198.51.100.0/33',
+    'a b',
+    '127.1',
+    '',
+  ])
     t.is((await command.operator('webhooks', 'block', bad, ...WHY)).code, 2, bad);
   for (const target of ['2001:db8::1', '198.51.100.0/24', 'victim.example'])
     t.is(await outcome('unblock', target), 'unblocked');

@@ -46,7 +46,11 @@ const { db } = database;
 const { operator, text, json } = operatorOn(database.url);
 
 /** Runs the command as an operator would, with its output in a pipe. */
-function spawned(args: readonly string[], databaseUrl = database.url, reads = true): Promise<Ended> {
+function spawned(
+  args: readonly string[],
+  databaseUrl = database.url,
+  reads = true,
+): Promise<Ended> {
   return new Promise((resolve, reject) => {
     const child = spawn(process.execPath, [COMMAND, ...args], {
       // A folder in which the local stack of this checkout is not found.
@@ -86,7 +90,12 @@ test('an organization is created, listed and shown', async (t) => {
   const name = 'Größe & Söhne 医院';
   const id = await createOrg(name);
   t.regex(id, /^org_/);
-  t.like(await audited(id), { action: 'org.create', actor: 'tester', reason: 'a test', subject: id });
+  t.like(await audited(id), {
+    action: 'org.create',
+    actor: 'tester',
+    reason: 'a test',
+    subject: id,
+  });
   const listed = await json<{ id: string; name: string }[]>('org', 'list');
   t.is(listed.find((one) => one.id === id)?.name, name);
   t.like(await json('org', 'show', id), {
@@ -104,10 +113,19 @@ test('an organization is created, listed and shown', async (t) => {
 
 test('credits are granted and adjusted, and the ledger shows how', async (t) => {
   const id = await createOrg();
-  t.like(await json('credits', 'grant', id, '1000', ...WHY), { organization_id: id, available: 1000 });
-  t.like(await audited(id), { action: 'credits.grant', details: { amount: 1000, available: 1000 } });
+  t.like(await json('credits', 'grant', id, '1000', ...WHY), {
+    organization_id: id,
+    available: 1000,
+  });
+  t.like(await audited(id), {
+    action: 'credits.grant',
+    details: { amount: 1000, available: 1000 },
+  });
   t.like(await json('credits', 'adjust', id, '-300', ...WHY), { available: 700, total: 700 });
-  t.like(await audited(id), { action: 'credits.adjust', details: { amount: -300, available: 700 } });
+  t.like(await audited(id), {
+    action: 'credits.adjust',
+    details: { amount: -300, available: 700 },
+  });
   const ledger = await json<Record<string, unknown>[]>('credits', 'ledger', id);
   t.like(ledger, [
     { kind: 'adjustment', amount: -300, available_after: 700, request_id: null },
@@ -122,12 +140,17 @@ test('credits are granted once per reference, and a repeat says when and how muc
   const grant = (organization: string, amount: string, reference: string) =>
     operator('credits', 'grant', organization, amount, '--reference', reference, ...WHY);
   t.is((await grant(id, '1000', 'invoice 17')).code, 0);
-  t.like(await audited(id), { details: { amount: 1000, available: 1000, reference: 'invoice 17' } });
+  t.like(await audited(id), {
+    details: { amount: 1000, available: 1000, reference: 'invoice 17' },
+  });
   for (const amount of ['1000', '5']) {
     const { code, stdout, stderr } = await grant(id, amount, ' invoice 17 ');
     t.is(code, 1);
     t.is(stdout, '');
-    t.regex(stderr, /^operator: nothing was granted: .* 1,000 credits under the same reference at 20\S+Z;/);
+    t.regex(
+      stderr,
+      /^operator: nothing was granted: .* 1,000 credits under the same reference at 20\S+Z;/,
+    );
   }
   t.like(await balanceOf(db, id), { available: 1000, total: 1000 });
   t.is((await grant(id, '5', 'invoice 18')).code, 0);
@@ -160,8 +183,16 @@ test('credits held for running requests cannot be adjusted away', async (t) => {
   t.is(held.kind, 'accepted');
   const { organizationId } = organization;
   t.is((await operator('credits', 'adjust', organizationId, '-2', ...WHY)).code, 1);
-  t.like(await json('credits', 'adjust', organizationId, '-1', ...WHY), { available: 0, held: 1, total: 1 });
-  const ledger = await json<{ kind: string; available_after: number }[]>('credits', 'ledger', organizationId);
+  t.like(await json('credits', 'adjust', organizationId, '-1', ...WHY), {
+    available: 0,
+    held: 1,
+    total: 1,
+  });
+  const ledger = await json<{ kind: string; available_after: number }[]>(
+    'credits',
+    'ledger',
+    organizationId,
+  );
   t.deepEqual(
     ledger.map(({ kind, available_after }) => [kind, available_after]),
     [
@@ -210,7 +241,9 @@ test('a key is printed once, and never again', async (t) => {
   ].join('\n');
   t.false(later.includes(apiKey.slice(4, 34)));
   t.notRegex(later, API_KEY);
-  t.like(await json('keys', 'list', id), [{ name: 'production', hint: apiKey.slice(-4), state: 'active' }]);
+  t.like(await json('keys', 'list', id), [
+    { name: 'production', hint: apiKey.slice(-4), state: 'active' },
+  ]);
 });
 
 test("a test key belongs to the organization's sandbox, which is listed as one", async (t) => {
@@ -233,7 +266,14 @@ test("a test key belongs to the organization's sandbox, which is listed as one",
 
 test('a key is revoked, reactivated and rotated, each with an audit record', async (t) => {
   const id = await createOrg();
-  const issued = await json<{ id: string; api_key: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
+  const issued = await json<{ id: string; api_key: string }>(
+    'keys',
+    'issue',
+    id,
+    '--name',
+    'k',
+    ...WHY,
+  );
   const state = async (apiKey: string) =>
     (await authenticate(db, parseApiKey(apiKey) ?? Buffer.alloc(0))).kind;
   t.like(await audited(id), { action: 'keys.issue', subject: issued.id });
@@ -244,7 +284,10 @@ test('a key is revoked, reactivated and rotated, each with an audit record', asy
 
   t.like(await json('keys', 'reactivate', issued.id, ...WHY), { state: 'active' });
   t.is(await state(issued.api_key), 'active');
-  t.like(await audited(id), { action: 'keys.reactivate', details: { from: 'revoked', to: 'active' } });
+  t.like(await audited(id), {
+    action: 'keys.reactivate',
+    details: { from: 'revoked', to: 'active' },
+  });
 
   const next = await json<{ id: string; api_key: string; replaced: { state: string } }>(
     'keys',
@@ -256,7 +299,11 @@ test('a key is revoked, reactivated and rotated, each with an audit record', asy
   );
   t.is(next.replaced.state, 'active', 'for an hour more');
   t.is(await state(next.api_key), 'active');
-  t.like(await audited(id), { action: 'keys.rotate', subject: issued.id, details: { new_key_id: next.id } });
+  t.like(await audited(id), {
+    action: 'keys.rotate',
+    subject: issued.id,
+    details: { new_key_id: next.id },
+  });
 
   const rotating = await text('keys', 'rotate', next.id, ...WHY);
   t.is(await state(next.api_key), 'inactive', 'without an overlap at once');
@@ -265,7 +312,9 @@ test('a key is revoked, reactivated and rotated, each with an audit record', asy
 
 test('a rate limit is set', async (t) => {
   const id = await createOrg();
-  t.like(await json('limits', 'set', id, '--per-minute', '250', ...WHY), { requests_per_minute: 250 });
+  t.like(await json('limits', 'set', id, '--per-minute', '250', ...WHY), {
+    requests_per_minute: 250,
+  });
   t.like(await audited(id), { action: 'limits.set', details: { from: 100, to: 250 } });
   t.is((await operator('limits', 'set', id, '--per-minute', '0', ...WHY)).code, 2);
 });
@@ -300,7 +349,10 @@ test('a webhook secret is shown and rotated, and the old one signs for a day too
   await db.drizzle.execute(
     sql`update organizations set previous_webhook_secret_expires_at = clock_timestamp() where id = ${id}`,
   );
-  t.is((await json<Secret>('webhook-secret', 'show', id, ...WHY)).previous_secret_valid_until, null);
+  t.is(
+    (await json<Secret>('webhook-secret', 'show', id, ...WHY)).previous_secret_valid_until,
+    null,
+  );
 });
 
 test('an organization is suspended and resumed under both names of the command', async (t) => {
@@ -320,13 +372,19 @@ test('an organization is suspended and resumed under both names of the command',
 test('a leaked key is reactivated only with --yes', async (t) => {
   const id = await createOrg();
   const issued = await json<{ id: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
-  t.like(await json('keys', 'revoke', issued.id, '--leaked', ...WHY), { state: 'revoked', leaked: true });
+  t.like(await json('keys', 'revoke', issued.id, '--leaked', ...WHY), {
+    state: 'revoked',
+    leaked: true,
+  });
   t.like(await audited(id), { action: 'keys.revoke', details: { leaked: true } });
   const refused = await operator('keys', 'reactivate', issued.id, ...WHY);
   t.deepEqual([refused.code, refused.stdout], [2, '']);
   t.regex(refused.stderr, /^operator: .*leaked.*--yes.*\n$/);
   t.like(await audited(id), { action: 'keys.revoke' });
-  t.like(await json('keys', 'reactivate', issued.id, '--yes', ...WHY), { state: 'active', leaked: false });
+  t.like(await json('keys', 'reactivate', issued.id, '--yes', ...WHY), {
+    state: 'active',
+    leaked: false,
+  });
   t.like(await audited(id), { action: 'keys.reactivate', details: { leaked: true } });
 });
 
@@ -369,7 +427,13 @@ test('a batch is shown with responses of vendors and receivers, emails masked', 
   const { batchId, requestIds } = acceptedIds(await submit(db, command, RULES));
   const requestId = requestIds[1] ?? '';
   const step = await beginVendorStep(db, {
-    ...{ requestId, vendor: 'rocketreach', mayRepeat: false, callMs: 1000, freshnessMs: RULES.freshnessMs },
+    ...{
+      requestId,
+      vendor: 'rocketreach',
+      mayRepeat: false,
+      callMs: 1000,
+      freshnessMs: RULES.freshnessMs,
+    },
     ...{ limits: { rates: [], dailyCredits: null }, cost: () => 1, patienceMs: 0 },
   });
   if (step.kind !== 'ask') throw new Error(`the first step is ${step.kind}`);
@@ -382,7 +446,8 @@ test('a batch is shown with responses of vendors and receivers, emails masked', 
   } as const;
   await recordVendorAnswer(db, step.key, { ...miss, outcome: { kind: 'answered' } });
   await settle(db, requestId, 'answered', 'no vendor knows one', RULES);
-  const [pending] = (await json<{ deliveries: { id: string }[] }>('batch', 'show', batchId)).deliveries;
+  const [pending] = (await json<{ deliveries: { id: string }[] }>('batch', 'show', batchId))
+    .deliveries;
   const responseExcerpt = Buffer.from(`\u001b[2J${email}`);
   await logAttempt(db, pending?.id ?? '', 500, 'pending', { durationMs: 42, responseExcerpt });
 
@@ -393,7 +458,13 @@ test('a batch is shown with responses of vendors and receivers, emails masked', 
     completed_count: 2,
     webhook_url: 'https://hooks.example/***',
     requests: [
-      { npi: found, status: 'completed', email: 'j***@clinic.example', credits_used: 1, vendor_attempts: [] },
+      {
+        npi: found,
+        status: 'completed',
+        email: 'j***@clinic.example',
+        credits_used: 1,
+        vendor_attempts: [],
+      },
       {
         npi: open,
         status: 'not_found',
@@ -404,16 +475,24 @@ test('a batch is shown with responses of vendors and receivers, emails masked', 
       },
     ],
     deliveries: [
-      { request_id: null, state: 'pending', attempts: [{ n: 1, duration_ms: 42, status_code: 500 }] },
+      {
+        request_id: null,
+        state: 'pending',
+        attempts: [{ n: 1, duration_ms: 42, status_code: 500 }],
+      },
     ],
   });
   const hidden = `${JSON.stringify(shown)}${await text('batch', 'show', batchId)}`;
-  for (const secret of [email, 'jane', 'sesame', 'between us']) t.false(hidden.includes(secret), secret);
+  for (const secret of [email, 'jane', 'sesame', 'between us'])
+    t.false(hidden.includes(secret), secret);
   t.regex(hidden, /rocketreach +1 +miss +no profile/);
 
   const revealed = await text('batch', 'show', batchId, '--reveal', ...WHY);
   t.true(revealed.includes(email) && revealed.includes(url));
-  t.false(revealed.includes('\u001b'), 'what a receiver answers does not reach the terminal as it is');
+  t.false(
+    revealed.includes('\u001b'),
+    'what a receiver answers does not reach the terminal as it is',
+  );
   t.like(await json('batch', 'show', batchId, '--reveal', ...WHY), {
     requests: [{ email }, { email: null }],
   });
@@ -422,7 +501,9 @@ test('a batch is shown with responses of vendors and receivers, emails masked', 
 test('the audit log of all organizations is listed, newest first', async (t) => {
   const first = await createOrg('first');
   const second = await createOrg('second');
-  const subjects = (await json<Audited[]>('audit', 'list', '--limit', '1000')).map(({ subject }) => subject);
+  const subjects = (await json<Audited[]>('audit', 'list', '--limit', '1000')).map(
+    ({ subject }) => subject,
+  );
   t.true(subjects.includes(first));
   t.true(subjects.indexOf(second) < subjects.indexOf(first));
   t.true((await json<Audited[]>('audit', 'list', first)).every(({ subject }) => subject === first));
@@ -504,7 +585,14 @@ test('an unknown id is one sentence and exit code 1', async (t) => {
 
 test('a key that is given instead of its id is not repeated', async (t) => {
   const id = await createOrg();
-  const { api_key: apiKey } = await json<{ api_key: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
+  const { api_key: apiKey } = await json<{ api_key: string }>(
+    'keys',
+    'issue',
+    id,
+    '--name',
+    'k',
+    ...WHY,
+  );
   const { code, stderr } = await operator('keys', 'revoke', apiKey, ...WHY);
   t.is(code, 1);
   t.false(stderr.includes(apiKey));
@@ -518,7 +606,10 @@ test('an unreachable database is named by host and port, without the password', 
   );
   t.is(code, 1);
   t.is(stdout, '');
-  t.regex(stderr, /^operator: cannot reach PostgreSQL at 127\.0\.0\.1:1 \(ECONNREFUSED\).*DATABASE_URL.*\n$/);
+  t.regex(
+    stderr,
+    /^operator: cannot reach PostgreSQL at 127\.0\.0\.1:1 \(ECONNREFUSED\).*DATABASE_URL.*\n$/,
+  );
   t.notRegex(stderr, /hunter2|somebody/);
 });
 
@@ -588,5 +679,9 @@ test('help needs no database and shows examples', async (t) => {
 test("output in a pipe has no color codes, and a closed pipe doesn't crash", async (t) => {
   await createOrg();
   t.false((await spawned(['org', 'list'])).stdout.includes('\u001b'));
-  t.deepEqual(await spawned(['org', 'list'], database.url, false), { code: 0, stdout: '', stderr: '' });
+  t.deepEqual(await spawned(['org', 'list'], database.url, false), {
+    code: 0,
+    stdout: '',
+    stderr: '',
+  });
 });

@@ -11,7 +11,12 @@ import { freePort, LOOPBACK, launch } from '../../deploy/local/processes.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { openEmptyDatabase, temporaryFolder, testSetting } from '../support/database.ts';
 import { eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
-import { installForProduction, type ProgramName, programCommand, runProgram } from '../support/programs.ts';
+import {
+  installForProduction,
+  type ProgramName,
+  programCommand,
+  runProgram,
+} from '../support/programs.ts';
 
 // Runs the programs as operators do, from an installation without development packages.
 
@@ -48,41 +53,55 @@ test('migrate does nothing with --help or an unknown option', async (t) => {
   t.is(await readiness(database.db), 'migrations_missing');
 });
 
-test.serial('with an unpatched postgres.js no program starts, and each says what to run', async (t) => {
-  const options = { root, env: { DATABASE_URL: await emptyDatabase(t) } };
-  for (const [name, ...args] of [['api'], ['worker'], ['migrate'], ['operator', 'org', 'list']] as const) {
-    const { code, stdout, stderr } = await runProgram(name, args, options);
-    t.deepEqual([code, stdout], [1, ''], name);
-    t.regex(
-      stderr,
-      new RegExp(`^${name}: postgres\\.js was installed without .* "npm run postinstall" .*\n$`),
-    );
-  }
-  await promisify(execFile)('npm', ['run', 'postinstall'], { cwd: root });
-  const { code, stderr } = await runProgram('migrate', [], options);
-  t.deepEqual([code, stderr], [0, '']);
-});
+test.serial(
+  'with an unpatched postgres.js no program starts, and each says what to run',
+  async (t) => {
+    const options = { root, env: { DATABASE_URL: await emptyDatabase(t) } };
+    for (const [name, ...args] of [
+      ['api'],
+      ['worker'],
+      ['migrate'],
+      ['operator', 'org', 'list'],
+    ] as const) {
+      const { code, stdout, stderr } = await runProgram(name, args, options);
+      t.deepEqual([code, stdout], [1, ''], name);
+      t.regex(
+        stderr,
+        new RegExp(`^${name}: postgres\\.js was installed without .* "npm run postinstall" .*\n$`),
+      );
+    }
+    await promisify(execFile)('npm', ['run', 'postinstall'], { cwd: root });
+    const { code, stderr } = await runProgram('migrate', [], options);
+    t.deepEqual([code, stderr], [0, '']);
+  },
+);
 
-test.serial('a worker with a wrong sources file ends at once and lists every problem', async (t) => {
-  const file = join(root, 'sources.json');
-  await writeFile(file, '{"registry":"on","vendors":{"hunter":{"wait":"soon"}}}');
-  // No server listens on this port.
-  const env = { DATABASE_URL: 'postgres://127.0.0.1:1/none', SOURCES_FILE: file };
-  t.like(await runProgram('worker', [], { root, env }), {
-    code: 1,
-    stderr:
-      'worker: SOURCES_FILE has 2 problem(s):\n' +
-      '  vendors.hunter.wait must be a duration such as 500ms, 30s, 15m, 24h or 30d\n' +
-      '  registry must be one of [off, fallback]\n',
-  });
-});
+test.serial(
+  'a worker with a wrong sources file ends at once and lists every problem',
+  async (t) => {
+    const file = join(root, 'sources.json');
+    await writeFile(file, '{"registry":"on","vendors":{"hunter":{"wait":"soon"}}}');
+    // No server listens on this port.
+    const env = { DATABASE_URL: 'postgres://127.0.0.1:1/none', SOURCES_FILE: file };
+    t.like(await runProgram('worker', [], { root, env }), {
+      code: 1,
+      stderr:
+        'worker: SOURCES_FILE has 2 problem(s):\n' +
+        '  vendors.hunter.wait must be a duration such as 500ms, 30s, 15m, 24h or 30d\n' +
+        '  registry must be one of [off, fallback]\n',
+    });
+  },
+);
 
-test.serial('a worker without the key of the webhook secrets ends at once and says so', async (t) => {
-  const env = { DATABASE_URL: 'postgres://127.0.0.1:1/none', SECRETS_KEY: '' };
-  const { code, stderr } = await runProgram('worker', [], { root, env });
-  t.is(code, 1);
-  t.regex(stderr, /^worker: SECRETS_KEY is not set, [^\n]*\n$/);
-});
+test.serial(
+  'a worker without the key of the webhook secrets ends at once and says so',
+  async (t) => {
+    const env = { DATABASE_URL: 'postgres://127.0.0.1:1/none', SECRETS_KEY: '' };
+    const { code, stderr } = await runProgram('worker', [], { root, env });
+    t.is(code, 1);
+    t.regex(stderr, /^worker: SECRETS_KEY is not set, [^\n]*\n$/);
+  },
+);
 
 test.serial('API and worker may start before the migration, and are ready after it', async (t) => {
   const temporal = await startTemporal({
@@ -103,7 +122,8 @@ test.serial('API and worker may start before the migration, and are ready after 
   const readyz = async () => (await fetch(`http://${LOOPBACK}:${port}/readyz`)).status;
   const api = start(t, 'api', env);
   const early = start(t, 'worker', env);
-  for (const { says } of [api, early]) await says(/"msg":"the database lacks .* \\"npm run migrate\\"/);
+  for (const { says } of [api, early])
+    await says(/"msg":"the database lacks .* \\"npm run migrate\\"/);
   t.is(await readyz(), 503);
   t.notRegex(api.output(), /api ready/);
 
@@ -116,7 +136,9 @@ test.serial('API and worker may start before the migration, and are ready after 
 
   const made = await runProgram('bundle', [bundle], { root });
   t.deepEqual([made.code, made.stderr], [0, '']);
-  const said = /^bundle: build ([0-9a-f]{12}); start workers with WORKFLOW_BUNDLE=(.*)\n$/.exec(made.stdout);
+  const said = /^bundle: build ([0-9a-f]{12}); start workers with WORKFLOW_BUNDLE=(.*)\n$/.exec(
+    made.stdout,
+  );
   t.is(said?.[2], bundle);
   const worker = start(t, 'worker', env);
   await worker.says(/"msg":"worker ready"/);
@@ -134,46 +156,63 @@ test.serial('a worker that waits for the migration ends at a signal', async (t) 
   t.is(await worker.exited, 'exit code 0');
 });
 
-test.serial('a worker without Temporal refunds overdue requests, and works once it is there', async (t) => {
-  const url = await emptyDatabase(t);
-  t.is((await runProgram('migrate', [], { env: { DATABASE_URL: url } })).code, 0);
-  const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
-  t.teardown(() => db.close());
-  const port = await freePort();
-  const env = {
-    ...{ DATABASE_URL: url, SWEEP_INTERVAL: '1s', WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE') },
-    TEMPORAL_ADDRESS: `${LOOPBACK}:${port}`,
-    FULLENRICH_API_KEY: 'key-of-a-test',
-  };
-  const organization = await openOrganization(db, 1);
-  const balance = () => balanceOf(db, organization.organizationId);
-  const waits = async (target: object, why: string) => {
-    const worker = start(t, 'worker', { ...env, ...target });
-    await worker.says(new RegExp(`"why":"Temporal at [0-9.:]+ ${why}.*"msg":"waiting for Temporal`));
-    const command = submitCommand(organization, { npis: ['2000000010'] });
-    await submit(db, command, { ...RULES, lookupTimeoutMs: 1 });
-    await eventually(async () => ((await balance()).available === 1 ? true : null));
-    return worker;
-  };
-  const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
-  const refused = await waits({ TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE: 'nobody' }, 'has no namespace nobody');
-  process.kill(refused.pid, 'SIGTERM');
-  t.is(await refused.exited, 'exit code 0');
-  const worker = await waits({}, 'cannot be reached; check TEMPORAL_ADDRESS');
+test.serial(
+  'a worker without Temporal refunds overdue requests, and works once it is there',
+  async (t) => {
+    const url = await emptyDatabase(t);
+    t.is((await runProgram('migrate', [], { env: { DATABASE_URL: url } })).code, 0);
+    const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
+    t.teardown(() => db.close());
+    const port = await freePort();
+    const env = {
+      ...{
+        DATABASE_URL: url,
+        SWEEP_INTERVAL: '1s',
+        WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE'),
+      },
+      TEMPORAL_ADDRESS: `${LOOPBACK}:${port}`,
+      FULLENRICH_API_KEY: 'key-of-a-test',
+    };
+    const organization = await openOrganization(db, 1);
+    const balance = () => balanceOf(db, organization.organizationId);
+    const waits = async (target: object, why: string) => {
+      const worker = start(t, 'worker', { ...env, ...target });
+      await worker.says(
+        new RegExp(`"why":"Temporal at [0-9.:]+ ${why}.*"msg":"waiting for Temporal`),
+      );
+      const command = submitCommand(organization, { npis: ['2000000010'] });
+      await submit(db, command, { ...RULES, lookupTimeoutMs: 1 });
+      await eventually(async () => ((await balance()).available === 1 ? true : null));
+      return worker;
+    };
+    const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
+    const refused = await waits(
+      { TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE: 'nobody' },
+      'has no namespace nobody',
+    );
+    process.kill(refused.pid, 'SIGTERM');
+    t.is(await refused.exited, 'exit code 0');
+    const worker = await waits({}, 'cannot be reached; check TEMPORAL_ADDRESS');
 
-  const cli = testSetting('TEST_TEMPORAL_CLI');
-  const temporal = await startTemporal({ cli, namespace: 'default', port });
-  t.teardown(() => temporal.stop());
-  await worker.says(/"msg":"worker ready"/);
-  t.regex(worker.output(), /"vendors":\["fullenrich"\].*"msg":"not asked: .*add a verifier \(HUNTER_API_KEY/);
-  process.kill(worker.pid, 'SIGTERM');
-  t.is(await worker.exited, 'exit code 0');
-});
+    const cli = testSetting('TEST_TEMPORAL_CLI');
+    const temporal = await startTemporal({ cli, namespace: 'default', port });
+    t.teardown(() => temporal.stop());
+    await worker.says(/"msg":"worker ready"/);
+    t.regex(
+      worker.output(),
+      /"vendors":\["fullenrich"\].*"msg":"not asked: .*add a verifier \(HUNTER_API_KEY/,
+    );
+    process.kill(worker.pid, 'SIGTERM');
+    t.is(await worker.exited, 'exit code 0');
+  },
+);
 
 test('if the database rejects migrate, it is one sentence without the password', async (t) => {
   const url = new URL(await emptyDatabase(t));
   url.password = 'hunter2';
-  const { code, stdout, stderr } = await runProgram('migrate', [], { env: { DATABASE_URL: url.href } });
+  const { code, stdout, stderr } = await runProgram('migrate', [], {
+    env: { DATABASE_URL: url.href },
+  });
   t.deepEqual([code, stdout], [1, '']);
   t.regex(stderr, /^migrate: PostgreSQL at \S+ refused .* \(28P01\); check DATABASE_URL\n$/);
   t.notRegex(stderr, /hunter2/);

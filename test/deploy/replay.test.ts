@@ -29,8 +29,8 @@ const RUNS = 9;
 type Client = Awaited<ReturnType<typeof stack.organization>>;
 let client: Client;
 /**
- * The runs: a batch of two NPIs, one whose only request fails, one that is final at the submit, and one whose webhook
- * is delivered at the second attempt.
+ * The runs: a batch of two NPIs, one whose only request fails, one that is final at the submit, and
+ * one whose webhook is delivered at the second attempt.
  */
 let both: Awaited<ReturnType<Client['bulk']>>['json'];
 let failed: string;
@@ -48,7 +48,8 @@ test.before(async () => {
   [failed, alone] = [single.batch_id, single.requests[0]?.request_id ?? ''];
   const webhook = { url: `${stack.receiver.url}/fail/1/replay` };
   const third = (await client.bulk({ npis: [other], webhook })).json.batch_id;
-  for (const id of [both.batch_id, failed, third]) await stack.client.workflow.getHandle(id).result();
+  for (const id of [both.batch_id, failed, third])
+    await stack.client.workflow.getHandle(id).result();
   stored = (await client.single({ npi: found })).json;
   await stack.client.workflow.getHandle(stored.batch_id).result();
   const path = `/api/v1/batch/${third}/deliveries`;
@@ -61,7 +62,11 @@ test.before(async () => {
 });
 
 /** Replays with this build, unless `args` has another bundle. */
-function replay(args: readonly string[], env: Record<string, string> = {}, stdin?: string): Promise<Ended> {
+function replay(
+  args: readonly string[],
+  env: Record<string, string> = {},
+  stdin?: string,
+): Promise<Ended> {
   const own = args.includes('--bundle') ? [] : ['--bundle', testSetting('TEST_WORKFLOW_BUNDLE')];
   return runProgram('replay', [...args, ...own], { env: { ...here(), ...env }, stdin });
 }
@@ -84,9 +89,9 @@ async function changed(name: string, from: string, to: string): Promise<string> 
 
 /** Returns the place of a text, such as `workflows/lookup.ts:154`. */
 async function lineOf(file: string, text: string): Promise<string> {
-  const lines = (await readFile(fileURLToPath(new URL(`../../${file}`, import.meta.url)), 'utf8')).split(
-    '\n',
-  );
+  const lines = (
+    await readFile(fileURLToPath(new URL(`../../${file}`, import.meta.url)), 'utf8')
+  ).split('\n');
   return `${file}:${lines.findIndex((line) => line.includes(text)) + 1}`;
 }
 
@@ -95,7 +100,10 @@ const SLEEP = 'await (0,_temporalio_workflow__WEBPACK_IMPORTED_MODULE_1__.sleep)
 test.serial('a run is described with times, decisions, calls and failures', async (t) => {
   const { code, stdout, stderr } = await replay([alone], { TEMPORAL_UI_URL: UI });
   t.deepEqual([code, stderr], [0, '']);
-  t.regex(stdout, new RegExp(`^lookUpEmail ${alone}, begun 20\\d\\d-.*Z, pinned to build [0-9a-f]{12}\n`));
+  t.regex(
+    stdout,
+    new RegExp(`^lookUpEmail ${alone}, begun 20\\d\\d-.*Z, pinned to build [0-9a-f]{12}\n`),
+  );
   t.true(stdout.includes(`\n${UI}/namespaces/default/workflows/${alone}\n`));
   t.regex(stdout, /^ +1 +\+0\.000 s {2}WorkflowExecutionStarted lookUpEmail/m);
   t.regex(stdout, /s {2}MarkerRecorded planLookup: kind ask, .*sources \[rocketreach\]$/m);
@@ -131,7 +139,11 @@ async function misfitOf(id: string, bundle: string): Promise<string> {
 
 test.serial('code that departs from a run is reported with the event and the line', async (t) => {
   const lookup = both.requests[1]?.request_id ?? '';
-  const again = await changed('again', 'of plan.sources)', 'of [...plan.sources, ...plan.sources])');
+  const again = await changed(
+    'again',
+    'of plan.sources)',
+    'of [...plan.sources, ...plan.sources])',
+  );
   const asks = await lineOf('workflows/lookup.ts', 'activities.askVendor(');
   // An additional step displaces the expected one.
   t.regex(
@@ -165,33 +177,53 @@ test.serial('code that departs from a run is reported with the event and the lin
   const throws = await lineOf('workflows/batch.ts', 'const inbox: News[] = [];');
   t.regex(
     await misfitOf(both.batch_id, broken),
-    new RegExp(`\n {2}the code throws TypeError, at ${throws}( < .*)?\n {2}Cannot read properties of null`),
+    new RegExp(
+      `\n {2}the code throws TypeError, at ${throws}( < .*)?\n {2}Cannot read properties of null`,
+    ),
   );
 });
 
-test.serial("replay reads files from Temporal's CLI, its UI, its HTTP API and our tests", async (t) => {
-  const args = ['workflow', 'show', '--workflow-id', failed, '--output', 'json'];
-  const address = ['--address', testSetting('TEST_TEMPORAL_ADDRESS')];
-  const { stdout } = await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), [...args, ...address]);
-  const { events } = JSON.parse(stdout);
-  const run = await fetchRun(stack.client, failed);
-  const shapes = [{ events }, events, { history: { events } }, { workflowId: failed, history: { events } }];
-  for (const shape of shapes) t.deepEqual(parseRun(JSON.stringify(shape)), run);
-  const metadata = run?.events.map(({ id }) =>
-    JSON.stringify(run.history.events[id - 1]).includes('sdkMetadata'),
-  );
-  t.true(metadata?.includes(true), 'by which the SDK knows the rules that it was written by');
+test.serial(
+  "replay reads files from Temporal's CLI, its UI, its HTTP API and our tests",
+  async (t) => {
+    const args = ['workflow', 'show', '--workflow-id', failed, '--output', 'json'];
+    const address = ['--address', testSetting('TEST_TEMPORAL_ADDRESS')];
+    const { stdout } = await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), [
+      ...args,
+      ...address,
+    ]);
+    const { events } = JSON.parse(stdout);
+    const run = await fetchRun(stack.client, failed);
+    const shapes = [
+      { events },
+      events,
+      { history: { events } },
+      { workflowId: failed, history: { events } },
+    ];
+    for (const shape of shapes) t.deepEqual(parseRun(JSON.stringify(shape)), run);
+    const metadata = run?.events.map(({ id }) =>
+      JSON.stringify(run.history.events[id - 1]).includes('sdkMetadata'),
+    );
+    t.true(metadata?.includes(true), 'by which the SDK knows the rules that it was written by');
 
-  const told = await replay(['--file', '-'], { TEMPORAL_ADDRESS: '' }, stdout);
-  t.deepEqual([told.code, told.stdout.split('\n').at(-2)], [0, 'fits']);
-  const decoded = JSON.stringify({ events }, (_key, value) => value?.payloads ?? value);
-  for (const text of [decoded, '{}', '[]', 'null', 'no JSON', '{"events":[{"eventId":"1"}]}'])
-    t.throws(() => parseRun(text), { message: /^this is not a history: take / }, text.slice(0, 40));
-});
+    const told = await replay(['--file', '-'], { TEMPORAL_ADDRESS: '' }, stdout);
+    t.deepEqual([told.code, told.stdout.split('\n').at(-2)], [0, 'fits']);
+    const decoded = JSON.stringify({ events }, (_key, value) => value?.payloads ?? value);
+    for (const text of [decoded, '{}', '[]', 'null', 'no JSON', '{"events":[{"eventId":"1"}]}'])
+      t.throws(
+        () => parseRun(text),
+        { message: /^this is not a history: take / },
+        text.slice(0, 40),
+      );
+  },
+);
 
 test.serial('text in a history is masked if it looks like an address', async (t) => {
   const history = JSON.parse(
-    await readFile(fileURLToPath(new URL('../histories/lookup-terminated.json', import.meta.url)), 'utf8'),
+    await readFile(
+      fileURLToPath(new URL('../histories/lookup-terminated.json', import.meta.url)),
+      'utf8',
+    ),
   );
   const text = JSON.stringify(history).replace(
     '"reason":"recorded"',
@@ -207,10 +239,14 @@ test.serial('masking takes linear time, even for a word of 2 MB after an address
     fileURLToPath(new URL('../histories/lookup-terminated.json', import.meta.url)),
     'utf8',
   );
-  // A quadratic search would take about 2 * 10^12 steps. The end of such a long output may be lost in the pipe.
+  // A quadratic search would take about 2 * 10^12 steps. The end of such a long output may be lost
+  // in the pipe.
   const word = 'a'.repeat(2_000_000);
   const reason = `jane@example.org @b ${word}`;
-  const text = JSON.stringify(JSON.parse(history)).replace('"reason":"recorded"', `"reason":"${reason}"`);
+  const text = JSON.stringify(JSON.parse(history)).replace(
+    '"reason":"recorded"',
+    `"reason":"${reason}"`,
+  );
   const { code, stdout } = await replay(['--file', '-'], {}, text);
   t.is(code, 0);
   t.true(stdout.includes('WorkflowExecutionTerminated: *** @b aaaa'));
@@ -243,15 +279,18 @@ test.serial('runs pinned to another build need not fit, except with --all', asyn
   t.true(gate.stdout.startsWith(`${deliveryId} does not fit at event 5: `), gate.stdout);
 });
 
-test.serial('the gate fails if the code throws, even in a run pinned to another build', async (t) => {
-  const bundle = await bundleWithBug(folder, 'enrichBatch');
-  const { code, stdout } = await replay(['--since', '1h', '--bundle', bundle]);
-  t.is(code, 3, stdout);
-  t.is(stdout.match(/^bat_\w+ does not fit at event \d+: /gm)?.length, 4, stdout);
-  t.regex(stdout, /\n {2}the code throws TypeError, at workflows\/batch\.ts:\d+/);
-  t.regex(stdout, PLANTED);
-  t.regex(stdout, /^enrichBatch +4 +0 +4 +0$/m);
-});
+test.serial(
+  'the gate fails if the code throws, even in a run pinned to another build',
+  async (t) => {
+    const bundle = await bundleWithBug(folder, 'enrichBatch');
+    const { code, stdout } = await replay(['--since', '1h', '--bundle', bundle]);
+    t.is(code, 3, stdout);
+    t.is(stdout.match(/^bat_\w+ does not fit at event \d+: /gm)?.length, 4, stdout);
+    t.regex(stdout, /\n {2}the code throws TypeError, at workflows\/batch\.ts:\d+/);
+    t.regex(stdout, PLANTED);
+    t.regex(stdout, /^enrichBatch +4 +0 +4 +0$/m);
+  },
+);
 
 test.serial('the gate warns about a workflow without runs to replay', async (t) => {
   const { code, stdout } = await replay(['--since', '1h']);
@@ -276,35 +315,54 @@ test.serial('failed runs and runs that match a filter are found, newest first', 
   ]);
   const nothing = await replay(['--since', '24h'], { TASK_QUEUE: 'nobodys' });
   t.is(nothing.code, 1);
-  t.regex(nothing.stderr, /no run was found in the queue nobodys of the namespace \S+; check TASK_QUEUE/);
+  t.regex(
+    nothing.stderr,
+    /no run was found in the queue nobodys of the namespace \S+; check TASK_QUEUE/,
+  );
   const none = await replay(['--query', 'Npi = "1"']);
   t.deepEqual([none.code, runs(none.stdout)], [0, undefined]);
 });
 
 test.serial('each error is one sentence, with an exit code for its kind', async (t) => {
-  for (const args of [[], ['bat_x', '--failed'], ['--inspect', '3', '--failed'], ['--since', 'soon']]) {
+  for (const args of [
+    [],
+    ['bat_x', '--failed'],
+    ['--inspect', '3', '--failed'],
+    ['--since', 'soon'],
+  ]) {
     const { code, stdout, stderr } = await replay(args);
     t.deepEqual([code, stdout], [2, ''], args.join(' '));
     t.regex(stderr, /^error: .*\nAdd --help to see how it is used\.\n$/s);
   }
-  const cases: readonly (readonly [args: readonly string[], env: Record<string, string>, stderr: RegExp])[] =
+  const cases: readonly (readonly [
+    args: readonly string[],
+    env: Record<string, string>,
+    stderr: RegExp,
+  ])[] = [
+    [['bat_x'], {}, /^replay: Temporal has no run of bat_x .*\n$/],
     [
-      [['bat_x'], {}, /^replay: Temporal has no run of bat_x .*\n$/],
-      [
-        ['bat_x'],
-        { TEMPORAL_ADDRESS: '127.0.0.1:1' },
-        /^replay: Temporal at 127\.0\.0\.1:1 cannot be reached; .*\n$/,
-      ],
-      [['--failed'], { TEMPORAL_NAMESPACE: 'nowhere' }, /^replay: .* has no namespace nowhere; .*\n$/],
-      [['--query', 'nonsense'], {}, /^replay: Temporal refuses it: .*\n$/],
-      [['--file', 'nowhere.json'], {}, /^replay: cannot use the file nowhere\.json \(ENOENT\); .*\n$/],
-      [[failed, '--bundle', 'package.json'], {}, /^replay: this is no bundle of workflows: .*\n$/],
-      [
-        [failed],
-        { TEMPORAL_UI_URL: 'ui' },
-        /^replay: the configuration has 1 problem\(s\):\n {2}TEMPORAL_UI_URL must be .*\n$/,
-      ],
-    ];
+      ['bat_x'],
+      { TEMPORAL_ADDRESS: '127.0.0.1:1' },
+      /^replay: Temporal at 127\.0\.0\.1:1 cannot be reached; .*\n$/,
+    ],
+    [
+      ['--failed'],
+      { TEMPORAL_NAMESPACE: 'nowhere' },
+      /^replay: .* has no namespace nowhere; .*\n$/,
+    ],
+    [['--query', 'nonsense'], {}, /^replay: Temporal refuses it: .*\n$/],
+    [
+      ['--file', 'nowhere.json'],
+      {},
+      /^replay: cannot use the file nowhere\.json \(ENOENT\); .*\n$/,
+    ],
+    [[failed, '--bundle', 'package.json'], {}, /^replay: this is no bundle of workflows: .*\n$/],
+    [
+      [failed],
+      { TEMPORAL_UI_URL: 'ui' },
+      /^replay: the configuration has 1 problem\(s\):\n {2}TEMPORAL_UI_URL must be .*\n$/,
+    ],
+  ];
   for (const [args, env, said] of cases) {
     const { code, stdout, stderr } = await replay(args, env);
     t.deepEqual([code, stdout], [1, ''], args.join(' '));
@@ -316,8 +374,16 @@ test.serial('each error is one sentence, with an exit code for its kind', async 
 });
 
 for (const [where, eventOf, text] of [
-  ['where the code does what an event records', 'ActivityTaskScheduled askVendor', 'activities.askVendor('],
-  ['where the code reacts to an event', 'ActivityTaskTimedOut askVendor', 'reason: reasonOf(missing)'],
+  [
+    'where the code does what an event records',
+    'ActivityTaskScheduled askVendor',
+    'activities.askVendor(',
+  ],
+  [
+    'where the code reacts to an event',
+    'ActivityTaskTimedOut askVendor',
+    'reason: reasonOf(missing)',
+  ],
 ] as const) {
   test.serial(`a debugger stops ${where}`, async (t) => {
     const { stdout } = await replay([alone]);
@@ -359,7 +425,9 @@ async function debug(args: readonly string[]) {
       const [{ callFrameId }] = params.callFrames;
       ask('Debugger.evaluateOnCallFrame', { callFrameId, expression: 'new Error().stack' });
     } else if (typeof result?.result?.value === 'string') {
-      seen.lines = [...result.result.value.matchAll(/workflows\/[\w-]+\.ts:\d+/g)].map(([line]) => line);
+      seen.lines = [...result.result.value.matchAll(/workflows\/[\w-]+\.ts:\d+/g)].map(
+        ([line]) => line,
+      );
       ask('Debugger.resume');
     }
   });

@@ -69,12 +69,17 @@ test('a release is rolled out in steps and back as the page says, without failur
   };
   const routing = async () => {
     const named = { namespace: 'default', deploymentName };
-    const { workerDeploymentInfo } = await stack.client.workflowService.describeWorkerDeployment(named);
+    const { workerDeploymentInfo } =
+      await stack.client.workflowService.describeWorkerDeployment(named);
     const { currentDeploymentVersion, rampingDeploymentVersion, rampingVersionPercentage } =
       workerDeploymentInfo?.routingConfig ?? {};
     // The command that ends a ramp leaves the build in place, with 0 percent.
     const percentage = rampingVersionPercentage ?? 0;
-    return [currentDeploymentVersion?.buildId, percentage && rampingDeploymentVersion?.buildId, percentage];
+    return [
+      currentDeploymentVersion?.buildId,
+      percentage && rampingDeploymentVersion?.buildId,
+      percentage,
+    ];
   };
   let from = 0;
   const submit = async () => {

@@ -12,9 +12,9 @@ import { eventually } from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 
-// Tests the pages of deploy/runbooks/: every alert has a page, and the commands on each page work against the whole
-// service. `sh` blocks run in a shell that stops at the first failing command, `sql` blocks in PostgreSQL. `console`
-// blocks are about the reader's own machines.
+// Tests the pages of deploy/runbooks/: every alert has a page, and the commands on each page work
+// against the whole service. `sh` blocks run in a shell that stops at the first failing command,
+// `sql` blocks in PostgreSQL. `console` blocks are about the reader's own machines.
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const FOLDER = join(ROOT, 'deploy', 'runbooks');
@@ -32,8 +32,8 @@ const FAILED = join(folder, 'failed');
 const stack = fresh(test, () =>
   startStack({
     allSources: true,
-    // Longer than the test, so that a request that no vendor responds to stays open. Pages request the same NPI, so
-    // they share its calls.
+    // Longer than the test, so that a request that no vendor responds to stays open. Pages request
+    // the same NPI, so they share its calls.
     lookupTimeoutMs: 900_000,
     rocketReach: { wait: '15m', call: '200s' },
     elsewhere: { temporalAddress: temporalAddress(), taskQueue: `enrichment-${suffix}` },
@@ -53,8 +53,8 @@ test.serial.before(async () => {
 test.after.always(() => workers.stop());
 
 /**
- * Returns an `npm run NAME -- …` that takes a tenth of the time. Exit code 3 means findings. Other failures are written
- * to the file `failed`.
+ * Returns an `npm run NAME -- …` that takes a tenth of the time. Exit code 3 means findings. Other
+ * failures are written to the file `failed`.
  */
 function npmWithoutItsStart(): string {
   const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
@@ -74,7 +74,10 @@ exit $code
 `;
 }
 
-/** Returns the commands of a page, with placeholders replaced by a customer's ids, the same on the whole page. */
+/**
+ * Returns the commands of a page, with placeholders replaced by a customer's ids, the same on the
+ * whole page.
+ */
 async function filledIn(text: string): Promise<string> {
   const customer = await stack.organization(1000);
   // No vendor ever responds for the first NPI.
@@ -83,7 +86,9 @@ async function filledIn(text: string): Promise<string> {
     webhook: { url: stack.receiver.url },
   });
   const { deliveries } = (
-    await customer.get<{ deliveries: { id: string }[] }>(`/api/v1/batch/${json.batch_id}/deliveries`)
+    await customer.get<{ deliveries: { id: string }[] }>(
+      `/api/v1/batch/${json.batch_id}/deliveries`,
+    )
   ).json;
   const request = json.requests[1];
   await eventually(async () => {
@@ -140,11 +145,12 @@ for (const [page, text] of pages) {
 
 test('every alert links to a page that names it, and the first page names all', (t) => {
   const alerts = readFileSync(join(ROOT, 'deploy/prometheus/alerts.yaml'), 'utf8');
-  const led = [...alerts.matchAll(/- alert: (\w+).*?runbook_url: deploy\/runbooks\/([^\n]+)/gs)].flatMap(
-    ([, alert = '', page = '']) =>
-      page.includes('{{')
-        ? KINDS.map((kind) => [alert, page.replace(/\{\{.*\}\}/, kind)] as const)
-        : [[alert, page] as const],
+  const led = [
+    ...alerts.matchAll(/- alert: (\w+).*?runbook_url: deploy\/runbooks\/([^\n]+)/gs),
+  ].flatMap(([, alert = '', page = '']) =>
+    page.includes('{{')
+      ? KINDS.map((kind) => [alert, page.replace(/\{\{.*\}\}/, kind)] as const)
+      : [[alert, page] as const],
   );
   t.true(led.length > 20);
   t.deepEqual(

@@ -6,7 +6,18 @@ import { fileIn, sourceText } from '../support/adapters.ts';
 
 const MEMBERS = 'http, order, vendors, verifiers, registry, greylist_wait, reverify_interval';
 const HTTP_MEMBERS = [
-  ...['id', 'method', 'url', 'headers', 'body', 'needs', 'gives', 'cost', 'repeat_is_free', 'may_store'],
+  ...[
+    'id',
+    'method',
+    'url',
+    'headers',
+    'body',
+    'needs',
+    'gives',
+    'cost',
+    'repeat_is_free',
+    'may_store',
+  ],
   ...['wait', 'call', 'rates', 'daily_credits', 'miss', 'candidates', 'identity'],
 ];
 
@@ -60,7 +71,11 @@ test('an empty pointer is the whole document', (t) => {
 
 test('an order may name built-in sources and sources described as data', (t) => {
   const { http } = JSON.parse(sourceText('https://x.example'));
-  const file = { order: ['listed', 'hunter'], verifiers: { order: ['zerobounce', 'reacher'] }, http };
+  const file = {
+    order: ['listed', 'hunter'],
+    verifiers: { order: ['zerobounce', 'reacher'] },
+    http,
+  };
   const keys = {
     VENDOR_LISTED_KEY: 'k',
     HUNTER_API_KEY: 'h',
@@ -93,23 +108,41 @@ for (const [rest, problem] of [
   [{ id: 'Listed!' }, 'http[0].id must be 2 to 31 small letters, digits and hyphens'],
   [{ id: 'hunter' }, 'http[0].id is the name of a source of our own'],
   [{ id: 'zerobounce' }, 'http[0].id is the name of a source of our own'],
-  [{ url: 'ftp://x.example/{npi}' }, 'http[0].url must be an https URL; http is for this machine only'],
+  [
+    { url: 'ftp://x.example/{npi}' },
+    'http[0].url must be an https URL; http is for this machine only',
+  ],
   [{ url: '/people' }, 'http[0].url must be an https URL; http is for this machine only'],
-  [{ url: 'http://x.example/{npi}' }, 'http[0].url must be an https URL; http is for this machine only'],
-  [{ url: 'http://10.0.0.1/{npi}' }, 'http[0].url must be an https URL; http is for this machine only'],
+  [
+    { url: 'http://x.example/{npi}' },
+    'http[0].url must be an https URL; http is for this machine only',
+  ],
+  [
+    { url: 'http://10.0.0.1/{npi}' },
+    'http[0].url must be an https URL; http is for this machine only',
+  ],
   [
     { url: 'http://127.0.0.1.x.example/{npi}' },
     'http[0].url must be an https URL; http is for this machine only',
   ],
   [{ url: 'https://{domain}/x' }, 'http[0].url may have placeholders in its path and query only'],
-  [{ url: 'https://x.example:{npi}/x' }, 'http[0].url must be an https URL; http is for this machine only'],
-  [{ url: 'https://me:pw@x.example/{npi}' }, 'http[0].url may have placeholders in its path and query only'],
+  [
+    { url: 'https://x.example:{npi}/x' },
+    'http[0].url must be an https URL; http is for this machine only',
+  ],
+  [
+    { url: 'https://me:pw@x.example/{npi}' },
+    'http[0].url may have placeholders in its path and query only',
+  ],
   [{ url: 'https://x.example/{ssn}' }, 'http[0].url has no placeholder {ssn}'],
   [
     { method: 'POST', body: { who: ['{first} {age}', '{ssn}'] } },
     'http[0].body has no placeholder {age}, {ssn}',
   ],
-  [{ needs: ['npi'] }, 'http[0].needs must list name, of which the URL or the body has placeholders'],
+  [
+    { needs: ['npi'] },
+    'http[0].needs must list name, of which the URL or the body has placeholders',
+  ],
   [
     { needs: [], method: 'POST', body: { city: '{city}' } },
     'http[0].needs must list npi, name, address, of which the URL or the body has placeholders',
@@ -195,19 +228,31 @@ for (const [file, problem] of [
     { verifiers: { order: ['zerobounce'] } },
     'verifiers.order[0] must be one of those that have a key (Reacher: a URL): reacher, hunter-verifier',
   ],
-  [{ vendors: { hunter: { types: ['personal'] } } }, 'vendors.hunter.types[0] must be [professional]'],
+  [
+    { vendors: { hunter: { types: ['personal'] } } },
+    'vendors.hunter.types[0] must be [professional]',
+  ],
   [
     { vendors: { fullenrich: { types: ['personal', 'personal'] } } },
     'vendors.fullenrich.types[1] contains a duplicate value',
   ],
   [{ vendors: { hunter: { types: [] } } }, 'vendors.hunter.types must contain at least 1 items'],
-  [{ vendors: { hunter: { wait: '16m' } } }, 'vendors.hunter.wait must be between 1000 ms and 900000 ms'],
-  [{ vendors: { hunter: { call: '10m' } } }, 'vendors.hunter.call must be between 1000 ms and 200000 ms'],
+  [
+    { vendors: { hunter: { wait: '16m' } } },
+    'vendors.hunter.wait must be between 1000 ms and 900000 ms',
+  ],
+  [
+    { vendors: { hunter: { call: '10m' } } },
+    'vendors.hunter.call must be between 1000 ms and 200000 ms',
+  ],
   [
     { vendors: { hunter: { rates: ['fast'] } } },
     'vendors.hunter.rates[0] must be a rate such as 10/1s or 500/1m',
   ],
-  [{ vendors: { hunter: { daily_credits: '5' } } }, 'vendors.hunter.daily_credits must be a number'],
+  [
+    { vendors: { hunter: { daily_credits: '5' } } },
+    'vendors.hunter.daily_credits must be a number',
+  ],
   [{ vendors: { hunter: { may_store: 'no' } } }, 'vendors.hunter.may_store must be a boolean'],
   [
     { vendors: { rocketreach: { api: 'new' } } },
@@ -246,7 +291,9 @@ test('all problems of a file are reported at once, each with its place', (t) => 
 
 test('two vendors with the same id are rejected', (t) => {
   const one = JSON.parse(sourceText('https://x.example')).http[0];
-  t.deepEqual(problemsOf(JSON.stringify({ http: [one, one] })), ['http[1] contains a duplicate value']);
+  t.deepEqual(problemsOf(JSON.stringify({ http: [one, one] })), [
+    'http[1] contains a duplicate value',
+  ]);
 });
 
 test('vendors without an id are not called duplicates', (t) => {

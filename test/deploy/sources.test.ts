@@ -19,7 +19,12 @@ import { closedUrl, playVendor, recorded, SUBJECT } from '../support/vendors.ts'
 
 const NEVER = new AbortController().signal;
 const KEYS = {
-  ...{ HUNTER_API_KEY: 'h', ROCKETREACH_API_KEY: 'r', FULLENRICH_API_KEY: 'f', VENDOR_LISTED_KEY: 'l' },
+  ...{
+    HUNTER_API_KEY: 'h',
+    ROCKETREACH_API_KEY: 'r',
+    FULLENRICH_API_KEY: 'f',
+    VENDOR_LISTED_KEY: 'l',
+  },
   ...{ ZEROBOUNCE_API_KEY: 'z', NEVERBOUNCE_API_KEY: 'n', REACHER_URL: 'http://127.0.0.1:9' },
 };
 
@@ -28,7 +33,10 @@ const { db, sql, url: databaseUrl } = freshDatabase(test);
 
 let files = 0;
 /** @param file null for a worker without a sources file */
-async function sourcesOf(file: object | null, environment: Readonly<Record<string, string>> = KEYS) {
+async function sourcesOf(
+  file: object | null,
+  environment: Readonly<Record<string, string>> = KEYS,
+) {
   files += 1;
   const path = join(folder, `${files}.json`);
   if (file !== null) await writeFile(path, JSON.stringify(file));
@@ -118,10 +126,18 @@ test('a vendor is called only if its results can become valid', async (t) => {
     [{ FULLENRICH_API_KEY, HUNTER_API_KEY: 'h' }, none, ['hunter'], ['fullenrich']],
     // CATCH_ALL needs two sources that agree.
     [{ FULLENRICH_API_KEY, CATCH_ALL: 'two-sources' }, null, [], ['fullenrich']],
-    [{ FULLENRICH_API_KEY, PROSPEO_API_KEY, CATCH_ALL: 'two-sources' }, null, ['fullenrich', 'prospeo'], []],
+    [
+      { FULLENRICH_API_KEY, PROSPEO_API_KEY, CATCH_ALL: 'two-sources' },
+      null,
+      ['fullenrich', 'prospeo'],
+      [],
+    ],
   ] as const) {
     const sources = await sourcesOf(file, environment);
-    t.deepEqual([sources.vendors.map(({ vendor }) => vendor.id), sources.useless], [asked, useless]);
+    t.deepEqual(
+      [sources.vendors.map(({ vendor }) => vendor.id), sources.useless],
+      [asked, useless],
+    );
   }
 });
 
@@ -148,13 +164,20 @@ test("Hunter's verifier has the finder's key and URL, but separate limits", asyn
 test('a verifier has the limits from the file', async (t) => {
   const dns = await startDns();
   t.teardown(dns.close);
-  const given = { ZEROBOUNCE_API_KEY: 'z', ZEROBOUNCE_URL: await closedUrl(), DNS_SERVERS: dns.address };
+  const given = {
+    ZEROBOUNCE_API_KEY: 'z',
+    ZEROBOUNCE_URL: await closedUrl(),
+    DNS_SERVERS: dns.address,
+  };
   const named = candidate(`jo@${PRACTICE_DOMAINS[0]}`, { verdict: 'unknown', validatedAt: null });
   for (const [credits, reason] of [
     [0, 'verifier_unavailable'],
     [1, 'verifier_unsent'],
   ] as const) {
-    const { check } = await sourcesOf({ verifiers: { zerobounce: { daily_credits: credits } } }, given);
+    const { check } = await sourcesOf(
+      { verifiers: { zerobounce: { daily_credits: credits } } },
+      given,
+    );
     t.like(await check(named, SUBJECT, NEVER, null), { kind: 'transient', reason });
   }
 });
@@ -164,7 +187,11 @@ test('a working verifier stays healthy, is polled again, and costs nothing', asy
   t.teardown(dns.close);
   const { url: HUNTER_URL } = await playVendor(t, { status: 202, body: {} });
   const file = { verifiers: { 'hunter-verifier': { rates: [] } } };
-  const { check } = await sourcesOf(file, { HUNTER_API_KEY: 'h', HUNTER_URL, DNS_SERVERS: dns.address });
+  const { check } = await sourcesOf(file, {
+    HUNTER_API_KEY: 'h',
+    HUNTER_URL,
+    DNS_SERVERS: dns.address,
+  });
   const named = candidate(`jo@${PRACTICE_DOMAINS[0]}`, { verdict: 'unknown', validatedAt: null });
   // More calls than a breaker allows for a failing source.
   for (let n = 0; n < 7; n += 1)
@@ -199,7 +226,10 @@ test('a verifier checks every address, unless the policy says otherwise', async 
   t.teardown(dns.close);
   const given = { DNS_SERVERS: dns.address };
   const verifier = { NEVERBOUNCE_API_KEY: 'n', NEVERBOUNCE_URL: await closedUrl() };
-  const seen = candidate(`npi@${PRACTICE_DOMAINS[0]}`, { validatedAt: new Date(), takenAt: Date.now() });
+  const seen = candidate(`npi@${PRACTICE_DOMAINS[0]}`, {
+    validatedAt: new Date(),
+    takenAt: Date.now(),
+  });
   const trusting = { VERIFY_POLICY: 'vendor-or-verifier' };
   const dated = { isDated: true };
   for (const [environment, reason, required] of [

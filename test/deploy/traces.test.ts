@@ -7,14 +7,19 @@ import { sendTraces } from '../../deploy/traces.ts';
 import { startCollector } from '../support/collector.ts';
 import { eventually } from '../support/organization.ts';
 
-// The export of spans to a collector that is away, slow or strict. test/system/traces.test.ts covers their content.
+// The export of spans to a collector that is away, slow or strict. test/system/traces.test.ts
+// covers their content.
 
 /** Sends the spans of this process, and returns the lines of its log. */
 function sender(url: string, environment: Readonly<Record<string, string>> = {}) {
   const lines: string[] = [];
   const log = createLog('test', 'info', { write: (line) => lines.push(line) });
   const OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = `${url}/v1/traces`;
-  const given = { DATABASE_URL: 'postgres://db/x', OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, ...environment };
+  const given = {
+    DATABASE_URL: 'postgres://db/x',
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
+    ...environment,
+  };
   const traces = sendTraces(loadConfig(given), 'test', log);
   return {
     said: () => lines.map((line) => JSON.parse(line)),
@@ -73,20 +78,23 @@ test.serial('a share of the batches is traced as a whole, the same in every proc
   t.deepEqual(await sampled(), chosen);
 });
 
-test.serial('the last spans are sent at the end, without waiting for a silent collector', async (t) => {
-  const silent = await startCollector(200, 'silence');
-  const first = sender(silent.url);
-  tell();
-  await first.close();
-  t.is(silent.spans().length, 1);
-  const second = sender(silent.url);
-  tell();
-  await second.close();
-  // By now the server knows of every client that gave up earlier.
-  t.is((await fetch(silent.url)).status, 404);
-  t.is(silent.hungUp(), 0);
-  await silent.stop();
-});
+test.serial(
+  'the last spans are sent at the end, without waiting for a silent collector',
+  async (t) => {
+    const silent = await startCollector(200, 'silence');
+    const first = sender(silent.url);
+    tell();
+    await first.close();
+    t.is(silent.spans().length, 1);
+    const second = sender(silent.url);
+    tell();
+    await second.close();
+    // By now the server knows of every client that gave up earlier.
+    t.is((await fetch(silent.url)).status, 404);
+    t.is(silent.hungUp(), 0);
+    await silent.stop();
+  },
+);
 
 test.serial('without a collector no spans are created', async (t) => {
   const lines: string[] = [];

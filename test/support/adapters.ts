@@ -7,7 +7,10 @@ import { parseSourcesFile } from '../../deploy/config/sources-file.ts';
 
 /** Parses a sources file like a worker with these environment variables. */
 export function fileIn(text: string, environment: Readonly<Record<string, string>> = {}) {
-  return parseSourcesFile(text, loadConfig({ DATABASE_URL: 'postgres://127.0.0.1/none', ...environment }));
+  return parseSourcesFile(
+    text,
+    loadConfig({ DATABASE_URL: 'postgres://127.0.0.1/none', ...environment }),
+  );
 }
 
 /** Returns a sources file that describes one vendor with only the required fields. */

@@ -9,12 +9,14 @@ import { eventually, RULES } from './organization.ts';
 import type { Stack } from './stack.ts';
 
 /**
- * Waits until no workflow is open. Then looks for leftovers: open requests, held credits, undelivered webhooks, and all
- * findings of the audit and the doctor.
+ * Waits until no workflow is open. Then looks for leftovers: open requests, held credits,
+ * undelivered webhooks, and all findings of the audit and the doctor.
  * @returns one line per leftover
  */
 export async function leftOver({ db, databaseUrl, client, taskQueue }: Stack): Promise<string[]> {
-  await eventually(async () => ((await openWorkflows(client, taskQueue)).length === 0 ? true : null));
+  await eventually(async () =>
+    (await openWorkflows(client, taskQueue)).length === 0 ? true : null,
+  );
   const rows = await db.drizzle.execute<{ finding: string }>(sql`
     select 'open: ' || id as finding from requests where settled_at is null
     union all

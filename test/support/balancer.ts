@@ -6,9 +6,10 @@ import { LOOPBACK, listenOn } from '../../deploy/local/processes.ts';
 const LOOK_MS = 100;
 
 /**
- * Starts a load balancer in front of several APIs. It works like common ones, but hides no error. It reuses connections
- * to the APIs. Each request goes to the next API whose `/readyz` returned 200 at the last check, which runs every 100
- * ms. Every error on the way to an API becomes a 502, including a refused connection.
+ * Starts a load balancer in front of several APIs. It works like common ones, but hides no error.
+ * It reuses connections to the APIs. Each request goes to the next API whose `/readyz` returned 200
+ * at the last check, which runs every 100 ms. Every error on the way to an API becomes a 502,
+ * including a refused connection.
  */
 export async function startBalancer(urls: readonly string[]) {
   const agent = new Agent({ keepAlive: true });
@@ -40,7 +41,9 @@ export async function startBalancer(urls: readonly string[]) {
     });
     onward.end(body);
   };
-  const server = createServer(async (incoming, outgoing) => pass(incoming, outgoing, await buffer(incoming)));
+  const server = createServer(async (incoming, outgoing) =>
+    pass(incoming, outgoing, await buffer(incoming)),
+  );
   const ending = new AbortController();
   const look = async (url: string) => {
     const isReady = await fetch(`${url}/readyz`).then(

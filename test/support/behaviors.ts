@@ -56,7 +56,9 @@ export const flood: Answering = (response) => {
 
 /** Sends 100 MB that gzip has compressed to 100 KB, although the client did not ask for it. */
 export const gzipBomb: Answering = (response) => {
-  response.writeHead(200, { 'content-encoding': 'gzip' }).end(gzipSync(Buffer.alloc(FLOOD_MIB * MIB)));
+  response
+    .writeHead(200, { 'content-encoding': 'gzip' })
+    .end(gzipSync(Buffer.alloc(FLOOD_MIB * MIB)));
 };
 
 function drip(response: ServerResponse, send: () => void): void {

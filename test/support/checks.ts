@@ -1,4 +1,8 @@
-import { type Checked, type CheckOptions, createCheck } from '../../activities/verification/check.ts';
+import {
+  type Checked,
+  type CheckOptions,
+  createCheck,
+} from '../../activities/verification/check.ts';
 import { NOBODY_KNOWN, type Whose } from '../../activities/verification/local-part.ts';
 import type { FinderWord, NamedCandidate } from '../../activities/verification/policy.ts';
 import type {
@@ -19,7 +23,10 @@ export const FINDER_WORDS = Object.keys({
   ...{ registry: 0, unclear: 0 },
 } satisfies Record<FinderWord, 0>) as FinderWord[];
 
-/** Returns a resolver with a publicly reachable MX for every domain, except where the test overrides it. */
+/**
+ * Returns a resolver with a publicly reachable MX for every domain, except where the test overrides
+ * it.
+ */
 export function resolver(answers: Partial<Dns> = {}): Dns {
   return {
     resolveMx: async () => [{ exchange: 'mx.example.net', priority: 10 }],
@@ -85,7 +92,10 @@ export interface ScriptedVerifier extends Verifier {
   readonly asked: () => number;
 }
 
-export function verifierOf(id: string, ...steps: readonly (VerifierStep | Unavailable)[]): ScriptedVerifier {
+export function verifierOf(
+  id: string,
+  ...steps: readonly (VerifierStep | Unavailable)[]
+): ScriptedVerifier {
   let asked = 0;
   return {
     id,

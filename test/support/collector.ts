@@ -2,7 +2,9 @@ import { createServer } from 'node:http';
 import { json } from 'node:stream/consumers';
 import { LOOPBACK, listenOn } from '../../deploy/local/processes.ts';
 
-/** A span as in OTLP's JSON (opentelemetry-proto, trace.proto), with its attributes as one object. */
+/**
+ * A span as in OTLP's JSON (opentelemetry-proto, trace.proto), with its attributes as one object.
+ */
 export interface ReceivedSpan {
   readonly traceId: string;
   readonly spanId: string;

@@ -11,7 +11,9 @@ addFormats.default(ajv);
 ajv.addSchema(openapi, 'openapi:');
 
 interface Media {
-  readonly [type: string]: { readonly examples?: Readonly<Record<string, { readonly value: unknown }>> };
+  readonly [type: string]: {
+    readonly examples?: Readonly<Record<string, { readonly value: unknown }>>;
+  };
 }
 interface Header {
   readonly required: boolean;
@@ -39,7 +41,10 @@ function follow(at: string, value: unknown): { readonly at: string; readonly val
 
 const token = (name: string) => name.replaceAll('~', '~0').replaceAll('/', '~1');
 
-/** Returns the violations of the schema at a place of the document, or an empty list if the value conforms. */
+/**
+ * Returns the violations of the schema at a place of the document, or an empty list if the value
+ * conforms.
+ */
 export function violations(pointer: string, value: unknown): string[] {
   const validate = ajv.getSchema(`openapi:${encodeURI(pointer)}`);
   if (!validate) return [`nothing at ${pointer}`];
@@ -48,8 +53,8 @@ export function violations(pointer: string, value: unknown): string[] {
 }
 
 /**
- * Returns the differences between a response and its description: an undescribed status, a body or header that doesn't
- * match, or a missing required header.
+ * Returns the differences between a response and its description: an undescribed status, a body or
+ * header that doesn't match, or a missing required header.
  * @param operation as in the document: `GET /api/v1/email/{request_id}`
  */
 export function misfits(operation: string, { status, headers, text }: Answer): string[] {
@@ -63,7 +68,10 @@ export function misfits(operation: string, { status, headers, text }: Answer): s
   const type = headers.get('content-type')?.split(';')[0] ?? '';
   if (!described.content) return text === '' ? wrong : [...wrong, 'a body where none is described'];
   if (!described.content[type]) return [...wrong, `content type ${type}`];
-  return [...wrong, ...violations(`${response.at}/content/${token(type)}/schema`, JSON.parse(text))];
+  return [
+    ...wrong,
+    ...violations(`${response.at}/content/${token(type)}/schema`, JSON.parse(text)),
+  ];
 }
 
 function headerMisfits(
@@ -79,8 +87,8 @@ function headerMisfits(
 
 /** Returns every operation of the document, in the form that `misfits` expects. */
 export function operations(): string[] {
-  return Object.entries(openapi.paths as Readonly<Record<string, JsonObject>>).flatMap(([path, item]) =>
-    Object.keys(item).map((method) => `${method.toUpperCase()} ${path}`),
+  return Object.entries(openapi.paths as Readonly<Record<string, JsonObject>>).flatMap(
+    ([path, item]) => Object.keys(item).map((method) => `${method.toUpperCase()} ${path}`),
   );
 }
 
@@ -91,7 +99,10 @@ interface Example {
   readonly value: unknown;
 }
 
-/** Returns all `example` and `examples` below a place, from media types, headers, parameters, and schemas. */
+/**
+ * Returns all `example` and `examples` below a place, from media types, headers, parameters, and
+ * schemas.
+ */
 export function examplesOf(value: unknown, at = '#'): Example[] {
   if (typeof value !== 'object' || value === null) return [];
   const { schema, example, examples } = value as Readonly<Record<string, unknown>>;
@@ -101,9 +112,15 @@ export function examplesOf(value: unknown, at = '#'): Example[] {
   else if (schema && examples) {
     const named = Object.entries(examples as Readonly<Record<string, { value: unknown }>>);
     own.push(
-      ...named.map(([name, one]) => ({ at: `${at} ${name}`, schema: `${at}/schema`, value: one.value })),
+      ...named.map(([name, one]) => ({
+        at: `${at} ${name}`,
+        schema: `${at}/schema`,
+        value: one.value,
+      })),
     );
   }
-  const nested = Object.entries(value).filter(([name]) => name !== 'example' && name !== 'examples');
+  const nested = Object.entries(value).filter(
+    ([name]) => name !== 'example' && name !== 'examples',
+  );
   return [...own, ...nested.flatMap(([name, child]) => examplesOf(child, `${at}/${token(name)}`))];
 }

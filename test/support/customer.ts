@@ -15,8 +15,8 @@ import type { Api } from './stack.ts';
 import { storeEmail } from './stored.ts';
 import { serveVendor } from './vendors.ts';
 
-// The environment of the TypeScript client in its tests: a gateway that can spoil responses, and a stand-in for the
-// workers.
+// The environment of the TypeScript client in its tests: a gateway that can spoil responses, and a
+// stand-in for the workers.
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
@@ -30,7 +30,10 @@ export async function installClient(folder: string): Promise<void> {
   await npm(['install', '--prefer-offline', '--no-audit', '--no-fund', packed], folder);
 }
 
-/** Returns consecutive NPIs that belong to no person. Tests that share a database start far from each other. */
+/**
+ * Returns consecutive NPIs that belong to no person. Tests that share a database start far from
+ * each other.
+ */
 export function npisFrom(first: number, count: number): string[] {
   return Array.from({ length: count }, (_, index) => String(3_000_000_000 + first + index));
 }
@@ -60,7 +63,11 @@ export function work(
     const some = open.filter(({ npi }) => !holds(npi)).slice(0, 60);
     for (const { npi } of some) {
       const email = emailOf(npi);
-      const known = { emailType: 'professional', lastValidatedAt: new Date(), source: 'test' } as const;
+      const known = {
+        emailType: 'professional',
+        lastValidatedAt: new Date(),
+        source: 'test',
+      } as const;
       if (email) await storeEmail(db, { ...known, npi, email });
     }
     // One change for all waiting clients.
@@ -93,17 +100,24 @@ export interface Passed {
 /** The replacement for a response: another response, or a broken connection. */
 export type Spoiled =
   | 'broken'
-  | { readonly status: number; readonly headers?: Readonly<Record<string, string>>; readonly body?: string };
+  | {
+      readonly status: number;
+      readonly headers?: Readonly<Record<string, string>>;
+      readonly body?: string;
+    };
 
 /**
  * Starts a gateway to the API that spoils selected requests.
- * @param spoil called for each request before it is passed on (`before`) and before its response is returned (`after`)
+ * @param spoil called for each request before it is passed on (`before`) and before its response is
+ * returned (`after`)
  */
 export async function startGateway(
   t: ExecutionContext,
   target: string,
-  spoil: (request: Passed, moment: 'before' | 'after') => Spoiled | null | Promise<Spoiled | null> = () =>
-    null,
+  spoil: (
+    request: Passed,
+    moment: 'before' | 'after',
+  ) => Spoiled | null | Promise<Spoiled | null> = () => null,
 ) {
   const passed: Passed[] = [];
   const url = await serveVendor(t, async (request, response) => {
@@ -120,7 +134,11 @@ export async function startGateway(
     };
     const early = await spoil(one, 'before');
     if (early) return give(early);
-    const { authorization = '', prefer, 'idempotency-key': key } = headers as Record<string, string>;
+    const {
+      authorization = '',
+      prefer,
+      'idempotency-key': key,
+    } = headers as Record<string, string>;
     const answer = await fetch(`${target}${path}`, {
       method,
       headers: {
@@ -136,7 +154,8 @@ export async function startGateway(
     const late = await spoil({ ...one, status: answer.status }, 'after');
     if (late) return give(late);
     const kept = [...answer.headers].filter(
-      ([name]) => !/^(connection|keep-alive|transfer-encoding|content-(length|encoding))$/.test(name),
+      ([name]) =>
+        !/^(connection|keep-alive|transfer-encoding|content-(length|encoding))$/.test(name),
     );
     give({ status: answer.status, headers: Object.fromEntries(kept), body: text });
   });

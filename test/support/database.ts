@@ -22,7 +22,10 @@ export interface TestDatabase extends AsyncDisposable {
 
 /** As `SECRETS_KEY`. */
 export const SECRETS_KEY = `v1:${Buffer.alloc(32, 7).toString('base64')}`;
-export const { secretKeys: SECRET_KEYS } = loadOperatorConfig({ DATABASE_URL: 'postgres://x', SECRETS_KEY });
+export const { secretKeys: SECRET_KEYS } = loadOperatorConfig({
+  DATABASE_URL: 'postgres://x',
+  SECRETS_KEY,
+});
 
 const MIGRATIONS = new URL('../../db/migrations/', import.meta.url);
 /** Any constant that no one else locks. */
@@ -32,9 +35,9 @@ const TEMPLATE_LOCK = 5_120_431;
 const running = new AsyncDisposableStack();
 
 /**
- * What `start` makes, from the first test of a file to its last. The object is filled before the first test: take it
- * apart in tests, not at the top of the file. What is started later may use what was started earlier, and is stopped
- * before it.
+ * What `start` makes, from the first test of a file to its last. The object is filled before the
+ * first test: take it apart in tests, not at the top of the file. What is started later may use
+ * what was started earlier, and is stopped before it.
  */
 export function fresh<T extends object, C>(test: TestFn<C>, start: () => Promise<T>): T {
   const started = {} as T & { stop?(): Promise<unknown> };
@@ -46,7 +49,10 @@ export function fresh<T extends object, C>(test: TestFn<C>, start: () => Promise
   return started;
 }
 
-/** A database of its own for one test file, with all migrations applied. It may be taken apart at once. */
+/**
+ * A database of its own for one test file, with all migrations applied. It may be taken apart at
+ * once.
+ */
 export function freshDatabase<C>(test: TestFn<C>): TestDatabase {
   const { create, ...database } = nameDatabase();
   fresh(test, async () => {
@@ -68,7 +74,10 @@ export function temporaryFolder(atEnd: (remove: () => void) => void): string {
   return folder;
 }
 
-/** A database for one test: `await using`. It is copied from a template, which the first caller makes. */
+/**
+ * A database for one test: `await using`. It is copied from a template, which the first caller
+ * makes.
+ */
 export async function openTestDatabase(): Promise<TestDatabase> {
   const { create, ...database } = nameDatabase();
   await create(ensureTemplate);
@@ -127,7 +136,9 @@ async function ensureTemplate(admin: Sql): Promise<string> {
 async function digestOfMigrations(): Promise<string> {
   const hash = createHash('sha256');
   const entries = await readdir(MIGRATIONS, { recursive: true, withFileTypes: true });
-  const files = entries.filter((entry) => entry.isFile()).map((entry) => `${entry.parentPath}/${entry.name}`);
+  const files = entries
+    .filter((entry) => entry.isFile())
+    .map((entry) => `${entry.parentPath}/${entry.name}`);
   for (const file of files.sort()) hash.update(await readFile(file));
   return hash.digest('hex').slice(0, 12);
 }
@@ -171,8 +182,8 @@ export interface Travel {
 }
 
 /**
- * Shadows `clock_timestamp()` and `now()`, which our statements tell the time by, with functions of ours. Only for
- * connections made afterwards.
+ * Shadows `clock_timestamp()` and `now()`, which our statements tell the time by, with functions of
+ * ours. Only for connections made afterwards.
  */
 export async function travel(databaseUrl: string): Promise<Travel> {
   const admin = postgres(databaseUrl, { max: 1, onnotice: () => {} });
@@ -216,5 +227,7 @@ export type TestSetting = (typeof TEST_SETTINGS)[number];
 export function testSetting(name: TestSetting): string {
   const value = process.env[name];
   if (value) return value;
-  throw new Error(`${name} is not set: run this test through the runner, npm test -- test/this.test.ts`);
+  throw new Error(
+    `${name} is not set: run this test through the runner, npm test -- test/this.test.ts`,
+  );
 }

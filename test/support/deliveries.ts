@@ -16,7 +16,13 @@ import type { AttemptReason, DeliveryState, WebhookMode } from '../../db/words.t
 import { ensureCertificate } from '../../deploy/local/receiver.ts';
 import { bodyDrip, flood, gzipBomb, headerDrip, reset, silence } from './behaviors.ts';
 import { openTestDatabase, travel } from './database.ts';
-import { acceptedIds, type Organization, openOrganization, RULES, submitCommand } from './organization.ts';
+import {
+  acceptedIds,
+  type Organization,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from './organization.ts';
 import { type Behavior, type Receiver, status } from './receiver.ts';
 import { storeEmail } from './stored.ts';
 import { closedPort } from './vendors.ts';
@@ -28,12 +34,17 @@ export type Look =
 
 export const HOUR = 3_600_000;
 /** The default schedule (DECISIONS.md, Webhooks, schedule). */
-export const SCHEDULE_MS = [0, 5000, 300_000, ...[0.5, 2, 5, 10, 14, 20, 24].map((hours) => hours * HOUR)];
+export const SCHEDULE_MS = [
+  0,
+  5000,
+  300_000,
+  ...[0.5, 2, 5, 10, 14, 20, 24].map((hours) => hours * HOUR),
+];
 const KNOWN_NPI = '2000000010';
 
 /**
- * Runs the delivery activity on a real database whose clock the test controls. The test does Temporal's part. Submits
- * are completed at once from the directory.
+ * Runs the delivery activity on a real database whose clock the test controls. The test does
+ * Temporal's part. Submits are completed at once from the directory.
  */
 export async function startDelivering(
   post: (message: Message) => Promise<Answer>,
@@ -64,7 +75,8 @@ export async function startDelivering(
     startWorker,
     organization: () => openOrganization(db, 1000),
     /**
-     * Submits requests that are completed at once. Their host has returned 2xx before, unless the mode is `unproven`.
+     * Submits requests that are completed at once. Their host has returned 2xx before, unless the
+     * mode is `unproven`.
      * @returns the IDs of their deliveries, `count` of them
      */
     async deliveries(
@@ -97,13 +109,16 @@ export async function startDelivering(
     /** Calls the activity once. */
     async look(deliveryId: string, by = worker): Promise<Look> {
       try {
-        const state: string = await new MockActivityEnvironment().run(by.deliverWebhook, { deliveryId });
+        const state: string = await new MockActivityEnvironment().run(by.deliverWebhook, {
+          deliveryId,
+        });
         return { kind: 'over', state };
       } catch (error) {
         if (!(error instanceof ApplicationFailure)) throw error;
         const { type, nextRetryDelay } = error;
         if (typeof nextRetryDelay !== 'number') throw error;
-        const why = type === 'Webhook.not_delivered' ? 'tried' : String(type).replace('Webhook.', '');
+        const why =
+          type === 'Webhook.not_delivered' ? 'tried' : String(type).replace('Webhook.', '');
         return { kind: 'wait', why, afterMs: nextRetryDelay };
       }
     },
@@ -154,9 +169,16 @@ export async function logAttempt(
   } = {},
 ): Promise<void> {
   const claimed = await claimDelivery(db, deliveryId, AT_ONCE);
-  if (claimed.kind !== 'attempt') throw new Error(`no attempt can be made: ${JSON.stringify(claimed)}`);
+  if (claimed.kind !== 'attempt')
+    throw new Error(`no attempt can be made: ${JSON.stringify(claimed)}`);
   const outcome = state === 'pending' ? { state, afterMs: 0 } : { state };
-  const record = { startedAt: new Date(), durationMs: 5, statusCode, reason: null, responseExcerpt: null };
+  const record = {
+    startedAt: new Date(),
+    durationMs: 5,
+    statusCode,
+    reason: null,
+    responseExcerpt: null,
+  };
   await recordAttempt(db, claimed.claim, { ...record, ...over }, outcome, {
     kind: 'answered',
     accepted: state === 'delivered',
@@ -174,7 +196,8 @@ export interface Hostility {
 }
 
 /**
- * Starts the sixteen known misbehaviors of receivers, on one receiver and three addresses next to it.
+ * Starts the sixteen known misbehaviors of receivers, on one receiver and three addresses next to
+ * it.
  * @param dir a folder for an untrusted certificate
  * @returns the misbehaviors, and a function that stops the started servers
  */
@@ -191,11 +214,20 @@ export async function startHostileReceiver(
   untrusted.on('tlsClientError', () => {});
   const untrustedPort = await listen(untrusted);
 
-  const delivered = (what: string, behavior: Behavior, reason: AttemptReason | null = null): Hostility => ({
+  const delivered = (
+    what: string,
+    behavior: Behavior,
+    reason: AttemptReason | null = null,
+  ): Hostility => ({
     ...{ what, url: at(`/hostile/${what}`, behavior), state: 'delivered', reasons: [reason] },
   });
   const recovers = (what: string, first: Behavior, reason: AttemptReason): Hostility => ({
-    ...{ what, url: at(`/hostile/${what}`, thenFine(first)), state: 'delivered', reasons: [reason, null] },
+    ...{
+      what,
+      url: at(`/hostile/${what}`, thenFine(first)),
+      state: 'delivered',
+      reasons: [reason, null],
+    },
   });
   const never = (what: string, url: string, reason: AttemptReason): Hostility => ({
     ...{ what, url, state: 'failed', reasons: [reason, reason] },
@@ -208,7 +240,11 @@ export async function startHostileReceiver(
       recovers('503-retry-after', status(503, { 'retry-after': '1' }), 'http_status'),
       recovers('429', status(429), 'http_status'),
       recovers('410', status(410), 'http_status'),
-      never('redirect', at('/hostile/redirect', status(302, { location: receiver.url })), 'redirect'),
+      never(
+        'redirect',
+        at('/hostile/redirect', status(302, { location: receiver.url })),
+        'redirect',
+      ),
       never('silence', at('/hostile/silence', silence), 'timeout_total'),
       never('header-drip', at('/hostile/header-drip', headerDrip), 'timeout_total'),
       delivered('body-drip', bodyDrip, 'body_timeout'),
@@ -240,6 +276,7 @@ function thenFine(first: Behavior): Behavior {
 async function listen(server: ReturnType<typeof createServer>): Promise<number> {
   await once(server.listen(0, '127.0.0.1'), 'listening');
   const address = server.address();
-  if (typeof address !== 'object' || address === null) throw new Error('the server listens on no port');
+  if (typeof address !== 'object' || address === null)
+    throw new Error('the server listens on no port');
   return address.port;
 }

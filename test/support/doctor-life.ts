@@ -9,7 +9,14 @@ import { type LookupEnd, settle } from '../../db/requests/settle.ts';
 import { type SubmitCommand, submit } from '../../db/requests/submit.ts';
 import type { EmailType } from '../../db/words.ts';
 import { logAttempt } from './deliveries.ts';
-import { ASKED, acceptedIds, openOrganization, openTestKey, RULES, submitCommand } from './organization.ts';
+import {
+  ASKED,
+  acceptedIds,
+  openOrganization,
+  openTestKey,
+  RULES,
+  submitCommand,
+} from './organization.ts';
 import { storeEmail } from './stored.ts';
 
 export interface Accepted {
@@ -26,14 +33,16 @@ const URL = 'https://hooks.example/';
 const LIFE_RULES = { ...RULES, lookupTimeoutMs: 3_600_000 };
 
 /**
- * Creates a little of everything that happens to two organizations: responses from the directory, immediate and late
- * replays, a charge, releases of both kinds, a personal email, open requests, deliveries in every state, an adjustment,
- * an erasure, and a sandbox.
+ * Creates a little of everything that happens to two organizations: responses from the directory,
+ * immediate and late replays, a charge, releases of both kinds, a personal email, open requests,
+ * deliveries in every state, an adjustment, an erasure, and a sandbox.
  */
 export async function live(db: Database) {
   const organization = await openOrganization(db, 100);
   const other = await openOrganization(db, 100);
-  const accept = async (over: Partial<SubmitCommand> & Pick<SubmitCommand, 'npis'>): Promise<Accepted> => {
+  const accept = async (
+    over: Partial<SubmitCommand> & Pick<SubmitCommand, 'npis'>,
+  ): Promise<Accepted> => {
     const outcome = await submit(db, submitCommand(organization, over), LIFE_RULES);
     const { batchId, requestIds } = acceptedIds(outcome);
     if (outcome.kind === 'accepted') await markStarted(db, outcome.start.batchId);
@@ -68,8 +77,11 @@ export async function live(db: Database) {
   await end(bulk.requestIds[3], 'failed');
   const open = await accept({ npis: ['2000000069', '2000000077', '2000000085', '2000000093'] });
 
-  const attempt = (deliveryId: string, statusCode: number, state: 'pending' | 'delivered' | 'failed') =>
-    logAttempt(db, deliveryId, statusCode, state);
+  const attempt = (
+    deliveryId: string,
+    statusCode: number,
+    state: 'pending' | 'delivered' | 'failed',
+  ) => logAttempt(db, deliveryId, statusCode, state);
   const deliveriesOf = async (batchId: string) => {
     const rows = await db.drizzle.execute<{ id: string }>(sql`
       select id from webhook_deliveries where batch_id = ${batchId} order by id`);
@@ -112,7 +124,10 @@ export async function live(db: Database) {
 
   const testKey = await openTestKey(db, organization);
   const outcomes = ['stored', 'replayed', 'slow'] as const;
-  const command = submitCommand(testKey, { npis: ['2000000184', '2000000192', '2000000200'], outcomes });
+  const command = submitCommand(testKey, {
+    npis: ['2000000184', '2000000192', '2000000200'],
+    outcomes,
+  });
   const tests = acceptedIds(await submit(db, command, RULES)).requestIds;
   for (const id of tests) await beginForSandbox(db, id);
 

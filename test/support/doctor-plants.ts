@@ -8,7 +8,8 @@ export interface Plant {
   /** The prefix of the reported ID, or a query for the ID. */
   readonly subject: string | SQL;
   /**
-   * Codes of other checks that report the same corruption, because it violates them too or removes one of their guards.
+   * Codes of other checks that report the same corruption, because it violates them too or removes
+   * one of their guards.
    */
   readonly also?: readonly string[];
 }
@@ -109,7 +110,11 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       subject: entryOf(charged, 'charge'),
     },
     entry_shape: {
-      statements: [drop('ledger_entries', 'ledger_entries_request'), post(null, 'hold', 1), REBALANCE],
+      statements: [
+        drop('ledger_entries', 'ledger_entries_request'),
+        post(null, 'hold', 1),
+        REBALANCE,
+      ],
       subject: sql`select max(id)::text from ledger_entries`,
       also: ['guard_missing'],
     },
@@ -131,12 +136,20 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       subject: notFound,
     },
     held_twice: {
-      statements: [drop('ledger_entries', 'ledger_entries_once'), post(opened, 'hold', 1), REBALANCE],
+      statements: [
+        drop('ledger_entries', 'ledger_entries_once'),
+        post(opened, 'hold', 1),
+        REBALANCE,
+      ],
       subject: opened,
       also: ['guard_missing'],
     },
     settled_twice: {
-      statements: [drop('ledger_entries', 'ledger_entries_once'), post(failed, 'release', 1), REBALANCE],
+      statements: [
+        drop('ledger_entries', 'ledger_entries_once'),
+        post(failed, 'release', 1),
+        REBALANCE,
+      ],
       subject: failed,
       also: ['guard_missing'],
     },
@@ -149,8 +162,14 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       ],
       subject: failed,
     },
-    result_without_charge: { statements: [deleteEntry(charged, 'charge'), REBALANCE], subject: charged },
-    release_without_reason: { statements: [post(opened, 'release', 1), REBALANCE], subject: opened },
+    result_without_charge: {
+      statements: [deleteEntry(charged, 'charge'), REBALANCE],
+      subject: charged,
+    },
+    release_without_reason: {
+      statements: [post(opened, 'release', 1), REBALANCE],
+      subject: opened,
+    },
     hold_not_settled: { statements: [deleteEntry(failed, 'release'), REBALANCE], subject: failed },
     settlement_amount: {
       statements: [
@@ -222,7 +241,9 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       subject: late,
     },
     entitlement_unearned: {
-      statements: [sql`update entitlements set request_id = ${failed} where request_id = ${charged}`],
+      statements: [
+        sql`update entitlements set request_id = ${failed} where request_id = ${charged}`,
+      ],
       subject: `${organizationId} 2000000036 professional`,
     },
     entitlement_missing: {
@@ -256,7 +277,9 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       subject: bulk.batchId,
     },
     batch_completed_count: {
-      statements: [sql`update batches set completed_count = completed_count - 1 where id = ${bulk.batchId}`],
+      statements: [
+        sql`update batches set completed_count = completed_count - 1 where id = ${bulk.batchId}`,
+      ],
       subject: bulk.batchId,
     },
     batch_status: {
@@ -291,7 +314,9 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       subject: telling.deliveries[0] ?? '',
     },
     delivered_without_2xx: {
-      statements: [sql`update webhook_attempts set status_code = 302 where delivery_id = ${told.delivery}`],
+      statements: [
+        sql`update webhook_attempts set status_code = 302 where delivery_id = ${told.delivery}`,
+      ],
       subject: told.delivery,
     },
     delivery_secret_unreadable: {
@@ -351,7 +376,9 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       subject: A_LOOKUP,
     },
     request_lookup: {
-      statements: [sql`update requests set status = 'in-progress', started_at = now() where id = ${opened}`],
+      statements: [
+        sql`update requests set status = 'in-progress', started_at = now() where id = ${opened}`,
+      ],
       subject: opened,
     },
     lookup_of_other: {

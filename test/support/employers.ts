@@ -6,9 +6,9 @@ import {
 } from '../../deploy/local/sim/people.ts';
 import type { Endpoint, Place } from './providers.ts';
 
-// 500 clinicians of the simulated world with a known employer each, and their records in public files. The records are
-// as scattered, old, and wrong as real ones. The shares are careful estimates. Draws depend only on a number, so that
-// every run is the same.
+// 500 clinicians of the simulated world with a known employer each, and their records in public
+// files. The records are as scattered, old, and wrong as real ones. The shares are careful
+// estimates. Draws depend only on a number, so that every run is the same.
 
 /** A row of NPPES with its dependent rows. */
 export interface Written {
@@ -58,7 +58,12 @@ const KINDS = {
 const ORDER = Object.entries(KINDS).flatMap(([kind, share]) =>
   Array.from({ length: share * 2 }, () => kind as keyof typeof KINDS),
 );
-const SWITCHBOARD = { phone: '2125559999', line1: '1 HOSPITAL PLZ', line2: null, postalCode: '99502' };
+const SWITCHBOARD = {
+  phone: '2125559999',
+  line1: '1 HOSPITAL PLZ',
+  line2: null,
+  postalCode: '99502',
+};
 const PARENT = 'VAST HEALTH SYSTEM, INC.';
 const VAST = 'vasthealth-sim.org';
 const FREE_PHONE = 2_125_550_000;
@@ -101,7 +106,11 @@ function recordOf(
     case 'Direct address': {
       const endpoint = workEmail.replace('@', '@direct.');
       const affiliationName = index % 4 < 2 ? organization.name : null;
-      return { ...nothing, place: home, endpoints: [{ kind: 'DIRECT', endpoint, affiliationName }] };
+      return {
+        ...nothing,
+        place: home,
+        endpoints: [{ kind: 'DIRECT', endpoint, affiliationName }],
+      };
     }
     case 'record system':
       return {
@@ -128,7 +137,10 @@ function recordOf(
   }
 }
 
-/** The organizations in NPPES. Every sixth one has no NPI. Some have several NPIs, or too little data to be useful. */
+/**
+ * The organizations in NPPES. Every sixth one has no NPI. Some have several NPIs, or too little
+ * data to be useful.
+ */
 export const ORGANIZATIONS: readonly Written[] = [
   ...SAMPLE_ORGANIZATIONS.flatMap((one, index) => {
     if (index % 6 === 5) return [];
@@ -168,21 +180,29 @@ function endpointsOf({ domain }: Organization, index: number): Endpoint[] {
 }
 
 /**
- * Five in a hundred rows name a former group. One in ten clinicians bills for two groups, three in ten for no group.
+ * Five in a hundred rows name a former group. One in ten clinicians bills for two groups, three in
+ * ten for no group.
  */
-export const BILLED: readonly Billed[] = CLINICIANS.flatMap(({ person: { npi, organization } }, index) => {
-  const drawn = draw(index);
-  if (drawn >= 70) return [];
-  const group = drawn < 5 ? nextTo(organization, 11) : organization;
-  return [billedFor(npi, group), ...(drawn >= 60 ? [billedFor(npi, nextTo(organization, 3))] : [])];
-});
+export const BILLED: readonly Billed[] = CLINICIANS.flatMap(
+  ({ person: { npi, organization } }, index) => {
+    const drawn = draw(index);
+    if (drawn >= 70) return [];
+    const group = drawn < 5 ? nextTo(organization, 11) : organization;
+    return [
+      billedFor(npi, group),
+      ...(drawn >= 60 ? [billedFor(npi, nextTo(organization, 3))] : []),
+    ];
+  },
+);
 
 /** The domains that the operator knows: those of two in five organizations, one of them wrong. */
 export const KNOWN: readonly (readonly [organization: string, domain: string, pacId: string])[] =
   SAMPLE_ORGANIZATIONS.flatMap((one, index) => {
     if (index % 5 > 1) return [];
     const domain = index === 30 ? 'paperwork-sim.com' : one.domain;
-    return [[index % 2 === 0 ? one.name : '', domain, index % 2 === 0 ? '' : pacIdOf(one)] as const];
+    return [
+      [index % 2 === 0 ? one.name : '', domain, index % 2 === 0 ? '' : pacIdOf(one)] as const,
+    ];
   });
 
 function billedFor(npi: string, organization: Organization): Billed {
@@ -195,13 +215,14 @@ function pacIdOf(organization: Organization): string {
 }
 
 /**
- * Returns the place of an organization. Every third practice is one of five tenants of a building, each with its own
- * suite.
+ * Returns the place of an organization. Every third practice is one of five tenants of a building,
+ * each with its own suite.
  */
 function placeOf(organization: Organization): Place {
   const index = SAMPLE_ORGANIZATIONS.indexOf(organization);
   const { address, phone } = organization;
-  if (index % 3 !== 0) return { phone, line1: address.line1, line2: address.line2, postalCode: address.zip };
+  if (index % 3 !== 0)
+    return { phone, line1: address.line1, line2: address.line2, postalCode: address.zip };
   const building = Math.floor(index / 15);
   return {
     phone,
@@ -226,7 +247,9 @@ export function clinicianLine(values: Readonly<Record<string, string>>): string 
   return `${COLUMNS.map((column) => (/[",]/.test(values[column] ?? '') ? `"${values[column]}"` : (values[column] ?? ''))).join(',')}\n`;
 }
 
-export const CLINICIAN_HEADER = clinicianLine(Object.fromEntries(COLUMNS.map((column) => [column, column])));
+export const CLINICIAN_HEADER = clinicianLine(
+  Object.fromEntries(COLUMNS.map((column) => [column, column])),
+);
 
 /** Returns the national file. */
 export function clinicianCsv(): string {
@@ -247,6 +270,8 @@ export function clinicianCsv(): string {
 
 /** Returns the operator's table. */
 export function domainCsv(): string {
-  const lines = KNOWN.map(([organization, domain, pacId]) => `"${organization}",${domain},${pacId}\n`);
+  const lines = KNOWN.map(
+    ([organization, domain, pacId]) => `"${organization}",${domain},${pacId}\n`,
+  );
   return `organization,domain,pac_id\n${lines.join('')}`;
 }

@@ -3,13 +3,18 @@ import type { Client } from '@temporalio/client';
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js';
 
 /** The history of one execution, as the client fetches it. */
-export type History = Awaited<ReturnType<ReturnType<Client['workflow']['getHandle']>['fetchHistory']>>;
+export type History = Awaited<
+  ReturnType<ReturnType<Client['workflow']['getHandle']>['fetchHistory']>
+>;
 
 /** Returns the names of a history's events, such as `ActivityTaskScheduled`, oldest first. */
 export function eventNames(history: History): string[] {
   return (history.events ?? []).map((event) => {
-    const attributes = Object.keys(event).find((key) => key.endsWith('EventAttributes')) ?? 'unknown';
-    return attributes.replace('EventAttributes', '').replace(/^./, (letter) => letter.toUpperCase());
+    const attributes =
+      Object.keys(event).find((key) => key.endsWith('EventAttributes')) ?? 'unknown';
+    return attributes
+      .replace('EventAttributes', '')
+      .replace(/^./, (letter) => letter.toUpperCase());
   });
 }
 
@@ -21,9 +26,9 @@ export function countEvents(history: History): Record<string, number> {
 }
 
 /**
- * Returns the builds that completed the workflow tasks of these executions, and the errors of failed tasks. A task that
- * would have ended a run while a new event arrived does not count as failed. The server rejects such a task and
- * schedules it again.
+ * Returns the builds that completed the workflow tasks of these executions, and the errors of
+ * failed tasks. A task that would have ended a run while a new event arrived does not count as
+ * failed. The server rejects such a task and schedules it again.
  */
 export async function tasksOf({ workflow }: Client, ids: readonly string[]) {
   const failed: string[] = [];
@@ -42,14 +47,17 @@ export async function tasksOf({ workflow }: Client, ids: readonly string[]) {
 }
 
 /**
- * Returns the number of actions that Temporal Cloud counts for an execution (docs.temporal.io/cloud/actions). Recorded
- * heartbeats, queries, and starts by Schedules are not included, because they are in no history.
+ * Returns the number of actions that Temporal Cloud counts for an execution
+ * (docs.temporal.io/cloud/actions). Recorded heartbeats, queries, and starts by Schedules are not
+ * included, because they are in no history.
  */
 export function countActions(history: History): number {
   const events = history.events ?? [];
   // All local activities of one workflow task count as one action.
   const withMarkers = new Set(
-    events.map((event) => String(event.markerRecordedEventAttributes?.workflowTaskCompletedEventId ?? '')),
+    events.map((event) =>
+      String(event.markerRecordedEventAttributes?.workflowTaskCompletedEventId ?? ''),
+    ),
   );
   withMarkers.delete('');
   return events.reduce((actions, event) => {
@@ -70,7 +78,8 @@ export function countActions(history: History): number {
 }
 
 /**
- * Returns all readable text in a response of Temporal, with decoded payloads, to search it for forbidden text.
+ * Returns all readable text in a response of Temporal, with decoded payloads, to search it for
+ * forbidden text.
  * @param value a history, a description, or any part of one
  */
 export function readableText(value: unknown): string {
@@ -107,15 +116,23 @@ export async function readHistories(): Promise<SavedHistory[]> {
 
 /**
  * Parses a history.
- * @param text as `saveHistory` writes it, or as Temporal's CLI and UI return it. Then `name` must be the workflow ID
+ * @param text as `saveHistory` writes it, or as Temporal's CLI and UI return it. Then `name` must
+ * be the workflow ID
  */
 export function parseHistory(name: string, text: string): SavedHistory {
   const saved = JSON.parse(text);
   return 'events' in saved ? { name, workflowId: name, history: saved } : { name, ...saved };
 }
 
-/** Saves one execution without data that names its machine. One event per line makes changes readable. */
-export async function saveHistory(name: string, workflowId: string, history: History): Promise<void> {
+/**
+ * Saves one execution without data that names its machine. One event per line makes changes
+ * readable.
+ */
+export async function saveHistory(
+  name: string,
+  workflowId: string,
+  history: History,
+): Promise<void> {
   await mkdir(FOLDER, { recursive: true });
   const { events } = JSON.parse(historyToJSON(history), anonymous) as SavedHistory['history'];
   const lines = events.map((event) => `    ${JSON.stringify(event)}`).join(',\n');
@@ -124,8 +141,9 @@ export async function saveHistory(name: string, workflowId: string, history: His
 }
 
 /**
- * Replaces only data that names the machine: processes, hosts, and paths. Everything that replay may use stays, such as
- * the SDK's own metadata. Without it, replay would apply the rules of older SDKs, which overlook more.
+ * Replaces only data that names the machine: processes, hosts, and paths. Everything that replay
+ * may use stays, such as the SDK's own metadata. Without it, replay would apply the rules of older
+ * SDKs, which overlook more.
  */
 function anonymous(key: string, value: unknown): unknown {
   if (key === 'identity') return 'worker';

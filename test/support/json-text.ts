@@ -1,12 +1,23 @@
 import fc from 'fast-check';
 
-// Valid JSON as text, with everything that a parser would lose or normalize: white space, escapes, numbers beyond
-// double precision, escaped lone surrogates, and names that occur twice, look like integers, or name a prototype.
+// Valid JSON as text, with everything that a parser would lose or normalize: white space, escapes,
+// numbers beyond double precision, escaped lone surrogates, and names that occur twice, look like
+// integers, or name a prototype.
 
 const space = fc.stringMatching(/^[ \t\r\n]{0,2}$/);
 
 const number = fc.oneof(
-  fc.constantFrom('0', '-0', '1.0', '1e400', '-1E-400', '0.10', '12345678901234567890', '1e+5', '5e-324'),
+  fc.constantFrom(
+    '0',
+    '-0',
+    '1.0',
+    '1e400',
+    '-1E-400',
+    '0.10',
+    '12345678901234567890',
+    '1e+5',
+    '5e-324',
+  ),
   fc.stringMatching(/^-?(?:0|[1-9][0-9]{0,24})(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,4})?$/),
 );
 
@@ -36,7 +47,16 @@ export const stringText = fc
   .map((characters) => `"${characters.join('')}"`);
 
 const name = fc.oneof(
-  fc.constantFrom('""', '"__proto__"', '"constructor"', '"10"', '"9"', '"a"', '"\\u0061"', '"custom_data"'),
+  fc.constantFrom(
+    '""',
+    '"__proto__"',
+    '"constructor"',
+    '"10"',
+    '"9"',
+    '"a"',
+    '"\\u0061"',
+    '"custom_data"',
+  ),
   stringText,
 );
 
@@ -45,21 +65,25 @@ const list = (opening: string, items: fc.Arbitrary<string>, closing: string) =>
     .tuple(space, fc.array(items, { maxLength: 6 }))
     .map(([gap, texts]) => `${opening}${gap}${texts.join(',')}${closing}`);
 
-const padded = (text: fc.Arbitrary<string>) => fc.tuple(space, text, space).map((parts) => parts.join(''));
+const padded = (text: fc.Arbitrary<string>) =>
+  fc.tuple(space, text, space).map((parts) => parts.join(''));
 
-const { value, object } = fc.letrec<{ value: string; object: string; array: string; member: string }>(
-  (tie) => ({
-    value: fc.oneof(
-      { depthSize: 'small', withCrossShrink: true },
-      fc.oneof(number, stringText, fc.constantFrom('true', 'false', 'null')),
-      tie('object'),
-      tie('array'),
-    ),
-    member: fc.tuple(padded(name), padded(tie('value'))).map((parts) => parts.join(':')),
-    object: list('{', tie('member'), '}'),
-    array: list('[', padded(tie('value')), ']'),
-  }),
-);
+const { value, object } = fc.letrec<{
+  value: string;
+  object: string;
+  array: string;
+  member: string;
+}>((tie) => ({
+  value: fc.oneof(
+    { depthSize: 'small', withCrossShrink: true },
+    fc.oneof(number, stringText, fc.constantFrom('true', 'false', 'null')),
+    tie('object'),
+    tie('array'),
+  ),
+  member: fc.tuple(padded(name), padded(tie('value'))).map((parts) => parts.join(':')),
+  object: list('{', tie('member'), '}'),
+  array: list('[', padded(tie('value')), ']'),
+}));
 
 /** Any value, without white space around it. */
 export const valueText = value;

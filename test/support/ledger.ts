@@ -6,8 +6,8 @@ import type { Sql, TransactionSql } from 'postgres';
 import type { Ledger } from './model-client.ts';
 
 /**
- * Checks the invariants of money (ARCHITECTURE.md, Invariants, L1 to L5 and S1) in the tables of some organizations. It
- * trusts no derived column, but computes all sums and counts again.
+ * Checks the invariants of money (ARCHITECTURE.md, Invariants, L1 to L5 and S1) in the tables of
+ * some organizations. It trusts no derived column, but computes all sums and counts again.
  * @returns one line per violation
  */
 export async function auditLedger(
@@ -97,8 +97,8 @@ export const WITHOUT_LOCKS: readonly Mutation[] = [
 const DB = new URL('../../db/', import.meta.url);
 
 /**
- * Loads the real `submit` and `settle` with guards removed. db/ is copied, changed, and imported from the copy, so that
- * the service needs no switch for faults.
+ * Loads the real `submit` and `settle` with guards removed. db/ is copied, changed, and imported
+ * from the copy, so that the service needs no switch for faults.
  */
 export async function mutantLedger(mutations: readonly Mutation[]): Promise<Ledger> {
   const folder = await mkdtemp(join(tmpdir(), 'mutant-'));
@@ -114,7 +114,10 @@ export async function mutantLedger(mutations: readonly Mutation[]): Promise<Ledg
       await mkdir(dirname(join(folder, name)), { recursive: true });
       // A process can register each counter only once.
       const copied = name === 'metrics.ts' ? `export * from '${new URL(name, DB)}';` : mutated;
-      await writeFile(join(folder, name), copied.replaceAll(/ from '([a-z@][\w@/.-]*)';$/gm, absolute));
+      await writeFile(
+        join(folder, name),
+        copied.replaceAll(/ from '([a-z@][\w@/.-]*)';$/gm, absolute),
+      );
     }
     const load = async (name: string) => await import(pathToFileURL(join(folder, name)).href);
     const [{ submit }, { settle }] = await Promise.all([

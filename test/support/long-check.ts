@@ -11,7 +11,9 @@ export async function step<T>(name: string, work: () => Promise<T>): Promise<T> 
  * Runs a check and ends this process, with exit code 1 and the message if `main` throws.
  * @param main receives a stack for everything it starts, which is stopped in reverse order
  */
-export async function runCheck(main: (started: AsyncDisposableStack) => Promise<unknown>): Promise<never> {
+export async function runCheck(
+  main: (started: AsyncDisposableStack) => Promise<unknown>,
+): Promise<never> {
   try {
     await using started = new AsyncDisposableStack();
     await main(started);

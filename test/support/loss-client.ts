@@ -2,9 +2,9 @@ import { randomUUID } from 'node:crypto';
 import type postgresType from 'postgres';
 
 /**
- * The counts of a process that keeps a pool of 8 busy until it is stopped. The process is forked with the path of
- * postgres.js and a database URL. It responds to each message with `LossCounts`, and ends the work first if the message
- * is `stop`.
+ * The counts of a process that keeps a pool of 8 busy until it is stopped. The process is forked
+ * with the path of postgres.js and a database URL. It responds to each message with `LossCounts`,
+ * and ends the work first if the message is `stop`.
  */
 export interface LossCounts {
   readonly fulfilled: number;
@@ -20,7 +20,8 @@ const CALLERS = 24;
 const ANSWER_MS = 60_000;
 
 const [modulePath, url] = process.argv.slice(2);
-if (modulePath === undefined || url === undefined) throw new Error('usage: loss-client.ts MODULE URL');
+if (modulePath === undefined || url === undefined)
+  throw new Error('usage: loss-client.ts MODULE URL');
 const { default: postgres } = (await import(modulePath)) as { default: typeof postgresType };
 
 let fulfilled = 0;
@@ -60,7 +61,10 @@ process.on('message', (message) => {
 async function answer(stop: boolean): Promise<void> {
   if (stop) {
     stopping = true;
-    await Promise.race([Promise.all(callers), new Promise((resolve) => setTimeout(resolve, ANSWER_MS))]);
+    await Promise.race([
+      Promise.all(callers),
+      new Promise((resolve) => setTimeout(resolve, ANSWER_MS)),
+    ]);
   }
   const counts: LossCounts = { fulfilled, rejected, uncaught, hanging: stop ? hanging : 0 };
   process.send?.(counts, () => {
@@ -68,7 +72,9 @@ async function answer(stop: boolean): Promise<void> {
   });
 }
 
-/** Writes two rows or no row, although it sends the second insert even after an error of the first. */
+/**
+ * Writes two rows or no row, although it sends the second insert even after an error of the first.
+ */
 async function writePair(): Promise<void> {
   const pair = randomUUID();
   await sql.begin(async (tx) => {

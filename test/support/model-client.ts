@@ -61,7 +61,8 @@ export async function openModelClient(
 
 /**
  * Performs one call on the real service.
- * @returns a function that returns the caller's result in the model's words, once the concurrent calls have ended too
+ * @returns a function that returns the caller's result in the model's words, once the concurrent
+ * calls have ended too
  */
 export async function performCall(client: ModelClient, call: Call): Promise<() => string> {
   try {
@@ -148,7 +149,8 @@ async function performSubmit(client: ModelClient, call: SubmitCall): Promise<() 
     }
     case 'repeated':
       return () => {
-        const [name] = [...client.batches].find(([, { response }]) => response === outcome.response) ?? [];
+        const [name] =
+          [...client.batches].find(([, { response }]) => response === outcome.response) ?? [];
         return `repeated ${name}`;
       };
     case 'insufficient':
@@ -159,10 +161,14 @@ async function performSubmit(client: ModelClient, call: SubmitCall): Promise<() 
 }
 
 /**
- * Returns the state of the sequence's organizations in the database as text. It equals the text of `viewModel` if both
- * agree.
+ * Returns the state of the sequence's organizations in the database as text. It equals the text of
+ * `viewModel` if both agree.
  */
-export async function viewDatabase({ sql, organizationIds, batches }: ModelClient): Promise<string[]> {
+export async function viewDatabase({
+  sql,
+  organizationIds,
+  batches,
+}: ModelClient): Promise<string[]> {
   const ids = [...organizationIds];
   const rows = await sql<{ line: string }[]>`
     with own as (
@@ -191,10 +197,13 @@ export async function viewDatabase({ sql, organizationIds, batches }: ModelClien
 }
 
 /**
- * Lets time pass by moving all data of the sequence into the past. The ledger and final requests reject any change, so
- * their triggers are off in this transaction.
+ * Lets time pass by moving all data of the sequence into the past. The ledger and final requests
+ * reject any change, so their triggers are off in this transaction.
  */
-export async function passTime({ sql, organizationIds, npis }: ModelClient, ms: number): Promise<void> {
+export async function passTime(
+  { sql, organizationIds, npis }: ModelClient,
+  ms: number,
+): Promise<void> {
   const ids = [...organizationIds];
   const gone = sql`make_interval(secs => ${ms / 1000}::float8)`;
   await sql.begin(async (tx) => {
@@ -240,12 +249,17 @@ export function viewModel({ organizations, batches }: ModelState): string[] {
     // A later charge for the same NPI and type replaces the earlier one.
     ...new Map(
       charges.map(({ npi, emailType, request }) => {
-        return [`${npi} ${emailType}`, `organization ${index} paid ${npi} ${emailType}: ${request}`];
+        return [
+          `${npi} ${emailType}`,
+          `organization ${index} paid ${npi} ${emailType}: ${request}`,
+        ];
       }),
     ).values(),
   ]);
   for (const [name, { organization, requests }] of Object.entries(batches)) {
-    const settled = requests.filter(({ status }) => status !== 'accepted' && status !== 'in-progress').length;
+    const settled = requests.filter(
+      ({ status }) => status !== 'accepted' && status !== 'in-progress',
+    ).length;
     const status = settled === requests.length ? 'completed' : 'in-progress';
     lines.push(`batch ${name} of ${organization}: ${status} ${settled} of ${requests.length}`);
     for (const [position, one] of requests.entries()) {

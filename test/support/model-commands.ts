@@ -10,8 +10,8 @@ import {
   viewModel,
 } from './model-client.ts';
 
-// The calls of clients, as fast-check draws them. A drawn call names no existing object. `resolve` selects one when the
-// state is known, such as the third open request or the newest key.
+// The calls of clients, as fast-check draws them. A drawn call names no existing object. `resolve`
+// selects one when the state is known, such as the third open request or the newest key.
 
 export type Wish =
   | {
@@ -30,7 +30,12 @@ export type Wish =
       readonly end: 'answered' | 'failed';
       readonly open: boolean;
     }
-  | { readonly kind: 'store'; readonly npi: number; readonly emailType: EmailType; readonly days: number }
+  | {
+      readonly kind: 'store';
+      readonly npi: number;
+      readonly emailType: EmailType;
+      readonly days: number;
+    }
   | { readonly kind: 'find'; readonly pick: number; readonly emailType: EmailType }
   | { readonly kind: 'grant' | 'adjust'; readonly organization: number; readonly amount: number }
   | { readonly kind: 'rotate'; readonly organization: number };
@@ -106,19 +111,39 @@ export const wish: fc.Arbitrary<Wish> = fc.oneof(
 );
 
 /** Turns a wish into a call. Returns null if the state has no object for it yet. */
-export function resolve(drawn: Wish, model: ModelState, npis: readonly string[], name: string): Call | null {
+export function resolve(
+  drawn: Wish,
+  model: ModelState,
+  npis: readonly string[],
+  name: string,
+): Call | null {
   switch (drawn.kind) {
     case 'submit': {
       const { kind, organization: index, wantedType, idempotencyKey } = drawn;
-      const key = drawn.withOldKey ? `key ${index}` : (model.organizations[index]?.keys.at(-1) ?? '');
+      const key = drawn.withOldKey
+        ? `key ${index}`
+        : (model.organizations[index]?.keys.at(-1) ?? '');
       const submittedAs = drawn.npis.length === 1 ? 'single' : 'bulk';
       const chosen = drawn.npis.map((each) => npis[each] ?? '');
-      return { name, kind, organization: index, key, submittedAs, wantedType, npis: chosen, idempotencyKey };
+      return {
+        name,
+        kind,
+        organization: index,
+        key,
+        submittedAs,
+        wantedType,
+        npis: chosen,
+        idempotencyKey,
+      };
     }
     case 'repeat': {
       const earlier = choose(model.repeatable, drawn.pick);
       return (
-        earlier && { ...earlier, key: model.organizations[earlier.organization]?.keys.at(-1) ?? '', name }
+        earlier && {
+          ...earlier,
+          key: model.organizations[earlier.organization]?.keys.at(-1) ?? '',
+          name,
+        }
       );
     }
     case 'begin': {
@@ -149,7 +174,8 @@ export function resolve(drawn: Wish, model: ModelState, npis: readonly string[],
 }
 
 /**
- * Returns a call that stores an address. Its name contains its age, and no two addresses of one type have the same age.
+ * Returns a call that stores an address. Its name contains its age, and no two addresses of one
+ * type have the same age.
  */
 function store(name: string, npi: string, type: EmailType, days: number): Call {
   return {
@@ -177,7 +203,14 @@ function choose<T>(from: readonly T[], pick: number): T | null {
 
 const MINUTE = 60_000;
 /** Jumps around every window and deadline. They are odd, so that sums rarely hit one. */
-const JUMPS_MS = [17 * MINUTE, 311 * MINUTE, DAY + 7 * MINUTE, 9 * DAY, 22 * DAY + MINUTE, 31 * DAY];
+const JUMPS_MS = [
+  17 * MINUTE,
+  311 * MINUTE,
+  DAY + 7 * MINUTE,
+  9 * DAY,
+  22 * DAY + MINUTE,
+  31 * DAY,
+];
 /** The real clock also runs during a sequence. This much of it must not matter. */
 const MARGIN_MS = 5 * MINUTE;
 
@@ -196,7 +229,10 @@ export function count({ told }: Counts, what: string): void {
   told[what] = (told[what] ?? 0) + 1;
 }
 
-/** Returns sequences of steps: one call, several at once, one several times at once, or passing time. */
+/**
+ * Returns sequences of steps: one call, several at once, one several times at once, or passing
+ * time.
+ */
 export function modelSteps({
   counts,
   afterStep,
@@ -226,7 +262,10 @@ export function modelSteps({
 type Step = fc.AsyncCommand<ModelState, ModelClient>;
 type AfterStep = (client: ModelClient) => Promise<void>;
 
-/** Performs calls at once. Some order of them must explain the callers' results and the state afterwards. */
+/**
+ * Performs calls at once. Some order of them must explain the callers' results and the state
+ * afterwards.
+ */
 function callStep(wishes: readonly Wish[], counts: Counts, afterStep: AfterStep): Step {
   return {
     check: (model) => wishes.some((drawn) => resolve(drawn, model, NO_NPIS, '') !== null),
@@ -265,7 +304,10 @@ function timeStep(ms: number, counts: Counts, afterStep: AfterStep): Step {
   };
 }
 
-/** Returns the model after the calls, in the first order that explains the callers' results and the observed state. */
+/**
+ * Returns the model after the calls, in the first order that explains the callers' results and the
+ * observed state.
+ */
 function explain(
   model: ModelState,
   calls: readonly Call[],

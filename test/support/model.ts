@@ -2,8 +2,9 @@ import type { LookupEnd } from '../../db/requests/settle.ts';
 import type { SubmitRules } from '../../db/requests/submit.ts';
 import type { EmailType, RequestStatus, SubmittedAs, WantedType } from '../../db/words.ts';
 
-// The rules of DECISIONS.md for credits, replays, and Idempotency-Keys, implemented again as simply as possible: no
-// SQL, no locks, one call after the other. The model doesn't know how the service works.
+// The rules of DECISIONS.md for credits, replays, and Idempotency-Keys, implemented again as simply
+// as possible: no SQL, no locks, one call after the other. The model doesn't know how the service
+// works.
 
 const HOUR = 3_600_000;
 
@@ -78,7 +79,10 @@ interface ModelOrganization {
   keys: string[];
   charges: (KnownAddress & { readonly request: string })[];
   /** Stored responses, by kind of submit and Idempotency-Key. */
-  answers: Record<string, { readonly meaning: string; readonly batch: string; readonly until: number }>;
+  answers: Record<
+    string,
+    { readonly meaning: string; readonly batch: string; readonly until: number }
+  >;
 }
 
 /** Plain data, so that it can be copied. */
@@ -113,7 +117,9 @@ export function applyCall(state: ModelState, call: Call): string {
       return settle(state, call.request, call.end);
     case 'store': {
       const { npi, email, emailType } = call;
-      state.directory = state.directory.filter((known) => known.npi !== npi || known.email !== email);
+      state.directory = state.directory.filter(
+        (known) => known.npi !== npi || known.email !== email,
+      );
       state.directory.push({ npi, email, emailType, at: state.now - call.ageMs });
       return 'stored';
     }
@@ -176,7 +182,8 @@ function submit(state: ModelState, call: SubmitCall): string {
 
 function settle(state: ModelState, requestName: RequestName, end: LookupEnd): string {
   const { batch, request } = find(state, requestName);
-  if (request.status !== 'accepted' && request.status !== 'in-progress') return `${request.status} before`;
+  if (request.status !== 'accepted' && request.status !== 'in-progress')
+    return `${request.status} before`;
   const organization = organizationOf(state, batch.organization);
   const price = priceOf(batch.wantedType);
   organization.held -= price;
@@ -203,7 +210,12 @@ function settle(state: ModelState, requestName: RequestName, end: LookupEnd): st
   return `${request.status} now`;
 }
 
-function replayFor(state: ModelState, { charges }: ModelOrganization, npi: string, wantedType: WantedType) {
+function replayFor(
+  state: ModelState,
+  { charges }: ModelOrganization,
+  npi: string,
+  wantedType: WantedType,
+) {
   return best(charges, npi, wantedType, state.now - MODEL_RULES.replayMs);
 }
 
@@ -221,7 +233,9 @@ function best<T extends KnownAddress>(
   return known
     .filter((one) => one.npi === npi && one.at >= since)
     .filter(({ emailType }) => wantedType === 'any' || wantedType === emailType)
-    .sort((a, b) => (a.emailType === b.emailType ? b.at - a.at : a.emailType === 'professional' ? -1 : 1))
+    .sort((a, b) =>
+      a.emailType === b.emailType ? b.at - a.at : a.emailType === 'professional' ? -1 : 1,
+    )
     .at(0);
 }
 

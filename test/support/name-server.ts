@@ -6,8 +6,8 @@ import { CONTROL_DOMAINS } from '../../activities/verification/dns-control.ts';
 const CODES = { SERVFAIL: 2, NXDOMAIN: 3 } as const;
 
 /**
- * A response about a name: addresses of one kind, mail exchangers (`.` for a domain without mail: RFC 7505), an error,
- * or silence.
+ * A response about a name: addresses of one kind, mail exchangers (`.` for a domain without mail:
+ * RFC 7505), an error, or silence.
  */
 export type Said = readonly string[] | keyof typeof CODES | 'silence';
 
@@ -19,15 +19,18 @@ export function sayThisMachine(name: string, type: string): Said {
 
 /**
  * Starts a name server for one test.
- * @param say returns the response for a name. A query for addresses gets only those of its kind. Mail exchangers are
- *   preferred in the given order
+ * @param say returns the response for a name. A query for addresses gets only those of its kind.
+ * Mail exchangers are preferred in the given order
  * @param ttl seconds
  */
 export async function startNameServer(say: (name: string, type: string) => Said, ttl = 60) {
   return await startNameServerOf((name, type) => sayControls(name, type) ?? say(name, type), ttl);
 }
 
-/** Returns correct responses about the domains by which we check name servers, and null for other names. */
+/**
+ * Returns correct responses about the domains by which we check name servers, and null for other
+ * names.
+ */
 function sayControls(name: string, type: string): Said | null {
   const isControl = CONTROL_DOMAINS.some((domain) => name === domain || name === `mx.${domain}`);
   return isControl ? sayThisMachine(name, type) : null;
@@ -49,7 +52,12 @@ export async function startNameServerOf(say: (name: string, type: string) => Sai
     const addresses = records.filter((ip) => ip.includes(':') === (type === 'AAAA'));
     const answers: Answer[] =
       type === 'MX'
-        ? records.map((exchange, preference) => ({ name, ttl, type, data: { preference, exchange } }))
+        ? records.map((exchange, preference) => ({
+            name,
+            ttl,
+            type,
+            data: { preference, exchange },
+          }))
         : addresses.map((data) => ({ name, ttl, type: type === 'AAAA' ? 'AAAA' : 'A', data }));
     const packet = encode({
       ...{ type: 'response', id, questions: [question] },

@@ -1,8 +1,9 @@
 import { Resolver } from 'node:dns/promises';
 import { createNames } from '../../activities/http/names.ts';
 
-// Run with --expose-gc. Looks up many names and prints the growth of the heap in bytes. The responses bypass the
-// socket. c-ares takes 45 ms to read 6,000 addresses, so two thousand names would take minutes.
+// Run with --expose-gc. Looks up many names and prints the growth of the heap in bytes. The
+// responses bypass the socket. c-ares takes 45 ms to read 6,000 addresses, so two thousand names
+// would take minutes.
 
 const [names = 0, addresses = 0] = process.argv.slice(2).map(Number);
 

@@ -1,9 +1,14 @@
 import { sleep } from '@temporalio/workflow';
 import * as real from '../../workflows/index.ts';
-import type { BatchInput, BatchResult, LookupInput, LookupResult } from '../../workflows/messages.ts';
+import type {
+  BatchInput,
+  BatchResult,
+  LookupInput,
+  LookupResult,
+} from '../../workflows/messages.ts';
 
-// The workflows of a next release that don't fit open runs of this one. The workflows that are pinned to their version
-// have an additional step at the beginning.
+// The workflows of a next release that don't fit open runs of this one. The workflows that are
+// pinned to their version have an additional step at the beginning.
 
 export * from '../../workflows/index.ts';
 

@@ -16,8 +16,8 @@ import { operatorOn } from './operator.ts';
 import { BARE, type Ended, endWithThisProcess } from './programs.ts';
 
 /**
- * A database and a folder for one test of the importer. Each test has its own, because a database runs one import at a
- * time.
+ * A database and a folder for one test of the importer. Each test has its own, because a database
+ * runs one import at a time.
  */
 export interface NppesWorld {
   readonly url: string;
@@ -44,14 +44,22 @@ const COMMAND = fileURLToPath(new URL('../../deploy/operator.ts', import.meta.ur
 /** Everything that an import writes, except its time and its number. */
 const CONTENT = [
   `select coalesce(md5(string_agg((to_jsonb(p) - 'imported_at' - 'import_number')::text, ',' order by npi)), '') as digest from providers p`,
-  ...['provider_endpoints', 'provider_other_names', 'provider_locations', 'clinician_practices'].map(
+  ...[
+    'provider_endpoints',
+    'provider_other_names',
+    'provider_locations',
+    'clinician_practices',
+  ].map(
     (table) =>
       `select coalesce(md5(string_agg(row, ',' order by row)), '') as digest
          from (select (to_jsonb(d) - 'import_number')::text as row from ${table} d) rows`,
   ),
 ];
 
-export async function openNppesWorld(t: ExecutionContext, dataset: Dataset = 'nppes'): Promise<NppesWorld> {
+export async function openNppesWorld(
+  t: ExecutionContext,
+  dataset: Dataset = 'nppes',
+): Promise<NppesWorld> {
   const database = await openTestDatabase();
   const world = await openWorldAt(t, database.url, dataset);
   t.teardown(() => database.stop());
@@ -112,7 +120,10 @@ export async function contentOf(sql: Sql): Promise<string> {
   return digests.join(' ');
 }
 
-/** Returns a digest of the row versions. It changes if a row is written again, even with the same values. */
+/**
+ * Returns a digest of the row versions. It changes if a row is written again, even with the same
+ * values.
+ */
 export async function versionsOf(sql: Sql): Promise<string> {
   const [row] = await sql`
     select md5(string_agg(v, ',' order by v)) as digest from (
@@ -137,7 +148,13 @@ function argumentsOf(
 /** Every nth row of a large file is an organization or deactivated, as in the real file. */
 const EVERY_NTH_ORGANIZATION = 5;
 const EVERY_NTH_DEACTIVATED = 30;
-const STREETS = ['MAIN STREET', 'N OAK AVE', 'HOSPITAL DRIVE STE 200', '5TH AVENUE', 'COUNTY ROAD 9'];
+const STREETS = [
+  'MAIN STREET',
+  'N OAK AVE',
+  'HOSPITAL DRIVE STE 200',
+  '5TH AVENUE',
+  'COUNTY ROAD 9',
+];
 const NAMES = [
   'ABERNETHY',
   'BRIGHTWATER',
@@ -147,7 +164,10 @@ const NAMES = [
   'FAIRWEATHER',
   'GOLDFINCH',
 ];
-/** Spreads consecutive numbers over all NPIs, as in the real file. The number is prime, so that no NPI occurs twice. */
+/**
+ * Spreads consecutive numbers over all NPIs, as in the real file. The number is prime, so that no
+ * NPI occurs twice.
+ */
 const STRIDE = 48_271_003;
 const PIECE_ROWS = 1_000;
 /** An NPI with a wrong check digit. */
@@ -182,7 +202,10 @@ export async function writeMember(
   return path;
 }
 
-/** Returns a person's row of the main file, with the columns that the importer keeps and some that it ignores. */
+/**
+ * Returns a person's row of the main file, with the columns that the importer keeps and some that
+ * it ignores.
+ */
 export function personRow(id: string, values: NppesValues = {}): NppesValues {
   return {
     NPI: id,
@@ -240,12 +263,15 @@ export function largeNpi(n: number): string {
 
 function largeRow(n: number): NppesValues {
   const id = largeNpi(n);
-  if (n % EVERY_NTH_DEACTIVATED === EVERY_NTH_DEACTIVATED - 1) return deactivatedRow(id, '03/14/2024');
+  if (n % EVERY_NTH_DEACTIVATED === EVERY_NTH_DEACTIVATED - 1)
+    return deactivatedRow(id, '03/14/2024');
   const address = {
     'Provider First Line Business Practice Location Address': `${(n % 9_000) + 1} ${pick(STREETS, n)}`,
     'Provider Business Practice Location Address City Name': 'CEDAR VALLEY',
     'Provider Business Practice Location Address State Name': 'CO',
-    'Provider Business Practice Location Address Postal Code': String(800_000_000 + (n % 9_999_999)),
+    'Provider Business Practice Location Address Postal Code': String(
+      800_000_000 + (n % 9_999_999),
+    ),
     'Provider Business Practice Location Address Telephone Number': `303555${String(n % 10_000).padStart(4, '0')}`,
     'Provider First Line Business Mailing Address': `PO BOX ${n}`,
     'Provider Business Mailing Address City Name': 'CEDAR VALLEY',

@@ -3,10 +3,12 @@ import { cacheFolder, isServerBuilt } from '../../deploy/local/programs.ts';
 
 const isBuilt = isServerBuilt(cacheFolder(process.env.XDG_CACHE_HOME));
 if (!isBuilt)
-  console.log("Temporal's real server is not built: its tests are skipped (npm run cluster builds it)");
+  console.log(
+    "Temporal's real server is not built: its tests are skipped (npm run cluster builds it)",
+  );
 
 /**
- * For tests that need Temporal's real server. They are skipped until it is built, because a build takes too long for a
- * test.
+ * For tests that need Temporal's real server. They are skipped until it is built, because a build
+ * takes too long for a test.
  */
 export const test = isBuilt ? ava : ava.skip;

@@ -2,7 +2,10 @@ import { runOperator } from '../../deploy/operator.ts';
 import { asRole, SECRET_KEYS, SECRETS_KEY } from './database.ts';
 import { type Ended, runProgram } from './programs.ts';
 
-/** Returns the operator command for one database. It runs within this process, in a fraction of the time. */
+/**
+ * Returns the operator command for one database. It runs within this process, in a fraction of the
+ * time.
+ */
 export function operatorOn(databaseUrl: string) {
   const operator = async (...args: string[]): Promise<Ended> => {
     let stdout = '';
@@ -17,7 +20,8 @@ export function operatorOn(databaseUrl: string) {
   /** Returns the output of a command. Throws if its exit code is not 0 or it writes to stderr. */
   const text = async (...args: string[]): Promise<string> => {
     const { code, stdout, stderr } = await operator(...args);
-    if (code !== 0 || stderr !== '') throw new Error(`${args.slice(0, 2).join(' ')}: ${code} ${stderr}`);
+    if (code !== 0 || stderr !== '')
+      throw new Error(`${args.slice(0, 2).join(' ')}: ${code} ${stderr}`);
     return stdout;
   };
   return {
@@ -29,7 +33,11 @@ export function operatorOn(databaseUrl: string) {
 }
 
 /** Runs the command as an operator does, for tests of its environment or its stdin. */
-export function spawnOperator(databaseUrl: string, args: readonly string[], stdin?: string): Promise<Ended> {
+export function spawnOperator(
+  databaseUrl: string,
+  args: readonly string[],
+  stdin?: string,
+): Promise<Ended> {
   return runProgram('operator', args, {
     env: { DATABASE_URL: asRole(databaseUrl, 'operator'), SECRETS_KEY },
     stdin,

@@ -45,7 +45,11 @@ export async function openOrganization(
   requestsPerMinute = 100_000,
 ): Promise<Organization> {
   // Operators open organizations, so this uses their rights even if the pool has others.
-  const { id: organizationId } = await createOrganization({ ...db, secretKeys: SECRET_KEYS }, BY, 'Test');
+  const { id: organizationId } = await createOrganization(
+    { ...db, secretKeys: SECRET_KEYS },
+    BY,
+    'Test',
+  );
   if (credits > 0) await grantCredits(db, BY, organizationId, credits);
   await setLimit(db, BY, organizationId, requestsPerMinute);
   const { id: keyId, apiKey } = await issueKey(db, BY, organizationId, 'test');
@@ -55,7 +59,13 @@ export async function openOrganization(
 /** Opens the sandbox of an organization, with a test key. */
 export async function openTestKey(db: Database, live: Organization): Promise<Organization> {
   const operator = { ...db, secretKeys: SECRET_KEYS };
-  const { id, apiKey, organizationId } = await issueKey(operator, BY, live.organizationId, 'test', true);
+  const { id, apiKey, organizationId } = await issueKey(
+    operator,
+    BY,
+    live.organizationId,
+    'test',
+    true,
+  );
   await setLimit(db, BY, organizationId, 100_000);
   return { organizationId, keyId: id, apiKey };
 }
@@ -127,12 +137,15 @@ export interface Answer<T = unknown> {
   readonly json: T;
 }
 
-/** Codes of rejections because of other requests in progress. Such a request changed nothing and did not count. */
+/**
+ * Codes of rejections because of other requests in progress. Such a request changed nothing and did
+ * not count.
+ */
 const CROWDED: readonly unknown[] = ['too_many_at_once', 'overloaded'];
 
 /**
- * Calls the API as a client of one organization, over real HTTP. It repeats a request while too many others are in
- * progress, which is common on a busy machine.
+ * Calls the API as a client of one organization, over real HTTP. It repeats a request while too
+ * many others are in progress, which is common on a busy machine.
  */
 export function createCaller(baseUrl: string, apiKey: string) {
   const call = <T>(...request: Parameters<typeof send>): Promise<Answer<T>> =>
@@ -171,8 +184,10 @@ export function createCaller(baseUrl: string, apiKey: string) {
   return {
     call,
     get,
-    single: (body: object, headers?: Record<string, string>) => submit('/api/v1/email', body, headers),
-    bulk: (body: object, headers?: Record<string, string>) => submit('/api/v1/email/bulk', body, headers),
+    single: (body: object, headers?: Record<string, string>) =>
+      submit('/api/v1/email', body, headers),
+    bulk: (body: object, headers?: Record<string, string>) =>
+      submit('/api/v1/email/bulk', body, headers),
     batch: async (batchId: string) => (await get(`/api/v1/batch/${batchId}`)).json,
     credits: async () =>
       (await get<{ balance: number; total: number; used: number }>('/api/v1/credits')).json,
@@ -195,14 +210,15 @@ export async function eventually<T>(look: () => Promise<T | null>): Promise<T> {
   for (;;) {
     const seen = await look();
     if (seen !== null) return seen;
-    if (Date.now() > deadline) throw new Error(`the condition did not come true within ${HANG_MS / 1000} s`);
+    if (Date.now() > deadline)
+      throw new Error(`the condition did not come true within ${HANG_MS / 1000} s`);
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
 }
 
 /**
- * Sends raw bytes and returns the response, which ends when the server closes the connection. Most callers ask for that
- * with `Connection: close`.
+ * Sends raw bytes and returns the response, which ends when the server closes the connection. Most
+ * callers ask for that with `Connection: close`.
  */
 export function exchange(port: number, bytes: string | Uint8Array): Promise<string> {
   return new Promise((resolve) => {

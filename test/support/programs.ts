@@ -3,7 +3,12 @@ import { cp, mkdir, readdir, readFile, symlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { LOOPBACK, launch, launchOnPort, type ServerProcess } from '../../deploy/local/processes.ts';
+import {
+  LOOPBACK,
+  launch,
+  launchOnPort,
+  type ServerProcess,
+} from '../../deploy/local/processes.ts';
 import { asRole, SECRETS_KEY, testSetting } from './database.ts';
 import { type Answer, createCaller, eventually } from './organization.ts';
 import type { Stack } from './stack.ts';
@@ -29,7 +34,9 @@ export interface ProgramOptions {
 }
 
 const { PATH, NODE_COMPILE_CACHE } = process.env;
-/** The part of our environment that every program gets. It contains no setting that a program reads. */
+/**
+ * The part of our environment that every program gets. It contains no setting that a program reads.
+ */
 export const BARE: NodeJS.ProcessEnv = { PATH, NODE_COMPILE_CACHE };
 
 /** Returns the command line of a program of `deploy/`, with only the given environment. */
@@ -47,8 +54,8 @@ export function programCommand(
 }
 
 /**
- * Ends a child when this process ends first, even by SIGKILL. AVA kills a test file that hangs, and then no teardown
- * runs. A shell waits on a pipe that only this process holds.
+ * Ends a child when this process ends first, even by SIGKILL. AVA kills a test file that hangs, and
+ * then no teardown runs. A shell waits on a pipe that only this process holds.
  */
 export function endWithThisProcess(child: ChildProcess): void {
   const script = 'read -r ended || kill -s KILL "$1"';
@@ -83,16 +90,18 @@ export function runProgram(
 }
 
 /**
- * Fills an empty folder like `npm ci --omit=dev --ignore-scripts`: with the sources, the production packages, and the
- * unpatched postgres.js.
+ * Fills an empty folder like `npm ci --omit=dev --ignore-scripts`: with the sources, the production
+ * packages, and the unpatched postgres.js.
  */
 export async function installForProduction(folder: string): Promise<void> {
-  for (const source of SOURCES) await cp(join(ROOT, source), join(folder, source), { recursive: true });
+  for (const source of SOURCES)
+    await cp(join(ROOT, source), join(folder, source), { recursive: true });
   const lock = JSON.parse(await readFile(join(ROOT, 'package-lock.json'), 'utf8')) as {
     packages: Record<string, { readonly dev?: true; readonly optional?: true }>;
   };
   const installed = Object.entries(lock.packages).filter(
-    ([path, { dev, optional }]) => /^node_modules\/(@[^/]+\/)?[^/]+$/.test(path) && !dev && !optional,
+    ([path, { dev, optional }]) =>
+      /^node_modules\/(@[^/]+\/)?[^/]+$/.test(path) && !dev && !optional,
   );
   for (const path of ['node_modules/.bin', ...installed.map(([path]) => path)]) {
     if (path === 'node_modules/postgres') continue;
@@ -112,7 +121,8 @@ export async function addPublishedPostgres(folder: string): Promise<string> {
     await cp(join(ROOT, part), join(folder, part), { recursive: true });
   }
   // Reverses only its patch, because the other packages may be links to ours.
-  const name = (await readdir(join(ROOT, 'patches'))).find((patch) => patch.startsWith('postgres+')) ?? '';
+  const name =
+    (await readdir(join(ROOT, 'patches'))).find((patch) => patch.startsWith('postgres+')) ?? '';
   await cp(join(ROOT, 'patches', name), join(folder, 'reversed', name));
   const options = ['--patch-dir', 'reversed', '--reverse', '--error-on-fail'];
   const args = [join(ROOT, 'node_modules/patch-package/index.js'), ...options];
@@ -185,8 +195,8 @@ export async function startApiProcess(
 }
 
 /**
- * Sends a POST like a careful client. It repeats the request with the same headers after a lost connection, a 409, or a
- * 503.
+ * Sends a POST like a careful client. It repeats the request with the same headers after a lost
+ * connection, a 409, or a 503.
  */
 export async function postUntilAnswered<T>(
   url: string,
@@ -197,7 +207,9 @@ export async function postUntilAnswered<T>(
 ): Promise<Answer<T>> {
   const caller = createCaller(url, apiKey);
   return await eventually(async () => {
-    const answer = await caller.call<T>('POST', path, JSON.stringify(body), headers).catch(() => null);
+    const answer = await caller
+      .call<T>('POST', path, JSON.stringify(body), headers)
+      .catch(() => null);
     return answer === null || answer.status === 409 || answer.status === 503 ? null : answer;
   });
 }
@@ -209,7 +221,10 @@ export interface WorkerProcess extends ServerProcess {
   output(): string;
 }
 
-/** Starts workers as processes, as in production, so that a test can kill them. Their sweep runs every second. */
+/**
+ * Starts workers as processes, as in production, so that a test can kill them. Their sweep runs
+ * every second.
+ */
 export function workerProcesses() {
   const workers: ServerProcess[] = [];
   return {

@@ -57,7 +57,9 @@ export async function startPrometheus(
    * @throws {Error} with its error message
    */
   const ask = async <T>(path: string, parameters: Record<string, string> = {}): Promise<T> => {
-    const response = await fetch(`http://${address}/api/v1/${path}?${new URLSearchParams(parameters)}`);
+    const response = await fetch(
+      `http://${address}/api/v1/${path}?${new URLSearchParams(parameters)}`,
+    );
     const { data, error } = (await response.json()) as { data: T; error?: string };
     if (error !== undefined) throw new Error(`${error}: ${parameters.query}`);
     return data;

@@ -1,7 +1,12 @@
 import { sql } from 'drizzle-orm';
 import { type Database, query } from '../../db/client.ts';
 import { providerKeys } from '../../db/providers/keys.ts';
-import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../../db/schema.ts';
+import {
+  providerEndpoints,
+  providerLocations,
+  providerOtherNames,
+  providers,
+} from '../../db/schema.ts';
 import type { EndpointKind } from '../../db/words.ts';
 
 /** A practice location, as in NPPES or the files of CMS. */
@@ -33,10 +38,19 @@ export function providersIn(db: Database) {
   /** Returns a telephone number and a street that no other test has. */
   function newPlace(line2: string | null = null): Place & { readonly line1: string } {
     issued += 1;
-    return { phone: `303555${1000 + issued}`, line1: `${1000 + issued} MAIN ST`, line2, postalCode: '80201' };
+    return {
+      phone: `303555${1000 + issued}`,
+      line1: `${1000 + issued} MAIN ST`,
+      line2,
+      postalCode: '80201',
+    };
   }
 
-  async function insert(row: Row, place: Place | null, endpoints: readonly Endpoint[] = []): Promise<string> {
+  async function insert(
+    row: Row,
+    place: Place | null,
+    endpoints: readonly Endpoint[] = [],
+  ): Promise<string> {
     const npi = row.npi ?? newNpi();
     await query(db, async (tx) => {
       await tx.insert(providers).values({
@@ -65,7 +79,11 @@ export function providersIn(db: Database) {
     newPlace,
     insert,
     async person(place: Place | null, endpoints: readonly Endpoint[] = [], row: Row = {}) {
-      return await insert({ entityType: 1, firstName: 'JANE', lastName: 'PUBLIC', ...row }, place, endpoints);
+      return await insert(
+        { entityType: 1, firstName: 'JANE', lastName: 'PUBLIC', ...row },
+        place,
+        endpoints,
+      );
     },
     async practice(
       name: string | null,

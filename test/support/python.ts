@@ -9,8 +9,8 @@ const IS_USABLE = 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 
 const DOCUMENTED = fileURLToPath(new URL('documented/requirements.txt', import.meta.url));
 
 /**
- * Returns a Python with the packages from PyPI that the pages name (Standard Webhooks, httpx, FastAPI). On a machine
- * without Python it returns null and prints a line about it.
+ * Returns a Python with the packages from PyPI that the pages name (Standard Webhooks, httpx,
+ * FastAPI). On a machine without Python it returns null and prints a line about it.
  * @throws {Error} if the packages cannot be installed
  */
 export async function documentedPython(): Promise<string | null> {
@@ -21,7 +21,9 @@ export async function documentedPython(): Promise<string | null> {
       'uvicorn, fastapi, httpx, standardwebhooks',
     );
   }
-  console.log('no Python 3.11 with venv on PATH as python3: what needs libraries from PyPI is skipped');
+  console.log(
+    'no Python 3.11 with venv on PATH as python3: what needs libraries from PyPI is skipped',
+  );
   return null;
 }
 
@@ -31,13 +33,18 @@ async function hasPython(): Promise<boolean> {
 }
 
 /**
- * Returns the Python of a virtual environment with exactly the packages of a requirements file. Creates the environment
- * in the cache folder if it is missing. Several processes may call this at once.
+ * Returns the Python of a virtual environment with exactly the packages of a requirements file.
+ * Creates the environment in the cache folder if it is missing. Several processes may call this at
+ * once.
  * @param requirements the file. The name of its folder becomes part of the environment's name
  * @param module a module that exists once the environment is complete
  * @throws {Error} one sentence, if Python 3.11, its venv, or a package is missing
  */
-export async function findPython(cacheDir: string, requirements: string, module: string): Promise<string> {
+export async function findPython(
+  cacheDir: string,
+  requirements: string,
+  module: string,
+): Promise<string> {
   const pythonIn = (place: string) => join(place, 'bin', 'python');
   const isWhole = async (place: string) =>
     (await run(pythonIn(place), ['-c', `import ${module}`], {})).code === 0;
@@ -47,7 +54,14 @@ export async function findPython(cacheDir: string, requirements: string, module:
     }
     console.log(`installing ${module} for Python, once`);
     await succeed('python3', ['-m', 'venv', folder], 'the virtual environment could not be made');
-    const options = ['--quiet', '--no-deps', '--only-binary', ':all:', '--requirement', requirements];
+    const options = [
+      '--quiet',
+      '--no-deps',
+      '--only-binary',
+      ':all:',
+      '--requirement',
+      requirements,
+    ];
     const problem = `${module} could not be installed from PyPI`;
     await succeed(pythonIn(folder), ['-m', 'pip', 'install', ...options], problem);
   });

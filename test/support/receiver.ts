@@ -12,7 +12,8 @@ import {
 export type Receiver = Awaited<ReturnType<typeof startReceiver>>;
 
 /**
- * Responds to a delivery whose body has been read. The receiver then neither responds nor closes by itself.
+ * Responds to a delivery whose body has been read. The receiver then neither responds nor closes by
+ * itself.
  * @param tcp the connection below TLS
  */
 export type Behavior = (response: ServerResponse, tcp: Socket) => void;
@@ -24,7 +25,8 @@ export function status(code: number, headers: Readonly<Record<string, string>> =
 }
 
 /**
- * Starts the local stack's receiver for tests. They can read its deliveries and set the behavior of paths.
+ * Starts the local stack's receiver for tests. They can read its deliveries and set the behavior of
+ * paths.
  * @param dir the folder of the certificate
  */
 export async function startReceiver(dir: string) {

@@ -6,8 +6,8 @@ import { startServers } from './servers.ts';
 import { type Stack, type StackOptions, startStack } from './stack.ts';
 import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from './vendors.ts';
 
-// `npm run histories`: records the histories that test/workflows/replay.test.ts replays. Each scenario ends with
-// `save`, under a name that says what happened.
+// `npm run histories`: records the histories that test/workflows/replay.test.ts replays. Each
+// scenario ends with `save`, under a name that says what happened.
 
 const HELP = `
 It brings its own servers, takes about a minute, and writes all histories into test/histories/ anew, each under the name of
@@ -18,7 +18,10 @@ version is deployed. Before the first release of a change record anew; later, a 
 Needs no settings; TEST_DATABASE_URL, TEST_TEMPORAL_ADDRESS and TEST_TEMPORAL_CLI name servers that are there already.
 Exit codes: 0 recorded, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
-async function withStack(options: StackOptions, use: (stack: Stack) => Promise<void>): Promise<void> {
+async function withStack(
+  options: StackOptions,
+  use: (stack: Stack) => Promise<void>,
+): Promise<void> {
   const stack = await startStack(options);
   try {
     await use(stack);
@@ -58,7 +61,8 @@ async function recordOutcomes(): Promise<void> {
     };
     const mixed = (await client.bulk({ npis: Object.values(lookups), ...hook('/mixed') })).json;
     await save(stack, 'batch-real-time', mixed.batch_id);
-    for (const [name, npi] of Object.entries(lookups)) await save(stack, name, requestOf(mixed, npi));
+    for (const [name, npi] of Object.entries(lookups))
+      await save(stack, name, requestOf(mixed, npi));
 
     const [first = '', second = ''] = ordinaryNpis('found', 2);
     const batches: Readonly<Record<string, object>> = {
@@ -81,7 +85,11 @@ async function recordOutcomes(): Promise<void> {
 
 /** Records scenarios that need all vendors, a verifier, or the registry. */
 async function recordWaterfall(): Promise<void> {
-  const options = { lookupTimeoutMs: 35_000, allSources: true, rocketReach: { wait: '10s', call: '5s' } };
+  const options = {
+    lookupTimeoutMs: 35_000,
+    allSources: true,
+    rocketReach: { wait: '10s', call: '5s' },
+  };
   await withStack(options, async (stack) => {
     const client = await stack.organization();
     const lookups: Readonly<Record<string, string>> = {
@@ -90,9 +98,13 @@ async function recordWaterfall(): Promise<void> {
       'lookup-registry': ordinaryNpis('found', 1, 90_000)[0] ?? '',
     };
     const { json } = await client.bulk({ npis: Object.values(lookups) });
-    for (const [name, npi] of Object.entries(lookups)) await save(stack, name, requestOf(json, npi));
+    for (const [name, npi] of Object.entries(lookups))
+      await save(stack, name, requestOf(json, npi));
     const workflowId = 'reverify-recorded';
-    await stack.client.workflow.execute(WORKFLOWS.reverify, { taskQueue: stack.taskQueue, workflowId });
+    await stack.client.workflow.execute(WORKFLOWS.reverify, {
+      taskQueue: stack.taskQueue,
+      workflowId,
+    });
     await save(stack, 'reverify', workflowId);
   });
 }
@@ -113,7 +125,8 @@ async function recordInterventions(): Promise<void> {
     const client = await stack.organization();
     const webhook = { url: `${stack.receiver.url}/hook` };
     const workflow = (id = '') => stack.client.workflow.getHandle(id);
-    const asked = (npi: string) => eventually(async () => (vendor.asked(npi, 'submit') > 0 ? true : null));
+    const asked = (npi: string) =>
+      eventually(async () => (vendor.asked(npi, 'submit') > 0 ? true : null));
     const submit = async (count: number) => {
       const open = Array.from({ length: count }, hanging);
       const { json } = await client.bulk({ npis: open, webhook });

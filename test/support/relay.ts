@@ -4,7 +4,8 @@ import { Transform } from 'node:stream';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
 
 /**
- * Starts a TCP relay to a server that can be cut and mended. It can also hold back data from the server.
+ * Starts a TCP relay to a server that can be cut and mended. It can also hold back data from the
+ * server.
  * @param altered returns the data to send to the server in place of a client's data
  */
 export async function startRelay(
@@ -45,7 +46,9 @@ export async function startRelay(
     host: LOOPBACK,
     port: typeof address === 'object' ? (address?.port ?? 0) : 0,
     cut,
-    /** Holds back the server's data on all open connections, until the returned function is called. */
+    /**
+     * Holds back the server's data on all open connections, until the returned function is called.
+     */
     hold() {
       const held = [...pairs];
       for (const [far] of held) {

@@ -14,7 +14,9 @@ const FAILED = [
   /^ {2}(\d+) tests? remained pending/,
 ];
 
-/** Adds a line of AVA's default reporter to the counts. A crash of a test file counts as a failure. */
+/**
+ * Adds a line of AVA's default reporter to the counts. A crash of a test file counts as a failure.
+ */
 export function countTests({ passed, failed }: TestCounts, line: string): TestCounts {
   const plain = stripVTControlCharacters(line);
   const failures = FAILED.map((pattern) => Number(pattern.exec(plain)?.[1] ?? 0));
@@ -33,7 +35,8 @@ const TIMED = /^ {2}\S (?<title>.+) \((?<time>(?:[\d.]+(?:ms|[smh]) ?)+)\)$/;
 const SECONDS: Readonly<Record<string, number>> = { ms: 0.001, s: 1, m: 60, h: 3600 };
 
 /**
- * Returns the test in a line of AVA's default reporter with its duration, or null. AVA prints durations from 100 ms on.
+ * Returns the test in a line of AVA's default reporter with its duration, or null. AVA prints
+ * durations from 100 ms on.
  */
 export function timedTest(line: string): TimedTest | null {
   const { title, time } = TIMED.exec(stripVTControlCharacters(line))?.groups ?? {};
@@ -46,8 +49,8 @@ export function timedTest(line: string): TimedTest | null {
 }
 
 /**
- * Returns lines for the slowest tests, slowest first. Tests of a file share its process, so each duration contains
- * waits for others.
+ * Returns lines for the slowest tests, slowest first. Tests of a file share its process, so each
+ * duration contains waits for others.
  */
 export function slowestTests(tests: readonly TimedTest[], most = 15): string[] {
   const slowest = [...tests].sort((a, b) => b.seconds - a.seconds).slice(0, most);

@@ -6,7 +6,10 @@ export const quiet = pino({ level: process.env.TEST_LOG_LEVEL ?? 'silent' });
 
 let isInstalled = false;
 
-/** Sends the SDK's log to ours. Must run before the first connection of a process, and may run again. */
+/**
+ * Sends the SDK's log to ours. Must run before the first connection of a process, and may run
+ * again.
+ */
 export function installTestRuntime(): void {
   if (!isInstalled) installRuntime(quiet, null);
   isInstalled = true;

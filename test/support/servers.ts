@@ -17,15 +17,18 @@ export function takeServerFlag(given: string[]): boolean {
   const at = given.indexOf('--temporal');
   if (at === -1) return false;
   if (given.splice(at, 2)[1] === 'server') return true;
-  throw new Error('--temporal can only be followed by server: without it tests run on the dev server.');
+  throw new Error(
+    '--temporal can only be followed by server: without it tests run on the dev server.',
+  );
 }
 
 /** Does a part of the work and may report it. */
 type Step = <T>(name: string, work: () => Promise<T>) => Promise<T>;
 
 /**
- * Starts the servers that all test files need: temporary PostgreSQL and Temporal, unless the environment names some.
- * Also bundles the workflows. Puts the results into the environment of this process, which children inherit.
+ * Starts the servers that all test files need: temporary PostgreSQL and Temporal, unless the
+ * environment names some. Also bundles the workflows. Puts the results into the environment of this
+ * process, which children inherit.
  * @returns a function that stops the started servers
  */
 export async function startServers({
@@ -46,16 +49,19 @@ export async function startServers({
   const cacheDir = cacheFolder(env.XDG_CACHE_HOME);
   const onProgress = (line: string) => console.error(`  ${line}`);
   const cli =
-    env.TEST_TEMPORAL_CLI ?? (await step('Temporal CLI', () => findTemporalCli({ cacheDir, onProgress })));
+    env.TEST_TEMPORAL_CLI ??
+    (await step('Temporal CLI', () => findTemporalCli({ cacheDir, onProgress })));
   const common = { namespace: 'default', dynamicConfig: TEST_DYNAMIC_CONFIG };
   const startServer = async () => {
-    const programs = await step('Temporal server', () => findTemporalServer({ cacheDir, onProgress }));
+    const programs = await step('Temporal server', () =>
+      findTemporalServer({ cacheDir, onProgress }),
+    );
     const { url } = await own(startPostgres({}));
     const dir = temporaryFolder((remove) => started.defer(remove));
     return await own(startTemporalServer({ ...common, programs, postgresUrl: url, dir }));
   };
-  // Not TestWorkflowEnvironment.createLocal, because these servers start as in `npm start` and end even if the runner
-  // is killed.
+  // Not TestWorkflowEnvironment.createLocal, because these servers start as in `npm start` and end
+  // even if the runner is killed.
   const [databaseUrl, temporalAddress] = await step('PostgreSQL and Temporal', async () => {
     const starting = [
       env.TEST_DATABASE_URL ?? own(startPostgres({})).then(({ url }) => url),

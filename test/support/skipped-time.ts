@@ -6,12 +6,12 @@ import { installTestRuntime } from './runtime.ts';
 import { findTestServer } from './test-server.ts';
 
 /**
- * A Temporal of its own in which hours pass in moments. While a test waits for a workflow's result or calls `skip`, the
- * test server jumps to the next timer as soon as no task is running. PostgreSQL's clock follows the server's, because
- * deadlines and schedules are facts in PostgreSQL.
+ * A Temporal of its own in which hours pass in moments. While a test waits for a workflow's result
+ * or calls `skip`, the test server jumps to the next timer as soon as no task is running.
+ * PostgreSQL's clock follows the server's, because deadlines and schedules are facts in PostgreSQL.
  *
- * The server has no Schedules, no visibility, and no Worker Deployments. Its time stops for good if a workflow is
- * terminated during a task, or if a child closes after its parent.
+ * The server has no Schedules, no visibility, and no Worker Deployments. Its time stops for good if
+ * a workflow is terminated during a task, or if a child closes after its parent.
  */
 export class SkippedTime {
   environment!: TestWorkflowEnvironment;
@@ -26,7 +26,9 @@ export class SkippedTime {
       plugins: [callBeforeActivities(() => time.follow())],
     });
     const { operatorService } = time.environment.connection;
-    const searchAttributes = Object.fromEntries(SEARCH_ATTRIBUTES.map(({ name, type }) => [name, type]));
+    const searchAttributes = Object.fromEntries(
+      SEARCH_ATTRIBUTES.map(({ name, type }) => [name, type]),
+    );
     await operatorService.addSearchAttributes({ namespace: 'default', searchAttributes });
     return time;
   }
@@ -48,7 +50,10 @@ export class SkippedTime {
     await this.follow();
   }
 
-  /** Puts PostgreSQL's clock where the server's is. It may be a moment ahead, but what is due is never early. */
+  /**
+   * Puts PostgreSQL's clock where the server's is. It may be a moment ahead, but what is due is
+   * never early.
+   */
   private async follow(): Promise<void> {
     const askedAt = Date.now();
     const serverAt = await this.environment.currentTimeMs();
@@ -56,11 +61,17 @@ export class SkippedTime {
   }
 }
 
-/** Workers take plugins from their connection. This one calls `before` at the start of each activity, local ones too. */
+/**
+ * Workers take plugins from their connection. This one calls `before` at the start of each
+ * activity, local ones too.
+ */
 function callBeforeActivities(before: () => Promise<void>): NativeConnectionPlugin & WorkerPlugin {
   const interceptor = () => ({
     inbound: {
-      async execute<Input, Output>(input: Input, next: (input: Input) => Promise<Output>): Promise<Output> {
+      async execute<Input, Output>(
+        input: Input,
+        next: (input: Input) => Promise<Output>,
+      ): Promise<Output> {
         await before();
         return await next(input);
       },

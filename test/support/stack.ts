@@ -16,7 +16,12 @@ import { createSources } from '../../deploy/config/sources.ts';
 import { postOf, rulesOf } from '../../deploy/config/worker.ts';
 import { startDns } from '../../deploy/local/dns.ts';
 import { importSample } from '../../deploy/local/sample.ts';
-import { createSimulator, SIMULATED, type Simulator, sourceSettings } from '../../deploy/local/simulator.ts';
+import {
+  createSimulator,
+  SIMULATED,
+  type Simulator,
+  sourceSettings,
+} from '../../deploy/local/simulator.ts';
 import { createLog } from '../../deploy/log.ts';
 import { keepBooks, runReconciler, tendWorkflows } from '../../deploy/reconciler/reconciler.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
@@ -37,7 +42,10 @@ import { startReceiver } from './receiver.ts';
 import { installTestRuntime, quiet } from './runtime.ts';
 import type { SkippedTime } from './skipped-time.ts';
 
-/** Settings, which may be shorter here than operators may have them, and what is around an API process. */
+/**
+ * Settings, which may be shorter here than operators may have them, and what is around an API
+ * process.
+ */
 export interface ApiOptions extends Partial<Config> {
   /** How long it waits for PostgreSQL. */
   readonly deadlineMs?: number | undefined;
@@ -60,15 +68,27 @@ export interface StackOptions extends Partial<Config> {
   readonly vendors?: readonly VendorSource[];
   /** Asked in place of the simulated registry. */
   readonly registry?: Registry;
-  /** Every simulated vendor, Reacher and the registry are configured, and the sample of NPPES is there; else RocketReach alone. */
+  /**
+   * Every simulated vendor, Reacher and the registry are configured, and the sample of NPPES is
+   * there; else RocketReach alone.
+   */
   readonly allSources?: boolean;
   /** Further settings of RocketReach, as an operator would give them in the sources file. */
   readonly rocketReach?: { readonly wait?: string; readonly call?: string } | undefined;
-  /** The rate limits of Reacher, as an operator would give them in the sources file. None is reached by default. */
+  /**
+   * The rate limits of Reacher, as an operator would give them in the sources file. None is reached
+   * by default.
+   */
   readonly reacherRates?: readonly string[] | undefined;
-  /** Another Temporal than the runner's and no worker here: for tests that run `deploy/worker.ts` as a process. */
+  /**
+   * Another Temporal than the runner's and no worker here: for tests that run `deploy/worker.ts` as
+   * a process.
+   */
   readonly elsewhere?: { readonly temporalAddress: string; readonly taskQueue: string };
-  /** In place of the runner's Temporal. All settings are then as operators have them. It stops with the stack. */
+  /**
+   * In place of the runner's Temporal. All settings are then as operators have them. It stops with
+   * the stack.
+   */
   readonly time?: SkippedTime;
 }
 
@@ -82,15 +102,23 @@ const SHORT_TIMES = {
   webhookScheduleMs: [0, 100, 200, 300],
 };
 const SHORT_RULES = { greylistMs: 1000, sweep: { startAfterMs: 500, checkEveryMs: 1000 } };
-const logOf = (onLog: ApiOptions['onLog']) => (onLog ? createLog('test', 'trace', { write: onLog }) : quiet);
+const logOf = (onLog: ApiOptions['onLog']) =>
+  onLog ? createLog('test', 'trace', { write: onLog }) : quiet;
 
 /**
- * One API process, without worker, vendor and receiver: real HTTP, real PostgreSQL, and a Temporal that takes the
- * workflows nobody runs. Batches stay as the submit left them. Its database is a migrated one of its own, if none is
- * given.
+ * One API process, without worker, vendor and receiver: real HTTP, real PostgreSQL, and a Temporal
+ * that takes the workflows nobody runs. Batches stay as the submit left them. Its database is a
+ * migrated one of its own, if none is given.
  */
 export async function startApi(options: ApiOptions = {}) {
-  const { deadlineMs, poolSize = 20, onLog, temporalAddress, taskQueue = 'nobody', ...settings } = options;
+  const {
+    deadlineMs,
+    poolSize = 20,
+    onLog,
+    temporalAddress,
+    taskQueue = 'nobody',
+    ...settings
+  } = options;
   // Closed in the reverse order: by `stop`, or at once if something further down fails.
   await using opened = new AsyncDisposableStack();
   const databaseUrl = settings.databaseUrl ?? opened.use(await openTestDatabase()).url;
@@ -105,9 +133,15 @@ export async function startApi(options: ApiOptions = {}) {
   const address = temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS');
   const connection = Connection.lazy({ address });
   opened.defer(() => connection.close());
-  const config = { ...loadConfig({ DATABASE_URL: databaseUrl }), ...HERE, ...SHORT_TIMES, ...settings };
+  const config = {
+    ...loadConfig({ DATABASE_URL: databaseUrl }),
+    ...HERE,
+    ...SHORT_TIMES,
+    ...settings,
+  };
   const client = new Client({ connection });
-  const trouble = async () => (await temporalTrouble({ connectionOptions: { address } }))?.message ?? null;
+  const trouble = async () =>
+    (await temporalTrouble({ connectionOptions: { address } }))?.message ?? null;
   const server = createApi(config, { db: itsDb, log: logOf(onLog), client, taskQueue, trouble });
   opened.defer(() => server.stop({ timeout: 1000 }));
   await server.start();
@@ -118,7 +152,8 @@ export async function startApi(options: ApiOptions = {}) {
     db,
     databaseUrl,
     /** What it serves. */
-    routes: () => server.table().map(({ method, path }) => ({ method: method.toUpperCase(), path })),
+    routes: () =>
+      server.table().map(({ method, path }) => ({ method: method.toUpperCase(), path })),
     /** A new organization with credits and a key, and its way to call the API. */
     async organization(credits = 1000, requestsPerMinute?: number) {
       const organization = await openOrganization(db, credits, requestsPerMinute);
@@ -144,7 +179,10 @@ export async function startApi(options: ApiOptions = {}) {
 export type Api = Awaited<ReturnType<typeof startApi>>;
 export type ApiClient = Awaited<ReturnType<Api['organization']>>;
 
-/** The whole service in this process: real PostgreSQL, real Temporal, real sockets; vendor and receiver at the edge. */
+/**
+ * The whole service in this process: real PostgreSQL, real Temporal, real sockets; vendor and
+ * receiver at the edge.
+ */
 export async function startStack(options: StackOptions = {}) {
   installTestRuntime();
   const {
@@ -167,7 +205,8 @@ export async function startStack(options: StackOptions = {}) {
   const log = logOf(onLog);
   await using opened = new AsyncDisposableStack();
   const existing = { address: elsewhere?.temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS') };
-  const environment = time?.environment ?? (await TestWorkflowEnvironment.createFromExistingServer(existing));
+  const environment =
+    time?.environment ?? (await TestWorkflowEnvironment.createFromExistingServer(existing));
   opened.defer(() => environment.teardown());
   const { address, client } = environment;
   const dir = temporaryFolder((remove) => opened.defer(remove));
@@ -228,7 +267,9 @@ export async function startStack(options: StackOptions = {}) {
     const ending = new AbortController();
     const { signal } = ending;
     // Its rounds follow the machine's clock, so a test with skipped time makes them itself.
-    const sweeping = time ? null : runReconciler({ ...deps, control }, config.sweepIntervalMs, signal);
+    const sweeping = time
+      ? null
+      : runReconciler({ ...deps, control }, config.sweepIntervalMs, signal);
     const version = versionOf(taskQueue, code);
     const isVersioned = !time;
     const rollout = createRollout({
@@ -255,7 +296,12 @@ export async function startStack(options: StackOptions = {}) {
     };
     return rollout.step;
   };
-  const api = await startApi({ ...config, taskQueue, temporalAddress: apiTemporalAddress ?? address, onLog });
+  const api = await startApi({
+    ...config,
+    taskQueue,
+    temporalAddress: apiTemporalAddress ?? address,
+    onLog,
+  });
   opened.defer(() => api.stop());
   if (!elsewhere) await startWorker();
   const running = opened.move();
@@ -307,7 +353,10 @@ function sourcesOf({ allSources, rocketReach, reacherRates = FAST }: StackOption
   const { verifiers, ...simulated } = allSources ? SIMULATED : {};
   return {
     ...simulated,
-    vendors: { rocketreach: { rates: FAST, ...rocketReach }, fullenrich: { rates: FAST, poll: '100ms' } },
+    vendors: {
+      rocketreach: { rates: FAST, ...rocketReach },
+      fullenrich: { rates: FAST, poll: '100ms' },
+    },
     verifiers: { ...verifiers, reacher: { rates: reacherRates } },
   };
 }
@@ -315,7 +364,10 @@ function sourcesOf({ allSources, rocketReach, reacherRates = FAST }: StackOption
 const FAST = ['10000/1s'];
 
 /** A vendor without limits, waited for as long as there is time. */
-export function vendorSource(vendor: Vendor, rest: Partial<Omit<VendorSource, 'vendor'>> = {}): VendorSource {
+export function vendorSource(
+  vendor: Vendor,
+  rest: Partial<Omit<VendorSource, 'vendor'>> = {},
+): VendorSource {
   const limits = { rates: [], dailyCredits: null };
   return { vendor, types: vendor.gives, mayStore: true, capMs: 600_000, limits, ...rest };
 }

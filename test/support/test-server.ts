@@ -13,8 +13,8 @@ const POM = fileURLToPath(new URL(`../${NAME}/pom.xml`, import.meta.url));
 const KEEP_DOWNLOAD = '3650d';
 
 /**
- * Starts the Java server in the folder of this script. The SDK appends the port. The loop ends the server when its
- * parent is gone, because a test that is killed can't.
+ * Starts the Java server in the folder of this script. The SDK appends the port. The loop ends the
+ * server when its parent is gone, because a test that is killed can't.
  */
 const START = `#!/bin/sh
 parent=$PPID
@@ -26,8 +26,9 @@ exec java -cp "$(dirname "$0")/lib/*" io.temporal.testserver.TestServer "$@"
 `;
 
 /**
- * Returns Temporal's time-skipping test server: the one on PATH, else the one kept in the cache folder, else the SDK's
- * download, else the Java server, which Maven installs once in about 20 s. Several processes may ask at once.
+ * Returns Temporal's time-skipping test server: the one on PATH, else the one kept in the cache
+ * folder, else the SDK's download, else the Java server, which Maven installs once in about 20 s.
+ * Several processes may ask at once.
  * @throws {Error} one sentence that says what to install, if there is none
  */
 export async function findTestServer(): Promise<EphemeralServerExecutable> {
@@ -53,7 +54,9 @@ async function tryDownload(downloadDir: string): Promise<EphemeralServerExecutab
   const executable = { type: 'cached-download', downloadDir, ttl: KEEP_DOWNLOAD } as const;
   await mkdir(downloadDir, { recursive: true });
   try {
-    const environment = await TestWorkflowEnvironment.createTimeSkipping({ server: { executable } });
+    const environment = await TestWorkflowEnvironment.createTimeSkipping({
+      server: { executable },
+    });
     await environment.teardown();
     return executable;
   } catch {
@@ -68,7 +71,11 @@ async function installJavaServer(folder: string): Promise<void> {
   // Maven processes must not share a local repository, so this one gets its own.
   const repository = join(folder, 'repository');
   const options = [`-Dmaven.repo.local=${repository}`, `-DoutputDirectory=${join(folder, 'lib')}`];
-  const maven = await run('mvn', ['-q', '-B', '-f', POM, ...options, 'dependency:copy-dependencies'], {});
+  const maven = await run(
+    'mvn',
+    ['-q', '-B', '-f', POM, ...options, 'dependency:copy-dependencies'],
+    {},
+  );
   if (maven.code !== 0) throw notInstalled(maven.output.split('\n')[0] || 'mvn does not run');
   await rm(repository, { recursive: true });
   await writeFile(join(folder, NAME), START, { mode: 0o755 });

@@ -25,13 +25,16 @@ const path = (file: string) => fileURLToPath(new URL(`../${file}`, import.meta.u
 
 /** 3.16.0, as Go counts it. */
 const PROMETHEUS = 'v0.316.0';
-/** Of the two dozen ways to find targets the one that our file uses: the others bring the clients of every cloud. */
+/**
+ * Of the two dozen ways to find targets the one that our file uses: the others bring the clients of
+ * every cloud.
+ */
 const ONLY_DNS = '-tags=remove_all_sd,enable_dns_sd ';
 const COMMANDS = 'github.com/prometheus/prometheus/cmd';
 
 /**
- * What the long checks bring beside the packages of this project: looked up in the cache folder, else made there, once.
- * Each throws one sentence where it cannot be made.
+ * What the long checks bring beside the packages of this project: looked up in the cache folder,
+ * else made there, once. Each throws one sentence where it cannot be made.
  */
 export const TOOLS = {
   schemathesis: () => python('schemathesis/requirements.txt', 'schemathesis'),

@@ -5,7 +5,13 @@ import { type AddressInfo, connect, createServer as createTcpServer } from 'node
 import { json } from 'node:stream/consumers';
 import type { ExecutionContext } from 'ava';
 import type { RegistryStep } from '../../activities/person/registry.ts';
-import type { Organization, Person, Step, Subject, Vendor } from '../../activities/vendors/vendor.ts';
+import type {
+  Organization,
+  Person,
+  Step,
+  Subject,
+  Vendor,
+} from '../../activities/vendors/vendor.ts';
 import { shareOf } from '../../deploy/local/sim/knowledge.ts';
 import { PRACTICE_DOMAINS, withCheckDigit } from '../../deploy/local/sim/people.ts';
 
@@ -35,11 +41,17 @@ export function createScriptedVendor(id = 'scripted'): ScriptedVendor {
   const scripts = new Map<string, Script>();
   const counts = new Map<string, number>();
   const asked = (npi: string, operation: string) => counts.get(`${operation} ${npi}`) ?? 0;
-  const answer = async (operation: ScriptedCall['operation'], { npi }: Subject, signal: AbortSignal) => {
+  const answer = async (
+    operation: ScriptedCall['operation'],
+    { npi }: Subject,
+    signal: AbortSignal,
+  ) => {
     const nth = asked(npi, operation) + 1;
     counts.set(`${operation} ${npi}`, nth);
     const script = scripts.get(npi);
-    return script ? await script({ operation, nth, signal }) : ({ kind: 'miss', reason: 'nobody' } as const);
+    return script
+      ? await script({ operation, nth, signal })
+      : ({ kind: 'miss', reason: 'nobody' } as const);
   };
   return {
     id,
@@ -67,7 +79,10 @@ export function foundStep(npi: string): Step {
   };
 }
 
-/** Returns a script that holds its response until it is released. Like a real call it gives up when it is aborted. */
+/**
+ * Returns a script that holds its response until it is released. Like a real call it gives up when
+ * it is aborted.
+ */
 export function heldScript(step: Step): { readonly script: Script; release(): void } {
   const held = Promise.withResolvers<Step>();
   return {
@@ -88,9 +103,11 @@ export function aborted(signal: AbortSignal): Promise<never> {
 export type Ordinary = 'found' | 'found_later' | 'not_found';
 
 /**
- * Returns NPIs with a valid check digit for which the simulated RocketReach has one kind of response. Every call
- * returns the same ones. They are in no NPPES file, so vendors that search by name can't be called for them.
- * @param from the first number, up to nine digits. Tests that share a database use numbers far from each other
+ * Returns NPIs with a valid check digit for which the simulated RocketReach has one kind of
+ * response. Every call returns the same ones. They are in no NPPES file, so vendors that search by
+ * name can't be called for them.
+ * @param from the first number, up to nine digits. Tests that share a database use numbers far from
+ * each other
  */
 export function ordinaryNpis(kind: Ordinary, count: number, from = 0): string[] {
   const npis: string[] = [];
@@ -158,8 +175,8 @@ export async function serveVendor(t: ExecutionContext, handle: RequestListener):
 }
 
 /**
- * Returns a port that refuses connections. No other process can listen on it, because it is the client's end of a
- * connection.
+ * Returns a port that refuses connections. No other process can listen on it, because it is the
+ * client's end of a connection.
  */
 export async function closedPort(): Promise<number> {
   const server = createTcpServer((socket) => socket.unref())

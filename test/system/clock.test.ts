@@ -8,7 +8,8 @@ import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Tests that a worker's clock may be five minutes off. Only PostgreSQL's and Temporal's clocks decide.
+// Tests that a worker's clock may be five minutes off. Only PostgreSQL's and Temporal's clocks
+// decide.
 
 const STEPS = { 'five minutes ahead': 300_000, 'five minutes behind': -300_000 };
 /** RocketReach works on this NPI first and has to be polled. */
@@ -30,7 +31,10 @@ for (const [title, stepMs] of Object.entries(STEPS)) {
     });
     t.teardown(() => stack.stop());
     const preload = new URL('../support/stepped-clock.ts', import.meta.url);
-    await workers.start(stack, { NODE_OPTIONS: `--import=${preload}`, CLOCK_STEP_MS: String(stepMs) });
+    await workers.start(stack, {
+      NODE_OPTIONS: `--import=${preload}`,
+      CLOCK_STEP_MS: String(stepMs),
+    });
     const client = await stack.organization();
     const npis = [LATER, FOUND, LIMITED, '2000000044', '2000000101'];
     const { json } = await client.bulk({ npis, webhook: { url: `${stack.receiver.url}/clock` } });

@@ -15,7 +15,8 @@ import { runProgram, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Tests the service on a cluster like production's: Temporal's server on PostgreSQL, with four history shards.
+// Tests the service on a cluster like production's: Temporal's server on PostgreSQL, with four
+// history shards.
 
 const FOUND = 20;
 const NOT_FOUND = 10;
@@ -69,7 +70,9 @@ test('a Temporal server killed during a batch loses nothing and charges nothing 
     t.is(bought, 1, `${npi} was looked up ${bought} times`);
   }
   for (const { batch_id } of [json, meanwhile.json]) {
-    await eventually(async () => (await client.batch(batch_id)).webhook?.status === 'delivered' || null);
+    await eventually(
+      async () => (await client.batch(batch_id)).webhook?.status === 'delivered' || null,
+    );
   }
   const told = stack.receiver.deliveries().map(({ body }) => JSON.parse(body).data[0].request_id);
   t.is(new Set(told).size, npis.length + 1);
@@ -77,7 +80,10 @@ test('a Temporal server killed during a batch loses nothing and charges nothing 
   t.deepEqual(await leftOver(stack), []);
   // The API of a stack does not report itself as running, so the test does.
   await noteApi(stack.db, { id: 'its API', namespace: 'default', taskQueue: TASK_QUEUE });
-  const env = { DATABASE_URL: asRole(stack.databaseUrl, 'operator'), TEMPORAL_ADDRESS: server.address };
+  const env = {
+    DATABASE_URL: asRole(stack.databaseUrl, 'operator'),
+    TEMPORAL_ADDRESS: server.address,
+  };
   const doctor = await runProgram('operator', ['doctor'], { env });
   t.is(doctor.code, 0, doctor.stdout);
   const [row] = await withSql(
@@ -89,7 +95,8 @@ test('a Temporal server killed during a batch loses nothing and charges nothing 
 
 test("npm start -- --temporal server runs the demonstration on Temporal's server", async (t) => {
   const folder = temporaryFolder(t.teardown);
-  const programOf = (path: string) => fileURLToPath(new URL(`../../deploy/${path}`, import.meta.url));
+  const programOf = (path: string) =>
+    fileURLToPath(new URL(`../../deploy/${path}`, import.meta.url));
   const { PATH, HOME, XDG_CACHE_HOME } = process.env;
   const env = { PATH, HOME, XDG_CACHE_HOME };
   let output = '';

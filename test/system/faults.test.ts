@@ -9,13 +9,25 @@ import { submit } from '../../db/requests/submit.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { LOOPBACK } from '../../deploy/local/processes.ts';
 import { fresh } from '../support/database.ts';
-import { acceptedIds, eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  eventually,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
-import { aborted, createScriptedVendor, foundStep, ordinaryNpis, serveVendor } from '../support/vendors.ts';
+import {
+  aborted,
+  createScriptedVendor,
+  foundStep,
+  ordinaryNpis,
+  serveVendor,
+} from '../support/vendors.ts';
 
-// Tests failures of Temporal, workers, and vendors during a lookup. After each failure every request ends once, and
-// every credit is charged for an email or refunded.
+// Tests failures of Temporal, workers, and vendors during a lookup. After each failure every
+// request ends once, and every credit is charged for an email or refunded.
 
 const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 200);
@@ -29,7 +41,10 @@ function freshNpis(count: number): string[] {
   return npis.splice(0, count);
 }
 
-/** Starts a server that accepts connections but never responds, which is worse for clients than a refusal. */
+/**
+ * Starts a server that accepts connections but never responds, which is worse for clients than a
+ * refusal.
+ */
 async function startSilentServer() {
   const sockets = new Set<Socket>();
   const server = createServer((socket) => sockets.add(socket.on('error', () => {})));
@@ -95,7 +110,8 @@ test('requests are refunded once workers return after the deadline', async (t) =
   }
 });
 
-// Serial, because the test fails if the call misses a heartbeat. The heartbeat timeout is a third of the deadline.
+// Serial, because the test fails if the call misses a heartbeat. The heartbeat timeout is a third
+// of the deadline.
 test.serial('a request whose vendor hangs past the deadline is failed and refunded', async (t) => {
   const [npi = ''] = freshNpis(1);
   vendor.script(npi, ({ signal }) => aborted(signal));
@@ -112,32 +128,36 @@ test.serial('a request whose vendor hangs past the deadline is failed and refund
   t.is(row?.reason, 'deadline');
 });
 
-// Serial, because the test fails if the call misses a heartbeat. The heartbeat timeout is a third of the deadline.
-test.serial('a result after the deadline is stored uncharged and serves the next submit', async (t) => {
-  const [npi = ''] = freshNpis(1);
-  vendor.script(npi, async ({ signal }) => {
-    await once(Context.current().cancellationSignal, 'abort');
-    signal.throwIfAborted();
-    return foundStep(npi);
-  });
-  const client = await stack.organization();
-  const { json } = await client.single({ npi });
-  const envelope = await client.completed(json.batch_id);
-  t.is(envelope.data[0]?.status, 'failed');
-  await eventually(async () => {
-    const rows = await stack.db.drizzle.execute(
-      sql`select 1 from stored_emails where npi = ${npi} and verdict = 'valid' and not unchecked`,
-    );
-    return rows[0] ?? null;
-  });
-  t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
-  t.is((await client.batch(json.batch_id)).data[0]?.status, 'failed');
+// Serial, because the test fails if the call misses a heartbeat. The heartbeat timeout is a third
+// of the deadline.
+test.serial(
+  'a result after the deadline is stored uncharged and serves the next submit',
+  async (t) => {
+    const [npi = ''] = freshNpis(1);
+    vendor.script(npi, async ({ signal }) => {
+      await once(Context.current().cancellationSignal, 'abort');
+      signal.throwIfAborted();
+      return foundStep(npi);
+    });
+    const client = await stack.organization();
+    const { json } = await client.single({ npi });
+    const envelope = await client.completed(json.batch_id);
+    t.is(envelope.data[0]?.status, 'failed');
+    await eventually(async () => {
+      const rows = await stack.db.drizzle.execute(
+        sql`select 1 from stored_emails where npi = ${npi} and verdict = 'valid' and not unchecked`,
+      );
+      return rows[0] ?? null;
+    });
+    t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
+    t.is((await client.batch(json.batch_id)).data[0]?.status, 'failed');
 
-  const again = await client.single({ npi });
-  t.is(again.json.status, 'completed');
-  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
-  t.is(vendor.asked(npi, 'submit'), 1);
-});
+    const again = await client.single({ npi });
+    t.is(again.json.status, 'completed');
+    t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+    t.is(vendor.asked(npi, 'submit'), 1);
+  },
+);
 
 test('exactly one of a result and a simultaneous time-out settles a request', async (t) => {
   const organization = await openOrganization(stack.db, 100);
@@ -162,7 +182,11 @@ test('exactly one of a result and a simultaneous time-out settles a request', as
     t.is(settlements.filter(({ settledNow }) => settledNow).length, 1);
     wins[settlements[0]?.status === 'completed' ? 'answered' : 'failed'] += 1;
   }
-  const [row] = await stack.db.drizzle.execute<{ charged: string; released: string; settled: string }>(sql`
+  const [row] = await stack.db.drizzle.execute<{
+    charged: string;
+    released: string;
+    settled: string;
+  }>(sql`
     select count(*) filter (where kind = 'charge') charged, count(*) filter (where kind = 'release') released,
            count(distinct request_id) settled
       from ledger_entries where organization_id = ${organization.organizationId} and kind in ('charge', 'release')`);
@@ -187,96 +211,107 @@ test.serial('an asynchronous job is not bought again after a failed poll', async
   t.is(vendor.asked(npi, 'poll'), 2);
 });
 
-test.serial('a vendor that fails 20 calls at once is called again, and all requests complete', async (t) => {
-  const shaky = createScriptedVendor('shaky');
-  const own = await startStack({ providers: [shaky] });
-  try {
-    const together = freshNpis(20);
-    const allAsked = Promise.withResolvers<void>();
-    let asked = 0;
-    for (const npi of together) {
-      shaky.script(npi, async ({ nth }) => {
-        if (nth > 1) return foundStep(npi);
-        asked += 1;
-        if (asked === together.length) allAsked.resolve();
-        await allAsked.promise;
-        return { kind: 'retry', why: 'upstream', afterMs: null };
-      });
+test.serial(
+  'a vendor that fails 20 calls at once is called again, and all requests complete',
+  async (t) => {
+    const shaky = createScriptedVendor('shaky');
+    const own = await startStack({ providers: [shaky] });
+    try {
+      const together = freshNpis(20);
+      const allAsked = Promise.withResolvers<void>();
+      let asked = 0;
+      for (const npi of together) {
+        shaky.script(npi, async ({ nth }) => {
+          if (nth > 1) return foundStep(npi);
+          asked += 1;
+          if (asked === together.length) allAsked.resolve();
+          await allAsked.promise;
+          return { kind: 'retry', why: 'upstream', afterMs: null };
+        });
+      }
+      const client = await own.organization();
+      const { json } = await client.bulk({ npis: together });
+      const { data } = await client.completed(json.batch_id);
+      t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
+      const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
+        sql`select state, era from source_health where source = 'shaky'`,
+      );
+      // The breaker opened once and closed once.
+      t.deepEqual({ ...row }, { state: 'closed', era: 2 });
+    } finally {
+      await own.stop();
     }
-    const client = await own.organization();
-    const { json } = await client.bulk({ npis: together });
-    const { data } = await client.completed(json.batch_id);
-    t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
-    const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
-      sql`select state, era from source_health where source = 'shaky'`,
-    );
-    // The breaker opened once and closed once.
-    t.deepEqual({ ...row }, { state: 'closed', era: 2 });
-  } finally {
-    await own.stop();
-  }
-});
+  },
+);
 
-test.serial('requests complete once the breakers of a vendor and a verifier close again', async (t) => {
-  const away = new Set<string>();
-  const unstable = createScriptedVendor('unstable');
-  const expired = { kind: 'retry', why: 'unsent', cause: 'CERT_HAS_EXPIRED', afterMs: null } as const;
-  const lines: string[] = [];
-  const baseUrl = await serveVendor(t, (_request, response) => {
-    response.writeHead(away.has('reacher') ? 503 : 200, { 'content-type': 'application/json' });
-    response.end(JSON.stringify({ is_reachable: 'safe' }));
-  });
-  const { access } = loadConfig({ DATABASE_URL: stack.databaseUrl });
-  const own = await startStack({
-    providers: [unstable],
-    access: { ...access, reacher: { baseUrl, apiKey: '' } },
-    lookupTimeoutMs: 300_000,
-    onLog: (line) => lines.push(line),
-  });
-  const healthOf = async (source: string) => {
-    const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
-      sql`select state, era from source_health where source = ${source}`,
-    );
-    return { ...row };
-  };
-  const opened = (source: string) =>
-    eventually(async () => ((await healthOf(source)).state === 'open' ? true : null));
-  try {
-    const asked = freshNpis(12);
-    for (const npi of asked) {
-      const found = foundStep(npi);
-      if (found.kind !== 'found') throw new Error(found.kind);
-      // The vendor reports no mailbox check, so the verifier has to decide.
-      const candidates = found.candidates.map((one) => ({ ...one, verdict: 'unknown' as const }));
-      unstable.script(npi, () => (away.has('unstable') ? expired : { ...found, candidates }));
+test.serial(
+  'requests complete once the breakers of a vendor and a verifier close again',
+  async (t) => {
+    const away = new Set<string>();
+    const unstable = createScriptedVendor('unstable');
+    const expired = {
+      kind: 'retry',
+      why: 'unsent',
+      cause: 'CERT_HAS_EXPIRED',
+      afterMs: null,
+    } as const;
+    const lines: string[] = [];
+    const baseUrl = await serveVendor(t, (_request, response) => {
+      response.writeHead(away.has('reacher') ? 503 : 200, { 'content-type': 'application/json' });
+      response.end(JSON.stringify({ is_reachable: 'safe' }));
+    });
+    const { access } = loadConfig({ DATABASE_URL: stack.databaseUrl });
+    const own = await startStack({
+      providers: [unstable],
+      access: { ...access, reacher: { baseUrl, apiKey: '' } },
+      lookupTimeoutMs: 300_000,
+      onLog: (line) => lines.push(line),
+    });
+    const healthOf = async (source: string) => {
+      const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
+        sql`select state, era from source_health where source = ${source}`,
+      );
+      return { ...row };
+    };
+    const opened = (source: string) =>
+      eventually(async () => ((await healthOf(source)).state === 'open' ? true : null));
+    try {
+      const asked = freshNpis(12);
+      for (const npi of asked) {
+        const found = foundStep(npi);
+        if (found.kind !== 'found') throw new Error(found.kind);
+        // The vendor reports no mailbox check, so the verifier has to decide.
+        const candidates = found.candidates.map((one) => ({ ...one, verdict: 'unknown' as const }));
+        unstable.script(npi, () => (away.has('unstable') ? expired : { ...found, candidates }));
+      }
+      away.add('unstable').add('reacher');
+      const client = await own.organization();
+      const { json } = await client.bulk({ npis: asked });
+      for (const source of ['unstable', 'reacher']) {
+        await opened(source);
+        away.delete(source);
+      }
+      const { data } = await client.completed(json.batch_id);
+      t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
+      // Each breaker opened once and closed once.
+      for (const source of ['unstable', 'reacher'])
+        t.deepEqual(await healthOf(source), { state: 'closed', era: 2 }, source);
+      const logged = lines.map((line) => JSON.parse(line)).filter((line) => 'breaker' in line);
+      const ofSource = (id: string) =>
+        logged.filter(({ source }) => source === id).map(({ breaker, why }) => [breaker, why]);
+      t.deepEqual(ofSource('unstable'), [
+        ['open', 'unsent: CERT_HAS_EXPIRED'],
+        ['closed', undefined],
+      ]);
+      t.deepEqual(ofSource('reacher'), [
+        ['open', 'upstream'],
+        ['closed', undefined],
+      ]);
+      const figures = await readSourceFigures(own.db, new Date(0));
+      const errors = figures.find(({ source }) => source === 'unstable')?.errors;
+      t.true((errors?.['retry: unsent: CERT_HAS_EXPIRED'] ?? 0) >= 5);
+    } finally {
+      await own.stop();
     }
-    away.add('unstable').add('reacher');
-    const client = await own.organization();
-    const { json } = await client.bulk({ npis: asked });
-    for (const source of ['unstable', 'reacher']) {
-      await opened(source);
-      away.delete(source);
-    }
-    const { data } = await client.completed(json.batch_id);
-    t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
-    // Each breaker opened once and closed once.
-    for (const source of ['unstable', 'reacher'])
-      t.deepEqual(await healthOf(source), { state: 'closed', era: 2 }, source);
-    const logged = lines.map((line) => JSON.parse(line)).filter((line) => 'breaker' in line);
-    const ofSource = (id: string) =>
-      logged.filter(({ source }) => source === id).map(({ breaker, why }) => [breaker, why]);
-    t.deepEqual(ofSource('unstable'), [
-      ['open', 'unsent: CERT_HAS_EXPIRED'],
-      ['closed', undefined],
-    ]);
-    t.deepEqual(ofSource('reacher'), [
-      ['open', 'upstream'],
-      ['closed', undefined],
-    ]);
-    const figures = await readSourceFigures(own.db, new Date(0));
-    const errors = figures.find(({ source }) => source === 'unstable')?.errors;
-    t.true((errors?.['retry: unsent: CERT_HAS_EXPIRED'] ?? 0) >= 5);
-  } finally {
-    await own.stop();
-  }
-});
+  },
+);

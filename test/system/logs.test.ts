@@ -32,7 +32,11 @@ test('the log shows a batch by its IDs and contains nothing personal or secret',
   const entries = lines.map((line) => JSON.parse(line) as Record<string, unknown>);
   const of = (msg: string) => entries.filter((entry) => entry.msg === msg);
   const { batch_id: batchId } = submitted.json;
-  t.like(of('batch accepted')[0], { batch_id: batchId, organization_id: client.organizationId, total: 6 });
+  t.like(of('batch accepted')[0], {
+    batch_id: batchId,
+    organization_id: client.organizationId,
+    total: 6,
+  });
   const settled = of('request settled').map((entry) => entry.request_id);
   for (const item of envelope.data.slice(0, 5)) t.true(settled.includes(item.request_id), item.npi);
   t.like(of('webhook attempt')[0], {
@@ -60,7 +64,9 @@ test('an error in the log keeps its name, code, and frames, and loses its messag
   const log = createLog('test', 'info', { write: (line) => lines.push(line) });
   const error = Object.assign(new TypeError('canary@example.com'), { code: 'E_TEST' });
   log.error({ err: error }, 'failed');
-  const entry = JSON.parse(lines[0] ?? '') as { err: { type: string; code: string; stack: string } };
+  const entry = JSON.parse(lines[0] ?? '') as {
+    err: { type: string; code: string; stack: string };
+  };
   t.like(entry.err, { type: 'TypeError', code: 'E_TEST' });
   t.regex(entry.err.stack, /logs\.test\.ts/);
   t.false(lines.join('').includes('canary'));

@@ -24,10 +24,10 @@ import {
   requestsOf,
 } from '../support/model-commands.ts';
 
-// Tests the service against a model of its rules (support/model.ts). Several clients make random calls at once, and
-// after every step model and database must agree. To repeat a failure, run the tests with the printed values:
-// TEST_SEED=… TEST_PATH=… TEST_REPLAY_PATH=… npm test -- test/system/model.test.ts
-// TEST_RUNS sets the number of sequences, for a longer run.
+// Tests the service against a model of its rules (support/model.ts). Several clients make random
+// calls at once, and after every step model and database must agree. To repeat a failure, run the
+// tests with the printed values: TEST_SEED=… TEST_PATH=… TEST_REPLAY_PATH=… npm test --
+// test/system/model.test.ts TEST_RUNS sets the number of sequences, for a longer run.
 
 const { TEST_SEED, TEST_PATH, TEST_REPLAY_PATH, TEST_RUNS } = process.env;
 const SEED = Number(TEST_SEED ?? randomInt(1_000_000_000));
@@ -49,9 +49,17 @@ interface Run extends Pick<fc.Parameters, 'seed' | 'numRuns' | 'path' | 'endOnFa
  * Runs sequences one after the other.
  * @returns null if all pass, or the first failure and how to repeat it
  */
-async function runSequences({ ledger, counts, afterStep, ...parameters }: Run): Promise<string | null> {
+async function runSequences({
+  ledger,
+  counts,
+  afterStep,
+  ...parameters
+}: Run): Promise<string | null> {
   const property = fc.asyncProperty(
-    fc.array(fc.integer({ min: 0, max: 3 }), { minLength: ORGANIZATIONS, maxLength: ORGANIZATIONS }),
+    fc.array(fc.integer({ min: 0, max: 3 }), {
+      minLength: ORGANIZATIONS,
+      maxLength: ORGANIZATIONS,
+    }),
     modelSteps({
       counts,
       afterStep,
@@ -67,7 +75,9 @@ async function runSequences({ ledger, counts, afterStep, ...parameters }: Run): 
       const model = openModel(credits);
       await fc.asyncModelRun(() => ({ model, real }), steps);
       await drain(model, real);
-      for (const { status, replayed } of Object.values(model.batches).flatMap(({ requests }) => requests)) {
+      for (const { status, replayed } of Object.values(model.batches).flatMap(
+        ({ requests }) => requests,
+      )) {
         count(counts, `request ${status}${replayed ? ' replayed' : ''}`);
       }
     },
@@ -79,15 +89,19 @@ async function runSequences({ ledger, counts, afterStep, ...parameters }: Run): 
   return `${why}\n${fc.defaultReportMessage(details)}`;
 }
 
-/** Settles all open requests and checks that no credits stay held (ARCHITECTURE.md, Invariants, L3). */
+/**
+ * Settles all open requests and checks that no credits stay held (ARCHITECTURE.md, Invariants, L3).
+ */
 async function drain(model: ModelState, client: ModelClient): Promise<void> {
   for (const request of requestsOf(model, true)) {
     const call = { name: '', kind: 'settle', request, end: 'answered' } as const;
     const told = (await performCall(client, call))();
     const expected = applyCall(model, call);
-    if (told !== expected) throw new Error(`drained ${JSON.stringify(request)}: ${told}, not ${expected}`);
+    if (told !== expected)
+      throw new Error(`drained ${JSON.stringify(request)}: ${told}, not ${expected}`);
   }
-  if (model.organizations.some(({ held }) => held !== 0)) throw new Error('the model still holds credits');
+  if (model.organizations.some(({ held }) => held !== 0))
+    throw new Error('the model still holds credits');
   const seen = await viewDatabase(client);
   if (viewModel(model).join('\n') !== seen.join('\n')) throw new Error('drained to another state');
   await requireSilentAudit(client);
@@ -98,7 +112,9 @@ async function requireSilentAudit({ organizationIds }: ModelClient): Promise<voi
   if (findings.length > 0) throw new Error(`the audit found: ${findings.join('; ')}`);
 }
 
-/** Findings that are expected here, because no sweep starts batches and settles overdue requests. */
+/**
+ * Findings that are expected here, because no sweep starts batches and settles overdue requests.
+ */
 const NOT_HERE = ['batch_not_started', 'request_overdue', 'sweep_away'];
 
 async function requireSilentDoctor(): Promise<void> {
@@ -119,7 +135,8 @@ test.serial('the doctor finds nothing after every step', async (t) => {
 });
 
 test.serial('the database follows the rules under any mix of concurrent calls', async (t) => {
-  // No longer than necessary. While a test's own time limit runs, AVA does not end other files that hang.
+  // No longer than necessary. While a test's own time limit runs, AVA does not end other files that
+  // hang.
   t.timeout(60_000 + RUNS * 400);
   t.log(`TEST_SEED=${SEED}`);
   const counts = openCounts();
@@ -139,27 +156,41 @@ test.serial('the database follows the rules under any mix of concurrent calls', 
   t.log(counts);
   for (const failure of failures) if (failure !== null) t.fail(failure);
   await requireSilentDoctor();
-  // Deadlocks are retried and would stay unseen. No deadlock may happen, because all writers lock in the same order.
-  const [waits] = await sql`select deadlocks::int from pg_stat_database where datname = current_database()`;
+  // Deadlocks are retried and would stay unseen. No deadlock may happen, because all writers lock
+  // in the same order.
+  const [waits] =
+    await sql`select deadlocks::int from pg_stat_database where datname = current_database()`;
   t.is(waits?.deadlocks, 0);
   if (TEST_PATH === undefined && RUNS >= 500) t.true(counts.calls >= 10_000);
 });
 
 test.serial('unchanged copies of the real code pass', async (t) => {
   const ledger = await mutantLedger([]);
-  const run = { ledger, counts: openCounts(), seed: SEED, numRuns: 12, afterStep: requireSilentAudit };
+  const run = {
+    ledger,
+    counts: openCounts(),
+    seed: SEED,
+    numRuns: 12,
+    afterStep: requireSilentAudit,
+  };
   t.is(await runSequences(run), null);
 });
 
 const BUGS: Record<string, readonly Mutation[]> = {
   'a second charge within the replay window': [
     { file: 'requests/settle.ts', from: 'coalesce(known.replayed, false)', to: 'false' },
-    { file: 'requests/entitlements.ts', from: 'where e.charged_at <', to: 'where true or e.charged_at <' },
+    {
+      file: 'requests/entitlements.ts',
+      from: 'where e.charged_at <',
+      to: 'where true or e.charged_at <',
+    },
   ],
   'a charge for a result after the deadline': [
     { file: 'requests/settle.ts', from: 'at > deadline_at or ', to: '' },
   ],
-  'a balance read without its lock': [{ file: 'requests/submit.ts', from: ' for update of b', to: '' }],
+  'a balance read without its lock': [
+    { file: 'requests/submit.ts', from: ' for update of b', to: '' },
+  ],
   'a settlement without locks': WITHOUT_LOCKS,
   'a replay of a result that another organization paid for': [
     { file: 'requests/entitlements.ts', from: 'e.organization_id = ', to: "'' <> " },

@@ -10,7 +10,9 @@ import { ordinaryNpis } from '../support/vendors.ts';
 
 // Tests domains whose name servers never respond, and the work for other domains at the same time.
 
-/** Enough lookups to hang for the whole test. At most 20 of them run at once, each for some seconds. */
+/**
+ * Enough lookups to hang for the whole test. At most 20 of them run at once, each for some seconds.
+ */
 const SILENT = 80;
 /** Its check digit is wrong, so it ends as `not_found` without a lookup. */
 const NOBODY = '1234567890';
@@ -34,7 +36,11 @@ const stack = fresh(test, () => {
     api: 'legacy',
     callMs: 30_000,
   });
-  return startStack({ dnsServers: [server.address], providers: [vendor], lookupTimeoutMs: 300_000 });
+  return startStack({
+    dnsServers: [server.address],
+    providers: [vendor],
+    lookupTimeoutMs: 300_000,
+  });
 });
 
 test('hanging lookups of silent domains delay no vendor and no webhook of others', async (t) => {
@@ -63,5 +69,6 @@ test('hanging lookups of silent domains delay no vendor and no webhook of others
   const left = await hanging();
   t.true(left > 0 && left <= 20, `${left} at once`);
   t.like(JSON.parse(body).data[0], { npi: FOUND, status: 'completed' });
-  for (const name of ['localhost', 'vendor.example']) t.true(server.questions.includes(`A ${name}`), name);
+  for (const name of ['localhost', 'vendor.example'])
+    t.true(server.questions.includes(`A ${name}`), name);
 });

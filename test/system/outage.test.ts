@@ -7,7 +7,8 @@ import { temporaryFolder } from '../support/database.ts';
 import { type Answer, eventually, type SubmitAnswer } from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
-// Tests the API without PostgreSQL. It responds with 503, writes nothing by halves, and becomes ready again by itself.
+// Tests the API without PostgreSQL. It responds with 503, writes nothing by halves, and becomes
+// ready again by itself.
 
 test('when PostgreSQL is killed under load, clients get 202 or 503 and no 202 is lost', async (t) => {
   const dataDir = join(temporaryFolder(t.teardown), 'data');
@@ -21,10 +22,12 @@ test('when PostgreSQL is killed under load, clients get 202 or 503 and no 202 is
   const answers: Answer<SubmitAnswer>[] = [];
   let running = true;
   const submitting = Array.from({ length: 8 }, async () => {
-    while (running) answers.push(await client.bulk({ npis: ['2000000010', '2000000028', '2000000036'] }));
+    while (running)
+      answers.push(await client.bulk({ npis: ['2000000010', '2000000028', '2000000036'] }));
   });
   const count = (status: number) => answers.filter((answer) => answer.status === status).length;
-  const more = (status: number, than: number) => eventually(async () => count(status) > than || null);
+  const more = (status: number, than: number) =>
+    eventually(async () => count(status) > than || null);
 
   for (let kill = 1; kill <= 3; kill += 1) {
     await more(202, count(202) + 10);
@@ -55,7 +58,9 @@ test('when PostgreSQL is killed under load, clients get 202 or 503 and no 202 is
       from batches b left join requests r on r.batch_id = b.id group by b.id`;
   t.true(batches.every((batch) => batch.total === batch.requests && batch.total === batch.holds));
   const stored = new Set(batches.map((batch) => batch.id));
-  const accepted = answers.filter((answer) => answer.status === 202).map((answer) => answer.json.batch_id);
+  const accepted = answers
+    .filter((answer) => answer.status === 202)
+    .map((answer) => answer.json.batch_id);
   t.deepEqual(
     accepted.filter((id) => !stored.has(id)),
     [],

@@ -19,15 +19,18 @@ const KILLS = Number(process.env.TEST_POSTGRES_KILLS ?? 3);
 const PACKAGE = fileURLToPath(new URL('../../node_modules/postgres', import.meta.url));
 const CLIENT = new URL('../support/loss-client.ts', import.meta.url);
 
-test.serial('a busy pool survives kill -9 of PostgreSQL without hangs or half-written data', async (t) => {
-  t.timeout(60_000 + KILLS * 20_000);
-  const { counts, halves } = await killUnderLoad(t, PACKAGE, KILLS);
-  t.log(counts);
-  t.is(counts.uncaught, 0);
-  t.is(counts.hanging, 0);
-  t.is(halves, 0);
-  t.true(counts.fulfilled > 0 && counts.rejected > 0);
-});
+test.serial(
+  'a busy pool survives kill -9 of PostgreSQL without hangs or half-written data',
+  async (t) => {
+    t.timeout(60_000 + KILLS * 20_000);
+    const { counts, halves } = await killUnderLoad(t, PACKAGE, KILLS);
+    t.log(counts);
+    t.is(counts.uncaught, 0);
+    t.is(counts.hanging, 0);
+    t.is(halves, 0);
+    t.true(counts.fulfilled > 0 && counts.rejected > 0);
+  },
+);
 
 test.serial('the unpatched postgres.js does not survive kill -9 of PostgreSQL', async (t) => {
   t.timeout(120_000);
@@ -38,37 +41,40 @@ test.serial('the unpatched postgres.js does not survive kill -9 of PostgreSQL', 
   t.true(counts.uncaught > 0);
 });
 
-test.serial('listeners receive changes again after PostgreSQL was killed and restarted', async (t) => {
-  const dataDir = join(temporaryFolder(t.teardown), 'data');
-  let server = await startPostgres({ dataDir });
-  const { url, port } = server;
-  const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
-  const changes = listenForChanges(db);
-  t.teardown(async () => {
-    changes.close();
-    await db.close();
-    await server.stop();
-  });
-  for (const id of ['before', 'after one loss', 'after two losses']) {
-    const watch = changes.watch(id);
-    let woken = 0;
-    const hear = async () => {
-      while (await watch.next()) woken += 1;
-    };
-    void hear();
-    // A reconnect wakes every listener once, because it may have missed changes. More wake-ups must come from the
-    // notifications.
-    await eventually(async () => {
-      await db.drizzle.execute(sql`select pg_notify('changed', ${id})`).catch(() => {});
-      return woken > 10 || null;
+test.serial(
+  'listeners receive changes again after PostgreSQL was killed and restarted',
+  async (t) => {
+    const dataDir = join(temporaryFolder(t.teardown), 'data');
+    let server = await startPostgres({ dataDir });
+    const { url, port } = server;
+    const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
+    const changes = listenForChanges(db);
+    t.teardown(async () => {
+      changes.close();
+      await db.close();
+      await server.stop();
     });
-    watch.stop();
-    t.true(woken > 10);
-    process.kill(server.pid, 'SIGKILL');
-    await server.exited;
-    server = await startPostgres({ dataDir, port });
-  }
-});
+    for (const id of ['before', 'after one loss', 'after two losses']) {
+      const watch = changes.watch(id);
+      let woken = 0;
+      const hear = async () => {
+        while (await watch.next()) woken += 1;
+      };
+      void hear();
+      // A reconnect wakes every listener once, because it may have missed changes. More wake-ups
+      // must come from the notifications.
+      await eventually(async () => {
+        await db.drizzle.execute(sql`select pg_notify('changed', ${id})`).catch(() => {});
+        return woken > 10 || null;
+      });
+      watch.stop();
+      t.true(woken > 10);
+      process.kill(server.pid, 'SIGKILL');
+      await server.exited;
+      server = await startPostgres({ dataDir, port });
+    }
+  },
+);
 
 test('a transaction that fills the pipeline keeps its connection to itself', async (t) => {
   await using database = await openTestDatabase();
@@ -101,7 +107,8 @@ test('a statement that a transaction sends after losing its connection is reject
   const dead = sql.begin(async (tx) => {
     const [backend] = await tx`select pg_backend_pid() as pid`;
     await killer`select pg_terminate_backend(${Number(backend?.pid)})`;
-    // This returns once the pool has reconnected. The dead transaction must not get the new connection.
+    // This returns once the pool has reconnected. The dead transaction must not get the new
+    // connection.
     await sql`select 1`.catch(() => sql`select 1`);
     await tx`insert into steps values ('late')`.then(() => tell(undefined), tell);
   });
@@ -128,8 +135,8 @@ test('a query fails on a server that accepts connections only to close them', as
 });
 
 /**
- * Runs the busy client with the given copy of postgres.js against its own server. The server is killed and restarted
- * `kills` times, or until `enough` returns true.
+ * Runs the busy client with the given copy of postgres.js against its own server. The server is
+ * killed and restarted `kills` times, or until `enough` returns true.
  */
 async function killUnderLoad(
   t: ExecutionContext,

@@ -19,15 +19,19 @@ import {
 import { postUntilAnswered, startApiProcess } from '../support/programs.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Tests each race separately, between processes or pools that share only PostgreSQL. The comment at each test names the
-// guard without which it fails. TEST_RACE_ROUNDS sets how often the race for the last credit runs.
+// Tests each race separately, between processes or pools that share only PostgreSQL. The comment at
+// each test names the guard without which it fails. TEST_RACE_ROUNDS sets how often the race for
+// the last credit runs.
 
 const ROUNDS = Number(process.env.TEST_RACE_ROUNDS ?? 2);
 const BY = { actor: 'test', reason: 'race' };
 
 const { db, sql, url } = freshDatabase(test);
 const pools = [db, openDatabase({ url, poolSize: 24, applicationName: 'test' })] as const;
-const apis = [fresh(test, () => startApiProcess(url)), fresh(test, () => startApiProcess(url))] as const;
+const apis = [
+  fresh(test, () => startApiProcess(url)),
+  fresh(test, () => startApiProcess(url)),
+] as const;
 
 test.after.always(() => pools[1].close());
 
@@ -36,13 +40,16 @@ const apiOf = (index: number) => apis[index % 2] ?? apis[0];
 const times = <T>(count: number, make: (index: number) => T) =>
   Array.from({ length: count }, (_, i) => make(i));
 const npiOf = (index: number) => `1${String(index).padStart(9, '0')}`;
-const audit = ({ organizationId }: Organization) => auditLedger(sql, [organizationId], RULES.replayMs);
+const audit = ({ organizationId }: Organization) =>
+  auditLedger(sql, [organizationId], RULES.replayMs);
 
 /** Opens an organization with several keys, each with its own rate limit. */
 async function openWithKeys(credits: number, count: number) {
   const organization = await openOrganization(pools[0], credits);
   const { organizationId } = organization;
-  const issued = await Promise.all(times(count, () => issueKey(pools[0], BY, organizationId, 'race')));
+  const issued = await Promise.all(
+    times(count, () => issueKey(pools[0], BY, organizationId, 'race')),
+  );
   const keys = issued.map(({ apiKey }) => apiKey);
   return { ...organization, keyOf: (index: number) => keys[index % count] ?? '' };
 }
@@ -68,45 +75,52 @@ test.serial('exactly one of 1,000 callers at two API processes gets the last cre
   }
 });
 
-// Guard: the primary key of idempotency_keys, which the insert in `claimIdempotencyKey` of db/requests/submit.ts waits on.
-test.serial('50 callers with the same 100 Idempotency-Keys create exactly 100 batches', async (t) => {
-  t.timeout(300_000);
-  const client = await openWithKeys(100, 50);
-  const texts = new Map<string, number>();
-  let first = 0;
-  for (let begin = 0; begin < 100; begin += 5) {
-    const calls = times(250, (index) => ({ key: begin + Math.floor(index / 50), caller: index % 50 }));
-    const answers = await Promise.all(
-      calls.map(({ key, caller }) =>
-        postUntilAnswered(
-          apiOf(caller).url,
-          client.keyOf(caller),
-          '/api/v1/email',
-          { npi: npiOf(key) },
-          { 'idempotency-key': `key-${key}` },
+// Guard: the primary key of idempotency_keys, which the insert in `claimIdempotencyKey` of
+// db/requests/submit.ts waits on.
+test.serial(
+  '50 callers with the same 100 Idempotency-Keys create exactly 100 batches',
+  async (t) => {
+    t.timeout(300_000);
+    const client = await openWithKeys(100, 50);
+    const texts = new Map<string, number>();
+    let first = 0;
+    for (let begin = 0; begin < 100; begin += 5) {
+      const calls = times(250, (index) => ({
+        key: begin + Math.floor(index / 50),
+        caller: index % 50,
+      }));
+      const answers = await Promise.all(
+        calls.map(({ key, caller }) =>
+          postUntilAnswered(
+            apiOf(caller).url,
+            client.keyOf(caller),
+            '/api/v1/email',
+            { npi: npiOf(key) },
+            { 'idempotency-key': `key-${key}` },
+          ),
         ),
-      ),
-    );
-    for (const [index, { status, text, headers }] of answers.entries()) {
-      t.is(status, 202);
-      if (headers.get('idempotent-replayed') === null) first += 1;
-      const seen = `${calls[index]?.key} ${text}`;
-      texts.set(seen, (texts.get(seen) ?? 0) + 1);
+      );
+      for (const [index, { status, text, headers }] of answers.entries()) {
+        t.is(status, 202);
+        if (headers.get('idempotent-replayed') === null) first += 1;
+        const seen = `${calls[index]?.key} ${text}`;
+        texts.set(seen, (texts.get(seen) ?? 0) + 1);
+      }
     }
-  }
-  t.is(first, 100);
-  t.deepEqual(
-    [...texts.values()],
-    times(100, () => 50),
-  );
-  const [batches] =
-    await sql`select count(*)::int as n from batches where organization_id = ${client.organizationId}`;
-  t.is(batches?.n, 100);
-  t.deepEqual(await audit(client), []);
-});
+    t.is(first, 100);
+    t.deepEqual(
+      [...texts.values()],
+      times(100, () => 50),
+    );
+    const [batches] =
+      await sql`select count(*)::int as n from batches where organization_id = ${client.organizationId}`;
+    t.is(batches?.n, 100);
+    t.deepEqual(await audit(client), []);
+  },
+);
 
-// Guard: the stored response is written in the transaction of the batch (db/requests/submit.ts), and the 202 sent after
-// it.
+// Guard: the stored response is written in the transaction of the batch (db/requests/submit.ts),
+// and the 202 sent after it.
 test.serial('kill -9 of the API loses no acknowledged batch and duplicates no batch', async (t) => {
   t.timeout(300_000);
   const api = await startApiProcess(url);
@@ -129,7 +143,8 @@ test.serial('kill -9 of the API loses no acknowledged batch and duplicates no ba
         t.is(answer.status, 202);
         seen.push(answer.text);
         answered += 1;
-        // Kills right after a batch was acknowledged, while the other callers wait for the same one.
+        // Kills right after a batch was acknowledged, while the other callers wait for the same
+        // one.
         if (answer.headers.get('idempotent-replayed') === null && answered > (kills + 1) * 150) {
           kills += 1;
           restarted = restarted.then(() => api.kill()).then(() => api.start());
@@ -151,13 +166,18 @@ test.serial('kill -9 of the API loses no acknowledged batch and duplicates no ba
   t.deepEqual(await audit(client), []);
 });
 
-/** Settles requests as answered and as failed at once. Returns the number of requests that did not end exactly once. */
+/**
+ * Settles requests as answered and as failed at once. Returns the number of requests that did not
+ * end exactly once.
+ */
 async function raceTimeOuts(ledger: Ledger): Promise<number> {
   let wrong = 0;
   const organizations = await Promise.all(times(10, () => openOrganization(pools[0], 20)));
   for (const [index, organization] of organizations.entries()) {
     const npis = times(20, (position) => npiOf(100_000 + index * 20 + position));
-    const { requestIds } = acceptedIds(await submit(pools[0], submitCommand(organization, { npis }), RULES));
+    const { requestIds } = acceptedIds(
+      await submit(pools[0], submitCommand(organization, { npis }), RULES),
+    );
     // Every other NPI has an email, so that the race includes a charge.
     for (const npi of npis.filter((_, position) => position % 2 === 0)) await found(npi);
     const ends = await Promise.all(
@@ -188,18 +208,22 @@ const found = (npi: string) =>
     source: 'test',
   });
 
-// Guard: FOR UPDATE on balance and request in `lock` of db/requests/settle.ts. The second test removes it.
+// Guard: FOR UPDATE on balance and request in `lock` of db/requests/settle.ts. The second test
+// removes it.
 test.serial('exactly one of a simultaneous result and time-out settles the request', async (t) => {
   t.is(await raceTimeOuts({ submit, settle }), 0);
 });
 
-test.serial('without the locks of a settlement, a result and a time-out both try to settle', async (t) => {
-  t.true((await raceTimeOuts(await mutantLedger(WITHOUT_LOCKS))) > 0);
-});
+test.serial(
+  'without the locks of a settlement, a result and a time-out both try to settle',
+  async (t) => {
+    t.true((await raceTimeOuts(await mutantLedger(WITHOUT_LOCKS))) > 0);
+  },
+);
 
 /**
- * Submits one NPI in three bulks at once and stores its email at the same time. Returns the number of deviations from
- * one charge and two replays.
+ * Submits one NPI in three bulks at once and stores its email at the same time. Returns the number
+ * of deviations from one charge and two replays.
  */
 async function raceBulks(ledger: Ledger, storedBefore: boolean, begin: number): Promise<number> {
   let wrong = 0;
@@ -208,7 +232,9 @@ async function raceBulks(ledger: Ledger, storedBefore: boolean, begin: number): 
     const npis = [npiOf(begin + round), npiOf(begin + 100 + round)];
     if (storedBefore) await found(npis[0] ?? '');
     const outcomes = await Promise.all(
-      times(3, (index) => ledger.submit(poolOf(index), submitCommand(organization, { npis }), RULES)),
+      times(3, (index) =>
+        ledger.submit(poolOf(index), submitCommand(organization, { npis }), RULES),
+      ),
     );
     await found(npis[0] ?? '');
     const ends = await Promise.allSettled(
@@ -228,28 +254,36 @@ async function raceBulks(ledger: Ledger, storedBefore: boolean, begin: number): 
   return wrong;
 }
 
-// Guard: FOR UPDATE on the balance in `lock` of db/requests/settle.ts and in `accept` of db/requests/submit.ts, so that
-// the second settlement sees the first one's charge. The conditional upsert of `claimEntitlements` is a second guard.
+// Guard: FOR UPDATE on the balance in `lock` of db/requests/settle.ts and in `accept` of
+// db/requests/submit.ts, so that the second settlement sees the first one's charge. The conditional
+// upsert of `claimEntitlements` is a second guard.
 test.serial('the same NPI in three bulks at once is charged once', async (t) => {
   t.is(await raceBulks({ submit, settle }, false, 200_000), 0);
   t.is(await raceBulks({ submit, settle }, true, 201_000), 0);
 });
 
-test.serial('without the locks and the entitlement condition, an NPI is charged repeatedly', async (t) => {
-  const mutant = await mutantLedger([
-    ...WITHOUT_LOCKS,
-    { file: 'requests/entitlements.ts', from: 'where e.charged_at <', to: 'where true or e.charged_at <' },
-  ]);
-  t.true((await raceBulks(mutant, false, 202_000)) > 0);
-});
+test.serial(
+  'without the locks and the entitlement condition, an NPI is charged repeatedly',
+  async (t) => {
+    const mutant = await mutantLedger([
+      ...WITHOUT_LOCKS,
+      {
+        file: 'requests/entitlements.ts',
+        from: 'where e.charged_at <',
+        to: 'where true or e.charged_at <',
+      },
+    ]);
+    t.true((await raceBulks(mutant, false, 202_000)) > 0);
+  },
+);
 
 // Guards: `known.set` in `accept` of db/requests/submit.ts for the stored NPI, and `knownEmails` in
 // db/requests/settle.ts for the other one.
 test.serial('60 equal NPIs in one bulk cause one charge and 59 replays', async (t) => {
   for (const storedBefore of [true, false]) {
     const npi = npiOf(storedBefore ? 300_000 : 300_001);
-    // A stored NPI costs one credit. Without a stored email, each of the 60 holds its own credit until the first is
-    // settled.
+    // A stored NPI costs one credit. Without a stored email, each of the 60 holds its own credit
+    // until the first is settled.
     const organization = await openOrganization(pools[0], storedBefore ? 1 : 60);
     if (storedBefore) await found(npi);
     const command = submitCommand(organization, { npis: times(60, () => npi) });
@@ -268,24 +302,29 @@ test.serial('60 equal NPIs in one bulk cause one charge and 59 replays', async (
   }
 });
 
-// Guard: one statement on one row in `takePlaces` of db/accounts/limits.ts. A window per process, or a read before the
-// write, would admit more than 100.
-test.serial('the rate limit admits exactly 100 of 101 simultaneous requests at two APIs', async (t) => {
-  const organization = await openOrganization(pools[0], 0, 100);
-  const answers = await Promise.all(
-    times(101, (index) => createCaller(apiOf(index).url, organization.apiKey).get('/api/v1/credits')),
-  );
-  const refused = answers.filter(({ status }) => status !== 200);
-  t.deepEqual(
-    refused.map(({ status }) => status),
-    [429],
-  );
-  const wait = Number(refused[0]?.headers.get('retry-after'));
-  t.true(wait >= 1 && wait <= 60);
-});
+// Guard: one statement on one row in `takePlaces` of db/accounts/limits.ts. A window per process,
+// or a read before the write, would admit more than 100.
+test.serial(
+  'the rate limit admits exactly 100 of 101 simultaneous requests at two APIs',
+  async (t) => {
+    const organization = await openOrganization(pools[0], 0, 100);
+    const answers = await Promise.all(
+      times(101, (index) =>
+        createCaller(apiOf(index).url, organization.apiKey).get('/api/v1/credits'),
+      ),
+    );
+    const refused = answers.filter(({ status }) => status !== 200);
+    t.deepEqual(
+      refused.map(({ status }) => status),
+      [429],
+    );
+    const wait = Number(refused[0]?.headers.get('retry-after'));
+    t.true(wait >= 1 && wait <= 60);
+  },
+);
 
-// Runs last, because it makes this client's address one with many failures.
-// Guard: api/http/auth.ts trusts a key for one second after the database has confirmed it, and no longer.
+// Runs last, because it makes this client's address one with many failures. Guard: api/http/auth.ts
+// trusts a key for one second after the database has confirmed it, and no longer.
 test.serial('requests are rejected from one second after their key was revoked', async (t) => {
   const organization = await openOrganization(pools[0], 10_000);
   let refusedFrom = Number.POSITIVE_INFINITY;

@@ -32,8 +32,8 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Tests the reconciler without a worker around it: the turns of several processes, its work while PostgreSQL or
-// Temporal is down, and that it settles nothing twice.
+// Tests the reconciler without a worker around it: the turns of several processes, its work while
+// PostgreSQL or Temporal is down, and that it settles nothing twice.
 
 const MINUTE = 60_000;
 const RULES_OF_SWEEP = {
@@ -63,7 +63,11 @@ function temporalAway(t: ExecutionContext): WorkflowControl {
 /** Sweeps in the background until the test ends. */
 function sweeping(t: ExecutionContext, db: Database, control: WorkflowControl, to = log): void {
   const stopping = new AbortController();
-  const sweeps = runReconciler({ db, log: to, control, rules: RULES_OF_SWEEP }, 200, stopping.signal);
+  const sweeps = runReconciler(
+    { db, log: to, control, rules: RULES_OF_SWEEP },
+    200,
+    stopping.signal,
+  );
   t.teardown(async () => {
     stopping.abort();
     await sweeps;
@@ -86,8 +90,14 @@ async function query(db: Database, statement: ReturnType<typeof sql>) {
   return await transaction(db, (tx) => tx.execute<Record<string, unknown>>(statement));
 }
 
-async function refunded(db: Database, { organizationId }: Organization, credits: number): Promise<void> {
-  await eventually(async () => ((await balanceOf(db, organizationId)).available === credits ? true : null));
+async function refunded(
+  db: Database,
+  { organizationId }: Organization,
+  credits: number,
+): Promise<void> {
+  await eventually(async () =>
+    (await balanceOf(db, organizationId)).available === credits ? true : null,
+  );
 }
 
 test('one process gets the turn per interval, even if its due time is a day away', async (t) => {
@@ -129,7 +139,9 @@ test('while Temporal is down, 2,000 overdue requests are refunded and lookups cl
     }
   }
   const waiting = await openOrganization(db, 1);
-  const { requestIds } = acceptedIds(await submit(db, submitCommand(waiting, { npis: [npiOf(0)] }), RULES));
+  const { requestIds } = acceptedIds(
+    await submit(db, submitCommand(waiting, { npis: [npiOf(0)] }), RULES),
+  );
   await joinLookups(db, requestIds.slice(0, 1));
 
   const deps = { db, log, control: temporalAway(t), rules: RULES_OF_SWEEP };
@@ -142,7 +154,10 @@ test('while Temporal is down, 2,000 overdue requests are refunded and lookups cl
                count(*) filter (where settled_at is null)::int as open from requests`,
   );
   t.deepEqual({ ...counts }, { failed: 2000, open: 1 });
-  const [batches] = await query(db, sql`select count(*)::int as n from batches where status = 'in-progress'`);
+  const [batches] = await query(
+    db,
+    sql`select count(*)::int as n from batches where status = 'in-progress'`,
+  );
   t.is(batches?.n, 1);
   // One organization still waits for this lookup.
   const lookups = await query(db, sql`select npi from lookups where closed_at is null`);
@@ -166,7 +181,9 @@ test("a worker outside the API's namespace refunds requests but touches no workf
   await dueAgo(MINUTE);
 
   const organization = await openOrganization(db, 3);
-  const running = acceptedIds(await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES));
+  const running = acceptedIds(
+    await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES),
+  );
   await submit(db, submitCommand(organization, { npis: [npiOf(1)] }), RULES);
   await query(
     db,
@@ -203,15 +220,20 @@ test('a stopping sweep starts no further batch', async (t) => {
   const stopping = new AbortController();
   const startBatch = async () => stopping.abort();
   const control = { ...temporalAway(t), startBatch };
-  t.like(await tendWorkflows({ db, log, control, rules: RULES_OF_SWEEP }, stopping.signal), { started: 1 });
+  t.like(await tendWorkflows({ db, log, control, rules: RULES_OF_SWEEP }, stopping.signal), {
+    started: 1,
+  });
 });
 
 // Guards: `more` in `forEachPage`, and `place` in `listToStart`.
 test('a sweep starts all waiting batches, and stops after one page if Temporal fails', async (t) => {
   const { db } = await open(t);
   const [many, one] = [await openOrganization(db, 210), await openOrganization(db, 1)];
-  for (const npi of times(210, npiOf)) await submit(db, submitCommand(many, { npis: [npi] }), RULES);
-  const { batchId } = acceptedIds(await submit(db, submitCommand(one, { npis: [npiOf(0)] }), RULES));
+  for (const npi of times(210, npiOf))
+    await submit(db, submitCommand(many, { npis: [npi] }), RULES);
+  const { batchId } = acceptedIds(
+    await submit(db, submitCommand(one, { npis: [npiOf(0)] }), RULES),
+  );
   const sweepWith = async (takes: boolean) => {
     const asked: string[] = [];
     const startBatch = async (batch: { readonly batchId: string }) => {
@@ -319,7 +341,10 @@ test("settlements and joins of shared lookups don't deadlock each other", async 
   // PostgreSQL counts the deadlocks of a connection once it is closed.
   await pool.close();
   await eventually(async () => {
-    const rows = await query(db, sql`select 1 from pg_stat_activity where application_name = ${name}`);
+    const rows = await query(
+      db,
+      sql`select 1 from pg_stat_activity where application_name = ${name}`,
+    );
     return rows.length === 0 ? true : null;
   });
   const [row] = await query(
@@ -351,7 +376,11 @@ test('results, time-outs, joins, and sweeps at the deadline settle each hold onc
   const organizations = await Promise.all(times(2, () => openOrganization(db, 1000)));
   const npis = times(30, npiOf);
   for (const npi of npis.slice(0, 15)) {
-    const known = { emailType: 'professional', source: 'test', lastValidatedAt: new Date() } as const;
+    const known = {
+      emailType: 'professional',
+      source: 'test',
+      lastValidatedAt: new Date(),
+    } as const;
     await storeEmail(db, { npi, email: `a${npi}@clinic.example`, ...known });
     await query(db, sql`update stored_emails set verdict = 'unknown' where npi = ${npi}`);
   }
@@ -451,7 +480,11 @@ test.serial('the reconciler continues after an outage of PostgreSQL', async (t) 
 test('the first sweep after a Temporal outage starts a delivery without its workflow', async (t) => {
   const life = await startDelivering(async () => answered(204));
   t.teardown(() => life.stop());
-  const [deliveryId = ''] = await life.deliveries(await life.organization(), 'https://a.example/', 1);
+  const [deliveryId = ''] = await life.deliveries(
+    await life.organization(),
+    'https://a.example/',
+    1,
+  );
   await query(life.db, sql`update batches set started_at = now()`);
   const rules = { ...RULES_OF_SWEEP, sweep: { startAfterMs: 5000, checkEveryMs: 30_000 } };
   const sweepWith = (control: WorkflowControl) =>

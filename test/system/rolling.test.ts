@@ -11,7 +11,12 @@ import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { leftOver } from '../support/all-ended.ts';
 import { startBalancer } from '../support/balancer.ts';
 import { fresh, freshDatabase, temporaryFolder, testSetting } from '../support/database.ts';
-import { type Answer, createCaller, eventually, openOrganization } from '../support/organization.ts';
+import {
+  type Answer,
+  createCaller,
+  eventually,
+  openOrganization,
+} from '../support/organization.ts';
 import { startApiProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
@@ -64,12 +69,18 @@ test('rolling out APIs and workers under load fails no request and loses no batc
   });
   t.teardown(() => stack.stop());
   const { TASK_QUEUE, WEBHOOK_OPEN_CIDRS } = stack.workerEnvironment;
-  const settings = { TASK_QUEUE, WEBHOOK_OPEN_CIDRS, LOOKUP_TIMEOUT: '100s', API_DRAIN_DELAY: '5s' };
+  const settings = {
+    TASK_QUEUE,
+    WEBHOOK_OPEN_CIDRS,
+    LOOKUP_TIMEOUT: '100s',
+    API_DRAIN_DELAY: '5s',
+  };
   const apis = await Promise.all([1, 2].map(() => startApiProcess(stack.databaseUrl, settings)));
   for (const api of apis) t.teardown(() => api.stop());
   const balancer = await startBalancer(apis.map(({ url }) => url));
   t.teardown(() => balancer.stop());
-  const areReady = () => eventually(async () => apis.every(({ url }) => balancer.hasInRotation(url)) || null);
+  const areReady = () =>
+    eventually(async () => apis.every(({ url }) => balancer.hasInRotation(url)) || null);
   await areReady();
   const old = await Promise.all([1, 2].map(() => workers.start(stack)));
 
@@ -87,7 +98,10 @@ test('rolling out APIs and workers under load fails no request and loses no batc
     const headers = which % 2 === 0 ? {} : { prefer: 'wait=20' };
     while (!ending.signal.aborted) {
       const from = (which * 1000 + own.length * BATCH) * 100;
-      const npis = [...ordinaryNpis('found', BATCH - 1, from), ...ordinaryNpis('found_later', 1, from)];
+      const npis = [
+        ...ordinaryNpis('found', BATCH - 1, from),
+        ...ordinaryNpis('found_later', 1, from),
+      ];
       const webhook = { url: `${stack.receiver.url}/rolling` };
       const { batch_id } = expectStatus(202, await client.bulk({ npis, webhook }));
       const { data } = await eventually(async () => {
@@ -101,7 +115,8 @@ test('rolling out APIs and workers under load fails no request and loses no batc
   /** Waits until every client has received a result that it requested after this call. */
   const served = async () => {
     const before = results.map(({ length }) => length);
-    const isServed = async () => results.every(({ length }, n) => length >= (before[n] ?? 0) + 2) || null;
+    const isServed = async () =>
+      results.every(({ length }, n) => length >= (before[n] ?? 0) + 2) || null;
     await Promise.race([eventually(isServed), all]);
   };
 
@@ -127,7 +142,9 @@ test('rolling out APIs and workers under load fails no request and loses no batc
     await workers.start(stack, { WORKFLOW_BUNDLE: bundle });
     // The last worker of a version stays until its runs have ended.
     if (n === old.length - 1)
-      await eventually(async () => (await stack.client.workflow.count(oldRuns)).count === 0 || null);
+      await eventually(
+        async () => (await stack.client.workflow.count(oldRuns)).count === 0 || null,
+      );
     process.kill(worker.pid, 'SIGTERM');
     t.is(await worker.exited, 'exit code 0');
     await served();

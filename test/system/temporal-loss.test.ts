@@ -13,8 +13,8 @@ import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
-// Tests the loss of Temporal's database. Temporal returns on the same address, but empty. PostgreSQL knows the
-// remaining work.
+// Tests the loss of Temporal's database. Temporal returns on the same address, but empty.
+// PostgreSQL knows the remaining work.
 
 /** A vendor that charges again for a repeated call. */
 const vendor = { ...createScriptedVendor(), repeatIsFree: false };
@@ -53,7 +53,10 @@ test('open requests are looked up again by a Temporal that returns empty', async
     return (await client.bulk({ npis: given, webhook })).json.batch_id;
   };
 
-  const [quick = '', alone = '', told = '', late = '', ...slow] = ordinaryNpis('found', 4 + UNDER_WAY);
+  const [quick = '', alone = '', told = '', late = '', ...slow] = ordinaryNpis(
+    'found',
+    4 + UNDER_WAY,
+  );
   const held = [...slow, alone].map((npi) => {
     const { script, release } = heldScript(foundStep(npi));
     vendor.script(npi, script);
@@ -95,7 +98,9 @@ test('open requests are looked up again by a Temporal that returns empty', async
   for (const batchId of batches) await client.completed(batchId);
   const again = await submit('/again', [late]);
   batches.push(again);
-  await stack.db.drizzle.execute(sql`update webhook_deliveries set due_at = now() where state = 'pending'`);
+  await stack.db.drizzle.execute(
+    sql`update webhook_deliveries set due_at = now() where state = 'pending'`,
+  );
   for (const batchId of batches) {
     await eventually(async () =>
       (await client.batch(batchId)).webhook?.status === 'delivered' ? true : null,

@@ -25,7 +25,11 @@ const stack = fresh(test, () => {
 });
 const workers = fresh(test, async () => workerProcesses());
 const api = fresh(test, () =>
-  startApiProcess(stack.databaseUrl, { TASK_QUEUE: stack.taskQueue, ...settings(), LOG_LEVEL: 'info' }),
+  startApiProcess(stack.databaseUrl, {
+    TASK_QUEUE: stack.taskQueue,
+    ...settings(),
+    LOG_LEVEL: 'info',
+  }),
 );
 const customer = fresh(test, async () => {
   const organization = await stack.organization();
@@ -40,7 +44,8 @@ const settings = () => ({
   WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',
 });
 
-const traceOf = (batchId: string) => collector.spans().filter(({ traceId }) => traceId === uuidOf(batchId));
+const traceOf = (batchId: string) =>
+  collector.spans().filter(({ traceId }) => traceId === uuidOf(batchId));
 
 /** Returns `parent > name` of all spans, each once, sorted. */
 function edgesOf(trace: readonly ReceivedSpan[]): string[] {
@@ -51,91 +56,102 @@ function edgesOf(trace: readonly ReceivedSpan[]): string[] {
   return [...new Set(edges)].sort();
 }
 
-test.serial('a submit is one trace, from the POST to the last attempt of its webhook', async (t) => {
-  const worker = await workers.start(stack, settings());
-  const submitted = await customer.single(
-    {
-      npi: ASK_ALL,
-      webhook: { url: `${stack.receiver.url}/fail/1/${CANARY}` },
-      custom_data: { [CANARY]: CANARY },
-    },
-    {
-      'idempotency-key': CANARY,
-      traceparent: `00-${CALLER.traceId}-${CALLER.spanId}-01`,
-      tracestate: `vendor=${CANARY}`,
-    },
-  );
-  const { batch_id: batchId, requests } = submitted.json;
-  const { data } = await customer.completed(batchId);
-  const trace = await eventually(async () => {
-    const spans = traceOf(batchId);
-    const isWhole = spans.filter(({ name }) => name === 'webhook attempt').length === 2;
-    return isWhole && spans.some(({ kind }) => kind === 2) ? spans : null;
-  });
+test.serial(
+  'a submit is one trace, from the POST to the last attempt of its webhook',
+  async (t) => {
+    const worker = await workers.start(stack, settings());
+    const submitted = await customer.single(
+      {
+        npi: ASK_ALL,
+        webhook: { url: `${stack.receiver.url}/fail/1/${CANARY}` },
+        custom_data: { [CANARY]: CANARY },
+      },
+      {
+        'idempotency-key': CANARY,
+        traceparent: `00-${CALLER.traceId}-${CALLER.spanId}-01`,
+        tracestate: `vendor=${CANARY}`,
+      },
+    );
+    const { batch_id: batchId, requests } = submitted.json;
+    const { data } = await customer.completed(batchId);
+    const trace = await eventually(async () => {
+      const spans = traceOf(batchId);
+      const isWhole = spans.filter(({ name }) => name === 'webhook attempt').length === 2;
+      return isWhole && spans.some(({ kind }) => kind === 2) ? spans : null;
+    });
 
-  t.deepEqual(edgesOf(trace), [
-    'POST /api/v1/email > enrichBatch: attemptDeliveries',
-    'POST /api/v1/email > enrichBatch: readBatch',
-    'POST /api/v1/email > request',
-    'POST /api/v1/email > webhook attempt',
-    'lookUpEmail: askVendor > fullenrich',
-    'lookUpEmail: askVendor > hunter',
-    'lookUpEmail: askVendor > prospeo',
-    'lookUpEmail: askVendor > reacher',
-    'lookUpEmail: askVendor > rocketreach',
-    'lookUpEmail: askVendor > settle',
-    'nothing > POST /api/v1/email',
-    'request > lookUpEmail: askVendor',
-    'request > lookUpEmail: planLookup',
-  ]);
-  const named = (name: string) => trace.filter((span) => span.name === name);
-  const [root] = named('POST /api/v1/email');
-  t.like(root, { kind: 2, status: {}, links: [CALLER] });
-  t.deepEqual(root?.resource, {
-    'service.name': 'npi-email-api',
-    'deployment.environment.name': 'test',
-  });
-  t.deepEqual(root?.attributes, {
-    'http.route': '/api/v1/email',
-    'http.response.status_code': 202,
-    organization_id: customer.organizationId,
-    batch_id: batchId,
-  });
-  const [request] = named('request');
-  t.like(request?.attributes, { request_id: requests[0]?.request_id, status: 'completed' });
-  t.is(request?.resource['service.name'], 'npi-email-worker');
-  t.deepEqual(named('hunter')[0]?.attributes, { answer: 'found' });
-  t.deepEqual(
-    named('webhook attempt').map(({ attributes, status }) => [
-      attributes.attempt,
-      attributes.status,
-      status.code,
-    ]),
-    [
-      [1, 500, 2],
-      [2, 200, undefined],
-    ],
-  );
-  const [activity] = named('lookUpEmail: askVendor');
-  t.like(activity?.attributes, { workflow_id: requests[0]?.request_id, attempt: 1 });
+    t.deepEqual(edgesOf(trace), [
+      'POST /api/v1/email > enrichBatch: attemptDeliveries',
+      'POST /api/v1/email > enrichBatch: readBatch',
+      'POST /api/v1/email > request',
+      'POST /api/v1/email > webhook attempt',
+      'lookUpEmail: askVendor > fullenrich',
+      'lookUpEmail: askVendor > hunter',
+      'lookUpEmail: askVendor > prospeo',
+      'lookUpEmail: askVendor > reacher',
+      'lookUpEmail: askVendor > rocketreach',
+      'lookUpEmail: askVendor > settle',
+      'nothing > POST /api/v1/email',
+      'request > lookUpEmail: askVendor',
+      'request > lookUpEmail: planLookup',
+    ]);
+    const named = (name: string) => trace.filter((span) => span.name === name);
+    const [root] = named('POST /api/v1/email');
+    t.like(root, { kind: 2, status: {}, links: [CALLER] });
+    t.deepEqual(root?.resource, {
+      'service.name': 'npi-email-api',
+      'deployment.environment.name': 'test',
+    });
+    t.deepEqual(root?.attributes, {
+      'http.route': '/api/v1/email',
+      'http.response.status_code': 202,
+      organization_id: customer.organizationId,
+      batch_id: batchId,
+    });
+    const [request] = named('request');
+    t.like(request?.attributes, { request_id: requests[0]?.request_id, status: 'completed' });
+    t.is(request?.resource['service.name'], 'npi-email-worker');
+    t.deepEqual(named('hunter')[0]?.attributes, { answer: 'found' });
+    t.deepEqual(
+      named('webhook attempt').map(({ attributes, status }) => [
+        attributes.attempt,
+        attributes.status,
+        status.code,
+      ]),
+      [
+        [1, 500, 2],
+        [2, 200, undefined],
+      ],
+    );
+    const [activity] = named('lookUpEmail: askVendor');
+    t.like(activity?.attributes, { workflow_id: requests[0]?.request_id, attempt: 1 });
 
-  const all = collector.exports.map(({ text }) => text).join('\n');
-  const { webhookSecret } = await showWebhookSecret(stack.db, customer.organizationId);
-  const host = new URL(stack.receiver.url).host;
-  for (const secret of [CANARY, customer.apiKey, webhookSecret, host, ASK_ALL, String(data[0]?.email), '@']) {
-    t.false(all.includes(secret), secret);
-  }
-  t.true(collector.exports.every(({ headers }) => headers.authorization === 'Bearer token'));
+    const all = collector.exports.map(({ text }) => text).join('\n');
+    const { webhookSecret } = await showWebhookSecret(stack.db, customer.organizationId);
+    const host = new URL(stack.receiver.url).host;
+    for (const secret of [
+      CANARY,
+      customer.apiKey,
+      webhookSecret,
+      host,
+      ASK_ALL,
+      String(data[0]?.email),
+      '@',
+    ]) {
+      t.false(all.includes(secret), secret);
+    }
+    t.true(collector.exports.every(({ headers }) => headers.authorization === 'Bearer token'));
 
-  // The log contains the same IDs.
-  const lines = worker
-    .output()
-    .split('\n')
-    .filter((line) => line.startsWith('{'));
-  const line = lines.map((text) => JSON.parse(text)).find(({ msg }) => msg === 'request settled');
-  t.is(line.trace_id, root?.traceId);
-  t.is(line.span_id, named('settle')[0]?.parentSpanId);
-});
+    // The log contains the same IDs.
+    const lines = worker
+      .output()
+      .split('\n')
+      .filter((line) => line.startsWith('{'));
+    const line = lines.map((text) => JSON.parse(text)).find(({ msg }) => msg === 'request settled');
+    t.is(line.trace_id, root?.traceId);
+    t.is(line.span_id, named('settle')[0]?.parentSpanId);
+  },
+);
 
 test.serial('a bulk that calls the registry is one trace', async (t) => {
   const unknown = ordinaryNpis('found', 2, 90_000);
@@ -166,10 +182,11 @@ test.serial('histories contain no trace IDs and replay with and without traces',
   t.false(JSON.stringify(history).includes(traceId));
   const workflowBundle = { codePath: testSetting('TEST_WORKFLOW_BUNDLE') };
   const runs = [{ workflowId: json.batch_id, history }];
-  for await (const { error } of Worker.runReplayHistories({ workflowBundle }, runs)) t.is(error, undefined);
+  for await (const { error } of Worker.runReplayHistories({ workflowBundle }, runs))
+    t.is(error, undefined);
 
-  // The version of a worker is the hash of its workflows. It is the same without traces, so that workers with and
-  // without traces continue each other's runs.
+  // The version of a worker is the hash of its workflows. It is the same without traces, so that
+  // workers with and without traces continue each other's runs.
   const versions = await Promise.all(
     [settings(), {}].map(async (given) => {
       const worker = await workers.start(stack, given);

@@ -10,8 +10,8 @@ import {
 } from '../support/traps/run.ts';
 import { TRAPS } from '../support/traps/set.ts';
 
-// Compares a customer's results under the default policy with a verifier to a careful person's decision about each
-// address of test/traps/. `npm run traps` prints every policy.
+// Compares a customer's results under the default policy with a verifier to a careful person's
+// decision about each address of test/traps/. `npm run traps` prints every policy.
 
 const outcomes: Outcome[] = [];
 
@@ -21,7 +21,10 @@ test.before(async (t) => {
   outcomes.push(...(await springTraps(DEFAULT)));
 });
 
-/** Returns true if at most `percent` of the decisions are wrong, and otherwise the list of the wrong ones. */
+/**
+ * Returns true if at most `percent` of the decisions are wrong, and otherwise the list of the wrong
+ * ones.
+ */
 function isWithin({ wrong, of }: Score, percent: number): true | string {
   const share = (100 * wrong.length) / of;
   return share <= percent || [`${wrong.length} of ${of}:`, ...wrong.map(tell)].join('\n');
@@ -40,7 +43,10 @@ test('at most 3 in 100 returned good addresses have the wrong type', (t) => {
 });
 
 test('every request ends as completed or not_found', (t) => {
-  t.deepEqual(outcomes.filter(({ state }) => state !== 'completed' && state !== 'not_found').map(tell), []);
+  t.deepEqual(
+    outcomes.filter(({ state }) => state !== 'completed' && state !== 'not_found').map(tell),
+    [],
+  );
 });
 
 test('the set is large, and 55 to 65 in 100 addresses are bad', (t) => {
@@ -62,7 +68,10 @@ test('the scores reject a service that returns everything, nothing, or the other
   const { returned, refused } = scoresOf(as(() => 'professional'));
   t.deepEqual([returned.wrong.length, refused.wrong.length], [returned.of, 0]);
   const nothing = scoresOf(as(() => null));
-  t.deepEqual([nothing.returned.wrong.length, nothing.refused.wrong.length], [0, nothing.refused.of]);
+  t.deepEqual(
+    [nothing.returned.wrong.length, nothing.refused.wrong.length],
+    [0, nothing.refused.of],
+  );
   const other = as(({ trap }) => (trap.type === 'personal' ? 'professional' : 'personal'));
   t.true(other.every((outcome) => mistakeIn(outcome) !== null));
   t.not(isWithin(scoresOf(other).type, 3), true);

@@ -41,7 +41,9 @@ test.after.always(async () => {
 });
 
 /** Starts a stack whose workers are processes. */
-async function startWithoutWorker(temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS')): Promise<Stack> {
+async function startWithoutWorker(
+  temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS'),
+): Promise<Stack> {
   const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
   return await startStack({
     elsewhere: { temporalAddress, taskQueue },
@@ -63,7 +65,13 @@ async function current({ client, taskQueue }: Stack): Promise<string | null> {
 }
 
 /** Sets the current version as an operator does. */
-async function setCurrent({ deploymentName, buildId }: { deploymentName: string; buildId: string }) {
+async function setCurrent({
+  deploymentName,
+  buildId,
+}: {
+  deploymentName: string;
+  buildId: string;
+}) {
   const names = ['--deployment-name', deploymentName, '--build-id', buildId];
   const args = ['worker', 'deployment', 'set-current-version', ...names, '--yes'];
   await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), [
@@ -76,71 +84,82 @@ async function setCurrent({ deploymentName, buildId }: { deploymentName: string;
 async function findings({ db, client, taskQueue }: Stack): Promise<string[]> {
   const { checks } = await diagnose(db, { ...RULES, webhookScheduleMs: [0, 100, 200, 300] });
   const workflows = await checkWorkflows(db, client, taskQueue);
-  const all = [...checks, ...workflows, await checkWorkers(db, { namespace: 'default', taskQueue })];
+  const all = [
+    ...checks,
+    ...workflows,
+    await checkWorkers(db, { namespace: 'default', taskQueue }),
+  ];
   return all.filter((check) => check.findings > 0).map(({ code }) => code);
 }
 
-test.serial('an incompatible release is rolled out and back, and all running batches finish', async (t) => {
-  const stack = await startWithoutWorker();
-  t.teardown(() => stack.stop());
-  const client = await stack.organization(1000);
-  const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
-  const next = await versionIn(stack, nextBundle);
-  t.not(old.buildId, next.buildId);
-  const submit = async (which: number) => {
-    const npis = ordinaryNpis('found_later', BATCH, 1000 * which);
-    const { json } = await client.bulk({ npis, webhook: { url: `${stack.receiver.url}/versions` } });
-    return json;
-  };
-  const halfway = (batchId: string) =>
-    eventually(async () => {
-      const { completed_count } = (await client.batch(batchId)).batch;
-      return completed_count > 0 || null;
-    });
+test.serial(
+  'an incompatible release is rolled out and back, and all running batches finish',
+  async (t) => {
+    const stack = await startWithoutWorker();
+    t.teardown(() => stack.stop());
+    const client = await stack.organization(1000);
+    const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
+    const next = await versionIn(stack, nextBundle);
+    t.not(old.buildId, next.buildId);
+    const submit = async (which: number) => {
+      const npis = ordinaryNpis('found_later', BATCH, 1000 * which);
+      const { json } = await client.bulk({
+        npis,
+        webhook: { url: `${stack.receiver.url}/versions` },
+      });
+      return json;
+    };
+    const halfway = (batchId: string) =>
+      eventually(async () => {
+        const { completed_count } = (await client.batch(batchId)).batch;
+        return completed_count > 0 || null;
+      });
 
-  await workers.start(stack);
-  t.is(await current(stack), old.buildId, 'the first version is current at once');
-  const first = await submit(1);
-  await eventually(async () => stack.simulator.calls().length >= BATCH || null);
+    await workers.start(stack);
+    t.is(await current(stack), old.buildId, 'the first version is current at once');
+    const first = await submit(1);
+    await eventually(async () => stack.simulator.calls().length >= BATCH || null);
 
-  const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
-  t.is(await current(stack), next.buildId, 'so is a new one');
-  t.is((await client.batch(first.batch_id)).batch.status, 'in-progress');
-  const second = await submit(2);
-  await halfway(second.batch_id);
+    const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
+    t.is(await current(stack), next.buildId, 'so is a new one');
+    t.is((await client.batch(first.batch_id)).batch.status, 'in-progress');
+    const second = await submit(2);
+    await halfway(second.batch_id);
 
-  await setCurrent(old);
-  const third = await submit(3);
-  const batches = [first, second, third];
-  for (const { batch_id } of batches) {
-    const envelope = await client.completed(batch_id);
-    t.deepEqual([...new Set(envelope.data.map(({ status }) => status))], ['completed']);
-  }
-  for (const { batch_id } of batches) await stack.client.workflow.getHandle(batch_id).result();
+    await setCurrent(old);
+    const third = await submit(3);
+    const batches = [first, second, third];
+    for (const { batch_id } of batches) {
+      const envelope = await client.completed(batch_id);
+      t.deepEqual([...new Set(envelope.data.map(({ status }) => status))], ['completed']);
+    }
+    for (const { batch_id } of batches) await stack.client.workflow.getHandle(batch_id).result();
 
-  const seen = [];
-  for (const { batch_id, requests } of batches) {
-    const ids = [batch_id, ...requests.map(({ request_id }) => request_id)];
-    seen.push(await tasksOf(stack.client, ids));
-  }
-  t.deepEqual(seen, [
-    { failed: [], builds: [old.buildId] },
-    { failed: [], builds: [next.buildId] },
-    { failed: [], builds: [old.buildId] },
-  ]);
-  t.deepEqual(await findings(stack), []);
+    const seen = [];
+    for (const { batch_id, requests } of batches) {
+      const ids = [batch_id, ...requests.map(({ request_id }) => request_id)];
+      seen.push(await tasksOf(stack.client, ids));
+    }
+    t.deepEqual(seen, [
+      { failed: [], builds: [old.buildId] },
+      { failed: [], builds: [next.buildId] },
+      { failed: [], builds: [old.buildId] },
+    ]);
+    t.deepEqual(await findings(stack), []);
 
-  // A new worker of another version changes nothing while workers of the current version run.
-  await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
-  t.is(await current(stack), old.buildId);
+    // A new worker of another version changes nothing while workers of the current version run.
+    await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
+    t.is(await current(stack), old.buildId);
 
-  // When the last worker of the current version ends, a worker of another version makes its own current.
-  await setCurrent(next);
-  await workers.stop();
-  t.is(await nextWorker.exited, 'exit code 0', nextWorker.output().slice(-3000));
-  await workers.start(stack);
-  t.is(await current(stack), old.buildId);
-});
+    // When the last worker of the current version ends, a worker of another version makes its own
+    // current.
+    await setCurrent(next);
+    await workers.stop();
+    t.is(await nextWorker.exited, 'exit code 0', nextWorker.output().slice(-3000));
+    await workers.start(stack);
+    t.is(await current(stack), old.buildId);
+  },
+);
 
 test.serial('with a manual rollout a new version waits for the command from its log', async (t) => {
   const stack = await startWithoutWorker();
@@ -150,29 +169,33 @@ test.serial('with a manual rollout a new version waits for the command from its 
   const { json } = await client.single({ npi: '2000000010' });
   t.is(await current(stack), null);
 
-  const command = /temporal (worker deployment set-current-version [\w -]+)/.exec(worker.output())?.[1] ?? '';
+  const command =
+    /temporal (worker deployment set-current-version [\w -]+)/.exec(worker.output())?.[1] ?? '';
   const args = [...command.split(' '), '--yes', '--address', testSetting('TEST_TEMPORAL_ADDRESS')];
   await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), args);
   await client.completed(json.batch_id);
   await worker.stop();
 });
 
-test.serial('the service runs on a Temporal without Worker Deployments, and logs it once', async (t) => {
-  const temporal = await startTemporal({
-    cli: testSetting('TEST_TEMPORAL_CLI'),
-    namespace: 'default',
-    dynamicConfig: { 'system.enableDeploymentVersions': false },
-  });
-  t.teardown(() => temporal.stop());
-  const stack = await startWithoutWorker(temporal.address);
-  t.teardown(() => stack.stop());
-  const client = await stack.organization(10);
-  const worker = await workers.start(stack);
-  const { json } = await client.single({ npi: '2000000010' });
-  await client.completed(json.batch_id);
-  t.is(worker.output().match(/"msg":"this Temporal has no Worker Deployments/g)?.length, 1);
-  await worker.stop();
-});
+test.serial(
+  'the service runs on a Temporal without Worker Deployments, and logs it once',
+  async (t) => {
+    const temporal = await startTemporal({
+      cli: testSetting('TEST_TEMPORAL_CLI'),
+      namespace: 'default',
+      dynamicConfig: { 'system.enableDeploymentVersions': false },
+    });
+    t.teardown(() => temporal.stop());
+    const stack = await startWithoutWorker(temporal.address);
+    t.teardown(() => stack.stop());
+    const client = await stack.organization(10);
+    const worker = await workers.start(stack);
+    const { json } = await client.single({ npi: '2000000010' });
+    await client.completed(json.batch_id);
+    t.is(worker.output().match(/"msg":"this Temporal has no Worker Deployments/g)?.length, 1);
+    await worker.stop();
+  },
+);
 
 test.serial('runs of a version without workers continue with the current version', async (t) => {
   const stack = await startStack({ simulatorSpeed: 1, lookupTimeoutMs: 100_000 });

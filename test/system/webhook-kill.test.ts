@@ -63,7 +63,8 @@ test('killing workers every few seconds loses no delivery and repeats only open 
   while (kills < KILLS) {
     const worker = await workers.start(stack);
     const before = await countDelivered();
-    // Kills the worker in the middle of its work, or after it waited for attempts that the previous kill interrupted.
+    // Kills the worker in the middle of its work, or after it waited for attempts that the previous
+    // kill interrupted.
     const isBusy = async () => ((await countDelivered()) >= before + 40 ? true : null);
     await eventually(isBusy);
     process.kill(worker.pid, 'SIGKILL');

@@ -8,12 +8,14 @@ import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Tests the worker as a process, as in production, and the state after kill -9 in the middle of a batch.
+// Tests the worker as a process, as in production, and the state after kill -9 in the middle of a
+// batch.
 
 const FOUND = 20;
 const NOT_FOUND = 10;
 
-// This test needs its own Temporal, because the process uses the same task queue as every deployment.
+// This test needs its own Temporal, because the process uses the same task queue as every
+// deployment.
 const temporal = fresh(test, () =>
   startTemporal({
     cli: testSetting('TEST_TEMPORAL_CLI'),
@@ -86,31 +88,34 @@ test.serial('a worker killed during a batch loses nothing and charges nothing tw
   t.deepEqual([...new Set(bodies.map((item) => item.status))].sort(), ['completed', 'not_found']);
 });
 
-test.serial('a worker killed while vendor jobs are open polls them instead of buying again', async (t) => {
-  await workers.stop();
-  const client = await stack.organization(100);
-  const npis = ordinaryNpis('found_later', 10, 5000);
-  const worker = await workers.start(stack);
-  const { json } = await client.bulk({ npis });
-  const jobs = async () => {
-    const rows = await stack.db.drizzle.execute<{ npi: string }>(sql`
+test.serial(
+  'a worker killed while vendor jobs are open polls them instead of buying again',
+  async (t) => {
+    await workers.stop();
+    const client = await stack.organization(100);
+    const npis = ordinaryNpis('found_later', 10, 5000);
+    const worker = await workers.start(stack);
+    const { json } = await client.bulk({ npis });
+    const jobs = async () => {
+      const rows = await stack.db.drizzle.execute<{ npi: string }>(sql`
       select l.npi from vendor_attempts a join lookups l on l.id = a.lookup_id
        where a.state = 'pending' and a.job_ref is not null and l.npi in ${npis}`);
-    return rows.length;
-  };
-  await eventually(async () => ((await jobs()) === npis.length ? true : null));
-  process.kill(worker.pid, 'SIGKILL');
-  await worker.exited;
-  t.is(await jobs(), npis.length, 'every job is in the database, and none is answered');
+      return rows.length;
+    };
+    await eventually(async () => ((await jobs()) === npis.length ? true : null));
+    process.kill(worker.pid, 'SIGKILL');
+    await worker.exited;
+    t.is(await jobs(), npis.length, 'every job is in the database, and none is answered');
 
-  await workers.start(stack);
-  const envelope = await client.completed(json.batch_id);
-  t.deepEqual([...new Set(envelope.data.map(({ status }) => status))], ['completed']);
-  for (const npi of npis) {
-    const bought = stack.simulator
-      .calls()
-      .filter(({ route, subject }) => route === 'GET /person/lookup' && subject === npi);
-    t.is(bought.length, 1, npi);
-  }
-  t.deepEqual(await client.credits(), { balance: 90, total: 100, used: 10 });
-});
+    await workers.start(stack);
+    const envelope = await client.completed(json.batch_id);
+    t.deepEqual([...new Set(envelope.data.map(({ status }) => status))], ['completed']);
+    for (const npi of npis) {
+      const bought = stack.simulator
+        .calls()
+        .filter(({ route, subject }) => route === 'GET /person/lookup' && subject === npi);
+      t.is(bought.length, 1, npi);
+    }
+    t.deepEqual(await client.credits(), { balance: 90, total: 100, used: 10 });
+  },
+);

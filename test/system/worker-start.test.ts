@@ -13,7 +13,8 @@ import { ordinaryNpis } from '../support/vendors.ts';
 /** The first bytes of an HTTP/2 connection. */
 const PREFACE = 'PRI * HTTP/2.0';
 /**
- * The connection to cut. The first one checks Temporal, the second belongs to the client, and the third to the workers.
+ * The connection to cut. The first one checks Temporal, the second belongs to the client, and the
+ * third to the workers.
  */
 const CUT_AT = 3;
 

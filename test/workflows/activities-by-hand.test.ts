@@ -7,8 +7,8 @@ import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
-// Tests an operator's actions on single activities in the Temporal UI, and queries and updates sent to a workflow by
-// hand.
+// Tests an operator's actions on single activities in the Temporal UI, and queries and updates sent
+// to a workflow by hand.
 
 /** A vendor that charges again for a repeated call. */
 const vendor = { ...createScriptedVendor(), repeatIsFree: false };
@@ -28,7 +28,10 @@ async function start(lookupTimeoutMs: number, webhookScheduleMs: readonly number
     ...stack,
     service,
     workflow: (id: string) => workflow.getHandle(id),
-    /** Returns the last heartbeat of a workflow's only pending activity, in milliseconds since the epoch, or 0. */
+    /**
+     * Returns the last heartbeat of a workflow's only pending activity, in milliseconds since the
+     * epoch, or 0.
+     */
     async lastHeartbeat(workflowId: string): Promise<number> {
       const { raw } = await workflow.getHandle(workflowId).describe();
       return optionalTsToMs(raw.pendingActivities?.[0]?.lastHeartbeatTime) ?? 0;
@@ -61,7 +64,10 @@ for (const how of ['pauseActivity', 'resetActivity'] as const) {
     const held = heldScript(foundStep(npi));
     vendor.script(npi, held.script);
     const client = await stack.organization();
-    const { json } = await client.bulk({ npis: [npi, other], webhook: { url: `${stack.receiver.url}/on` } });
+    const { json } = await client.bulk({
+      npis: [npi, other],
+      webhook: { url: `${stack.receiver.url}/on` },
+    });
     const requestId = json.requests[0]?.request_id ?? '';
     await asked(npi, 'submit');
     const before = await stack.lastHeartbeat(requestId);
@@ -89,7 +95,9 @@ test('the longest vendor call ends before its first heartbeat is due', async (t)
   await asked(npi, 'submit');
   const { events } = await stack.workflow(json.requests[0]?.request_id ?? '').fetchHistory();
   const asking = events?.map((event) => event.activityTaskScheduledEventAttributes);
-  const timeoutMs = optionalTsToMs(asking?.find((one) => one?.activityId === vendor.id)?.heartbeatTimeout);
+  const timeoutMs = optionalTsToMs(
+    asking?.find((one) => one?.activityId === vendor.id)?.heartbeatTimeout,
+  );
   const calls = Object.values(VENDORS).map(({ callMs }) => callMs);
   t.true(Math.max(...calls) < ((timeoutMs ?? 0) * 2) / 3, `${timeoutMs} ms`);
   held.release();
@@ -100,7 +108,10 @@ test('paused, reset, or misrouted vendor jobs are refunded at the deadline', asy
   const stack = await start(30_000);
   t.teardown(stack.stop);
   const { service, vendorOf } = stack;
-  const [paused = '', reset = '', astray = '', endless = '', alone = '', good = ''] = npis.splice(0, 6);
+  const [paused = '', reset = '', astray = '', endless = '', alone = '', good = ''] = npis.splice(
+    0,
+    6,
+  );
   const waiting = [paused, reset, astray, endless, alone];
   for (const npi of waiting) {
     vendor.script(npi, () => ({ kind: 'pending', jobRef: npi, pollAfterMs: 200 }));
@@ -111,7 +122,9 @@ test('paused, reset, or misrouted vendor jobs are refunded at the deadline', asy
   const { json } = await client.bulk({ npis: [paused, reset, astray, endless, good], webhook });
   const single = (await client.single({ npi: alone, webhook })).json;
   const ofAlone = single.requests[0]?.request_id ?? '';
-  const [ofPaused = '', ofReset = '', ofAstray = '', ofEndless = ''] = json.requests.map((r) => r.request_id);
+  const [ofPaused = '', ofReset = '', ofAstray = '', ofEndless = ''] = json.requests.map(
+    (r) => r.request_id,
+  );
   await Promise.all(waiting.map((npi) => asked(npi, 'poll')));
   await service.pauseActivity(vendorOf(ofPaused));
   await service.pauseActivity(vendorOf(ofAlone));
@@ -181,7 +194,10 @@ test('unknown or malformed queries and updates change nothing', async (t) => {
   const held = heldScript(foundStep(npi));
   vendor.script(npi, held.script);
   const client = await stack.organization();
-  const { json } = await client.bulk({ npis: [npi, other], webhook: { url: `${stack.receiver.url}/asked` } });
+  const { json } = await client.bulk({
+    npis: [npi, other],
+    webhook: { url: `${stack.receiver.url}/asked` },
+  });
   const requestId = json.requests[0]?.request_id ?? '';
   await asked(npi, 'submit');
   for (const id of [json.batch_id, requestId]) {

@@ -10,8 +10,8 @@ import { type WorkerProcess, workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Tests that a bug in workflow code fails its workflow task and stays visible. Each test plants a bug into one
-// function.
+// Tests that a bug in workflow code fails its workflow task and stays visible. Each test plants a
+// bug into one function.
 
 const folder = temporaryFolder(test.after.always);
 const workers = workerProcesses();
@@ -22,7 +22,10 @@ const stack = fresh(test, () => {
   return startStack({ lookupTimeoutMs: 8000, elsewhere });
 });
 
-/** Starts a worker whose workflows have a bug in the named function. The worker is killed at the end of the test. */
+/**
+ * Starts a worker whose workflows have a bug in the named function. The worker is killed at the end
+ * of the test.
+ */
 async function workWithBug(t: ExecutionContext, name: string): Promise<WorkerProcess> {
   const worker = await workers.start(stack, { WORKFLOW_BUNDLE: await bundleWithBug(folder, name) });
   t.teardown(async () => {
@@ -32,8 +35,14 @@ async function workWithBug(t: ExecutionContext, name: string): Promise<WorkerPro
   return worker;
 }
 
-/** Checks that the history of a workflow and the worker's log show the failed task and its cause. */
-async function isShown(t: ExecutionContext, worker: WorkerProcess, workflowId: string): Promise<void> {
+/**
+ * Checks that the history of a workflow and the worker's log show the failed task and its cause.
+ */
+async function isShown(
+  t: ExecutionContext,
+  worker: WorkerProcess,
+  workflowId: string,
+): Promise<void> {
   const failed = await eventually(async () => {
     const { failed } = await tasksOf(stack.client, [workflowId]);
     return failed.length > 0 ? failed : null;
@@ -67,39 +76,46 @@ async function reasonsOf(batchId: string): Promise<string[]> {
   return rows.map(({ reason }) => reason);
 }
 
-test.serial('a bug in a lookup shows in history and log, and its requests are refunded', async (t) => {
-  const worker = await workWithBug(t, 'ask');
-  const client = await stack.organization(10);
-  const [npi = '', ...npis] = ordinaryNpis('found', 3);
-  const bulk = (await client.bulk({ npis })).json;
-  const single = (await client.single({ npi })).json;
-  for (const { batch_id } of [bulk, single]) {
-    const { data } = await client.completed(batch_id);
-    t.true(data.every(({ status }) => status === 'failed'));
-    t.deepEqual([...new Set(await reasonsOf(batch_id))], ['deadline']);
-  }
-  t.deepEqual(await client.credits(), { balance: 10, total: 10, used: 0 });
-  await isShown(t, worker, single.requests[0]?.request_id ?? '');
-  for (const { request_id } of bulk.requests) await isShown(t, worker, request_id);
-});
+test.serial(
+  'a bug in a lookup shows in history and log, and its requests are refunded',
+  async (t) => {
+    const worker = await workWithBug(t, 'ask');
+    const client = await stack.organization(10);
+    const [npi = '', ...npis] = ordinaryNpis('found', 3);
+    const bulk = (await client.bulk({ npis })).json;
+    const single = (await client.single({ npi })).json;
+    for (const { batch_id } of [bulk, single]) {
+      const { data } = await client.completed(batch_id);
+      t.true(data.every(({ status }) => status === 'failed'));
+      t.deepEqual([...new Set(await reasonsOf(batch_id))], ['deadline']);
+    }
+    t.deepEqual(await client.credits(), { balance: 10, total: 10, used: 0 });
+    await isShown(t, worker, single.requests[0]?.request_id ?? '');
+    for (const { request_id } of bulk.requests) await isShown(t, worker, request_id);
+  },
+);
 
 /**
- * A bug at the top keeps a batch stuck. A batch with a later bug continues once the sweep has refunded its requests.
+ * A bug at the top keeps a batch stuck. A batch with a later bug continues once the sweep has
+ * refunded its requests.
  */
 for (const [name, staysStuck] of [
   ['enrichBatch', true],
   ['lookUp', false],
 ] as const) {
-  test.serial(`a bug in ${name} shows in history and log, and the requests are refunded`, async (t) => {
-    const worker = await workWithBug(t, name);
-    const client = await stack.organization(10);
-    const { json } = await client.bulk({ npis: ordinaryNpis('found', 2, 200) });
-    await isShown(t, worker, json.batch_id);
-    await client.completed(json.batch_id);
-    t.deepEqual(await reasonsOf(json.batch_id), ['deadline', 'deadline']);
-    t.deepEqual(await client.credits(), { balance: 10, total: 10, used: 0 });
-    if (staysStuck) await isStuck(t, json.batch_id);
-  });
+  test.serial(
+    `a bug in ${name} shows in history and log, and the requests are refunded`,
+    async (t) => {
+      const worker = await workWithBug(t, name);
+      const client = await stack.organization(10);
+      const { json } = await client.bulk({ npis: ordinaryNpis('found', 2, 200) });
+      await isShown(t, worker, json.batch_id);
+      await client.completed(json.batch_id);
+      t.deepEqual(await reasonsOf(json.batch_id), ['deadline', 'deadline']);
+      t.deepEqual(await client.credits(), { balance: 10, total: 10, used: 0 });
+      if (staysStuck) await isStuck(t, json.batch_id);
+    },
+  );
 }
 
 test.serial('a bug in startDelivery shows in history and log', async (t) => {

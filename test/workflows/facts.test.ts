@@ -8,10 +8,16 @@ import { findDueDelivery } from '../../db/webhooks/deliveries.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { eventually, RULES } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
-import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
+import {
+  aborted,
+  createScriptedVendor,
+  foundStep,
+  heldScript,
+  ordinaryNpis,
+} from '../support/vendors.ts';
 
-// Tests that workflows decide by the state in PostgreSQL. Signals only wake them. Unexpected signals and workflows
-// started by hand change nothing.
+// Tests that workflows decide by the state in PostgreSQL. Signals only wake them. Unexpected
+// signals and workflows started by hand change nothing.
 
 const vendor = createScriptedVendor();
 const npis = ordinaryNpis('found', 20);
@@ -38,7 +44,10 @@ async function deliveriesOf(batchId: string) {
   ];
 }
 
-/** Submits a bulk of two NPIs. The vendor holds its response for the first one until `release` is called. */
+/**
+ * Submits a bulk of two NPIs. The vendor holds its response for the first one until `release` is
+ * called.
+ */
 async function heldBatch(path: string) {
   const [slow = '', quick = ''] = npis.splice(0, 2);
   const held = heldScript(foundStep(slow));
@@ -76,12 +85,16 @@ test('false, empty, and unknown signals change nothing', async (t) => {
     await stack.client.workflowService.signalWorkflowExecution({
       ...{ namespace: 'default', signalName: 'requestSettled' },
       workflowExecution: { workflowId: json.batch_id },
-      input: { payloads: [{ metadata: { encoding: Buffer.from(encoding) }, data: Buffer.from('{"half') }] },
+      input: {
+        payloads: [{ metadata: { encoding: Buffer.from(encoding) }, data: Buffer.from('{"half') }],
+      },
     });
   }
   await eventually(async () => {
     const { events } = await batch.fetchHistory();
-    const signals = (events ?? []).filter((event) => event.workflowExecutionSignaledEventAttributes);
+    const signals = (events ?? []).filter(
+      (event) => event.workflowExecutionSignaledEventAttributes,
+    );
     return signals.length >= 9 ? true : null;
   });
   release();

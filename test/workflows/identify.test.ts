@@ -9,8 +9,8 @@ import { eventually } from '../support/organization.ts';
 import { startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
 
-// Tests lookups of NPIs that no import contains. The registry identifies the person before any vendor is called.
-// Registry and vendors are scripted. Everything else is as in production.
+// Tests lookups of NPIs that no import contains. The registry identifies the person before any
+// vendor is called. Registry and vendors are scripted. Everything else is as in production.
 
 const byNpi = createScriptedVendor('by_npi');
 const byName = createScriptedVendor('by_name');
@@ -37,7 +37,9 @@ const stack = fresh(test, () =>
   startStack({
     lookupTimeoutMs: 60_000,
     vendors: [vendorSource(byNpi), vendorSource(nosy)],
-    registry: { find: async (npi) => (await registry.get(npi)?.()) ?? { kind: 'inactive_or_unknown' } },
+    registry: {
+      find: async (npi) => (await registry.get(npi)?.()) ?? { kind: 'inactive_or_unknown' },
+    },
   }),
 );
 const client = fresh(test, () => stack.organization(1000));
@@ -120,8 +122,8 @@ test('all calls of a lookup use the person as planned, even if the data changes'
 });
 
 /**
- * Submits these NPIs as one bulk. Returns the response, the batch workflow, and a function that reads the status of an
- * NPI.
+ * Submits these NPIs as one bulk. Returns the response, the batch workflow, and a function that
+ * reads the status of an NPI.
  */
 async function submitAll(...npis: string[]) {
   const { json } = await client.bulk({ npis });
@@ -146,8 +148,16 @@ test('each lookup of a batch calls the registry; an inactive NPI reaches no vend
   t.deepEqual(await Promise.all(npis.map(statusOf)), ['completed', 'completed', 'not_found']);
   t.is(countEvents(await workflow.fetchHistory()).ActivityTaskScheduled, undefined);
   const lookups = requests.map(({ request_id }) => stack.client.workflow.getHandle(request_id));
-  t.is(countEvents((await lookups[0]?.fetchHistory()) ?? {}).ActivityTaskScheduled, 3, 'two vendors');
-  t.is(countEvents((await lookups[2]?.fetchHistory()) ?? {}).ActivityTaskScheduled, 1, 'the registry');
+  t.is(
+    countEvents((await lookups[0]?.fetchHistory()) ?? {}).ActivityTaskScheduled,
+    3,
+    'two vendors',
+  );
+  t.is(
+    countEvents((await lookups[2]?.fetchHistory()) ?? {}).ActivityTaskScheduled,
+    1,
+    'the registry',
+  );
   t.is(byNpi.asked(gone, 'submit'), 0);
 });
 
@@ -160,7 +170,9 @@ test('known and identified NPIs are looked up while others wait for the registry
   await stack.db.drizzle.execute(sql`delete from entitlements where npi = ${known}`);
   registry.set(quick, () => person(quick));
   let isBack = false;
-  registry.set(slow, () => (isBack ? person(slow) : { kind: 'retry', why: 'upstream', afterMs: 100 }));
+  registry.set(slow, () =>
+    isBack ? person(slow) : { kind: 'retry', why: 'upstream', afterMs: 100 },
+  );
   const { batch_id, statusOf } = await submitAll(slow, quick, known);
   for (const npi of [quick, known]) {
     await eventually(async () => ((await statusOf(npi)) === 'completed' ? true : null));
@@ -185,6 +197,8 @@ test('canceling a batch that waits for the registry fails and refunds its reques
   await workflow.cancel();
   await t.throwsAsync(workflow.result());
   t.deepEqual(await Promise.all(npis.map(statusOf)), ['failed', 'failed']);
-  const rows = await stack.db.drizzle.execute(sql`select reason from requests where batch_id = ${batch_id}`);
+  const rows = await stack.db.drizzle.execute(
+    sql`select reason from requests where batch_id = ${batch_id}`,
+  );
   t.deepEqual([...rows], [{ reason: 'cancelled' }, { reason: 'cancelled' }]);
 });

@@ -6,14 +6,21 @@ import { fresh } from '../support/database.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Tests addresses that an operator imported, in a stack without a verifier. The service checks their domains before it
-// returns them.
+// Tests addresses that an operator imported, in a stack without a verifier. The service checks
+// their domains before it returns them.
 
 const stack = fresh(test, () => startStack());
 const [GOOD = '', CLOSED = '', UNDATED = ''] = ordinaryNpis('found', 3);
 
 async function importAddress(npi: string, email: string, validatedAt: Date | null): Promise<void> {
-  const row = { npi, email, emailType: 'professional', source: 'crm', validatedAt, checked: false } as const;
+  const row = {
+    npi,
+    email,
+    emailType: 'professional',
+    source: 'crm',
+    validatedAt,
+    checked: false,
+  } as const;
   await storeOwnEmails(stack.db, [row]);
 }
 
@@ -24,7 +31,8 @@ async function storedRow(email: string) {
 }
 
 const yesterday = () => new Date(Date.now() - 86_400_000);
-const askedFor = (npi: string) => stack.simulator.calls().filter(({ subject }) => subject === npi).length;
+const askedFor = (npi: string) =>
+  stack.simulator.calls().filter(({ subject }) => subject === npi).length;
 
 test('an imported address whose domain accepts mail is returned without vendor calls', async (t) => {
   const client = await stack.organization(10);

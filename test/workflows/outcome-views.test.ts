@@ -8,8 +8,8 @@ import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { aborted, createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
-// Tests that `Outcome`, by which operators find requests without an email, matches PostgreSQL (deploy/operations.md, In
-// the Temporal UI).
+// Tests that `Outcome`, by which operators find requests without an email, matches PostgreSQL
+// (deploy/operations.md, In the Temporal UI).
 
 const TOTAL = 200;
 const vendor = createScriptedVendor();
@@ -25,14 +25,19 @@ const ENDINGS: readonly ((npi: string) => Step | Promise<Step>)[] = [
   () => aborted(Context.current().cancellationSignal),
 ];
 
-/** Returns NPIs for every kind of vendor response, and NPIs that are rejected before a vendor is called. */
+/**
+ * Returns NPIs for every kind of vendor response, and NPIs that are rejected before a vendor is
+ * called.
+ */
 function mixedNpis(): string[] {
   const npis = ordinaryNpis('found', TOTAL, 700_000);
   for (const [index, npi] of npis.entries()) {
     const ending = ENDINGS[index % ENDINGS.length];
     if (ending) vendor.script(npi, () => ending(npi));
   }
-  const wrongDigits = npis.slice(0, 10).map((npi) => `${npi.slice(0, 9)}${(Number(npi[9]) + 1) % 10}`);
+  const wrongDigits = npis
+    .slice(0, 10)
+    .map((npi) => `${npi.slice(0, 9)}${(Number(npi[9]) + 1) % 10}`);
   return [...npis.slice(10), ...wrongDigits];
 }
 
@@ -40,7 +45,9 @@ function mixedNpis(): string[] {
 async function outcomesInTemporal(query: string): Promise<Map<string, string>> {
   const found = new Map<string, string>();
   const filter = `OrganizationId = '${client.organizationId}' and WorkflowType = 'lookUpEmail' and ${query}`;
-  for await (const { workflowId, typedSearchAttributes } of stack.client.workflow.list({ query: filter })) {
+  for await (const { workflowId, typedSearchAttributes } of stack.client.workflow.list({
+    query: filter,
+  })) {
     found.set(workflowId, typedSearchAttributes.get(OUTCOME) ?? '');
   }
   return found;
@@ -78,7 +85,10 @@ test('the views list each request without an email, with the recorded reason', a
   });
   t.deepEqual(Object.fromEntries([...found].sort()), Object.fromEntries([...expected].sort()));
   const deadlines = await outcomesInTemporal(`Outcome STARTS_WITH 'failed: deadline'`);
-  t.is(deadlines.size, [...expected.values()].filter((one) => one.startsWith('failed: deadline')).length);
+  t.is(
+    deadlines.size,
+    [...expected.values()].filter((one) => one.startsWith('failed: deadline')).length,
+  );
   const kinds = new Set(expected.values());
   for (const kind of ['not_found: check_digit', 'not_found: suppressed', 'failed: cancelled'])
     t.true(kinds.has(kind), kind);

@@ -5,8 +5,8 @@ import { fresh } from '../support/database.ts';
 import { startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
-// Tests how the results of several vendors combine, and how limits change them. The vendors are scripted. Everything
-// else is as in production.
+// Tests how the results of several vendors combine, and how limits change them. The vendors are
+// scripted. Everything else is as in production.
 
 const vendors = {
   first: createScriptedVendor('first'),
@@ -28,7 +28,10 @@ const stack = fresh(test, () =>
     vendors: [
       vendorSource(vendors.first, { capMs: 2000 }),
       vendorSource(vendors.second),
-      vendorSource({ ...vendors.capped, cost: () => 3 }, { limits: { rates: [], dailyCredits: 10 } }),
+      vendorSource(
+        { ...vendors.capped, cost: () => 3 },
+        { limits: { rates: [], dailyCredits: 10 } },
+      ),
       vendorSource({ ...vendors.costly, repeatIsFree: false }),
       vendorSource(vendors.borrowed, { mayStore: false }),
     ],
@@ -60,12 +63,19 @@ test.serial('not_found needs a definitive response from every vendor', async (t)
   for (const vendor of Object.values(vendors)) t.is(vendor.asked(npi, 'submit'), 1, vendor.id);
 });
 
-test.serial('a vendor that rejects our call makes the request failed if no other finds it', async (t) => {
-  const npi = take();
-  vendors.second.script(npi, () => ({ kind: 'fatal', why: 'protocol', field: 'emails[0].status' }));
-  t.like(await lookUp(npi), { status: 'failed', reason: 'protocol: emails[0].status' });
-  t.is(vendors.borrowed.asked(npi, 'submit'), 1, 'the others are asked all the same');
-});
+test.serial(
+  'a vendor that rejects our call makes the request failed if no other finds it',
+  async (t) => {
+    const npi = take();
+    vendors.second.script(npi, () => ({
+      kind: 'fatal',
+      why: 'protocol',
+      field: 'emails[0].status',
+    }));
+    t.like(await lookUp(npi), { status: 'failed', reason: 'protocol: emails[0].status' });
+    t.is(vendors.borrowed.asked(npi, 'submit'), 1, 'the others are asked all the same');
+  },
+);
 
 test.serial('a rate-limited vendor is called again until it responds', async (t) => {
   const npi = take();
@@ -76,38 +86,48 @@ test.serial('a rate-limited vendor is called again until it responds', async (t)
   t.is(vendors.first.asked(npi, 'submit'), 3);
 });
 
-test.serial('a vendor that is rate-limited past its share of the time is called again last', async (t) => {
-  const npi = take();
-  vendors.second.script(npi, ({ nth }) => (nth === 1 ? MISS : foundStep(npi)));
-  vendors.first.script(npi, ({ nth }) =>
-    nth === 1 ? { kind: 'retry', why: 'rate_limit', afterMs: 3000 } : foundStep(npi),
-  );
-  t.like(await lookUp(npi), { status: 'completed' });
-  t.is(vendors.borrowed.asked(npi, 'submit'), 1, 'the others came first');
-  t.is(vendors.first.asked(npi, 'submit'), 2);
-});
+test.serial(
+  'a vendor that is rate-limited past its share of the time is called again last',
+  async (t) => {
+    const npi = take();
+    vendors.second.script(npi, ({ nth }) => (nth === 1 ? MISS : foundStep(npi)));
+    vendors.first.script(npi, ({ nth }) =>
+      nth === 1 ? { kind: 'retry', why: 'rate_limit', afterMs: 3000 } : foundStep(npi),
+    );
+    t.like(await lookUp(npi), { status: 'completed' });
+    t.is(vendors.borrowed.asked(npi, 'submit'), 1, 'the others came first');
+    t.is(vendors.first.asked(npi, 'submit'), 2);
+  },
+);
 
-test.serial('a lookup leaves a vendor that never finishes and finds the email at the next', async (t) => {
-  const npi = take();
-  vendors.first.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 500 }));
-  vendors.second.script(npi, () => foundStep(npi));
-  t.like(await lookUp(npi), { status: 'completed' });
-  t.is(vendors.first.asked(npi, 'submit'), 1);
-});
+test.serial(
+  'a lookup leaves a vendor that never finishes and finds the email at the next',
+  async (t) => {
+    const npi = take();
+    vendors.first.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 500 }));
+    vendors.second.script(npi, () => foundStep(npi));
+    t.like(await lookUp(npi), { status: 'completed' });
+    t.is(vendors.first.asked(npi, 'submit'), 1);
+  },
+);
 
-test.serial('a vendor without a result at the deadline makes the request failed and refunded', async (t) => {
-  const npi = take();
-  const other = await stack.organization(10);
-  vendors.first.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 500 }));
-  t.like(await lookUp(npi, other), { status: 'failed' });
-  t.is(vendors.first.asked(npi, 'submit'), 1, 'the job is bought once');
-  t.deepEqual(await other.credits(), { balance: 10, total: 10, used: 0 });
-});
+test.serial(
+  'a vendor without a result at the deadline makes the request failed and refunded',
+  async (t) => {
+    const npi = take();
+    const other = await stack.organization(10);
+    vendors.first.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 500 }));
+    t.like(await lookUp(npi, other), { status: 'failed' });
+    t.is(vendors.first.asked(npi, 'submit'), 1, 'the job is bought once');
+    t.deepEqual(await other.credits(), { balance: 10, total: 10, used: 0 });
+  },
+);
 
 test.serial('a vendor at its daily credit limit is not called and costs nothing', async (t) => {
   const { capped } = vendors;
   const asked = Array.from({ length: 6 }, take);
-  for (const npi of asked) capped.script(npi, () => ({ kind: 'miss', reason: 'nobody', credits: 3 }));
+  for (const npi of asked)
+    capped.script(npi, () => ({ kind: 'miss', reason: 'nobody', credits: 3 }));
   const ends = await Promise.all(asked.map((npi) => lookUp(npi)));
   const calls = asked.filter((npi) => capped.asked(npi, 'submit') > 0).length;
   t.true(calls <= 3, `${calls} questions at three credits each`);
@@ -150,30 +170,35 @@ test.serial('a response that does not identify its person does not count', async
   t.is(row?.reason, 'identity_unknown');
 });
 
-test.serial('a paid call without a response is repeated once, after all other vendors', async (t) => {
-  const npi = take();
-  const { costly, first, borrowed } = vendors;
-  costly.script(npi, ({ nth }) =>
-    nth === 1 ? { kind: 'retry', why: 'unanswered', afterMs: null } : foundStep(npi),
-  );
-  t.like(await lookUp(npi), { status: 'completed' });
-  t.is(costly.asked(npi, 'submit'), 2);
-  t.deepEqual(
-    [first, borrowed].map((vendor) => vendor.asked(npi, 'submit')),
-    [1, 1],
-  );
+test.serial(
+  'a paid call without a response is repeated once, after all other vendors',
+  async (t) => {
+    const npi = take();
+    const { costly, first, borrowed } = vendors;
+    costly.script(npi, ({ nth }) =>
+      nth === 1 ? { kind: 'retry', why: 'unanswered', afterMs: null } : foundStep(npi),
+    );
+    t.like(await lookUp(npi), { status: 'completed' });
+    t.is(costly.asked(npi, 'submit'), 2);
+    t.deepEqual(
+      [first, borrowed].map((vendor) => vendor.asked(npi, 'submit')),
+      [1, 1],
+    );
 
-  const never = take();
-  costly.script(never, () => ({ kind: 'retry', why: 'unanswered', afterMs: null }));
-  t.like(await lookUp(never), { status: 'failed' });
-  t.is(costly.asked(never, 'submit'), 2, 'and no more than once');
-});
+    const never = take();
+    costly.script(never, () => ({ kind: 'retry', why: 'unanswered', afterMs: null }));
+    t.like(await lookUp(never), { status: 'failed' });
+    t.is(costly.asked(never, 'submit'), 2, 'and no more than once');
+  },
+);
 
 test.serial('the next lookup polls an unfinished job instead of buying it again', async (t) => {
   const npi = take();
   const { first } = vendors;
   first.script(npi, ({ operation }) =>
-    operation === 'submit' ? { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 } : pollOf(npi),
+    operation === 'submit'
+      ? { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 }
+      : pollOf(npi),
   );
   done.delete(npi);
   const other = await stack.organization(10);
@@ -205,18 +230,23 @@ async function attemptsAt(vendor: string, npi: string): Promise<string[]> {
   return [...rows].map(({ state, credits }) => `${state} ${credits}`);
 }
 
-test.serial('an address that NPPES lists as DIRECT is not returned when a vendor finds it', async (t) => {
-  const npi = take();
-  vendors.first.script(npi, () => foundStep(npi));
-  const step = foundStep(npi);
-  const email = step.kind === 'found' ? step.candidates[0]?.email : undefined;
-  const endpoint = ` mailto:${email?.toUpperCase()}`;
-  await stack.db.drizzle.execute(sql`
+test.serial(
+  'an address that NPPES lists as DIRECT is not returned when a vendor finds it',
+  async (t) => {
+    const npi = take();
+    vendors.first.script(npi, () => foundStep(npi));
+    const step = foundStep(npi);
+    const email = step.kind === 'found' ? step.candidates[0]?.email : undefined;
+    const endpoint = ` mailto:${email?.toUpperCase()}`;
+    await stack.db.drizzle.execute(sql`
     insert into provider_endpoints (npi, kind, endpoint) values (${npi}, 'DIRECT', ${endpoint})`);
-  t.like(await lookUp(npi), { status: 'not_found' });
-  const rows = await stack.db.drizzle.execute(sql`select reason from stored_emails where npi = ${npi}`);
-  t.deepEqual([...rows], [{ reason: 'direct' }]);
-});
+    t.like(await lookUp(npi), { status: 'not_found' });
+    const rows = await stack.db.drizzle.execute(
+      sql`select reason from stored_emails where npi = ${npi}`,
+    );
+    t.deepEqual([...rows], [{ reason: 'direct' }]);
+  },
+);
 
 const done = new Set<string>();
 const pollOf = (npi: string): Step =>

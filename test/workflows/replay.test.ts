@@ -12,8 +12,9 @@ import { parseHistory, readHistories, type SavedHistory } from '../support/histo
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// A new version replays the workflows that are running when it is deployed, and must decide as the old version did.
-// test/support/record-histories.ts records the histories and says when to record them again.
+// A new version replays the workflows that are running when it is deployed, and must decide as the
+// old version did. test/support/record-histories.ts records the histories and says when to record
+// them again.
 
 const stack = fresh(test, () => startStack());
 let histories: SavedHistory[];
@@ -23,14 +24,18 @@ test.before(async () => {
 });
 
 /** Returns the names of the histories that these workflows don't replay in the same way. */
-async function divergent(workflowBundle: WorkflowBundleOption, among = histories): Promise<string[]> {
+async function divergent(
+  workflowBundle: WorkflowBundleOption,
+  among = histories,
+): Promise<string[]> {
   const found: string[] = [];
   let index = 0;
   for await (const { error } of Worker.runReplayHistories({ workflowBundle }, among)) {
     if (error) found.push(`${among[index]?.name}: ${error.name}`);
     index += 1;
   }
-  if (index !== among.length) throw new Error(`${index} of ${among.length} histories were replayed`);
+  if (index !== among.length)
+    throw new Error(`${index} of ${among.length} histories were replayed`);
   return found;
 }
 
@@ -42,17 +47,22 @@ function typeOf({ history }: SavedHistory): string {
 test('the saved histories cover every workflow and ending', (t) => {
   t.true(histories.length >= 20);
   t.deepEqual([...new Set(histories.map(typeOf))].sort(), Object.values(WORKFLOWS).sort());
-  const ends = histories.map((one) => `${typeOf(one)} ${String(one.history.events.at(-1)?.eventType)}`);
-  t.deepEqual([...new Set(ends)].map((end) => end.replace('EVENT_TYPE_WORKFLOW_EXECUTION_', '')).sort(), [
-    'deliver COMPLETED',
-    'enrichBatch CANCELED',
-    'enrichBatch COMPLETED',
-    'enrichBatch TERMINATED',
-    'lookUpEmail CANCELED',
-    'lookUpEmail COMPLETED',
-    'lookUpEmail TERMINATED',
-    'reverify COMPLETED',
-  ]);
+  const ends = histories.map(
+    (one) => `${typeOf(one)} ${String(one.history.events.at(-1)?.eventType)}`,
+  );
+  t.deepEqual(
+    [...new Set(ends)].map((end) => end.replace('EVENT_TYPE_WORKFLOW_EXECUTION_', '')).sort(),
+    [
+      'deliver COMPLETED',
+      'enrichBatch CANCELED',
+      'enrichBatch COMPLETED',
+      'enrichBatch TERMINATED',
+      'lookUpEmail CANCELED',
+      'lookUpEmail COMPLETED',
+      'lookUpEmail TERMINATED',
+      'reverify COMPLETED',
+    ],
+  );
 });
 
 test('every saved history replays', async (t) => {
@@ -70,7 +80,16 @@ test('a history downloaded from Temporal replays, and detects a changed workflow
   const downloads = await Promise.all(
     ids.map(async (id) => {
       await stack.client.workflow.getHandle(id).result();
-      const args = ['workflow', 'show', '--workflow-id', id, '--output', 'json', '--address', address];
+      const args = [
+        'workflow',
+        'show',
+        '--workflow-id',
+        id,
+        '--output',
+        'json',
+        '--address',
+        address,
+      ];
       const { stdout } = await promisify(execFile)(cli, args, { maxBuffer: 64 * 1024 * 1024 });
       return parseHistory(id, stdout);
     }),
@@ -81,7 +100,10 @@ test('a history downloaded from Temporal replays, and detects a changed workflow
   t.is((await divergent(await mutate(remote), downloads)).length, ids.length);
 });
 
-/** A change that must not be deployed without a patch. It replaces one text in one file of the workflows. */
+/**
+ * A change that must not be deployed without a patch. It replaces one text in one file of the
+ * workflows.
+ */
 interface Mutant {
   readonly title: string;
   readonly file: string;
@@ -98,8 +120,8 @@ const of = (type: string) => (one: SavedHistory) => typeOf(one) === type;
 const hasRun = has('WORKFLOW_TASK_COMPLETED');
 
 /**
- * Returns the IDs of the activities that call a vendor, a verifier, or the registry, such as `rocketreach`,
- * `rocketreach-again`, and `known-first`.
+ * Returns the IDs of the activities that call a vendor, a verifier, or the registry, such as
+ * `rocketreach`, `rocketreach-again`, and `known-first`.
  */
 function asked({ history }: SavedHistory): string[] {
   return history.events.flatMap(({ activityTaskScheduledEventAttributes: scheduled }) => {
@@ -150,7 +172,9 @@ const MUTANTS: readonly Mutant[] = [
     from: '  return await settle(request, plan, await askSources(request, plan));',
     to: "  await refundCredits({ ...request, reason: 'x' });\n  return await settle(request, plan, await askSources(request, plan));",
     caughtBy: (one) =>
-      of(WORKFLOWS.lookup)(one) && has('ACTIVITY_TASK_COMPLETED')(one) && has('MARKER_RECORDED')(one),
+      of(WORKFLOWS.lookup)(one) &&
+      has('ACTIVITY_TASK_COMPLETED')(one) &&
+      has('MARKER_RECORDED')(one),
   },
   {
     title: 'vendors in another order',
@@ -172,7 +196,9 @@ for (const { title, caughtBy, ...mutant } of MUTANTS) {
   test.serial(`replay catches ${title}`, async (t) => {
     const expected = histories.filter(caughtBy).map(({ name }) => name);
     t.true(expected.length > 0, 'there is a history that shows it');
-    const caught = new Set((await divergent(await mutate(mutant))).map((line) => line.split(':')[0]));
+    const caught = new Set(
+      (await divergent(await mutate(mutant))).map((line) => line.split(':')[0]),
+    );
     t.deepEqual(
       expected.filter((name) => !caught.has(name)),
       [],
@@ -180,7 +206,10 @@ for (const { title, caughtBy, ...mutant } of MUTANTS) {
   });
 }
 
-/** Changes that Temporal doesn't compare: the input of an activity or a child workflow, and its timeouts. */
+/**
+ * Changes that Temporal doesn't compare: the input of an activity or a child workflow, and its
+ * timeouts.
+ */
 const UNSEEN: readonly Omit<Mutant, 'caughtBy'>[] = [
   {
     title: 'a changed lookup timeout',
@@ -196,7 +225,10 @@ for (const { title, ...mutant } of UNSEEN) {
   });
 }
 
-/** Bundles the workflows with one change. The changed copy stays in the project, where its imports resolve. */
+/**
+ * Bundles the workflows with one change. The changed copy stays in the project, where its imports
+ * resolve.
+ */
 async function mutate({
   file,
   from,
@@ -206,7 +238,9 @@ async function mutate({
   await mkdir(parent, { recursive: true });
   const folder = await mkdtemp(join(parent, 'mutant-'));
   try {
-    await cp(fileURLToPath(new URL('../../workflows/', import.meta.url)), folder, { recursive: true });
+    await cp(fileURLToPath(new URL('../../workflows/', import.meta.url)), folder, {
+      recursive: true,
+    });
     const path = join(folder, file);
     const text = await readFile(path, 'utf8');
     if (text.split(from).length !== 2) throw new Error(`${file} has no single ${from}`);

@@ -5,19 +5,26 @@ import { eventually } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
 
-// Tests that an operator can reset a workflow to any of its workflow tasks in the Temporal UI without a second vendor
-// call, charge, or webhook.
+// Tests that an operator can reset a workflow to any of its workflow tasks in the Temporal UI
+// without a second vendor call, charge, or webhook.
 
 /** A vendor that charges again for a repeated call. A call may last as long as a test needs. */
 const vendor = { ...createScriptedVendor(), repeatIsFree: false, callMs: 120_000 };
 const npis = ordinaryNpis('found', 20);
-/** Events after the task that a reset in the UI leaves out: nothing, or all (numbers of ResetReapplyExcludeType). */
+/**
+ * Events after the task that a reset in the UI leaves out: nothing, or all (numbers of
+ * ResetReapplyExcludeType).
+ */
 const [NOTHING, ALL] = [[], [1, 2, 3, 4]];
 
 let stack: Stack;
 
 test.before(async () => {
-  stack = await startStack({ lookupTimeoutMs: 120_000, sweepIntervalMs: 1000, providers: [vendor] });
+  stack = await startStack({
+    lookupTimeoutMs: 120_000,
+    sweepIntervalMs: 1000,
+    providers: [vendor],
+  });
 });
 
 test.after.always(async () => {
@@ -51,7 +58,10 @@ async function reset({ id, runId, eventId }: Task, leftOut: number[] = []): Prom
   return answer.runId;
 }
 
-/** Resets the newest run to each of its tasks in turn. Each new run gets past that task before the next reset. */
+/**
+ * Resets the newest run to each of its tasks in turn. Each new run gets past that task before the
+ * next reset.
+ */
 async function resetWhileRunning(id: string): Promise<void> {
   const tasks = await tasksOf(id, (await workflow(id).describe()).runId);
   for (const task of tasks) {
@@ -63,7 +73,10 @@ async function resetWhileRunning(id: string): Promise<void> {
   }
 }
 
-/** Resets the newest run, which has ended, to each of its tasks in turn. Each new run ends before the next reset. */
+/**
+ * Resets the newest run, which has ended, to each of its tasks in turn. Each new run ends before
+ * the next reset.
+ */
 async function resetWhenOver(id: string): Promise<void> {
   const tasks = await tasksOf(id, (await workflow(id).describe()).runId);
   for (const task of tasks) await workflow(id, await reset(task, NOTHING)).result();
@@ -80,8 +93,8 @@ function delivered(path: string): string[] {
 }
 
 /**
- * Submits a batch and waits until only its first NPI is open. The vendor holds its response for that one, finds `quick`
- * at once, and finds nothing for the others.
+ * Submits a batch and waits until only its first NPI is open. The vendor holds its response for
+ * that one, finds `quick` at once, and finds nothing for the others.
  */
 async function heldBatch(
   path: string,
@@ -104,18 +117,28 @@ async function heldBatch(
   return { client, batchId: json.batch_id, requestId: json.requests[0]?.request_id ?? '', release };
 }
 
-test.serial('a batch can be reset to each of its tasks, during its run and afterwards', async (t) => {
-  const [slow = '', quick = '', nobody = ''] = npis.splice(0, 3);
-  const { client, batchId, release } = await heldBatch('/bulk', { held: slow, quick, others: [nobody] });
-  await resetWhileRunning(batchId);
-  release();
-  await workflow(batchId).result();
-  await resetWhenOver(batchId);
-  t.deepEqual(delivered('/bulk'), [`${quick} completed`, `${nobody} not_found`, `${slow} completed`].sort());
-  for (const npi of [quick, nobody, slow]) t.is(vendor.asked(npi, 'submit'), 1, npi);
-  t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
-  t.deepEqual(await leftOver(stack), []);
-});
+test.serial(
+  'a batch can be reset to each of its tasks, during its run and afterwards',
+  async (t) => {
+    const [slow = '', quick = '', nobody = ''] = npis.splice(0, 3);
+    const { client, batchId, release } = await heldBatch('/bulk', {
+      held: slow,
+      quick,
+      others: [nobody],
+    });
+    await resetWhileRunning(batchId);
+    release();
+    await workflow(batchId).result();
+    await resetWhenOver(batchId);
+    t.deepEqual(
+      delivered('/bulk'),
+      [`${quick} completed`, `${nobody} not_found`, `${slow} completed`].sort(),
+    );
+    for (const npi of [quick, nobody, slow]) t.is(vendor.asked(npi, 'submit'), 1, npi);
+    t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
+    t.deepEqual(await leftOver(stack), []);
+  },
+);
 
 test.serial('a batch of one can be reset to each of its tasks', async (t) => {
   const [npi = ''] = npis.splice(0, 1);
@@ -130,33 +153,44 @@ test.serial('a batch of one can be reset to each of its tasks', async (t) => {
   t.deepEqual(await leftOver(stack), []);
 });
 
-test.serial('a lookup can be reset to each of its tasks, during its run and afterwards', async (t) => {
-  const [slow = '', nobody = ''] = npis.splice(0, 2);
-  const { client, batchId, requestId, release } = await heldBatch('/lookup', {
-    held: slow,
-    others: [nobody],
-  });
-  await resetWhileRunning(requestId);
-  release();
-  await workflow(requestId).result();
-  await workflow(batchId).result();
-  await resetWhenOver(requestId);
-  t.deepEqual(delivered('/lookup'), [`${nobody} not_found`, `${slow} completed`].sort());
-  t.is(vendor.asked(slow, 'submit'), 1);
-  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
-  t.deepEqual(await leftOver(stack), []);
-});
+test.serial(
+  'a lookup can be reset to each of its tasks, during its run and afterwards',
+  async (t) => {
+    const [slow = '', nobody = ''] = npis.splice(0, 2);
+    const { client, batchId, requestId, release } = await heldBatch('/lookup', {
+      held: slow,
+      others: [nobody],
+    });
+    await resetWhileRunning(requestId);
+    release();
+    await workflow(requestId).result();
+    await workflow(batchId).result();
+    await resetWhenOver(requestId);
+    t.deepEqual(delivered('/lookup'), [`${nobody} not_found`, `${slow} completed`].sort());
+    t.is(vendor.asked(slow, 'submit'), 1);
+    t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+    t.deepEqual(await leftOver(stack), []);
+  },
+);
 
 test.serial('a batch that loses signals in a reset still sends its webhook', async (t) => {
   const [slow = '', quick = ''] = npis.splice(0, 2);
-  const { client, batchId, release } = await heldBatch('/lost', { held: slow, quick, mode: 'batch' });
-  // At its second task the batch has started its lookups and has not received a signal about their ends.
+  const { client, batchId, release } = await heldBatch('/lost', {
+    held: slow,
+    quick,
+    mode: 'batch',
+  });
+  // At its second task the batch has started its lookups and has not received a signal about their
+  // ends.
   const [, second] = await tasksOf(batchId, (await workflow(batchId).describe()).runId);
   t.truthy(second);
   if (second) await reset(second, ALL);
   release();
-  await eventually(async () => ((await client.batch(batchId)).webhook?.status === 'delivered' ? true : null));
-  // The batch may wait for its deadline now. The doctor advises to terminate it after a minute in this state.
+  await eventually(async () =>
+    (await client.batch(batchId)).webhook?.status === 'delivered' ? true : null,
+  );
+  // The batch may wait for its deadline now. The doctor advises to terminate it after a minute in
+  // this state.
   await workflow(batchId)
     .terminate('test')
     .catch(() => {});
@@ -169,7 +203,10 @@ test.serial('a delivery that took several attempts can be reset after it has end
   const [npi = ''] = npis.splice(0, 1);
   vendor.script(npi, () => foundStep(npi));
   const client = await stack.organization();
-  const { json } = await client.single({ npi, webhook: { url: `${stack.receiver.url}/fail/3/again` } });
+  const { json } = await client.single({
+    npi,
+    webhook: { url: `${stack.receiver.url}/fail/3/again` },
+  });
   const deliveryId = await eventually(async () => {
     const [attempt] = stack.receiver.deliveries().filter(({ path }) => path === '/fail/3/again');
     const id = String(attempt?.headers['webhook-id'] ?? '');

@@ -16,7 +16,13 @@ const stack = fresh(test, () => startStack({ allSources: true }));
 
 async function store(npi: string, email: string, ageDays: number): Promise<void> {
   const lastValidatedAt = new Date(Date.now() - ageDays * DAY);
-  await storeEmail(stack.db, { npi, email, emailType: 'professional', lastValidatedAt, source: 'test' });
+  await storeEmail(stack.db, {
+    npi,
+    email,
+    emailType: 'professional',
+    lastValidatedAt,
+    source: 'test',
+  });
 }
 
 async function verdictOn(npi: string): Promise<{ verdict: string; age_days: number }> {
@@ -28,7 +34,11 @@ async function verdictOn(npi: string): Promise<{ verdict: string; age_days: numb
 }
 
 test.serial('only requested addresses that are about to go stale are checked again', async (t) => {
-  const [fading = '', dead = '', young = '', unasked = '', typed = ''] = ordinaryNpis('found', 5, 70_000);
+  const [fading = '', dead = '', young = '', unasked = '', typed = ''] = ordinaryNpis(
+    'found',
+    5,
+    70_000,
+  );
   const emailOf = (npi: string) => personOf(npi).workEmail;
   const domain = emailOf(dead).split('@')[1];
   await store(fading, emailOf(fading), 27);
@@ -48,7 +58,11 @@ test.serial('only requested addresses that are about to go stale are checked aga
   t.deepEqual(result, { valid: 1, notValid: 2, undecided: 0 });
   t.deepEqual(await verdictOn(fading), { verdict: 'valid', age_days: 0 });
   t.is((await verdictOn(dead)).verdict, 'invalid');
-  t.is((await verdictOn(typed)).verdict, 'invalid', 'NPPES says by now that it takes Direct messages');
+  t.is(
+    (await verdictOn(typed)).verdict,
+    'invalid',
+    'NPPES says by now that it takes Direct messages',
+  );
   t.deepEqual(await verdictOn(young), { verdict: 'valid', age_days: 10 });
   t.deepEqual(await verdictOn(unasked), { verdict: 'valid', age_days: 27 });
 
@@ -72,33 +86,52 @@ test.serial('an undecided address is left out of the next round', async (t) => {
   t.deepEqual(await verdictOn(npi), { verdict: 'valid', age_days: 27 });
 });
 
-test.serial('the number of sources that named an address counts when it is checked again', async (t) => {
-  const [npi = ''] = ordinaryNpis('found', 1, 73_000);
-  await store(npi, personOf(npi).workEmail, 27);
-  await (await stack.organization()).single({ npi });
-  await stack.db.drizzle.execute(sql`
+test.serial(
+  'the number of sources that named an address counts when it is checked again',
+  async (t) => {
+    const [npi = ''] = ordinaryNpis('found', 1, 73_000);
+    await store(npi, personOf(npi).workEmail, 27);
+    await (await stack.organization()).single({ npi });
+    await stack.db.drizzle.execute(sql`
     insert into email_checks (npi, email, kind, source, verdict, at)
     select ${npi}, ${personOf(npi).workEmail}, 'named', source, 'unknown', now() - make_interval(days => days)
       from (values ('one', 40), ('two', 50), ('three', 70)) named (source, days)`);
-  const fading = await listFading(stack.db, { freshnessMs: 30 * DAY, leadMs: 5 * DAY, limit: 50 });
-  t.is(fading.find((one) => one.npi === npi)?.namedBy, 2, 'the third is older than 60 days');
-});
+    const fading = await listFading(stack.db, {
+      freshnessMs: 30 * DAY,
+      leadMs: 5 * DAY,
+      limit: 50,
+    });
+    t.is(fading.find((one) => one.npi === npi)?.namedBy, 2, 'the third is older than 60 days');
+  },
+);
 
-test.serial('queueing an address again because of its age does not count as naming it', async (t) => {
-  const [npi = ''] = ordinaryNpis('found', 1, 74_000);
-  const email = personOf(npi).workEmail;
-  await store(npi, email, 40);
-  await stack.db.drizzle.execute(sql`
+test.serial(
+  'queueing an address again because of its age does not count as naming it',
+  async (t) => {
+    const [npi = ''] = ordinaryNpis('found', 1, 74_000);
+    const email = personOf(npi).workEmail;
+    await store(npi, email, 40);
+    await stack.db.drizzle.execute(sql`
     insert into email_checks (npi, email, kind, source, verdict) values (${npi}, ${email}, 'named', 'another', 'unknown')`);
-  const lookup = { npi, lookupId: 'lookup-of-a-test' };
-  await stack.db.drizzle.execute(sql`
+    const lookup = { npi, lookupId: 'lookup-of-a-test' };
+    await stack.db.drizzle.execute(sql`
     insert into lookups (id, npi, wanted_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
-  await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
-  const claim = { ...lookup, requestId: 'req_of_a_test', except: [], greylisted: false, claimMs: DAY };
-  t.like(await claimUnchecked(stack.db, claim), { email, namedBy: 1 });
-});
+    await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
+    const claim = {
+      ...lookup,
+      requestId: 'req_of_a_test',
+      except: [],
+      greylisted: false,
+      claimMs: DAY,
+    };
+    t.like(await claimUnchecked(stack.db, claim), { email, namedBy: 1 });
+  },
+);
 
-/** Stores an address that was rejected this many hours ago, with the evidence of the check that rejected it. */
+/**
+ * Stores an address that was rejected this many hours ago, with the evidence of the check that
+ * rejected it.
+ */
 async function reject(npi: string, hours: number, kind: string, reason: string): Promise<void> {
   const email = personOf(npi).workEmail;
   await stack.db.drizzle.execute(sql`
@@ -165,7 +198,13 @@ test.serial('queueing a rejected address again does not count as naming it', asy
   await stack.db.drizzle.execute(sql`
     insert into lookups (id, npi, wanted_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
   await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
-  const claim = { ...lookup, requestId: 'req_of_a_rejection', except: [], greylisted: false, claimMs: DAY };
+  const claim = {
+    ...lookup,
+    requestId: 'req_of_a_rejection',
+    except: [],
+    greylisted: false,
+    claimMs: DAY,
+  };
   t.like(await claimUnchecked(stack.db, claim), { verdict: 'unknown', namedBy: 0 });
 });
 

@@ -11,7 +11,8 @@ import { type EnvelopeAnswer, eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { createScriptedVendor, foundStep } from '../support/vendors.ts';
 
-// Tests the sandbox from a submit to its webhook: each outcome, and the isolation from vendors and live data.
+// Tests the sandbox from a submit to its webhook: each outcome, and the isolation from vendors and
+// live data.
 
 const vendor = createScriptedVendor();
 const registered: string[] = [];
@@ -28,7 +29,10 @@ const sandbox = fresh(test, () => stack.sandboxOf(live));
 const MAGIC_NPIS = MAGIC.map(({ npi }) => npi);
 /** One NPI of each kind: personal, not found, professional, and a wrong check digit. */
 const ORDINARY = [...[100_000_011, 100_000_010, 100_000_013].map(withCheckDigit), '1234567890'];
-/** Tables whose rows belong to one organization or to the service itself. All other tables serve every organization. */
+/**
+ * Tables whose rows belong to one organization or to the service itself. All other tables serve
+ * every organization.
+ */
 const OWN =
   `api_keys audit_log batches credit_balances entitlements idempotency_keys ledger_entries organizations
   rate_windows requests sweeps used_credits webhook_attempts webhook_deliveries webhook_hosts workers`.split(
@@ -58,7 +62,12 @@ async function forced(outcome: TestOutcome, npi = newNpi(), type = 'any') {
   const { json, status } = await sandbox.single(body, { 'test-outcome': outcome });
   if (status !== 202) throw new Error(`${status}`);
   const { data, usage } = await sandbox.completed(json.batch_id);
-  return { submitted: json.status, batchId: json.batch_id, credits: usage.credits_used, ...data[0] };
+  return {
+    submitted: json.status,
+    batchId: json.batch_id,
+    credits: usage.credits_used,
+    ...data[0],
+  };
 }
 
 async function row(batchId: string) {
@@ -76,54 +85,63 @@ const PROFESSIONAL = { status: 'completed', email_type: 'professional', email_st
 const PERSONAL = { ...PROFESSIONAL, email_type: 'personal' };
 const NOTHING = { email: null, email_type: null, email_last_validated: null, email_status: null };
 
-test.serial("sandbox requests don't read or change the data that all organizations share", async (t) => {
-  // Each of these rows would change a result if the sandbox read it.
-  const stored = [...MAGIC_NPIS, ...ORDINARY];
-  const refused = [100_400_003, 100_400_004, 100_400_005].map(withCheckDigit);
-  const npis = [...stored, ...refused];
-  await stack.db.drizzle.execute(sql`
+test.serial(
+  "sandbox requests don't read or change the data that all organizations share",
+  async (t) => {
+    // Each of these rows would change a result if the sandbox read it.
+    const stored = [...MAGIC_NPIS, ...ORDINARY];
+    const refused = [100_400_003, 100_400_004, 100_400_005].map(withCheckDigit);
+    const npis = [...stored, ...refused];
+    await stack.db.drizzle.execute(sql`
     insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
     select npi, 'real@clinic.test', 'professional', 'valid', now(), 'test' from unnest(${sql.param(stored)}::text[]) npi`);
-  await stack.db.drizzle.execute(sql`
+    await stack.db.drizzle.execute(sql`
     insert into suppressions (kind, value, origin)
     select 'npi', npi, 'operator' from unnest(${sql.param(refused)}::text[]) npi
     union all select 'domain', 'example.com', 'operator'`);
-  await stack.db.drizzle.execute(sql`
+    await stack.db.drizzle.execute(sql`
     insert into providers (npi, deactivated_on, origin, row_hash)
     select npi, '2020-01-01', 'nppes', 1 from unnest(${sql.param(refused)}::text[]) npi`);
-  for (const npi of npis) vendor.script(npi, () => foundStep(npi));
-  const before = await sharedRows();
-  t.true(Object.keys(before).length > 12);
+    for (const npi of npis) vendor.script(npi, () => foundStep(npi));
+    const before = await sharedRows();
+    t.true(Object.keys(before).length > 12);
 
-  const webhook = { url: `${stack.receiver.url}/everything` };
-  const all = [await sandbox.bulk({ npis, webhook })];
-  for (const type of ['professional', 'personal']) {
-    all.push(
-      await sandbox.bulk({ npis, enrichment_email_type: type, webhook: { ...webhook, mode: 'batch' } }),
+    const webhook = { url: `${stack.receiver.url}/everything` };
+    const all = [await sandbox.bulk({ npis, webhook })];
+    for (const type of ['professional', 'personal']) {
+      all.push(
+        await sandbox.bulk({
+          npis,
+          enrichment_email_type: type,
+          webhook: { ...webhook, mode: 'batch' },
+        }),
+      );
+    }
+    for (const outcome of TEST_OUTCOMES) {
+      all.push(
+        await sandbox.bulk({ npis: [newNpi(), newNpi()], webhook }, { 'test-outcome': outcome }),
+      );
+    }
+    const answers: EnvelopeAnswer[] = [];
+    for (const { json } of all) answers.push(await sandbox.completed(json.batch_id));
+
+    t.deepEqual(await leftOver(stack), []);
+    t.deepEqual(await sharedRows(), before);
+    t.deepEqual(
+      [...npis, ...registered].filter((npi) => vendor.asked(npi, 'submit') > 0),
+      [],
     );
-  }
-  for (const outcome of TEST_OUTCOMES) {
-    all.push(await sandbox.bulk({ npis: [newNpi(), newNpi()], webhook }, { 'test-outcome': outcome }));
-  }
-  const answers: EnvelopeAnswer[] = [];
-  for (const { json } of all) answers.push(await sandbox.completed(json.batch_id));
-
-  t.deepEqual(await leftOver(stack), []);
-  t.deepEqual(await sharedRows(), before);
-  t.deepEqual(
-    [...npis, ...registered].filter((npi) => vendor.asked(npi, 'submit') > 0),
-    [],
-  );
-  t.deepEqual(registered, []);
-  const emails = answers.flatMap(({ data }) => data.flatMap(({ email }) => email ?? []));
-  t.true(emails.length > 40);
-  const unrefused = answers[0]?.data.filter(({ npi, email }) => refused.includes(npi) && email);
-  t.is(unrefused?.length, 3);
-  t.deepEqual(
-    emails.filter((email) => !/^npi[0-9]{10}@(clinic|home)\.example\.com$/.test(email)),
-    [],
-  );
-});
+    t.deepEqual(registered, []);
+    const emails = answers.flatMap(({ data }) => data.flatMap(({ email }) => email ?? []));
+    t.true(emails.length > 40);
+    const unrefused = answers[0]?.data.filter(({ npi, email }) => refused.includes(npi) && email);
+    t.is(unrefused?.length, 3);
+    t.deepEqual(
+      emails.filter((email) => !/^npi[0-9]{10}@(clinic|home)\.example\.com$/.test(email)),
+      [],
+    );
+  },
+);
 
 test('the digits of an NPI decide between a professional, a personal, and no address', async (t) => {
   const npis = [3, 4, 5, 6, 7, 8, 9, 1, 2, 0].map((digit) => withCheckDigit(100_200_000 + digit));
@@ -145,12 +163,19 @@ test('professional and personal are found only for a matching requested type', a
   });
   t.like(await forced('personal'), { ...PERSONAL, credits: 1 });
   t.like(await forced('personal', newNpi(), 'personal'), { ...PERSONAL, credits: 3 });
-  t.like(await forced('professional', newNpi(), 'personal'), { ...NOTHING, status: 'not_found', credits: 0 });
+  t.like(await forced('professional', newNpi(), 'personal'), {
+    ...NOTHING,
+    status: 'not_found',
+    credits: 0,
+  });
 });
 
 test('found returns an address of the requested type', async (t) => {
   const npi = newNpi();
-  t.like(await forced('found', npi, 'personal'), { ...PERSONAL, email: `npi${npi}@home.example.com` });
+  t.like(await forced('found', npi, 'personal'), {
+    ...PERSONAL,
+    email: `npi${npi}@home.example.com`,
+  });
   t.like(await forced('found', newNpi(), 'professional'), PROFESSIONAL);
   t.like(await forced('found'), PROFESSIONAL);
 });
@@ -180,7 +205,9 @@ test('the deadline outcome comes within seconds and only for its own request', a
     t.like(await row(alone.batchId), { deadline: 5 });
     const handle = stack.client.workflow.getHandle(alone.request_id ?? '');
     const { events } = await handle.fetchHistory();
-    const scheduled = (events ?? []).flatMap((one) => one.activityTaskScheduledEventAttributes ?? []);
+    const scheduled = (events ?? []).flatMap(
+      (one) => one.activityTaskScheduledEventAttributes ?? [],
+    );
     const asked = scheduled.find(({ activityType }) => activityType?.name === 'askVendor');
     const metadata = '__temporal_workflow_metadata';
     const { currentDetails = '' } = await handle.query<{ currentDetails?: string }>(metadata);
@@ -197,7 +224,9 @@ test('slow ends like a slow vendor, and greylisted like a greylisting mail serve
     [greylisted, ['the sandbox: greylisted', 'the sandbox: greylisted-over']],
   ] as const) {
     t.like(answer, { ...PROFESSIONAL, submitted: 'in-progress', credits: 1 });
-    const { events } = await stack.client.workflow.getHandle(answer.request_id ?? '').fetchHistory();
+    const { events } = await stack.client.workflow
+      .getHandle(answer.request_id ?? '')
+      .fetchHistory();
     const asked = (events ?? []).flatMap(
       ({ activityTaskScheduledEventAttributes: one }) => one?.activityId ?? [],
     );
@@ -207,14 +236,24 @@ test('slow ends like a slow vendor, and greylisted like a greylisting mail serve
 
 test('stored and replayed are final at the submit, and paid results are replayed', async (t) => {
   const npi = newNpi();
-  t.like(await forced('replayed'), { ...PROFESSIONAL, submitted: 'completed', replayed: true, credits: 0 });
+  t.like(await forced('replayed'), {
+    ...PROFESSIONAL,
+    submitted: 'completed',
+    replayed: true,
+    credits: 0,
+  });
   t.like(await forced('stored', npi), {
     ...PROFESSIONAL,
     submitted: 'completed',
     replayed: false,
     credits: 1,
   });
-  t.like(await forced('slow', npi), { ...PROFESSIONAL, submitted: 'completed', replayed: true, credits: 0 });
+  t.like(await forced('slow', npi), {
+    ...PROFESSIONAL,
+    submitted: 'completed',
+    replayed: true,
+    credits: 0,
+  });
   // Outcomes without a result apply even to an NPI that was paid for.
   t.like(await forced('not_found', npi), { status: 'not_found', credits: 0 });
   t.like(await forced('failed', npi), { status: 'failed', credits: 0 });
@@ -222,7 +261,11 @@ test('stored and replayed are final at the submit, and paid results are replayed
 
 test("sandbox webhooks are signed with the sandbox's own secret", async (t) => {
   const path = `/hook/${newNpi()}`;
-  const body = { npi: '2000000028', webhook: { url: `${stack.receiver.url}${path}` }, custom_data: { a: 1 } };
+  const body = {
+    npi: '2000000028',
+    webhook: { url: `${stack.receiver.url}${path}` },
+    custom_data: { a: 1 },
+  };
   const { json } = await sandbox.single(body);
   const [delivery] = await eventually(async () => {
     const arrived = stack.receiver.deliveries().filter((one) => one.path === path);

@@ -4,10 +4,16 @@ import { sql } from 'drizzle-orm';
 import { fresh } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
-import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
+import {
+  aborted,
+  createScriptedVendor,
+  foundStep,
+  heldScript,
+  ordinaryNpis,
+} from '../support/vendors.ts';
 
-// Tests an operator's actions on workflows in the Temporal UI. After each one every request ends, every credit is
-// charged for an email or refunded, and every webhook is sent.
+// Tests an operator's actions on workflows in the Temporal UI. After each one every request ends,
+// every credit is charged for an email or refunded, and every webhook is sent.
 
 const LOOKUP_TIMEOUT_MS = 60_000;
 const vendor = createScriptedVendor();
@@ -36,7 +42,9 @@ function workflow(id = '') {
 }
 
 async function closedAs(id: string | undefined, status: string): Promise<void> {
-  await eventually(async () => ((await workflow(id).describe()).status.name === status ? true : null));
+  await eventually(async () =>
+    (await workflow(id).describe()).status.name === status ? true : null,
+  );
 }
 
 /** Waits until the sweep has started the batch again and the new run has made its plan. */
@@ -139,7 +147,10 @@ test('canceling a batch of one fails and refunds it and sends its webhook', asyn
   const [npi = ''] = freshNpis(1);
   vendor.script(npi, hang);
   const client = await stack.organization();
-  const { json } = await client.single({ npi, webhook: { url: `${stack.receiver.url}/one-cancelled` } });
+  const { json } = await client.single({
+    npi,
+    webhook: { url: `${stack.receiver.url}/one-cancelled` },
+  });
   await asked(npi);
   await workflow(json.batch_id).cancel();
   await closedAs(json.batch_id, 'CANCELLED');
@@ -166,7 +177,10 @@ test('terminated and canceled lookups are refunded, and the batch completes', as
   );
   await closedAs(json.batch_id, 'COMPLETED');
   await closedAs(third?.request_id, 'CANCELLED');
-  t.deepEqual(delivered('/children'), [`${good} completed`, `${ended} failed`, `${called} failed`].sort());
+  t.deepEqual(
+    delivered('/children'),
+    [`${good} completed`, `${ended} failed`, `${called} failed`].sort(),
+  );
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 

@@ -28,7 +28,10 @@ async function startInSkippedTime(t: ExecutionContext, options: StackOptions = {
   return { time, stack };
 }
 
-/** Skips time until a workflow has closed, and returns its result. The time may then be that of a later timer. */
+/**
+ * Skips time until a workflow has closed, and returns its result. The time may then be that of a
+ * later timer.
+ */
 async function resultOf({ client, reconcile }: Stack, workflowId: string): Promise<unknown> {
   const run = client.workflow.getHandle(workflowId);
   await eventually(async () => {
@@ -40,8 +43,8 @@ async function resultOf({ client, reconcile }: Stack, workflowId: string): Promi
 }
 
 /**
- * Waits until a workflow has come to an event and has no task. A workflow that is terminated during a task stops the
- * time of the test server.
+ * Waits until a workflow has come to an event and has no task. A workflow that is terminated during
+ * a task stops the time of the test server.
  */
 async function rests({ client }: Stack, workflowId: string, event: string): Promise<void> {
   const run = client.workflow.getHandle(workflowId);
@@ -95,7 +98,10 @@ test.serial('a receiver that always answers 500 gets ten attempts in three days'
   const [npi = ''] = ordinaryNpis('found', 1);
   const { stack } = await startInSkippedTime(t);
   const client = await stack.organization(10);
-  const { json } = await client.single({ npi, webhook: { url: `${stack.receiver.url}/status/500` } });
+  const { json } = await client.single({
+    npi,
+    webhook: { url: `${stack.receiver.url}/status/500` },
+  });
   await resultOf(stack, json.batch_id);
   const path = `/api/v1/batch/${json.batch_id}/deliveries`;
   const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path)).json;
@@ -125,7 +131,9 @@ test.serial('a greylisted address is checked again after five minutes, and found
 
   t.deepEqual(await resultOf(stack, requestId), { status: 'completed', reason: null });
   const { events } = await stack.client.workflow.getHandle(requestId).fetchHistory();
-  const timers = (events ?? []).filter(({ timerStartedEventAttributes }) => timerStartedEventAttributes);
+  const timers = (events ?? []).filter(
+    ({ timerStartedEventAttributes }) => timerStartedEventAttributes,
+  );
   const summaries = timers.map(({ userMetadata }) =>
     Buffer.from(userMetadata?.summary?.data ?? '').toString(),
   );
@@ -138,60 +146,64 @@ test.serial('a greylisted address is checked again after five minutes, and found
   isAbout(t, lasted(await client.batch(json.batch_id)), 5 * MINUTE, 5 * MINUTE);
 });
 
-test.serial('the reconciler repairs each batch once in an hour, and refunds at the deadline', async (t) => {
-  const [found = '', closed = '', silent = ''] = ordinaryNpis('found', 3);
-  const vendor = createScriptedVendor();
-  vendor.script(found, () => foundStep(found));
-  for (const npi of [closed, silent]) {
-    vendor.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 5 * MINUTE }));
-  }
-  const { stack, time } = await startInSkippedTime(t, { providers: [vendor] });
-  const client = await stack.organization(10);
-  const ids = new Map<string, { readonly batchId: string; readonly requestId: string }>();
-  const idsOf = (npi: string) => ids.get(npi) ?? { batchId: '', requestId: '' };
-  const terminate = (workflowId: string) => stack.client.workflow.getHandle(workflowId).terminate();
-  /** Lets a minute pass before the reconciler makes its round. */
-  const round = async () => {
-    await time.skip(MINUTE);
-    const { started, restarted, refunded } = await stack.reconcile();
-    return `${started} started, ${restarted} restarted, ${refunded} refunded`;
-  };
+test.serial(
+  'the reconciler repairs each batch once in an hour, and refunds at the deadline',
+  async (t) => {
+    const [found = '', closed = '', silent = ''] = ordinaryNpis('found', 3);
+    const vendor = createScriptedVendor();
+    vendor.script(found, () => foundStep(found));
+    for (const npi of [closed, silent]) {
+      vendor.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 5 * MINUTE }));
+    }
+    const { stack, time } = await startInSkippedTime(t, { providers: [vendor] });
+    const client = await stack.organization(10);
+    const ids = new Map<string, { readonly batchId: string; readonly requestId: string }>();
+    const idsOf = (npi: string) => ids.get(npi) ?? { batchId: '', requestId: '' };
+    const terminate = (workflowId: string) =>
+      stack.client.workflow.getHandle(workflowId).terminate();
+    /** Lets a minute pass before the reconciler makes its round. */
+    const round = async () => {
+      await time.skip(MINUTE);
+      const { started, restarted, refunded } = await stack.reconcile();
+      return `${started} started, ${restarted} restarted, ${refunded} refunded`;
+    };
 
-  // Accepted by an API that died before it started the workflows.
-  for (const npi of [found, closed, silent]) {
-    const rules = { ...RULES, lookupTimeoutMs: 15 * MINUTE };
-    const { batchId, requestIds } = acceptedIds(
-      await submit(stack.db, submitCommand(client, { npis: [npi] }), rules),
+    // Accepted by an API that died before it started the workflows.
+    for (const npi of [found, closed, silent]) {
+      const rules = { ...RULES, lookupTimeoutMs: 15 * MINUTE };
+      const { batchId, requestIds } = acceptedIds(
+        await submit(stack.db, submitCommand(client, { npis: [npi] }), rules),
+      );
+      ids.set(npi, { batchId, requestId: requestIds[0] ?? '' });
+    }
+    t.is(await round(), '3 started, 0 restarted, 0 refunded');
+    await client.completed(idsOf(found).batchId);
+
+    for (const npi of [closed, silent]) {
+      const { batchId, requestId } = idsOf(npi);
+      await rests(stack, requestId, 'ActivityTaskScheduled');
+      await rests(stack, batchId, 'ChildWorkflowExecutionStarted');
+      await terminate(batchId);
+    }
+    await terminate(idsOf(closed).requestId);
+    t.is(await round(), '0 started, 2 restarted, 0 refunded');
+    await client.completed(idsOf(closed).batchId);
+
+    // The batch runs again and waits for its lookup, which now can't report its end.
+    await rests(stack, idsOf(silent).batchId, 'TimerStarted');
+    await terminate(idsOf(silent).requestId);
+    const later: string[] = [];
+    for (let minute = 3; minute <= 60; minute += 1) later.push(await round());
+    const quiet = '0 started, 0 restarted, 0 refunded';
+    t.deepEqual(
+      later.filter((line) => line !== quiet),
+      ['0 started, 0 restarted, 1 refunded'],
     );
-    ids.set(npi, { batchId, requestId: requestIds[0] ?? '' });
-  }
-  t.is(await round(), '3 started, 0 restarted, 0 refunded');
-  await client.completed(idsOf(found).batchId);
-
-  for (const npi of [closed, silent]) {
-    const { batchId, requestId } = idsOf(npi);
-    await rests(stack, requestId, 'ActivityTaskScheduled');
-    await rests(stack, batchId, 'ChildWorkflowExecutionStarted');
-    await terminate(batchId);
-  }
-  await terminate(idsOf(closed).requestId);
-  t.is(await round(), '0 started, 2 restarted, 0 refunded');
-  await client.completed(idsOf(closed).batchId);
-
-  // The batch runs again and waits for its lookup, which now can't report its end.
-  await rests(stack, idsOf(silent).batchId, 'TimerStarted');
-  await terminate(idsOf(silent).requestId);
-  const later: string[] = [];
-  for (let minute = 3; minute <= 60; minute += 1) later.push(await round());
-  const quiet = '0 started, 0 restarted, 0 refunded';
-  t.deepEqual(
-    later.filter((line) => line !== quiet),
-    ['0 started, 0 restarted, 1 refunded'],
-  );
-  const envelope = await client.batch(idsOf(silent).batchId);
-  t.is(envelope.data[0]?.status, 'failed');
-  isAbout(t, lasted(envelope), 15 * MINUTE, 16 * MINUTE);
-  const { status } = await stack.client.workflow.getHandle(idsOf(silent).batchId).describe();
-  t.is(status.name, 'COMPLETED');
-  t.deepEqual(await client.credits(), { balance: 9, total: 10, used: 1 });
-});
+    const envelope = await client.batch(idsOf(silent).batchId);
+    t.is(envelope.data[0]?.status, 'failed');
+    isAbout(t, lasted(envelope), 15 * MINUTE, 16 * MINUTE);
+    const { status } = await stack.client.workflow.getHandle(idsOf(silent).batchId).describe();
+    t.is(status.name, 'COMPLETED');
+    t.deepEqual(await client.credits(), { balance: 9, total: 10, used: 1 });
+  },
+);

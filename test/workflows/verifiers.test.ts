@@ -12,14 +12,21 @@ import { eventually } from '../support/organization.ts';
 import { startStack, vendorSource } from '../support/stack.ts';
 import { createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
 
-// Tests lookups with a configured verifier. It checks every address that a vendor returns, and no vendor is called
-// while it is unavailable. Reacher is a server of this test, and the vendor is scripted. Everything else is as in
-// production.
+// Tests lookups with a configured verifier. It checks every address that a vendor returns, and no
+// vendor is called while it is unavailable. Reacher is a server of this test, and the vendor is
+// scripted. Everything else is as in production.
 
 const ANSWERS = {
   safe: { is_reachable: 'safe' },
-  missing: { is_reachable: 'invalid', mx: { accepts_mail: true }, smtp: { can_connect_smtp: true } },
-  silent: { is_reachable: 'unknown', smtp: { error: { type: 'IOError', message: 'io: incomplete' } } },
+  missing: {
+    is_reachable: 'invalid',
+    mx: { accepts_mail: true },
+    smtp: { can_connect_smtp: true },
+  },
+  silent: {
+    is_reachable: 'unknown',
+    smtp: { error: { type: 'IOError', message: 'io: incomplete' } },
+  },
 };
 type Says = keyof typeof ANSWERS | 'down';
 
@@ -29,7 +36,9 @@ const reacher = createServer(async (request, response) => {
   const { to_email: email } = (await json(request)) as { to_email: string };
   asked.push(email);
   response.writeHead(says === 'down' ? 503 : 200, { 'content-type': 'application/json' });
-  response.end(says === 'down' ? '{}' : JSON.stringify({ misc: {}, mx: {}, smtp: {}, ...ANSWERS[says] }));
+  response.end(
+    says === 'down' ? '{}' : JSON.stringify({ misc: {}, mx: {}, smtp: {}, ...ANSWERS[says] }),
+  );
 }).listen(0, '127.0.0.1');
 test.after.always(() => void reacher.close());
 
@@ -44,7 +53,10 @@ const stack = fresh(test, () =>
       // Configured as in the file of sources, but never called.
       ...{ rocketreach: ELSEWHERE, fullenrich: ELSEWHERE, prospeo: ELSEWHERE, hunter: ELSEWHERE },
       ...{ zerobounce: null, neverbounce: null, 'hunter-verifier': null },
-      reacher: { baseUrl: `http://127.0.0.1:${(reacher.address() as AddressInfo).port}`, apiKey: '' },
+      reacher: {
+        baseUrl: `http://127.0.0.1:${(reacher.address() as AddressInfo).port}`,
+        apiKey: '',
+      },
     },
   }),
 );
@@ -69,7 +81,9 @@ const emailOf = (npi: string) => {
 async function lookUp(npi: string) {
   const { json: submitted } = await client.single({ npi });
   const { data } = await client.completed(submitted.batch_id);
-  const [row] = await run(sql`select reason from requests where id = ${submitted.requests[0]?.request_id}`);
+  const [row] = await run(
+    sql`select reason from requests where id = ${submitted.requests[0]?.request_id}`,
+  );
   return { status: data[0]?.status, email: data[0]?.email, reason: row?.reason ?? null };
 }
 
@@ -78,13 +92,16 @@ for (const [word, end] of [
   ['missing', 'not_found'],
   ['silent', 'completed'],
 ] as const) {
-  test.serial(`an address that a vendor verified today is checked: ${word} gives ${end}`, async (t) => {
-    const npi = take();
-    vendor.script(npi, () => foundStep(npi));
-    says = word;
-    t.like(await lookUp(npi), { status: end });
-    t.deepEqual(asked, [emailOf(npi)]);
-  });
+  test.serial(
+    `an address that a vendor verified today is checked: ${word} gives ${end}`,
+    async (t) => {
+      const npi = take();
+      vendor.script(npi, () => foundStep(npi));
+      says = word;
+      t.like(await lookUp(npi), { status: end });
+      t.deepEqual(asked, [emailOf(npi)]);
+    },
+  );
 }
 
 for (const [hours, verdict, reason, times, end] of [
@@ -107,52 +124,64 @@ for (const [hours, verdict, reason, times, end] of [
   );
 }
 
-test.serial("an unidentified address that repeats our input needs the verifier's approval", async (t) => {
-  const [echoed, known, both] = [take(), take(), take()];
-  for (const npi of [echoed, known, both]) {
-    vendor.script(npi, () => ({ ...foundStep(npi), isEcho: npi !== known }) as Step);
-  }
-  // Another source has named this address before and identified its person.
-  await run(sql`insert into stored_emails (npi, email, verdict, source, unchecked, is_echo)
+test.serial(
+  "an unidentified address that repeats our input needs the verifier's approval",
+  async (t) => {
+    const [echoed, known, both] = [take(), take(), take()];
+    for (const npi of [echoed, known, both]) {
+      vendor.script(npi, () => ({ ...foundStep(npi), isEcho: npi !== known }) as Step);
+    }
+    // Another source has named this address before and identified its person.
+    await run(sql`insert into stored_emails (npi, email, verdict, source, unchecked, is_echo)
     values (${both}, ${emailOf(both)}, 'unknown', 'another', true, false)`);
-  says = 'silent';
-  t.like(await lookUp(echoed), { status: 'not_found' });
-  t.like(await lookUp(known), { status: 'completed' });
-  t.like(await lookUp(both), { status: 'completed' });
-});
+    says = 'silent';
+    t.like(await lookUp(echoed), { status: 'not_found' });
+    t.like(await lookUp(known), { status: 'completed' });
+    t.like(await lookUp(both), { status: 'completed' });
+  },
+);
 
-test.serial('the address of a spouse or of the office is not returned, and explain says why', async (t) => {
-  const npi = '2000000010';
-  const { first, last, organization } = personOf(npi);
-  const [named] = (foundStep(npi) as Extract<Step, { kind: 'found' }>).candidates;
-  if (!named) throw new Error('nothing named');
-  const emails = [`hester.${last}`, `dr${last}office`].map((local) =>
-    `${local}@${organization.domain}`.toLowerCase(),
-  );
-  const found = {
-    ...foundStep(npi),
-    identity: { npi, name: { kind: 'full', full: `${first} ${last}` }, state: null },
-  };
-  vendor.script(npi, () => ({ ...found, candidates: emails.map((email) => ({ ...named, email })) }) as Step);
-  t.like(await lookUp(npi), { status: 'not_found' });
-  t.deepEqual(asked, []);
-  const story = await operatorOn(stack.databaseUrl).text('explain', npi);
-  t.regex(story, /rejected as risky \(other_person\)/);
-  t.regex(story, /rejected as risky \(shared\)/);
-});
+test.serial(
+  'the address of a spouse or of the office is not returned, and explain says why',
+  async (t) => {
+    const npi = '2000000010';
+    const { first, last, organization } = personOf(npi);
+    const [named] = (foundStep(npi) as Extract<Step, { kind: 'found' }>).candidates;
+    if (!named) throw new Error('nothing named');
+    const emails = [`hester.${last}`, `dr${last}office`].map((local) =>
+      `${local}@${organization.domain}`.toLowerCase(),
+    );
+    const found = {
+      ...foundStep(npi),
+      identity: { npi, name: { kind: 'full', full: `${first} ${last}` }, state: null },
+    };
+    vendor.script(
+      npi,
+      () => ({ ...found, candidates: emails.map((email) => ({ ...named, email })) }) as Step,
+    );
+    t.like(await lookUp(npi), { status: 'not_found' });
+    t.deepEqual(asked, []);
+    const story = await operatorOn(stack.databaseUrl).text('explain', npi);
+    t.regex(story, /rejected as risky \(other_person\)/);
+    t.regex(story, /rejected as risky \(shared\)/);
+  },
+);
 
-test.serial('while no verifier is available no vendor is called and the request is refunded', async (t) => {
-  const npi = take();
-  vendor.script(npi, () => foundStep(npi));
-  await run(sql`insert into source_health (source, state, failures, open_until, last_error)
+test.serial(
+  'while no verifier is available no vendor is called and the request is refunded',
+  async (t) => {
+    const npi = take();
+    vendor.script(npi, () => foundStep(npi));
+    await run(sql`insert into source_health (source, state, failures, open_until, last_error)
     values ('reacher', 'open', 5, now() + interval '1 hour', 'auth')`);
-  const before = await client.credits();
-  t.like(await lookUp(npi), { status: 'failed', reason: 'deadline (verifier_unavailable)' });
-  t.is(vendor.asked(npi, 'submit'), 0);
-  t.deepEqual(await client.credits(), before);
-  const figures = await readSourceFigures(stack.db, new Date(Date.now() - 60_000));
-  t.is(figures.find(({ source }) => source === 'reacher')?.lastError, 'auth');
-});
+    const before = await client.credits();
+    t.like(await lookUp(npi), { status: 'failed', reason: 'deadline (verifier_unavailable)' });
+    t.is(vendor.asked(npi, 'submit'), 0);
+    t.deepEqual(await client.credits(), before);
+    const figures = await readSourceFigures(stack.db, new Date(Date.now() - 60_000));
+    t.is(figures.find(({ source }) => source === 'reacher')?.lastError, 'auth');
+  },
+);
 
 test.serial('a recovered verifier gets a test address before the vendor is called', async (t) => {
   const npi = take();
@@ -178,15 +207,22 @@ test.serial('a failing verifier is reported under its own name', async (t) => {
   t.regex(await operator.text('vendors'), /^reacher +verifier /m);
 });
 
-test.serial('our own checks of an address are recorded once, even if its verifier fails', async (t) => {
-  const npi = take();
-  vendor.script(npi, () => foundStep(npi));
-  says = 'down';
-  const { json: submitted } = await client.single({ npi });
-  await eventually(async () => (asked.length > 2 ? true : null));
-  says = 'safe';
-  await client.completed(submitted.batch_id);
-  const lines = await run(sql`
+test.serial(
+  'our own checks of an address are recorded once, even if its verifier fails',
+  async (t) => {
+    const npi = take();
+    vendor.script(npi, () => foundStep(npi));
+    says = 'down';
+    const { json: submitted } = await client.single({ npi });
+    await eventually(async () => (asked.length > 2 ? true : null));
+    says = 'safe';
+    await client.completed(submitted.batch_id);
+    const lines = await run(sql`
     select kind, count(*)::int as lines from email_checks where npi = ${npi} and kind <> 'verifier' group by kind`);
-  t.deepEqual(lines.map(({ kind, lines }) => `${kind} ${lines}`).sort(), ['local 1', 'named 1', 'verdict 1']);
-});
+    t.deepEqual(lines.map(({ kind, lines }) => `${kind} ${lines}`).sort(), [
+      'local 1',
+      'named 1',
+      'verdict 1',
+    ]);
+  },
+);

@@ -10,9 +10,14 @@ import { ordinaryNpis } from '../support/vendors.ts';
 
 // Tests which data operators see in the Temporal UI, and which data never appears there.
 
-const MAGIC_NPIS = `2000000010 2000000028 2000000036 2000000044 2000000101 2000000119 2000000127 2000000135
+const MAGIC_NPIS =
+  `2000000010 2000000028 2000000036 2000000044 2000000101 2000000119 2000000127 2000000135
   2000000143 2000000150 2000000168 2000000176 1234567890`.split(/\s+/);
-const CANARY = { url: 'canary-in-url', custom: 'canary-in-custom-data', agent: 'canary-in-idempotency-key' };
+const CANARY = {
+  url: 'canary-in-url',
+  custom: 'canary-in-custom-data',
+  agent: 'canary-in-idempotency-key',
+};
 
 const stack = fresh(test, () => startStack({ lookupTimeoutMs: 30_000, sweepIntervalMs: 1000 }));
 const client = fresh(test, () => stack.organization());
@@ -20,7 +25,11 @@ let submitted: SubmitAnswer;
 
 test.before(async () => {
   const url = `${stack.receiver.url}/status/500/${CANARY.url}`;
-  const body = { npis: MAGIC_NPIS, webhook: { url }, custom_data: { [CANARY.custom]: CANARY.custom } };
+  const body = {
+    npis: MAGIC_NPIS,
+    webhook: { url },
+    custom_data: { [CANARY.custom]: CANARY.custom },
+  };
   submitted = (await client.bulk(body, { 'idempotency-key': CANARY.agent })).json;
 });
 
@@ -29,8 +38,8 @@ function workflow(id = '') {
 }
 
 /**
- * Returns the IDs that a visibility query finds. Visibility is eventually consistent, so the query runs until it finds
- * enough.
+ * Returns the IDs that a visibility query finds. Visibility is eventually consistent, so the query
+ * runs until it finds enough.
  */
 async function find(query: string, atLeast: number): Promise<string[]> {
   return await eventually(async () => {
@@ -41,28 +50,37 @@ async function find(query: string, atLeast: number): Promise<string[]> {
 }
 
 async function currentDetails(id: string): Promise<string> {
-  const metadata = await workflow(id).query<{ currentDetails?: string }>('__temporal_workflow_metadata');
+  const metadata = await workflow(id).query<{ currentDetails?: string }>(
+    '__temporal_workflow_metadata',
+  );
   return metadata.currentDetails ?? '';
 }
 
 test('a batch is found by organization and NPI, and a lookup also by outcome', async (t) => {
   const { organizationId } = client;
   const own = `OrganizationId = '${organizationId}'`;
-  t.deepEqual(await find(`${own} and WorkflowType = 'enrichBatch' and ExecutionStatus = 'Running'`, 1), [
-    submitted.batch_id,
-  ]);
+  t.deepEqual(
+    await find(`${own} and WorkflowType = 'enrichBatch' and ExecutionStatus = 'Running'`, 1),
+    [submitted.batch_id],
+  );
   t.deepEqual(await find(`${own} and Npi = '2000000036' and WorkflowType = 'enrichBatch'`, 1), [
     submitted.batch_id,
   ]);
   t.deepEqual(
     await find(`${own} and Npi = '2000000036' and WorkflowType = 'lookUpEmail'`, 1),
-    submitted.requests.filter(({ npi }) => npi === '2000000036').map(({ request_id }) => request_id),
+    submitted.requests
+      .filter(({ npi }) => npi === '2000000036')
+      .map(({ request_id }) => request_id),
   );
-  t.is((await find(`${own} and WorkflowType = 'lookUpEmail'`, MAGIC_NPIS.length)).length, MAGIC_NPIS.length);
+  t.is(
+    (await find(`${own} and WorkflowType = 'lookUpEmail'`, MAGIC_NPIS.length)).length,
+    MAGIC_NPIS.length,
+  );
   await client.completed(submitted.batch_id);
-  t.deepEqual(await find(`${own} and WorkflowType = 'enrichBatch' and ExecutionStatus = 'Completed'`, 1), [
-    submitted.batch_id,
-  ]);
+  t.deepEqual(
+    await find(`${own} and WorkflowType = 'enrichBatch' and ExecutionStatus = 'Completed'`, 1),
+    [submitted.batch_id],
+  );
   const ofNpi = (npi: string) =>
     submitted.requests.filter((one) => one.npi === npi).map(({ request_id }) => request_id);
   t.deepEqual(
@@ -88,7 +106,10 @@ test('a batch shows its organization, size, and progress', async (t) => {
     total: 3,
   });
   t.is(await description.staticSummary(), '3 NPIs');
-  t.is(await description.staticDetails(), `bulk submit of ${other.organizationId}, wanted type any`);
+  t.is(
+    await description.staticDetails(),
+    `bulk submit of ${other.organizationId}, wanted type any`,
+  );
   const progress = await eventually(async () => {
     const details = await currentDetails(json.batch_id);
     return details.includes('2 of 3') ? details : null;
@@ -124,13 +145,17 @@ async function summaries(id = ''): Promise<string[]> {
   const { events } = await workflow(id).fetchHistory();
   return (events ?? [])
     .filter((event) => event.activityTaskScheduledEventAttributes)
-    .map((event) => JSON.parse(Buffer.from(event.userMetadata?.summary?.data ?? []).toString('utf8')));
+    .map((event) =>
+      JSON.parse(Buffer.from(event.userMetadata?.summary?.data ?? []).toString('utf8')),
+    );
 }
 
 test('Temporal stores no email, URL, key, secret, or custom_data', async (t) => {
   await client.completed(submitted.batch_id);
   await workflow(submitted.batch_id).result();
-  const emails = await stack.db.drizzle.execute<{ email: string }>(sql`select email from stored_emails`);
+  const emails = await stack.db.drizzle.execute<{ email: string }>(
+    sql`select email from stored_emails`,
+  );
   t.true(emails.length >= 6);
   const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
   const { DATABASE_URL, ...settings } = stack.workerEnvironment;
@@ -153,7 +178,11 @@ test('Temporal stores no email, URL, key, secret, or custom_data', async (t) => 
   for await (const execution of stack.client.workflow.list({ query })) {
     const handle = stack.client.workflow.getHandle(execution.workflowId, execution.runId);
     const { raw } = await handle.describe();
-    seen.push(readableText(execution.raw), readableText(raw), readableText(await handle.fetchHistory()));
+    seen.push(
+      readableText(execution.raw),
+      readableText(raw),
+      readableText(await handle.fetchHistory()),
+    );
     workflows += 1;
   }
   const text = seen.join('\n').toLowerCase();

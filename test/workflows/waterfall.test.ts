@@ -9,8 +9,8 @@ import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// Tests every vendor, one verifier, and the registry in their own wire formats over real sockets: the result of each
-// magic NPI, the vendor that finds it, and the recorded evidence.
+// Tests every vendor, one verifier, and the registry in their own wire formats over real sockets:
+// the result of each magic NPI, the vendor that finds it, and the recorded evidence.
 
 const BY = { actor: 'test', reason: 'test' };
 const SUPPRESSED = '2000000184';
@@ -23,7 +23,10 @@ const stack = fresh(test, () =>
   }),
 );
 const client = fresh(test, () => stack.organization(1000));
-const answers = new Map<string, { status: string; email: string | null; email_type: string | null }>();
+const answers = new Map<
+  string,
+  { status: string; email: string | null; email_type: string | null }
+>();
 
 test.before(async () => {
   for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
@@ -117,9 +120,13 @@ test('no vendor is called for an NPI that is inactive, an organization, or suppr
 });
 
 test('rejected NPIs look the same to the caller as NPIs without a result', async (t) => {
-  const { json } = await client.bulk({ npis: ['2000000085', '2000000093', SUPPRESSED, '2000000011'] });
+  const { json } = await client.bulk({
+    npis: ['2000000085', '2000000093', SUPPRESSED, '2000000011'],
+  });
   const envelope = await client.completed(json.batch_id);
-  const shown = envelope.data.map(({ npi: _npi, request_id: _id, ...rest }) => JSON.stringify(rest));
+  const shown = envelope.data.map(({ npi: _npi, request_id: _id, ...rest }) =>
+    JSON.stringify(rest),
+  );
   t.is(new Set(shown).size, 1);
   t.like(envelope.data[0], { status: 'not_found', email: null, replayed: false });
 });
@@ -138,7 +145,8 @@ test('a stale stored address is checked again before a vendor is called', async 
 test('an address listed in NPPES is checked before vendors, unless it is suppressed', async (t) => {
   // This person has entered their ordinary address as a Direct address.
   const { npi = '' } =
-    SAMPLE_ENDPOINTS.find((one) => one.type === 'DIRECT' && /@gmail|@yahoo/.test(one.endpoint)) ?? {};
+    SAMPLE_ENDPOINTS.find((one) => one.type === 'DIRECT' && /@gmail|@yahoo/.test(one.endpoint)) ??
+    {};
   const { homeEmail, workEmail } = personOf(npi);
   await stack.db.drizzle.execute(sql`
     insert into provider_endpoints (npi, kind, endpoint) values (${npi}, 'OTHERS', ${workEmail})`);
@@ -177,7 +185,8 @@ test('a person who opted out at a vendor is suppressed from then on', async (t) 
   const [row] = await stack.db.drizzle.execute(sql`
     select origin from suppressions where kind = 'npi' and value = '2000000176'`);
   t.deepEqual({ ...row }, { origin: 'vendor' });
-  const calls = () => stack.simulator.calls().filter(({ subject }) => subject === '2000000176').length;
+  const calls = () =>
+    stack.simulator.calls().filter(({ subject }) => subject === '2000000176').length;
   const before = calls();
   const { json } = await client.single({ npi: '2000000176' });
   t.is((await client.completed(json.batch_id)).data[0]?.status, 'not_found');
@@ -207,7 +216,8 @@ async function forget(npi: string): Promise<void> {
 
 test('NPIs without a result cost no second vendor call, whichever organization asks', async (t) => {
   const npis = Object.keys(EXPECTED).filter((npi) => EXPECTED[npi]?.startsWith('not_found'));
-  const calls = () => stack.simulator.calls().filter(({ subject }) => npis.includes(subject)).length;
+  const calls = () =>
+    stack.simulator.calls().filter(({ subject }) => npis.includes(subject)).length;
   const before = calls();
   t.true(before > 10);
   const fresh = await stack.organization(10);
@@ -224,13 +234,21 @@ test('organizations that wait for the same NPI share its lookup and are each cha
   const npi = '2000000192';
   await forget(npi);
   // A recent verdict of a verifier would be reused.
-  await stack.db.drizzle.execute(sql`delete from email_checks where npi = ${npi} and kind = 'verifier'`);
+  await stack.db.drizzle.execute(
+    sql`delete from email_checks where npi = ${npi} and kind = 'verifier'`,
+  );
   const before = stack.simulator.calls().filter(({ subject }) => subject === npi).length;
   const address = answers.get(npi)?.email;
   const checkedBefore = stack.simulator.calls().filter(({ subject }) => subject === address).length;
-  const others = await Promise.all([stack.organization(10), stack.organization(10), stack.organization(10)]);
+  const others = await Promise.all([
+    stack.organization(10),
+    stack.organization(10),
+    stack.organization(10),
+  ]);
   const batches = await Promise.all(others.map((one) => one.single({ npi })));
-  const ends = await Promise.all(others.map((one, i) => one.completed(batches[i]?.json.batch_id ?? '')));
+  const ends = await Promise.all(
+    others.map((one, i) => one.completed(batches[i]?.json.batch_id ?? '')),
+  );
   t.deepEqual(
     ends.map(({ data, usage }) => `${data[0]?.status} ${data[0]?.replayed} ${usage.credits_used}`),
     Array(3).fill('completed false 1'),
@@ -243,7 +261,9 @@ test('organizations that wait for the same NPI share its lookup and are each cha
     calls.map(({ vendor, route }) => `${vendor} ${route}`),
     ['rocketreach GET /person/lookup', 'fullenrich POST /contact/enrich/bulk'],
   );
-  const checked = stack.simulator.calls().filter(({ subject }) => subject === ends[0]?.data[0]?.email);
+  const checked = stack.simulator
+    .calls()
+    .filter(({ subject }) => subject === ends[0]?.data[0]?.email);
   t.is(checked.length - checkedBefore, 1, 'one check of its mailbox serves them all');
   const [row] = await stack.db.drizzle.execute<{ lookups: number }>(sql`
     select count(distinct lookup_id)::int as lookups from requests
@@ -252,7 +272,10 @@ test('organizations that wait for the same NPI share its lookup and are each cha
 });
 
 test('the Temporal UI shows a lookup vendor by vendor', async (t) => {
-  const { json } = await client.single({ npi: '2000000218', enrichment_email_type: 'professional' });
+  const { json } = await client.single({
+    npi: '2000000218',
+    enrichment_email_type: 'professional',
+  });
   t.is(json.status, 'completed', 'a replay needs no lookup');
   const fresh = await stack.organization(10);
   await forget('2000000218');
@@ -265,7 +288,9 @@ test('the Temporal UI shows a lookup vendor by vendor', async (t) => {
   });
   const summaries = (details.events ?? [])
     .filter((event) => event.activityTaskScheduledEventAttributes)
-    .map((event) => JSON.parse(Buffer.from(event.userMetadata?.summary?.data ?? []).toString('utf8')));
+    .map((event) =>
+      JSON.parse(Buffer.from(event.userMetadata?.summary?.data ?? []).toString('utf8')),
+    );
   t.deepEqual(
     summaries,
     ['rocketreach', 'fullenrich', 'prospeo', 'hunter'].map((id) => `${id} for NPI 2000000218`),

@@ -12,7 +12,8 @@ import { type Behavior, status } from '../support/receiver.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-// Tests deliveries as a receiver sees them (api/docs/webhooks.md, Webhooks; DECISIONS.md, Webhooks).
+// Tests deliveries as a receiver sees them (api/docs/webhooks.md, Webhooks; DECISIONS.md,
+// Webhooks).
 
 const test = anyTest as TestFn<{ path: string; url: string }>;
 const BY = { actor: 'test', reason: 'test' };
@@ -37,7 +38,10 @@ function envelopeOf({ body }: Pick<ReceivedDelivery, 'body'>): EnvelopeAnswer {
   return JSON.parse(body);
 }
 
-/** Waits until the batch workflow has ended and every delivery is decided. Nothing is sent afterwards. */
+/**
+ * Waits until the batch workflow has ended and every delivery is decided. Nothing is sent
+ * afterwards.
+ */
 async function over(batchId: string) {
   await stack.client.workflow.getHandle(batchId).result();
   await eventually(async () =>
@@ -97,8 +101,9 @@ test('in real-time mode each final request is delivered once, signed and by itse
   t.is(await prematureAttempts(json.batch_id), 0);
 
   const [delivery] = arrived(path);
-  const otherSecret = (await showWebhookSecret(stack.db, (await stack.organization(0)).organizationId))
-    .webhookSecret;
+  const otherSecret = (
+    await showWebhookSecret(stack.db, (await stack.organization(0)).organizationId)
+  ).webhookSecret;
   t.throws(() => delivery && verify(delivery, otherSecret));
 });
 
@@ -173,9 +178,15 @@ test('a delivery that succeeds after three 500 responses keeps its ID and is pen
 
   // The batch made the first attempt. One activity in the delivery's own workflow made the others.
   const [first, own] = await Promise.all(
-    [json.batch_id, attempts[0]?.id ?? ''].map((id) => stack.client.workflow.getHandle(id).fetchHistory()),
+    [json.batch_id, attempts[0]?.id ?? ''].map((id) =>
+      stack.client.workflow.getHandle(id).fetchHistory(),
+    ),
   );
-  t.is(first && countEvents(first).StartChildWorkflowExecutionInitiated, 2, 'the lookup and the delivery');
+  t.is(
+    first && countEvents(first).StartChildWorkflowExecutionInitiated,
+    2,
+    'the lookup and the delivery',
+  );
   const { ActivityTaskScheduled, ActivityTaskStarted, ActivityTaskCompleted, ...rest } = own
     ? countEvents(own)
     : {};
@@ -218,7 +229,8 @@ test('a batch with one failed and one successful delivery has the status failed'
   t.is(arrived(path).length, SCHEDULE_MS.length + 1);
   const ids = arrived(path).map((delivery) => envelopeOf(delivery).data[0]?.request_id);
   const [first, second] = new Set(ids);
-  const single = async (id?: string) => (await client.get(`/api/v1/email/${id}`)).json.webhook?.status;
+  const single = async (id?: string) =>
+    (await client.get(`/api/v1/email/${id}`)).json.webhook?.status;
   t.is(await single(first), 'failed');
   t.is(await single(second), 'delivered');
   t.is((await client.batch(json.batch_id)).webhook?.status, 'failed');
@@ -266,7 +278,11 @@ test('custom_data is delivered exactly as it was sent', async (t) => {
   await over(json.batch_id);
   const [delivery] = arrived(path);
   t.true(delivery?.body.includes(`"custom_data":${sent},"usage"`), delivery?.body);
-  t.true((await client.get(`/api/v1/batch/${json.batch_id}`)).text.includes(`"custom_data":${sent},"usage"`));
+  t.true(
+    (await client.get(`/api/v1/batch/${json.batch_id}`)).text.includes(
+      `"custom_data":${sent},"usage"`,
+    ),
+  );
 });
 
 test('without a webhook nothing is delivered', async (t) => {

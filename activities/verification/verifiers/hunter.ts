@@ -11,8 +11,9 @@ const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
 ]);
 
 /**
- * Hunter's Email Verifier, version 2 (hunter.io/api-documentation/v2#email-verifier). Of free mail (`webmail`) it asks
- * no server, so it cannot tell. It has limits and a breaker of its own beside the finder's; key and URL are the same.
+ * Hunter's Email Verifier, version 2 (hunter.io/api-documentation/v2#email-verifier). Of free mail
+ * (`webmail`) it asks no server, so it cannot tell. It has limits and a breaker of its own beside
+ * the finder's; key and URL are the same.
  */
 export const HUNTER_VERIFIER = {
   id: 'hunter-verifier',
@@ -23,7 +24,8 @@ export const HUNTER_VERIFIER = {
   ],
   // "The request will run for 20 seconds."
   callMs: 30_000,
-  // Of the credits that the finder takes 1 of; what could not be verified costs nothing (help.hunter.io, "How do credits work").
+  // Of the credits that the finder takes 1 of; what could not be verified costs nothing
+  // (help.hunter.io, "How do credits work").
   cost: 0.5,
   headersOf: (apiKey) => ({ 'X-API-KEY': apiKey }),
   questionAbout: (email) => ({ path: `/email-verifier?${new URLSearchParams({ email })}` }),
@@ -44,6 +46,9 @@ function judge(body: Field): VerifierStep {
   const data = body.at('data').object();
   const status = data.at('status').requiredText();
   if (status === 'valid' && data.at('accept_all').flag()) return answer('catch_all', null);
-  if (status === 'invalid' && data.at('mx_records').value === false) return answer('invalid', 'no_mx');
-  return MEANINGS.get(status) ?? (data.at('block').flag() ? answer('unknown', 'blocked') : INCONCLUSIVE);
+  if (status === 'invalid' && data.at('mx_records').value === false)
+    return answer('invalid', 'no_mx');
+  return (
+    MEANINGS.get(status) ?? (data.at('block').flag() ? answer('unknown', 'blocked') : INCONCLUSIVE)
+  );
 }

@@ -18,7 +18,9 @@ export const NEVERBOUNCE = {
 
 const AUTH: VerifierStep = { kind: 'fatal', why: 'auth' };
 
-/** Errors come with 200 and another `status`; there are six of them (…/reference/error-handling). */
+/**
+ * Errors come with 200 and another `status`; there are six of them (…/reference/error-handling).
+ */
 const ERRORS = new Map<string, VerifierStep>([
   ['auth_failure', AUTH],
   ['bad_referrer', AUTH],

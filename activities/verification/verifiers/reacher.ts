@@ -3,8 +3,9 @@ import type { Field } from '../../http/fields.ts';
 import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './verifier.ts';
 
 /**
- * Reacher (docs.reacher.email; reacherhq/check-if-email-exists, its OpenAPI's `CheckEmailOutput`), on a server of
- * one's own or the hosted one. It is only ever talked to over HTTP: its license is the AGPL.
+ * Reacher (docs.reacher.email; reacherhq/check-if-email-exists, its OpenAPI's `CheckEmailOutput`),
+ * on a server of one's own or the hosted one. It is only ever talked to over HTTP: its license is
+ * the AGPL.
  */
 export const REACHER = {
   id: 'reacher',
@@ -22,7 +23,9 @@ export const REACHER = {
     200: inBody(stepOfOutput),
     // A server of one's own answers a wrong secret with 400 and names the header.
     400: (found) =>
-      /x-reacher-secret/i.test(found.text ?? '') ? { kind: 'fatal', why: 'auth' } : stepOfStatus(found),
+      /x-reacher-secret/i.test(found.text ?? '')
+        ? { kind: 'fatal', why: 'auth' }
+        : stepOfStatus(found),
   },
 } as const satisfies VerifierKind;
 
@@ -50,7 +53,10 @@ function stepOfRisky(misc: Field, smtp: Field): VerifierStep {
   return smtp.at('is_catch_all').flag() ? answer('catch_all', null) : answer('risky', null);
 }
 
-/** That it could not talk to mail servers which do exist says nothing about the mailbox, whatever it makes of it. */
+/**
+ * That it could not talk to mail servers which do exist says nothing about the mailbox, whatever it
+ * makes of it.
+ */
 function stepOfInvalid(mx: Field, smtp: Field): VerifierStep {
   const accepts = mx.at('accepts_mail');
   if (!accepts.isAbsent && !accepts.flag()) return answer('invalid', 'no_mx');
@@ -59,9 +65,13 @@ function stepOfInvalid(mx: Field, smtp: Field): VerifierStep {
 }
 
 /** Greylisting by name, by RFC 6647's code, or by any temporary reply that asks to come back. */
-const GREYLISTED = /gr[ae]y[- ]?list|postgrey|\b4[.]7[.]1\b|(?:^transient:|\b45[01]\b).*\b(?:later|again)\b/i;
+const GREYLISTED =
+  /gr[ae]y[- ]?list|postgrey|\b4[.]7[.]1\b|(?:^transient:|\b45[01]\b).*\b(?:later|again)\b/i;
 
-/** `error.message` is the mail server's own line, mostly without the code before it; `description` is Reacher's. */
+/**
+ * `error.message` is the mail server's own line, mostly without the code before it; `description`
+ * is Reacher's.
+ */
 function stepOfUnknown(smtp: Field): VerifierStep {
   const error = smtp.at('error');
   if (error.isAbsent) return INCONCLUSIVE;

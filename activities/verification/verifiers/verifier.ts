@@ -37,7 +37,10 @@ export type VerifierStep =
   | { readonly kind: 'working'; readonly afterMs: number }
   | Trouble;
 
-/** Why a verifier gave no judgment, as it is kept with the address; `unavailable`: it may not be asked. */
+/**
+ * Why a verifier gave no judgment, as it is kept with the address; `unavailable`: it may not be
+ * asked.
+ */
 export type VerifierTrouble = `verifier_${Trouble['why'] | 'working' | 'unavailable'}`;
 
 /** @param reason null if the verdict says it all */
@@ -66,7 +69,10 @@ export interface Unavailable {
   readonly afterMs: number | null;
 }
 
-/** What a verifier made of an address, how long its call took, and how long that waited for a slot before. */
+/**
+ * What a verifier made of an address, how long its call took, and how long that waited for a slot
+ * before.
+ */
 type Asked = VerifierStep & { readonly durationMs: number; readonly waitedMs: number };
 
 /** Says whether a mailbox takes mail. */
@@ -88,6 +94,7 @@ export function createVerifier(
 ) {
   const ask = jsonApi(baseUrl, headersOf(apiKey), callMs);
   const read = byStatus(meanings);
-  const check = (email: string, signal: AbortSignal) => ask(questionAbout(email, apiKey), signal, read);
+  const check = (email: string, signal: AbortSignal) =>
+    ask(questionAbout(email, apiKey), signal, read);
   return { id, cost, check };
 }

@@ -5,9 +5,9 @@ import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './ve
 const readBody = inBody((body) => stepOfError(body) ?? judge(body));
 
 /**
- * ZeroBounce's single validation, version 2: in the United States, where the people are whose addresses it is asked
- * about; `api-eu.` is in the European Union, and so is what was the only host once, `api.`
- * (zerobounce.net/docs/api-dashboard, "API Endpoints").
+ * ZeroBounce's single validation, version 2: in the United States, where the people are whose
+ * addresses it is asked about; `api-eu.` is in the European Union, and so is what was the only host
+ * once, `api.` (zerobounce.net/docs/api-dashboard, "API Endpoints").
  */
 export const ZEROBOUNCE = {
   id: 'zerobounce',
@@ -29,7 +29,10 @@ export const ZEROBOUNCE = {
   },
 } as const satisfies VerifierKind;
 
-/** One sentence for a wrong key and for an empty account, as text or in a list; the account is looked at for both. */
+/**
+ * One sentence for a wrong key and for an empty account, as text or in a list; the account is
+ * looked at for both.
+ */
 function stepOfError(body: Field): VerifierStep | null {
   const error = body.at('error');
   if (error.isAbsent || error.value === '') return null;
@@ -44,10 +47,14 @@ const NO_MX = answer('invalid', 'no_mx');
 const ROLE = answer('risky', 'role');
 const RISKY = answer('risky', null);
 
-/** By status, and by status and sub-status where that says more (zerobounce.net/docs/email-list-validation/status-codes). */
+/**
+ * By status, and by status and sub-status where that says more
+ * (zerobounce.net/docs/email-list-validation/status-codes).
+ */
 const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
   ['valid', answer('valid', 'mailbox_ok')],
-  // The vendor counts domains that take anything as valid if their mail rarely bounces; nobody saw the mailbox.
+  // The vendor counts domains that take anything as valid if their mail rarely bounces; nobody saw
+  // the mailbox.
   ['valid accept_all', answer('catch_all', null)],
   ['valid role_based_accept_all', ROLE],
   // No person reads it.

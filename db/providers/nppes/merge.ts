@@ -11,7 +11,10 @@ export interface ProviderChunk {
   readonly copy: readonly Buffer[];
   /** How many lines there are. */
   readonly rows: number;
-  /** True if no NPI of it is expected to be known: it is then tried without a comparison, in a third of the time. */
+  /**
+   * True if no NPI of it is expected to be known: it is then tried without a comparison, in a third
+   * of the time.
+   */
   readonly expectsNew: boolean;
   /** True to count only, and to note the NPIs that would change. */
   readonly dryRun: boolean;
@@ -22,8 +25,8 @@ const CHANGES = COPIED_PROVIDER_COLUMNS.filter((column) => column !== 'npi')
   .map((column) => `${column} = excluded.${column}`)
   .join(', ');
 
-// Rows are compared before anything is written: an unchanged one costs no lock and no log. The last row of the
-// file with an NPI is taken.
+// Rows are compared before anything is written: an unchanged one costs no lock and no log. The last
+// row of the file with an NPI is taken.
 const JUDGED = `
   judged as materialized (
     select distinct on (s.npi) s.*, p.active as was_active,
@@ -67,10 +70,14 @@ const COUNTED = `
 const NOT_NEW: ReadonlySet<string> = new Set(['23505', '25P02']);
 
 /**
- * Merges a chunk of the main file, in one transaction. An NPI that the chunk does not name stays as it is.
+ * Merges a chunk of the main file, in one transaction. An NPI that the chunk does not name stays as
+ * it is.
  * @returns what became of the rows
  */
-export async function importProviders(connection: NppesConnection, chunk: ProviderChunk): Promise<Counts> {
+export async function importProviders(
+  connection: NppesConnection,
+  chunk: ProviderChunk,
+): Promise<Counts> {
   if (chunk.expectsNew && !chunk.dryRun) {
     try {
       return await connection.transaction(async (tx) => {
@@ -91,8 +98,8 @@ export async function importProviders(connection: NppesConnection, chunk: Provid
   });
 }
 
-// Endpoints, other names and practice locations: their files are a hundredth of the main one, so each is staged
-// wholly and then compared once.
+// Endpoints, other names and practice locations: their files are a hundredth of the main one, so
+// each is staged wholly and then compared once.
 
 /**
  * Adds lines to the staging table.
@@ -110,7 +117,10 @@ export async function stageDetails(
 /** The file that details come from. */
 export interface DetailFile {
   readonly table: DetailTable;
-  /** The day whose state the file is; `infinity` for a file that names no day, and is newer than every provider. */
+  /**
+   * The day whose state the file is; `infinity` for a file that names no day, and is newer than
+   * every provider.
+   */
   readonly asOf: string;
   /** Identifies the download, as in `import_runs`. */
   readonly fingerprint: string;
@@ -123,8 +133,9 @@ export async function hasRows(connection: NppesConnection, table: DetailTable): 
 }
 
 /**
- * Counts the rows that `importDetails` would remove, and the rows of the table. Everything that the download says must be
- * staged, and what its main file changes must be noted in `changed_providers`.
+ * Counts the rows that `importDetails` would remove, and the rows of the table. Everything that the
+ * download says must be staged, and what its main file changes must be noted in
+ * `changed_providers`.
  */
 export async function countRemovals(
   connection: NppesConnection,
@@ -142,9 +153,9 @@ export async function countRemovals(
 }
 
 /**
- * Replaces the details of the NPIs that the download names, in one transaction. An NPI is named if it has a row in this
- * file, or if the main file of this download has changed it: NPPES counts a change of details as a change of the
- * provider. What a later file has changed stays.
+ * Replaces the details of the NPIs that the download names, in one transaction. An NPI is named if
+ * it has a row in this file, or if the main file of this download has changed it: NPPES counts a
+ * change of details as a change of the provider. What a later file has changed stays.
  * @param importNumber stands in the rows that are written
  * @returns what became of the rows
  */
@@ -155,10 +166,15 @@ export async function importDetails(
 ): Promise<Counts> {
   const { areRemoved, merge } = statementsOf(table);
   return await connection.transaction(async (tx) => {
-    // What a person had erased is not theirs to have again. Who erases at this moment is seen by the table's trigger.
-    const { count: erased } = table === 'provider_endpoints' ? await tx.unsafe(REMOVE_ERASED) : { count: 0 };
+    // What a person had erased is not theirs to have again. Who erases at this moment is seen by
+    // the table's trigger.
+    const { count: erased } =
+      table === 'provider_endpoints' ? await tx.unsafe(REMOVE_ERASED) : { count: 0 };
     await tx`analyze ${tx(`staged_${table}`)}`;
-    const { count: removed } = await tx.unsafe(`delete from ${table} d ${areRemoved}`, [asOf, fingerprint]);
+    const { count: removed } = await tx.unsafe(`delete from ${table} d ${areRemoved}`, [
+      asOf,
+      fingerprint,
+    ]);
     const [merged] = await tx.unsafe<Counts[]>(merge, [asOf, importNumber]);
     return { erased, removed, ...merged };
   });
@@ -175,9 +191,13 @@ function statementsOf(table: DetailTable) {
   const columns = [...key, ...rest].join(', ');
   const sameKey = (a: string, b: string) =>
     key.map((column) => `${a}.${column} = ${b}.${column}`).join(' and ');
-  const differs = rest.map((column) => `d.${column} is distinct from s.${column}`).join(' or ') || 'false';
-  const takes = [...rest, 'import_number'].map((column) => `${column} = excluded.${column}`).join(', ');
-  // A run that was killed has changed providers as well: its number is another one, its file the same.
+  const differs =
+    rest.map((column) => `d.${column} is distinct from s.${column}`).join(' or ') || 'false';
+  const takes = [...rest, 'import_number']
+    .map((column) => `${column} = excluded.${column}`)
+    .join(', ');
+  // A run that was killed has changed providers as well: its number is another one, its file the
+  // same.
   const areRemoved = `
      where d.npi in (select npi from staged_${table} union
                      select npi from changed_providers union
@@ -185,7 +205,8 @@ function statementsOf(table: DetailTable) {
                       where import_number in (select number from import_runs where fingerprint = $2))
        and not exists (select from staged_${table} s where ${sameKey('s', 'd')})
        and not exists (select from providers p where p.npi = d.npi and p.as_of > ${DAY})`;
-  // The choice among rows with one key must be the same in every run, or none would find nothing to do.
+  // The choice among rows with one key must be the same in every run, or none would find nothing to
+  // do.
   const merge = `
     with picked as (
       select distinct on (${key.join(', ')}) ${columns} from staged_${table} order by ${columns}

@@ -2,7 +2,10 @@ import postgres, { type Sql, type TransactionSql } from 'postgres';
 import { DatabaseError, OperatorProblem, toDatabaseError } from '../../errors.ts';
 import { STAGING_TABLES } from './staging.ts';
 
-/** The one connection of an import of CMS's files. It holds the lock and the staging tables, so it is never made again. */
+/**
+ * The one connection of an import of CMS's files. It holds the lock and the staging tables, so it
+ * is never made again.
+ */
 export interface NppesConnection {
   /** Runs `work` in one transaction. */
   transaction<T>(work: (tx: TransactionSql) => Promise<T>): Promise<T>;
@@ -15,8 +18,8 @@ const IMPORT_LOCK = 7_041_777;
 const MEMORY = '64MB';
 
 /**
- * Connects, takes the lock that lets one import run at a time, and makes the staging tables. They are temporary:
- * written without a log, and gone with the connection.
+ * Connects, takes the lock that lets one import run at a time, and makes the staging tables. They
+ * are temporary: written without a log, and gone with the connection.
  * @param name shown in `pg_stat_activity`, and to whoever finds the lock taken
  * @throws {OperatorProblem} naming who holds the lock if it is taken
  */
@@ -67,7 +70,9 @@ export async function analyzeProviders(connection: NppesConnection): Promise<voi
 }
 
 async function takeLock(client: Sql): Promise<void> {
-  const [taken] = await client<{ taken: boolean }[]>`select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
+  const [taken] = await client<
+    { taken: boolean }[]
+  >`select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
   if (taken?.taken) return;
   // Since when somebody else's user is connected, PostgreSQL does not tell.
   const [holder] = await client<{ text: string }[]>`
@@ -80,5 +85,7 @@ async function takeLock(client: Sql): Promise<void> {
      where l.locktype = 'advisory' and l.granted and l.classid = 0 and l.objid = ${IMPORT_LOCK}
        and l.database = (select oid from pg_database where datname = current_database())`;
   const who = holder?.text ?? 'one that has just ended';
-  throw new OperatorProblem(`another import is under way (${who}); wait for its end, then run this again`);
+  throw new OperatorProblem(
+    `another import is under way (${who}); wait for its end, then run this again`,
+  );
 }

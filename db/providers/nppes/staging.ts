@@ -2,7 +2,8 @@ import type { Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { TransactionSql } from 'postgres';
 
-// Where rows of CMS's files wait to be merged. The columns are in the order in which the importer writes them.
+// Where rows of CMS's files wait to be merged. The columns are in the order in which the importer
+// writes them.
 
 /** The values of a provider that a file tells, as in `providers`. */
 const PROVIDER_COLUMNS = `npi entity_type last_name first_name middle_name name_suffix credential other_last_name other_first_name
@@ -10,7 +11,10 @@ const PROVIDER_COLUMNS = `npi entity_type last_name first_name middle_name name_
   practice_postal_code practice_phone phone_key address_key updated_on deactivated_on reactivated_on
   deactivated`;
 
-/** What is copied of a provider: those values, the hash that shows a changed row, the file's day, and its import. */
+/**
+ * What is copied of a provider: those values, the hash that shows a changed row, the file's day,
+ * and its import.
+ */
 export const COPIED_PROVIDER_COLUMNS = [
   'row_hash',
   'as_of',
@@ -20,8 +24,8 @@ export const COPIED_PROVIDER_COLUMNS = [
 ];
 
 /**
- * What a provider has several of, each kind in a table and a file of its own: the columns that are the key, and the
- * rest.
+ * What a provider has several of, each kind in a table and a file of its own: the columns that are
+ * the key, and the rest.
  */
 export const DETAIL_COLUMNS = {
   provider_endpoints: { key: ['npi', 'kind', 'endpoint'], rest: ['affiliation_name'] },
@@ -30,11 +34,17 @@ export const DETAIL_COLUMNS = {
     key: ['npi', 'line_1', 'line_2', 'city', 'state', 'postal_code'],
     rest: ['phone', 'phone_key', 'address_key'],
   },
-  clinician_practices: { key: ['npi', 'pac_id', 'phone_key', 'address_key'], rest: ['name', 'members'] },
+  clinician_practices: {
+    key: ['npi', 'pac_id', 'phone_key', 'address_key'],
+    rest: ['name', 'members'],
+  },
 };
 export type DetailTable = keyof typeof DETAIL_COLUMNS;
 
-/** Makes the staging tables of a connection. `changed_providers` has the NPIs that the main file would change. */
+/**
+ * Makes the staging tables of a connection. `changed_providers` has the NPIs that the main file
+ * would change.
+ */
 export const STAGING_TABLES = `
   create temporary table staged_providers on commit delete rows as
     select ${COPIED_PROVIDER_COLUMNS.join(', ')} from providers with no data;
@@ -55,7 +65,8 @@ export async function copyTo(
   // One that comes after the last line is told by the next statement.
   stream.on('error', () => {});
   await pipeline(lines, stream, { end: false });
-  // A short last piece may still wait to be sent. The copy cannot end before, and the next statement would be refused.
+  // A short last piece may still wait to be sent. The copy cannot end before, and the next
+  // statement would be refused.
   await new Promise<void>((resolve) => {
     stream.write(Buffer.alloc(0), () => resolve());
   });

@@ -16,18 +16,25 @@ import {
 /** Polls until an enrichment is finished, normally and for a slow one. */
 const RUNNING_POLLS = 1;
 const SLOW_RUNNING_POLLS = 3;
-const RUNNING = problem(400, 'error.enrichment.in_progress', 'Enrichment not ready, try again in 30 seconds');
+const RUNNING = problem(
+  400,
+  'error.enrichment.in_progress',
+  'Enrichment not ready, try again in 30 seconds',
+);
 const PERSONAL_CREDITS = 3;
 
 /**
- * FullEnrich's wire format, version 2, according to its OpenAPI document. POST /contact/enrich/bulk returns an id and
- * charges for results. GET /contact/enrich/bulk/{id} returns 400 until the enrichment is finished. The simulation reads
- * only the first contact and makes no callbacks, because our jobs have one contact and are polled.
+ * FullEnrich's wire format, version 2, according to its OpenAPI document. POST /contact/enrich/bulk
+ * returns an id and charges for results. GET /contact/enrich/bulk/{id} returns 400 until the
+ * enrichment is finished. The simulation reads only the first contact and makes no callbacks,
+ * because our jobs have one contact and are polled.
  */
 export const fullenrich: Source = {
   base: '/fullenrich/api/v2',
   deny: ({ headers }, apiKey) =>
-    headers.authorization === `Bearer ${apiKey}` ? null : problem(401, 'error.api.key', 'Unknown api key'),
+    headers.authorization === `Bearer ${apiKey}`
+      ? null
+      : problem(401, 'error.api.key', 'Unknown api key'),
   routes: {
     'POST /contact/enrich/bulk': aboutPerson(find, {}, submit),
     'GET /contact/enrich/bulk/*': poll,
@@ -38,7 +45,8 @@ function find({ body }: Question): Finding | Answer {
   const entry = firstOf(body);
   const contact = contactOf(entry, entry.domain, entry.company_name);
   if (contact) return search('fullenrich', contact);
-  const empty = ['first_name', 'last_name'].find((field) => textOf(entry[field]) === null) ?? 'domain';
+  const empty =
+    ['first_name', 'last_name'].find((field) => textOf(entry[field]) === null) ?? 'domain';
   return problem(400, `error.enrichment.${empty}.empty`, `${empty} cannot be empty`);
 }
 

@@ -1,12 +1,20 @@
 import { type Finding, search } from './knowledge.ts';
-import { type Answer, aboutPerson, contactOf, type Memory, ok, type Question, type Source } from './wire.ts';
+import {
+  type Answer,
+  aboutPerson,
+  contactOf,
+  type Memory,
+  ok,
+  type Question,
+  type Source,
+} from './wire.ts';
 
 const DAY_MS = 86_400_000;
 const RUNNING: Answer = { status: 202, body: {} };
 
 /**
- * Hunter's wire format, version 2, according to its OpenAPI document and its documentation: GET /email-finder, charged
- * for an email. 202 means that the client should repeat the request.
+ * Hunter's wire format, version 2, according to its OpenAPI document and its documentation: GET
+ * /email-finder, charged for an email. 202 means that the client should repeat the request.
  */
 export const hunter: Source = {
   base: '/hunter/v2',
@@ -43,7 +51,10 @@ function result(finding: Finding, _question: Question, memory: Memory): Answer {
       first_name: person.first,
       last_name: person.last,
       email: workEmail,
-      verification: { date: new Date(Date.now() - DAY_MS).toISOString().slice(0, 10), status: 'valid' },
+      verification: {
+        date: new Date(Date.now() - DAY_MS).toISOString().slice(0, 10),
+        status: 'valid',
+      },
     },
   });
   return known === 'slow' ? memory.inTurn(subject, [RUNNING, RUNNING], answer) : answer;

@@ -1,8 +1,16 @@
 import type { VendorId } from '../../../activities/vendors/catalogue.ts';
 import { type Known, MAGIC } from './magic.ts';
-import { type Contact, digestOf, directAddress, findPerson, personOf, type SimPerson } from './people.ts';
+import {
+  type Contact,
+  digestOf,
+  directAddress,
+  findPerson,
+  personOf,
+  type SimPerson,
+} from './people.ts';
 
-// The knowledge of the simulated vendors: for magic NPIs from their table, for all others from the digits.
+// The knowledge of the simulated vendors: for magic NPIs from their table, for all others from the
+// digits.
 
 /** The stranger that a vendor returns for another person's NPI. */
 export const STRANGER: SimPerson = {
@@ -41,14 +49,20 @@ export function search(vendor: VendorId, contact: Contact): Finding {
   return { subject: `${first} ${last}`, person: { ...STRANGER, first, last }, ...nothing };
 }
 
-/** All vendors know the same about ordinary people, except that Prospeo and Hunter have no personal addresses. */
+/**
+ * All vendors know the same about ordinary people, except that Prospeo and Hunter have no personal
+ * addresses.
+ */
 function ordinarilyKnown(vendor: VendorId, npi: string): Known {
   const share = shareOf(npi);
   const hasPersonal = vendor === 'rocketreach' || vendor === 'fullenrich';
   return share === 'personal' && !hasPersonal ? 'nobody' : share;
 }
 
-/** Kinds of knowledge about ordinary providers, with cumulative percentages: 20, 40, 15, 5 and 20 percent of them. */
+/**
+ * Kinds of knowledge about ordinary providers, with cumulative percentages: 20, 40, 15, 5 and 20
+ * percent of them.
+ */
 const SHARES = [
   [20, 'both'],
   [60, 'found'],
@@ -58,8 +72,8 @@ const SHARES = [
 ] as const;
 
 /**
- * Returns the share that an NPI's digits select. 60 % have a professional address, and a third of these also a personal
- * one.
+ * Returns the share that an NPI's digits select. 60 % have a professional address, and a third of
+ * these also a personal one.
  */
 export function shareOf(npi: string): (typeof SHARES)[number][1] {
   const percent = digestOf(npi).readUInt16BE(2) % 100;

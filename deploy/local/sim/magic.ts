@@ -1,8 +1,8 @@
 import rows from '../../../activities/magic-npis.json' with { type: 'json' };
 import type { VendorId } from '../../../activities/vendors/catalogue.ts';
 
-// The magic NPIs, in one table with their results in the sandbox. people.ts derives the people, and knowledge.ts the
-// responses of vendors.
+// The magic NPIs, in one table with their results in the sandbox. people.ts derives the people, and
+// knowledge.ts the responses of vendors.
 
 /** A vendor's knowledge about a person: the kind of address, or the kind of response. */
 export const KNOWN = [
@@ -27,7 +27,9 @@ export type ByKnown<T> = Readonly<Partial<Record<Known, T>>>;
 /** The magic NPI of an organization, the last practice of the sample. */
 export const MAGIC_ORGANIZATION_NPI = '2000000093';
 
-/** A magic person, their practice, and the knowledge of each vendor. A missing vendor has no result. */
+/**
+ * A magic person, their practice, and the knowledge of each vendor. A missing vendor has no result.
+ */
 interface Row {
   readonly name: string;
   readonly practice: string;
@@ -35,18 +37,28 @@ interface Row {
 }
 
 /** Leaves out those that only the sandbox knows. */
-export const MAGIC = new Map(rows.flatMap(({ npi, ...row }) => ('name' in row ? [[npi, row as Row]] : [])));
+export const MAGIC = new Map(
+  rows.flatMap(({ npi, ...row }) => ('name' in row ? [[npi, row as Row]] : [])),
+);
 /** Deactivated in the sample of NPPES. */
 export const DEACTIVATED_NPIS: readonly string[] = ['2000000085'];
 /** NPIs that must not be looked up. The local stack suppresses them before it starts. */
 export const SUPPRESSED_NPIS: readonly string[] = ['2000000184'];
 
 /**
- * Addresses that the local stack stores in its directory before it starts. `validatedAgoMs` is the age of the
- * validation.
+ * Addresses that the local stack stores in its directory before it starts. `validatedAgoMs` is the
+ * age of the validation.
  */
 export const STORED_EMAILS = [
   { npi: '2000000051', email: 'avery.lindqvist@harborfamilymedicine-sim.com', validatedAgoMs: 0 },
-  { npi: '2000000069', email: 'noor.castellano@lakesidepediatrics-sim.com', validatedAgoMs: 40 * 86_400_000 },
-  { npi: '2000000077', email: 'tomas.ferreira@closedpractice-sim.com', validatedAgoMs: 40 * 86_400_000 },
+  {
+    npi: '2000000069',
+    email: 'noor.castellano@lakesidepediatrics-sim.com',
+    validatedAgoMs: 40 * 86_400_000,
+  },
+  {
+    npi: '2000000077',
+    email: 'tomas.ferreira@closedpractice-sim.com',
+    validatedAgoMs: 40 * 86_400_000,
+  },
 ].map((stored) => ({ ...stored, type: 'professional' as const }));

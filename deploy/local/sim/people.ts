@@ -1,13 +1,17 @@
 import { createHash } from 'node:crypto';
 import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
 import { MAGIC, MAGIC_ORGANIZATION_NPI } from './magic.ts';
-// Invented names, states with an area code and the beginning of a ZIP code, and credentials with a taxonomy code.
+// Invented names, states with an area code and the beginning of a ZIP code, and credentials with a
+// taxonomy code.
 import WORDS from './people.json' with { type: 'json' };
 
-// The simulated world: invented providers at invented practices, with domains that are not registered and telephone
-// numbers reserved for fiction (555-01XX). Their NPIs begin with 2, which is not being assigned.
+// The simulated world: invented providers at invented practices, with domains that are not
+// registered and telephone numbers reserved for fiction (555-01XX). Their NPIs begin with 2, which
+// is not being assigned.
 
-/** Names on doors. The suffix `.org` or `.net` is the ending of the domain. The default is `.com`. */
+/**
+ * Names on doors. The suffix `.org` or `.net` is the ending of the domain. The default is `.com`.
+ */
 const PRACTICES = [
   ...WORDS.practices,
   ...WORDS.villages.flatMap((place) => [
@@ -32,8 +36,8 @@ const SAMPLE_SIZE = 500;
 export type SimOrganization = (typeof SAMPLE_ORGANIZATIONS)[number];
 
 /**
- * All practices of the sample. No two share a domain, an address or a telephone number. Every third one uses another
- * name than its legal one.
+ * All practices of the sample. No two share a domain, an address or a telephone number. Every third
+ * one uses another name than its legal one.
  */
 export const SAMPLE_ORGANIZATIONS = PRACTICES.map((practice, index) => {
   const [door = '', ending = 'com'] = practice.split('.');
@@ -64,7 +68,8 @@ export const PRACTICE_DOMAINS: readonly string[] = SAMPLE_ORGANIZATIONS.map(({ d
 export type SimPerson = ReturnType<typeof personOf>;
 
 /**
- * Returns the provider of an NPI, derived from its digits, so that an NPI is the same person in every run.
+ * Returns the provider of an NPI, derived from its digits, so that an NPI is the same person in
+ * every run.
  * @param npi 10 digits
  */
 export function personOf(npi: string) {
@@ -92,7 +97,10 @@ export function digestOf(npi: string): Buffer {
   return createHash('sha256').update(npi).digest();
 }
 
-/** The individuals in the sample of NPPES, including every magic one. No two share a name and a practice. */
+/**
+ * The individuals in the sample of NPPES, including every magic one. No two share a name and a
+ * practice.
+ */
 export const SAMPLE_NPIS: readonly string[] = sampleNpis();
 
 function sampleNpis(): string[] {
@@ -117,8 +125,9 @@ export interface Contact {
 }
 
 /**
- * Finds a person of the sample. The name matches without spaces and marks. The employer matches by its domain or,
- * without a domain, by the beginning of one of its names (`Cedar Valley Clinic` without `, P.L.L.C.`).
+ * Finds a person of the sample. The name matches without spaces and marks. The employer matches by
+ * its domain or, without a domain, by the beginning of one of its names (`Cedar Valley Clinic`
+ * without `, P.L.L.C.`).
  * @returns null without a match
  */
 export function findPerson(contact: Contact): SimPerson | null {
@@ -140,17 +149,22 @@ const ORDINARY = SAMPLE_NPIS.filter((npi) => npi.startsWith('21')).map(personOf)
 export type SimEndpoint = ReturnType<typeof endpoint>;
 
 /**
- * All endpoints of the sample, with the traps of the real file. Every ninth ordinary provider has a Direct address at
- * an affiliated practice, every eleventh the front desk of the practice, every thirteenth a URL. One has a free-mail
- * address of type DIRECT. Every fourth organization has a mailbox for records. Magic providers have no endpoints,
- * except the one whose only address is a Direct one.
+ * All endpoints of the sample, with the traps of the real file. Every ninth ordinary provider has a
+ * Direct address at an affiliated practice, every eleventh the front desk of the practice, every
+ * thirteenth a URL. One has a free-mail address of type DIRECT. Every fourth organization has a
+ * mailbox for records. Magic providers have no endpoints, except the one whose only address is a
+ * Direct one.
  */
 export const SAMPLE_ENDPOINTS: readonly SimEndpoint[] = [
   endpoint({ npi: '2000000150' }, 'DIRECT', directAddress(personOf('2000000150'))),
   endpoint(pick(ORDINARY, 1), 'DIRECT', pick(ORDINARY, 1).homeEmail),
   ...every(9, ORDINARY).map((one) => endpoint(one, 'DIRECT', directAddress(one), one.organization)),
-  ...every(11, ORDINARY).map((one) => endpoint(one, 'OTHERS', `frontdesk@${one.organization.domain}`)),
-  ...every(13, ORDINARY).map((one) => endpoint(one, 'FHIR', `https://fhir.${one.organization.domain}/r4`)),
+  ...every(11, ORDINARY).map((one) =>
+    endpoint(one, 'OTHERS', `frontdesk@${one.organization.domain}`),
+  ),
+  ...every(13, ORDINARY).map((one) =>
+    endpoint(one, 'FHIR', `https://fhir.${one.organization.domain}/r4`),
+  ),
   ...every(4, SAMPLE_ORGANIZATIONS).map((one) => endpoint(one, 'OTHERS', `records@${one.domain}`)),
 ];
 

@@ -11,12 +11,13 @@ import {
 } from './wire.ts';
 
 /**
- * Prospeo's wire format according to its public documentation: POST /enrich-person, charged for a match. Every error is
- * 400 with an `error_code`, also for an unknown person.
+ * Prospeo's wire format according to its public documentation: POST /enrich-person, charged for a
+ * match. Every error is 400 with an `error_code`, also for an unknown person.
  */
 export const prospeo: Source = {
   base: '/prospeo',
-  deny: ({ headers }, apiKey) => (headers['x-key'] === apiKey ? null : problem(401, 'INVALID_API_KEY')),
+  deny: ({ headers }, apiKey) =>
+    headers['x-key'] === apiKey ? null : problem(401, 'INVALID_API_KEY'),
   routes: {
     'POST /enrich-person': aboutPerson(find, { nobody: problem(400, 'NO_MATCH') }, result),
   },

@@ -1,5 +1,11 @@
 import { NOBODY_KNOWN, ownerOf } from '../../../activities/verification/local-part.ts';
-import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS, personOf } from './people.ts';
+import {
+  CLOSED_DOMAIN,
+  DIRECT_DOMAIN,
+  FREE_MAIL_DOMAINS,
+  PRACTICE_DOMAINS,
+  personOf,
+} from './people.ts';
 import { ok, type Source, textOf } from './wire.ts';
 
 /** A mail server's statements about an existing mailbox. */
@@ -13,8 +19,8 @@ const THERE = {
 const COME_BACK = 'transient: 4.7.1 Greylisting in action, please come back later';
 
 /**
- * Reacher's result for a mailbox, and the mail server's statements. Reacher's own rule decides between `risky`,
- * `invalid` and `safe`.
+ * Reacher's result for a mailbox, and the mail server's statements. Reacher's own rule decides
+ * between `risky`, `invalid` and `safe`.
  */
 const MAILBOXES = {
   ok: ['safe', THERE],
@@ -35,7 +41,8 @@ const MAGIC_MAILBOXES: ReadonlyMap<string, Mailbox> = new Map([
 ]);
 
 /**
- * Returns the kind of mailbox at an address, named by its beginning: `full.jones@…` is full, and so on.
+ * Returns the kind of mailbox at an address, named by its beginning: `full.jones@…` is full, and so
+ * on.
  * @param email in any case; `unknown` if its domain is not in the simulated world
  */
 export function mailboxOf(email: string): Mailbox {
@@ -44,7 +51,9 @@ export function mailboxOf(email: string): Mailbox {
   if (domain === CLOSED_DOMAIN || domain === DIRECT_DOMAIN) return 'missing';
   if (!PRACTICE_DOMAINS.includes(domain) && !FREE_MAIL_DOMAINS.includes(domain)) return 'unknown';
   if (ownerOf({ local, domain }, NOBODY_KNOWN) === 'shared') return 'role';
-  const named = (Object.keys(MAILBOXES) as Mailbox[]).find((mailbox) => local.startsWith(`${mailbox}.`));
+  const named = (Object.keys(MAILBOXES) as Mailbox[]).find((mailbox) =>
+    local.startsWith(`${mailbox}.`),
+  );
   return MAGIC_MAILBOXES.get(address) ?? named ?? 'ok';
 }
 
@@ -60,7 +69,8 @@ export const reacher: Source = {
       const email = textOf(body.to_email) ?? '';
       const mailbox = mailboxOf(email);
       // A mail server with greylisting accepts the second attempt.
-      const now = mailbox === 'greylisted' ? memory.inTurn<Mailbox>(email, [mailbox], 'ok') : mailbox;
+      const now =
+        mailbox === 'greylisted' ? memory.inTurn<Mailbox>(email, [mailbox], 'ok') : mailbox;
       const [isReachable, smtp] = MAILBOXES[now];
       const misc = { is_disposable: false, is_role_account: now === 'role' };
       return [email, ok({ is_reachable: isReachable, misc, mx: { accepts_mail: true }, smtp })];

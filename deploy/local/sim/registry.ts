@@ -4,9 +4,9 @@ import { personOf, type SimPerson } from './people.ts';
 import { type Answered, ok, type Question, type Source } from './wire.ts';
 
 /**
- * The NPI Registry's wire format, version 2.1. Every response is 200, even an error. It needs no key. It knows a person
- * for every NPI with a right check digit, except deactivated ones. It knows no organizations, because the sample of
- * NPPES has them.
+ * The NPI Registry's wire format, version 2.1. Every response is 200, even an error. It needs no
+ * key. It knows a person for every NPI with a right check digit, except deactivated ones. It knows
+ * no organizations, because the sample of NPPES has them.
  */
 export const registry: Source = {
   base: '/registry/api',
@@ -23,7 +23,11 @@ function bodyAbout(npi: string, version: string | null) {
   if (version !== '2.1') return refusal('17', 'version', 'Unsupported Version');
   if (!/^[0-9]{10}$/.test(npi)) return refusal('06', 'number', 'NPI must be 10 digits');
   if (DEACTIVATED_NPIS.includes(npi))
-    return refusal('15', 'number', `CMS deactivated NPI ${npi}. The provider can no longer use this NPI.`);
+    return refusal(
+      '15',
+      'number',
+      `CMS deactivated NPI ${npi}. The provider can no longer use this NPI.`,
+    );
   const results = hasNpiCheckDigit(npi) ? [personResult(personOf(npi))] : [];
   return { result_count: results.length, results };
 }

@@ -26,12 +26,14 @@ const CHECKED: ByKnown<readonly [string, string]> = {
 };
 
 /**
- * RocketReach's wire format, version 2, according to its OpenAPI document: GET /person/lookup by NPI, which is charged,
- * and /person/checkStatus. Universal credits have other routes and are not simulated.
+ * RocketReach's wire format, version 2, according to its OpenAPI document: GET /person/lookup by
+ * NPI, which is charged, and /person/checkStatus. Universal credits have other routes and are not
+ * simulated.
  */
 export const rocketreach: Source = {
   base: '/rocketreach/api/v2',
-  deny: ({ headers }, apiKey) => (headers['api-key'] === apiKey ? null : problem(401, 'Invalid API Key')),
+  deny: ({ headers }, apiKey) =>
+    headers['api-key'] === apiKey ? null : problem(401, 'Invalid API Key'),
   routes: {
     'GET /person/lookup': aboutPerson(
       find,
@@ -52,7 +54,9 @@ export const rocketreach: Source = {
 
 function find({ query }: Question) {
   const npi = query.get('npi_number') ?? '';
-  return /^[0-9]{10}$/.test(npi) ? findingOf('rocketreach', npi) : problem(400, 'npi_number is required.');
+  return /^[0-9]{10}$/.test(npi)
+    ? findingOf('rocketreach', npi)
+    : problem(400, 'npi_number is required.');
 }
 
 function checkStatus({ query }: Question, { jobs }: Memory): Answered {
@@ -61,14 +65,20 @@ function checkStatus({ query }: Question, { jobs }: Memory): Answered {
   return [ids, profiles.length === 0 ? NO_PROFILE : ok(profiles)];
 }
 
-/** Returns a profile. The email fields are null until the lookup is complete, as with `return_cached_emails=false`. */
+/**
+ * Returns a profile. The email fields are null until the lookup is complete, as with
+ * `return_cached_emails=false`.
+ */
 function profile({ subject, person, workEmail, homeEmail, known }: Finding, memory: Memory) {
   const status = memory.inTurn(subject, UNFINISHED[known] ?? [], 'complete');
   const complete = status === 'complete';
   const [smtpValid, grade] = CHECKED[known] ?? ['valid', 'A'];
   const checkedAt = new Date(Date.now() - VALIDATED_AGO_MS).toISOString();
-  const emails = Object.entries({ professional: workEmail, personal: homeEmail }).flatMap(([type, email]) =>
-    email === null ? [] : [{ email, smtp_valid: smtpValid, type, last_validation_check: checkedAt, grade }],
+  const emails = Object.entries({ professional: workEmail, personal: homeEmail }).flatMap(
+    ([type, email]) =>
+      email === null
+        ? []
+        : [{ email, smtp_valid: smtpValid, type, last_validation_check: checkedAt, grade }],
   );
   const { city, state } = person.organization.address;
   return {

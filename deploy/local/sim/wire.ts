@@ -3,12 +3,15 @@ import type { Finding } from './knowledge.ts';
 import type { ByKnown } from './magic.ts';
 import type { Contact } from './people.ts';
 
-// A simulated vendor, verifier or registry is a table of routes. Each route is a function from a request to a response
-// in the source's own wire format. The server (simulator.ts) does the rest.
+// A simulated vendor, verifier or registry is a table of routes. Each route is a function from a
+// request to a response in the source's own wire format. The server (simulator.ts) does the rest.
 
 /** A simulated vendor, verifier or registry. */
 export interface Source {
-  /** Its path in the simulator, which begins with its id. The base URL for production code ends with it. */
+  /**
+   * Its path in the simulator, which begins with its id. The base URL for production code ends with
+   * it.
+   */
   readonly base: string;
   /** Returns the response for a caller with a wrong key, or null if the key is right. */
   deny(question: Question, apiKey: string): Answer | null;
@@ -40,7 +43,10 @@ export function ok(body: unknown): Answer {
   return { status: 200, body };
 }
 
-/** The subject of a request, empty if it can't be read, and the response. `hang` means that it never responds. */
+/**
+ * The subject of a request, empty if it can't be read, and the response. `hang` means that it never
+ * responds.
+ */
 export type Answered = readonly [subject: string, reply: Answer | 'hang'];
 
 /** The state of a source. */
@@ -53,7 +59,10 @@ export function createMemory(speed: number) {
     speed,
     /** The response for a job, by its id. */
     jobs: new Map<string, () => Answer>(),
-    /** Returns the elements of `first` in turn, one for each call with this key, and then always `last`. */
+    /**
+     * Returns the elements of `first` in turn, one for each call with this key, and then always
+     * `last`.
+     */
     inTurn<T>(key: string, first: readonly T[], last: T): T {
       const count = counts.get(key) ?? 0;
       counts.set(key, count + 1);
@@ -63,8 +72,9 @@ export function createMemory(speed: number) {
 }
 
 /**
- * Returns a route for lookups of a person. Intended failures happen here: a hanging vendor never responds, and a rate
- * limit rejects only the first call. Everything else is the same on every call.
+ * Returns a route for lookups of a person. Intended failures happen here: a hanging vendor never
+ * responds, and a rate limit rejects only the first call. Everything else is the same on every
+ * call.
  * @param find returns the person, or a response that rejects the request
  * @param instead responses that replace a result
  */
@@ -85,8 +95,8 @@ export function aboutPerson(
 }
 
 /**
- * Returns a contact from fields that the vendors share, or null if it lacks a name, or both domain and company of the
- * employer.
+ * Returns a contact from fields that the vendors share, or null if it lacks a name, or both domain
+ * and company of the employer.
  */
 export function contactOf(
   { first_name, last_name }: Fields,

@@ -30,7 +30,11 @@ test("the domain of the provider's own address comes first, with its organizatio
   await practice('SOMEBODY ELSE LLC', place, [{ endpoint: 'info@elsewhere.com' }]);
   const npi = await person(place, [
     { endpoint: 'jane.public@mail.cedarclinic.com', affiliationName: 'CEDAR CLINIC, P.L.L.C.' },
-    { kind: 'DIRECT', endpoint: 'jane@x.direct.otherclinic.com', affiliationName: 'CEDAR CLINIC PLLC' },
+    {
+      kind: 'DIRECT',
+      endpoint: 'jane@x.direct.otherclinic.com',
+      affiliationName: 'CEDAR CLINIC PLLC',
+    },
   ]);
   t.deepEqual(await employerOf(npi), {
     source: 'own_mailbox',
@@ -93,7 +97,8 @@ test('a domain that fits no organization name is listed apart from the practice'
 test('a domain belongs to the organization whose name it resembles', async (t) => {
   const place = newPlace();
   await practice('CEDAR VALLEY PEDIATRICS LLC', place);
-  const joined = async (endpoint: string) => (await employersOf(await person(place, [{ endpoint }])))[0];
+  const joined = async (endpoint: string) =>
+    (await employersOf(await person(place, [{ endpoint }])))[0];
   for (const domain of ['cedarpeds.com', 'cvp.org', 'cvpmd.com']) {
     t.like(await joined(`office@${domain}`), { name: 'Cedar Valley Pediatrics', domain }, domain);
   }
@@ -131,7 +136,9 @@ test('a provider works for the organization named with an endpoint', async (t) =
 
 test('an organization with the same phone is found with its trade name and domain', async (t) => {
   const place = newPlace();
-  const clinic = await practice('DENVER PROVIDERS 2 PLLC', place, [{ endpoint: 'records@alder.com' }]);
+  const clinic = await practice('DENVER PROVIDERS 2 PLLC', place, [
+    { endpoint: 'records@alder.com' },
+  ]);
   await otherName(clinic, "ALDER WOMEN'S HEALTH", '3');
   await otherName(clinic, 'FORMER NAME LLC', '4');
   const npi = await person({ ...place, line1: '1 ELSEWHERE AVE', phone: `1-${place.phone}` });
@@ -226,7 +233,11 @@ test('several organizations at one phone reduce confidence, and many are ignored
   const npi = await person(place);
   t.like(await employerOf(npi), { name: 'Birch Publications', confidence: 0.35 });
   await practice('PUBLIC FAMILY MEDICINE LLC', place);
-  t.like(await employerOf(npi), { name: 'Public Family Medicine', confidence: 0.47 }, 'named after her');
+  t.like(
+    await employerOf(npi),
+    { name: 'Public Family Medicine', confidence: 0.47 },
+    'named after her',
+  );
 
   await practice('DOGWOOD EYE CARE LLC', place);
   t.deepEqual(
@@ -240,7 +251,11 @@ test('a phone or an address that hundreds share is ignored', async (t) => {
   const place = newPlace();
   const keys = providerKeys(place);
   const row = { origin: 'nppes' as const, rowHash: 1, entityType: 2, ...keys };
-  const rows = Array.from({ length: 500 }, () => ({ ...row, npi: newNpi(), organizationName: 'ONE NAME' }));
+  const rows = Array.from({ length: 500 }, () => ({
+    ...row,
+    npi: newNpi(),
+    organizationName: 'ONE NAME',
+  }));
   await query(db, (tx) => tx.insert(providers).values(rows));
   const facts = await readProvider(db, await person(place));
   t.deepEqual(
@@ -256,7 +271,9 @@ test('a phone or an address that hundreds share is ignored', async (t) => {
 test('a group that the provider bills for comes before an old practice', async (t) => {
   const [old, now] = [newPlace(), newPlace()];
   await practice('OLD PRACTICE LLC', old);
-  await practice('ALDER MEDICAL GROUP INC', now, [{ endpoint: 'https://fhir.amg.org', kind: 'FHIR' }]);
+  await practice('ALDER MEDICAL GROUP INC', now, [
+    { endpoint: 'https://fhir.amg.org', kind: 'FHIR' },
+  ]);
   const npi = await person(old);
   await bills(npi, ['0042', 'ALDER MEDICAL GROUP, A PROFESSIONAL CORPORATION'], now);
   const [first, second] = await employersOf(npi);
@@ -333,9 +350,14 @@ test("the operator's table decides the domain, by NPI, PAC id or name", async (t
 
 test("a part of an organization has its parent's domain", async (t) => {
   const place = newPlace();
-  await practice('EAST SIDE FAMILY MEDICINE', place, [], { parentName: 'VAST HEALTH SYSTEM, INC.' });
+  await practice('EAST SIDE FAMILY MEDICINE', place, [], {
+    parentName: 'VAST HEALTH SYSTEM, INC.',
+  });
   await storeEmployerDomains(db, [
     { key: `name:${organizationKey('VAST HEALTH SYSTEM')}`, domain: 'vast.org' },
   ]);
-  t.like(await employerOf(await person(place)), { name: 'East Side Family Medicine', domain: 'vast.org' });
+  t.like(await employerOf(await person(place)), {
+    name: 'East Side Family Medicine',
+    domain: 'vast.org',
+  });
 });

@@ -16,7 +16,9 @@ import { providersIn } from '../../support/providers.ts';
 const { db, url } = freshDatabase(test);
 const folder = temporaryFolder(test.after.always);
 
-/** How well 500 employers are known, and the results of a vendor that searches by name and employer. */
+/**
+ * How well 500 employers are known, and the results of a vendor that searches by name and employer.
+ */
 interface Measured {
   /** People whose likeliest employer is right, with its domain. */
   right: number;
@@ -35,7 +37,10 @@ interface Measured {
   misplaced: number;
 }
 
-/** Measured with the code before it knew several employers, clinicians' groups and the operator's table. */
+/**
+ * Measured with the code before it knew several employers, clinicians' groups and the operator's
+ * table.
+ */
 const BEFORE: Measured = {
   ...{ right: 60, named: 135, wrong: 64, none: 241 },
   ...{ questions: 259, hits: 123, strangers: 2, misplaced: 64 },
@@ -50,8 +55,13 @@ function isTrue({ name, domain }: Organization, { organization }: SimPerson): bo
 const NEVER = new AbortController().signal;
 
 /** Returns the last step, and the employers in the requests. */
-async function ask(vendor: Vendor, subject: Subject): Promise<{ step: Step; asked: Organization[] }> {
-  const employers = [subject.organization, ...subject.otherOrganizations].filter((one) => one !== null);
+async function ask(
+  vendor: Vendor,
+  subject: Subject,
+): Promise<{ step: Step; asked: Organization[] }> {
+  const employers = [subject.organization, ...subject.otherOrganizations].filter(
+    (one) => one !== null,
+  );
   let step = await vendor.submit(subject, NEVER);
   let turns = Math.min(1, employers.length);
   while (step.kind === 'pending') {
@@ -133,5 +143,8 @@ test.serial('the employers of 500 clinicians are mostly known, and rarely wrong'
   t.true(nppes.right >= 3 * BEFORE.right && nppes.wrong < 0.7 * BEFORE.wrong);
   t.true(all.right >= 5 * BEFORE.right && all.wrong < BEFORE.wrong);
   t.true(all.hits >= 2 * BEFORE.hits);
-  t.true(all.strangers <= BEFORE.strangers, 'people of one name at one place that is only one of theirs');
+  t.true(
+    all.strangers <= BEFORE.strangers,
+    'people of one name at one place that is only one of theirs',
+  );
 });

@@ -2,7 +2,12 @@ import test from 'ava';
 import fc from 'fast-check';
 import { mismatchOf } from '../../../activities/person/identity.ts';
 import { generationOf } from '../../../activities/person/names.ts';
-import type { GivenName, Identity, Person, PersonName } from '../../../activities/vendors/vendor.ts';
+import type {
+  GivenName,
+  Identity,
+  Person,
+  PersonName,
+} from '../../../activities/vendors/vendor.ts';
 
 const NPI = '2000000010';
 const OTHER_NPI = '2000000028';
@@ -56,7 +61,11 @@ test('the NPI in a result decides first', (t) => {
 });
 
 test('our NPI on a profile of another person is a mismatch', (t) => {
-  const verdict = mismatchOf(named(parts('Hugo', 'Stranger'), { npi: NPI }), NPI, person('Jane', 'Public'));
+  const verdict = mismatchOf(
+    named(parts('Hugo', 'Stranger'), { npi: NPI }),
+    NPI,
+    person('Jane', 'Public'),
+  );
   t.is(verdict, 'identity_mismatch');
 });
 
@@ -64,15 +73,25 @@ test('a result without an identity is not accepted', (t) => {
   const unknown = 'identity_unknown';
   t.is(mismatchOf({ npi: null, name: null, state: 'CO' }, NPI, person('Jane', 'Public')), unknown);
   t.is(mismatchOf(named(parts('Jane', 'Public')), NPI, null), unknown);
-  for (const half of [parts('', 'Public'), parts('Jane', ' '), full('Public'), full(''), full('Dr. , MD')]) {
+  for (const half of [
+    parts('', 'Public'),
+    parts('Jane', ' '),
+    full('Public'),
+    full(''),
+    full('Dr. , MD'),
+  ]) {
     t.is(mismatchOf(named(half), NPI, person('Jane', 'Public')), unknown, JSON.stringify(half));
   }
-  t.is(mismatchOf({ npi: '', name: parts('', ''), state: '' }, NPI, person('Jane', 'Public')), unknown);
+  t.is(
+    mismatchOf({ npi: '', name: parts('', ''), state: '' }, NPI, person('Jane', 'Public')),
+    unknown,
+  );
 });
 
 /**
- * Pairs of names by their kind of difference: the name of a source, `~`, and the name in NPPES. A name is `first|last`, or
- * a full name without a bar. Names in NPPES may continue with `|middle|suffix|other last name`.
+ * Pairs of names by their kind of difference: the name of a source, `~`, and the name in NPPES. A
+ * name is `first|last`, or a full name without a bar. Names in NPPES may continue with
+ * `|middle|suffix|other last name`.
  */
 const SAME: Readonly<Record<string, string>> = {
   'case, marks, apostrophes, hyphens, spaces': `
@@ -386,18 +405,27 @@ function pairsOf(text: string): Pair[] {
     });
 }
 
-/** Returns the results for each kind of pair, and the pairs with a wrong result; nothing if all are right. */
+/**
+ * Returns the results for each kind of pair, and the pairs with a wrong result; nothing if all are
+ * right.
+ */
 function confusion(table: Readonly<Record<string, string>>, isOne: boolean): string[] {
   const kinds = Object.entries(table).map(([kind, text]) => {
     const pairs = pairsOf(text);
-    return { kind, pairs, wrong: pairs.filter(({ said, record }) => isSame(said, record) !== isOne) };
+    return {
+      kind,
+      pairs,
+      wrong: pairs.filter(({ said, record }) => isSame(said, record) !== isOne),
+    };
   });
   if (kinds.every(({ wrong }) => wrong.length === 0)) return [];
   const [right, mistaken] = isOne ? ['accepted', 'refused'] : ['refused', 'accepted'];
   const rows = kinds.map(({ kind, pairs, wrong }) =>
-    [kind.padEnd(45), `${right} ${pairs.length - wrong.length}`, `wrongly ${mistaken} ${wrong.length}`].join(
-      '  ',
-    ),
+    [
+      kind.padEnd(45),
+      `${right} ${pairs.length - wrong.length}`,
+      `wrongly ${mistaken} ${wrong.length}`,
+    ].join('  '),
   );
   return [
     '',
@@ -412,7 +440,10 @@ test('different notations of a name are the same person', (t) => {
 
 test('similar names of different people are different people', (t) => {
   t.is(confusion(STRANGERS, false).join('\n'), '');
-  t.false(isSame(full(`${'Jane '.repeat(50)}Public`), person('Jane', 'Public')), 'too long to be a name');
+  t.false(
+    isSame(full(`${'Jane '.repeat(50)}Public`), person('Jane', 'Public')),
+    'too long to be a name',
+  );
   t.false(
     isSame(parts('ü'.repeat(99), 'ö'.repeat(99)), person('Jane', 'Public')),
     'too many ways to spell it',
@@ -421,7 +452,12 @@ test('similar names of different people are different people', (t) => {
 
 test('similar names of different people are different in both directions', (t) => {
   for (const { text, said, record } of Object.values(STRANGERS).flatMap(pairsOf)) {
-    if (said.kind !== 'parts' || record.first === '' || record.middle !== null || record.generation !== null)
+    if (
+      said.kind !== 'parts' ||
+      record.first === '' ||
+      record.middle !== null ||
+      record.generation !== null
+    )
       continue;
     t.false(isSame(parts(record.first, record.last), person(said.first, said.last)), text);
   }

@@ -24,7 +24,8 @@ test('a courtesy suffix may be missing on one side, but not differ', (t) => {
 
 test('the lists of names contain folded words, each spelling in one line', (t) => {
   for (const list of ['nicknames', 'spellings']) {
-    for (const line of linesOf(list)) t.deepEqual(nameWords(line), [...new Set(line.split(' '))], line);
+    for (const line of linesOf(list))
+      t.deepEqual(nameWords(line), [...new Set(line.split(' '))], line);
   }
   const spellings = linesOf('spellings').flatMap((line) => line.split(' '));
   t.deepEqual(

@@ -88,5 +88,6 @@ test('a domain resembles a name by a rare word or by its initials', (t) => {
     ['cv.org', 'Cedar Valley', false],
     ['papersdone.com', 'Cedar Valley Clinic', false],
   ];
-  for (const [domain, name, expected] of pairs) t.is(resembles(domain, name), expected, `${domain} ${name}`);
+  for (const [domain, name, expected] of pairs)
+    t.is(resembles(domain, name), expected, `${domain} ${name}`);
 });

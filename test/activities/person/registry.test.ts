@@ -1,7 +1,12 @@
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
-import { createServer, type IncomingHttpHeaders, type RequestListener, type ServerResponse } from 'node:http';
+import {
+  createServer,
+  type IncomingHttpHeaders,
+  type RequestListener,
+  type ServerResponse,
+} from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
@@ -45,13 +50,24 @@ function reply(response: ServerResponse, status: number, body: unknown, headers 
   response.end(typeof body === 'string' ? body : JSON.stringify(body));
 }
 
-async function stepFor(t: ExecutionContext, status: number, body: unknown, headers = {}, npi = NPI) {
-  const registry = await registryAt(t, (_request, response) => reply(response, status, body, headers));
+async function stepFor(
+  t: ExecutionContext,
+  status: number,
+  body: unknown,
+  headers = {},
+  npi = NPI,
+) {
+  const registry = await registryAt(t, (_request, response) =>
+    reply(response, status, body, headers),
+  );
   return await registry.find(npi, NEVER);
 }
 
 async function recorded(name: string): Promise<string> {
-  return await readFile(new URL(`../../support/registry-answers/${name}.json`, import.meta.url), 'utf8');
+  return await readFile(
+    new URL(`../../support/registry-answers/${name}.json`, import.meta.url),
+    'utf8',
+  );
 }
 
 function providerOf(t: ExecutionContext, step: RegistryStep): RegistryProvider {
@@ -133,13 +149,21 @@ test('an old response with integers as numbers is read', async (t) => {
 });
 
 test('an organization is read with all its names', async (t) => {
-  const provider = providerOf(t, await stepFor(t, 200, await recorded('organization'), {}, '2000000093'));
+  const provider = providerOf(
+    t,
+    await stepFor(t, 200, await recorded('organization'), {}, '2000000093'),
+  );
   t.like(provider, { entityType: 2, organizationName: 'DENVER PROVIDERS 2 PLLC', lastName: null });
   t.deepEqual(provider.otherNames.at(-1), { name: 'OLD NAME LLC', typeCode: '4' });
 
   const body = JSON.parse(await recorded('organization'));
-  Object.assign(body.results[0].basic, { parent_organization_legal_business_name: 'CEDAR HEALTH SYSTEM' });
-  t.is(providerOf(t, await stepFor(t, 200, body, {}, '2000000093')).parentName, 'CEDAR HEALTH SYSTEM');
+  Object.assign(body.results[0].basic, {
+    parent_organization_legal_business_name: 'CEDAR HEALTH SYSTEM',
+  });
+  t.is(
+    providerOf(t, await stepFor(t, 200, body, {}, '2000000093')).parentName,
+    'CEDAR HEALTH SYSTEM',
+  );
 });
 
 test('no result, another status and the error for deactivated NPIs mean inactive', async (t) => {
@@ -168,7 +192,10 @@ test('an undocumented response is fatal with the name of the field, without its 
   t.is(await fieldOf(await personWith({ number: '2000000028' })), 'results');
   t.is(await fieldOf(await personWith({ basic: null })), 'results[0].basic');
   t.is(await fieldOf(await personWith({}, { status: '' })), 'results[0].basic.status');
-  t.is(await fieldOf(await personWith({ enumeration_type: 'NPI-3' })), 'results[0].enumeration_type');
+  t.is(
+    await fieldOf(await personWith({ enumeration_type: 'NPI-3' })),
+    'results[0].enumeration_type',
+  );
   t.is(await fieldOf(await personWith({}, { last_name: ['A'] })), 'results[0].basic.last_name');
   t.is(await fieldOf(await personWith({ endpoints: 'none' })), 'results[0].endpoints');
   t.is(await fieldOf(await personWith({ addresses: ['?'] })), 'results[0].addresses[0]');
@@ -262,11 +289,22 @@ test('a newer response replaces an older one completely', async (t) => {
 
 test('an import has priority over the registry', async (t) => {
   const npi = '2000000135';
-  const imported = { npi, origin: 'nppes' as const, rowHash: 5, entityType: 1, lastName: 'IMPORTED' };
+  const imported = {
+    npi,
+    origin: 'nppes' as const,
+    rowHash: 5,
+    entityType: 1,
+    lastName: 'IMPORTED',
+  };
   await query(db, (tx) => tx.insert(providers).values(imported));
   await stored(t, await personAs(npi), npi);
   await storeRegistryAnswer(db, npi, null);
-  t.like(await readProvider(db, npi), { lastName: 'IMPORTED', active: true, endpoints: [], otherStates: [] });
+  t.like(await readProvider(db, npi), {
+    lastName: 'IMPORTED',
+    active: true,
+    endpoints: [],
+    otherStates: [],
+  });
   await age(npi, 9999);
   t.deepEqual(await listRegistryDue(db, [npi]), []);
 });
@@ -279,7 +317,12 @@ test('an NPI unknown to the registry counts as inactive for a day', async (t) =>
 
   await storeRegistryAnswer(db, npi, null);
   t.deepEqual(await gate(db, [npi]), new Map([[npi, 'deactivated']]));
-  t.like(await readProvider(db, npi), { active: false, lastName: null, endpoints: [], otherStates: [] });
+  t.like(await readProvider(db, npi), {
+    active: false,
+    lastName: null,
+    endpoints: [],
+    otherStates: [],
+  });
   t.deepEqual(await listRegistryDue(db, [npi]), []);
 
   await age(npi, 25);
@@ -302,7 +345,9 @@ test('text that a database or an index cannot store is handled', async (t) => {
         { endpointType: 'OTHERS', endpoint: long },
         { endpointType: 'OTHERS', endpoint: long },
       ],
-      practiceLocations: [{ address_1: long, address_2: long, city: long, state: long, postal_code: long }],
+      practiceLocations: [
+        { address_1: long, address_2: long, city: long, state: long, postal_code: long },
+      ],
     },
     { last_name: 'ASH\u0000DOWN', first_name: long },
   );

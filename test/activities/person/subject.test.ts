@@ -19,7 +19,10 @@ test('the gate lists the NPIs of a batch that no vendor is called for, with reas
   const organization = await practice('A CLINIC', null);
   const gone = await insert({ entityType: null, deactivatedOn: '2024-05-01' }, null);
   const back = await person(null, [], { deactivatedOn: '2024-05-01', reactivatedOn: '2025-01-01' });
-  const goneAgain = await person(null, [], { deactivatedOn: '2025-05-01', reactivatedOn: '2025-01-01' });
+  const goneAgain = await person(null, [], {
+    deactivatedOn: '2025-05-01',
+    reactivatedOn: '2025-01-01',
+  });
   const opted = await person(null);
   const optedUnknown = newNpi();
   const unknown = newNpi();
@@ -40,10 +43,18 @@ test('the gate lists the NPIs of a batch that no vendor is called for, with reas
 });
 
 test('vendors get no name for an NPI that is not an active individual', async (t) => {
-  const nobody = { wantedType: 'any' as const, person: null, organization: null, otherOrganizations: [] };
+  const nobody = {
+    wantedType: 'any' as const,
+    person: null,
+    organization: null,
+    otherOrganizations: [],
+  };
   const unknown = newNpi();
   const gone = await person(null, [], { deactivatedOn: '2024-05-01' });
-  const organization = await person(newPlace(), [], { entityType: 2, organizationName: 'A CLINIC' });
+  const organization = await person(newPlace(), [], {
+    entityType: 2,
+    organizationName: 'A CLINIC',
+  });
   const nameless = await insert({ entityType: 1, firstName: 'JANE', lastName: '--' }, null);
 
   t.is(await readProvider(db, unknown), null);
@@ -52,7 +63,12 @@ test('vendors get no name for an NPI that is not an active individual', async (t
 });
 
 test('a person has a name in mixed case, and all states of practice', async (t) => {
-  const place = { phone: '(303) 555-0100', line1: '12 MAIN ST', line2: null, postalCode: '802010001' };
+  const place = {
+    phone: '(303) 555-0100',
+    line1: '12 MAIN ST',
+    line2: null,
+    postalCode: '802010001',
+  };
   const npi = await person(place, [], {
     firstName: 'MARY JO',
     lastName: "O'BRIEN-MCDONALD, M.D.",
@@ -133,7 +149,9 @@ test('a person with only one name is looked up by NPI, not by name', async (t) =
     ['FNU', 'LNU', null],
     ['NULL', 'NULL', null],
   ] as const) {
-    const subject = await subjectOf(await person(null, [], { firstName, lastName, middleName: 'NMN' }));
+    const subject = await subjectOf(
+      await person(null, [], { firstName, lastName, middleName: 'NMN' }),
+    );
     const { first, last, middle } = subject.person ?? {};
     t.deepEqual(subject.person && { first, last }, name, `${firstName} ${lastName}`);
     t.is(middle ?? null, null);
@@ -177,5 +195,8 @@ test('ordinary addresses in NPPES are candidates, normalized and without duplica
     { endpoint: '<UNAVAIL>' },
   ]);
   const facts = await readProvider(db, npi);
-  t.deepEqual(facts && endpointCandidates(facts), ['jane@publicclinic.com', 'jane.public@gmail.com']);
+  t.deepEqual(facts && endpointCandidates(facts), [
+    'jane@publicclinic.com',
+    'jane.public@gmail.com',
+  ]);
 });

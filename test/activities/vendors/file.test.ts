@@ -20,7 +20,10 @@ const KEYS = {
     REACHER_URL: 'http://127.0.0.1',
   },
 };
-const example = readFileSync(new URL('../../../deploy/config/sources.example.json', import.meta.url), 'utf8');
+const example = readFileSync(
+  new URL('../../../deploy/config/sources.example.json', import.meta.url),
+  'utf8',
+);
 
 /** Returns the vendor with this id in the example file, at a server of the test. */
 async function exampleVendor(t: ExecutionContext, id: string, ...answers: Played[]) {
@@ -44,7 +47,11 @@ async function stepFor(t: ExecutionContext, id: string, answer: Played) {
 }
 
 test('the example searches by NPI, with its secret in a header', async (t) => {
-  const { vendor, asked, source } = await exampleVendor(t, 'hcp-registry', recorded('http-json/listed'));
+  const { vendor, asked, source } = await exampleVendor(
+    t,
+    'hcp-registry',
+    recorded('http-json/listed'),
+  );
   await vendor.submit({ ...SUBJECT, person: null, organization: null }, NEVER);
   t.like(asked[0], {
     method: 'GET',
@@ -68,9 +75,18 @@ test('the mapping of the example yields candidates and their identity', async (t
         verdict: 'valid',
         validatedAt: new Date('2026-11-01T12:00:00Z'),
       },
-      { email: 'npi2000000010.sim@gmail.com', vendorType: 'personal', verdict: 'invalid', validatedAt: null },
+      {
+        email: 'npi2000000010.sim@gmail.com',
+        vendorType: 'personal',
+        verdict: 'invalid',
+        validatedAt: null,
+      },
     ],
-    identity: { npi: '2000000010', name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" }, state: 'ND' },
+    identity: {
+      npi: '2000000010',
+      name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" },
+      state: 'ND',
+    },
     isEcho: false,
   });
 });
@@ -100,7 +116,9 @@ test('the list pointer may select a single candidate', async (t) => {
   const contact = { email: 'jo@clinic.com', email_status: 'Accept-All', full_name: 'Jo Doe' };
   t.deepEqual(await stepFor(t, 'name-finder', { status: 200, body: { contact } }), {
     kind: 'found',
-    candidates: [{ email: 'jo@clinic.com', vendorType: null, verdict: 'catch_all', validatedAt: null }],
+    candidates: [
+      { email: 'jo@clinic.com', vendorType: null, verdict: 'catch_all', validatedAt: null },
+    ],
     identity: { npi: null, name: { kind: 'full', full: 'Jo Doe' }, state: null },
     isEcho: true,
   });
@@ -141,10 +159,18 @@ test('a vendor without an NPI in its results needs a name to compare', async (t)
 
 test('any other error response is not a miss', async (t) => {
   const answer = { status: 422, body: { error: { code: 'BAD_NAME' } } };
-  t.deepEqual(await stepFor(t, 'name-finder', answer), { kind: 'fatal', why: 'protocol', field: 'status' });
+  t.deepEqual(await stepFor(t, 'name-finder', answer), {
+    kind: 'fatal',
+    why: 'protocol',
+    field: 'status',
+  });
 });
 
-for (const results of [[], null, [{ address: null, kind: null, deliverable: null, checked_at: null }]]) {
+for (const results of [
+  [],
+  null,
+  [{ address: null, kind: null, deliverable: null, checked_at: null }],
+]) {
   test(`results of ${JSON.stringify(results)} are a miss`, async (t) => {
     const { body } = recorded('http-json/listed');
     const answer = { status: 200, body: { ...(body as object), results } };
@@ -153,7 +179,10 @@ for (const results of [[], null, [{ address: null, kind: null, deliverable: null
 }
 
 test('the identity in a response without an email is not checked', async (t) => {
-  const answer = { status: 200, body: { found: true, provider: { npi: false, name: '' }, results: [] } };
+  const answer = {
+    status: 200,
+    body: { found: true, provider: { npi: false, name: '' }, results: [] },
+  };
   t.deepEqual(await stepFor(t, 'hcp-registry', answer), { kind: 'miss', reason: 'no_email' });
 });
 
@@ -276,7 +305,10 @@ test('a pointer does not select inherited properties of objects', async (t) => {
   const candidates = { list: '/one', email: '/address', validated_at: '/constructor' };
   const body = { one: { address: 'jo@clinic.com' }, npi: SUBJECT.npi };
   const { vendor } = await listedVendor(t, { candidates }, { status: 200, body });
-  t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', candidates: [{ validatedAt: null }] });
+  t.like(await vendor.submit(SUBJECT, NEVER), {
+    kind: 'found',
+    candidates: [{ validatedAt: null }],
+  });
 });
 
 test('a pointer selects items of lists only by their index', async (t) => {
@@ -291,6 +323,10 @@ test('a pointer selects items of lists only by their index', async (t) => {
     ['/pages/2', 'pages[2]'],
   ] as const) {
     const other = await listedVendor(t, at(pointer), { status: 200, body });
-    t.deepEqual(await other.vendor.submit(SUBJECT, NEVER), { kind: 'fatal', why: 'protocol', field });
+    t.deepEqual(await other.vendor.submit(SUBJECT, NEVER), {
+      kind: 'fatal',
+      why: 'protocol',
+      field,
+    });
   }
 });

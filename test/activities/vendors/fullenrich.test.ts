@@ -33,7 +33,11 @@ function found(contact_info: unknown): Played {
 
 test('a job for one contact is submitted in the documented form', async (t) => {
   const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
-  t.deepEqual(await vendor.submit(SUBJECT, NEVER), { kind: 'pending', jobRef: JOB, pollAfterMs: 100_000 });
+  t.deepEqual(await vendor.submit(SUBJECT, NEVER), {
+    kind: 'pending',
+    jobRef: JOB,
+    pollAfterMs: 100_000,
+  });
   t.like(asked[0], {
     method: 'POST',
     url: '/api/v2/contact/enrich/bulk',
@@ -107,7 +111,11 @@ test('a finished job yields candidates without duplicates, the most probable fir
       candidate('mo@cedarvalleyclinic-sim.com', 'professional', 'catch_all'),
       candidate('npi2000000010.sim@gmail.com', 'personal', 'risky'),
     ],
-    identity: { npi: null, name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" }, state: null },
+    identity: {
+      npi: null,
+      name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" },
+      state: null,
+    },
     isEcho: true,
     credits: 4,
   });
@@ -122,8 +130,14 @@ test('the identity of a result comes from its profile, not from the echoed input
     full_name: 'Maria O’Malley',
     location: { country_code: 'US', region: 'North Dakota' },
   };
-  const step = await polled(t, { status: 200, body: { ...result, data: [{ ...result.data[0], profile }] } });
-  t.like(step, { identity: { name: { kind: 'full', full: 'Maria O’Malley' }, state: 'ND' }, isEcho: false });
+  const step = await polled(t, {
+    status: 200,
+    body: { ...result, data: [{ ...result.data[0], profile }] },
+  });
+  t.like(step, {
+    identity: { name: { kind: 'full', full: 'Maria O’Malley' }, state: 'ND' },
+    isEcho: false,
+  });
 });
 
 for (const [status, verdict] of [
@@ -185,15 +199,27 @@ test('a rate limit without Retry-After ends after the documented minute', async 
 
 test('a failed poll is repeated after the poll interval, and an unsent one at once', async (t) => {
   const afterMs = FULLENRICH_POLL_MS;
-  t.deepEqual(await polled(t, { status: 500, body: '' }), { kind: 'retry', why: 'upstream', afterMs });
-  t.deepEqual(await polled(t, { status: 502, body: '' }), { kind: 'retry', why: 'unanswered', afterMs });
+  t.deepEqual(await polled(t, { status: 500, body: '' }), {
+    kind: 'retry',
+    why: 'upstream',
+    afterMs,
+  });
+  t.deepEqual(await polled(t, { status: 502, body: '' }), {
+    kind: 'retry',
+    why: 'unanswered',
+    afterMs,
+  });
   const nobody = createFullEnrich({ baseUrl: await closedUrl(), apiKey: KEY, pollMs: afterMs });
   const unsent = { kind: 'retry', why: 'unsent', cause: 'ECONNREFUSED', afterMs: null } as const;
   t.deepEqual(await nobody.poll(JOB, SUBJECT, NEVER), unsent);
 });
 
 test('polls are five minutes apart, and the first one is after 100 seconds', async (t) => {
-  const { vendor } = await fullEnrich(t, recorded('fullenrich/submitted'), recorded('fullenrich/running'));
+  const { vendor } = await fullEnrich(
+    t,
+    recorded('fullenrich/submitted'),
+    recorded('fullenrich/running'),
+  );
   t.like(await vendor.submit(SUBJECT, NEVER), { pollAfterMs: 100_000 });
   t.like(await vendor.poll(JOB, SUBJECT, NEVER), { pollAfterMs: 300_000 });
 });
@@ -208,7 +234,11 @@ test('a job that the vendor has lost is retried, and does not count as a miss', 
 
 test('a 404 for a submission is fatal, because the URL is wrong', async (t) => {
   const body = { code: 'error.not_found', message: 'Not found' };
-  t.deepEqual(await submitted(t, { status: 404, body }), { kind: 'fatal', why: 'protocol', field: 'status' });
+  t.deepEqual(await submitted(t, { status: 404, body }), {
+    kind: 'fatal',
+    why: 'protocol',
+    field: 'status',
+  });
 });
 
 for (const [code, step] of [

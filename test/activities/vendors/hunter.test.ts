@@ -44,14 +44,23 @@ test('a found address is one professional candidate', async (t) => {
         validatedAt: new Date('2026-11-01T00:00:00Z'),
       },
     ],
-    identity: { npi: null, name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" }, state: null },
+    identity: {
+      npi: null,
+      name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" },
+      state: null,
+    },
     isEcho: true,
     credits: 1,
   });
 });
 
 test('after a 202 the same request is repeated as a poll', async (t) => {
-  const { vendor, asked } = await hunter(t, { status: 202, body: '' }, { status: 202, body: {} }, valid);
+  const { vendor, asked } = await hunter(
+    t,
+    { status: 202, body: '' },
+    { status: 202, body: {} },
+    valid,
+  );
   const step = await vendor.submit(SUBJECT, NEVER);
   t.like(step, { kind: 'pending', pollAfterMs: 5000 });
   const jobRef = step.kind === 'pending' ? step.jobRef : '';
@@ -86,7 +95,10 @@ test('a response without an address is a free miss', async (t) => {
 
 test('a refusal of parameters skips this person', async (t) => {
   const body = { errors: [{ id: 'wrong_params', code: 400, details: 'The domain is invalid' }] };
-  t.deepEqual(await stepFor(t, { status: 400, body }), { kind: 'skip', missing: ['name', 'organization'] });
+  t.deepEqual(await stepFor(t, { status: 400, body }), {
+    kind: 'skip',
+    missing: ['name', 'organization'],
+  });
 });
 
 for (const [status, verdict] of [
@@ -123,7 +135,11 @@ for (const [field, about, answer] of [
   ['data.verification', 'text', found({ verification: 'valid' })],
   ['data.verification.status', 'missing', found({ verification: { date: null } })],
   ['data.verification.status', 'true', found({ verification: { status: true } })],
-  ['data.verification.date', 'a number', found({ verification: { status: 'valid', date: 1_700_000_000 } })],
+  [
+    'data.verification.date',
+    'a number',
+    found({ verification: { status: 'valid', date: 1_700_000_000 } }),
+  ],
   ['data.first_name', 'a list', found({ first_name: [] })],
   ['errors[0].id', 'another word', { status: 400, body: { errors: [{ id: 'other' }] } }],
   ['errors[0].id', 'missing', { status: 400, body: {} }],

@@ -11,7 +11,10 @@ const NOBODY = { status: 404, body: { errors: [{ id: 'not_found', code: 404, det
 const next = (domain: string): Organization => {
   return { name: null, domain, source: 'elsewhere', confidence: 0.35 };
 };
-const ELSEWHERE: Subject = { ...SUBJECT, otherOrganizations: [next('elsewhere.com'), next('third.com')] };
+const ELSEWHERE: Subject = {
+  ...SUBJECT,
+  otherOrganizations: [next('elsewhere.com'), next('third.com')],
+};
 
 async function hunter(t: ExecutionContext, ...answers: Played[]) {
   const { url, asked } = await playVendor(t, ...answers);
@@ -43,7 +46,11 @@ test('a person not found at the likeliest employer is looked up at the next one'
 
 test('a person is looked up at two employers at most', async (t) => {
   const { vendor, asked } = await hunter(t, NOBODY, NOBODY);
-  t.deepEqual((await converse(vendor, ELSEWHERE)).at(-1), { kind: 'miss', reason: 'no_email', credits: 0 });
+  t.deepEqual((await converse(vendor, ELSEWHERE)).at(-1), {
+    kind: 'miss',
+    reason: 'no_email',
+    credits: 0,
+  });
   t.is(asked.length, 2);
 });
 
@@ -54,7 +61,11 @@ test('a miss at the only employer is final', async (t) => {
 });
 
 test('only a free miss is followed by a lookup at the next employer', async (t) => {
-  for (const answer of [recorded('hunter/valid'), { status: 500, body: {} }, { status: 429, body: {} }]) {
+  for (const answer of [
+    recorded('hunter/valid'),
+    { status: 500, body: {} },
+    { status: 429, body: {} },
+  ]) {
     const { vendor, asked } = await hunter(t, answer);
     t.not((await vendor.submit(ELSEWHERE, NEVER)).kind, 'pending');
     t.is(asked.length, 1);
@@ -89,11 +100,16 @@ test('polls of the second lookup keep the second employer, also after errors', a
 });
 
 test('if the next employer is unknown or refused, the first miss counts', async (t) => {
-  const refused = { status: 400, body: { errors: [{ id: 'wrong_params', code: 400, details: '' }] } };
+  const refused = {
+    status: 400,
+    body: { errors: [{ id: 'wrong_params', code: 400, details: '' }] },
+  };
   const { vendor } = await hunter(t, NOBODY, refused, NOBODY);
   t.like((await converse(vendor, ELSEWHERE)).at(-1), { kind: 'miss', credits: 0 });
   const first = await vendor.submit(ELSEWHERE, NEVER);
-  t.like(await vendor.poll(first.kind === 'pending' ? first.jobRef : '', SUBJECT, NEVER), { kind: 'miss' });
+  t.like(await vendor.poll(first.kind === 'pending' ? first.jobRef : '', SUBJECT, NEVER), {
+    kind: 'miss',
+  });
 });
 
 test('Prospeo is called for the next employer, but FullEnrich, which is slow, is not', async (t) => {

@@ -53,7 +53,11 @@ test('a match is one professional candidate with its identity', async (t) => {
         validatedAt: null,
       },
     ],
-    identity: { npi: null, name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" }, state: 'ND' },
+    identity: {
+      npi: null,
+      name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" },
+      state: 'ND',
+    },
     isEcho: false,
     credits: 1,
   });
@@ -68,7 +72,11 @@ for (const [about, email, reason] of [
   ['masked', { ...match.person.email, email: 'maryjo.*****@clinic.com' }, 'email_masked'],
   ['not revealed', { ...match.person.email, revealed: false }, 'email_masked'],
   ['empty', { ...match.person.email, email: null }, 'no_email'],
-  ['of text that cannot be stored', { ...match.person.email, email: 'a\u0000@clinic.com' }, 'no_email'],
+  [
+    'of text that cannot be stored',
+    { ...match.person.email, email: 'a\u0000@clinic.com' },
+    'no_email',
+  ],
   ['null', null, 'no_email'],
 ] as const) {
   test(`an email that is ${about} is a miss, although it was paid for`, async (t) => {
@@ -83,7 +91,9 @@ for (const [status, verdict] of [
   [null, 'unknown'],
 ] as const) {
   test(`an email of status ${status} is ${verdict}`, async (t) => {
-    t.like(await stepFor(t, matched({ ...match.person.email, status })), { candidates: [{ verdict }] });
+    t.like(await stepFor(t, matched({ ...match.person.email, status })), {
+      candidates: [{ verdict }],
+    });
   });
 }
 
@@ -109,7 +119,11 @@ test('an error counts with any status', async (t) => {
 
 test('a response whose person is null is a free miss', async (t) => {
   const body = { error: false, person: null, company: null };
-  t.deepEqual(await stepFor(t, { status: 200, body }), { kind: 'miss', reason: 'no_match', credits: 0 });
+  t.deepEqual(await stepFor(t, { status: 200, body }), {
+    kind: 'miss',
+    reason: 'no_match',
+    credits: 0,
+  });
 });
 
 const limited = recorded('prospeo/limited');

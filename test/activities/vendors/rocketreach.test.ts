@@ -20,7 +20,12 @@ async function stepFor(t: ExecutionContext, status: number, body: unknown): Prom
   return await vendor.submit(SUBJECT, NEVER);
 }
 
-const PROFILE = { id: 7, status: 'complete', name: 'Jo Doe', npi_data: { npi_number: '2000000010' } };
+const PROFILE = {
+  id: 7,
+  status: 'complete',
+  name: 'Jo Doe',
+  npi_data: { npi_number: '2000000010' },
+};
 const EMAIL = {
   email: 'jo@clinic.com',
   smtp_valid: 'valid',
@@ -32,8 +37,18 @@ const GIVEN_UP = { kind: 'retry', why: 'upstream', afterMs: null } as const;
 const FOUND = { ...PROFILE, emails: [EMAIL] };
 
 for (const [api, wantedType, lookup, status] of [
-  ['legacy', 'any', '/person/lookup?npi_number=2000000010&lookup_type=standard', '/person/checkStatus'],
-  ['legacy', 'personal', '/person/lookup?npi_number=2000000010&lookup_type=standard', '/person/checkStatus'],
+  [
+    'legacy',
+    'any',
+    '/person/lookup?npi_number=2000000010&lookup_type=standard',
+    '/person/checkStatus',
+  ],
+  [
+    'legacy',
+    'personal',
+    '/person/lookup?npi_number=2000000010&lookup_type=standard',
+    '/person/checkStatus',
+  ],
   [
     'universal',
     'professional',
@@ -115,7 +130,11 @@ test('an unfinished lookup is polled until it is complete', async (t) => {
   const complete = recorded('rocketreach/complete');
   const listed = { status: 200, body: [complete.body] };
   const { vendor } = await rocketReach(t, 'legacy', recorded('rocketreach/searching'), listed);
-  t.deepEqual(await vendor.submit(SUBJECT, NEVER), { kind: 'pending', jobRef: '7', pollAfterMs: 3000 });
+  t.deepEqual(await vendor.submit(SUBJECT, NEVER), {
+    kind: 'pending',
+    jobRef: '7',
+    pollAfterMs: 3000,
+  });
   t.is((await vendor.poll('7', SUBJECT, NEVER)).kind, 'found');
 });
 
@@ -153,7 +172,10 @@ function unreadable(field: string) {
 }
 
 test('a status check of a lost lookup is retried, and does not count as a miss', async (t) => {
-  const { vendor } = await rocketReach(t, 'legacy', { status: 404, body: { detail: 'Not found.' } });
+  const { vendor } = await rocketReach(t, 'legacy', {
+    status: 404,
+    body: { detail: 'Not found.' },
+  });
   t.deepEqual(await vendor.poll('7', SUBJECT, NEVER), GIVEN_UP);
 });
 
@@ -178,7 +200,11 @@ for (const [field, about, body] of [
   ['emails[0].email', 'a number', { ...PROFILE, emails: [{ ...EMAIL, email: 5 }] }],
   ['emails[0].email', 'missing', { ...PROFILE, emails: [{ ...EMAIL, email: undefined }] }],
   ['emails[1].smtp_valid', 'true', { ...PROFILE, emails: [EMAIL, { ...EMAIL, smtp_valid: true }] }],
-  ['emails[0].smtp_valid', 'missing', { ...PROFILE, emails: [{ ...EMAIL, smtp_valid: undefined }] }],
+  [
+    'emails[0].smtp_valid',
+    'missing',
+    { ...PROFILE, emails: [{ ...EMAIL, smtp_valid: undefined }] },
+  ],
   ['emails[0].type', 'a list', { ...PROFILE, emails: [{ ...EMAIL, type: [] }] }],
   [
     'emails[0].last_validation_check',
@@ -228,7 +254,10 @@ for (const [about, emails] of [
   ['an email that cannot be stored', [{ ...EMAIL, email: 'jo\u0000@clinic.com' }]],
 ] as const) {
   test(`a complete profile with ${about} is a miss`, async (t) => {
-    t.deepEqual(await stepFor(t, 200, { ...PROFILE, emails }), { kind: 'miss', reason: 'no_email' });
+    t.deepEqual(await stepFor(t, 200, { ...PROFILE, emails }), {
+      kind: 'miss',
+      reason: 'no_email',
+    });
   });
 }
 
@@ -294,6 +323,9 @@ for (const [text, iso] of [
 ] as const) {
   test(`a last validation of '${text}' is ${iso}`, async (t) => {
     const candidate = await candidateFor(t, { last_validation_check: text });
-    t.is(candidate && 'validatedAt' in candidate ? (candidate.validatedAt?.toISOString() ?? null) : '', iso);
+    t.is(
+      candidate && 'validatedAt' in candidate ? (candidate.validatedAt?.toISOString() ?? null) : '',
+      iso,
+    );
   });
 }

@@ -11,15 +11,30 @@ const HTML = { 'content-type': 'text/html; charset=utf-8' };
 
 for (const [id, create] of Object.entries(ADAPTERS)) {
   for (const [about, meaning, answer, step] of [
-    ['a web page', 'unreadable', { status: 200, headers: HTML, body: '<html>' }, unreadable('body')],
+    [
+      'a web page',
+      'unreadable',
+      { status: 200, headers: HTML, body: '<html>' },
+      unreadable('body'),
+    ],
     ['nothing', 'unreadable', { status: 200, body: '' }, unreadable('body')],
     ['half a response', 'unreadable', { status: 200, body: '{"id":7,"data":' }, unreadable('body')],
     ['a list', 'unreadable', { status: 200, body: '["x"]' }, { kind: 'fatal', why: 'protocol' }],
-    ['a megabyte', 'unreadable', { status: 200, body: `"${' '.repeat(1024 * 1024)}"` }, unreadable('body')],
+    [
+      'a megabyte',
+      'unreadable',
+      { status: 200, body: `"${' '.repeat(1024 * 1024)}"` },
+      unreadable('body'),
+    ],
     ['a status without a body', 'unreadable', { status: 204, body: '' }, unreadable('status')],
     ['a wrong key', 'fatal', { status: 401, body: {} }, { kind: 'fatal', why: 'auth' }],
     ['an empty account', 'fatal', { status: 402, body: {} }, { kind: 'fatal', why: 'credits' }],
-    ['a failure with a page', 'retried', { status: 500, headers: HTML, body: '<html>' }, upstream(null)],
+    [
+      'a failure with a page',
+      'retried',
+      { status: 500, headers: HTML, body: '<html>' },
+      upstream(null),
+    ],
     [
       'a gateway with a broken response',
       'perhaps charged',
@@ -32,7 +47,12 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
       { status: 504, headers: { 'retry-after': '7' }, body: '' },
       unanswered(7000),
     ],
-    ['a gateway with its own status', 'perhaps charged', { status: 524, body: '' }, unanswered(null)],
+    [
+      'a gateway with its own status',
+      'perhaps charged',
+      { status: 524, body: '' },
+      unanswered(null),
+    ],
     [
       'a busy server',
       'retried after Retry-After',
@@ -40,7 +60,12 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
       upstream(7000),
     ],
     ['a time-out of the server', 'retried', { status: 408, body: '' }, upstream(null)],
-    ['a page for a wrong URL', 'fatal', { status: 404, headers: HTML, body: '<html>' }, { kind: 'fatal' }],
+    [
+      'a page for a wrong URL',
+      'fatal',
+      { status: 404, headers: HTML, body: '<html>' },
+      { kind: 'fatal' },
+    ],
     ['an opt-out of the person', 'blocked', { status: 451, body: {} }, { kind: 'blocked' }],
   ] as const) {
     test(`${id}: ${about} is ${meaning}`, async (t) => {
@@ -59,7 +84,8 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     ],
     [
       'reset in its body',
-      ({ socket }, response) => response.writeHead(200).write('{"id":7', () => socket.resetAndDestroy()),
+      ({ socket }, response) =>
+        response.writeHead(200).write('{"id":7', () => socket.resetAndDestroy()),
     ],
     ["that isn't HTTP", ({ socket }) => socket.end('220 ready\r\n')],
   ] as const satisfies readonly (readonly [string, RequestListener])[]) {
@@ -119,7 +145,10 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     const vendor = create({ baseUrl: url, apiKey: KEY });
     if (vendor.needs.includes('name')) {
       const nobody = { ...SUBJECT, person: null, organization: null };
-      t.deepEqual(await vendor.submit(nobody, NEVER), { kind: 'skip', missing: ['name', 'organization'] });
+      t.deepEqual(await vendor.submit(nobody, NEVER), {
+        kind: 'skip',
+        missing: ['name', 'organization'],
+      });
       const adrift = { ...SUBJECT, organization: null };
       t.deepEqual(await vendor.submit(adrift, NEVER), { kind: 'skip', missing: ['organization'] });
       t.is(asked.length, 0);
@@ -153,7 +182,11 @@ for (const [value, afterMs] of [
   ['1.5', null],
 ] as const) {
   test(`Retry-After: ${value} is ${afterMs} ms`, async (t) => {
-    const { url } = await playVendor(t, { status: 503, headers: { 'retry-after': value }, body: '' });
+    const { url } = await playVendor(t, {
+      status: 503,
+      headers: { 'retry-after': value },
+      body: '',
+    });
     const vendor = ADAPTERS.rocketreach?.({ baseUrl: url, apiKey: KEY });
     t.deepEqual(await vendor?.submit(SUBJECT, NEVER), upstream(afterMs));
   });

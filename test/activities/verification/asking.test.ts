@@ -1,6 +1,9 @@
 import test from 'ava';
 import type { NamedCandidate } from '../../../activities/verification/policy.ts';
-import type { Verifier, VerifierStep } from '../../../activities/verification/verifiers/verifier.ts';
+import type {
+  Verifier,
+  VerifierStep,
+} from '../../../activities/verification/verifiers/verifier.ts';
 import { candidate, checkOf, DAY_MS, inWords, NOW, verifierOf } from '../../support/checks.ts';
 import { aborted } from '../../support/vendors.ts';
 
@@ -30,7 +33,12 @@ for (const [about, step, rest, verdict] of [
   ["makes a vendor's catch-all valid", VALID, { verdict: 'catch_all' }, 'valid mailbox_ok'],
   ['makes an address of NPPES valid', VALID, { ...UNKNOWN, source: 'nppes' }, 'valid mailbox_ok'],
   ['makes an address invalid', MISSING, UNKNOWN, 'invalid mailbox_missing'],
-  ['keeps its own reason', { kind: 'answer', verdict: 'risky', reason: 'role' }, UNKNOWN, 'risky role'],
+  [
+    'keeps its own reason',
+    { kind: 'answer', verdict: 'risky', reason: 'role' },
+    UNKNOWN,
+    'risky role',
+  ],
   ['without a result leaves an address unknown', INCONCLUSIVE, UNKNOWN, 'unknown inconclusive'],
   [
     "without a result leaves a vendor's catch-all unchanged",
@@ -131,7 +139,9 @@ test('the evidence contains the cause of a failed connection to a verifier', asy
 });
 
 test('nothing is decided if the only verifier is unavailable', async (t) => {
-  const { checked } = await checkedBy([{ kind: 'unavailable', why: 'unavailable', afterMs: 30_000 }]);
+  const { checked } = await checkedBy([
+    { kind: 'unavailable', why: 'unavailable', afterMs: 30_000 },
+  ]);
   t.like(checked, { kind: 'transient', reason: 'verifier_unavailable', afterMs: 30_000 });
 });
 
@@ -164,7 +174,9 @@ test('a greylisted address is valid once the mail server accepts it later', asyn
 test('the evidence contains every step in order', async (t) => {
   const { checked } = await checkedBy([GREYLISTED, LIMITED, INCONCLUSIVE, MISSING]);
   t.deepEqual(
-    checked.evidence.map(({ kind, source, verdict, reason }) => `${kind} ${source}: ${verdict} ${reason}`),
+    checked.evidence.map(
+      ({ kind, source, verdict, reason }) => `${kind} ${source}: ${verdict} ${reason}`,
+    ),
     [
       'local service: valid local_checks',
       'verifier v1: unknown greylisted',
@@ -173,7 +185,11 @@ test('the evidence contains every step in order', async (t) => {
       'verifier v4: invalid mailbox_missing',
     ],
   );
-  t.true(checked.evidence.every(({ durationMs }) => Number.isInteger(durationMs) && (durationMs ?? -1) >= 0));
+  t.true(
+    checked.evidence.every(
+      ({ durationMs }) => Number.isInteger(durationMs) && (durationMs ?? -1) >= 0,
+    ),
+  );
 });
 
 test('the evidence of an address refused without a check contains the reason', async (t) => {

@@ -8,14 +8,15 @@ import { freshDatabase } from '../../support/database.ts';
 import { type Said, sayThisMachine, startNameServerOf } from '../../support/name-server.ts';
 import { spawnOperator } from '../../support/operator.ts';
 
-// Name servers that lie about domains. Their responses must not count as evidence against an address. The tests use
-// sockets, as in production.
+// Name servers that lie about domains. Their responses must not count as evidence against an
+// address. The tests use sockets, as in production.
 
 const { db, sql, url } = freshDatabase(test);
 const OWN = 'ours.example.com';
 
 type Say = (name: string, type: string) => Said;
-const truth: Say = (name, type) => (name.endsWith('clinic.com') ? 'NXDOMAIN' : sayThisMachine(name, type));
+const truth: Say = (name, type) =>
+  name.endsWith('clinic.com') ? 'NXDOMAIN' : sayThisMachine(name, type);
 
 /** Starts a worker whose name server gives these responses, which the test can change later. */
 async function startWorker(t: ExecutionContext, first: Say) {
@@ -27,7 +28,13 @@ async function startWorker(t: ExecutionContext, first: Say) {
   const resolver = createNames([server.address]);
   let time = Date.now();
   const now = () => time;
-  const dnsControl = createDnsControl({ db, log, resolver, domains: [OWN, ...CONTROL_DOMAINS], now });
+  const dnsControl = createDnsControl({
+    db,
+    log,
+    resolver,
+    domains: [OWN, ...CONTROL_DOMAINS],
+    now,
+  });
   const check = checkOf({ resolver, dnsControl });
   return {
     lines,
@@ -98,7 +105,8 @@ test.serial('one silent control domain does not matter if the others are known',
 test.serial('one passed control is enough for all domains for 30 s', async (t) => {
   const { verdictOf, controls, pass } = await startWorker(t, truth);
   const domains = ['clinic.com', 'a-clinic.com', 'b-clinic.com'];
-  for (const verdict of await Promise.all(domains.map(verdictOf))) t.is(verdict, 'invalid nxdomain');
+  for (const verdict of await Promise.all(domains.map(verdictOf)))
+    t.is(verdict, 'invalid nxdomain');
   t.is(controls(), 1, 'at the same time');
   pass(29_000);
   t.is(await verdictOf('c-clinic.com'), 'invalid nxdomain');
@@ -108,13 +116,16 @@ test.serial('one passed control is enough for all domains for 30 s', async (t) =
   t.is(controls(), 2);
 });
 
-test.serial('a resolver that begins to lie is not trusted once its control is 30 s old', async (t) => {
-  const { verdictOf, nowSays, pass } = await startWorker(t, truth);
-  t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
-  nowSays(() => 'NXDOMAIN');
-  pass(31_000);
-  t.is(await verdictOf('hospital.com'), 'transient dns_untrusted');
-});
+test.serial(
+  'a resolver that begins to lie is not trusted once its control is 30 s old',
+  async (t) => {
+    const { verdictOf, nowSays, pass } = await startWorker(t, truth);
+    t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
+    nowSays(() => 'NXDOMAIN');
+    pass(31_000);
+    t.is(await verdictOf('hospital.com'), 'transient dns_untrusted');
+  },
+);
 
 test.serial('a repaired resolver is trusted again after one trial', async (t) => {
   const { verdictOf, nowSays, controls, lines } = await startWorker(t, () => 'NXDOMAIN');
@@ -132,7 +143,9 @@ test.serial('a repaired resolver is trusted again after one trial', async (t) =>
 test.serial('the metrics and the status command report a lying resolver', async (t) => {
   const counted = async () => {
     const { values = [] } = (await register.getSingleMetric('npe_source_calls_total')?.get()) ?? {};
-    return values.find(({ labels }) => labels.source === 'dns' && labels.answer === 'lies')?.value ?? 0;
+    return (
+      values.find(({ labels }) => labels.source === 'dns' && labels.answer === 'lies')?.value ?? 0
+    );
   };
   const before = await counted();
   const { verdictOf } = await startWorker(t, () => 'NXDOMAIN');

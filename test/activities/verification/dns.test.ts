@@ -3,7 +3,15 @@ import test from 'ava';
 import { createNames } from '../../../activities/http/names.ts';
 import type { CheckOptions } from '../../../activities/verification/check.ts';
 import type { NamedCandidate } from '../../../activities/verification/policy.ts';
-import { candidate, checkOf, failure, inWords, NOW, resolver, verifierOf } from '../../support/checks.ts';
+import {
+  candidate,
+  checkOf,
+  failure,
+  inWords,
+  NOW,
+  resolver,
+  verifierOf,
+} from '../../support/checks.ts';
 import { type Said, startNameServer } from '../../support/name-server.ts';
 
 type Dns = Partial<CheckOptions['resolver']>;
@@ -15,7 +23,11 @@ async function verdictOf(email: string, rest: Partial<NamedCandidate> = {}, dns:
 const NO_MX = { resolveMx: failure('ENODATA') };
 
 for (const [about, dns, verdict] of [
-  ['no MX', { ...NO_MX, resolve4: failure('ENODATA'), resolve6: failure('ENODATA') }, 'invalid no_mx'],
+  [
+    'no MX',
+    { ...NO_MX, resolve4: failure('ENODATA'), resolve6: failure('ENODATA') },
+    'invalid no_mx',
+  ],
   ['no MX but an address', NO_MX, 'invalid no_mx'],
   ['a null MX', { resolveMx: async () => [{ exchange: '', priority: 0 }] }, 'invalid null_mx'],
   ['no such domain', { resolveMx: failure('ENOTFOUND') }, 'invalid nxdomain'],
@@ -33,7 +45,10 @@ for (const [about, dns, verdict] of [
 
 type Zone = Readonly<Record<string, readonly string[]>>;
 
-/** Checks jo@clinic.com with the production resolver against a zone. Returns the verdict and the queries. */
+/**
+ * Checks jo@clinic.com with the production resolver against a zone. Returns the verdict and the
+ * queries.
+ */
 async function verdictIn(t: ExecutionContext, zone: Zone) {
   const say = (name: string, type: string): Said => {
     const said = type === 'MX' ? zone.MX : zone[name];
@@ -50,7 +65,11 @@ const PUBLIC = ['198.41.0.4'];
 for (const [about, zone, verdict] of [
   ['with a public address', { MX: ['mx.clinic.com'], 'mx.clinic.com': PUBLIC }, 'valid mailbox_ok'],
   ['in capitals', { MX: ['MX.Clinic.com'], 'mx.clinic.com': PUBLIC }, 'valid mailbox_ok'],
-  ['with a name made by a proxy', { MX: ['_dc-mx.x1.a.com'], '_dc-mx.x1.a.com': PUBLIC }, 'valid mailbox_ok'],
+  [
+    'with a name made by a proxy',
+    { MX: ['_dc-mx.x1.a.com'], '_dc-mx.x1.a.com': PUBLIC },
+    'valid mailbox_ok',
+  ],
   [
     'with a public IPv6 address',
     { MX: ['mx.a.com'], 'mx.a.com': ['2001:503:ba3e::2:30'] },
@@ -68,12 +87,24 @@ for (const [about, zone, verdict] of [
   ],
   ['that is localhost', { MX: ['localhost'], localhost: PUBLIC }, 'invalid bad_mx'],
   ['of a single label', { MX: ['mail'], mail: PUBLIC }, 'invalid bad_mx'],
-  ['with an internal name', { MX: ['mail.office.local'], 'mail.office.local': PUBLIC }, 'invalid bad_mx'],
+  [
+    'with an internal name',
+    { MX: ['mail.office.local'], 'mail.office.local': PUBLIC },
+    'invalid bad_mx',
+  ],
   ['that is an address', { MX: ['198.41.0.4'], '198.41.0.4': PUBLIC }, 'invalid bad_mx'],
   ['that does not exist', { MX: ['mx.a.com'] }, 'invalid bad_mx'],
   ['on the loopback', { MX: ['mx.a.com'], 'mx.a.com': ['127.0.0.1', '::1'] }, 'invalid bad_mx'],
-  ['with a private address', { MX: ['mx.a.com'], 'mx.a.com': ['10.1.2.3', 'fd00::1'] }, 'invalid bad_mx'],
-  ['with a documentation address', { MX: ['mx.a.com'], 'mx.a.com': ['192.0.2.25'] }, 'invalid bad_mx'],
+  [
+    'with a private address',
+    { MX: ['mx.a.com'], 'mx.a.com': ['10.1.2.3', 'fd00::1'] },
+    'invalid bad_mx',
+  ],
+  [
+    'with a documentation address',
+    { MX: ['mx.a.com'], 'mx.a.com': ['192.0.2.25'] },
+    'invalid bad_mx',
+  ],
   ['at 0.0.0.0', { MX: ['mx.a.com'], 'mx.a.com': ['0.0.0.0'] }, 'invalid bad_mx'],
   ['whose lookup fails', { MX: ['mx.a.com'], 'mx.a.com': [] }, 'transient dns_failure'],
   [
@@ -101,7 +132,10 @@ for (const [about, zone, verdict] of [
 }
 
 test('mail exchangers are looked up in the order of their priority', async (t) => {
-  const exchangers = [9, 8, 7, 6, 1].map((priority) => ({ exchange: `mx${priority}.clinic.com`, priority }));
+  const exchangers = [9, 8, 7, 6, 1].map((priority) => ({
+    exchange: `mx${priority}.clinic.com`,
+    priority,
+  }));
   const resolve4 = async (host: string) => (host === 'mx1.clinic.com' ? PUBLIC : []);
   const dns = { resolveMx: async () => exchangers, resolve4 };
   t.is(await verdictOf('jo@clinic.com', {}, dns), 'valid mailbox_ok');
@@ -128,7 +162,10 @@ test('no verifier is called for a domain without mail or with failing name serve
     ['ENOTFOUND', 'invalid nxdomain'],
     ['ESERVFAIL', 'transient dns_failure'],
   ] as const) {
-    const check = checkOf({ resolver: resolver({ resolveMx: failure(code) }), verifiers: [verifier] });
+    const check = checkOf({
+      resolver: resolver({ resolveMx: failure(code) }),
+      verifiers: [verifier],
+    });
     t.is(inWords(await check(unknown)), verdict);
   }
   t.is(verifier.asked(), 0);
@@ -142,7 +179,9 @@ test('a domain is looked up once, and again after some minutes', async (t) => {
     return [{ exchange: 'mx.clinic.com', priority: 1 }];
   };
   const check = checkOf({ resolver: resolver({ resolveMx }), now: () => now });
-  await Promise.all(['a@clinic.com', 'b@clinic.com', 'c@CLINIC.com'].map((email) => check(candidate(email))));
+  await Promise.all(
+    ['a@clinic.com', 'b@clinic.com', 'c@CLINIC.com'].map((email) => check(candidate(email))),
+  );
   await check(candidate('d@clinic.com'));
   t.is(asked, 1);
   await check(candidate('d@other.com'));
@@ -192,7 +231,14 @@ test('responses of the production resolver are read correctly', async (t) => {
   t.teardown(server.close);
   const check = checkOf({ resolver: createNames([server.address]) });
   const seen: Record<string, string | null> = {};
-  for (const domain of ['clinic', 'closed', 'nobody-has-this', 'address-only', 'no-records', 'broken']) {
+  for (const domain of [
+    'clinic',
+    'closed',
+    'nobody-has-this',
+    'address-only',
+    'no-records',
+    'broken',
+  ]) {
     seen[domain] = (await check(candidate(`npi.sim@${domain}.com`))).reason;
   }
   t.deepEqual(seen, {

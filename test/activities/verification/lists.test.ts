@@ -1,6 +1,11 @@
 import { readdir, readFile } from 'node:fs/promises';
 import test from 'ava';
-import { classify, holdsDomain, isDisposable, readList } from '../../../activities/verification/domains.ts';
+import {
+  classify,
+  holdsDomain,
+  isDisposable,
+  readList,
+} from '../../../activities/verification/domains.ts';
 import { isLookalike } from '../../../activities/verification/lookalikes.ts';
 import { parseAddress } from '../../../activities/verification/syntax.ts';
 import { buildLists } from '../../../deploy/build/lists.ts';
@@ -11,12 +16,18 @@ const FOLDER = new URL('../../../activities/verification/lists/', import.meta.ur
 test('the generated lists match the installed packages', async (t) => {
   for (const [name, text] of Object.entries(built)) {
     // Not with t.is, which would print thousands of lines.
-    t.true((await readFile(new URL(name, FOLDER), 'utf8')) === text, `${name} is old: npm run lists`);
+    t.true(
+      (await readFile(new URL(name, FOLDER), 'utf8')) === text,
+      `${name} is old: npm run lists`,
+    );
   }
 });
 
 test('the generated lists contain their origin, its version and its license', async (t) => {
-  t.regex(await readFile(new URL('disposable.txt', FOLDER), 'utf8'), /^#.*\n# From \S+ [0-9.]+ \(CC0-1\.0\)/);
+  t.regex(
+    await readFile(new URL('disposable.txt', FOLDER), 'utf8'),
+    /^#.*\n# From \S+ [0-9.]+ \(CC0-1\.0\)/,
+  );
   t.regex(
     await readFile(new URL('personal.txt', FOLDER), 'utf8'),
     /^#.*\n# From \S+ [0-9.]+ \(ISC\)[^\n]*\n# Copyright/,
@@ -49,7 +60,10 @@ for (const name of [
 
 test('every placeholder is a domain or a plain local part', (t) => {
   for (const entry of readList('placeholders')) {
-    t.true(/^[a-z]+(?:\/[a-z])?@$/.test(entry) || parseAddress(`jo@${entry}`)?.domain === entry, entry);
+    t.true(
+      /^[a-z]+(?:\/[a-z])?@$/.test(entry) || parseAddress(`jo@${entry}`)?.domain === entry,
+      entry,
+    );
   }
 });
 

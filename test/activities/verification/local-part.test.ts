@@ -11,11 +11,18 @@ function whose(names: string, practice: string | null, city = 'Fargo'): Whose {
   return {
     person: {
       ...person,
-      ...{ first, last, middle: middle || null, otherNames: former.map((one) => ({ first, last: one })) },
+      ...{
+        first,
+        last,
+        middle: middle || null,
+        otherNames: former.map((one) => ({ first, last: one })),
+      },
       practice: { ...person.practice, city },
     },
     organization:
-      practice === null ? null : { name: practice, domain: null, source: 'affiliation', confidence: 1 },
+      practice === null
+        ? null
+        : { name: practice, domain: null, source: 'affiliation', confidence: 1 },
   };
 }
 
@@ -56,7 +63,8 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
     whose('William, , Young', 'Young Smiles'),
     'youngsmiles.com',
     {
-      person: 'byoung billyoung bill.young wyoung willyoung young dryoung youngw youngdoc liam.young',
+      person:
+        'byoung billyoung bill.young wyoung willyoung young dryoung youngw youngdoc liam.young',
       other_person: 'karen.young kyoung youngk youngblood',
       shared: 'youngsmiles smiles youngoffice info drs.young',
     },
@@ -120,17 +128,26 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
   [
     whose("Siobhan, , O'Brien", null),
     'clinic.org',
-    { person: "sobrien s.obrien so'brien obrien siobhan.obrien siobhan obriens", other_person: 'tobrien' },
+    {
+      person: "sobrien s.obrien so'brien obrien siobhan.obrien siobhan obriens",
+      other_person: 'tobrien',
+    },
   ],
   [
     whose('Katherine, , St. John', null),
     'clinic.org',
-    { person: 'kstjohn katestjohn kate.st.john stjohnk k.saintjohn kathy.stjohn', other_person: 'tstjohn' },
+    {
+      person: 'kstjohn katestjohn kate.st.john stjohnk k.saintjohn kathy.stjohn',
+      other_person: 'tstjohn',
+    },
   ],
   [
     whose('Thi, Anh, Nguyen', null),
     'clinic.org',
-    { person: 'tnguyen tanguyen anh.nguyen anhnguyen nguyent', other_person: 'minh.nguyen pnguyen' },
+    {
+      person: 'tnguyen tanguyen anh.nguyen anhnguyen nguyent',
+      other_person: 'minh.nguyen pnguyen',
+    },
   ],
   [
     whose('Paul, , Thomas', null),
@@ -157,7 +174,9 @@ for (const [who, domain, owners] of TABLE) {
   const { first = 'nobody', last = '' } = who.person ?? {};
   for (const [owner, locals] of Object.entries(owners)) {
     test(`${owner} for ${first} ${last} at ${domain}: ${locals.replace(/\s+/g, ' ')}`, (t) => {
-      const wrong = locals.split(/\s+/).filter((local) => ownerOf({ local, domain }, who) !== owner);
+      const wrong = locals
+        .split(/\s+/)
+        .filter((local) => ownerOf({ local, domain }, who) !== owner);
       t.deepEqual(
         wrong.map((local) => `${local} is ${ownerOf({ local, domain }, who)}`),
         [],

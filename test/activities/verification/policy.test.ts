@@ -9,7 +9,15 @@ import {
   VERIFIER_WORDS,
   verifierCanHelp,
 } from '../../../activities/verification/policy.ts';
-import { candidate, checkOf, DAY_MS, FINDER_WORDS, inWords, NOW, verifierOf } from '../../support/checks.ts';
+import {
+  candidate,
+  checkOf,
+  DAY_MS,
+  FINDER_WORDS,
+  inWords,
+  NOW,
+  verifierOf,
+} from '../../support/checks.ts';
 
 const CASES: readonly Case[] = POLICIES.flatMap((policy) =>
   FINDER_WORDS.flatMap((finder) =>
@@ -22,7 +30,8 @@ const CASES: readonly Case[] = POLICIES.flatMap((policy) =>
 /** Returns the cases with a verdict, each in a few words. */
 function casesThatAre(verdict: string): string[] {
   return CASES.filter((one) => judge(one)[0] === verdict).map(
-    ({ policy, finder, verifier, agreed }) => `${policy}: ${finder}, ${verifier}${agreed ? ', agreed' : ''}`,
+    ({ policy, finder, verifier, agreed }) =>
+      `${policy}: ${finder}, ${verifier}${agreed ? ', agreed' : ''}`,
   );
 }
 
@@ -37,12 +46,23 @@ test('every case has a verdict, and every row of the table decides a case', (t) 
 });
 
 test('an address is valid only if a source or a verifier confirms it', (t) => {
-  // Written out instead of computed, so that a change of the table must be repeated here on purpose.
-  const asking = ['valid', 'stale', 'undated', 'catch_all', 'risky', 'unknown', 'registry', 'unclear'];
+  // Written out instead of computed, so that a change of the table must be repeated here on
+  // purpose.
+  const asking = [
+    'valid',
+    'stale',
+    'undated',
+    'catch_all',
+    'risky',
+    'unknown',
+    'registry',
+    'unclear',
+  ];
   const notDoubted = asking.filter((word) => word !== 'risky' && word !== 'unclear');
   const verified = (policy: string) =>
     asking.flatMap((word) => [`${policy}: ${word}, valid`, `${policy}: ${word}, valid, agreed`]);
-  const agreed = (policy: string) => notDoubted.map((word) => `${policy}: ${word}, catch_all, agreed`);
+  const agreed = (policy: string) =>
+    notDoubted.map((word) => `${policy}: ${word}, catch_all, agreed`);
   const untold = (policy: string, word: string, suffix: string, verifiers = ['unknown', 'none']) =>
     verifiers.map((verifier) => `${policy}: ${word}, ${verifier}${suffix}`);
   t.deepEqual(
@@ -81,7 +101,10 @@ test('a catch-all is valid only if two sources agree or a verifier confirms it',
 test('an address only from NPPES is valid only with a verifier or a second source', (t) => {
   for (const one of CASES) {
     if (one.finder !== 'registry' || judge(one)[0] !== 'valid') continue;
-    t.true(one.verifier === 'valid' || (one.verifier === 'catch_all' && one.agreed), JSON.stringify(one));
+    t.true(
+      one.verifier === 'valid' || (one.verifier === 'catch_all' && one.agreed),
+      JSON.stringify(one),
+    );
   }
 });
 
@@ -90,7 +113,10 @@ test('a verifier is called only if it can still make an address valid', (t) => {
     .filter(verifierCanHelp)
     .map(({ policy, finder, agreed }) => `${policy}: ${finder}${agreed ? ', agreed' : ''}`);
   const words = ['stale', 'undated', 'catch_all', 'risky', 'unknown', 'registry', 'unclear'];
-  const both = (policy: string, word: string) => [`${policy}: ${word}`, `${policy}: ${word}, agreed`];
+  const both = (policy: string, word: string) => [
+    `${policy}: ${word}`,
+    `${policy}: ${word}, agreed`,
+  ];
   t.deepEqual(
     asked.sort(),
     [
@@ -112,7 +138,11 @@ for (const [about, rest, verdict] of [
   ['older is stale', { validatedAt: new Date(NOW - 30 * DAY_MS - 1) }, 'unknown stale_evidence'],
   ['without a date there is no evidence', { validatedAt: null }, 'unknown no_evidence'],
   ['an invalid date does not count', { validatedAt: new Date(Number.NaN) }, 'unknown no_evidence'],
-  ['a date in the future does not count', { validatedAt: new Date(NOW + 2 * DAY_MS) }, 'unknown no_evidence'],
+  [
+    'a date in the future does not count',
+    { validatedAt: new Date(NOW + 2 * DAY_MS) },
+    'unknown no_evidence',
+  ],
   ["the vendor's unknown stays unknown", { verdict: 'unknown' }, 'unknown no_evidence'],
   ["the vendor's invalid stays invalid", { verdict: 'invalid' }, 'invalid mailbox_missing'],
   ["the vendor's catch-all stays one", { verdict: 'catch_all' }, 'catch_all null'],
@@ -125,7 +155,9 @@ for (const [about, rest, verdict] of [
 }
 
 test('the future date of a vendor whose clock is ahead becomes the current time', async (t) => {
-  const checked = await checkOf()(candidate('jo@clinic.com', { validatedAt: new Date(NOW + 60_000) }));
+  const checked = await checkOf()(
+    candidate('jo@clinic.com', { validatedAt: new Date(NOW + 60_000) }),
+  );
   t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });
 });
 
@@ -140,7 +172,13 @@ for (const [about, step, rest, verdict, asked] of [
     1,
   ],
   ['reports a role', { kind: 'answer', verdict: 'risky', reason: 'role' }, {}, 'risky role', 1],
-  ['confirms it', { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' }, {}, 'valid mailbox_ok', 1],
+  [
+    'confirms it',
+    { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' },
+    {},
+    'valid mailbox_ok',
+    1,
+  ],
   ['has no result, and the claim is dated', INCONCLUSIVE, {}, 'valid mailbox_ok', 1],
   [
     'has no result, and the claim has no date',
@@ -150,7 +188,13 @@ for (const [about, step, rest, verdict, asked] of [
     1,
   ],
   ['is greylisted', { kind: 'greylisted' }, {}, 'later greylisted', 1],
-  ['is away', { kind: 'retry', why: 'upstream', afterMs: null }, {}, 'transient verifier_upstream', 1],
+  [
+    'is away',
+    { kind: 'retry', why: 'upstream', afterMs: null },
+    {},
+    'transient verifier_upstream',
+    1,
+  ],
   ['refuses us', { kind: 'fatal', why: 'auth' }, {}, 'transient verifier_unavailable', 1],
   [
     'said no an hour ago',
@@ -178,7 +222,10 @@ test("an address that stays greylisted has the verdict of the vendor's date", as
 });
 
 test('a dated claim decides if one verifier has no result and another is unavailable', async (t) => {
-  const verifiers = [verifierOf('one', INCONCLUSIVE), verifierOf('two', { kind: 'fatal', why: 'auth' })];
+  const verifiers = [
+    verifierOf('one', INCONCLUSIVE),
+    verifierOf('two', { kind: 'fatal', why: 'auth' }),
+  ];
   const checked = await checkOf({ policy: 'verify-always', verifiers })(candidate('jo@clinic.com'));
   t.like(checked, { verdict: 'valid' });
 });
@@ -202,7 +249,12 @@ for (const [about, rest, step, verdict] of [
     null,
     'risky null',
   ],
-  ['is not valid if the verifier has no result', { isEcho: true }, INCONCLUSIVE, 'unknown unclear_owner'],
+  [
+    'is not valid if the verifier has no result',
+    { isEcho: true },
+    INCONCLUSIVE,
+    'unknown unclear_owner',
+  ],
   [
     'is valid if the verifier reports a mailbox and no role',
     { isEcho: true },

@@ -83,7 +83,13 @@ for (const text of [
   });
 }
 
-for (const domain of ['nope.invalidtld', 'clinic.example', 'clinic.test', 'co.uk', 'printer.local']) {
+for (const domain of [
+  'nope.invalidtld',
+  'clinic.example',
+  'clinic.test',
+  'co.uk',
+  'printer.local',
+]) {
   test(`a domain without an ICANN suffix is refused: ${domain}`, async (t) => {
     t.is(await verdictOf(`jo@${domain}`), 'invalid no_suffix');
   });
@@ -169,7 +175,14 @@ for (const domain of FREE_MAIL_SLIPS.trim().split(/\s+/)) {
   });
 }
 
-for (const domain of ['gmail.con', 'yahoo.cmo', 'hotmail.comm', 'aol.ocm', 'comcast.nte', 'clinic.con']) {
+for (const domain of [
+  'gmail.con',
+  'yahoo.cmo',
+  'hotmail.comm',
+  'aol.ocm',
+  'comcast.nte',
+  'clinic.con',
+]) {
   test(`${domain} has no existing suffix`, async (t) => {
     t.is(await verdictOf(`jo.hartley@${domain}`), 'invalid no_suffix');
   });

@@ -49,7 +49,8 @@ async function inWords(verifier: ReturnType<typeof make>, email = EMAIL): Promis
 for (const id of VERIFIER_IDS) {
   test(`${id}: every documented response has its expected meaning`, async (t) => {
     const seen: Record<string, string> = {};
-    for (const [name, body] of answersOf(id)) seen[name] = await stepOf(t, id, { status: 200, body });
+    for (const [name, body] of answersOf(id))
+      seen[name] = await stepOf(t, id, { status: 200, body });
     t.deepEqual(seen, MEANINGS[id]);
   });
 }
@@ -100,8 +101,20 @@ for (const [id, about, name, change, step] of [
   ['reacher', 'an unknown word', 'safe', { is_reachable: 'splendid' }, 'unknown inconclusive'],
   ['zerobounce', 'an unknown word', 'valid', { status: 'splendid' }, 'unknown inconclusive'],
   ['zerobounce', 'a status in capitals', 'valid', { status: 'Valid' }, 'valid mailbox_ok'],
-  ['zerobounce', 'a status with an underscore', 'catch-all', { status: 'catch_all' }, 'catch_all null'],
-  ['zerobounce', 'an unknown detail', 'invalid', { sub_status: 'splendid' }, 'invalid mailbox_missing'],
+  [
+    'zerobounce',
+    'a status with an underscore',
+    'catch-all',
+    { status: 'catch_all' },
+    'catch_all null',
+  ],
+  [
+    'zerobounce',
+    'an unknown detail',
+    'invalid',
+    { sub_status: 'splendid' },
+    'invalid mailbox_missing',
+  ],
   ['neverbounce', 'an unknown result', 'valid', { result: 'splendid' }, 'unknown inconclusive'],
   ['neverbounce', 'no flags', 'valid', { flags: null }, 'valid mailbox_ok'],
   ['reacher', 'no verdict', 'safe', { is_reachable: undefined }, 'protocol is_reachable'],
@@ -115,7 +128,13 @@ for (const [id, about, name, change, step] of [
   ],
   ['reacher', 'no smtp', 'catch_all', { smtp: null }, 'protocol smtp'],
   ['reacher', 'a list for mx', 'missing', { mx: [] }, 'protocol mx'],
-  ['reacher', 'text for its error', 'greylisted', { smtp: { error: 'greylisted' } }, 'protocol smtp.error'],
+  [
+    'reacher',
+    'text for its error',
+    'greylisted',
+    { smtp: { error: 'greylisted' } },
+    'protocol smtp.error',
+  ],
   ['zerobounce', 'no status', 'valid', { status: null }, 'protocol status'],
   ['zerobounce', 'a number for its detail', 'valid', { sub_status: 7 }, 'protocol sub_status'],
   ['neverbounce', 'no status', 'valid', { status: undefined }, 'protocol status'],
@@ -124,13 +143,20 @@ for (const [id, about, name, change, step] of [
   ['neverbounce', 'text for its flags', 'valid', { flags: 'role_account' }, 'protocol flags'],
 ] as const) {
   test(`${id}: ${about} is ${step}`, async (t) => {
-    t.is(await stepOf(t, id, { status: 200, body: { ...answersOf(id).get(name), ...change } }), step);
+    t.is(
+      await stepOf(t, id, { status: 200, body: { ...answersOf(id).get(name), ...change } }),
+      step,
+    );
   });
 }
 
 for (const [about, body, step] of [
   ['a wrong key', { error: 'Invalid API Key or your account ran out of credits' }, 'fatal auth'],
-  ['a wrong key in a list', { error: ['Invalid API Key or your account ran out of credits'] }, 'fatal auth'],
+  [
+    'a wrong key in a list',
+    { error: ['Invalid API Key or your account ran out of credits'] },
+    'fatal auth',
+  ],
   ['an empty account', { error: 'Your account ran out of credits' }, 'fatal credits'],
   ['another error', { error: 'Something else' }, 'protocol error'],
   ['an empty error', { error: '', status: 'valid', sub_status: '' }, 'valid mailbox_ok'],
@@ -154,10 +180,15 @@ for (const id of VERIFIER_IDS) {
     [302, 'protocol status'],
     [401, 'fatal auth'],
     [402, 'fatal credits'],
-    // ZeroBounce's protection against attacks, which is not about the account, and Hunter's rate limit.
+    // ZeroBounce's protection against attacks, which is not about the account, and Hunter's rate
+    // limit.
     [
       403,
-      { '': 'fatal plan', zerobounce: 'retry upstream 7000', 'hunter-verifier': 'retry rate_limit 7000' },
+      {
+        '': 'fatal plan',
+        zerobounce: 'retry upstream 7000',
+        'hunter-verifier': 'retry rate_limit 7000',
+      },
     ],
     [404, 'protocol status'],
     // Hunter's plan is used up.
@@ -247,5 +278,8 @@ test('the simulated Reacher reports the mailbox of an address', async (t) => {
 test('the simulated Reacher refuses a wrong key, and greylists once', async (t) => {
   t.is(await (await simulated(t, 'another'))('jo.ashdown'), 'fatal auth');
   const ask = await simulated(t);
-  t.deepEqual([await ask('greylisted.jo'), await ask('greylisted.jo')], ['greylisted', 'valid mailbox_ok']);
+  t.deepEqual(
+    [await ask('greylisted.jo'), await ask('greylisted.jo')],
+    ['greylisted', 'valid mailbox_ok'],
+  );
 });

@@ -167,7 +167,9 @@ test('results of attempts from before a host was given up do not change its stat
   await silent(0, 5);
   replies[9]?.resolve(answered(500));
   t.like(await looks[9], { why: 'tried' });
-  const shut = await life.db.drizzle.execute(sql`select 1 from webhook_hosts where open_until is not null`);
+  const shut = await life.db.drizzle.execute(
+    sql`select 1 from webhook_hosts where open_until is not null`,
+  );
   t.is(shut.length, 1);
   // The host pauses for five seconds. It is tried once all running attempts must have ended.
   await life.time.advance(30_000);
@@ -231,7 +233,11 @@ test('an organization has twenty running deliveries over all hosts, apart from o
   while (sent.length < 20) await new Promise(setImmediate);
   const [third = ''] = await life.deliveries(organization, 'https://three.example/', 1);
   t.like(await life.look(third), { kind: 'wait', why: 'no_room' });
-  const [other = ''] = await life.deliveries(await life.organization(), 'https://one.example/other', 1);
+  const [other = ''] = await life.deliveries(
+    await life.organization(),
+    'https://one.example/other',
+    1,
+  );
   const looking = life.look(other);
   while (sent.length < 21) await new Promise(setImmediate);
   reply.resolve(answered(200));
@@ -263,7 +269,8 @@ test('a delivery without a slot waits behind earlier ones, by the time of attemp
   await life.time.freeze();
   const sending = ids.slice(0, 10).map((id) => life.look(id));
   while (sent.length < 10) await new Promise(setImmediate);
-  // Half of an attempt of three seconds has passed, so one of the ten slots becomes free every 300 ms.
+  // Half of an attempt of three seconds has passed, so one of the ten slots becomes free every 300
+  // ms.
   await life.time.advance(1500);
   for (const [ahead, id] of ids.slice(10).entries()) {
     t.is(roomAfter(await life.look(id)), 300 * (ahead + 1));

@@ -17,7 +17,10 @@ const stack = fresh(test, () => startStack({ webhookScheduleMs: [0, 200], sweepI
 const dir = temporaryFolder(test.after.always);
 
 async function deliveriesOf(organizationId: string, batchId: string) {
-  const page = await listBatchDeliveries(stack.db, organizationId, batchId, { after: null, limit: 60 });
+  const page = await listBatchDeliveries(stack.db, organizationId, batchId, {
+    after: null,
+    limit: 60,
+  });
   return page?.deliveries ?? [];
 }
 
@@ -70,9 +73,15 @@ test("the sweep starts an operator's resends of one delivery and of all failed o
   t.is((await client.batch(json.batch_id)).webhook?.status, 'failed');
 
   const since = { organizationId: client.organizationId, since: new Date(0), until: new Date() };
-  t.deepEqual(await resendFailed(stack.db, BY, { ...since, limit: 100 }), { resent: 4, more: false });
+  t.deepEqual(await resendFailed(stack.db, BY, { ...since, limit: 100 }), {
+    resent: 4,
+    more: false,
+  });
   const done = await decided(client.organizationId, json.batch_id);
-  t.deepEqual([...new Set(done.map(({ state, resends }) => `${state} ${resends}`))], ['delivered 1']);
+  t.deepEqual(
+    [...new Set(done.map(({ state, resends }) => `${state} ${resends}`))],
+    ['delivered 1'],
+  );
   t.is((await client.batch(json.batch_id)).webhook?.status, 'delivered');
   const arrived = stack.receiver.deliveries().filter((delivery) => delivery.path === path);
   // Two attempts of the first round, and one of the resend.

@@ -89,8 +89,21 @@ for (const [what, host] of HOSTILE_HOSTS) {
 }
 
 test('a URL may contain public addresses up to the edges of closed ranges', (t) => {
-  const hosts = ['8.8.8.8', '0x08080808', '172.15.255.255', '172.32.0.0', '100.63.255.255', '100.128.0.0'];
-  const neighbors = ['168.63.129.15', '168.63.129.17', '223.255.255.255', '198.17.255.255', '198.20.0.0'];
+  const hosts = [
+    '8.8.8.8',
+    '0x08080808',
+    '172.15.255.255',
+    '172.32.0.0',
+    '100.63.255.255',
+    '100.128.0.0',
+  ];
+  const neighbors = [
+    '168.63.129.15',
+    '168.63.129.17',
+    '223.255.255.255',
+    '198.17.255.255',
+    '198.20.0.0',
+  ];
   const v6 = [
     '[2606:4700:4700::1111]',
     '[2001:4860:4860::8888]',
@@ -104,7 +117,13 @@ test('a URL may contain public addresses up to the edges of closed ranges', (t) 
 });
 
 test('a host name is allowed in a URL, unless it is clearly an internal one', (t) => {
-  for (const host of ['localhost', 'a.localhost', 'printer.local.', 'metadata.google.internal', 'LOCAL..']) {
+  for (const host of [
+    'localhost',
+    'a.localhost',
+    'printer.local.',
+    'metadata.google.internal',
+    'LOCAL..',
+  ]) {
     t.true(policy.forbids(new URL(`https://${host}/`)), host);
   }
   for (const host of ['example.com', 'internal.example', '127.0.0.1.example.com', '127.0.0.1..']) {
@@ -138,7 +157,8 @@ test('opened ranges are allowed next to public ones, and their neighbors are not
     t.false(opened.forbids(new URL(`https://${host}/`)), host);
   }
   t.true(opened.allows('8.8.8.8'));
-  for (const ip of ['10.0.0.1', '::2', '::ffff:127.0.0.1', '128.0.0.0/8']) t.false(opened.allows(ip), ip);
+  for (const ip of ['10.0.0.1', '::2', '::ffff:127.0.0.1', '128.0.0.0/8'])
+    t.false(opened.allows(ip), ip);
 });
 
 test('a malformed range is refused, and the error contains it', (t) => {
@@ -151,7 +171,9 @@ test('a malformed range is refused, and the error contains it', (t) => {
     'fe80::%lo/10',
     '::1/129',
   ]) {
-    const error = t.throws(() => createAddressPolicy({ openCidrs: ['::1/128', text] }), { code: 'bad_cidr' });
+    const error = t.throws(() => createAddressPolicy({ openCidrs: ['::1/128', text] }), {
+      code: 'bad_cidr',
+    });
     t.true(error?.message.includes(`"${text}"`));
   }
 });
@@ -174,7 +196,10 @@ for (const [what, answers] of HOSTILE_ANSWERS) {
   test(`a name that resolves to ${what} is blocked without a connection`, async (t) => {
     const trap = await startTrap(t);
     const post = postWith(createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }), () => answers);
-    t.deepEqual(await post(trap.port, 'hook.example'), { kind: 'failed', reason: 'blocked_address' });
+    t.deepEqual(await post(trap.port, 'hook.example'), {
+      kind: 'failed',
+      reason: 'blocked_address',
+    });
     t.is(trap.connections(), 0);
   });
 }
@@ -214,7 +239,12 @@ test('a literal address is blocked without a lookup and a connection', async (t)
 test('addresses from the hosts file are checked too, so localhost is blocked', async (t) => {
   const trap = await startTrap(t);
   const post = createPost({ policy, userAgent: 'test', lookup: createNames([]).find });
-  const answer = await post({ url: `https://localhost:${trap.port}/`, headers: {}, body: '{}', blocked: [] });
+  const answer = await post({
+    url: `https://localhost:${trap.port}/`,
+    headers: {},
+    body: '{}',
+    blocked: [],
+  });
   t.deepEqual(answer, { kind: 'failed', reason: 'blocked_address' });
   t.is(trap.connections(), 0);
 });
@@ -250,7 +280,10 @@ test('names and addresses that operators block get no connection', async (t) => 
   for (const host of ['127.0.0.1', '2130706433', 'any.example'])
     t.deepEqual(await send(host, ['10.0.0.0/8', '127.0.0.0/16'], ['127.0.0.1']), refused, host);
   t.deepEqual(await send('[::1]', ['::/64'], []), refused);
-  t.deepEqual(await send('any.example', ['::1/128', '127.0.0.1/32'], ['::1', '127.0.0.1']), refused);
+  t.deepEqual(
+    await send('any.example', ['::1/128', '127.0.0.1/32'], ['::1', '127.0.0.1']),
+    refused,
+  );
   t.is(trap.connections(), 0);
   // The other addresses of a name, and similar names, are still reached.
   for (const [host, blocked, answers] of [
@@ -262,7 +295,11 @@ test('names and addresses that operators block get no connection', async (t) => 
   t.is(trap.connections(), 3);
 });
 
-function postWith(target: AddressPolicy, answers: () => readonly string[], blocked: readonly string[] = []) {
+function postWith(
+  target: AddressPolicy,
+  answers: () => readonly string[],
+  blocked: readonly string[] = [],
+) {
   const lookup = async (): Promise<readonly LookupAddress[]> =>
     answers().map((address) => ({ address, family: address.includes(':') ? 6 : 4 }));
   const post = createPost({ policy: target, userAgent: 'test', lookup, connectMs: 500 });
@@ -287,13 +324,15 @@ async function startTrap(t: ExecutionContext) {
     server.close();
   });
   const address = server.address();
-  if (typeof address !== 'object' || address === null) throw new Error('the trap listens on no port');
+  if (typeof address !== 'object' || address === null)
+    throw new Error('the trap listens on no port');
   return {
     port: address.port,
     connections: () => sockets.length,
     bytes: () => bytes,
     closed: async () => {
-      const [socket] = sockets.length > 0 ? sockets : ((await once(server, 'connection')) as Socket[]);
+      const [socket] =
+        sockets.length > 0 ? sockets : ((await once(server, 'connection')) as Socket[]);
       if (socket !== undefined && !socket.closed) await once(socket, 'close');
     },
   };

@@ -6,8 +6,8 @@ import { claimDelivery, recordAttempt } from '../../../db/webhooks/attempts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
 import { answered, HOUR, SCHEDULE_MS, startAnswering } from '../../support/deliveries.ts';
 
-// The life of one delivery from its submit to its last attempt, three days later. The database's clock is advanced by
-// the waits of Temporal.
+// The life of one delivery from its submit to its last attempt, three days later. The database's
+// clock is advanced by the waits of Temporal.
 
 const test = anyTest as TestFn<Awaited<ReturnType<typeof startAnswering>>>;
 const BY = { actor: 'test', reason: 'test' };
@@ -47,7 +47,10 @@ test('a delivery has ten attempts in three days, each after its wait, and then f
   const total = waits.reduce((sum, wait) => sum + wait, 0) / HOUR;
   t.true(total > 0.8 * 75 && total < 1.2 * 76, `${total} h`);
   const { state, attempts, log, decidedAt, nextAttemptAt } = await showDelivery(life.db, id);
-  t.like({ state, attempts, nextAttemptAt }, { state: 'failed', attempts: 10, nextAttemptAt: null });
+  t.like(
+    { state, attempts, nextAttemptAt },
+    { state: 'failed', attempts: 10, nextAttemptAt: null },
+  );
   t.truthy(decidedAt);
   t.deepEqual(
     log.map(({ n, statusCode, reason }) => [n, statusCode, reason]),
@@ -123,7 +126,12 @@ test('an attempt is recorded once, even if recording is repeated', async (t) => 
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   const claimed = await claimDelivery(life.db, id, { webhookScheduleMs: SCHEDULE_MS });
   if (claimed.kind !== 'attempt') return t.fail(claimed.kind);
-  const attempt = { startedAt: new Date(), durationMs: 5, statusCode: 500, reason: 'http_status' } as const;
+  const attempt = {
+    startedAt: new Date(),
+    durationMs: 5,
+    statusCode: 500,
+    reason: 'http_status',
+  } as const;
   const record = () =>
     recordAttempt(
       life.db,
@@ -154,7 +162,10 @@ test('a delivery is held while its organization is suspended, and keeps its sche
   await life.time.advance(300_000);
   const look = await life.look(id);
   const step = SCHEDULE_MS[2] ?? 0;
-  t.true(look.kind === 'wait' && look.why === 'tried' && look.afterMs <= 1.2 * step, JSON.stringify(look));
+  t.true(
+    look.kind === 'wait' && look.why === 'tried' && look.afterMs <= 1.2 * step,
+    JSON.stringify(look),
+  );
   t.is(receiver.calls, 2);
 });
 
@@ -206,5 +217,8 @@ test('a delivery with an unreadable secret stays pending, and is logged once', a
   await life.time.advance(60_000);
   const look = await life.look(id);
   const step = SCHEDULE_MS[1] ?? 0;
-  t.true(look.kind === 'wait' && look.why === 'tried' && look.afterMs <= 1.2 * step, JSON.stringify(look));
+  t.true(
+    look.kind === 'wait' && look.why === 'tried' && look.afterMs <= 1.2 * step,
+    JSON.stringify(look),
+  );
 });

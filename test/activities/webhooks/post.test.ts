@@ -11,7 +11,15 @@ import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { type Answer, createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
 import { ensureCertificate } from '../../../deploy/local/receiver.ts';
-import { bodyDrip, flood, gzipBomb, hangUp, headerDrip, reset, silence } from '../../support/behaviors.ts';
+import {
+  bodyDrip,
+  flood,
+  gzipBomb,
+  hangUp,
+  headerDrip,
+  reset,
+  silence,
+} from '../../support/behaviors.ts';
 import { type Behavior, type Receiver, startReceiver, status } from '../../support/receiver.ts';
 import { closedPort } from '../../support/vendors.ts';
 
@@ -22,7 +30,8 @@ const policy = createAddressPolicy({ openCidrs: ['127.0.0.1/32'] });
 const SHORT = { totalMs: 2000 };
 const LOOPBACK: readonly LookupAddress[] = [{ address: '127.0.0.1', family: 4 }];
 
-// Serial, because slow receivers have short time limits here, and the work of other tests would count against them.
+// Serial, because slow receivers have short time limits here, and the work of other tests would
+// count against them.
 
 test.before(async (t) => {
   const dir = await mkdtemp(join(tmpdir(), 'post-'));
@@ -35,43 +44,51 @@ test.after.always(async (t) => {
   if (t.context.dir) await rm(t.context.dir, { recursive: true });
 });
 
-test.serial('2xx: the delivery arrives completely, once, with the host name of its URL', async (t) => {
-  const { receiver } = t.context;
-  const names: (string | false | null)[] = [];
-  receiver.setBehavior('/ok', (response) => {
-    if (response.socket instanceof TLSSocket) names.push(servernameOf(response.socket));
-    status(200)(response);
-  });
-  const url = `${receiver.url.replace('127.0.0.1', 'localhost')}/ok`;
-  const headers = {
-    'webhook-id': 'msg_whole',
-    'webhook-timestamp': '1700000000',
-    'webhook-signature': 'v1,x',
-    'content-type': 'application/json',
-  };
-  const body = '{"text":"Zoë 医師 🩺"}';
-  const answer = await postTo(t, { lookup: async () => LOOPBACK })({ url, headers, body, blocked: [] });
+test.serial(
+  '2xx: the delivery arrives completely, once, with the host name of its URL',
+  async (t) => {
+    const { receiver } = t.context;
+    const names: (string | false | null)[] = [];
+    receiver.setBehavior('/ok', (response) => {
+      if (response.socket instanceof TLSSocket) names.push(servernameOf(response.socket));
+      status(200)(response);
+    });
+    const url = `${receiver.url.replace('127.0.0.1', 'localhost')}/ok`;
+    const headers = {
+      'webhook-id': 'msg_whole',
+      'webhook-timestamp': '1700000000',
+      'webhook-signature': 'v1,x',
+      'content-type': 'application/json',
+    };
+    const body = '{"text":"Zoë 医師 🩺"}';
+    const answer = await postTo(t, { lookup: async () => LOOPBACK })({
+      url,
+      headers,
+      body,
+      blocked: [],
+    });
 
-  t.deepEqual(answer, {
-    kind: 'answered',
-    status: 200,
-    address: '127.0.0.1',
-    retryAfterMs: null,
-    excerpt: Buffer.from('200\n'),
-    body: null,
-  });
-  const arrived = receiver.deliveries().filter(({ path }) => path === '/ok');
-  t.is(arrived.length, 1);
-  t.is(arrived[0]?.body, body);
-  t.deepEqual(names, ['localhost']);
-  t.like(arrived[0]?.headers, {
-    ...headers,
-    host: new URL(url).host,
-    'content-length': String(Buffer.byteLength(body)),
-    'user-agent': 'enrichment-test/1',
-    'accept-encoding': 'identity',
-  });
-});
+    t.deepEqual(answer, {
+      kind: 'answered',
+      status: 200,
+      address: '127.0.0.1',
+      retryAfterMs: null,
+      excerpt: Buffer.from('200\n'),
+      body: null,
+    });
+    const arrived = receiver.deliveries().filter(({ path }) => path === '/ok');
+    t.is(arrived.length, 1);
+    t.is(arrived[0]?.body, body);
+    t.deepEqual(names, ['localhost']);
+    t.like(arrived[0]?.headers, {
+      ...headers,
+      host: new URL(url).host,
+      'content-length': String(Buffer.byteLength(body)),
+      'user-agent': 'enrichment-test/1',
+      'accept-encoding': 'identity',
+    });
+  },
+);
 
 test.serial('204: a response without a body is a response', async (t) => {
   t.deepEqual(await sendTo(t, '/status/204'), answered(204, ''));
@@ -88,21 +105,25 @@ test.serial('429 and 503 return Retry-After in seconds', async (t) => {
   t.deepEqual(await sendTo(t, '/503'), { ...answered(503, '503\n'), retryAfterMs: 120_000 });
 });
 
-test.serial('Retry-After may be a date, even a past one, and invalid values are ignored', async (t) => {
-  const { receiver } = t.context;
-  const inAnHour = new Date(Date.now() + 3_600_000).toUTCString();
-  receiver.setBehavior('/date', status(503, { 'retry-after': inAnHour }));
-  const answer = await sendTo(t, '/date');
-  t.true(answer.kind === 'answered' && answer.retryAfterMs !== null);
-  if (answer.kind === 'answered') t.true(Math.abs((answer.retryAfterMs ?? 0) - 3_600_000) < 60_000);
+test.serial(
+  'Retry-After may be a date, even a past one, and invalid values are ignored',
+  async (t) => {
+    const { receiver } = t.context;
+    const inAnHour = new Date(Date.now() + 3_600_000).toUTCString();
+    receiver.setBehavior('/date', status(503, { 'retry-after': inAnHour }));
+    const answer = await sendTo(t, '/date');
+    t.true(answer.kind === 'answered' && answer.retryAfterMs !== null);
+    if (answer.kind === 'answered')
+      t.true(Math.abs((answer.retryAfterMs ?? 0) - 3_600_000) < 60_000);
 
-  receiver.setBehavior('/past', status(503, { 'retry-after': 'Sun, 06 Nov 1994 08:49:37 GMT' }));
-  t.like(await sendTo(t, '/past'), { retryAfterMs: 0 });
-  for (const [index, value] of ['', 'soon', '-1', '1.5', '1e3', 'Xyz GMT'].entries()) {
-    receiver.setBehavior(`/unread/${index}`, status(503, { 'retry-after': value }));
-    t.like(await sendTo(t, `/unread/${index}`), { status: 503, retryAfterMs: null }, value);
-  }
-});
+    receiver.setBehavior('/past', status(503, { 'retry-after': 'Sun, 06 Nov 1994 08:49:37 GMT' }));
+    t.like(await sendTo(t, '/past'), { retryAfterMs: 0 });
+    for (const [index, value] of ['', 'soon', '-1', '1.5', '1e3', 'Xyz GMT'].entries()) {
+      receiver.setBehavior(`/unread/${index}`, status(503, { 'retry-after': value }));
+      t.like(await sendTo(t, `/unread/${index}`), { status: 503, retryAfterMs: null }, value);
+    }
+  },
+);
 
 test.serial('410: the status is returned', async (t) => {
   t.deepEqual(await sendTo(t, '/status/410'), answered(410, '410\n'));
@@ -111,7 +132,10 @@ test.serial('410: the status is returned', async (t) => {
 test.serial('a redirect is a response and is not followed', async (t) => {
   const { receiver } = t.context;
   for (const code of [301, 302, 303, 307, 308]) {
-    receiver.setBehavior(`/redirect/${code}`, status(code, { location: `${receiver.url}/elsewhere` }));
+    receiver.setBehavior(
+      `/redirect/${code}`,
+      status(code, { location: `${receiver.url}/elsewhere` }),
+    );
     t.deepEqual(await sendTo(t, `/redirect/${code}`), answered(code, `${code}\n`));
   }
   t.deepEqual(
@@ -134,7 +158,10 @@ test.serial('a redirect to an internal address makes no connection', async (t) =
 });
 
 test.serial('silence after the request ends with the total time-out', async (t) => {
-  t.deepEqual(await sendTo(t, '/silence', silence, SHORT), { kind: 'failed', reason: 'timeout_total' });
+  t.deepEqual(await sendTo(t, '/silence', silence, SHORT), {
+    kind: 'failed',
+    reason: 'timeout_total',
+  });
 });
 
 test.serial('endlessly dripping headers end with the total time-out', async (t) => {
@@ -144,11 +171,14 @@ test.serial('endlessly dripping headers end with the total time-out', async (t) 
   });
 });
 
-test.serial('an endlessly dripping body ends with the total time-out, and its status counts', async (t) => {
-  const answer = await sendTo(t, '/body-drip', bodyDrip, SHORT);
-  t.like(answer, { kind: 'answered', status: 200, body: 'body_timeout' });
-  t.regex(answer.kind === 'answered' ? answer.excerpt.toString() : '', /^\.+$/);
-});
+test.serial(
+  'an endlessly dripping body ends with the total time-out, and its status counts',
+  async (t) => {
+    const answer = await sendTo(t, '/body-drip', bodyDrip, SHORT);
+    t.like(answer, { kind: 'answered', status: 200, body: 'body_timeout' });
+    t.regex(answer.kind === 'answered' ? answer.excerpt.toString() : '', /^\.+$/);
+  },
+);
 
 test.serial('a response whose body breaks off after the status still counts', async (t) => {
   const answer = await sendTo(t, '/broken', (response) => {
@@ -230,14 +260,22 @@ test.serial('a trusted certificate for another name ends the attempt', async (t)
 });
 
 test.serial('a server that does not speak TLS ends the attempt', async (t) => {
-  const port = await listen(t, (socket) => socket.on('data', () => socket.end('HTTP/1.1 400 Bad\r\n\r\n')));
+  const port = await listen(t, (socket) =>
+    socket.on('data', () => socket.end('HTTP/1.1 400 Bad\r\n\r\n')),
+  );
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
   t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
 });
 
 test.serial('a server that requests a client certificate ends the attempt', async (t) => {
   const { cert, key } = await ensureCertificate(t.context.dir);
-  const server = createTlsServer({ cert, key, ca: cert, requestCert: true, rejectUnauthorized: true });
+  const server = createTlsServer({
+    cert,
+    key,
+    ca: cert,
+    requestCert: true,
+    rejectUnauthorized: true,
+  });
   const port = await portOf(server);
   t.teardown(() => server.close());
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
@@ -273,24 +311,27 @@ test.serial('an endless lookup ends with the shorter connect time-out', async (t
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
 });
 
-test.serial('an attempt that PostgreSQL counts too late does not count against the receiver', async (t) => {
-  const lookup = async () => [{ address: '93.184.215.14', family: 4 }];
-  const post = postTo(t, { lookup, connectMs: 20 });
-  // A timer that is due later cannot end before the limit.
-  const late = () => setTimeout(40);
-  const message = messageTo('https://hook.example/');
-  const admits = async (addresses: readonly string[]) => {
-    await late();
-    return addresses;
-  };
-  const fails = async () => {
-    await late();
-    throw new Error('the connection to PostgreSQL ended');
-  };
-  for (const admit of [admits, fails]) {
-    await t.throwsAsync(post({ ...message, admit }), { name: 'CountedTooLate' });
-  }
-});
+test.serial(
+  'an attempt that PostgreSQL counts too late does not count against the receiver',
+  async (t) => {
+    const lookup = async () => [{ address: '93.184.215.14', family: 4 }];
+    const post = postTo(t, { lookup, connectMs: 20 });
+    // A timer that is due later cannot end before the limit.
+    const late = () => setTimeout(40);
+    const message = messageTo('https://hook.example/');
+    const admits = async (addresses: readonly string[]) => {
+      await late();
+      return addresses;
+    };
+    const fails = async () => {
+      await late();
+      throw new Error('the connection to PostgreSQL ended');
+    };
+    for (const admit of [admits, fails]) {
+      await t.throwsAsync(post({ ...message, admit }), { name: 'CountedTooLate' });
+    }
+  },
+);
 
 test.serial('a closed port is a failed attempt', async (t) => {
   const port = await closedPort();
@@ -357,7 +398,12 @@ async function sendTo(
 }
 
 function postTo(t: Context, settings: Partial<PostSettings> = {}) {
-  const common = { policy, ca: t.context.ca, userAgent: 'enrichment-test/1', lookup: createNames([]).find };
+  const common = {
+    policy,
+    ca: t.context.ca,
+    userAgent: 'enrichment-test/1',
+    lookup: createNames([]).find,
+  };
   return createPost({ ...common, ...settings });
 }
 
@@ -365,7 +411,11 @@ function messageTo(url: string) {
   return { url, headers: { 'webhook-id': 'msg_test' }, body: '{}', blocked: [] };
 }
 
-function answered(code: number, excerpt: string, body: 'body_timeout' | 'body_broken' | null = null): Answer {
+function answered(
+  code: number,
+  excerpt: string,
+  body: 'body_timeout' | 'body_broken' | null = null,
+): Answer {
   return {
     kind: 'answered',
     status: code,
@@ -399,6 +449,7 @@ async function listen(t: Context, onConnection: (socket: Socket) => void): Promi
 async function portOf(server: Server): Promise<number> {
   await once(server.listen(0, '127.0.0.1'), 'listening');
   const address = server.address();
-  if (typeof address !== 'object' || address === null) throw new Error('the server listens on no port');
+  if (typeof address !== 'object' || address === null)
+    throw new Error('the server listens on no port');
   return address.port;
 }

@@ -78,7 +78,8 @@ async function postTo(t: ExecutionContext<Context>, settings: Partial<PostSettin
 
 async function postThrough(t: ExecutionContext<Context>, settings: Partial<PostSettings>) {
   const post = await postTo(t, settings);
-  return (url: string) => post({ url, headers: { 'webhook-id': 'msg_proxied' }, body: '{}', blocked: [] });
+  return (url: string) =>
+    post({ url, headers: { 'webhook-id': 'msg_proxied' }, body: '{}', blocked: [] });
 }
 
 test('the proxy gets the checked address, and the receiver gets the name', async (t) => {
@@ -108,8 +109,18 @@ test('an address that may not be reached directly is not requested from the prox
   ];
   const post = await postThrough(t, { proxy: proxy.url, lookup, policy: closed });
   const { port } = new URL(t.context.receiver.url);
-  for (const host of ['127.0.0.1', '2130706433', '[::ffff:127.0.0.1]', 'hook.example', '169.254.169.254']) {
-    t.deepEqual(await post(`https://${host}:${port}/`), { kind: 'failed', reason: 'blocked_address' }, host);
+  for (const host of [
+    '127.0.0.1',
+    '2130706433',
+    '[::ffff:127.0.0.1]',
+    'hook.example',
+    '169.254.169.254',
+  ]) {
+    t.deepEqual(
+      await post(`https://${host}:${port}/`),
+      { kind: 'failed', reason: 'blocked_address' },
+      host,
+    );
   }
   t.deepEqual(proxy.asked, []);
 });
@@ -182,7 +193,11 @@ test('a burst with many names and ports sends twenty requests to one public addr
     () => `127.0.0.1:${port}`,
   );
   const lookup = async () => [{ address: '93.184.215.14', family: 4 }];
-  const post = await postTo(t, { proxy: proxy.url, lookup, policy: createAddressPolicy({ openCidrs: [] }) });
+  const post = await postTo(t, {
+    proxy: proxy.url,
+    lookup,
+    policy: createAddressPolicy({ openCidrs: [] }),
+  });
   t.context.receiver.setBehavior('/burst', status(404));
   const life = await startDelivering(async (message) => {
     const { hostname } = new URL(message.url);
@@ -206,7 +221,12 @@ test('an attempt that our own proxy lost is not counted for its address', async 
   const post = await postTo(t, { proxy: new URL('http://127.0.0.1:1'), lookup });
   const life = await startDelivering(post);
   t.teardown(() => life.stop());
-  const [id = ''] = await life.deliveries(await life.organization(), 'https://a.example/', 1, 'unproven');
+  const [id = ''] = await life.deliveries(
+    await life.organization(),
+    'https://a.example/',
+    1,
+    'unproven',
+  );
   for (let looks = 0; looks < 25; looks += 1) {
     await t.throwsAsync(life.look(id), { message: /webhook proxy cannot be reached/ });
   }

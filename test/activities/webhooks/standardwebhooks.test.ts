@@ -11,8 +11,8 @@ import examples from '../../../api/openapi/examples.json' with { type: 'json' };
 import { examplesOf } from '../../support/conformance.ts';
 import { documentedPython } from '../../support/python.ts';
 
-// Our signatures, verified by the public Standard Webhooks libraries of two languages, and the test vector of the OpenAPI
-// document, computed by them.
+// Our signatures, verified by the public Standard Webhooks libraries of two languages, and the test
+// vector of the OpenAPI document, computed by them.
 
 const VERIFY = fileURLToPath(new URL('./standardwebhooks/verify.py', import.meta.url));
 const interpreter = await documentedPython();
@@ -69,7 +69,10 @@ function cases(): readonly (readonly [Given, RegExp])[] {
     [{ secret: newSecret(), body, headers: signed([current, previous]) }, /No matching/],
     [{ secret: current, body: body.replace('17', '18'), headers: right }, /No matching/],
     [{ secret: current, body, headers: { ...right, 'webhook-id': 'msg_2' } }, /No matching/],
-    [{ secret: current, body, headers: { ...right, 'webhook-signature': 'v2,AA==' } }, /No matching/],
+    [
+      { secret: current, body, headers: { ...right, 'webhook-signature': 'v2,AA==' } },
+      /No matching/,
+    ],
     [{ secret: current, body, headers: signed([current], { ageSeconds: 600 }) }, /too old/],
     [{ secret: current, body, headers: signed([current], { ageSeconds: -600 }) }, /too new/],
   ];
@@ -100,7 +103,9 @@ test('the headers of the callback have the values of the test vector as examples
   const examples = examplesOf(openapi);
   for (const name of ['webhook-id', 'webhook-timestamp', 'webhook-signature'] as const) {
     t.true(
-      examples.some(({ at, value }) => at.includes('/callbacks/result/') && value === signatureVector[name]),
+      examples.some(
+        ({ at, value }) => at.includes('/callbacks/result/') && value === signatureVector[name],
+      ),
       name,
     );
   }

@@ -4,12 +4,17 @@ import type { Answer, Message } from '../../../activities/webhooks/post.ts';
 import { forgetOld } from '../../../db/requests/retention.ts';
 import { setBlock } from '../../../db/webhooks/hosts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
-import { listDeliveriesToLookAt, noteDeliveryLook, resendAny } from '../../../db/webhooks/resends.ts';
+import {
+  listDeliveriesToLookAt,
+  noteDeliveryLook,
+  resendAny,
+} from '../../../db/webhooks/resends.ts';
 import { answered, type Delivering, HOUR, startDelivering } from '../../support/deliveries.ts';
 
 import { RETENTION } from '../../support/organization.ts';
 
-// Limits on deliveries to one host from all organizations, so that deliveries cannot be used for attacks.
+// Limits on deliveries to one host from all organizations, so that deliveries cannot be used for
+// attacks.
 
 interface Context {
   answer: (message: Message) => Answer | Promise<Answer>;
@@ -49,7 +54,8 @@ async function lookAtAll({ context }: { readonly context: Context }, ids: readon
   void looks.finally(() => {
     over = true;
   });
-  while (!over && context.sent - before + putOff.length < ids.length) await new Promise(setImmediate);
+  while (!over && context.sent - before + putOff.length < ids.length)
+    await new Promise(setImmediate);
   return { sent: context.sent - before, putOff, looks };
 }
 
@@ -70,8 +76,14 @@ test('a host gets one delivery at a time until its first 2xx, then as many as ot
   await second.looks;
 });
 
-/** Gives all hosts these addresses and this response from now on, if the attempt may be sent there. */
-function standAt({ context }: { readonly context: Context }, addresses: readonly string[], answer: Answer) {
+/**
+ * Gives all hosts these addresses and this response from now on, if the attempt may be sent there.
+ */
+function standAt(
+  { context }: { readonly context: Context },
+  addresses: readonly string[],
+  answer: Answer,
+) {
   const posts: string[] = [];
   context.answer = async ({ url, admit }) => {
     const admitted = admit === undefined ? addresses : await admit(addresses);
@@ -172,7 +184,12 @@ test('a retry also tries addresses at which a receiver is unproven', async (t) =
     admitted.push((await admit?.(['192.0.2.7', '192.0.2.8'])) ?? []);
     return { ...answered(admitted.length === 1 ? 204 : 500), address: '192.0.2.8' } as Answer;
   };
-  const [first = '', second = ''] = await life.deliveries(await life.organization(), HOOK, 2, 'unproven');
+  const [first = '', second = ''] = await life.deliveries(
+    await life.organization(),
+    HOOK,
+    2,
+    'unproven',
+  );
   await life.look(first);
   await life.look(second);
   await life.time.advance(2 * MINUTE);
@@ -188,7 +205,8 @@ test('an unused allowance of an address is deleted', async (t) => {
   standAt(t, ['192.0.2.7'], answered(404));
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1, 'unproven');
   await life.look(id);
-  const known = async () => (await life.db.drizzle.execute(sql`select network from webhook_networks`)).length;
+  const known = async () =>
+    (await life.db.drizzle.execute(sql`select network from webhook_networks`)).length;
   await forgetOld(life.db, RETENTION);
   t.is(await known(), 1);
   await life.time.advance(4 * MINUTE);
@@ -200,7 +218,12 @@ test('the proof of a host is kept while it returns 2xx, and deleted a month late
   const { life } = t.context;
   const organization = await life.organization();
   // All deliveries are made now, because their requests would be too old later.
-  const [first = '', second = '', ...others] = await life.deliveries(organization, HOOK, 6, 'unproven');
+  const [first = '', second = '', ...others] = await life.deliveries(
+    organization,
+    HOOK,
+    6,
+    'unproven',
+  );
   await life.look(first);
   await life.time.advance(20 * 24 * HOUR);
   await life.look(second);
@@ -227,24 +250,35 @@ test('a host gets forty deliveries at once from all organizations, apart from ot
   const reply = Promise.withResolvers<Answer>();
   t.context.answer = ({ url }) => (url === HOOK ? reply.promise : answered(200));
   const ids: string[] = [];
-  for (let n = 0; n < 5; n += 1) ids.push(...(await life.deliveries(await life.organization(), HOOK, 9)));
+  for (let n = 0; n < 5; n += 1)
+    ids.push(...(await life.deliveries(await life.organization(), HOOK, 9)));
   const all = await lookAtAll(t, ids);
   t.is(all.sent, 40);
-  const [other = ''] = await life.deliveries(await life.organization(), 'https://other.example/', 1);
+  const [other = ''] = await life.deliveries(
+    await life.organization(),
+    'https://other.example/',
+    1,
+  );
   t.deepEqual(await life.look(other), { kind: 'over', state: 'delivered' });
   reply.resolve(answered(200));
   await all.looks;
-  for (const id of all.putOff) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  for (const id of all.putOff)
+    t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
 test('a host gets at most two hundred deliveries a second, even if it is fast', async (t) => {
   const { life } = t.context;
   const ids = await life.deliveries(await life.organization(), HOOK, 201);
   await life.time.freeze();
-  for (const id of ids.slice(0, 200)) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  for (const id of ids.slice(0, 200))
+    t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
   const last = ids[200] ?? '';
   t.like(await life.look(last), { kind: 'wait', why: 'no_room' });
-  const [other = ''] = await life.deliveries(await life.organization(), 'https://other.example/', 1);
+  const [other = ''] = await life.deliveries(
+    await life.organization(),
+    'https://other.example/',
+    1,
+  );
   t.deepEqual(await life.look(other), { kind: 'over', state: 'delivered' });
   await life.time.advance(1001);
   t.deepEqual(await life.look(last), { kind: 'over', state: 'delivered' });
@@ -256,7 +290,9 @@ test("operators' blocks are read before every attempt, and can be removed", asyn
   const blocked: (readonly string[])[] = [];
   t.context.answer = (message) => {
     blocked.push(message.blocked);
-    return message.blocked.length === 0 ? answered(200) : { kind: 'failed', reason: 'blocked_by_operator' };
+    return message.blocked.length === 0
+      ? answered(200)
+      : { kind: 'failed', reason: 'blocked_by_operator' };
   };
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
   t.true(await setBlock(life.db, by, 'hooks.example', true));

@@ -5,7 +5,14 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import test, { type ExecutionContext } from 'ava';
 import { grantCredits } from '../../../db/accounts/credits.ts';
-import { emailOf, installClient, npisFrom, type Passed, startGateway, work } from '../../support/customer.ts';
+import {
+  emailOf,
+  installClient,
+  npisFrom,
+  type Passed,
+  startGateway,
+  work,
+} from '../../support/customer.ts';
 import { fresh, freshDatabase, temporaryFolder } from '../../support/database.ts';
 import { type Ended, endWithThisProcess } from '../../support/programs.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';
@@ -84,7 +91,10 @@ test('the result keeps rows, columns and format of the input, and adds the resul
   ];
   const folder = await folderWith(t, `\ufeff${lines.join('\r\n')}\r\n`);
   const { code, stderr } = await run(folder, [...ENRICH, '--column', 'npi'], { client });
-  t.regex(stderr, /^\[#{20}\] 2 of 2, \d+ a minute, 0 min left: 1 found, 1 not, 0 failed, 1 credit\n$/);
+  t.regex(
+    stderr,
+    /^\[#{20}\] 2 of 2, \d+ a minute, 0 min left: 1 found, 1 not, 0 failed, 1 credit\n$/,
+  );
   t.is(code, 0);
   const text = await resultOf(folder);
   const dated = text.replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, 'TIME');
@@ -116,9 +126,18 @@ test('an address that a spreadsheet would run as a formula is made harmless', as
 
 test('a dry run sends no request and prints the maximum cost', async (t) => {
   const folder = await folderWith(t, csvOf([...npisFrom(0, 3), ...npisFrom(0, 2), 'none']));
-  const { code, stdout } = await run(folder, ['enrich', 'contacts.csv', '--type', 'personal', '--dry-run']);
+  const { code, stdout } = await run(folder, [
+    'enrich',
+    'contacts.csv',
+    '--type',
+    'personal',
+    '--dry-run',
+  ]);
   t.is(code, 0);
-  t.is(stdout, '6 rows, 1 without an NPI: 3 NPIs to ask for.\nAt most 9 credits: 3 for each email found.\n');
+  t.is(
+    stdout,
+    '6 rows, 1 without an NPI: 3 NPIs to ask for.\nAt most 9 credits: 3 for each email found.\n',
+  );
 });
 
 test('wrong usage ends with 2 and a message without a request, and help with 0', async (t) => {
@@ -145,7 +164,15 @@ test('wrong usage ends with 2 and a message without a request, and help with 0',
   t.deepEqual(passed, []);
   const help = await run(folder, ['--help']);
   t.is(help.code, 0);
-  for (const option of ['--out', '--column', '--type', '--max-credits', '--dry-run', '--url', '--key-file']) {
+  for (const option of [
+    '--out',
+    '--column',
+    '--type',
+    '--max-credits',
+    '--dry-run',
+    '--url',
+    '--key-file',
+  ]) {
     t.true(help.stdout.includes(option));
   }
 });
@@ -159,7 +186,8 @@ test('a run of 500 NPIs that is killed twice gets no 429 and is charged once', a
   const onStart = (end: typeof kill) => {
     kill = end;
   };
-  // First when the third submit was accepted and its response is on the way, then at a poll of a batch.
+  // First when the third submit was accepted and its response is on the way, then at a poll of a
+  // batch.
   const moments = [
     ({ method }: Passed) => method === 'POST' && submits() === 3,
     ({ path }: Passed) => path.includes('/batch/') && submits() > 5,
@@ -210,7 +238,10 @@ test('only the user can read the result, even if a killed run left part of one',
 test('plain http to another machine is wrong usage, and no request is sent', async (t) => {
   const client = await api.organization(100);
   const folder = await folderWith(t, csvOf(npisFrom(50_010, 1)));
-  const { code, stdout, stderr } = await run(folder, ENRICH, { client, url: 'http://api.example.com' });
+  const { code, stdout, stderr } = await run(folder, ENRICH, {
+    client,
+    url: 'http://api.example.com',
+  });
   t.deepEqual([code, stdout], [2, '']);
   t.regex(
     stderr,
@@ -284,7 +315,16 @@ test('the example in the README of the client compiles as TypeScript and runs', 
   const page = await readFile(join(ROOT, 'api/client/README.md'), 'utf8');
   const [example = ''] = [...page.matchAll(/^```ts\n(.*?)^```$/gms)].map(([, block = '']) => block);
   await writeFile(join(installed.folder, 'example.ts'), example);
-  const strict = ['--noEmit', '--strict', '--module', 'nodenext', '--target', 'es2024', '--types', 'node'];
+  const strict = [
+    '--noEmit',
+    '--strict',
+    '--module',
+    'nodenext',
+    '--target',
+    'es2024',
+    '--types',
+    'node',
+  ];
   const roots = ['--typeRoots', join(ROOT, 'node_modules/@types')];
   const compiled = promisify(execFile)(join(BIN, 'tsc'), [...strict, ...roots, 'example.ts'], {
     cwd: installed.folder,

@@ -1,13 +1,20 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { EnrichmentError, enrich, type Options, PRICES, type Progress } from '../../../api/client/index.ts';
+import {
+  EnrichmentError,
+  enrich,
+  type Options,
+  PRICES,
+  type Progress,
+} from '../../../api/client/index.ts';
 import { PRICES as CHARGED, grantCredits } from '../../../db/accounts/credits.ts';
 import { emailOf, npisFrom, type Passed, startGateway, work } from '../../support/customer.ts';
 import { fresh, freshDatabase, temporaryFolder } from '../../support/database.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';
 
-// The client against the API. `work` settles requests in place of workers, and a gateway between them can fail.
+// The client against the API. `work` settles requests in place of workers, and a gateway between
+// them can fail.
 
 const { sql, url: databaseUrl } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl, rateWindowMs: 2000 }));
@@ -114,10 +121,14 @@ test('a permanent error is thrown at once, with its code and request id', async 
   const client = await api.organization(100);
   const elsewhere = await startGateway(t, api.baseUrl);
   const moved = { status: 307, headers: { location: `${elsewhere.url}/api/v1/credits` } };
-  const { url, passed } = await startGateway(t, api.baseUrl, ({ headers: { authorization = '' } }) => {
-    if (authorization.endsWith('moved')) return moved;
-    return authorization.endsWith('html') ? { status: 200, body: '<h1>welcome</h1>' } : null;
-  });
+  const { url, passed } = await startGateway(
+    t,
+    api.baseUrl,
+    ({ headers: { authorization = '' } }) => {
+      if (authorization.endsWith('moved')) return moved;
+      return authorization.endsWith('html') ? { status: 200, body: '<h1>welcome</h1>' } : null;
+    },
+  );
   const cases: readonly [Partial<Options>, string, number | null][] = [
     [{ apiKey: 'npe_wrong' }, 'api_key_invalid', 401],
     [{ type: 'some' as 'any' }, 'literal_error', 422],
@@ -181,7 +192,11 @@ test('a run that was aborted at any point continues without duplicate batches', 
   await t.throwsAsync(enrich(npis, { ...options, baseUrl: url, signal: again.signal, onProgress }));
 
   const seen: Progress[] = [];
-  const last = { ...options, baseUrl: url, onProgress: (progress: Progress) => seen.push(progress) };
+  const last = {
+    ...options,
+    baseUrl: url,
+    onProgress: (progress: Progress) => seen.push(progress),
+  };
   const { results, completed, creditsUsed } = await enrich(npis, last);
   t.deepEqual(
     results.map(({ email }) => email),
@@ -236,7 +251,9 @@ test('a state file can be used only by its own run', async (t) => {
   const { url: baseUrl } = await startGateway(t, api.baseUrl, unheld);
   const options = { ...optionsOf(client, baseUrl), stateFile };
   const ending = new AbortController();
-  const first = t.throwsAsync(enrich(npis, { ...options, signal: ending.signal, onProgress: () => begun() }));
+  const first = t.throwsAsync(
+    enrich(npis, { ...options, signal: ending.signal, onProgress: () => begun() }),
+  );
   let begun = () => {};
   await new Promise<void>((resolve) => {
     begun = resolve;
@@ -275,8 +292,8 @@ test('without credits a run stops once its batches are completed, and continues 
   t.like(error?.problem, { required: 60, available: 40, shortfall: 20 });
   t.like(seen.at(-1), { total: 180, completed: 30, not_found: 30, creditsUsed: 30 });
   await grantCredits(api.db, { actor: 'test', reason: 'test' }, client.organizationId, 80);
-  // A batch that was never submitted may be submitted even after the state has expired. The credits suffice for one
-  // batch at a time.
+  // A batch that was never submitted may be submitted even after the state has expired. The credits
+  // suffice for one batch at a time.
   const state = JSON.parse(await readFile(options.stateFile, 'utf8'));
   t.is(state.batches.filter((id: string | null) => id === null).length, 2);
   const began = new Date(Date.now() - 31 * 86_400_000).toISOString();
@@ -291,8 +308,8 @@ test('a batch that could exceed the maximum of the run is not submitted', async 
   const { url, passed } = await startGateway(t, api.baseUrl);
   const options = { ...optionsOf(client, url), stateFile: stateFileOf(t) };
   const npis = npisFrom(6000, 180);
-  // The first batch costs at most 60 and in fact 30, after the second it is at most 90 and in fact 60. The third could
-  // make it 120.
+  // The first batch costs at most 60 and in fact 30, after the second it is at most 90 and in fact
+  // 60. The third could make it 120.
   for (const _run of [1, 2]) {
     const error = await t.throwsAsync(enrich(npis, { ...options, maxCredits: 100 }), {
       instanceOf: EnrichmentError,

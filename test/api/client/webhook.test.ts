@@ -25,12 +25,18 @@ test('a verified delivery returns its envelope, for all types of bodies and head
   t.deepEqual(verifyWebhook(BODY, headers, SECRET), envelope);
   t.deepEqual(verifyWebhook(Buffer.from(BODY), new Headers(headers), SECRET), envelope);
   const bytes = new TextEncoder().encode(BODY);
-  t.deepEqual(verifyWebhook(bytes, { ...headers, accept: ['a', 'b'], host: undefined }, SECRET), envelope);
+  t.deepEqual(
+    verifyWebhook(bytes, { ...headers, accept: ['a', 'b'], host: undefined }, SECRET),
+    envelope,
+  );
 });
 
 test('a delivery that is not signed correctly is refused with a code', (t) => {
   const cases: Record<string, readonly [unknown, object, string?]> = {
-    'another secret': [BODY, headersOf(BODY, { secrets: [`whsec_${randomBytes(32).toString('base64')}`] })],
+    'another secret': [
+      BODY,
+      headersOf(BODY, { secrets: [`whsec_${randomBytes(32).toString('base64')}`] }),
+    ],
     'another body': [BODY.replace('zoë', 'zoe'), headersOf(BODY)],
     'an old one': [BODY, headersOf(BODY, { ageS: 600 })],
     'no headers': [BODY, {}],
@@ -38,9 +44,12 @@ test('a delivery that is not signed correctly is refused with a code', (t) => {
     'no secret': [BODY, headersOf(BODY), ''],
   };
   for (const [what, [body, headers, secret = SECRET]] of Object.entries(cases)) {
-    const error = t.throws(() => verifyWebhook(body as string, headers as Record<string, string>, secret), {
-      instanceOf: EnrichmentError,
-    });
+    const error = t.throws(
+      () => verifyWebhook(body as string, headers as Record<string, string>, secret),
+      {
+        instanceOf: EnrichmentError,
+      },
+    );
     t.is(error?.code, 'webhook_unverified', what);
   }
 });

@@ -10,8 +10,8 @@ import { examples, program } from '../../support/documented/examples.ts';
 import { documentedPython } from '../../support/python.ts';
 import { startStack } from '../../support/stack.ts';
 
-// Runs the examples of api/docs/ as a reader pastes them: the shell lines of a page in order in one shell, and each
-// program by the command in its first line.
+// Runs the examples of api/docs/ as a reader pastes them: the shell lines of a page in order in one
+// shell, and each program by the command in its first line.
 
 const python = await documentedPython();
 const stack = fresh(test, () => startStack({ allSources: true }));
@@ -21,10 +21,16 @@ test.before(() => installClient(folder));
 
 /** Fills in the address and the key, as a reader would. */
 const filledIn = (script: string) =>
-  script.replaceAll('http://127.0.0.1:8080', stack.baseUrl).replaceAll('npe_test_...', client.apiKey);
+  script
+    .replaceAll('http://127.0.0.1:8080', stack.baseUrl)
+    .replaceAll('npe_test_...', client.apiKey);
 
 async function run(command: string, args: readonly string[], cwd: string): Promise<string> {
-  const env = { PATH: process.env.PATH, NPI_EMAIL_URL: stack.baseUrl, NPI_EMAIL_API_KEY: client.apiKey };
+  const env = {
+    PATH: process.env.PATH,
+    NPI_EMAIL_URL: stack.baseUrl,
+    NPI_EMAIL_API_KEY: client.apiKey,
+  };
   const child = spawn(command, args, { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] });
   const [out, err, [code]] = await Promise.all([
     text(child.stdout),
@@ -36,8 +42,16 @@ async function run(command: string, args: readonly string[], cwd: string): Promi
 }
 
 const FOUND: Readonly<Record<string, readonly RegExp[]>> = {
-  '../client/README.md': [/^Rowan Ashdown,2000000010,.*@/m, /^Casimir Thorne,2000000044,.*not_found/m],
-  'index.md': [/"status":"completed"/, /"email":"[^"]+@/, /"custom_data":\{"order": 17\}/, /"balance":\d+/],
+  '../client/README.md': [
+    /^Rowan Ashdown,2000000010,.*@/m,
+    /^Casimir Thorne,2000000044,.*not_found/m,
+  ],
+  'index.md': [
+    /"status":"completed"/,
+    /"email":"[^"]+@/,
+    /"custom_data":\{"order": 17\}/,
+    /"balance":\d+/,
+  ],
 };
 
 const shells = Map.groupBy(

@@ -67,7 +67,10 @@ test('the errors page has a heading for every code, and the reference every oper
   );
 });
 
-/** Opens a browser. Returns null and prints a line if the Chromium of the npm package does not run here. */
+/**
+ * Opens a browser. Returns null and prints a line if the Chromium of the npm package does not run
+ * here.
+ */
 async function openBrowser(): Promise<Browser | null> {
   try {
     return await playwright.launch({
@@ -75,12 +78,17 @@ async function openBrowser(): Promise<Browser | null> {
       args: ['--no-sandbox'],
     });
   } catch (error) {
-    console.log(`no Chromium runs here: what needs a browser is skipped (${String(error).split('\n')[0]})`);
+    console.log(
+      `no Chromium runs here: what needs a browser is skipped (${String(error).split('\n')[0]})`,
+    );
     return null;
   }
 }
 
-/** Visits a page, and returns its requests to other hosts, its failed requests, and its console messages. */
+/**
+ * Visits a page, and returns its requests to other hosts, its failed requests, and its console
+ * messages.
+ */
 async function visit(
   path: string,
   options: Parameters<Browser['newPage']>[0],
@@ -105,24 +113,27 @@ for (const [width, colorScheme] of [
   [1280, 'light'],
   [375, 'dark'],
 ] as const) {
-  inBrowser(`each page fits and is accessible at a width of ${width}, ${colorScheme}`, async (t) => {
-    for (const path of await pagePaths()) {
-      const options = { viewport: { width, height: 800 }, colorScheme };
-      const trouble = await visit(path, options, async (page) => {
-        t.true(
-          await page.evaluate('document.documentElement.scrollWidth <= innerWidth'),
-          `${path} is too wide`,
-        );
-        await page.evaluate(axe.source);
-        const { violations } = (await page.evaluate('axe.run()')) as axe.AxeResults;
-        t.deepEqual(
-          violations.map(({ help, nodes: [node] }) => `${path}: ${help}: ${node?.html}`),
-          [],
-        );
-      });
-      t.deepEqual(trouble, [], path);
-    }
-  });
+  inBrowser(
+    `each page fits and is accessible at a width of ${width}, ${colorScheme}`,
+    async (t) => {
+      for (const path of await pagePaths()) {
+        const options = { viewport: { width, height: 800 }, colorScheme };
+        const trouble = await visit(path, options, async (page) => {
+          t.true(
+            await page.evaluate('document.documentElement.scrollWidth <= innerWidth'),
+            `${path} is too wide`,
+          );
+          await page.evaluate(axe.source);
+          const { violations } = (await page.evaluate('axe.run()')) as axe.AxeResults;
+          t.deepEqual(
+            violations.map(({ help, nodes: [node] }) => `${path}: ${help}: ${node?.html}`),
+            [],
+          );
+        });
+        t.deepEqual(trouble, [], path);
+      }
+    },
+  );
 }
 
 inBrowser('every link of a page leads to an existing page and heading', async (t) => {

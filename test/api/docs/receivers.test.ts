@@ -53,7 +53,8 @@ for (const [name, file, command] of [
     };
     for (const [what, parts] of Object.entries(refused)) t.is(await send(parts), 400, what);
 
-    // A delivery that is sent again with a new timestamp, and a batch that contains one of its results.
+    // A delivery that is sent again with a new timestamp, and a batch that contains one of its
+    // results.
     t.is(await send(first), 204);
     t.is(await send({ body: bodyOf('req_2', 'req_5'), secrets: [newSecret(), SECRET] }), 204);
     t.is(await line(), '1000000005 completed zoë@example.com');

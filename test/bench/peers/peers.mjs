@@ -2,8 +2,8 @@ import { DBOS } from '@dbos-inc/dbos-sdk';
 import { Logger, run } from 'graphile-worker';
 
 /**
- * Opens engines that keep their work in PostgreSQL. They run a bulk as one DBOS workflow with one step per NPI, or as
- * one job of graphile-worker per NPI, and wait until all are done.
+ * Opens engines that keep their work in PostgreSQL. They run a bulk as one DBOS workflow with one
+ * step per NPI, or as one job of graphile-worker per NPI, and wait until all are done.
  * @param {string} databaseUrl their own database
  * @param {(organization: number, npis: string[]) => Promise<unknown>} take the work
  */

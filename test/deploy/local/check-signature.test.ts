@@ -10,7 +10,8 @@ import { sign } from '../../../activities/webhooks/signature.ts';
 import examples from '../../../api/openapi/examples.json' with { type: 'json' };
 import { temporaryFolder } from '../../support/database.ts';
 
-// Uses `npm run check-signature` as the author of a receiver: exit code 0 right, 1 not right, 2 wrong usage.
+// Uses `npm run check-signature` as the author of a receiver: exit code 0 right, 1 not right, 2
+// wrong usage.
 
 const MAIN = fileURLToPath(new URL('../../../deploy/local/check-signature.ts', import.meta.url));
 const ID = 'msg_01jd9x6k2wf3r8t0z5q7w4m1hd';
@@ -26,7 +27,8 @@ function newSecret(): string {
   return `whsec_${randomBytes(32).toString('base64')}`;
 }
 
-const signatureBy = (...secrets: readonly string[]) => sign({ id: ID, timestamp: AT, body: BODY, secrets });
+const signatureBy = (...secrets: readonly string[]) =>
+  sign({ id: ID, timestamp: AT, body: BODY, secrets });
 
 interface Request {
   readonly secret?: string;
@@ -86,7 +88,10 @@ test('a wrong secret and a changed body are reported as such', async (t) => {
   for (const request of requests) {
     const { code, stdout } = await check(t, request);
     t.is(code, 1);
-    t.regex(stdout, /^not right: no signature matches\. Either the secret .* or the body was altered/);
+    t.regex(
+      stdout,
+      /^not right: no signature matches\. Either the secret .* or the body was altered/,
+    );
   }
 });
 
@@ -97,7 +102,10 @@ test('the secret is also read from stdin, but not together with the body', async
   const headers = join(dir, 'headers');
   await writeFile(headers, headerLines());
   const given = ['--secret', '-', '--headers', headers, ...ARRIVED];
-  t.is((await run([...given, '--body', body], `${SECRET}\n`)).stdout, 'right: the signature is right.\n');
+  t.is(
+    (await run([...given, '--body', body], `${SECRET}\n`)).stdout,
+    'right: the signature is right.\n',
+  );
   t.is((await run([...given, '--body', body], newSecret())).code, 1);
   const both = await run([...given, '--body', '-'], SECRET);
   t.deepEqual([both.code, both.stdout], [2, '']);
@@ -121,7 +129,10 @@ test('a stale timestamp is reported with its age, even if the signature is right
 test('a missing or malformed header is named', async (t) => {
   const cases: readonly (readonly [Request, RegExp])[] = [
     [{ signature: '' }, /the header webhook-signature is missing/],
-    [{ timestamp: '2026-01-05T10:00:07Z' }, /webhook-timestamp is malformed: it should be whole seconds/],
+    [
+      { timestamp: '2026-01-05T10:00:07Z' },
+      /webhook-timestamp is malformed: it should be whole seconds/,
+    ],
     [{ signature: 'sha256=abc' }, /webhook-signature is malformed/],
     [{ signature: signatureBy(SECRET).slice(0, -3) }, /webhook-signature is malformed/],
   ];
@@ -170,7 +181,10 @@ test('wrong usage is one sentence and exit code 2, and repeats no secret', async
     [['--secret', SECRET, `--${secret}`, ...files], /unknown option/],
     [['--secret', secret, '--body', import.meta.filename], /--headers/],
     [['--secret', secret, ...rest], /--headers <FILE>.*cannot be read/],
-    [['--secret', secret, '--headers', '/nowhere', '--body', '-'], /--headers <FILE>.*cannot be read/],
+    [
+      ['--secret', secret, '--headers', '/nowhere', '--body', '-'],
+      /--headers <FILE>.*cannot be read/,
+    ],
     [['--secret', secret, '--at', 'yesterday', ...rest], /--at <TIME>.*a past moment/],
     [['--secret', secret, '--at', secret, ...rest], /--at <TIME>.*a past moment/],
   ] as const) {
@@ -185,7 +199,9 @@ test('wrong usage is one sentence and exit code 2, and repeats no secret', async
 });
 
 function headerLines(timestamp = String(AT), signature = signatureBy(SECRET)): string {
-  return [`Webhook-Id: ${ID}`, `Webhook-Timestamp: ${timestamp}`, `Webhook-Signature: ${signature}`].join(
-    '\n',
-  );
+  return [
+    `Webhook-Id: ${ID}`,
+    `Webhook-Timestamp: ${timestamp}`,
+    `Webhook-Signature: ${signature}`,
+  ].join('\n');
 }

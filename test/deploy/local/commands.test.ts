@@ -4,7 +4,8 @@ import test from 'ava';
 
 // Behavior that all commands of the local stack share.
 
-const MAIN = (name: string) => fileURLToPath(new URL(`../../../deploy/local/${name}.ts`, import.meta.url));
+const MAIN = (name: string) =>
+  fileURLToPath(new URL(`../../../deploy/local/${name}.ts`, import.meta.url));
 
 for (const name of ['start', 'listen', 'check-signature']) {
   test(`${name} --help shows the usage, the purpose and the exit codes`, async (t) => {

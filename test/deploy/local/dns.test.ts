@@ -82,7 +82,12 @@ test('packets other than queries are dropped, and the next query is answered', a
   const { send, ask } = await rawSocket(t);
   // Responding to responses could start an endless loop between two servers.
   send(encode({ ...question(1, 'gmail.com'), type: 'response' }));
-  for (const junk of [Buffer.alloc(0), Buffer.from('hello'), Buffer.alloc(512, 0xff), Buffer.alloc(12)])
+  for (const junk of [
+    Buffer.alloc(0),
+    Buffer.from('hello'),
+    Buffer.alloc(512, 0xff),
+    Buffer.alloc(12),
+  ])
     send(junk);
   t.is(decode(await ask(encode(question(2, 'gmail.com')))).id, 2);
 });
@@ -98,7 +103,8 @@ async function rawSocket(t: ExecutionContext) {
     socket.close();
     await server.close();
   });
-  const send = (packet: Buffer) => socket.send(packet, Number(server.address.split(':')[1]), '127.0.0.1');
+  const send = (packet: Buffer) =>
+    socket.send(packet, Number(server.address.split(':')[1]), '127.0.0.1');
   const ask = async (packet: Buffer): Promise<Buffer> => {
     const answered = once(socket, 'message');
     send(packet);

@@ -44,14 +44,19 @@ test.before(async () => {
 });
 
 async function secretOf({ organizationId }: { readonly organizationId: string }): Promise<string> {
-  return (await showWebhookSecret({ ...stack.db, secretKeys: SECRET_KEYS }, organizationId)).webhookSecret;
+  return (await showWebhookSecret({ ...stack.db, secretKeys: SECRET_KEYS }, organizationId))
+    .webhookSecret;
 }
 
 test('a delivery is verified and forwarded unchanged, and the response returned', async (t) => {
   const target = await startTarget(t, (_request, response) => response.writeHead(200).end());
   const { url, line } = await listening(t, ['--forward-to', `${target.url}/hook?a=1`]);
   const npis = ordinaryNpis('found', 2);
-  const { json } = await client.bulk({ npis, webhook: { url, mode: 'batch' }, custom_data: { ë: 1.5 } });
+  const { json } = await client.bulk({
+    npis,
+    webhook: { url, mode: 'batch' },
+    custom_data: { ë: 1.5 },
+  });
   const printed = await line();
   t.regex(printed, /^\d{4}-\S+Z msg_\S+ {2}2 NPIs {2}→ 200 in \d+ ms {2}verified$/);
   const [arrived] = target.arrived;
@@ -169,7 +174,10 @@ test('wrong usage is one sentence and exit code 2, and repeats no secret', async
   t.regex(help.stdout, /^Usage: npm run listen /);
 });
 
-/** Starts a listener. Returns its address, its next line, and a function that sends a delivery as the stack would. */
+/**
+ * Starts a listener. Returns its address, its next line, and a function that sends a delivery as
+ * the stack would.
+ */
 async function listening(t: ExecutionContext, args: readonly string[]) {
   const child = run(t, ['--dir', dir, '--port', '0', ...args]);
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
@@ -184,7 +192,12 @@ async function listening(t: ExecutionContext, args: readonly string[]) {
   });
   const send = async (
     to: string,
-    { secret = newSecret(), ageSeconds = 0, id = 'msg_1', sent = '{"batch":{"id":"bat_1"},"data":[]}' } = {},
+    {
+      secret = newSecret(),
+      ageSeconds = 0,
+      id = 'msg_1',
+      sent = '{"batch":{"id":"bat_1"},"data":[]}',
+    } = {},
   ) => {
     const timestamp = Math.floor(Date.now() / 1000) - ageSeconds;
     const body = '{"batch":{"id":"bat_1"},"data":[]}';

@@ -21,7 +21,9 @@ test('a kept PostgreSQL is found again with its data and its password', async (t
   await first.stop();
   const second = await startPostgres({ dataDir });
   t.teardown(() => second.stop());
-  t.deepEqual(Array.from(await withSql(second.url, (sql) => sql`select number from kept`)), [{ number: 7 }]);
+  t.deepEqual(Array.from(await withSql(second.url, (sql) => sql`select number from kept`)), [
+    { number: 7 },
+  ]);
   t.is((await stat(`${dataDir}.password`)).mode & 0o777, 0o600);
 });
 
@@ -49,7 +51,10 @@ test('PostgreSQL starts despite an old lock file with a reused process number', 
   const stranger = execFile('sleep', ['600'], { uid: owner.uid, gid: owner.gid });
   endWithThisProcess(stranger);
   t.teardown(() => stranger.kill());
-  await writeFile(join(dataDir, 'postmaster.pid'), `${stranger.pid}\n${dataDir}\n0\n0\n\n\n\nready\n`);
+  await writeFile(
+    join(dataDir, 'postmaster.pid'),
+    `${stranger.pid}\n${dataDir}\n0\n0\n\n\n\nready\n`,
+  );
   const second = await startPostgres({ dataDir });
   t.teardown(() => second.stop());
   t.is((await withSql(second.url, (sql) => sql`select 1`)).length, 1);
@@ -59,7 +64,9 @@ test('a second PostgreSQL on the same data is rejected in one sentence', async (
   const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
   t.teardown(() => first.stop());
-  const error = await t.throwsAsync(() => startPostgres({ dataDir }), { instanceOf: OperatorProblem });
+  const error = await t.throwsAsync(() => startPostgres({ dataDir }), {
+    instanceOf: OperatorProblem,
+  });
   t.true(error?.message.startsWith(`Another PostgreSQL (process ${first.pid}) already runs on `));
 });
 
@@ -90,7 +97,10 @@ test('a server survives Ctrl-C, and ends with its folder when its owner dies', a
   endWithThisProcess(owner);
   t.teardown(() => owner.kill('SIGKILL'));
   const [url] = (await once(owner, 'message')) as [string];
-  const [folder] = await withSql(url, (sql) => sql`select current_setting('data_directory') as path`);
+  const [folder] = await withSql(
+    url,
+    (sql) => sql`select current_setting('data_directory') as path`,
+  );
 
   process.kill(-(owner.pid ?? 0), 'SIGINT');
   t.deepEqual(await once(owner, 'message'), ['interrupted', undefined]);
@@ -146,7 +156,10 @@ test('Temporal is started again if another program took one of its ports', async
 test('without a Temporal CLI or a way to get one, the error says what to install', async (t) => {
   const cacheDir = temporaryFolder(t.teardown);
   const { error } = await findCli(cacheDir, temporaryFolder(t.teardown));
-  t.regex(error ?? '', /^The Temporal CLI is missing .*install it .* or install Go, or set TEMPORAL_ADDRESS/);
+  t.regex(
+    error ?? '',
+    /^The Temporal CLI is missing .*install it .* or install Go, or set TEMPORAL_ADDRESS/,
+  );
   t.deepEqual(await readdir(cacheDir), []);
 });
 
@@ -168,7 +181,10 @@ test('a CLI built by Go is kept, and found there the next time', async (t) => {
 test('a failed build leaves no file that looks like a CLI', async (t) => {
   const [cacheDir, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   await symlink('/usr/bin/env', join(path, 'env'));
-  await script(join(path, 'go'), `[ "$1" = version ] && exit 0; echo half > "$GOBIN/temporal"; exit 1`);
+  await script(
+    join(path, 'go'),
+    `[ "$1" = version ] && exit 0; echo half > "$GOBIN/temporal"; exit 1`,
+  );
   t.truthy((await findCli(cacheDir, path)).error);
   t.deepEqual(await readdir(cacheDir), []);
 });
@@ -198,7 +214,10 @@ test('the runner lists the slowest tests, slowest first', (t) => {
     '    ℹ a remark (3s)',
   ];
   const tests = report.map(timedTest).filter((test) => test !== null);
-  t.deepEqual(slowestTests(tests, 2), ['   62.5 s  [fail]: api › body › c', '   12.1 s  imports › d']);
+  t.deepEqual(slowestTests(tests, 2), [
+    '   62.5 s  [fail]: api › body › c',
+    '   12.1 s  imports › d',
+  ]);
   t.is(slowestTests(tests).at(-1), '    0.2 s  db › keys › a (b)');
 });
 
@@ -213,8 +232,12 @@ async function findCli(cacheDir: string, path: string): Promise<{ cli?: string; 
     const { findTemporalCli } = await import(${JSON.stringify(module)});
     const found = findTemporalCli({ cacheDir: ${JSON.stringify(cacheDir)}, onProgress: () => {} });
     console.log(JSON.stringify(await found.then((cli) => ({ cli }), ({ message: error }) => ({ error }))));`;
-  const { stdout } = await promisify(execFile)(process.execPath, ['--input-type=module', '-e', code], {
-    env: { PATH: path, HTTPS_PROXY: `http://${LOOPBACK}:1` },
-  });
+  const { stdout } = await promisify(execFile)(
+    process.execPath,
+    ['--input-type=module', '-e', code],
+    {
+      env: { PATH: path, HTTPS_PROXY: `http://${LOOPBACK}:1` },
+    },
+  );
   return JSON.parse(stdout) as { cli?: string; error?: string };
 }

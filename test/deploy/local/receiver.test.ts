@@ -9,7 +9,11 @@ import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../../activities/webhooks/post.ts';
 import { sign } from '../../../activities/webhooks/signature.ts';
 import { OperatorProblem } from '../../../db/errors.ts';
-import { ensureCertificate, type ReceivedDelivery, startReceiver } from '../../../deploy/local/receiver.ts';
+import {
+  ensureCertificate,
+  type ReceivedDelivery,
+  startReceiver,
+} from '../../../deploy/local/receiver.ts';
 import { temporaryFolder } from '../../support/database.ts';
 
 const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
@@ -88,7 +92,10 @@ async function start(t: ExecutionContext, secrets: readonly string[] = []) {
   return { receiver, dir, listed, send: sender(receiver.url, ca) };
 }
 
-/** Returns a function that sends a delivery as the product does, and returns the status of the response. */
+/**
+ * Returns a function that sends a delivery as the product does, and returns the status of the
+ * response.
+ */
 function sender(base: string, ca: string) {
   const post = createPost({
     policy: createAddressPolicy({ openCidrs: ['127.0.0.1/32'] }),
@@ -96,12 +103,17 @@ function sender(base: string, ca: string) {
     userAgent: 'test',
     lookup: createNames([]).find,
   });
-  return async (path: string, how: { id?: string; secret?: string; tampered?: boolean }): Promise<number> => {
+  return async (
+    path: string,
+    how: { id?: string; secret?: string; tampered?: boolean },
+  ): Promise<number> => {
     const { id = 'msg_1', secret, tampered = false } = how;
     const timestamp = Math.floor(Date.now() / 1000);
     const body = '{"a":1}';
     const signature =
-      secret === undefined ? {} : { 'webhook-signature': sign({ id, timestamp, body, secrets: [secret] }) };
+      secret === undefined
+        ? {}
+        : { 'webhook-signature': sign({ id, timestamp, body, secrets: [secret] }) };
     const headers = { 'webhook-id': id, 'webhook-timestamp': String(timestamp), ...signature };
     const sent = tampered ? '{"a":2}' : body;
     const answer = await post({ url: `${base}${path}`, headers, body: sent, blocked: [] });

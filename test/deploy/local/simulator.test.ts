@@ -32,7 +32,11 @@ async function simulator(t: ExecutionContext, apiKey = KEY) {
   const { rocketreach, fullenrich, prospeo, hunter } = running.urls;
   const call = async <T = Record<string, unknown>>(url: string, init: RequestInit) => {
     const response = await fetch(url, init);
-    return { status: response.status, headers: response.headers, body: (await response.json()) as T };
+    return {
+      status: response.status,
+      headers: response.headers,
+      body: (await response.json()) as T,
+    };
   };
   const ask = <T>(path: string) => call<T>(rocketreach + path, { headers: { 'Api-Key': apiKey } });
   const authorization = `Bearer ${apiKey}`;
@@ -41,7 +45,9 @@ async function simulator(t: ExecutionContext, apiKey = KEY) {
     /** RocketReach. */
     ask,
     lookup: (npi: string) =>
-      ask<Profile>(`/person/lookup?npi_number=${npi}&lookup_type=standard&return_cached_emails=false`),
+      ask<Profile>(
+        `/person/lookup?npi_number=${npi}&lookup_type=standard&return_cached_emails=false`,
+      ),
     /** FullEnrich, one contact. */
     submit: (contact: object) =>
       call(`${fullenrich}/contact/enrich/bulk`, {
@@ -49,7 +55,8 @@ async function simulator(t: ExecutionContext, apiKey = KEY) {
         headers: { authorization },
         body: JSON.stringify({ name: 'a test', data: [contact] }),
       }),
-    poll: (id: unknown) => call(`${fullenrich}/contact/enrich/bulk/${id}`, { headers: { authorization } }),
+    poll: (id: unknown) =>
+      call(`${fullenrich}/contact/enrich/bulk/${id}`, { headers: { authorization } }),
     /** Prospeo. */
     enrich: (data: object | null) =>
       call(`${prospeo}/enrich-person`, {
@@ -59,12 +66,17 @@ async function simulator(t: ExecutionContext, apiKey = KEY) {
       }),
     /** Hunter. */
     find: (query: Readonly<Record<string, string>>) =>
-      call(`${hunter}/email-finder?${new URLSearchParams(query)}`, { headers: { 'X-API-KEY': apiKey } }),
+      call(`${hunter}/email-finder?${new URLSearchParams(query)}`, {
+        headers: { 'X-API-KEY': apiKey },
+      }),
   };
 }
 
 /** The employer of a contact at FullEnrich, and the requested fields. */
-const AT = { company_name: 'Any Clinic', enrich_fields: ['contact.work_emails', 'contact.personal_emails'] };
+const AT = {
+  company_name: 'Any Clinic',
+  enrich_fields: ['contact.work_emails', 'contact.personal_emails'],
+};
 const STONEHOUSE = { first_name: 'Philippa', last_name: 'Stonehouse' };
 const BIRKENFELD = { first_name: 'Anatole', last_name: 'Birkenfeld' };
 const KETTLEBURN = { first_name: 'Marisol', last_name: 'Kettleburn' };
@@ -144,7 +156,9 @@ test('RocketReach hides the emails until a status check says complete', async (t
   t.like(started, { status: 'progress', emails: null });
   const poll = async () => (await ask<Profile[]>(`/person/checkStatus?ids=${started.id}`)).body;
   t.like(await poll(), [{ status: 'progress', emails: null }]);
-  t.like(await poll(), [{ id: started.id, status: 'complete', emails: [{ smtp_valid: 'inconclusive' }] }]);
+  t.like(await poll(), [
+    { id: started.id, status: 'complete', emails: [{ smtp_valid: 'inconclusive' }] },
+  ]);
   t.is((await lookup('2000000143')).body.status, 'complete');
 });
 
@@ -229,10 +243,16 @@ test('a taken port is one clear sentence', async (t) => {
 test("a wrong key is 401 in each vendor's format, and is not recorded as a call", async (t) => {
   const { running, lookup, submit, poll, enrich, find } = await simulator(t, 'another');
   const unknown = { code: 'error.api.key', message: 'Unknown api key' };
-  t.like(await lookup('2000000010'), { status: 401, body: { status: 401, message: 'Invalid API Key' } });
+  t.like(await lookup('2000000010'), {
+    status: 401,
+    body: { status: 401, message: 'Invalid API Key' },
+  });
   t.like(await submit({ ...STONEHOUSE, ...AT }), { status: 401, body: unknown });
   t.like(await poll('x'), { status: 401, body: unknown });
-  t.like(await enrich(STONEHOUSE), { status: 401, body: { error: true, error_code: 'INVALID_API_KEY' } });
+  t.like(await enrich(STONEHOUSE), {
+    status: 401,
+    body: { error: true, error_code: 'INVALID_API_KEY' },
+  });
   t.like(await find(STONEHOUSE), {
     status: 401,
     body: { errors: [{ id: 'authentication_failed', code: 401 }] },
@@ -250,7 +270,11 @@ test('Prospeo responds with a person at once, and repeats are free', async (t) =
     free_enrichment: false,
     person: {
       full_name: 'Anatole Birkenfeld',
-      email: { status: 'VERIFIED', revealed: true, email: 'anatole.birkenfeld@summitorthopedics-sim.com' },
+      email: {
+        status: 'VERIFIED',
+        revealed: true,
+        email: 'anatole.birkenfeld@summitorthopedics-sim.com',
+      },
       location: { country_code: 'US', state: 'NC' },
     },
   });

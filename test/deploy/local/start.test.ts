@@ -61,14 +61,27 @@ function follow(
   cwd: string,
   more: NodeJS.ProcessEnv = {},
 ): Running {
-  const { DATABASE_URL: _db, TEMPORAL_ADDRESS: _temporal, LOOKUP_TIMEOUT: _timeout, ...env } = process.env;
-  const child = spawn(command, args, { cwd, env: { ...env, ...more }, stdio: ['ignore', 'pipe', 'pipe'] });
+  const {
+    DATABASE_URL: _db,
+    TEMPORAL_ADDRESS: _temporal,
+    LOOKUP_TIMEOUT: _timeout,
+    ...env
+  } = process.env;
+  const child = spawn(command, args, {
+    cwd,
+    env: { ...env, ...more },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
   endWithThisProcess(child);
   let text = '';
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (text += chunk));
   const exit = once(child, 'exit');
   t.teardown(() => child.kill('SIGKILL'));
-  return { process: child, output: () => text, exited: async () => (await exit)[0] as number | null };
+  return {
+    process: child,
+    output: () => text,
+    exited: async () => (await exit)[0] as number | null,
+  };
 }
 
 async function up(running: Running): Promise<void> {
@@ -106,7 +119,12 @@ function operator(folder: string, ...args: string[]) {
   return promisify(execFile)(process.execPath, [OPERATOR, ...args], { cwd: folder, env });
 }
 
-async function call<T>({ base_url: baseUrl }: StackFacts, apiKey: string, path: string, body?: object) {
+async function call<T>(
+  { base_url: baseUrl }: StackFacts,
+  apiKey: string,
+  path: string,
+  body?: object,
+) {
   const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
   const sent = body ? { method: 'POST', body: JSON.stringify(body) } : {};
   return (await (await fetch(`${baseUrl}/api/v1${path}`, { headers, ...sent })).json()) as T;
@@ -154,90 +172,99 @@ async function occupy(
 
 const folder = temporaryFolder(test.after.always);
 
-test.serial('the first start does the main job, Ctrl-C ends it, the next finds its data', async (t) => {
-  const usual = await occupy(t, 8090);
-  const first = start(t, folder, ['--port', '0'], {
-    LOOKUP_TIMEOUT: '3m',
-    RATE_WINDOW: '',
-    // Settings of real sources have no effect.
-    SOURCES_FILE: 'ours.json',
-  });
-  await up(first);
-  t.log(first.output());
-  const facts = await factsOf(folder);
-  t.deepEqual(Object.keys(facts).sort(), [
-    'api_key',
-    'base_url',
-    'database_url',
-    'organization_id',
-    'ports',
-    'receiver_url',
-    'secrets_key',
-    'simulator_url',
-    'temporal_address',
-    'temporal_namespace',
-    'temporal_ui',
-    'test_api_key',
-    'webhook_secrets',
-  ]);
-  for (const part of [
-    '2000000010',
-    'rowan.ashdown@',
-    'not_found',
-    'delivered',
-    'Balance: 1000 before, 988 after',
-    'fails after 3m here',
-  ]) {
-    t.true(first.output().includes(part), part);
-  }
-  t.regex(first.output(), /Temporal CLI .* PostgreSQL .* migrations /s, 'what may be missing comes first');
-  // The printed commands work when pasted.
-  const lines = first.output().split('\n');
-  const pasted = async (...begins: string[]) => {
-    const script = begins.map((begin) => lines.find((line) => line.startsWith(begin)) ?? 'false').join('\n');
-    return JSON.parse((await promisify(execFile)('sh', ['-c', script])).stdout);
-  };
-  const curl = '  curl -s -H "Authorization: Bearer $';
-  const credits = await pasted('BASE=', 'KEY=', `${curl}KEY" $BASE/api/v1/credits`);
-  t.deepEqual(credits, { balance: 988, total: 1000, used: 12 });
-  const { requests } = (await pasted('BASE=', 'TEST_KEY=', `${curl}TEST_KEY"`)) as SubmitAnswer;
-  const email = await eventually(async () => {
-    const headers = { authorization: `Bearer ${facts.test_api_key}` };
-    const answer = await fetch(`${facts.base_url}${requests[0]?.poll_url}`, { headers });
-    return ((await answer.json()) as EnvelopeAnswer).data[0]?.email ?? null;
-  });
-  t.is(email, 'npi2000000010@clinic.example.com');
-  t.true(await isReachable(facts.temporal_ui ?? ''));
-  // The variable from the environment has an effect.
-  const [waits] = await withSql(
-    facts.database_url,
-    (sql) =>
-      sql`select distinct extract(epoch from deadline_at - created_at)::float8 as seconds from batches`,
-  );
-  t.is(waits?.seconds, 180);
+test.serial(
+  'the first start does the main job, Ctrl-C ends it, the next finds its data',
+  async (t) => {
+    const usual = await occupy(t, 8090);
+    const first = start(t, folder, ['--port', '0'], {
+      LOOKUP_TIMEOUT: '3m',
+      RATE_WINDOW: '',
+      // Settings of real sources have no effect.
+      SOURCES_FILE: 'ours.json',
+    });
+    await up(first);
+    t.log(first.output());
+    const facts = await factsOf(folder);
+    t.deepEqual(Object.keys(facts).sort(), [
+      'api_key',
+      'base_url',
+      'database_url',
+      'organization_id',
+      'ports',
+      'receiver_url',
+      'secrets_key',
+      'simulator_url',
+      'temporal_address',
+      'temporal_namespace',
+      'temporal_ui',
+      'test_api_key',
+      'webhook_secrets',
+    ]);
+    for (const part of [
+      '2000000010',
+      'rowan.ashdown@',
+      'not_found',
+      'delivered',
+      'Balance: 1000 before, 988 after',
+      'fails after 3m here',
+    ]) {
+      t.true(first.output().includes(part), part);
+    }
+    t.regex(
+      first.output(),
+      /Temporal CLI .* PostgreSQL .* migrations /s,
+      'what may be missing comes first',
+    );
+    // The printed commands work when pasted.
+    const lines = first.output().split('\n');
+    const pasted = async (...begins: string[]) => {
+      const script = begins
+        .map((begin) => lines.find((line) => line.startsWith(begin)) ?? 'false')
+        .join('\n');
+      return JSON.parse((await promisify(execFile)('sh', ['-c', script])).stdout);
+    };
+    const curl = '  curl -s -H "Authorization: Bearer $';
+    const credits = await pasted('BASE=', 'KEY=', `${curl}KEY" $BASE/api/v1/credits`);
+    t.deepEqual(credits, { balance: 988, total: 1000, used: 12 });
+    const { requests } = (await pasted('BASE=', 'TEST_KEY=', `${curl}TEST_KEY"`)) as SubmitAnswer;
+    const email = await eventually(async () => {
+      const headers = { authorization: `Bearer ${facts.test_api_key}` };
+      const answer = await fetch(`${facts.base_url}${requests[0]?.poll_url}`, { headers });
+      return ((await answer.json()) as EnvelopeAnswer).data[0]?.email ?? null;
+    });
+    t.is(email, 'npi2000000010@clinic.example.com');
+    t.true(await isReachable(facts.temporal_ui ?? ''));
+    // The variable from the environment has an effect.
+    const [waits] = await withSql(
+      facts.database_url,
+      (sql) =>
+        sql`select distinct extract(epoch from deadline_at - created_at)::float8 as seconds from batches`,
+    );
+    t.is(waits?.seconds, 180);
 
-  first.process.kill('SIGINT');
-  t.is(await first.exited(), 0);
-  for (const url of [facts.base_url, facts.simulator_url, facts.temporal_ui ?? ''])
-    t.false(await isReachable(url), url);
-  t.not(new URL(facts.simulator_url).port, String(usual.port));
-  await usual.free();
-  await chmod(join(folder, '.local', 'stack.json'), 0o644);
+    first.process.kill('SIGINT');
+    t.is(await first.exited(), 0);
+    for (const url of [facts.base_url, facts.simulator_url, facts.temporal_ui ?? ''])
+      t.false(await isReachable(url), url);
+    t.not(new URL(facts.simulator_url).port, String(usual.port));
+    await usual.free();
+    await chmod(join(folder, '.local', 'stack.json'), 0o644);
 
-  const second = start(t, folder, ['--port', '0']);
-  await up(second);
-  const found = await factsOf(folder);
-  t.is(found.api_key, facts.api_key);
-  t.is(found.organization_id, facts.organization_id);
-  t.is(found.test_api_key, facts.test_api_key);
-  t.deepEqual(found.ports, facts.ports, 'a port that had to be chosen is kept');
-  t.is(found.simulator_url, facts.simulator_url);
-  t.is((await stat(join(folder, '.local', 'stack.json'))).mode & 0o777, 0o600);
-  t.true(second.output().includes('Balance: 988 before, 988 after'));
-  t.true(second.output().includes('fails after 1m here'));
-  second.process.kill('SIGTERM');
-  t.is(await second.exited(), 0);
-});
+    const second = start(t, folder, ['--port', '0']);
+    await up(second);
+    const found = await factsOf(folder);
+    t.is(found.api_key, facts.api_key);
+    t.is(found.organization_id, facts.organization_id);
+    t.is(found.test_api_key, facts.test_api_key);
+    t.deepEqual(found.ports, facts.ports, 'a port that had to be chosen is kept');
+    t.is(found.simulator_url, facts.simulator_url);
+    t.is((await stat(join(folder, '.local', 'stack.json'))).mode & 0o777, 0o600);
+    t.true(second.output().includes('Balance: 988 before, 988 after'));
+    t.true(second.output().includes('fails after 1m here'));
+    second.process.kill('SIGTERM');
+    t.is(await second.exited(), 0);
+  },
+);
 
 for (const signal of ['SIGTERM', 'SIGHUP'] as const) {
   test.serial(`${signal} to npm start ends everything that it started`, async (t) => {
@@ -262,7 +289,10 @@ test.serial('concurrent starts choose different ports', async (t) => {
   const running = folders.map((away) => start(t, away, ['--port', '0', '--no-demo']));
   await Promise.all(running.map(up));
   const facts = await Promise.all(folders.map(factsOf));
-  const ports = facts.flatMap(({ ports, base_url: url }) => [...Object.values(ports), new URL(url).port]);
+  const ports = facts.flatMap(({ ports, base_url: url }) => [
+    ...Object.values(ports),
+    new URL(url).port,
+  ]);
   t.is(new Set(ports.map(Number)).size, 12);
   for (const { process: one, exited } of running) {
     one.kill('SIGTERM');
@@ -270,16 +300,19 @@ test.serial('concurrent starts choose different ports', async (t) => {
   }
 });
 
-test.serial('the second of two concurrent starts with one API port reports it as taken', async (t) => {
-  const port = String(await freePort());
-  const away = temporaryFolder(t.teardown);
-  const running = [1, 2].map(() => start(t, away, ['--port', port, '--no-demo']));
-  const first = await Promise.race(running.map((one) => one.exited().then(() => one)));
-  t.regex(first.output().trim(), new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`));
-  const other = running.find((one) => one !== first);
-  other?.process.kill('SIGTERM');
-  t.is(await other?.exited(), 0);
-});
+test.serial(
+  'the second of two concurrent starts with one API port reports it as taken',
+  async (t) => {
+    const port = String(await freePort());
+    const away = temporaryFolder(t.teardown);
+    const running = [1, 2].map(() => start(t, away, ['--port', port, '--no-demo']));
+    const first = await Promise.race(running.map((one) => one.exited().then(() => one)));
+    t.regex(first.output().trim(), new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`));
+    const other = running.find((one) => one !== first);
+    other?.process.kill('SIGTERM');
+    t.is(await other?.exited(), 0);
+  },
+);
 
 test.serial('a dead child process is one clear sentence, and ends the rest in order', async (t) => {
   const running = start(t, folder, ['--port', '0', '--no-demo']);
@@ -292,70 +325,74 @@ test.serial('a dead child process is one clear sentence, and ends the rest in or
   t.false(await isReachable(facts.base_url));
 });
 
-test.serial('on existing servers the stack uses an empty database and its own namespace', async (t) => {
-  await using database = await openEmptyDatabase();
-  const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
-  t.teardown(() => connection.close());
-  // Work of another deployment, on the queue that every deployment uses.
-  const theirs = await new Client({ connection }).workflow.start(WORKFLOWS.batch, {
-    taskQueue: TASK_QUEUE,
-    workflowId: randomUUID(),
-    args: [{ batchId: 'of another deployment' }],
-  });
-  t.teardown(() => theirs.terminate());
-  const given = {
-    DATABASE_URL: database.url,
-    TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
-  };
-  const away = temporaryFolder(t.teardown);
+test.serial(
+  'on existing servers the stack uses an empty database and its own namespace',
+  async (t) => {
+    await using database = await openEmptyDatabase();
+    const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
+    t.teardown(() => connection.close());
+    // Work of another deployment, on the queue that every deployment uses.
+    const theirs = await new Client({ connection }).workflow.start(WORKFLOWS.batch, {
+      taskQueue: TASK_QUEUE,
+      workflowId: randomUUID(),
+      args: [{ batchId: 'of another deployment' }],
+    });
+    t.teardown(() => theirs.terminate());
+    const given = {
+      DATABASE_URL: database.url,
+      TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+    };
+    const away = temporaryFolder(t.teardown);
 
-  const first = start(t, away, ['--port', '0', '--no-demo'], given);
-  await up(first);
-  const facts = await factsOf(away);
-  const { batchId, found } = await lookUp(facts, facts.api_key, '2000000010');
-  t.regex(found?.email ?? '', /^rowan\.ashdown@/);
-  const namespace = facts.temporal_namespace;
-  // Ends the test if the namespace is not the stack's, because others must not be deleted.
-  t.regex(namespace, /^local-stack-/);
-  t.teardown(() => connection.operatorService.deleteNamespace({ namespace }));
-  const own = new Client({ connection, namespace });
-  t.is((await own.workflow.getHandle(batchId).describe()).type, WORKFLOWS.batch);
-  t.is((await theirs.describe()).historyLength, 2, 'started and scheduled, but taken by nobody');
-  first.process.kill('SIGTERM');
-  t.is(await first.exited(), 0);
+    const first = start(t, away, ['--port', '0', '--no-demo'], given);
+    await up(first);
+    const facts = await factsOf(away);
+    const { batchId, found } = await lookUp(facts, facts.api_key, '2000000010');
+    t.regex(found?.email ?? '', /^rowan\.ashdown@/);
+    const namespace = facts.temporal_namespace;
+    // Ends the test if the namespace is not the stack's, because others must not be deleted.
+    t.regex(namespace, /^local-stack-/);
+    t.teardown(() => connection.operatorService.deleteNamespace({ namespace }));
+    const own = new Client({ connection, namespace });
+    t.is((await own.workflow.getHandle(batchId).describe()).type, WORKFLOWS.batch);
+    t.is((await theirs.describe()).historyLength, 2, 'started and scheduled, but taken by nobody');
+    first.process.kill('SIGTERM');
+    t.is(await first.exited(), 0);
 
-  const second = start(t, away, ['--port', '0', '--no-demo'], given);
-  await up(second);
-  const again = await factsOf(away);
-  t.is(again.organization_id, facts.organization_id, 'the database is known again');
-  t.is(again.temporal_namespace, namespace);
+    const second = start(t, away, ['--port', '0', '--no-demo'], given);
+    await up(second);
+    const again = await factsOf(away);
+    t.is(again.organization_id, facts.organization_id, 'the database is known again');
+    t.is(again.temporal_namespace, namespace);
 
-  // The operator command finds the stack and its Temporal by itself. Doctor checks a batch there that is old enough.
-  // Changes by the command are made in the stack.
-  const hanging = await call<SubmitAnswer>(again, again.api_key, '/email', { npi: '2000000101' });
-  await eventually(async () => {
-    const age = (sql: Sql) =>
-      sql`update batches set started_at = started_at - interval '2 minutes'
+    // The operator command finds the stack and its Temporal by itself. Doctor checks a batch there
+    // that is old enough. Changes by the command are made in the stack.
+    const hanging = await call<SubmitAnswer>(again, again.api_key, '/email', { npi: '2000000101' });
+    await eventually(async () => {
+      const age = (sql: Sql) =>
+        sql`update batches set started_at = started_at - interval '2 minutes'
              where id = ${hanging.batch_id} and started_at is not null`;
-    return (await withSql(database.url, age)).count === 1 || null;
-  });
-  const doctor = await operator(away, 'doctor');
-  // Whether fairness is on is not shown before a task has waited.
-  t.regex(
-    doctor.stdout,
-    /^(?:Temporal does not show whether fairness is on: .*\n\n)?\d+ checks in .*: no findings\n$/,
-    'the workflows too',
-  );
-  t.regex(doctor.stderr, /^operator: DATABASE_URL is not set, .*\.local\/stack\.json.*\n$/);
-  const json = async (...args: string[]) => JSON.parse((await operator(away, '--json', ...args)).stdout);
-  const { id } = await json('org', 'create', 'Mine', ...WHY);
-  await json('credits', 'grant', id, '5', ...WHY);
-  const { api_key: apiKey } = await json('keys', 'issue', id, '--name', 'k', ...WHY);
-  const { found: answered } = await lookUp(again, apiKey, '2000000010');
-  t.is(answered?.email, found?.email);
-  second.process.kill('SIGTERM');
-  t.is(await second.exited(), 0);
-});
+      return (await withSql(database.url, age)).count === 1 || null;
+    });
+    const doctor = await operator(away, 'doctor');
+    // Whether fairness is on is not shown before a task has waited.
+    t.regex(
+      doctor.stdout,
+      /^(?:Temporal does not show whether fairness is on: .*\n\n)?\d+ checks in .*: no findings\n$/,
+      'the workflows too',
+    );
+    t.regex(doctor.stderr, /^operator: DATABASE_URL is not set, .*\.local\/stack\.json.*\n$/);
+    const json = async (...args: string[]) =>
+      JSON.parse((await operator(away, '--json', ...args)).stdout);
+    const { id } = await json('org', 'create', 'Mine', ...WHY);
+    await json('credits', 'grant', id, '5', ...WHY);
+    const { api_key: apiKey } = await json('keys', 'issue', id, '--name', 'k', ...WHY);
+    const { found: answered } = await lookUp(again, apiKey, '2000000010');
+    t.is(answered?.email, found?.email);
+    second.process.kill('SIGTERM');
+    t.is(await second.exited(), 0);
+  },
+);
 
 test.serial('a database that is in use is rejected and stays unchanged', async (t) => {
   await using used = await openTestDatabase();
@@ -365,7 +402,10 @@ test.serial('a database that is in use is rejected and stays unchanged', async (
   await foreign.sql`create table theirs as select 1 as number`;
   for (const { url } of [used, foreign]) {
     const before = await contents(url);
-    const running = start(t, folder, ['--port', '0'], { DATABASE_URL: url, TEMPORAL_ADDRESS: '127.0.0.1:1' });
+    const running = start(t, folder, ['--port', '0'], {
+      DATABASE_URL: url,
+      TEMPORAL_ADDRESS: '127.0.0.1:1',
+    });
     t.is(await running.exited(), 1);
     t.regex(
       running.output(),
@@ -389,7 +429,10 @@ test.serial('without a Temporal CLI nothing is started, not even PostgreSQL', as
 
 test.serial('the real Temporal server refuses servers that the stack did not start', async (t) => {
   for (const name of ['DATABASE_URL', 'TEMPORAL_ADDRESS']) {
-    const theirs = { DATABASE_URL: 'postgres://127.0.0.1:1/theirs', TEMPORAL_ADDRESS: '127.0.0.1:1' }[name];
+    const theirs = {
+      DATABASE_URL: 'postgres://127.0.0.1:1/theirs',
+      TEMPORAL_ADDRESS: '127.0.0.1:1',
+    }[name];
     const running = start(t, folder, ['--port', '0', '--temporal', 'server'], { [name]: theirs });
     t.is(await running.exited(), 1);
     t.regex(
@@ -399,19 +442,22 @@ test.serial('the real Temporal server refuses servers that the stack did not sta
   }
 });
 
-test.serial('without Go the real Temporal server is not built, and nothing is started', async (t) => {
-  const [away, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
-  const running = start(t, away, ['--port', '0', '--temporal', 'server'], {
-    PATH: path,
-    XDG_CACHE_HOME: away,
-  });
-  t.is(await running.exited(), 1);
-  t.regex(
-    running.output(),
-    /\nstart: temporal-server-v\S+ is missing and could not be built: install Go, .*\n$/,
-  );
-  t.false(running.output().includes('PostgreSQL '));
-});
+test.serial(
+  'without Go the real Temporal server is not built, and nothing is started',
+  async (t) => {
+    const [away, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
+    const running = start(t, away, ['--port', '0', '--temporal', 'server'], {
+      PATH: path,
+      XDG_CACHE_HOME: away,
+    });
+    t.is(await running.exited(), 1);
+    t.regex(
+      running.output(),
+      /\nstart: temporal-server-v\S+ is missing and could not be built: install Go, .*\n$/,
+    );
+    t.false(running.output().includes('PostgreSQL '));
+  },
+);
 
 test.serial('a taken port is one clear sentence before anything is started', async (t) => {
   const { port } = await occupy(t, 0);
@@ -430,5 +476,8 @@ test.serial('--help helps, and a bad option or variable is reported', async (t) 
   t.regex(bad.output(), /--port <PORT>.* whole number from 0 to 65535/);
   const variable = start(t, folder, [], { LOOKUP_TIMEOUT: 'soon' });
   t.is(await variable.exited(), 1);
-  t.regex(variable.output(), /^start: .*1 problem\(s\):\n {2}LOOKUP_TIMEOUT must be a duration [^\n]*\n$/);
+  t.regex(
+    variable.output(),
+    /^start: .*1 problem\(s\):\n {2}LOOKUP_TIMEOUT must be a duration [^\n]*\n$/,
+  );
 });

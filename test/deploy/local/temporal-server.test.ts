@@ -16,7 +16,10 @@ const NAMESPACE = 'kept';
 
 const temporalDatabase = (url: string) => url.replace(/postgres$/, 'temporal');
 
-/** Returns the members that the server would join, including those of an earlier start, optionally filtered. */
+/**
+ * Returns the members that the server would join, including those of an earlier start, optionally
+ * filtered.
+ */
 async function membersOf(url: string, among: readonly string[] | null = null): Promise<string[]> {
   const rows = await withSql(
     temporalDatabase(url),

@@ -4,7 +4,14 @@ import test from 'ava';
 import type { Sql } from 'postgres';
 import { writeZip } from '../../../deploy/local/sample.ts';
 import { CLINICIAN_HEADER, clinicianLine } from '../../support/employers.ts';
-import { contentOf, npi, openNppesWorld, spawnImport, versionsOf, WRONG_NPI } from '../../support/nppes.ts';
+import {
+  contentOf,
+  npi,
+  openNppesWorld,
+  spawnImport,
+  versionsOf,
+  WRONG_NPI,
+} from '../../support/nppes.ts';
 import { eventually } from '../../support/organization.ts';
 
 type Values = Readonly<Record<string, string>>;
@@ -30,7 +37,11 @@ function row(id: string, values: Values = {}): Values {
 
 const SOLO = { 'Facility Name': '', org_pac_id: '', num_org_mem: '' };
 
-async function fileOf(folder: string, rows: readonly Values[], name = 'DAC_NationalDownloadableFile.csv') {
+async function fileOf(
+  folder: string,
+  rows: readonly Values[],
+  name = 'DAC_NationalDownloadableFile.csv',
+) {
   const path = join(folder, name);
   await writeFile(path, CLINICIAN_HEADER + rows.map(clinicianLine).join(''));
   return path;
@@ -82,7 +93,10 @@ test('a later file replaces the rows of its NPIs, and needs --yes beyond 5 %', a
   const before = await storedIn(sql);
   const refused = await operator(later);
   t.is(refused.code, 1);
-  t.regex(refused.stderr, /would remove 1 of 3 rows of clinician_practices, which is more than 5 %/);
+  t.regex(
+    refused.stderr,
+    /would remove 1 of 3 rows of clinician_practices, which is more than 5 %/,
+  );
   t.deepEqual(await storedIn(sql), before);
   t.like((await imported(later, '--yes')).files, {
     clinicians: { read: 3, inserted: 2, updated: 1, unchanged: 0, removed: 1, outdated: 0 },
@@ -101,12 +115,17 @@ test('a later file replaces the rows of its NPIs, and needs --yes beyond 5 %', a
 test('the same file is not read again, except with --again', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
   const path = await fileOf(folder, [row(npi(1)), row(npi(2), SOLO)]);
-  t.like(await imported(path, '--dry-run'), { outcome: 'rehearsed', files: { clinicians: { read: 2 } } });
+  t.like(await imported(path, '--dry-run'), {
+    outcome: 'rehearsed',
+    files: { clinicians: { read: 2 } },
+  });
   t.deepEqual(await storedIn(sql), []);
   await imported(path);
   const before = await versionsOf(sql);
   t.is((await imported(path)).outcome, 'already');
-  t.like((await imported(path, '--again')).files, { clinicians: { unchanged: 2, inserted: 0, removed: 0 } });
+  t.like((await imported(path, '--again')).files, {
+    clinicians: { unchanged: 2, inserted: 0, removed: 0 },
+  });
   t.is(await versionsOf(sql), before);
   const actions = await sql`select distinct action from audit_log`;
   t.deepEqual(
@@ -208,13 +227,17 @@ test('a zip of the archive is read without unpacking', async (t) => {
 
 test.serial('an import that was killed and run again has the same result', async (t) => {
   const whole = await openNppesWorld(t, 'clinicians');
-  const rows = Array.from({ length: 60_000 }, (_, n) => row(npi(n), { org_pac_id: String(n % 900) }));
+  const rows = Array.from({ length: 60_000 }, (_, n) =>
+    row(npi(n), { org_pac_id: String(n % 900) }),
+  );
   const path = await fileOf(whole.folder, rows);
   await whole.imported(path);
 
   const killed = await openNppesWorld(t, 'clinicians');
   const { child, ended } = spawnImport(killed, path);
-  await eventually(async () => ((await killed.sql`select from import_runs`).length > 0 ? true : null));
+  await eventually(async () =>
+    (await killed.sql`select from import_runs`).length > 0 ? true : null,
+  );
   child.kill('SIGKILL');
   await ended;
   await eventually(async () =>

@@ -27,7 +27,9 @@ function rowsOf(text: string | Buffer, columns: number | null, pieceBytes = 1_00
 const cells = (text: string | Buffer, columns = 2) => rowsOf(text, columns).map((row) => row.cells);
 
 test('values are read unchanged, no matter how the file is cut into pieces', (t) => {
-  const value = fc.string({ unit: fc.constantFrom('a', '"', ',', '\n', '\r', ' ', 'é', '医', '\u{1f600}') });
+  const value = fc.string({
+    unit: fc.constantFrom('a', '"', ',', '\n', '\r', ' ', 'é', '医', '\u{1f600}'),
+  });
   fc.assert(
     fc.property(
       fc.array(fc.array(value, { minLength: 3, maxLength: 3 }), { minLength: 1, maxLength: 6 }),
@@ -151,7 +153,10 @@ test('two spellings of one place have the same keys', (t) => {
     { phone: '3035550101', line1: '12 N MAIN ST', line2: 'STE #200', postalCode: '80201' },
   ];
   for (const place of same) {
-    t.deepEqual(providerKeys(place), { phoneKey: '3035550101', addressKey: '12 N MAIN ST STE 200|80201' });
+    t.deepEqual(providerKeys(place), {
+      phoneKey: '3035550101',
+      addressKey: '12 N MAIN ST STE 200|80201',
+    });
   }
 });
 
@@ -162,5 +167,8 @@ test('incomplete places have no keys', (t) => {
     providerKeys({ phone: '555-0101', line1: '12 MAIN ST', line2: null, postalCode: 'SW1A 1AA' }),
     none,
   );
-  t.deepEqual(providerKeys({ phone: '0000000000', line1: ' . ', line2: null, postalCode: '80201' }), none);
+  t.deepEqual(
+    providerKeys({ phone: '0000000000', line1: ' . ', line2: null, postalCode: '80201' }),
+    none,
+  );
 });

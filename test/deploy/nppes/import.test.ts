@@ -127,15 +127,29 @@ test('a weekly file updates, adds, deactivates and reactivates only its own NPIs
     ]),
   );
   const weekly = await writeMember(folder, 'npidata', WEEK, [
-    personRow(npi(1), { 'Provider Last Name (Legal Name)': 'HARTIGAN', 'Last Update Date': '08/12/2026' }),
+    personRow(npi(1), {
+      'Provider Last Name (Legal Name)': 'HARTIGAN',
+      'Last Update Date': '08/12/2026',
+    }),
     // Backdated, as after a death: before the last update that is stored.
     deactivatedRow(npi(2), '12/01/2025'),
     personRow(npi(3)),
-    personRow(npi(4), { 'NPI Deactivation Date': '03/14/2024', 'NPI Reactivation Date': '08/11/2026' }),
+    personRow(npi(4), {
+      'NPI Deactivation Date': '03/14/2024',
+      'NPI Reactivation Date': '08/11/2026',
+    }),
     personRow(npi(6)),
   ]);
   t.like((await imported(weekly)).files, {
-    npidata: { read: 5, inserted: 1, updated: 3, unchanged: 1, deactivated: 1, reactivated: 1, outdated: 0 },
+    npidata: {
+      read: 5,
+      inserted: 1,
+      updated: 3,
+      unchanged: 1,
+      deactivated: 1,
+      reactivated: 1,
+      outdated: 0,
+    },
   });
   const rows = await sql`select npi, last_name, active from providers order by npi`;
   t.deepEqual(
@@ -170,10 +184,16 @@ test('a provider reactivated before the last deactivation is not active', async 
 });
 
 /** Writes a main file of V3, each row with its activation status. */
-async function writeV3(folder: string, day: string, rows: readonly (readonly [NppesValues, string])[]) {
+async function writeV3(
+  folder: string,
+  day: string,
+  rows: readonly (readonly [NppesValues, string])[],
+) {
   const more = (...values: string[]) => `,${values.map((value) => `"${value}"`).join(',')}\n`;
   const names = ['managed_by', 'activation_status', 'activation_change_reason_list'];
-  const header = [...names, 'activation_future_change_date', 'fhir_url'].map((name) => `npi_${name}`);
+  const header = [...names, 'activation_future_change_date', 'fhir_url'].map(
+    (name) => `npi_${name}`,
+  );
   const path = join(folder, memberName('npidata', day));
   await writeFile(
     path,
@@ -251,11 +271,18 @@ test('an older file that comes late adds missing rows and changes no newer ones'
   await mkdir(newer);
   await mkdir(older);
   await writeMember(newer, 'npidata', WEEK, [
-    personRow(npi(1), { 'Provider Last Name (Legal Name)': 'NEWER', 'Last Update Date': '08/12/2026' }),
+    personRow(npi(1), {
+      'Provider Last Name (Legal Name)': 'NEWER',
+      'Last Update Date': '08/12/2026',
+    }),
     deactivatedRow(npi(2), '12/01/2025'),
   ]);
   await writeMember(newer, 'endpoint', WEEK, [endpointRow(npi(1), 'new@direct.cedar-sim.com')]);
-  await writeMember(older, 'npidata', FULL, [personRow(npi(1)), personRow(npi(2)), personRow(npi(3))]);
+  await writeMember(older, 'npidata', FULL, [
+    personRow(npi(1)),
+    personRow(npi(2)),
+    personRow(npi(3)),
+  ]);
   await writeMember(older, 'endpoint', FULL, [
     endpointRow(npi(1), 'old@direct.cedar-sim.com'),
     endpointRow(npi(3), 'third@direct.cedar-sim.com'),
@@ -266,7 +293,9 @@ test('an older file that comes late adds missing rows and changes no newer ones'
     endpoint: { inserted: 1, outdated: 1, removed: 0 },
   });
   t.deepEqual(
-    (await sql`select npi, last_name, active from providers order by npi`).map((row) => Object.values(row)),
+    (await sql`select npi, last_name, active from providers order by npi`).map((row) =>
+      Object.values(row),
+    ),
     [
       [npi(1), 'NEWER', true],
       [npi(2), null, false],
@@ -281,7 +310,11 @@ test('an older file that comes late adds missing rows and changes no newer ones'
 
 test('erased addresses stay out of later imports, and are counted as erased', async (t) => {
   const { url, folder, imported, sql } = await openNppesWorld(t);
-  await writeMember(folder, 'npidata', FULL, [personRow(npi(1)), personRow(npi(2)), personRow(npi(3))]);
+  await writeMember(folder, 'npidata', FULL, [
+    personRow(npi(1)),
+    personRow(npi(2)),
+    personRow(npi(3)),
+  ]);
   await writeMember(folder, 'endpoint', FULL, [
     endpointRow(npi(1), 'Tamsin@direct.cedar-sim.com'),
     endpointRow(npi(1), 'https://fhir.cedar-sim.com/r4', 'FHIR'),
@@ -290,8 +323,14 @@ test('erased addresses stay out of later imports, and are counted as erased', as
     endpointRow(npi(3), 'third@direct.cedar-sim.com'),
   ]);
   const endpoints = async () =>
-    (await sql`select endpoint from provider_endpoints order by npi, endpoint`).map((row) => row.endpoint);
-  const left = ['https://fhir.cedar-sim.com/r4', 'ruth@direct.cedar-sim.com', 'third@direct.cedar-sim.com'];
+    (await sql`select endpoint from provider_endpoints order by npi, endpoint`).map(
+      (row) => row.endpoint,
+    );
+  const left = [
+    'https://fhir.cedar-sim.com/r4',
+    'ruth@direct.cedar-sim.com',
+    'third@direct.cedar-sim.com',
+  ];
   await imported(folder);
   const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
   t.teardown(() => db.close());
@@ -309,7 +348,9 @@ test('erased addresses stay out of later imports, and are counted as erased', as
   t.like((await imported(folder, '--again')).files, {
     endpoint: { read: 5, inserted: 0, unchanged: 3, removed: 0, erased: 2 },
   });
-  t.like((await imported(week)).files, { endpoint: { read: 2, inserted: 0, unchanged: 1, erased: 1 } });
+  t.like((await imported(week)).files, {
+    endpoint: { read: 2, inserted: 0, unchanged: 1, erased: 1 },
+  });
   t.deepEqual(await endpoints(), left);
   const { checks } = await diagnose(db, { ...RULES, webhookScheduleMs: [0] });
   t.is(checks.find(({ code }) => code === 'erased_but_held')?.findings, 0);
@@ -321,7 +362,11 @@ test('details are replaced for the NPIs of a file, and stay for all others', asy
   const week = join(folder, 'week');
   await mkdir(full);
   await mkdir(week);
-  await writeMember(full, 'npidata', FULL, [personRow(npi(1)), organizationRow(npi(2)), personRow(npi(3))]);
+  await writeMember(full, 'npidata', FULL, [
+    personRow(npi(1)),
+    organizationRow(npi(2)),
+    personRow(npi(3)),
+  ]);
   await writeMember(full, 'endpoint', FULL, [
     endpointRow(npi(1), 'tamsin@direct.cedar-sim.com'),
     endpointRow(npi(1), 'npi1.sim@gmail.com'),
@@ -331,7 +376,10 @@ test('details are replaced for the NPIs of a file, and stay for all others', asy
     otherNameRow(npi(2), 'CEDAR VALLEY'),
     otherNameRow(npi(2), 'THE CLINIC'),
   ]);
-  await writeMember(full, 'pl', FULL, [locationRow(npi(1), '9 OAK AVENUE'), locationRow(npi(3), '1 ELM RD')]);
+  await writeMember(full, 'pl', FULL, [
+    locationRow(npi(1), '9 OAK AVENUE'),
+    locationRow(npi(3), '1 ELM RD'),
+  ]);
   t.like((await imported(full)).files, {
     endpoint: { read: 3, inserted: 3 },
     othername: { read: 2, inserted: 2 },
@@ -346,7 +394,8 @@ test('details are replaced for the NPIs of a file, and stay for all others', asy
     address_key: '9 OAK AVE|80202',
   });
 
-  // The first has a changed endpoint and no location, the organization has lost a name, the third is not in the file.
+  // The first has a changed endpoint and no location, the organization has lost a name, the third
+  // is not in the file.
   const changed = { 'Last Update Date': '08/12/2026' };
   await writeMember(week, 'npidata', WEEK, [
     personRow(npi(1), changed),
@@ -366,9 +415,9 @@ test('details are replaced for the NPIs of a file, and stay for all others', asy
     pl: { read: 0, removed: 1 },
   });
   t.deepEqual(
-    (await sql`select npi, kind, endpoint, affiliation_name from provider_endpoints order by npi`).map(
-      (row) => Object.values(row),
-    ),
+    (
+      await sql`select npi, kind, endpoint, affiliation_name from provider_endpoints order by npi`
+    ).map((row) => Object.values(row)),
     [
       [npi(1), 'DIRECT', 'tamsin@direct.cedar-sim.com', 'CEDAR GROUP'],
       [npi(3), 'FHIR', 'https://fhir.cedar-sim.com/r4', 'CEDAR VALLEY CLINIC PLLC'],
@@ -396,8 +445,8 @@ async function writeDownload(
 }
 
 /**
- * Writes a monthly file of forty people with details, and a weekly one of the same day with the first of them and a new
- * one.
+ * Writes a monthly file of forty people with details, and a weekly one of the same day with the
+ * first of them and a new one.
  */
 async function writeMonthAndWeek(folder: string) {
   const everyone = Array.from({ length: 40 }, (_, n) => npi(n));
@@ -507,9 +556,15 @@ test('an import that would remove more than 5 % of a table needs --yes', async (
   t.is(await contentOf(sql), before);
   const [run] = await sql`select state from import_runs order by number desc limit 1`;
   t.is(run?.state, 'failed');
-  t.like((await imported(later, '--dry-run')).files, { endpoint: { removed: 3 }, othername: { removed: 2 } });
+  t.like((await imported(later, '--dry-run')).files, {
+    endpoint: { removed: 3 },
+    othername: { removed: 2 },
+  });
   t.is(await contentOf(sql), before);
-  t.like((await imported(later, '--yes')).files, { endpoint: { removed: 3 }, othername: { removed: 2 } });
+  t.like((await imported(later, '--yes')).files, {
+    endpoint: { removed: 3 },
+    othername: { removed: 2 },
+  });
   t.deepEqual(await detailCounts(sql), [37, 38, 40]);
 });
 
@@ -627,7 +682,9 @@ test("a long value is rejected with line and column, unless we don't read it", a
   const rejects = await readFile(rejects_path ?? '', 'utf8');
   t.regex(
     rejects,
-    new RegExp(`,3,${npi(2)},Provider Last Name \\(Legal Name\\) is longer than 1000 characters\n$`),
+    new RegExp(
+      `,3,${npi(2)},Provider Last Name \\(Legal Name\\) is longer than 1000 characters\n$`,
+    ),
   );
 });
 
@@ -635,11 +692,17 @@ test('the same file is not read again, and --again reads it but writes no row', 
   const { folder, imported, sql } = await openNppesWorld(t);
   const set = join(folder, 'set');
   await mkdir(set);
-  await writeMember(set, 'npidata', FULL, [personRow(npi(1)), deactivatedRow(npi(2), '03/14/2024')]);
+  await writeMember(set, 'npidata', FULL, [
+    personRow(npi(1)),
+    deactivatedRow(npi(2), '03/14/2024'),
+  ]);
   // Two rows with the same key: each run has to choose the same one.
   await writeMember(set, 'endpoint', FULL, [
     endpointRow(npi(1), 'a@direct.cedar-sim.com'),
-    { ...endpointRow(npi(1), 'a@direct.cedar-sim.com'), 'Affiliation Legal Business Name': 'CEDAR GROUP' },
+    {
+      ...endpointRow(npi(1), 'a@direct.cedar-sim.com'),
+      'Affiliation Legal Business Name': 'CEDAR GROUP',
+    },
   ]);
   await writeMember(set, 'pl', FULL, [locationRow(npi(1), '9 OAK AVENUE')]);
   await writeMember(set, 'othername', FULL, [otherNameRow(npi(2), 'THE CLINIC')]);
@@ -657,7 +720,8 @@ test('the same file is not read again, and --again reads it but writes no row', 
 
 test('the last row of an NPI in a file wins, also in a first import', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
-  const named = (n: number, last: string) => personRow(npi(n), { 'Provider Last Name (Legal Name)': last });
+  const named = (n: number, last: string) =>
+    personRow(npi(n), { 'Provider Last Name (Legal Name)': last });
   const path = await writeMember(folder, 'npidata', FULL, [
     named(1, 'FIRST'),
     named(2, 'X'),
@@ -671,7 +735,9 @@ test('a dry run counts the changes without making them', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const set = join(folder, 'set');
   await mkdir(set);
-  await imported(await writeMember(folder, 'npidata', FULL, [personRow(npi(1)), personRow(npi(2))]));
+  await imported(
+    await writeMember(folder, 'npidata', FULL, [personRow(npi(1)), personRow(npi(2))]),
+  );
   await writeMember(set, 'npidata', WEEK, [
     deactivatedRow(npi(1), '08/12/2026'),
     personRow(npi(3)),
@@ -702,7 +768,9 @@ test('newer data from the NPI registry stays, older data is replaced', async (t)
   const path = await writeMember(folder, 'npidata', FULL, [personRow(npi(1)), personRow(npi(2))]);
   t.like((await imported(path)).files, { npidata: { outdated: 1, updated: 1 } });
   t.deepEqual(
-    (await sql`select last_name, origin from providers order by npi`).map((row) => Object.values(row)),
+    (await sql`select last_name, origin from providers order by npi`).map((row) =>
+      Object.values(row),
+    ),
     [
       ['REGISTRY', 'registry'],
       ['THORNBURY', 'nppes'],

@@ -49,43 +49,56 @@ test.serial('an import that was killed and run again has the same result', async
   const again = await killed.imported(path);
   t.is(again.outcome, 'imported');
   t.like(again.files, {
-    npidata: { read: ROWS, inserted: ROWS - 2 - before, unchanged: before, updated: 0, rejected: 2 },
+    npidata: {
+      read: ROWS,
+      inserted: ROWS - 2 - before,
+      unchanged: before,
+      updated: 0,
+      rejected: 2,
+    },
   });
   t.is(await contentOf(killed.sql), await contentOf(whole.sql));
   t.is(await rejectsOf(killed), await rejectsOf(whole));
   t.is((await killed.imported(path)).outcome, 'already');
-  const runs = await killed.sql`select state, counts, finished_at from import_runs order by started_at`;
+  const runs =
+    await killed.sql`select state, counts, finished_at from import_runs order by started_at`;
   t.like(runs, [{ state: 'failed' }, { state: 'done', counts: { 'npidata.read': ROWS } }]);
   t.true(runs.every((run) => run.finished_at instanceof Date));
 });
 
-test.serial('an import reports a killed PostgreSQL, and does the rest on the next run', async (t) => {
-  t.timeout(120_000);
-  const dataDir = join(temporaryFolder(t.teardown), 'data');
-  let server = await startPostgres({ dataDir });
-  t.teardown(() => server.stop());
-  const { url, port } = server;
-  await migrate(url);
-  const world = await openWorldAt(t, url);
-  const path = join(world.folder, NAME);
-  await writeLargeMain(path, ROWS);
+test.serial(
+  'an import reports a killed PostgreSQL, and does the rest on the next run',
+  async (t) => {
+    t.timeout(120_000);
+    const dataDir = join(temporaryFolder(t.teardown), 'data');
+    let server = await startPostgres({ dataDir });
+    t.teardown(() => server.stop());
+    const { url, port } = server;
+    await migrate(url);
+    const world = await openWorldAt(t, url);
+    const path = join(world.folder, NAME);
+    await writeLargeMain(path, ROWS);
 
-  const { ended } = spawnImport(world, path);
-  await firstRows(world.sql);
-  process.kill(server.pid, 'SIGKILL');
-  await server.exited;
-  const { code, stdout, stderr } = await ended;
-  t.is(code, 1);
-  t.is(stdout, '');
-  t.regex(stderr, /^operator: lost PostgreSQL on the way \(\w+\); run the same command again: .*\n$/m);
+    const { ended } = spawnImport(world, path);
+    await firstRows(world.sql);
+    process.kill(server.pid, 'SIGKILL');
+    await server.exited;
+    const { code, stdout, stderr } = await ended;
+    t.is(code, 1);
+    t.is(stdout, '');
+    t.regex(
+      stderr,
+      /^operator: lost PostgreSQL on the way \(\w+\); run the same command again: .*\n$/m,
+    );
 
-  server = await startPostgres({ dataDir, port });
-  const again = await world.imported(path);
-  const { inserted = 0, unchanged = 0 } = again.files.npidata ?? {};
-  t.like(again.files, { npidata: { read: ROWS, updated: 0 } });
-  t.true(unchanged > 0);
-  t.is(inserted + unchanged, ROWS);
-});
+    server = await startPostgres({ dataDir, port });
+    const again = await world.imported(path);
+    const { inserted = 0, unchanged = 0 } = again.files.npidata ?? {};
+    t.like(again.files, { npidata: { read: ROWS, updated: 0 } });
+    t.true(unchanged > 0);
+    t.is(inserted + unchanged, ROWS);
+  },
+);
 
 test.serial('the second of two concurrent imports fails and names the running one', async (t) => {
   const world = await openNppesWorld(t);
@@ -97,7 +110,9 @@ test.serial('the second of two concurrent imports fails and names the running on
   t.is(second.code, 1);
   t.regex(
     second.stderr,
-    new RegExp(`another import is under way \\(import nppes, process ${child.pid} on .*, ${NAME}, since `),
+    new RegExp(
+      `another import is under way \\(import nppes, process ${child.pid} on .*, ${NAME}, since `,
+    ),
   );
   const first = await ended;
   t.is(first.code, 0);
@@ -138,7 +153,10 @@ test.serial('a row that PostgreSQL rejects ends the import at once with a senten
   );
   const { code, stderr } = await world.operator(path);
   t.is(code, 1);
-  t.regex(stderr, /^operator: PostgreSQL refused; its log says why \(\w{5}\); run the same command again/m);
+  t.regex(
+    stderr,
+    /^operator: PostgreSQL refused; its log says why \(\w{5}\); run the same command again/m,
+  );
   await world.sql`alter table providers drop constraint refused`;
   const { inserted = 0, unchanged = 0 } = (await world.imported(path)).files.npidata ?? {};
   t.is(inserted + unchanged, ROWS);

@@ -10,7 +10,8 @@ test('the sample of the local stack is imported', async (t) => {
   const people = SAMPLE_NPIS.length + SAMPLE_ORGANIZATIONS.length;
   t.like(full.files, { npidata: { read: people, inserted: people, rejected: 0 } });
   const { pl: _none, ...filled } = full.files;
-  for (const counts of Object.values(filled)) t.true((counts.inserted ?? 0) > 0 && counts.rejected === 0);
+  for (const counts of Object.values(filled))
+    t.true((counts.inserted ?? 0) > 0 && counts.rejected === 0);
 
   const rows =
     await sql`select npi, first_name, last_name, active from providers where npi in ${sql([...SAMPLE_NPIS])}`;

@@ -4,7 +4,14 @@ import test from 'ava';
 import { headerLine, rowLine, writeZip } from '../../../deploy/local/sample.ts';
 import LAYOUT from '../../../deploy/nppes/layout.json' with { type: 'json' };
 import { openProgress } from '../../../deploy/nppes/output.ts';
-import { contentOf, memberName, npi, openNppesWorld, personRow, writeMember } from '../../support/nppes.ts';
+import {
+  contentOf,
+  memberName,
+  npi,
+  openNppesWorld,
+  personRow,
+  writeMember,
+} from '../../support/nppes.ts';
 
 const DAY = '20260809';
 
@@ -12,7 +19,11 @@ const mainFile = () => Buffer.from(headerLine('npidata') + rowLine('npidata', pe
 const endpointFile = () =>
   Buffer.from(
     headerLine('endpoint') +
-      rowLine('endpoint', { NPI: npi(1), 'Endpoint Type': 'DIRECT', Endpoint: 'a@direct.cedar-sim.com' }),
+      rowLine('endpoint', {
+        NPI: npi(1),
+        'Endpoint Type': 'DIRECT',
+        Endpoint: 'a@direct.cedar-sim.com',
+      }),
   );
 
 test('a zip, its unpacked folder and its single files have the same result', async (t) => {
@@ -28,7 +39,10 @@ test('a zip, its unpacked folder and its single files have the same result', asy
     { name: `data/${memberName('endpoint', DAY).toUpperCase()}`, content: endpointFile() },
     { name: memberName('npidata', DAY), content: mainFile() },
   ]);
-  t.like((await zipped.imported(zip)).files, { npidata: { inserted: 1 }, endpoint: { inserted: 1 } });
+  t.like((await zipped.imported(zip)).files, {
+    npidata: { inserted: 1 },
+    endpoint: { inserted: 1 },
+  });
 
   const unpacked = await openNppesWorld(t);
   const folder = join(unpacked.folder, 'set');
@@ -113,11 +127,17 @@ test('unreadable zips have distinct error messages, and nothing is imported', as
 
 test('a folder with no files of NPPES, or with several downloads, is rejected', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
-  t.regex((await operator(join(folder, 'nothing.zip'))).stderr, /cannot open .*: there is no such file/);
+  t.regex(
+    (await operator(join(folder, 'nothing.zip'))).stderr,
+    /cannot open .*: there is no such file/,
+  );
   t.regex((await operator(folder)).stderr, /holds no file of NPPES by its name: npidata_pfile_/);
   await writeMember(folder, 'npidata', DAY, [personRow(npi(1))]);
   await writeMember(folder, 'npidata', '20260816', [personRow(npi(1))]);
-  t.regex((await operator(folder)).stderr, /holds 2 npidata files; import each .* the oldest first/);
+  t.regex(
+    (await operator(folder)).stderr,
+    /holds 2 npidata files; import each .* the oldest first/,
+  );
 });
 
 test('control characters in the name of a file in a zip are printed escaped', async (t) => {
@@ -183,7 +203,11 @@ test('a column that may say who is out of service is never ignored', async (t) =
     await writeFile(path, headerLine('npidata').replace('\n', `,"${name}"\n`));
     const { code, stderr } = await operator(path);
     t.is(code, 1, name);
-    t.regex(stderr, /may say who is out of service, and is not read; import the file .* _V2\.zip/, name);
+    t.regex(
+      stderr,
+      /may say who is out of service, and is not read; import the file .* _V2\.zip/,
+      name,
+    );
   }
 });
 
@@ -192,7 +216,10 @@ test('the first row of a file without a header is not printed', async (t) => {
   const path = join(folder, memberName('npidata', DAY));
   await writeFile(path, rowLine('npidata', personRow(npi(1))));
   const { stderr } = await operator(path);
-  t.regex(stderr, /is not an NPPES npidata file: .* once: NPI, Entity Type Code, .* and 12 more\. /);
+  t.regex(
+    stderr,
+    /is not an NPPES npidata file: .* once: NPI, Entity Type Code, .* and 12 more\. /,
+  );
   t.notRegex(stderr, /THORNBURY|TAMSIN/);
 });
 
@@ -248,7 +275,10 @@ test('a zip with long names or many files is rejected before its directory is re
   for (const path of [long, many]) {
     const { code, stderr } = await operator(path);
     t.is(code, 1);
-    t.regex(stderr, /has more than 1000 files, or names of more than 4096 bytes, which no zip of CMS has/);
+    t.regex(
+      stderr,
+      /has more than 1000 files, or names of more than 4096 bytes, which no zip of CMS has/,
+    );
     t.true(stderr.length < 300);
   }
 });

@@ -63,7 +63,9 @@ test('a failed workflow task leaves no path in its history', async (t) => {
   const stack = await startStack({ providers: [] });
   t.teardown(() => stack.stop());
   await stack.stopWorker();
-  const workflowsPath = fileURLToPath(new URL('../../support/failing-workflows.ts', import.meta.url));
+  const workflowsPath = fileURLToPath(
+    new URL('../../support/failing-workflows.ts', import.meta.url),
+  );
   await stack.startWorker((await bundleWorkflows(workflowsPath)).code);
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });

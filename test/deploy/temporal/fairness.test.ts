@@ -12,7 +12,10 @@ import { ordinaryNpis } from '../../support/vendors.ts';
 
 const WARNING = 'Temporal does not serve organizations in turn';
 
-/** Starts a service with a Temporal of its own, in which no task has waited yet, and without a worker. */
+/**
+ * Starts a service with a Temporal of its own, in which no task has waited yet, and without a
+ * worker.
+ */
 async function startService(t: ExecutionContext, isFair: boolean) {
   const temporal = await startTemporal({
     cli: testSetting('TEST_TEMPORAL_CLI'),

@@ -3,8 +3,8 @@ import test from 'ava';
 import { createLog } from '../../../deploy/log.ts';
 import { sdkLog } from '../../../deploy/temporal/sdk-log.ts';
 
-// Uses lines of Temporal's SDK 1.24 about a batch whose workflow has a bug. Our log must not contain the text of its
-// error.
+// Uses lines of Temporal's SDK 1.24 about a batch whose workflow has a bug. Our log must not
+// contain the text of its error.
 
 const RUN = { runId: '01a204e2-a2f0-70e2-8fdd-cdbb4074a619' };
 const CANARY = 'canary@example.com';
@@ -39,7 +39,8 @@ test('a failed workflow task is logged with workflow, run and type of the failur
 });
 
 test('a failure that Temporal has a name for is logged with that name', (t) => {
-  const info = 'Some(ApplicationFailureInfo(ApplicationFailureInfo { r#type: "Refusal.batch_missing" }))';
+  const info =
+    'Some(ApplicationFailureInfo(ApplicationFailureInfo { r#type: "Refusal.batch_missing" }))';
   const begun = ['DEBUG', 'Workflow started', BEGUN] as const;
   const ofType = (failure: string) =>
     written(begun, ['WARN', TASK, { ...CORE, ...RUN, failure }]).last.failure_type;
@@ -50,7 +51,8 @@ test('a failure that Temporal has a name for is logged with that name', (t) => {
 test('a connection error is logged with its gRPC code', (t) => {
   const about = { ...CORE, ...RUN };
   const of = (error: string) =>
-    written(['WARN', 'Error while completing workflow activation', { ...about, error }]).last.grpc_code;
+    written(['WARN', 'Error while completing workflow activation', { ...about, error }]).last
+      .grpc_code;
   t.is(
     of(`code: 'The service is currently unavailable', message: "${CANARY}"`),
     'The service is currently unavailable',

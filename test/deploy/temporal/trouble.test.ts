@@ -15,8 +15,9 @@ import { startRefusing } from '../../support/refusing.ts';
 /** Starts a TLS server with an unsigned certificate. */
 async function startTls(t: ExecutionContext): Promise<string> {
   const pems = await generate([{ name: 'commonName', value: 'localhost' }]);
-  const server = createServer({ key: pems.private, cert: pems.cert, ALPNProtocols: ['h2'] }, (socket) =>
-    socket.on('error', () => {}),
+  const server = createServer(
+    { key: pems.private, cert: pems.cert, ALPNProtocols: ['h2'] },
+    (socket) => socket.on('error', () => {}),
   );
   server.on('tlsClientError', () => {});
   server.listen(0, LOOPBACK);

@@ -35,7 +35,8 @@ test('an API with no worker on its queue is not ready, and doctor says so', asyn
   const [there, here] = [randomUUID(), randomUUID()];
   const worker = { namespace: 'default', buildId: 'a' };
   await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
-  const missing = /"elsewhere":\["default\/enrichment"\],"msg":"no worker where this API starts workflows/g;
+  const missing =
+    /"elsewhere":\["default\/enrichment"\],"msg":"no worker where this API starts workflows/g;
   await said(missing);
   t.deepEqual(await readyz(), [503, '5']);
   const doctor = await runProgram('operator', ['doctor'], { env });
@@ -45,7 +46,9 @@ test('an API with no worker on its queue is not ready, and doctor says so', asyn
     /^worker_elsewhere: .*\n {2}None is in default\/canary: check TEMPORAL_NAMESPACE and TASK_QUEUE/m,
   );
 
-  const elsewhere = await runProgram('operator', ['doctor'], { env: { ...env, TASK_QUEUE: 'enrichment' } });
+  const elsewhere = await runProgram('operator', ['doctor'], {
+    env: { ...env, TASK_QUEUE: 'enrichment' },
+  });
   t.regex(elsewhere.stdout, /^api_elsewhere: .*\n.*\n {2}1 found {2}default\/canary$/m);
   t.notRegex(elsewhere.stdout, /^(no_api|worker_elsewhere): /m);
 
@@ -63,5 +66,9 @@ test('an API with no worker on its queue is not ready, and doctor says so', asyn
   t.is(output.match(missing)?.length, 1);
 
   await api.stop();
-  t.regex((await runProgram('operator', ['doctor'], { env })).stdout, /^no_api: /m, 'it ended in order');
+  t.regex(
+    (await runProgram('operator', ['doctor'], { env })).stdout,
+    /^no_api: /m,
+    'it ended in order',
+  );
 });

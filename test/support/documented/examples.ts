@@ -4,7 +4,8 @@ import { readdirSync, readFileSync } from 'node:fs';
 export interface Example {
   readonly page: string;
   /**
-   * The word after the fence. `sh` blocks run as pasted. Blocks with a file and its command in the first line run too.
+   * The word after the fence. `sh` blocks run as pasted. Blocks with a file and its command in the
+   * first line run too.
    */
   readonly language: string;
   readonly text: string;

@@ -47,9 +47,9 @@ export interface Outcome {
 const BULK = 60;
 
 /**
- * Looks up all people of the set as a client of the whole service: PostgreSQL with an imported NPPES, Temporal, the
- * API, and a worker with the real adapters. The servers at the edge use the protocols of vendors, a verifier, and a
- * name server.
+ * Looks up all people of the set as a client of the whole service: PostgreSQL with an imported
+ * NPPES, Temporal, the API, and a worker with the real adapters. The servers at the edge use the
+ * protocols of vendors, a verifier, and a name server.
  */
 export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outcome[]> {
   await using opened = new AsyncDisposableStack();
@@ -87,7 +87,9 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
   const batches = await Promise.all(bulks.map((bulk) => client.bulk({ npis: bulk })));
   for (const { json } of batches) {
     const { data } = await eventually(async () => {
-      const { json: now } = await client.get(`/api/v1/batch/${json.batch_id}`, { prefer: 'wait=50' });
+      const { json: now } = await client.get(`/api/v1/batch/${json.batch_id}`, {
+        prefer: 'wait=50',
+      });
       return now.batch.status === 'completed' ? now : null;
     });
     for (const item of data) items.set(item.npi, item);
@@ -98,7 +100,8 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
   });
   return TRAPS.map((trap) => {
     const { email, email_type, status } = items.get(trap.npi) ?? {};
-    if (email && spelled(email) !== spelled(trap.email)) throw new Error(`${email} was never named`);
+    if (email && spelled(email) !== spelled(trap.email))
+      throw new Error(`${email} was never named`);
     return {
       trap,
       careful: (hasVerifier ? undefined : trap.withoutVerifier) ?? trap.careful,
@@ -110,7 +113,11 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
 }
 
 /** Returns the deviation from a careful person's decision, or null without a deviation. */
-export function mistakeIn({ trap, careful, returned }: Outcome): 'returned' | 'refused' | 'type' | null {
+export function mistakeIn({
+  trap,
+  careful,
+  returned,
+}: Outcome): 'returned' | 'refused' | 'type' | null {
   if (careful === 'refuse') return returned ? 'returned' : null;
   if (!returned) return 'refused';
   return returned === trap.type ? null : 'type';
@@ -122,7 +129,10 @@ export interface Score {
   readonly of: number;
 }
 
-/** Scores bad addresses that were returned, good ones that were not, and wrong types of returned good ones. */
+/**
+ * Scores bad addresses that were returned, good ones that were not, and wrong types of returned
+ * good ones.
+ */
 export function scoresOf(
   outcomes: readonly Outcome[],
 ): Readonly<Record<'returned' | 'refused' | 'type', Score>> {
@@ -138,7 +148,9 @@ export function scoresOf(
 }
 
 /** Returns the confusion table: one line per kind, with three scores per setup. */
-export function tableOf(runs: readonly { readonly setup: Setup; readonly outcomes: readonly Outcome[] }[]) {
+export function tableOf(
+  runs: readonly { readonly setup: Setup; readonly outcomes: readonly Outcome[] }[],
+) {
   const kinds = [...new Set(TRAPS.map(({ kind }) => kind))];
   const cellsOf = (outcomes: readonly Outcome[]) =>
     Object.values(scoresOf(outcomes)).map(({ wrong, of }) =>
@@ -151,7 +163,10 @@ export function tableOf(runs: readonly { readonly setup: Setup; readonly outcome
     ].join('  ');
   const columns = ['returned', 'refused', 'type'].map((name) => name.padStart(8)).join('');
   return [
-    ['wrongly'.padEnd(18), ...runs.map(({ setup }, n) => `  ${n + 1}. ${setup.name}`.padEnd(24))].join('  '),
+    [
+      'wrongly'.padEnd(18),
+      ...runs.map(({ setup }, n) => `  ${n + 1}. ${setup.name}`.padEnd(24)),
+    ].join('  '),
     [''.padEnd(18), ...runs.map(() => columns)].join('  '),
     ...kinds.map((kind) => line(kind, ({ trap }) => trap.kind === kind)),
     line('all', () => true),

@@ -63,7 +63,10 @@ export interface Trap {
     | {
         readonly mx: readonly string[];
         readonly a?: readonly string[];
-        /** Exchangers whose addresses are not public. An exchanger with an empty list does not exist. */
+        /**
+         * Exchangers whose addresses are not public. An exchanger with an empty list does not
+         * exist.
+         */
         readonly hosts?: Readonly<Record<string, readonly string[]>>;
       };
 }
@@ -77,7 +80,8 @@ interface Practice {
 }
 
 const FOLDER = new URL('../../traps/', import.meta.url);
-const read = <T>(file: string): readonly T[] => JSON.parse(readFileSync(new URL(file, FOLDER), 'utf8'));
+const read = <T>(file: string): readonly T[] =>
+  JSON.parse(readFileSync(new URL(file, FOLDER), 'utf8'));
 
 export const PRACTICES = read<Practice>('practices.json');
 
@@ -107,7 +111,9 @@ export function nameKey(...parts: readonly unknown[]): string {
 
 /** Writes an NPPES download with all people of the set, for the real importer. */
 export async function writeNppes(folder: string): Promise<void> {
-  const places = new Map(PRACTICES.map((practice, index) => [practice.name, placeOf(practice, index)]));
+  const places = new Map(
+    PRACTICES.map((practice, index) => [practice.name, placeOf(practice, index)]),
+  );
   const organizations = PRACTICES.map(({ name }, index) => ({
     NPI: organizationNpi(index),
     'Entity Type Code': '2',
@@ -144,7 +150,14 @@ function placeOf({ city, state }: Practice, index: number): NppesValues {
   };
 }
 
-function rowOf({ first, last, middle = '', former = '', suffix = '', credential }: Trap['who']): NppesValues {
+function rowOf({
+  first,
+  last,
+  middle = '',
+  former = '',
+  suffix = '',
+  credential,
+}: Trap['who']): NppesValues {
   return {
     'Provider First Name': first.toUpperCase(),
     'Provider Middle Name': middle.toUpperCase(),
@@ -156,5 +169,11 @@ function rowOf({ first, last, middle = '', former = '', suffix = '', credential 
 }
 
 function endpointRow(id: string, type: string, endpoint: string): NppesValues {
-  return { NPI: id, 'Endpoint Type': type, Endpoint: endpoint, Affiliation: 'N', 'Use Code': 'OTHER' };
+  return {
+    NPI: id,
+    'Endpoint Type': type,
+    Endpoint: endpoint,
+    Affiliation: 'N',
+    'Use Code': 'OTHER',
+  };
 }

@@ -6,8 +6,8 @@ import { type Said, startNameServer } from '../name-server.ts';
 import type { Played } from '../vendors.ts';
 import { type Mailbox, type Naming, nameKey, PRACTICES, spelled, TRAPS, type Trap } from './set.ts';
 
-// The external servers for the traps, over sockets: name servers, vendors, and a verifier with their own wire formats.
-// RocketReach knows people by NPI. Hunter repeats the name in the request.
+// The external servers for the traps, over sockets: name servers, vendors, and a verifier with
+// their own wire formats. RocketReach knows people by NPI. Hunter repeats the name in the request.
 
 /** A public address that no test connects to. */
 const PUBLIC = '52.96.165.8';
@@ -23,7 +23,9 @@ export async function startWorld(hasVerifier: boolean) {
   const server = createServer((request, response) => {
     answer(request).then(
       ({ status, body }) => {
-        response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+        response
+          .writeHead(status, { 'content-type': 'application/json' })
+          .end(JSON.stringify(body));
       },
       () => response.destroy(),
     );
@@ -60,7 +62,8 @@ function createZone(): (name: string, type: string) => Said {
   const hosts = new Map<string, readonly string[]>();
   for (const { email, dns } of TRAPS) {
     const domain = spelled(email).split('@')[1] ?? '';
-    if (dns || !domains.has(domain)) domains.set(domain, dns ?? { mx: [`mx.${domain}`], a: [PUBLIC] });
+    if (dns || !domains.has(domain))
+      domains.set(domain, dns ?? { mx: [`mx.${domain}`], a: [PUBLIC] });
   }
   for (const entry of domains.values()) {
     if (entry === 'nxdomain') continue;
@@ -100,7 +103,9 @@ const byNpi = new Map(TRAPS.map((trap) => [trap.npi, trap]));
 const byName = new Map(TRAPS.map((trap) => [nameKey(trap.who.first, trap.who.last), trap]));
 const byEmail = new Map(TRAPS.map((trap) => [spelled(trap.email), trap]));
 if (byName.size < TRAPS.length || byEmail.size < TRAPS.length) {
-  throw new Error('two traps have the same person or the same address: nobody could tell them apart');
+  throw new Error(
+    'two traps have the same person or the same address: nobody could tell them apart',
+  );
 }
 const states = new Map(PRACTICES.map(({ name, state }) => [name, state]));
 
@@ -113,7 +118,10 @@ const ok = (body: unknown): Played => ({ status: 200, body });
 const seenOn = ({ days }: Vended) =>
   days === undefined ? null : new Date(Date.now() - days * DAY_MS).toISOString().slice(0, 10);
 
-/** Vendors in the order of their calls. Their responses look like those recorded in test/support/vendor-answers/. */
+/**
+ * Vendors in the order of their calls. Their responses look like those recorded in
+ * test/support/vendor-answers/.
+ */
 const VENDORS: Readonly<Record<string, Source>> = {
   rocketreach({ query }) {
     const found = known('rocketreach', byNpi.get(query.get('npi_number') ?? ''));
@@ -126,8 +134,17 @@ const VENDORS: Readonly<Record<string, Source>> = {
       last_validation_check: seenOn(says),
     };
     return ok({
-      ...{ id: Number(trap.npi), status: 'complete', name: says.name ?? `${first} ${last}`, emails: [email] },
-      ...{ region: states.get(trap.practice), country_code: 'US', npi_data: { npi_number: trap.npi } },
+      ...{
+        id: Number(trap.npi),
+        status: 'complete',
+        name: says.name ?? `${first} ${last}`,
+        emails: [email],
+      },
+      ...{
+        region: states.get(trap.practice),
+        country_code: 'US',
+        npi_data: { npi_number: trap.npi },
+      },
     });
   },
 
@@ -135,7 +152,9 @@ const VENDORS: Readonly<Record<string, Source>> = {
     const names = { first_name: query.get('first_name'), last_name: query.get('last_name') };
     const found = known('hunter', byName.get(nameKey(...Object.values(names))));
     const words = { valid: 'valid', catch_all: 'accept_all', unknown: 'unknown' };
-    const verification = found ? { status: words[found.says.says], date: seenOn(found.says) } : null;
+    const verification = found
+      ? { status: words[found.says.says], date: seenOn(found.says) }
+      : null;
     return ok({
       data: {
         ...{ ...names, email: found?.trap.email ?? null, score: 90, verification },
@@ -146,20 +165,25 @@ const VENDORS: Readonly<Record<string, Source>> = {
 };
 
 /** Response of Reacher's server for a mailbox, where it differs from that for a good one. */
-const MAILBOXES: Readonly<Record<Mailbox, { is_reachable: string; misc?: object; smtp?: object }>> = {
-  valid: { is_reachable: 'safe' },
-  catch_all: { is_reachable: 'risky', smtp: { is_catch_all: true } },
-  role: { is_reachable: 'risky', misc: { is_role_account: true } },
-  full: { is_reachable: 'risky', smtp: { has_full_inbox: true } },
-  disposable: { is_reachable: 'risky', misc: { is_disposable: true } },
-  invalid: { is_reachable: 'invalid', smtp: { is_deliverable: false } },
-  disabled: { is_reachable: 'invalid', smtp: { is_deliverable: false, is_disabled: true } },
-  unknown: { is_reachable: 'unknown', smtp: { error: { type: 'IOError', message: 'io: incomplete' } } },
-};
+const MAILBOXES: Readonly<Record<Mailbox, { is_reachable: string; misc?: object; smtp?: object }>> =
+  {
+    valid: { is_reachable: 'safe' },
+    catch_all: { is_reachable: 'risky', smtp: { is_catch_all: true } },
+    role: { is_reachable: 'risky', misc: { is_role_account: true } },
+    full: { is_reachable: 'risky', smtp: { has_full_inbox: true } },
+    disposable: { is_reachable: 'risky', misc: { is_disposable: true } },
+    invalid: { is_reachable: 'invalid', smtp: { is_deliverable: false } },
+    disabled: { is_reachable: 'invalid', smtp: { is_deliverable: false, is_disabled: true } },
+    unknown: {
+      is_reachable: 'unknown',
+      smtp: { error: { type: 'IOError', message: 'io: incomplete' } },
+    },
+  };
 
 const reacher: Source = ({ body }) => {
   const email = String(body.to_email);
-  const { is_reachable, misc, smtp } = MAILBOXES[byEmail.get(spelled(email))?.verifier ?? 'unknown'];
+  const { is_reachable, misc, smtp } =
+    MAILBOXES[byEmail.get(spelled(email))?.verifier ?? 'unknown'];
   return ok({
     ...{ input: email, is_reachable, mx: { accepts_mail: true, records: [] } },
     misc: { is_disposable: false, is_role_account: false, is_b2c: false, ...misc },

@@ -1,4 +1,6 @@
-/** Our interpretation of each response in this folder: a step in a few words, by verifier and name. */
+/**
+ * Our interpretation of each response in this folder: a step in a few words, by verifier and name.
+ */
 export const MEANINGS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   reacher: {
     safe: 'valid mailbox_ok',

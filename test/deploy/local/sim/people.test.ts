@@ -79,7 +79,9 @@ test('a person is found by name and employer, and nowhere else', (t) => {
     { first, last }: { first: string; last: string },
     domain: string | null,
     company: string | null,
-  ) => findPerson({ first: first.toUpperCase(), last: last.toUpperCase(), domain, company })?.npi ?? null;
+  ) =>
+    findPerson({ first: first.toUpperCase(), last: last.toUpperCase(), domain, company })?.npi ??
+    null;
   const wrong = people.filter((one) => {
     const { domain, name, dba } = one.organization;
     const npis = [found(one, domain, null), found(one, null, name), found(one, null, dba ?? name)];
@@ -109,7 +111,11 @@ test('the endpoints contain every trap of the real file', (t) => {
     SAMPLE_ENDPOINTS.find(({ npi }) => npi === '2000000150'),
     { type: 'DIRECT', endpoint: 'sunil.harrow@direct.cedarvalleyclinic-sim.com' },
   );
-  t.true(ofType('DIRECT').some(({ endpoint }) => FREE_MAIL_DOMAINS.includes(endpoint.split('@')[1] ?? '')));
+  t.true(
+    ofType('DIRECT').some(({ endpoint }) =>
+      FREE_MAIL_DOMAINS.includes(endpoint.split('@')[1] ?? ''),
+    ),
+  );
   t.true(ofType('DIRECT').some(({ affiliation }) => affiliation !== null));
   t.true(ofType('FHIR').every(({ endpoint }) => endpoint.startsWith('https://')));
   t.true(ofType('OTHERS').some(({ npi }) => ORGANIZATION_IDS.includes(npi)));
