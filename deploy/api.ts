@@ -52,7 +52,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const look = createLook(db, log, me);
   if (await untilReady(db, log, stopped)) {
     log.info(address, 'api ready');
-    // If this fails, the next check repeats it.
+    // The next check repeats it if it fails.
     void look().catch(() => {});
   }
   void repeat('look for workers', LOOK_MS, { signal: ending.signal, log }, look);

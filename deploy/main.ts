@@ -84,15 +84,15 @@ export async function main<Given extends unknown[]>(
 }
 
 /**
- * Signals within this time count as one: npm forwards the signal that the terminal has also sent to
- * us.
+ * Signals within this time count as one, because npm forwards a signal that the terminal has also
+ * sent to us.
  */
 const ONE_SIGNAL_MS = 1000;
 
 const PARENT_CHECK_MS = 1000;
 
 /**
- * Resolves at the first signal, or when the npm that started this program is gone: npm forwards
+ * Resolves at the first signal, or when the npm that started this program is gone. npm forwards
  * only SIGTERM and SIGINT, and exits silently at SIGHUP. A second signal ends the process.
  */
 function stopSignal(name: string): Promise<void> {

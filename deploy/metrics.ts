@@ -11,12 +11,13 @@ import METRICS from '../db/metrics.json' with { type: 'json' };
 import { readiness } from '../db/migrate.ts';
 import type { Config } from './config/config.ts';
 
-// Serves the metrics of a process on METRICS_PORT (deploy/metrics.md): its own counters. A worker
-// also serves figures about the whole service, the metrics of Temporal's SDK, and its health.
+// Serves the metrics of a process on METRICS_PORT (deploy/metrics.md). An API serves its own
+// counters. A worker also serves figures about the whole service, the metrics of Temporal's SDK,
+// and its health.
 
 /** Figures are read again when they are older than this. */
 const KEEP_MS = 10_000;
-/** Limit for waiting for PostgreSQL, Temporal and the SDK: Prometheus gives up after 10 s. */
+/** Limit for waiting for PostgreSQL, Temporal and the SDK. Prometheus gives up after 10 s. */
 const PATIENCE_MS = 2000;
 
 const databasePool = new Gauge({

@@ -56,7 +56,7 @@ export async function runOperator(
   args: readonly string[],
   { config, ...streams }: OperatorSurroundings,
 ): Promise<0 | 1 | 2 | 3> {
-  // All output passes through here. It may contain file names, vendors' texts, and other untrusted
+  // Escapes all output, because it may contain file names, vendors' texts, and other untrusted
   // text.
   const stdout = (text: string) => streams.stdout(printableLines(text));
   const stderr = (text: string) => streams.stderr(printableLines(text));

@@ -2,7 +2,9 @@ import { DatabaseError, OperatorProblem, Refusal } from '../db/errors.ts';
 import { type IdPrefix, isId } from '../db/ids.ts';
 import SENTENCES from './sentences.json' with { type: 'json' };
 
-/** Codes of a connection that broke during work: a change may or may not have been committed. */
+/**
+ * Codes of a connection that broke during work. A change may or may not have been committed.
+ */
 const BROKEN: ReadonlySet<string> = new Set([
   'client_deadline',
   'CONNECTION_CLOSED',

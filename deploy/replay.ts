@@ -122,7 +122,7 @@ await main(
       .option('--inspect <EVENT>', 'stop under a debugger at this event', integer(1, 1_000_000)),
 );
 
-/** Warns about workflow types without a run: the gate says nothing about their code. */
+/** Warns about workflow types without a run, because the gate says nothing about their code. */
 function warnOfUntried(
   counts: readonly { readonly workflow: string; readonly runs: number }[],
 ): void {
@@ -173,8 +173,8 @@ async function* named(
 }
 
 /**
- * Lists runs by workflow type. Each type has its own limit: deliveries are rare compared with
- * batches and lookups, but every release continues some of them.
+ * Lists runs by workflow type. Each type has its own limit, because deliveries are rare compared
+ * with batches and lookups, but every release continues some of them.
  */
 async function* listed(
   client: Client,

@@ -23,8 +23,8 @@ import {
   whole,
 } from './values.ts';
 
-// Only this file reads process.env. It checks everything at once, freezes it, and passes it on as
-// typed arguments.
+// Reads process.env, which no other file does. It checks everything at once, freezes it, and passes
+// it on as typed arguments.
 // @temporalio/envconfig reads Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE,
 // TEMPORAL_API_KEY, TEMPORAL_TLS…) from `temporalEnvironment`, so their names and rules are
 // Temporal's.
@@ -84,7 +84,7 @@ const SETTINGS = {
     'LOG_LEVEL',
     oneOf('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent').default('info'),
   ],
-  /** Where an OpenTelemetry collector receives traces. If both are null, no traces are sent. */
+  /** URLs of an OpenTelemetry collector. No traces are sent if both are null. */
   tracesUrl: ['OTEL_EXPORTER_OTLP_TRACES_ENDPOINT', orNull(anyUrl())],
   otlpUrl: ['OTEL_EXPORTER_OTLP_ENDPOINT', orNull(anyUrl())],
   otlpHeaders: ['OTEL_EXPORTER_OTLP_HEADERS', pairs()],
@@ -176,7 +176,7 @@ export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env)
   return read({ databaseUrl, secretKeys }, environment);
 }
 
-/** For programs that can run without a database. */
+/** The setting of programs that can run without a database. */
 const NO_DATABASE_URL = { databaseUrl: ['DATABASE_URL', orNull(databaseUrl)] } as const;
 
 export type ReplayConfig = ReturnType<typeof loadReplayConfig>;
@@ -215,9 +215,9 @@ export function givenDatabaseUrl(): string | null {
 }
 
 /**
- * If DATABASE_URL is not set, sets the variables for the database and the Temporal of the local
- * stack that was started in this folder, if there is one.
- * @returns whether it did so
+ * Sets the variables for the database and the Temporal of the local stack that was started in this
+ * folder. Does nothing if DATABASE_URL is set, or if there is no local stack.
+ * @returns whether it set them
  */
 export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.env): boolean {
   const facts = environment.DATABASE_URL ? null : readFacts(dirname(LOCAL_STACK));
@@ -258,7 +258,7 @@ function read<Of extends Table>(table: Of, environment: NodeJS.ProcessEnv): Sett
   return Object.freeze(Object.fromEntries(entries)) as Settings<Of>;
 }
 
-/** Leaves out empty variables: `VAR= command` and compose files mean an unset variable. */
+/** Leaves out empty variables, because `VAR= command` and compose files mean an unset variable. */
 function onlySet(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ''));
 }

@@ -60,8 +60,8 @@ export function createSources(config: Config, db: Database, names: Names, log: L
   }
 
   const found = inOrder(vendors, file.order);
-  // POLICY_TABLE: without a verifier, only a dated claim or two agreeing sources can make an
-  // address valid.
+  // Without a verifier, only a dated claim or two agreeing sources can make an address valid
+  // (POLICY_TABLE).
   const isEnough = asked.length > 0 || (catchAll === 'two-sources' && found.length > 1);
   const isOfUse = ({ vendor }: VendorSource) => isEnough || vendor.isDated;
 
@@ -78,7 +78,7 @@ export function createSources(config: Config, db: Database, names: Names, log: L
     useless: found.filter((source) => !isOfUse(source)).map(({ vendor }) => vendor.id),
     verifiers: asked,
     registry,
-    /** All sources that are called, with the daily credits of each. */
+    /** The sources that are called, with the daily credits of each. */
     asked: [
       ...useful.map(({ vendor, limits }) => ['vendor', vendor.id, limits.dailyCredits] as const),
       ...asked.map(({ id, dailyCredits }) => ['verifier', id, dailyCredits] as const),

@@ -1,8 +1,8 @@
 import { isUtf8 } from 'node:buffer';
 
-// Splits NPPES's files into rows: every value is quoted, a row has 330 columns and a kilobyte, a
-// file has ten million rows. The splitter reads each byte once and makes strings only of the values
-// that are requested.
+// Splits NPPES's files into rows. Every value is quoted, a row has 330 columns and a kilobyte, and
+// a file has ten million rows. The splitter reads each byte once and makes strings only of the
+// values that are requested.
 
 const LF = 10;
 const CR = 13;

@@ -291,7 +291,7 @@ function add({ counts }: Import, kind: FileKind, fates: Counts): void {
 type Chunk = Readonly<ReturnType<typeof emptyChunk>>;
 
 const emptyChunk = () => ({
-  /** In COPY's text format. */
+  /** The rows in COPY's text format. */
   copy: [] as Buffer[],
   /** Rows that were read, including rejected ones. */
   read: 0,
@@ -308,8 +308,8 @@ export const CHUNK_ROWS = 20_000;
 const BUFFER_BYTES = 524_288;
 
 /**
- * Finds the columns of a file. @throws {ImportProblem} for another layout, or if the file cannot be
- * read
+ * Finds the columns of a file.
+ * @throws {ImportProblem} for another layout, or if the file cannot be read
  */
 export async function readHeader({ name, kind, open }: Member): Promise<Header> {
   const reader = csvReader(null);

@@ -13,7 +13,7 @@ export type MemberKind = (typeof MEMBER_KINDS)[number];
 /** The files of NPPES, and the one file of "Doctors and Clinicians". */
 export type FileKind = MemberKind | 'clinicians';
 
-/** In V3, whether an NPI is in service. V2 has only dates. */
+/** The column of V3 that says whether an NPI is in service. V2 has only dates. */
 export const STATUS = 'npi_activation_status';
 /**
  * A column with a name like these may say that an NPI is out of service. Ignoring it would make the
@@ -35,7 +35,8 @@ export class ImportProblem extends OperatorProblem {
 }
 
 /**
- * Converts a file system error to an `ImportProblem`. @param says returns the message for a reason
+ * Converts a file system error to an `ImportProblem`.
+ * @param says returns the message for a reason
  */
 export async function orImportProblem<T>(
   work: Promise<T>,

@@ -2,7 +2,7 @@ import { appendFile, rm, stat } from 'node:fs/promises';
 import { orImportProblem } from './layout.ts';
 import type { Reject } from './rows.ts';
 
-/** Where an import prints its progress, a line now and then. */
+/** The output for an import's progress, a line now and then. */
 export interface ProgressOutput {
   readonly line: (text: string) => void;
 }

@@ -204,8 +204,8 @@ function kept(text: string): string | null {
 const KNOWN_DATES = new Map<string, string>();
 
 /**
- * Converts `MM/DD/YYYY` to `YYYY-MM-DD`. @returns null for an empty value, undefined for an invalid
- * date
+ * Converts `MM/DD/YYYY` to `YYYY-MM-DD`.
+ * @returns null for an empty value, undefined for an invalid date
  */
 function dateOf(text: string): string | null | undefined {
   if (text === '') return null;

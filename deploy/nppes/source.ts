@@ -24,7 +24,7 @@ export interface Member {
   readonly asOf: string;
   /** Its path, or the path of the zip that contains it. */
   readonly path: string;
-  /** In bytes, unpacked. */
+  /** The unpacked size in bytes. */
   readonly size: number;
   /** Opens the file. @throws {ImportProblem} if it cannot be read */
   open(): AsyncIterable<Buffer>;
@@ -202,8 +202,8 @@ function requireSmallDirectory(path: string, isSmall: boolean): void {
 }
 
 /**
- * Unpacks a file. @throws {ImportProblem} if it is damaged, encrypted, or packed in a way that
- * cannot be read
+ * Unpacks a file.
+ * @throws {ImportProblem} if it is damaged, encrypted, or packed in a way that cannot be read
  */
 async function* unpacked(path: string, zip: ZipFile, entry: Entry): AsyncIterable<Buffer> {
   const { compressionMethod: method } = entry;

@@ -9,8 +9,8 @@ import { OperatorProblem, Refusal } from '../../db/errors.ts';
 import { parseDuration } from '../config/values.ts';
 import { type Run, shown, table } from './print.ts';
 
-// Every argument is checked before the database is queried. A wrong one ends the command with exit
-// code 2.
+// Parses the arguments and options of commands. They are checked before the database is queried. A
+// wrong argument ends the command with exit code 2.
 
 /** The argument of commands about one organization. */
 export const ORG = ['<ORG>', "organization's id, name, or the beginning of its name"] as const;
@@ -49,8 +49,8 @@ export function change(parent: Command, name: string, description: string): Comm
 }
 
 /**
- * Adds the options for the audit log. @param usual the default reason; without it, a reason is
- * required
+ * Adds the options for the audit log.
+ * @param usual the default reason; without it, a reason is required
  */
 export function audited(command: Command, usual?: string): Command {
   return command

@@ -58,7 +58,7 @@ export function addCommands(program: Command, run: Run): void {
     );
 }
 
-/** What Temporal was asked, and what it does not show. */
+/** The results of checks in Temporal, and notes about checks that were not possible. */
 interface TemporalChecks {
   readonly checks: readonly CheckResult[];
   readonly notes: readonly string[];

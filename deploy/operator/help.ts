@@ -2,8 +2,8 @@ import { readFileSync } from 'node:fs';
 import { Argument, type Command } from 'commander';
 
 /**
- * Reads help.txt: the text of each `--help` below arguments and options, by the words of the
- * command.
+ * Reads help.txt, the texts that `--help` prints below arguments and options.
+ * @returns each text by the words of its command
  */
 export function helpTexts(): ReadonlyMap<string, string> {
   const [, ...texts] = readFileSync(new URL('help.txt', import.meta.url), 'utf8').split(/^= /m);

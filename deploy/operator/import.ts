@@ -19,9 +19,9 @@ import {
 
 interface RowOptions extends ChangedBy {
   readonly verdicts?: string;
-  /** Only for addresses. */
+  /** Set only for addresses. */
   readonly source: string;
-  /** Only for suppressions. */
+  /** Set only for suppressions. */
   readonly yes?: true;
 }
 
@@ -138,7 +138,7 @@ async function importFile<T extends object>(
   try {
     await importRows(work, path, verdicts, counts);
   } catch (error) {
-    // If the database failed, the next run of the file marks this import as failed.
+    // The next run of the file marks this import as failed if the database is away now.
     await endImport(db, id, 'failed', counts).catch(() => {});
     throw error;
   }

@@ -196,8 +196,7 @@ export function isFreeMailTarget({ kind, value }: SuppressionTarget): boolean {
 
 /**
  * Guesses the kind of a target. Ten digits are an NPI, 64 hex digits are the SHA-256 of an address,
- * and a text with an
- * @ is an address. Anything else is a domain.
+ * and a text with `@` is an address. Anything else is a domain.
  */
 export function guessWord(text: string): TargetWord {
   if (NPI.test(text)) return 'npi';
@@ -206,8 +205,8 @@ export function guessWord(text: string): TargetWord {
 }
 
 /**
- * Returns whether a domain is a public suffix. An unknown suffix doesn't count: it has no
- * mailboxes, so suppressing it does no harm.
+ * Returns whether a domain is a public suffix. An unknown suffix doesn't count, because it has no
+ * mailboxes and suppressing it does no harm.
  */
 function isSuffix(domain: string): boolean {
   return registrableDomain(domain) === null && registrableDomain(`x.${domain}`) !== null;

@@ -49,7 +49,7 @@ export interface RowImport<T extends object> {
    * Free-mail domains whose rows need `--yes` and were not stored without it. Filled by `judge`.
    */
   readonly unconfirmed?: ReadonlySet<string>;
-  /** Checks a row. @returns what to store, or the verdict if the row is not to be stored */
+  /** Checks a row. @returns the value to store, or the verdict if the row is not to be stored */
   judge(cell: CellOf): T | string;
   /** Stores rows. @returns a verdict for each */
   store(rows: readonly T[]): Promise<readonly string[]>;
@@ -158,8 +158,8 @@ interface EmailRow {
 
 /**
  * Returns the rules for the operator's own addresses. Each address passes the same checks as a
- * vendor's candidate: checks that need only the file run here, DNS and verifiers in the first
- * lookup that finds it.
+ * vendor's candidate. Checks that need only the file run here. DNS and verifiers are asked by the
+ * first lookup that finds the address.
  * @param source the source of rows without one
  */
 export function emailRows(db: Database, source: string): RowImport<EmailRow> {
@@ -190,8 +190,8 @@ export function emailRows(db: Database, source: string): RowImport<EmailRow> {
 }
 
 /**
- * Checks each row against the person that has its NPI in NPPES. @returns for each row what to
- * store, or a verdict
+ * Checks each row against the person that has its NPI in NPPES.
+ * @returns for each row the address to store, or a verdict
  */
 async function judgeOwners(
   db: Database,
@@ -282,8 +282,8 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
     unconfirmed,
     columns: ['value'],
     header: ['value'],
-    // With several columns and no header, the first column could be anything, such as a domain that
-    // must not be suppressed.
+    // The first of several columns without a header could be anything, such as a domain that must
+    // not be suppressed.
     refuses: ({ cells }) =>
       cells.length === 1 && !cells[0]?.includes(';')
         ? null
