@@ -3,10 +3,7 @@ import { createHunter, HUNTER } from './hunter.ts';
 import { createProspeo, PROSPEO } from './prospeo.ts';
 import { createRocketReach, ROCKETREACH } from './rocketreach.ts';
 
-/**
- * Every vendor with a file of its own, in the order in which they are asked if the configuration
- * names no other.
- */
+/** The built-in vendors, in their default call order. The configuration can set another order. */
 export const VENDORS = {
   rocketreach: { ...ROCKETREACH, create: createRocketReach },
   fullenrich: { ...FULLENRICH, create: createFullEnrich },

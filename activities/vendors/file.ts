@@ -17,13 +17,13 @@ import {
 } from './vendor.ts';
 
 /**
- * A vendor as the sources file describes it, checked, its secrets in place; README.md tells what
- * each part is for.
+ * A vendor from the sources file, checked and with its secrets filled in. README.md explains each
+ * field.
  */
 export interface HttpJsonSource {
   readonly id: string;
   readonly method: 'GET' | 'POST';
-  /** With placeholders in its path or query only. */
+  /** Placeholders may stand in its path and query only. */
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
   /** Null for GET. */
@@ -32,7 +32,7 @@ export interface HttpJsonSource {
   readonly gives: readonly EmailType[];
   readonly cost: number;
   readonly repeat_is_free: boolean;
-  /** The most one call may take, in milliseconds. */
+  /** The timeout of one call, in milliseconds. */
   readonly call: number;
   readonly miss: {
     readonly statuses: readonly number[];
@@ -42,9 +42,9 @@ export interface HttpJsonSource {
     }>[];
   };
   readonly candidates: {
-    /** A list of candidates, or the only one. */
+    /** Points at a list of candidates, or at the only candidate. */
     readonly list: Pointer;
-    /** These from one candidate on. */
+    /** This pointer and the next ones start at a candidate. */
     readonly email: Pointer;
     readonly type: { readonly pointer: Pointer; readonly values: Words<EmailType> } | null;
     readonly status: { readonly pointer: Pointer; readonly values: Words<Verdict> } | null;
@@ -53,14 +53,15 @@ export interface HttpJsonSource {
   readonly identity: Readonly<Record<'npi' | 'first' | 'last' | 'full' | 'state', Pointer | null>>;
 }
 
-/** By the vendor's word in lower case. */
+/** Maps the vendor's words, in lowercase, to our meanings. */
 export type Words<Meaning> = Readonly<Record<string, Meaning>>;
 
 const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
 
 /**
- * A vendor that answers at once with JSON, described by data instead of code. Statuses mean what
- * HTTP means by them, but for those that the description says mean nobody.
+ * Creates a vendor that returns its result as JSON in the same response and is described by data
+ * instead of code. HTTP statuses have their usual meaning, except those that the description lists
+ * as "no result".
  */
 export function createHttpJson(source: HttpJsonSource): Vendor {
   const { id, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
@@ -73,14 +74,15 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   const byStatus = stepBy({ 200: inBody((body) => stepOfAnswer(body, source)), ...misses });
   const read = (answer: HttpAnswer): Step => {
     const step = byStatus(answer);
-    // A status with a meaning speaks before the body: a refused key or a limit is no word about a
+    // The status decides before the body. A rejected key or a rate limit says nothing about a
     // person.
     const isOpen = answer.status === 200 || (step.kind === 'fatal' && step.why === 'protocol');
     return isOpen && saysMiss(answer, source.miss.when) ? NO_MATCH : step;
   };
 
   const submit: Vendor['submit'] = async (subject, signal) => {
-    // Of an organization its name or its domain is known, and the URL may be made of the other one.
+    // We may know only the name or only the domain of an organization, and the URL may need the
+    // other.
     const { text: path, missing: unfit } = fillUrl(source.url, subject);
     const missing = new Set([...missingOf(subject, needs), ...unfit]);
     if (missing.size > 0) return { kind: 'skip', missing: [...missing] };
@@ -97,14 +99,14 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
     callMs,
     cost: () => cost,
     submit,
-    // It never answers `pending`.
+    // This vendor never returns `pending`.
     poll: (_jobRef, subject, signal) => submit(subject, signal),
   };
 }
 
 /**
- * Whether one of the conditions holds for the body; none does for a body that is not JSON or of
- * another form.
+ * Returns true if one of the conditions holds for the body. A body that is not JSON or has another
+ * structure meets no condition.
  */
 function saysMiss({ text }: HttpAnswer, when: HttpJsonSource['miss']['when']): boolean {
   return when.some(({ pointer, equals }) => {
@@ -122,14 +124,14 @@ function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
   const list = body.pointed(mapping.list).present();
   const entries = Array.isArray(list.value) || list.isAbsent ? list.items() : [list];
   const candidates = candidatesOf(entries.map((entry) => claimOf(entry, mapping)));
-  // Whom an answer without an email is about is not asked: it may say that in any form.
+  // The identity in a response without an email is not read. It may have any form.
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
   const pointers = Object.entries(source.identity);
   const fields = pointers.map(
     ([part, pointer]) => [part, pointer && body.pointed(pointer)] as const,
   );
   const identity = identityOf(Object.fromEntries(fields));
-  // It may have what it was told from us.
+  // The identity may only repeat our input.
   const isEcho = source.needs.includes(identity.name === null ? 'npi' : 'name');
   return { kind: 'found', candidates, identity, isEcho };
 }
@@ -146,7 +148,7 @@ function claimOf(
   };
 }
 
-/** Undefined for a word that the file gives no meaning. */
+/** Returns undefined for a word that the sources file does not map. */
 function meaningOf<Meaning>(
   entry: Field,
   { pointer, values }: { readonly pointer: Pointer; readonly values: Words<Meaning> },
@@ -156,8 +158,7 @@ function meaningOf<Meaning>(
 }
 
 /**
- * What `{name}` in a URL or body stands for: the need it is a part of, and its value for one
- * person.
+ * The placeholders of URLs and bodies. Each has the need it belongs to and its value for a person.
  */
 const PLACEHOLDERS: ReadonlyMap<
   string,
@@ -177,8 +178,8 @@ const PLACEHOLDERS: ReadonlyMap<
 const PLACEHOLDER = /\{([a-z]+)\}/g;
 
 /**
- * The names in braces of a text, or of all texts in a JSON value.
- * @returns by name what has to be known for it; null if there is no such placeholder
+ * Returns the placeholder names in a text, or in all texts of a JSON value.
+ * @returns the need that each placeholder belongs to, by its name; null for an unknown placeholder
  */
 export function placeholdersIn(template: unknown): ReadonlyMap<string, Need | null> {
   const names = [...JSON.stringify(template).matchAll(PLACEHOLDER)].map(([, name = '']) => name);
@@ -186,9 +187,9 @@ export function placeholdersIn(template: unknown): ReadonlyMap<string, Need | nu
 }
 
 /**
- * A URL for one person; every value percent-encoded, so that none can be read as more than one part
- * of it. Dots and slashes alone are no value: in a path they would walk up in it, encoded or not,
- * for to a URL `%2e%2e` is `../..` as well.
+ * Fills in the URL for one person. Values are percent-encoded, so a value can never add a part to
+ * the URL. Values made only of dots and slashes count as missing: in a path they would refer to a
+ * parent path even when encoded, because `%2e%2e` in a URL means `..` too.
  */
 function fillUrl(template: string, subject: Subject) {
   return fill(template, subject, (value) =>
@@ -196,10 +197,10 @@ function fillUrl(template: string, subject: Subject) {
   );
 }
 
-/** A body for one person; a member or an item of which a value is not known is left out. */
+/** Fills in the body for one person. Members and items with an unknown value are left out. */
 function fillJson(template: object, subject: Subject): unknown {
   return JSON.parse(JSON.stringify(template), (_key, part: unknown) => {
-    // What is left out of a list leaves a hole.
+    // Items that were left out are holes in the list.
     if (Array.isArray(part)) return part.filter(() => true);
     if (typeof part !== 'string') return part;
     const { text, missing } = fill(part, subject, String);
@@ -208,9 +209,9 @@ function fillJson(template: object, subject: Subject): unknown {
 }
 
 /**
- * @param encode makes nothing of a value that may not stand in the text
- * @returns a text for one person, and the needs of which a value is not known, or is none that may
- * stand in it
+ * Fills in a template for one person.
+ * @param encode returns an empty text for a value that must not stand in the text
+ * @returns the text, and the needs with a value that is unknown or not allowed
  */
 function fill(template: string, subject: Subject, encode: (value: string) => string) {
   const missing: Need[] = [];

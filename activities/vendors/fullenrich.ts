@@ -32,17 +32,17 @@ export const FULLENRICH = {
 } as const satisfies VendorFacts;
 
 /**
- * The vendor asks for no polls closer than 5 to 10 minutes (docs.fullenrich.com, "How Webhooks
- * Work"). A deadline of 15 minutes leaves room for three: after a job's usual time, and 5 and 10
- * minutes later.
+ * The interval between polls. The vendor asks for at least 5 to 10 minutes (docs.fullenrich.com,
+ * "How Webhooks Work"). A deadline of 15 minutes leaves time for three polls: after the usual time
+ * of a job, and 5 and 10 minutes later.
  */
 export const FULLENRICH_POLL_MS = 300_000;
 /**
- * Before the first poll: "typically 30-90 seconds per contact" (the same page), so that one poll is
- * enough as a rule.
+ * The wait before the first poll. A job takes "typically 30-90 seconds per contact" (the same
+ * page), so one poll is usually enough.
  */
 const USUAL_MS = 100_000;
-/** "Too many requests. Try again in 1m": it never sends a Retry-After. */
+/** The wait after "Too many requests. Try again in 1m". The vendor never sends a Retry-After. */
 const LIMITED_MS = 60_000;
 
 const FIELDS: Readonly<Record<EmailType, string>> = {
@@ -52,15 +52,16 @@ const FIELDS: Readonly<Record<EmailType, string>> = {
 const CREDITS: Readonly<Record<EmailType, number>> = { professional: 1, personal: 3 };
 
 /**
- * FullEnrich's contact enrichment, version 2, by name and place of work (docs.fullenrich.com; its
- * OpenAPI, operations `postContactBulkEnrich` and `GetContactBulkEnrichByID`). One contact is one
- * job, so that one request's end is never another's: two of the account's 60 calls a minute as a
- * rule.
+ * Creates FullEnrich's contact enrichment, version 2, by name and place of work
+ * (docs.fullenrich.com; its OpenAPI, operations `postContactBulkEnrich` and
+ * `GetContactBulkEnrichByID`). Each job has one contact, so that ending one request
+ * never affects another. A lookup usually needs two of the account's 60 calls a minute.
  *
- * Statuses say little here: a poll of a running job is a 400, a 402 carries a whole result. A
- * repeated job is free only if the first one has ended, which nobody knows whose answer was lost.
- * @param options.pollMs between two polls of a job: FULLENRICH_POLL_MS, and less only for a
- * simulator that runs faster
+ * The statuses are unusual: a poll of a running job is a 400, and a 402 carries a whole result.
+ * Repeating a job is free only if the first one has ended. After a lost response we can't know
+ * that.
+ * @param options.pollMs the interval between two polls of a job: FULLENRICH_POLL_MS, or less only
+ * for a simulator that runs faster
  */
 export function createFullEnrich(options: VendorOptions & { readonly pollMs: number }): Vendor {
   const { baseUrl, apiKey, callMs = FULLENRICH.callMs, pollMs } = options;
@@ -93,7 +94,7 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
         ...(employee.company ? { company_name: employee.company } : {}),
         enrich_fields: typesOf(subject.wantedType).map((type) => FIELDS[type]),
       };
-      // The name is what the vendor's own pages show of the job.
+      // The vendor's own pages show this name for the job.
       const job = { name: `NPI ${subject.npi}`, data: [contact] };
       return await ask({ path, json: job }, signal, readSubmit);
     },
@@ -108,7 +109,7 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
           return isRunning ? pending : protocol('code');
         }),
         402(answer) {
-          // What was found before the credits ran out is paid for.
+          // Results found before the credits ran out are paid for.
           const step = readResult(answer);
           return step.kind === 'found' ? step : { kind: 'fatal', why: 'credits' };
         },
@@ -116,7 +117,7 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
         429: limited,
       });
       const step = await ask({ path: `${path}/${encodeURIComponent(jobRef)}` }, signal, readPoll);
-      // A poll that failed was one, unless nobody was reached.
+      // A failed poll counts as a poll, unless the request was never sent.
       const isFailed = step.kind === 'retry' && step.why !== 'unsent' && step.afterMs === null;
       return isFailed ? { ...step, afterMs: pollMs } : step;
     },
@@ -128,8 +129,7 @@ function limited({ headers }: HttpAnswer): Step {
 }
 
 /**
- * Codes of a 400 that are about this person alone; any other says that the question itself is
- * wrong.
+ * The codes of a 400 that concern only this person. Any other code means that the request is wrong.
  */
 const REFUSED: ReadonlyMap<string, string> = new Map([
   ['error.enrichment.first_name.empty', 'name'],
@@ -137,25 +137,28 @@ const REFUSED: ReadonlyMap<string, string> = new Map([
   ['error.enrichment.domain.empty', 'organization'],
 ]);
 
-/** A UUID by the document. It becomes part of a path, so no other form is taken. */
+/**
+ * Returns the job's ID, a UUID according to the documentation. It becomes part of a path, so any
+ * other form is rejected.
+ */
 function jobRefOf(field: Field): string {
   const id = field.requiredText();
   return /^[\w-]{1,100}$/.test(id) ? id : field.fail();
 }
 
 /**
- * The result of the one contact that a job of ours is about (FullEnrich's OpenAPI,
- * ResponseGetContactBulkEnrich). The vendor leaves out what it has not found.
+ * Reads the result of the one contact in our job (FullEnrich's OpenAPI,
+ * ResponseGetContactBulkEnrich). The vendor leaves out fields without a result.
  */
 function stepOfResult(body: Field, pending: Step): Step {
   const status = body.at('status').requiredText();
   const records = body.at('data').items();
-  // A finished job has the contact it is about, found or not.
+  // A finished job lists its contact, found or not.
   if (status === 'FINISHED' && records.length === 0) body.at('data').fail();
   const candidates = candidatesOf(records.flatMap((record) => claimsOf(record.at('contact_info'))));
   const identity = identityOfRecord(body.at('data').pointed(['0']));
   const isEcho = records.every((record) => record.at('profile').isAbsent);
-  // What the job cost so far, if the vendor says it.
+  // The cost of the job so far, if the vendor reports it.
   const charged = body.at('cost').at('credits');
   const cost = charged.number();
   if (cost !== null && !(cost >= 0 && cost < 1e6)) charged.fail();
@@ -163,22 +166,22 @@ function stepOfResult(body: Field, pending: Step): Step {
   const named = stepOfCandidates({ candidates, identity, isEcho, ...credits });
   switch (status) {
     case 'FINISHED':
-    // The vendor's own skill file says that this one means no data for the contact. An empty
-    // account is a 402.
+    // The vendor's skill file says that this status means no data for the contact. An empty account
+    // is a 402.
     case 'CREDITS_INSUFFICIENT':
       return named;
     case 'CANCELED':
       return GIVEN_UP;
     default:
-      // CREATED, IN_PROGRESS, RATE_LIMIT, UNKNOWN and words not seen yet: no word that it has
+      // CREATED, IN_PROGRESS, RATE_LIMIT, UNKNOWN, and new words do not mean that the job has
       // ended.
       return pending;
   }
 }
 
 /**
- * docs.fullenrich.com, "Email verification status": HIGH_PROBABILITY is a catch-all that is likely
- * to be right.
+ * Maps the vendor's "Email verification status" (docs.fullenrich.com). HIGH_PROBABILITY is a
+ * catch-all address that is likely to be right.
  */
 const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['deliverable', 'valid'],
@@ -188,23 +191,26 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['invalid_domain', 'invalid'],
 ]);
 
-/** The most probable of each type first: if an address is named twice, the first counts. */
+/**
+ * Returns the most probable email of each type first. If an address is listed twice, the first
+ * entry counts.
+ */
 function claimsOf(contact: Field): Claim[] {
   const claims = (name: string, vendorType: EmailType) =>
     [contact.at(`most_probable_${name}_email`), ...contact.at(`${name}_emails`).items()]
       .filter((entry) => !entry.isAbsent)
       .map((entry) => {
         const verdict = VERDICTS.get(entry.at('status').present().word()) ?? 'unknown';
-        // No date is given, and a contact asked for within three months before is answered from
-        // store.
+        // The vendor gives no date. It may return stored results that are up to three months old.
         return { email: entry.at('email').present(), vendorType, verdict, validatedAt: null };
       });
   return [...claims('work', 'professional'), ...claims('personal', 'personal')];
 }
 
 /**
- * Whom the vendor says it found. It has a profile only of people it was given a LinkedIn URL of,
- * which NPPES has none of; else its word is that the addresses are of the person in `input`.
+ * Returns the identity of the person the vendor found. A profile exists only for contacts submitted
+ * with a LinkedIn URL, which NPPES does not have. Without one, the vendor says only that the
+ * addresses belong to the person in `input`.
  */
 function identityOfRecord(record: Field): Identity {
   const profile = record.at('profile');

@@ -30,14 +30,14 @@ export const HUNTER = {
   ],
 } as const satisfies VendorFacts;
 
-/** The longest the vendor may think before it answers 202; below our own timeout of a call. */
+/** The longest time until the vendor responds with a 202. It is below our own timeout of a call. */
 const MAX_DURATION_SECONDS = '20';
-/** After a 202. */
+/** The wait after a 202. */
 const REPEAT_MS = 5000;
-/** "If a request returns no results", it does not count. */
+/** A lookup without a result is free: "If a request returns no results", it does not count. */
 const NO_EMAIL = { kind: 'miss', reason: 'no_email', credits: 0 } as const satisfies Step;
 
-/** By `verification.status`; `webmail` and `unknown` say nothing of the mailbox. */
+/** Maps `verification.status`. `webmail` and `unknown` say nothing about the mailbox. */
 const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['valid', 'valid'],
   ['invalid', 'invalid'],
@@ -46,17 +46,17 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
 ]);
 
 /**
- * Hunter's Email Finder, version 2, by name and place of work (hunter.io/api-documentation/v2; its
- * OpenAPI, operation `emailFinder`). Its statuses are its own: 202 asks for the same question
- * again, 403 is the rate limit, 429 the used-up quota, 451 a person who asked not to be processed.
- * One credit for an address found.
+ * Creates Hunter's Email Finder, version 2, by name and place of work
+ * (hunter.io/api-documentation/v2; its OpenAPI, operation `emailFinder`). Its statuses are special:
+ * 202 asks us to repeat the request, 403 is the rate limit, 429 is the used-up quota, and 451 is a
+ * person who asked not to be processed. An address costs one credit.
  */
 export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: VendorOptions): Vendor {
-  // In a header: the vendor takes its key in the query as well, where proxies would log it.
+  // The key goes in a header. The vendor also accepts it in the query, where proxies would log it.
   const ask = jsonApi(baseUrl, { 'X-API-KEY': apiKey }, callMs);
   return askingByEmployer({ ...HUNTER, callMs }, ({ first, last, domain, company }, signal) => {
     const query = new URLSearchParams({
-      // If both are known, the domain decides, and the company's name is for the rest.
+      // If both are given, the vendor uses the domain.
       ...(domain ? { domain } : {}),
       ...(company ? { company } : {}),
       first_name: first,
@@ -69,7 +69,7 @@ export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: Vendor
 
 const read = stepBy({
   200: inBody(stepOfFound),
-  // It names no job.
+  // The response has no job ID.
   202: ({ headers }) => ({
     kind: 'pending',
     jobRef: '',
@@ -86,28 +86,28 @@ function stepOfFound(body: Field): Step {
   const email = data.at('email').present();
   if (email.text() === null) return NO_EMAIL;
   const verification = data.at('verification').present();
-  // Null if the address was never verified.
+  // The verification is null if the address was never verified.
   const status = verification.isAbsent ? '' : verification.at('status').present().word();
   const verdict = VERDICTS.get(status) ?? 'unknown';
   const claim = {
     email,
     vendorType: 'professional',
-    // A domain that takes everything makes "valid" say nothing of this mailbox.
+    // On a domain that accepts all mail, "valid" says nothing about this mailbox.
     verdict: verdict === 'valid' && data.at('accept_all').flag() ? 'catch_all' : verdict,
     validatedAt: timestampOf(verification.at('date').text()),
   } as const;
   return stepOfCandidates({
     candidates: candidatesOf([claim]),
     identity: identityOf({ first: data.at('first_name'), last: data.at('last_name') }),
-    // It makes an address of the name that it is asked about, and gives that name back.
+    // The vendor derives the address from the name in our request, and returns the same name.
     isEcho: true,
     credits: 1,
   });
 }
 
 /**
- * "A supplied parameter was invalid": all are always supplied, so it is this person's name or
- * domain.
+ * Reads "A supplied parameter was invalid". We always send all parameters, so this person's name or
+ * domain is invalid.
  */
 function stepOfRefusal(body: Field): Step {
   const [first] = body.at('errors').items();

@@ -25,9 +25,9 @@ export const PROSPEO = {
 } as const satisfies VendorFacts;
 
 /**
- * Prospeo's enrich-person by name and place of work (prospeo.io/api-docs/enrich-person). A match
- * costs one credit, once in the lifetime of the account. Errors come as 400 with a code, so bodies
- * are read before statuses.
+ * Creates Prospeo's enrich-person by name and place of work (prospeo.io/api-docs/enrich-person). A
+ * match costs one credit, once in the lifetime of the account. Errors arrive as a 400 with a code,
+ * so bodies are read before statuses.
  */
 export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: VendorOptions): Vendor {
   const ask = jsonApi(baseUrl, { 'X-KEY': apiKey }, callMs);
@@ -35,7 +35,7 @@ export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: Vend
     const data = {
       first_name: first,
       last_name: last,
-      // "Submit everything you have": a company's name alone is shared by many.
+      // "Submit everything you have": several companies may share a name.
       ...(domain ? { company_website: domain } : {}),
       ...(company ? { company_name: company } : {}),
     };
@@ -50,12 +50,13 @@ const read = stepBy({ 200: readBody, 400: readBody, 429: limited });
 
 const NO_MATCH: Step = { kind: 'miss', reason: 'no_match', credits: 0 };
 
-/** What its codes mean, but for the two that are about its rates and its own trouble. */
+/** Maps the vendor's error codes, except its rate limits and internal errors. */
 const ERRORS: ReadonlyMap<string, Step> = new Map<string, Step>([
-  // Also if the person has no verified address, because only those are asked for.
+  // The vendor also sends it for a person without a verified address, because we request only
+  // those.
   ['NO_MATCH', NO_MATCH],
-  // "The datapoints […] to identify the person" are too few for it: names it cannot read, a website
-  // it refuses.
+  // "The datapoints […] to identify the person" are not enough: the vendor can't read the name or
+  // rejects the website.
   ['INVALID_DATAPOINTS', { kind: 'skip', missing: ['name', 'organization'] }],
   ['INSUFFICIENT_CREDITS', { kind: 'fatal', why: 'credits' }],
   ['INVALID_API_KEY', { kind: 'fatal', why: 'auth' }],
@@ -70,7 +71,10 @@ function stepOfError(code: Field, answer: HttpAnswer): Step {
   return ERRORS.get(word) ?? protocol(code.path);
 }
 
-/** Its own headers say when the minute or, with nothing left of it, the day of 24 hours is over. */
+/**
+ * Retries at the time that the vendor's own headers name: the end of the minute, or the end of the
+ * 24-hour day when the daily quota is used up.
+ */
 function limited({ headers }: HttpAnswer): Step {
   const window = headers.get('x-daily-request-left')?.trim() === '0' ? 'daily' : 'minute';
   const afterMs = retryAfterMs(headers) ?? retryAfterMs(headers, `x-${window}-reset-seconds`);
@@ -92,14 +96,14 @@ function stepOfMatch(body: Field): Step {
     country: location.at('country_code'),
   });
   if (email.isAbsent) return { kind: 'miss', reason: 'no_email', credits };
-  // `revealed` is no promise: the vendor's own example is revealed, and masked all the same.
+  // `revealed` is not reliable: in the vendor's own example a revealed address is masked.
   const address = email.at('email').present();
   if (!email.at('revealed').requiredFlag() || address.text()?.includes('*')) {
     return { kind: 'miss', reason: 'email_masked', credits };
   }
-  // Only VERIFIED is documented; the vendor's own client knows UNVERIFIED beside it.
+  // Only VERIFIED is documented. The vendor's own client also knows UNVERIFIED.
   const verdict = email.at('status').present().word() === 'verified' ? 'valid' : 'unknown';
   const claim = { email: address, vendorType: 'professional', verdict, validatedAt: null } as const;
-  // The profile that it matched is its own.
+  // The identity comes from the vendor's own profile, not from our input.
   return stepOfCandidates({ candidates: candidatesOf([claim]), identity, isEcho: false, credits });
 }

@@ -30,7 +30,8 @@ export const ROCKETREACH = {
 } as const satisfies VendorFacts;
 
 /**
- * "Poll about every 3 seconds"; polls are free, but count for the account's 10 requests a second.
+ * "Poll about every 3 seconds". Polls are free, but count toward the account's 10 requests a
+ * second.
  */
 const POLL_MS = 3000;
 const MIN_POLL_MS = 100;
@@ -42,7 +43,10 @@ const MAX_POLL_MS = 60_000;
  */
 const UNIVERSAL_CREDITS: Readonly<Record<EmailType, number>> = { professional: 2, personal: 3 };
 
-/** The two: what is asked for beside the NPI, and the credits of addresses of these types. */
+/**
+ * The vendor's two person APIs: their needs, and the credits they charge for addresses of these
+ * types.
+ */
 const APIS = {
   legacy: {
     needs: ROCKETREACH.needs,
@@ -52,12 +56,12 @@ const APIS = {
     cost: (_types: ReadonlySet<EmailType>) => 1,
   },
   universal: {
-    // Whom an answer without an NPI is about, a name alone can tell.
+    // A response without an NPI can be matched to a person only by name.
     needs: [...ROCKETREACH.needs, 'name'],
     lookupPath: '/universal/person/lookup',
     statusPath: '/universal/person/check_status',
-    // The NPI in the answer would cost one more (`reveal_healthcare_enrichment`); its name and
-    // state are free.
+    // Returning the NPI would cost one more credit (`reveal_healthcare_enrichment`). Name and state
+    // are free.
     query: (wantedType: WantedType) =>
       Object.fromEntries(typesOf(wantedType).map((type) => [`reveal_${type}_email`, 'true'])),
     cost: (types: ReadonlySet<EmailType>) =>
@@ -68,16 +72,15 @@ export type RocketReachApi = keyof typeof APIS;
 export const ROCKETREACH_APIS = Object.keys(APIS) as RocketReachApi[];
 
 /**
- * RocketReach's people lookup, version 2, by NPI (docs.rocketreach.co; its OpenAPI, operations
- * `create_person_lookup` and `check_person_lookup_status`, or the two of the same names with
- * `universal`).
+ * Creates RocketReach's people lookup, version 2, by NPI (docs.rocketreach.co; its OpenAPI,
+ * operations `create_person_lookup` and `check_person_lookup_status`, or the `universal` operations
+ * of the same names).
  *
- * The vendor has no idempotency key: every `submit` may be charged again, `poll` never is. An
- * answer of 200 that cannot be read is therefore `fatal` `protocol` and not `retry`: asking again
- * would pay again for an answer of the same form. What a failing server or gateway (5xx) writes is
- * never read and always `retry`.
- * @param options.api which of its two person APIs the account has: newer accounts pay in universal
- * credits
+ * The vendor has no idempotency key. Every `submit` may be charged again, a `poll` never is. A
+ * response of 200 that cannot be read is therefore `fatal` `protocol` and not `retry`, because a
+ * second request would pay for another response of the same form. The body of a failing server or
+ * gateway (5xx) is never read, and the step is always `retry`.
+ * @param options.api the person API that the account uses. Newer accounts pay in universal credits.
  */
 export function createRocketReach(
   options: VendorOptions & { readonly api: RocketReachApi },
@@ -96,7 +99,8 @@ export function createRocketReach(
       const parameters = new URLSearchParams({
         npi_number: npi,
         ...query(wantedType),
-        // Cached addresses come unverified; without them the lookup answers once all are verified.
+        // Cached addresses are unverified. Without them the lookup ends once all addresses are
+        // verified.
         return_cached_emails: 'false',
       });
       const read = stepBy({
@@ -109,7 +113,8 @@ export function createRocketReach(
     async poll(jobRef, _subject, signal) {
       const parameters = new URLSearchParams({ ids: jobRef });
       const read = stepBy({
-        // One profile for each id it knows: a lookup it has forgotten is no word about the person.
+        // The list has one profile per known ID. A lookup that the vendor has forgotten says
+        // nothing about the person.
         200: inBody((profiles) => {
           const profile = profiles.items().find((item) => String(item.at('id').value) === jobRef);
           return profile ? stepOfProfile(profile, cost) : GIVEN_UP;
@@ -123,53 +128,56 @@ export function createRocketReach(
 
 /**
  * Reads one profile (RocketReach's OpenAPI: ProfileAPIWithMetadataCompiledCompany,
- * UniversalCreditPersonLookupOutputWithMetadata). Fields nobody reads may be anything; a field that
- * is read and has a type the document does not give it makes the whole profile unreadable, because
- * what it means is then a guess.
+ * UniversalCreditPersonLookupOutputWithMetadata). Unused fields may have any value. A used field
+ * with an undocumented type makes the whole profile unreadable, because its meaning would be a
+ * guess.
  */
 function stepOfProfile(profile: Field, cost: (types: ReadonlySet<EmailType>) => number): Step {
-  // `complete`, `progress`, `searching`, `not queued`; `failed` is documented for single records
+  // `complete`, `progress`, `searching`, or `not queued`. `failed` is documented for single records
   // only.
   const status = profile.at('status').requiredText();
   const emails = profile.at('emails');
   const id = profile.at('id').number();
   if (id === null || !Number.isSafeInteger(id)) profile.at('id').fail();
   const identity = identityOf({
-    // A string by the document's schema, a number in its example. What is no NPI equals none that
-    // was asked for.
+    // The schema says string, the example shows a number. A value that isn't an NPI never matches
+    // the requested NPI.
     npi: profile.at('npi_data').at('npi_number'),
     full: profile.at('name'),
     state: profile.at('region'),
     country: profile.at('country_code'),
   });
-  // Null or absent while a lookup runs with `return_cached_emails=false`: then there are none yet.
+  // Null or absent while a lookup with `return_cached_emails=false` is running.
   const named = (status === 'complete' ? emails.present() : emails).items();
   const candidates = candidatesOf(named.map(claimOf));
   if (status === 'failed') return GIVEN_UP;
   if (status !== 'complete') {
-    // "A status other than complete indicates the lookup is not finished": words not seen yet
-    // included.
+    // "A status other than complete indicates the lookup is not finished". This includes new words.
     const { value: hint } = profile.at('retry_after_seconds');
     return { kind: 'pending', jobRef: String(id), pollAfterMs: pollAfterMs(hint) };
   }
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
-  // It was told the NPI alone, and has a name to it.
+  // We sent only the NPI, so a name is the vendor's own data.
   const isEcho = identity.name === null;
-  // An address whose type the vendor does not say is charged as a professional one at least.
+  // An address without a type is charged at least as a professional address.
   const types = new Set(candidates.map(({ vendorType }) => vendorType ?? 'professional'));
   return { kind: 'found', candidates, identity, isEcho, credits: cost(types) };
 }
 
 /**
- * @param hint the vendor's, when to ask again: in no document of the REST API, so its form is no
- * one's promise
+ * Returns the wait before the next poll, within our limits.
+ * @param hint the vendor's wait in seconds. The REST API does not document it, so it may have any
+ * form.
  */
 function pollAfterMs(hint: unknown): number {
   if (typeof hint !== 'number') return POLL_MS;
   return Math.round(Math.min(Math.max(hint * 1000, MIN_POLL_MS), MAX_POLL_MS));
 }
 
-/** By `smtp_valid`, which is what the mail server said; its hyphens and underscores come and go. */
+/**
+ * Maps `smtp_valid`, the mail server's response. The vendor uses hyphens and underscores
+ * inconsistently.
+ */
 const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['valid', 'valid'],
   ['invalid', 'invalid'],
@@ -177,7 +185,7 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['catchall', 'catch_all'],
 ]);
 
-/** One address of a profile (ProfileEmailAPI). */
+/** Reads one address of a profile (ProfileEmailAPI). */
 function claimOf(entry: Field): Claim {
   const type = entry.at('type').word();
   return {
@@ -189,10 +197,11 @@ function claimOf(entry: Field): Claim {
 }
 
 /**
- * `smtp_valid` decides (`inconclusive`, `unknown` and words not seen yet are `unknown`). Type and
- * grade can only lower it: a disposable mailbox is of no use, a role mailbox is not a person's, and
- * F is the vendor's grade for an address it gave up on. The better grades (A to D) weigh the
- * likelihood that the address is this person's current one, which is no word about the mailbox.
+ * Returns the verdict of `smtp_valid` (`inconclusive`, `unknown`, and new words are `unknown`).
+ * Type and grade can only lower it. A disposable mailbox is useless, a role mailbox does not belong
+ * to a person, and F is the vendor's grade for an address it gave up on. The better grades (A to D)
+ * rate how likely the address is to be this person's current one. They say nothing about the
+ * mailbox.
  */
 function judge(smtpValid: string, type: string, grade: string): Verdict {
   const verdict = VERDICTS.get(smtpValid.replaceAll(/[-_]/g, '')) ?? 'unknown';

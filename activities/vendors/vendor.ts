@@ -11,17 +11,17 @@ import {
 import type { Field } from '../http/fields.ts';
 import { usState } from '../person/us-states.ts';
 
-/** What is thought of one address. Only `valid` is ever given to a client. */
+/** The verdict on one address. Only a `valid` address is ever returned to a client. */
 export type Verdict = StoredVerdict;
 
-/** A name as somebody gives it: in parts, or in one piece. */
+/** A name as the vendor gives it: in parts, or as one text. */
 export type GivenName =
   | { readonly kind: 'parts'; readonly first: string; readonly last: string }
   | { readonly kind: 'full'; readonly full: string };
 
 /**
- * Whom the vendor's answer is about, as far as the vendor says; compared with NPPES before anything
- * is accepted.
+ * The person in the vendor's response, as far as the vendor names them. Compared with NPPES before
+ * anything is accepted.
  */
 export interface Identity {
   /** 10 digits. */
@@ -33,19 +33,19 @@ export interface Identity {
 
 export interface PersonName {
   /**
-   * As people write it: `Mary Jo`. Empty for people with one name, which is the last, or whose
-   * first nobody knows.
+   * In the usual spelling: `Mary Jo`. Empty if the person has only one name, which is then the last
+   * name, or if the first name is unknown.
    */
   readonly first: string;
   readonly last: string;
 }
 
-/** An individual as NPPES has them. */
+/** An individual as recorded in NPPES. */
 export interface Person extends PersonName {
   readonly middle: string | null;
   /**
-   * By which people of one name and family tell themselves apart: 1 for `Sr`, 2 for `Jr` and `II`,
-   * and so on.
+   * The number that separates people of the same name in one family: 1 for `Sr`, 2 for `Jr` and
+   * `II`, and so on.
    */
   readonly generation: number | null;
   /** Other names on record, such as one before a marriage. */
@@ -57,44 +57,38 @@ export interface Person extends PersonName {
     /** Five digits. */
     readonly zip: string | null;
   };
-  /** Two-letter codes of the states they practise in beside the primary one. */
+  /** Two-letter codes of the other states they practice in, besides the primary one. */
   readonly otherStates: readonly string[];
 }
 
-/**
- * Where the person works, as far as it can be derived; what vendors that search by name need beside
- * the name.
- */
+/** The person's likely employer. Vendors that search by name need it in addition to the name. */
 export interface Organization {
   readonly name: string | null;
-  /** Registrable, lower case. */
+  /** The registrable domain in lowercase. */
   readonly domain: string | null;
-  /** The evidence that weighs most, as `activities/person/employer.ts` calls it. */
+  /** The kind of the strongest evidence, as named in `activities/person/employer.ts`. */
   readonly source: string;
   /** 0 to 1. */
   readonly confidence: number;
 }
 
-/** What is known of the provider when a vendor is asked. */
+/** The data about a provider that a vendor request can use. */
 export interface Subject {
   /** 10 ASCII digits with a correct check digit. */
   readonly npi: string;
   readonly wantedType: WantedType;
-  /** Null if neither NPPES nor the registry has the NPI. */
+  /** Null if the NPI is in neither NPPES nor the registry. */
   readonly person: Person | null;
   /** The likeliest employer. */
   readonly organization: Organization | null;
-  /** Less likely ones, the likelier first. */
+  /** Less likely employers, the likeliest first. */
   readonly otherOrganizations: readonly Organization[];
 }
 
-/**
- * What a vendor needs to be told about a person before it can be asked; `organization`: a name or a
- * domain of it.
- */
+/** Data about a person that a vendor requires. `organization` is its name or its domain. */
 export type Need = 'npi' | 'name' | 'organization' | 'address';
 
-/** Which needs of a vendor are not met by what is known, in the order given. */
+/** Returns the needs of a vendor that the known data does not meet, in the given order. */
 export function missingOf({ person, organization }: Subject, needs: readonly Need[]): Need[] {
   const met: Readonly<Record<Need, boolean>> = {
     npi: true,
@@ -106,14 +100,15 @@ export function missingOf({ person, organization }: Subject, needs: readonly Nee
 }
 
 /**
- * A person at their place of work, as vendors that search by name are told of them: its name, its
- * domain or both.
+ * A person at their place of work, in the form for vendors that search by name. The organization
+ * has a name, a domain, or both.
  */
 export type Employee = Exclude<ReturnType<typeof employeeOf>, { kind: 'skip' }>;
 
 /**
- * @returns `skip` with all that is missing, if the name or both names of the organization are not
- * known
+ * Returns the person with their likeliest employer.
+ * @returns `skip` with everything that is missing, if the person's name is unknown, or both the
+ * name and the domain of the organization
  */
 export function employeeOf(subject: Subject) {
   const missing = missingOf(subject, ['name', 'organization']);
@@ -131,13 +126,13 @@ export function employeeOf(subject: Subject) {
 }
 
 /**
- * One step of a conversation with a vendor.
- * - `pending`: the vendor works on it; ask again with `jobRef` after `pollAfterMs`
- * - `found`: an answer with candidates, good or bad
- * - `miss`: a definitive "nobody" or "nothing"; never what a vendor says that gave up
- * - `skip`: not asked, because what the vendor needs is not known
+ * The result of one vendor request.
+ * - `pending`: the vendor is working on the job; poll it with `jobRef` after `pollAfterMs`
+ * - `found`: a response with candidates, good or bad
+ * - `miss`: a definitive "no such person" or "no email"; never a vendor's word that it gave up
+ * - `skip`: no request was made, because data that the vendor needs is unknown
  * - `blocked`: the person asked not to be processed
- * - `retry`: not answered; to ask again costs again if `why` is `unanswered` and the vendor's
+ * - `retry`: no response; another request costs again if `why` is `unanswered` and the vendor's
  *   `repeatIsFree` is false
  * - `fatal`: the vendor will not serve us until an operator acts
  */
@@ -146,14 +141,14 @@ export type Step =
   | {
       readonly kind: 'found';
       /**
-       * Before our own checks. What the vendor calls them breaks ties alone: our own classification
-       * decides.
+       * The candidates before our own checks. The vendor's type of a candidate only breaks ties,
+       * because our own classification decides.
        */
       readonly candidates: readonly NamedCandidate[];
       readonly identity: Identity;
-      /** Whether that only repeats whom we asked about, and so proves nothing. */
+      /** True if the identity only repeats our input, and so proves nothing. */
       readonly isEcho: boolean;
-      /** What the answer cost, in the vendor's credits, if it says or documents it. */
+      /** The cost of the response in the vendor's credits, if reported or documented. */
       readonly credits?: number;
     }
   | { readonly kind: 'miss'; readonly reason: string; readonly credits?: number }
@@ -161,90 +156,94 @@ export type Step =
   | { readonly kind: 'blocked' }
   | Trouble;
 
-/** The vendor lost the question or stopped working on it, which says nothing of the person. */
+/** The vendor lost the job or stopped working on it. This says nothing about the person. */
 export const GIVEN_UP = { kind: 'retry', why: 'upstream', afterMs: null } as const satisfies Step;
 
 /**
- * Reads a vendor's answer by its status. 451 means the same to every vendor; a firewall's is a web
- * page.
+ * Reads a vendor's response by its status. 451 means the same for every vendor, except that a
+ * firewall sends it with a web page.
  */
 export function stepBy(meanings: Meanings<Step>) {
   return byStatus<Step>({ 451: unlessPage({ kind: 'blocked' }), ...meanings });
 }
 
 /**
- * A status by which a vendor means something: nobody, a job it does not know, a person not to be
- * processed. Its own answer is JSON: a web page means a wrong base URL, or a gateway, which must
- * not read as any of them.
+ * Returns a reader for a status with a special meaning: no such person, an unknown job, a person
+ * who must not be processed. The vendor's own response is JSON. A web page comes from a wrong base
+ * URL or a gateway, and must not be read as one of these meanings.
  */
 export function unlessPage(meaning: Step) {
   return ({ headers }: HttpAnswer): Step =>
     headers.get('content-type')?.startsWith('text/html') ? protocol('body') : meaning;
 }
 
-/**
- * What the documents of a source say of it, written once, in its own file; all else starts from
- * here.
- */
+/** Facts from the documentation of a source, written once, in the source's own file. */
 export interface SourceFacts {
-  /** Short, stable, lower case: stored with what it says, shown to operators. */
+  /**
+   * Short, stable, and in lowercase. It is stored with the source's results and shown to operators.
+   */
   readonly id: string;
-  /** What its paths are added to; null for a server that everybody runs on their own. */
+  /** The base of the request paths; null for a server that every operator runs on their own. */
   readonly url: string | null;
   readonly rates: readonly Rate[];
-  /** The most one call may take. */
+  /** The timeout of one call, in milliseconds. */
   readonly callMs: number;
 }
 
 export interface VendorFacts extends SourceFacts {
   readonly needs: readonly Need[];
-  /** The types of email it can find. */
+  /** The types of email that the vendor can find. */
   readonly gives: readonly EmailType[];
   /**
-   * Whether it says when it last saw a mailbox answer: what is not dated is never valid without a
-   * verifier.
+   * True if the vendor reports when it last saw the mailbox respond. Without a date, an address is
+   * never valid without a verifier.
    */
   readonly isDated: boolean;
-  /** Whether a question whose answer was lost may be asked again at no cost. */
+  /** True if a request can be repeated at no cost after its response was lost. */
   readonly repeatIsFree: boolean;
-  /** How long a lookup waits for it before it goes on to the next vendor. */
+  /**
+   * The time in milliseconds that a lookup waits for this vendor before it goes on to the next one.
+   */
   readonly capMs: number;
 }
 
-/** The types of email that a request for this one may be answered with. */
+/** Returns the types of email that satisfy a request for this type. */
 export function typesOf(wantedType: WantedType): EmailType[] {
   return wantedType === 'any' ? ['professional', 'personal'] : [wantedType];
 }
 
-/** What every vendor with a file of its own is made from. */
+/** The input of every built-in vendor's factory. */
 export interface VendorOptions {
-  /** Up to and including the version, if its paths have one. */
+  /** The URL up to and including the version, if the paths have one. */
   readonly baseUrl: string;
   readonly apiKey: string;
-  /** In the place of its usual one. */
+  /** Replaces the vendor's usual timeout. */
   readonly callMs?: number;
 }
 
 /**
- * Turns an NPI into candidates. Synchronous vendors answer from `submit`; asynchronous ones answer
- * `pending` and are asked again through `poll`. Neither waits: the workflow owns every delay. Both
- * take `callMs` at most, and throw only what aborting `signal` throws; every answer of the vendor,
- * and its absence, is a `Step`.
+ * Turns an NPI into candidates. Synchronous vendors respond in `submit`. Asynchronous vendors
+ * return `pending` and are polled with `poll`. Neither method waits, because the workflow owns
+ * every delay. Both take `callMs` at most, and throw only the reason that `signal` was aborted
+ * with. Every vendor response, and a missing response, is a `Step`.
  */
 export interface Vendor
   extends Pick<VendorFacts, 'id' | 'needs' | 'gives' | 'isDated' | 'repeatIsFree' | 'callMs'> {
-  /** The most one question may cost, in the vendor's credits: set aside before it is asked. */
+  /**
+   * Returns the most that one lookup can cost, in the vendor's credits. The amount is reserved
+   * before the request.
+   */
   cost(wantedType: WantedType): number;
   submit(subject: Subject, signal: AbortSignal): Promise<Step>;
   poll(jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step>;
 }
 
 /**
- * A vendor that answers at once, takes one credit for an answer and nothing for a miss: about who
- * is not known at the likeliest employer it is asked at the next one too. The second question costs
- * a call, and may find what the first was wrong about. It is put as a poll, so that the vendor's
- * limits are asked again and a crash loses nothing.
- * @param ask may be repeated: a poll of a question is the question
+ * Creates a vendor that responds at once and charges one credit for a result and nothing for a
+ * miss. If the person is not known at the likeliest employer, the next employer is tried too. The
+ * second request costs a call, and may succeed where the first employer was wrong. It is made as a
+ * poll, so that it passes the vendor's limits again and a crash loses nothing.
+ * @param ask may be called again, because a poll repeats the request
  */
 export function askingByEmployer(
   facts: Omit<Vendor, 'cost' | 'submit' | 'poll'>,
@@ -259,7 +258,7 @@ export function askingByEmployer(
     if (isFirst && next && step.kind === 'miss' && step.credits === 0) {
       return { kind: 'pending', jobRef: AT_NEXT, pollAfterMs: 0 };
     }
-    // What the vendor cannot be asked about one employer does not undo its word about the other.
+    // A skip at the second employer does not undo the miss at the first one.
     return step.kind === 'skip' && !isFirst
       ? { kind: 'miss', reason: 'no_match', credits: 0 }
       : step;
@@ -272,27 +271,27 @@ export function askingByEmployer(
   };
 }
 
-/** What such a vendor is asked about, in the place of a job. */
+/** The employer to search at. Stored in place of a job reference. */
 const [AT_FIRST, AT_NEXT] = ['0', '1'];
 
 /**
- * Whatever else it is, it must be text that PostgreSQL stores: no NUL, no lone surrogate, no
- * megabyte.
+ * Text that PostgreSQL can store, at most 320 characters: no NUL, no control character, no lone
+ * surrogate.
  */
 const STORABLE = /^[^\p{C}]{1,320}$/u;
 
-/** Each may be a paid check. */
+/** The maximum number of candidates. Each may need a paid check. */
 const CANDIDATES_AT_MOST = 20;
 
-/** The field an address stands in, and what a vendor says of it. */
+/** An address and what the vendor says about it, before the address is read. */
 export interface Claim extends Omit<NamedCandidate, 'email'> {
   readonly email: Field;
 }
 
 /**
- * A candidate for each address that could be one, the first claim about it if it is named twice; of
- * very many some, of which valid ones first.
- * @throws {FieldError} if an address is something other than text
+ * Returns a candidate for each usable address. If an address is named twice, the first claim
+ * counts. A long list is cut, and valid addresses come first.
+ * @throws {FieldError} if an address is not a text
  */
 export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
   const byEmail = new Map<string, NamedCandidate>();
@@ -307,7 +306,7 @@ export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
     .slice(0, CANDIDATES_AT_MOST);
 }
 
-/** What a vendor names, or a miss if nothing of it could be an address. */
+/** Returns the candidates as `found`, or a miss if the list is empty. */
 export function stepOfCandidates(found: Omit<Extract<Step, { kind: 'found' }>, 'kind'>): Step {
   const { candidates, credits } = found;
   if (candidates.length > 0) return { kind: 'found', ...found };
@@ -315,8 +314,9 @@ export function stepOfCandidates(found: Omit<Extract<Step, { kind: 'found' }>, '
 }
 
 /**
- * Whom an answer is about, by the fields that say it; no name if too little of it is given.
- * @throws {FieldError} if a name or a state is something other than text
+ * Reads the identity from the fields that the vendor has for it. The name is null if too little of
+ * it is given.
+ * @throws {FieldError} if a name or a state is not a text
  */
 export function identityOf(
   fields: {
@@ -334,8 +334,8 @@ export function identityOf(
 }
 
 /**
- * ISO 8601, as vendors write it; UTC if it names no zone. @returns null if it is absent or anything
- * else
+ * Reads an ISO 8601 time as vendors write it, in UTC if it has no zone.
+ * @returns null if the text is absent or has another form
  */
 export function timestampOf(text: string | null): Date | null {
   const match =
@@ -345,6 +345,6 @@ export function timestampOf(text: string | null): Date | null {
   if (!match) return null;
   const [, day, time = '00:00:00', zone = 'Z'] = match;
   const date = new Date(`${day}T${time}${zone === 'UTC' ? 'Z' : zone.toUpperCase()}`);
-  // PostgreSQL knows no year 0, and no vendor a mailbox before there was email.
+  // PostgreSQL has no year 0, and no mailbox existed before there was email.
   return date.getUTCFullYear() >= 1970 && date.getUTCFullYear() < 9999 ? date : null;
 }
