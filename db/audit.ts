@@ -2,8 +2,8 @@ import { sql } from 'drizzle-orm';
 import { type Database, only, run, type Transaction, transaction } from './client.ts';
 
 /**
- * Who makes a change, or is shown what is secret or personal (1 to 200 characters), and why (1 to
- * 1000).
+ * The operator of a change or of a reading of secret or personal data (1 to 200 characters), and
+ * the reason (1 to 1,000 characters).
  */
 export interface ChangedBy {
   readonly actor: string;
@@ -12,14 +12,15 @@ export interface ChangedBy {
 
 export interface AuditedChange {
   /**
-   * The operator's command, such as `keys.rotate`; what it shows of what is masked is `….reveal`.
+   * The operator's command, such as `keys.rotate`. A command that reveals masked data ends in
+   * `.reveal`.
    */
   readonly action: `${string}.${string}`;
-  /** Null for what belongs to none. */
+  /** Null if the change belongs to no organization. */
   readonly organizationId: string | null;
-  /** The id of what was changed; of an address its SHA-256. */
+  /** The id of the changed object, or the SHA-256 of an address. */
   readonly subject: string;
-  /** What it was and what it is now; never a key, a secret or an address. */
+  /** The old and the new value. Never holds a key, a secret, or an address. */
   readonly details: Readonly<Record<string, string | number | boolean | null>>;
 }
 
@@ -30,7 +31,8 @@ export interface AuditRecord extends Omit<AuditedChange, 'action'>, ChangedBy {
 }
 
 /**
- * Records a change. Takes the change's own transaction, so that neither exists without the other.
+ * Records a change. Call it in the transaction of the change, so that neither exists without the
+ * other.
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function recordAudit(
@@ -45,7 +47,7 @@ export async function recordAudit(
 }
 
 /**
- * Records that somebody is shown what is secret or personal. Await it before anything is shown.
+ * Records that secret or personal data is shown to an operator. Await it before showing the data.
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function recordReading(
@@ -56,7 +58,7 @@ export async function recordReading(
   await transaction(db, (tx) => recordAudit(tx, by, { ...reading, details: {} }));
 }
 
-/** The newest changes first, of one organization or (null) of all. */
+/** Lists changes, the newest first. Null lists the changes of all organizations. */
 export async function listAudit(
   db: Database,
   organizationId: string | null,
@@ -69,11 +71,11 @@ export async function listAudit(
 }
 
 /**
- * Computes each entry's hash again. What was cut off at the end shows only by a hash that was noted
- * before.
- * @param noted the head of an earlier proof; null for none
- * @returns the newest hash (`head`); the first entry that does not follow from the one before it
- * (`brokenAt`), null if all do; whether an entry has the hash that was noted
+ * Computes the hash of each entry again and compares it with the stored one. Entries that were cut
+ * off at the end can only be detected with a hash that was noted earlier.
+ * @param noted the `head` of an earlier proof, or null if there is no earlier proof
+ * @returns `head`: the newest hash; `brokenAt`: the first entry that does not follow from the entry
+ * before it, null if the chain is intact; `knowsNoted`: whether an entry has the noted hash
  */
 export async function verifyAudit(db: Database, noted: string | null) {
   type Proof = {

@@ -2,43 +2,44 @@ import { sql } from 'drizzle-orm';
 import { type Database, query } from './client.ts';
 
 /**
- * Waiting for a request or a batch to change, without a loop and without a connection per waiter.
+ * Waits for changes of requests and batches. It does not poll, and does not need a connection per
+ * waiter.
  */
 export interface Changes {
   /**
-   * Watches a request or a batch by its id, or by `endOf` its id, and the key and the organization
-   * for which somebody does. Start before reading their state, so that no change falls between the
-   * two.
-   * @returns `next` resolves with true at the next change, or when one may have been missed; with
-   * false once there is nothing to wait for any more: stopped, or closed
+   * Watches ids: a request or a batch (or `endOf` its id), and the key and the organization of the
+   * waiting client. Start watching before reading their state, so that no change falls in between.
+   * @returns `next` resolves with true at the next change, or when a change may have been missed.
+   * It resolves with false after `stop` or `close`.
    */
   watch(...ids: readonly string[]): {
     readonly next: () => Promise<boolean>;
     readonly stop: () => void;
   };
-  /** Wakes everybody, now and from now on: the process is about to end. */
+  /** Wakes all waiters, including later ones, because the process is about to end. */
   close(): void;
 }
 
 /**
- * Triggers notify this channel with the id of what has changed: a request (its status), a batch
- * (anything), a key or an organization (who may see it); with `endOf` the id of a request or batch
- * that has become final.
+ * Triggers notify this channel with the id of the changed row: a request (its status), a batch (any
+ * change), a key or an organization (its access). When a request or batch becomes final, the id is
+ * sent with `endOf`.
  */
 const CHANNEL = 'changed';
 const FINAL = ' final';
 const HEARTBEAT = 'heartbeat';
 const HEARTBEAT_MS = 3000;
 
-/** What to watch of a request or a batch if nothing but its end matters. */
+/** Returns the name to watch if only the end of a request or batch matters. */
 export function endOf(id: string): string {
   return id + FINAL;
 }
 
 /**
- * Listens on one connection for the whole process, from the first waiter on. While there are
- * waiters, a heartbeat through the channel itself proves that it still hears; if it does not, it
- * listens anew and everybody is woken to read what may have been missed.
+ * Listens on one connection for the whole process, starting with the first waiter. While there are
+ * waiters, a heartbeat through the channel proves that the connection still works. If a heartbeat
+ * is missing, this listens again and wakes all waiters, so that they read changes they may have
+ * missed.
  */
 export function listenForChanges(db: Database): Changes {
   const watchers = new Map<string, Set<() => void>>();
@@ -48,7 +49,7 @@ export function listenForChanges(db: Database): Changes {
 
   const wake = (payload: string) => {
     if (payload === HEARTBEAT) heard = true;
-    // The end is a change too.
+    // A watcher of the id itself is notified of the end too.
     for (const id of new Set([payload, payload.replace(FINAL, '')])) {
       for (const notify of watchers.get(id) ?? []) notify();
     }
@@ -76,7 +77,7 @@ export function listenForChanges(db: Database): Changes {
     }
     await listen();
     heard = false;
-    // With the database away there is nothing to prove; the beat after its return will.
+    // If this fails because the database is unavailable, a later heartbeat tries again.
     await query(db, (tx) => tx.execute(sql`select pg_notify(${CHANNEL}, ${HEARTBEAT})`)).catch(
       () => {},
     );

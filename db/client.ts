@@ -7,55 +7,57 @@ import type { SecretKey } from './secrets.ts';
 
 export type Transaction = Parameters<Parameters<PostgresJsDatabase['transaction']>[0]>[0];
 
-/** A pool of connections to PostgreSQL and the one way to use it. */
+/** A pool of connections to PostgreSQL. All queries go through it. */
 export interface Database {
   /** Statements outside a transaction. Use through `query`, so that errors are mapped. */
   readonly drizzle: PostgresJsDatabase & { readonly $client: Sql };
-  /** How long a caller waits before it is told that there is no answer. */
+  /** Time until a call fails with `client_deadline`, in milliseconds. */
   readonly deadlineMs: number;
-  /**
-   * What webhook secrets are encrypted with; empty in processes that have nothing to do with them.
-   */
+  /** Keys that encrypt webhook secrets. Empty in processes that do not use webhook secrets. */
   readonly secretKeys: readonly SecretKey[];
-  /** Connections at most, and how much is being asked: what is more than these waits for one. */
+  /**
+   * `size`: the maximum number of connections. `asked`: calls in progress, including those that
+   * wait for a connection.
+   */
   readonly pool: { readonly size: number; asked: number };
   /**
-   * Hears every NOTIFY on a channel, over one connection of its own. A connection that is lost may
-   * stay so without a word: postgres.js tries to listen again only once.
-   * @param onGap called whenever listening begins, again too: what was sent before is lost
-   * @returns ends the listening
+   * Calls `onNotify` for each NOTIFY on a channel. Uses a separate connection. A lost connection
+   * may go unnoticed, because postgres.js tries to listen again only once.
+   * @param onGap called whenever listening starts or restarts: earlier notifications may be lost
+   * @returns stops listening
    */
   listen(
     channel: string,
     onNotify: (payload: string) => void,
     onGap: () => void,
   ): Promise<() => Promise<void>>;
-  /** Closes the pool, giving running statements up to 5 s. */
+  /** Closes the pool. Running statements have up to 5 s to finish. */
   close(): Promise<void>;
 }
 
 export interface DatabaseOptions {
-  /** `postgres://…`; wins over every PG* variable. */
+  /** `postgres://…`. Overrides all PG* environment variables. */
   readonly url: string;
-  /** Connections at most. */
+  /** The maximum number of connections. */
   readonly poolSize: number;
   /** Shown by PostgreSQL in `pg_stat_activity`. */
   readonly applicationName: string;
   readonly secretKeys?: readonly SecretKey[];
-  /** Tests cannot wait for the usual 12 s. */
+  /** Milliseconds; 12 s by default. Tests set a shorter deadline. */
   readonly deadlineMs?: number;
 }
 
 /**
- * The server gives up on a statement first, so that the client's own deadline means several slow
- * ones, or a dead connection.
+ * The server cancels a slow statement before the client's deadline passes. So `client_deadline`
+ * means several slow statements, or a dead connection.
  */
 const STATEMENT_TIMEOUT_MS = 10_000;
 const CLIENT_DEADLINE_MS = 12_000;
 
 /**
- * Everything that runs for long or writes asks this first: see patches/README.md.
- * @throws {OperatorProblem} if postgres.js is as published
+ * Checks that postgres.js has our patch (see patches/README.md). Programs that run for long or
+ * write call this first.
+ * @throws {OperatorProblem} if postgres.js is unpatched
  */
 export function requirePatchedDriver(): void {
   if ('survivesLoss' in postgres) return;
@@ -64,13 +66,16 @@ export function requirePatchedDriver(): void {
   );
 }
 
-/** @throws {OperatorProblem} as `requirePatchedDriver` */
+/**
+ * Opens a pool. Connections are made when they are needed.
+ * @throws {OperatorProblem} if postgres.js is unpatched
+ */
 export function openDatabase(options: DatabaseOptions): Database {
   requirePatchedDriver();
   const client = postgres(options.url, {
     max: options.poolSize,
     connect_timeout: 5,
-    // Bounded, so that the pool is ready within seconds of PostgreSQL's return.
+    // At most 2 s, so that the pool reconnects soon after PostgreSQL is back.
     backoff: (retries: number) => Math.min(2, 0.1 * 2 ** retries),
     onnotice: () => {},
     connection: {
@@ -80,8 +85,8 @@ export function openDatabase(options: DatabaseOptions): Database {
     },
   });
   const database = drizzle(preparing(client));
-  // drizzle reads and writes times column by column. Statements that are SQL have no columns:
-  // theirs are dates too, and their bigints numbers.
+  // drizzle converts times and bigints by column. Raw SQL statements have no columns, so the driver
+  // converts their values.
   const { parsers, serializers } = client.options;
   parsers[1184] = (text: string) => new Date(text);
   serializers[1184] = (time: Date | string) => (time instanceof Date ? time.toISOString() : time);
@@ -104,9 +109,10 @@ export function openDatabase(options: DatabaseOptions): Database {
 }
 
 /**
- * drizzle has every statement planned anew, and asks for the types of its parameters first: two
- * round trips. Prepared, a connection plans each text once and keeps it. So texts must be few: a
- * list is one array, not a placeholder for each.
+ * Makes the driver prepare all statements. Without this, drizzle needs two round trips per
+ * statement, one for the types of the parameters, and PostgreSQL plans the statement every time. A
+ * connection keeps the plan of each prepared text. So the number of texts must be small: pass a
+ * list as one array, not as one placeholder per item.
  */
 function preparing(client: Sql): Sql {
   const prepare = <T extends ISql>(sql: T): T => {
@@ -128,24 +134,25 @@ function preparing(client: Sql): Sql {
 }
 
 /**
- * Returns the driver's own error instead of the one that drizzle puts around it. When the error
- * says only that the transaction has failed before (25P02), the driver then throws the first
- * failure in its place. It does so only for errors of its own class.
+ * Returns the driver's error instead of drizzle's wrapper. A statement in a transaction that has
+ * already failed gets error 25P02. The driver then throws the first failure in its place, but only
+ * if it receives an error of its own class.
  */
 function withoutWrapper(error: unknown): unknown {
   return error instanceof DrizzleQueryError ? (error.cause ?? error) : error;
 }
 
 /**
- * Runs statements outside a transaction, each in its own.
- * @throws {DatabaseError} with `code` and `constraint` only: a driver's message holds bound values
+ * Runs statements outside an explicit transaction.
+ * @throws {DatabaseError} with `code` and `constraint` only, because the driver's message contains
+ * bound values
  */
 export function query<T>(db: Database, work: (tx: PostgresJsDatabase) => Promise<T>): Promise<T> {
   return bounded(db, () => work(db.drizzle));
 }
 
 /**
- * Runs one statement, in a transaction or by itself, as `query` does: run(db)`select …`.
+ * Runs one statement, in a transaction or on its own: run(db)`select …`. Throws like `query`.
  * @returns its rows
  */
 export function run<Row = unknown>(by: Database | Pick<Transaction, 'execute'>) {
@@ -156,16 +163,17 @@ export function run<Row = unknown>(by: Database | Pick<Transaction, 'execute'>) 
   };
 }
 
-/** The first row of a statement that always has one. */
+/** Returns the first row of a statement that always returns one. */
 export function only<Row>([row]: readonly Row[]): Row {
   if (!row) throw new Error('no row');
   return row;
 }
 
 /**
- * A statement of a hot path: its text is built once and not at every use.
- * @param template with a `sql.placeholder` for each value
- * @returns runs it with values by their names, and returns its rows; it throws as `query`
+ * Prepares a statement for a hot path. Its text is built only once.
+ * @param template contains a `sql.placeholder` for each value
+ * @returns a function that runs the statement with named values and returns its rows. It throws
+ * like `query`.
  */
 export function statement<Row>(template: SQL) {
   const { sql: text, params } = new PgDialect().sqlToQuery(template);
@@ -178,12 +186,12 @@ export function statement<Row>(template: SQL) {
 }
 
 /**
- * Runs `work` in one READ COMMITTED transaction. Rules about money rest on row locks and
- * constraints, never on SERIALIZABLE, so nothing here is retried but a deadlock's victim.
+ * Runs `work` in one READ COMMITTED transaction. Credit rules rely on row locks and constraints and
+ * never on SERIALIZABLE, so only the victim of a deadlock is retried.
  *
- * Whoever is told `client_deadline` may rely on it that nothing was done: the transaction that
- * comes too late rolls back. Nobody knows only if COMMIT was sent and isn't answered.
- * @throws {DatabaseError} as `query`, and whatever `work` throws of its own
+ * After `client_deadline`, the caller can rely on a rollback, because a late transaction rolls
+ * back. The outcome is unknown only if COMMIT was sent and got no response.
+ * @throws {DatabaseError} like `query`, and any error of `work`
  */
 export async function transaction<T>(
   db: Database,
@@ -193,12 +201,12 @@ export async function transaction<T>(
     try {
       return await bounded(db, (deadline) =>
         db.drizzle.transaction(async (tx) => {
-          // The wait for a connection counts as well.
+          // The wait for a connection counts too.
           deadline.check();
           const result = await work(tx);
-          // COMMIT follows in the same turn of the event loop, so that no timer comes between. Its
-          // answer has a deadline of its own, or else what is as good as done would be told as
-          // failed if the work took long.
+          // COMMIT follows in the same turn of the event loop, so no timer fires in between. It
+          // gets a new deadline. Otherwise, after slow work, a transaction that commits could be
+          // reported as failed.
           deadline.renew();
           return result;
         }),
@@ -210,8 +218,7 @@ export async function transaction<T>(
 }
 
 /**
- * Whole tables are read: hashes that spill and the time-out of a service's statement are not for
- * this.
+ * Settings for reading whole tables, which need more memory and time than a service's statements.
  */
 const WHOLE_TABLES = Object.entries({
   statement_timeout: '15min',
@@ -222,8 +229,8 @@ const WHOLE_TABLES = Object.entries({
 }).map(([name, value]) => sql`set_config(${name}, ${value}, true)`);
 
 /**
- * Reads much of the database for an operator: as it is at one moment, without locks, for as long as
- * that takes.
+ * Reads large parts of the database for an operator, as of one moment and without locks. It has no
+ * client deadline.
  */
 export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promise<T>): Promise<T> {
   try {
@@ -240,9 +247,9 @@ export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promi
 }
 
 /**
- * Inserts rows that all have the same members, by a statement whose text does not depend on how
- * many there are.
- * @param common what all of them have besides: it is sent once
+ * Builds an insert of rows that all have the same members. The text of the statement does not
+ * depend on the number of rows.
+ * @param common members that all rows share; they are sent once
  */
 export function insertAll<T extends PgTable, Common extends keyof T['$inferInsert'] = never>(
   table: T,
@@ -261,14 +268,17 @@ export function insertAll<T extends PgTable, Common extends keyof T['$inferInser
     from ${read('json_to_recordset', rows, rows[0])} ${common ? sql`cross join ${read('json_to_record', common, common)}` : sql``}`;
 }
 
-/** Which page of a list: what comes after an item, and how much of it at most. */
+/** A page of a list: its start and its maximum length. */
 export interface Page<Place = string> {
   /** Null for the first page. */
   readonly after: Place | null;
   readonly limit: number;
 }
 
-/** The items of a page, of which one more was read, and the last of them if more are to come. */
+/**
+ * Cuts rows to a page. The caller reads one row more than `limit`.
+ * @returns the items, and the last of them if more follow, else null
+ */
 export function cut<T>(
   rows: readonly T[],
   limit: number,
@@ -277,20 +287,20 @@ export function cut<T>(
   return { items, last: rows.length > limit ? (items.at(-1) ?? null) : null };
 }
 
-/** A time in milliseconds, as SQL has it. */
+/** Returns an SQL interval of `ms` milliseconds. */
 export function span(ms: number): SQL {
   return sql`make_interval(secs => ${ms / 1000}::float8)`;
 }
 
-/** The moment, as PostgreSQL's clock has it: the only clock that all processes share. */
+/** Returns the current time of PostgreSQL's clock, the only clock that all processes share. */
 export async function clock(tx: Pick<Transaction, 'execute'>): Promise<Date> {
   return only(await run<{ at: Date }>(tx)`select clock_timestamp() as at`).at;
 }
 
 interface Deadline {
-  /** @throws {DatabaseError} `client_deadline`, once the caller was told so */
+  /** @throws {DatabaseError} `client_deadline` if the deadline has passed */
   check(): void;
-  /** Begins again. @throws {DatabaseError} as `check` */
+  /** Restarts the deadline. @throws {DatabaseError} like `check` */
   renew(): void;
 }
 

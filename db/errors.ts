@@ -1,19 +1,20 @@
 /**
- * What keeps a program from its work. The message is one sentence for who runs it: what, where,
- * what to do.
+ * A problem that stops a program until an operator acts. The message is one sentence for the
+ * operator: what is wrong, where, and what to do.
  */
 export class OperatorProblem extends Error {}
 
 /**
- * A failure of PostgreSQL or of the way to it, stripped of everything that could hold a value:
- * drizzle puts all bound parameters into its message, PostgreSQL puts values into `detail`.
- * Whatever asks PostgreSQL may throw it; docstrings name it only with a code that says more.
+ * A failure of PostgreSQL or of the connection to it, without anything that could contain a value.
+ * drizzle puts all bound parameters into its message, and PostgreSQL puts values into `detail`. Any
+ * function that queries PostgreSQL may throw it, so doc comments mention it only with a specific
+ * code.
  */
 export class DatabaseError extends Error {
   override readonly name = 'DatabaseError';
-  /** An SQLSTATE, a connection error's code of postgres.js or of Node.js, or `client_deadline`. */
+  /** An SQLSTATE, a connection error code of postgres.js or Node.js, or `client_deadline`. */
   readonly code: string;
-  /** The constraint that refused, if one did. */
+  /** The violated constraint, or null. */
   readonly constraint: string | null;
 
   constructor(code: string, constraint: string | null = null) {
@@ -27,14 +28,16 @@ export class DatabaseError extends Error {
     return this.isBusy || this.isAway;
   }
 
-  /** True if PostgreSQL is away, starting or overloaded: it is no use to ask it anything else. */
+  /**
+   * True if PostgreSQL is unavailable, starting, or overloaded, so that other calls would fail too.
+   */
   get isAway(): boolean {
     return UNAVAILABLE.has(this.code) || /^(08|53|57P)/.test(this.code);
   }
 
   /**
-   * True if the call took too long, waited for a row or gave way to another: PostgreSQL may be
-   * there for everybody else.
+   * True if the call took too long, waited too long for a row, or was a deadlock's victim. Other
+   * calls may still succeed.
    */
   get isBusy(): boolean {
     return BUSY.has(this.code);
@@ -50,12 +53,12 @@ export class DatabaseError extends Error {
 }
 
 /**
- * Bugs in our own statements, and values that are missing. A missing table, column, function, or
- * privilege (42P01, 42703, 42883, 42501) is not among them: a migration adds it, and what waits
- * goes on.
+ * Codes of bugs in our statements and of missing values. A missing table, column, function, or
+ * privilege (42P01, 42703, 42883, 42501) is not in this list, because a migration adds it and
+ * waiting calls then succeed.
  */
 const PERMANENT: ReadonlySet<string> = new Set([
-  // A value is missing: null in a column that needs one, undefined as a parameter.
+  // Missing value: null in a column that needs one, undefined as a parameter.
   '23502',
   'UNDEFINED_VALUE',
   // Syntax error.
@@ -65,12 +68,12 @@ const PERMANENT: ReadonlySet<string> = new Set([
   '42725',
   // A column that is neither grouped nor aggregated.
   '42803',
-  // Types that do not match, or cannot be cast or inferred.
+  // Types that do not match, or that cannot be cast or inferred.
   '42804',
   '42846',
   '42P08',
   '42P18',
-  // A parameter that is not there.
+  // Unknown parameter.
   '42P02',
 ]);
 
@@ -90,7 +93,10 @@ const UNAVAILABLE: ReadonlySet<string> = new Set([
 
 const BUSY: ReadonlySet<string> = new Set(['40001', '40P01', '55P03', '57014', 'client_deadline']);
 
-/** Maps whatever drizzle or postgres.js threw; errors of our own pass unchanged. */
+/**
+ * Maps an error of drizzle or postgres.js to a `DatabaseError`. Other errors are returned
+ * unchanged.
+ */
 export function toDatabaseError(error: unknown): unknown {
   if (error instanceof DatabaseError || error instanceof Refusal || !(error instanceof Error))
     return error;
@@ -122,16 +128,16 @@ export type RefusalCode =
   | 'delivery_missing'
   | 'webhooks_suspended';
 
-/** Credits that were granted, and when. */
+/** An earlier grant: its credits and its time. */
 export type Granted = Readonly<{ amount: number; at: Date }>;
 
-/** A rule of ours forbids what was asked for, so nothing was done. The database is well. */
+/** A business rule forbids the call, and nothing was done. The database is fine. */
 export class Refusal extends Error {
   override readonly name = 'Refusal';
   readonly code: RefusalCode;
-  /** With `rotation_too_soon`: from then on a rotation ends nothing. */
+  /** With `rotation_too_soon`: from this time on, a rotation does not end a secret early. */
   readonly until: Date | null;
-  /** With `reference_used`: the grant that has the reference. */
+  /** With `reference_used`: the grant that already has the reference. */
   readonly granted: Granted | null;
 
   constructor(code: RefusalCode, until: Date | null = null, granted: Granted | null = null) {

@@ -2,7 +2,7 @@ import { type SQL, sql } from 'drizzle-orm';
 import { type Database, only, run, transaction } from './client.ts';
 import type { FigureName } from './metrics.ts';
 
-/** A source as it is configured, with its daily credits; null for no limit. */
+/** A configured source, with its daily credits. Null means no limit. */
 export type ConfiguredSource = readonly [
   kind: 'vendor' | 'verifier' | 'registry' | 'dns',
   source: string,
@@ -16,9 +16,9 @@ export type Figure = Readonly<{
   value: number;
 }>;
 
-/** More than so many are not counted, and the oldest of them are. */
+/** The maximum number of rows that are counted, the oldest first. */
 const AT_MOST = 100_000;
-/** Deliveries whose age is looked at: those that nobody has looked after for the longest. */
+/** The number of deliveries whose age is read, the longest unchecked first. */
 const LOOKED_AT = 10_000;
 
 /** Balances of organizations with fewer credits than they used within the last day. */
@@ -28,9 +28,9 @@ const LOW = sql`
  where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0)`;
 
 /**
- * How the service is (deploy/metrics.md). It costs what is open, and a row per organization: never
- * a look at what is over, of which there are a billion. Without sequential scans, because a
- * connection keeps what it planned while tables were small.
+ * Reads the gauges of deploy/metrics.md. The cost depends on open rows and on the number of
+ * organizations. It never reads settled rows, because there may be a billion. Sequential scans are
+ * off, because a connection may keep a plan from when the tables were small.
  * @throws {DatabaseError} within 3 s if the server is busy
  */
 export async function readFigures(
@@ -66,7 +66,8 @@ export async function readFigures(
                  (select updated_at from batches b where b.id = d.batch_id and d.request_id is null and b.status = 'completed')
                ) as due_at
           from webhook_deliveries d
-         -- Not what stands in its receiver's line, has its turn just now, or is being sent.
+         -- Skips deliveries that wait in their receiver's queue, whose turn has just come, or that
+         -- are being sent.
          where state = 'pending' and coalesce(leased_until <= clock_timestamp(), true)
            and coalesce(checked_at <= clock_timestamp() - interval '1 minute', true)
          order by greatest(checked_at, due_at, created_at) limit ${LOOKED_AT}
@@ -108,20 +109,20 @@ export async function readFigures(
 }
 
 /**
- * A host whose breaker is open, and that somebody still sends to: the longest step is a day, and a
- * fifth by chance.
+ * A host whose breaker is open and that still gets deliveries. The longest step of the schedule is
+ * a day, plus up to a fifth of random delay.
  */
 const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'`;
 
-/** What organizations begin with (the default of `organizations.requests_per_minute`). */
+/** The default limit (of `organizations.requests_per_minute`). */
 const USUAL_RATE = 100;
-/** Of each kind of concern. */
+/** The number of entries per kind of concern. */
 const NAMED = 5;
 
 /**
- * Whom the figures count, the worst of each kind: whose requests wait for a worker, who is nearly
- * out of credits, which hosts are away; and who is not served in full, because an operator has
- * switched something off.
+ * Lists the worst cases behind the gauges, by kind: organizations whose requests wait for a worker,
+ * organizations that are nearly out of credits, hosts that are away, and organizations with a
+ * feature that an operator has switched off.
  */
 export async function readConcerns(db: Database) {
   const listed = (rows: SQL) =>
@@ -156,7 +157,10 @@ export async function readConcerns(db: Database) {
   return only(concerns);
 }
 
-/** Once an hour notes what each organization has used so far, and forgets it after a day. */
+/**
+ * Stores once an hour how many credits each organization has used so far, and deletes entries that
+ * are older than a day.
+ */
 export async function noteUsedCredits(db: Database): Promise<void> {
   await run(db)`
     with forgotten as (delete from used_credits where hour < clock_timestamp() - interval '1 day')

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 
-/** `sbx` is the organization that is another one's sandbox. */
+/** `sbx` is an organization that serves as the sandbox of another one. */
 export type IdPrefix = 'org' | 'sbx' | 'key' | 'bat' | 'req' | 'msg' | 'lkp' | 'imp';
 
 const DIGITS = '0123456789abcdefghjkmnpqrstvwxyz';
@@ -8,14 +8,15 @@ const DIGITS = '0123456789abcdefghjkmnpqrstvwxyz';
 let last = 0n;
 
 /**
- * A new id: `bat_` / `req_` … + 26 characters of lower-case Crockford base32 of a UUIDv7 (TypeID;
- * DECISIONS.md, Ids and time). Those of one process ascend in the order in which they were made.
+ * Returns a new id: `bat_` / `req_` … + 26 characters of lowercase Crockford base32 of a UUIDv7
+ * (TypeID; DECISIONS.md, Ids and time). Ids of one process ascend in the order of creation.
  */
 export function newId(prefix: IdPrefix): string {
   const now = BigInt(Date.now()) << 12n;
   last = now > last ? now : last + 1n;
-  // UUIDv7 (RFC 9562): 48 bits of milliseconds, the version, a counter of 12 bits, the variant, 62
-  // random bits. These end as those of a UUIDv4 do, of which Node has many ready.
+  // UUIDv7 (RFC 9562): 48 bits of milliseconds, the version, a 12-bit counter, the variant, 62
+  // random bits. The end is taken from a UUIDv4, because it has the same layout and Node
+  // pregenerates many.
   const end = BigInt(`0x${randomUUID().slice(19).replace('-', '')}`);
   let uuid = ((last >> 12n) << 80n) | (7n << 76n) | ((last & 0xfffn) << 64n) | end;
   let text = '';
@@ -23,21 +24,21 @@ export function newId(prefix: IdPrefix): string {
   return `${prefix}_${text}`;
 }
 
-/** 26 base32 digits hold 130 bits: the first may not exceed 7. */
+/** 26 base32 digits hold 130 bits, so the first digit is at most 7. */
 const REST = '_[0-7][0-9a-hjkmnp-tv-z]{25}$';
 const ID = new RegExp(`^[a-z]{3}${REST}`);
 
-/** What a well-formed id of that kind looks like, as the source of a regular expression. */
+/** Returns a regular expression, as text, that matches well-formed ids of a kind. */
 export function idPattern(prefix: IdPrefix): string {
   return `^${prefix}${REST}`;
 }
 
-/** True for a well-formed id of that kind, known or not. */
+/** Returns whether an id is a well-formed id of that kind. It need not exist. */
 export function isId(prefix: IdPrefix, text: string): boolean {
   return text.startsWith(prefix) && ID.test(text);
 }
 
-/** The UUID that an id spells, as 32 hex digits. */
+/** Returns the UUID in an id, as 32 hex digits. */
 export function uuidOf(id: string): string {
   const bits = [...id.slice(4)].reduce(
     (uuid, digit) => (uuid << 5n) | BigInt(DIGITS.indexOf(digit)),

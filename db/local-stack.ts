@@ -3,12 +3,14 @@ import { sql } from 'drizzle-orm';
 import { type Database, only, openDatabase, run, transaction } from './client.ts';
 
 /**
- * Marks a database as the local stack's, by the table `local_stack`: only in a marked database do
- * simulated vendors answer. The mark is made while there is no table yet, so nobody else's
- * organization is ever in a marked one; whoever replaces the schema, by a dump that is restored
- * say, takes the mark away with it.
- * @param isOwnServer the stack made the server too, so what is in it is the stack's, marked or not
- * @returns the id in the mark; null, and nothing is written, if the database is somebody else's
+ * Marks a database as the local stack's, by the table `local_stack`. Simulated vendors respond only
+ * in a marked database. The mark is made only while the database has no tables, so a marked
+ * database never holds organizations of another installation. Replacing the schema, for example by
+ * restoring a dump, removes the mark.
+ * @param isOwnServer true if the stack made the server too: then its databases are the stack's,
+ * marked or not
+ * @returns the id in the mark; null if the database belongs to another installation, and then
+ * nothing is written
  */
 export async function claimForLocalStack(
   url: string,
@@ -31,15 +33,18 @@ export async function claimForLocalStack(
   }
 }
 
-/** Forgets the addresses of these NPIs, so that the stack stores its own as if they were new. */
+/**
+ * Deletes the stored addresses of these NPIs, so that the stack can store its own as if they were
+ * new.
+ */
 export async function forgetStored(db: Database, npis: readonly string[]): Promise<void> {
   await run(db)`delete from stored_emails where npi = any(${sql.param(npis)})`;
 }
 
 /**
- * Makes of each role of a migrated database a user of the server, with a new password, so that the
- * processes of the local stack can do no more than those of production.
- * @returns the database's URL as each of them
+ * Creates a user of the server for each role of a migrated database, with a new password. So the
+ * processes of the local stack have the same privileges as in production.
+ * @returns the database's URL for each user
  */
 export async function openUsers(
   url: string,

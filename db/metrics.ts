@@ -4,9 +4,9 @@ import METRICS from './metrics.json' with { type: 'json' };
 import { traced } from './traces.ts';
 import { EMAIL_TYPES } from './words.ts';
 
-// What a process counts of what it does, for Prometheus (deploy/metrics.md); here, because every
-// folder may import it. Labels are words of ours, routes, and ids of the configuration: nothing
-// that a client, a vendor or a receiver wrote.
+// Metrics of a process for Prometheus (deploy/metrics.md). They are in this folder because all
+// other folders may import it. Labels are our own terms, routes, and configured ids. They never
+// contain text of a client, a vendor, or a receiver.
 
 type Labels = Readonly<Record<string, string | number>>;
 type Counted = keyof typeof METRICS.counted;
@@ -20,8 +20,8 @@ const histograms = new Map<string, Histogram<string>>();
 for (const [name, { labels, help, buckets }] of Object.entries(METRICS.timed))
   histograms.set(name, new Histogram({ name, help, labelNames: labels, buckets }));
 
-// What begins at more than 0 has not risen, for Prometheus: these are there before the first
-// request ends.
+// Prometheus sees no increase if a counter's first value is above 0. So these counters start at 0
+// before the first request ends.
 for (const sandbox of ['true', 'false']) {
   for (const replayed of ['true', 'false']) {
     for (const email_type of EMAIL_TYPES)
@@ -39,7 +39,9 @@ for (const sandbox of ['true', 'false']) {
     );
 }
 
-/** Counts a fact, once, where it is known: after the transaction that makes it one. */
+/**
+ * Increases a counter. Call it once per event, after the transaction that makes the event final.
+ */
 export function count(name: Counted, labels: Labels, by = 1): void {
   counters.get(name)?.inc(labels, by);
 }
@@ -48,20 +50,20 @@ export function time(name: Timed, labels: Labels, seconds: number): void {
   histograms.get(name)?.observe(labels, seconds);
 }
 
-/** How a request ended. */
+/** The result of a request. */
 export type Ended = Readonly<{
   status: string;
   organizationId: string;
   cost: number;
   replayed: boolean;
   emailType?: string | null;
-  /** Since its submit. */
+  /** Time since the submit. */
   seconds: number;
 }>;
 
 /**
- * Counts a request that has become final by a transaction that is committed.
- * @param wasHeld whether credits were held for it, and are charged or released now
+ * Counts a request that became final in a committed transaction.
+ * @param wasHeld whether credits were held for it, which are now charged or released
  */
 export function countSettled(ended: Ended, wasHeld = true): void {
   const { status, organizationId, cost, replayed, emailType, seconds } = ended;
@@ -79,7 +81,7 @@ export function countSettled(ended: Ended, wasHeld = true): void {
 }
 
 /**
- * What a call of a source came to. `cause`: why no connection was made, a word of a bounded set.
+ * The result of a call to a source. `cause`: why no connection was made, from a fixed set of words.
  */
 interface CallAnswer {
   readonly kind: string;
@@ -89,8 +91,8 @@ interface CallAnswer {
 }
 
 /**
- * Counts a call of a source and the time it takes, and makes a span of it, by what is answered: the
- * verdict, why there is none, or its kind.
+ * Counts and times a call to a source, and records a span. The label `answer` is the verdict, the
+ * reason why there is no verdict, or the kind of result.
  */
 export async function countCall<T extends CallAnswer>(
   kind: 'vendor' | 'verifier' | 'registry' | 'dns',
@@ -98,7 +100,7 @@ export async function countCall<T extends CallAnswer>(
   call: Promise<T>,
 ): Promise<T> {
   const begun = performance.now();
-  // What throws was cut off by us.
+  // A call that throws was aborted by us.
   const counted = async () => {
     const labels = await call.then(labelsOf, () => ({ answer: 'aborted' }));
     time('npe_source_call_duration_seconds', { kind, source }, (performance.now() - begun) / 1000);

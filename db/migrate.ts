@@ -9,12 +9,12 @@ import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
 import journal from './migrations/meta/_journal.json' with { type: 'json' };
 
 const FOLDER = fileURLToPath(new URL('./migrations', import.meta.url));
-/** Any constant will do, as long as every migrator takes the same. */
+/** Any constant works, as long as all migrators use the same one. */
 const MIGRATION_LOCK = 7_041_776;
 
 /**
- * Brings the database at `url` to the newest schema, and grants each role what it needs of it. Safe
- * to run from several machines at once: drizzle's migrator takes no lock of its own, so an advisory
+ * Migrates the database at `url` to the newest schema, and grants each role the privileges it
+ * needs. Several machines may run this at once: drizzle's migrator does not lock, so an advisory
  * lock lets one work while the others wait.
  * @throws {DatabaseError | OperatorProblem}
  */
@@ -34,13 +34,14 @@ export async function migrate(url: string): Promise<void> {
   } catch (error) {
     throw toDatabaseError(error);
   } finally {
-    // Ending the session frees the lock.
+    // Ending the session releases the lock.
     await client.end({ timeout: 5 });
   }
 }
 
 /**
- * The oldest major version that has what the migrations use, such as `unique nulls not distinct`.
+ * The oldest major version with the features that the migrations use, such as `unique nulls not
+ * distinct`.
  */
 const OLDEST_SERVER = 15;
 
@@ -53,7 +54,10 @@ async function refuseOldServer(client: Sql): Promise<void> {
   );
 }
 
-/** What other migrations than ours made can't be taken further by ours, and drizzle would try. */
+/**
+ * Rejects a database that was made by other migrations. Our migrations cannot continue from there,
+ * but drizzle would try.
+ */
 async function refuseOtherHistory(client: Sql): Promise<void> {
   const [noted] = await client`select to_regclass('drizzle.__drizzle_migrations') as name`;
   if (!noted?.name) return;
@@ -68,7 +72,7 @@ const OTHER_HISTORY =
 async function grantRoles(client: Sql): Promise<void> {
   const [applied] = await client<{ newest: string; user: string }[]>`
     select max(created_at) as newest, current_user as user from drizzle.__drizzle_migrations`;
-  // A newer release has granted what its tables need.
+  // A newer release has already granted the privileges of its tables.
   if (!applied || Number(applied.newest) > Math.max(...CARRIED)) return;
   const roles = await readFile(`${FOLDER}/roles.sql`, 'utf8');
   try {
@@ -87,18 +91,18 @@ function rolesMissing(user: string): string {
 export type Readiness = 'ready' | 'migrations_missing' | 'database_away';
 
 /**
- * SQLSTATE of an unknown table, schema or function: nothing was ever migrated, or by other
+ * SQLSTATEs of an unknown table, schema, or function: the database was never migrated, or by other
  * migrations.
  */
 const UNDEFINED: readonly string[] = ['42P01', '3F000', '42883'];
 
-/** drizzle notes an applied migration by its moment. */
+/** drizzle identifies an applied migration by its timestamp. */
 const CARRIED = journal.entries.map((entry) => entry.when);
 
 /**
- * Whether PostgreSQL answers and holds every migration that this code carries. More than these are
- * fine: migrations only go forward and stay compatible with the release before, which runs on while
- * a new one is rolled out.
+ * Returns whether PostgreSQL responds and has all migrations of this code. Additional migrations
+ * are fine. Migrations only go forward and stay compatible with the previous release, which keeps
+ * running during a rollout.
  */
 export async function readiness(db: Database): Promise<Readiness> {
   try {
