@@ -13,11 +13,11 @@ import {
 } from 'drizzle-orm/pg-core';
 import type * as words from './words.ts';
 
-// The tables as queries see them, but for those that are asked in SQL alone. What they must never
-// hold (checks, triggers, generated columns) is written once, in migrations/; a test compares the
-// two column by column.
+// The tables for drizzle's query builder. Tables that only raw SQL uses are missing. Checks,
+// triggers, and generated columns are defined only in migrations/. A test compares both column by
+// column.
 
-/** Stands for the expression of a generated column. */
+/** A placeholder for an expression that is defined in the migrations. */
 const inMigrations = sql`(see migrations)`;
 
 const time = (name: string) => timestamp(name, { withTimezone: true, precision: 3, mode: 'date' });
@@ -28,7 +28,7 @@ const requiredTime = (name: string) => time(name).notNull();
 
 type Word<Text> = Text extends `${infer First} ${infer Rest}` ? First | Word<Rest> : Text & string;
 
-/** Columns of one kind, each named in the database as here but for the spelling. */
+/** Defines columns of one type. In the database their names are in snake case. */
 function columns<const Names extends string, Column>(
   names: Names,
   column: (name: string) => Column,
@@ -53,7 +53,7 @@ export const batches = pgTable('batches', {
     .notNull()
     .generatedAlwaysAs(inMigrations),
   webhookMode: text('webhook_mode').$type<words.WebhookMode>(),
-  /** Escaped JSON text exactly as it was sent: jsonb and JSON.parse both lose. */
+  /** Escaped JSON text exactly as it was sent. Both jsonb and JSON.parse would change it. */
   customData: text('custom_data'),
   ...columns('createdAt deadlineAt', requiredTime),
   updatedAt: timestamp('updated_at', { withTimezone: true }).notNull(),
@@ -65,7 +65,7 @@ export const requests = pgTable('requests', {
   ...columns('batchId organizationId npi', requiredText),
   position: smallint('position').notNull(),
   wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
-  /** Credits it costs if an email is found. */
+  /** The price in credits if an email is found. */
   cost: smallint('cost').notNull(),
   status: text('status').$type<words.RequestStatus>().notNull(),
   replayed: boolean('replayed').notNull().default(false),
@@ -75,11 +75,11 @@ export const requests = pgTable('requests', {
   ...columns('emailLastValidatedAt startedAt settledAt', time),
   suppressionChange: count('suppression_change'),
   ...columns('acceptedAt deadlineAt', requiredTime),
-  /** The lookup it waits for, or waited for; null if none was needed. */
+  /** The lookup that it waits for, or waited for. Null if no lookup was needed. */
   lookupId: text('lookup_id'),
-  /** When its email was erased at the person's request. */
+  /** The time when its email was erased at the person's request. */
   erasedAt: time('erased_at'),
-  /** Of a sandbox's request alone. */
+  /** Only for sandbox requests. */
   testOutcome: text('test_outcome').$type<words.TestOutcome>(),
 });
 
@@ -89,17 +89,17 @@ export const webhookDeliveries = pgTable('webhook_deliveries', {
   /** Null for the one delivery of a batch in `batch` mode. */
   requestId: text('request_id'),
   state: text('state').$type<words.DeliveryState>().notNull(),
-  /** Ever made, over all rounds. */
+  /** The number of attempts in all rounds. */
   attempts: integer('attempts').notNull().default(0),
   createdAt: time('created_at').notNull(),
-  /** Each is a round of its own: the schedule from its start. */
+  /** The number of resends. Each resend starts the schedule again, as a new round. */
   resends: integer('resends').notNull().default(0),
-  /** The place in the schedule of the attempt that comes next, from 0. */
+  /** The position of the next attempt in the schedule, from 0. */
   step: smallint('step').notNull().default(0),
   ...columns('stepAt dueAt leasedUntil checkedAt decidedAt', time),
-  /** Host and port that the lease is for. */
+  /** The host and port that the lease is for. */
   leasedHost: text('leased_host'),
-  /** When its customer sent it again, the newest first, at most ten. */
+  /** Times of the customer's resends, the newest first, at most ten. */
   customerResends: time('customer_resends').array().notNull().default(inMigrations),
   forgotten: integer('forgotten').notNull().default(0),
 });
@@ -160,7 +160,10 @@ export const storedEmails = pgTable('stored_emails', {
   mayStore: boolean('may_store').notNull().default(true),
 });
 
-/** Append-only evidence: who named an address, which check rejected or accepted it, and why. */
+/**
+ * Append-only evidence: the source that named an address, the check that rejected or accepted it,
+ * and the reason.
+ */
 export const emailChecks = pgTable('email_checks', {
   id: count('id').primaryKey().generatedAlwaysAsIdentity(),
   ...columns('npi email source', requiredText),
@@ -174,7 +177,7 @@ export const emailChecks = pgTable('email_checks', {
 
 export const providers = pgTable('providers', {
   npi: text('npi').primaryKey(),
-  /** 1: a person, 2: an organization; null in the rows of deactivated NPIs. */
+  /** 1: a person, 2: an organization. Null in the rows of deactivated NPIs. */
   entityType: smallint('entity_type'),
   ...columns(
     'lastName firstName middleName nameSuffix credential otherLastName otherFirstName',

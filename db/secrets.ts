@@ -1,16 +1,13 @@
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 import { OperatorProblem } from './errors.ts';
 
-/**
- * What secrets are encrypted with: 32 bytes, and the version by which what was encrypted names its
- * key.
- */
+/** An encryption key of 32 bytes. Each encrypted secret names the version of its key. */
 export interface SecretKey {
   readonly version: string;
   readonly key: Buffer;
 }
 
-/** What is stored cannot be decrypted. The message says why, and what to do. */
+/** A stored secret cannot be decrypted. The message says why, and what to do. */
 export class SecretUnreadable extends OperatorProblem {
   override readonly name: string = 'SecretUnreadable';
 
@@ -22,7 +19,7 @@ export class SecretUnreadable extends OperatorProblem {
   }
 }
 
-/** There is no key, or none of the version that was used. The message says which. */
+/** There is no key, or no key of the secret's version. The message says which. */
 export class SecretKeyMissing extends SecretUnreadable {
   override readonly name = 'SecretKeyMissing';
 
@@ -42,8 +39,8 @@ const TAG_BYTES = 16;
 
 /**
  * Encrypts a secret with the first key.
- * @param owner whose it is: nobody else's row can hold it
- * @returns the key's version, `.`, and base64 of nonce, tag and ciphertext
+ * @param owner the id of the secret's owner: the ciphertext is valid only in that owner's row
+ * @returns the key's version, `.`, and base64 of nonce, tag, and ciphertext
  * @throws {SecretKeyMissing} without a key
  */
 export function encryptSecret(
@@ -59,9 +56,9 @@ export function encryptSecret(
 }
 
 /**
- * What `encryptSecret` was given.
- * @throws {SecretKeyMissing} without the key of its version; {SecretUnreadable} with another key of
- * that version, for a secret that was changed, or for another owner's
+ * Decrypts the result of `encryptSecret`.
+ * @throws {SecretKeyMissing} without the key of its version; {SecretUnreadable} if the key of that
+ * version is a different one, the stored text was changed, or it belongs to another owner
  */
 export function decryptSecret(keys: readonly SecretKey[], owner: string, stored: string): string {
   const [version = '', encoded = ''] = stored.split('.');
@@ -75,12 +72,12 @@ export function decryptSecret(keys: readonly SecretKey[], owner: string, stored:
       .setAuthTag(rest.subarray(0, TAG_BYTES));
     return decipher.update(rest.subarray(TAG_BYTES), undefined, 'utf8') + decipher.final('utf8');
   } catch {
-    // Node's errors here say only that the tag or its length is wrong.
+    // Node's error says only that the tag or its length is wrong.
     throw new SecretUnreadable(version);
   }
 }
 
-/** Returns whether `decryptSecret` gives the secret. */
+/** Returns whether `decryptSecret` would succeed. */
 export function canDecrypt(keys: readonly SecretKey[], owner: string, stored: string): boolean {
   try {
     decryptSecret(keys, owner, stored);
@@ -92,7 +89,7 @@ export function canDecrypt(keys: readonly SecretKey[], owner: string, stored: st
 }
 
 /**
- * That of the key which encrypts.
+ * Returns the version of the key that encrypts.
  * @throws {SecretKeyMissing} without a key
  */
 export function firstVersion([first]: readonly SecretKey[]): string {

@@ -3,26 +3,26 @@ import { randomBytes } from 'node:crypto';
 import { channel } from 'node:diagnostics_channel';
 import { isId, uuidOf } from './ids.ts';
 
-// What every folder does for a batch, as spans of one trace. Their places follow from our ids: the
-// trace is the batch, its root the submit, and requests are below that. So nothing of it passes
-// through Temporal, no workflow knows of it, and what a sweep, another version or a worker of three
-// days later does is in the same trace. While nobody listens to `spans` (`sendTraces` of
-// deploy/traces.ts does), nothing is made.
+// Spans of the work for a batch. All spans of a batch form one trace. Trace and span ids follow
+// from our ids: the batch is the trace, the submit is its root, and the requests are below it. So
+// nothing needs to pass through Temporal and workflows know nothing of traces. Work of a sweep, of
+// another version, or of a worker three days later still lands in the same trace. Without a
+// subscriber to `spans` (`sendTraces` of deploy/traces.ts), no span is made.
 
-/** Something that was done for a batch, and has just ended. */
+/** A completed piece of work for a batch. */
 export interface Span {
   readonly batchId: string;
-  /** A new one, if it is left out. */
+  /** A new id by default. */
   readonly spanId?: string;
-  /** The submit, if it is left out; null for the submit itself. */
+  /** The submit by default; null for the submit itself. */
   readonly parentId?: string | null | undefined;
   readonly name: string;
   readonly kind?: 'server' | 'client';
   readonly durationMs: number;
-  /** Ids, codes and numbers: never an address, a URL, a name or the text of an error. */
+  /** Ids, codes, and numbers. Never an address, a URL, a name, or the text of an error. */
   readonly attributes?: Readonly<Record<string, string | number | null | undefined>>;
   readonly isError?: boolean;
-  /** The client's own span, in a trace of its own. */
+  /** The client's span, which is in the client's trace. */
   readonly link?: { readonly traceId: string; readonly spanId: string | undefined } | undefined;
 }
 
@@ -30,16 +30,15 @@ export const spans = channel('npi-email-enrichment:spans');
 export const tellSpan = (span: Span) => spans.publish(span);
 
 export const newSpanId = () => randomBytes(8).toString('hex');
-/** The span that stands for a batch or a request, by the half of its id that is random. */
+/** Returns the span id of a batch or a request: the random half of its id. */
 export const spanIdOf = (id: string) => uuidOf(id).slice(16);
 
-/** The span in which this runs. */
+/** The current span. */
 const here = new AsyncLocalStorage<{ readonly batchId: string; readonly spanId: string }>();
 
 /**
- * Makes a span of what is done for a batch, below the span in which it is done. What is done for
- * none has no span.
- * @param outcomeOf what the span says of the result
+ * Records a span of the work, below the current span. Work that belongs to no batch gets no span.
+ * @param outcomeOf returns the parts of the span that depend on the result
  */
 export async function traced<T>(
   span: Pick<Span, 'name'> & Partial<Span>,
@@ -69,7 +68,7 @@ export async function traced<T>(
     end(outcomeOf(result));
     return result;
   } catch (error) {
-    // Its code and never its text. What Temporal has as benign is no fault but waiting.
+    // The error's code, never its text. A benign error in Temporal means waiting, not a failure.
     const { type, name, category } = Object(error);
     end({ attributes: { 'error.type': type ?? name }, isError: category !== 'BENIGN' });
     throw error;
@@ -77,7 +76,8 @@ export async function traced<T>(
 }
 
 /**
- * The trace and the span of a line of the log, by its batch or else by the activity that writes it.
+ * Returns the trace and span ids of a log line, by its batch or else by the activity that writes
+ * it.
  */
 export function traceOfLine(line: { readonly batch_id?: unknown }) {
   if (!spans.hasSubscribers) return {};
@@ -87,7 +87,10 @@ export function traceOfLine(line: { readonly batch_id?: unknown }) {
   return { trace_id: uuidOf(batchId), ...(span?.batchId === batchId && { span_id: span.spanId }) };
 }
 
-/** The span of a `traceparent` header (W3C Trace Context, 3.2.2), if it can be read. */
+/**
+ * Parses a `traceparent` header (W3C Trace Context, 3.2.2).
+ * @returns undefined for a malformed header
+ */
 export function parseTraceparent(header: unknown) {
   const form = /^[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}$/;
   const [, traceId, spanId] = form.exec(String(header)) ?? [];

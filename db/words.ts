@@ -1,4 +1,4 @@
-// The words of the contract (api/docs/), once, as types: every layer above speaks them.
+// The terms of the API contract (api/docs/) as types. All layers above use them.
 
 export const EMAIL_TYPES = ['professional', 'personal'] as const;
 export type EmailType = (typeof EMAIL_TYPES)[number];
@@ -6,7 +6,7 @@ export type EmailType = (typeof EMAIL_TYPES)[number];
 export const WANTED_TYPES = ['any', 'professional', 'personal'] as const;
 export type WantedType = (typeof WANTED_TYPES)[number];
 
-/** What a request of a sandbox comes to (api/docs/sandbox.md, Sandbox). */
+/** Outcomes of a sandbox request (api/docs/sandbox.md, Sandbox). */
 export const TEST_OUTCOMES = [
   'professional',
   'personal',
@@ -33,9 +33,10 @@ export const DELIVERY_STATES = ['pending', 'delivered', 'failed', 'none'] as con
 export type DeliveryState = (typeof DELIVERY_STATES)[number];
 
 /**
- * Why a delivery attempt wasn't a plain 2xx. Beside a status: `redirect` (3xx), `http_status` (any
- * other but 2xx), and the two of a 2xx whose body did not end, which is a delivery all the same.
- * Without one: the rest.
+ * Reasons why a delivery attempt was not a plain 2xx. Reasons with a status code: `redirect` (3xx),
+ * `http_status` (any other status except 2xx), and `body_timeout` and `body_broken`. The last two
+ * mean a 2xx whose body did not end, which still counts as delivered. All other reasons have no
+ * status code.
  */
 export const ATTEMPT_REASONS = [
   'redirect',
@@ -78,9 +79,9 @@ export type VendorAttemptState =
   | 'fatal'
   | 'lost';
 
-/** What a line of evidence about an address is: see email_checks in the migrations. */
+/** The kind of a row of evidence about an address: see email_checks in the migrations. */
 export type CheckKind = 'named' | 'identity' | 'local' | 'verifier' | 'verdict';
-/** Reasons for which name servers make us reject an address. */
+/** Reasons to reject an address because of its domain's DNS records. */
 export const DNS_REFUSALS = [
   'no_mx',
   'null_mx',
@@ -90,11 +91,11 @@ export const DNS_REFUSALS = [
   'nxdomain',
 ] as const;
 export type DnsRefusal = (typeof DNS_REFUSALS)[number];
-/** NPPES's endpoint types. */
+/** The endpoint types of NPPES. */
 export const ENDPOINT_KINDS = ['DIRECT', 'CONNECT', 'SOAP', 'FHIR', 'REST', 'OTHERS'] as const;
 export type EndpointKind = (typeof ENDPOINT_KINDS)[number];
 export type ImportKind = 'nppes' | 'clinicians' | 'domains' | 'emails' | 'suppressions';
 export type SuppressionKind = 'npi' | 'email' | 'domain';
 export type SuppressionOrigin = 'import' | 'vendor' | 'erasure' | 'operator';
-/** The source of evidence that is our own. */
+/** The `source` of evidence that comes from this service itself. */
 export const SERVICE = 'service';

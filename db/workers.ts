@@ -1,9 +1,9 @@
 import { sql } from 'drizzle-orm';
 import { type Database, run } from './client.ts';
 
-// Which workers and APIs there are, by PostgreSQL's clock.
+// The running workers and APIs. All times are of PostgreSQL's clock.
 
-/** An API, which has no build id, or what it shares with a worker. */
+/** An API process, or the part of a worker that both have. APIs have no build id. */
 export interface ApiProcess {
   readonly id: string;
   readonly namespace: string;
@@ -12,16 +12,19 @@ export interface ApiProcess {
 }
 
 export interface WorkerProcess extends ApiProcess {
-  /** Of its workflows. */
+  /** The build id of its workflows. */
   readonly buildId: string;
 }
 
-/** Three signs of life are missing. */
+/**
+ * The last heartbeat is less than 45 s old. A process is considered dead after three missed
+ * heartbeats.
+ */
 const LIVE = sql`(stopped_at is null and seen_at > clock_timestamp() - interval '45 seconds')`;
 
 /**
- * A sign of life, to be repeated every 15 s. Forgets who has given none for long, but for the last
- * of each queue.
+ * Stores a worker's heartbeat. Call it every 15 s. It also deletes processes without a heartbeat
+ * for 10 minutes, except the last one of each queue.
  */
 export async function noteWorker(
   db: Database,
@@ -39,7 +42,7 @@ export async function noteWorker(
         on conflict (id) do update set seen_at = clock_timestamp()`;
 }
 
-/** The sign of life of an API. A worker forgets those that have given none for long. */
+/** Stores an API's heartbeat. Workers delete the rows of dead APIs. */
 export async function noteApi(
   db: Database,
   { id, namespace, taskQueue }: ApiProcess,
@@ -49,14 +52,14 @@ export async function noteApi(
         on conflict (id) do update set seen_at = clock_timestamp()`;
 }
 
-/** A process that ends in order is gone at once. */
+/** Marks a process as stopped, so that it is no longer listed. */
 export async function noteStopped(db: Database, id: string): Promise<void> {
   await run(db)`update workers set stopped_at = clock_timestamp() where id = ${id}`;
 }
 
 /**
- * The build ids of a queue that have not ended in order. `silent`: no process of it has given a
- * sign of life, because it was killed, or because PostgreSQL was away.
+ * Returns the build ids of a queue that did not stop properly. `silent` means that all its
+ * processes lack a recent heartbeat: they were killed, or PostgreSQL was unavailable.
  */
 export async function readBuilds(
   db: Database,
@@ -69,14 +72,14 @@ export async function readBuilds(
   return new Map(rows.map(({ build_id, live }) => [build_id, live ? 'live' : 'silent']));
 }
 
-/** The versions that have a live worker, and how many. */
+/** Lists the versions that have a live worker, with the number of workers. */
 export function listVersions(db: Database) {
   return run<{ namespace: string; queue: string; version: string; workers: number }>(db)`
     select namespace, task_queue as queue, build_id as version, count(*)::int as workers
       from workers where kind = 'worker' and ${LIVE} group by 1, 2, 3 order by 1, 2, 4 desc`;
 }
 
-/** Where APIs live, how many, and whether a worker was ever seen there. */
+/** Lists the places of live APIs, with their number and whether a worker was ever seen there. */
 export function listApis(db: Database) {
   return run<{ namespace: string; queue: string; apis: number; has_worker: boolean }>(db)`
     select namespace, task_queue as queue, count(*)::int as apis,
@@ -87,8 +90,9 @@ export function listApis(db: Database) {
 }
 
 /**
- * Where workers live, as `namespace/queue`, if none was ever seen where they are looked for:
- * somebody has set one of the two wrong. None anywhere is nobody's mistake: they may be starting.
+ * Lists the places of live workers, as `namespace/queue`, if no worker was ever seen at the given
+ * place: then one of the two settings is wrong. An empty list is not an error, because workers may
+ * still be starting.
  */
 export async function listElsewhere(
   db: Database,

@@ -1,8 +1,8 @@
 import { run, type Transaction } from '../client.ts';
 
 /**
- * Locks the balance of an organization. Every writer of an organization takes it first, so all take
- * their locks in the same order.
+ * Locks the balance of an organization. Each writer locks the balance first, so that all writers
+ * lock in the same order.
  */
 export async function balanceLock(tx: Transaction, organizationId: string) {
   return await run(

@@ -15,9 +15,9 @@ import { balanceLock } from './balance.ts';
 import type { Balance } from './organizations.ts';
 
 /**
- * Credits per email found (api/docs/lifecycle.md, Credits). A submit writes the price on each
- * request's row, and everything after it goes by that row: a new price here changes no past
- * request.
+ * Credits per email found (api/docs/lifecycle.md, Credits). A submit stores the price in each
+ * request's row, and later steps use that price. So a price change here does not affect earlier
+ * requests.
  */
 export const PRICES: Readonly<Record<WantedType, number>> = {
   any: 1,
@@ -25,7 +25,10 @@ export const PRICES: Readonly<Record<WantedType, number>> = {
   personal: 3,
 };
 
-/** @throws {Refusal} `organization_missing` for an unknown id */
+/**
+ * Reads the balance of an organization.
+ * @throws {Refusal} `organization_missing` for an unknown id
+ */
 export async function balanceOf(
   by: Database | Transaction,
   organizationId: string,
@@ -39,9 +42,9 @@ export async function balanceOf(
 /**
  * Adds credits that an organization has bought.
  * @param amount whole credits, at least 1
- * @param reference the invoice or order, 1 to 200 characters; a repeated grant under the same one
- * changes nothing
- * @returns the balance after it
+ * @param reference the invoice or order, 1 to 200 characters; a second grant with the same
+ * reference is rejected
+ * @returns the new balance
  * @throws {Refusal} `organization_missing`; `reference_used` with the grant that has the reference;
  * {DatabaseError} 23514 for an amount below 1
  */
@@ -66,10 +69,10 @@ export async function grantCredits(
 }
 
 /**
- * Corrects a balance. What is held for running requests cannot be taken away.
- * @param amount whole credits, negative to take away, never 0
- * @returns the balance after it
- * @throws {Refusal} `organization_missing`; `credits_below_zero` if it takes more than is
+ * Corrects a balance. Credits that are held for running requests cannot be removed.
+ * @param amount whole credits, negative to remove credits, never 0
+ * @returns the new balance
+ * @throws {Refusal} `organization_missing`; `credits_below_zero` if it removes more than is
  * available; {DatabaseError} 23514 for 0
  */
 export async function adjustCredits(
@@ -89,18 +92,18 @@ export async function adjustCredits(
 }
 
 /**
- * Where a page of the ledger ends. It names the last entry by what its organization knows of it,
- * never by its number, which counts the entries of all organizations.
+ * The end of a page of the ledger. It identifies the last entry by values that the organization
+ * knows. The entry's number is not used, because it counts the entries of all organizations.
  */
 export type LedgerPlace = {
-  /** What was available before the entry. It stays so, because entries are only added. */
+  /**
+   * The credits available before the entry. This value never changes, because entries are only
+   * added.
+   */
   readonly available: number;
 } & (
   | { readonly side: 'hold' | 'settlement'; readonly requestId: string }
-  /**
-   * A grant or an adjustment has no request. `ordinal` counts those of the organization, the first
-   * is 1.
-   */
+  /** A grant or an adjustment has no request. `ordinal` counts them per organization, from 1. */
   | { readonly side: 'funding'; readonly ordinal: number }
 );
 
@@ -108,28 +111,27 @@ interface LedgerRow {
   readonly id: number;
   readonly createdAt: Date;
   readonly kind: LedgerKind;
-  /** Credits moved; negative only for an adjustment that takes away. */
+  /** Credits moved. Negative only for an adjustment that removes credits. */
   readonly amount: number;
-  /** Right after this entry. */
+  /** The credits available after this entry. */
   readonly availableAfter: number;
   readonly requestId: string | null;
   readonly side: LedgerPlace['side'];
-  /** What it adds to the credits that are available. */
+  /** The change of the available credits. */
   readonly added: number;
 }
 
 /**
- * An organization's ledger, the newest entries first.
- * @param page.after the last entry of the page before; after one that the organization does not
- * have comes nothing
- * @returns `next`: where to go on from, null at the end
+ * Lists an organization's ledger, the newest entries first.
+ * @param page.after the last entry of the previous page; an unknown entry gives an empty page
+ * @returns `next`: the place to continue from, null at the end
  */
 export async function listLedger(
   db: Database,
   organizationId: string,
   { after, limit }: Page<LedgerPlace>,
 ) {
-  // One statement, so that the balance and the entries are of the same instant.
+  // One statement, so that the balance and the entries are of the same moment.
   const newest = after ? sql`${after.available}::bigint` : sql`b.available`;
   const rows = await run<LedgerRow>(db)`
     select id, created_at as "createdAt", kind, amount,
@@ -146,7 +148,7 @@ export async function listLedger(
   };
 }
 
-/** Finds the entry at a place by an index: its number, or null. */
+/** Returns a query for the number of the entry at a place. It uses an index. */
 function idOf(organizationId: string, place: LedgerPlace): SQL {
   if (place.side === 'funding') {
     return sql`select id from ledger_entries where organization_id = ${organizationId} and side = 'funding'
@@ -183,8 +185,7 @@ const FUNDING_ACTIONS = { grant: 'credits.grant', adjustment: 'credits.adjust' }
 async function fund(db: Database, by: ChangedBy, funding: Funding): Promise<Balance> {
   const { kind, organizationId, amount, reference } = funding;
   return await transaction(db, async (tx) => {
-    // The balance first, as every writer of the ledger does, so that none waits for another in a
-    // circle.
+    // Lock the balance first, like all writers of the ledger, so that writers cannot deadlock.
     const [locked] = await balanceLock(tx, organizationId);
     if (!locked) throw new Refusal('organization_missing');
     await run(tx)`

@@ -7,28 +7,28 @@ import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { isSandbox, openSandbox, requireOrganization } from './organizations.ts';
 
-// A key is `npe_` or `npe_test_`, 30 base62 characters (178 random bits), and 6 that are the CRC32
-// of all before: secret scanners find it, and a mistyped one is refused without a query
-// (DECISIONS.md, Keys and rate).
+// A key is `npe_` or `npe_test_`, 30 base62 characters (178 random bits), and a check of 6
+// characters, the CRC32 of the text before it. Secret scanners can detect a key, and a mistyped key
+// is rejected without a query (DECISIONS.md, Keys and rate).
 
 export interface ApiKey {
   readonly id: string;
   readonly organizationId: string;
   readonly name: string;
-  /** Whether it is for a sandbox. */
+  /** True for a sandbox's key. */
   readonly isTest: boolean;
-  /** The key's last 4 characters. */
+  /** The last 4 characters of the key. */
   readonly hint: string;
-  /** `inactive` is a key whose time is over; a key that is revoked too is `revoked`. */
+  /** `inactive`: the key has expired. A key that is both revoked and expired is `revoked`. */
   readonly state: 'active' | 'inactive' | 'revoked';
   readonly createdAt: Date;
   readonly expiresAt: Date | null;
   readonly revokedAt: Date | null;
-  /** Revoked because somebody else has it. */
+  /** True if it was revoked because it leaked. */
   readonly leaked: boolean;
 }
 
-/** The only time the key itself is seen: it is stored nowhere. */
+/** A new key with its text, which is shown only once and stored nowhere. */
 export type IssuedKey = ApiKey & { readonly apiKey: string };
 
 export type Authentication =
@@ -50,16 +50,19 @@ const API_KEY = sql`
   id, organization_id as "organizationId", name, is_test as "isTest", hint, ${STATE} as state,
   created_at as "createdAt", expires_at as "expiresAt", revoked_at as "revokedAt", leaked`;
 
-/** The hash that a key is known by; null for any text that cannot be a key. Asks no database. */
+/**
+ * Returns the hash that identifies a key, or null for a text that cannot be a key. Does not query
+ * the database.
+ */
 export function parseApiKey(text: string): Buffer | null {
   if (!SHAPE.test(text)) return null;
   return text.slice(-6) === checkCharacters(text.slice(0, -6)) ? hashOf(text) : null;
 }
 
 /**
- * Says whose key it is and whether it may be used, in one query by an index. Nothing is kept
- * between requests, so a revocation holds from the next one on. While its organization is
- * suspended, an active key is inactive.
+ * Returns the key's organization and whether the key is active, with one indexed query. Nothing is
+ * cached between requests, so a revocation applies from the next request on. While its organization
+ * is suspended, an active key is inactive.
  */
 export async function authenticate(db: Database, hash: Buffer): Promise<Authentication> {
   type Found = Omit<Extract<Authentication, { kind: 'active' }>, 'kind'> & Pick<ApiKey, 'state'>;
@@ -75,10 +78,11 @@ export async function authenticate(db: Database, hash: Buffer): Promise<Authenti
 
 /**
  * Issues a key that never expires. A sandbox's key is a test key.
- * @param name 1 to 200 characters, for people; names need not differ
- * @param forSandbox the key is for the organization's sandbox, which is made if there is none
+ * @param name 1 to 200 characters, for people; names need not be unique
+ * @param forSandbox true to issue a key of the organization's sandbox, which is created if it does
+ * not exist
  * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a bad name;
- * {SecretKeyMissing} to make a sandbox
+ * {SecretKeyMissing} if a sandbox must be created
  */
 export async function issueKey(
   db: Database,
@@ -104,11 +108,12 @@ export async function issueKey(
 }
 
 /**
- * Issues a key of the same name in place of an active one, which expires after the overlap. A key
- * has one successor at a time: of two rotations the second is refused.
- * @param overlapMs how long both are valid; 0 ends the old key at once
+ * Issues a new key with the name of an active one, which expires after the overlap. A key can have
+ * only one successor at a time, so a second rotation is rejected.
+ * @param overlapMs time during which both keys are valid, in milliseconds; 0 ends the old key at
+ * once
  * @throws {Refusal} `key_missing`; `key_not_active` for a key that is revoked or has expired;
- * `key_rotated` for one whose overlap runs
+ * `key_rotated` during an overlap
  */
 export async function rotateKey(
   db: Database,
@@ -139,9 +144,9 @@ export async function rotateKey(
 }
 
 /**
- * Ends a key at once. One that is revoked already keeps its time of revocation, and one that leaked
- * has leaked.
- * @param leaked true if somebody else has it
+ * Revokes a key at once. A key that was already revoked keeps its revocation time, and its mark if
+ * it leaked.
+ * @param leaked true if somebody else has the key
  * @throws {Refusal} `key_missing`
  */
 export async function revokeKey(
@@ -157,7 +162,7 @@ export async function revokeKey(
 
 /**
  * Makes a key valid again: clears its revocation and its expiry.
- * @param evenLeaked true to give back a key that was revoked because it leaked
+ * @param evenLeaked true to reactivate a key that was revoked because it leaked
  * @throws {Refusal} `key_missing`; `key_leaked` without `evenLeaked`
  */
 export async function reactivateKey(
@@ -173,7 +178,7 @@ export async function reactivateKey(
 }
 
 /**
- * All keys of an organization, the newest first, without the keys themselves.
+ * Lists all keys of an organization, the newest first, without their texts.
  * @throws {Refusal} `organization_missing`
  */
 export async function listKeys(db: Database, organizationId: string): Promise<ApiKey[]> {
@@ -190,7 +195,7 @@ function newApiKey(isTest: boolean): string {
   return checked + checkCharacters(checked);
 }
 
-/** 62^6 > 2^32, so that 6 characters hold every CRC32. */
+/** Returns the CRC32 as 6 base62 characters, which is enough because 62^6 > 2^32. */
 function checkCharacters(checked: string): string {
   let rest = crc32(checked);
   let characters = '';
@@ -219,7 +224,10 @@ async function insertKey(
   return { ...only(inserted), apiKey };
 }
 
-/** Two changes of one key go one after the other; authentication and submits are not held up. */
+/**
+ * Locks a key, so that changes of one key run one after the other. Authentication and submits do
+ * not wait for this lock.
+ */
 async function lockKey(tx: Transaction, keyId: string): Promise<ApiKey> {
   const [found] = await run<ApiKey>(
     tx,

@@ -1,33 +1,35 @@
 import { type Database, only, run, span } from '../client.ts';
 
 /**
- * Above so many requests a window is counted by as many steps, or it would cost ever more. A row
- * holds twice as many.
+ * Above this limit, a window is counted in steps, this many per window. Otherwise the cost of a
+ * count would grow with the limit. A row holds up to twice as many entries.
  */
 export const STEPS = 300;
 
-/** Places in a key's sliding window, taken together. */
+/** Places in a key's sliding window that were taken together. */
 export interface Places {
   readonly taken: number;
-  /** Of the whole limit, by everybody and with these. */
+  /** Used places of the whole limit, including these. */
   readonly used: number;
-  /** What `takePlaces` knows them by when some are given back; null if none were taken. */
+  /**
+   * Identifies these places when some are given back to `takePlaces`. Null if no places were taken.
+   */
   readonly takenAt: string | null;
-  /** Until a place becomes free, if none is. */
+  /** Time until a place becomes free, if all are used. */
   readonly freeInMs: number;
-  /** Until the whole window is empty again. */
+  /** Time until the whole window is empty. */
   readonly emptyInMs: number;
-  /** When this was so, by PostgreSQL's clock, in milliseconds since 1970. */
+  /** PostgreSQL's time of this result, in milliseconds since 1970. */
   readonly atMs: number;
 }
 
 /**
- * Takes places in the exact sliding window of a key: one statement on one row, so that all API
- * processes share one window (ARCHITECTURE.md, Invariants, R1). At a limit above `STEPS` they may
- * be used for a step's time, the window's by `STEPS`, and count from its end; else now. A refusal
- * changes nothing.
- * @param wanted how many it asks for; it may get fewer, or none
- * @param back places taken before that were not used and whose time is over
+ * Takes places in the exact sliding window of a key. It is one statement on one row, so that all
+ * API processes share one window (ARCHITECTURE.md, Invariants, R1). Up to a limit of `STEPS`,
+ * places count from now. Above it, they may be used during one step (the window divided by `STEPS`)
+ * and count from its end. A rejected call changes nothing.
+ * @param wanted the number of places to take; fewer or 0 may be taken
+ * @param back unused places of an earlier call whose step is over
  */
 export async function takePlaces(
   db: Database,

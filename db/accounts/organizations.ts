@@ -9,13 +9,13 @@ import { newWebhookSecret } from './webhook-secrets.ts';
 export interface Organization {
   readonly id: string;
   readonly name: string;
-  /** The organization whose sandbox it is; null if it is none. */
+  /** The organization whose sandbox this is. Null if it is not a sandbox. */
   readonly sandboxOf: string | null;
-  /** Requests admitted per key in any minute. */
+  /** The maximum number of requests per key in any minute. */
   readonly requestsPerMinute: number;
-  /** True: none of its keys is let in. */
+  /** True if all its keys are rejected. */
   readonly suspended: boolean;
-  /** True: new submits get no deliveries. */
+  /** True if new submits get no deliveries. */
   readonly webhooksSuspended: boolean;
   readonly createdAt: Date;
 }
@@ -24,17 +24,17 @@ const ORGANIZATION = sql`
   id, name, sandbox_of as "sandboxOf", requests_per_minute as "requestsPerMinute", suspended,
   webhooks_suspended as "webhooksSuspended", created_at as "createdAt"`;
 
-/** Credits: total = used + held + available at every instant (DECISIONS.md, Credits). */
+/** A balance in credits: total = used + held + available at all times (DECISIONS.md, Credits). */
 export type Balance = Readonly<Record<'total' | 'used' | 'held' | 'available', number>>;
 
-/** The `balance` of a row of organizations. */
+/** Selects the `balance` of an organization. */
 const WITH_BALANCE = sql`(
   select json_build_object('total', total, 'used', used, 'held', held, 'available', available)
     from credit_balances where organization_id = organizations.id) as balance`;
 
 /**
- * Creates an organization with a balance of 0, the default limit and a webhook secret of its own.
- * @param name 1 to 200 characters; names need not differ
+ * Creates an organization with a balance of 0, the default limit, and a new webhook secret.
+ * @param name 1 to 200 characters; names need not be unique
  * @throws {DatabaseError} 23514 for a name that is empty or too long
  */
 export async function createOrganization(
@@ -48,21 +48,24 @@ export async function createOrganization(
   );
 }
 
-/** Play credits that a sandbox begins with; an operator grants more. */
+/** Initial play credits of a sandbox. An operator can grant more. */
 const PLAY_CREDITS = 10_000;
 
-/** Whether an organization is another one's sandbox: its id says so, here and in the database. */
+/**
+ * Returns whether an organization is another one's sandbox. The prefix of its id decides, here and
+ * in the database.
+ */
 export function isSandbox(organizationId: string): boolean {
   return organizationId.startsWith('sbx_');
 }
 
 /**
- * The id of an organization's sandbox, which is made if there is none: an organization with play
- * credits, a limit and a webhook secret of its own.
- * @throws {Refusal} `organization_missing`; {SecretKeyMissing} if it is to be made
+ * Returns the id of an organization's sandbox. Creates the sandbox if it does not exist: an
+ * organization with play credits, a separate limit, and a separate webhook secret.
+ * @throws {Refusal} `organization_missing`; {SecretKeyMissing} if it must be created
  */
 export async function openSandbox(tx: Transaction, db: Database, by: ChangedBy, sandboxOf: string) {
-  // Locked, so that two who need it at once make one.
+  // Locked, so that concurrent calls create only one sandbox.
   const owner = await lockOrganization(tx, sandboxOf);
   const [existing] = await run<Pick<Organization, 'id'>>(tx)`
     select id from organizations where sandbox_of = ${sandboxOf}`;
@@ -75,19 +78,19 @@ export async function openSandbox(tx: Transaction, db: Database, by: ChangedBy, 
   return id;
 }
 
-/** All organizations with their balances, the newest first. */
+/** Lists all organizations with their balances, the newest first. */
 export async function listOrganizations(db: Database) {
   return await run<Organization & { readonly balance: Balance }>(db)`
     select ${ORGANIZATION}, ${WITH_BALANCE} from organizations order by created_at desc, id desc`;
 }
 
-/** Candidates of one name, at most. */
+/** The maximum number of matches for a name. */
 const CANDIDATES = 20;
 
 /**
- * The organizations that somebody may mean: the one with this id, those that have this name, upper
- * and lower case aside, or else those whose names begin so. Sandboxes, which have the names of
- * their organizations, go by their ids alone.
+ * Finds organizations by text: the one with this id, those with this name, or else those whose
+ * names start with it. Case does not matter for names. Sandboxes share the names of their
+ * organizations, so they are found only by id.
  */
 export async function findOrganizations(db: Database, text: string) {
   return await run<Pick<Organization, 'id' | 'name'>>(db)`
@@ -123,23 +126,24 @@ export async function showOrganization(db: Database, organizationId: string) {
 }
 
 /**
- * Sets how many requests each key of an organization may make in any minute, from the next request
- * on.
+ * Sets the maximum number of requests per minute for each key of an organization. It applies from
+ * the next request on.
  * @param requestsPerMinute 1 to 100000
  * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a number outside the range
  */
 export const setLimit = changes<number>('limits', 'requestsPerMinute', 'requests_per_minute');
 
 /**
- * Suspends or resumes an organization: its keys are inactive from the next request on, and then as
- * they were. What it has submitted goes on. Its sandbox goes with it. Safe to repeat.
+ * Suspends or resumes an organization and its sandbox. While it is suspended, its active keys are
+ * inactive; resuming restores them. Both apply from the next request on. Requests that were
+ * submitted before continue. Safe to repeat.
  * @throws {Refusal} `organization_missing`
  */
 export const suspendOrganization = changes<boolean>('org', 'suspended', 'suspended');
 
 /**
- * Suspends or resumes webhooks, those of the sandbox too: submits made while they are suspended get
- * no deliveries (`webhook.status` `none`).
+ * Suspends or resumes the webhooks of an organization and its sandbox. Submits made while they are
+ * suspended get no deliveries (`webhook.status` `none`).
  * @throws {Refusal} `organization_missing`
  */
 export const suspendWebhooks = changes<boolean>(
@@ -165,7 +169,7 @@ function changes<To extends number | boolean>(
         details: { from, to },
       });
       const update = sql`update organizations set ${sql.identifier(column)} = ${to}`;
-      // A sandbox goes with its organization, but has a limit of its own.
+      // A sandbox is suspended together with its organization, but has a separate limit.
       if (typeof to === 'boolean') await run(tx)`${update} where sandbox_of = ${organizationId}`;
       return only(
         await run<Organization>(
@@ -182,7 +186,8 @@ export async function requireOrganization(db: Database, organizationId: string):
 }
 
 /**
- * Not FOR UPDATE: that would wait for, and hold up, every submit that refers to the organization.
+ * Locks an organization. FOR UPDATE would conflict with each submit, because submits refer to the
+ * organization.
  */
 async function lockOrganization(tx: Transaction, organizationId: string): Promise<Organization> {
   const [found] = await run<Organization>(tx)`
@@ -191,7 +196,7 @@ async function lockOrganization(tx: Transaction, organizationId: string): Promis
   return found;
 }
 
-/** Adds an organization, with a webhook secret of its own. */
+/** Inserts an organization with a new webhook secret. */
 async function insert(
   tx: Transaction,
   db: Database,

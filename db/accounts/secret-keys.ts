@@ -8,17 +8,17 @@ import {
   SecretUnreadable,
 } from '../secrets.ts';
 
-// A wrong SECRETS_KEY under the right version encrypts without an error, and fails only when a
-// delivery is signed. So the database has, for each version, a value that was encrypted with its
-// key.
+// A wrong SECRETS_KEY with the right version encrypts without an error and fails only when a
+// delivery is signed. So for each version the database stores a check value that was encrypted with
+// its key.
 
-/** Takes the place of the organization to which a secret is bound. */
+/** The owner of check values, in place of an organization's id. */
 const OWNER = 'secret_keys';
 
 /**
- * Checks each key against the check value of its version. The first process that has a key stores
- * that value, unless the key cannot read what is encrypted with its version already.
- * @returns the versions whose key is another one
+ * Checks each key against the check value of its version. The first process with a key stores the
+ * check value, unless the key cannot decrypt existing secrets of its version.
+ * @returns the versions with a wrong key
  */
 async function wrongVersions(
   db: Database | Transaction,
@@ -42,16 +42,13 @@ async function isRightKey(db: Database | Transaction, key: SecretKey): Promise<b
   await run(db)`
     insert into secret_keys (version, check_value) values (${version}, ${encryptSecret([key], OWNER, version)})
         on conflict do nothing`;
-  // Another process may have been faster, with another key.
+  // Another process may have stored a check value of another key first.
   const [stored] = await run<{ value: string }>(db)`
     select check_value as value from secret_keys where version = ${version}`;
   return stored !== undefined && canDecrypt([key], OWNER, stored.value);
 }
 
-/**
- * Returns the version of a secret that deliveries are signed with and that none of the keys can
- * read, if there is one.
- */
+/** Returns the version of a secret that signs deliveries and that has no key, or undefined. */
 async function missingVersion(db: Database): Promise<string | undefined> {
   const versions = db.secretKeys.map(({ version }) => version);
   const [missing] = await run<{ version: string }>(db)`
@@ -65,10 +62,10 @@ async function missingVersion(db: Database): Promise<string | undefined> {
 }
 
 /**
- * Returns in one sentence why the webhook secrets of this database cannot be read with SECRETS_KEY,
- * or null if they can. While a key is missing it stores no check value. The keys that are there may
- * be the wrong ones too.
- * @throws {DatabaseError} if PostgreSQL is away
+ * Returns one sentence that says why SECRETS_KEY cannot decrypt the webhook secrets of this
+ * database, or null if it can. Stores no check value while a key is missing, because the other keys
+ * may be wrong too.
+ * @throws {DatabaseError} if PostgreSQL is unavailable
  */
 export async function secretKeysTrouble(db: Database): Promise<string | null> {
   const missing = await missingVersion(db);
@@ -79,8 +76,8 @@ export async function secretKeysTrouble(db: Database): Promise<string | null> {
 }
 
 /**
- * @throws {SecretUnreadable} if the key that encrypts is not the one that this database knows by
- * its version
+ * Checks that the encrypting key is the one that this database knows by that version.
+ * @throws {SecretUnreadable} if it is not
  */
 export async function requireRightKey(
   db: Database | Transaction,

@@ -1,23 +1,20 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, run, snapshot } from '../client.ts';
 
-/**
- * What is told of an organization: its requests by how they were settled, then its credits by what
- * moved them.
- */
+/** The parts of a usage report: requests by result, then credits by kind of movement. */
 const PARTS = {
-  /** Charged, by the type that was asked for, because that makes the price. */
+  /** Charged requests by requested type, which determines the price. */
   foundAny: 'found any',
   foundProfessional: 'found professional',
   foundPersonal: 'found personal',
-  /** Found, and free, because it was paid for before. */
+  /** Found and free, because the result was paid for before. */
   replayed: 'replayed',
   notFound: 'not_found',
   failed: 'failed',
   charged: 'charge',
   released: 'release',
   granted: 'grant',
-  /** Negative if more was taken away than given. */
+  /** Negative if more credits were removed than added. */
   adjusted: 'adjustment',
 };
 
@@ -26,9 +23,9 @@ export type Usage = { readonly organizationId: string; readonly name: string } &
 };
 
 /**
- * The usage from `since` to before `until`, so that times which follow each other add up to the
- * whole: credits as the ledger has them. A charge is of the moment when its request was settled.
- * @param organizationId null for all that had any, without sandboxes
+ * Reads the usage from `since` to before `until`, so that consecutive periods add up. Credits come
+ * from the ledger. A charge belongs to the moment when its request was settled.
+ * @param organizationId null for all organizations with usage, without sandboxes
  */
 export async function readUsage(
   db: Database,

@@ -5,28 +5,31 @@ import { Refusal } from '../errors.ts';
 import { canDecrypt, decryptSecret, encryptSecret, firstVersion } from '../secrets.ts';
 import { requireRightKey } from './secret-keys.ts';
 
-/** What an organization's deliveries are signed with (DECISIONS.md, Webhooks, signing). */
+/** The secret that signs an organization's deliveries (DECISIONS.md, Webhooks, signing). */
 export interface WebhookSecret {
   readonly organizationId: string;
   readonly webhookSecret: string;
-  /** Until when deliveries are signed with the secret before this one too; null if they are not. */
+  /** Deliveries are also signed with the previous secret until this time. Null if they are not. */
   readonly previousSecretValidUntil: Date | null;
 }
 
-/** How long receivers have to take over a rotated secret. */
+/** Time that receivers have to switch to a rotated secret. */
 const OVERLAP_MS = 24 * 3_600_000;
 
 /**
- * `whsec_` + base64 of 32 random bytes: Standard Webhooks 1.0, "Signature scheme", asks for 24 to
- * 64 bytes.
- * @returns as it is stored, encrypted
- * @throws {SecretKeyMissing}
+ * Creates a secret: `whsec_` + base64 of 32 random bytes. Standard Webhooks 1.0, "Signature
+ * scheme", requires 24 to 64 bytes.
+ * @returns the encrypted secret, as it is stored
+ * @throws {SecretKeyMissing} without a key
  */
 export function newWebhookSecret({ secretKeys }: Database, organizationId: string): string {
   return encryptSecret(secretKeys, organizationId, `whsec_${randomBytes(32).toString('base64')}`);
 }
 
-/** @throws {Refusal} `organization_missing`; {SecretKeyMissing} */
+/**
+ * Returns the decrypted webhook secret of an organization.
+ * @throws {Refusal} `organization_missing`; {SecretKeyMissing}; {SecretUnreadable}
+ */
 export async function showWebhookSecret(
   db: Database,
   organizationId: string,
@@ -45,12 +48,14 @@ export async function showWebhookSecret(
 }
 
 /**
- * Gives an organization a new webhook secret. Deliveries are signed with both for 24 h. One
- * predecessor is kept: a second rotation within that time would end the first secret before its
- * time, and is refused unless it is forced. So is that of a secret that cannot be decrypted: it
- * ends at once, because nothing could be sent while it is asked for.
- * @param force for a secret that leaked right after its rotation, or that nobody can read:
- * receivers that still use it fail
+ * Replaces an organization's webhook secret. For 24 h, deliveries are signed with both the old and
+ * the new one. Only one previous secret is kept. So a second rotation within 24 h would end the
+ * first secret early, and is rejected unless it is forced.
+ *
+ * Rotating a secret that cannot be decrypted must be forced too. That secret ends at once, because
+ * no delivery can be signed with it.
+ * @param force true for a secret that leaked right after its rotation, or that cannot be decrypted;
+ * receivers that still use the old secret fail
  * @throws {Refusal} `rotation_too_soon` within 24 h of the last rotation; `organization_missing`;
  * {SecretKeyMissing}
  */
@@ -77,7 +82,7 @@ export async function rotateWebhookSecret(
       returning previous_webhook_secret_expires_at as until`;
     if (!rotated) {
       const { previousSecretValidUntil } = await showWebhookSecret(db, organizationId, tx);
-      // Null if the time has just passed.
+      // Null if the overlap has just ended.
       throw new Refusal('rotation_too_soon', previousSecretValidUntil ?? (await clock(tx)));
     }
     await recordAudit(tx, by, {
@@ -91,14 +96,17 @@ export async function rotateWebhookSecret(
   });
 }
 
-/** In one transaction: what encrypts a thousand ends long before a time-out. */
+/**
+ * The number of organizations per transaction, small enough to finish long before the statement
+ * timeout.
+ */
 const REENCRYPTED_AT_ONCE = 1000;
 
 /**
- * Encrypts with the first key what isn't yet: after that the other keys can be dropped. Safe to
- * repeat, and to interrupt.
- * @returns of how many organizations
- * @throws {SecretKeyMissing}
+ * Encrypts all secrets with the first key. After that, the other keys can be removed. Safe to
+ * repeat and to interrupt.
+ * @returns the number of organizations whose secrets were encrypted again
+ * @throws {SecretKeyMissing} without the key of a secret
  */
 export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Promise<number> {
   const { secretKeys } = db;
