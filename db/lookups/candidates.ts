@@ -11,13 +11,14 @@ import {
 } from '../words.ts';
 import { epochMs } from './sources.ts';
 
-// The directory is every address a source ever named for an NPI, with the newest verdict on it. On
-// its way into it an address is named by a source and not yet believed, then checked by one worker
-// at a time, whoever waits for it. Everything found out about it is kept as evidence. An erasure
-// locks both tables: whoever inserts into one looks at the suppressions, or at what is stored,
-// after that, or before it.
+// The directory holds every address that a source named for an NPI, with its newest verdict. An
+// address starts as an unchecked candidate. One worker at a time checks it, for whichever request
+// needs it first. Every finding about it is kept as evidence.
+//
+// An erasure locks both tables. A statement that inserts into one of them reads the suppressions,
+// or the stored rows, either before or after the erasure, never during it.
 
-/** An address as its source names it. */
+/** An address as its source reported it. */
 export interface NamedCandidate {
   readonly email: string;
   readonly vendorType: EmailType | null;
@@ -25,26 +26,26 @@ export interface NamedCandidate {
   readonly validatedAt: Date | null;
 }
 
-/** What a vendor's answer named, and whether it was about the right person. */
+/** The addresses in a vendor's response, and whether the response is about the right person. */
 export interface NamedCandidates {
   readonly npi: string;
   /**
-   * Null: the person is who was asked for. Else why the addresses are not theirs: noted, but not
-   * stored.
+   * Null if the response is about the requested person. Otherwise, why it is not. A mismatch is
+   * recorded as evidence, but its addresses are not stored.
    */
   readonly mismatch: string | null;
-  /** False if the source's license lets us answer with an address, but not keep it. */
+  /** False if the source's license lets us return an address to a client but not keep it. */
   readonly mayStore: boolean;
-  /** Whether all that says whose they are repeats our question. */
+  /** True if the only evidence of the address owner repeats our input. */
   readonly isEcho: boolean;
   readonly candidates: readonly NamedCandidate[];
 }
 
 /**
- * Stores what a source named, to be checked, with its answer. Suppressed addresses are not stored
- * and leave no evidence.
- * @param answer a statement that ends the attempt and returns its `requestId`, and when; if it ends
- * none, nothing is stored
+ * Stores the addresses that a source named as unchecked candidates, together with the source's
+ * response. Suppressed addresses are not stored and leave no evidence.
+ * @param answer a statement that ends the attempt and returns its `requestId` and the time; if it
+ * ends no attempt, nothing is stored
  */
 export async function storeCandidates(
   tx: Transaction,
@@ -53,8 +54,8 @@ export async function storeCandidates(
 ): Promise<readonly { readonly requestId: string }[]> {
   const { npi, lookupId, source, mismatch, mayStore, isEcho, candidates, freshnessMs } = named;
   const isTheirs = mismatch === null;
-  // Sent together. In the order of the addresses, so that two answers about one NPI cannot wait for
-  // each other.
+  // Both statements are sent together. Rows are locked in the order of the addresses, so that two
+  // responses about one NPI cannot deadlock.
   const [ended] = await Promise.all([
     tx.execute<{ requestId: string }>(sql`
       with ended as (${answer}), named as (
@@ -70,20 +71,22 @@ export async function storeCandidates(
             on conflict (npi, email) do update
            set email_type = excluded.email_type, verdict = excluded.verdict, reason = null, source = excluded.source,
                last_validated_at = excluded.last_validated_at, unchecked = true, updated_at = excluded.updated_at
-         -- One that is valid and fresh stays so: another lookup may be about to answer with it.
+         -- A valid and fresh address stays valid, because another lookup may be about to return it.
          where (s.verdict <> 'valid' or s.unchecked or s.last_validated_at < excluded.updated_at - ${span(freshnessMs)})
-           -- What waits for its check with a date is not put back by a source that knows none, or an older one.
+           -- A candidate with a date keeps it if this source reports no date or an older one.
            and not (s.unchecked and coalesce(s.last_validated_at, '-infinity') > coalesce(excluded.last_validated_at, '-infinity'))
       ), evidence as (
         insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, at)
         select ${npi}, email, ${lookupId}, kind, by, verdict, why, at
           from named, (values ('named', ${source}, null), ('identity', ${SERVICE}, ${mismatch})) line (kind, by, why)
-         -- What may not be kept and is somebody else's is not even evidence: the attempt says that there was a mismatch.
+         -- An address that may not be kept and belongs to somebody else leaves no evidence. The
+         -- attempt records the mismatch.
          where ${mayStore} and (kind = 'named' or ${!isTheirs}) or kind = 'named' and ${isTheirs}
          order by email, kind desc
       )
       select "requestId" from ended`),
-    // What one source knows or lets us keep, another does not unsay or forbid.
+    // Permission to keep an address, and independent evidence of its owner, stay once one source
+    // gave them. A later source does not take them away.
     tx.execute(sql`
       update stored_emails set may_store = may_store or ${mayStore}, is_echo = is_echo and ${isEcho}
        where ${isTheirs} and npi = ${npi} and (not may_store and ${mayStore} or is_echo and not ${isEcho})
@@ -93,19 +96,23 @@ export async function storeCandidates(
 }
 
 /**
- * A rejection by name servers or a verifier is not repeated within this time. Both may be wrong for
- * a while.
+ * How long a rejection by name servers or a verifier stands before the address is checked again.
+ * Both may be wrong for a while.
  */
 const RECHECK_MS = 86_400_000;
 
 /**
- * Puts the addresses of NPIs that may answer once they are checked in line for their lookups: valid
- * ones that are no longer fresh, ordinary ones that NPPES lists for the provider, those that nobody
- * has checked yet, and those that name servers or a verifier rejected more than a day ago.
- * @param lookups `listed` is what NPPES lists, normalized
- * @param canVerify false if there is no verifier: then only fresh addresses that their source calls
- * valid are queued, as an import's are, because our own checks can decide nothing about the others
- * @returns the lookups for which addresses wait
+ * Queues known addresses for the lookups of their NPIs, if they may answer once they are checked:
+ *
+ * - valid addresses that are no longer fresh
+ * - ordinary email addresses that NPPES lists for the provider
+ * - addresses that were never checked
+ * - addresses that name servers or a verifier rejected more than a day ago
+ *
+ * @param lookups `listed` holds the addresses that NPPES lists, normalized
+ * @param canVerify false if there is no verifier. Then only fresh addresses that their source calls
+ * valid are queued, such as imported ones, because our own checks cannot decide about the others
+ * @returns the ids of the lookups that now have addresses to check
  */
 export async function queueKnownEmails(
   db: Database,
@@ -123,8 +130,8 @@ export async function queueKnownEmails(
   const asked = sql`(select distinct * from jsonb_to_recordset(${JSON.stringify(known)}::jsonb)
     k (npi text, "lookupId" text, listed text[])) asked`;
   return await transaction(db, async (tx) => {
-    // Sent together. In the order of NPIs and addresses, so that two batches cannot wait for each
-    // other.
+    // The statements are sent together. Rows are locked in the order of NPIs and addresses, so that
+    // two batches cannot deadlock.
     const [, , waiting] = await Promise.all([
       tx.execute(sql`
         insert into stored_emails (npi, email, source, verdict, unchecked)
@@ -142,7 +149,8 @@ export async function queueKnownEmails(
         )
         update stored_emails s
            set unchecked = true, updated_at = clock_timestamp(),
-               -- A rejection is taken back: the check would take it for the word of the source.
+               -- Clears our rejection. Otherwise the next check would treat it as the claim of the
+               -- source.
                verdict = case when s.verdict = 'valid' then 'valid' else 'unknown' end,
                reason = case when s.verdict = 'valid' then s.reason end,
                last_validated_at = case when s.verdict = 'valid' then s.last_validated_at end
@@ -153,7 +161,7 @@ export async function queueKnownEmails(
            where unchecked and may_store and not is_suppressed(npi, email)
              and (${canVerify}::boolean or verdict = 'valid' and last_validated_at >= ${freshSince})
         ), named as (
-          -- Each once, however often this is repeated.
+          -- Inserts each line once, even if this statement is repeated.
           insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason)
           select npi, email, "lookupId", 'named', source, verdict,
                  case when last_validated_at < ${freshSince} or verdict <> 'valid' and exists (
@@ -170,9 +178,8 @@ export async function queueKnownEmails(
 }
 
 /**
- * Whether the rejection of the stored address `s` came from name servers or a verifier, and not
- * from our own rules or from the source that named it. True as well if retention has removed the
- * evidence.
+ * True if name servers or a verifier rejected the stored address `s`, and not our own rules or the
+ * source that named it. Also true if retention has removed the evidence.
  */
 const IS_DOUBTFUL = sql`(
   exists (select from email_checks c where c.npi = s.npi and c.email = s.email and c.verdict <> 'valid'
@@ -186,53 +193,52 @@ export interface Evidence {
   readonly verdict: StoredVerdict;
   readonly reason: string | null;
   readonly durationMs: number | null;
-  /** How long the call of a verifier waited for its slot. */
+  /** How long the call of a verifier waited for its rate-limit slot. */
   readonly waitedMs?: number;
 }
 
-/** What all checks came to. */
+/** The combined result of all checks. */
 export interface CheckedEmail extends Pick<Evidence, 'verdict' | 'reason'> {
   readonly emailType: EmailType | null;
   readonly validatedAt: Date | null;
 }
 
-/** An address of a lookup that waits for our checks. */
+/** A claimed address of a lookup, with everything its check needs. */
 export interface ClaimedEmail extends NamedCandidate {
   readonly source: string;
-  /** How many different sources have named it within 30 days. */
+  /** The number of different sources that named it within 30 days. */
   readonly namedBy: number;
-  /** NPPES lists it for this provider as an endpoint of type DIRECT. */
+  /** True if NPPES lists it for this provider as an endpoint of type DIRECT. */
   readonly isTypedDirect: boolean;
-  /** Whether all that says whose it is repeats our question. */
+  /** True if the only evidence of the address owner repeats our input. */
   readonly isEcho: boolean;
   /**
-   * When it was taken to be checked, in milliseconds since the epoch by PostgreSQL's clock.
-   * Customers see it as the date of the check, so that it must not come from a worker whose clock
-   * may be wrong.
+   * The time of the claim, in milliseconds since the epoch by PostgreSQL's clock. Customers see it
+   * as the date of the check, and a worker's clock may be wrong.
    */
   readonly takenAt: number;
   /**
-   * The newest judgment of a verifier, if it is not older than 24 hours; when, in milliseconds
-   * since the epoch.
+   * The newest definite verdict of a verifier within 24 hours. `at` is in milliseconds since the
+   * epoch.
    */
   readonly looked: (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number }) | null;
-  /** Verifiers that could not tell within these 24 hours, and why. */
+  /** The verifiers that returned `unknown` within 24 hours, with their reasons. */
   readonly toldNothing: Readonly<Record<string, string>>;
-  /** Since this lookup named it. */
+  /** The time since this lookup named it. */
   readonly waitedMs: number;
-  /** Whether another one waits that its finder calls valid. */
+  /** True if another unchecked address of the lookup is valid according to its source. */
   readonly hasRival: boolean;
 }
 
 /**
- * Takes one address that a lookup named and that waits for our checks, so that nobody else checks
- * it meanwhile: the most promising first.
- * @param search.except those that the caller has had already
- * @param search.greylisted true to take those too that a mail server asked to come back for
- * @param search.requestId for which it is checked. What is taken for it already was by a worker
- * that died: Temporal tries an activity again only then
- * @param search.claimMs how long a check may take; after that, its worker is taken for dead
- * @returns null if none is to be had
+ * Claims one unchecked address of a lookup, the most promising first, so that no other worker
+ * checks it at the same time.
+ * @param search.except addresses that the caller has already claimed
+ * @param search.greylisted true to also claim addresses whose mail server asked us to retry later
+ * @param search.requestId the request that the address is checked for. An existing claim of the
+ * same request belongs to a dead worker, because Temporal retries an activity only then
+ * @param search.claimMs how long a check may take; after that, its worker counts as dead
+ * @returns null if there is no address to claim
  */
 export async function claimUnchecked(
   db: Database,
@@ -272,27 +278,29 @@ export async function claimUnchecked(
 }
 
 /**
- * How many sources have named the stored address `s` in the 30 days until so long ago, or since.
+ * Counts the sources that named the stored address `s` within the 30 days that ended `agoMs` ago,
+ * or later.
  */
 function namedBy(agoMs: number): SQL {
   return sql`(select count(distinct c.source)::int from email_checks c
     where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
       and c.reason is distinct from ${STALE}
       and c.at > now() - interval '30 days' - ${span(agoMs)}
-      -- Not about somebody else: such an answer has both lines, of one moment.
+      -- Excludes responses about somebody else. Their two lines, named and identity, have the same
+      -- time.
       and not exists (select from email_checks i where i.npi = c.npi and i.email = c.email
         and i.kind = 'identity' and i.lookup_id = c.lookup_id and i.at = c.at))`;
 }
 
 /**
- * Whether NPPES lists the stored address `s` for its provider as one that takes Direct messages.
+ * True if NPPES lists the stored address `s` for its provider as one that receives Direct messages.
  */
 export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
   where e.npi = s.npi and e.kind = 'DIRECT' and endpoint_address(e.endpoint) = s.email)`;
 
 /**
- * How a lookup stands: whether the directory satisfies it now, and what is left in its line beside
- * `except`, in somebody else's hands or greylisted.
+ * Reads the state of a lookup: whether the directory satisfies it now, and how many of its
+ * addresses outside `except` are claimed by others or greylisted.
  */
 export async function standingOf(
   db: Database,
@@ -309,7 +317,8 @@ export async function standingOf(
            count(*) filter (where w.reason is distinct from ${GREYLISTED})::int as elsewhere,
            count(*) filter (where w.reason = ${GREYLISTED})::int as greylisted
       from stored_emails w
-     -- One that nobody checks any more, or not yet, is there to be claimed: another has let go of it just now.
+     -- Also counts an address without a claim. Another worker has just released it, so it can be
+     -- claimed.
      where w.npi = ${npi} and w.unchecked and not is_suppressed(w.npi, w.email)
        and (w.reason is distinct from ${GREYLISTED} or w.checking_until > clock_timestamp())
        and w.email <> all(${sql.param([...except])}::text[]) and ${namedIn(lookupId)}`,
@@ -317,8 +326,8 @@ export async function standingOf(
 }
 
 /**
- * Lets go of an address that no verdict came of.
- * @param greylistedMs how long its mail server asked to be left alone; null if it did not
+ * Releases a claimed address that got no verdict.
+ * @param greylistedMs how long its mail server asked us to wait; null if it did not
  */
 export async function releaseUnchecked(
   db: Database,
@@ -333,20 +342,23 @@ export async function releaseUnchecked(
 }
 
 const GREYLISTED = 'greylisted';
-/** The reason of a `named` line if the source has not named the address again. */
+/**
+ * The reason of a `named` line when a stored address is queued without a new report from its
+ * source.
+ */
 const STALE = 'stale';
 
-/** Whether a lookup is about `w`, because one of its sources named it. */
+/** True if a source of the lookup named `w`. */
 function namedIn(lookupId: string) {
   return sql`exists (select from email_checks n
     where n.lookup_id = ${lookupId} and n.npi = w.npi and n.email = w.email and n.kind = 'named')`;
 }
 
 /**
- * Writes what was found out about an address, and the verdict on it. Nothing is written again of
- * one that was erased meanwhile.
+ * Records the evidence about an address and its verdict. Nothing is recorded if the address was
+ * erased in the meantime.
  * @param address.lookupId null if no request waits for it
- * @param checked null if no verdict came of it
+ * @param checked null if the checks reached no verdict
  */
 export async function recordCheck(
   db: Database,
@@ -373,7 +385,8 @@ export async function recordCheck(
       select stored.*, ${lookupId}, kind, source, verdict, reason, "durationMs", "waitedMs"
         from stored, jsonb_to_recordset(${JSON.stringify(lines)}::jsonb)
                line (kind text, source text, verdict text, reason text, "durationMs" integer, "waitedMs" integer)
-       -- A check that waits for a verifier starts again with our own rules, which say the same.
+       -- A check that waits for a verifier starts again with our own rules. Their lines are
+       -- inserted only once.
        where line.kind <> 'local' or not exists (
          select from email_checks c
           where c.lookup_id = ${lookupId} and (c.npi, c.email) = (stored.npi, stored.email) and c.kind = 'local'
@@ -390,8 +403,8 @@ type Fading = Pick<
 };
 
 /**
- * Valid addresses that go stale within `leadMs`, the first to do so first, of NPIs among the newest
- * requests.
+ * Lists valid addresses of recently requested NPIs that go stale within `leadMs`, the earliest
+ * first.
  */
 export async function listFading(
   db: Database,
@@ -407,14 +420,14 @@ export async function listFading(
        and s.last_validated_at >= ${stale}
        and s.last_validated_at < ${stale} + ${span(search.leadMs)}
        and not is_suppressed(s.npi, s.email) and not is_inactive(s.npi)
-       -- What nobody could decide is asked again a day later, and keeps no other from its turn.
+       -- An address that got no verdict is tried again after a day, so that others get their turn.
        and not exists (select from email_checks c where c.npi = s.npi and c.email = s.email and c.lookup_id is null
              and c.at > now() - interval '1 day')
      order by s.last_validated_at limit ${search.limit}`;
 }
 
 /**
- * The newest requests, whose ids are the last, say who is asked for; beyond them a round would cost
- * more than it brings.
+ * How many of the newest requests are searched for NPIs. Ids sort by time. More requests would cost
+ * a round more than they bring.
  */
 const ASKED = 20_000;

@@ -13,10 +13,13 @@ import {
   vendorAttempts,
 } from '../schema.ts';
 
-// What is known of how an NPI came to its answers. Holds addresses: whoever shows it decides what
-// of that to show.
+// The evidence for the answers about an NPI. It contains email addresses. The caller decides which
+// parts to show.
 
-/** How many of an NPI's newest requests, and of its checks outside of lookups, are told of. */
+/**
+ * The maximum number of an NPI's newest requests, and of its checks outside of lookups, that are
+ * returned.
+ */
 const REQUESTS_AT_MOST = 20;
 const CHECKS_AT_MOST = 50;
 
@@ -25,11 +28,11 @@ export type EvidenceAttempt = typeof vendorAttempts.$inferSelect;
 export type EvidenceCheck = typeof emailChecks.$inferSelect;
 export type EvidenceSlot = typeof sourceSlots.$inferSelect;
 export type Evidence = Awaited<ReturnType<typeof readEvidence>>;
-/** One lookup with all that was asked and answered in it, or one request that needed none. */
+/** One lookup with all its vendor attempts and checks, or one request that needed no lookup. */
 export type Chapter = Evidence['chapters'][number];
 
 /**
- * The evidence for one request, or for the newest requests of an NPI.
+ * Reads the evidence for one request, or for the newest requests of an NPI.
  * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function readEvidence(
@@ -93,12 +96,12 @@ export async function readEvidence(
     const chapters = Map.groupBy(asked.reverse(), ({ id, lookupId }) => lookupId ?? id);
     return {
       npi,
-      /** Null if neither NPPES nor the registry has told us of it. */
+      /** Null if neither the NPPES file nor the registry has reported it. */
       provider,
       isSuppressed: suppression?.suppressed === true,
-      /** Why the NPI is, or an address that is stored or was answered. */
+      /** The suppressions of the NPI and of its stored or answered addresses. */
       suppressions: [...suppressions],
-      /** How many endpoints NPPES lists. */
+      /** The number of endpoints that NPPES lists. */
       endpoints: await tx.$count(providerEndpoints, eq(providerEndpoints.npi, npi)),
       /** Everything the directory holds for the NPI. */
       stored: await tx
@@ -109,7 +112,7 @@ export async function readEvidence(
       /** Oldest first. */
       chapters: [...chapters].map(([id, own]) => ({
         lookup: begun.find((lookup) => lookup.id === id) ?? null,
-        /** Of the lookup those that were asked about. */
+        /** Only the requests that this call asks about. */
         requests: own,
         attempts: attempts.filter(({ lookupId }) => lookupId === id),
         checks: checks.filter(({ lookupId }) => lookupId === id),
@@ -117,8 +120,8 @@ export async function readEvidence(
         slots: slots.filter(({ requestId }) => own.some((request) => request.id === requestId)),
       })),
       /**
-       * Made when no request waited: stored addresses that were looked at again. Only if an NPI was
-       * asked about.
+       * The checks of stored addresses that no request waited for. Empty unless the call asks about
+       * an NPI.
        */
       otherChecks: checks.filter(({ lookupId }) => lookupId === null).slice(-CHECKS_AT_MOST),
     };

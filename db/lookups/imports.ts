@@ -5,37 +5,34 @@ import { newId } from '../ids.ts';
 import type { EmailType, ImportKind } from '../words.ts';
 
 /**
- * An address of the operator's own data, normalized, and not one that our checks refuse by its
- * looks.
+ * An address from the operator's own data, normalized. It has passed the checks that need no
+ * network.
  */
 export interface OwnEmail {
   readonly npi: string;
   readonly email: string;
   readonly emailType: EmailType;
   /**
-   * When the operator's source saw it answer; null makes it a candidate that is checked before it
+   * The date of the operator's own validation. Null makes it a candidate that is checked before it
    * is served.
    */
   readonly validatedAt: Date | null;
   readonly source: string;
-  /**
-   * False for an address with a date whose domain no check has seen yet: the next lookup checks it
-   * first.
-   */
+  /** False for a dated address whose domain was never checked. The next lookup checks it first. */
   readonly checked: boolean;
 }
 
 /**
- * Stores up to some thousand addresses in one statement. Safe to repeat: newer evidence wins,
- * whoever has it, and an address that was erased or suppressed stays out.
- * @returns a verdict for each; of rows about one address the newest is stored, and the others
- * change nothing
+ * Stores up to a few thousand addresses in one statement. Safe to repeat: newer evidence wins
+ * regardless of its source, and an erased or suppressed address stays out.
+ * @returns a verdict for each row. If several rows have the same address, the newest one is stored
+ * and the others are `unchanged`
  */
 export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
   const given = await run<{ verdict: 'stored' | 'unchanged' | 'suppressed' }>(db)`
     with given as (
       select npi, email, "emailType", source, checked, n,
-             -- The clock of the machine that imports may be ahead.
+             -- The clock of the importing machine may be ahead.
              case when "validatedAt" is not null then least("validatedAt", clock_timestamp()) end as "validatedAt"
         from rows from (jsonb_to_recordset(${JSON.stringify(rows)}::jsonb)
                as (npi text, email text, "emailType" text, "validatedAt" timestamptz(3), source text, checked boolean))
@@ -44,7 +41,7 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
       select distinct on (npi, email) g.*, is_suppressed(npi, email) as suppressed
         from given g order by npi, email, "validatedAt" desc nulls last, n
     ), written as (
-      -- In one order, so that two imports at once cannot wait for each other.
+      -- Sorted, so that two concurrent imports cannot deadlock.
       insert into stored_emails as s
              (npi, email, email_type, verdict, reason, last_validated_at, source, unchecked)
       select npi, email, "emailType", case when "validatedAt" is null then 'unknown' else 'valid' end,
@@ -54,16 +51,17 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
           on conflict (npi, email) do update
          set email_type = excluded.email_type, verdict = excluded.verdict, reason = excluded.reason,
              last_validated_at = excluded.last_validated_at, source = excluded.source,
-             -- One that our checks have passed stays: another lookup may be about to answer with it.
+             -- An address that passed our checks stays checked, because another lookup may be about
+             -- to return it.
              unchecked = excluded.unchecked and not (s.verdict = 'valid' and not s.unchecked and s.may_store),
              checking_until = null, may_store = true, updated_at = clock_timestamp()
        where excluded.verdict = 'valid' and case
-         -- The same word again does not undo a check that has begun.
+         -- A repeated import of the same data does not undo a check that has begun.
          when s.unchecked then s.last_validated_at is distinct from excluded.last_validated_at
                                or s.source <> excluded.source
          when not s.may_store then true
          when s.verdict = 'valid' then s.last_validated_at < excluded.last_validated_at
-         -- What made it bad was seen when the row was written.
+         -- The reason for the rejection was found when the row was last updated.
          else s.updated_at < excluded.last_validated_at end
       returning npi, email
     )
@@ -76,16 +74,16 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
 }
 
 /**
- * What an import did, in rows by verdict; of CMS's files by file and fate, such as
- * `npidata.inserted`.
+ * The numbers of rows by verdict. CMS imports count by file and result, such as `npidata.inserted`.
  */
 export type Counts = Readonly<Record<string, number>>;
 
-/** What CMS publishes that is imported as it was downloaded. */
+/** The CMS publications that are imported as downloaded. */
 export type Dataset = Extract<ImportKind, 'nppes' | 'clinicians'>;
 
 /**
- * What the newest import of a download did; null if it did not come to its end, or was never made.
+ * Returns the counts of the newest import of a download, or null if it did not finish or does not
+ * exist.
  */
 export async function findImport(
   db: Database,
@@ -99,12 +97,12 @@ export async function findImport(
 }
 
 /**
- * Notes that an import begins, and in the audit log who wants it. One of the same file that never
- * came to its end is marked as failed: it is being repeated. Of CMS's any: whoever begins one holds
- * the lock that lets one run at a time.
- * @param file.name without its folder
- * @param file.fingerprint tells the same content again
- * @returns its id, and the number that stands in the rows that it writes
+ * Records the start of an import, and its actor in the audit log. An unfinished import of the same
+ * file is marked as failed, because this one repeats it. A CMS import marks every unfinished one of
+ * its kind as failed, because its caller holds the lock that allows only one at a time.
+ * @param file.name the file name without its folder
+ * @param file.fingerprint identifies the same content
+ * @returns the id, and the number that is written into the imported rows
  */
 export async function beginImport(
   db: Database,
@@ -133,7 +131,7 @@ export async function beginImport(
   });
 }
 
-/** Notes how an import ended, and what it did. */
+/** Records how an import ended, with its counts. */
 export async function endImport(
   db: Database,
   id: string,

@@ -4,23 +4,25 @@ import { type Database, only, run, span, type Transaction, transaction } from '.
 import { newId } from '../ids.ts';
 import type { WantedType } from '../words.ts';
 
-// One lookup serves all requests that wait for the same NPI and type, of whatever organization: a
-// vendor is asked and paid once for all of them. Each request is settled, and charged, by its own
-// ledger.
+// One lookup serves all requests that wait for the same NPI and type, across organizations. Each
+// vendor is called and paid once for all of them. Each request is settled and charged to its own
+// organization.
 
 /**
- * How long a miss is remembered at most that rests on our own checks and not on the vendor's word.
+ * The maximum time a miss is remembered if it rests on our own checks and not on the vendor's
+ * response.
  */
 const OUR_MISS_MS = 86_400_000;
 
 /**
- * Makes requests of one batch part of the one open lookup for their NPI and type, and
- * `in-progress`.
- * @param hashes of what is known of each one's person, for whoever opens the lookup; by request
- * @returns by request; without those that are final already. `misses` are vendors that are not
- * asked again, because they had nothing within the last `missMs` when the same was known. If the
- * vendor named something that our checks rejected, the miss is remembered for a day at most,
- * because checks may be wrong for a while
+ * Joins requests of one batch to the open lookup for their NPI and type, opening one if necessary,
+ * and marks them as `in-progress`.
+ * @param hashes the hash of the facts about each request's person, by request id; stored when the
+ * request opens the lookup
+ * @returns the lookups by request id, without requests that are final. `misses` lists the vendors
+ * to skip, because they had no result within the last `missMs` for the same facts. If our checks
+ * rejected all addresses that the vendor named, the miss is remembered for a day at most, because
+ * checks may be wrong for a while
  */
 export async function joinLookups(
   db: Database,
@@ -42,18 +44,19 @@ export async function joinLookups(
     with new as materialized (
       select * from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb) new ("requestId" text, id text, hash text)
     ), open as materialized (
-      -- By lists of ids, here and below: joined, all of a small table would be read.
+      -- Filters by lists of ids here and below. A plain join would read all rows of a small table.
       select r.*, new.id as new_id, new.hash from requests r join new on r.id = new."requestId"
        where r.id = any(array(select "requestId" from new)) and r.settled_at is null order by r.id for update of r
     ), batch as materialized (
-      -- The update below counts in it: taken first, because a settlement holds the batch when it comes to a lookup.
+      -- Locks the batch before the lookup, as a settlement does. The update below changes its
+      -- counters.
       select 1 from batches where id = any(array(select batch_id from open)) for no key update
     ), lookup as (
       insert into lookups (id, npi, wanted_type, opened_at, facts)
       select distinct on (npi, wanted_type) new_id, npi, wanted_type, clock_timestamp(), hash
         from open where lookup_id is null and exists (select from batch) order by npi, wanted_type
           on conflict (npi, wanted_type) where closed_at is null
-          -- Changes nothing, but gives the open one back, and locked.
+          -- Changes nothing, but locks and returns the open lookup.
           do update set npi = excluded.npi
       returning id, npi, wanted_type
     ), joined as (
@@ -75,8 +78,8 @@ export async function joinLookups(
 }
 
 /**
- * Makes the next lookup of an NPI ask every vendor, whatever they have said.
- * @returns how many lookups are not remembered any more
+ * Makes the next lookup of an NPI call every vendor, including those without a result last time.
+ * @returns the number of forgotten lookups
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function forgetMisses(db: Database, by: ChangedBy, npi: string): Promise<number> {
@@ -95,25 +98,25 @@ export async function forgetMisses(db: Database, by: ChangedBy, npi: string): Pr
   });
 }
 
-/** What our checks decided in a time, as far as it is doubted. */
+/** Selects the decisions of our checks that are in doubt. */
 export interface DoubtedChecks {
   readonly since: Date;
   readonly until: Date;
-  /** Why addresses were rejected, such as `nxdomain`; null for any reason. */
+  /** The reason for the rejection, such as `nxdomain`; null for any reason. */
   readonly verdictReason: string | null;
-  /** The verifier that rejected them; null for any, and for our own checks. */
+  /** The verifier that rejected them; null for any verifier and for our own checks. */
   readonly source: string | null;
 }
 
-/** How much was forgotten, in rows. */
+/** The numbers of affected rows. */
 export type ForgottenChecks = Readonly<Record<'checks' | 'addresses' | 'misses', number>>;
 
 /**
- * Undoes what a broken resolver or verifier decided: removes its rejections, puts the addresses
- * that are not valid back in line for our checks, and makes the vendors that named them be asked
- * again. What is valid or settled stays.
- * @param isRehearsal true to do all of it and take it back: what would be forgotten, and no entry
- * in the audit log
+ * Undoes the decisions of a broken resolver or verifier. It removes the rejections, queues the
+ * rejected addresses for our checks again, and makes the next lookup call the vendors that named
+ * them. Valid addresses and settled requests stay as they are.
+ * @param isRehearsal true to roll everything back, including the audit log entry, and only return
+ * the counts
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function forgetChecks(
@@ -156,7 +159,7 @@ async function removeChecks(tx: Transaction, doubted: DoubtedChecks): Promise<Fo
     ), doubted as (
       select distinct npi, email from rejections
     ), held as (
-      -- In the order of all who write several addresses, so that they cannot wait for each other.
+      -- Locked in the same order as by all other writers, so that they cannot deadlock.
       select s.npi, s.email from stored_emails s join doubted using (npi, email)
        where s.verdict <> 'valid' and not s.unchecked order by s.npi, s.email for update of s
     ), addresses as (

@@ -50,50 +50,50 @@ export type Admission = {
   | {
       readonly kind: 'wait';
       readonly why: 'paused' | 'rate_limit' | 'breaker_open' | 'verifier_unavailable';
-      /** When to ask again. */
+      /** How long to wait before the next `admitCall`. */
       readonly afterMs: number;
     }
-  /** The budget of the day is spent. */
+  /** Today's budget is spent. */
   | { readonly kind: 'spent' }
 );
 
-/** How a call went, as far as the source's health is concerned. */
+/** The outcome of a call, as far as it concerns the source's health. */
 export type CallOutcome =
   | { readonly kind: 'answered' }
   | { readonly kind: 'rate_limit'; readonly afterMs: number | null }
-  /** It could not answer: its server, the network, or an answer that is not as documented. */
+  /** No usable response: a server error, a network error, or an undocumented response. */
   | { readonly kind: 'failed'; readonly why: string }
-  /**
-   * It could not answer a question again that it has failed to answer before: that says nothing new
-   * about it.
-   */
+  /** A request failed again that has failed before. This says nothing new about the source. */
   | { readonly kind: 'failed_again'; readonly why: string }
   /**
-   * It will not serve us until an operator acts. `openMs`: when the breaker lets the first trial
-   * through.
+   * The source will not serve us until an operator acts. `openMs` is the time until the breaker
+   * admits the first trial call.
    */
   | { readonly kind: 'refused'; readonly why: string; readonly openMs?: number };
 
-/** What a call changed about the breaker of its source. */
+/** The change of the source's breaker that a call caused. */
 export type BreakerChange = 'opened' | 'closed';
 
 const FAILURES_TO_OPEN = 5;
 /**
- * From the opening to the first trial call, and from one to the next, ended or not: a call that
- * hangs holds up nobody. With the time in which those who wait come back, a source that is back is
- * asked within 10 s.
+ * The time from the opening to the first trial call, and between trial calls, whether the earlier
+ * one has ended or not. A call that hangs therefore delays no other trial. Together with the pauses
+ * of waiting requests, a source that works again is called within 10 s.
  */
 const TRIAL_EVERY_MS = 8000;
-/** A refused key or an empty account does not mend itself in seconds. */
+/**
+ * The time to the first trial call after a refused key or an empty account. Neither is fixed within
+ * seconds.
+ */
 const REFUSED_OPEN_MS = 300_000;
 const DEFAULT_PAUSE_MS = 5000;
 
 /**
- * Admits a call of a source, or says when to ask again. An admitted call takes all that it needs:
- * its slot under the rate limits, its cost of the day's budget, the trial of an open breaker.
- * @param record a statement that writes down what `admission` says. Neither is there without the
- * other
- * @returns the admission with the row that `record` returns, if any
+ * Admits a call of a source, or returns how long to wait before the next try. An admitted call
+ * takes everything it needs: its slot under the rate limits, its cost from the daily budget, and
+ * the trial of an open breaker.
+ * @param record a statement that records the row of `admission`. Both are committed together
+ * @returns the admission, with the row that `record` returns, if any
  */
 export async function admitCall<Row = unknown>(
   db: Database,
@@ -120,19 +120,24 @@ export async function admitCall<Row = unknown>(
  */
 const MARGIN = 1.03;
 
-/** An even pace without bursts, so that no window of the rate holds more calls than it allows. */
+/**
+ * Returns an even pace without bursts, so that no window of the rate holds more calls than it
+ * allows.
+ */
 function paceOf({ calls, perMs }: Rate) {
   return { name: `${calls}/${perMs}`, pace: `${(perMs * MARGIN) / calls} milliseconds` };
 }
 
 /**
- * Notes how a call went: opens the breaker, closes it, or pauses the source. Each opening and each
- * closing begins an era, and only calls of this era count: however many were under way, one trouble
- * is one opening, and an answer or a failure that comes late from before it changes nothing. While
- * the breaker is open, calls of the era are its trials. One statement, so that it does not act on
- * what another has changed meanwhile.
- * @param era as it was when the call was admitted
- * @returns what this call changed; of all calls that fail together, one gets `opened`
+ * Records how a call went: opens the breaker, closes it, or pauses the source.
+ *
+ * Each opening and each closing of the breaker begins an era, and only calls of the current era
+ * count. A problem that hits many concurrent calls therefore opens the breaker once, and a late
+ * result from an earlier era changes nothing. While the breaker is open, the calls of the era are
+ * its trials. This is one statement, so that it cannot overwrite a concurrent change.
+ * @param era the era in which the call was admitted
+ * @returns the change that this call caused; if several calls fail together, one of them gets
+ * `opened`
  */
 export async function recordCall(
   tx: Transaction,
@@ -151,15 +156,15 @@ export async function recordCall(
 function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   switch (outcome.kind) {
     case 'answered':
-      // Most calls are answered by a healthy source: nothing to write.
+      // Most calls succeed at a healthy source and need no write.
       return sql`era = era + (state = 'open')::integer, state = 'closed', failures = 0, open_until = null,
         last_error = null where ${ofThisEra} and (state = 'open' or failures > 0)`;
     case 'rate_limit':
       return sql`paused_until = greatest(paused_until, clock_timestamp() + ${span(outcome.afterMs ?? DEFAULT_PAUSE_MS)})
         where true`;
     case 'failed': {
-      // A failed trial leaves everything as it is: when the next one is due was set when this one
-      // was admitted.
+      // A failed trial changes nothing. The time of the next trial was set when this one was
+      // admitted.
       const opens = sql`failures + 1 >= ${FAILURES_TO_OPEN}`;
       return sql`failures = failures + 1, last_error = ${outcome.why},
         state = case when ${opens} then 'open' else state end, era = era + (${opens})::integer,
@@ -167,10 +172,10 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
         where ${ofThisEra} and state = 'closed'`;
     }
     case 'failed_again':
-      // One question that always fails must not shut the source for all others.
+      // A request that always fails must not close the source for all others.
       return null;
     case 'refused':
-      // A trial that is refused keeps the breaker open for longer.
+      // A refused trial keeps the breaker open for longer.
       return sql`failures = failures + 1, last_error = ${outcome.why}, state = 'open',
         era = era + (state = 'closed')::integer, open_until = clock_timestamp() + ${span(outcome.openMs ?? REFUSED_OPEN_MS)} where ${ofThisEra}`;
     default:
@@ -178,9 +183,7 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   }
 }
 
-/**
- * For a call that left no record before it was made: notes how it went, and what it did not cost.
- */
+/** Records the outcome of a call that has no attempt row, and gives back its unspent credits. */
 export async function recordOne(
   db: Database,
   source: string,
@@ -195,18 +198,18 @@ export async function recordOne(
   });
 }
 
-/** What was set aside for a call and not spent. */
+/** The credits that were set aside for a call but not spent. */
 interface Unspent {
   /** Negative if the call cost more. */
   readonly credits: number;
-  /** When they were set aside, and for whom. */
+  /** The time they were set aside, in milliseconds since the epoch. */
   readonly askedAt: number;
   readonly requestId: string | null;
 }
 
 /**
- * After `recordCall`, because `admit_call` locks health before spend: the other way round the two
- * wait for each other.
+ * Gives unspent credits back to the daily budget. Call it after `recordCall`: `admit_call` locks
+ * health before spend, and the opposite order could deadlock.
  */
 export async function giveBack(
   tx: Transaction,
@@ -220,46 +223,46 @@ export async function giveBack(
 }
 
 /**
- * What a vendor or verifier did for us since a moment, and how it is now: spans in milliseconds,
- * money in its credits.
+ * The activity of a source since a given time, and its state now. Times are in milliseconds, and
+ * credits are the source's own.
  */
 export interface SourceFigures extends Record<string, unknown> {
   readonly source: string;
-  /** `other`: called under limits, but neither of the two, such as the NPI registry. */
+  /** `other`: neither of the two, but called under limits, such as the NPI registry. */
   readonly role: 'vendor' | 'verifier' | 'other';
-  /** Questions put to it; what was skipped was not asked. `open`: the answer is still awaited. */
+  /** Calls made. Skipped calls do not count. `open`: still waiting for the response. */
   readonly asked: number;
   readonly open: number;
-  /** A vendor named addresses; a verifier judged an address valid. */
+  /** Calls in which a vendor named addresses, or a verifier judged an address valid. */
   readonly found: number;
-  /** Of a vendor's: a client was answered with one of them. Null of those that are no vendor. */
+  /** Calls of a vendor whose addresses were returned to a client. Null for other sources. */
   readonly returned: number | null;
-  /** A vendor knew nobody; a verifier judged an address invalid. */
+  /** Calls in which a vendor had no result, or a verifier judged an address invalid. */
   readonly missed: number;
   readonly skipped: number;
   readonly credits: number;
-  /** Of questions that are over, without those skipped; null if there is none. */
+  /** Durations of finished calls; null if there are no such calls. */
   readonly p50Ms: number | null;
   readonly p95Ms: number | null;
-  /** How long those questions waited for a slot under the rate limits. */
+  /** How long those calls waited for a slot under the rate limits. */
   readonly p95WaitedMs: number | null;
-  /** Requests that wait for a slot now. */
+  /** Requests that are waiting for a slot now. */
   readonly waiting: number;
-  /** Answers that were none, by what they were and why: `retry: rate_limit`. */
+  /** Failed calls, counted by state and reason, such as `retry: rate_limit`. */
   readonly errors: Readonly<Record<string, number>>;
   /** `trial`: open, and due for the call that may close it. */
   readonly breaker: 'closed' | 'open' | 'trial';
   readonly openUntil: string | null;
-  /** By its own word, if that is not over. */
+  /** The end of the pause that the source asked for, if that is still ahead. */
   readonly pausedUntil: string | null;
   readonly lastError: string | null;
-  /** On this day (UTC). */
+  /** Credits spent today (UTC). */
   readonly creditsToday: number;
 }
 
 /**
- * The figures of every source that was called since then or has a state of its own, in the order of
- * their names.
+ * Returns the stats of every source that was called since the given time or has a health state,
+ * sorted by name.
  */
 export async function readSourceFigures(db: Database, since: Date): Promise<SourceFigures[]> {
   const from = sql`${since.toISOString()}::timestamptz`;

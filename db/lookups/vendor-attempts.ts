@@ -15,18 +15,18 @@ import {
   recordCall,
 } from './sources.ts';
 
-// What is asked of vendors, and what they answered. The requests of one lookup go through the same
-// vendors; each question is put once, by whoever comes first, and the others find its answer here.
-// Everything is written before and after a call, so that a lookup that dies in the middle goes on
-// where it was.
+// The calls of vendors and their responses. All requests of one lookup share its vendor calls. The
+// first request that needs a vendor calls it, and the others read the recorded response. Every step
+// is recorded before and after the call, so that a lookup that is interrupted continues where it
+// stopped.
 
-/** What to do next for a request and a vendor. */
+/** The next step for a request and a vendor. */
 export type NextStep =
   /** The request is final. */
   | { readonly kind: 'settled' }
-  /** The directory holds a fresh email of the wanted type: nobody needs to be asked. */
+  /** The directory holds a fresh email of the requested type, so no vendor is called. */
   | { readonly kind: 'stored' }
-  /** The vendor's answer is known; `found` means that its candidates are stored. */
+  /** The vendor's response is recorded. `found` means that its candidates are stored. */
   | {
       readonly kind: 'over';
       readonly state: AnsweredState | 'lost';
@@ -34,9 +34,9 @@ export type NextStep =
       readonly lookupId: string;
       readonly wantedType: WantedType;
     }
-  /** Somebody else is asking just now, or nobody may ask yet. */
+  /** Another request is calling the vendor, or no call is allowed yet. */
   | { readonly kind: 'wait'; readonly why: string; readonly afterMs: number }
-  /** The vendor may be asked now: for the job, if there is one. */
+  /** The vendor may be called now. With a `jobRef`, poll that job. */
   | {
       readonly kind: 'ask';
       readonly key: AttemptKey;
@@ -51,13 +51,13 @@ export type AnsweredState = Exclude<
 
 type AttemptId = Readonly<{ lookupId: string; vendor: string; n: number }>;
 
-/** One question put to a vendor. */
+/** The key of one vendor call. */
 export interface AttemptKey extends AttemptId {
-  /** In the vendor's credits: what was set aside for the answer. */
+  /** Credits set aside for the call, in the vendor's credits. */
   readonly cost: number;
   /** In milliseconds since the epoch. */
   readonly askedAt: number;
-  /** The breaker's when this call was admitted. */
+  /** The breaker's era when this call was admitted. */
   readonly era: number;
 }
 
@@ -65,27 +65,28 @@ export interface Question extends Pick<Call, 'limits' | 'patienceMs' | 'required
   readonly requestId: string;
   readonly vendor: string;
   readonly cost: (wantedType: WantedType) => number;
-  /** Whether a question whose answer was lost may be put again. */
+  /** True if a call may be repeated after its response was lost. */
   readonly mayRepeat: boolean;
-  /** How long a call may take; one that has taken longer died with its worker. */
+  /** How long a call may take. A longer call has died with its worker. */
   readonly callMs: number;
   readonly freshnessMs: number;
 }
 
 /**
- * A call whose answer was lost may have been paid for, so it is not repeated for ever; one
- * repetition weighs a vendor's credit against a client's answer.
+ * The maximum number of lost calls per lookup and vendor. A lost call may have been paid for. One
+ * repetition balances the cost against the client's result.
  */
 const LOST_CALLS_AT_MOST = 2;
-/** Who waits for another request's call looks this often whether its answer is there. */
+/** How often a request that waits for another request's call checks for its response. */
 const LOOK_AGAIN_MS = 1000;
-/** Between the end of a call and the record of its answer. */
+/** The time to record a response after its call has ended. */
 const LEASE_MARGIN_MS = 5000;
 
 /**
- * Decides the next step and records it: the attempt is there before the vendor is called. One
- * statement looks, one takes what the call needs; if somebody else came between, what he did is
- * refused by the table and looked at the next time.
+ * Decides the next step and records it, so that the attempt exists before the vendor is called. One
+ * statement reads the state, and another one claims the call. If a concurrent request changed the
+ * state between the two, the table's constraints reject the claim, and the next call reads the new
+ * state.
  * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function beginVendorStep(db: Database, question: Question): Promise<NextStep> {
@@ -100,7 +101,7 @@ export async function beginVendorStep(db: Database, question: Question): Promise
   }
   const over = (state: AnsweredState | 'lost', reason: string | null) =>
     ({ kind: 'over', state, reason, lookupId, wantedType }) as const;
-  // While this lookup ran, somebody asked that the person be left alone.
+  // The person was suppressed while this lookup ran.
   if (seen.suppressed) return over('blocked', 'suppressed');
   if (seen.stored) return { kind: 'stored' };
 
@@ -111,7 +112,7 @@ export async function beginVendorStep(db: Database, question: Question): Promise
   try {
     switch (seen.state) {
       case 'pending':
-        // Who polls just now holds it for a call at most; what is beyond that is the vendor's
+        // A polling worker holds the lease for one call at most. A longer lease is the vendor's
         // pause.
         if (afterMs > 0)
           return { kind: 'wait', why: 'pending', afterMs: Math.max(afterMs, leaseMs - holdMs) };
@@ -132,20 +133,23 @@ export async function beginVendorStep(db: Database, question: Question): Promise
         if (seen.orphanOf === null) break;
         await adoptJob(db, question, lookupId, seen.orphanOf);
         return await beginVendorStep(db, question);
-      // A vendor that was skipped was not asked; what it needs may be known by now.
+      // A skipped vendor was not called. The data it was missing may exist now.
       case 'skip':
       case 'retry':
         break;
     }
     return await take(db, question, last, seen);
   } catch (error) {
-    // Another request of the lookup asks since we looked.
+    // Another request of the lookup has started the call since we read the state.
     if (!(error instanceof DatabaseError && error.code === '23505')) throw error;
     return { kind: 'wait', why: 'asked_already', afterMs: LOOK_AGAIN_MS };
   }
 }
 
-/** What a request's next step depends on; the attempt is the last one of this vendor. */
+/**
+ * The state that decides a request's next step. The attempt fields are those of this vendor's last
+ * attempt.
+ */
 interface Seen extends Record<string, unknown> {
   readonly settled: boolean;
   readonly lookupId: string | null;
@@ -156,10 +160,11 @@ interface Seen extends Record<string, unknown> {
   readonly state: VendorAttemptState | null;
   readonly reason: string | null;
   readonly leaseMs: number | null;
-  /** Attempts whose answer was lost. */
+  /** The number of attempts whose response was lost. */
   readonly lost: number;
   /**
-   * An earlier lookup of the same question with a job that was bought and not finished in its time.
+   * An earlier lookup of the same NPI and type that bought a job and closed before the job
+   * finished.
    */
   readonly orphanOf: string | null;
 }
@@ -191,7 +196,7 @@ async function look(
 }
 
 /**
- * Has the next call admitted, a new question or the poll of a job, and written down in the same
+ * Claims the next call, either a new one or the poll of a job, and records it in the same
  * statement.
  */
 async function take(
@@ -222,22 +227,22 @@ async function take(
     sql`${record} returning job_ref as "jobRef", credits::float8 as cost, ${epochMs(sql`started_at`)} as "askedAt"`,
   );
   if (taken.kind === 'wait') return taken;
-  // Not asked for our own sake: no ground to say that it knows nobody.
+  // Our own budget stopped the call, so this does not count as a miss of the vendor.
   if (taken.kind === 'spent')
     return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
-  // A new question's is the admission's, to the day of which its credits are booked: the row's is
-  // rounded.
+  // A new call uses the unrounded time of its admission, because its credits are booked on that
+  // day. The time in the row is rounded.
   const askedAt = isPoll ? taken.askedAt : taken.at;
   const { era, jobRef, cost } = taken;
-  // Another request of the lookup asks since we looked.
+  // Another request of the lookup has started the poll since we read the state.
   if (isPoll && jobRef === null) return { kind: 'wait', why: 'pending', afterMs: LOOK_AGAIN_MS };
   return { kind: 'ask', key: { ...attempt, cost, askedAt, era }, jobRef, wantedType };
 }
 
 /**
- * A job that was bought for an earlier lookup is asked for, no sooner than there, and not bought
- * again. What it may cost comes along, to be made what it cost, and its age goes on: one that never
- * ends is bought anew a day after it began.
+ * Takes over a job that an earlier lookup bought, so that it is polled and not bought again. The
+ * earliest next poll, the credits set aside, and the start time are copied. A job that never ends
+ * is bought again a day after its start.
  */
 async function adoptJob(
   db: Database,
@@ -257,14 +262,17 @@ async function adoptJob(
     select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', credits, job_ref, lease_until, started_at from orphan`;
 }
 
-/** A lookup with what keeps each vendor from being asked; null if nothing does. */
+/**
+ * A lookup with the reason why each vendor cannot be called. `obstacle` is null if the vendor can
+ * be called.
+ */
 export interface Judged {
   readonly requestId: string;
   readonly lookupId: string;
   readonly judged: readonly Readonly<{ vendor: string; capMs: number; obstacle: string | null }>[];
 }
 
-/** Notes the vendors that are not asked, and why, once per lookup. */
+/** Records the skipped vendors with their reasons, once per lookup. */
 export async function recordSkipped(db: Database, lookups: readonly Judged[]): Promise<void> {
   const skipped = lookups.flatMap(({ requestId, lookupId, judged }) =>
     judged.flatMap(({ vendor, obstacle }) =>
@@ -281,9 +289,9 @@ export async function recordSkipped(db: Database, lookups: readonly Judged[]): P
 }
 
 /**
- * Keeps an asynchronous vendor's job id before anything else happens, so that its answer is fetched
- * and never bought twice; after a poll, answered or not, when the next one is due. Also if the
- * attempt was given up as lost meanwhile.
+ * Records an asynchronous vendor's job id before anything else happens, so that its response is
+ * fetched and never bought twice. After a poll, records when the next poll is due. Also works for
+ * an attempt that was marked as lost in the meantime.
  */
 export async function recordVendorJob(
   db: Database,
@@ -294,7 +302,7 @@ export async function recordVendorJob(
 ): Promise<BreakerChange | null> {
   return await transaction(db, async (tx) => {
     const change = await recordCall(tx, key.vendor, key.era, outcome);
-    // If the question was put again meanwhile, that one goes on.
+    // If the call was repeated in the meantime, the newer attempt continues.
     await tx.execute(sql`
       update vendor_attempts set state = 'pending', job_ref = ${jobRef}, ended_at = null, reason = null,
                                  lease_until = clock_timestamp() + ${span(nextPollMs)}
@@ -306,8 +314,8 @@ export async function recordVendorJob(
 }
 
 /**
- * Ends a call that was aborted, or died: its answer is lost, and whoever asks next need not wait
- * for it. A job is only let go.
+ * Ends a call that was aborted, or whose worker died. Its response is lost, and the next request
+ * does not wait for it. A job only has its lease released.
  */
 export async function recordLost(db: Database, attempt: AttemptId, reason: string): Promise<void> {
   await run(db)`
@@ -320,10 +328,10 @@ export async function recordLost(db: Database, attempt: AttemptId, reason: strin
 }
 
 export interface VendorAnswerRecord {
-  /** `lost`: it may have been answered and charged, but the answer did not come back. */
+  /** `lost`: the vendor may have responded and charged, but the response was not received. */
   readonly state: AnsweredState | 'retry' | 'lost';
   readonly reason: string | null;
-  /** What the answer cost, in the vendor's credits. */
+  /** The cost of the response, in the vendor's credits. */
   readonly credits: number;
   readonly outcome: CallOutcome;
   readonly named: NamedCandidates | null;
@@ -331,8 +339,9 @@ export interface VendorAnswerRecord {
 }
 
 /**
- * Ends an attempt and stores what the vendor named, in one transaction with what it cost and how
- * the vendor is. Also if the attempt was given up as lost meanwhile: the addresses were paid for.
+ * Ends an attempt and stores the addresses that the vendor named. The cost and the vendor's health
+ * are recorded in the same transaction. Also works for an attempt that was marked as lost in the
+ * meantime, because its addresses were paid for.
  */
 export async function recordVendorAnswer(
   db: Database,
@@ -351,16 +360,16 @@ export async function recordVendorAnswer(
         ? storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, answer)
         : tx.execute<{ requestId: string }>(answer),
     ]);
-    // If two fetched the answer of one job, the second has nothing to add.
+    // If two workers fetched the result of one job, the second one has nothing to record.
     if (ended) await giveBack(tx, vendor, { ...ended, credits: cost - credits, askedAt });
     return change;
   });
 }
 
 /**
- * Notes of a lookup's answers that nothing they named is valid: such an answer is not bought again.
- * An address of which nobody could tell in time is no ground for that.
- * @param unwanted addresses of another type than the wanted one: they are not checked
+ * Marks the responses of a lookup that named no valid address, so that they are not bought again. A
+ * response is not marked while one of its addresses is still undecided.
+ * @param unwanted addresses of another type than the requested one; they are not checked
  */
 export async function recordRefused(
   db: Database,
@@ -375,12 +384,12 @@ export async function recordRefused(
           and (s.unchecked and s.email <> all(${sql.param([...unwanted])}::text[]) or s.reason in ('greylisted', 'timeout', 'verifier_unavailable')))`;
 }
 
-/** The row of an attempt, if its answer is not there. */
+/** Selects the row of an attempt that has no response yet. */
 function unanswered(attempt: AttemptId) {
   return sql`${sameAttempt(attempt)} and state in ('submitting', 'pending', 'lost')`;
 }
 
-/** The row of one attempt. */
+/** Selects the row of one attempt. */
 function sameAttempt({ lookupId, vendor, n }: AttemptId) {
   return sql`(lookup_id, vendor, n) = (${lookupId}, ${vendor}, ${n})`;
 }

@@ -3,14 +3,14 @@ import { cut, type Database, type Page, run } from '../client.ts';
 import type { batches } from '../schema.ts';
 import type { BatchStatus } from '../words.ts';
 
-/** Null for all. */
+/** The filters of a list of batches. A filter that is null matches every batch. */
 export interface BatchFilter {
   readonly status: BatchStatus | null;
-  /** Submitted then or later. */
+  /** Only batches submitted at this time or later. */
   readonly since: Date | null;
-  /** Submitted before. */
+  /** Only batches submitted before this time. */
   readonly until: Date | null;
-  /** Asked for in it. */
+  /** Only batches that contain this NPI. */
   readonly npi: string | null;
 }
 
@@ -26,9 +26,10 @@ type Listed = Pick<typeof batches.$inferSelect, 'status' | 'total' | Columns> & 
 };
 
 /**
- * The batches of an organization, or (null, for operators) of all, the newest first.
- * @param page.after the id of the last batch of the page before
- * @returns `next`: the id to go on from, null at the end
+ * Lists the batches of an organization, or of all organizations if it is null (for operators),
+ * newest first.
+ * @param page.after the id of the last batch of the previous page
+ * @returns `next` is the value of `page.after` for the next page, null at the end
  */
 export async function listBatches(
   db: Database,
@@ -36,14 +37,14 @@ export async function listBatches(
   filter: BatchFilter,
   { after, limit }: Page,
 ) {
-  // By numbers, because dates of the first and the last year have no common spelling.
+  // Passed as numbers, because dates of the first and the last year have no common notation.
   const moment = (at: Date | null, otherwise: string) =>
     sql`coalesce(to_timestamp(${at && at.getTime() / 1000}::float8), ${sql.raw(otherwise)})`;
   const asking = sql`select batch_id from requests where npi = ${filter.npi} and organization_id = ${organization}`;
   const last = sql`select created_at, id from batches where id = ${after} and organization_id = ${organization}`;
   const theirs = organization === null ? sql`true` : sql`organization_id = ${organization}`;
-  // Of all organizations by their ids, which are in that order too. Those that ask for an NPI are
-  // few: not by the index of times, through all the others.
+  // A list of all organizations is sorted by id, which is in the order of time too. Few batches
+  // contain a given NPI, so that list must not use the index of times and read all the others.
   const byTime = filter.npi ? sql`created_at + interval '0' desc,` : sql`created_at desc,`;
   const rows = await run<Listed>(db)`
     select id as "batchId", organization_id as "organizationId", status, submitted_as as "submittedAs",
@@ -52,7 +53,7 @@ export async function listBatches(
       from batches
      where ${theirs}
        and created_at >= ${moment(filter.since, "'-infinity'")} and created_at < ${moment(filter.until, "'infinity'")}
-       -- Written out, for the index of those in progress.
+       -- A literal, so that the index of batches in progress is used.
        and ${filter.status ? sql.raw(`status = '${filter.status}'`) : sql`true`}
        and ${filter.npi ? sql`id = any(array(${asking}))` : sql`true`}
        and ${after ? sql`(created_at, id) < (${last})` : sql`true`}

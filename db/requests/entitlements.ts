@@ -2,14 +2,14 @@ import { type SQL, sql } from 'drizzle-orm';
 import { run, span, type Transaction } from '../client.ts';
 import type { EmailType, TestOutcome, WantedType } from '../words.ts';
 
-/** An email that can answer a request without asking anyone. */
+/** A known email that completes a request without a lookup. */
 export interface KnownEmail {
   readonly email: string;
   readonly emailType: EmailType;
   readonly emailLastValidatedAt: Date;
-  /** Whether the organization has paid for this answer already. */
+  /** True if the organization has already paid for this NPI and email type. */
   readonly replayed: boolean;
-  /** The last change of suppressions that it was seen after. */
+  /** The number of the last suppression change that was checked for this email. */
   readonly suppressionChange: number;
 }
 
@@ -21,14 +21,15 @@ export interface KnownWindows {
 type Values<K extends string> = Readonly<Record<K, SQL | Date | string | null>>;
 
 /**
- * The emails that answer requests without asking anyone, at most one per NPI: what the organization
- * has paid for within the replay window and may have again for nothing, else a valid one of the
- * directory. The professional one is preferred, then the newest. Exactly `replayMs` after the
- * charge still counts; the clock starts at the charge (DECISIONS.md, Requests and batches).
+ * Selects the emails that complete requests without a lookup, at most one per NPI. The first choice
+ * is an email that the organization paid for within the replay window, which is free. The second
+ * choice is a valid email of the directory, professional before personal, then the newest. Exactly
+ * `replayMs` after the charge still counts. The window starts at the charge (DECISIONS.md, Requests
+ * and batches).
  *
- * An address that was erased or suppressed since is not given again. It was paid for all the same:
- * another one that the directory holds comes in its place, free as well.
- * @param asked.npis what an NPI is compared with: a column, or `any(…)`
+ * An address that was erased or suppressed after the charge is not returned again. Because it was
+ * paid for, another address of the directory replaces it for free.
+ * @param asked.npis the right side of a comparison with an NPI: a column, or `any(…)`
  */
 export function knownEmails(
   asked: Values<'organizationId' | 'wantedType' | 'at' | 'lookupId'> & { readonly npis: SQL },
@@ -58,11 +59,11 @@ function paidFor({ organizationId, npis, wantedType, at }: Asked, replayMs: numb
 }
 
 /**
- * The same for one request of a sandbox, which knows no directory, nobody who is inactive and
- * nobody who is suppressed: what its outcome brings, unless that was paid for already. An outcome
- * that brings nothing is no replay either.
- * @param asked.outcome null for requests of other organizations: they get nothing
- * @param asked.isDue whether the outcome is to be had now
+ * Selects the email that completes one sandbox request. A sandbox does not read the directory,
+ * suppressions, or inactive providers. The email is the one that the test outcome brings, unless
+ * the organization already paid for one. An outcome without an email is not a replay either.
+ * @param asked.outcome null for requests of other organizations, which get no email
+ * @param asked.isDue true if the outcome is available now
  */
 export function sandboxEmails(
   asked: Asked & Record<'outcome' | 'isDue', SQL>,
@@ -80,7 +81,10 @@ export function sandboxEmails(
      order by is_same desc, email_type desc limit 1`;
 }
 
-/** @returns per NPI what `knownEmails`, or for a sandbox `sandboxEmails`, has for it */
+/**
+ * Finds the emails that complete requests without a lookup, by NPI: `knownEmails`, or
+ * `sandboxEmails` for a sandbox.
+ */
 export async function findKnownEmails(
   tx: Pick<Transaction, 'execute'>,
   asked: {
@@ -89,7 +93,7 @@ export async function findKnownEmails(
     readonly wantedType: WantedType;
     readonly at: Date;
     readonly lookupId: string | null;
-    /** Of a sandbox's requests, in the order of `npis`. */
+    /** The outcomes of sandbox requests in the order of `npis`; null for other organizations. */
     readonly outcomes: readonly TestOutcome[] | null;
   },
   windows: KnownWindows,
@@ -101,8 +105,8 @@ export async function findKnownEmails(
     isDue: sql`outcome in ('stored', 'replayed')`,
   };
   const npis = [...new Set(asked.npis)];
-  // One by itself: a plan for lists of any length is thought to be worse for one, so that each
-  // would be planned anew.
+  // A single NPI is compared by `=`. PostgreSQL considers a generic plan for lists worse than a
+  // plan for one value, so it would plan each of these statements again.
   const anyOf = npis.length === 1 ? sql`${npis[0]}` : sql`any(${sql.param(npis)})`;
   const emails = outcomes
     ? sql`select known.* from unnest(${sql.param(asked.npis)}::text[], ${sql.param(outcomes)}::text[]) one (npi, outcome)
@@ -116,8 +120,8 @@ export async function findKnownEmails(
 }
 
 /**
- * Whether a row of stored_emails answers a lookup: it is valid, fresh, of the wanted type and not
- * suppressed.
+ * True if a row of stored_emails answers a lookup: it is valid, fresh, of the requested type, and
+ * not suppressed.
  */
 export function isUsable(
   { wantedType, lookupId, at }: Values<'wantedType' | 'lookupId' | 'at'>,
@@ -126,17 +130,18 @@ export function isUsable(
   return sql`
     verdict = 'valid' and not unchecked and last_validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
       and ${wantedType} in ('any', email_type)
-      -- An address that its source does not let us keep serves its own lookup alone. Equality with null is never true.
+      -- An address that its source does not let us keep serves only its own lookup. Equality with
+      -- null is never true.
       and (may_store or exists (select from email_checks c where c.lookup_id = ${lookupId}
             and c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named'))
       and not is_suppressed(stored_emails.npi, stored_emails.email) and not is_inactive(stored_emails.npi)`;
 }
 
 /**
- * Takes the right to charge for each request of a statement's table `settled` that is charged: one
- * conditional statement, so that of two requests settling at once exactly one is charged within a
- * replay window (ARCHITECTURE.md, Invariants, L5). Whoever holds the organization's lock and has
- * found no replay gets it.
+ * Claims the right to charge for each charged request of the statement's table `settled`. It is one
+ * conditional statement, so that if two requests settle at once, exactly one is charged within a
+ * replay window (ARCHITECTURE.md, Invariants, L5). The caller holds the organization's lock and has
+ * found no replay.
  */
 export function claimEntitlements(replayMs: number): SQL {
   return sql`
@@ -149,12 +154,13 @@ export function claimEntitlements(replayMs: number): SQL {
 }
 
 /**
- * How many of `settled` are charged, and how many of these were given the right to be by `claimed`.
+ * Counts the charged requests of `settled`, and those of them that got the right to be charged in
+ * `claimed`.
  */
 export const CLAIMS = sql`(select count(*)::int from settled where credits_used > 0) as charged,
   (select count(*)::int from claimed) as claimed`;
 
-/** @throws what rolls the transaction back if more is charged than may be */
+/** Rolls the transaction back by throwing if more requests are charged than may be. */
 export function requireClaims({
   charged,
   claimed,

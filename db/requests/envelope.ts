@@ -3,27 +3,34 @@ import { type Database, statement } from '../client.ts';
 import type { batches, requests } from '../schema.ts';
 import type { DeliveryState, RequestStatus } from '../words.ts';
 
-// The envelope (api/docs/lifecycle.md, The envelope) has one builder for single polls, batch polls
-// and deliveries.
+// The envelope (api/docs/lifecycle.md, The envelope) has a single builder for single polls, batch
+// polls, and deliveries.
 
-/** What is asked for: one request, or its whole batch, of one organization. */
+/** The subject of a poll: one request of an organization, or its whole batch. */
 export type EnvelopeSubject =
   | { readonly organizationId: string; readonly requestId: string }
   | { readonly organizationId: string; readonly batchId: string };
 
-/** What tells one state of an envelope from another, for a fraction of what the envelope costs. */
+/**
+ * The state of an envelope. It distinguishes versions of an envelope at a fraction of the cost of
+ * reading one.
+ */
 export interface EnvelopeState {
   readonly batchId: string;
   /** Changes whenever anything in the envelope does. */
   readonly version: string;
-  /** Of what was asked for: a single request does not change with its neighbors. */
+  /**
+   * Only the statuses of the subject, because a single request does not change with its neighbors.
+   */
   readonly statuses: string;
   readonly isFinal: boolean;
-  /** Since the submit, by PostgreSQL's clock. */
+  /** Time since the submit, by PostgreSQL's clock. */
   readonly ageMs: number;
 }
 
-/** All that an envelope says, read in one statement and so at one moment. */
+/**
+ * The content of an envelope. It is read in one statement, so that it is the state of one moment.
+ */
 export interface Envelope
   extends EnvelopeState,
     Readonly<
@@ -34,7 +41,10 @@ export interface Envelope
     >,
     Readonly<Pick<typeof batches.$inferSelect, 'webhookUrl' | 'webhookMode' | 'customData'>> {
   readonly balance: number;
-  /** In the order of the submit. The email fields are null as well if nobody may have them now. */
+  /**
+   * In the order of the submit. The email fields are also null for an address that may no longer be
+   * returned.
+   */
   readonly items: readonly Item[];
 }
 
@@ -47,8 +57,8 @@ interface Item extends Readonly<Pick<typeof requests.$inferSelect, Told>> {
 }
 
 /**
- * Reads an envelope; the organization is part of the question, so that another one's id is as
- * unknown as any.
+ * Reads an envelope. The query includes the organization, so that the id of another organization is
+ * not found either.
  * @returns null if this organization has no such request or batch
  */
 export async function findEnvelope(
@@ -66,7 +76,8 @@ export async function findEnvelope(
 }
 
 /**
- * Whatever changes in a request or a delivery is a later `updated_at` of its batch, by triggers.
+ * The version of an envelope. Triggers raise the batch's `updated_at` with every change of a
+ * request or a delivery.
  */
 const STATE = sql`b.id as "batchId", (extract(epoch from clock_timestamp() - b.created_at) * 1000)::float8 as "ageMs",
     concat_ws(' ', b.updated_at, c.available, s.n) as version`;
@@ -81,8 +92,9 @@ const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
              case when given.email is not null then r.email_type end as "emailType",
              case when given.email is not null then r.email_last_validated_at end as "validatedAt", d.state as delivery
         from requests r
-        -- Asked if the list has changed since: who was suppressed after it was given is not given again. Without "offset" it would
-        -- be asked for each of the three fields. A sandbox knows nobody.
+        -- Suppressions are checked only if they have changed since the email was recorded, so that
+        -- a person who was suppressed later is not returned again. Without "offset" the check would
+        -- run for each of the three fields. Suppressions do not apply to a sandbox.
         cross join lateral (
           select case when r.email is not null and (r.suppression_change = s.n or r.test_outcome is not null
                        or not is_suppressed(r.npi, r.email)) then r.email end as email offset 0
@@ -92,7 +104,7 @@ const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
     ) item`,
 );
 
-/** As `findEnvelope`, but for all that takes time. */
+/** Reads only the state of an envelope, which is much cheaper than `findEnvelope`. */
 export const findEnvelopeState = reader<EnvelopeState>(
   STATE,
   (isAskedFor) => sql`
@@ -101,9 +113,9 @@ export const findEnvelopeState = reader<EnvelopeState>(
 );
 
 /**
- * Both statements of one reading, for a request and for a batch. The batch is found by one look
- * into one index, so that the time does not tell a foreign id from an unknown one.
- * @param asked what is read of its requests; `list` makes a list of them
+ * Prepares a query for requests and for batches. Both find the batch by one index lookup, so that
+ * the response time does not reveal whether an id belongs to another organization.
+ * @param asked selects from the requests; `list` aggregates them into a list
  */
 function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
   const [id, organizationId] = [sql.placeholder('id'), sql.placeholder('organizationId')];
@@ -112,7 +124,7 @@ function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
       select ${columns}, asked.* from batches b join credit_balances c on c.organization_id = b.organization_id
         cross join suppression_changes s cross join lateral (${asked(...asking)}) asked
        where b.id = (select ${batchId} where id = ${id} and organization_id = ${organizationId})`);
-  // A list of one needs no aggregate.
+  // A single request needs no aggregate.
   const ofRequest = read(sql`batch_id from requests`, sql`r.id = ${id}`, sql`json_build_array`);
   const ofBatch = read(sql`id from batches`, sql`r.batch_id = b.id`, sql`json_agg`);
   return async (
@@ -128,9 +140,9 @@ function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
 }
 
 /**
- * The envelope as JSON text. `custom_data` is spliced in as the text it was sent as, because
- * parsing it would lose numbers, key order and more (DECISIONS.md, custom_data).
- * @param reader a delivery says `pending` of itself: it isn't over while it is read
+ * Returns the envelope as JSON text. `custom_data` is inserted as the text that the client sent,
+ * because parsing it would lose number precision, key order, and more (DECISIONS.md, custom_data).
+ * @param reader a delivery reports its own state as `pending`, because it is not finished yet
  */
 export function envelopeText(envelope: Envelope, reader: 'poll' | 'delivery'): string {
   const { customData, balance, items } = envelope;
@@ -151,7 +163,7 @@ export function envelopeText(envelope: Envelope, reader: 'poll' | 'delivery'): s
   },"usage":${JSON.stringify(usage)},"data":${JSON.stringify(items.map(dataItem))}}`;
 }
 
-/** The member `batch`. */
+/** Returns the value of the member `batch`. */
 export function batchObject(
   batch: Pick<
     Envelope,
@@ -168,7 +180,7 @@ export function batchObject(
   };
 }
 
-/** The body of the 202 (api/docs/lifecycle.md, Submitting). */
+/** Returns the body of the 202 response (api/docs/lifecycle.md, Submitting). */
 export function submitResponse(
   batchId: string,
   rows: readonly { id: string; npi: string; status: RequestStatus }[],
@@ -181,7 +193,8 @@ export function submitResponse(
 }
 
 /**
- * Any pending → pending, else any failed → failed, else delivered; `none` if nothing will be sent.
+ * Combines the states of deliveries: `pending` if any is pending, else `failed` if any failed, else
+ * `delivered`. Returns `none` if nothing will be sent.
  */
 function deliveryStatus(states: readonly DeliveryState[]): DeliveryState {
   const order: readonly DeliveryState[] = ['pending', 'failed', 'delivered', 'none'];

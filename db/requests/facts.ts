@@ -6,9 +6,9 @@ import { REPORTS_FINAL } from '../webhooks/deliveries.ts';
 import type { FinalStatus } from '../words.ts';
 
 /**
- * Reads a batch as its workflow needs it: which requests are open, until when (in milliseconds
- * since the epoch), which webhooks are due and were never attempted, and how many requests ended
- * how. Nothing in it is personal.
+ * Reads a batch for its workflow: the open requests with their deadlines (in milliseconds since the
+ * epoch), the due webhooks that were never attempted, and the number of requests by final status.
+ * The result contains no personal data.
  * @throws {Refusal} `batch_missing` for an unknown id
  */
 export async function readBatch(db: Database, batchId: string) {
@@ -59,8 +59,8 @@ export async function readBatch(db: Database, batchId: string) {
 }
 
 /**
- * Reads what decides how an open request is looked up.
- * @returns null if it is final, or unknown
+ * Reads the facts that decide how an open request is looked up.
+ * @returns null if it is final or unknown
  */
 export async function findOpenRequest(db: Database, requestId: string) {
   return await query(db, async (tx) => {

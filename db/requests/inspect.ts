@@ -9,9 +9,9 @@ import {
   webhookDeliveries,
 } from '../schema.ts';
 
-// What operators may see of a batch. Holds emails, the webhook's URL and what its receiver
-// answered: whoever shows it decides what of that to show. Only `custom_data` is left out, because
-// it is the client's own.
+// The view of a batch for operators. It contains emails, the webhook's URL, and the receiver's
+// responses. The caller decides which parts to show. Only `custom_data` is left out, because it
+// belongs to the client.
 
 const { customData: _customData, ...BATCH } = getTableColumns(batches);
 const {
@@ -34,7 +34,10 @@ const VENDOR_ATTEMPT = {
   ),
 };
 
-/** The batch of a request. @throws {Refusal} `request_missing` for an unknown id */
+/**
+ * Returns the id of a request's batch.
+ * @throws {Refusal} `request_missing` for an unknown id
+ */
 export async function findBatch(db: Database, requestId: string): Promise<string> {
   const [found] = await run<{ id: string }>(
     db,
@@ -46,8 +49,9 @@ export async function findBatch(db: Database, requestId: string): Promise<string
 export type BatchInspection = Awaited<ReturnType<typeof inspectBatch>>;
 
 /**
- * Everything there is on one batch: its requests in the order of the submit, with what vendors
- * answered for their lookups, which they may share with others; its deliveries with each attempt.
+ * Reads everything about one batch: its requests in the order of the submit, with the vendor
+ * attempts of their lookups, which may be shared with other batches, and its deliveries with their
+ * attempts.
  * @throws {Refusal} `batch_missing` for an unknown id
  */
 export async function inspectBatch(db: Database, batchId: string) {

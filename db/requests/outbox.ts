@@ -3,10 +3,10 @@ import { type Database, query, run, span } from '../client.ts';
 import { batches, requests } from '../schema.ts';
 import type { SubmittedAs, WantedType } from '../words.ts';
 
-// What the reconciler asks. The outbox holds the batches whose workflow was never started:
-// `started_at` is null.
+// The queries of the reconciler. The outbox holds the batches whose workflow was never started,
+// which have a null `started_at`.
 
-/** What the start of a batch workflow needs to know. Nothing in it is personal. */
+/** The input to start a batch workflow. It contains no personal data. */
 export interface BatchStart {
   readonly batchId: string;
   readonly organizationId: string;
@@ -16,9 +16,9 @@ export interface BatchStart {
 }
 
 /**
- * Takes the turn to settle what is overdue, if it is due: one process of all gets it, once per
- * interval. One in another namespace than the API's stands in where no other process sweeps.
- * @returns whether it is in the API's namespace; null if it is not its turn
+ * Claims the turn to settle overdue requests, if it is due. One process gets the turn per interval.
+ * A process in another namespace than the API's gets it only if no other process sweeps.
+ * @returns whether the process is in the API's namespace; null if it is not its turn
  */
 export async function takeTurn(
   db: Database,
@@ -29,7 +29,8 @@ export async function takeTurn(
   const [taken] = await run<{ isHome: boolean }>(db)`
     insert into sweeps as s (due_at) values (clock_timestamp() + ${span(everyMs)})
         on conflict (one) do update set due_at = excluded.due_at
-     -- What lies further ahead than two intervals was written before the clock or the interval was set back.
+     -- A due time more than two intervals ahead was written before the clock or the interval was
+     -- set back.
      where s.due_at not between clock_timestamp() - case when ${isHome} then 0 else 1 end * ${span(everyMs)}
            and clock_timestamp() + 2 * ${span(everyMs)}
     returning ${isHome} as "isHome"`;
@@ -37,7 +38,7 @@ export async function takeTurn(
 }
 
 /**
- * Takes the turn to start and restart workflows, if it is due: one process of all gets it, once per
+ * Claims the turn to start and restart workflows, if it is due. One process gets the turn per
  * interval.
  * @returns null if it is not its turn, or if the API starts workflows in another namespace
  */
@@ -49,15 +50,15 @@ export async function takeWorkflowTurn(
   const taken = await run(db)`
     update sweeps set workflows_due_at = clock_timestamp() + ${span(everyMs)}
      where coalesce(namespace = ${namespace}, true)
-           -- See takeTurn.
+           -- See takeTurn about due times too far ahead.
        and workflows_due_at not between clock_timestamp() and clock_timestamp() + 2 * ${span(everyMs)}
     returning one`;
   return taken.length > 0 ? true : null;
 }
 
 /**
- * Notes in which namespace the API starts workflows: nobody can say from another one whether they
- * run.
+ * Records the namespace in which the API starts workflows. A process in another namespace cannot
+ * see whether they run.
  */
 export async function noteHome(db: Database, namespace: string): Promise<void> {
   await run(db)`
@@ -66,12 +67,12 @@ export async function noteHome(db: Database, namespace: string): Promise<void> {
      where s.namespace is distinct from excluded.namespace`;
 }
 
-/** Notes that a sweep came to its end. */
+/** Records that a sweep finished. */
 export async function noteSweep(db: Database): Promise<void> {
   await run(db)`update sweeps set swept_at = clock_timestamp()`;
 }
 
-/** Notes that the batch workflow was started, which takes the batch out of the outbox. */
+/** Records that the batch workflow was started, which removes the batch from the outbox. */
 export async function markStarted(db: Database, batchId: string): Promise<void> {
   await query(db, (tx) =>
     tx
@@ -98,7 +99,7 @@ export async function listToStart(
     ) batches order by place, created_at`;
 }
 
-/** Organizations with an open request past its deadline, the longest overdue first. */
+/** Lists the organizations with an open request past its deadline, the longest overdue first. */
 export async function listOverdueOwners(db: Database): Promise<string[]> {
   const rows = await run<{ id: string }>(db)`
     select organization_id as id from requests where settled_at is null and deadline_at < now()
@@ -107,8 +108,8 @@ export async function listOverdueOwners(db: Database): Promise<string[]> {
 }
 
 /**
- * Takes started batches with an open request that were not looked at for `everyMs`, and marks them
- * as looked at, so that sweeps share the work.
+ * Claims started batches with an open request that were not checked for `everyMs`, and marks them
+ * as checked, so that sweeps share the work.
  */
 export async function takeUnfinished(
   db: Database,
@@ -135,7 +136,7 @@ export async function listOpen(db: Database, batchId: string) {
   );
 }
 
-/** A row of batches as a `BatchStart`. */
+/** Selects a row of batches as a `BatchStart`. */
 const START = sql`
   batches.id as "batchId", organization_id as "organizationId", submitted_as as "submittedAs",
   wanted_type as "wantedType", array(select npi from requests where batch_id = batches.id order by position) as npis`;

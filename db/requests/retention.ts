@@ -2,36 +2,37 @@ import { type SQL, sql } from 'drizzle-orm';
 import { type Database, query, span } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 
-/** How long what is personal, or the customer's own, is kept; times in milliseconds. */
+/** How long personal and customer data is kept, in milliseconds. */
 export interface Retention {
-  /** Addresses in answers. The answers stay, completed and paid, as after an erasure. */
+  /** Addresses in results. The requests stay, completed and paid, as after an erasure. */
   readonly answersMs: number;
-  /** What sources were asked and said, and what was checked. */
+  /** Calls of sources with their responses, and checks. */
   readonly evidenceMs: number;
   readonly customDataMs: number;
-  /** Attempts of deliveries, and how their hosts were. */
+  /** Delivery attempts and the health of their hosts. */
   readonly webhookLogMs: number;
 }
 
 /**
- * Rows of each kind in one statement, which locks nothing but them, and passes by what others hold.
+ * The maximum number of rows per statement. A statement locks only these rows and skips rows that
+ * others have locked.
  */
 const AT_MOST = 1000;
-/** Every submit may bring an Idempotency-Key and a delivery. */
+/** The maximum for kinds that every submit may add to, such as Idempotency-Keys and deliveries. */
 const MANY_AT_MOST = 5000;
 
 /**
- * Forgets what is older than it is to be kept, and what nobody is to keep any more, the oldest
- * first, in one small step of each kind. What one leaves is the next one's.
- * @throws {DatabaseError} of the first step that failed, after all of them
+ * Deletes data that has outlived its retention, and data that may no longer be kept. Each call does
+ * one small step per kind, the oldest rows first, and the next call continues.
+ * @throws {DatabaseError} the error of the first failed step, after all steps have run
  */
 export async function forgetOld(
   db: Database,
   { answersMs, evidenceMs, customDataMs, webhookLogMs }: Retention,
 ): Promise<void> {
   const steps = [
-    // First, whatever may go wrong below: addresses that their source does not let us keep, once
-    // nobody is looking their NPI up any more.
+    // Runs first, so that no later failure can prevent it: addresses that their source does not let
+    // us keep, once no lookup of their NPI is open.
     sql`with gone as (
           delete from stored_emails s
            where not s.may_store and s.updated_at < now() - interval '1 hour'
@@ -55,16 +56,16 @@ export async function forgetOld(
     sql`update lookups set facts = null where ctid = any (array(
           select ctid from lookups where facts is not null and ${olderThan('opened_at', evidenceMs)}
            order by opened_at limit ${AT_MOST} for update skip locked))`,
-    // Written in the order of their ids, so the oldest come first.
+    // Rows are written in the order of their ids, so the lowest ids are the oldest.
     sql`delete from email_checks where ctid = any (array(
           select ctid from (select ctid, at from email_checks order by id limit ${AT_MOST}) oldest
            where ${olderThan('at', evidenceMs)}))`,
-    // A day is as old as its end; what a source may cost is decided by two of them.
+    // A day is as old as its end. Budgets read the current day and the day before.
     sql`delete from source_spend where ctid = any (array(
           select ctid from source_spend
            where day < (clock_timestamp() - ${span(evidenceMs)}) at time zone 'UTC' - interval '1 day'
            order by day limit ${AT_MOST} for update skip locked))`,
-    // A submit treats these as never seen anyway.
+    // A submit ignores expired keys anyway.
     sql`delete from idempotency_keys where ctid = any (array(
           select ctid from idempotency_keys where expires_at <= now()
            order by expires_at limit ${MANY_AT_MOST} for update skip locked))`,
@@ -75,18 +76,18 @@ export async function forgetOld(
           returning delivery_id)
         update webhook_deliveries d set forgotten = d.forgotten + g.n
           from (select delivery_id, count(*)::int as n from gone group by delivery_id) g where d.id = g.delivery_id`,
-    // Their last trouble, and their last answer.
+    // The age of a host is the time of its last failure or its last success.
     sql`delete from webhook_hosts where ctid = any (array(
           select ctid from (
             select ctid, greatest(failing_since, open_until, turn_at, accepted_at) as at from webhook_hosts
              order by at limit ${AT_MOST}) oldest
            where ${olderThan('at', webhookLogMs)}))`,
-    // Allowances that are whole again.
+    // Networks whose allowance is complete again.
     sql`delete from webhook_networks where ctid = any (array(
           select ctid from webhook_networks where spent_until < clock_timestamp()
            order by spent_until limit ${MANY_AT_MOST} for update skip locked))`,
   ];
-  // What one cannot do keeps no other from its own.
+  // A failed step does not prevent the others.
   const failures: unknown[] = [];
   for (const step of steps) {
     try {

@@ -3,8 +3,9 @@ import { type Database, query } from '../client.ts';
 import { requests } from '../schema.ts';
 
 /**
- * Makes a request of a sandbox `in-progress`, as `joinLookups` does with others. Safe to repeat.
- * @returns the type it asked for and the outcome of the test; null if it is final already
+ * Marks a sandbox request as `in-progress`, as `joinLookups` does with other requests. Safe to
+ * repeat.
+ * @returns the requested type and the outcome of the test; null if it is final already
  */
 export async function beginForSandbox(db: Database, requestId: string) {
   const startedAt = sql`coalesce(started_at, date_trunc('milliseconds', clock_timestamp()))`;

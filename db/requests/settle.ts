@@ -14,27 +14,27 @@ import {
 } from './entitlements.ts';
 
 /**
- * How a lookup ended: `answered` takes what the directory now holds, `failed` gives the credits
- * back.
+ * How a lookup ended. `answered` completes the request from the directory, if it holds an email.
+ * `failed` refunds the credits.
  */
 export type LookupEnd = 'answered' | 'failed';
 
 export interface Settlement extends Ended {
   readonly status: FinalStatus;
-  /** False where the request was final already: settling again changes nothing. */
+  /** False if the request was already final. Settling it again changes nothing. */
   readonly settledNow: boolean;
-  /** Why there is no email, as it is recorded; null if there is one. */
+  /** The recorded reason why there is no email; null if there is one. */
   readonly reason: string | null;
 }
 
 /**
- * Makes one request final, in one transaction with its charge or release. Safe to repeat, and to
- * race: result and time-out meet on the same row lock, and whichever comes second finds the request
+ * Makes one request final, in one transaction with its charge or release. Safe to repeat and to run
+ * concurrently: a result and a timeout lock the same row, and the second one finds the request
  * final.
  *
- * An answer that comes after the deadline settles as `failed`; what it found stays in the directory
- * for the next request (DECISIONS.md, Requests and batches).
- * @param reason why there is no email, for operators; kept only where there is none
+ * A result after the deadline settles the request as `failed`. The addresses it found stay in the
+ * directory for the next request (DECISIONS.md, Requests and batches).
+ * @param reason why there is no email, for operators; recorded only if there is none
  * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function settle(
@@ -49,7 +49,7 @@ export async function settle(
   return settled;
 }
 
-/** Settles as part of the caller's transaction, as `settle` does in one of its own. */
+/** Settles a request within the caller's transaction. See `settle`. */
 export async function settleIn(
   tx: Transaction,
   requestId: string,
@@ -66,14 +66,16 @@ export async function settleIn(
   return settled;
 }
 
-/** The balance first: every writer of one organization takes its locks in the same order. */
+/** Locks the balance and then the request. Every writer of one organization locks in this order. */
 async function lock(tx: Transaction, owner: SQL, requestId: string): Promise<void> {
   await run(tx)`
     with locked as (select organization_id from credit_balances where organization_id = ${owner} for update)
     select from locked join requests using (organization_id) where requests.id = ${requestId} for update of requests`;
 }
 
-/** Request and entitlement by one statement; charge or release follow by trigger. */
+/**
+ * Writes the request and its entitlement in one statement. Triggers add the charge or the release.
+ */
 async function write(
   tx: Transaction,
   requestId: string,
@@ -119,10 +121,10 @@ async function write(
 }
 
 /**
- * Makes overdue requests of one organization final as `failed`, in one transaction with their
- * releases: after an outage there are thousands. A request that somebody is writing to is left to
- * them, or to the next call.
- * @returns those it settled, `limit` at most
+ * Settles overdue requests of one organization as `failed`, with their releases, in one
+ * transaction, because an outage leaves thousands of them. A request that is locked by another
+ * transaction is left to that one or to the next call.
+ * @returns the settled requests, at most `limit`
  */
 export async function settleOverdue(
   db: Database,

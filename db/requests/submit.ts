@@ -28,7 +28,7 @@ export interface SubmitCommand {
   readonly webhook: { readonly url: string; readonly mode: WebhookMode } | null;
   /** JSON text, as sent. */
   readonly customData: string | null;
-  /** Of a sandbox's submit: what each of `npis` comes to. */
+  /** The test outcome of each of `npis` in a sandbox; null for other organizations. */
   readonly outcomes: readonly TestOutcome[] | null;
   readonly idempotency: {
     readonly key: string;
@@ -51,7 +51,7 @@ export type SubmitOutcome =
       readonly start: BatchStart;
       readonly requests: readonly NewRequest[];
     }
-  /** The Idempotency-Key was used for the same body: the stored 202. */
+  /** The Idempotency-Key was used for the same body. `response` is the stored 202 body. */
   | { readonly kind: 'repeated'; readonly response: string }
   /** The Idempotency-Key was used for another body. */
   | { readonly kind: 'mismatch' }
@@ -65,14 +65,14 @@ export type SubmitOutcome =
 /** How long a repeated Idempotency-Key waits for the first one (DECISIONS.md, Idempotency-Key). */
 const IDEMPOTENCY_WAIT_MS = 5000;
 
-/** How soon a sandbox's request fails that is to come to its deadline. */
+/** The deadline of a sandbox request whose outcome is `deadline`. */
 const TEST_DEADLINE_MS = 5000;
 
-/** What all requests of a batch have in common. */
+/** The fields that all requests of a batch share. */
 type OfBatch = 'batchId' | 'organizationId' | 'wantedType' | 'cost' | 'acceptedAt';
 type NewRequest = Omit<typeof requests.$inferInsert & Ended, OfBatch | 'seconds'>;
 
-/** Leaves the transaction without a trace: nothing queued, the Idempotency-Key not burnt. */
+/** Rolls the transaction back: nothing is queued, and the Idempotency-Key stays unused. */
 class Refused extends Error {
   readonly outcome: SubmitOutcome;
   constructor(outcome: SubmitOutcome) {
@@ -82,9 +82,12 @@ class Refused extends Error {
 }
 
 /**
- * Accepts one submit in one transaction: idempotency record, replays, stored fresh emails (held and
- * charged at once), holds for the rest, batch, requests and deliveries. Submits and settlements of
- * one organization go one after the other, because each first locks the organization's balance.
+ * Accepts one submit in one transaction. It writes the idempotency record, the batch, its requests,
+ * and its deliveries. Requests that a replay or a stored fresh email answers are completed and
+ * charged at once. Credits are held for the others.
+ *
+ * Each submit and each settlement first locks the organization's balance, so those of one
+ * organization run one after the other.
  */
 export async function submit(
   db: Database,
@@ -109,7 +112,10 @@ export async function submit(
   }
 }
 
-/** Inserting waits for a transaction that has inserted the same key and not yet ended. */
+/**
+ * Claims the Idempotency-Key. The insert waits for a concurrent transaction with the same key.
+ * @returns null if the key is new or expired, otherwise the outcome for the repeated submit
+ */
 async function claimIdempotencyKey(
   tx: Transaction,
   command: SubmitCommand,
@@ -142,7 +148,7 @@ async function accept(
   rules: SubmitRules,
 ): Promise<SubmitOutcome> {
   const { organizationId, wantedType, npis, outcomes } = command;
-  // The time is taken under the lock, so that times of one organization never run backwards.
+  // The time is read under the lock, so that the times of one organization never run backwards.
   const [organization] = await run<{
     available: number;
     held: number;
@@ -167,7 +173,7 @@ async function accept(
 
   const rows = npis.map((npi, position): NewRequest => {
     const answer = known.get(npi);
-    // A second entry for the same NPI replays what the first one has just been charged for.
+    // A second entry for the same NPI is a replay of the first one, which is charged now.
     if (answer) known.set(npi, { ...answer, replayed: true });
     const testOutcome = outcomes?.[position] ?? null;
     return {
@@ -207,7 +213,7 @@ async function accept(
     state,
     createdAt: at,
   }));
-  // Sent together.
+  // Both statements are sent together.
   await Promise.all([
     insertBatch(tx, batch, rows, deliveries, rules.replayMs),
     command.idempotency &&
@@ -223,7 +229,7 @@ async function accept(
   };
 }
 
-/** Counts a submit that is committed, or was before. */
+/** Counts a committed submit, new or repeated. */
 function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
   const { submittedAs: kind, organizationId, wantedType } = command;
   if (outcome.kind === 'repeated') count('npe_submits_total', { kind, answer: 'repeat' });
@@ -251,8 +257,8 @@ const OPEN = {
 } as const;
 
 /**
- * Inserts a batch with all that belongs to it: requests, deliveries, and for requests that are
- * completed already what they entitle to. Holds and charges follow by trigger.
+ * Inserts a batch with its requests and deliveries, and the entitlements of requests that are
+ * already completed. Triggers add the holds and charges.
  */
 async function insertBatch(
   tx: Transaction,
