@@ -24,11 +24,11 @@ import { verify } from './verify.ts';
 
 interface VendorQuestion extends RequestIds {
   readonly vendor: string;
-  /** Whether a question whose answer was lost may be put again although that may cost twice. */
+  /** True if a request whose response was lost may be sent again, even if that costs twice. */
   readonly again: boolean;
   /**
-   * The end of the vendor's share of the time, in milliseconds since the epoch; our checks may take
-   * longer.
+   * The end of the vendor's share of the time, in milliseconds since the epoch. Our own checks may
+   * take longer.
    */
   readonly until: number;
 }
@@ -40,20 +40,21 @@ type AskDeps = Pick<
   readonly subjects: Subjects;
 };
 
-/** A vendor's server that failed a poll is asked again after this. */
+/** Delay before the next poll after one that failed. */
 const POLL_AGAIN_MS = 3000;
 
 /**
- * Asking vendors. Every step is recorded before and after, so that a retry goes on where the last
- * attempt died.
+ * Returns the activity that calls vendors. Every step is recorded before and after the call, so
+ * that a retry continues at the point where the last attempt died.
  */
 export function createAskActivities(deps: AskDeps) {
   return {
     /**
-     * Asks one vendor for one NPI, puts what it names through our checks, and settles with an email
-     * that passes.
-     * @returns how it ended; the email itself stays in the directory
-     * @throws {ApplicationFailure} retryable, if the vendor works on it, limits us or is away
+     * Calls one vendor for one NPI, checks the addresses it returns, and settles the request if one
+     * passes.
+     * @returns how the lookup ended at this vendor; the email itself stays in the directory
+     * @throws {ApplicationFailure} retryable, if the vendor is still working, limits us, or is
+     * unavailable
      */
     async askVendor(question: VendorQuestion): Promise<VendorAnswer> {
       const test = answerForSandbox(question.vendor, 'first');
@@ -101,7 +102,8 @@ async function converse(
     case 'over': {
       const { state, reason, lookupId, wantedType } = next;
       if (state !== 'found') return { kind: state, reason };
-      // About somebody else, or found before the process died and not checked to the end.
+      // Either the response was about another person, or the process died after the response and
+      // before the checks were done.
       if (reason !== null) return { kind: 'unusable', reason };
       return await verify(
         deps,
@@ -125,8 +127,8 @@ async function converse(
         logBreaker(log, vendor.id, change, outcome);
         return wait(question, 'pending', step.pollAfterMs);
       }
-      // The job outlives a poll that got no answer, or our key: ended here, it would be bought a
-      // second time.
+      // A job survives a poll that got no response, and a rejected API key. If we ended the job
+      // here, we would buy it a second time.
       const isUnasked =
         step.kind === 'retry' || (step.kind === 'fatal' && ['auth', 'plan'].includes(step.why));
       if (jobRef !== null && isUnasked) {
@@ -156,12 +158,13 @@ async function converse(
   }
 }
 
-/** A step that ends an attempt. */
+/** A step that ends an attempt: any step but `pending`. */
 type Answered = Exclude<Step, { kind: 'pending' }>;
 
 /**
- * @returns what the answer comes to if that is ours to say: it is lost, or about somebody else;
- * else null
+ * Records the response of a vendor.
+ * @returns the result if it is already clear: the response was lost, or is about another person;
+ * otherwise null
  */
 async function record(
   { db, log, rules }: AskDeps,
@@ -181,7 +184,7 @@ async function record(
       email: parseAddress(one.email)?.email ?? one.email,
     })),
   };
-  // Sent and not answered: if repeating costs, that is an answer that was paid for and lost.
+  // The request was sent and got no response. If repeating it costs, we count it as paid and lost.
   const isLost = step.kind === 'retry' && step.why === 'unanswered' && !vendor.repeatIsFree;
   if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
   const outcome = outcomeOf(step, key.n > 1);
@@ -198,7 +201,7 @@ async function record(
   return mismatch === null ? null : { kind: 'unusable', reason: 'identity_mismatch' };
 }
 
-/** In one or a few words; null if the kind says it all. */
+/** Returns the reason in one or a few words, or null if the kind says everything. */
 function reasonOf(step: Answered): string | null {
   switch (step.kind) {
     case 'miss':
@@ -218,7 +221,7 @@ function reasonOf(step: Answered): string | null {
 }
 
 /**
- * In the vendor's credits. An answer that cannot be read was an answer, and so probably charged.
+ * Returns the cost in the vendor's credits. A response that we cannot read was probably charged.
  */
 function creditsOf(step: Answered, cost: number): number {
   if (step.kind === 'found') return step.credits ?? cost;
@@ -226,7 +229,10 @@ function creditsOf(step: Answered, cost: number): number {
   return step.kind === 'fatal' && step.why === 'protocol' ? cost : 0;
 }
 
-/** Comes back later, if that is within the vendor's share of the time. */
+/**
+ * Throws a retryable failure if the next attempt is within the vendor's share of the time.
+ * Otherwise returns `unresolved`.
+ */
 function wait(
   { vendor, until, now }: VendorQuestion & { readonly now: Clock },
   why: string,

@@ -2,11 +2,12 @@ import type { Database } from '../db/client.ts';
 import { readBatch } from '../db/requests/facts.ts';
 import type { BatchFacts, BatchInput } from '../workflows/messages.ts';
 
-/** The activity of the batch's own workflow. */
+/** Returns the activity of the batch workflow. */
 export function createBatchActivities({ db }: { readonly db: Database }) {
   return {
     /**
-     * Reads a batch: its open requests, the webhooks that are due, and how many requests ended how.
+     * Reads a batch: its open requests, the webhooks that are due, and the number of requests by
+     * status.
      * @throws {Refusal} `batch_missing` for an unknown id
      */
     readBatch: ({ batchId }: BatchInput): Promise<BatchFacts> => readBatch(db, batchId),

@@ -26,7 +26,10 @@ import { sign } from './webhooks/signature.ts';
 
 type WebhookDeps = Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules'>;
 
-/** Why a delivery is to be looked at again, and when; null: by the activity's own backoff. */
+/**
+ * The reason why a delivery is tried again, and the delay. A null delay means the activity's own
+ * backoff.
+ */
 interface Later {
   readonly why: string;
   readonly message: string;
@@ -34,21 +37,25 @@ interface Later {
 }
 
 /**
- * Deliveries (DECISIONS.md, Webhooks). One look at a delivery is at most one attempt. After the
- * first, Temporal's retry is the schedule, and every other wait too: for room, for a host that is
- * away, for an attempt that another worker makes.
+ * Returns the activities that send webhooks (DECISIONS.md, Webhooks). One run makes at most one
+ * attempt. After the first attempt, Temporal's retries are the schedule. They also cover every
+ * other wait: for a free slot, for a host that is unavailable, and for an attempt on another
+ * worker.
  */
 export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   const scheduleMs = rules.webhookScheduleMs;
 
-  /** @returns how the delivery is decided, if it is */
+  /**
+   * Makes at most one attempt.
+   * @returns the result of the delivery, or the reason and delay for another run
+   */
   const tryDelivery = async (deliveryId: string): Promise<DeliveryResult | Later> => {
     const claimed = await claimDelivery(db, deliveryId, rules);
     switch (claimed.kind) {
       case 'over':
         return claimed.state;
       case 'wait':
-        // Waiting is no fault, and no attempt.
+        // Waiting is neither an error nor an attempt.
         return { ...claimed, message: `not now: ${claimed.why}` };
       case 'attempt':
         return await attempt(claimed.claim);
@@ -103,7 +110,7 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     let counted: readonly string[] = [];
     const admit = async (addresses: readonly string[]) => {
       const proven = addresses.filter((address) => isInNetworks(address, claim.provenNetworks));
-      // A retry tries the other addresses as well, because the proven ones may be away.
+      // A retry tries the other addresses too, because the proven ones may be unavailable.
       if (proven.length > 0 && claim.step === 0) return proven;
       const others = addresses.filter((address) => !proven.includes(address));
       if (others.length > 0) counted = await admitToAddresses(db, others);
@@ -121,7 +128,7 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
       return { answer: await post({ ...what, headers, admit }), batchId, attempts };
     } catch (error) {
       if (error instanceof SecretUnreadable) return error;
-      // Nothing reached the receiver, so that this was no attempt.
+      // Nothing reached the receiver, so this was not an attempt.
       await releaseClaim(db, claim, counted);
       if (!(error instanceof NotAttempted)) throw error;
       log.warn({ delivery_id: claim.deliveryId }, error.message);
@@ -147,8 +154,8 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
   };
 
   /**
-   * Makes the first attempt, for which it waits a little if there is no room at once.
-   * @returns whether that decided the delivery
+   * Makes the first attempt. Waits a little if there is no free slot yet.
+   * @returns true if that attempt decided the delivery
    */
   const attemptFirst = async (deliveryId: string, deadline: number): Promise<boolean> => {
     for (;;) {
@@ -162,8 +169,8 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
 
   return {
     /**
-     * Makes the first attempts of deliveries that became due in the same moment, side by side.
-     * @returns the ids of those that are not decided by it
+     * Makes the first attempts of deliveries that became due at the same moment, concurrently.
+     * @returns the ids of the deliveries that are still undecided
      */
     async attemptDeliveries({
       deliveryIds,
@@ -178,11 +185,11 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
     },
 
     /**
-     * Sends one delivery once, when it is due and there is room. Its place in the schedule is
-     * counted in the database, because a worker's shutdown burns attempts of Temporal's that never
-     * left this machine.
-     * @returns once the delivery is decided
-     * @throws {ApplicationFailure} retryable, with the time until the next look, while it is not
+     * Sends one delivery once, when it is due and has a slot. The database counts its place in the
+     * schedule, because a worker's shutdown uses up Temporal attempts that never left this machine.
+     * @returns the result, once the delivery is decided
+     * @throws {ApplicationFailure} retryable while the delivery is undecided, with the delay until
+     * the next run
      */
     async deliverWebhook({ deliveryId }: { deliveryId: string }): Promise<DeliveryResult> {
       const tried = await withHeartbeat(Context.current(), () => tryDelivery(deliveryId));
@@ -198,14 +205,14 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
 }
 
 /**
- * How long a first attempt waits in its activity for room at its receiver; after that it waits in
- * Temporal.
+ * The time a first attempt waits inside its activity for a slot at its receiver. After that it
+ * waits in Temporal.
  */
 const ROOM_MS = 10_000;
 
 /**
- * How long a receiver's answer is kept for a database that is away. Forgotten, it would be asked
- * for again.
+ * The time we keep a receiver's response while the database is unavailable. If we dropped it, the
+ * webhook would be sent again.
  */
 const OUTAGE_MS = 15_000;
 const AGAIN_MS = 500;

@@ -16,19 +16,21 @@ import type { createPost } from './webhooks/post.ts';
 
 export type WorkflowState = 'open' | 'closed' | 'unknown';
 
-/** What activities need of Temporal itself. Everything here is safe to repeat. */
+/** The Temporal operations that activities use. Every one is safe to repeat. */
 export interface WorkflowControl {
   readonly namespace: string;
-  /** Starts the batch workflow, again if it has closed. One that runs goes on. */
+  /**
+   * Starts the batch workflow, or starts it again if it has closed. A running workflow continues.
+   */
   startBatch(start: BatchStart): Promise<void>;
-  /** Starts the workflow of a delivery that is sent again, in the place of one that may be open. */
+  /** Starts the workflow of a delivery that is sent again. Replaces a workflow that may be open. */
   startDelivery(start: DeliveryStart): Promise<void>;
   /**
-   * Returns the state of the newest run of a workflow. One that has closed is still known, one that
-   * was lost is not.
+   * Returns the state of the newest run of a workflow. Returns `unknown` for a workflow that was
+   * lost; a closed one is still known.
    */
   stateOf(workflowId: string): Promise<WorkflowState>;
-  /** Signals a batch workflow, if it runs, that one of its requests is final. */
+  /** Signals a batch workflow, if it is running, that one of its requests is final. */
   signalBatch(batchId: string, settled: Settled): Promise<void>;
 }
 
@@ -36,11 +38,11 @@ export interface ActivityDeps {
   readonly db: Database;
   readonly log: Logger;
   readonly control: WorkflowControl;
-  /** In the order in which they are asked. */
+  /** Vendors in the order of their calls. */
   readonly vendors: readonly VendorSource[];
-  /** Those that `check` asks, in this order. */
+  /** Verifiers in the order in which `check` calls them. */
   readonly verifiers: readonly Verifier[];
-  /** Null if an NPI that no import has brought stays unknown. */
+  /** Null if NPIs that are missing from our imports stay unknown. */
   readonly registry: Registry | null;
   readonly check: ReturnType<typeof createCheck>;
   readonly requiredVerifiers: ReturnType<typeof createRequiredVerifiers>;
@@ -52,28 +54,30 @@ export interface ActivityDeps {
 export interface VendorSource {
   readonly vendor: Vendor;
   readonly limits: SourceLimits;
-  /** The types it is asked for, of those that it gives. */
+  /** The email types we request from it, a subset of the types it finds. */
   readonly types: readonly EmailType[];
-  /** How long a lookup waits for it before it goes on to the next one. */
+  /** The time a lookup waits for it before the next vendor is called. */
   readonly capMs: number;
-  /** Whether its license lets us keep what it finds for later requests. */
+  /** True if its license lets us keep its results for later requests. */
   readonly mayStore: boolean;
 }
 
-/** Times in milliseconds. */
+/** Rules that operators configure. Times are in milliseconds. */
 export interface ActivityRules extends KnownWindows {
-  /** How long a vendor that had nothing is not asked the same again. */
+  /** The time before a vendor that found nothing is called again with the same data. */
   readonly missMs: number;
-  /** What makes an address valid here, as far as it is configured. */
+  /** The configured part of the rules that make an address valid. */
   readonly policy: string;
-  /** How long a mail server that greylists is given before it is asked again. */
+  /** The pause before a greylisting mail server is asked again. */
   readonly greylistMs: number;
   readonly webhookScheduleMs: readonly number[];
   readonly retention: Retention;
   readonly sweep: {
-    /** An accepted batch this old whose workflow is not started is started by the sweep. */
+    /**
+     * The age at which the sweep starts the workflow of an accepted batch, if it is not started.
+     */
     readonly startAfterMs: number;
-    /** How often the workflows of an unfinished batch are looked at. */
+    /** The interval between checks of an unfinished batch's workflows. */
     readonly checkEveryMs: number;
   };
 }

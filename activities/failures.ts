@@ -16,7 +16,7 @@ import type { RegistryStep } from './person/registry.ts';
 import type { Step } from './vendors/vendor.ts';
 import type { VerifierStep } from './verification/verifiers/verifier.ts';
 
-/** What a worker that is ended by force leaves behind. */
+/** An activity that is running, for the log of a worker that is killed. */
 export interface RunningActivity {
   readonly queue: string;
   readonly activity: string;
@@ -24,10 +24,10 @@ export interface RunningActivity {
 }
 
 /**
- * The one place where errors become Temporal failures. Failures are stored in histories as plain
- * text and shown in the UI, so an error we did not write ourselves is reduced to its name; the log
- * has its stack.
- * @param atWork what runs is in it
+ * Returns the interceptor that turns errors into Temporal failures. Histories store failures as
+ * plain text and the UI shows them. An error that we did not write ourselves is therefore reduced
+ * to its name, and its stack goes to the log.
+ * @param atWork the activities that are running; the interceptor adds and removes its own
  */
 export function failureInterceptor(
   log: Logger,
@@ -56,8 +56,8 @@ export function failureInterceptor(
 }
 
 /**
- * An attempt of an activity, below the request or else the batch that it works for, if it works for
- * one.
+ * Returns the trace span of an activity attempt. Its parent is the request or the batch that the
+ * activity works for, if any.
  */
 function spanOf({ workflowExecution, workflowType, activityType, attempt }: Info, input: unknown) {
   const { workflowId = '', runId } = workflowExecution ?? {};
@@ -78,7 +78,7 @@ function toFailure(error: unknown, log: Logger): unknown {
     return ApplicationFailure.create({ message, type: `Database.${code}`, nonRetryable });
   }
   if (error instanceof Refusal) {
-    // Asked again it would be refused again.
+    // A retry would be refused again.
     return ApplicationFailure.nonRetryable(error.message, `Refusal.${error.code}`);
   }
   const name = error instanceof Error ? error.name : 'unknown';
@@ -86,12 +86,12 @@ function toFailure(error: unknown, log: Logger): unknown {
   return ApplicationFailure.create({ message: `${name}: see the worker's log`, type: 'Internal' });
 }
 
-/** A source that says "at once" again and again is not asked in a loop. */
+/** Prevents a tight loop when a source keeps answering "retry now". */
 const MIN_WAIT_MS = 100;
 
 /**
- * What an activity throws to be tried again: waiting for a source is no fault, and BENIGN keeps it
- * out of error logs and metrics.
+ * Returns the failure that an activity throws to be retried later. Waiting for a source is not an
+ * error, so the failure is BENIGN: that keeps it out of error logs and metrics.
  * @param afterMs null for the backoff of the activity's options
  */
 export function retryLater(
@@ -108,12 +108,12 @@ export function retryLater(
 }
 
 /**
- * What a step says about a source, be it a vendor, a verifier or the registry.
- * @param again whether the source has had the same question before
+ * Returns the outcome of a call for the circuit breaker of a vendor, a verifier, or the registry.
+ * @param again true if the source was sent the same request before
  */
 export function outcomeOf(step: Step | VerifierStep | RegistryStep, again = false): CallOutcome {
   if (step.kind === 'fatal') {
-    // One record that cannot be read says little about the source; many in a row open the breaker.
+    // A single unreadable record says little about the source. Many in a row open the breaker.
     return { kind: step.why === 'protocol' ? 'failed' : 'refused', why: wordOf(step) };
   }
   if (step.kind !== 'retry') return { kind: 'answered' };
@@ -122,7 +122,8 @@ export function outcomeOf(step: Step | VerifierStep | RegistryStep, again = fals
 }
 
 /**
- * Logs that a breaker opened or closed. PostgreSQL reports the change to the one call that made it.
+ * Logs that a breaker opened or closed. PostgreSQL reports the change only to the call that made
+ * it.
  */
 export function logBreaker(
   log: Logger,

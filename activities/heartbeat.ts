@@ -3,18 +3,20 @@ import type { Context } from '@temporalio/activity';
 const HEARTBEAT_MS = 30_000;
 
 /**
- * Milliseconds since the epoch by Temporal's clock, which made the deadlines that activities get:
- * when this attempt was due, and what has passed here since. A worker's own clock may be minutes
- * off.
+ * Returns the time in milliseconds since the epoch by Temporal's clock, because the deadlines of
+ * activities are made with that clock. It is the time at which this attempt was scheduled plus the
+ * time that has passed in this process. A worker's own clock may be off by minutes.
  */
 export type Clock = () => number;
 
 /**
- * Runs `work` with heartbeats, so that Temporal notices a dead worker, but not more than that
- * takes: as many calls may be held at a time, one that ends within two thirds of the time-out has
- * none. And with a signal that aborts when an operator cancels or the worker shuts down. Work whose
- * deadline has passed goes on for one more heartbeat time-out: what it finds settles nothing any
- * more, but is there for the next request (DECISIONS.md, Requests and batches).
+ * Runs `work` with heartbeats, so that Temporal notices a dead worker. A heartbeat is sent every
+ * two thirds of the timeout, so shorter calls send none. That keeps the number of heartbeats low
+ * when many calls are open.
+ *
+ * `signal` aborts when an operator cancels the activity or the worker shuts down. If only the
+ * deadline has passed, the work continues for one more heartbeat timeout. Its result no longer
+ * settles the request, but is stored for the next one (DECISIONS.md, Requests and batches).
  */
 export async function withHeartbeat<T>(
   context: Context,
@@ -28,10 +30,10 @@ export async function withHeartbeat<T>(
   let lateness: NodeJS.Timeout | undefined;
   context.cancellationSignal.addEventListener('abort', () => {
     const end = () => ending.abort(context.cancellationSignal.reason);
-    // `notFound` is how Temporal answers the heartbeat of an activity that has timed out.
+    // Temporal sends `notFound` in reply to the heartbeat of an activity that has timed out.
     const { timedOut, notFound, paused, reset } = context.cancellationDetails ?? {};
-    // An operator who pauses or resets an activity means its next attempt: a call that is cut off
-    // is paid for.
+    // Pausing or resetting an activity is meant for its next attempt. A call that we cut off now is
+    // still charged.
     if (paused || reset) return;
     if (timedOut || notFound) lateness = setTimeout(end, timeoutMs);
     else end();

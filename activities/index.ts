@@ -8,8 +8,8 @@ import { createSettleActivities } from './settle.ts';
 import { createVerifyActivities } from './verify.ts';
 
 /**
- * The activities of all three queues; each worker registers them all and takes only what its queue
- * brings.
+ * Returns the activities of all three queues. Each worker registers all of them and receives only
+ * those that its queue brings.
  */
 export function createActivities(deps: ActivityDeps) {
   const subjects = createSubjects(deps.db);

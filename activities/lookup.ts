@@ -28,41 +28,43 @@ export type LookupDeps = SettleDeps &
   Pick<ActivityDeps, 'vendors' | 'verifiers' | 'registry'> & { readonly subjects: Subjects };
 
 export const REGISTRY = 'registry';
-/** The known addresses of one lookup hold up its vendors for at most this long. */
+/** The longest time that checks of known addresses delay a lookup's vendors. */
 const KNOWN_MS = 2 * 60_000;
 
 /**
- * Why a vendor that had nothing the last time is not asked, and why a request ends if no other
- * vendor is left.
+ * The reason to skip a vendor that found nothing last time. A request ends with this reason if no
+ * other vendor is left.
  */
 const KNOWN_MISS = 'known_miss';
 
 type ToPlan = RequestIds & {
-  /** Why the NPI Registry gave no response, if it was asked; null if it was not asked yet. */
+  /**
+   * The result of asking the NPI Registry, or null if it was not asked yet. `trouble` is the reason
+   * why it gave no response.
+   */
   readonly registry: { readonly trouble: string | null } | null;
 };
 
-/** The activities that a lookup begins with. All are safe to repeat. */
+/** Returns the activities that start a lookup. All are safe to repeat. */
 export function createLookupActivities(deps: LookupDeps) {
   return {
     /**
-     * Decides how a request is looked up, and makes it part of the open lookup of its NPI. An NPI
-     * that cannot be an active individual, or that must not be looked up, is settled here as
-     * `not_found`.
+     * Decides how a request is looked up, and adds it to the open lookup of its NPI. Settles an NPI
+     * as `not_found` if it cannot be an active individual or must not be looked up.
      * @throws {Refusal} `request_missing` for an unknown id
      */
     planLookup: (request: ToPlan): Promise<LookupPlan> => planLookup(deps, request),
 
     /**
-     * Asks the NPI Registry who an NPI is that no import has brought, and keeps its response.
+     * Asks the NPI Registry about an NPI that is missing from our imports, and stores the response.
      * @param request.until no attempt is made after this, in milliseconds since the epoch
-     * @returns why there is no response; null if it is kept
-     * @throws {ApplicationFailure} retryable, while the registry is away or limits us and there is
-     * time
+     * @returns null once the response is stored; otherwise the reason why there is none
+     * @throws {ApplicationFailure} retryable, while the registry is unavailable or limits us and
+     * there is time left
      */
     async identify(request: RequestIds & { readonly until: number }): Promise<string | null> {
       const due = await listRegistryDue(deps.db, [request.npi]);
-      // Another lookup, or an attempt of this one that died, may have asked already.
+      // Another lookup may have asked already, or an earlier attempt of this one that died.
       if (due.length === 0) return null;
       return await withHeartbeat(Context.current(), async (signal, now) => {
         const time = { signal, now, until: request.until };
@@ -89,7 +91,7 @@ async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan
   return await planSources(deps, request);
 }
 
-/** Ends a lookup before any source is asked. A request that is final already keeps its status. */
+/** Ends a lookup before any source is called. A request that is already final keeps its status. */
 async function end(
   deps: LookupDeps,
   request: RequestIds,
@@ -103,7 +105,8 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
   const { db, vendors, verifiers, rules, subjects } = deps;
   const { requestId, npi } = request;
   const facts = await readProvider(db, npi);
-  // The registry has said so just now. A suppression that comes later is seen before each vendor.
+  // The registry has just reported this. Suppressions that arrive later are checked before each
+  // vendor.
   if (facts?.refusal) return await end(deps, request, facts.refusal);
   const about = buildSubject(npi, facts, 'any');
   const hashes = new Map([[requestId, hashOf(deps, about)]]);
@@ -131,7 +134,7 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
   return { kind: 'ask', lookupId, wantedType, greylistMs: rules.greylistMs, unidentified, sources };
 }
 
-/** The known addresses come first, if any wait to be checked. */
+/** Returns the sources of a lookup. Known addresses come first, if any wait for a check. */
 function sourcesOf(judged: Judged['judged'], hasKnown: boolean): PlannedSource[] {
   const eligible = judged.filter(({ obstacle }) => obstacle === null);
   const sources: PlannedSource[] = eligible.map(({ vendor, capMs }) => ({ vendor, capMs }));
@@ -140,8 +143,8 @@ function sourcesOf(judged: Judged['judged'], hasKnown: boolean): PlannedSource[]
 }
 
 /**
- * Of all that a vendor's answer, and what we make of it, depends on: while it is the same, so is a
- * miss.
+ * Returns a hash of everything that decides a vendor's response and how we judge it. A recorded
+ * miss stays valid while the hash is the same.
  */
 function hashOf(
   { verifiers, rules }: Pick<LookupDeps, 'verifiers' | 'rules'>,
@@ -153,7 +156,7 @@ function hashOf(
   return createHash('sha256').update(known).digest('base64');
 }
 
-/** Why a vendor is not asked about this subject; null if it is. */
+/** Returns why a vendor is not called for this subject, or null if it is. */
 function obstacleTo(
   { vendor, types }: VendorSource,
   subject: Subject,
@@ -167,10 +170,11 @@ function obstacleTo(
 }
 
 /**
- * Asks the NPI Registry who an NPI is that no import has brought, and keeps the answer.
+ * Asks the NPI Registry about an NPI that is missing from our imports, and stores the response.
  * @param time.until no attempt is made after this, in milliseconds since the epoch
- * @returns null once the answer is kept; else why there is none, and whether there is time to ask
- * again, and after how long: null for our own backoff
+ * @returns null once the response is stored. Otherwise `why` is the reason, `again` is true if
+ * there is time for another attempt, and `afterMs` is the delay before it (null for our own
+ * backoff)
  */
 export async function askRegistry(
   { db, log, registry }: LookupDeps,
@@ -207,18 +211,18 @@ export async function askRegistry(
 
 export type Subjects = ReturnType<typeof createSubjects>;
 
-/** A lookup that is older than so many others has ended. */
+/** The number of lookups kept in memory. A lookup older than this many others has ended. */
 const SUBJECTS_AT_MOST = 1000;
 
 /**
- * Who each lookup is about, built once per lookup and worker and not at every step of a vendor's.
- * It is kept in memory alone, so that nothing of a person is stored a second time; what an erasure
- * must stop is checked at every step.
+ * Returns a cache of lookup subjects, so that each worker builds a subject once per lookup and not
+ * at every step of a vendor. The cache is only in memory, so personal data is not stored a second
+ * time. Suppressions and erasures are still checked at every step.
  */
 export function createSubjects(db: Database) {
   const kept = new Map<string, Subject>();
   const keep = (lookupId: string, subject: Subject) => {
-    // Who is not known yet may be identified at any time, in another process too.
+    // An unknown person may be identified at any time, also by another process.
     if (subject.person === null) return;
     kept.set(lookupId, subject);
     const [oldest] = kept.keys();

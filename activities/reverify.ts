@@ -6,20 +6,23 @@ import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { buildSubject } from './person/subject.ts';
 
-/** How long before it goes stale an address is checked again. */
+/** The time before an address goes stale at which it is checked again. */
 const LEAD_MS = 5 * 86_400_000;
 /**
- * Addresses in one round; with the Schedule's interval this is the throttle, below the verifiers'
- * own limits.
+ * The number of addresses in one round. Together with the Schedule's interval, this keeps us below
+ * the verifiers' own limits.
  */
 const AT_MOST = 50;
 
 type ReverifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'check' | 'verifiers' | 'rules'>;
 
-/** Keeps the directory fresh where it is used, so that submits find more in it. */
+/**
+ * Returns the activity that keeps used addresses of the directory fresh, so that more requests can
+ * be answered from it.
+ */
 export function createReverifyActivities({ db, log, check, verifiers, rules }: ReverifyDeps) {
   return {
-    /** One round. Without a verifier there is nobody to ask. */
+    /** Runs one round. Does nothing if no verifier is configured. */
     async reverifyOnce() {
       const result = { valid: 0, notValid: 0, undecided: 0 };
       if (verifiers.length === 0) return result;
@@ -31,15 +34,16 @@ export function createReverifyActivities({ db, log, check, verifiers, rules }: R
           limit: AT_MOST,
         })) {
           const { npi, email } = fading;
-          // Asked as if nobody had seen the mailbox answer: that is what makes a verifier look.
+          // The candidate claims no earlier check of the mailbox. Otherwise no verifier would be
+          // called.
           const claim = { verdict: 'unknown', validatedAt: null, isEcho: false } as const;
           const candidate = { ...fading, ...claim, looked: null, toldNothing: {} };
           const subject = buildSubject(npi, await readProvider(db, npi), 'any');
           const checked = await check(candidate, subject, signal, null);
           const decided =
             checked.kind === 'decided' && checked.verdict !== 'unknown' ? checked : null;
-          // Who could not tell has nothing on record; by this line it waits for a day, and others
-          // have their turn.
+          // An undecided check leaves no record. This entry makes the address wait for a day, so
+          // that others have their turn.
           const line = { kind: 'local', source: SERVICE, durationMs: null } as const;
           const told = { ...line, verdict: 'unknown', reason: checked.reason } as const;
           const lines = decided ? checked.evidence : [...checked.evidence, told];

@@ -7,30 +7,33 @@ import { retryLater } from './failures.ts';
 import MAGIC from './magic-npis.json' with { type: 'json' };
 import { hasNpiCheckDigit } from './person/npi.ts';
 
-// Who answers requests of sandboxes (api/docs/sandbox.md, Sandbox), in place of vendors, directory
-// and registry.
+// This file answers requests of sandboxes in place of vendors, directory, and registry
+// (api/docs/sandbox.md, Sandbox).
 
 const OUTCOMES = new Map(MAGIC.map(({ npi, outcome }) => [npi, outcome as TestOutcome]));
 
 /**
- * What an NPI comes to in a sandbox: the magic ones as their table has it, all others by their
- * digits, so that a list of NPIs has some of each kind.
+ * Returns the outcome of an NPI in a sandbox. Magic NPIs have the outcome of their table. All
+ * others depend on their digits, so that a list of NPIs has some of each kind.
  */
 export function testOutcomeOf(npi: string): TestOutcome {
   const magic = OUTCOMES.get(npi);
   if (magic) return magic;
-  // The last digit before the check digit.
+  // The ninth digit is the last one before the check digit.
   if (!hasNpiCheckDigit(npi) || npi[8] === '0') return 'not_found';
   return npi[8] === '1' || npi[8] === '2' ? 'personal' : 'professional';
 }
 
-/** No vendor's id begins so: it has a blank. The outcome comes after it, for operators to see. */
+/**
+ * The prefix of a sandbox source. No vendor id starts with it, because it contains a space. The
+ * outcome follows it, for operators to see.
+ */
 const SANDBOX = 'the sandbox: ';
 const [GREYLIST_MS, SLOW_MS, DEADLINE_POLL_MS, CAP_MS] = [3000, 5000, 1000, 60_000];
 
 /**
- * Decides how a request of a sandbox is looked up: as any other, with one source. Null if it is
- * final already.
+ * Plans a sandbox request like any other, with one source. Returns null if the request is already
+ * final.
  */
 export async function planForSandbox(
   db: Database,
@@ -50,7 +53,7 @@ export async function planForSandbox(
 }
 
 const FOUND = { kind: 'found', reason: null } as const;
-/** What it says in the end. */
+/** The final response for each outcome. */
 const ANSWERS: Readonly<Record<Exclude<TestOutcome, 'deadline'>, VendorAnswer>> = {
   ...{ professional: FOUND, personal: FOUND, found: FOUND, stored: FOUND, replayed: FOUND },
   ...{ slow: FOUND, greylisted: FOUND },
@@ -59,11 +62,11 @@ const ANSWERS: Readonly<Record<Exclude<TestOutcome, 'deadline'>, VendorAnswer>> 
 };
 
 /**
- * Answers for a sandbox, as a vendor and our checks of what it names would. The address itself is
- * made up when the request is settled (`sandboxEmails`).
- * @param name of a planned source, or of its lookup
- * @returns null if that is no sandbox
- * @throws {ApplicationFailure} retryable, if it is to take longer
+ * Returns a sandbox response in place of a vendor and our checks. The address itself is made up
+ * when the request is settled (`sandboxEmails`).
+ * @param name a planned source, or its lookup
+ * @returns null if `name` is not a sandbox source
+ * @throws {ApplicationFailure} retryable, if the outcome takes longer
  */
 export function answerForSandbox(
   name: string,
@@ -71,7 +74,7 @@ export function answerForSandbox(
 ): VendorAnswer | null {
   if (!name.startsWith(SANDBOX)) return null;
   const outcome = name.slice(SANDBOX.length) as TestOutcome;
-  // Until there is no more time for another attempt.
+  // This repeats until no time is left for another attempt.
   if (outcome === 'deadline') throw retryLater('sandbox', 'pending', DEADLINE_POLL_MS);
   if (outcome === 'slow' && Context.current().info.attempt === 1) {
     throw retryLater('sandbox', 'pending', SLOW_MS);

@@ -17,27 +17,28 @@ export type SettleDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 type Ending = RequestIds & { readonly reason: string };
 
 /**
- * The activities that end a lookup. All are safe to repeat: settling is idempotent by request id.
+ * Returns the activities that end a lookup. All are safe to repeat, because settling is idempotent
+ * by request id.
  */
 export function createSettleActivities(deps: SettleDeps) {
   return {
     /**
-     * Settles a request whose sources have answered: charges for what the directory now holds, or
-     * releases.
+     * Settles a request whose sources have all responded: charges for the addresses that the
+     * directory now holds, or releases the credits.
      */
     settleRequest: (ending: Ending): Promise<LookupResult> =>
       settleAndSignal(deps, ending, 'answered'),
 
     /**
-     * The compensation: gives the credits back and settles as `failed`, unless the request is final
-     * already.
+     * Compensates for a failed lookup: returns the credits and settles as `failed`, unless the
+     * request is already final.
      */
     refundCredits: (ending: Ending): Promise<LookupResult> =>
       settleAndSignal(deps, ending, 'failed'),
   };
 }
 
-/** Settles with an answer that ends the lookup, in the activity that brought it. */
+/** Settles the request if the result ends the lookup, inside the activity that produced it. */
 export async function settleFound(
   deps: SettleDeps,
   request: RequestIds,
@@ -69,12 +70,12 @@ export async function settleAndSignal(
   return { status: settled.status, reason: settled.reason };
 }
 
-/** Writes the one line of the log, and the one span, that say how a request ended. */
+/** Writes the one log line and the one trace span that record how a request ended. */
 export function logSettled(
   log: Logger,
   settled: LookupResult &
     Pick<RequestIds, 'requestId' | 'batchId'> & {
-      /** From acceptance to settlement. */
+      /** Time from acceptance to settlement. */
       readonly seconds: number;
     },
 ): void {

@@ -2,7 +2,7 @@ import { setTimeout } from 'node:timers/promises';
 import { time } from '../db/metrics.ts';
 
 /**
- * A slot that is so near is reserved (`next_slot` in db/migrations), and its owner waits for it
+ * A slot within this time is reserved (`next_slot` in db/migrations), and the caller waits for it
  * here.
  */
 const NEAR_MS = 5000;
@@ -14,10 +14,10 @@ interface Answer {
 }
 
 /**
- * Asks for a call of a source, and waits for its slot if that is near. Temporal starts a retry up
- * to some seconds too late, so retries are only used for slots that are further away.
- * @param ask asks for the call, as `admitCall` does
- * @returns its last answer. If that waits for `rate_limit`, the activity is to be retried after
+ * Requests a call of a source, and waits for its slot if it is near. Temporal may start a retry
+ * some seconds late, so retries are only used for slots that are further away.
+ * @param ask requests the call, as `admitCall` does
+ * @returns its last response; if it says `wait` for `rate_limit`, retry the activity after
  * `afterMs`
  * @throws {AbortError} when `signal` aborts
  */

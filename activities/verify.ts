@@ -26,11 +26,11 @@ interface ToVerify {
   readonly lookupId: string;
   readonly wantedType: WantedType;
   /**
-   * If a mail server asked to come back later: `first` leaves it alone, `early` asks again because
-   * there is no more time, `over` asks again after its pause and takes the answer as it is.
+   * The handling of greylisted addresses. `first` skips them. `early` checks them again because no
+   * time is left. `over` checks them after their pause and accepts the result.
    */
   readonly patience: 'first' | 'early' | 'over';
-  /** Whom it is about, if that is known. */
+  /** The person of the lookup, if already built. */
   readonly subject?: Subject;
 }
 
@@ -39,18 +39,18 @@ type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules
 };
 
 /**
- * Verifiers one after the other, each up to 90 s; a claim that is older belongs to a dead worker.
+ * Verifiers run one after the other, each for up to 90 s. An older claim belongs to a dead worker.
  */
 const CLAIM_MS = 120_000;
-/** A name server that has not answered for so long is not having a bad moment. */
+/** A name server that has not responded for this long has more than a short outage. */
 const DNS_PATIENCE_MS = 30_000;
 
-/** Our checks of addresses that no vendor is asked for again. */
+/** Returns the activity that checks addresses without calling a vendor again. */
 export function createVerifyActivities(deps: VerifyDeps) {
   return {
     /**
-     * Checks the addresses of an NPI that are known already, or that a mail server asked to come
-     * back for, and settles with one that passes.
+     * Checks addresses of an NPI that are already known or that were greylisted. Settles the
+     * request if one passes.
      */
     async verifyEmails(what: ToVerify & RequestIds): Promise<VendorAnswer> {
       const test = answerForSandbox(what.lookupId, what.patience);
@@ -63,10 +63,10 @@ export function createVerifyActivities(deps: VerifyDeps) {
 }
 
 /**
- * Makes the check of every address of the wanted type that a lookup named and that waits for one,
- * the most promising first; those that their finder does not call valid only until one satisfies. A
- * check that cannot be made now throws, so that the activity is tried again: a resolver's or a
- * verifier's bad moment is not held against an address.
+ * Checks each waiting address of the requested type that a lookup named, most promising first.
+ * Addresses that their vendor does not call valid are only checked until one address satisfies the
+ * request. Throws if a check cannot be made now, so that the activity is retried: a short outage of
+ * a resolver or a verifier does not count against an address.
  */
 export async function verify(
   { db, check, rules, subjects }: Pick<VerifyDeps, 'db' | 'check' | 'rules' | 'subjects'>,
@@ -139,7 +139,7 @@ export async function verify(
   const asked = { ...lookup, wantedType, freshnessMs, except: had };
   const { stored, elsewhere, greylisted } = await standingOf(db, asked);
   if (stored) return { kind: 'found', reason: null };
-  // Before anything is tried again: a mail server that is asked too early starts its pause anew.
+  // This comes before any retry. A mail server that is asked too early restarts its pause.
   if (later !== null || greylisted > 0) return { kind: 'later', reason: 'greylisted' };
   if (elsewhere > 0) throw retryLater('verification', 'checked_elsewhere', 1000);
   if (notNow !== null) throw notNow;

@@ -3,32 +3,32 @@ import { Agent, fetch, type Headers, type Response, setGlobalDispatcher } from '
 import { bodyOf, type Field, FieldError } from './fields.ts';
 import { lookupBy, type Names } from './names.ts';
 
-// One call of somebody's JSON API, and what an answer means that is the same everywhere.
+// This file calls JSON APIs over HTTP and reads the responses that mean the same everywhere.
 
-/** An answer, as far as every adapter reads one. */
+/** The parts of an HTTP response that adapters read. */
 export interface HttpAnswer {
   readonly status: number;
   readonly headers: Headers;
-  /** The body's text; null if it was larger than is read. */
+  /** The body's text, or null if it was larger than `MAX_BODY`. */
   readonly text: string | null;
 }
 
-/** From now on all calls of this process find their hosts so. */
+/** Makes all calls of this process resolve host names with `find`. */
 export function findHostsBy(find: Names['find']): void {
   setGlobalDispatcher(new Agent({ autoSelectFamily: true, connect: { lookup: lookupBy(find) } }));
 }
 
 export type HttpHeaders = Readonly<Record<string, string>>;
 
-/** Answers about one person are a few kilobytes; more than this is not an answer. */
+/** The most bytes that are read of a body. A response about one person has a few kilobytes. */
 const MAX_BODY = 1024 * 1024;
 const MAX_RETRY_AFTER_MS = 86_400_000;
 
 /**
- * What connections failed with before they could carry a question. fetch's own errors do not tell:
- * a reset during the handshake of TLS and one after the question have the same code. undici
- * publishes the very error that becomes the cause of fetch's (its docs/api/DiagnosticsChannel,
- * `undici:client:connectError`).
+ * Errors of connections that failed before they could carry a request. fetch's own errors do not
+ * show this: a reset during the TLS handshake and a reset after the request have the same code.
+ * undici publishes the same error object that becomes the cause of fetch's error (its
+ * docs/api/DiagnosticsChannel, `undici:client:connectError`).
  */
 const connectErrors = new WeakSet<Error>();
 subscribe('undici:client:connectError', (message) => {
@@ -36,20 +36,20 @@ subscribe('undici:client:connectError', (message) => {
   if (message.error instanceof Error) connectErrors.add(message.error);
 });
 
-/** What is asked: a GET, or with `json` a POST of it. */
+/** A request: a GET, or a POST of `json` if it is given. */
 export interface Question {
   readonly path: string;
   readonly json?: unknown;
 }
 
 /**
- * Somebody's JSON API: the function it gives puts one question, and `read` makes of a whole answer
- * what it means; if none comes back, the question is to be put again. Redirects are not followed:
- * fetch would carry a vendor's own key header to wherever they point. The function throws whatever
- * `signal` was aborted with.
- * @param baseUrl what paths are added to, with or without a slash at its end; empty if each path is
- * a whole URL
- * @param headers of every question, such as its key
+ * Returns a function that sends one request to a JSON API and reads the whole response with `read`.
+ * If no response arrives, it returns a `retry`. Redirects are not followed, because fetch would
+ * send a vendor's own key header to the new host. The function throws the reason with which
+ * `signal` was aborted.
+ * @param baseUrl the URL that paths are appended to, with or without a slash at its end; empty if
+ * each path is a whole URL
+ * @param headers sent with every request, such as the API key
  * @param callMs for a whole call, from the first byte sent to the last one read
  */
 export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
@@ -76,7 +76,7 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
         text: await readText(response),
       };
     } catch (error) {
-      // Our own timeout is an answer that did not come; the caller's end is the caller's.
+      // Our own timeout counts as a missing response. An abort by the caller is thrown again.
       signal.throwIfAborted();
       const cause = connectCause(error);
       if (cause === null) return { kind: 'retry', why: 'unanswered', afterMs: null };
@@ -87,19 +87,17 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
 }
 
 /**
- * Whether what is sent to a URL can be read by nobody on the way: keys, names and addresses are.
+ * Returns true if nothing that is sent to a URL can be read on the way. We send keys, names, and
+ * addresses.
  */
 export function isConfidential({ protocol, hostname }: URL): boolean {
   return protocol === 'https:' || (protocol === 'http:' && LOOPBACK.test(hostname));
 }
 
-/** As the URL standard writes every spelling of these. */
+/** Loopback hosts, in the form to which the URL standard normalizes them. */
 const LOOPBACK = /^(?:localhost|127\.[0-9]+\.[0-9]+\.[0-9]+|\[::1\])$/;
 
-/**
- * The codes of failed connections that are reported. They are labels of a metric, so the set is
- * bounded.
- */
+/** The reported codes of failed connections. They are metric labels, so the set is bounded. */
 const CONNECT_CODES: ReadonlySet<string> = new Set([
   // Name servers.
   'EAI_AGAIN',
@@ -150,9 +148,9 @@ const CONNECT_CODES: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Returns why no connection was made, or null unless it is certain that none was: an `unsent`
- * question is put again, and one that was sent after all is paid for twice. All of OpenSSL's errors
- * are `ERR_SSL`; a code that is not in the list is `other`.
+ * Returns why no connection was made, or null if a connection may have existed. An `unsent` request
+ * is sent again, so a request that was sent after all would be paid twice. All errors of OpenSSL
+ * are reported as `ERR_SSL`, and codes outside the list as `other`.
  */
 function connectCause(error: unknown): string | null {
   if (!(error instanceof Error && error.cause instanceof Error && connectErrors.has(error.cause))) {
@@ -167,7 +165,7 @@ async function readText(response: Response): Promise<string | null> {
   const decoder = new TextDecoder();
   let size = 0;
   let text = '';
-  // Leaving the loop early cancels the stream, and with it the connection.
+  // Leaving the loop early cancels the stream and closes the connection.
   for await (const chunk of response.body ?? []) {
     size += chunk.byteLength;
     if (size > MAX_BODY) return null;
@@ -177,7 +175,8 @@ async function readText(response: Response): Promise<string | null> {
 }
 
 /**
- * `Retry-After` in milliseconds from now, at most a day; null if it is absent or cannot be read.
+ * Returns `Retry-After` in milliseconds from now, at most a day. Returns null if the header is
+ * absent or unreadable.
  */
 export function retryAfterMs(headers: Headers, header = 'retry-after'): number | null {
   const ms = parseRetryAfter(headers.get(header));
@@ -185,30 +184,31 @@ export function retryAfterMs(headers: Headers, header = 'retry-after'): number |
 }
 
 /**
- * RFC 9110, 10.2.3: seconds, or a date in GMT; milliseconds from now, 0 for a date that has passed.
+ * Parses `Retry-After` (RFC 9110, 10.2.3), which is a number of seconds or a GMT date. Returns
+ * milliseconds from now, or 0 for a date in the past.
  */
 export function parseRetryAfter(header: string | null | undefined): number | null {
   const text = header?.trim() ?? '';
   if (/^[0-9]+$/.test(text)) return Number(text) * 1000;
-  // Date.parse alone takes `-5` and `1.5` for years.
+  // Date.parse accepts `-5` and `1.5` as years.
   const at = /^[A-Z].* GMT$/.test(text) ? Date.parse(text) : Number.NaN;
   return Number.isNaN(at) ? null : Math.max(0, at - Date.now());
 }
 
 /**
- * No answer. `retry`: the same question may be asked again after `afterMs` (null: our own backoff).
- * - `rate_limit`: too many questions; nothing was done
- * - `upstream`: the source's own word that it failed or gave up (500, 503, an error in a body, a
- *   job that has failed, been canceled or is no longer known)
+ * A failed call. A `retry` may be repeated after `afterMs` (null: our own backoff).
+ * - `rate_limit`: too many requests; nothing was done
+ * - `upstream`: the source reported that it failed or gave up (500, 503, an error in a body, a job
+ *   that has failed, been canceled, or is no longer known)
  * - `unsent`: no connection was made (no name, refused, unreachable, TLS or its certificate), so
- *   nobody was asked and nothing is charged; `cause` is the code of the failed connection, one of a
- *   known set, such as `ECONNREFUSED`
- * - `unanswered`: the question was sent, or may have been, and the answer was lost: too slow,
- *   reset, cut off, at a gateway (502, 504, 520 to 530), or as nobody can classify; the source may
- *   have done the work, and may have charged
+ *   the source did nothing and charges nothing; `cause` is the code of the failed connection, one
+ *   of a known set, such as `ECONNREFUSED`
+ * - `unanswered`: the request was or may have been sent, and the response was lost: too slow,
+ *   reset, cut off, at a gateway (502, 504, 520 to 530), or an unknown error; the source may have
+ *   done the work, and may have charged
  *
- * `fatal`: it will not serve us until an operator acts, or it is not as documented (`protocol`):
- * `field` is where, such as `emails[0].type`, `status` or `body`; never a value.
+ * A `fatal` needs an operator, or the response is not as documented (`protocol`). `field` is the
+ * place, such as `emails[0].type`, `status`, or `body`, and never contains a value.
  */
 export type Trouble =
   | {
@@ -225,7 +225,7 @@ export type Trouble =
   | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }
   | { readonly kind: 'fatal'; readonly why: 'protocol'; readonly field: string };
 
-/** In a word or two, such as `unsent: CERT_HAS_EXPIRED`. */
+/** Returns a short text, such as `unsent: CERT_HAS_EXPIRED`. */
 export function wordOf(trouble: Trouble): string {
   switch (trouble.why) {
     case 'protocol':
@@ -237,14 +237,14 @@ export function wordOf(trouble: Trouble): string {
   }
 }
 
-/** The answer is not as documented at this place. */
+/** Returns the failure of a response that is not as documented at this place. */
 export function protocol(field: string): Trouble {
   return { kind: 'fatal', why: 'protocol', field };
 }
 
 /**
- * What `read` makes of a JSON body. An answer that cannot be read is not asked for again: the next
- * one would have the same form, and may cost again.
+ * Returns a reader of JSON bodies. An unreadable response is not requested again: the next one
+ * would have the same form, and may cost again.
  */
 export function inBody<Step>(read: (body: Field, answer: HttpAnswer) => Step) {
   return (answer: HttpAnswer): Step | Trouble => {
@@ -257,13 +257,13 @@ export function inBody<Step>(read: (body: Field, answer: HttpAnswer) => Step) {
   };
 }
 
-/** What an answer of each of these statuses means, or what reads it. */
+/** The step for each status, or a function that reads it from the response. */
 export type Meanings<Step> = Readonly<Record<number, Step | ((answer: HttpAnswer) => Step)>>;
 
 /**
- * Reads an answer by its status; one without a meaning of the source's own means what HTTP means by
- * it. The bodies of those are never read: what a failing server or a gateway before it writes is
- * not the source's word.
+ * Reads a response by its status. A status without a meaning here has its HTTP meaning. The bodies
+ * of those are never read, because they may come from a failing server or a gateway and not from
+ * the source itself.
  */
 export function byStatus<Step extends object>(meanings: Meanings<Step>) {
   return (answer: HttpAnswer): Step | Trouble => {
@@ -280,7 +280,7 @@ const REFUSALS = new Map<number, 'auth' | 'credits' | 'plan'>([
 
 const RETRIES = new Map<number, 'rate_limit' | 'upstream'>([
   [429, 'rate_limit'],
-  // Not this time, whatever their class says.
+  // Requests with these statuses may succeed later, although some are in the 4xx class.
   [408, 'upstream'],
   [425, 'upstream'],
   [500, 'upstream'],
@@ -291,8 +291,8 @@ const RETRIES = new Map<number, 'rate_limit' | 'upstream'>([
 export function stepOfStatus({ status, headers }: HttpAnswer): Trouble {
   const refused = REFUSALS.get(status);
   if (refused) return { kind: 'fatal', why: refused };
-  // The others are a gateway's word that it lost an answer, not that the source behind it has done
-  // nothing.
+  // Other 5xx codes mean that a gateway lost a response. The source behind it may have done the
+  // work.
   const why = RETRIES.get(status) ?? (status >= 500 ? 'unanswered' : null);
   return why ? { kind: 'retry', why, afterMs: retryAfterMs(headers) } : protocol('status');
 }

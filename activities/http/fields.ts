@@ -1,9 +1,9 @@
-// Reading a vendor's JSON so that, if it is not as documented, the place is known and no value of
-// it is told.
+// This file reads a vendor's JSON. If it is not as documented, errors name the place but never a
+// value.
 
 /**
- * A field is missing or of another type than documented. The message is its place, as in `Trouble`,
- * never its value.
+ * Thrown if a field is missing or has another type than documented. The message is its place, as in
+ * `Trouble`, never its value.
  */
 export class FieldError extends Error {}
 
@@ -11,11 +11,11 @@ export class FieldError extends Error {}
 export type Pointer = readonly string[];
 
 /**
- * A value in an answer and where it stands. Whatever reads it throws FieldError if it is not what
- * is asked for; but for what is required, a field that is absent reads as null, empty or false.
+ * A value in a response and its place. Reading it as another type throws a FieldError. An absent
+ * field reads as null, empty, or false, unless it is required.
  */
 export class Field {
-  /** Such as `emails[0].type`; empty for the whole body. */
+  /** The place, such as `emails[0].type`; empty for the whole body. */
   readonly path: string;
   readonly value: unknown;
 
@@ -24,7 +24,7 @@ export class Field {
     this.value = value;
   }
 
-  /** JSON's null means the same to every vendor. */
+  /** JSON's null counts as absent for every vendor. */
   get isAbsent(): boolean {
     return this.value === undefined || this.value === null;
   }
@@ -34,18 +34,21 @@ export class Field {
   }
 
   /**
-   * A member of an object. What is absent has absent members, so that optional objects need no
-   * asking first.
+   * Returns a member of an object. An absent field has absent members, so optional objects need no
+   * check.
    */
   at(key: string): Field {
     const path = this.path === '' ? key : `${this.path}.${key}`;
     if (this.path !== '' && this.isAbsent) return new Field(path, undefined);
     const members = this.object().value as Readonly<Record<string, unknown>>;
-    // Own members only: `constructor` is none of a vendor's.
+    // Own members only, because a vendor never means `constructor`.
     return new Field(path, Object.hasOwn(members, key) ? members[key] : undefined);
   }
 
-  /** What a JSON pointer points at; absent if an object or a list on the way has no such member. */
+  /**
+   * Returns the field at a JSON pointer, absent if an object or a list on the path has no such
+   * member.
+   */
   pointed(pointer: Pointer): Field {
     return pointer.reduce<Field>((here, part) => {
       if (!Array.isArray(here.value)) return here.at(part);
@@ -54,26 +57,26 @@ export class Field {
     }, this);
   }
 
-  /** May be null but has to be there: one that was renamed must not read as "nothing found". */
+  /** Requires the field, which may be null. A renamed field must not read as "nothing found". */
   present(): Field {
     return this.value === undefined ? this.fail() : this;
   }
 
-  /** Has to be an object. */
+  /** Requires an object. */
   object(): Field {
     return typeof this.value !== 'object' || this.value === null || Array.isArray(this.value)
       ? this.fail()
       : this;
   }
 
-  /** The items of a list, none if it is absent; the body has to be one. */
+  /** Returns the items of a list, or an empty list if it is absent. A body must be a list. */
   items(): Field[] {
     if (this.path !== '' && this.isAbsent) return [];
     if (!Array.isArray(this.value)) return this.fail();
     return this.value.map((value: unknown, index) => new Field(`${this.path}[${index}]`, value));
   }
 
-  /** Null if it is absent or empty. */
+  /** Returns trimmed text, or null if it is absent or empty. */
   text(): string | null {
     if (this.isAbsent) return null;
     return typeof this.value === 'string' ? this.value.trim() || null : this.fail();
@@ -84,14 +87,14 @@ export class Field {
   }
 
   /**
-   * A status or type in lower case, empty if it is absent, so that tables of words need one
-   * spelling.
+   * Returns a status or type in lowercase, or empty text if it is absent. Tables of words then need
+   * one spelling only.
    */
   word(): string {
     return this.text()?.toLowerCase() ?? '';
   }
 
-  /** As `word`, but a number or true or false is a word as well. */
+  /** Like `word`, but also accepts numbers and booleans. */
   scalar(): string {
     const { value } = this;
     return typeof value === 'number' || typeof value === 'boolean' ? String(value) : this.word();
@@ -112,9 +115,9 @@ export class Field {
 }
 
 /**
- * The body of an answer as JSON.
+ * Parses the body of a response as JSON.
  * @param text null if it was too large to be read
- * @throws {FieldError} `body`, if it is no JSON: empty, cut off, a web page
+ * @throws {FieldError} `body`, if it is not JSON: empty, cut off, a web page
  */
 export function bodyOf(text: string | null): Field {
   try {
@@ -125,9 +128,9 @@ export function bodyOf(text: string | null): Field {
 }
 
 /**
- * Reads a JSON pointer (RFC 6901): `/results/0/email`, with `~1` for a slash and `~0` for a tilde
- * in a name; empty for the whole.
- * @returns null if the text is none
+ * Parses a JSON pointer (RFC 6901) such as `/results/0/email`. Names escape a slash as `~1` and a
+ * tilde as `~0`. An empty text is the whole body.
+ * @returns null if the text is not a JSON pointer
  */
 export function parsePointer(text: string): Pointer | null {
   if (text === '') return [];

@@ -4,50 +4,47 @@ import { existsSync, readFileSync } from 'node:fs';
 import { isIP, type LookupFunction } from 'node:net';
 import { createAddressPolicy } from '../webhooks/ip-policy.ts';
 
-// Names by c-ares and never by getaddrinfo: that holds one of few threads, which the whole process
-// shares, until somebody's name servers answer. A question here holds a socket, and only until its
-// time is over.
+// This file resolves names with c-ares instead of getaddrinfo. getaddrinfo blocks one of the
+// process's few shared threads until a name server responds. A query here only holds a socket, and
+// only until its timeout.
 
 export type Names = ReturnType<typeof createNames>;
 
-/** How long one name server is waited for at first. */
+/** Timeout of the first try at one name server. */
 const SERVER_MS = 1000;
 /**
- * Of a whole question. Less than a delivery has to connect, so that the log can say whose fault it
- * was.
+ * Timeout of a whole query. It is shorter than a delivery's connection timeout, so that the log can
+ * say which side failed.
  */
 const QUESTION_MS = 4000;
-/**
- * A failure is remembered for as long, so that sixty deliveries to a silent domain are one
- * question.
- */
+/** The time a failure is cached. Sixty deliveries to a silent domain then need one query. */
 const FAILURE_MS = 3000;
 const LONGEST_MS = 300_000;
 const MEMORY: MemoryLimits = { entries: 5000, bytes: 4_000_000 };
 /**
- * No honest name has more addresses. Customers choose names, so that their name servers must not
- * fill our memory.
+ * The most addresses a name may have; no honest name has more. Customers choose names, so their
+ * name servers must not fill our memory.
  */
 const MAX_ADDRESSES = 64;
 /**
- * How many addresses of each family a connection tries. A name may have more, but we must not knock
- * at all of them.
+ * The number of addresses of each family that a connection tries. A name may have more, but we must
+ * not try them all.
  */
 export const MAX_OF_FAMILY = 4;
-/** What an address or an error takes in memory, rounded up, measured with Node.js 24. */
+/** Memory of an address or an error in bytes, rounded up, measured with Node.js 24. */
 const ADDRESS_BYTES = 200;
 const ERROR_BYTES = 2000;
 const { allows: isPublicAddress } = createAddressPolicy({ openCidrs: [] });
 const HOSTS_FILE = '/etc/hosts';
 
 /**
- * Who is behind a name, as the hosts file says (read once), else as name servers do: names are
- * asked as they are written, no search list is tried.
+ * Returns functions that resolve names. Addresses come from the hosts file, which is read once, or
+ * from name servers. Names are queried as written, without a search list.
  * @param servers `address:port` of name servers; if empty, the system's
  */
 export function createNames(servers: readonly string[]) {
-  // A channel for each question: c-ares takes a server for slow if it does not answer, and whoever
-  // has a silent domain would make it so for all; and only a whole channel can be cancelled.
+  // Opens a channel for each query, for two reasons. c-ares marks a silent server as slow, so a
+  // customer's silent domain would slow down all others. And only a whole channel can be canceled.
   const open = () => {
     const channel = new Resolver({ timeout: SERVER_MS, tries: 2 });
     if (servers.length > 0) channel.setServers(servers);
@@ -62,14 +59,14 @@ export function createNames(servers: readonly string[]) {
       clearTimeout(end);
     }
   };
-  // A wrong address of a server is told at the start.
+  // This throws at startup if the address of a server is wrong.
   open();
   const hosts = readHosts();
   const remembered = remember((name) => ask((channel) => findAddresses(channel, name)), MEMORY);
 
   /**
-   * Finds the addresses of a name that a connection can use.
-   * Rejects with a code of node:dns if it has none, too many, or if its servers do not answer.
+   * Finds the addresses of a name that a connection can use. Rejects with a code of node:dns if the
+   * name has no address or too many, or if its servers do not respond.
    */
   const find = async (name: string): Promise<readonly LookupAddress[]> => {
     const found = hosts.get(name) ?? (await remembered(name));
@@ -84,7 +81,7 @@ export function createNames(servers: readonly string[]) {
   };
 }
 
-/** What sockets take to find hosts by; they have to want all addresses. */
+/** Returns the lookup function of a socket. The socket must request all addresses. */
 export function lookupBy(find: Names['find']): LookupFunction {
   return (name, _options, callback) => {
     find(name).then(
@@ -94,7 +91,7 @@ export function lookupBy(find: Names['find']): LookupFunction {
   };
 }
 
-/** An answer, how long it holds, and the memory that it takes. */
+/** A value, the time it stays valid, and its size in memory. */
 type Passing<T> = Readonly<{ value: T; forMs: number; bytes?: number }>;
 
 export interface MemoryLimits {
@@ -108,16 +105,15 @@ interface Entry<T> {
   bytes: number;
 }
 
-/** What an entry takes in memory with its promise and a key of 255 characters, rounded up. */
+/** Memory of an entry with its promise and a key of 255 characters in bytes, rounded up. */
 const ENTRY_BYTES = 800;
-/** Looks for expired answers at most this often. */
+/** The shortest time between two searches for expired values. */
 const DROP_EVERY_MS = 1000;
 
 /**
- * Remembers answers for as long as each holds, and asks once for what many ask at the same time.
+ * Caches values for as long as each is valid. Concurrent calls for one key share one request.
  * @param ask never rejects
- * @param limits what is remembered at most. Beyond, expired answers are dropped, and then the
- * oldest ones
+ * @param limits of the cache; if it is full, expired values are dropped first, then the oldest ones
  */
 export function remember<T>(
   ask: (key: string) => Promise<Passing<T>>,
@@ -186,14 +182,14 @@ async function findAddresses(
     return { value, forMs, bytes: value.length * ADDRESS_BYTES };
   }
   const errors = answers.flatMap((answer) => (answer.status === 'rejected' ? [answer.reason] : []));
-  // That there is no address of one kind says nothing while nobody answers about the other.
+  // "No address" for one family says nothing while the query for the other one fails.
   const unsure = errors.find(({ code }) => code !== 'ENOTFOUND' && code !== 'ENODATA');
   return { value: unsure ?? errors[0], forMs: FAILURE_MS, bytes: ERROR_BYTES };
 }
 
 /**
- * Keeps as many addresses of each family as a connection tries. Public and inner ones are counted
- * apart, because a webhook may go only to public ones, however many inner ones the name has.
+ * Keeps as many addresses of each family as a connection tries. Public and private ones are counted
+ * separately. A webhook may only go to public ones, even if the name has many private ones.
  */
 function usable(addresses: readonly LookupAddress[]): LookupAddress[] {
   const kinds = Map.groupBy(

@@ -13,53 +13,51 @@ import { capitalize, isPlaceholder, isShouted, nameWords } from './names.ts';
 import { usState } from './us-states.ts';
 
 /**
- * How far a piece of evidence is trusted if it names one employer alone, and who says it: what one
- * witness says twice counts once, what several say adds up as if each were independent of the
- * others.
+ * The confidence of each kind of evidence if it names only one employer, and its witness. Several
+ * pieces from one witness count once. Pieces from several witnesses add up as if they were
+ * independent.
  */
 const TRUST = {
-  // The operator's table has a domain for this very person.
+  // The operator's table has a domain for this person.
   operator: [0.97, 'operator'],
-  // An address with their surname in it, ordinary or Direct.
+  // An address that contains their surname, ordinary or Direct.
   own_mailbox: [0.85, 'mailbox'],
-  // For whom they bill Medicare; another organization at that address is mostly the same.
+  // The group for which they bill Medicare. Another organization at its address is mostly the same.
   clinician_group: [0.75, 'practices'],
-  // A telephone is a practice's own, but for answering services and shared switchboards.
+  // A phone number belongs to one practice, except for answering services and shared switchboards.
   same_phone: [0.7, 'primary practice location'],
-  // Entered by the provider or their office, as whom an endpoint belongs to: often a health system,
-  // not the practice.
+  // The organization of an endpoint, entered by the provider or their office. Often it is a health
+  // system and not the practice.
   affiliation: [0.6, 'affiliation'],
   same_suite: [0.55, 'primary practice location'],
-  // An office's address, a server's host: some offices enter whoever handles their papers.
+  // An office's address or a server's host. Some offices enter the company that does their
+  // paperwork.
   endpoint_domain: [0.5, 'endpoint'],
-  // Whoever gives no suite is in one building with all others who give none.
+  // A place without a suite is shared with all others in the building that give none.
   same_address: [0.4, 'primary practice location'],
-  // Where they are one day a week, or were before they moved.
+  // A place where they work one day a week, or worked before they moved.
   elsewhere: [0.35, 'practices'],
 } as const satisfies Readonly<Record<string, readonly [confidence: number, witness: string]>>;
 type Source = keyof typeof TRUST;
 
-/**
- * Among more different organizations than this in one place, none is more likely than the others.
- */
+/** The most organizations at one place. Among more, none is more likely than the others. */
 const DIFFERENT_AT_MOST = 3;
 /**
- * An organization with the provider's surname in its name counts as so many: most practices of one
+ * The weight of an organization with the provider's surname in its name. Most practices of a single
  * physician have it.
  */
 const NAMESAKE = 4;
-/** Shorter surnames stand in any local part, or in any domain, by chance. */
+/** The shortest surnames that count. Shorter ones occur in local parts and domains by chance. */
 const SURNAME_AT_LEAST = { local: 3, domain: 5 };
 const EMPLOYERS_AT_MOST = 3;
-/** Less is a guess. */
+/** The lowest confidence; less is a guess. */
 const CONFIDENCE_AT_LEAST = 0.1;
 
-/** Something that names an employer. */
 interface Evidence {
   readonly source: Source;
   /**
-   * What has one answer: a place, or all evidence of one kind. Whoever is named there has a share
-   * of the confidence.
+   * The question that this evidence answers: a place, or a kind of evidence. The organizations
+   * named there share its confidence.
    */
   readonly question: string;
   readonly weight: number;
@@ -72,8 +70,9 @@ interface Evidence {
 type Employer = readonly Evidence[];
 
 /**
- * Where a provider works, as far as it can be derived, the likeliest first.
- * @returns at most three, each with a name or a domain; none if nothing tells, or too much does
+ * Derives the organizations where a provider works, most likely first.
+ * @returns at most three, each with a name or a domain; empty if the evidence is missing or
+ * ambiguous
  */
 export function deriveEmployers(facts: ProviderFacts): Organization[] {
   const surname = nameWords(facts.lastName ?? '');
@@ -87,7 +86,7 @@ export function deriveEmployers(facts: ProviderFacts): Organization[] {
     ...facts.practices.flatMap((practice) => ofPractice(practice, facts)),
     ...facts.endpoints.map((endpoint) => ofEndpoint(endpoint, surname)),
   ].filter(({ names, domains }) => names.length + domains.length > 0);
-  // What the operator says is in the place of what was derived.
+  // A domain from the operator replaces the derived ones.
   const evidence = derived.map((one) => {
     const domain = one.keys.map((key) => known.get(key)).find((found) => found !== undefined);
     return domain === undefined ? one : { ...one, domains: [domain] };
@@ -116,8 +115,8 @@ function evidenceOf(
 }
 
 /**
- * People know a practice by the name on its door; if it has several, by the legal one as much as by
- * any.
+ * Returns the evidence of an organization at the same place or phone. People know a practice by the
+ * name on its door. If it has several, its legal name is as likely as any.
  */
 function ofNeighbor(
   one: Neighbor,
@@ -140,9 +139,9 @@ function ofNeighbor(
 }
 
 /**
- * A group's clinicians share its domain; one of them alone may have another employer beside it. Of
- * several groups the larger is likelier to be the one that gives mailboxes: each counts by how many
- * digits its size has.
+ * Returns the evidence of a group that the provider bills for. A group's clinicians share its
+ * domain. A single one of them may have a second employer. A larger group is more likely to give
+ * out mailboxes, so the weight is the number of digits of its size.
  */
 function ofPractice(practice: ClinicianPractice, facts: ProviderFacts): Evidence[] {
   const { pacId, name, members, phoneKey, addressKey, colleagues } = practice;
@@ -176,8 +175,8 @@ function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidenc
 }
 
 /**
- * By employer: evidence with a key or a domain in common, or a domain alone and a name alone that
- * it resembles.
+ * Groups evidence by employer. Two pieces belong together if they share a key or a domain, or if
+ * one has only a domain and the other only a name that it resembles.
  */
 function together(evidence: readonly Evidence[]): Employer[] {
   const shares = (a: readonly string[], b: readonly string[]) =>
@@ -201,7 +200,7 @@ function together(evidence: readonly Evidence[]): Employer[] {
   return employers;
 }
 
-/** As vendors are told of an employer. */
+/** Returns an employer in the form that vendors get. */
 function describe(employer: Employer, all: readonly Employer[]): Organization {
   const weighed = employer
     .map(({ source, question }) => ({
@@ -222,7 +221,7 @@ function describe(employer: Employer, all: readonly Employer[]): Organization {
   return { source, name, domain, confidence: Math.round((1 - doubt) * 100) / 100 };
 }
 
-/** How much of a question's confidence an employer has: by how much names it there. */
+/** Returns an employer's share of a question's confidence, by the weight of its evidence there. */
 function shareOf(employer: Employer, question: string, all: readonly Employer[]): number {
   const weightOf = (one: Employer) =>
     one.reduce((sum, piece) => sum + (piece.question === question ? piece.weight : 0), 0);
@@ -236,7 +235,7 @@ function namesIn(texts: readonly (string | null)[]): string[] {
   return texts.map(organizationName).filter((name) => name !== null);
 }
 
-/** Each value and how often it is there, the most frequent first, of several the one met first. */
+/** Counts each value, most frequent first. Values with equal counts keep their order. */
 function byFrequency(values: readonly string[]) {
   const counted = [...Map.groupBy(values, (value) => value)].map(([value, { length }]) => ({
     value,
@@ -248,9 +247,9 @@ function byFrequency(values: readonly string[]) {
 const NOT_EMPLOYERS = readLines(new URL('./not-employers.txt', import.meta.url));
 
 /**
- * Whether an employer may have this domain: it is no free mail, serves no Direct messages to
- * others, and belongs to none of those in not-employers.txt, where an address says what software is
- * used, not who is worked for.
+ * Returns true if a domain may belong to an employer. Free mail, hosts of Direct messages for
+ * others, and domains in not-employers.txt do not count. The latter show the software that is used,
+ * not the employer.
  * @param domain registrable
  */
 export function isEmployerDomain(domain: string): boolean {
@@ -262,7 +261,8 @@ export function isEmployerDomain(domain: string): boolean {
 }
 
 /**
- * The registrable domains of addresses and URLs that an employer may have, one for each endpoint.
+ * Returns the registrable domains of addresses and URLs that may belong to an employer, one for
+ * each endpoint.
  */
 function domainsOf(endpoints: readonly EndpointFact[]): string[] {
   return endpoints
@@ -273,8 +273,8 @@ function domainsOf(endpoints: readonly EndpointFact[]): string[] {
 }
 
 /**
- * Empty if it names none that says whose it is: a host for Direct messages may serve many, unless
- * it is `direct.clinic.org`.
+ * Returns the host of an endpoint, or empty text if it says nothing about the owner. A host for
+ * Direct messages may serve many organizations, unless it is like `direct.clinic.org`.
  */
 function hostOf({ kind, endpoint }: EndpointFact): string {
   const text = endpoint.trim().replace(/^mailto:/i, '');
@@ -286,13 +286,13 @@ function hostOf({ kind, endpoint }: EndpointFact): string {
 
 const SMALL_WORDS: ReadonlySet<string> = new Set('and at by for in of on the to'.split(' '));
 
-/** What is left of `N/A`, and of a legal form alone. */
+/** Matches the keys of `N/A` and of names that are only a legal form. */
 const SAYS_NOTHING = /^(?:na|notapplicable|same|self)?$/;
 
 /**
- * An organization's name as people write it, without its legal form, under which nobody searches
- * for it.
- * @returns null if it says nothing
+ * Returns an organization's name as people write it, without its legal form, because nobody
+ * searches for that.
+ * @returns null if the name says nothing
  */
 export function organizationName(text: string | null): string | null {
   const words = organizationWords(text ?? '');
@@ -303,8 +303,8 @@ export function organizationName(text: string | null): string | null {
 }
 
 /**
- * Abbreviations keep their capitals as far as they can be told: no vowel, a dot or a sign in them,
- * a state at the end.
+ * Writes a word in mixed case. Abbreviations stay in capitals if we recognize them: no vowel, a dot
+ * or a sign in them, a state at the end.
  */
 function caseWord(word: string, index: number, words: readonly string[]): string {
   if (index > 0 && SMALL_WORDS.has(word.toLowerCase())) return word.toLowerCase();
@@ -314,14 +314,14 @@ function caseWord(word: string, index: number, words: readonly string[]): string
   return /^[^AEIOUY]+$|[.&/]/u.test(word) ? word : capitalize(word);
 }
 
-/** Words that stand in the names and in the domains of thousands of practices. */
+/** Words that occur in the names and domains of thousands of practices. */
 const COMMON = readLines(new URL('./practice-words.txt', import.meta.url));
-/** Shorter words and initials stand in any domain by chance. */
+/** The shortest words and initials that count. Shorter ones occur in domains by chance. */
 const TELLING_AT_LEAST = { word: 4, initials: 3 };
 
 /**
- * Whether a domain was made of an organization's name: it has a word of it that few have, or begins
- * with its initials.
+ * Returns true if a domain was made from an organization's name. It either contains a rare word of
+ * the name, or is its initials with at most a word such as `md` or `clinic` after them.
  */
 export function resembles(domain: string, name: string): boolean {
   const [label = ''] = domain.replace(/[^a-z0-9.]/g, '').split('.');

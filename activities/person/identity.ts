@@ -3,21 +3,21 @@ import { compareSurnames, nameWords, type Reading, readName, recordReadings } fr
 import { sameGivenName } from './nicknames.ts';
 
 /**
- * The main defence against handing out a stranger's address: whom the source says its answer is
- * about must be whom NPPES has under the NPI.
+ * Checks that a source's response is about the person whom NPPES has under the NPI. This is the
+ * main defense against giving out a stranger's address.
  *
- * - The source's NPI, if it gives one, must be ours. Its name, if it gives one too, must still
- *   agree, because sources attach NPIs to profiles by guessing; the same surname is enough, as many
- *   go by a first name that NPPES hasn't.
- * - Without an NPI the name must agree, and nothing else given may speak against it: another state
- *   than any the person practises in, another generation (`Sr`, `III`), another middle initial.
- *   With our NPI these are people who moved or write themselves differently, and decide nothing.
- * - With no person on record only our NPI accepts. Half a name isn't a name.
+ * - If the source returns an NPI, it must be ours. A name that it also returns must still agree,
+ *   because sources guess the NPIs of profiles. The same surname is enough, because many people use
+ *   a first name that NPPES does not have.
+ * - Without an NPI the name must agree, and no other detail may contradict it: a state in which the
+ *   person does not practice, another generation (`Sr`, `III`), or another middle initial. With our
+ *   NPI these differences decide nothing, because people move or write their names differently.
+ * - If no person is on record, only our NPI is accepted. Half a name does not count as a name.
  *
- * What agrees is said at `namesAgree`. Pure, and throws nothing.
+ * See `namesAgree` for the comparison of names. Pure, and throws nothing.
  * @param npi 10 digits
  * @param person null if neither NPPES nor the registry has the NPI
- * @returns why the answer is not accepted; null if it is about this person
+ * @returns why the response is not accepted, or null if it is about this person
  */
 export function mismatchOf(identity: Identity, npi: string, person: Person | null) {
   const claimed = identity.npi?.trim() || null;
@@ -30,7 +30,7 @@ export function mismatchOf(identity: Identity, npi: string, person: Person | nul
     const isSame = agreeing.length > 0 || kinships.includes('same') || kinships.includes('spelled');
     return isSame ? null : 'identity_mismatch';
   }
-  // Of one name there are too many.
+  // Too many people have the same single name.
   if (person.first === '') return 'identity_mismatch';
   const isSame =
     stateAgrees(identity.state, person) && agreeing.some((one) => !contradicts(one, person));
@@ -43,10 +43,11 @@ function kinshipsOf({ family }: Reading, person: Person) {
 }
 
 /**
- * A surname on record, the present one or another, with a given name on record: the first name, a
- * form of it (nickname, other spelling), the first or a later word of a compound one, its initial,
- * or the middle name in full, by which many people go. An initial is too little where the surnames
- * share a part only (`Smith` for `Smith-Jones`) or are spelled in two ways.
+ * Returns true if the name combines a surname and a given name on record. The surname may be the
+ * present one or another. The given name may be the first name, a form of it (nickname, other
+ * spelling), the first or a later word of a compound one, its initial, or the full middle name,
+ * which many people use. An initial is not enough if the surnames share only a part (`Smith` for
+ * `Smith-Jones`) or have different spellings.
  */
 function namesAgree(reading: Reading, person: Person): boolean {
   const record = [person, ...person.otherNames].flatMap(recordReadings);
@@ -67,15 +68,15 @@ function goesBy(
   const inFull = (words: readonly string[]) => words.filter((word) => word.length > 1);
   const [given, recorded] = [inFull(said), inFull([...first, ...middle])];
   if (sameGivenName(given.join(''), first.join(''))) return true;
-  // Of two who have several names in full each, all names of one agree: sisters may be Maria Elena
-  // and Maria Luisa.
+  // If both have several full names, all names of one must agree. Sisters may be Maria Elena and
+  // Maria Luisa.
   const [few = [], many = []] = [given, recorded].toSorted((a, b) => a.length - b.length);
   if (few.length > 1) return few.every((name) => many.some((other) => sameGivenName(name, other)));
-  // `J. Robert` goes by Robert, whatever the J is for.
+  // `J. Robert` goes by Robert; the J does not matter.
   return recorded.some((name) => sameGivenName(name, given[0] ?? ''));
 }
 
-/** One side has the initial only. */
+/** Returns true if one side has only the initial of the other. */
 function sharesInitial([said = '']: readonly string[], [first = '']: readonly string[]): boolean {
   return (said.length === 1 || first.length === 1) && said[0] === first[0];
 }
@@ -88,7 +89,7 @@ function contradicts({ given, generation }: Reading, person: Person): boolean {
   return given.some((word) => word.length === 1 && !initials.has(word));
 }
 
-/** A state that isn't given, or isn't on record, makes no difference. */
+/** Returns true if the states agree. A missing state, given or on record, agrees with any. */
 function stateAgrees(given: string | null, { practice, otherStates }: Person): boolean {
   const state = given?.trim().toUpperCase() || null;
   const recorded = [...otherStates, ...(practice.state === null ? [] : [practice.state])];

@@ -1,10 +1,10 @@
 import type { GivenName, PersonName } from '../vendors/vendor.ts';
 import { commonSpelling, readTable } from './nicknames.ts';
 
-// NPPES writes names in capitals, with whatever else people typed into the field. Here they become
-// what people write, and what two spellings of one name have in common.
+// NPPES writes names in capitals and may have other text in the field. This file turns them into
+// names as people write them, and compares two spellings of one name.
 
-/** Of a `Person`, by what stands behind their name. */
+/** The generation of a `Person` by the suffix of the name. */
 const GENERATIONS = new Map(Object.entries({ sr: 1, jr: 2, ii: 2, iii: 3, iv: 4, v: 5 }));
 
 const TITLES: ReadonlySet<string> = new Set([
@@ -20,12 +20,14 @@ const TITLES: ReadonlySet<string> = new Set([
 
 const CREDENTIALS: ReadonlySet<string> = new Set(readTable('credentials').flat());
 
-/** Credentials that are surnames too: taken for a credential only if dots or a comma say so. */
+/**
+ * Credentials that are also surnames. They count as credentials only with dots or after a comma.
+ */
 const SURNAMES_TOO: ReadonlySet<string> = new Set(['do', 'ma', 'pa']);
 
 /**
- * What stands for "nothing" in NPPES; visas of people with one name say `FNU` or `LNU`, first or
- * last name unknown.
+ * Words that mean "nothing" in NPPES. Visas of people with a single name say `FNU` or `LNU`: first
+ * or last name unknown.
  */
 const PLACEHOLDERS: ReadonlySet<string> = new Set(
   'unavail fnu lnu nfn nln nmi nmn none null unknown'.split(' '),
@@ -41,7 +43,8 @@ const MAC_NAMES: ReadonlySet<string> = new Set(readTable('mac-names').flat());
 const LETTERS = { ß: 'ss', ø: 'o', ł: 'l', æ: 'ae', œ: 'oe', đ: 'd', ð: 'd', þ: 'th', ı: 'i' };
 
 /**
- * Letters for which people write two where a keyboard lacks them; as many just leave the mark away.
+ * Letters that some people spell with two letters if their keyboard lacks them. As many people only
+ * drop the mark.
  */
 const SPELLED_OUT: Readonly<Record<string, string>> = {
   ä: 'ae',
@@ -51,14 +54,15 @@ const SPELLED_OUT: Readonly<Record<string, string>> = {
   å: 'aa',
 };
 
-/** What people are called: `Robert (Bob) Smith`. */
+/** A nickname in a name: `Robert (Bob) Smith`. */
 const ASIDE = /\([^)]*\)|["“][^"”]*["”]/g;
 
 const APOSTROPHES = /[‘’ʻʼʾʿ`´]/g;
 
 /**
- * What two spellings of one name have in common: its words without case and marks, split at spaces,
- * hyphens and dots, not at apostrophes. `Núñez-O'Dea` and `NUNEZ ODEA` are one.
+ * Splits a name into words without case and marks, which are equal for two spellings of one name.
+ * Words end at spaces, hyphens, and dots, but not at apostrophes: `Núñez-O'Dea` and `NUNEZ ODEA`
+ * give the same words.
  */
 export function nameWords(text: string): string[] {
   const plain = text
@@ -72,8 +76,8 @@ export function nameWords(text: string): string[] {
 }
 
 /**
- * The ways to write a name: each of its first umlauts as it is, and as two letters: `Mueller` for
- * `Müller`.
+ * Returns the ways to write a name. Each of its first umlauts is written both as it is and as two
+ * letters: `Mueller` for `Müller`.
  */
 export function spellings(text: string): string[] {
   const pieces = text.normalize('NFC').split(/(?=[äöüøå])/iu);
@@ -88,24 +92,24 @@ export function spellings(text: string): string[] {
   );
 }
 
-/** One more doubles the ways. */
+/** The number of umlauts that are spelled out. Each one doubles the number of spellings. */
 const UMLAUTS_AT_MOST = 4;
 
-/** Whether a folded word belongs between a surname's words and is none of its own: `van`, `de`. */
+/** Returns true if a folded word only connects the words of a surname: `van`, `de`. */
 export function isParticle(word: string): boolean {
   return PARTICLES.has(word);
 }
 
 /**
- * The generation that a suffix names, as NPPES (`Jr.`, `III`) or a vendor writes it; null if it
- * names none.
+ * Returns the generation of a suffix as NPPES (`Jr.`, `III`) or a vendor writes it, or null if it
+ * names no generation.
  */
 export function generationOf(suffix: string | null): number | null {
   return GENERATIONS.get(letters(suffix ?? '')) ?? null;
 }
 
 /**
- * Takes what isn't a name off both ends: titles before, credentials and generations behind (`DR.
+ * Removes titles from the start of a name, and credentials and generations from its end (`DR.
  * SMITH, JR., M.D.`). At least one word stays, so that Dr. Do and Ms. Ma keep their names.
  */
 export function stripTitles(text: string): {
@@ -125,17 +129,20 @@ export function stripTitles(text: string): {
   return { name: words.join(' ').replace(/,$/, ''), generation };
 }
 
-/** @param set whether a comma before it sets it apart from the name */
+/**
+ * Returns true if a word is a credential.
+ * @param set true if a comma separates it from the name
+ */
 export function isCredential(word: string, set: boolean): boolean {
   const known = CREDENTIALS.has(letters(word));
   return known && (set || /\p{L}\./u.test(word) || !SURNAMES_TOO.has(letters(word)));
 }
 
 /**
- * A person's name or a part of it as people write it, without titles, credentials and stray
- * punctuation: `Mary Jo`, `O'Brien`, `McDonald`, `De la Cruz`. Text that has both capitals and
- * small letters keeps them.
- * @returns null if nothing that is a name is left
+ * Returns a person's name, or a part of it, as people write it: `Mary Jo`, `O'Brien`, `McDonald`,
+ * `De la Cruz`. Removes titles, credentials, and stray punctuation. Text with both capitals and
+ * lowercase letters keeps them.
+ * @returns null if no name is left
  */
 export function personName(text: string | null): string | null {
   const bare = (text ?? '').replace(ASIDE, ' ').replace(APOSTROPHES, "'");
@@ -150,19 +157,21 @@ export function personName(text: string | null): string | null {
   return hasOneCase(name) ? words.map(caseNameWord).join(' ') : name;
 }
 
-/** Whether a text has capitals only or none, so that nobody has chosen them. */
+/**
+ * Returns true if a text is all capitals or all lowercase, so that its case carries no information.
+ */
 export function hasOneCase(text: string): boolean {
   return isShouted(text) || !/\p{Lu}/u.test(text);
 }
 
-/** Whether a text has capitals only. */
+/** Returns true if a text has no lowercase letters. */
 export function isShouted(text: string): boolean {
   return !/\p{Ll}/u.test(text);
 }
 
 /**
- * `Mary`, `Jean-Luc`, `O'Brien`; what follows a longer word's apostrophe isn't a name of its own:
- * `Women's`.
+ * Capitalizes each part of a word: `Mary`, `Jean-Luc`, `O'Brien`. The letter after a longer word's
+ * apostrophe stays lowercase: `Women's`.
  */
 export function capitalize(word: string): string {
   return word
@@ -176,7 +185,7 @@ export function capitalize(word: string): string {
     );
 }
 
-/** Whether a text says "nothing" in one of the ways that are met in NPPES. */
+/** Returns true if a text is one of the placeholders for "nothing" in NPPES. */
 export function isPlaceholder(text: string): boolean {
   return PLACEHOLDERS.has(letters(text));
 }
@@ -201,23 +210,21 @@ function letters(text: string): string {
   return text.toLowerCase().replace(/[^\p{L}]/gu, '');
 }
 
-/**
- * One way to read a name. Everything folded; the words of the surname and of what stands before it.
- */
+/** A way to read a name: the folded words of the surname and of the names before it. */
 export interface Reading {
   readonly given: readonly string[];
   readonly family: readonly string[];
   readonly generation: number | null;
 }
 
-/** Longer text isn't a name, and not worth reading in every way. */
+/** The longest text that is read as a name. Longer text is not worth reading in every way. */
 const LONGEST = 200;
 
 /**
- * Every way to read a name somebody gives. `Maria Garcia Lopez` may have two given names or two
- * surnames, and `Jane Kim Do` may be a surname or a degree, so each reading is tried; `Public, Jane
- * Q., MD` has one that fits.
- * @returns empty unless it has both a given name and a surname
+ * Returns every way to read a given name. `Maria Garcia Lopez` may have two given names or two
+ * surnames, and the last word of `Jane Kim Do` may be a surname or a degree, so each reading is
+ * tried. `Public, Jane Q., MD` has one reading that fits.
+ * @returns empty unless the text has both a given name and a surname
  */
 export function readName(name: GivenName): Reading[] {
   const length = name.kind === 'parts' ? name.first.length + name.last.length : name.full.length;
@@ -228,14 +235,14 @@ export function readName(name: GivenName): Reading[] {
           spellings(name.last).flatMap((last) => readPair(first, last)),
         )
       : spellings(name.full).flatMap(readFull);
-  // Whose surname is unknown has one name, which is then the surname.
+  // A person with an unknown surname has a single name, which becomes the surname.
   const isUnknown = ({ family }: Reading) => isPlaceholder(family.join('')) && family[0] !== 'null';
   return readings.map((one) =>
     isUnknown(one) ? { ...one, given: one.family, family: one.given } : one,
   );
 }
 
-/** A name on record in the same form. */
+/** Returns the readings of a name on record in the same form. */
 export function recordReadings({ first, last }: PersonName): Pick<Reading, 'given' | 'family'>[] {
   const families = spellings(last).map(nameWords);
   return spellings(first).flatMap((given) =>
@@ -249,8 +256,8 @@ function readFull(full: string): Reading[] {
   const { name: bare, generation } = stripTitles(given === undefined ? full : before);
   const readings = readWords(bare, generation);
   if (given === undefined) return readings;
-  // Surname first, unless what follows is a specialty or a place; behind the given name may still
-  // stand `Jr, MD`.
+  // The surname comes first, unless a specialty or a place follows the comma. `Jr, MD` may follow
+  // the given name.
   const behind = stripTitles(full.replace(given, ' ')).generation;
   const pairs = readPair(given, before).map((one) => ({
     ...one,
@@ -270,7 +277,8 @@ function readPair(first: string, last: string): Reading[] {
 }
 
 /**
- * The surname begins at each word in turn; a last word that may be a degree is read as one, too.
+ * Returns the readings of a name without a comma. The surname starts at each word in turn. A last
+ * word that may be a degree is also read as one.
  */
 function readWords(bare: string, generation: number | null): Reading[] {
   const words = bare.split(/\s+/);
@@ -285,7 +293,7 @@ function readWords(bare: string, generation: number | null): Reading[] {
   return readings.filter(({ given, family }) => given.length > 0 && family.length > 0);
 }
 
-/** `MD`, ` Jr.`, ` PA-C MPH`: what people put behind a comma, and no name. */
+/** Returns true if the text after a comma is not a name, such as `MD`, ` Jr.`, or ` PA-C MPH`. */
 function isSetOff(part: string): boolean {
   const words = part.split(/\s+/).filter((word) => nameWords(word).length > 0);
   return words.every(
@@ -293,15 +301,15 @@ function isSetOff(part: string): boolean {
   );
 }
 
-/** Words shorter than this are shared by too many names to tell anything. */
+/** The length of the shortest words that distinguish surnames. */
 const TELLING = 3;
 
 /**
- * How much two surnames have in common, in all their spellings; `spelled`: they are spellings of
- * one from another script. People often use some words of a long name, and marriage adds or removes
- * one: all words of the shorter must then stand in the longer (`part`). Names with an initial in
- * them are the same or not: otherwise `A Smith` of `John A Smith` would pass for a surname of two
- * words.
+ * Compares two surnames in all their spellings. `spelled` means two spellings of one surname from
+ * another script. People often use only some words of a long surname, and marriage adds or removes
+ * one. All words of the shorter one must then occur in the longer one (`part`). Surnames that
+ * contain an initial are equal or unrelated: otherwise `A Smith` of `John A Smith` would pass for a
+ * surname of two words.
  * @param one folded words, as `other` is
  */
 export function compareSurnames(one: readonly string[], other: readonly string[]) {
@@ -317,7 +325,10 @@ export function compareSurnames(one: readonly string[], other: readonly string[]
   return few.every((word) => word.length >= TELLING && many.includes(word)) ? 'part' : 'none';
 }
 
-/** `O Brien`, `Mc Donald` and `St. John` are one word to some: `OBrien`, `McDonald`, `StJohn`. */
+/**
+ * Joins prefixes, because some people write `O Brien`, `Mc Donald`, and `St. John` as one word:
+ * `OBrien`, `McDonald`, `StJohn`.
+ */
 function joinPrefixes(words: readonly string[]): string[] {
   const text = words.join(' ').replace(/(?<!\p{L})(o|ma?c|saint) (?=\p{L}{2})/gu, '$1');
   return text.split(' ').map((word) => word.replace(/^saint(?=\p{L})/u, 'st'));

@@ -1,47 +1,50 @@
 import { readLines } from '../verification/domains.ts';
 
-/** Reads a list beside this file, a line as its words. @throws if it is missing */
+/**
+ * Reads a list in this folder, one line as its words.
+ * @throws if the file is missing
+ */
 export function readTable(
   list: 'nicknames' | 'spellings' | 'credentials' | 'mac-names',
 ): string[][] {
   return [...readLines(new URL(`./${list}.txt`, import.meta.url))].map((line) => line.split(' '));
 }
 
-/** Names from other scripts, each spelling with the one that stands for all. */
+/** Names from other scripts: each spelling with the common one. */
 const SPELLINGS: ReadonlyMap<string, string> = new Map(
   readTable('spellings').flatMap((names) => names.map((name) => [name, names[0] ?? name])),
 );
 
 /**
- * The spelling that stands for all those in which a name from another script is met: `muhammad` and
- * `md` are `mohammed`, `kovalskiy` and `kovalsky` are `kovalski`. A name that has one spelling is
- * its own.
+ * Returns the common spelling of a name from another script: `mohammed` for `muhammad` and `md`,
+ * `kovalski` for `kovalskiy` and `kovalsky`. A name with one spelling stays the same.
  * @param name folded
  */
 export function commonSpelling(name: string): string {
   return SPELLINGS.get(name) ?? name.replace(/(?<=\p{L}sk)(?:y|yi|yy|iy|ii|ij)$/u, 'i');
 }
 
-/** By given name, all that share a line with it, in their common spellings. */
+/** Given names with all names on the same line, in their common spellings. */
 const FORMS = new Map<string, Set<string>>();
 for (const line of readTable('nicknames')) {
   const names = line.map(commonSpelling);
   for (const name of names) FORMS.set(name, new Set([...(FORMS.get(name) ?? []), ...names]));
 }
 
-/** What else the bearer of a given name may be called, in common spellings. */
+/** Returns all forms of a given name, in common spellings. */
 export function formsOf(name: string): ReadonlySet<string> {
   return FORMS.get(commonSpelling(name)) ?? new Set([commonSpelling(name)]);
 }
 
 /**
- * What Gujaratis add to a given name, `brother` and `sister`; they leave it away in other company.
+ * The suffixes `brother` and `sister` that Gujaratis add to a given name. They often drop them in
+ * other company.
  */
 const COURTESY = /(?<=\p{L}{4}|\p{L}{2}[aeiou])(?:bhai|ben)$/u;
 
 /**
- * Whether two given names are the same one, or forms of the same one: `bob` and `robert`, `rob` and
- * `bob`, `ahmad` and `ahmed`, `ramesh` and `rameshbhai` (but `manibhai` isn't `maniben`).
+ * Returns true if two given names are the same or forms of the same one: `bob` and `robert`, `rob`
+ * and `bob`, `ahmad` and `ahmed`, `ramesh` and `rameshbhai` (but `manibhai` isn't `maniben`).
  * @param one folded, as `other` is
  */
 export function sameGivenName(one: string, other: string): boolean {

@@ -1,9 +1,9 @@
-/** What the prefix 80840 (health, USA) adds to the Luhn sum of an NPI written without it. */
+/** The part of the Luhn sum that the prefix 80840 (health, USA) contributes. */
 const PREFIX_SUM = 24;
 
 /**
- * Whether a text is 10 ASCII digits of which the last is the NPI's check digit: Luhn over the
- * number with the prefix 80840 (45 CFR 162.406; CMS, "NPI check digit"). Says nothing about whether
+ * Returns true if a text is 10 ASCII digits and the last is the NPI's check digit: Luhn over the
+ * number with the prefix 80840 (45 CFR 162.406; CMS, "NPI check digit"). It does not check whether
  * the number is assigned.
  */
 export function hasNpiCheckDigit(npi: string): boolean {

@@ -10,8 +10,8 @@ import type { Field } from '../http/fields.ts';
 
 export const REGISTRY_URL = 'https://npiregistry.cms.hhs.gov/api/';
 /**
- * It publishes none. At most five questions in any second, as its good clients ask, are an even
- * pace of four.
+ * Our own limit, because the registry publishes none. Its well-behaved clients send at most five
+ * requests in any second, which is an even pace of four.
  */
 export const REGISTRY_LIMITS: SourceLimits = {
   rates: [{ calls: 5, perMs: 1000 }],
@@ -19,11 +19,11 @@ export const REGISTRY_LIMITS: SourceLimits = {
 };
 
 /**
- * What the registry made of one question.
+ * The result of one request to the registry.
  * - `found`: an active NPI
- * - `inactive_or_unknown`: it does not show one; a deactivated NPI and one never assigned look
- *   alike here
- * - `retry`, `fatal`: not answered, for the same reasons as a vendor, and at no cost
+ * - `inactive_or_unknown`: it shows no such NPI; a deactivated NPI and one that was never assigned
+ *   look the same
+ * - `retry`, `fatal`: no response, for the same reasons as with a vendor, and at no cost
  */
 export type RegistryStep =
   | { readonly kind: 'found'; readonly provider: RegistryProvider }
@@ -32,13 +32,13 @@ export type RegistryStep =
 
 export type Registry = ReturnType<typeof createRegistry>;
 
-/** It answers within a second or is in trouble. */
+/** The registry responds within a second or has a problem. */
 const TIMEOUT_MS = 10_000;
 
 /**
- * The public NPI Registry API, version 2.1 (npiregistry.cms.hhs.gov/api-page): who an NPI is if no
- * import has it. Whoever calls keeps to `REGISTRY_LIMITS`, and to one question a day for an NPI.
- * `find` throws only what aborting `signal` throws.
+ * Returns a client of the public NPI Registry API, version 2.1 (npiregistry.cms.hhs.gov/api-page).
+ * It identifies NPIs that are missing from our imports. The caller keeps to `REGISTRY_LIMITS`, and
+ * to one request a day for an NPI. `find` throws only the reason with which `signal` is aborted.
  */
 export function createRegistry(at: { readonly baseUrl: string; readonly timeoutMs?: number }) {
   const ask = jsonApi(
@@ -53,7 +53,7 @@ export function createRegistry(at: { readonly baseUrl: string; readonly timeoutM
       const query = new URLSearchParams({ version: '2.1', number: npi });
       const read = byStatus<RegistryStep>({
         200: inBody((body) => stepOfBody(body, npi)),
-        // It has no accounts: somebody before it fends us off.
+        // The registry has no accounts, so these come from a proxy that blocks us.
         401: protocol('status'),
         402: protocol('status'),
         403: protocol('status'),
@@ -63,30 +63,33 @@ export function createRegistry(at: { readonly baseUrl: string; readonly timeoutM
   };
 }
 
-// The wire format of the NPI Registry API 2.1. Numbers were integers once and are strings now: both
-// are read. `--` means nothing.
+// The following functions read the wire format of the NPI Registry API 2.1. Numbers were integers
+// in the past and are strings now, so we read both. `--` means nothing.
 
 /**
- * "CMS deactivated NPI …. The provider can no longer use this NPI", said with status 200 about the
- * field `number`.
+ * The code of "CMS deactivated NPI …. The provider can no longer use this NPI", which arrives with
+ * status 200 about the field `number`.
  */
 const DEACTIVATED_ERROR = '15';
 
 const ABSENT = { kind: 'inactive_or_unknown' } as const;
 
-/** NPPES's own fields are shorter; longer ones would not fit an index. */
+/**
+ * The length at which texts are cut. NPPES's own fields are shorter, and longer texts would not fit
+ * in an index.
+ */
 const TEXT_AT_MOST = 200;
 const ENDPOINT_AT_MOST = 1000;
 
 /**
- * Reads an answer of status 200 about one NPI. Fields nobody reads may be anything. What is not
- * active is not told apart: error 15, no result and any status but `A` are all "nobody to look up".
- * @throws {FieldError} if it is not as documented
+ * Reads a response of status 200 about one NPI. Fields that we do not use may be anything. Error
+ * 15, an empty result, and any status except `A` all count as "not active".
+ * @throws {FieldError} if the response is not as documented
  */
 function stepOfBody(body: Field, npi: string): RegistryStep {
   const errors = body.at('Errors').items();
   if (errors.length > 0) {
-    // Every other error says that the question is wrong, and it is the same question for all NPIs.
+    // Every other error means that our request is wrong, and it is the same request for all NPIs.
     errors.find((error) => textAt(error, 'number') !== DEACTIVATED_ERROR)?.fail();
     return ABSENT;
   }
@@ -113,7 +116,7 @@ function providerOf(result: Field, npi: string): RegistryProvider {
     middleName: textAt(basic, 'middle_name'),
     nameSuffix: textAt(basic, 'name_suffix'),
     credential: textAt(basic, 'credential'),
-    // Of a person's the first is kept, as NPPES's own file has room for one.
+    // A person's first other name is kept, because NPPES's own file has room for one.
     otherLastName: formerly ? textAt(formerly, 'last_name') : null,
     otherFirstName: formerly ? textAt(formerly, 'first_name') : null,
     organizationName: textAt(basic, 'organization_name'),
@@ -143,7 +146,8 @@ function locationOf(entry: Field): RegistryLocation {
 }
 
 /**
- * As NPPES's file writes them; postal codes of other countries have letters and stay as they are.
+ * Returns digits as NPPES's file writes them. Postal codes of other countries contain letters and
+ * stay unchanged.
  */
 function digitsOf(text: string | null): string | null {
   if (text === null || /\p{L}/u.test(text)) return text;
@@ -159,13 +163,13 @@ function endpointOf(entry: Field): RegistryEndpoint[] {
 }
 
 /**
- * Text or a number; null if the member is missing, empty or `--`. Longer text is cut.
- * @throws {FieldError} if it is something else
+ * Returns text or a number, or null if the member is missing, empty, or `--`. Longer text is cut.
+ * @throws {FieldError} if it has another type
  */
 function textAt(entry: Field, key: string, atMost = TEXT_AT_MOST): string | null {
   const member = entry.at(key);
   const text = typeof member.value === 'number' ? String(member.value) : member.text();
-  // PostgreSQL stores no NUL; what else isn't a character has no place in a name either.
+  // PostgreSQL cannot store NUL. Other control characters do not belong in a name either.
   const plain = (text ?? '')
     .replace(/\p{C}+/gu, ' ')
     .trim()

@@ -8,9 +8,9 @@ import { capitalize, generationOf, hasOneCase, personName, stripTitles } from '.
 import { usState } from './us-states.ts';
 
 /**
- * What vendors are told of a provider, cleaned for them: names as people write them, the
- * organizations they may work for. Whoever isn't an active individual on record has no person and
- * no organization.
+ * Returns the facts about a provider that vendors get, cleaned for them: the name as people write
+ * it, and the organizations where the provider may work. A provider that is not an active
+ * individual on record has no person and no organization.
  * @param facts of this NPI; null if neither NPPES nor the registry has it
  */
 export function buildSubject(
@@ -25,8 +25,8 @@ export function buildSubject(
 }
 
 /**
- * The ordinary addresses among a provider's own endpoints, normalized: candidates that cost
- * nothing, entered by hand and never checked by anyone.
+ * Returns the ordinary email addresses among a provider's own endpoints, normalized. They cost
+ * nothing, were entered by hand, and have never been checked.
  */
 export function endpointCandidates(facts: ProviderFacts): string[] {
   const addresses = facts.endpoints
@@ -38,7 +38,7 @@ export function endpointCandidates(facts: ProviderFacts): string[] {
 function personOf(facts: ProviderFacts): Person | null {
   const name = nameOf(facts.firstName, facts.lastName);
   if (facts.entityType !== 1 || !facts.active || name === null) return null;
-  // A former name may come without its given name, which then is the present one.
+  // A former name may have no given name. Then the present one is used.
   const other = nameOf(
     facts.otherFirstName ?? facts.firstName,
     facts.otherLastName ?? facts.lastName,
@@ -48,7 +48,7 @@ function personOf(facts: ProviderFacts): Person | null {
   return {
     ...name,
     middle: personName(facts.middleName),
-    // Some people write it behind their last name.
+    // Some people write the generation after their last name.
     generation: generationOf(facts.nameSuffix) ?? stripTitles(facts.lastName ?? '').generation,
     otherNames: isOther ? [other] : [],
     practice: {
@@ -64,8 +64,8 @@ function personOf(facts: ProviderFacts): Person | null {
 }
 
 /**
- * Null is a surname too, beside a first name. Whose last name is unknown (`LNU`) has one name,
- * which is the last.
+ * Reads a name. "Null" counts as a surname if there is a first name. A person whose last name is
+ * unknown (`LNU`) has a single name, which becomes the last name.
  */
 function nameOf(first: string | null, last: string | null): PersonName | null {
   const given = personName(first);

@@ -1,7 +1,7 @@
 import states from './us-states.json' with { type: 'json' };
 
 /**
- * The states, the District of Columbia and the territories that have NPIs, by postal code and by
+ * The states, the District of Columbia, and the territories that have NPIs, by postal code and by
  * name.
  */
 const CODES: ReadonlyMap<string, string> = new Map(
@@ -12,11 +12,9 @@ const CODES: ReadonlyMap<string, string> = new Map(
 );
 
 /**
- * The postal code of a US state from its name or code in any case.
- * @param country two-letter code as the vendor gives it; null is taken for the US, where every NPI
- * is
- * @returns null if it isn't a state, or is one of another country: `CA` may be Canada's and
- * `Victoria` Australia's
+ * Returns the postal code of a US state from its name or code in any case.
+ * @param country two-letter code as the vendor gives it; null counts as the US, where every NPI is
+ * @returns null if it is not a US state: `CA` may be in Canada and `Victoria` in Australia
  */
 export function usState(state: string | null, country: string | null): string | null {
   if (country !== null && country.toUpperCase() !== 'US') return null;
