@@ -21,28 +21,25 @@ import type { Verifier, VerifierTrouble } from './verifiers/verifier.ts';
 
 export interface Decided extends Ruling {
   readonly kind: 'decided';
-  /** Null if the address isn't a person's own. */
+  /** Null if the address does not belong to a person. */
   readonly emailType: EmailType | null;
-  /** Normalized: the form to store, compare and hand out. */
+  /** The normalized address. Stored, compared, and returned in this form. */
   readonly email: string;
-  /** What was found on the way, in that order. */
+  /** The results of the single checks, in the order of the checks. */
   readonly evidence: readonly Evidence[];
 }
 
-/** What the checks make of a candidate. */
+/** The result of the checks of one candidate. */
 export type Checked =
   | Decided
-  /**
-   * The mail server asked to come back: check again in about five minutes, or settle for
-   * `otherwise`.
-   */
+  /** The mail server asked to retry. Check again in about five minutes, or use `otherwise`. */
   | {
       readonly kind: 'later';
       readonly reason: 'greylisted';
       readonly otherwise: Decided;
       readonly evidence: readonly Evidence[];
     }
-  /** Nothing is decided: check again after `afterMs`, or after a pause of the caller's choice. */
+  /** No decision. Check again after `afterMs`; if it is null, the caller picks the pause. */
   | {
       readonly kind: 'transient';
       readonly reason: 'timeout' | 'dns_failure' | 'dns_untrusted' | VerifierTrouble;
@@ -55,23 +52,23 @@ export interface CheckOptions {
   readonly dnsControl: DnsControl;
   readonly policy: Policy;
   readonly catchAll: CatchAllPolicy;
-  /** How long a validation is good for: what is served for an email must be younger. */
+  /** The age in milliseconds up to which a validation counts. */
   readonly freshnessMs: number;
-  /** In the order in which they are asked. */
+  /** Verifiers in call order. */
   readonly verifiers: readonly Verifier[];
   /**
-   * For what is remembered of domains, in milliseconds; the clock by default. Verdicts are dated by
-   * PostgreSQL's.
+   * The clock of the cache of domains, in milliseconds; Date.now by default. Verdicts carry
+   * PostgreSQL's time.
    */
   readonly now?: () => number;
 }
 
 /**
- * The gate every candidate passes before it may be given to a client: its looks, whose it is, then
- * what its finder says, then its domain's name servers, then verifiers; each is asked only if its
- * answer can still change the verdict, as policy.ts has it. A rate limit, an outage or a resolver's
- * bad moment never becomes a verdict: the check is then `transient` and may be repeated. It throws
- * only what aborting `signal` throws.
+ * Creates the check that every candidate must pass before it is returned to a client. It looks at
+ * the address itself, its owner, the vendor's claim, the domain's name servers, and then asks the
+ * verifiers. A step runs only if it can still change the verdict under the policy (policy.ts). A
+ * rate limit, an outage, or a temporary DNS failure never becomes a verdict. The check is then
+ * `transient` and can be repeated. It throws only the reason that `signal` was aborted with.
  */
 export function createCheck(options: CheckOptions) {
   const {
@@ -86,8 +83,8 @@ export function createCheck(options: CheckOptions) {
   const mailRoute = createMailRoutes(resolver, dnsControl, now);
 
   /**
-   * @param whose whose it should be
-   * @param requestId for which it is made; null if for none
+   * @param whose the person that the address should belong to
+   * @param requestId the request that the check is made for, or null
    */
   return async (
     candidate: NamedCandidate,
@@ -133,7 +130,7 @@ export function createCheck(options: CheckOptions) {
     const withWord = (word: Word, at = candidate.takenAt) =>
       decided(about, rule(known, claim, word, at));
     const earlier = candidate.looked;
-    // Its reason is what `consult` noted then.
+    // `consult` recorded the reason in the earlier check.
     if (earlier !== null) return withWord(earlier as Word, earlier.at);
 
     const consulted = await consult(
@@ -145,7 +142,8 @@ export function createCheck(options: CheckOptions) {
     switch (consulted.kind) {
       case 'word': {
         const ruled = withWord(consulted);
-        // Who may not be asked might have made it valid: no ground to say "nothing found".
+        // A verifier that cannot be called now might still call the address valid. So this is not
+        // "nothing found" yet.
         return ruled.verdict === 'valid' || consulted.away === null
           ? ruled
           : { ...consulted.away, evidence };

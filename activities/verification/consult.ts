@@ -20,23 +20,23 @@ import type {
   VerifierTrouble,
 } from './verifiers/verifier.ts';
 
-/** No judgment for now; null if nobody can say when one of them may be asked again. */
+/** No judgment for now. `afterMs` is null if the time of the next possible call is unknown. */
 type NotNow = Readonly<{ kind: 'transient'; reason: VerifierTrouble; afterMs: number | null }>;
 
 /**
- * Asks verifiers in order until one judges. The next is asked if one cannot tell or cannot be
- * asked, and after greylisting too: another verifier's servers may be known to the mail server
- * already. Greylisting outweighs a rate limit, because whoever comes back before the mail server's
- * pause is over starts it again.
- * @param toldNothing verifiers that could not tell a while ago, and why: they are not asked, and
- * paid, again
- * @param evidence is added to: what each verifier made of the address, or why it made nothing of it
- * @returns what they together have to say
- * - `word`: one of them judged. `unknown` if those that answered could not tell; then `away` are
- *   those that may not be asked and might have
- * - `greylisted`: none judged, and the mail server asked one of them to come back
- * - `transient`: none judged, and one that might have was not able to answer now
- * @throws whatever `check` of one does
+ * Calls verifiers in order until one judges the address. The next verifier is called if one cannot
+ * decide or cannot be called. It is called after greylisting too, because the mail server may
+ * already know its servers. Greylisting outweighs a rate limit, because a retry before the mail
+ * server's pause is over starts the pause again.
+ * @param toldNothing verifiers that recently could not decide, with their reasons; they are not
+ * called and paid again
+ * @param evidence receives each verifier's result, or the reason for its missing result
+ * @returns the combined result
+ * - `word`: a verifier judged the address. The verdict is `unknown` if no verifier could decide;
+ *   `away` is then the earliest of those that could not be called
+ * - `greylisted`: no verifier judged, and the mail server asked one of them to retry
+ * - `transient`: no verifier judged, and one that might do so could not respond now
+ * @throws every error that a verifier's `check` throws
  */
 export async function consult(
   verifiers: readonly Verifier[],
@@ -52,7 +52,7 @@ export async function consult(
   for (const verifier of verifiers) {
     const earlier = toldNothing[verifier.id];
     if (earlier !== undefined) {
-      // It is what was noted of its answer.
+      // The reason was recorded with the earlier response.
       unknown ??= earlier as MailboxReason;
       continue;
     }
@@ -105,16 +105,13 @@ export async function consult(
   return { kind: 'word', verdict: 'unknown', reason: unknown, away } as const;
 }
 
-/** The one that may be asked again first; a known time before none. */
+/** Returns the verifier that can be called first. A known time comes before an unknown one. */
 function sooner(known: NotNow | null, reason: VerifierTrouble, afterMs: number | null): NotNow {
   const isSooner = afterMs !== null && (known?.afterMs ?? Number.POSITIVE_INFINITY) > afterMs;
   return known === null || isSooner ? { kind: 'transient', reason, afterMs } : known;
 }
 
-/**
- * A verifier that is asked within the limits that hold across all workers: rate, budget, circuit
- * breaker.
- */
+/** Wraps a verifier in the limits that all workers share: rate, budget, circuit breaker. */
 export function limited(
   db: Database,
   log: Logger,
@@ -137,7 +134,7 @@ export function limited(
       const started = performance.now();
       const step = await countCall('verifier', id, check(email, signal));
       const durationMs = Math.round(performance.now() - started);
-      // A call that was sent and not answered may be charged.
+      // A request that was sent and got no response may still be charged.
       const isCharged =
         step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
       const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
@@ -150,27 +147,27 @@ export function limited(
 
 type LimitedVerifier = Verifier & Pick<SourceLimits, 'dailyCredits'>;
 
-/** No request waits for longer. A request that ends gives back its slot. */
+/** The longest that a request waits for a slot. A request that ends returns its slot. */
 const PATIENCE_MS = 15 * 60_000;
-/** Nobody's mailbox (RFC 2606); the sandbox of ZeroBounce answers about it at no cost. */
+/** An address without an owner (RFC 2606). ZeroBounce's sandbox checks it for free. */
 const NOBODY = 'invalid@example.com';
 
 /**
- * The verifiers without which an address that a vendor names could not become valid. While none of
- * them can be called, no vendor is paid.
+ * Returns the verifiers that a vendor's address needs to become valid. While no required verifier
+ * can be called, no vendor is paid.
  */
 export function createRequiredVerifiers(policy: Policy, verifiers: readonly LimitedVerifier[]) {
   const all = verifiers.map(
     ({ id, cost, dailyCredits }): RequiredVerifier => ({ source: id, cost, dailyCredits }),
   );
   return {
-    /** Returns none if the policy may take the vendor's own word. */
+    /** Returns an empty list if the policy accepts the vendor's own claim. */
     of: ({ isDated }: Pick<Vendor, 'isDated'>) =>
       policy === 'vendor-or-verifier' && isDated ? [] : all,
     /**
-     * Asks the verifiers about an address without an owner, each as soon as its breaker allows a
-     * trial. Without this, no call might close their breakers.
-     * @returns in how many milliseconds to ask again; null if that is not known
+     * Calls the verifiers with an address without an owner, each as soon as its breaker allows a
+     * trial. Otherwise their breakers might never close, because no other call is made.
+     * @returns the milliseconds until the next try, or null if unknown
      */
     async tryAgain(signal: AbortSignal, requestId: string): Promise<number | null> {
       const consulted = await consult(verifiers, [NOBODY, signal, requestId], {}, []);

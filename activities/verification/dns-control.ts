@@ -5,25 +5,24 @@ import { count, countCall } from '../../db/metrics.ts';
 import { remember } from '../http/names.ts';
 import { type Distrust, type DnsControl, findRoute, type MailResolver } from './mx.ts';
 
-/** The source that breaker and metrics know name servers by. */
+/** The name of the name servers as a source, in the breaker and in metrics. */
 export const DNS = 'dns';
-/** These domains have taken mail for decades. Name servers that say otherwise are broken. */
+/** Domains that have taken mail for decades. Name servers that say otherwise are broken. */
 export const CONTROL_DOMAINS: readonly string[] = ['gmail.com', 'outlook.com', 'yahoo.com'];
 /**
- * A broken resolver is asked again after this time, so that waiting requests go on soon after it is
- * repaired.
+ * The wait before a broken resolver is queried again. It is short, so that waiting requests
+ * continue soon after a repair.
  */
 const TRY_AGAIN_MS = 8000;
 /**
- * A control that passed stands for this time, so that a list of dead domains does not cost one for
- * each.
+ * The lifetime of a passed control, so that a list of dead domains does not cost one control each.
  */
 const PASSED_MS = 30_000;
 const NO_LIMITS = { rates: [], dailyCredits: null };
 
 type ControlStep =
   | { readonly kind: 'passed' }
-  /** `denied` is a control domain and why it should take no mail, such as `gmail.com: nxdomain`. */
+  /** `denied` is a control domain with the DNS reason against it, such as `gmail.com: nxdomain`. */
   | { readonly kind: 'lies'; readonly denied: string }
   | { readonly kind: 'silent' };
 
@@ -31,18 +30,18 @@ interface DnsControlOptions {
   readonly db: Database;
   readonly log: Logger;
   readonly resolver: MailResolver;
-  /** Domains that take mail for sure. */
+  /** Domains that are known to take mail. */
   readonly domains: readonly string[];
-  /** Milliseconds. The clock by default. */
+  /** Returns the time in milliseconds; the clock by default. */
   readonly now?: () => number;
 }
 
 /**
- * Makes the control that asks our name servers about domains that take mail for sure. It is asked
- * before a domain counts as one that takes no mail: a resolver that denies the control domains too
- * is broken, and its word is no evidence. A control that passed stands for 30 s, and callers at the
- * same time share one. The breaker of `dns` opens at the first control that fails, and then one
- * control at a time is the trial.
+ * Creates the control that queries our name servers for domains that are known to take mail. It
+ * runs before a domain counts as one without mail. A resolver that denies the control domains too
+ * is broken, and its response is not evidence. A passed control counts for 30 s, and concurrent
+ * callers share one. The breaker of `dns` opens at the first failed control. From then on the
+ * trials of the breaker are the controls, one at a time.
  */
 export function createDnsControl({
   db,
@@ -51,7 +50,7 @@ export function createDnsControl({
   domains,
   now,
 }: DnsControlOptions): DnsControl {
-  // Prometheus sees no increase in a counter that begins at more than 0.
+  // Prometheus needs the counter at 0 first. It sees no increase in a counter that starts above 0.
   for (const answer of ['passed', 'lies', 'silent']) {
     count('npe_source_calls_total', { kind: DNS, source: DNS, answer }, 0);
   }
@@ -74,7 +73,7 @@ export function createDnsControl({
       }
       return step.kind === 'passed' ? null : { afterMs: TRY_AGAIN_MS };
     } catch {
-      // PostgreSQL is away. The caller finds out by itself when it writes down its check.
+      // PostgreSQL is not available. The caller gets the same error when it stores its check.
       return { afterMs: null };
     }
   };

@@ -3,9 +3,9 @@ import { getPublicSuffix, parse } from 'tldts';
 import type { EmailType } from '../../db/words.ts';
 
 /**
- * The registrable part of a domain (`clinic.co.uk` of `mail.clinic.co.uk`) under a suffix that
- * ICANN delegates.
- * @returns null if the suffix does not exist or the domain is nothing but a suffix
+ * Returns the registrable part of a domain (`clinic.co.uk` of `mail.clinic.co.uk`) under a suffix
+ * that ICANN delegates.
+ * @returns null if the suffix does not exist or the domain is only a suffix
  */
 export function registrableDomain(domain: string): string | null {
   const { domain: registrable, isIcann } = parse(domain);
@@ -13,17 +13,18 @@ export function registrableDomain(domain: string): string | null {
 }
 
 /**
- * Whether names below this one belong to many owners: a public suffix such as `com`, `co.uk`, or
- * `herokuapp.com`, where each customer of a hosting company has a name.
+ * Returns true if the names below this one belong to many owners. This is the case for a public
+ * suffix such as `com`, `co.uk`, or `herokuapp.com`, where each customer of a hosting company has a
+ * name.
  */
 export function isSharedSuffix(domain: string): boolean {
   return getPublicSuffix(domain, { allowPrivateDomains: true }) === domain;
 }
 
 /**
- * Whether a list holds the domain or one of its parents, down to the registrable one: `nyc.rr.com`
- * is in a list that has `rr.com`. It stops there, so that a list's stray `co.uk` cannot match a
- * whole country.
+ * Returns true if a list contains the domain or one of its parents, down to the registrable domain:
+ * `nyc.rr.com` matches a list with `rr.com`. The search ends there, so that a stray `co.uk` in a
+ * list cannot match a whole country.
  */
 export function holdsDomain(list: ReadonlySet<string>, domain: string): boolean {
   const registrable = registrableDomain(domain) ?? domain;
@@ -32,17 +33,20 @@ export function holdsDomain(list: ReadonlySet<string>, domain: string): boolean 
 }
 
 /**
- * Reads one or more of `lists/`. Read at start, not imported from packages, so that what a domain
- * counts as changes with a commit and never with an install.
- * @param names of files, without `.txt`
- * @throws if a file is missing: a service without its lists would hand out what it must refuse
+ * Reads one or more files of `lists/`. The lists are read at startup and not imported from
+ * packages, so that the classification of a domain changes with a commit and never with an install.
+ * @param names names of files, without `.txt`
+ * @throws if a file is missing, because without its lists the service would return bad addresses
  */
 export function readList(...names: readonly string[]): ReadonlySet<string> {
   const files = names.map((name) => new URL(`./lists/${name}.txt`, import.meta.url));
   return new Set(files.flatMap((file) => [...readLines(file)]));
 }
 
-/** Reads a file with an entry a line, `#` before a comment. @throws if it is missing */
+/**
+ * Reads a file with one entry per line; a line that starts with `#` is a comment.
+ * @throws if the file is missing
+ */
 export function readLines(file: URL): ReadonlySet<string> {
   const lines = readFileSync(file, 'utf8').split(/\r?\n/);
   return new Set(lines.filter((line) => line !== '' && !line.startsWith('#')));
@@ -50,7 +54,7 @@ export function readLines(file: URL): ReadonlySet<string> {
 
 const DISPOSABLE = readList('disposable', 'disposable-more');
 
-/** Whether mailboxes of this domain, or of a parent of it, are meant to be thrown away. */
+/** Returns true if this domain, or a parent of it, offers disposable mailboxes. */
 export function isDisposable(domain: string): boolean {
   return holdsDomain(DISPOSABLE, domain);
 }
@@ -58,13 +62,12 @@ export function isDisposable(domain: string): boolean {
 const PERSONAL = readList('personal', 'personal-more');
 
 /**
- * Personal or professional, by the domain. On a listed free-mail or access domain the list wins,
- * whatever the vendor calls the address, and so does a host of alumni, which is free mail for life.
- * What only staff has is professional: the employer's own domain, and `.edu`, `.gov` and `.mil`,
- * which only institutions of the United States are given (RFC 1591). Elsewhere the vendor's word
- * decides, and without one it is professional.
- * @param domain as `parseAddress` gives it
- * @param employerDomain of whom the address is said to be; null if it isn't known
+ * Returns the email type by the domain. Listed domains of free mail and internet access are always
+ * personal. So are alumni domains, which are free mail for life. The employer's own domain is
+ * professional, and so are `.edu`, `.gov`, and `.mil`, which only institutions in the United States
+ * receive (RFC 1591). For other domains the vendor's type counts, and the default is professional.
+ * @param domain in the form that `parseAddress` returns
+ * @param employerDomain the domain of the person's employer, or null if unknown
  */
 export function classify(
   domain: string,
@@ -79,7 +82,7 @@ export function classify(
 }
 
 /**
- * Whether anyone can have a mailbox on this domain, or on a parent of it: free mail, internet
+ * Returns true if anyone can have a mailbox on this domain or a parent of it: free mail, internet
  * access, alumni.
  */
 export function isFreeMail(domain: string): boolean {

@@ -5,12 +5,13 @@ import { readList, registrableDomain } from './domains.ts';
 import type { Address } from './syntax.ts';
 
 /**
- * Whom an address belongs to, as far as what stands before its @ tells. `shared`: several people
- * read it, and it outlives each of them. `unclear` says nothing for or against the person.
+ * The owner of an address according to its local part, the part before the @. `shared`: several
+ * people read the mailbox, and it outlives each of them. `unclear`: it says nothing for or against
+ * the person.
  */
 export type Owner = 'person' | 'other_person' | 'shared' | 'unclear';
 
-/** Whom an address should belong to, and where they work. */
+/** The person that an address should belong to, and their employer. */
 export type Whose = Pick<Subject, 'person' | 'organization'>;
 export const NOBODY_KNOWN: Whose = { person: null, organization: null };
 
@@ -20,14 +21,14 @@ const GIVEN_NAMES = readList('given-names');
 const SURNAMES = readList('surnames');
 
 /**
- * What a piece of a local part can be, and what it costs to take it for that: the cheapest reading
- * counts, so few pieces, and the person's own names before words, before other people's names.
- * - `S`, `G`: a surname, a given name of the person; `p`: the beginning or a longer form of one
- * - `i`: the initial of a given name of theirs; `l`: of their surname; `x`: another letter
- * - `T`: a title, a degree; `R`: a word of a role or a practice
- * - `N`, `F`: anybody's given name, surname
- * - `U`: nothing known between two separators, `V` if it begins as a given name of theirs; `u`: any
- *   other letters
+ * The kinds of pieces in a local part and their costs. The cheapest reading counts. The costs favor
+ * few pieces, and the person's own names over words, and words over other people's names.
+ * - `S`, `G`: the person's surname or given name; `p`: the beginning or a longer form of one
+ * - `i`: the initial of one of their given names; `l`: of their surname; `x`: any other letter
+ * - `T`: a title or degree; `R`: a word of a role or practice
+ * - `N`, `F`: another given name or surname
+ * - `U`: an unknown text between two separators, `V` if it starts with an initial of the person;
+ *   `u`: any other letters
  */
 const COST = {
   S: 6,
@@ -46,45 +47,46 @@ const COST = {
 };
 type Kind = keyof typeof COST;
 /**
- * Each letter of what is not known: a known word in it is worth telling only if it is not short.
+ * The extra cost per letter of an unknown piece. It makes a longer known word within the piece
+ * worth splitting off.
  */
 const UNKNOWN_LETTER = 3;
 
 /**
- * What a reading comes to, without its titles. The first that matches counts; if none does, it is
- * unclear.
+ * Maps a reading, without its titles, to the owner. The first match counts. The default is
+ * `unclear`.
  */
 const MEANING: readonly (readonly [reading: RegExp, owner: Owner])[] = [
   // `doctor`, `mail`.
   [/^$/, 'shared'],
-  // `jcare`, if it isn't ours, may be a person of that name.
+  // `jcare` may be a person of that name, unless it is the person we look for.
   [/^xR$/, 'other_person'],
-  // Whoever is named beside it: `smithoffice`, `frontdesk`, `karen.billing`; `johnandkaren`.
+  // A role decides even with a name: `smithoffice`, `frontdesk`, `karen.billing`; `johnandkaren`.
   [/R/, 'shared'],
   // `john.q.smith`, `smith_john1970`.
   [/S.*G|G.*S/, 'person'],
-  // `jsmith`, `jqsmith`, `smithj`, `jsmithjones` after a marriage that nobody has told us of.
+  // `jsmith`, `jqsmith`, `smithj`, `jsmithjones` after a marriage that NPPES does not know.
   [/^i[ilxF]*S|^S+i/, 'person'],
   // `drsmith`, `maryjo`, `johns`, `jquincy`.
   [/^S+$|^i?G+[il]*$/, 'person'],
-  // `karen.smith`, `ksmith`, `smithk`: the spouse in the same practice.
+  // `karen.smith`, `ksmith`, `smithk`: a spouse in the same practice.
   [/[NUF].*S|S.*[NU]|^[lx][ilx]*S|^S[lx]/, 'other_person'],
   // `maria.gonzalez`, `mgonzalez`, `gonzalezm`, `maria`, `john.gonzalez`.
   [/^[GNilx]*[NF][ilx]*$|^F[GN]$|^xx$/, 'other_person'],
-  // `chidi.okwuosa`, `john.okwuosa`, `okwuosa.c`: nobody we know, in the form of a name.
+  // `chidi.okwuosa`, `john.okwuosa`, `okwuosa.c`: unknown names in the form of a name.
   [/^[GNUVilx][UV]$|^[UV][GNFilx]$|^F[UV]$/, 'other_person'],
 ];
 
 /**
- * Compares a local part with the names of the person who should be behind it, with the words of
- * roles, and with the names of the practice and its domain, at separators and where all is written
- * in one. Pure.
- * @param whose with no person known, nothing is theirs or somebody else's
+ * Returns the owner of an address by its local part. Compares the part with the person's names,
+ * role words, and the names of the practice and its domain, with and without separators. A pure
+ * function.
+ * @param whose if the person is null, the result is never `person` or `other_person`
  */
 export function ownerOf({ local, domain }: Pick<Address, 'local' | 'domain'>, whose: Whose): Owner {
   const own = ownNames(whose.person);
   const plain = meaningOf(local, own, new Set());
-  // Many practices bear the name of the person: only what is not theirs is the practice's.
+  // Many practices are named after the person, so the person's own names are matched first.
   if (plain === 'person' || plain === 'shared') return plain;
   const owner = meaningOf(local, own, practiceWords(domain, whose, own));
   return whose.person === null && owner === 'other_person' ? 'unclear' : owner;
@@ -100,7 +102,7 @@ function ownNames(person: Whose['person']) {
     Boolean,
   );
   const called = given.filter((name) => name.length > 1);
-  // A nickname has an initial of its own: Bill is William's.
+  // Nicknames have their own initials: Bill is a William.
   const nicknames = called.flatMap((name) => [...formsOf(name)]);
   return {
     surnames: new Set(families.flatMap(surnameForms)),
@@ -111,13 +113,13 @@ function ownNames(person: Whose['person']) {
 }
 
 /**
- * `delacruz`, `lacruz` and `cruz` for De la Cruz; `smithjones`, `smith` and `jones` for
- * Smith-Jones.
+ * Returns `delacruz`, `lacruz`, and `cruz` for De la Cruz, and `smithjones`, `smith`, and `jones`
+ * for Smith-Jones.
  */
 function surnameForms(words: readonly string[]): string[] {
   const ends = words.map((_, index) => words.slice(index).join(''));
   const forms = [...ends, ...words.filter((word) => word.length > 2 && !isParticle(word))];
-  // `muller` for Mueller, as whoever has no umlaut writes it.
+  // `muller` for Mueller, the spelling without an umlaut.
   return forms.flatMap((form) => [
     form,
     form.replace(/^saint(?=.)/, 'st'),
@@ -126,8 +128,8 @@ function surnameForms(words: readonly string[]): string[] {
 }
 
 /**
- * Of its name, its domain and its town, each in one too, the first letters of its name, and what a
- * family is called.
+ * Returns the words of the practice: its name, its domain, and its town, each also as one word, the
+ * initials of its name, and names for the family.
  */
 function practiceWords(
   domain: string,
@@ -147,9 +149,9 @@ function practiceWords(
   ]);
 }
 
-/** Reads the local part in the cheapest way, by dynamic programming over its letters. */
+/** Finds the cheapest reading of a local part by dynamic programming over its letters. */
 function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>): Owner {
-  // What follows a plus sign is a note of their own.
+  // The text after a plus sign is a tag that the owner picks.
   const tokens = local.replace(/\+.*/, '').match(/[a-z]+/g) ?? [];
   const letters = tokens.join('');
   if (letters === '') return 'unclear';
@@ -178,9 +180,9 @@ function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>):
 type Place = Readonly<Record<'isWhole' | 'isToken' | 'isEdge' | 'isFirst', boolean>>;
 
 /**
- * @param place `isWhole`: no separator stands inside; `isToken`: it fills the room between two;
- * `isEdge`: it stands at one
- * @returns null if it can't be one piece
+ * Returns the kind of one piece, or null if the text can't be one piece.
+ * @param place `isWhole`: contains no separator; `isToken`: fills the space between two separators;
+ * `isEdge`: touches a separator
  */
 function kindOf(
   text: string,
@@ -191,14 +193,15 @@ function kindOf(
   if (own.surnames.has(text)) return 'S';
   if (own.given.some((name) => sameGivenName(text, name))) return 'G';
   if (isWhole && (TITLES.has(text) || (!isFirst && isCredential(text, true)))) return 'T';
-  // `front.desk`, `do-not-reply`; `list` not inside a word, but `and`; `hr` by itself.
+  // `front.desk`, `do-not-reply`. `list` does not count inside a word, but `and` does. `hr` counts
+  // only between separators.
   const isRole = ROLES.has(text) || practice.has(text);
   if (isRole && (text.length > 4 || ((isEdge || text === 'and') && text.length > 2) || isToken))
     return 'R';
   if (!isWhole) return null;
   if (text.length === 1)
     return own.initials.has(text) ? 'i' : own.surnameInitials.has(text) ? 'l' : 'x';
-  // Before it is anybody's name it may be two initials, of which we know one.
+  // Two letters are more likely two initials, one of them known, than a name.
   if (text.length === 2 && own.initials.has(text.charAt(0))) return 'p';
   if (isCloseTo(own, text)) return 'p';
   if (GIVEN_NAMES.has(text)) return 'N';
@@ -207,11 +210,14 @@ function kindOf(
   return own.initials.has(text.charAt(0)) ? 'V' : 'U';
 }
 
-/** `hart` for Hartley and `chri` for Christina, as systems cut names; `maryann` for Mary. */
+/**
+ * Returns true for `hart` (Hartley) and `chri` (Christina), as mail systems cut names, and for
+ * `maryann` (Mary).
+ */
 function isCloseTo({ surnames, given }: OwnNames, text: string): boolean {
   const isLonger = (name: string) =>
     name.length > 2 && text.startsWith(name) && GIVEN_NAMES.has(text);
-  // Juan isn't Juana.
+  // Juan and Juana are two names.
   const isCut = (name: string) =>
     text.length > 3 && name.startsWith(text) && !GIVEN_NAMES.has(text);
   return given.some(isLonger) || [...surnames, ...given].some(isCut);

@@ -1,18 +1,18 @@
 import { domainToUnicode } from 'node:url';
 import { readList, registrableDomain } from './domains.ts';
 
-// Domains that pass for another one: a slip of the hand beside a big mail provider's, or letters
-// that only look right. Whoever registered them reads what arrives there, so mail servers that
-// answer are no sign of a person.
+// Domains that look like another domain: a typo of a big mail provider's name, or similar letters
+// of another alphabet. Their owner can read all mail to them, so a responding mail server is not a
+// sign of a real person.
 
 const PROVIDERS = [...readList('mail-providers')];
 const REAL = readList('mail-providers', 'near-misses');
 
 /**
- * Whether a domain isn't what it looks like: misspelled free mail (`gmial.com`, `yahoo.cm`,
- * `gmai1.com`), or alphabets mixed within a word. A word that is all of one other alphabet is a
- * word, unless it reads as a provider's name.
- * @param domain as `parseAddress` gives it
+ * Returns true if a domain looks like another one. This is a misspelled free-mail domain
+ * (`gmial.com`, `yahoo.cm`, `gmai1.com`), or a word with mixed alphabets. A word in one other
+ * alphabet is fine, unless it reads as a provider's name.
+ * @param domain in the form that `parseAddress` returns
  */
 export function isLookalike(domain: string): boolean {
   if (domainToUnicode(domain).split('.').some(mixesAlphabets)) return true;
@@ -24,22 +24,23 @@ export function isLookalike(domain: string): boolean {
 
 function isMistakenFor(read: string, provider: string): boolean {
   const [name = ''] = provider.split('.');
-  // Of so short a name every slip is somebody's: only a wrong suffix (`aol.co`) and a letter typed
-  // twice tell.
+  // Most typos of a short name are real domains. Only a wrong suffix (`aol.co`) and a repeated
+  // letter count.
   if (name.length < 5) {
     return (
       read.replace(/(.)\1+/g, '$1') === provider ||
       (read.startsWith(`${name}.`) && isNear(read, provider, 1))
     );
   }
-  // These names are nobody else's under any suffix; an access provider's `.net` name may be.
+  // The owner of such a `.com` name has it under every suffix. An access provider's `.net` name may
+  // have other owners elsewhere.
   if (provider.endsWith('.com') && read.startsWith(`${name}.`)) return true;
   return isNear(read, provider, name.length < 8 ? 1 : 2);
 }
 
 /**
- * Whether so many slips at most make `typed` of `meant`: a letter too much or left out, two
- * swapped, the wrong key, or the one before twice.
+ * Returns true if at most `slips` typos turn `meant` into `typed`. A typo is an extra or missing
+ * letter, two swapped letters, a wrong key, or a repeat of the letter before.
  */
 function isNear(typed: string, meant: string, slips: number): boolean {
   if (typed === meant) return true;
@@ -58,7 +59,7 @@ function isNear(typed: string, meant: string, slips: number): boolean {
   );
 }
 
-// Each row of keys is set off to the right of the one above it.
+// Each row of keys starts farther right than the row above it.
 const ROWS = [
   ['qwertyuiop', 0],
   ['asdfghjkl', 0.25],
@@ -69,8 +70,8 @@ const KEYS = new Map(
 );
 
 /**
- * A key beside the right one, another vowel, or i and l: `gnail`, `gmeil`. Any other makes another
- * word: `grail`.
+ * Returns true for a neighboring key, another vowel, or i and l: `gnail`, `gmeil`. Any other letter
+ * makes another word: `grail`.
  */
 function isWrongKey(typed: string, meant: string): boolean {
   const [one, other] = [KEYS.get(typed), KEYS.get(meant)];
@@ -83,8 +84,8 @@ const CONFUSABLES = new Map(
 );
 
 /**
- * As a hurried eye reads a name: without marks over letters, and every letter as the Latin one that
- * it looks like.
+ * Returns a name as a quick reader sees it: without accents, and with each letter replaced by the
+ * Latin letter that it resembles.
  */
 function asRead(shown: string): string {
   const bare = shown.normalize('NFKD').replace(/\p{M}/gu, '');
@@ -94,7 +95,7 @@ function asRead(shown: string): string {
     .replaceAll('rn', 'm');
 }
 
-// Without the scripts of East Asia, which words mix as a matter of course.
+// The scripts of East Asia are not included, because their words often mix several.
 const ALPHABETS =
   'Latin Cyrillic Greek Armenian Hebrew Arabic Devanagari Bengali Tamil Thai Georgian Ethiopic Cherokee'
     .split(' ')

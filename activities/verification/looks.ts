@@ -10,11 +10,11 @@ import { parseAddress } from './syntax.ts';
 type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
 
 /**
- * Judges an address by its looks. No question to anyone: what is refused here costs nothing.
- * @param isTypedDirect whether NPPES lists the address as an endpoint of type DIRECT
- * @param person who is looked for, and may be called Jane Doe
- * @returns the address, if nothing speaks against it; else why it is not a person's own mailbox, in
- * the order in which one reason hides another, and the text, normalized as far as it goes
+ * Checks an address by itself, without any request. A refusal here costs nothing.
+ * @param isTypedDirect true if NPPES lists the address as an endpoint of type DIRECT
+ * @param person the person we look for, because their name may equal a placeholder (Jane Doe)
+ * @returns the address if it passes; otherwise the most important reason against it, and the text
+ * in normalized form as far as possible
  */
 export function look(text: string, isTypedDirect = false, person: PersonName | null = null) {
   const address = parseAddress(text);
@@ -32,7 +32,7 @@ export function look(text: string, isTypedDirect = false, person: PersonName | n
   return { kind: 'address', address } as const;
 }
 
-/** Domains where nobody has a mailbox of their own for ordinary mail. */
+/** Refuses domains where people have no ordinary mailbox. */
 function refuseDomain(domain: string): Refusal | null {
   if (registrableDomain(domain) === null) return { verdict: 'invalid', reason: 'no_suffix' };
   if (isLookalike(domain)) return { verdict: 'invalid', reason: 'lookalike' };
@@ -46,7 +46,7 @@ const RELAYS = readList('relays');
 const PLACEHOLDERS = readList('placeholders');
 
 /**
- * Whether a local part stands where an address is missing: `no-email`, `first.last`, `test2`,
+ * Returns true if a local part fills in for a missing address: `no-email`, `first.last`, `test2`,
  * `xxx`.
  */
 function isPlaceholder(local: string, person: PersonName | null): boolean {
@@ -60,12 +60,12 @@ function isPlaceholder(local: string, person: PersonName | null): boolean {
 const HISPS = readList('hisps');
 
 /**
- * Whether addresses of this domain are Direct addresses (Direct Standard): they look like email but
- * exchange with other Direct addresses only, so ordinary mail to one never arrives. Beside listed
- * services, a host below another domain that is named so: `29651.direct.athenahealth.com`, and any
- * below a domain that ends in `direct`, where a service has a host for each practice
- * (`resmed.kareodirect.com`). Such a domain itself says nothing: physicians in direct primary care
- * have ordinary mail at `carolinafamilydirect.com` and `directcareclinic.com`.
+ * Returns true if the addresses of this domain are Direct addresses (Direct Standard). They look
+ * like email but exchange mail only with other Direct addresses, so ordinary mail never arrives.
+ * Matches the listed services, hosts with such a name (`29651.direct.athenahealth.com`), and all
+ * hosts below a domain that ends in `direct`, where a service has one host per practice
+ * (`resmed.kareodirect.com`). The domain itself does not match, because physicians in direct
+ * primary care have ordinary mail at `carolinafamilydirect.com` and `directcareclinic.com`.
  */
 export function isDirect(domain: string): boolean {
   if (holdsDomain(HISPS, domain)) return true;
@@ -76,15 +76,14 @@ export function isDirect(domain: string): boolean {
 }
 
 /**
- * What an NPPES endpoint is, whatever its type says: the file is known to be filled in carelessly.
+ * Classifies an NPPES endpoint by its text, because the types in the file are often wrong.
  *
- * Tells Direct addresses from ordinary email and both from the rest. An endpoint typed DIRECT is a
- * Direct address, except on a free-mail domain, where no Direct service exists: that is somebody's
- * own address, entered by mistake. `email` is a candidate of low confidence and nothing more; one
- * at a domain where nobody has a mailbox is junk. Whether a domain publishes Direct certificates
- * (DNS `CERT`, LDAP) is not asked: a Direct address under an unlisted host that is typed as a URL
- * passes as email, and then has to pass a verifier.
- * @param endpoint as the file has it
+ * An endpoint of type DIRECT is a Direct address, except on a free-mail domain. Direct services do
+ * not use those domains, so it is a personal address, entered by mistake. `email` is only a
+ * candidate of low confidence. An address on a domain without ordinary mailboxes is junk. Direct
+ * certificates of the domain (DNS `CERT`, LDAP) are not looked up. A Direct address on an unlisted
+ * host that is typed as a URL therefore passes as email, and then has to pass a verifier.
+ * @param endpoint the text in the file
  */
 export function classifyEndpoint(
   kind: EndpointKind,
@@ -98,7 +97,7 @@ export function classifyEndpoint(
   return kind === 'DIRECT' && !isFreeMail(address.domain) ? 'direct' : 'email';
 }
 
-/** With a scheme, or as people type one: `fhir.clinic.com/r4`. */
+/** Accepts a URL with a scheme or without one: `fhir.clinic.com/r4`. */
 function isUrl(text: string): boolean {
   const typed = /^[a-z][a-z0-9+.-]*:\/\//i.test(text) ? text : `https://${text}`;
   const url = URL.parse(typed);

@@ -3,13 +3,13 @@ import { type MemoryLimits, type Names, remember } from '../http/names.ts';
 import { createAddressPolicy } from '../webhooks/ip-policy.ts';
 import { holdsDomain, isDisposable, readList, registrableDomain } from './domains.ts';
 
-/** What is needed of name servers. */
+/** The DNS lookups that the mail checks need. */
 export type MailResolver = Pick<Names, 'resolveMx' | 'resolve4' | 'resolve6'>;
 
 /**
- * Whether a domain takes mail. `transient`: its name servers, or ours, did not answer, or ours
- * cannot be believed (`dns_untrusted`). Nothing is known then, and it is not evidence against an
- * address.
+ * The result of the search for a domain's mail servers. `transient` means that the domain's name
+ * servers or ours did not respond, or that ours cannot be trusted (`dns_untrusted`). The result is
+ * then unknown, and is not evidence against an address.
  */
 export type MailRoute =
   | { readonly kind: 'accepts' }
@@ -24,24 +24,24 @@ export type MailRoute =
     };
 
 /**
- * Name servers cannot be believed now. `afterMs`: when to ask again, in milliseconds. Null if that
- * is not known.
+ * Says that our name servers cannot be trusted now. `afterMs` is the time until the next control in
+ * milliseconds, or null if unknown.
  */
 export interface Distrust {
   readonly afterMs: number | null;
 }
 
-/** Returns null if our name servers can be believed. Never rejects. */
+/** Returns null if our name servers can be trusted. Never rejects. */
 export type DnsControl = () => Promise<Distrust | null>;
 
 const DEFINITE_MS = 5 * 60_000;
 const MEMORY: MemoryLimits = { entries: 2000, bytes: 4_000_000 };
 
 /**
- * A look-up of mail routes that remembers definite answers for five minutes: a bulk of one
- * hospital's staff is one question. That a domain takes no mail is believed only if the name
- * servers tell the truth about domains that do.
- * @param now milliseconds
+ * Creates a lookup of mail routes that caches definite results for five minutes, so that a batch of
+ * one hospital's staff causes one lookup. "Takes no mail" counts only if the name servers respond
+ * correctly for domains that are known to take mail.
+ * @param now the time in milliseconds
  */
 export function createMailRoutes(
   resolver: MailResolver,
@@ -50,7 +50,7 @@ export function createMailRoutes(
 ): (domain: string) => Promise<MailRoute> {
   const ask = async (domain: string) => {
     const value = await findTrustedRoute(resolver, control, domain);
-    // Forgotten at once if nothing is known, so that the retry asks again.
+    // An unknown result is not cached, so that a retry repeats the lookup.
     return { value, forMs: value.kind === 'transient' ? 0 : DEFINITE_MS };
   };
   return remember(ask, MEMORY, now);
@@ -72,15 +72,15 @@ async function findTrustedRoute(
 const PARKERS = readList('parkers');
 const { allows: isPublicAddress } = createAddressPolicy({ openCidrs: [] });
 /**
- * Of a domain that names many, the first must do: name servers that are silent about each would
- * hold a check up.
+ * The maximum number of exchangers to look up. More would hold up the check if the name servers of
+ * each are silent.
  */
 const EXCHANGERS_AT_MOST = 3;
 
 /**
- * RFC 5321 section 5.1 and RFC 7505 (null MX), but stricter: the domain's own address does not do
- * in place of an MX, because every website has one, and an exchanger must be a name that the
- * internet knows, with an address that it reaches. Never rejects.
+ * Finds the mail servers of a domain by RFC 5321 section 5.1 and RFC 7505 (null MX), with stricter
+ * rules. The domain's own address does not replace an MX, because every website has one. An
+ * exchanger must have a registrable name and a public address. Never rejects.
  */
 export async function findRoute(resolver: MailResolver, domain: string): Promise<MailRoute> {
   const mx = await ask(() => resolver.resolveMx(domain));
@@ -110,7 +110,7 @@ export async function findRoute(resolver: MailResolver, domain: string): Promise
   return unsure ?? { kind: 'refuses', reason: 'bad_mx' };
 }
 
-/** Records, or what it means that there are none to be had. */
+/** Returns the records, or the route that their absence stands for. */
 async function ask<T>(resolve: () => Promise<readonly T[]>): Promise<readonly T[] | MailRoute> {
   try {
     return await resolve();

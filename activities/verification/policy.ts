@@ -3,33 +3,35 @@ import type { Verdict } from '../vendors/vendor.ts';
 import type { Owner } from './local-part.ts';
 import type { MailboxReason, VerifierTrouble } from './verifiers/verifier.ts';
 
-// What it takes to call an address `valid`, as one table. Everything else about it is looked up in
-// the table, so that a change of the rules is a change of rows.
+// The rules for calling an address `valid`, as one table. Other functions look their answers up in
+// this table, so that a change of the rules only changes rows.
 
 /**
- * - `verify-always`: a verifier says so now; if it can't tell, the vendor that named the address
- *   saw the mailbox answer recently
- * - `vendor-or-verifier`: either says so
- * - `verifier-required`: a verifier says so now
+ * The evidence that makes an address valid.
+ * - `verify-always`: a verifier's current result; if it can't decide, the vendor's recent check of
+ *   the mailbox
+ * - `vendor-or-verifier`: either one
+ * - `verifier-required`: a verifier's current result
  */
 export const POLICIES = ['verify-always', 'vendor-or-verifier', 'verifier-required'] as const;
 export type Policy = (typeof POLICIES)[number];
 
-/**
- * Whether an address of a domain that takes mail for anything may be valid if two sources gave it.
- */
+/** Decides if an address on a catch-all domain can be valid when two sources named it. */
 export const CATCH_ALL_POLICIES = ['reject', 'two-sources'] as const;
 export type CatchAllPolicy = (typeof CATCH_ALL_POLICIES)[number];
 
 /**
- * What whoever named the address says of it. `valid` is recent evidence, `stale` old evidence,
- * `undated` a claim without a date; `registry` is NPPES, which claims nothing and is known to be
- * wrong often. `unclear`: whatever it says of the mailbox, it only repeats whom we asked about, and
- * the address does not tell whose it is either.
+ * The finder's claim about the address. `valid` is recent evidence, `stale` is old evidence, and
+ * `undated` is a claim without a date. `registry` is NPPES, which makes no claim and is often
+ * wrong. `unclear` overrides the claim: the identity only repeats our input, and the address does
+ * not show its owner either.
  */
 export type FinderWord = Verdict | 'stale' | 'undated' | 'registry' | 'unclear';
 
-/** What a verifier says now; `none`: nobody was asked, or nobody answered. */
+/**
+ * The verifier's current result. `none` means that no verifier was called, or that no call got a
+ * response.
+ */
 export const VERIFIER_WORDS = [
   'valid',
   'catch_all',
@@ -40,46 +42,46 @@ export const VERIFIER_WORDS = [
 ] as const;
 export type VerifierWord = (typeof VERIFIER_WORDS)[number];
 
-/** Why an address got its verdict, as stored with it and shown to operators; never to clients. */
+/** The reason for a verdict. Stored with the address and shown to operators, never to clients. */
 export type Reason =
   | MailboxReason
   | VerifierTrouble
-  /** The domain takes mail for anything, but two sources gave the address. */
+  /** The domain accepts all mail, but two sources named the address. */
   | 'two_sources'
-  /** Our own checks passed, and no more was asked for. */
+  /** Our own checks passed, and no other check was needed. */
   | 'local_checks'
-  /** Nobody has seen the mailbox answer, or too long ago. */
+  /** The mailbox was never seen to respond, or too long ago. */
   | ('no_evidence' | 'stale_evidence')
-  /** Only the vendor has, and a verifier is required. */
+  /** Only the vendor checked the mailbox, and a verifier is required. */
   | 'not_verified'
-  /** Nobody but our own question says that it is this person's. */
+  /** Only our own input links the address to this person. */
   | 'unclear_owner'
-  /** A verifier looked and could not tell: the mail server asked it to come back. */
+  /** A verifier could not decide, because the mail server asked it to retry. */
   | 'greylisted'
-  /** Not an address that mail on the internet could reach. */
+  /** The address cannot be reached by mail on the internet. */
   | ('syntax' | 'no_suffix')
   /**
-   * The domain takes no mail; its mail exchangers are nowhere on the internet, or belong to who
-   * parks the domain.
+   * The domain takes no mail. Its mail exchangers are not on the internet, or belong to a parking
+   * service.
    */
   | ('null_mx' | 'nxdomain' | 'bad_mx' | 'parked')
-  /** A misspelled or imitated domain, or what stands where an address is missing. */
+  /** A misspelled or imitated domain, or a text that fills in for a missing address. */
   | ('lookalike' | 'placeholder')
-  /** An address, but not one of a person's own mailbox. */
+  /** A real address, but not a person's ordinary mailbox. */
   | ('relay' | 'direct')
-  /** Its local part names a role, a practice or several people; somebody else. */
+  /** The local part names a role, a practice, several people, or another person. */
   | Exclude<Owner, 'person' | 'unclear'>;
 
-/** One case. */
+/** The input of a table lookup. */
 export interface Case {
   readonly policy: Policy;
   readonly finder: FinderWord;
   readonly verifier: VerifierWord;
-  /** CATCH_ALL is `two-sources` and at least two named the address. */
+  /** True if CATCH_ALL is `two-sources` and at least two sources named the address. */
   readonly agreed: boolean;
 }
 
-/** `verifier`: the reason that the verifier gave. Null: the verdict says it all. */
+/** `verifier` stands for the verifier's own reason. Null means that the verdict needs no reason. */
 export type Outcome = readonly [verdict: Verdict, reason: Reason | 'verifier' | null];
 
 type Row = readonly [
@@ -99,19 +101,19 @@ const NOT_DOUBTED: readonly FinderWord[] = [
   'registry',
 ];
 
-/** The first row that matches decides; if none does, nobody knows anything. */
+/** The first matching row decides. The default is NOTHING_KNOWN. */
 export const POLICY_TABLE: readonly Row[] = [
-  // A mailbox that is said not to exist, by whomever, is not handed out.
+  // An address is never returned if the vendor or a verifier says that its mailbox does not exist.
   ['*', '*', ['invalid'], '*', ['invalid', 'verifier']],
   ['*', ['invalid'], '*', '*', ['invalid', 'mailbox_missing']],
 
-  // A verifier looks now; what it sees outweighs what a vendor saw.
+  // A verifier checks the mailbox now, so its result outweighs the vendor's.
   ['*', NOT_DOUBTED, ['catch_all'], true, ['valid', 'two_sources']],
   ['*', '*', ['catch_all'], '*', ['catch_all', null]],
   ['*', '*', ['risky'], '*', ['risky', 'verifier']],
   ['*', '*', ['valid'], '*', ['valid', 'mailbox_ok']],
 
-  // From here on no verifier could tell: the vendor's word is all there is.
+  // In the rows below no verifier could decide, so only the vendor's claim is left.
   [['vendor-or-verifier'], ['valid'], '*', '*', ['valid', 'mailbox_ok']],
   [['vendor-or-verifier'], ['catch_all'], '*', true, ['valid', 'two_sources']],
   [['verify-always'], ['valid'], ['unknown'], '*', ['valid', 'mailbox_ok']],
@@ -126,7 +128,7 @@ export const POLICY_TABLE: readonly Row[] = [
 ];
 const NOTHING_KNOWN: Outcome = ['unknown', 'no_evidence'];
 
-/** What a case comes to. */
+/** Returns the outcome of a case. */
 export function judge(one: Case): Outcome {
   const row = POLICY_TABLE.find(
     ([policies, finder, verifier, agreed]) =>
@@ -139,8 +141,8 @@ export function judge(one: Case): Outcome {
 }
 
 /**
- * Whether a verifier's answer can still make an address valid that is not: checks cost money, so
- * one that changes nothing is not bought.
+ * Returns true if a verifier can still make the address valid. Checks cost money, so a check that
+ * changes nothing is not made.
  */
 export function verifierCanHelp(one: Omit<Case, 'verifier'>): boolean {
   const [verdict] = judge({ ...one, verifier: 'none' });
@@ -150,21 +152,21 @@ export function verifierCanHelp(one: Omit<Case, 'verifier'>): boolean {
 
 const DAY_MS = 86_400_000;
 
-/** An address with who named it, and what is known of it. */
+/** An address with the sources that named it and their claims. */
 export type NamedCandidate = Omit<ClaimedEmail, 'waitedMs' | 'hasRival'>;
 
-/** What whoever named an address says of its mailbox, and when it was seen to answer, if it was. */
+/** The finder's claim about a mailbox, and the time of its last check, if known. */
 export interface Claim {
   readonly word: FinderWord;
   readonly seenAt: Date | null;
 }
 
 /**
- * Reads a candidate as a claim. Evidence older than `freshnessMs` is stale: two to three addresses
- * in a hundred die each month. A date a day or more ahead of our clock isn't a date, and one that
- * is a little ahead is now.
- * @param owner what its local part says
- * @param now milliseconds
+ * Reads a candidate as a claim. Evidence older than `freshnessMs` is stale, because two to three
+ * percent of addresses die each month. A date is ignored if it is a day or more ahead of our clock.
+ * If it is less than a day ahead, it counts as now.
+ * @param owner the owner according to the local part
+ * @param now the time in milliseconds
  */
 export function claimOf(
   { verdict, validatedAt, source, isEcho }: NamedCandidate,
@@ -188,22 +190,22 @@ export function claimOf(
 /** A verdict with its reason and date. */
 export interface Ruling {
   readonly verdict: Verdict;
-  /** Null if the verdict says it all: `catch_all` and `risky`. */
+  /** Null if the verdict needs no reason: `catch_all` and `risky`. */
   readonly reason: Reason | null;
   /**
-   * When the check that called it valid was made; of an `unknown` one, when its finder last saw it
-   * answer.
+   * The time of the check that made the address valid. For `unknown`, the finder's last successful
+   * check.
    */
   readonly validatedAt: Date | null;
 }
 
-/** What a verifier judged. */
+/** A verifier's judgment. */
 export type Word = Pick<Ruling, 'verdict' | 'reason'>;
 
 /**
- * Looks a case up in the policy and dates the outcome.
- * @param word null if no verifier was asked or none answered
- * @param now milliseconds
+ * Looks up a case in the policy and dates the outcome.
+ * @param word null if no verifier was called or no call got a response
+ * @param now the time in milliseconds
  */
 export function rule(
   known: Omit<Case, 'verifier'>,
@@ -217,7 +219,8 @@ export function rule(
 }
 
 /**
- * Where the finder's own look at the mailbox is what made it valid, that look's date is the date.
+ * Returns the date of the verdict. If the finder's check made the address valid, that check's date
+ * counts.
  */
 function dateOf(
   verdict: Verdict,

@@ -1,29 +1,30 @@
 import { domainToASCII } from 'node:url';
 
-/** An address that mail on the internet could be sent to, normalized. */
+/** A normalized address that mail on the internet can reach. */
 export interface Address {
-  /** Lower case, dot-atom. */
+  /** In lowercase, a dot-atom. */
   readonly local: string;
-  /** Lower case, A-labels, at least two of them, no trailing dot. */
+  /** In lowercase, with at least two A-labels and no trailing dot. */
   readonly domain: string;
   /** `local@domain`, the form that is stored and compared. */
   readonly email: string;
 }
 
 const MAX_LOCAL = 64;
-/** Which keeps the domain within DNS's 253 as well. */
+/** This limit also keeps the domain within DNS's 253. */
 const MAX_EMAIL = 254;
 
-// RFC 5321's Dot-string without `*`: vendors mask addresses they have not been paid for with it.
+// Dot-string of RFC 5321 without `*`, because vendors mask unpaid addresses with it.
 const LOCAL = /^[a-z0-9!#$%&'+/=?^_`{|}~-]+(?:\.[a-z0-9!#$%&'+/=?^_`{|}~-]+)*$/;
 const LABEL = /^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/;
-// domainToASCII parses as a URL's host: it would decode `%61` and turn `127.1` into an address.
+// Must be checked first: domainToASCII parses its input as a URL's host, so it would decode `%61`
+// and turn `127.1` into an IP address.
 const RAW_DOMAIN = /^[\p{L}\p{M}\p{N}.\u3002-]+$/u;
 
 /**
- * A practical subset of RFC 5321: no quoted local parts, no address literals, no comments, no UTF-8
- * local parts. Upper case in a local part is folded: no mail system in use tells `Jo@` from `jo@`,
- * and two spellings of one mailbox must not be stored as two.
+ * Parses a practical subset of RFC 5321: no quoted local parts, no address literals, no comments,
+ * no UTF-8 local parts. The local part becomes lowercase. Mail systems in use treat `Jo@` and `jo@`
+ * as one mailbox, and one mailbox must not be stored twice.
  * @returns null if the text isn't such an address
  */
 export function parseAddress(text: string): Address | null {
@@ -39,7 +40,8 @@ export function parseAddress(text: string): Address | null {
 
 function parseDomain(text: string): string | null {
   if (!RAW_DOMAIN.test(text)) return null;
-  // Fully qualified, as DNS writes it and as sentences end (RFC 1034, 3.1): the same domain.
+  // A final dot is valid in DNS and common at the end of a sentence (RFC 1034, 3.1). The domain is
+  // the same.
   const domain = domainToASCII(text).replace(/\.$/, '');
   const labels = domain.split('.');
   const last = labels.at(-1) ?? '';

@@ -1,12 +1,14 @@
 import type { AttemptReason } from '../../db/words.ts';
 
-/** Why an attempt got no answer. `network` is all that has no reason of its own. */
+/**
+ * The reason for an attempt without a response. `network` is every error without its own reason.
+ */
 export type FailureReason = Exclude<
   AttemptReason,
   'redirect' | 'http_status' | 'body_timeout' | 'body_broken'
 >;
 
-/** Ends one delivery attempt; never leaves `post.ts`. */
+/** Ends a delivery attempt. Never leaves `post.ts`. */
 export class AttemptFailure extends Error {
   override readonly name = 'AttemptFailure';
   readonly reason: FailureReason;
@@ -17,7 +19,7 @@ export class AttemptFailure extends Error {
   }
 }
 
-/** No attempt was made because of a fault of ours. The receiver is not to blame. */
+/** No attempt was made because of an error on our side. The receiver is not to blame. */
 export abstract class NotAttempted extends Error {
   abstract readonly why: string;
 }
@@ -28,7 +30,7 @@ export class ProxyUnavailable extends NotAttempted {
   readonly why = 'proxy_unavailable';
 }
 
-/** The attempt was not counted before its time was over. */
+/** The attempt was counted only after its time limit. */
 export class CountedTooLate extends NotAttempted {
   override readonly name = 'CountedTooLate';
   readonly why = 'counted_too_late';
@@ -49,8 +51,8 @@ const REASONS: Readonly<Record<string, FailureReason>> = {
 };
 
 /**
- * Whole families of codes: OpenSSL's, those of its certificate check (X509_V_ERR_…), those of
- * Node's HTTP parser.
+ * Families of error codes: OpenSSL's, its certificate check's (X509_V_ERR_…), and those of Node's
+ * HTTP parser.
  */
 const FAMILIES: readonly (readonly [RegExp, FailureReason])[] = [
   [/^ERR_SSL/, 'tls_handshake'],
@@ -60,7 +62,7 @@ const FAMILIES: readonly (readonly [RegExp, FailureReason])[] = [
 
 /**
  * Waits for one step of an attempt.
- * @param otherwise the reason of the errors that this step alone gives a meaning to
+ * @param otherwise the reason for errors that have a meaning only in this step
  * @throws {AttemptFailure}
  */
 export async function step<T>(work: Promise<T>, otherwise: FailureReason): Promise<T> {
@@ -74,7 +76,7 @@ export async function step<T>(work: Promise<T>, otherwise: FailureReason): Promi
 function reasonOf(error: unknown, otherwise: FailureReason): FailureReason {
   const { code, syscall } = error instanceof Error ? (error as NodeJS.ErrnoException) : {};
   if (code === undefined) return otherwise;
-  // Node gives this code to a connection that was closed in good order too, when it came too soon.
+  // Node uses this code also for a connection that was closed properly but too early.
   if (code === 'ECONNRESET') return syscall === undefined ? 'closed' : 'reset';
   return REASONS[code] ?? FAMILIES.find(([codes]) => codes.test(code))?.[1] ?? otherwise;
 }

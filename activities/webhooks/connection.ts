@@ -15,44 +15,45 @@ import { type AddressPolicy, isBlocked, literalOf } from './ip-policy.ts';
 
 export interface ConnectionSettings {
   readonly policy: AddressPolicy;
-  /** Certificates in PEM that are trusted beside the public ones. */
+  /** Certificates in PEM that are trusted in addition to the public ones. */
   readonly ca?: string | undefined;
   readonly lookup: Names['find'];
-  /** Everything goes through this HTTP proxy; null or left out: directly. */
+  /** All requests go through this HTTP proxy; null or undefined for direct connections. */
   readonly proxy?: URL | null;
 }
 
 /** A connection that is ready for the request. */
 export interface Connection {
   readonly socket: TLSSocket;
-  /** The receiver's address, behind a proxy as well. */
+  /** The receiver's IP address, even behind a proxy. */
   readonly address: string;
 }
 
-/** Where an attempt goes. */
+/** The target of an attempt. */
 export interface Destination {
   readonly target: URL;
-  /** Where operators let nothing be sent, as `isBlocked` has it. */
+  /** The hosts and addresses that operators blocked, in the form for `isBlocked`. */
   readonly blocked: readonly string[];
   /**
-   * Counts an attempt at the addresses that it may connect to, and returns those that may have it.
-   * Addresses that WEBHOOK_OPEN_CIDRS opens are the operator's own, and are not counted. Without it
-   * every address may.
+   * Counts an attempt for the addresses that it may connect to, and returns the admitted addresses.
+   * Addresses within WEBHOOK_OPEN_CIDRS belong to the operator and are not counted. Without this
+   * function all addresses are admitted.
    */
   readonly admit?: ((addresses: readonly string[]) => Promise<readonly string[]>) | undefined;
 }
 
 /**
- * Makes the function that connects to hosts which strangers chose. A name is resolved once, and of
- * its addresses only those the policy allows are tried: an answer that mixes public and inner
- * addresses reaches the public ones, one without a public address is `blocked_address`. The address
- * that was connected to is checked again before a byte is sent; a proxy is told the checked address
- * and never the name. Aborting the signal at any time destroys the connection.
- * @throws {NotAttempted} from the function it makes
- * @throws {AttemptFailure} from the function it makes
+ * Creates the function that connects to hosts chosen by customers. It resolves a name once, and
+ * tries only the addresses that the policy allows. If a name has public and private addresses, the
+ * public ones are tried; without a public address the failure is `blocked_address`. The connected
+ * address is checked again before any byte is sent. A proxy receives the checked address and never
+ * the name. Aborting the signal at any time destroys the connection.
+ * @throws {NotAttempted} from the created function
+ * @throws {AttemptFailure} from the created function
  */
 export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSettings) {
-  // Made once: to read a hundred root certificates takes longer than the rest of an attempt.
+  // Created once, because reading a hundred root certificates takes longer than the rest of an
+  // attempt.
   const trusted = ca === undefined ? {} : { ca: [...getCACertificates('default'), ca] };
   const secureContext = createSecureContext(trusted);
 
@@ -90,8 +91,7 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
         ? openTcp({
             host,
             port,
-            // The addresses just checked, so that there is no second look-up that could answer
-            // otherwise.
+            // These addresses were just checked. A second lookup could return others.
             lookup: (_name, _options, callback) => callback(null, [...addresses]),
             autoSelectFamily: true,
             autoSelectFamilyAttemptTimeout: Math.max(10, Math.floor(connectMs / addresses.length)),
@@ -107,7 +107,7 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
     const tls = openTls({
       socket: tcp,
       host,
-      // RFC 6066, 3: no address, and no final dot.
+      // RFC 6066, 3: the server name is neither an IP address nor ends in a dot.
       servername: literal === null ? target.hostname.replace(/\.$/, '') : '',
       secureContext,
       rejectUnauthorized: true,
@@ -118,7 +118,7 @@ export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSe
   };
 }
 
-/** One address after the other, until the proxy reaches one. */
+/** Tries one address after another until the proxy connects to one. */
 async function openThrough(
   proxy: URL,
   lookup: Names['find'],
@@ -161,8 +161,8 @@ async function resolve(
   lookup: Names['find'],
   signal: AbortSignal,
 ): Promise<readonly LookupAddress[]> {
-  // Others may wait for the same look-up, which has a limit of its own: it is left behind if the
-  // signal comes first.
+  // Other callers may wait for the same lookup, and it has its own timeout. If the signal comes
+  // first, the lookup goes on without us.
   const aborted = new Promise<never>((_resolve, reject) => {
     signal.addEventListener('abort', reject, { once: true });
   });
@@ -171,16 +171,16 @@ async function resolve(
   return found;
 }
 
-/** Errors between two steps, which nobody waits for, would otherwise end the process. */
+/** Handles errors between two steps. Without a listener they would end the process. */
 export function ignore(): void {}
 
 /**
- * Opens a tunnel through an HTTP proxy (RFC 9110, 9.3.6) to an address, never to a name: the proxy
- * would resolve it anew, and might reach what nobody has checked.
- * @param proxy `http://[user:password@]host:port`; it is the operator's own and is not judged
+ * Opens a tunnel through an HTTP proxy (RFC 9110, 9.3.6) to an address, never to a name. The proxy
+ * would resolve a name again, and might connect to an unchecked address.
+ * @param proxy `http://[user:password@]host:port`; belongs to the operator, so it is not checked
  * @param authority the address with its port
  * @throws {ProxyUnavailable} if the proxy itself cannot be reached
- * @throws {AttemptFailure} `proxy` if it does not let us through to the address
+ * @throws {AttemptFailure} `proxy` if the proxy does not connect us to the address
  */
 async function openTunnel(
   proxy: URL,
@@ -212,7 +212,7 @@ async function openTunnel(
   } catch {
     if (!reached)
       throw new ProxyUnavailable('the webhook proxy cannot be reached: check WEBHOOK_PROXY');
-    // A time limit that has passed is the signal's reason, and wins.
+    // If a time limit is over, the caller uses the signal's reason instead.
     throw new AttemptFailure('proxy');
   }
   const [response, socket, head] = answer as [{ statusCode?: number }, Socket, Buffer];

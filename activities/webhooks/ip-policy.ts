@@ -1,33 +1,33 @@
 import { isIP } from 'node:net';
 import ipaddr from 'ipaddr.js';
 
-/** Which addresses webhook deliveries may reach (DECISIONS.md, Webhooks, target). */
+/**
+ * Decides about the addresses that webhook deliveries may reach (DECISIONS.md, Webhooks, target).
+ */
 export type AddressPolicy = ReturnType<typeof createAddressPolicy>;
 
 type Address = ipaddr.IPv4 | ipaddr.IPv6;
 type Range = [Address, number];
 
-// RFC 4291, 2.4 and IANA's IPv6 address space: the only block global unicast addresses are given
-// out from.
+// The only block for global unicast addresses (RFC 4291, 2.4 and IANA's IPv6 address space).
 const GLOBAL_UNICAST: [ipaddr.IPv6, number] = ipaddr.IPv6.parseCIDR('2000::/3');
-// Azure's platform address: public by number, yet it answers every virtual machine with that
+// Azure's platform address. It is in a public range, but inside Azure it returns the virtual
 // machine's own settings.
 const AZURE_PLATFORM = '168.63.129.16';
 /**
- * RFC 6761, RFC 6762 and ICANN's reservation: names that mean another host wherever they are asked
- * for.
+ * Names that mean a different host on each network (RFC 6761, RFC 6762, and ICANN's reservation).
  */
 const INNER_NAME = /(?:^|\.)(?:localhost|local|internal)\.*$/;
 
 /**
- * Allows by range instead of denying by list, so that a block nobody thought of stays closed: what
- * IANA's special-purpose registries name is refused whole, also the few blocks in it that are
- * marked globally reachable (anycast and transition services, none of which is a receiver), and so
- * is every IPv6 form that carries an IPv4 address (mapped, compatible, NAT64, 6to4, Teredo),
- * because a translator on the way could lead it inside.
- * @param openCidrs ranges that are allowed nevertheless, for development and tests; with any, inner
- * names are as well
- * @throws {Error} code `bad_cidr` for the first text that is no CIDR range
+ * Creates the policy. It allows ranges instead of denying listed ones, so that an overlooked block
+ * stays closed. All blocks in IANA's special-purpose registries are refused. This includes the few
+ * that are globally reachable, because they are anycast and transition services without receivers.
+ * All IPv6 forms of an IPv4 address (mapped, compatible, NAT64, 6to4, Teredo) are refused too,
+ * because a translator on the way could lead them to an internal host.
+ * @param openCidrs ranges that are allowed anyway, for development and tests; if there are any,
+ * internal names are allowed too
+ * @throws {Error} code `bad_cidr` for the first text that isn't a CIDR range
  */
 export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonly string[] }) {
   const opened = openCidrs.map(parseRange);
@@ -40,13 +40,16 @@ export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonl
     return address !== null && (isOpened(ip) || isGlobal(address));
   };
   return {
-    /** An address as resolvers and sockets write it; any other text is not allowed. */
+    /**
+     * Returns true if an address may be reached. Takes the form of resolvers and sockets; any other
+     * text is not allowed.
+     */
     allows,
-    /** Returns whether an address is one of those that `openCidrs` names. */
+    /** Returns true if an address is in one of `openCidrs`. */
     isOpened,
     /**
-     * True when the URL's host is itself an address that may not be reached, or a name that can
-     * only be an inner one. Any other name is judged once it is resolved.
+     * Returns true if the URL's host is an address that may not be reached, or an internal name.
+     * Any other name is checked after it is resolved.
      */
     forbids: (url: URL) => {
       const literal = literalOf(url);
@@ -58,9 +61,9 @@ export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonl
 }
 
 /**
- * The address a URL names directly, null if its host is a name. The URL standard has by then turned
- * every spelling of an IPv4 address (decimal, octal, hex, short, full-width, percent-encoded, with
- * a final dot) into the dotted one, and refused zone ids.
+ * Returns the IP address in a URL, or null if its host is a name. The URL standard has already
+ * converted every spelling of an IPv4 address (decimal, octal, hex, short, full-width,
+ * percent-encoded, with a final dot) to the dotted form, and rejected zone IDs.
  */
 export function literalOf(url: URL): string | null {
   const host = url.hostname.replace(/^\[(.*)\]$/, '$1');
@@ -68,9 +71,9 @@ export function literalOf(url: URL): string | null {
 }
 
 /**
- * What an operator names, in the form that `isBlocked` takes: a host, which stands for all names
- * below it, an address or a range of them.
- * @returns null for anything else
+ * Converts an operator's input to the form for `isBlocked`: a host including all names below it, an
+ * address, or a range of addresses.
+ * @returns null for any other input
  */
 export function blockOf(text: string): string | null {
   const ip = text.split('/')[0] ?? '';
@@ -85,8 +88,8 @@ export function blockOf(text: string): string | null {
 }
 
 /**
- * Whether operators let nothing be sent to this host or address.
- * @param blocked what `blockOf` gave
+ * Returns true if operators blocked this host or address.
+ * @param blocked results of `blockOf`
  */
 export function isBlocked(target: string, blocked: readonly string[]): boolean {
   const address = parseAddress(target);
@@ -108,11 +111,11 @@ export function isInNetworks(ip: string, networks: readonly string[]): boolean {
 }
 
 /**
- * Null for what isn't an address and for addresses with a zone id: those name an interface of this
- * machine.
+ * Returns null for any text that isn't an address, and for addresses with a zone ID, because those
+ * refer to an interface of this machine.
  */
 function parseAddress(text: string): Address | null {
-  // ipaddr.js also reads octal and hex, which resolvers and sockets never write.
+  // ipaddr.js also reads octal and hex, but resolvers and sockets never write them.
   return isIP(text) === 0 || text.includes('%') ? null : ipaddr.parse(text);
 }
 
@@ -125,7 +128,7 @@ function isGlobal(address: Address): boolean {
 }
 
 function isInside(address: Address, [network, bits]: Range): boolean {
-  // ipaddr.js throws when asked to match across families.
+  // ipaddr.js throws if the two are of different families.
   return address.kind() === network.kind() && address.match(network, bits);
 }
 

@@ -14,26 +14,27 @@ import {
 } from './connection.ts';
 
 /**
- * How one attempt ended. `answered`: a status arrived; it alone decides, so an answer whose body
- * stalls or breaks off is still one. `failed`: no answer, and why; `blocked_address` and
- * `blocked_by_operator` are targets that may not be reached, now or later.
+ * The result of one attempt.
+ * - `answered`: a status arrived. Only the status counts, even if the body stalls or breaks off.
+ * - `failed`: no response. The targets of `blocked_address` and `blocked_by_operator` may not be
+ *   reached, now or later.
  */
 export type Answer =
   | {
       readonly kind: 'answered';
       readonly status: number;
-      /** The address that was connected to. */
+      /** The connected IP address. */
       readonly address: string;
-      /** The `Retry-After` header in milliseconds from now; null without one that can be read. */
+      /** The `Retry-After` header in milliseconds from now; null if it is missing or unreadable. */
       readonly retryAfterMs: number | null;
-      /** At most the first 1024 bytes of the body, as sent: still compressed if it is. */
+      /** At most the first 1024 bytes of the body as sent, so possibly compressed. */
       readonly excerpt: Buffer;
-      /** Set if the body had not ended when our time was over, or broke off. */
+      /** Set if the body was incomplete at the time limit or broke off. */
       readonly body: 'body_timeout' | 'body_broken' | null;
     }
   | { readonly kind: 'failed'; readonly reason: FailureReason };
 
-/** What the delivery log says beside the status: null for a plain 2xx. */
+/** Returns the reason for the delivery log, in addition to the status; null for a plain 2xx. */
 export function reasonOf(answer: Answer): AttemptReason | null {
   if (answer.kind === 'failed') return answer.reason;
   const { status, body } = answer;
@@ -44,17 +45,19 @@ export function reasonOf(answer: Answer): AttemptReason | null {
 
 export interface PostSettings extends ConnectionSettings {
   readonly userAgent: string;
-  /** For the whole attempt: connection, request, and an answer that drips. */
+  /**
+   * The time limit of the whole attempt in milliseconds: connection, request, and a slow response.
+   */
   readonly totalMs?: number;
-  /** For name look-up, TCP and TLS together. */
+  /** The time limit of name lookup, TCP, and TLS together, in milliseconds. */
   readonly connectMs?: number;
 }
 
 export interface Message extends Pick<Destination, 'blocked' | 'admit'> {
   readonly url: string;
   /**
-   * On top of `user-agent` and what HTTP itself needs; `host` and `accept-encoding` cannot be
-   * changed.
+   * Headers in addition to `user-agent` and those that HTTP needs. `host` and `accept-encoding`
+   * cannot be changed.
    */
   readonly headers: Readonly<Record<string, string>>;
   readonly body: string;
@@ -63,11 +66,11 @@ export interface Message extends Pick<Destination, 'blocked' | 'admit'> {
 const EXCERPT_BYTES = 1024;
 
 /**
- * Makes the function that sends one HTTPS POST to a URL that a stranger chose (DECISIONS.md,
- * Webhooks, transport and target). Redirects are not followed and no connection is used twice,
- * because either would reach a host that nobody checked. Whatever a receiver does is an `Answer`
- * and never thrown.
- * @throws {NotAttempted} from the function it makes
+ * Creates the function that sends one HTTPS POST to a URL chosen by a customer (DECISIONS.md,
+ * Webhooks, transport and target). It follows no redirects and reuses no connections, because
+ * either could reach an unchecked host. A receiver's behavior always results in an `Answer`, never
+ * in an error.
+ * @throws {NotAttempted} from the created function
  */
 export function createPost(settings: PostSettings): (message: Message) => Promise<Answer> {
   const { userAgent, totalMs = 15_000, connectMs = 5_000 } = settings;
@@ -101,7 +104,7 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
     } finally {
       clearTimeout(ending);
       clearTimeout(connecting);
-      // What is bound to the signal is let go.
+      // Releases the listeners on the signal.
       attempt.abort();
     }
   };
@@ -118,7 +121,7 @@ async function exchange(
     method: 'POST',
     headers: {
       ...headers,
-      // Left to itself and without an agent, Node writes `name:80` if the URL has no port.
+      // By default, without an agent, Node writes `name:80` for a URL without a port.
       host: target.host,
       'accept-encoding': 'identity',
     },
@@ -130,7 +133,7 @@ async function exchange(
     IncomingMessage,
   ];
   const status = response.statusCode ?? 0;
-  // Node's parser takes any three digits (RFC 9110, 15: these aren't statuses).
+  // Node's parser accepts any three digits, but these aren't statuses (RFC 9110, 15).
   if (status < 100 || status > 599) throw new AttemptFailure('not_http');
   return {
     kind: 'answered',
@@ -152,7 +155,7 @@ async function readExcerpt(response: IncomingMessage, signal: AbortSignal) {
       if (size >= EXCERPT_BYTES) break;
     }
   } catch {
-    // The status has arrived and decides, the rest was for the delivery log only.
+    // The status has arrived and decides. The body is only for the delivery log.
     body = signal.aborted ? 'body_timeout' : 'body_broken';
   }
   return { excerpt: Buffer.concat(chunks, Math.min(size, EXCERPT_BYTES)), body };

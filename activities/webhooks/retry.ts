@@ -3,13 +3,13 @@ import type { Answer } from './post.ts';
 const JITTER = 0.2;
 
 /**
- * How long to wait before an attempt (DECISIONS.md, Webhooks, schedule).
- * @param attempt the coming attempt, counted from 1
- * @param schedule milliseconds after the previous attempt; index 0 belongs to the first
- * @param retryAfterMs what the receiver asked for, null if it did not: taken as it is between 1×
- * and 2× of the step
- * @param random from 0 to 1, spreads the wait over ±20 % if the receiver asked for nothing
- * @returns whole milliseconds; null when the schedule is exhausted
+ * Returns the wait before an attempt (DECISIONS.md, Webhooks, schedule).
+ * @param attempt the number of the next attempt, counted from 1
+ * @param schedule milliseconds after the previous attempt; index 0 is for the first attempt
+ * @param retryAfterMs the wait that the receiver asked for, limited to 1× to 2× of the scheduled
+ * wait; null if it did not ask
+ * @param random from 0 to 1; spreads the wait over ±20 % if the receiver did not ask
+ * @returns whole milliseconds; null when the schedule is used up
  */
 export function delayBefore(
   attempt: number,
@@ -24,15 +24,15 @@ export function delayBefore(
 }
 
 /**
- * True for the statuses by which a receiver takes a delivery over (api/docs/webhooks.md, Webhooks).
- * A redirect is none.
+ * Returns true if the status means that the receiver accepted the delivery (api/docs/webhooks.md,
+ * Webhooks). A redirect does not count.
  */
 export function isDelivered(status: number): boolean {
   return status >= 200 && status <= 299;
 }
 
 /**
- * Returns true when no further attempt is made, whatever the schedule has left: after a 2xx or for
+ * Returns true if no further attempt may be made, even if the schedule has one: after a 2xx or for
  * a blocked target.
  */
 export function isFinal(answer: Answer): boolean {

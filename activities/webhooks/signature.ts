@@ -3,19 +3,19 @@ import { createHmac } from 'node:crypto';
 interface Signed {
   /** The `webhook-id` header. */
   readonly id: string;
-  /** The `webhook-timestamp` header, whole seconds since 1970. */
+  /** The `webhook-timestamp` header in whole seconds since 1970. */
   readonly timestamp: number;
-  /** Exactly as sent. */
+  /** The body exactly as sent. */
   readonly body: string;
-  /** `whsec_` + base64 each, the current one first. */
+  /** Secrets as `whsec_` with base64, the current one first. */
   readonly secrets: readonly string[];
 }
 
 /**
- * The `webhook-signature` header of one delivery attempt: one `v1` signature per secret, separated
- * by spaces, so that a receiver that knows any of them accepts the delivery while one replaces
- * another (Standard Webhooks 1.0, "Signature scheme"; DECISIONS.md, Webhooks).
- * @throws {Error} code `bad_webhook_secret` for a secret of any other form
+ * Returns the `webhook-signature` header of one delivery attempt. It has one `v1` signature per
+ * secret, separated by spaces. A receiver can check it with any of the secrets while a new one
+ * replaces the old one (Standard Webhooks 1.0, "Signature scheme"; DECISIONS.md, Webhooks).
+ * @throws {Error} code `bad_webhook_secret` for a secret in any other form
  */
 export function sign({ id, timestamp, body, secrets }: Signed): string {
   const content = `${id}.${timestamp}.${body}`;

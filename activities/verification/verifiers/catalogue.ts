@@ -3,7 +3,7 @@ import { NEVERBOUNCE } from './neverbounce.ts';
 import { REACHER } from './reacher.ts';
 import { ZEROBOUNCE } from './zerobounce.ts';
 
-/** Every verifier, in the order in which they are asked if the configuration names no other. */
+/** The verifiers in their default call order. The configuration can set another order. */
 export const VERIFIERS = {
   reacher: REACHER,
   zerobounce: ZEROBOUNCE,

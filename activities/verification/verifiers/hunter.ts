@@ -11,9 +11,9 @@ const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
 ]);
 
 /**
- * Hunter's Email Verifier, version 2 (hunter.io/api-documentation/v2#email-verifier). Of free mail
- * (`webmail`) it asks no server, so it cannot tell. It has limits and a breaker of its own beside
- * the finder's; key and URL are the same.
+ * Hunter's Email Verifier, version 2 (hunter.io/api-documentation/v2#email-verifier). It does not
+ * contact the servers of free mail (`webmail`), so its result is then `unknown`. Its limits and
+ * breaker are separate from the finder's. Key and URL are the same.
  */
 export const HUNTER_VERIFIER = {
   id: 'hunter-verifier',
@@ -24,20 +24,20 @@ export const HUNTER_VERIFIER = {
   ],
   // "The request will run for 20 seconds."
   callMs: 30_000,
-  // Of the credits that the finder takes 1 of; what could not be verified costs nothing
+  // The finder's credits. A lookup costs it 1 credit, and a check without a result costs nothing
   // (help.hunter.io, "How do credits work").
   cost: 0.5,
   headersOf: (apiKey) => ({ 'X-API-KEY': apiKey }),
   questionAbout: (email) => ({ path: `/email-verifier?${new URLSearchParams({ email })}` }),
   meanings: {
     200: inBody(judge),
-    // The same question again counts as one.
+    // A repeat of the request is not counted again.
     202: ({ headers }) => ({ kind: 'working', afterMs: retryAfterMs(headers) ?? 5000 }),
-    // The mail server's answer was unexpected: "We advise you to retry later."
+    // The mail server's response was unexpected: "We advise you to retry later."
     222: { kind: 'greylisted' },
     403: ({ headers }) => ({ kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) }),
     429: { kind: 'fatal', why: 'credits' },
-    // The address's owner has asked that nobody make use of it.
+    // The address's owner asked not to be processed.
     451: answer('risky', null),
   },
 } as const satisfies VerifierKind;

@@ -19,7 +19,8 @@ export const NEVERBOUNCE = {
 const AUTH: VerifierStep = { kind: 'fatal', why: 'auth' };
 
 /**
- * Errors come with 200 and another `status`; there are six of them (…/reference/error-handling).
+ * Errors arrive with HTTP 200 and a `status` other than `success`. There are six of them
+ * (…/reference/error-handling).
  */
 const ERRORS = new Map<string, VerifierStep>([
   ['auth_failure', AUTH],
@@ -37,7 +38,7 @@ function stepOfEnvelope(body: Field): VerifierStep {
   return ERRORS.get(status) ?? protocol('status');
 }
 
-/** The vendor has no word for greylisting: it waits for it, or says `unknown`. */
+/** Maps the vendor's results. It has no word for greylisting. It waits, or returns `unknown`. */
 const MEANINGS = new Map<string, VerifierStep>([
   ['valid', answer('valid', 'mailbox_ok')],
   ['invalid', answer('invalid', 'mailbox_missing')],
@@ -45,7 +46,7 @@ const MEANINGS = new Map<string, VerifierStep>([
   ['catchall', answer('catch_all', null)],
 ]);
 
-/** Flags that lower a result; none raises anything. The first counts. */
+/** Flags that lower a result. They never raise one. The first match counts. */
 const LOWERING = [
   ['valid', 'disposable_email', answer('risky', 'disposable')],
   ['valid', 'role_account', answer('risky', 'role')],

@@ -4,24 +4,24 @@ import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './ve
 
 /**
  * Reacher (docs.reacher.email; reacherhq/check-if-email-exists, its OpenAPI's `CheckEmailOutput`),
- * on a server of one's own or the hosted one. It is only ever talked to over HTTP: its license is
- * the AGPL.
+ * self-hosted or hosted by the vendor. It is used only over HTTP, because its license is the AGPL.
  */
 export const REACHER = {
   id: 'reacher',
-  // Such as http://localhost:8080, or https://api.reacher.email for the hosted one.
+  // Set by the operator: http://localhost:8080, or https://api.reacher.email for the hosted
+  // service.
   url: null,
   rates: [{ calls: 5, perMs: 1000 }],
-  // It talks to slow mail servers, twice if one greylists it; its own rules allow it 45 s a step.
+  // It talks to slow mail servers, twice if one greylists it. Its own limit is 45 s per step.
   callMs: 90_000,
   cost: 1,
-  // A server of one's own reads the first, the hosted one the second.
+  // A self-hosted server reads the first header, the hosted service the second.
   headersOf: (apiKey): Record<string, string> =>
     apiKey === '' ? {} : { 'x-reacher-secret': apiKey, authorization: apiKey },
   questionAbout: (email) => ({ path: '/v1/check_email', json: { to_email: email } }),
   meanings: {
     200: inBody(stepOfOutput),
-    // A server of one's own answers a wrong secret with 400 and names the header.
+    // A self-hosted server responds to a wrong secret with 400 and names the header.
     400: (found) =>
       /x-reacher-secret/i.test(found.text ?? '')
         ? { kind: 'fatal', why: 'auth' }
@@ -45,7 +45,7 @@ function stepOfOutput(body: Field): VerifierStep {
   }
 }
 
-/** First what no second source could mend. */
+/** The reasons that a second source can't outweigh come first. */
 function stepOfRisky(misc: Field, smtp: Field): VerifierStep {
   if (misc.at('is_disposable').flag()) return answer('risky', 'disposable');
   if (misc.at('is_role_account').flag()) return answer('risky', 'role');
@@ -54,8 +54,8 @@ function stepOfRisky(misc: Field, smtp: Field): VerifierStep {
 }
 
 /**
- * That it could not talk to mail servers which do exist says nothing about the mailbox, whatever it
- * makes of it.
+ * If Reacher could not connect to an existing mail server, its `invalid` says nothing about the
+ * mailbox.
  */
 function stepOfInvalid(mx: Field, smtp: Field): VerifierStep {
   const accepts = mx.at('accepts_mail');
@@ -64,21 +64,21 @@ function stepOfInvalid(mx: Field, smtp: Field): VerifierStep {
   return smtp.at('can_connect_smtp').flag() ? answer('invalid', 'mailbox_missing') : INCONCLUSIVE;
 }
 
-/** Greylisting by name, by RFC 6647's code, or by any temporary reply that asks to come back. */
+/** Detects greylisting by name, by RFC 6647's code, or by a temporary reply that asks to retry. */
 const GREYLISTED =
   /gr[ae]y[- ]?list|postgrey|\b4[.]7[.]1\b|(?:^transient:|\b45[01]\b).*\b(?:later|again)\b/i;
 
 /**
- * `error.message` is the mail server's own line, mostly without the code before it; `description`
- * is Reacher's.
+ * Reads `error`. Its `message` is the mail server's own line, mostly without the code in front;
+ * `description` is Reacher's.
  */
 function stepOfUnknown(smtp: Field): VerifierStep {
   const error = smtp.at('error');
   if (error.isAbsent) return INCONCLUSIVE;
-  // A timeout has a duration there, and no text.
+  // For a timeout, `message` is a duration and not a text.
   const { value } = error.at('message');
   const message = typeof value === 'string' ? value : '';
-  // A server that refuses Reacher's own address says 4.7.1 as well.
+  // A mail server that rejects Reacher's own IP address also says 4.7.1.
   if (['ipblacklisted', 'needsrdns'].includes(smtp.at('description').word())) {
     return answer('unknown', 'blocked');
   }

@@ -8,29 +8,29 @@ import {
 } from '../../http/client.ts';
 import type { SourceFacts, Verdict } from '../../vendors/vendor.ts';
 
-/** Why a mailbox check came to its verdict. */
+/** The reason for a verdict on a mailbox. */
 export type MailboxReason =
-  /** Everything passed, and the vendor or a verifier saw the mailbox answer recently. */
+  /** Everything passed, and the vendor or a verifier recently saw the mailbox respond. */
   | 'mailbox_ok'
   /** Mail to it bounces. */
   | ('mailbox_missing' | 'mailbox_full' | 'mailbox_disabled' | 'no_mx')
-  /** An address, but not one of a person's own mailbox. */
+  /** A real address, but not a person's mailbox. */
   | ('disposable' | 'role')
-  /** It looked and could not tell. */
+  /** The verifier checked and could not decide. */
   | ('blocked' | 'timeout' | 'inconclusive');
 
 /**
- * What a verifier made of one address.
+ * A verifier's result for one address.
  * - `answer`: a judgment
- * - `greylisted`: the mail server asked to come back; the same question later may be answered
- * - `working`: not judged yet; the same question after a while is not another one
- * - `retry`, `fatal`: not answered, for the same reasons as a vendor
+ * - `greylisted`: the mail server asked to retry; a later request may succeed
+ * - `working`: not judged yet; repeating the request later is not charged again
+ * - `retry`, `fatal`: no response, for the same reasons as with a vendor
  */
 export type VerifierStep =
   | {
       readonly kind: 'answer';
       readonly verdict: Verdict;
-      /** Null if the verdict says it all: `catch_all`, `risky`. */
+      /** Null if the verdict needs no reason: `catch_all`, `risky`. */
       readonly reason: MailboxReason | null;
     }
   | { readonly kind: 'greylisted' }
@@ -38,55 +38,54 @@ export type VerifierStep =
   | Trouble;
 
 /**
- * Why a verifier gave no judgment, as it is kept with the address; `unavailable`: it may not be
- * asked.
+ * The reason for a missing judgment, as stored with the address. `unavailable` means that the
+ * verifier cannot be called.
  */
 export type VerifierTrouble = `verifier_${Trouble['why'] | 'working' | 'unavailable'}`;
 
-/** @param reason null if the verdict says it all */
+/** @param reason null if the verdict needs no reason */
 export function answer(verdict: Verdict, reason: MailboxReason | null): VerifierStep {
   return { kind: 'answer', verdict, reason };
 }
 
-/** For words that a verifier does not document: nothing is guessed from them. */
+/** The judgment for words that a verifier does not document. Their meaning is never guessed. */
 export const INCONCLUSIVE = answer('unknown', 'inconclusive');
 
-/** What a verifier's document says of it, and how it is talked to. */
+/** Facts from a verifier's documentation, and the way to call it. */
 export interface VerifierKind extends SourceFacts {
-  /** What one check costs, in the verifier's credits. */
+  /** The cost of one check, in the verifier's credits. */
   readonly cost: number;
   headersOf(apiKey: string): HttpHeaders;
   questionAbout(email: string, apiKey: string): Question;
-  /** By status, where it means something by one that HTTP does not. */
+  /** The statuses with a special meaning, different from HTTP's. */
   readonly meanings: Meanings<VerifierStep>;
 }
 
-/** Not asked: it is closed to calls, its budget is spent, or its rate limit has no slot soon. */
+/**
+ * No call was made: the breaker is open, the budget is spent, or the rate limit has no slot soon.
+ */
 export interface Unavailable {
   readonly kind: 'unavailable';
   readonly why: 'rate_limit' | 'unavailable';
-  /** When to ask again; null if that is not known. */
+  /** The wait until the next possible call in milliseconds; null if unknown. */
   readonly afterMs: number | null;
 }
 
-/**
- * What a verifier made of an address, how long its call took, and how long that waited for a slot
- * before.
- */
+/** A verifier's result, the duration of its call, and the wait for a slot before the call. */
 type Asked = VerifierStep & { readonly durationMs: number; readonly waitedMs: number };
 
-/** Says whether a mailbox takes mail. */
+/** Checks if a mailbox takes mail. */
 export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {
-  /** @param requestId for which it is asked; null if for none */
+  /** @param requestId the request that the check is made for, or null */
   check(email: string, signal: AbortSignal, requestId: string | null): Promise<Asked | Unavailable>;
 }
 
 /**
- * Asks over HTTP. `check` throws only what aborting `signal` throws.
- *
- * Some have key or address in the URL: what is thrown or returned never holds it.
- * @param at.baseUrl without the version, but for Hunter's, which is the finder's
- * @param at.apiKey empty for a server of one's own that asks for none
+ * Creates a verifier that is called over HTTP. `check` throws only the reason that `signal` was
+ * aborted with. Some verifiers take the key or the address in the URL. Errors and results never
+ * contain the URL.
+ * @param at.baseUrl the URL without the version, except for Hunter, which shares the finder's URL
+ * @param at.apiKey empty for a self-hosted server without a key
  */
 export function createVerifier(
   { id, cost, callMs, headersOf, questionAbout, meanings }: VerifierKind,

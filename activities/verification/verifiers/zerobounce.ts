@@ -5,9 +5,9 @@ import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './ve
 const readBody = inBody((body) => stepOfError(body) ?? judge(body));
 
 /**
- * ZeroBounce's single validation, version 2: in the United States, where the people are whose
- * addresses it is asked about; `api-eu.` is in the European Union, and so is what was the only host
- * once, `api.` (zerobounce.net/docs/api-dashboard, "API Endpoints").
+ * ZeroBounce's single validation, version 2. The URL is the one in the United States, where the
+ * people live. `api-eu.` is in the European Union, and so is `api.`, once the only host
+ * (zerobounce.net/docs/api-dashboard, "API Endpoints").
  */
 export const ZEROBOUNCE = {
   id: 'zerobounce',
@@ -21,17 +21,18 @@ export const ZEROBOUNCE = {
     path: `/v2/validate?${new URLSearchParams({ api_key: apiKey, email, ip_address: '' })}`,
   }),
   meanings: {
-    // Errors come with 200, from some of the vendor's hosts with 400.
+    // Errors arrive with 200, and from some of the vendor's hosts with 400.
     200: readBody,
     400: readBody,
-    // "API Shield": the vendor fends off an attack, ours or not. A wrong key is an error with 200.
+    // "API Shield": the vendor is blocking an attack, maybe not ours. A wrong key is an error with
+    // 200.
     403: ({ headers }) => ({ kind: 'retry', why: 'upstream', afterMs: retryAfterMs(headers) }),
   },
 } as const satisfies VerifierKind;
 
 /**
- * One sentence for a wrong key and for an empty account, as text or in a list; the account is
- * looked at for both.
+ * Reads an error text or a list of them. The text for a wrong key and for an empty account is the
+ * same, and the operator checks the account for both.
  */
 function stepOfError(body: Field): VerifierStep | null {
   const error = body.at('error');
@@ -48,16 +49,16 @@ const ROLE = answer('risky', 'role');
 const RISKY = answer('risky', null);
 
 /**
- * By status, and by status and sub-status where that says more
+ * Maps a status, or a status with its sub-status
  * (zerobounce.net/docs/email-list-validation/status-codes).
  */
 const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
   ['valid', answer('valid', 'mailbox_ok')],
-  // The vendor counts domains that take anything as valid if their mail rarely bounces; nobody saw
-  // the mailbox.
+  // The vendor calls catch-all domains valid if their mail rarely bounces. The mailbox was not
+  // checked.
   ['valid accept_all', answer('catch_all', null)],
   ['valid role_based_accept_all', ROLE],
-  // No person reads it.
+  // The mailbox is not read by a person.
   ['valid ai_agent_mailbox', RISKY],
   ['invalid', answer('invalid', 'mailbox_missing')],
   ['invalid no_dns_entries', NO_MX],
