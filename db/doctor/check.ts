@@ -3,17 +3,14 @@ import type { KnownWindows } from '../requests/entitlements.ts';
 import FINDINGS from './findings.json' with { type: 'json' };
 
 /**
- * What the database should hold is measured by the rules that the workers keep; times in
+ * The rules that the workers follow, which the checks compare the database with. Times are in
  * milliseconds.
  */
 export interface DoctorRules extends KnownWindows {
   readonly webhookScheduleMs: readonly number[];
 }
 
-/**
- * What a check finds: findings.json has, for each, its title, what it means, and what to do about
- * it.
- */
+/** The code of a finding. findings.json has its title, its meaning, and what to do about it. */
 export type FindingCode = keyof typeof FINDINGS;
 
 export interface CheckResult {
@@ -21,11 +18,14 @@ export interface CheckResult {
   readonly title: string;
   readonly explanation: string;
   readonly findings: number;
-  /** Some of the ids found, in their order. */
+  /** Some of the ids found, sorted. */
   readonly examples: readonly string[];
 }
 
-/** What a check has found. @param values what `{name}` stands for in its texts */
+/**
+ * Returns the result of a check.
+ * @param values the replacements for `{name}` in its texts
+ */
 export function resultOf(
   code: FindingCode,
   found: Pick<CheckResult, 'findings' | 'examples'>,
@@ -37,24 +37,24 @@ export function resultOf(
   return { code, title: filled(title), explanation: filled(explanation), ...found };
 }
 
-/** A relation, read once for all of its checks. */
+/** A relation that is read once for all of its checks. */
 export interface Pass {
   readonly from: SQL;
-  /** The id to look at, as text. */
+  /** The id to investigate, as text. */
   readonly subject: SQL;
-  /** What must never be, by the code of its finding: true of no row. */
+  /** The forbidden conditions by their finding code. No row should match one. */
   readonly checks: Readonly<Partial<Record<FindingCode, SQL>>>;
 }
 
 /**
- * What has to happen on its own may be this late before it is a finding (ARCHITECTURE.md,
- * Invariants, S2 and S4).
+ * How late an automatic step may be before it is a finding (ARCHITECTURE.md, Invariants, S2 and
+ * S4).
  */
 export const GRACE = sql`interval '60 seconds'`;
 
 /**
- * What a pass finds, by check. Rows that offend no check are dropped before the rest are told
- * apart.
+ * Returns the statement that counts the findings of a pass by check. It first drops the rows that
+ * match no check, and then assigns the others to their checks.
  */
 export function statement({ from, subject, checks }: Pass, examples: number): SQL {
   const verdicts = Object.entries(checks).map(

@@ -16,19 +16,19 @@ import { REQUEST_PASSES } from './requests.ts';
 import { workPasses } from './work.ts';
 
 export interface Diagnosis {
-  /** The sum of all checks; 0 is health. */
+  /** The sum over all checks. A healthy database has 0. */
   readonly findings: number;
   readonly checks: readonly CheckResult[];
   readonly durationMs: number;
 }
 
-/** Examples for a person to look at. */
+/** The default number of example ids per check. */
 const EXAMPLES = 5;
 
 /**
- * Checks every invariant (ARCHITECTURE.md, Invariants) that the database can answer for, on one
- * snapshot, without locks.
- * @param examples how many ids to name per check
+ * Checks every invariant (ARCHITECTURE.md, Invariants) that the database can answer, on one
+ * snapshot and without locks.
+ * @param examples the maximum number of example ids per check
  */
 export async function diagnose(
   db: Database,
@@ -39,7 +39,7 @@ export async function diagnose(
 }
 
 /**
- * The checks alone, on what `tx` sees: a transaction that is going to be rolled back, for example.
+ * Runs the checks in the caller's transaction, for example in one that is going to be rolled back.
  */
 export async function runChecks(
   tx: Transaction,
@@ -61,12 +61,12 @@ export async function runChecks(
   return { findings, checks, durationMs: Math.round(performance.now() - begun) };
 }
 
-/** What a repair changed: numbers and ids. */
+/** The changes of a repair, as numbers and ids. */
 type Details = Readonly<Record<string, string | number | null>>;
 
 /**
- * Gives what is to be noted; no row, or null, if there is nothing to repair any more, or not
- * safely.
+ * A repair: a statement or a function that returns the details to record. No row, or null, means
+ * that there is nothing left to repair, or that a repair is not safe.
  */
 type Fix = SQL | ((tx: Transaction, rules: DoctorRules) => Promise<Details | null>);
 
@@ -74,15 +74,16 @@ export interface RepairRecord {
   readonly check: string;
   readonly subject: string;
   readonly outcome: 'repaired' | 'left';
-  /** What was changed, or the code of what refused. */
+  /** The changes, or the error code of a rejected repair. */
   readonly details: Details;
 }
 
 /**
- * Repairs what can be computed again from the ledger and the requests, or is owed by a rule. Each
- * repair is a transaction of its own that looks again under the organization's lock, and has its
- * record in the audit log.
- * @throws {DatabaseError} if PostgreSQL is away; what the constraints refuse is `left`
+ * Repairs the findings whose correct state follows from the ledger, the requests, or a rule. Each
+ * repair is a separate transaction that checks again under the organization's lock and is recorded
+ * in the audit log.
+ * @throws {DatabaseError} if PostgreSQL is unavailable; a repair that a constraint rejects is
+ * recorded as `left`
  */
 export async function repair(
   db: Database,
@@ -127,8 +128,8 @@ async function detailsOf(tx: Transaction, fix: SQL): Promise<Details | null> {
 }
 
 /**
- * Whose it is: an organization's, a batch, a request, a delivery, or what begins with an
- * organization's id.
+ * Finds the organization of a subject. The subject is the id of a batch, a request, or a delivery,
+ * or it begins with an organization's id.
  */
 const ownerOf = (subject: string) => sql`
   select id from organizations where id = split_part(${subject}, ' ', 1)
@@ -138,8 +139,8 @@ const ownerOf = (subject: string) => sql`
              where d.id = ${subject}`;
 
 /**
- * In the order in which they are made: settlements move balances and counts, which must be right by
- * then.
+ * The repairs in the order they run. Settlements change balances and counts, so these must be
+ * correct first.
  */
 const REPAIRS: Readonly<Record<string, (subject: string) => Fix>> = {
   balance_differs: (organizationId) => sql`select recompute_balance(${organizationId}) as details`,
@@ -178,7 +179,7 @@ const REPAIRS: Readonly<Record<string, (subject: string) => Fix>> = {
   },
 
   lookup_left_open: (lookupId) => async (tx) => {
-    // Locked first, so that a request that joins it meanwhile is seen.
+    // Locked first, so that a request that is joining the lookup is seen.
     await tx.execute(sql`select from lookups where id = ${lookupId} for update`);
     return await detailsOf(
       tx,
@@ -190,5 +191,5 @@ const REPAIRS: Readonly<Record<string, (subject: string) => Fix>> = {
   },
 };
 
-/** The checks that `repair` knows how to clear. */
+/** The codes of the checks that `repair` can fix. */
 export const REPAIRABLE: ReadonlySet<string> = new Set(Object.keys(REPAIRS));

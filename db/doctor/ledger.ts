@@ -3,8 +3,8 @@ import { span } from '../client.ts';
 import type { DoctorRules, Pass } from './check.ts';
 
 /**
- * Balances, the ledger in itself and against the requests, and what is paid once (ARCHITECTURE.md,
- * Invariants, L1 to L5).
+ * Checks the balances, the ledger by itself and against the requests, and the replay window
+ * (ARCHITECTURE.md, Invariants, L1 to L5).
  */
 export function ledgerPasses(rules: DoctorRules): Pass[] {
   return [ACCOUNTS, ENTRIES, HISTORY, REQUESTS_AND_ENTRIES, ...promises(rules)];
@@ -54,7 +54,7 @@ const HISTORY: Pass = {
   },
 };
 
-/** Completed, and not for nothing. */
+/** True for a completed request that was paid for. */
 export const charged = sql`(r.status = 'completed' and not r.replayed)`;
 const settlements = sql`(e.charges + e.releases)`;
 
@@ -89,10 +89,11 @@ const REQUESTS_AND_ENTRIES: Pass = {
   },
 };
 
-// That charges and completed requests are the same thing, and of the same time, is checked with the
-// ledger: here a charge is a request with credits used, its time `settled_at`.
+// The ledger checks above compare charges with completed requests and their times. The checks below
+// can therefore use a request with credits used as its charge, and `settled_at` as the time of the
+// charge.
 
-/** What is paid once is free for the replay window (L4 and L5). */
+/** Checks that a paid result is free within the replay window (L4 and L5). */
 function promises({ replayMs }: DoctorRules): Pass[] {
   const window = span(replayMs);
   const npi = sql`organization_id, npi`;
@@ -126,8 +127,8 @@ function promises({ replayMs }: DoctorRules): Pass[] {
              and x.email_type = coalesce(r.email_type, x.email_type) and x.charged_at >= r.settled_at)`,
     },
   };
-  // What was paid for may have been erased or suppressed since: then the replay is another address,
-  // or erased itself. A suppression that was removed after the replay is in the audit log only.
+  // A paid address may have been erased or suppressed since. Then the replay has another address,
+  // or is erased itself. A suppression that was removed after the replay is only in the audit log.
   const wasSuppressed = sql`exists (
     select from removed s
      where s.at >= r.accepted_at and case s.kind

@@ -2,7 +2,10 @@ import type { Database } from '../client.ts';
 import { listApis, listVersions } from '../workers.ts';
 import { type CheckResult, type FindingCode, resultOf } from './check.ts';
 
-/** Checks that an API and a worker are alive, and that every API is where workers are. */
+/**
+ * Checks that an API and a worker are alive, and that every API has a worker in its namespace and
+ * task queue.
+ */
 export async function checkProcesses(db: Database): Promise<CheckResult[]> {
   const apis = await listApis(db);
   const workers = await listVersions(db);

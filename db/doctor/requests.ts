@@ -47,8 +47,8 @@ const REQUESTS_AND_LOOKUPS: Pass = {
 const hash = (email: string) =>
   sql`encode(sha256(convert_to(lower(${sql.raw(email)}), 'UTF8')), 'hex')`;
 /**
- * Rows that hold an address, of a tombstone's NPI or with its hash; addresses are hashed only if
- * there is any.
+ * Selects the rows with an address that was erased, found by its NPI or its hash. Addresses are
+ * hashed only if there are tombstones.
  */
 const held = (
   table: string,
@@ -74,7 +74,10 @@ const ERASED: Pass = {
   },
 };
 
-/** Constraints keep sandboxes out of all else that serves every organization. */
+/**
+ * Sandbox requests that touched shared data. Constraints exclude sandboxes from all other shared
+ * tables.
+ */
 const SANDBOXES: Pass = {
   from: sql`requests r join (
     select request_id from vendor_attempts
@@ -84,7 +87,7 @@ const SANDBOXES: Pass = {
 };
 
 /**
- * Requests in themselves (ARCHITECTURE.md, Invariants, L3, L4, S2), their lookups, erasures,
- * sandboxes.
+ * Checks requests by themselves (ARCHITECTURE.md, Invariants, L3, L4, S2), their lookups, erasures,
+ * and sandboxes.
  */
 export const REQUEST_PASSES = [REQUESTS, LOOKUPS, REQUESTS_AND_LOOKUPS, ERASED, SANDBOXES];

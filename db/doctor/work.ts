@@ -4,15 +4,15 @@ import { type DoctorRules, GRACE, type Pass } from './check.ts';
 import GUARDED from './guarded.json' with { type: 'json' };
 
 /**
- * Batches, deliveries, Idempotency-Keys and the guards of all of it (ARCHITECTURE.md, Invariants,
- * S1, S4, W1, I1).
+ * Checks batches, deliveries, Idempotency-Keys, and the triggers, constraints, and indexes that
+ * guard them (ARCHITECTURE.md, Invariants, S1, S4, W1, I1).
  */
 export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
   return [BATCHES, deliveries(webhookScheduleMs), SWEEPS, IDEMPOTENCY, GUARDS];
 }
 
-// Sums of hashes stand for sets: of the requests and of those that have a delivery, and of one type
-// n times.
+// Sums of hashes compare sets: the ids of requests with those of deliveries, and the type of a
+// batch with those of its requests.
 const BATCHES: Pass = {
   from: sql`
     batches b
@@ -40,12 +40,15 @@ const BATCHES: Pass = {
 };
 
 /**
- * Longer than the others: in line for a receiver that has no room, a delivery may wait for minutes
- * unseen.
+ * The grace of deliveries. It is longer than the others, because a delivery may wait for minutes
+ * for a receiver at its limit.
  */
 const DELIVERY_GRACE = sql`interval '15 minutes'`;
 
-/** A receiver may ask for up to twice the step (DECISIONS.md, Webhooks, schedule). */
+/**
+ * Checks deliveries. A receiver may ask for up to twice the delay of a step (DECISIONS.md,
+ * Webhooks, schedule).
+ */
 function deliveries(scheduleMs: readonly number[]): Pass {
   const steps = sql`${sql.param(scheduleMs.map(String))}::text[]::float8[]`;
   const step = sql`(${steps})[least(d.step + 1, ${scheduleMs.length}::int)]`;
@@ -81,7 +84,7 @@ function deliveries(scheduleMs: readonly number[]): Pass {
 }
 
 const SWEEPS: Pass = {
-  // Work that has been there for as long as a sweep may be away.
+  // Unfinished work that is older than the longest accepted gap between sweeps.
   from: sql`(
     select (select swept_at from sweeps) as swept_at
      where exists (select from batches where status = 'in-progress' and created_at < now() - 2 * ${GRACE})) s`,
@@ -124,19 +127,19 @@ const GUARDS: Pass = {
 
 const OPEN = sql`b.completed_count < b.total`;
 
-/** What the doctor compares with Temporal: ids, and since when. */
+/** The work that the doctor compares with Temporal: ids, and the time since when. */
 const WORK = {
   /**
-   * Of workflows that have to be open (ARCHITECTURE.md, Invariants, S4), because they were to be
-   * started 60 s ago or earlier: of batches with an open request, and of deliveries that could go
-   * on.
+   * Workflows that must be open (ARCHITECTURE.md, Invariants, S4), because they should have been
+   * started at least 60 s ago. They are those of batches with an open request, and of deliveries
+   * that could continue.
    */
   unfinished: sql`
     select b.id, b.created_at as since from batches b
      where b.started_at < clock_timestamp() - ${GRACE}
        and ${OPEN}
     union all
-    -- One that waits for its next attempt is the sweep's once that is due.
+    -- The sweep starts the workflow of a delivery that waits for its next attempt when that is due.
     select d.id, final.at from webhook_deliveries d
      cross join lateral (
        select max(r.settled_at) as at, count(*) = count(r.settled_at) as is_so from requests r
@@ -144,9 +147,9 @@ const WORK = {
      where d.state = 'pending' and final.is_so
        and greatest(final.at, d.due_at) < clock_timestamp() - ${GRACE}`,
   /**
-   * Of batches that were over two minutes ago: their workflows have to be closed. One that nobody
-   * could tell that the sweep has settled it looks by itself 60 s after its deadline. Not those
-   * whose first attempts are still to be made.
+   * Batches that finished at least two minutes ago, whose workflows must be closed. If the workflow
+   * was not signaled that the sweep settled its batch, it checks by itself 60 s after its deadline.
+   * Batches whose deliveries still need a first attempt are excluded.
    */
   over: sql`
     select b.id, b.created_at as since from batches b
@@ -154,14 +157,14 @@ const WORK = {
        and not exists (
          select from webhook_deliveries d
           where d.batch_id = b.id and d.state = 'pending' and d.attempts = 0 and d.resends = 0)`,
-  /** Of requests that have been final for 60 s: nobody waits for their lookups. */
+  /** Requests that have been final for 60 s, so their lookups must not be running. */
   final: sql`
     select r.id, r.settled_at as since from requests r where r.settled_at < clock_timestamp() - ${GRACE}`,
 };
 
 /**
- * The ids of such work, the oldest first.
- * @param among only these; all if it is null
+ * Lists the ids of such work, the oldest first.
+ * @param among lists only these ids; null lists all
  */
 export async function listWork(
   db: Database,
