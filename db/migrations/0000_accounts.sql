@@ -1,15 +1,16 @@
--- The rules about money and state live in these files, so that no code path can break them.
--- Times carry milliseconds, because that is what the API shows.
+-- The migrations hold the rules about money and state, so that no code path can break them. Times
+-- have milliseconds, because the API returns milliseconds.
 
--- The sandbox of an organization is an organization of its own, whose id says so: whatever has the
--- id needs no join, and the rules that keep sandboxes apart are checks of one row.
+-- The sandbox of an organization is a separate organization with a special id. The id shows whether
+-- a row belongs to a sandbox, so no join is needed, and the rules that keep sandboxes apart are
+-- checks of one row.
 create function is_sandbox(organization_id text) returns boolean language sql immutable parallel safe as $$
   select starts_with(organization_id, 'sbx_')
 $$;
 
 create table organizations (
   id text primary key,
-  -- Whose test keys it is for; null for an organization that is no sandbox.
+  -- The organization whose test keys use this sandbox; null for other organizations.
   sandbox_of text unique references organizations,
   name text not null check (length(name) between 1 and 200),
   requests_per_minute integer not null default 100 check (requests_per_minute between 1 and 100000),
@@ -17,7 +18,7 @@ create table organizations (
   previous_webhook_secret text,
   previous_webhook_secret_expires_at timestamptz(3),
   webhooks_suspended boolean not null default false,
-  -- While it is set no key of the organization is let in; the keys themselves stay as they are.
+  -- While true, all keys of the organization are rejected. The keys themselves do not change.
   suspended boolean not null default false,
   created_at timestamptz(3) not null default clock_timestamp(),
   check ((previous_webhook_secret is null) = (previous_webhook_secret_expires_at is null)),
@@ -29,8 +30,8 @@ create table organizations (
   )
 );
 
--- A value encrypted with the key of each version of SECRETS_KEY, by which a program sees that it
--- has the right one.
+-- A value encrypted with each version of SECRETS_KEY. A program decrypts it to check that it has
+-- the right key.
 create table secret_keys (
   version text primary key,
   check_value text not null,
@@ -46,18 +47,18 @@ create table api_keys (
   created_at timestamptz(3) not null default clock_timestamp(),
   expires_at timestamptz(3),
   revoked_at timestamptz(3),
-  -- A key whose secret got out is not given back by mistake.
+  -- A leaked key must not be unrevoked by mistake.
   leaked boolean not null default false,
-  -- Whether it begins with `npe_test_`.
+  -- True if the key begins with `npe_test_`.
   is_test boolean not null,
   constraint api_keys_test_is_of_sandbox check (is_test = is_sandbox(organization_id)),
   constraint api_keys_leaked_is_revoked check (not leaked or revoked_at is not null)
 );
 create index api_keys_by_organization on api_keys (organization_id);
 
--- Wakes the polls that wait for a change of this row, or with this key, so that none outlives it;
--- with the argument ' final' those as well that wait for its end. Nothing else: commits with a
--- NOTIFY queue for one lock.
+-- Wakes the polls that wait for a change of this row or use this key, so that a revoked key ends
+-- its polls. With the argument ' final' it also wakes the polls that wait for the end. Nothing else
+-- uses NOTIFY, because commits with a NOTIFY queue for one lock.
 create function announce_change() returns trigger language plpgsql as $$
 begin
   perform pg_notify('changed', new.id || coalesce(tg_argv[0], ''));
@@ -72,20 +73,20 @@ create trigger organizations_announce_suspension after update on organizations
   for each row when (old.suspended is distinct from new.suspended)
   execute function announce_change();
 
--- A key's sliding window itself: the times that its taken places count from, oldest first, and how
--- many each. It counts by steps: all places of a step have one time.
+-- The sliding window of a key: the times from which its used places count, oldest first, and the
+-- number of places per time. All places of a step share one time.
 create table rate_windows (
   api_key_id text primary key references api_keys,
   hits timestamptz[] not null default '{}',
   counts integer[] not null default '{}'
 ) with (fillfactor = 50);
--- Both in the row as they are: compressed, or kept elsewhere, they cost each admission twice as
--- much. PostgreSQL 15 takes this only as a statement of its own.
+-- Stores both arrays uncompressed in the row. Compressed or stored elsewhere, they double the cost
+-- of each admission. PostgreSQL 15 accepts this only as a separate statement.
 alter table rate_windows alter column hits set storage plain, alter column counts set storage plain;
 
--- Takes up to so many places of a key's window, and first gives back those taken at `unused_at`
--- that nobody used. Places of a step may be used until its end, which is the time they count from;
--- without steps they count from now.
+-- Takes up to `wanted` places of a key's window. It first gives back the `unused` places of those
+-- taken at `unused_at`. Places of a step can be used until its end and count from that time.
+-- Without steps they count from now.
 create function take_places(
   a_key text, quota integer, span interval, step interval, wanted integer, unused integer, unused_at timestamptz,
   out taken integer, out used integer, out taken_at timestamptz, out free_in interval, out empty_in interval
@@ -98,9 +99,9 @@ declare
 begin
   insert into rate_windows (api_key_id) values (a_key) on conflict do nothing;
   select * into held from rate_windows where api_key_id = a_key for update;
-  -- Under the lock, so that the times of a row never run backwards.
+  -- Read under the lock, so that the times of a row never run backwards.
   at := clock_timestamp();
-  -- A clock that was set back must not refuse the key until it is where it was.
+  -- After the clock was set back, the key must not be refused until the clock has caught up.
   if held.hits[cardinality(held.hits)] > at + 2 * step + interval '1 s' then
     held.hits := array(select least(hit, at + 2 * step) from unnest(held.hits) with ordinality h (hit, i) order by i);
     update rate_windows set hits = held.hits where api_key_id = a_key;

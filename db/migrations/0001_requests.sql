@@ -1,16 +1,16 @@
--- What customers ask for: batches of requests, and the lookups that answer them.
+-- Batches of requests, and the lookups that answer them.
 
--- One lookup serves every request that waits for the same NPI and type, of whatever organization.
+-- A lookup serves every request that waits for the same NPI and type, across organizations.
 create table lookups (
   id text primary key,
   npi text collate "C" not null check (npi ~ '^[0-9]{10}$'),
   wanted_type text not null check (wanted_type in ('any', 'professional', 'personal')),
   opened_at timestamptz(3) not null,
-  -- Set when a request it serves has its answer, or none is left waiting: the next request opens a
-  -- new one.
+  -- Set when one of its requests has its result, or when the last waiting one has given up. The
+  -- next request opens a new lookup.
   closed_at timestamptz(3),
-  -- A hash of what was known when it began: with the same a vendor's miss is remembered. Null: none
-  -- of its misses is.
+  -- The hash of the facts that were known when it began. A later lookup with the same hash skips
+  -- vendors that had no result here. Null if no miss is remembered.
   facts text
 );
 create unique index lookups_open on lookups (npi, wanted_type) where closed_at is null;
@@ -30,13 +30,12 @@ create table batches (
   webhook_mode text check (webhook_mode in ('real-time', 'batch')),
   custom_data text check (octet_length(custom_data) <= 16384),
   created_at timestamptz(3) not null,
-  -- Of what its envelope says; no two changes have the same one (later), so that it tells one state
-  -- from another.
+  -- The version of the batch's envelope. Each change gets a different time (see `later`).
   updated_at timestamptz not null,
   deadline_at timestamptz(3) not null,
-  -- Null until Temporal has the batch workflow: these batches are the outbox.
+  -- Null until Temporal has started the batch workflow. Batches with null are the outbox.
   started_at timestamptz(3),
-  -- When the sweep last looked whether the workflows of this batch still live.
+  -- When the sweep last checked that the workflows of this batch are running.
   checked_at timestamptz(3),
   check ((webhook_url is null) = (webhook_mode is null)),
   check (submitted_as = 'bulk' or total = 1)
@@ -44,18 +43,18 @@ create table batches (
 create index batches_to_start on batches (created_at) where started_at is null;
 create index batches_in_progress on batches (id) where status = 'in-progress';
 create index batches_by_organization on batches (organization_id, created_at);
--- What is old is found in the order of its age.
+-- Retention reads the oldest rows first.
 create index batches_custom_data_by_age on batches (created_at) where custom_data is not null;
 
 create table requests (
   id text primary key,
-  -- One that is there, and of the same organization: count_settled_requests.
+  -- References a batch of the same organization: count_settled_requests checks this.
   batch_id text not null,
   organization_id text not null,
   position smallint not null check (position between 0 and 59),
   npi text collate "C" not null check (npi ~ '^[0-9]{10}$'),
   wanted_type text not null check (wanted_type in ('any', 'professional', 'personal')),
-  -- Written when it is submitted, so that a new price changes no past request.
+  -- Set at submit, so that a price change does not affect past requests.
   cost smallint not null constraint requests_cost_positive check (cost > 0),
   status text not null check (status in ('accepted', 'in-progress', 'completed', 'not_found', 'failed')),
   lookup_id text references lookups,
@@ -66,8 +65,8 @@ create table requests (
   email text,
   email_type text check (email_type in ('professional', 'personal')),
   email_last_validated_at timestamptz(3),
-  -- suppression_changes.n when this email was seen not to be suppressed, or before: at the same n
-  -- nobody asks again.
+  -- The value of suppression_changes.n at which this email was known not to be suppressed. The
+  -- check is skipped while the value is the same.
   suppression_change bigint,
   -- Why there is no email; for operators, never shown by the API.
   reason text,
@@ -75,10 +74,10 @@ create table requests (
   deadline_at timestamptz(3) not null,
   started_at timestamptz(3),
   settled_at timestamptz(3),
-  -- A person may have their address erased from what was answered; what was paid for it stays on
-  -- the books.
+  -- Set when the address was erased from the result at the person's request. The charge stays in
+  -- the ledger.
   erased_at timestamptz(3),
-  -- What a request of a sandbox comes to. No other one has it.
+  -- The outcome of a sandbox request; null for all other requests.
   test_outcome text check (test_outcome in (
     'professional', 'personal', 'found', 'stored', 'replayed', 'slow', 'greylisted', 'not_found', 'failed', 'deadline'
   )),
@@ -96,19 +95,20 @@ create table requests (
     status <> 'completed' or wanted_type = 'any' or email_type = wanted_type
   ),
   constraint requests_test_is_of_sandbox check (is_sandbox(organization_id) = (test_outcome is not null)),
-  -- Lookups, and all that hangs on them, serve every organization.
+  -- Lookups and their dependent rows are shared by all organizations.
   constraint requests_test_joins_no_lookup check (num_nonnulls(test_outcome, lookup_id) < 2)
 );
 create index requests_open on requests (deadline_at) where settled_at is null;
 create index requests_by_npi on requests (npi, organization_id);
--- What an organization had in a time; hardly any work to keep, because rows lie in the order of
--- time.
+-- Finds an organization's results of a period. BRIN, because rows are stored in the order of time,
+-- so the index costs almost nothing.
 create index requests_by_settlement on requests using brin (settled_at);
 create index requests_by_lookup on requests (lookup_id) where lookup_id is not null;
 create index requests_by_email on requests (email) where email is not null;
 create index requests_answers_by_age on requests (settled_at) where email is not null;
 
--- The made-up addresses of an NPI that an outcome brings: hosts that nobody can have (RFC 2606).
+-- Returns the made-up addresses that an outcome brings for an NPI. Their hosts can have no owner
+-- (RFC 2606).
 create function sandbox_emails(an_npi text, an_outcome text) returns table (npi text, email text, email_type text)
 language sql immutable strict as $$
   select an_npi, 'npi' || an_npi || host, type
@@ -122,7 +122,7 @@ begin
   raise exception '% is append-only', tg_table_name using errcode = 'restrict_violation';
 end $$;
 
--- Whose they are is looked at when they are inserted, once for a statement, and stays so.
+-- The owner is checked once per statement at insert, so it must not change later.
 create trigger batches_kept before delete or update of id, organization_id on batches
   for each row execute function refuse_change();
 
@@ -136,8 +136,8 @@ begin
       using errcode = 'restrict_violation', constraint = 'requests_price_kept';
   end if;
   if old.settled_at is not null then
-    -- Final but for one change: the erasure of the address. Generated columns are not computed yet;
-    -- they follow the rest.
+    -- A final request allows one change: the erasure of the address. Generated columns are
+    -- excluded, because they are not computed yet.
     if new.erased_at is not null and old.erased_at is null
        and to_jsonb(new) - array['email', 'email_type', 'email_last_validated_at', 'erased_at', 'credits_used']
          = to_jsonb(old) - array['email', 'email_type', 'email_last_validated_at', 'erased_at', 'credits_used'] then
@@ -159,8 +159,9 @@ create function later(than timestamptz, at timestamptz) returns timestamptz lang
   select greatest(than + interval '1 microsecond', at)
 $$;
 
--- Batches one by one, each found by its id: of a join with rows of a statement the planner thinks
--- two hundred, and reads all batches for it.
+-- Counts inserted requests in their batches and adds their holds, and their charges if they are
+-- completed. The loop updates one batch at a time by its id. For a join with the rows of a
+-- statement the planner expects two hundred rows and reads all batches.
 create function count_settled_requests() returns trigger language plpgsql as $$
 declare
   n record;
@@ -191,8 +192,9 @@ end $$;
 create trigger requests_count_inserted after insert on requests
   referencing new table as changed for each statement execute function count_settled_requests();
 
--- An erasure changes a request that has been counted: only what becomes final by this statement
--- counts.
+-- Counts requests that became final in this statement, signals their changes, and adds their
+-- charges and releases. An erasure changes a request that was already counted, so it is not counted
+-- again.
 create function count_newly_settled_requests() returns trigger language plpgsql as $$
 declare
   n record;

@@ -1,16 +1,16 @@
--- Money: a ledger that is only ever added to, and what follows from it.
+-- Money: an append-only ledger, and the tables derived from it.
 
--- One row per movement between the four accounts of an organization; every row sums to zero by
--- itself.
+-- A row is one movement between the four accounts of an organization. Every row sums to zero.
 create table ledger_entries (
   id bigint generated always as identity,
-  -- One that is there, as its balance: apply_ledger_entries.
+  -- References an organization with a balance: apply_ledger_entries checks this.
   organization_id text not null,
-  -- One of the organization's: ledger_entries_follow.
+  -- References a request of the organization. Only triggers write it: ledger_entries_follow checks
+  -- this.
   request_id text,
   kind text not null check (kind in ('grant', 'adjustment', 'hold', 'charge', 'release')),
   amount bigint not null,
-  -- The invoice or order of a grant. A grant that is repeated under the same one is refused.
+  -- The invoice or order of a grant. A second grant with the same reference is rejected.
   reference text,
   granted bigint not null generated always as (case when kind in ('grant', 'adjustment') then -amount else 0 end) stored,
   available bigint not null generated always as (
@@ -28,15 +28,15 @@ create table ledger_entries (
   constraint ledger_entries_amount check (amount > 0 or (kind = 'adjustment' and amount <> 0)),
   constraint ledger_entries_request check ((request_id is not null) = (kind in ('hold', 'charge', 'release'))),
   constraint ledger_entries_reference check (reference is null or kind = 'grant' and length(reference) between 1 and 200),
-  -- One hold and at most one charge or release per request.
+  -- A request has at most one hold and at most one charge or release.
   constraint ledger_entries_once unique (request_id, side),
   primary key (organization_id, id)
 );
 create unique index ledger_entries_reference_once on ledger_entries (organization_id, reference)
   where reference is not null;
--- As requests_by_settlement.
+-- BRIN for the same reason as requests_by_settlement.
 create index ledger_entries_by_time on ledger_entries using brin (created_at);
--- For pages of the ledger that end with a grant or an adjustment.
+-- Finds the place of a ledger page that ends with a grant or an adjustment.
 create index ledger_entries_funding on ledger_entries (organization_id, id) where side = 'funding';
 
 create trigger ledger_entries_append_only before update or delete on ledger_entries
@@ -45,9 +45,9 @@ create trigger ledger_entries_append_only before update or delete on ledger_entr
 create trigger ledger_entries_no_truncate before truncate on ledger_entries
   for each statement execute function refuse_change();
 
--- What is held for a request, and what settles that, follows from the request's row by its triggers
--- and is written by nobody else: so the two never contradict each other. The rest is for operators,
--- who alone may insert here.
+-- Rejects entries with a request that a trigger did not write. Holds, charges, and releases are
+-- written only by the triggers of their request, so that request and ledger never contradict each
+-- other. Only operators may insert the other kinds.
 create function refuse_entry() returns trigger language plpgsql as $$
 begin
   raise exception 'a % follows from its request, and is not written by itself', new.kind
@@ -57,7 +57,7 @@ end $$;
 create trigger ledger_entries_follow before insert on ledger_entries
   for each row when (new.request_id is not null and current_user <> 'npe_owner') execute function refuse_entry();
 
--- What the ledger adds up to, kept by a trigger; its checks are what makes overspending impossible.
+-- The sums of the ledger, maintained by a trigger. The checks make overspending impossible.
 create table credit_balances (
   organization_id text primary key references organizations,
   total bigint not null default 0 check (total >= 0),
@@ -76,7 +76,8 @@ end $$;
 create trigger organizations_open_balance after insert on organizations
   for each row execute function open_credit_balance();
 
--- One by one, as count_settled_requests.
+-- Adds ledger entries to the balances, one organization at a time for the same reason as
+-- count_settled_requests.
 create function apply_ledger_entries() returns trigger language plpgsql as $$
 declare
   n record;
@@ -100,20 +101,21 @@ end $$;
 create trigger ledger_entries_apply after insert on ledger_entries
   referencing new table as added for each statement execute function apply_ledger_entries();
 
--- What an organization has paid for: the row whose conditional upsert decides between charge and
--- replay.
+-- The results that an organization has paid for. The conditional upsert of this row decides between
+-- charge and replay.
 create table entitlements (
   organization_id text not null,
   npi text collate "C" not null,
   email_type text not null check (email_type in ('professional', 'personal')),
-  -- One of the organization's that was charged: require_charges.
+  -- References a charged request of the organization: require_charges checks this.
   request_id text not null,
   charged_at timestamptz(3) not null,
   primary key (organization_id, npi, email_type)
 );
 
--- Asked once for a statement. One by one and by the index, by one plan: a connection keeps what it
--- plans while the tables are empty.
+-- Checks once per statement that each entitlement has its charge. The settings force an index
+-- lookup per row and a generic plan, because a connection keeps a plan that it made while the
+-- tables were empty.
 create function require_charges() returns trigger language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 begin
@@ -125,7 +127,7 @@ begin
     raise exception 'what entitles to an answer is a charge for it, of the same organization'
       using errcode = 'foreign_key_violation', constraint = 'entitlements_charged';
   end if;
-  -- After a failover the clock may be a little behind.
+  -- The clock may be slightly behind after a failover.
   if exists (select from entitled where charged_at > clock_timestamp() + interval '1 minute') then
     raise exception 'the charge of an entitlement is in the future' using errcode = 'check_violation', constraint = 'entitlements_charged';
   end if;
@@ -138,8 +140,8 @@ create trigger entitlements_charged after insert on entitlements
 create trigger entitlements_charged_again after update on entitlements
   referencing new table as entitled for each statement execute function require_charges();
 
--- What each organization had used at each full hour of the last day: who is about to run out
--- follows from it, without a look at the ledger.
+-- The total credits that each organization had used at each full hour of the last day. It shows
+-- which organizations are about to run out, without reading the ledger.
 create table used_credits (
   hour timestamptz(0) not null,
   organization_id text not null,

@@ -1,10 +1,9 @@
--- Who an NPI is: NPPES, as far as it is used.
+-- The parts of NPPES that we use to identify providers.
 
--- One row per NPI. What nothing reads (sex, taxonomy, licences, mailing address) is not kept.
+-- A row per NPI. Unused columns of NPPES (sex, taxonomy, licenses, mailing address) are not stored.
 create table providers (
   npi text collate "C" primary key check (npi ~ '^[0-9]{10}$'),
-  -- 1: a person, 2: an organization; null in the rows of deactivated NPIs, which carry nothing
-  -- else.
+  -- 1 is a person, 2 is an organization. Null for deactivated NPIs, whose rows have no other data.
   entity_type smallint check (entity_type in (1, 2)),
   last_name text,
   first_name text,
@@ -14,7 +13,7 @@ create table providers (
   other_last_name text,
   other_first_name text,
   organization_name text,
-  -- The legal name of the organization that this one is a part of.
+  -- The legal name of the parent organization.
   parent_name text,
   practice_line_1 text,
   practice_line_2 text,
@@ -22,37 +21,38 @@ create table providers (
   practice_state text,
   practice_postal_code text,
   practice_phone text,
-  -- What providers of one practice share, in one spelling: ten digits; street, number and suite
-  -- with the five-digit ZIP.
+  -- Normalized keys that the providers of one practice share. The phone key is ten digits. The
+  -- address key is street, number, and suite with the five-digit ZIP.
   phone_key text,
   address_key text,
   updated_on date,
   deactivated_on date,
   reactivated_on date,
-  -- True if the file says so by a word, as V3 does with or without a date; null otherwise.
+  -- True if the file says so in a separate column, as V3 does with or without a date; null
+  -- otherwise.
   deactivated boolean check (deactivated),
   active boolean not null generated always as (
     deactivated is null
     and (deactivated_on is null or (reactivated_on is not null and reactivated_on >= deactivated_on))
   ) stored,
   origin text not null check (origin in ('nppes', 'registry')),
-  -- The day whose state this is: the last one of the file, or that of the question. Nothing older
-  -- replaces it.
+  -- The day of this state: the last day of the file, or the day of the registry request. Older data
+  -- does not replace it.
   as_of date not null default current_date,
-  -- Tells an unchanged row from a changed one without comparing columns.
+  -- Shows whether a row has changed without comparing columns.
   row_hash bigint not null,
-  -- The import that wrote this row last (import_runs.number); null for what the registry said.
+  -- The import that last wrote this row (import_runs.number); null for data of the registry.
   import_number integer,
   imported_at timestamptz(3) not null default clock_timestamp()
 );
--- Organizations at the same phone or address as a person.
+-- Find organizations with the same phone or address as a person.
 create index providers_organizations_by_phone on providers (phone_key) where entity_type = 2;
 create index providers_organizations_by_address on providers (address_key) where entity_type = 2;
 
--- Whether this NPI is no active individual: nothing is answered for it, whatever is stored. What
--- the registry did not know counts for a day; what NPPES says, until the next file. In plpgsql, as
--- is_suppressed, to be planned once for a connection and not anew in each statement that asks for
--- 60 addresses.
+-- True if this NPI is not an active individual. Then no address is returned for it, even a stored
+-- one. A negative result of the registry counts for a day, and NPPES data until the next file. It
+-- uses plpgsql for the same reason as is_suppressed: it is planned once per connection, and not
+-- again in each statement that requests 60 addresses.
 create function is_inactive(an_npi text) returns boolean language plpgsql stable parallel safe as $$
 begin
   return exists (
@@ -70,16 +70,16 @@ create table provider_endpoints (
   primary key (npi, kind, endpoint)
 );
 
--- The address that an endpoint is, in the spelling of suppressions; of an endpoint that is none,
--- its text.
+-- Returns the email address of an endpoint, normalized as in suppressions. Returns the text of an
+-- endpoint that is not an address.
 create function endpoint_address(an_endpoint text) returns text language sql immutable parallel safe as $$
   select regexp_replace(lower(trim(an_endpoint)), '^mailto:', '')
 $$;
 
--- An erasure finds the addresses of a person wherever they stand.
+-- Used by erasures to find the addresses of a person.
 create index provider_endpoints_by_address on provider_endpoints (endpoint_address(endpoint)) where endpoint like '%@%';
 
--- Names that organizations do business under.
+-- The names under which organizations do business.
 create table provider_other_names (
   npi text collate "C" not null,
   name text not null,
@@ -88,7 +88,7 @@ create table provider_other_names (
   primary key (npi, name, type_code)
 );
 
--- Practice locations beside the primary one, of persons and organizations.
+-- Practice locations other than the primary one, of persons and organizations.
 create table provider_locations (
   npi text collate "C" not null,
   line_1 text not null,
@@ -105,15 +105,16 @@ create table provider_locations (
 create index provider_locations_by_phone on provider_locations (phone_key);
 create index provider_locations_by_address on provider_locations (address_key);
 
--- Where clinicians work, and for which groups they bill Medicare: CMS, "Doctors and Clinicians".
+-- Clinicians' practice locations and the groups they bill Medicare for, from CMS's "Doctors and
+-- Clinicians".
 create table clinician_practices (
   npi text collate "C" not null,
-  -- The group's in Medicare's enrollment system; empty for whoever bills for themselves.
+  -- The group's id in Medicare's enrollment system; empty for clinicians who bill for themselves.
   pac_id text collate "C" not null,
-  -- Empty if not known.
+  -- Both keys are empty if they are unknown.
   phone_key text not null,
   address_key text not null,
-  -- The group's legal name, and how many bill for it.
+  -- The group's legal name, and the number of clinicians who bill for it.
   name text,
   members integer,
   import_number integer,
@@ -121,21 +122,21 @@ create table clinician_practices (
 );
 create index clinician_practices_by_group on clinician_practices (pac_id) where pac_id <> '';
 
--- What an operator knows of employers' domains: of an organization or a person by NPI, of a group
--- by PAC id, else by the key of an organization's name.
+-- Employer domains from an operator. The key is an organization's or a person's NPI, a group's PAC
+-- id, or the normalized name of an organization.
 create table employer_domains (
   key text collate "C" primary key check (key ~ '^(npi|pac_id|name):.'),
   domain text not null
 );
 
--- An import that was interrupted is run again from the beginning: what it has written already is
--- what it would write.
+-- Imports. An interrupted import is run again from the beginning. Its rows are the same the second
+-- time.
 create table import_runs (
   id text primary key,
-  -- Stands in the rows that the import wrote: four bytes instead of the id's thirty.
+  -- Identifies the import in the rows it wrote, in four bytes instead of the thirty of the id.
   number integer not null generated always as identity unique,
   kind text not null check (kind in ('nppes', 'clinicians', 'domains', 'emails', 'suppressions')),
-  -- The file's name without its folder, and what tells the same file again.
+  -- The file name without its folder, and a fingerprint that identifies the same content.
   file text not null,
   fingerprint text not null,
   state text not null check (state in ('running', 'done', 'failed')),

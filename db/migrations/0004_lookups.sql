@@ -1,25 +1,24 @@
--- What is asked of whom, what each answer was worth, and what is kept of it.
+-- Calls of vendors and other sources, and the addresses and evidence they produced.
 
--- One row per question put to a vendor. Written before the call, so that a crash leaves a trace of
--- it.
+-- A row is one call of a vendor. It is written before the call, so that a crash leaves a trace.
 create table vendor_attempts (
   lookup_id text not null references lookups,
   vendor text not null,
   n smallint not null,
-  -- Whose workflow asked; every request of the lookup has the answer.
+  -- The request whose workflow made the call. All requests of the lookup share its result.
   request_id text not null references requests,
   state text not null check (state in ('submitting', 'pending', 'found', 'miss', 'skip', 'blocked', 'retry', 'fatal', 'lost')),
   job_ref text,
   reason text,
-  -- Until when whoever is asking may be assumed alive.
+  -- The time until which the calling worker is assumed to be alive.
   lease_until timestamptz(3),
   polls integer not null default 0,
-  -- What the vendor charges for, in its own credits; set aside at submit, corrected by the answer.
+  -- The cost in the vendor's credits. Set aside before the call, and corrected after the response.
   credits numeric(12, 3) not null default 0 check (credits >= 0),
   candidates smallint not null default 0,
-  -- Whether a client was answered with an address that it named.
+  -- True if a client received an address that this call found.
   returned boolean not null default false,
-  -- How long the call waited for its slot under the vendor's rate limits.
+  -- How long the call waited for its slot under the vendor's rate limits, in milliseconds.
   waited_ms integer not null default 0,
   started_at timestamptz(3) not null,
   ended_at timestamptz(3),
@@ -27,27 +26,27 @@ create table vendor_attempts (
   check ((ended_at is null) = (state in ('submitting', 'pending'))),
   check (state <> 'pending' or job_ref is not null)
 );
--- At most one question per lookup and vendor is open at a time, whoever asks it.
+-- A lookup has at most one open call per vendor, whichever request makes it.
 create unique index vendor_attempts_open on vendor_attempts (lookup_id, vendor) where ended_at is null;
 create index vendor_attempts_by_time on vendor_attempts (started_at);
 
--- The health of everything that is called for money or under a limit: vendors, verifiers, the NPI
+-- The health of all sources that cost money or have limits: vendors, verifiers, and the NPI
 -- registry.
 create table source_health (
   source text primary key,
   state text not null default 'closed' check (state in ('closed', 'open')),
   failures integer not null default 0,
-  -- Ends with each opening and each closing of the breaker: how a call goes that was let through in
-  -- an earlier era says nothing new.
+  -- Increased with each opening and each closing of the breaker. The outcome of a call that was
+  -- admitted in an earlier era does not count.
   era integer not null default 0,
-  -- While open: when the next trial call may be made.
+  -- While the breaker is open, the time of the next trial call.
   open_until timestamptz(3),
-  -- The source's own word (Retry-After): nobody asks before.
+  -- The end of the pause that the source asked for (Retry-After). No calls are made before.
   paused_until timestamptz(3),
   last_error text
 );
 
--- When each rate limit of a source allows its next call. One row per limit.
+-- The time at which each rate limit of a source allows its next call. One row per limit.
 create table source_rates (
   source text not null,
   limit_name text not null,
@@ -72,19 +71,19 @@ create table source_slots (
 );
 create index source_slots_by_request on source_slots (request_id);
 
--- What a source has cost on a day (UTC).
+-- The credits spent at a source per day (UTC).
 create table source_spend (
   source text not null,
   day date not null,
-  -- Whose requests they were spent on; empty for what we ask on our own account.
+  -- The organization whose requests used the credits; empty for our own calls.
   organization_id text not null default '' check (not is_sandbox(organization_id)),
   credits numeric(14, 3) not null default 0 check (credits >= 0),
   primary key (source, day, organization_id)
 ) with (fillfactor = 50);
 create index source_spend_by_age on source_spend (day);
 
--- Is the source closed to calls, by its own word (Retry-After) or because its breaker is open? Null
--- if it is open to calls.
+-- Returns why and until when a source is closed to calls: its own pause (Retry-After), or an open
+-- breaker. Null if it is open to calls.
 create function closed_until(health source_health, at timestamptz, out why text, out until timestamptz)
 language sql immutable as $$
   select why, until
@@ -93,9 +92,9 @@ language sql immutable as $$
    order by rank limit 1
 $$;
 
--- Does an organization have budget left of a source's credits of a day? It has at most half of them
--- if other organizations asked the source since yesterday. Its first call is always within the
--- budget.
+-- Returns true if an organization has budget left from a source's credits of a day. If other
+-- organizations called the source since yesterday, it gets at most half of the credits. Its first
+-- call is always within the budget.
 create function has_budget(a_source text, organization text, on_day date, cost numeric, daily_credits numeric)
 returns boolean language sql stable as $$
   select cost = 0 or daily_credits is null or (
@@ -106,8 +105,8 @@ returns boolean language sql stable as $$
       from source_spend where source = a_source and day >= on_day - 1)
 $$;
 
--- Can one of the required verifiers be called? Each comes with its source, cost, and dailyCredits.
--- True for an empty list.
+-- Returns true if one of the required verifiers can be called, or if the list is empty. Each entry
+-- has its source, cost, and dailyCredits.
 create function has_verifier(verifiers jsonb, organization text, on_day date, at timestamptz)
 returns boolean language sql stable as $$
   select verifiers = '[]' or exists (
@@ -117,24 +116,25 @@ returns boolean language sql stable as $$
        and has_budget(v.source, organization, on_day, v.cost, v."dailyCredits"))
 $$;
 
--- When is the next slot of a request under the rate limits of a source?
+-- Returns the next slot of a request under the rate limits of a source.
 --
 -- The problem: a source allows 5 calls a second, and 300 lookups of several organizations want to
 -- call it. Every slot must be used, none twice, and no organization may wait behind all the lookups
 -- of another one. Reserving a moment for each of the 300 at once is exact, but a second
 -- organization would wait for a minute. Reserving only for the first in line loses the slots of
--- owners that come late: a source at 5/s was called 1.7 times a second. So a slot is reserved when
--- it is less than 5 s away. Its owner waits for it inside its activity and keeps it. All others are
--- told the moment they can expect, and come back 2 s before it. They are ordered by round: the
--- first waiting request of each organization, then the second of each, and so on. Whoever comes
--- back first takes the next free slot, so that a late owner delays nobody. An owner that is over 2
--- s late gets the next free slot as well: a worker that stood still must not call in a burst. With
--- 300 waiting, a source at 5/s is called 4.86 times a second, and a lookup takes 1.9 attempts
--- (test/bench/slots.ts). Our pace is 3 % slower than the limit, because calls leave some
--- milliseconds late.
+-- owners that come late: a source at 5/s was called 1.7 times a second.
 --
--- limits: per limit its name and pace, the time between two calls. latest: no slot after it is of
--- use.
+-- So a slot is reserved when it is less than 5 s away. Its owner waits for it inside its activity
+-- and keeps it. The other requests get the time they can expect, and retry 2 s before it. They are
+-- ordered by round: the first waiting request of each organization, then the second of each, and so
+-- on. The first request that retries takes the next free slot, so that a late owner delays no other
+-- request. An owner that is over 2 s late gets the next free slot as well, because a worker that
+-- stood still must not call in a burst. With 300 waiting requests, a source at 5/s is called 4.86
+-- times a second, and a lookup takes 1.9 attempts (test/bench/slots.ts). Our pace is 3 % slower
+-- than the limit, because calls leave some milliseconds late.
+--
+-- limits: the name and pace of each limit. The pace is the time between two calls. latest: the last
+-- time at which a slot is still useful.
 create function next_slot(
   a_source text, asker text, organization text, limits jsonb, latest timestamptz, at timestamptz,
   out slot_at timestamptz, out is_reserved boolean
@@ -152,7 +152,8 @@ begin
     return;
   end if;
   if mine.round is null then
-    -- After the others of its organization. If there are none, in the round that is served now.
+    -- Queue after the other requests of its organization, or in the current round if there are
+    -- none.
     select greatest(0, min(s.round) filter (where s.slot_at > late), max(s.round) filter (where s.organization_id = organization) + 1)
       into mine.round from source_slots s where s.source = a_source;
   end if;
@@ -179,10 +180,10 @@ begin
   end if;
 end $$;
 
--- Admits a call of a source for a request (null: on our own account), or says why it must wait and
--- when to ask again. An admitted call takes all it needs: its slot, the trial of an open breaker,
--- its cost of the day's credits. Calls that share a limit, a budget, or a trial are admitted one
--- after the other: each locks the source's health first.
+-- Admits a call of a source for a request (null for our own calls), or returns why it must wait and
+-- when to retry. An admitted call takes all it needs: its slot, the trial of an open breaker, and
+-- its cost from the day's credits. Calls that share a limit, a budget, or a trial are admitted one
+-- after the other, because each first locks the source's health.
 create function admit_call(
   a_source text, a_request text, limits jsonb, daily_credits numeric, cost numeric, patience interval, trial_every interval,
   verifiers jsonb,
@@ -218,7 +219,7 @@ begin
   end if;
 
   if not has_budget(a_source, organization, on_day, cost, daily_credits) then
-    -- The organization counts as one that asks all the same.
+    -- Record the organization as a caller of the source, although this call is not made.
     insert into source_spend (source, day, organization_id) values (a_source, on_day, organization)
       on conflict do nothing;
     kind := 'spent';
@@ -226,7 +227,7 @@ begin
   end if;
 
   if limits <> '[]' then
-    -- A request without time left still gets a slot that is free now.
+    -- A request without time left can still use a slot that is free now.
     latest := at + greatest(patience, '0');
     select * into slot from next_slot(a_source, asker, organization, limits, latest, at);
     if slot.slot_at > at then
@@ -251,8 +252,8 @@ begin
   kind := 'go';
 end $$;
 
--- The directory: every address a vendor ever named for an NPI, with the newest verdict on it and
--- where it came from.
+-- The directory: every address that a source named for an NPI, with its newest verdict and its
+-- source.
 create table stored_emails (
   npi text collate "C" not null check (npi ~ '^[0-9]{10}$'),
   email text not null,
@@ -261,17 +262,17 @@ create table stored_emails (
   reason text,
   last_validated_at timestamptz(3),
   source text not null,
-  -- Set while the candidate waits for our own checks.
+  -- True while the candidate waits for our own checks.
   unchecked boolean not null default false,
-  -- While somebody checks it, or a mail server has asked to come back: nobody else is paid for the
-  -- same check.
+  -- Set while a worker checks it or a mail server asked us to retry later, so that the same check
+  -- is not paid for twice.
   checking_until timestamptz(3),
-  -- The request for which it was last taken to be checked.
+  -- The request for which it was last claimed.
   checking_for text,
-  -- Whether all that says whose it is repeats our question.
+  -- True if the only evidence of the address owner repeats our input.
   is_echo boolean not null default false,
-  -- False where the source's licence lets us answer with an address but not keep it: it serves its
-  -- own lookup alone.
+  -- False if the source's license lets us return the address but not keep it. Then it serves only
+  -- its own lookup.
   may_store boolean not null default true,
   first_seen_at timestamptz(3) not null default clock_timestamp(),
   updated_at timestamptz(3) not null default clock_timestamp(),
@@ -282,47 +283,50 @@ create table stored_emails (
 );
 create index stored_emails_going_stale on stored_emails (last_validated_at) where verdict = 'valid' and not unchecked;
 create index stored_emails_not_kept on stored_emails (updated_at) where not may_store;
--- A person who wants to be erased names an address, not an NPI.
+-- Used by erasures, because a person names an address and not an NPI.
 create index stored_emails_by_email on stored_emails (email);
 
--- Every judgement ever made of an address: who named it, which check rejected or accepted it, and
--- why.
+-- Every verdict on an address: the source that named it, the checks that accepted or rejected it,
+-- and the reasons.
 create table email_checks (
   id bigint primary key generated always as identity,
   npi text collate "C" not null,
   email text not null,
   lookup_id text references lookups,
-  -- named: a source proposed it; identity, local: our own checks; verifier: a mailbox check;
-  -- verdict: what came of all.
+  -- named: a source named it. identity, local: our own checks. verifier: a mailbox check. verdict:
+  -- the combined result.
   kind text not null check (kind in ('named', 'identity', 'local', 'verifier', 'verdict')),
-  -- Vendor, verifier or `nppes`; ours is `service`.
+  -- A vendor, a verifier, or `nppes`; `service` for our own checks.
   source text not null,
   verdict text not null check (verdict in ('valid', 'catch_all', 'risky', 'invalid', 'unknown')),
   reason text,
   duration_ms integer,
-  -- How long the call of a verifier waited for its slot under the verifier's rate limits.
+  -- How long the call of a verifier waited for its slot under the verifier's rate limits, in
+  -- milliseconds.
   waited_ms integer,
   at timestamptz(3) not null default clock_timestamp()
 );
 create index email_checks_by_npi on email_checks (npi, email, id);
 create index email_checks_by_lookup on email_checks (lookup_id) where lookup_id is not null;
 create index email_checks_by_email on email_checks (email);
--- How verifiers do, as vendor_attempts_by_time tells of vendors.
+-- For stats of verifiers, like vendor_attempts_by_time for vendors.
 create index email_checks_by_verifier on email_checks (at) where kind = 'verifier';
 
--- Closes the lookups of requests that were just settled: those that have their answer, and those
--- whose last waiting request has given up. Notes whose answer it is, and gives back the slots that
--- the requests wait for. Part of the settling transaction, and its last locks. Planned once, and by
--- indexes only: PostgreSQL takes a plan for lists of any length to be worse than one for each list,
--- so it planned each call again; and a plan made while the tables were small read all of them.
+-- Closes the lookups of requests that were just settled, if they produced a result or their last
+-- waiting request has given up. It also marks the calls whose addresses were returned, and deletes
+-- the requests' waiting slots. It runs in the settling transaction and takes its last locks.
+--
+-- The settings force one generic plan that uses indexes only. PostgreSQL considers a generic plan
+-- for lists worse than one for each list, so it planned each call again. A plan made while the
+-- tables were small read them entirely.
 create function close_lookups(request_ids text[]) returns void language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
   theirs text[] := array(select lookup_id from requests where id = any(request_ids));
 begin
   delete from source_slots where request_id = any(request_ids);
-  -- A statement of its own: if two requests give up at once, the second must see that the first
-  -- has. In one order, because organizations share lookups.
+  -- A separate statement: if two requests give up at once, the second one must see the first one's
+  -- change. Locks in a fixed order, because organizations share lookups.
   perform from lookups where id = any(theirs) order by npi, wanted_type for no key update;
   update vendor_attempts a set returned = true
     from requests r join email_checks c on (c.lookup_id, c.npi, c.email) = (r.lookup_id, r.npi, r.email)

@@ -1,11 +1,10 @@
--- Who wants to be left alone, what was done about it, and by whom.
+-- Suppressions, erasures, and the audit log.
 
--- Who must not be looked up or returned. Addresses are kept as SHA-256 only, so that the list
--- itself holds nobody.
+-- People and domains that must not be looked up or returned. Addresses are stored only as SHA-256,
+-- so that the list itself contains no personal address.
 create table suppressions (
   kind text not null check (kind in ('npi', 'email', 'domain')),
-  -- An NPI; the hex SHA-256 of an address in lower case; a domain in lower case, its subdomains
-  -- included.
+  -- An NPI, the hex SHA-256 of a lowercase address, or a lowercase domain including its subdomains.
   value text collate "C" not null,
   origin text not null check (origin in ('import', 'vendor', 'erasure', 'operator')),
   reason text not null default '',
@@ -14,9 +13,9 @@ create table suppressions (
   check (case kind when 'npi' then value ~ '^[0-9]{10}$' when 'email' then value ~ '^[0-9a-f]{64}$' else value ~ '^[a-z0-9.-]+$' end)
 );
 
--- Whether an NPI, or this address of it, must not be given to anyone. A null address asks for the
--- NPI alone. Planned once for a connection, whatever is asked; in plpgsql, or each statement would
--- plan it anew.
+-- True if an NPI, or this address of it, must not be returned. A null address checks only the NPI.
+-- It is plpgsql with a generic plan, so that it is planned once per connection and not in each
+-- statement.
 create function is_suppressed(an_npi text, an_email text) returns boolean language plpgsql stable parallel safe
   set plan_cache_mode = force_generic_plan as $$
 declare
@@ -33,8 +32,8 @@ begin
   );
 end $$;
 
--- How often suppressions have changed: an answer that is asked for again is the same only if they
--- have not.
+-- The number of changes of suppressions. A result that was checked at the same number needs no new
+-- check.
 create table suppression_changes (
   one boolean primary key default true check (one),
   n bigint not null
@@ -51,7 +50,7 @@ end $$;
 create trigger suppressions_count_change after insert or update or delete or truncate on suppressions
   for each statement execute function count_suppression_change();
 
--- Whether an erasure left a tombstone for this NPI, or for this address in lower case.
+-- True if an erasure left a tombstone for this NPI or this lowercase address.
 create function is_erased(an_npi text, an_email text) returns boolean language sql stable parallel safe as $$
   select exists (
     select from suppressions where kind = 'npi' and value = an_npi and origin = 'erasure'
@@ -61,8 +60,7 @@ create function is_erased(an_npi text, an_email text) returns boolean language s
   )
 $$;
 
--- What a person had erased stays erased, whoever writes: NPPES files and the registry repeat their
--- endpoints.
+-- Skips endpoints that were erased. NPPES files and the registry repeat them.
 create function skip_erased_endpoint() returns trigger language plpgsql as $$
 begin
   if is_erased(new.npi, endpoint_address(new.endpoint)) then
@@ -83,10 +81,10 @@ create table audit_log (
   subject text,
   reason text not null check (length(reason) between 1 and 1000),
   details jsonb not null default '{}',
-  -- The database's user who wrote it.
+  -- The database user that wrote it.
   db_user text,
-  -- Of itself and of the entry before: whoever rewrites, removes or slips in an entry has to
-  -- rewrite all that follow.
+  -- The hash of this entry and the hash before it. A change to one entry therefore breaks the chain
+  -- unless all later entries are rewritten.
   hash bytea
 );
 create index audit_log_privacy_requests on audit_log (id)
@@ -108,8 +106,8 @@ create function chain_audit_entry() returns trigger language plpgsql as $$
 declare
   last audit_log;
 begin
-  -- One after the other, until the end of the transaction. Whatever was given, the number is the
-  -- next, and user and time are true.
+  -- Serializes entries until the end of the transaction. The id, the user, and the time are set
+  -- here, regardless of the inserted values.
   perform pg_advisory_xact_lock('audit_log'::regclass::oid::bigint);
   select * into last from audit_log order by id desc limit 1;
   new.id := coalesce(last.id, 0) + 1;

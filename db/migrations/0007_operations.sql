@@ -1,37 +1,38 @@
--- Processes that tell of each other, and what the roles of roles.sql can't do themselves.
+-- The registry of processes, and functions that do what the roles in roles.sql cannot do directly.
 
--- Workers and APIs tell here that they live, so that API, doctor and the other workers know whom
--- Temporal can reach, and operators see that processes are missing.
+-- The heartbeats of workers and APIs. APIs, the doctor, and other workers see which workers
+-- Temporal can reach, and operators see missing processes.
 create table workers (
   id text primary key,
   kind text not null default 'worker' check (kind in ('worker', 'api')),
   namespace text not null,
   task_queue text not null,
-  -- Of a worker's workflows.
+  -- The build of a worker's workflows; null for APIs.
   build_id text,
   seen_at timestamptz(3) not null default clock_timestamp(),
   stopped_at timestamptz(3),
   check ((kind = 'worker') = (build_id is not null))
 );
 
--- The sweep is two loops in every worker process: this row says whose turn it is, one process of
--- all per interval. It is written by the first turn to settle.
+-- The sweep is two loops in every worker process. This row grants each turn to one process per
+-- interval. The first turn to settle inserts it.
 create table sweeps (
   one boolean primary key default true check (one),
-  -- When the next sweep settles what is overdue.
+  -- When the next sweep settles overdue requests.
   due_at timestamptz(3) not null,
-  -- When the next sweep starts and restarts workflows: in another loop, so that refunds never wait
-  -- for Temporal.
+  -- When the next sweep starts and restarts workflows. It is a separate loop, so that refunds never
+  -- wait for Temporal.
   workflows_due_at timestamptz(3) not null default '-infinity',
-  -- When a sweep last settled all that was overdue.
+  -- When a sweep last settled all overdue requests.
   swept_at timestamptz(3),
-  -- In which namespace the API starts workflows: a worker of another one cannot say whether they
-  -- run.
+  -- The namespace in which the API starts workflows. A worker in another namespace cannot see
+  -- whether they run.
   namespace text
 );
 
--- The functions below are the owner's, for operators. Each derives rows from the books, so that
--- calling it more often than needed changes nothing, and gives what was and what is now.
+-- Repair functions for operators, which run with the owner's rights. Each derives rows from the
+-- ledger or the requests, so that repeated calls change nothing. They return the old and the new
+-- state.
 
 create function recompute_balance(an_organization text) returns jsonb language sql as $$
   with was as (select * from credit_balances where organization_id = an_organization), now as (
@@ -49,8 +50,8 @@ create function recompute_balance(an_organization text) returns jsonb language s
     from now left join was using (organization_id)
 $$;
 
--- Entitlements follow from charges: the newest one of its kind, or none. Null if that changes
--- nothing.
+-- Rewrites an entitlement from the newest charge of its kind, or deletes it if there is none.
+-- Returns null if nothing changes.
 create function rewrite_entitlement(an_organization text, an_npi text, a_type text) returns jsonb language sql as $$
   with key as (select an_organization as organization_id, an_npi as npi, a_type as email_type),
   was as (select * from entitlements join key using (organization_id, npi, email_type)),
@@ -73,7 +74,7 @@ create function rewrite_entitlement(an_organization text, an_npi text, a_type te
    where (was.request_id, was.charged_at) is distinct from (earned.id, earned.settled_at)
 $$;
 
--- What a final request still holds although it is not charged.
+-- Releases the hold of a final request that was not charged.
 create function release_hold(a_request text) returns jsonb language sql as $$
   insert into ledger_entries (organization_id, request_id, kind, amount)
   select r.organization_id, r.id, 'release', hold.amount
@@ -83,7 +84,7 @@ create function release_hold(a_request text) returns jsonb language sql as $$
   returning jsonb_build_object('released', amount)
 $$;
 
--- Until the end of the transaction nobody submits or settles.
+-- Blocks all submits and settlements until the end of the transaction.
 create function hold_balances() returns void language plpgsql as $$
 begin
   lock table credit_balances in exclusive mode;

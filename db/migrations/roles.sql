@@ -1,6 +1,6 @@
--- Who may do what. Run after every migration, in one transaction, so that it is the whole truth
--- about the tables as they are now: a table that is not named here is the owner's alone. Roles
--- belong to the cluster, grants to this database.
+-- The permissions of each role. It runs after every migration in one transaction, and sets the
+-- permissions of all current tables. A table that is not listed here is accessible only to the
+-- owner. Roles belong to the cluster, grants to this database.
 
 do $$
 declare
@@ -11,7 +11,7 @@ begin
       begin
         execute format('create role %I nologin', name);
       exception when duplicate_object or unique_violation then
-        -- A migrator of another database was faster.
+        -- The migrator of another database created it first.
       end;
     end if;
   end loop;
@@ -20,8 +20,8 @@ begin
   end if;
 end $$;
 
--- Nobody logs in as the owner but to migrate. What its functions below do for others is all that
--- others can't.
+-- The owner is used for logins only by migrations. Its functions below are the only way for other
+-- roles to use its rights.
 grant usage, create on schema public to npe_owner;
 
 do $$
@@ -44,9 +44,10 @@ revoke all on all tables in schema public from npe_api, npe_worker, npe_operator
 grant usage on schema public, drizzle to npe_api, npe_worker, npe_operator;
 grant select on drizzle.__drizzle_migrations to npe_api, npe_worker, npe_operator;
 
--- What follows from rows that a role may write, it may not write itself: balances from entries,
--- entries and counts from requests. These functions do, and see no temporary table for ours. Not
--- for everybody: a trigger on a table of one's own would run them on rows of one's own.
+-- Derived rows are written only by these functions, with the owner's rights: balances from entries,
+-- and entries and counts from requests. The search path prevents that a temporary table replaces
+-- ours. Execution is revoked from the public, because a trigger on a user's own table could run
+-- them on forged rows.
 do $$
 declare
   name text;
@@ -63,8 +64,8 @@ end $$;
 grant execute on function recompute_balance, rewrite_entitlement, release_hold, hold_balances, analyze_providers
   to npe_operator;
 
--- The books: entries are added, never changed; by operators those that fund, all others by
--- triggers. An id that can't change is what it takes to lock a balance's row.
+-- The ledger. Entries are inserted and never updated. Operators insert funding, and triggers insert
+-- the other kinds. The update right on an id that cannot change is needed to lock a balance's row.
 grant select on ledger_entries to npe_api, npe_worker, npe_operator;
 grant insert on ledger_entries to npe_operator;
 grant select, update (organization_id) on credit_balances to npe_api, npe_worker, npe_operator;
@@ -74,7 +75,7 @@ grant select on used_credits to npe_operator;
 grant insert on audit_log to npe_api, npe_worker, npe_operator;
 grant select on audit_log to npe_operator;
 
--- Accounts. Only who signs or hands out webhook secrets reads them.
+-- Accounts. Webhook secrets are readable only by the roles that sign or issue them.
 grant select (id, name, requests_per_minute, webhooks_suspended, created_at, suspended) on organizations to npe_api;
 grant select on organizations to npe_worker;
 grant select, insert on secret_keys to npe_worker, npe_operator;
@@ -83,7 +84,7 @@ grant select on api_keys to npe_api;
 grant select, insert, update on rate_windows to npe_api;
 grant select on rate_windows to npe_operator;
 
--- Requests. Whose they are and what they cost never changes; the rest is guarded by triggers.
+-- Requests. The owner and the cost never change. Triggers guard the other columns.
 grant select, insert, update (started_at, updated_at) on batches to npe_api;
 grant select, update on batches to npe_worker, npe_operator;
 grant select, insert on requests to npe_api;
@@ -92,11 +93,11 @@ grant select, update (
   suppression_change
 ) on requests to npe_worker, npe_operator;
 grant select, insert, update on idempotency_keys to npe_api;
--- Who deletes has to lock.
+-- The update right is needed to lock rows before deleting them.
 grant select, delete, update (expires_at) on idempotency_keys to npe_worker;
 grant select on idempotency_keys to npe_operator;
 
--- Lookups and what they found.
+-- Lookups and their results.
 grant select on suppression_changes to npe_api, npe_worker, npe_operator;
 grant select on stored_emails, suppressions, providers to npe_api;
 grant select (lookup_id, npi, email, kind) on email_checks to npe_api;
@@ -129,5 +130,5 @@ grant select, insert, update, delete on webhook_blocks to npe_operator;
 grant select on workers, sweeps to npe_api, npe_operator;
 grant select, insert, update, delete on workers, sweeps to npe_worker;
 grant insert, update (seen_at, stopped_at) on workers to npe_api;
--- Where an API starts workflows, in the one row that there is.
+-- The namespace in which an API starts workflows, in the only row of sweeps.
 grant insert, update (namespace) on sweeps to npe_api;
