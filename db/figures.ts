@@ -9,7 +9,7 @@ export type ConfiguredSource = readonly [
   dailyCredits: number | null,
 ];
 
-/** One sample of a gauge. */
+/** A sample of a gauge. */
 export type Figure = Readonly<{
   name: FigureName;
   labels: Readonly<Record<string, string>>;

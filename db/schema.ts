@@ -114,7 +114,7 @@ export const webhookAttempts = pgTable('webhook_attempts', {
   responseExcerpt: bytea('response_excerpt'),
 });
 
-/** One lookup serves every request that waits for the same NPI and type, across organizations. */
+/** A lookup serves all requests that wait for the same NPI and type, across organizations. */
 export const lookups = pgTable('lookups', {
   id: text('id').primaryKey(),
   npi: text('npi').notNull(),

@@ -52,7 +52,7 @@ export async function noteApi(
         on conflict (id) do update set seen_at = clock_timestamp()`;
 }
 
-/** Marks a process as stopped, so that it is no longer listed. */
+/** Marks a process as stopped, which removes it from the lists at once. */
 export async function noteStopped(db: Database, id: string): Promise<void> {
   await run(db)`update workers set stopped_at = clock_timestamp() where id = ${id}`;
 }

@@ -131,7 +131,7 @@ export async function listLedger(
   organizationId: string,
   { after, limit }: Page<LedgerPlace>,
 ) {
-  // One statement, so that the balance and the entries are of the same moment.
+  // Read in a single statement, so that the balance and the entries are of the same moment.
   const newest = after ? sql`${after.available}::bigint` : sql`b.available`;
   const rows = await run<LedgerRow>(db)`
     select id, created_at as "createdAt", kind, amount,

@@ -6,27 +6,30 @@ import { DatabaseError } from '../errors.ts';
 import { hashAddress, type SuppressionTarget } from './suppressions.ts';
 
 /**
- * Whom a person's request is about: the provider of an NPI, or the owner of an address
+ * The subject of a privacy request: the provider of an NPI, or the owner of an address
  * (normalized).
  */
 export type DataSubject = { readonly npi: string } | { readonly email: string };
 
-/** What would suppress them, and stands for them in the audit log. */
+/** Returns the suppression of a person. Its value also identifies the person in the audit log. */
 function suppressionOf(subject: DataSubject): SuppressionTarget {
   return 'npi' in subject
     ? { kind: 'npi', value: subject.npi }
     : { kind: 'email', value: hashAddress(subject.email) };
 }
 
-/** Who does it, and who asked for it, when: what the register of such requests has. */
+/**
+ * The operator who handles a privacy request, the person who made it, and the time it was received.
+ */
 export interface AskedBy extends ChangedBy {
   readonly askedBy: string;
   readonly received: Date;
 }
 
 /**
- * The register, the newest first: what people asked of us, and what was done. It is read from the
- * audit log, which can't be rewritten. Of an objection the reason says who asked, and when.
+ * Lists the register of privacy requests and their results, the newest first. It is read from the
+ * audit log, which cannot be rewritten. For an objection, the reason contains the person and the
+ * time.
  */
 export async function listPrivacyRequests(db: Database, limit: number) {
   return await run<{ readonly doneAt: string }>(db)`
@@ -41,7 +44,7 @@ export async function listPrivacyRequests(db: Database, limit: number) {
 }
 
 /**
- * Writes a request into the register. Await it before anything is shown.
+ * Records a privacy request in the register. Await it before showing any data.
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function recordPrivacyRequest(
@@ -56,7 +59,7 @@ export async function recordPrivacyRequest(
   await recordAudit(tx, by, { action, organizationId: null, subject: value, details });
 }
 
-/** What we compute for ourselves from other columns. */
+/** Columns that are computed from other columns, for internal use. */
 const DERIVED = [
   'row_hash',
   'import_number',
@@ -67,15 +70,16 @@ const DERIVED = [
   'facts',
 ];
 
-/** By which a person is known; the other one is null, which in SQL equals nothing. */
+/**
+ * Returns the NPI or the address of a person. The other one is null, which equals nothing in SQL.
+ */
 const known = (subject: DataSubject) => ({ npi: null, email: null, ...subject });
 
 /**
- * Everything held about a provider, or under an address, for them to have. For an NPI: its NPPES
- * rows and the lookups and requests for it; of an address: what names it. Organizations appear by
- * their ids: whom they are is not the person's data. `custom_data` is the customer's own, and left
- * out.
- * @returns rows with the columns' own names
+ * Exports all data about a person. For an NPI: its NPPES rows, and its lookups and requests. For an
+ * address: all rows that contain it. Organizations appear by id, because their names are not the
+ * person's data. `custom_data` belongs to the customer and is left out.
+ * @returns rows with the column names of the tables
  */
 export async function exportSubject(db: Database, subject: DataSubject) {
   const { npi, email } = known(subject);
@@ -105,7 +109,7 @@ export async function exportSubject(db: Database, subject: DataSubject) {
       select id, batch_id, organization_id, npi, status, email, email_type, email_last_validated_at, accepted_at,
              settled_at, erased_at
         from requests where ${theirs} and test_outcome is null order by accepted_at, id`),
-    // Those that reported one of these answers, alone or with the rest of a batch.
+    // Deliveries that reported one of these results, individually or as part of a batch.
     deliveries: await rows(sql`
       select id, batch_id, request_id, state, attempts, created_at, decided_at from webhook_deliveries
        where batch_id in (select batch_id from requests where ${theirs} and test_outcome is null)
@@ -118,20 +122,19 @@ export async function exportSubject(db: Database, subject: DataSubject) {
 }
 
 /**
- * Erases the addresses of a person everywhere, and leaves tombstones so that no import and no
- * vendor brings them back: the NPI if it was named, and the hash of each address. Addresses that a
- * vendor named for the NPI but that belong to somebody else are deleted without one. What was
- * charged stays charged, and `custom_data` is the customer's own. What sandboxes made up is
- * nobody's.
+ * Erases all addresses of a person, and adds suppressions so that no import and no vendor brings
+ * them back: the NPI if it was given, and the hash of each address. Addresses of other people that
+ * a vendor returned for the NPI are deleted without a suppression. Charges stay, and `custom_data`
+ * stays because it belongs to the customer. Sandbox data stays because it is made up.
  *
- * One transaction, which lets nobody settle or submit meanwhile: an answer in the making would be
- * written with the address right after. Whoever queues for a lock holds up all who come later, so
+ * It runs in one transaction that blocks submits and settling. Otherwise, a result in progress
+ * could store the address right after the erasure. A waiting lock request blocks all later ones, so
  * it gives up soon, lets them pass, and tries again a few times. Safe to repeat.
- * @param isRehearsal true to do all of it and take it back: what would be removed, and no entry in
- * the register
- * @returns how much was removed, in rows; `tombstones` are suppressions that are new, or were of
- * another origin
- * @throws {DatabaseError} 55P03 if others never let it have its locks; nothing was erased
+ * @param isRehearsal true to roll everything back: it returns what would be removed and adds no
+ * entry to the register
+ * @returns removed rows by kind; `tombstones` counts the suppressions that are new or had another
+ * origin
+ * @throws {DatabaseError} 55P03 if it could not get its locks; nothing was erased
  */
 export async function eraseSubject(
   db: Database,
@@ -152,7 +155,7 @@ export async function eraseSubject(
 
 const ATTEMPTS = 5;
 const PAUSE_MS = 500;
-/** Longer than the second after which PostgreSQL ends an autovacuum that is in the way. */
+/** Longer than the second after which PostgreSQL cancels an autovacuum that blocks a lock. */
 const LOCK_TIMEOUT = sql`set local lock_timeout = '1200ms'`;
 
 async function erase(db: Database, by: AskedBy, subject: DataSubject, isRehearsal: boolean) {
@@ -160,14 +163,14 @@ async function erase(db: Database, by: AskedBy, subject: DataSubject, isRehearsa
   let erasure: Record<string, number> = {};
   await transaction(db, async (tx) => {
     await tx.execute(LOCK_TIMEOUT);
-    // An import may be busy with the endpoints for a minute: only who has waited for it makes
-    // others wait.
+    // First the endpoints, because an import may lock them for a minute. While this waits for them,
+    // it must not hold locks that block others.
     await tx.execute(sql`lock table provider_endpoints in share row exclusive mode`);
-    // Whoever answers a request locks a balance first. The directory's writers come after, in the
-    // order they use.
+    // Balances come next, because settling a request locks a balance first. The address tables
+    // follow, in the order that their writers use.
     await tx.execute(sql`select hold_balances()`);
-    // Who writes both of these begins with the first. A prepared statement locks the tables of its
-    // CTEs in their order, and the one that it is an insert into or a delete from before them.
+    // All writers of both tables lock stored_emails first. A prepared statement locks the tables of
+    // its CTEs in their order, after the table that it inserts into or deletes from.
     await tx.execute(sql`lock table stored_emails, email_checks in share row exclusive mode`);
     erasure = only(await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason)));
     await recordPrivacyRequest(tx, by, 'privacy.erase', subject, erasure);
@@ -178,7 +181,7 @@ async function erase(db: Database, by: AskedBy, subject: DataSubject, isRehearsa
   return erasure;
 }
 
-/** Answers keep their status, price and entries. */
+/** Builds the erasing statement. Requests keep their status, price, and ledger entries. */
 function eraseAddresses(subject: DataSubject, reason: string): SQL {
   const { npi, email } = known(subject);
   const isTheirs = (address: SQL) =>
@@ -186,7 +189,7 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
   const inColumn = isTheirs(sql`email`);
   return sql`
     with addresses as materialized (
-      -- Every one that was ever held for an NPI, but for those found to be another person's.
+      -- All addresses ever stored for the NPI, except those of another person.
       select ${email}::text as email
       union
       select email from stored_emails where npi = ${npi}
@@ -212,7 +215,8 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
        where email is not null and test_outcome is null and ${inColumn}
       returning id, batch_id
     ), excerpts as (
-      -- A delivery's receiver may have answered with what it was sent, also of an answer that retention has erased.
+      -- A receiver's response may repeat what it was sent, even a result that retention has erased
+      -- since.
       update webhook_attempts set response_excerpt = null
        where response_excerpt is not null and delivery_id in (
          select d.id from webhook_deliveries d

@@ -4,11 +4,12 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, only, run, transaction } from '../client.ts';
 import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.ts';
 
-// Who must not be looked up or returned. Every answer asks `is_suppressed` of the migrations: at
-// submit, on replay, and with every poll and delivery if suppressions have changed since.
+// Suppressions: people who must not be looked up or returned. All results are checked with
+// `is_suppressed` of the migrations: at submit, on replay, and, if suppressions have changed since,
+// with each poll and delivery.
 
 /**
- * What is suppressed, as the table has it: an NPI, an address's SHA-256, or a domain with its
+ * The suppressed value as it is stored: an NPI, the SHA-256 of an address, or a domain with its
  * subdomains.
  */
 export interface SuppressionTarget {
@@ -23,9 +24,9 @@ export interface Suppression extends SuppressionTarget {
 }
 
 /**
- * What stands for an address if it must not be kept itself.
- * @param email normalized: lower case, its domain in A-labels
- * @returns 64 hex digits; lists of others who hash lower-case addresses with SHA-256 match
+ * Returns the hash that identifies an address that must not be stored.
+ * @param email normalized: lowercase, its domain in A-labels
+ * @returns 64 hex digits; they match other parties' lists of SHA-256 hashes of lowercase addresses
  */
 export function hashAddress(email: string): string {
   return createHash('sha256').update(email).digest('hex');
@@ -47,7 +48,7 @@ export async function addSuppression(
           on conflict do nothing returning 1`);
     const change = { action: 'suppressions.add', organizationId: null, subject: value } as const;
     const isNew = added.length > 0;
-    // What a person asks for is on record, also where others have seen to it.
+    // A person's objection is recorded even if the suppression already existed.
     if (isNew || origin === 'operator')
       await recordAudit(tx, by, { ...change, details: { kind, origin, added: isNew } });
     return isNew;
@@ -55,16 +56,15 @@ export async function addSuppression(
 }
 
 /**
- * A vendor's word that this person does not want to be processed (Hunter's 451). Safe to repeat, so
- * it is written before the vendor's answer is: an answer on record then never lacks its
- * suppression.
+ * Suppresses a person at a vendor's notice (Hunter's 451). Safe to repeat. It is written before the
+ * vendor's response, so that a recorded response never lacks its suppression.
  */
 export async function suppressFromVendor(db: Database, npi: string, vendor: string): Promise<void> {
   const by = { actor: SERVICE, reason: `${vendor}: the person asked not to be processed` };
   await addSuppression(db, by, { kind: 'npi', value: npi }, 'vendor');
 }
 
-/** What suppressing domains would hide. */
+/** The data that suppressing some domains would hide. */
 export interface DomainReach extends Record<string, unknown> {
   readonly storedEmails: number;
   /** Completed requests whose result is an address of these domains. */
@@ -89,8 +89,8 @@ export async function countDomains(db: Database, domains: readonly string[]): Pr
 }
 
 /**
- * Ends a suppression, an erasure's too: sources may then bring the address back.
- * @returns where it came from; null if there was none
+ * Removes a suppression, including one from an erasure. Sources may then return the address again.
+ * @returns the origin of the suppression, or null if there was no suppression
  */
 export async function removeSuppression(
   db: Database,
@@ -110,8 +110,8 @@ export async function removeSuppression(
 }
 
 /**
- * The newest suppressions first.
- * @param kind null for all
+ * Lists suppressions, the newest first.
+ * @param kind null for all kinds
  */
 export async function listSuppressions(
   db: Database,
@@ -124,9 +124,8 @@ export async function listSuppressions(
 }
 
 /**
- * Suppresses many at once, of an imported list; the import itself is in the audit log. Safe to
- * repeat.
- * @returns for each row whether it was new; of equal rows only the first one is
+ * Adds the suppressions of an imported list. The audit log records only the import. Safe to repeat.
+ * @returns for each row whether it was new; of equal rows, only the first one is new
  */
 export async function importSuppressions(
   db: Database,
@@ -139,7 +138,7 @@ export async function importSuppressions(
     ), firsts as (
       select distinct on (kind, value) * from given order by kind, value, n
     ), added as (
-      -- In one order, so that two imports at once cannot wait for each other.
+      -- In a fixed order, so that two concurrent imports cannot deadlock.
       insert into suppressions (kind, value, origin, reason)
       select kind, value, 'import', reason from firsts order by kind, value collate "C"
           on conflict do nothing returning kind, value

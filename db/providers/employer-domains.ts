@@ -1,6 +1,6 @@
 import { type Database, run } from '../client.ts';
 
-/** What an operator knows of an employer, or forgets with a null. */
+/** An employer's domain that an operator has entered. A null removes the domain. */
 export interface EmployerDomain {
   /** `npi:…`, `pac_id:…`, or `name:…` with the key of a name. */
   readonly key: string;
@@ -10,9 +10,9 @@ export interface EmployerDomain {
 export type DomainVerdict = 'added' | 'changed' | 'removed' | 'unchanged';
 
 /**
- * Stores up to some thousand in one statement. Of several with one key the last counts. Safe to
- * repeat.
- * @returns a verdict for each
+ * Stores up to a few thousand domains in one statement. Among rows with the same key the last one
+ * counts. Safe to repeat.
+ * @returns a verdict for each row
  */
 export async function storeEmployerDomains(
   db: Database,

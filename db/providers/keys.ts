@@ -1,9 +1,9 @@
 import words from './key-words.json' with { type: 'json' };
 
 /**
- * The keys by which a person is found to work at an organization's place, however each wrote it
- * down.
- * @param at the practice location as NPPES has it, in its file or in the NPI Registry
+ * Returns keys that match a provider's location with an organization's, even if they are spelled
+ * differently.
+ * @param at the practice location from NPPES or the NPI Registry
  */
 export function providerKeys(
   at: Readonly<Record<'phone' | 'line1' | 'line2' | 'postalCode', string | null>>,
@@ -12,19 +12,19 @@ export function providerKeys(
   return { phoneKey: phoneKey(at.phone ?? ''), addressKey: addressKey(lines, at.postalCode ?? '') };
 }
 
-/** What is written out, and what is meant by it. */
+/** Maps words of street addresses to their standard abbreviation. */
 const STREET_WORDS = new Map(Object.entries(words.streetWords));
 
-/** The last ten digits; null if there are fewer, or only one digit over and over. */
+/** Returns the last ten digits. Null if there are fewer, or if all are the same digit. */
 function phoneKey(phone: string): string | null {
   const digits = /^[0-9]{10}$/.test(phone) ? phone : phone.replace(/[^0-9]/g, '').slice(-10);
   return digits.length < 10 || /^([0-9])\1*$/.test(digits) ? null : digits;
 }
 
 /**
- * Street, number and suite in one spelling, on whichever line they stand, `|`, five digits of ZIP
- * code; null if the street or the ZIP code is missing. Whoever leaves the suite out is not taken
- * for one of its tenants.
+ * Returns the street, number, and suite in one spelling, `|`, and five digits of ZIP code. It does
+ * not matter on which line they stand. Null if the street or the ZIP code is missing. An address
+ * without a suite does not match the tenants' addresses.
  */
 function addressKey(lines: string, postalCode: string): string | null {
   const zip = postalCode.slice(0, 5);
@@ -42,25 +42,25 @@ function addressKey(lines: string, postalCode: string): string | null {
 }
 
 /**
- * The id of a group in Medicare's enrollment system: ten digits, the first of which spreadsheets
- * drop if it is 0.
+ * Returns the id of a group in Medicare's enrollment system: ten digits. Spreadsheets drop the
+ * leading zeros, so they are added again.
  */
 export function pacIdOf(text: string): string | null {
   return /^[0-9]{1,10}$/.test(text) ? text.padStart(10, '0') : null;
 }
 
-/** Legal forms that are postal codes of states too: `Cardiology of PA` is in Pennsylvania. */
+/** Legal forms that are also postal codes of states: `Cardiology of PA` is in Pennsylvania. */
 const FORMS_AND_STATES: ReadonlySet<string> = new Set(['co', 'pa', 'sc']);
 const FORMS: ReadonlySet<string> = new Set(words.legalForms);
-/** What stands before a state, or before the `Co` that is a part of a name. */
+/** The words before a state, or before a `Co` that is part of the name. */
 const BEFORE_STATE = /(?: (?:of|in|and)(?: (?:north|south|east|west)(?:ern)?| central)?|&)$/;
 const PHRASE = new RegExp(` (?:${words.legalPhrases.join('|')})$`);
 const DOING_BUSINESS_AS = /\b(?:d[./]?b[./]?a\b[.:]?|doing business as\b)/i;
 
 /**
- * The words of an organization's name as somebody wrote them, without its legal form, under which
- * nobody knows it; of one that does business as another, those of the other.
- * @returns at least one word, if there is one
+ * Returns the words of an organization's name in their original spelling, without the legal form.
+ * For a name with "doing business as", returns the words after that.
+ * @returns at least one word if the name has one
  */
 export function organizationWords(text: string): string[] {
   const [legal = '', door = ''] = text.split(DOING_BUSINESS_AS);
@@ -82,8 +82,8 @@ export function organizationWords(text: string): string[] {
 }
 
 /**
- * One key for the spellings of an organization's name: no legal form, no article, no case, no
- * marks.
+ * Returns one key for all spellings of an organization's name: without legal form, article, case,
+ * and punctuation.
  */
 export function organizationKey(name: string): string {
   const said = organizationWords(name)

@@ -3,12 +3,12 @@ import { type Database, insertAll, run, transaction } from '../client.ts';
 import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../schema.ts';
 import { providerKeys } from './keys.ts';
 
-// What the NPI registry says of NPIs that no import has brought. An import knows better: its rows
-// are never touched.
+// Rows from the NPI Registry, for NPIs that are missing in NPPES imports. Imports have priority,
+// and their rows are never changed here.
 
 type Row = typeof providers.$inferSelect;
 
-/** An active NPI as the registry has it, in the words of NPPES; empty fields are null. */
+/** An active NPI from the registry, in NPPES terms. Empty fields are null. */
 export interface RegistryProvider
   extends Readonly<
     Pick<
@@ -28,12 +28,12 @@ export interface RegistryProvider
   readonly entityType: 1 | 2;
   readonly practice: RegistryLocation | null;
   readonly endpoints: readonly RegistryEndpoint[];
-  /** Of organizations. */
+  /** Only for organizations. */
   readonly otherNames: readonly { readonly name: string; readonly typeCode: string }[];
   readonly locations: readonly RegistryLocation[];
 }
 
-/** Postal codes have five or nine digits. */
+/** A practice location. Postal codes have five or nine digits. */
 export type RegistryLocation = Readonly<
   Record<'line1' | 'line2' | 'city' | 'state' | 'postalCode' | 'phone', string | null>
 >;
@@ -41,9 +41,9 @@ export type RegistryLocation = Readonly<
 export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi' | 'importNumber'>;
 
 /**
- * Of these NPIs those that the registry is to be asked about: no import has them, and the registry
- * has not been asked for a day (the etiquette of its public clients). An answer older than that
- * stays in use until a newer one comes.
+ * Lists those of the NPIs to look up in the registry: no import has them, and the last registry
+ * lookup is at least a day old (the etiquette for public clients of the registry). An older row
+ * stays in use until a newer response arrives.
  */
 export async function listRegistryDue(db: Database, npis: readonly string[]): Promise<string[]> {
   const rows = await run<{ npi: string }>(db)`
@@ -55,11 +55,11 @@ export async function listRegistryDue(db: Database, npis: readonly string[]): Pr
 }
 
 /**
- * Keeps what the registry says of an NPI, in place of what it said before. Changes nothing if an
- * import has the NPI, or if somebody who asked at the same time was first.
- * @param provider null if it has no active one: then the NPI is deactivated as of today, and
- * nothing else. The row closes the gate for a day; then the registry is asked again, because an NPI
- * may be new or come back
+ * Stores the registry's response for an NPI and replaces the previous one. Changes nothing if an
+ * import has the NPI, or if a concurrent call was first.
+ * @param provider null if the registry has no active provider: then the NPI is stored as
+ * deactivated today, without other data. This row blocks lookups for a day. Then the registry is
+ * asked again, because an NPI may be new or reactivated.
  */
 export async function storeRegistryAnswer(
   db: Database,
@@ -69,8 +69,8 @@ export async function storeRegistryAnswer(
   const said: Partial<RegistryProvider> = provider ?? {};
   const { practice, endpoints = [], otherNames = [], locations = [], ...facts } = said;
   const deactivatedOn = provider ? null : sql`current_date`;
-  // An import compares hashes to skip what has not changed; what the registry said must never look
-  // unchanged to it.
+  // An import skips rows with an equal hash. The hash of a registry row never matches, so that an
+  // import always replaces the row.
   const marks = { npi, deactivatedOn, origin: 'registry', rowHash: 0 } as const;
   const details = [
     [providerEndpoints, endpoints],
@@ -86,7 +86,7 @@ export async function storeRegistryAnswer(
       .returning({ npi: providers.npi });
     if (written.length === 0) return;
     for (const [table, rows] of details) {
-      // Whatever is not said anew is not known any more. Of what the registry names twice the first
+      // Details that are missing in the new response are deleted. Among duplicates the first one
       // counts.
       await tx.delete(table).where(sql`npi = ${npi}`);
       if (rows.length > 0)

@@ -4,12 +4,12 @@ import { providers } from '../schema.ts';
 import type { EndpointKind } from '../words.ts';
 import { organizationKey } from './keys.ts';
 
-// Who an NPI is, for whom it bills, and who else is where it is: what CMS and the operator say,
-// unjudged.
+// Facts about an NPI: identity, billing groups, and neighbors. They come unjudged from CMS and the
+// operator.
 
 export interface EndpointFact {
   readonly kind: EndpointKind;
-  /** As the file has it: an address, a URL, or neither. */
+  /** As in the file: an address, a URL, or neither. */
   readonly endpoint: string;
   readonly affiliationName: string | null;
 }
@@ -19,25 +19,25 @@ export interface Neighbor {
   readonly npi: string;
   /** The legal business name. */
   readonly name: string | null;
-  /** The legal business name of the organization that it is a part of. */
+  /** The legal business name of the parent organization. */
   readonly parentName: string | null;
-  /** The names it does business under. */
+  /** Its "doing business as" names. */
   readonly otherNames: readonly string[];
   readonly endpoints: readonly EndpointFact[];
 }
 
-/** A telephone or an address of a provider's, and who is there. */
+/** A telephone number or an address of a provider, with the organizations there. */
 export interface Place {
   /**
-   * `elsewhere`: not at the primary practice location, but at another one of NPPES or where
-   * Medicare is billed for.
+   * `elsewhere`: not the primary practice location, but another location in NPPES, or one from
+   * which Medicare is billed.
    */
   readonly at: 'phone' | 'address' | 'elsewhere';
   /** A `phone_key` or an `address_key`. */
   readonly key: string;
   /**
-   * Null if so many share it that being there says nothing: an answering service, a hospital's
-   * switchboard.
+   * Null if too many organizations share it to mean anything, such as an answering service or a
+   * hospital's switchboard.
    */
   readonly neighbors: readonly Neighbor[] | null;
 }
@@ -47,31 +47,34 @@ export interface ClinicianPractice
   extends Readonly<Record<'pacId' | 'phoneKey' | 'addressKey', string>> {
   readonly name: string | null;
   readonly members: number | null;
-  /** Those of some others who bill for the group. */
+  /** Endpoints of some other clinicians who bill for the group. */
   readonly colleagues: readonly EndpointFact[];
 }
 
-/**
- * A provider as the tables have it. Text is as NPPES writes it, capitals and stray characters
- * included.
- */
+/** A provider as stored. Text is as in NPPES, including capitals and stray characters. */
 export type ProviderFacts = NonNullable<Awaited<ReturnType<typeof readProvider>>>;
 
-/** Why nobody is asked about an NPI. */
+/** The reason why an NPI is not looked up. */
 export type GateReason = 'organization_npi' | 'deactivated' | 'suppressed';
 
-/** More organizations than this at one telephone or address are a crowd. */
+/**
+ * The maximum number of organizations at one telephone number or address. More than this is a
+ * crowd.
+ */
 const NEIGHBORS_AT_MOST = 20;
-/** So many other locations, of persons too, are looked at for one telephone or address. */
+/**
+ * The maximum number of other locations, including people's, that are read per telephone number or
+ * address.
+ */
 const LOCATIONS_AT_MOST = 200;
 const ENDPOINTS_AT_MOST = 50;
-/** So many of a group's clinicians are looked at for its domain. */
+/** The maximum number of a group's clinicians that are read to find its domain. */
 const COLLEAGUES_AT_MOST = 50;
-/** So many telephones and addresses of one provider are looked at. */
+/** The maximum number of telephone numbers and addresses that are read per provider. */
 const PLACES_AT_MOST = 10;
 
 /**
- * What the registry did not know, or knew as out of service, counts for a day (see
+ * The reason to refuse an NPI. A refusal from the registry is valid for a day (see
  * `storeRegistryAnswer`).
  */
 const REFUSAL = sql<Exclude<GateReason, 'suppressed'> | null>`case
@@ -80,8 +83,8 @@ const REFUSAL = sql<Exclude<GateReason, 'suppressed'> | null>`case
   else 'organization_npi' end`;
 
 /**
- * The NPIs of a batch that are not to be looked up, and why, in one statement. An NPI that no table
- * has passes.
+ * Returns the NPIs of a batch that must not be looked up, with the reasons, in one statement. An
+ * NPI that is in no table passes.
  * @param npis 10 digits each
  */
 export async function gate(
@@ -100,8 +103,8 @@ export async function gate(
 }
 
 /**
- * Everything on record that tells who a provider is and where they work. A few indexed reads,
- * bounded however many share a telephone, an address or a group.
+ * Reads all facts about a provider's identity and workplaces. It takes a few indexed reads, which
+ * are limited even if many share a telephone number, an address, or a group.
  * @returns null if neither NPPES nor the registry has the NPI
  */
 export async function readProvider(db: Database, npi: string) {
@@ -109,11 +112,9 @@ export async function readProvider(db: Database, npi: string) {
     const [row] = await tx
       .select({
         provider: providers,
-        /**
-         * Why nobody is asked about it; null if it is an active individual for all that is known.
-         */
+        /** The reason not to look it up. Null if it is an active individual, as far as is known. */
         refusal: REFUSAL,
-        /** Of the practice locations beside the primary one. */
+        /** States of the practice locations, except the primary one. */
         otherStates: sql<string[]>`array(
           select distinct l.state from provider_locations l where l.npi = ${npi} order by 1 limit ${LOCATIONS_AT_MOST})`,
         endpoints: endpointsOf(sql`e.npi = ${npi}`),
@@ -134,9 +135,9 @@ export async function readProvider(db: Database, npi: string) {
     return {
       ...provider,
       ...facts,
-      /** The primary ones first. */
+      /** The primary places first. */
       places,
-      /** What the operator knows of all who are named here. */
+      /** Domains that the operator has entered for all employers named here. */
       domains: knowsDomains ? await readDomains(tx, npi, facts, places) : [],
     };
   });
@@ -144,7 +145,7 @@ export async function readProvider(db: Database, npi: string) {
 
 type Reader = Pick<Transaction, 'execute'>;
 
-/** Who is where: the organizations at each place in the order of their NPIs. */
+/** Reads the organizations at each place, ordered by NPI. */
 async function readPlaces(
   tx: Reader,
   { phoneKey, addressKey }: typeof providers.$inferSelect,
@@ -167,8 +168,8 @@ async function readPlaces(
        join providers p on p.npi = l.npi
       where p.entity_type = 2 and p.active
       limit ${NEIGHBORS_AT_MOST + 1})`;
-  // A key of one kind is never one of the other. Other name type 3 is "Doing Business As"; the rest
-  // are names of the past, and others' words.
+  // Telephone keys and address keys never collide. Other name type 3 is "Doing Business As". The
+  // other types are former names, and other people's terms.
   const rows = await tx.execute<Neighbor & { readonly key: string } & Record<string, unknown>>(sql`
     select asked.key, p.npi, p.organization_name as name, p.parent_name as "parentName",
            array(select n.name from provider_other_names n
@@ -186,7 +187,7 @@ async function readPlaces(
   });
 }
 
-/** What the operator knows of the domains of all who may employ a provider. */
+/** Reads the domains that the operator has entered for all possible employers of a provider. */
 async function readDomains(
   tx: Reader,
   npi: string,
@@ -223,7 +224,7 @@ function practicesOf(npi: string) {
       from (select * from clinician_practices where npi = ${npi} limit ${PLACES_AT_MOST}) p)`;
 }
 
-/** Those endpoints `e` for which `holds` does, as a list of `EndpointFact`. */
+/** Selects the endpoints `e` that satisfy `holds`, as a list of `EndpointFact`. */
 function endpointsOf(holds: SQL) {
   return sql<EndpointFact[]>`(
     select coalesce(jsonb_agg(jsonb_build_object(

@@ -6,32 +6,36 @@ import type { DeliveryState } from '../words.ts';
 import { lockDelivery, REPORTS_FINAL } from './deliveries.ts';
 import { admitToHost, giveBackAddresses, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
 
-// Where a delivery is in its schedule is a fact of its row, so that whoever looks at it next, after
-// whatever crash, goes on from there; a lease on the row keeps two from sending it at once.
+// A delivery's place in its schedule is stored in its row. So after any crash, the next worker
+// continues from there. A lease on the row keeps two workers from sending it at once.
 
 /** The right to make one attempt. */
 export interface Claim {
   readonly deliveryId: string;
   /**
-   * The round it belongs to: a resend meanwhile begins another, which this attempt says nothing of.
+   * The round of the attempt. A resend in the meantime starts a new round, which this attempt does
+   * not affect.
    */
   readonly resends: number;
-  /** The place in the schedule, from 0. */
+  /** The position in the schedule, from 0. */
   readonly step: number;
   readonly organizationId: string;
   readonly host: string;
-  /** Its host's, when the attempt was admitted. */
+  /** The era of its host's breaker when the attempt was admitted. */
   readonly era: number;
-  /** Where its host has answered 2xx to its organization before, as 192.0.2.7/32. */
+  /**
+   * Networks from which the host has responded 2xx to this organization before, such as
+   * 192.0.2.7/32.
+   */
   readonly provenNetworks: readonly string[];
   /**
-   * When it was taken, by PostgreSQL's clock: a worker's own may be minutes off, and receivers
-   * refuse that.
+   * PostgreSQL's time of the claim. A worker's clock may be minutes off, and receivers would reject
+   * its timestamps.
    */
   readonly at: Date;
 }
 
-/** `wait`: why no attempt is made now, which does not count as one. */
+/** `wait`: the reason to make no attempt now. It does not count as an attempt. */
 export type Claimed =
   | { readonly kind: 'attempt'; readonly claim: Claim }
   | { readonly kind: 'over'; readonly state: Exclude<DeliveryState, 'pending'> }
@@ -41,20 +45,20 @@ export type Claimed =
       readonly afterMs: number;
     };
 
-/** What follows from an attempt: the end, or another one. */
+/** The result of an attempt: the end of the delivery, or another attempt. */
 export type AttemptOutcome =
   | { readonly state: 'delivered' | 'failed' }
   | { readonly state: 'pending'; readonly afterMs: number };
 
-/** Held deliveries look this often whether their organization is still suspended. */
+/** Milliseconds between two checks of whether an organization is still suspended. */
 const SUSPENDED_MS = 300_000;
-/** Somebody started it too early, by hand or by mistake. */
+/** The workflow was started too early, by hand or by mistake. */
 const NOT_FINAL = { kind: 'wait', why: 'not_final', afterMs: 60_000 } as const;
 
 /**
- * Takes the right to make the next attempt of a delivery, or says why not now: what it reports is
- * not final, it is not due, it is being sent, its organization is suspended, its host is away, or
- * there is no room. What is put off keeps its place in the schedule.
+ * Claims the next attempt of a delivery, or returns the reason to wait: the reported result is not
+ * final, the attempt is not due, the delivery is being sent, its organization is suspended, its
+ * host is away, or there is no free slot. A delivery that waits keeps its place in the schedule.
  * @param rules.webhookScheduleMs milliseconds before each attempt of a round, after the previous
  * one
  * @throws {Refusal} `delivery_missing` for an unknown id
@@ -73,7 +77,7 @@ export async function claimDelivery(
     if (row.leasedMs > 0) return { kind: 'wait', why: 'in_flight', afterMs: row.leasedMs };
     if (row.dueMs > 0) return { kind: 'wait', why: 'not_due', afterMs: row.dueMs };
     if (row.suspended) {
-      // The schedule stands still meanwhile.
+      // The schedule stops during a suspension.
       await putOff(tx, deliveryId, { step, stepAt: null }, SUSPENDED_MS);
       return { kind: 'wait', why: 'suspended', afterMs: SUSPENDED_MS };
     }
@@ -90,8 +94,8 @@ export async function claimDelivery(
           afterMs,
         );
       } else {
-        // Until its turn nobody needs to look after it: else those that wait would keep the sweep
-        // from the others.
+        // The sweep need not check it before its turn. Otherwise waiting deliveries would keep the
+        // sweep from the others.
         await tx.execute(sql`
           update webhook_deliveries set checked_at = clock_timestamp() + ${span(afterMs)} where id = ${deliveryId}`);
       }
@@ -109,8 +113,8 @@ export async function claimDelivery(
 }
 
 /**
- * Gives a claim back that led to no attempt.
- * @param addresses where the attempt was counted
+ * Returns a claim that led to no attempt.
+ * @param addresses addresses for which the attempt was counted
  */
 export async function releaseClaim(
   db: Database,
@@ -126,16 +130,16 @@ export async function releaseClaim(
 }
 
 /**
- * How long a delivery waits whose secret cannot be read: operators have to act, and then start the
- * workers again.
+ * Milliseconds between two checks of a delivery whose secret cannot be decrypted. An operator has
+ * to fix this and then restart the workers.
  */
 const UNREADABLE_MS = 60_000;
 
 /**
- * Puts a delivery off because the secret that signs it cannot be read. Nothing was sent, so its
- * schedule stands still. The log gets one attempt that says so, unless the newest one says so
- * already.
- * @returns milliseconds until the next look
+ * Defers a delivery because its signing secret cannot be decrypted. Nothing was sent, so its
+ * schedule does not advance. The log gets one such attempt, unless the newest attempt has the same
+ * reason.
+ * @returns milliseconds until the next check
  */
 export async function holdUnreadable(db: Database, claim: Claim): Promise<number> {
   const { deliveryId, resends, step, at: startedAt } = claim;
@@ -165,11 +169,10 @@ export async function holdUnreadable(db: Database, claim: Claim): Promise<number
 }
 
 /**
- * Adds one attempt to the delivery's log, and what follows from it: its state or its next place in
- * the schedule, and the health of its host. A delivery that is decided stays so, and one that was
- * sent again meanwhile goes on: then the attempt is logged and changes nothing else. Safe to
- * repeat: an attempt is known by when it started.
- * @param health null if the host was never asked
+ * Adds an attempt to the delivery's log, and updates the delivery (its state or its next place in
+ * the schedule) and the health of its host. If the delivery was decided or sent again in the
+ * meantime, the attempt is only logged. Safe to repeat: the start time identifies an attempt.
+ * @param health null if no request reached the host
  */
 export async function recordAttempt(
   db: Database,
@@ -182,8 +185,8 @@ export async function recordAttempt(
   await transaction(db, async (tx) => {
     const row = await lockDelivery(tx, deliveryId);
     if (!row) throw new Refusal('delivery_missing');
-    // In a statement of its own, under the lock: the one before does not see what another has just
-    // written.
+    // A separate statement, because the one that locks does not see rows that another worker has
+    // just written.
     const [recorded] = await tx.execute(sql`
       select n from webhook_attempts
        where delivery_id = ${deliveryId} and started_at = ${attempt.startedAt.toISOString()}::timestamptz`);
@@ -204,8 +207,8 @@ export async function recordAttempt(
 }
 
 /**
- * The schedule's clock runs on while a host is away: an attempt that is put off past the time of
- * the next one falls together with it, down to the last, which is made in any case.
+ * Advances the schedule while a host is away. An attempt that is deferred beyond the time of the
+ * next one is merged with it. The last attempt is always made.
  */
 function advance(step: number, stepAt: Date | null, now: Date, scheduleMs: readonly number[]) {
   let place = { step, stepAt: stepAt ?? now };

@@ -5,14 +5,14 @@ import { envelopeText, findEnvelope } from '../requests/envelope.ts';
 import type { webhookDeliveries } from '../schema.ts';
 import { decryptSecret } from '../secrets.ts';
 
-/** Whether what a row of webhook_deliveries reports is final: its request, or its whole batch. */
+/** Tests whether the request or the batch that a row of webhook_deliveries reports is final. */
 export const REPORTS_FINAL = sql`case when webhook_deliveries.request_id is null
   then exists (select from batches b where b.id = webhook_deliveries.batch_id and b.status = 'completed')
   else exists (select from requests r where r.id = webhook_deliveries.request_id and r.settled_at is not null) end`;
 
 /**
- * Returns the delivery that is due because a request became final, and was never attempted; null
- * for none.
+ * Returns the id of the delivery that is due because a request became final and that was never
+ * attempted, or null.
  */
 export async function findDueDelivery(
   db: Database,
@@ -27,8 +27,8 @@ export async function findDueDelivery(
 }
 
 /**
- * Whether a batch is an organization's: a statement of its own, so that a foreign id takes the time
- * of an unknown one.
+ * Returns whether a batch belongs to an organization. A separate statement, so that another
+ * organization's id takes as long as an unknown one.
  */
 export async function ownsBatch(
   tx: Pick<Transaction, 'execute'>,
@@ -48,8 +48,8 @@ type Reported = Pick<Columns, 'id' | 'batchId' | 'attempts'> & {
 };
 
 /**
- * Locks a delivery. The times are milliseconds from now, 0 for what has passed.
- * @param batchId where it has to be one of that batch
+ * Locks a delivery. Times are milliseconds from now, and 0 if they have passed.
+ * @param batchId the batch it must belong to, or null for any batch
  */
 export async function lockDelivery(
   tx: Transaction,
@@ -72,10 +72,10 @@ export async function lockDelivery(
 }
 
 /**
- * One delivery with all that an attempt needs: its body as it is now, and its organization's
- * secrets, for 24 h after a rotation the previous one too. They and the personal data in the body
- * never leave the activity.
- * @throws {Refusal} `delivery_missing` for an unknown id; {SecretKeyMissing}
+ * Loads everything for an attempt of a delivery: its current body and its organization's secrets,
+ * including the previous one for 24 h after a rotation. The secrets and the personal data in the
+ * body never leave the activity.
+ * @throws {Refusal} `delivery_missing` for an unknown id; {SecretKeyMissing}; {SecretUnreadable}
  */
 export async function loadDelivery(db: Database, deliveryId: string) {
   type Found = Reported &

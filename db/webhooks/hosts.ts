@@ -3,57 +3,55 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, run, span, type Transaction, transaction } from '../client.ts';
 import type { AttemptReason } from '../words.ts';
 
-// Who may be sent to now, per organization and host, in the database, so that it holds across
-// workers: how many attempts are made at once (fewer to a host that has taken none yet; and there
-// is a bound for all organizations together, so that nobody is flooded through us), how many an
-// address gets from hosts that have taken none yet, and a circuit breaker. While it is open, one
-// attempt at a time finds out whether the host is back. The first and the last attempt of a
-// delivery are owed and take that place whenever it is free; of the others only one per rest is let
-// through.
+// Limits for sending to hosts, per organization and host. They are stored in the database, so that
+// they apply across workers:
+// - The number of concurrent attempts to a host. It is lower until the host has accepted a
+//   delivery. A limit for all organizations together keeps them from flooding a host through us.
+// - The number of attempts that an address gets from hosts that have not accepted any delivery.
+// - A circuit breaker. While it is open, one attempt at a time tests whether the host is back. The
+//   first and the last attempt of a delivery are owed and may run as soon as no other trial runs.
+//   Only one of the other attempts may run per rest period.
 
 export interface HostKey {
   readonly organizationId: string;
-  /** Host and port. */
+  /** The host and port. */
   readonly host: string;
 }
 
-/** What an attempt says about the host: it answered, and whether by 2xx, or it did not. */
+/** The host's health after an attempt: it responded, with or without 2xx, or it did not. */
 export type HostHealth =
   | { readonly kind: 'answered'; readonly accepted: boolean; readonly address: string }
   | { readonly kind: 'silent'; readonly reason: AttemptReason; readonly restMs: number };
 
 /**
- * With the era of the host's breaker: what the attempt says is noted with it. `provenNetworks`: the
- * host has answered 2xx to this organization from there, so that attempts to addresses in them are
- * not counted.
+ * `era`: the era of the host's breaker, which is stored with the result of the attempt.
+ * `provenNetworks`: networks from which the host has responded 2xx to this organization. Attempts
+ * to addresses in them are not counted.
  */
 type HostAdmission =
   | Readonly<{ kind: 'go'; era: number; provenNetworks: readonly string[] }>
   | Readonly<{ kind: 'wait'; why: 'host_away' | 'no_room'; afterMs: number }>;
 
 /**
- * An attempt that has not been recorded by then died with its worker: 15 s to send, the rest to
- * load and record.
+ * Time after which an unrecorded attempt counts as lost with its worker: 15 s to send, and the rest
+ * to load and record.
  */
 export const LEASE_MS = 25_000;
-/**
- * Attempts of one organization that are made at once. In all there are as many as the workers have
- * slots.
- */
+/** Concurrent attempts per organization. In total there are as many as the workers have slots. */
 const AT_ONCE = 20;
-/** Of these to one host. */
+/** Concurrent attempts per organization to one host. */
 const AT_ONCE_TO_HOST = 10;
 /**
- * Attempts of all organizations to one host: at once, and in a second. More than one of them alone
- * can use up.
+ * Attempts of all organizations to one host: concurrently, and per second. Higher than the limit of
+ * a single organization.
  */
 const AT_ONCE_TO_HOST_BY_ALL = 40;
 const PER_SECOND_TO_HOST_BY_ALL = 200;
-/** Attempts at once to a host that has never answered 2xx to this organization. */
+/** Concurrent attempts to a host that has never responded 2xx to this organization. */
 const AT_ONCE_TO_UNPROVEN = 1;
-/** Networks that are remembered for one host, the newest first. */
+/** Networks that are stored per host, the newest first. */
 const MAX_PROVEN_NETWORKS = 16;
-/** Attempts in an hour to one address, from all hosts that are unproven there. */
+/** Attempts per hour to one address, from all hosts that are unproven there. */
 const PER_HOUR_TO_ADDRESS = 20;
 const HOUR_MS = 3_600_000;
 const SPEND_MS = HOUR_MS / PER_HOUR_TO_ADDRESS;
@@ -62,25 +60,26 @@ const HOST_LOCK = 3;
 const SHORTEST_ATTEMPT_MS = 100;
 const LONGEST_WAIT_FOR_ROOM_MS = 120_000;
 /**
- * Attempts that are older say nothing of the pace: most of them are leases of a worker that died.
+ * Older attempts are ignored when measuring the pace, because most of them are leases of a dead
+ * worker.
  */
 const PACE_FROM_MS = 5000;
 
 const FAILURES_TO_OPEN = 5;
-/** The rest between two trials doubles up to so many times the first. */
+/** The rest between two trials doubles up to this multiple of the first rest. */
 const LONGEST_REST = 12;
 const DEFAULT_REST_MS = 5000;
 const DEFAULT_LONGEST_WAIT_MS = 1_800_000;
 
-/** Thousands that wait for one host look ten times a second at most, all together. */
+/** All deliveries that wait for one host check it at most ten times a second in total. */
 const TURN_MS = 100;
 
 /**
- * Asks whether an attempt may be made. One that may not is put off until its turn among the others,
- * so that many thousands that wait cost next to nothing: for a host that is away for about as long
- * as it has been away already, at most half an hour; for room for about as long as those ahead of
- * it take.
- * @param owed the first or the last attempt of a delivery
+ * Decides whether an attempt may be made. An attempt that may not is deferred until its turn, so
+ * that thousands of waiting deliveries cost almost nothing. If the host is away, it waits about as
+ * long as the host has been away, at most half an hour. If there is no free slot, it waits about as
+ * long as the attempts ahead of it take.
+ * @param owed true for the first or the last attempt of a delivery
  */
 export async function admitToHost(
   tx: Transaction,
@@ -89,8 +88,8 @@ export async function admitToHost(
   scheduleMs: readonly number[],
 ): Promise<HostAdmission> {
   const first = await judge(tx, key, owed, scheduleMs);
-  // Whoever is put off has waited for nobody. Of the others two that judge at once would both find
-  // the last place.
+  // A deferred attempt needs no lock. The others are judged again under the lock, or two concurrent
+  // attempts would both get the last slot.
   if (first.kind === 'wait') return first;
   const { organizationId, host } = key;
   await tx.execute(sql`select pg_advisory_xact_lock(${ROOM_LOCK}, hashtext(${organizationId})),
@@ -99,13 +98,13 @@ export async function admitToHost(
 }
 
 /**
- * Counts one attempt at each address where the host is unproven and that the attempt may connect
- * to. An address has 20 attempts, and gets one back every three minutes. Only what was answered 2xx
- * under one name and port to one organization proves a receiver, so that a 2xx lifts the limit for
- * nothing else at the same address. Nor does it at another address of the name: its owner can
- * change DNS at any time.
- * @param addresses of the host, resolved and checked
- * @returns those that may be connected to
+ * Counts one attempt for each unproven address that the attempt may connect to. An address allows
+ * 20 attempts, and gets one back every three minutes. Only a 2xx response under one name and port
+ * to one organization proves a receiver. So a 2xx does not lift the limit for other names at the
+ * same address. It does not lift the limit for other addresses of the same name either, because its
+ * owner can change DNS at any time.
+ * @param addresses the resolved and checked addresses of the host
+ * @returns the addresses that may be connected to
  */
 export async function admitToAddresses(
   db: Database,
@@ -115,7 +114,7 @@ export async function admitToAddresses(
     with asked as (
       select address, webhook_network(address::inet) as network from unnest(${sql.param(addresses)}::text[]) address
     ), admitted as (
-      -- In one order, so that two attempts never wait for each other.
+      -- In a fixed order, so that two attempts cannot deadlock.
       insert into webhook_networks as n (network, spent_until)
       select distinct network, clock_timestamp() + ${span(SPEND_MS)} from asked order by network
       on conflict (network) do update set spent_until = greatest(n.spent_until, clock_timestamp()) + ${span(SPEND_MS)}
@@ -126,7 +125,7 @@ export async function admitToAddresses(
   return rows.map(({ address }) => address);
 }
 
-/** Takes back what `admitToAddresses` has counted for these addresses, because nothing was sent. */
+/** Reverts the count of `admitToAddresses` for these addresses, because nothing was sent. */
 export async function giveBackAddresses(
   tx: Transaction,
   addresses: readonly string[],
@@ -159,7 +158,7 @@ async function judge(
     networks: string[];
   };
   const [[room], [breaker]] = await Promise.all([
-    // An attempt that is under way is half over on average.
+    // A running attempt is half over on average.
     tx.execute<Room>(sql`
       select count(*) filter (where ours)::int as of_organization,
              count(*) filter (where ours and theirs)::int as of_host, count(*) filter (where theirs)::int as by_all,
@@ -178,7 +177,7 @@ async function judge(
         from webhook_hosts
        where organization_id = ${organizationId} and host = ${host}`),
   ]);
-  // While it is open, an attempt that is under way is its one trial.
+  // While the breaker is open, a running attempt is its only trial.
   if (breaker?.open && (room?.of_host || (breaker.rests && !owed))) {
     const shortest = firstRestMs(scheduleMs);
     const longest = Math.max(shortest, scheduleMs[3] ?? DEFAULT_LONGEST_WAIT_MS);
@@ -194,7 +193,7 @@ async function judge(
       room.by_all >= AT_ONCE_TO_HOST_BY_ALL ||
       room.lately >= PER_SECOND_TO_HOST_BY_ALL);
   if (isFull) {
-    // Whatever the hosts: an organization that has no room left is one line.
+    // An organization without a free slot has one queue for all its hosts.
     const line = room.of_organization >= AT_ONCE ? { organizationId, host: '' } : key;
     const paceMs = Math.max(room.mean_ms, SHORTEST_ATTEMPT_MS) / AT_ONCE_TO_HOST;
     const turnMs = await takeTurn(tx, line, paceMs, LONGEST_WAIT_FOR_ROOM_MS);
@@ -207,7 +206,10 @@ async function judge(
   return { kind: 'go', era: breaker?.era ?? 0, provenNetworks: breaker?.networks ?? [] };
 }
 
-/** @returns milliseconds; null where the line is longer than `longestMs` */
+/**
+ * Reserves the next turn in a queue.
+ * @returns milliseconds until the turn; null if the queue is longer than `longestMs`
+ */
 async function takeTurn(
   tx: Transaction,
   { organizationId, host }: HostKey,
@@ -224,20 +226,20 @@ async function takeTurn(
   return taken ? taken.ms : null;
 }
 
-/** So that those who wait do not come back all at once. */
+/** Randomizes a wait, so that waiting deliveries do not return all at once. */
 function spread(ms: number): number {
   return ms * (0.5 + Math.random() / 2);
 }
 
-/** How long the breaker first rests: the schedule's own first wait. */
+/** Returns the first rest of the breaker, in milliseconds: the first wait of the schedule. */
 export function firstRestMs(scheduleMs: readonly number[]): number {
   return scheduleMs[1] || DEFAULT_REST_MS;
 }
 
 /**
- * Notes what an attempt says about its host: any answer closes the breaker, five silences in a row
- * open it. Each opening begins an era, and only attempts of this era count: those that were under
- * way before say nothing new.
+ * Records the result of an attempt for its host. Any response closes the breaker, and five silent
+ * attempts in a row open it. Each opening starts a new era. Only attempts of the current era count,
+ * because earlier ones prove nothing new.
  */
 export async function noteHost(
   tx: Transaction,
@@ -268,7 +270,7 @@ export async function noteHost(
     return;
   }
   const { reason, restMs } = health;
-  // A trial that was owed and made before its time does not make the rest longer.
+  // An owed trial that was made early does not make the rest longer.
   const opens = sql`case when h.open_until is null then h.failures + 1 >= ${FAILURES_TO_OPEN}
     else h.open_until <= clock_timestamp() end`;
   const rest = sql`least(power(2, h.times_opened), ${LONGEST_REST}) * ${restMs / 1000}::float8`;
@@ -284,11 +286,11 @@ export async function noteHost(
      where h.era = ${era}`);
 }
 
-// Where operators let no delivery go, of any organization: read before every attempt.
+// Targets that operators have blocked for all organizations. They are read before each attempt.
 
 /**
- * Blocks a target, or ends that.
- * @returns false if it was so already, which changes nothing
+ * Blocks a target, or unblocks it.
+ * @returns false if nothing changed
  */
 export async function setBlock(
   db: Database,
@@ -311,7 +313,7 @@ export async function setBlock(
 }
 
 /**
- * Pending deliveries of an organization to a host; `host` is as a URL has it, an IPv6 address in
+ * Pending deliveries of an organization to a host. `host` is as in a URL, with an IPv6 address in
  * brackets.
  */
 export interface PendingHost extends Record<string, unknown> {
@@ -320,7 +322,7 @@ export interface PendingHost extends Record<string, unknown> {
   readonly deliveries: number;
 }
 
-/** Reads where pending deliveries go. */
+/** Counts pending deliveries by organization and host. */
 export async function listPendingHosts(db: Database): Promise<PendingHost[]> {
   return await run<PendingHost>(db)`
     select b.organization_id as "organizationId", count(*)::int as deliveries,
@@ -329,7 +331,10 @@ export async function listPendingHosts(db: Database): Promise<PendingHost[]> {
      where d.state = 'pending' group by 1, 3`;
 }
 
-/** What is blocked, a range of addresses or a host with all names below it; the newest first. */
+/**
+ * Lists the blocked targets, the newest first. A target is a range of addresses, or a host with all
+ * its subdomains.
+ */
 export async function listBlocks(db: Database) {
   return await run<{ target: string; reason: string; since: Date }>(
     db,

@@ -6,8 +6,8 @@ import { batches, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
 import { ownsBatch } from './deliveries.ts';
 
-// What customers and operators may see of deliveries. Answers of receivers may hold anything:
-// whoever shows them decides to whom.
+// The parts of deliveries that customers and operators may see. Receivers' responses may contain
+// anything, so the caller decides who sees them.
 
 const DELIVERY = {
   /** The `webhook-id` of all its attempts. */
@@ -18,41 +18,42 @@ const DELIVERY = {
   state: webhookDeliveries.state,
   createdAt: webhookDeliveries.createdAt,
   decidedAt: webhookDeliveries.decidedAt,
-  /** While it waits for its next attempt; else null. */
+  /** Null unless it waits for its next attempt. */
   nextAttemptAt:
     sql<Date | null>`case when ${webhookDeliveries.dueAt} > clock_timestamp() then ${webhookDeliveries.dueAt} end`.mapWith(
       webhookDeliveries.dueAt,
     ),
-  /** Ever made, forgotten ones included. */
+  /** The number of attempts, including deleted ones. */
   attempts: webhookDeliveries.attempts,
-  /** How often it was sent again from the start of the schedule. */
+  /** The number of resends from the start of the schedule. */
   resends: webhookDeliveries.resends,
   url: sql<string>`${batches.webhookUrl}`,
   organizationId: batches.organizationId,
 };
 
-/** A delivery with some of its attempts as `log`, in the order in which they were made. */
+/** A delivery with some of its attempts as `log`, the oldest first. */
 export type LoggedDelivery = Awaited<ReturnType<typeof selectPage>>['deliveries'][number];
 
-// A page of a list has at most 60 deliveries, the most that a batch has, and has to stay below 256
-// KiB as JSON. So a list shows the newest attempts only, with the beginning of what was answered;
-// one delivery is read with the rest. Both are cut by PostgreSQL, so that no process holds a whole
+// A page of a list has at most 60 deliveries, the maximum of a batch, and must stay below 256 KiB
+// as JSON. So a list contains only the newest attempts, with the beginning of each response. A
+// single delivery is read with the rest. PostgreSQL cuts both, so that no process holds a complete
 // log.
 
-/** The newest attempts of each delivery in a list. */
+/** The number of attempts per delivery in a list, the newest ones. */
 const LISTED_ATTEMPTS = 5;
 /**
- * Of an excerpt in a list; a character has at most 3 bytes in UTF-8, or 4 where it counts as two.
+ * The length of an excerpt in a list, in characters. A character has at most 3 bytes in UTF-8, or 4
+ * if it counts as two.
  */
 export const LISTED_CHARACTERS = 200;
 const LISTED_BYTES = 3 * LISTED_CHARACTERS;
-/** The attempts of one delivery that are read at once. */
+/** The number of attempts that are read with a single delivery. */
 const READ_ATTEMPTS = 50;
 
 /**
- * The deliveries of a batch in the order of the submit, each with its newest attempts.
- * @param page.after the id of the last delivery of the page before
- * @returns `next`: the id to go on from, null at the end; null where this organization has no such
+ * Lists the deliveries of a batch in the order of the submit, each with its newest attempts.
+ * @param page.after the id of the last delivery of the previous page
+ * @returns `next`: the id to continue from, null at the end; null if this organization has no such
  * batch
  */
 export async function listBatchDeliveries(
@@ -71,8 +72,9 @@ export async function listBatchDeliveries(
 }
 
 /**
- * The deliveries of an organization, or of all, the newest first, each with its newest attempts.
- * @param filter.organizationId null for all
+ * Lists the deliveries of one or all organizations, the newest first, each with its newest
+ * attempts.
+ * @param filter.organizationId null for all organizations
  * @throws {Refusal} `organization_missing` for an unknown id
  */
 export async function listOrganizationDeliveries(
@@ -93,9 +95,9 @@ export async function listOrganizationDeliveries(
 }
 
 /**
- * Reads one delivery of a batch with up to 50 of its attempts as they were kept.
- * @param before reads attempts with a lower number only; null: the newest
- * @returns null where this organization and batch have no such delivery
+ * Reads one delivery of a batch with up to 50 of its attempts.
+ * @param before reads only attempts with a lower number; null reads the newest
+ * @returns null if this organization and batch have no such delivery
  */
 export async function readOwnDelivery(
   db: Database,
@@ -123,7 +125,7 @@ export async function showDelivery(db: Database, deliveryId: string): Promise<Lo
 }
 
 /**
- * Reads one delivery as a list shows it, in the caller's transaction.
+ * Reads one delivery as in a list, in the caller's transaction.
  * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function selectDelivery(tx: Selecting, deliveryId: string): Promise<LoggedDelivery> {
@@ -137,8 +139,8 @@ export async function selectDelivery(tx: Selecting, deliveryId: string): Promise
 type Selecting = Pick<Transaction, 'select'>;
 
 /**
- * Reads attempts apart from their deliveries: joined, a page would be cut in the middle of a
- * delivery.
+ * Reads a page of deliveries, and then their attempts. A joined query would cut the page in the
+ * middle of a delivery.
  */
 async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, limit: number) {
   const rows = await tx
@@ -151,7 +153,7 @@ async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, lim
   const { items, last } = cut(rows, limit);
   const { responseExcerpt, ...columns } = getTableColumns(webhookAttempts);
   const beginning = sql<Buffer | null>`substring(${responseExcerpt} for ${LISTED_BYTES})`;
-  // Numbers have no gaps: attempts are forgotten from the lowest number up.
+  // Numbers have no gaps, because the lowest numbers are deleted first.
   const attempts = await tx
     .select({ ...columns, responseExcerpt: beginning })
     .from(webhookAttempts)

@@ -5,16 +5,16 @@ import { Refusal } from '../errors.ts';
 import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
-// Sending again: the delivery keeps its id and begins a new round of its schedule. The row is the
-// outbox entry of the workflow that does it (checked_at is null until it has one); the sweep starts
-// what nobody else did, of first rounds too.
+// Resends. The delivery keeps its id and starts a new round of its schedule. Its row is the outbox
+// entry of the workflow that sends it, and checked_at is null until that workflow exists. The sweep
+// starts deliveries that have no workflow, including those of first rounds.
 
-/** What starts the workflow of a resend. */
+/** The input of the workflow of a resend. */
 export interface DeliveryStart {
   readonly deliveryId: string;
   readonly batchId: string;
   readonly organizationId: string;
-  /** The NPIs that it reports. */
+  /** The reported NPIs. */
   readonly npis: readonly string[];
 }
 
@@ -22,34 +22,34 @@ export type ResendOutcome =
   | { readonly kind: 'resent'; readonly delivery: LoggedDelivery; readonly npis: readonly string[] }
   /** This organization and batch have no such delivery. */
   | { readonly kind: 'unknown' }
-  /** It is due or being sent now, or what it reports is not final yet. */
+  /** It is due or being sent, or its result is not final yet. */
   | { readonly kind: 'pending' }
-  /** Its organization's deliveries are suspended, or were when it was submitted. */
+  /** Its organization's deliveries are suspended, or were suspended when it was submitted. */
   | { readonly kind: 'suspended' }
-  /** Its customer has sent it again ten times within the last hour. */
+  /** The customer has resent it ten times within the last hour. */
   | { readonly kind: 'limited'; readonly waitMs: number };
 
 /** An operator's resends have no limit. */
 export type OperatorOutcome = Exclude<ResendOutcome, { readonly kind: 'limited' }>;
 
 /**
- * How often a customer may send one delivery again within an hour: each time it has a whole
+ * The number of times per hour that a customer may resend one delivery. Each resend has a full
  * schedule of attempts.
  */
 const RESENDS_AN_HOUR = 10;
 
 /**
- * Sends a delivery again at its customer's request, at most ten times an hour. One that waits for a
- * later attempt is sent now. One that is on its way is not sent twice, so asking again changes
- * nothing.
+ * Resends a delivery at its customer's request, at most ten times an hour. A delivery that waits
+ * for a later attempt is sent now. One that is being sent is not sent twice, so a repeated request
+ * changes nothing.
  */
 export async function resendOwn(
   db: Database,
   { organizationId, batchId, deliveryId }: Omit<DeliveryStart, 'npis'>,
 ): Promise<ResendOutcome> {
   return await transaction(db, async (tx) => {
-    // Asked first and alone: another organization's delivery must take the time of an unknown one,
-    // and no lock.
+    // Checked first, in a separate query. Another organization's delivery must take as long as an
+    // unknown one, and must not be locked.
     const isOwn = await ownsBatch(tx, organizationId, batchId);
     const row = isOwn ? await lockDelivery(tx, deliveryId, batchId) : undefined;
     if (!row) return { kind: 'unknown' };
@@ -63,9 +63,8 @@ export async function resendOwn(
 }
 
 /**
- * Counts a customer's resend of a delivery, if one more is allowed within the hour. The row is
- * locked.
- * @returns null if it is allowed; else milliseconds until the next one is
+ * Counts a customer's resend if the hourly limit allows another one. The row is locked.
+ * @returns null if it is allowed, else milliseconds until the next one is
  */
 async function takeResend(tx: Transaction, deliveryId: string): Promise<number | null> {
   const taken = await run(tx)`
@@ -83,8 +82,8 @@ async function takeResend(tx: Transaction, deliveryId: string): Promise<number |
 }
 
 /**
- * Sends any delivery again at an operator's word, also one that was never to be sent because its
- * organization was suspended then.
+ * Resends any delivery at an operator's request, even one that was never sent because its
+ * organization was suspended.
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function resendAny(
@@ -111,12 +110,12 @@ export async function resendAny(
 }
 
 /**
- * Sends everything again that failed for an organization within a time, the oldest first. Safe to
- * repeat: what is on its way has not failed.
- * @param what.until leaves out what failed later: whoever asks until there is no more would not
- * come to an end where what is sent again fails again at once
- * @param what.limit how many at most
- * @returns how many, and whether there are more
+ * Resends the deliveries of an organization that failed within a period, the oldest first. Safe to
+ * repeat, because a delivery that is being sent has not failed.
+ * @param what.until excludes later failures: otherwise a caller that repeats this until `more` is
+ * false would never stop if resent deliveries fail again at once
+ * @param what.limit the maximum number of deliveries
+ * @returns the number of resent deliveries, and whether there are more
  * @throws {Refusal} `organization_missing`, `webhooks_suspended`
  */
 export async function resendFailed(
@@ -155,8 +154,8 @@ export async function resendFailed(
 }
 
 /**
- * Notes that Temporal has, or was found to have, what makes the attempts of a delivery. A delivery
- * that was sent again in the meantime is left as it is.
+ * Records that Temporal has a workflow for the attempts of a delivery. A delivery that was resent
+ * in the meantime is not changed.
  */
 export async function noteDeliveryLook(
   db: Database,
@@ -168,10 +167,10 @@ export async function noteDeliveryLook(
 }
 
 /**
- * A delivery that could go on. Whether a workflow makes its attempts depends on its round: in the
- * `first` its batch's makes the first attempt; a `new` resend has none, whatever of an older round
- * may be open. One that was `seen` like this before needs its own: its batch's may have been reset,
- * paused or broken.
+ * A delivery that could continue. Its round says which workflow makes its attempts. `first`: its
+ * batch's workflow makes the first attempt. `new`: a resend without a workflow, even if one of an
+ * older round is still running. `seen`: it was listed before and needs a separate workflow, because
+ * its batch's workflow may have been reset, paused, or broken.
  */
 export interface WaitingDelivery extends DeliveryStart {
   readonly round: 'first' | 'new' | 'seen';
@@ -179,10 +178,10 @@ export interface WaitingDelivery extends DeliveryStart {
 }
 
 /**
- * Lists deliveries that could go on and that had no completed look for `everyMs`, and resends that
- * were not started for `olderThanMs`. One that waits for its next attempt is listed once that is
- * due. `noteDeliveryLook` marks each as looked at when its look is over. A look that fails, because
- * Temporal is away, is repeated by the next sweep.
+ * Lists deliveries that could continue and had no completed check for `everyMs`, and resends that
+ * were not started for `olderThanMs`. A delivery that waits for its next attempt is listed once it
+ * is due. `noteDeliveryLook` marks each delivery after its check. If a check fails, because
+ * Temporal is unavailable, the next sweep repeats it.
  */
 export async function listDeliveriesToLookAt(
   db: Database,
@@ -191,7 +190,7 @@ export async function listDeliveriesToLookAt(
   limit: number,
 ): Promise<WaitingDelivery[]> {
   return await run<WaitingDelivery>(db)`
-    -- The first bound is the same for every row, so that the index ends the search there.
+    -- The first bound is the same for all rows, so that the index scan can end there.
     select webhook_deliveries.id as "deliveryId", batch_id as "batchId", b.organization_id as "organizationId", resends,
            array(select npi from requests r
                   where r.batch_id = b.id and r.id = coalesce(webhook_deliveries.request_id, r.id) order by position) as npis,
@@ -202,7 +201,7 @@ export async function listDeliveriesToLookAt(
            < (select clock_timestamp()) - ${span(Math.min(olderThanMs, everyMs))}
        and greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at) < (select clock_timestamp())
            - case when resends > 0 and webhook_deliveries.checked_at is null then ${span(olderThanMs)} else ${span(everyMs)} end
-       -- One that no workflow gets any further is looked at less and less often.
+       -- A delivery that makes no progress is checked less and less often.
        and coalesce(webhook_deliveries.checked_at
              + least(webhook_deliveries.checked_at - greatest(due_at, webhook_deliveries.created_at), interval '1 hour')
              < clock_timestamp(), true)
@@ -220,7 +219,7 @@ async function beginRound(tx: Transaction, deliveryIds: readonly string[]): Prom
      where id = any(${sql.param(deliveryIds)}::text[])`);
 }
 
-/** Returns why a delivery cannot be sent again now, or null. */
+/** Returns the reason why a delivery cannot be resent now, or null. */
 function obstacleTo(row: NonNullable<Locked>): Exclude<OperatorOutcome, Resent> | null {
   if (row.suspended) return { kind: 'suspended' };
   const isOnItsWay = row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0);

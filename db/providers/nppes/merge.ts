@@ -5,18 +5,18 @@ import { COPIED_PROVIDER_COLUMNS, copyTo, DETAIL_COLUMNS, type DetailTable } fro
 
 /** Rows of the main file that are merged together. */
 export interface ProviderChunk {
-  /** The day whose state the file is. */
+  /** The date of the file. */
   readonly asOf: string;
-  /** Lines of COPY's text format, of COPIED_PROVIDER_COLUMNS. */
+  /** Lines of COPY's text format, with COPIED_PROVIDER_COLUMNS. */
   readonly copy: readonly Buffer[];
-  /** How many lines there are. */
+  /** The number of lines. */
   readonly rows: number;
   /**
-   * True if no NPI of it is expected to be known: it is then tried without a comparison, in a third
-   * of the time.
+   * True if all its NPIs are expected to be new. It is then inserted without a comparison at first,
+   * which takes a third of the time.
    */
   readonly expectsNew: boolean;
-  /** True to count only, and to note the NPIs that would change. */
+  /** True to only count changes and note the NPIs that would change. */
   readonly dryRun: boolean;
 }
 
@@ -25,8 +25,8 @@ const CHANGES = COPIED_PROVIDER_COLUMNS.filter((column) => column !== 'npi')
   .map((column) => `${column} = excluded.${column}`)
   .join(', ');
 
-// Rows are compared before anything is written: an unchanged one costs no lock and no log. The last
-// row of the file with an NPI is taken.
+// Compares rows before writing, so that an unchanged row costs no lock and no log. The last row of
+// the file with an NPI counts.
 const JUDGED = `
   judged as materialized (
     select distinct on (s.npi) s.*, p.active as was_active,
@@ -52,7 +52,7 @@ const NOTED = `
     insert into changed_providers select npi from judged where change in ('inserted', 'updated')
   )`;
 
-/** What became of the rows that were staged. */
+/** Counts the staged rows by result. */
 const fates = (staged: string) => `
          count(*) filter (where change = 'inserted')::integer as inserted,
          count(*) filter (where change = 'updated')::integer as updated,
@@ -66,13 +66,13 @@ const COUNTED = `
          count(*) filter (where change = 'updated' and is_active and not was_active)::integer as reactivated
     from judged`;
 
-/** What a copy of rows that are not all new ends with, and the statement after it. */
+/** Error codes of a copy in which some rows exist already, and of the next statement. */
 const NOT_NEW: ReadonlySet<string> = new Set(['23505', '25P02']);
 
 /**
- * Merges a chunk of the main file, in one transaction. An NPI that the chunk does not name stays as
- * it is.
- * @returns what became of the rows
+ * Merges a chunk of the main file in one transaction. NPIs that are not in the chunk stay as they
+ * are.
+ * @returns the number of rows by result
  */
 export async function importProviders(
   connection: NppesConnection,
@@ -90,7 +90,8 @@ export async function importProviders(
   }
   return await connection.transaction(async (tx) => {
     await copyTo(tx, 'staged_providers', COPIED_PROVIDER_COLUMNS, chunk.copy);
-    // A chunk is small beside the table, and staging tables have no statistics to show it.
+    // Staging tables have no statistics, so the planner does not know that a chunk is small next to
+    // the table.
     await tx`select set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`;
     const write = chunk.dryRun ? NOTED : WRITTEN;
     const [counts] = await tx.unsafe<Counts[]>(`with ${JUDGED}, ${write} ${COUNTED}`, [chunk.asOf]);
@@ -98,12 +99,12 @@ export async function importProviders(
   });
 }
 
-// Endpoints, other names and practice locations: their files are a hundredth of the main one, so
-// each is staged wholly and then compared once.
+// Endpoints, other names, and practice locations. Their files are a hundredth of the size of the
+// main one, so each is staged completely and then compared in one statement.
 
 /**
  * Adds lines to the staging table.
- * @param copy lines of COPY's text format, of the table's DETAIL_COLUMNS
+ * @param copy lines of COPY's text format, with the table's DETAIL_COLUMNS
  */
 export async function stageDetails(
   connection: NppesConnection,
@@ -114,27 +115,26 @@ export async function stageDetails(
   await connection.transaction((tx) => copyTo(tx, `staged_${table}`, [...key, ...rest], copy));
 }
 
-/** The file that details come from. */
+/** A file of details. */
 export interface DetailFile {
   readonly table: DetailTable;
   /**
-   * The day whose state the file is; `infinity` for a file that names no day, and is newer than
-   * every provider.
+   * The date of the file. `infinity` for a file without a date, which is newer than all providers.
    */
   readonly asOf: string;
   /** Identifies the download, as in `import_runs`. */
   readonly fingerprint: string;
 }
 
-/** Returns whether a table has any rows: an import removes nothing from an empty one. */
+/** Returns whether a table has any rows. An import removes nothing from an empty table. */
 export async function hasRows(connection: NppesConnection, table: DetailTable): Promise<boolean> {
   const [row] = await connection.transaction((tx) => tx`select from ${tx(table)} limit 1`);
   return row !== undefined;
 }
 
 /**
- * Counts the rows that `importDetails` would remove, and the rows of the table. Everything that the
- * download says must be staged, and what its main file changes must be noted in
+ * Counts the rows that `importDetails` would remove, and the rows of the table. Before this, the
+ * download must be staged completely, and the changes of its main file must be noted in
  * `changed_providers`.
  */
 export async function countRemovals(
@@ -153,11 +153,12 @@ export async function countRemovals(
 }
 
 /**
- * Replaces the details of the NPIs that the download names, in one transaction. An NPI is named if
- * it has a row in this file, or if the main file of this download has changed it: NPPES counts a
- * change of details as a change of the provider. What a later file has changed stays.
- * @param importNumber stands in the rows that are written
- * @returns what became of the rows
+ * Replaces the details of the NPIs in the download, in one transaction. An NPI counts as part of
+ * the download if it has a row in this file, or if the main file of this download has changed it,
+ * because NPPES counts a change of details as a change of the provider. Details that a later file
+ * has changed stay.
+ * @param importNumber stored in the written rows
+ * @returns the number of rows by result
  */
 export async function importDetails(
   connection: NppesConnection,
@@ -166,8 +167,7 @@ export async function importDetails(
 ): Promise<Counts> {
   const { areRemoved, merge } = statementsOf(table);
   return await connection.transaction(async (tx) => {
-    // What a person had erased is not theirs to have again. Who erases at this moment is seen by
-    // the table's trigger.
+    // Erased data must not return. A concurrent erasure is handled by the table's trigger.
     const { count: erased } =
       table === 'provider_endpoints' ? await tx.unsafe(REMOVE_ERASED) : { count: 0 };
     await tx`analyze ${tx(`staged_${table}`)}`;
@@ -183,7 +183,7 @@ export async function importDetails(
 const REMOVE_ERASED = `
   delete from staged_provider_endpoints where endpoint like '%@%' and is_erased(npi, endpoint_address(endpoint))`;
 
-/** As text, because postgres.js has no date that is `infinity`. */
+/** As text, because postgres.js has no date for `infinity`. */
 const DAY = '$1::text::date';
 
 function statementsOf(table: DetailTable) {
@@ -196,8 +196,8 @@ function statementsOf(table: DetailTable) {
   const takes = [...rest, 'import_number']
     .map((column) => `${column} = excluded.${column}`)
     .join(', ');
-  // A run that was killed has changed providers as well: its number is another one, its file the
-  // same.
+  // A killed run of the same file may have changed providers too. It has another number and the
+  // same fingerprint.
   const areRemoved = `
      where d.npi in (select npi from staged_${table} union
                      select npi from changed_providers union
@@ -205,8 +205,8 @@ function statementsOf(table: DetailTable) {
                       where import_number in (select number from import_runs where fingerprint = $2))
        and not exists (select from staged_${table} s where ${sameKey('s', 'd')})
        and not exists (select from providers p where p.npi = d.npi and p.as_of > ${DAY})`;
-  // The choice among rows with one key must be the same in every run, or none would find nothing to
-  // do.
+  // The choice among rows with the same key must be the same in each run. Otherwise a repeated run
+  // would always find changes.
   const merge = `
     with picked as (
       select distinct on (${key.join(', ')}) ${columns} from staged_${table} order by ${columns}

@@ -3,8 +3,8 @@ import { DatabaseError, OperatorProblem, toDatabaseError } from '../../errors.ts
 import { STAGING_TABLES } from './staging.ts';
 
 /**
- * The one connection of an import of CMS's files. It holds the lock and the staging tables, so it
- * is never made again.
+ * The only connection of an import of CMS files. It holds the lock and the staging tables, so it
+ * cannot reconnect.
  */
 export interface NppesConnection {
   /** Runs `work` in one transaction. */
@@ -12,22 +12,23 @@ export interface NppesConnection {
   close(): Promise<void>;
 }
 
-/** Any constant, as long as every importer takes the same and nobody else takes it. */
+/** Any constant works, as long as all importers use the same one and no other code uses it. */
 const IMPORT_LOCK = 7_041_777;
-/** Sorting a chunk in memory, and keeping the staged rows there. */
+/** Enough to sort a chunk, and to keep the staged rows, in memory. */
 const MEMORY = '64MB';
 
 /**
- * Connects, takes the lock that lets one import run at a time, and makes the staging tables. They
- * are temporary: written without a log, and gone with the connection.
- * @param name shown in `pg_stat_activity`, and to whoever finds the lock taken
- * @throws {OperatorProblem} naming who holds the lock if it is taken
+ * Connects, takes the lock that lets one import run at a time, and creates the staging tables. They
+ * are temporary tables: they are written without a log and disappear with the connection.
+ * @param name shown in `pg_stat_activity`, and in the error of another import that finds the lock
+ * taken
+ * @throws {OperatorProblem} that names the holder of the lock, if it is taken
  */
 export async function connectForImport(url: string, name: string): Promise<NppesConnection> {
   let lost = false;
   const client = postgres(url, {
     max: 1,
-    // A second connection would have neither lock nor staging tables.
+    // A second connection would have neither the lock nor the staging tables.
     max_lifetime: null,
     idle_timeout: 0,
     connect_timeout: 5,
@@ -64,7 +65,7 @@ export async function connectForImport(url: string, name: string): Promise<Nppes
   };
 }
 
-/** Lets PostgreSQL look at what an import has changed. */
+/** Updates PostgreSQL's statistics after an import. */
 export async function analyzeProviders(connection: NppesConnection): Promise<void> {
   await connection.transaction((tx) => tx`select analyze_providers()`);
 }
@@ -74,7 +75,7 @@ async function takeLock(client: Sql): Promise<void> {
     { taken: boolean }[]
   >`select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
   if (taken?.taken) return;
-  // Since when somebody else's user is connected, PostgreSQL does not tell.
+  // PostgreSQL hides the connection time of other users. Then the start of the run is shown.
   const [holder] = await client<{ text: string }[]>`
     select concat_ws(', ', a.application_name, run.file, 'since ' || to_char(
              coalesce(a.backend_start, run.started_at) at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')) as text

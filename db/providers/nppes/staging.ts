@@ -2,18 +2,18 @@ import type { Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { TransactionSql } from 'postgres';
 
-// Where rows of CMS's files wait to be merged. The columns are in the order in which the importer
-// writes them.
+// Staging tables, in which rows of CMS files wait to be merged. The columns are in the order in
+// which the importer writes them.
 
-/** The values of a provider that a file tells, as in `providers`. */
+/** The columns of `providers` that a file contains. */
 const PROVIDER_COLUMNS = `npi entity_type last_name first_name middle_name name_suffix credential other_last_name other_first_name
   organization_name parent_name practice_line_1 practice_line_2 practice_city practice_state
   practice_postal_code practice_phone phone_key address_key updated_on deactivated_on reactivated_on
   deactivated`;
 
 /**
- * What is copied of a provider: those values, the hash that shows a changed row, the file's day,
- * and its import.
+ * The columns that are copied: the values of the file, the hash that shows a changed row, the day
+ * of the file, and its import.
  */
 export const COPIED_PROVIDER_COLUMNS = [
   'row_hash',
@@ -24,8 +24,8 @@ export const COPIED_PROVIDER_COLUMNS = [
 ];
 
 /**
- * What a provider has several of, each kind in a table and a file of its own: the columns that are
- * the key, and the rest.
+ * Details of which a provider may have several. Each kind has a separate table and file. `key`
+ * lists the key columns and `rest` the others.
  */
 export const DETAIL_COLUMNS = {
   provider_endpoints: { key: ['npi', 'kind', 'endpoint'], rest: ['affiliation_name'] },
@@ -42,7 +42,7 @@ export const DETAIL_COLUMNS = {
 export type DetailTable = keyof typeof DETAIL_COLUMNS;
 
 /**
- * Makes the staging tables of a connection. `changed_providers` has the NPIs that the main file
+ * Creates the staging tables of a connection. `changed_providers` holds the NPIs that the main file
  * would change.
  */
 export const STAGING_TABLES = `
@@ -53,7 +53,7 @@ ${Object.keys(DETAIL_COLUMNS)
   .map((table) => `  create temporary table staged_${table} (like ${table});`)
   .join('\n')}`;
 
-/** Sends lines of COPY's text format to a table. @throws what the copy failed with */
+/** Sends lines of COPY's text format to a table. @throws the error of the copy */
 export async function copyTo(
   tx: TransactionSql,
   table: string,
@@ -62,11 +62,11 @@ export async function copyTo(
 ): Promise<void> {
   if (lines.length === 0) return;
   const stream: Writable = await tx`copy ${tx(table)} (${tx(columns)}) from stdin`.writable();
-  // One that comes after the last line is told by the next statement.
+  // An error after the last line is reported by the next statement.
   stream.on('error', () => {});
   await pipeline(lines, stream, { end: false });
-  // A short last piece may still wait to be sent. The copy cannot end before, and the next
-  // statement would be refused.
+  // A short last piece may still be buffered. The copy must not end before it is sent, or the next
+  // statement would be rejected.
   await new Promise<void>((resolve) => {
     stream.write(Buffer.alloc(0), () => resolve());
   });
