@@ -43,7 +43,8 @@ export async function recordAudit(
   const { action, organizationId, subject, details } = change;
   await tx.execute(sql`
     insert into audit_log (actor, reason, action, organization_id, subject, details)
-    values (${by.actor}, ${by.reason}, ${action}, ${organizationId}, ${subject}, ${JSON.stringify(details)}::jsonb)`);
+    values (${by.actor}, ${by.reason}, ${action}, ${organizationId}, ${subject},
+            ${JSON.stringify(details)}::jsonb)`);
 }
 
 /**
@@ -65,9 +66,12 @@ export async function listAudit(
   limit: number,
 ): Promise<AuditRecord[]> {
   return await run<AuditRecord>(db)`
-    select at, actor, db_user as "dbUser", action, organization_id as "organizationId", subject, reason, details
-      from audit_log where ${organizationId}::text is null or organization_id = ${organizationId}
-     order by id desc limit ${limit}`;
+    select at, actor, db_user as "dbUser", action, organization_id as "organizationId",
+           subject, reason, details
+      from audit_log
+     where ${organizationId}::text is null or organization_id = ${organizationId}
+     order by id desc
+     limit ${limit}`;
 }
 
 /**
@@ -85,9 +89,13 @@ export async function verifyAudit(db: Database, noted: string | null) {
     knowsNoted: boolean;
   };
   const proof = await run<Proof>(db)`
-    select count(*) as entries, encode((array_agg(hash order by id desc))[1], 'hex') as head,
+    select count(*) as entries,
+           encode((array_agg(hash order by id desc))[1], 'hex') as head,
            min(id) filter (where hash is distinct from audit_hash(previous, entry)) as "brokenAt",
-           ${noted}::text is null or coalesce(bool_or(encode(hash, 'hex') = ${noted}), false) as "knowsNoted"
-      from (select l as entry, id, hash, lag(hash) over (order by id) as previous from audit_log l) l`;
+           ${noted}::text is null or coalesce(bool_or(encode(hash, 'hex') = ${noted}), false)
+             as "knowsNoted"
+      from (
+        select l as entry, id, hash, lag(hash) over (order by id) as previous
+          from audit_log l) l`;
   return only(proof);
 }

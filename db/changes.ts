@@ -42,77 +42,125 @@ export function endOf(id: string): string {
  * missed.
  */
 export function listenForChanges(db: Database): Changes {
-  const watchers = new Map<string, Set<() => void>>();
-  let closed = false;
-  let listening: Promise<() => Promise<void>> | null = null;
-  let heard = true;
+  return new Listener(db);
+}
 
-  const wake = (payload: string) => {
-    if (payload === HEARTBEAT) heard = true;
-    // A watcher of the id itself is notified of the end too.
-    for (const id of new Set([payload, payload.replace(FINAL, '')])) {
-      for (const notify of watchers.get(id) ?? []) notify();
+class Listener implements Changes {
+  readonly #db: Database;
+  readonly #watchers = new Map<string, Set<Watcher>>();
+  readonly #timer: NodeJS.Timeout;
+  #listening: Promise<() => Promise<void>> | null = null;
+  /** Whether the last heartbeat has arrived. */
+  #heard = true;
+  #closed = false;
+
+  constructor(db: Database) {
+    this.#db = db;
+    this.#timer = setInterval(() => void this.#beat(), HEARTBEAT_MS).unref();
+  }
+
+  watch(...ids: readonly string[]) {
+    void this.#listen();
+    const watcher = new Watcher();
+    if (this.#closed) watcher.end();
+    for (const id of ids) this.#add(id, watcher);
+    return {
+      next: () => watcher.next(),
+      stop: () => {
+        watcher.end();
+        for (const id of ids) this.#remove(id, watcher);
+      },
+    };
+  }
+
+  close(): void {
+    this.#closed = true;
+    clearInterval(this.#timer);
+    for (const group of this.#watchers.values()) {
+      for (const watcher of group) watcher.end();
     }
-  };
-  const wakeAll = () => {
-    for (const id of watchers.keys()) wake(id);
-  };
-  const listen = async () => {
-    if (listening) return;
-    listening = db.listen(CHANNEL, wake, wakeAll);
+  }
+
+  #add(id: string, watcher: Watcher): void {
+    const group = this.#watchers.get(id);
+    if (group) group.add(watcher);
+    else this.#watchers.set(id, new Set([watcher]));
+  }
+
+  #remove(id: string, watcher: Watcher): void {
+    const group = this.#watchers.get(id);
+    group?.delete(watcher);
+    if (group?.size === 0) this.#watchers.delete(id);
+  }
+
+  #notify(payload: string): void {
+    if (payload === HEARTBEAT) this.#heard = true;
+    this.#wake(payload);
+    // A watcher of the id itself is notified of the end too.
+    if (payload.endsWith(FINAL)) this.#wake(payload.slice(0, -FINAL.length));
+  }
+
+  #wake(id: string): void {
+    for (const watcher of this.#watchers.get(id) ?? []) watcher.notify();
+  }
+
+  #wakeAll(): void {
+    for (const id of this.#watchers.keys()) this.#wake(id);
+  }
+
+  async #listen(): Promise<void> {
+    if (this.#listening) return;
+    this.#listening = this.#db.listen(
+      CHANNEL,
+      (payload) => this.#notify(payload),
+      () => this.#wakeAll(),
+    );
     try {
-      await listening;
-      heard = true;
+      await this.#listening;
+      this.#heard = true;
     } catch {
       // The next heartbeat tries again.
-      listening = null;
+      this.#listening = null;
     }
-  };
-  const beat = async () => {
-    if (watchers.size === 0) return;
-    if (!heard && listening) {
-      const ended = listening;
-      listening = null;
-      await (await ended)().catch(() => {});
-    }
-    await listen();
-    heard = false;
-    // If this fails because the database is unavailable, a later heartbeat tries again.
-    await query(db, (tx) => tx.execute(sql`select pg_notify(${CHANNEL}, ${HEARTBEAT})`)).catch(
-      () => {},
-    );
-  };
-  const timer = setInterval(() => void beat(), HEARTBEAT_MS).unref();
+  }
 
-  return {
-    watch(...ids) {
-      void listen();
-      let pending = Promise.withResolvers<void>();
-      let stopped = false;
-      const notify = () => pending.resolve();
-      for (const id of ids) watchers.set(id, (watchers.get(id) ?? new Set()).add(notify));
-      return {
-        async next() {
-          if (closed || stopped) return false;
-          await pending.promise;
-          pending = Promise.withResolvers<void>();
-          return !(closed || stopped);
-        },
-        stop() {
-          stopped = true;
-          notify();
-          for (const id of ids) {
-            const group = watchers.get(id);
-            group?.delete(notify);
-            if (group?.size === 0) watchers.delete(id);
-          }
-        },
-      };
-    },
-    close() {
-      closed = true;
-      clearInterval(timer);
-      wakeAll();
-    },
-  };
+  async #beat(): Promise<void> {
+    if (this.#watchers.size === 0) return;
+    if (!this.#heard && this.#listening) {
+      const listening = this.#listening;
+      this.#listening = null;
+      const unlisten = await listening;
+      await unlisten().catch(() => {});
+    }
+    await this.#listen();
+    this.#heard = false;
+    const notify = sql`select pg_notify(${CHANNEL}, ${HEARTBEAT})`;
+    try {
+      await query(this.#db, (tx) => tx.execute(notify));
+    } catch {
+      // The database is unavailable. A later heartbeat tries again.
+    }
+  }
+}
+
+/** The state of one call of `watch`. */
+class Watcher {
+  #pending = Promise.withResolvers<void>();
+  #ended = false;
+
+  notify(): void {
+    this.#pending.resolve();
+  }
+
+  end(): void {
+    this.#ended = true;
+    this.notify();
+  }
+
+  async next(): Promise<boolean> {
+    if (this.#ended) return false;
+    await this.#pending.promise;
+    this.#pending = Promise.withResolvers<void>();
+    return !this.#ended;
+  }
 }

@@ -72,8 +72,9 @@ export function requirePatchedDriver(): void {
  */
 export function openDatabase(options: DatabaseOptions): Database {
   requirePatchedDriver();
-  const client = postgres(options.url, {
-    max: options.poolSize,
+  const { url, poolSize, deadlineMs = CLIENT_DEADLINE_MS, secretKeys = [] } = options;
+  const client = postgres(url, {
+    max: poolSize,
     connect_timeout: 5,
     // At most 2 s, so that the pool reconnects soon after PostgreSQL is back.
     backoff: (retries: number) => Math.min(2, 0.1 * 2 ** retries),
@@ -93,9 +94,9 @@ export function openDatabase(options: DatabaseOptions): Database {
   parsers[20] = Number;
   return {
     drizzle: database,
-    deadlineMs: options.deadlineMs ?? CLIENT_DEADLINE_MS,
-    secretKeys: options.secretKeys ?? [],
-    pool: { size: options.poolSize, asked: 0 },
+    deadlineMs,
+    secretKeys,
+    pool: { size: poolSize, asked: 0 },
     async listen(channel, onNotify, onGap) {
       try {
         const { unlisten } = await client.listen(channel, onNotify, onGap);
@@ -115,22 +116,24 @@ export function openDatabase(options: DatabaseOptions): Database {
  * list as one array, not as one placeholder per item.
  */
 function preparing(client: Sql): Sql {
-  const prepare = <T extends ISql>(sql: T): T => {
-    const { unsafe } = sql;
-    const prepared: ISql['unsafe'] = (text, values, options) =>
-      unsafe(text, values, { ...options, prepare: true });
-    return Object.assign(sql, { unsafe: prepared });
-  };
   const { begin } = client;
-  const begun = (work: (tx: TransactionSql) => unknown) =>
+  const preparingBegin = (work: (tx: TransactionSql) => unknown) =>
     begin(async (tx) => {
       try {
-        return await work(prepare(tx));
+        return await work(prepareUnsafe(tx));
       } catch (error) {
         throw withoutWrapper(error);
       }
     });
-  return Object.assign(prepare(client), { begin: begun as Sql['begin'] });
+  return Object.assign(prepareUnsafe(client), { begin: preparingBegin as Sql['begin'] });
+}
+
+/** Makes `unsafe`, which drizzle calls for its statements, prepare them. */
+function prepareUnsafe<T extends ISql>(client: T): T {
+  const { unsafe } = client;
+  const prepared: ISql['unsafe'] = (text, values, options) =>
+    unsafe(text, values, { ...options, prepare: true });
+  return Object.assign(client, { unsafe: prepared });
 }
 
 /**
@@ -139,7 +142,8 @@ function preparing(client: Sql): Sql {
  * if it receives an error of its own class.
  */
 function withoutWrapper(error: unknown): unknown {
-  return error instanceof DrizzleQueryError ? (error.cause ?? error) : error;
+  if (error instanceof DrizzleQueryError && error.cause) return error.cause;
+  return error;
 }
 
 /**
@@ -179,9 +183,8 @@ export function statement<Row>(template: SQL) {
   const { sql: text, params } = new PgDialect().sqlToQuery(template);
   return async (db: Database, values: Readonly<Record<string, string>>) => {
     const filled = fillPlaceholders(params, values) as string[];
-    return [
-      ...(await bounded(db, () => db.drizzle.$client.unsafe(text, filled))),
-    ] as unknown as Row[];
+    const rows = await bounded(db, () => db.drizzle.$client.unsafe(text, filled));
+    return [...rows] as unknown as Row[];
   };
 }
 
@@ -256,16 +259,31 @@ export function insertAll<T extends PgTable, Common extends keyof T['$inferInser
   rows: readonly Omit<T['$inferInsert'], Common>[],
   common: Pick<T['$inferInsert'], Common> | null = null,
 ): SQL {
-  const columns = Object.entries(getTableColumns<PgTable>(table));
-  const list = (row: object, part: (member: string, column: PgColumn) => string) =>
-    sql.raw(
-      columns.flatMap(([member, column]) => (member in row ? part(member, column) : [])).join(', '),
-    );
-  const read = (how: string, value: unknown, row: object = {}) =>
-    sql`${sql.raw(how)}(${JSON.stringify(value)}::json) ${sql.raw(how)} (${list(row, (member, column) => `"${member}" ${column.getSQLType()}`)})`;
-  const all = { ...rows[0], ...common };
-  return sql`insert into ${table} (${list(all, (_, { name }) => `"${name}"`)}) select ${list(all, (member) => `"${member}"`)}
-    from ${read('json_to_recordset', rows, rows[0])} ${common ? sql`cross join ${read('json_to_record', common, common)}` : sql``}`;
+  const ofRows = membersIn(table, rows[0] ?? {});
+  const ofCommon = membersIn(table, common ?? {});
+  const inserted = [...ofRows, ...ofCommon];
+  const names = inserted.map(([, column]) => `"${column.name}"`).join(', ');
+  const members = inserted.map(([member]) => `"${member}"`).join(', ');
+  const source = sql`json_to_recordset(${JSON.stringify(rows)}::json) r (${definitions(ofRows)})`;
+  if (common !== null) {
+    const record = sql`json_to_record(${JSON.stringify(common)}::json)`;
+    source.append(sql` cross join ${record} c (${definitions(ofCommon)})`);
+  }
+  return sql`insert into ${table} (${sql.raw(names)}) select ${sql.raw(members)} from ${source}`;
+}
+
+type Member = readonly [member: string, column: PgColumn];
+
+/** Returns the columns of a table whose members are in a row. */
+function membersIn(table: PgTable, row: object): Member[] {
+  return Object.entries(getTableColumns(table)).filter(([member]) => member in row);
+}
+
+/** Returns the column definitions of a JSON record. */
+function definitions(members: readonly Member[]): SQL {
+  return sql.raw(
+    members.map(([member, column]) => `"${member}" ${column.getSQLType()}`).join(', '),
+  );
 }
 
 /** A page of a list: its start and its maximum length. */
@@ -284,7 +302,8 @@ export function cut<T>(
   limit: number,
 ): { readonly items: readonly T[]; readonly last: T | null } {
   const items = rows.slice(0, limit);
-  return { items, last: rows.length > limit ? (items.at(-1) ?? null) : null };
+  if (rows.length <= limit) return { items, last: null };
+  return { items, last: items.at(-1) ?? null };
 }
 
 /** Returns an SQL interval of `ms` milliseconds. */
@@ -294,42 +313,63 @@ export function span(ms: number): SQL {
 
 /** Returns the current time of PostgreSQL's clock, the only clock that all processes share. */
 export async function clock(tx: Pick<Transaction, 'execute'>): Promise<Date> {
-  return only(await run<{ at: Date }>(tx)`select clock_timestamp() as at`).at;
+  const rows = await run<{ at: Date }>(tx)`select clock_timestamp() as at`;
+  return only(rows).at;
 }
 
-interface Deadline {
-  /** @throws {DatabaseError} `client_deadline` if the deadline has passed */
-  check(): void;
-  /** Restarts the deadline. @throws {DatabaseError} like `check` */
-  renew(): void;
-}
-
+/** Runs `work` within the client's deadline, and maps its errors. */
 async function bounded<T>(
   { deadlineMs, pool }: Database,
-  work: (_: Deadline) => Promise<T>,
+  work: (deadline: Deadline) => Promise<T>,
 ): Promise<T> {
-  const { promise: passing, reject } = Promise.withResolvers<never>();
-  let passed: DatabaseError | null = null;
-  const pass = () => {
-    passed = new DatabaseError('client_deadline');
-    reject(passed);
-  };
-  let timer = setTimeout(pass, deadlineMs);
-  const check = () => {
-    if (passed) throw passed;
-  };
-  const renew = () => {
-    check();
-    clearTimeout(timer);
-    timer = setTimeout(pass, deadlineMs);
-  };
+  const deadline = new Deadline(deadlineMs);
   pool.asked += 1;
   try {
-    return await Promise.race([work({ check, renew }), passing]);
+    return await Promise.race([work(deadline), deadline.passing]);
   } catch (error) {
     throw toDatabaseError(error);
   } finally {
     pool.asked -= 1;
-    clearTimeout(timer);
+    deadline.end();
+  }
+}
+
+class Deadline {
+  /** Rejects when the deadline passes. */
+  readonly passing: Promise<never>;
+  readonly #ms: number;
+  readonly #reject: (error: DatabaseError) => void;
+  #timer: NodeJS.Timeout;
+  #passed: DatabaseError | null = null;
+
+  constructor(ms: number) {
+    const { promise, reject } = Promise.withResolvers<never>();
+    this.passing = promise;
+    this.#ms = ms;
+    this.#reject = reject;
+    this.#timer = this.#start();
+  }
+
+  /** @throws {DatabaseError} `client_deadline` if the deadline has passed */
+  check(): void {
+    if (this.#passed) throw this.#passed;
+  }
+
+  /** Restarts the deadline. @throws {DatabaseError} like `check` */
+  renew(): void {
+    this.check();
+    this.end();
+    this.#timer = this.#start();
+  }
+
+  end(): void {
+    clearTimeout(this.#timer);
+  }
+
+  #start(): NodeJS.Timeout {
+    return setTimeout(() => {
+      this.#passed = new DatabaseError('client_deadline');
+      this.#reject(this.#passed);
+    }, this.#ms);
   }
 }

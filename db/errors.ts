@@ -18,7 +18,8 @@ export class DatabaseError extends Error {
   readonly constraint: string | null;
 
   constructor(code: string, constraint: string | null = null) {
-    super(`database error ${code}${constraint ? ` (${constraint})` : ''}`);
+    const where = constraint === null ? '' : ` (${constraint})`;
+    super(`database error ${code}${where}`);
     this.code = code;
     this.constraint = constraint;
   }
@@ -98,16 +99,23 @@ const BUSY: ReadonlySet<string> = new Set(['40001', '40P01', '55P03', '57014', '
  * unchanged.
  */
 export function toDatabaseError(error: unknown): unknown {
-  if (error instanceof DatabaseError || error instanceof Refusal || !(error instanceof Error))
-    return error;
-  const cause =
-    error.name === 'PostgresError' || !(error.cause instanceof Error) ? error : error.cause;
-  const { code, constraint_name: constraint } = cause as {
+  if (!(error instanceof Error)) return error;
+  if (error instanceof DatabaseError || error instanceof Refusal) return error;
+  const { code, constraint_name: constraint } = driverErrorOf(error) as {
     code?: unknown;
     constraint_name?: unknown;
   };
-  if (typeof code !== 'string') return isDriverError(error) ? new DatabaseError('unknown') : error;
-  return new DatabaseError(code, typeof constraint === 'string' ? constraint : null);
+  if (typeof code === 'string') {
+    return new DatabaseError(code, typeof constraint === 'string' ? constraint : null);
+  }
+  if (isDriverError(error)) return new DatabaseError('unknown');
+  return error;
+}
+
+/** Returns the error with the code: PostgreSQL's own error, or the cause of drizzle's wrapper. */
+function driverErrorOf(error: Error): Error {
+  if (error.name !== 'PostgresError' && error.cause instanceof Error) return error.cause;
+  return error;
 }
 
 function isDriverError(error: Error): boolean {

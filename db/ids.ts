@@ -20,7 +20,10 @@ export function newId(prefix: IdPrefix): string {
   const end = BigInt(`0x${randomUUID().slice(19).replace('-', '')}`);
   let uuid = ((last >> 12n) << 80n) | (7n << 76n) | ((last & 0xfffn) << 64n) | end;
   let text = '';
-  for (let n = 0; n < 26; n += 1, uuid >>= 5n) text = DIGITS.charAt(Number(uuid & 31n)) + text;
+  for (let n = 0; n < 26; n += 1) {
+    text = DIGITS.charAt(Number(uuid & 31n)) + text;
+    uuid >>= 5n;
+  }
   return `${prefix}_${text}`;
 }
 
@@ -40,9 +43,9 @@ export function isId(prefix: IdPrefix, text: string): boolean {
 
 /** Returns the UUID in an id, as 32 hex digits. */
 export function uuidOf(id: string): string {
-  const bits = [...id.slice(4)].reduce(
-    (uuid, digit) => (uuid << 5n) | BigInt(DIGITS.indexOf(digit)),
-    0n,
-  );
-  return bits.toString(16).padStart(32, '0');
+  let uuid = 0n;
+  for (const digit of id.slice(4)) {
+    uuid = (uuid << 5n) | BigInt(DIGITS.indexOf(digit));
+  }
+  return uuid.toString(16).padStart(32, '0');
 }

@@ -21,10 +21,14 @@ export async function claimForLocalStack(
     return await transaction(db, async (tx) => {
       const found = await run<{ marked: boolean; used: boolean }>(tx)`
         select to_regclass('public.local_stack') is not null as marked,
-               exists (select from pg_tables where schemaname not in ('pg_catalog', 'information_schema')) as used`;
+               exists (
+                 select from pg_tables
+                  where schemaname not in ('pg_catalog', 'information_schema')) as used`;
       const { marked, used } = only(found);
       if (!marked && used && !isOwnServer) return null;
-      if (!marked) await run(tx)`create table public.local_stack as select gen_random_uuid() as id`;
+      if (!marked) {
+        await run(tx)`create table public.local_stack as select gen_random_uuid() as id`;
+      }
       const [mark] = await run<{ id: string }>(tx)`select id from public.local_stack`;
       return mark?.id ?? null;
     });
@@ -50,26 +54,29 @@ export async function openUsers(
   url: string,
 ): Promise<Record<'api' | 'worker' | 'operator', string>> {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'local-stack' });
-  const open = async (role: string) => {
-    const its = new URL(url);
-    its.username = `local_${role}`;
-    its.password = randomBytes(18).toString('hex');
-    const statement = `do $$ begin
-      if not exists (select from pg_roles where rolname = '${its.username}') then
-        create user ${its.username} in role npe_${role};
-      end if;
-      alter user ${its.username} password '${its.password}';
-    end $$`;
-    await run(db)`${sql.raw(statement)}`;
-    return its.href;
-  };
   try {
     return {
-      api: await open('api'),
-      worker: await open('worker'),
-      operator: await open('operator'),
+      api: await openUser(db, url, 'api'),
+      worker: await openUser(db, url, 'worker'),
+      operator: await openUser(db, url, 'operator'),
     };
   } finally {
     await db.close();
   }
+}
+
+async function openUser(db: Database, url: string, role: string): Promise<string> {
+  const userUrl = new URL(url);
+  const user = `local_${role}`;
+  const password = randomBytes(18).toString('hex');
+  userUrl.username = user;
+  userUrl.password = password;
+  const statement = `do $$ begin
+    if not exists (select from pg_roles where rolname = '${user}') then
+      create user ${user} in role npe_${role};
+    end if;
+    alter user ${user} password '${password}';
+  end $$`;
+  await run(db)`${sql.raw(statement)}`;
+  return userUrl.href;
 }

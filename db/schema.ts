@@ -23,27 +23,12 @@ const inMigrations = sql`(see migrations)`;
 const time = (name: string) => timestamp(name, { withTimezone: true, precision: 3, mode: 'date' });
 const bytea = customType<{ data: Buffer; driverData: Buffer }>({ dataType: () => 'bytea' });
 const count = (name: string) => bigint(name, { mode: 'number' });
-const requiredText = (name: string) => text(name).notNull();
-const requiredTime = (name: string) => time(name).notNull();
-
-type Word<Text> = Text extends `${infer First} ${infer Rest}` ? First | Word<Rest> : Text & string;
-
-/** Defines columns of one type. In the database their names are in snake case. */
-function columns<const Names extends string, Column>(
-  names: Names,
-  column: (name: string) => Column,
-) {
-  const made = names.split(' ').map((name) => {
-    const spelled = name.replaceAll(/[A-Z]|(?<=[a-z])[0-9]/g, (end) => `_${end.toLowerCase()}`);
-    return [name, column(spelled)];
-  });
-  return Object.fromEntries(made) as Record<Word<Names>, Column>;
-}
 
 export const batches = pgTable('batches', {
   id: text('id').primaryKey(),
   organizationId: text('organization_id').notNull(),
-  ...columns('apiKeyId webhookUrl', text),
+  apiKeyId: text('api_key_id'),
+  webhookUrl: text('webhook_url'),
   submittedAs: text('submitted_as').$type<words.SubmittedAs>().notNull(),
   wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
   total: smallint('total').notNull(),
@@ -55,14 +40,18 @@ export const batches = pgTable('batches', {
   webhookMode: text('webhook_mode').$type<words.WebhookMode>(),
   /** Escaped JSON text exactly as it was sent. Both jsonb and JSON.parse would change it. */
   customData: text('custom_data'),
-  ...columns('createdAt deadlineAt', requiredTime),
+  createdAt: time('created_at').notNull(),
+  deadlineAt: time('deadline_at').notNull(),
   updatedAt: timestamp('updated_at', { withTimezone: true }).notNull(),
-  ...columns('startedAt checkedAt', time),
+  startedAt: time('started_at'),
+  checkedAt: time('checked_at'),
 });
 
 export const requests = pgTable('requests', {
   id: text('id').primaryKey(),
-  ...columns('batchId organizationId npi', requiredText),
+  batchId: text('batch_id').notNull(),
+  organizationId: text('organization_id').notNull(),
+  npi: text('npi').notNull(),
   position: smallint('position').notNull(),
   wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
   /** The price in credits if an email is found. */
@@ -70,11 +59,15 @@ export const requests = pgTable('requests', {
   status: text('status').$type<words.RequestStatus>().notNull(),
   replayed: boolean('replayed').notNull().default(false),
   creditsUsed: smallint('credits_used').notNull().generatedAlwaysAs(inMigrations),
-  ...columns('email reason', text),
+  email: text('email'),
+  reason: text('reason'),
   emailType: text('email_type').$type<words.EmailType>(),
-  ...columns('emailLastValidatedAt startedAt settledAt', time),
+  emailLastValidatedAt: time('email_last_validated_at'),
+  startedAt: time('started_at'),
+  settledAt: time('settled_at'),
   suppressionChange: count('suppression_change'),
-  ...columns('acceptedAt deadlineAt', requiredTime),
+  acceptedAt: time('accepted_at').notNull(),
+  deadlineAt: time('deadline_at').notNull(),
   /** The lookup that it waits for, or waited for. Null if no lookup was needed. */
   lookupId: text('lookup_id'),
   /** The time when its email was erased at the person's request. */
@@ -96,7 +89,11 @@ export const webhookDeliveries = pgTable('webhook_deliveries', {
   resends: integer('resends').notNull().default(0),
   /** The position of the next attempt in the schedule, from 0. */
   step: smallint('step').notNull().default(0),
-  ...columns('stepAt dueAt leasedUntil checkedAt decidedAt', time),
+  stepAt: time('step_at'),
+  dueAt: time('due_at'),
+  leasedUntil: time('leased_until'),
+  checkedAt: time('checked_at'),
+  decidedAt: time('decided_at'),
   /** The host and port that the lease is for. */
   leasedHost: text('leased_host'),
   /** Times of the customer's resends, the newest first, at most ten. */
@@ -125,11 +122,15 @@ export const lookups = pgTable('lookups', {
 });
 
 export const vendorAttempts = pgTable('vendor_attempts', {
-  ...columns('lookupId vendor requestId', requiredText),
+  lookupId: text('lookup_id').notNull(),
+  vendor: text('vendor').notNull(),
+  requestId: text('request_id').notNull(),
   n: smallint('n').notNull(),
   state: text('state').$type<words.VendorAttemptState>().notNull(),
-  ...columns('jobRef reason', text),
-  ...columns('leaseUntil endedAt', time),
+  jobRef: text('job_ref'),
+  reason: text('reason'),
+  leaseUntil: time('lease_until'),
+  endedAt: time('ended_at'),
   polls: integer('polls').notNull().default(0),
   credits: numeric('credits', { precision: 12, scale: 3, mode: 'number' }).notNull().default(0),
   candidates: smallint('candidates').notNull().default(0),
@@ -139,7 +140,9 @@ export const vendorAttempts = pgTable('vendor_attempts', {
 });
 
 export const sourceSlots = pgTable('source_slots', {
-  ...columns('source requestId organizationId', requiredText),
+  source: text('source').notNull(),
+  requestId: text('request_id').notNull(),
+  organizationId: text('organization_id').notNull(),
   round: count('round').notNull(),
   n: count('n').notNull().generatedAlwaysAsIdentity(),
   askedAt: time('asked_at').notNull(),
@@ -148,11 +151,15 @@ export const sourceSlots = pgTable('source_slots', {
 });
 
 export const storedEmails = pgTable('stored_emails', {
-  ...columns('npi email source', requiredText),
+  npi: text('npi').notNull(),
+  email: text('email').notNull(),
+  source: text('source').notNull(),
   emailType: text('email_type').$type<words.EmailType>(),
   verdict: text('verdict').$type<words.StoredVerdict>().notNull(),
-  ...columns('reason checkingFor', text),
-  ...columns('lastValidatedAt checkingUntil', time),
+  reason: text('reason'),
+  checkingFor: text('checking_for'),
+  lastValidatedAt: time('last_validated_at'),
+  checkingUntil: time('checking_until'),
   unchecked: boolean('unchecked').notNull().default(false),
   firstSeenAt: time('first_seen_at').notNull().defaultNow(),
   updatedAt: time('updated_at').notNull().defaultNow(),
@@ -166,8 +173,11 @@ export const storedEmails = pgTable('stored_emails', {
  */
 export const emailChecks = pgTable('email_checks', {
   id: count('id').primaryKey().generatedAlwaysAsIdentity(),
-  ...columns('npi email source', requiredText),
-  ...columns('lookupId reason', text),
+  npi: text('npi').notNull(),
+  email: text('email').notNull(),
+  source: text('source').notNull(),
+  lookupId: text('lookup_id'),
+  reason: text('reason'),
   kind: text('kind').$type<words.CheckKind>().notNull(),
   verdict: text('verdict').$type<words.StoredVerdict>().notNull(),
   durationMs: integer('duration_ms'),
@@ -179,16 +189,26 @@ export const providers = pgTable('providers', {
   npi: text('npi').primaryKey(),
   /** 1: a person, 2: an organization. Null in the rows of deactivated NPIs. */
   entityType: smallint('entity_type'),
-  ...columns(
-    'lastName firstName middleName nameSuffix credential otherLastName otherFirstName',
-    text,
-  ),
-  ...columns('organizationName parentName phoneKey addressKey', text),
-  ...columns(
-    'practiceLine1 practiceLine2 practiceCity practiceState practicePostalCode practicePhone',
-    text,
-  ),
-  ...columns('updatedOn deactivatedOn reactivatedOn', (name) => date(name)),
+  lastName: text('last_name'),
+  firstName: text('first_name'),
+  middleName: text('middle_name'),
+  nameSuffix: text('name_suffix'),
+  credential: text('credential'),
+  otherLastName: text('other_last_name'),
+  otherFirstName: text('other_first_name'),
+  organizationName: text('organization_name'),
+  parentName: text('parent_name'),
+  phoneKey: text('phone_key'),
+  addressKey: text('address_key'),
+  practiceLine1: text('practice_line_1'),
+  practiceLine2: text('practice_line_2'),
+  practiceCity: text('practice_city'),
+  practiceState: text('practice_state'),
+  practicePostalCode: text('practice_postal_code'),
+  practicePhone: text('practice_phone'),
+  updatedOn: date('updated_on'),
+  deactivatedOn: date('deactivated_on'),
+  reactivatedOn: date('reactivated_on'),
   deactivated: boolean('deactivated'),
   active: boolean('active').notNull().generatedAlwaysAs(inMigrations),
   origin: text('origin').$type<'nppes' | 'registry'>().notNull(),
@@ -199,19 +219,29 @@ export const providers = pgTable('providers', {
 });
 
 export const providerEndpoints = pgTable('provider_endpoints', {
-  ...columns('npi endpoint', requiredText),
+  npi: text('npi').notNull(),
+  endpoint: text('endpoint').notNull(),
   kind: text('kind').$type<words.EndpointKind>().notNull(),
   affiliationName: text('affiliation_name'),
   importNumber: integer('import_number'),
 });
 
 export const providerOtherNames = pgTable('provider_other_names', {
-  ...columns('npi name typeCode', requiredText),
+  npi: text('npi').notNull(),
+  name: text('name').notNull(),
+  typeCode: text('type_code').notNull(),
   importNumber: integer('import_number'),
 });
 
 export const providerLocations = pgTable('provider_locations', {
-  ...columns('npi line1 line2 city state postalCode', requiredText),
-  ...columns('phone phoneKey addressKey', text),
+  npi: text('npi').notNull(),
+  line1: text('line_1').notNull(),
+  line2: text('line_2').notNull(),
+  city: text('city').notNull(),
+  state: text('state').notNull(),
+  postalCode: text('postal_code').notNull(),
+  phone: text('phone'),
+  phoneKey: text('phone_key'),
+  addressKey: text('address_key'),
   importNumber: integer('import_number'),
 });
