@@ -1,5 +1,5 @@
 import { sql } from 'drizzle-orm';
-import { type Database, only, run, type Transaction, transaction } from './client.ts';
+import { type Database, run, type Transaction, transaction } from './client.ts';
 
 /**
  * The operator of a change or of a reading of secret or personal data (1 to 200 characters), and
@@ -72,30 +72,4 @@ export async function listAudit(
      where ${organizationId}::text is null or organization_id = ${organizationId}
      order by id desc
      limit ${limit}`;
-}
-
-/**
- * Computes the hash of each entry again and compares it with the stored one. Entries that were cut
- * off at the end can only be detected with a hash that was noted earlier.
- * @param noted the `head` of an earlier proof, or null if there is no earlier proof
- * @returns `head`: the newest hash; `brokenAt`: the first entry that does not follow from the entry
- * before it, null if the chain is intact; `knowsNoted`: whether an entry has the noted hash
- */
-export async function verifyAudit(db: Database, noted: string | null) {
-  type Proof = {
-    entries: number;
-    head: string | null;
-    brokenAt: number | null;
-    knowsNoted: boolean;
-  };
-  const proof = await run<Proof>(db)`
-    select count(*) as entries,
-           encode((array_agg(hash order by id desc))[1], 'hex') as head,
-           min(id) filter (where hash is distinct from audit_hash(previous, entry)) as "brokenAt",
-           ${noted}::text is null or coalesce(bool_or(encode(hash, 'hex') = ${noted}), false)
-             as "knowsNoted"
-      from (
-        select l as entry, id, hash, lag(hash) over (order by id) as previous
-          from audit_log l) l`;
-  return only(proof);
 }

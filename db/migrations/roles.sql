@@ -54,7 +54,7 @@ declare
 begin
   foreach name in array array[
     'apply_ledger_entries', 'open_credit_balance', 'count_settled_requests', 'count_newly_settled_requests',
-    'require_charges', 'count_suppression_change', 'chain_audit_entry', 'recompute_balance', 'rewrite_entitlement',
+    'require_charges', 'count_suppression_change', 'recompute_balance', 'rewrite_entitlement',
     'release_hold', 'hold_balances', 'analyze_providers'
   ] loop
     execute format('alter function %I security definer set search_path = pg_catalog, public, pg_temp', name);

@@ -21,7 +21,7 @@ import {
   rotateWebhookSecret,
   showWebhookSecret,
 } from '../../db/accounts/webhook-secrets.ts';
-import { type ChangedBy, listAudit, recordReading, verifyAudit } from '../../db/audit.ts';
+import { type ChangedBy, listAudit, recordReading } from '../../db/audit.ts';
 import { parseDuration } from '../config/values.ts';
 import { change, integer, label, lists, OF_ORG, ORG, parser, pastMoment } from './arguments.ts';
 import { fields, type Report, type Run, table } from './print.ts';
@@ -246,7 +246,7 @@ const overlap = parser('a duration of at most 30d, such as 0s, 15m, 1h or 7d', (
 });
 
 function addAuditCommands(program: Command, run: Run): void {
-  const audit = program.command('audit').description('read the audit log, and prove it');
+  const audit = program.command('audit').description('read the audit log');
   lists(
     audit
       .command('list')
@@ -256,16 +256,4 @@ function addAuditCommands(program: Command, run: Run): void {
     'at',
     (db, { limit }, id?: string) => listAudit(db, id ?? null, limit),
   );
-  audit
-    .command('verify')
-    .description(
-      'prove by its chain of hashes that no entry was changed, removed or slipped in; ends with 3 if one was',
-    )
-    .option('--noted <HASH>', 'the head of an earlier proof: whether that entry is still there')
-    .action(({ noted = null }: { readonly noted?: string | null }) =>
-      run(async (db) => {
-        const data = await verifyAudit(db, noted);
-        return { data, exitCode: data.brokenAt === null && data.knowsNoted ? 0 : 3 };
-      }),
-    );
 }

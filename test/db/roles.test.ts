@@ -162,6 +162,14 @@ test('each table is granted to at least one role', async (t) => {
   t.deepEqual([...forgotten], []);
 });
 
+test('the database sets the time and user of an audit entry itself', async (t) => {
+  const [entry] = await sql`
+    insert into audit_log (at, db_user, actor, action, reason)
+    values ('2020-01-01', 'eve', 'eve', 'x', 'x')
+    returning db_user, now() - at < interval '1 hour' as "isNow"`;
+  t.deepEqual({ ...entry }, { db_user: 'postgres', isNow: true });
+});
+
 test('even the owner cannot change or delete entries of the ledger and the audit log', async (t) => {
   await grantCredits(
     db,
