@@ -17,10 +17,9 @@ import {
   createFloodGuard,
   createPeerOf,
   createSample,
-  type Place,
   type Sample,
-  shareOut,
 } from './http/overload.ts';
+import { createQueues, type Place } from './http/turn-queue.ts';
 import { idsIn } from './http/validation.ts';
 import { type ApiError, PRIVATE, problem, registerErrors } from './problems.ts';
 import { historyHandlers } from './routes/history.ts';
@@ -36,7 +35,7 @@ declare module '@hapi/hapi' {
     isDraining?: boolean;
     /** `ready`, or the reason why it can't serve. */
     readiness: () => Promise<string>;
-    lanes: ReturnType<typeof shareOut>;
+    queues: ReturnType<typeof createQueues>;
     /**
      * Counts a request for a public document. Returns the 429 if its address has used up its share.
      */
@@ -46,7 +45,7 @@ declare module '@hapi/hapi' {
     /** Shown as `X-Request-Id` and in every log line of this request. */
     requestId?: string;
     /**
-     * The place in its organization's line. Every POST with a key gets one before it is counted.
+     * The place in the queue of submits. Every POST with a key gets one before it is counted.
      */
     place: Place;
     /**
@@ -101,7 +100,7 @@ export function createServer(deps: ApiDeps): Server {
   });
   boundPipelines(listener);
   boundConnections(listener, deps.connectionsPerAddress, createPeerOf(deps.trustedProxies));
-  server.app.lanes = shareOut(deps.poolSize);
+  server.app.queues = createQueues(deps.poolSize);
   const readiness = createReadiness(deps);
   server.app.readiness = async () => (server.app.isDraining ? 'draining' : await readiness());
   const addressOf = createAddressOf(deps.trustedProxies);

@@ -82,7 +82,7 @@ export class Webhooks {
         if (undecided.includes(delivery.deliveryId)) await this.startDelivery(delivery);
       }
     } catch (error) {
-      // The reconciler starts these deliveries later if the activity fails for good.
+      // If the activity fails for good, the reconciler starts these deliveries later.
       if (!(error instanceof ActivityFailure)) throw error;
     }
   }

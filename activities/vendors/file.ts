@@ -4,7 +4,6 @@ import { bodyOf, type Field, FieldError, type Pointer } from '../http/fields.ts'
 import {
   type Claim,
   candidatesOf,
-  type Identity,
   identityOf,
   missingOf,
   type Need,
@@ -66,7 +65,8 @@ const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
  */
 export function createHttpJson(source: HttpJsonSource): Vendor {
   const { id, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
-  const needs = needsOf(source);
+  const needs: readonly Need[] =
+    source.identity.npi === null ? [...new Set([...source.needs, 'name' as const])] : source.needs;
   const ask = jsonApi('', source.headers, callMs);
   const misses = Object.fromEntries(
     source.miss.statuses.map((status) => [status, unlessPage(NO_MATCH)]),
@@ -77,8 +77,7 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
     // The status decides before the body. A rejected key or a rate limit says nothing about a
     // person.
     const isOpen = answer.status === 200 || (step.kind === 'fatal' && step.why === 'protocol');
-    if (isOpen && saysMiss(answer, source.miss.when)) return NO_MATCH;
-    return step;
+    return isOpen && saysMiss(answer, source.miss.when) ? NO_MATCH : step;
   };
 
   const submit: Vendor['submit'] = async (subject, signal) => {
@@ -105,12 +104,6 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   };
 }
 
-/** Adds the name if the response has no NPI, because then only the name can be compared. */
-function needsOf(source: HttpJsonSource): readonly Need[] {
-  if (source.identity.npi !== null) return source.needs;
-  return [...new Set<Need>([...source.needs, 'name'])];
-}
-
 /**
  * Returns true if one of the conditions holds for the body. A body that is not JSON or has another
  * structure meets no condition.
@@ -129,27 +122,18 @@ function saysMiss({ text }: HttpAnswer, when: HttpJsonSource['miss']['when']): b
 function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
   const { candidates: mapping } = source;
   const list = body.pointed(mapping.list).present();
-  const isList = Array.isArray(list.value) || list.isAbsent;
-  const entries = isList ? list.items() : [list];
+  const entries = Array.isArray(list.value) || list.isAbsent ? list.items() : [list];
   const candidates = candidatesOf(entries.map((entry) => claimOf(entry, mapping)));
   // The identity in a response without an email is not read. It may have any form.
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
-  const identity = identityIn(body, source.identity);
+  const pointers = Object.entries(source.identity);
+  const fields = pointers.map(
+    ([part, pointer]) => [part, pointer && body.pointed(pointer)] as const,
+  );
+  const identity = identityOf(Object.fromEntries(fields));
   // The identity may only repeat our input.
-  const compared: Need = identity.name === null ? 'npi' : 'name';
-  const isEcho = source.needs.includes(compared);
+  const isEcho = source.needs.includes(identity.name === null ? 'npi' : 'name');
   return { kind: 'found', candidates, identity, isEcho };
-}
-
-function identityIn(body: Field, pointers: HttpJsonSource['identity']): Identity {
-  const at = (pointer: Pointer | null) => pointer && body.pointed(pointer);
-  return identityOf({
-    npi: at(pointers.npi),
-    first: at(pointers.first),
-    last: at(pointers.last),
-    full: at(pointers.full),
-    state: at(pointers.state),
-  });
 }
 
 function claimOf(
@@ -158,22 +142,19 @@ function claimOf(
 ): Claim {
   return {
     email: entry.pointed(email).present(),
-    vendorType: meaningOf(entry, type),
-    verdict: meaningOf(entry, status) ?? 'unknown',
+    vendorType: type && (meaningOf(entry, type) ?? null),
+    verdict: (status && meaningOf(entry, status)) ?? 'unknown',
     validatedAt: validated_at && timestampOf(entry.pointed(validated_at).text()),
   };
 }
 
-/** Returns null without a mapping, and for a word that the sources file does not map. */
+/** Returns undefined for a word that the sources file does not map. */
 function meaningOf<Meaning>(
   entry: Field,
-  mapping: { readonly pointer: Pointer; readonly values: Words<Meaning> } | null,
-): Meaning | null {
-  if (mapping === null) return null;
-  const { pointer, values } = mapping;
+  { pointer, values }: { readonly pointer: Pointer; readonly values: Words<Meaning> },
+): Meaning | undefined {
   const word = entry.pointed(pointer).present().scalar();
-  if (!Object.hasOwn(values, word)) return null;
-  return values[word] ?? null;
+  return Object.hasOwn(values, word) ? values[word] : undefined;
 }
 
 /**
@@ -211,12 +192,9 @@ export function placeholdersIn(template: unknown): ReadonlyMap<string, Need | nu
  * parent path even when encoded, because `%2e%2e` in a URL means `..` too.
  */
 function fillUrl(template: string, subject: Subject) {
-  return fill(template, subject, encodePart);
-}
-
-function encodePart(value: string): string {
-  if (/^[./\\]*$/.test(value)) return '';
-  return encodeURIComponent(value);
+  return fill(template, subject, (value) =>
+    /^[./\\]*$/.test(value) ? '' : encodeURIComponent(value),
+  );
 }
 
 /** Fills in the body for one person. Members and items with an unknown value are left out. */
@@ -239,9 +217,8 @@ function fill(template: string, subject: Subject, encode: (value: string) => str
   const missing: Need[] = [];
   const text = template.replaceAll(PLACEHOLDER, (_whole, name: string) => {
     const placeholder = PLACEHOLDERS.get(name);
-    if (placeholder === undefined) return '';
-    const value = encode(placeholder.value(subject) ?? '');
-    if (value === '') missing.push(placeholder.need);
+    const value = encode(placeholder?.value(subject) ?? '');
+    if (placeholder && value === '') missing.push(placeholder.need);
     return value;
   });
   return { text, missing };

@@ -28,16 +28,17 @@ export interface AuthDeps {
  */
 export function registerAuth(server: Server, deps: AuthDeps): void {
   const { db, rateWindowMs } = deps;
-  const { reads, writes } = server.app.lanes;
+  const { reads, writes } = server.app.queues;
   const addressOf = createAddressOf(deps.trustedProxies);
   const strays = createFloodGuard(rateWindowMs);
   const guesses = createFloodGuard(rateWindowMs);
   const keyring = createKeyring(db);
   const countRequest = createLimit(db, rateWindowMs);
-  const enterLine = (request: Request, organizationId: string) => {
+  const enterQueue = (request: Request, organizationId: string) => {
     if (request.method !== 'post') return;
-    request.app.place = writes.enter(organizationId);
-    whenOver(request, request.app.place.leave);
+    const place = writes.enter(organizationId);
+    request.app.place = place;
+    whenOver(request, () => place.leave());
   };
   server.auth.scheme('api-key', () => ({
     async authenticate(request, h) {
@@ -53,7 +54,7 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
       // A request that is rejected here causes no query and is not counted.
       const refused = known === null ? guesses.refusal(addressOf(request.raw.req)) : null;
       if (refused) throw refused;
-      if (known !== null) enterLine(request, known.owner.organizationId);
+      if (known !== null) enterQueue(request, known.owner.organizationId);
       const found = known?.isTrusted
         ? known.owner
         : await reads.inTurn(known?.owner.organizationId ?? addressOf(request.raw.req), () =>
@@ -67,11 +68,11 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
         );
       }
       const { keyId, organizationId, requestsPerMinute } = found;
-      if (known === null) enterLine(request, organizationId);
+      if (known === null) enterQueue(request, organizationId);
       const credentials = { keyId, organizationId, requestsPerMinute };
       // The request is counted here because hapi reads the body next, and a rejected request must
       // not cost that. One statement at a time counts all waiting requests of the same key, so
-      // counting needs no turn in the lanes.
+      // counting needs no turn in a queue.
       const exhausted = await countRequest(request, credentials);
       return exhausted
         ? h.unauthenticated(exhausted, { credentials })

@@ -113,59 +113,43 @@ export function answerBrokenRequests(listener: Server, log: Logger, sample: Samp
 const MAX_PIPELINED = 32;
 
 /**
- * Passes the requests of one connection to hapi one after the other. Pipelined requests get their
- * responses in order anyway, and a client that pipelines uses no more of the process than any
- * other. A client that sends too far ahead gets a 429 after the current response. Its connection is
- * read no further and closed a second later; if it were closed at once, the client would be back at
- * once.
+ * Passes the requests of one connection to hapi one after the other, so that a client that pipelines
+ * uses no more of the process than any other. Closes a connection that sends too far ahead.
  * @param listener a listener that hapi already uses
  */
 export function boundPipelines(listener: Server): void {
   // Requests that wait for the response before them. A connection without an entry is idle.
-  const lines = new WeakMap<Duplex, (() => void)[]>();
-  const refused = new WeakSet<Duplex>();
-  const refuse = (socket: Duplex) => {
-    // The previous request has resumed reading.
-    socket.pause();
-    socket.write(toHttp(problem('too_many_at_once', { wait: 1 }), randomUUID()));
-    setTimeout(() => socket.destroy(), 1000);
-  };
-  const next = (socket: Duplex) => {
-    // The next request can't get a response after one that closes the connection.
-    const isOver = socket.destroyed || socket.writableEnded;
-    const begin = isOver ? undefined : lines.get(socket)?.shift();
-    if (begin) begin();
-    else lines.delete(socket);
-  };
+  const waiting = new WeakMap<Duplex, (() => void)[]>();
   for (const event of ['request', 'checkContinue'] as const) {
     const [dispatch] = listener.listeners(event) as [RequestListener];
     listener.removeAllListeners(event);
     listener.on(event, (request, response) => {
       const { socket } = request;
-      if (refused.has(socket)) return;
-      const line = lines.get(socket);
       const begin = () => {
-        response.once('close', () => next(socket));
+        response.once('close', () => beginNext(waiting, socket));
         dispatch(request, response);
       };
-      if (!line) {
-        lines.set(socket, []);
+      const ahead = waiting.get(socket);
+      // Node still passes on the requests that arrived together with the one that was too many.
+      if (socket.destroyed) return;
+      if (!ahead) {
+        waiting.set(socket, []);
         begin();
-      } else if (line.length < MAX_PIPELINED) {
-        line.push(begin);
+      } else if (ahead.length < MAX_PIPELINED) {
+        ahead.push(begin);
       } else {
-        refused.add(socket);
-        socket.pause();
-        // Undocumented: Node's parser stops if `onIncoming` returns 2, as for an upgrade. Otherwise
-        // it would parse everything that has arrived in this turn, a thousand requests in 64 KB.
-        // `upgrade` is false because for a real upgrade Node would close the socket and lose the
-        // current response.
-        const onIncoming = (next: IncomingMessage) => Object.assign(next, { upgrade: false }) && 2;
-        Object.assign(Object(Reflect.get(socket, 'parser')), { onIncoming });
-        line.splice(0, line.length, () => refuse(socket));
+        socket.destroy();
       }
     });
   }
+}
+
+function beginNext(waiting: WeakMap<Duplex, (() => void)[]>, socket: Duplex): void {
+  // No response can follow one that closes the connection.
+  const isOver = socket.destroyed || socket.writableEnded;
+  const begin = isOver ? undefined : waiting.get(socket)?.shift();
+  if (begin) begin();
+  else waiting.delete(socket);
 }
 
 /** @throws {ApiError} 400 for HTTP/1.1 without Host (RFC 9112, section 3.2) */

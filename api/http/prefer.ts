@@ -1,6 +1,7 @@
 import type { Request, ResponseObject } from '@hapi/hapi';
 import type { Changes } from '../../db/changes.ts';
-import { readInTurn, whenOver } from './overload.ts';
+import { whenOver } from './overload.ts';
+import { readInTurn } from './turn-queue.ts';
 
 // `Prefer: wait=N` (RFC 7240, section 4.3): the client would rather wait than poll. `until=change`
 // is our own preference (DECISIONS.md, Polls).
@@ -18,8 +19,9 @@ export function preferredWait(request: Request) {
   const seconds = /(?:^|[,;])\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:$|[,;])/i.exec(header)?.[1];
   if (Number(seconds ?? 0) === 0) return null;
   try {
-    const { waits } = request.server.app.lanes;
-    whenOver(request, waits.enter(request.auth.credentials.organizationId).leave);
+    const { waits } = request.server.app.queues;
+    const place = waits.enter(request.auth.credentials.organizationId);
+    whenOver(request, () => place.leave());
   } catch {
     return null;
   }

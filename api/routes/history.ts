@@ -9,7 +9,7 @@ import {
   readOwnDelivery,
 } from '../../db/webhooks/log.ts';
 import { noteDeliveryLook, resendOwn } from '../../db/webhooks/resends.ts';
-import { readInTurn } from '../http/overload.ts';
+import { readInTurn } from '../http/turn-queue.ts';
 import {
   BATCHES_QUERY,
   DELIVERIES_QUERY,

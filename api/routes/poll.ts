@@ -10,8 +10,8 @@ import {
   findEnvelopeState,
 } from '../../db/requests/envelope.ts';
 import { keyRefusal } from '../http/auth.ts';
-import { readInTurn } from '../http/overload.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
+import { readInTurn } from '../http/turn-queue.ts';
 import { idsOf } from '../http/validation.ts';
 import { problem } from '../problems.ts';
 

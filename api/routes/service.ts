@@ -6,7 +6,7 @@ import { balanceOf } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
 import { type Readiness, readiness } from '../../db/migrate.ts';
 import { listElsewhere } from '../../db/workers.ts';
-import { readInTurn } from '../http/overload.ts';
+import { readInTurn } from '../http/turn-queue.ts';
 import { openapi } from '../openapi/document.ts';
 import type { TemporalDeps } from '../temporal.ts';
 

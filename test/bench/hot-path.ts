@@ -4,7 +4,7 @@ import { connect } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { server as hapiServer } from '@hapi/hapi';
 import postgres, { type Sql } from 'postgres';
-import { shareOut } from '../../api/http/overload.ts';
+import { createQueues } from '../../api/http/turn-queue.ts';
 import { STEPS, takePlaces } from '../../db/accounts/limits.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { migrate } from '../../db/migrate.ts';
@@ -91,7 +91,7 @@ async function ours(db: Database, count: number): Promise<Take> {
   const organizations = await Promise.all(
     Array.from({ length: count }, () => openOrganization(db, 1e9)),
   );
-  const { writes } = shareOut(POOL);
+  const { writes } = createQueues(POOL);
   return async (n, npis) => {
     const organization = organizations[n];
     if (!organization) throw new Error('no such organization');
@@ -220,8 +220,8 @@ async function admissions(db: Database, sql: Sql): Promise<void> {
 }
 
 async function polls(databaseUrl: string, sql: Sql): Promise<void> {
-  // No run reaches this limit within the usual window.
-  const api = await startApi({ databaseUrl, temporalAddress: '127.0.0.1:9', rateWindowMs: 60_000 });
+  // No run reaches the limit within so short a window.
+  const api = await startApi({ databaseUrl, temporalAddress: '127.0.0.1:9', rateWindowMs: 1000 });
   const bare = hapiServer({ host: '127.0.0.1', port: 0 });
   bare.route({
     method: 'GET',
