@@ -1,7 +1,9 @@
 import { Context } from '@temporalio/activity';
+import type { CallOutcome } from '../db/lookups/sources.ts';
 import {
   type AttemptKey,
   beginVendorStep,
+  type NextStep,
   recordLost,
   recordVendorAnswer,
   recordVendorJob,
@@ -61,101 +63,143 @@ export function createAskActivities(deps: AskDeps) {
       if (test) return await settleFound(deps, question, test);
       const source = deps.vendors.find(({ vendor }) => vendor.id === question.vendor);
       if (!source) return { kind: 'skip', reason: 'not_configured' };
-      return await withHeartbeat(Context.current(), async (signal, now) =>
-        settleFound(deps, question, await converse(deps, { ...question, now }, source, signal)),
-      );
+      return await withHeartbeat(Context.current(), async (signal, now) => {
+        const answer = await converse(deps, { question, source, signal, now });
+        return await settleFound(deps, question, answer);
+      });
     },
   };
 }
 
-async function converse(
-  deps: AskDeps,
-  question: VendorQuestion & { readonly now: Clock },
-  source: VendorSource,
-  signal: AbortSignal,
-): Promise<VendorAnswer> {
-  const { db, log, rules, subjects, requiredVerifiers } = deps;
-  const { requestId, npi } = question;
-  const { vendor, limits } = source;
-  const ask = () =>
-    beginVendorStep(db, {
-      requestId,
-      vendor: vendor.id,
-      limits,
-      cost: (wantedType) => vendor.cost(wantedType),
-      mayRepeat: vendor.repeatIsFree || question.again,
-      callMs: vendor.callMs,
-      freshnessMs: rules.freshnessMs,
-      patienceMs: question.until - question.now(),
-      requiredVerifiers: requiredVerifiers.of(vendor),
-    });
-  const next = await waitForSlot(vendor.id, ask, signal);
+/** A call of `askVendor` at work. */
+interface Conversation {
+  readonly question: VendorQuestion;
+  readonly source: VendorSource;
+  readonly signal: AbortSignal;
+  readonly now: Clock;
+}
+
+async function converse(deps: AskDeps, conversation: Conversation): Promise<VendorAnswer> {
+  const { vendor } = conversation.source;
+  const begin = () => beginStep(deps, conversation);
+  const next = await waitForSlot(vendor.id, begin, conversation.signal);
   switch (next.kind) {
     case 'settled':
     case 'stored':
       return { kind: next.kind, reason: null };
     case 'wait':
-      if (next.why === 'verifier_unavailable') {
-        return wait(question, next.why, await requiredVerifiers.tryAgain(signal, requestId));
-      }
-      return wait(question, next.why, next.afterMs);
-    case 'over': {
-      const { state, reason, lookupId, wantedType } = next;
-      if (state !== 'found') return { kind: state, reason };
-      // Either the response was about another person, or the process died after the response and
-      // before the checks were done.
-      if (reason !== null) return { kind: 'unusable', reason };
-      return await verify(
-        deps,
-        { requestId, npi, lookupId, wantedType, patience: 'first' },
-        signal,
-      );
-    }
-    case 'ask': {
-      const { key, jobRef, wantedType } = next;
-      const { lookupId } = key;
-      const subject = await subjects.of(lookupId, npi, wantedType);
-      const asked =
-        jobRef === null ? vendor.submit(subject, signal) : vendor.poll(jobRef, subject, signal);
-      const step = await countCall('vendor', vendor.id, asked).catch(async (error: unknown) => {
-        await recordLost(db, key, 'aborted');
-        throw error;
-      });
-      if (step.kind === 'pending') {
-        const outcome = { kind: 'answered' } as const;
-        const change = await recordVendorJob(db, key, step.jobRef, step.pollAfterMs, outcome);
-        logBreaker(log, vendor.id, change, outcome);
-        return wait(question, 'pending', step.pollAfterMs);
-      }
-      // A job survives a poll that got no response, and a rejected API key. If we ended the job
-      // here, we would buy it a second time.
-      const isUnasked =
-        step.kind === 'retry' || (step.kind === 'fatal' && ['auth', 'plan'].includes(step.why));
-      if (jobRef !== null && isUnasked) {
-        const afterMs = (step.kind === 'retry' ? step.afterMs : null) ?? POLL_AGAIN_MS;
-        const outcome = outcomeOf(step, true);
-        logBreaker(
-          log,
-          vendor.id,
-          await recordVendorJob(db, key, jobRef, afterMs, outcome),
-          outcome,
-        );
-        if (step.kind === 'fatal') return { kind: 'fatal', reason: wordOf(step) };
-        return wait(question, step.why, afterMs);
-      }
-      const end = await record(deps, source, subject, key, step);
-      if (end !== null) return end;
-      if (step.kind === 'retry') return wait(question, step.why, step.afterMs);
-      if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
-      return await verify(
-        deps,
-        { requestId, npi, lookupId, wantedType, patience: 'first', subject },
-        signal,
-      );
-    }
+      return await waitForStep(deps, conversation, next);
+    case 'over':
+      return await resume(deps, conversation, next);
+    case 'ask':
+      return await call(deps, conversation, next);
     default:
       return next satisfies never;
   }
+}
+
+function beginStep(
+  { db, rules, requiredVerifiers }: AskDeps,
+  { question, source, now }: Conversation,
+): Promise<NextStep> {
+  const { vendor, limits } = source;
+  return beginVendorStep(db, {
+    requestId: question.requestId,
+    vendor: vendor.id,
+    limits,
+    cost: (wantedType) => vendor.cost(wantedType),
+    mayRepeat: vendor.repeatIsFree || question.again,
+    callMs: vendor.callMs,
+    freshnessMs: rules.freshnessMs,
+    patienceMs: question.until - now(),
+    requiredVerifiers: requiredVerifiers.of(vendor),
+  });
+}
+
+async function waitForStep(
+  { requiredVerifiers }: AskDeps,
+  conversation: Conversation,
+  { why, afterMs }: Extract<NextStep, { kind: 'wait' }>,
+): Promise<VendorAnswer> {
+  if (why !== 'verifier_unavailable') return wait(conversation, why, afterMs);
+  const { requestId } = conversation.question;
+  const verifierMs = await requiredVerifiers.tryAgain(conversation.signal, requestId);
+  return wait(conversation, why, verifierMs);
+}
+
+/** Returns the result of an attempt that is already recorded, after checks that are still open. */
+async function resume(
+  deps: AskDeps,
+  { question, signal }: Conversation,
+  { state, reason, lookupId, wantedType }: Extract<NextStep, { kind: 'over' }>,
+): Promise<VendorAnswer> {
+  if (state !== 'found') return { kind: state, reason };
+  // Either the response was about another person, or the process died after the response and
+  // before the checks were done.
+  if (reason !== null) return { kind: 'unusable', reason };
+  const { requestId, npi } = question;
+  return await verify(deps, { requestId, npi, lookupId, wantedType, patience: 'first' }, signal);
+}
+
+/** Sends one request to the vendor, records the response, and checks the addresses in it. */
+async function call(
+  deps: AskDeps,
+  conversation: Conversation,
+  { key, jobRef, wantedType }: Extract<NextStep, { kind: 'ask' }>,
+): Promise<VendorAnswer> {
+  const { question, source, signal } = conversation;
+  const { vendor } = source;
+  const { requestId, npi } = question;
+  const { lookupId } = key;
+  const subject = await deps.subjects.of(lookupId, npi, wantedType);
+  const sent =
+    jobRef === null ? vendor.submit(subject, signal) : vendor.poll(jobRef, subject, signal);
+  const step = await countCall('vendor', vendor.id, sent).catch(async (error: unknown) => {
+    await recordLost(deps.db, key, 'aborted');
+    throw error;
+  });
+  if (step.kind === 'pending') {
+    await recordJob(deps, key, step, { kind: 'answered' });
+    return wait(conversation, 'pending', step.pollAfterMs);
+  }
+  const isUnasked =
+    step.kind === 'retry' ||
+    (step.kind === 'fatal' && (step.why === 'auth' || step.why === 'plan'));
+  if (jobRef !== null && isUnasked) return await keepJob(deps, conversation, key, jobRef, step);
+  const end = await record(deps, source, subject, key, step);
+  if (end !== null) return end;
+  if (step.kind === 'retry') return wait(conversation, step.why, step.afterMs);
+  if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
+  const found = { requestId, npi, lookupId, wantedType, subject };
+  return await verify(deps, { ...found, patience: 'first' }, signal);
+}
+
+/**
+ * Keeps a job open after a poll that got no response, or after a rejected API key. If we ended the
+ * job here, we would buy it a second time.
+ */
+async function keepJob(
+  deps: AskDeps,
+  conversation: Conversation,
+  key: AttemptKey,
+  jobRef: string,
+  step: Extract<Step, { kind: 'retry' | 'fatal' }>,
+): Promise<VendorAnswer> {
+  let pollAfterMs = POLL_AGAIN_MS;
+  if (step.kind === 'retry' && step.afterMs !== null) pollAfterMs = step.afterMs;
+  await recordJob(deps, key, { jobRef, pollAfterMs }, outcomeOf(step, true));
+  if (step.kind === 'fatal') return { kind: 'fatal', reason: wordOf(step) };
+  return wait(conversation, step.why, pollAfterMs);
+}
+
+async function recordJob(
+  { db, log }: AskDeps,
+  key: AttemptKey,
+  { jobRef, pollAfterMs }: { readonly jobRef: string; readonly pollAfterMs: number },
+  outcome: CallOutcome,
+): Promise<void> {
+  const change = await recordVendorJob(db, key, jobRef, pollAfterMs, outcome);
+  logBreaker(log, key.vendor, change, outcome);
 }
 
 /** A step that ends an attempt: any step but `pending`. */
@@ -173,17 +217,8 @@ async function record(
   key: AttemptKey,
   step: Answered,
 ): Promise<VendorAnswer | null> {
-  const mismatch = step.kind === 'found' ? mismatchOf(step.identity, npi, person) : null;
-  const named = step.kind === 'found' && {
-    npi,
-    mismatch,
-    mayStore,
-    isEcho: step.isEcho,
-    candidates: step.candidates.map((one) => ({
-      ...one,
-      email: parseAddress(one.email)?.email ?? one.email,
-    })),
-  };
+  const found = step.kind === 'found' ? step : null;
+  const mismatch = found && mismatchOf(found.identity, npi, person);
   // The request was sent and got no response. If repeating it costs, we count it as paid and lost.
   const isLost = step.kind === 'retry' && step.why === 'unanswered' && !vendor.repeatIsFree;
   if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
@@ -193,12 +228,21 @@ async function record(
     reason: mismatch ?? reasonOf(step),
     credits: isLost ? key.cost : creditsOf(step, key.cost),
     outcome,
-    named: named || null,
+    named: found && { ...namedIn(found), npi, mismatch, mayStore },
     freshnessMs: rules.freshnessMs,
   });
   logBreaker(log, key.vendor, change, outcome);
   if (isLost) return { kind: 'lost', reason: reasonOf(step) };
   return mismatch === null ? null : { kind: 'unusable', reason: 'identity_mismatch' };
+}
+
+/** Returns the addresses of a response. An unreadable address stays as the vendor writes it. */
+function namedIn({ isEcho, candidates }: Extract<Step, { kind: 'found' }>) {
+  const parsed = candidates.map((candidate) => {
+    const email = parseAddress(candidate.email)?.email;
+    return email === undefined ? candidate : { ...candidate, email };
+  });
+  return { isEcho, candidates: parsed };
 }
 
 /** Returns the reason in one or a few words, or null if the kind says everything. */
@@ -224,20 +268,24 @@ function reasonOf(step: Answered): string | null {
  * Returns the cost in the vendor's credits. A response that we cannot read was probably charged.
  */
 function creditsOf(step: Answered, cost: number): number {
-  if (step.kind === 'found') return step.credits ?? cost;
-  if (step.kind === 'miss') return step.credits ?? 0;
-  return step.kind === 'fatal' && step.why === 'protocol' ? cost : 0;
+  switch (step.kind) {
+    case 'found':
+      return step.credits ?? cost;
+    case 'miss':
+      return step.credits ?? 0;
+    case 'fatal':
+      return step.why === 'protocol' ? cost : 0;
+    default:
+      return 0;
+  }
 }
 
 /**
  * Throws a retryable failure if the next attempt is within the vendor's share of the time.
  * Otherwise returns `unresolved`.
  */
-function wait(
-  { vendor, until, now }: VendorQuestion & { readonly now: Clock },
-  why: string,
-  afterMs: number | null,
-): VendorAnswer {
-  if (now() + (afterMs ?? 0) > until) return { kind: 'unresolved', reason: why };
-  throw retryLater(vendor, why, afterMs);
+function wait({ question, now }: Conversation, why: string, afterMs: number | null): VendorAnswer {
+  const nextAt = now() + (afterMs ?? 0);
+  if (nextAt > question.until) return { kind: 'unresolved', reason: why };
+  throw retryLater(question.vendor, why, afterMs);
 }

@@ -1,6 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import { Context } from '@temporalio/activity';
-import { ApplicationFailure, ApplicationFailureCategory } from '@temporalio/common';
+import type { Logger } from 'pino';
+import type { Database } from '../db/client.ts';
 import { DatabaseError } from '../db/errors.ts';
 import { count, time } from '../db/metrics.ts';
 import { SecretUnreadable } from '../db/secrets.ts';
@@ -17,6 +18,7 @@ import { loadDelivery } from '../db/webhooks/deliveries.ts';
 import { admitToAddresses, firstRestMs, type HostHealth } from '../db/webhooks/hosts.ts';
 import type { DeliveryResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
+import { benignFailure } from './failures.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { NotAttempted } from './webhooks/attempt.ts';
 import { isInNetworks } from './webhooks/ip-policy.ts';
@@ -25,6 +27,16 @@ import { delayBefore, isDelivered, isFinal } from './webhooks/retry.ts';
 import { sign } from './webhooks/signature.ts';
 
 type WebhookDeps = Pick<ActivityDeps, 'db' | 'log' | 'post' | 'rules'>;
+
+type AttemptRecord = Parameters<typeof recordAttempt>[2];
+
+interface ReportedAttempt {
+  /** The number of the attempt, from 1. */
+  readonly n: number;
+  readonly batchId: string;
+  readonly record: AttemptRecord;
+  readonly outcome: AttemptOutcome;
+}
 
 /**
  * The reason why a delivery is tried again, and the delay. A null delay means the activity's own
@@ -36,137 +48,23 @@ interface Later {
   readonly afterMs: number | null;
 }
 
+/** The time a first attempt waits inside its activity for a slot. After that it waits in Temporal. */
+const SLOT_WAIT_MS = 10_000;
+
+/**
+ * The time we keep a receiver's response while the database is unavailable. If we dropped it, the
+ * webhook would be sent again.
+ */
+const OUTAGE_MS = 15_000;
+const AGAIN_MS = 500;
+
 /**
  * Returns the activities that send webhooks (DECISIONS.md, Webhooks). One run makes at most one
  * attempt. After the first attempt, Temporal's retries are the schedule. They also cover every
  * other wait: for a free slot, for a host that is unavailable, and for an attempt on another
  * worker.
  */
-export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
-  const scheduleMs = rules.webhookScheduleMs;
-
-  /**
-   * Makes at most one attempt.
-   * @returns the result of the delivery, or the reason and delay for another run
-   */
-  const tryDelivery = async (deliveryId: string): Promise<DeliveryResult | Later> => {
-    const claimed = await claimDelivery(db, deliveryId, rules);
-    switch (claimed.kind) {
-      case 'over':
-        return claimed.state;
-      case 'wait':
-        // Waiting is neither an error nor an attempt.
-        return { ...claimed, message: `not now: ${claimed.why}` };
-      case 'attempt':
-        return await attempt(claimed.claim);
-      default:
-        return claimed satisfies never;
-    }
-  };
-
-  const attempt = async (claim: Claim): Promise<DeliveryResult | Later> => {
-    const { deliveryId, organizationId, at: startedAt } = claim;
-    const begun = performance.now();
-    const made = await makeAttempt(claim);
-    if (made instanceof NotAttempted) {
-      return { why: made.why, message: made.message, afterMs: null };
-    }
-    if (made instanceof SecretUnreadable) {
-      count('npe_delivery_attempts_total', { outcome: 'secret_unreadable' });
-      log.error({ delivery_id: deliveryId, organization_id: organizationId }, made.message);
-      const afterMs = await holdUnreadable(db, claim);
-      return { why: 'secret_unreadable', message: 'the webhook secret cannot be read', afterMs };
-    }
-    const { answer, batchId, attempts } = made;
-    const durationMs = Math.round(performance.now() - begun);
-    const outcome = outcomeOf(claim, answer);
-    const reason = reasonOf(answer);
-    const statusCode = answer.kind === 'answered' ? answer.status : null;
-    const responseExcerpt = answer.kind === 'answered' ? answer.excerpt : null;
-    const record = { startedAt, durationMs, statusCode, reason, responseExcerpt };
-    await throughOutage(() => recordAttempt(db, claim, record, outcome, healthOf(answer)));
-    const n = attempts + 1;
-    const ids = { delivery_id: deliveryId, batch_id: batchId, organization_id: organizationId };
-    const isDone = outcome.state === 'delivered';
-    const what = { outcome: isDone ? 'delivered' : (reason ?? 'none') };
-    count('npe_delivery_attempts_total', what);
-    time('npe_delivery_attempt_duration_seconds', what, durationMs / 1000);
-    const attributes = { ...ids, attempt: n, result: outcome.state, status: statusCode, reason };
-    tellSpan({
-      batchId,
-      name: 'webhook attempt',
-      kind: 'client',
-      durationMs,
-      attributes,
-      isError: !isDone,
-    });
-    log.info(attributes, 'webhook attempt');
-    if (outcome.state !== 'pending') return outcome.state;
-    const message = `attempt ${n}: ${statusCode === null ? reason : `HTTP ${statusCode}`}`;
-    return { why: 'not_delivered', message, afterMs: outcome.afterMs };
-  };
-
-  const makeAttempt = async (claim: Claim) => {
-    let counted: readonly string[] = [];
-    const admit = async (addresses: readonly string[]) => {
-      const proven = addresses.filter((address) => isInNetworks(address, claim.provenNetworks));
-      // A retry tries the other addresses too, because the proven ones may be unavailable.
-      if (proven.length > 0 && claim.step === 0) return proven;
-      const others = addresses.filter((address) => !proven.includes(address));
-      if (others.length > 0) counted = await admitToAddresses(db, others);
-      return [...proven, ...counted];
-    };
-    try {
-      const { id, secrets, batchId, attempts, ...what } = await loadDelivery(db, claim.deliveryId);
-      const timestamp = Math.floor(claim.at.getTime() / 1000);
-      const headers = {
-        'content-type': 'application/json',
-        'webhook-id': id,
-        'webhook-timestamp': String(timestamp),
-        'webhook-signature': sign({ id, timestamp, body: what.body, secrets }),
-      };
-      return { answer: await post({ ...what, headers, admit }), batchId, attempts };
-    } catch (error) {
-      if (error instanceof SecretUnreadable) return error;
-      // Nothing reached the receiver, so this was not an attempt.
-      await releaseClaim(db, claim, counted);
-      if (!(error instanceof NotAttempted)) throw error;
-      log.warn({ delivery_id: claim.deliveryId }, error.message);
-      return error;
-    }
-  };
-
-  const outcomeOf = ({ step }: Claim, answer: Answer): AttemptOutcome => {
-    if (answer.kind === 'answered' && isDelivered(answer.status)) return { state: 'delivered' };
-    const retryAfterMs = answer.kind === 'answered' ? answer.retryAfterMs : null;
-    const afterMs = delayBefore(step + 2, scheduleMs, retryAfterMs, Math.random());
-    return isFinal(answer) || afterMs === null
-      ? { state: 'failed' }
-      : { state: 'pending', afterMs };
-  };
-
-  const healthOf = (answer: Answer): HostHealth | null => {
-    if (answer.kind === 'answered') {
-      return { kind: 'answered', accepted: isDelivered(answer.status), address: answer.address };
-    }
-    if (isFinal(answer) || answer.reason === 'unproven_host') return null;
-    return { kind: 'silent', reason: answer.reason, restMs: firstRestMs(scheduleMs) };
-  };
-
-  /**
-   * Makes the first attempt. Waits a little if there is no free slot yet.
-   * @returns true if that attempt decided the delivery
-   */
-  const attemptFirst = async (deliveryId: string, deadline: number): Promise<boolean> => {
-    for (;;) {
-      const tried = await tryDelivery(deliveryId);
-      if (typeof tried === 'string') return true;
-      const afterMs = tried.afterMs ?? Infinity;
-      if (tried.why !== 'no_room' || performance.now() + afterMs > deadline) return false;
-      await setTimeout(afterMs);
-    }
-  };
-
+export function createWebhookActivities(deps: WebhookDeps) {
   return {
     /**
      * Makes the first attempts of deliveries that became due at the same moment, concurrently.
@@ -178,8 +76,9 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
       deliveryIds: readonly string[];
     }): Promise<string[]> {
       return await withHeartbeat(Context.current(), async () => {
-        const deadline = performance.now() + ROOM_MS;
-        const decided = await Promise.all(deliveryIds.map((id) => attemptFirst(id, deadline)));
+        const deadline = performance.now() + SLOT_WAIT_MS;
+        const attempts = deliveryIds.map((id) => attemptFirst(deps, id, deadline));
+        const decided = await Promise.all(attempts);
         return deliveryIds.filter((_, index) => !decided[index]);
       });
     },
@@ -192,39 +91,192 @@ export function createWebhookActivities({ db, log, post, rules }: WebhookDeps) {
      * the next run
      */
     async deliverWebhook({ deliveryId }: { deliveryId: string }): Promise<DeliveryResult> {
-      const tried = await withHeartbeat(Context.current(), () => tryDelivery(deliveryId));
+      const tried = await withHeartbeat(Context.current(), () => tryDelivery(deps, deliveryId));
       if (typeof tried === 'string') return tried;
-      throw ApplicationFailure.create({
-        message: tried.message,
-        type: `Webhook.${tried.why}`,
-        category: ApplicationFailureCategory.BENIGN,
-        ...(tried.afterMs === null ? {} : { nextRetryDelay: Math.max(tried.afterMs, 1) }),
-      });
+      const { why, message, afterMs } = tried;
+      const delayMs = afterMs === null ? null : Math.max(afterMs, 1);
+      throw benignFailure(message, `Webhook.${why}`, delayMs);
     },
   };
 }
 
 /**
- * The time a first attempt waits inside its activity for a slot at its receiver. After that it
- * waits in Temporal.
+ * Makes the first attempt. Waits until the deadline if there is no free slot yet.
+ * @returns true if that attempt decided the delivery
  */
-const ROOM_MS = 10_000;
+async function attemptFirst(
+  deps: WebhookDeps,
+  deliveryId: string,
+  deadline: number,
+): Promise<boolean> {
+  for (;;) {
+    const tried = await tryDelivery(deps, deliveryId);
+    if (typeof tried === 'string') return true;
+    const { why, afterMs } = tried;
+    if (why !== 'no_room' || afterMs === null) return false;
+    if (performance.now() + afterMs > deadline) return false;
+    await setTimeout(afterMs);
+  }
+}
 
 /**
- * The time we keep a receiver's response while the database is unavailable. If we dropped it, the
- * webhook would be sent again.
+ * Makes at most one attempt.
+ * @returns the result of the delivery, or the reason and delay for another run
  */
-const OUTAGE_MS = 15_000;
-const AGAIN_MS = 500;
+async function tryDelivery(deps: WebhookDeps, deliveryId: string): Promise<DeliveryResult | Later> {
+  const claimed = await claimDelivery(deps.db, deliveryId, deps.rules);
+  switch (claimed.kind) {
+    case 'over':
+      return claimed.state;
+    case 'wait': {
+      // Waiting is neither an error nor an attempt.
+      const { why, afterMs } = claimed;
+      return { why, message: `not now: ${why}`, afterMs };
+    }
+    case 'attempt':
+      return await attempt(deps, claimed.claim);
+    default:
+      return claimed satisfies never;
+  }
+}
 
+async function attempt(deps: WebhookDeps, claim: Claim): Promise<DeliveryResult | Later> {
+  const begun = performance.now();
+  const made = await makeAttempt(deps, claim);
+  if (made instanceof NotAttempted) {
+    return { why: made.why, message: made.message, afterMs: null };
+  }
+  if (made instanceof SecretUnreadable) return await hold(deps, claim, made);
+  const { answer, batchId } = made;
+  const outcome = outcomeOf(claim, answer, deps.rules.webhookScheduleMs);
+  const isAnswered = answer.kind === 'answered';
+  const record: AttemptRecord = {
+    startedAt: claim.at,
+    durationMs: Math.round(performance.now() - begun),
+    statusCode: isAnswered ? answer.status : null,
+    reason: reasonOf(answer),
+    responseExcerpt: isAnswered ? answer.excerpt : null,
+  };
+  const health = healthOf(answer, deps.rules.webhookScheduleMs);
+  await throughOutage(() => recordAttempt(deps.db, claim, record, outcome, health));
+  const n = made.attempts + 1;
+  report(deps.log, claim, { n, batchId, record, outcome });
+  if (outcome.state !== 'pending') return outcome.state;
+  const result = record.statusCode === null ? record.reason : `HTTP ${record.statusCode}`;
+  return {
+    why: 'not_delivered',
+    message: `attempt ${n}: ${result}`,
+    afterMs: outcome.afterMs,
+  };
+}
+
+/** Puts a delivery off whose secret cannot be read, until an operator acts. */
+async function hold(
+  { db, log }: WebhookDeps,
+  claim: Claim,
+  error: SecretUnreadable,
+): Promise<Later> {
+  const { deliveryId, organizationId } = claim;
+  count('npe_delivery_attempts_total', { outcome: 'secret_unreadable' });
+  log.error({ delivery_id: deliveryId, organization_id: organizationId }, error.message);
+  const afterMs = await holdUnreadable(db, claim);
+  return { why: 'secret_unreadable', message: 'the webhook secret cannot be read', afterMs };
+}
+
+/** Logs an attempt, and records its metrics and its trace span. */
+function report(
+  log: Logger,
+  { deliveryId, organizationId }: Claim,
+  { n, batchId, record, outcome }: ReportedAttempt,
+): void {
+  const { durationMs, statusCode: status, reason } = record;
+  const isError = outcome.state !== 'delivered';
+  const labels = { outcome: isError ? (reason ?? 'none') : 'delivered' };
+  count('npe_delivery_attempts_total', labels);
+  time('npe_delivery_attempt_duration_seconds', labels, durationMs / 1000);
+  const attributes = {
+    delivery_id: deliveryId,
+    batch_id: batchId,
+    organization_id: organizationId,
+    attempt: n,
+    result: outcome.state,
+    status,
+    reason,
+  };
+  const name = 'webhook attempt';
+  tellSpan({ batchId, name, kind: 'client', durationMs, attributes, isError });
+  log.info(attributes, name);
+}
+
+/** Loads, signs, and sends a delivery. Releases the claim if nothing was sent. */
+async function makeAttempt({ db, log, post }: WebhookDeps, claim: Claim) {
+  let counted: readonly string[] = [];
+  const admit = async (addresses: readonly string[]) => {
+    const admitted = await admitAddresses(db, claim, addresses);
+    counted = admitted.counted;
+    return [...admitted.proven, ...counted];
+  };
+  try {
+    const delivery = await loadDelivery(db, claim.deliveryId);
+    const { id, url, body, blocked, secrets, batchId, attempts } = delivery;
+    const timestamp = Math.floor(claim.at.getTime() / 1000);
+    const headers = {
+      'content-type': 'application/json',
+      'webhook-id': id,
+      'webhook-timestamp': String(timestamp),
+      'webhook-signature': sign({ id, timestamp, body, secrets }),
+    };
+    const answer = await post({ url, headers, body, blocked, admit });
+    return { answer, batchId, attempts };
+  } catch (error) {
+    if (error instanceof SecretUnreadable) return error;
+    // Nothing reached the receiver, so this was not an attempt.
+    await releaseClaim(db, claim, counted);
+    if (!(error instanceof NotAttempted)) throw error;
+    log.warn({ delivery_id: claim.deliveryId }, error.message);
+    return error;
+  }
+}
+
+/**
+ * Returns the addresses that an attempt may connect to. `proven` ones have accepted a delivery of
+ * this organization before. `counted` ones have not, and take slots until the attempt is recorded.
+ */
+async function admitAddresses(db: Database, claim: Claim, addresses: readonly string[]) {
+  const proven = addresses.filter((address) => isInNetworks(address, claim.provenNetworks));
+  // A retry tries the other addresses too, because the proven ones may be unavailable.
+  if (proven.length > 0 && claim.step === 0) return { proven, counted: [] };
+  const others = addresses.filter((address) => !proven.includes(address));
+  const counted = others.length === 0 ? [] : await admitToAddresses(db, others);
+  return { proven, counted };
+}
+
+function outcomeOf({ step }: Claim, answer: Answer, scheduleMs: readonly number[]): AttemptOutcome {
+  const isAnswered = answer.kind === 'answered';
+  if (isAnswered && isDelivered(answer.status)) return { state: 'delivered' };
+  if (isFinal(answer)) return { state: 'failed' };
+  const retryAfterMs = isAnswered ? answer.retryAfterMs : null;
+  const afterMs = delayBefore(step + 2, scheduleMs, retryAfterMs, Math.random());
+  return afterMs === null ? { state: 'failed' } : { state: 'pending', afterMs };
+}
+
+function healthOf(answer: Answer, scheduleMs: readonly number[]): HostHealth | null {
+  if (answer.kind === 'answered') {
+    return { kind: 'answered', accepted: isDelivered(answer.status), address: answer.address };
+  }
+  if (isFinal(answer) || answer.reason === 'unproven_host') return null;
+  return { kind: 'silent', reason: answer.reason, restMs: firstRestMs(scheduleMs) };
+}
+
+/** Repeats database work while the database is unavailable, for at most `OUTAGE_MS`. */
 async function throughOutage(work: () => Promise<void>): Promise<void> {
   const giveUpAt = performance.now() + OUTAGE_MS;
   for (;;) {
     try {
       return await work();
     } catch (error) {
-      if (!(error instanceof DatabaseError && error.unavailable) || performance.now() > giveUpAt)
-        throw error;
+      const isOutage = error instanceof DatabaseError && error.unavailable;
+      if (!isOutage || performance.now() > giveUpAt) throw error;
       await setTimeout(AGAIN_MS);
     }
   }

@@ -2,6 +2,7 @@ import { CompleteAsyncError, type Info } from '@temporalio/activity';
 import {
   ApplicationFailure,
   ApplicationFailureCategory,
+  type ApplicationFailureOptions,
   CancelledFailure,
   TemporalFailure,
 } from '@temporalio/common';
@@ -70,8 +71,9 @@ function spanOf({ workflowExecution, workflowType, activityType, attempt }: Info
 
 function toFailure(error: unknown, log: Logger): unknown {
   if (error instanceof TemporalFailure || error instanceof CompleteAsyncError) return error;
-  if (error instanceof Error && error.name === 'AbortError')
+  if (error instanceof Error && error.name === 'AbortError') {
     return new CancelledFailure('cancelled');
+  }
   if (error instanceof DatabaseError) {
     const { message, code, isPermanent: nonRetryable } = error;
     if (nonRetryable) log.error({ err: error }, 'activity failed: PostgreSQL refused it');
@@ -99,12 +101,23 @@ export function retryLater(
   why: string,
   afterMs: number | null,
 ): ApplicationFailure {
-  return ApplicationFailure.create({
-    message: `${source}: ${why}`,
-    type: `Source.${why}`,
-    category: ApplicationFailureCategory.BENIGN,
-    ...(afterMs === null ? {} : { nextRetryDelay: Math.max(afterMs, MIN_WAIT_MS) }),
-  });
+  const delayMs = afterMs === null ? null : Math.max(afterMs, MIN_WAIT_MS);
+  return benignFailure(`${source}: ${why}`, `Source.${why}`, delayMs);
+}
+
+/**
+ * Returns a retryable failure that is not logged or counted as an error.
+ * @param delayMs null for the backoff of the activity's options
+ */
+export function benignFailure(
+  message: string,
+  type: string,
+  delayMs: number | null,
+): ApplicationFailure {
+  const category = ApplicationFailureCategory.BENIGN;
+  const options: ApplicationFailureOptions = { message, type, category };
+  if (delayMs !== null) options.nextRetryDelay = delayMs;
+  return ApplicationFailure.create(options);
 }
 
 /**
@@ -131,8 +144,9 @@ export function logBreaker(
   change: BreakerChange | null,
   outcome: CallOutcome,
 ): void {
-  if (change === 'closed')
+  if (change === 'closed') {
     log.info({ source, breaker: 'closed' }, 'breaker closed: the source answers');
+  }
   if (change === 'opened') {
     const why = 'why' in outcome ? outcome.why : null;
     log.warn(

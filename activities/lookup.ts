@@ -7,7 +7,7 @@ import { admitCall, recordOne } from '../db/lookups/sources.ts';
 import { type Judged, recordSkipped } from '../db/lookups/vendor-attempts.ts';
 import { countCall } from '../db/metrics.ts';
 import { listRegistryDue, storeRegistryAnswer } from '../db/providers/providers.ts';
-import { gate, readProvider } from '../db/providers/subject.ts';
+import { gate, type ProviderFacts, readProvider } from '../db/providers/subject.ts';
 import { findOpenRequest } from '../db/requests/facts.ts';
 import type { LookupEnd } from '../db/requests/settle.ts';
 import type { WantedType } from '../db/words.ts';
@@ -80,13 +80,17 @@ async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan
   const { db, registry } = deps;
   const open = await findOpenRequest(db, request.requestId);
   if (open === null || open.isOverdue) return await end(deps, request, 'deadline', 'failed');
-  if (open.isSandbox)
-    return (await planForSandbox(db, request)) ?? (await end(deps, request, 'settled'));
+  if (open.isSandbox) {
+    const plan = await planForSandbox(db, request);
+    return plan ?? (await end(deps, request, 'settled'));
+  }
   if (!hasNpiCheckDigit(request.npi)) return await end(deps, request, 'check_digit');
-  const refusal = (await gate(db, [request.npi])).get(request.npi);
+  const refusals = await gate(db, [request.npi]);
+  const refusal = refusals.get(request.npi);
   if (refusal) return await end(deps, request, refusal);
-  if (registry && !request.registry && (await listRegistryDue(db, [request.npi])).length > 0) {
-    return { kind: 'unidentified' };
+  if (registry && !request.registry) {
+    const due = await listRegistryDue(db, [request.npi]);
+    if (due.length > 0) return { kind: 'unidentified' };
   }
   return await planSources(deps, request);
 }
@@ -102,7 +106,7 @@ async function end(
 }
 
 async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPlan> {
-  const { db, vendors, verifiers, rules, subjects } = deps;
+  const { db, vendors, rules, subjects } = deps;
   const { requestId, npi } = request;
   const facts = await readProvider(db, npi);
   // The registry has just reported this. Suppressions that arrive later are checked before each
@@ -110,28 +114,42 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
   if (facts?.refusal) return await end(deps, request, facts.refusal);
   const about = buildSubject(npi, facts, 'any');
   const hashes = new Map([[requestId, hashOf(deps, about)]]);
-  const lookup = (await joinLookups(db, [requestId], hashes, rules.missMs)).get(requestId);
+  const lookups = await joinLookups(db, [requestId], hashes, rules.missMs);
+  const lookup = lookups.get(requestId);
   if (!lookup) return await end(deps, request, 'settled');
-  const subject = { ...about, wantedType: lookup.wantedType };
-  subjects.keep(lookup.lookupId, subject);
+  const { lookupId, wantedType, misses } = lookup;
+  const subject = { ...about, wantedType };
+  subjects.keep(lookupId, subject);
   const judged = vendors.map((source) => ({
     vendor: source.vendor.id,
     capMs: source.capMs,
-    obstacle: obstacleTo(source, subject, lookup.misses),
+    obstacle: obstacleTo(source, subject, misses),
   }));
-  await recordSkipped(db, [{ requestId, lookupId: lookup.lookupId, judged }]);
-  const listed = facts ? endpointCandidates(facts) : [];
-  const known = [{ npi, lookupId: lookup.lookupId, listed }];
-  const waiting = await queueKnownEmails(db, known, rules.freshnessMs, verifiers.length > 0);
-  const sources = sourcesOf(judged, waiting.size > 0);
+  await recordSkipped(db, [{ requestId, lookupId, judged }]);
+  const sources = sourcesOf(judged, await queueKnown(deps, lookupId, npi, facts));
   const skipped = judged.flatMap(({ obstacle }) => obstacle ?? []);
-  const isLacking = subject.person === null && skipped.some((reason) => reason !== KNOWN_MISS);
-  const unidentified = isLacking ? (request.registry?.trouble ?? null) : null;
+  let unidentified: string | null = null;
+  if (subject.person === null && skipped.some((reason) => reason !== KNOWN_MISS)) {
+    unidentified = request.registry?.trouble ?? null;
+  }
   if (sources.length === 0 && unidentified === null && skipped.includes(KNOWN_MISS)) {
     return await end(deps, request, KNOWN_MISS);
   }
-  const { lookupId, wantedType } = lookup;
-  return { kind: 'ask', lookupId, wantedType, greylistMs: rules.greylistMs, unidentified, sources };
+  const { greylistMs } = rules;
+  return { kind: 'ask', lookupId, wantedType, greylistMs, unidentified, sources };
+}
+
+/** Queues known addresses to be checked again. Returns true if any wait for a check. */
+async function queueKnown(
+  { db, rules, verifiers }: LookupDeps,
+  lookupId: string,
+  npi: string,
+  facts: ProviderFacts | null,
+): Promise<boolean> {
+  const listed = facts === null ? [] : endpointCandidates(facts);
+  const known = [{ npi, lookupId, listed }];
+  const waiting = await queueKnownEmails(db, known, rules.freshnessMs, verifiers.length > 0);
+  return waiting.size > 0;
 }
 
 /** Returns the sources of a lookup. Known addresses come first, if any wait for a check. */
@@ -186,13 +204,20 @@ export async function askRegistry(
   const later = (why: string, afterMs: number | null) => {
     return { why, again: now() + (afterMs ?? 0) <= until, afterMs };
   };
-  const limited = { source: REGISTRY, limits: REGISTRY_LIMITS, cost: 0, requestId };
-  const admit = () => admitCall(db, { ...limited, patienceMs: until - now() });
+  const admit = () =>
+    admitCall(db, {
+      source: REGISTRY,
+      limits: REGISTRY_LIMITS,
+      cost: 0,
+      requestId,
+      patienceMs: until - now(),
+    });
   const admission = await waitForSlot(REGISTRY, admit, signal);
   if (admission.kind === 'wait') return later(admission.why, admission.afterMs);
   const step = await countCall('registry', REGISTRY, registry.find(npi, signal));
   const outcome = outcomeOf(step);
-  logBreaker(log, REGISTRY, await recordOne(db, REGISTRY, admission.era, outcome), outcome);
+  const change = await recordOne(db, REGISTRY, admission.era, outcome);
+  logBreaker(log, REGISTRY, change, outcome);
   switch (step.kind) {
     case 'found':
       await storeRegistryAnswer(db, npi, step.provider);
@@ -212,7 +237,7 @@ export async function askRegistry(
 export type Subjects = ReturnType<typeof createSubjects>;
 
 /** The number of lookups kept in memory. A lookup older than this many others has ended. */
-const SUBJECTS_AT_MOST = 1000;
+const MAX_SUBJECTS = 1000;
 
 /**
  * Returns a cache of lookup subjects, so that each worker builds a subject once per lookup and not
@@ -226,7 +251,7 @@ export function createSubjects(db: Database) {
     if (subject.person === null) return;
     kept.set(lookupId, subject);
     const [oldest] = kept.keys();
-    if (kept.size > SUBJECTS_AT_MOST && oldest !== undefined) kept.delete(oldest);
+    if (kept.size > MAX_SUBJECTS && oldest !== undefined) kept.delete(oldest);
   };
   return {
     keep,

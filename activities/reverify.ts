@@ -12,49 +12,60 @@ const LEAD_MS = 5 * 86_400_000;
  * The number of addresses in one round. Together with the Schedule's interval, this keeps us below
  * the verifiers' own limits.
  */
-const AT_MOST = 50;
+const MAX_ADDRESSES = 50;
 
 type ReverifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'check' | 'verifiers' | 'rules'>;
+
+type Fading = Awaited<ReturnType<typeof listFading>>[number];
 
 /**
  * Returns the activity that keeps used addresses of the directory fresh, so that more requests can
  * be answered from it.
  */
-export function createReverifyActivities({ db, log, check, verifiers, rules }: ReverifyDeps) {
+export function createReverifyActivities(deps: ReverifyDeps) {
   return {
     /** Runs one round. Does nothing if no verifier is configured. */
     async reverifyOnce() {
+      const { db, log, verifiers, rules } = deps;
       const result = { valid: 0, notValid: 0, undecided: 0 };
       if (verifiers.length === 0) return result;
       return await withHeartbeat(Context.current(), async (signal) => {
         const { freshnessMs } = rules;
-        for (const fading of await listFading(db, {
-          freshnessMs,
-          leadMs: LEAD_MS,
-          limit: AT_MOST,
-        })) {
-          const { npi, email } = fading;
-          // The candidate claims no earlier check of the mailbox. Otherwise no verifier would be
-          // called.
-          const claim = { verdict: 'unknown', validatedAt: null, isEcho: false } as const;
-          const candidate = { ...fading, ...claim, looked: null, toldNothing: {} };
-          const subject = buildSubject(npi, await readProvider(db, npi), 'any');
-          const checked = await check(candidate, subject, signal, null);
-          const decided =
-            checked.kind === 'decided' && checked.verdict !== 'unknown' ? checked : null;
-          // An undecided check leaves no record. This entry makes the address wait for a day, so
-          // that others have their turn.
-          const line = { kind: 'local', source: SERVICE, durationMs: null } as const;
-          const told = { ...line, verdict: 'unknown', reason: checked.reason } as const;
-          const lines = decided ? checked.evidence : [...checked.evidence, told];
-          await recordCheck(db, { npi, email, lookupId: null }, lines, decided);
-          result[
-            decided === null ? 'undecided' : decided.verdict === 'valid' ? 'valid' : 'notValid'
-          ] += 1;
-        }
+        const due = await listFading(db, { freshnessMs, leadMs: LEAD_MS, limit: MAX_ADDRESSES });
+        for (const fading of due) result[await recheck(deps, fading, signal)] += 1;
         log.info(result, 're-verified');
         return result;
       });
     },
   };
+}
+
+/** Checks one address again, and records the result. */
+async function recheck(
+  { db, check }: ReverifyDeps,
+  fading: Fading,
+  signal: AbortSignal,
+): Promise<'valid' | 'notValid' | 'undecided'> {
+  const { npi, email } = fading;
+  const id = { npi, email, lookupId: null };
+  // The candidate claims no earlier check of the mailbox. Otherwise no verifier would be called.
+  const unseen = { verdict: 'unknown', validatedAt: null, isEcho: false } as const;
+  const candidate = { ...fading, ...unseen, looked: null, toldNothing: {} };
+  const subject = buildSubject(npi, await readProvider(db, npi), 'any');
+  const checked = await check(candidate, subject, signal, null);
+  if (checked.kind === 'decided' && checked.verdict !== 'unknown') {
+    await recordCheck(db, id, checked.evidence, checked);
+    return checked.verdict === 'valid' ? 'valid' : 'notValid';
+  }
+  // An undecided check leaves no record. This entry makes the address wait for a day, so that
+  // others have their turn.
+  const entry = {
+    kind: 'local',
+    source: SERVICE,
+    verdict: 'unknown',
+    reason: checked.reason,
+    durationMs: null,
+  } as const;
+  await recordCheck(db, id, [...checked.evidence, entry], null);
+  return 'undecided';
 }

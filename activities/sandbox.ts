@@ -19,9 +19,17 @@ const OUTCOMES = new Map(MAGIC.map(({ npi, outcome }) => [npi, outcome as TestOu
 export function testOutcomeOf(npi: string): TestOutcome {
   const magic = OUTCOMES.get(npi);
   if (magic) return magic;
-  // The ninth digit is the last one before the check digit.
-  if (!hasNpiCheckDigit(npi) || npi[8] === '0') return 'not_found';
-  return npi[8] === '1' || npi[8] === '2' ? 'personal' : 'professional';
+  if (!hasNpiCheckDigit(npi)) return 'not_found';
+  const lastBeforeCheckDigit = npi[8];
+  switch (lastBeforeCheckDigit) {
+    case '0':
+      return 'not_found';
+    case '1':
+    case '2':
+      return 'personal';
+    default:
+      return 'professional';
+  }
 }
 
 /**
@@ -29,7 +37,10 @@ export function testOutcomeOf(npi: string): TestOutcome {
  * outcome follows it, for operators to see.
  */
 const SANDBOX = 'the sandbox: ';
-const [GREYLIST_MS, SLOW_MS, DEADLINE_POLL_MS, CAP_MS] = [3000, 5000, 1000, 60_000];
+const GREYLIST_MS = 3000;
+const SLOW_MS = 5000;
+const DEADLINE_POLL_MS = 1000;
+const CAP_MS = 60_000;
 
 /**
  * Plans a sandbox request like any other, with one source. Returns null if the request is already
@@ -55,8 +66,13 @@ export async function planForSandbox(
 const FOUND = { kind: 'found', reason: null } as const;
 /** The final response for each outcome. */
 const ANSWERS: Readonly<Record<Exclude<TestOutcome, 'deadline'>, VendorAnswer>> = {
-  ...{ professional: FOUND, personal: FOUND, found: FOUND, stored: FOUND, replayed: FOUND },
-  ...{ slow: FOUND, greylisted: FOUND },
+  professional: FOUND,
+  personal: FOUND,
+  found: FOUND,
+  stored: FOUND,
+  replayed: FOUND,
+  slow: FOUND,
+  greylisted: FOUND,
   failed: { kind: 'fatal', reason: 'test_outcome' },
   not_found: { kind: 'miss', reason: 'no_source' },
 };

@@ -38,6 +38,8 @@ type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules
   readonly subjects: Subjects;
 };
 
+type CheckDeps = Pick<VerifyDeps, 'db' | 'check' | 'rules' | 'subjects'>;
+
 /**
  * Verifiers run one after the other, each for up to 90 s. An older claim belongs to a dead worker.
  */
@@ -52,14 +54,28 @@ export function createVerifyActivities(deps: VerifyDeps) {
      * Checks addresses of an NPI that are already known or that were greylisted. Settles the
      * request if one passes.
      */
-    async verifyEmails(what: ToVerify & RequestIds): Promise<VendorAnswer> {
-      const test = answerForSandbox(what.lookupId, what.patience);
-      if (test) return await settleFound(deps, what, test);
-      return await withHeartbeat(Context.current(), async (signal) =>
-        settleFound(deps, what, await verify(deps, what, signal)),
-      );
+    async verifyEmails(lookup: ToVerify & RequestIds): Promise<VendorAnswer> {
+      const test = answerForSandbox(lookup.lookupId, lookup.patience);
+      if (test) return await settleFound(deps, lookup, test);
+      return await withHeartbeat(Context.current(), async (signal) => {
+        const answer = await verify(deps, lookup, signal);
+        return await settleFound(deps, lookup, answer);
+      });
     },
   };
+}
+
+/** The results of the checks of a lookup so far. */
+interface Progress {
+  /** All addresses that were claimed. */
+  readonly claimed: string[];
+  /** Claimed addresses of another type than the requested one. */
+  readonly unwanted: string[];
+  /** True once a valid address of the requested type was found. */
+  satisfied: boolean;
+  isLater: boolean;
+  undecided: string | null;
+  notNow: ApplicationFailure | null;
 }
 
 /**
@@ -69,78 +85,126 @@ export function createVerifyActivities(deps: VerifyDeps) {
  * a resolver or a verifier does not count against an address.
  */
 export async function verify(
-  { db, check, rules, subjects }: Pick<VerifyDeps, 'db' | 'check' | 'rules' | 'subjects'>,
-  { requestId, npi, lookupId, wantedType, patience, ...about }: ToVerify,
+  deps: CheckDeps,
+  lookup: ToVerify,
   signal: AbortSignal,
 ): Promise<VendorAnswer> {
-  const { freshnessMs, greylistMs } = rules;
-  const lookup = { npi, lookupId };
-  const subject = about.subject ?? (await subjects.of(lookupId, npi, wantedType));
-  const employer = subject.organization?.domain;
-  const had: string[] = [];
-  const unwanted: string[] = [];
-  let satisfied = false;
-  let later: string | null = null;
-  let undecided: string | null = null;
-  let notNow: ApplicationFailure | null = null;
-
-  const write = async (email: string, decided: Decided) => {
-    await recordCheck(db, { ...lookup, email }, decided.evidence, decided);
-    const isWanted = wantedType === 'any' ? 'professional' : wantedType;
-    satisfied ||= decided.verdict === 'valid' && decided.emailType === isWanted;
+  const { db, subjects } = deps;
+  const { requestId, npi, lookupId, wantedType } = lookup;
+  const subject = lookup.subject ?? (await subjects.of(lookupId, npi, wantedType));
+  const progress: Progress = {
+    claimed: [],
+    unwanted: [],
+    satisfied: false,
+    isLater: false,
+    undecided: null,
+    notNow: null,
   };
-  const letGo = async (email: string, { evidence }: Checked, greylistedMs: number | null) => {
-    await recordCheck(db, { ...lookup, email }, evidence, null);
-    await releaseUnchecked(db, { npi, email, requestId }, greylistedMs);
-  };
-  const judge = async (candidate: ClaimedEmail) => {
-    const { email } = candidate;
-    const checked = await check(candidate, subject, signal, requestId);
-    switch (checked.kind) {
-      case 'transient': {
-        await letGo(email, checked, null);
-        const isOurs = checked.reason.startsWith('verifier_') || checked.reason === 'dns_untrusted';
-        if (!isOurs && candidate.waitedMs > DNS_PATIENCE_MS) undecided = checked.reason;
-        else notNow = retryLater('verification', checked.reason, checked.afterMs);
-        return;
-      }
-      case 'later':
-        if (patience === 'over') return await write(email, checked.otherwise);
-        await letGo(email, checked, greylistMs);
-        later = checked.reason;
-        return;
-      case 'decided':
-        return await write(email, checked);
-      default:
-        checked satisfies never;
-    }
-  };
-
   for (;;) {
-    const greylisted = patience !== 'first';
-    const claim = { ...lookup, requestId, except: had, greylisted, claimMs: CLAIM_MS };
-    const candidate = await claimUnchecked(db, claim);
-    if (candidate === null) break;
+    const candidate = await claimUnchecked(db, {
+      requestId,
+      npi,
+      lookupId,
+      except: progress.claimed,
+      greylisted: lookup.patience !== 'first',
+      claimMs: CLAIM_MS,
+    });
+    if (candidate === null) return await conclude(deps, lookup, progress);
     const { email } = candidate;
-    had.push(email);
-    const type = classify(email.slice(email.lastIndexOf('@') + 1), candidate.vendorType, employer);
-    const isWanted = wantedType === 'any' || type === wantedType;
-    if (!isWanted) unwanted.push(email);
-    if (!isWanted || (satisfied && candidate.verdict !== 'valid')) {
+    progress.claimed.push(email);
+    const isRequested = isOfType(wantedType, candidate, subject);
+    if (!isRequested) progress.unwanted.push(email);
+    if (!isRequested || (progress.satisfied && candidate.verdict !== 'valid')) {
       await releaseUnchecked(db, { npi, email, requestId }, null);
       continue;
     }
-    await judge(candidate).catch(async (error: unknown) => {
+    const toCheck = { lookup, candidate, subject };
+    await checkOne(deps, toCheck, progress, signal).catch(async (error: unknown) => {
       await releaseUnchecked(db, { npi, email, requestId }, null);
       throw error;
     });
-    if (satisfied && !candidate.hasRival) return { kind: 'found', reason: null };
+    if (progress.satisfied && !candidate.hasRival) return { kind: 'found', reason: null };
   }
-  const asked = { ...lookup, wantedType, freshnessMs, except: had };
-  const { stored, elsewhere, greylisted } = await standingOf(db, asked);
+}
+
+function isOfType(
+  wantedType: WantedType,
+  { email, vendorType }: ClaimedEmail,
+  { organization }: Subject,
+): boolean {
+  if (wantedType === 'any') return true;
+  const domain = email.slice(email.lastIndexOf('@') + 1);
+  return classify(domain, vendorType, organization?.domain) === wantedType;
+}
+
+interface ToCheck {
+  readonly lookup: ToVerify;
+  readonly candidate: ClaimedEmail;
+  readonly subject: Subject;
+}
+
+/** Checks one claimed address, and adds the result to the progress. */
+async function checkOne(
+  deps: CheckDeps,
+  { lookup, candidate, subject }: ToCheck,
+  progress: Progress,
+  signal: AbortSignal,
+): Promise<void> {
+  const { email, waitedMs } = candidate;
+  const checked = await deps.check(candidate, subject, signal, lookup.requestId);
+  if (checked.kind === 'decided')
+    return await recordVerdict(deps, lookup, email, checked, progress);
+  if (checked.kind === 'later') {
+    if (lookup.patience === 'over') {
+      return await recordVerdict(deps, lookup, email, checked.otherwise, progress);
+    }
+    await putBack(deps, lookup, email, checked, deps.rules.greylistMs);
+    progress.isLater = true;
+    return;
+  }
+  await putBack(deps, lookup, email, checked, null);
+  const { reason, afterMs } = checked;
+  const isOurs = reason.startsWith('verifier_') || reason === 'dns_untrusted';
+  if (!isOurs && waitedMs > DNS_PATIENCE_MS) progress.undecided = reason;
+  else progress.notNow = retryLater('verification', reason, afterMs);
+}
+
+async function recordVerdict(
+  { db }: CheckDeps,
+  { npi, lookupId, wantedType }: ToVerify,
+  email: string,
+  decided: Decided,
+  progress: Progress,
+): Promise<void> {
+  await recordCheck(db, { npi, lookupId, email }, decided.evidence, decided);
+  const satisfyingType = wantedType === 'any' ? 'professional' : wantedType;
+  const satisfies = decided.verdict === 'valid' && decided.emailType === satisfyingType;
+  if (satisfies) progress.satisfied = true;
+}
+
+/** Records the evidence of a check without a verdict, and releases the address. */
+async function putBack(
+  { db }: CheckDeps,
+  { requestId, npi, lookupId }: ToVerify,
+  email: string,
+  { evidence }: Checked,
+  greylistedMs: number | null,
+): Promise<void> {
+  await recordCheck(db, { npi, lookupId, email }, evidence, null);
+  await releaseUnchecked(db, { npi, email, requestId }, greylistedMs);
+}
+
+/** Returns the result after all claimed addresses were checked, or throws to be retried. */
+async function conclude(
+  { db, rules }: CheckDeps,
+  { npi, lookupId, wantedType }: ToVerify,
+  { claimed, unwanted, isLater, undecided, notNow }: Progress,
+): Promise<VendorAnswer> {
+  const search = { npi, lookupId, wantedType, freshnessMs: rules.freshnessMs, except: claimed };
+  const { stored, elsewhere, greylisted } = await standingOf(db, search);
   if (stored) return { kind: 'found', reason: null };
   // This comes before any retry. A mail server that is asked too early restarts its pause.
-  if (later !== null || greylisted > 0) return { kind: 'later', reason: 'greylisted' };
+  if (isLater || greylisted > 0) return { kind: 'later', reason: 'greylisted' };
   if (elsewhere > 0) throw retryLater('verification', 'checked_elsewhere', 1000);
   if (notNow !== null) throw notNow;
   if (undecided !== null) return { kind: 'fatal', reason: undecided };
