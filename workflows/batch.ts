@@ -120,7 +120,7 @@ async function lookUp(
     await executeChild(lookUpEmail, {
       workflowId: requestId,
       args: [request],
-      // If the batch is terminated, its lookups go on, because someone is paying for them.
+      // Lets the lookups go on if the batch is terminated, because a customer pays for them.
       parentClosePolicy: ParentClosePolicy.ABANDON,
       workflowExecutionTimeout: Math.max(deadline - Date.now(), 0) + GRACE_MS,
       typedSearchAttributes: [

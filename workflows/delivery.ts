@@ -82,7 +82,7 @@ export class Webhooks {
         if (undecided.includes(delivery.deliveryId)) await this.startDelivery(delivery);
       }
     } catch (error) {
-      // If the activity fails for good, the reconciler starts these deliveries later.
+      // The reconciler starts these deliveries later if the activity fails for good.
       if (!(error instanceof ActivityFailure)) throw error;
     }
   }

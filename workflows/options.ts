@@ -7,7 +7,7 @@ import {
 import type { Activities } from '../activities/index.ts';
 import { queuesOf } from './messages.ts';
 
-// All activity options. Retries are unlimited unless an activity fails with a non-retryable
+// Activity options. Retries are unlimited unless an activity fails with a non-retryable
 // failure, because refunds and webhooks must happen in the end.
 
 /**

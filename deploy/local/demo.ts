@@ -15,7 +15,7 @@ import type { StackFacts } from './facts.ts';
 const NPIS = `2000000010 2000000028 2000000044 2000000051 2000000069 2000000077 2000000085 2000000119 2000000127
   2000000135 2000000143 2000000176 2000000192 2000000200 2000000218 2000000226 2000000010 1234567890`;
 
-/** Only the last vendor has a result for this NPI. */
+/** An NPI for which the last vendor is the only one with a result. */
 const ALL_VENDORS = '2000000218';
 
 /**

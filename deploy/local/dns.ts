@@ -14,15 +14,15 @@ import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } fro
 /** An address reserved for documentation (RFC 5737), so that connections to it reach no machine. */
 const NOWHERE = '192.0.2.25';
 /**
- * The same for mail exchangers, whose addresses have to be public. This one looks public, but its
- * block was given back (RFC 3701).
+ * An address for mail exchangers, which must have public addresses. It looks public, but its block
+ * was given back (RFC 3701), so it reaches no machine either.
  */
 const NOBODY = '3ffe::25';
 /** RFC 7505: the domain accepts no mail. */
 const NULL_MX = '.';
 
 /**
- * All records of the local name server, by name and type. Other names do not exist, and other types
+ * The records of the local name server, by name and type. Other names do not exist, and other types
  * have no record.
  */
 export const DNS_TABLE: ReadonlyMap<string, Readonly<Record<string, string>>> = new Map([

@@ -86,7 +86,7 @@ export async function startPostgres(options: {
     );
     return {
       ...server,
-      /** For the superuser, with the database `postgres`. */
+      /** Connects the superuser to the database `postgres`. */
       url: `postgres://postgres:${password}@${LOOPBACK}:${server.port}/postgres`,
       /** Ends open sessions and the server, and removes a temporary cluster. */
       async stop() {
@@ -202,8 +202,8 @@ type ServerUser = Awaited<ReturnType<typeof serverUser>>;
 
 const NAME = 'postgres';
 /**
- * Where root puts files for the user `postgres` if that user cannot enter the folder of the
- * checkout.
+ * The folder in which root puts files for the user `postgres` if that user cannot enter the folder
+ * of the checkout.
  */
 const SHARED_FOLDER = '/var/lib/npi-email-enrichment';
 

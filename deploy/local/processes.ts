@@ -43,8 +43,7 @@ export function launch(options: {
     cwd,
     ...user,
   });
-  // Without a listener, a failed spawn would be an uncaught exception. The missing pid reports it
-  // too.
+  // Prevents an uncaught exception when the spawn fails. The missing pid reports the failure.
   child.on('error', () => {});
   const { pid } = child;
   if (pid === undefined) {
@@ -206,7 +205,7 @@ export async function freePort(port = 0, server = 'a server', option?: string): 
 }
 
 /**
- * An address next to loopback, where none of our servers listens. macOS has only one IPv4 address.
+ * An address next to loopback, on which our servers do not listen. macOS has only one IPv4 address.
  */
 const CLAIMS = platform() === 'linux' ? '127.0.0.2' : '::1';
 

@@ -117,7 +117,7 @@ export function sourceSettings(
   return { ...Object.fromEntries(access), REGISTRY_URL: registry };
 }
 
-/** For the sources file: the simulated sources to call, and their order. */
+/** Content of the sources file: the simulated sources to call, and their order. */
 export const SIMULATED = {
   order: ['rocketreach', 'fullenrich', 'prospeo', 'hunter'],
   verifiers: { order: ['reacher'] },

@@ -70,7 +70,7 @@ type Parts = Omit<ReturnType<typeof createParts>, 'stop'>;
 function createParts(logs: string) {
   const running = new AsyncDisposableStack();
   const death = Promise.withResolvers<never>();
-  // Without a handler, a rejection that no code waits for would end this process.
+  // Prevents that a rejection ends this process while no code waits for it.
   death.promise.catch(() => {});
   return {
     /** Rejects with one sentence when a process of the stack dies. */
@@ -161,7 +161,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   });
   await part('sample of NPPES', () => importSample(urls.operator, dir));
 
-  // Each database has its own namespace, so that a worker never gets tasks about data in another
+  // Uses one namespace per database, so that a worker never gets tasks about data in another
   // database.
   const temporal = await part('Temporal', async () => {
     const own = `local-stack-${stackId}`;

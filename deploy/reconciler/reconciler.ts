@@ -186,7 +186,7 @@ async function startDeliveries(deps: ReconcilerDeps, isOver: () => boolean): Pro
   const list = () => listDeliveriesToLookAt(db, startAfterMs, checkEveryMs, PAGE);
   return await forEachPage(deps, 'deliver', list, isOver, async (delivery) => {
     const isStarted = await redeliver(deps, delivery);
-    // Only after success, so that the next sweep repeats a check that failed.
+    // Comes after success, so that the next sweep repeats a check that failed.
     await noteDeliveryLook(db, delivery);
     return isStarted;
   });

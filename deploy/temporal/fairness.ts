@@ -4,16 +4,17 @@ import protobuf from 'protobufjs';
 import { queuesOf } from '../../workflows/messages.ts';
 import type { TemporalTarget } from './client.ts';
 
-/** Whether Temporal serves organizations in turn; `unknown` if the server does not show it. */
+/** `on` if Temporal serves organizations in turn, `unknown` if the server does not show it. */
 export type Fairness = 'on' | 'off' | 'unknown';
 
 const ASK_MS = 3000;
 const SERVICE = 'temporal.server.api.adminservice.v1.AdminService';
 
 /**
- * The part of Temporal's internal API that shows whether a queue is fair, which no public API does.
- * A queue has a level, which says how far its backlog reaches: one kind of level if it is fair, the
- * other kind if it is not. A queue in which no task has ever waited has none.
+ * The part of Temporal's internal API that shows whether a queue is fair. The public API does not
+ * show it. A queue has a level, which says how far its backlog reaches. A fair queue has
+ * `fair_max_read_level`, any other has `max_read_level`. A queue in which no task has ever waited
+ * has no level.
  */
 const { root } = protobuf.parse(`
   syntax = "proto3";
@@ -68,7 +69,7 @@ interface Partition {
 interface Status {
   readonly maxReadLevel?: string;
   readonly fairMaxReadLevel?: object;
-  /** Tasks from before a change of the setting. */
+  /** True for tasks from before a change of the setting. */
   readonly draining?: boolean;
 }
 
@@ -85,7 +86,7 @@ class AdminConnection extends Connection {
     { connectionOptions, namespace = 'default' }: TemporalTarget,
     taskQueue: string,
   ): Promise<Partition> {
-    // Without the client's retries: a server that refuses will not change its mind.
+    // Turns the client's retries off, because a server that refuses will refuse again.
     const { client, callContextStorage, apiKeyFnRef, options } = AdminConnection.createCtorOptions({
       ...connectionOptions,
       interceptors: [],
@@ -119,7 +120,7 @@ class AdminConnection extends Connection {
 
 /**
  * Returns whether Temporal serves the organizations of our queue in turn. It is unknown until a
- * task has waited in the queue, and where we may not ask, which is so in Temporal Cloud.
+ * task has waited in the queue, and in Temporal Cloud, which does not offer the internal API.
  */
 export async function fairnessOf(target: TemporalTarget, taskQueue: string): Promise<Fairness> {
   try {

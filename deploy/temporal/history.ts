@@ -37,7 +37,7 @@ export interface Said extends Readonly<Partial<Record<Text | Earlier, string>>> 
 export interface HistoryEvent extends Said {
   readonly id: number;
   readonly at: Date;
-  /** For example `ActivityTaskScheduled`. */
+  /** The kind of event, such as `ActivityTaskScheduled`. */
   readonly name: string;
   /** The summary that the workflow code gave this event, for people. */
   readonly summary: string | null;
@@ -72,8 +72,8 @@ export function decoded(payload: Payload | undefined): unknown {
 
 /**
  * Parses a history.
- * @param text `{"events": […]}` of `temporal workflow show -o json` and of the UI's download, its
- * bare list of events, or `{"history": …}` of Temporal's HTTP API and of our own tests
+ * @param text `{"events": […]}` of `temporal workflow show -o json` and of the UI's download, the
+ * bare list of events, or `{"history": …}` of Temporal's HTTP API and of our tests
  * @throws {OperatorProblem} if the text is not a history
  */
 export function parseRun(text: string): Run {
@@ -129,7 +129,7 @@ export function pinnedTo({ events }: Run): string | null {
     if (versioningBehavior) {
       build = versioningBehavior.endsWith('_PINNED') ? (deploymentVersion?.buildId ?? null) : null;
     }
-    // No worker had the run's build any more, so the run was moved (createRollout).
+    // The run was moved, because no worker had its build any more (createRollout).
     if (versioningOverride?.autoUpgrade) return null;
   }
   return build;

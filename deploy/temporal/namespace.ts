@@ -14,32 +14,30 @@ const TYPES = {
   KEYWORD_LIST: { type: 7, word: 'KeywordList' },
 };
 
-/** What the Temporal UI finds our workflows by. */
+/** The search attributes by which the Temporal UI finds our workflows. */
 export const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, NPI, OUTCOME].map(({ name, type }) => ({
   name,
   ...TYPES[type],
 }));
 
-/** The same as Temporal's commands take them: `Npi=KeywordList`. */
+/** The search attributes in the form for Temporal's commands: `Npi=KeywordList`. */
 export const SEARCH_ATTRIBUTE_WORDS = SEARCH_ATTRIBUTES.map(({ name, word }) => `${name}=${word}`);
 
 /**
- * How often every worker calls `keepNamespace`: what an operator or an accident has deleted comes
- * back.
+ * Interval between a worker's calls of `keepNamespace`, which restores parts of the namespace that
+ * were deleted.
  */
 export const KEEP_MS = 5 * 60_000;
-/**
- * How long workflows that are over can be looked at, unless somebody says otherwise: as Temporal's
- * CLI has it.
- */
+/** Time for which a new namespace keeps closed workflows. This is the default of Temporal's CLI. */
 const RETENTION = '72h';
-/** For half a minute. */
-const [SERVED_TRIES, SERVED_MS] = [60, 500];
+/** Together half a minute. */
+const SERVED_TRIES = 60;
+const SERVED_MS = 500;
 
 /**
- * Makes sure that the namespace has our search attributes and the Schedule of re-verification. Both
- * are safe to repeat, and a Schedule that somebody has paused stays so. If the cluster does not let
- * us add search attributes (Temporal Cloud), the log says what to add by hand.
+ * Makes sure that the namespace has our search attributes and the Schedule of re-verification. It is
+ * safe to repeat, and a paused Schedule stays paused. If the cluster does not let us add search
+ * attributes (Temporal Cloud), logs which ones to add by hand.
  */
 export async function keepNamespace(
   client: Client,
@@ -56,7 +54,7 @@ export async function keepNamespace(
   const id = reverifyScheduleId(taskQueue);
   const schedule = {
     spec: { intervals: [{ every: reverifyMs }] },
-    // A run that takes long is not joined by another, and missed ones are not made up for.
+    // Skips a run while another is still running, and does not catch up on missed runs.
     policies: { overlap: ScheduleOverlapPolicy.SKIP, catchupWindow: '1m' as const },
     action: {
       type: 'startWorkflow' as const,
@@ -75,14 +73,17 @@ export async function keepNamespace(
   }
 }
 
-/** The Schedule of re-verification, and the first part of the ids of the workflows it starts. */
+/**
+ * Returns the id of the Schedule of re-verification. The ids of the workflows that it starts begin
+ * with it.
+ */
 export function reverifyScheduleId(taskQueue: string): string {
   return `${WORKFLOWS.reverify}-${taskQueue}`;
 }
 
 /**
- * Makes the namespace of a client if it is missing, and returns once the cluster serves it.
- * @throws what Temporal says if it does not let us
+ * Creates the namespace of a client if it is missing, and returns once the cluster serves it.
+ * @throws Temporal's error if it does not let us
  */
 export async function makeNamespace(client: Client): Promise<void> {
   const { namespace } = client.options;
@@ -97,9 +98,9 @@ export async function makeNamespace(client: Client): Promise<void> {
 }
 
 /**
- * Adds the search attributes that the namespace lacks, and returns once the cluster serves them:
- * before, it refuses every start that has them.
- * @throws what Temporal says if it does not let us
+ * Adds the search attributes that the namespace lacks, and returns once the cluster serves them.
+ * Until then, the cluster refuses to start workflows that have them.
+ * @throws Temporal's error if it does not let us
  */
 export async function addSearchAttributes(client: Client): Promise<void> {
   const ask = () =>
@@ -118,7 +119,10 @@ export async function addSearchAttributes(client: Client): Promise<void> {
   await isServed(ask);
 }
 
-/** A cluster serves what is new some seconds later. */
+/**
+ * Returns whether a call succeeds. Repeats it, because a cluster serves a new namespace or search
+ * attribute only after some seconds.
+ */
 async function isServed(ask: () => Promise<unknown>, tries = SERVED_TRIES): Promise<boolean> {
   for (let left = tries; ; left -= 1) {
     const isThere = await ask()
@@ -129,7 +133,10 @@ async function isServed(ask: () => Promise<unknown>, tries = SERVED_TRIES): Prom
   }
 }
 
-/** What somebody types whom the cluster lets do what it does not let us do. */
+/**
+ * Returns the commands that create the namespace and its search attributes, for a person who has
+ * the rights that we lack.
+ */
 export function commandsFor(namespace: string): string {
   const typed = SEARCH_ATTRIBUTES.map(({ name, word }) => `--name ${name} --type ${word}`);
   const words = SEARCH_ATTRIBUTE_WORDS.map((word) => `--search-attribute ${word}`);

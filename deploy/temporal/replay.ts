@@ -122,7 +122,7 @@ const SOURCE_MAP = /\/\/# sourceMappingURL=data:[^\n]*$/;
 
 export interface Replayed {
   readonly run: Run;
-  /** Where the code departs from the history, or null if it fits. */
+  /** The text that says where the code departs from the history, or null if it fits. */
   readonly misfit: string | null;
   /** True if the code departs because of a bug: it throws an error that fails the workflow task. */
   readonly throws: boolean;

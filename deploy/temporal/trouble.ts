@@ -14,7 +14,7 @@ export async function temporalTrouble({
   connectionOptions,
   namespace = 'default',
 }: TemporalTarget) {
-  // Without the client's retries, which end in a time-out that hides the cause.
+  // Turns the client's retries off, because they end in a time-out that hides the cause.
   const connection = Connection.lazy({ ...connectionOptions, interceptors: [] });
   try {
     await connection.withDeadline(Date.now() + ASK_MS, () =>

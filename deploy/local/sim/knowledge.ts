@@ -50,8 +50,8 @@ export function search(vendor: VendorId, contact: Contact): Finding {
 }
 
 /**
- * All vendors know the same about ordinary people, except that Prospeo and Hunter have no personal
- * addresses.
+ * Returns a vendor's knowledge about an ordinary person. The vendors know the same, except that
+ * Prospeo and Hunter have no personal addresses.
  */
 function ordinarilyKnown(vendor: VendorId, npi: string): Known {
   const share = shareOf(npi);

@@ -36,7 +36,7 @@ const SAMPLE_SIZE = 500;
 export type SimOrganization = (typeof SAMPLE_ORGANIZATIONS)[number];
 
 /**
- * All practices of the sample. No two share a domain, an address or a telephone number. Every third
+ * The practices of the sample. No two share a domain, an address or a telephone number. Every third
  * one uses another name than its legal one.
  */
 export const SAMPLE_ORGANIZATIONS = PRACTICES.map((practice, index) => {
@@ -149,7 +149,7 @@ const ORDINARY = SAMPLE_NPIS.filter((npi) => npi.startsWith('21')).map(personOf)
 export type SimEndpoint = ReturnType<typeof endpoint>;
 
 /**
- * All endpoints of the sample, with the traps of the real file. Every ninth ordinary provider has a
+ * The endpoints of the sample, with the traps of the real file. Every ninth ordinary provider has a
  * Direct address at an affiliated practice, every eleventh the front desk of the practice, every
  * thirteenth a URL. One has a free-mail address of type DIRECT. Every fourth organization has a
  * mailbox for records. Magic providers have no endpoints, except the one whose only address is a
