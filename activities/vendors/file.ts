@@ -4,6 +4,7 @@ import { bodyOf, type Field, FieldError, type Pointer } from '../http/fields.ts'
 import {
   type Claim,
   candidatesOf,
+  type Identity,
   identityOf,
   missingOf,
   type Need,
@@ -65,8 +66,7 @@ const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
  */
 export function createHttpJson(source: HttpJsonSource): Vendor {
   const { id, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
-  const needs: readonly Need[] =
-    source.identity.npi === null ? [...new Set([...source.needs, 'name' as const])] : source.needs;
+  const needs = needsOf(source);
   const ask = jsonApi('', source.headers, callMs);
   const misses = Object.fromEntries(
     source.miss.statuses.map((status) => [status, unlessPage(NO_MATCH)]),
@@ -77,7 +77,8 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
     // The status decides before the body. A rejected key or a rate limit says nothing about a
     // person.
     const isOpen = answer.status === 200 || (step.kind === 'fatal' && step.why === 'protocol');
-    return isOpen && saysMiss(answer, source.miss.when) ? NO_MATCH : step;
+    if (isOpen && saysMiss(answer, source.miss.when)) return NO_MATCH;
+    return step;
   };
 
   const submit: Vendor['submit'] = async (subject, signal) => {
@@ -104,6 +105,12 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   };
 }
 
+/** Adds the name if the response has no NPI, because then only the name can be compared. */
+function needsOf(source: HttpJsonSource): readonly Need[] {
+  if (source.identity.npi !== null) return source.needs;
+  return [...new Set<Need>([...source.needs, 'name'])];
+}
+
 /**
  * Returns true if one of the conditions holds for the body. A body that is not JSON or has another
  * structure meets no condition.
@@ -122,18 +129,27 @@ function saysMiss({ text }: HttpAnswer, when: HttpJsonSource['miss']['when']): b
 function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
   const { candidates: mapping } = source;
   const list = body.pointed(mapping.list).present();
-  const entries = Array.isArray(list.value) || list.isAbsent ? list.items() : [list];
+  const isList = Array.isArray(list.value) || list.isAbsent;
+  const entries = isList ? list.items() : [list];
   const candidates = candidatesOf(entries.map((entry) => claimOf(entry, mapping)));
   // The identity in a response without an email is not read. It may have any form.
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
-  const pointers = Object.entries(source.identity);
-  const fields = pointers.map(
-    ([part, pointer]) => [part, pointer && body.pointed(pointer)] as const,
-  );
-  const identity = identityOf(Object.fromEntries(fields));
+  const identity = identityIn(body, source.identity);
   // The identity may only repeat our input.
-  const isEcho = source.needs.includes(identity.name === null ? 'npi' : 'name');
+  const compared: Need = identity.name === null ? 'npi' : 'name';
+  const isEcho = source.needs.includes(compared);
   return { kind: 'found', candidates, identity, isEcho };
+}
+
+function identityIn(body: Field, pointers: HttpJsonSource['identity']): Identity {
+  const at = (pointer: Pointer | null) => pointer && body.pointed(pointer);
+  return identityOf({
+    npi: at(pointers.npi),
+    first: at(pointers.first),
+    last: at(pointers.last),
+    full: at(pointers.full),
+    state: at(pointers.state),
+  });
 }
 
 function claimOf(
@@ -142,19 +158,22 @@ function claimOf(
 ): Claim {
   return {
     email: entry.pointed(email).present(),
-    vendorType: type && (meaningOf(entry, type) ?? null),
-    verdict: (status && meaningOf(entry, status)) ?? 'unknown',
+    vendorType: meaningOf(entry, type),
+    verdict: meaningOf(entry, status) ?? 'unknown',
     validatedAt: validated_at && timestampOf(entry.pointed(validated_at).text()),
   };
 }
 
-/** Returns undefined for a word that the sources file does not map. */
+/** Returns null without a mapping, and for a word that the sources file does not map. */
 function meaningOf<Meaning>(
   entry: Field,
-  { pointer, values }: { readonly pointer: Pointer; readonly values: Words<Meaning> },
-): Meaning | undefined {
+  mapping: { readonly pointer: Pointer; readonly values: Words<Meaning> } | null,
+): Meaning | null {
+  if (mapping === null) return null;
+  const { pointer, values } = mapping;
   const word = entry.pointed(pointer).present().scalar();
-  return Object.hasOwn(values, word) ? values[word] : undefined;
+  if (!Object.hasOwn(values, word)) return null;
+  return values[word] ?? null;
 }
 
 /**
@@ -192,9 +211,12 @@ export function placeholdersIn(template: unknown): ReadonlyMap<string, Need | nu
  * parent path even when encoded, because `%2e%2e` in a URL means `..` too.
  */
 function fillUrl(template: string, subject: Subject) {
-  return fill(template, subject, (value) =>
-    /^[./\\]*$/.test(value) ? '' : encodeURIComponent(value),
-  );
+  return fill(template, subject, encodePart);
+}
+
+function encodePart(value: string): string {
+  if (/^[./\\]*$/.test(value)) return '';
+  return encodeURIComponent(value);
 }
 
 /** Fills in the body for one person. Members and items with an unknown value are left out. */
@@ -217,8 +239,9 @@ function fill(template: string, subject: Subject, encode: (value: string) => str
   const missing: Need[] = [];
   const text = template.replaceAll(PLACEHOLDER, (_whole, name: string) => {
     const placeholder = PLACEHOLDERS.get(name);
-    const value = encode(placeholder?.value(subject) ?? '');
-    if (placeholder && value === '') missing.push(placeholder.need);
+    if (placeholder === undefined) return '';
+    const value = encode(placeholder.value(subject) ?? '');
+    if (value === '') missing.push(placeholder.need);
     return value;
   });
   return { text, missing };

@@ -67,17 +67,7 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
   const { baseUrl, apiKey, callMs = FULLENRICH.callMs, pollMs } = options;
   const ask = jsonApi(baseUrl, { authorization: `Bearer ${apiKey}` }, callMs);
   const path = '/contact/enrich/bulk';
-  const readSubmit = stepBy({
-    200: inBody((body) => {
-      const jobRef = jobRefOf(body.at('enrichment_id'));
-      return { kind: 'pending', jobRef, pollAfterMs: Math.min(USUAL_MS, pollMs) };
-    }),
-    400: inBody((body) => {
-      const need = REFUSED.get(body.at('code').requiredText());
-      return need ? { kind: 'skip', missing: [need] } : protocol('code');
-    }),
-    429: limited,
-  });
+  const readSubmit = createSubmitReader(pollMs);
 
   return {
     ...FULLENRICH,
@@ -90,8 +80,8 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
       const contact = {
         first_name: employee.first,
         last_name: employee.last,
-        ...(employee.domain ? { domain: employee.domain } : {}),
-        ...(employee.company ? { company_name: employee.company } : {}),
+        domain: employee.domain || undefined,
+        company_name: employee.company || undefined,
         enrich_fields: typesOf(subject.wantedType).map((type) => FIELDS[type]),
       };
       // The vendor's own pages show this name for the job.
@@ -100,28 +90,46 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
     },
 
     async poll(jobRef, _subject, signal) {
-      const pending: Step = { kind: 'pending', jobRef, pollAfterMs: pollMs };
-      const readResult = inBody((body) => stepOfResult(body, pending));
-      const readPoll = stepBy({
-        200: readResult,
-        400: inBody((body) => {
-          const isRunning = body.at('code').text() === 'error.enrichment.in_progress';
-          return isRunning ? pending : protocol('code');
-        }),
-        402(answer) {
-          // Results found before the credits ran out are paid for.
-          const step = readResult(answer);
-          return step.kind === 'found' ? step : { kind: 'fatal', why: 'credits' };
-        },
-        404: unlessPage(GIVEN_UP),
-        429: limited,
-      });
-      const step = await ask({ path: `${path}/${encodeURIComponent(jobRef)}` }, signal, readPoll);
+      const pollPath = `${path}/${encodeURIComponent(jobRef)}`;
+      const step = await ask({ path: pollPath }, signal, createPollReader(jobRef, pollMs));
       // A failed poll counts as a poll, unless the request was never sent.
       const isFailed = step.kind === 'retry' && step.why !== 'unsent' && step.afterMs === null;
       return isFailed ? { ...step, afterMs: pollMs } : step;
     },
   };
+}
+
+function createSubmitReader(pollMs: number) {
+  return stepBy({
+    200: inBody((body) => {
+      const jobRef = jobRefOf(body.at('enrichment_id'));
+      return { kind: 'pending', jobRef, pollAfterMs: Math.min(USUAL_MS, pollMs) };
+    }),
+    400: inBody((body) => {
+      const need = REFUSED.get(body.at('code').requiredText());
+      return need ? { kind: 'skip', missing: [need] } : protocol('code');
+    }),
+    429: limited,
+  });
+}
+
+function createPollReader(jobRef: string, pollMs: number) {
+  const pending: Step = { kind: 'pending', jobRef, pollAfterMs: pollMs };
+  const readResult = inBody((body) => stepOfResult(body, pending));
+  return stepBy({
+    200: readResult,
+    400: inBody((body) => {
+      const isRunning = body.at('code').text() === 'error.enrichment.in_progress';
+      return isRunning ? pending : protocol('code');
+    }),
+    402(answer) {
+      // Results found before the credits ran out are paid for.
+      const step = readResult(answer);
+      return step.kind === 'found' ? step : { kind: 'fatal', why: 'credits' };
+    },
+    404: unlessPage(GIVEN_UP),
+    429: limited,
+  });
 }
 
 function limited({ headers }: HttpAnswer): Step {
@@ -160,10 +168,10 @@ function stepOfResult(body: Field, pending: Step): Step {
   const isEcho = records.every((record) => record.at('profile').isAbsent);
   // The cost of the job so far, if the vendor reports it.
   const charged = body.at('cost').at('credits');
-  const cost = charged.number();
-  if (cost !== null && !(cost >= 0 && cost < 1e6)) charged.fail();
-  const credits = cost === null ? {} : { credits: cost };
-  const named = stepOfCandidates({ candidates, identity, isEcho, ...credits });
+  const credits = charged.number();
+  if (credits !== null && !(credits >= 0 && credits < 1e6)) charged.fail();
+  const found = { candidates, identity, isEcho };
+  const named = stepOfCandidates(credits === null ? found : { ...found, credits });
   switch (status) {
     case 'FINISHED':
     // The vendor's skill file says that this status means no data for the contact. An empty account
@@ -196,15 +204,22 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
  * entry counts.
  */
 function claimsOf(contact: Field): Claim[] {
-  const claims = (name: string, vendorType: EmailType) =>
-    [contact.at(`most_probable_${name}_email`), ...contact.at(`${name}_emails`).items()]
-      .filter((entry) => !entry.isAbsent)
-      .map((entry) => {
-        const verdict = VERDICTS.get(entry.at('status').present().word()) ?? 'unknown';
-        // The vendor gives no date. It may return stored results that are up to three months old.
-        return { email: entry.at('email').present(), vendorType, verdict, validatedAt: null };
-      });
-  return [...claims('work', 'professional'), ...claims('personal', 'personal')];
+  return [
+    ...claimsOfType(contact, 'work', 'professional'),
+    ...claimsOfType(contact, 'personal', 'personal'),
+  ];
+}
+
+function claimsOfType(contact: Field, name: string, vendorType: EmailType): Claim[] {
+  const mostProbable = contact.at(`most_probable_${name}_email`);
+  const entries = [mostProbable, ...contact.at(`${name}_emails`).items()];
+  return entries
+    .filter((entry) => !entry.isAbsent)
+    .map((entry) => {
+      const verdict = VERDICTS.get(entry.at('status').present().word()) ?? 'unknown';
+      // The vendor gives no date. It may return stored results that are up to three months old.
+      return { email: entry.at('email').present(), vendorType, verdict, validatedAt: null };
+    });
 }
 
 /**

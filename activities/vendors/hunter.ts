@@ -55,14 +55,13 @@ export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: Vendor
   // The key goes in a header. The vendor also accepts it in the query, where proxies would log it.
   const ask = jsonApi(baseUrl, { 'X-API-KEY': apiKey }, callMs);
   return askingByEmployer({ ...HUNTER, callMs }, ({ first, last, domain, company }, signal) => {
-    const query = new URLSearchParams({
-      // If both are given, the vendor uses the domain.
-      ...(domain ? { domain } : {}),
-      ...(company ? { company } : {}),
-      first_name: first,
-      last_name: last,
-      max_duration: MAX_DURATION_SECONDS,
-    });
+    const query = new URLSearchParams();
+    // If both are given, the vendor uses the domain.
+    if (domain) query.set('domain', domain);
+    if (company) query.set('company', company);
+    query.set('first_name', first);
+    query.set('last_name', last);
+    query.set('max_duration', MAX_DURATION_SECONDS);
     return ask({ path: `/email-finder?${query}` }, signal, read);
   });
 }
@@ -86,9 +85,7 @@ function stepOfFound(body: Field): Step {
   const email = data.at('email').present();
   if (email.text() === null) return NO_EMAIL;
   const verification = data.at('verification').present();
-  // The verification is null if the address was never verified.
-  const status = verification.isAbsent ? '' : verification.at('status').present().word();
-  const verdict = VERDICTS.get(status) ?? 'unknown';
+  const verdict = verdictOf(verification);
   const claim = {
     email,
     vendorType: 'professional',
@@ -105,13 +102,18 @@ function stepOfFound(body: Field): Step {
   });
 }
 
+function verdictOf(verification: Field): Verdict {
+  // The verification is null if the address was never verified.
+  if (verification.isAbsent) return 'unknown';
+  return VERDICTS.get(verification.at('status').present().word()) ?? 'unknown';
+}
+
 /**
  * Reads "A supplied parameter was invalid". We always send all parameters, so this person's name or
  * domain is invalid.
  */
 function stepOfRefusal(body: Field): Step {
   const [first] = body.at('errors').items();
-  return first?.at('id').text() === 'wrong_params'
-    ? { kind: 'skip', missing: ['name', 'organization'] }
-    : protocol('errors[0].id');
+  if (first?.at('id').text() !== 'wrong_params') return protocol('errors[0].id');
+  return { kind: 'skip', missing: ['name', 'organization'] };
 }

@@ -36,16 +36,17 @@ export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: Vend
       first_name: first,
       last_name: last,
       // "Submit everything you have": several companies may share a name.
-      ...(domain ? { company_website: domain } : {}),
-      ...(company ? { company_name: company } : {}),
+      company_website: domain || undefined,
+      company_name: company || undefined,
     };
     return ask({ path: '/enrich-person', json: { only_verified_email: true, data } }, signal, read);
   });
 }
 
-const readBody = inBody((body, answer) =>
-  body.at('error').requiredFlag() ? stepOfError(body.at('error_code'), answer) : stepOfMatch(body),
-);
+const readBody = inBody((body, answer) => {
+  if (body.at('error').requiredFlag()) return stepOfError(body.at('error_code'), answer);
+  return stepOfMatch(body);
+});
 const read = stepBy({ 200: readBody, 400: readBody, 429: limited });
 
 const NO_MATCH: Step = { kind: 'miss', reason: 'no_match', credits: 0 };

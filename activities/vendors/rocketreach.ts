@@ -148,8 +148,8 @@ function stepOfProfile(profile: Field, cost: (types: ReadonlySet<EmailType>) => 
     country: profile.at('country_code'),
   });
   // Null or absent while a lookup with `return_cached_emails=false` is running.
-  const named = (status === 'complete' ? emails.present() : emails).items();
-  const candidates = candidatesOf(named.map(claimOf));
+  if (status === 'complete') emails.present();
+  const candidates = candidatesOf(emails.items().map(claimOf));
   if (status === 'failed') return GIVEN_UP;
   if (status !== 'complete') {
     // "A status other than complete indicates the lookup is not finished". This includes new words.

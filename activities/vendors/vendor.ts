@@ -173,8 +173,10 @@ export function stepBy(meanings: Meanings<Step>) {
  * URL or a gateway, and must not be read as one of these meanings.
  */
 export function unlessPage(meaning: Step) {
-  return ({ headers }: HttpAnswer): Step =>
-    headers.get('content-type')?.startsWith('text/html') ? protocol('body') : meaning;
+  return ({ headers }: HttpAnswer): Step => {
+    const isPage = headers.get('content-type')?.startsWith('text/html');
+    return isPage ? protocol('body') : meaning;
+  };
 }
 
 /** Facts from the documentation of a source, written once, in the source's own file. */
@@ -238,6 +240,10 @@ export interface Vendor
   poll(jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step>;
 }
 
+// The employer to search at. Stored in place of a job reference.
+const AT_FIRST = '0';
+const AT_NEXT = '1';
+
 /**
  * Creates a vendor that responds at once and charges one credit for a result and nothing for a
  * miss. If the person is not known at the likeliest employer, the next employer is tried too. The
@@ -259,9 +265,10 @@ export function askingByEmployer(
       return { kind: 'pending', jobRef: AT_NEXT, pollAfterMs: 0 };
     }
     // A skip at the second employer does not undo the miss at the first one.
-    return step.kind === 'skip' && !isFirst
-      ? { kind: 'miss', reason: 'no_match', credits: 0 }
-      : step;
+    if (!isFirst && step.kind === 'skip') {
+      return { kind: 'miss', reason: 'no_match', credits: 0 };
+    }
+    return step;
   };
   return {
     ...facts,
@@ -271,9 +278,6 @@ export function askingByEmployer(
   };
 }
 
-/** The employer to search at. Stored in place of a job reference. */
-const [AT_FIRST, AT_NEXT] = ['0', '1'];
-
 /**
  * Text that PostgreSQL can store, at most 320 characters: no NUL, no control character, no lone
  * surrogate.
@@ -281,7 +285,7 @@ const [AT_FIRST, AT_NEXT] = ['0', '1'];
 const STORABLE = /^[^\p{C}]{1,320}$/u;
 
 /** The maximum number of candidates. Each may need a paid check. */
-const CANDIDATES_AT_MOST = 20;
+const MAX_CANDIDATES = 20;
 
 /** An address and what the vendor says about it, before the address is read. */
 export interface Claim extends Omit<NamedCandidate, 'email'> {
@@ -300,17 +304,16 @@ export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
     if (email === null || !STORABLE.test(email) || byEmail.has(email.toLowerCase())) continue;
     byEmail.set(email.toLowerCase(), { email, ...claim });
   }
-  const isValid = ({ verdict }: NamedCandidate) => Number(verdict === 'valid');
-  return [...byEmail.values()]
-    .toSorted((a, b) => isValid(b) - isValid(a))
-    .slice(0, CANDIDATES_AT_MOST);
+  const rank = ({ verdict }: NamedCandidate) => Number(verdict === 'valid');
+  return [...byEmail.values()].toSorted((a, b) => rank(b) - rank(a)).slice(0, MAX_CANDIDATES);
 }
 
 /** Returns the candidates as `found`, or a miss if the list is empty. */
 export function stepOfCandidates(found: Omit<Extract<Step, { kind: 'found' }>, 'kind'>): Step {
   const { candidates, credits } = found;
   if (candidates.length > 0) return { kind: 'found', ...found };
-  return { kind: 'miss', reason: 'no_email', ...(credits === undefined ? {} : { credits }) };
+  if (credits === undefined) return { kind: 'miss', reason: 'no_email' };
+  return { kind: 'miss', reason: 'no_email', credits };
 }
 
 /**
@@ -324,27 +327,40 @@ export function identityOf(
   },
 ): Identity {
   const textOf = (part: keyof typeof fields) => fields[part]?.text() ?? null;
-  const [first, last, full] = [textOf('first'), textOf('last'), textOf('full')];
-  const whole = full ? ({ kind: 'full', full } as const) : null;
+  const first = textOf('first');
+  const last = textOf('last');
+  const full = textOf('full');
   return {
     npi: fields.npi?.scalar() || null,
-    name: first && last ? { kind: 'parts', first, last } : whole,
+    name: givenName(first, last, full),
     state: usState(textOf('state'), textOf('country')),
   };
 }
+
+function givenName(
+  first: string | null,
+  last: string | null,
+  full: string | null,
+): GivenName | null {
+  if (first && last) return { kind: 'parts', first, last };
+  if (full) return { kind: 'full', full };
+  return null;
+}
+
+const TIMESTAMP =
+  /^([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ]([0-9:]{5,8}(?:\.[0-9]+)?) ?([Zz]|UTC|[+-][0-9]{2}:?[0-9]{2})?)?$/;
 
 /**
  * Reads an ISO 8601 time as vendors write it, in UTC if it has no zone.
  * @returns null if the text is absent or has another form
  */
 export function timestampOf(text: string | null): Date | null {
-  const match =
-    /^([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ]([0-9:]{5,8}(?:\.[0-9]+)?) ?([Zz]|UTC|[+-][0-9]{2}:?[0-9]{2})?)?$/.exec(
-      text ?? '',
-    );
+  const match = TIMESTAMP.exec(text ?? '');
   if (!match) return null;
   const [, day, time = '00:00:00', zone = 'Z'] = match;
-  const date = new Date(`${day}T${time}${zone === 'UTC' ? 'Z' : zone.toUpperCase()}`);
+  const offset = zone === 'UTC' ? 'Z' : zone.toUpperCase();
+  const date = new Date(`${day}T${time}${offset}`);
+  const year = date.getUTCFullYear();
   // PostgreSQL has no year 0, and no mailbox existed before there was email.
-  return date.getUTCFullYear() >= 1970 && date.getUTCFullYear() < 9999 ? date : null;
+  return year >= 1970 && year < 9999 ? date : null;
 }
