@@ -71,15 +71,8 @@ export interface CheckOptions {
  * `transient` and can be repeated. It throws only the reason that `signal` was aborted with.
  */
 export function createCheck(options: CheckOptions) {
-  const {
-    resolver,
-    dnsControl,
-    policy,
-    catchAll,
-    freshnessMs,
-    verifiers,
-    now = Date.now,
-  } = options;
+  const { resolver, dnsControl, policy, catchAll, freshnessMs, verifiers } = options;
+  const { now = Date.now } = options;
   const mailRoute = createMailRoutes(resolver, dnsControl, now);
 
   /**
@@ -93,63 +86,43 @@ export function createCheck(options: CheckOptions) {
     requestId: string | null,
   ): Promise<Checked> => {
     const started = performance.now();
-    const evidence: Evidence[] = [];
-    const noteOurs = (verdict: Verdict, reason: Reason) => {
-      const durationMs = Math.round(performance.now() - started);
-      evidence.push({ kind: 'local', source: SERVICE, verdict, reason, durationMs });
-    };
-    const refuse = (
-      email: string,
-      emailType: EmailType | null,
-      verdict: Verdict,
-      reason: Reason,
-    ) => {
-      noteOurs(verdict, reason);
-      return decided({ email, emailType, evidence }, { verdict, reason, validatedAt: null });
-    };
+    const owned = checkOwner(candidate, whose);
+    if (owned.kind === 'refused') return refuse(owned, started);
+    const { owner, domain, email, emailType } = owned;
 
-    const looked = look(candidate.email, candidate.isTypedDirect, whose.person);
-    if (looked.kind === 'refused') return refuse(looked.email, null, looked.verdict, looked.reason);
-    const { email, domain } = looked.address;
-    const owner = ownerOf(looked.address, whose);
-    if (owner === 'shared' || owner === 'other_person') return refuse(email, null, 'risky', owner);
-    const emailType = classify(domain, candidate.vendorType, whose.organization?.domain);
-    const about = { email, emailType, evidence };
+    const evidence: Evidence[] = [];
     const claim = claimOf(candidate, owner, candidate.takenAt, freshnessMs);
     const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2;
     const known = { policy, finder: claim.word, agreed };
-    const unaided = decided(about, rule(known, claim, null, candidate.takenAt));
-    const asking = verifiers.length > 0 && verifierCanHelp(known);
-    if (unaided.verdict !== 'valid' && !asking) return unaided;
+    const decide = (word: Word | null, at = candidate.takenAt) =>
+      decided({ email, emailType, evidence }, rule(known, claim, word, at));
+    const unaided = decide(null);
+    const isAsking = verifiers.length > 0 && verifierCanHelp(known);
+    if (unaided.verdict !== 'valid' && !isAsking) return unaided;
 
     const route = await mailRoute(domain);
     if (route.kind === 'transient') return { ...route, evidence };
-    if (route.kind === 'refuses') return refuse(email, emailType, 'invalid', route.reason);
-    noteOurs('valid', 'local_checks');
-    if (!asking) return unaided;
-    const withWord = (word: Word, at = candidate.takenAt) =>
-      decided(about, rule(known, claim, word, at));
+    if (route.kind === 'refuses') {
+      return refuse({ email, emailType, verdict: 'invalid', reason: route.reason }, started);
+    }
+    evidence.push(localEvidence('valid', 'local_checks', started));
+    if (!isAsking) return unaided;
     const earlier = candidate.looked;
     // `consult` recorded the reason in the earlier check.
-    if (earlier !== null) return withWord(earlier as Word, earlier.at);
+    if (earlier !== null) return decide(earlier as Word, earlier.at);
 
-    const consulted = await consult(
-      verifiers,
-      [email, signal, requestId],
-      candidate.toldNothing,
-      evidence,
-    );
+    const question = [email, signal, requestId] as const;
+    const consulted = await consult(verifiers, question, candidate.toldNothing, evidence);
     switch (consulted.kind) {
       case 'word': {
-        const ruled = withWord(consulted);
+        const ruled = decide(consulted);
         // A verifier that cannot be called now might still call the address valid. So this is not
         // "nothing found" yet.
-        return ruled.verdict === 'valid' || consulted.away === null
-          ? ruled
-          : { ...consulted.away, evidence };
+        if (ruled.verdict !== 'valid' && consulted.away) return { ...consulted.away, evidence };
+        return ruled;
       }
       case 'greylisted': {
-        const otherwise = withWord({ verdict: 'unknown', reason: 'greylisted' });
+        const otherwise = decide({ verdict: 'unknown', reason: 'greylisted' });
         return { kind: 'later', reason: 'greylisted', otherwise, evidence };
       }
       case 'transient':
@@ -158,6 +131,34 @@ export function createCheck(options: CheckOptions) {
         return consulted satisfies never;
     }
   };
+}
+
+interface Refused extends Pick<Decided, 'email' | 'emailType'> {
+  readonly verdict: Verdict;
+  readonly reason: Reason;
+}
+
+/** Checks the address itself and its owner. */
+function checkOwner(candidate: NamedCandidate, whose: Whose) {
+  const looked = look(candidate.email, candidate.isTypedDirect, whose.person);
+  if (looked.kind === 'refused') return { ...looked, emailType: null };
+  const { email, domain } = looked.address;
+  const owner = ownerOf(looked.address, whose);
+  if (owner === 'shared' || owner === 'other_person') {
+    return { kind: 'refused', email, emailType: null, verdict: 'risky', reason: owner } as const;
+  }
+  const emailType = classify(domain, candidate.vendorType, whose.organization?.domain);
+  return { kind: 'owned', owner, domain, email, emailType } as const;
+}
+
+function refuse({ email, emailType, verdict, reason }: Refused, started: number): Decided {
+  const evidence = [localEvidence(verdict, reason, started)];
+  return decided({ email, emailType, evidence }, { verdict, reason, validatedAt: null });
+}
+
+function localEvidence(verdict: Verdict, reason: Reason, started: number): Evidence {
+  const durationMs = Math.round(performance.now() - started);
+  return { kind: 'local', source: SERVICE, verdict, reason, durationMs };
 }
 
 function decided(

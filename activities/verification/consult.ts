@@ -11,9 +11,10 @@ import { countCall } from '../../db/metrics.ts';
 import { logBreaker, outcomeOf } from '../failures.ts';
 import { wordOf } from '../http/client.ts';
 import { waitForSlot } from '../slots.ts';
-import type { Vendor, Verdict } from '../vendors/vendor.ts';
-import type { NamedCandidate, Policy, Reason } from './policy.ts';
+import type { Vendor } from '../vendors/vendor.ts';
+import type { NamedCandidate, Policy } from './policy.ts';
 import type {
+  Asked,
   createVerifier,
   MailboxReason,
   Verifier,
@@ -40,7 +41,7 @@ type NotNow = Readonly<{ kind: 'transient'; reason: VerifierTrouble; afterMs: nu
  */
 export async function consult(
   verifiers: readonly Verifier[],
-  question: Parameters<Verifier['check']>,
+  question: Readonly<Parameters<Verifier['check']>>,
   toldNothing: NamedCandidate['toldNothing'],
   evidence: Evidence[],
 ) {
@@ -57,41 +58,29 @@ export async function consult(
       continue;
     }
     const step = await verifier.check(...question);
-    if (step.kind === 'unavailable') {
-      away = sooner(away, `verifier_${step.why}`, step.afterMs);
-      continue;
+    if (step.kind !== 'unavailable' && step.kind !== 'working') {
+      evidence.push(evidenceOf(verifier.id, step));
     }
-    const { durationMs, waitedMs } = step;
-    const told = (verdict: Verdict, reason: Reason | `verifier_${string}` | null) =>
-      evidence.push({
-        kind: 'verifier',
-        source: verifier.id,
-        verdict,
-        reason,
-        durationMs,
-        waitedMs,
-      });
     switch (step.kind) {
+      case 'unavailable':
+        away = sooner(away, `verifier_${step.why}`, step.afterMs);
+        break;
       case 'answer': {
         const { verdict, reason } = step;
-        told(verdict, reason);
         if (verdict !== 'unknown') return { kind: 'word', verdict, reason, away: null } as const;
         unknown ??= reason ?? 'inconclusive';
         break;
       }
       case 'greylisted':
-        told('unknown', 'greylisted');
         greylisted = true;
         break;
       case 'working':
         notNow = sooner(notNow, 'verifier_working', step.afterMs);
         break;
       case 'retry':
-        told('unknown', `verifier_${step.why === 'unsent' ? wordOf(step) : step.why}`);
         notNow = sooner(notNow, `verifier_${step.why}`, step.afterMs);
         break;
       case 'fatal':
-        told('unknown', `verifier_${step.why}`);
         away = sooner(away, 'verifier_unavailable', null);
         break;
       default:
@@ -107,9 +96,39 @@ export async function consult(
 
 /** Returns the verifier that can be called first. A known time comes before an unknown one. */
 function sooner(known: NotNow | null, reason: VerifierTrouble, afterMs: number | null): NotNow {
-  const isSooner = afterMs !== null && (known?.afterMs ?? Number.POSITIVE_INFINITY) > afterMs;
-  return known === null || isSooner ? { kind: 'transient', reason, afterMs } : known;
+  const other: NotNow = { kind: 'transient', reason, afterMs };
+  if (known === null) return other;
+  if (afterMs === null) return known;
+  if (known.afterMs === null || afterMs < known.afterMs) return other;
+  return known;
 }
+
+/** A verifier's response, or its error. */
+type Finished = Exclude<Asked, { kind: 'working' }>;
+
+function evidenceOf(source: string, step: Finished): Evidence {
+  const { durationMs, waitedMs } = step;
+  const verdict = step.kind === 'answer' ? step.verdict : 'unknown';
+  return { kind: 'verifier', source, verdict, reason: recordedReason(step), durationMs, waitedMs };
+}
+
+function recordedReason(step: Finished): string | null {
+  switch (step.kind) {
+    case 'answer':
+      return step.reason;
+    case 'greylisted':
+      return 'greylisted';
+    case 'retry':
+      return `verifier_${wordOf(step)}`;
+    case 'fatal':
+      return `verifier_${step.why}`;
+  }
+}
+
+type LimitedVerifier = Verifier & Pick<SourceLimits, 'dailyCredits'>;
+
+/** The longest that a request waits for a slot. A request that ends returns its slot. */
+const PATIENCE_MS = 15 * 60_000;
 
 /** Wraps a verifier in the limits that all workers share: rate, budget, circuit breaker. */
 export function limited(
@@ -125,8 +144,9 @@ export function limited(
     async check(email, signal, requestId) {
       const call = { source: id, limits, cost, requestId, patienceMs: PATIENCE_MS };
       const admission = await waitForSlot(id, () => admitCall(db, call), signal);
-      if (admission.kind === 'spent')
+      if (admission.kind === 'spent') {
         return { kind: 'unavailable', why: 'unavailable', afterMs: null };
+      }
       if (admission.kind === 'wait') {
         const why = admission.why === 'rate_limit' ? 'rate_limit' : 'unavailable';
         return { kind: 'unavailable', why, afterMs: admission.afterMs };
@@ -139,16 +159,13 @@ export function limited(
         step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
       const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
       const outcome = outcomeOf(step);
-      logBreaker(log, id, await recordOne(db, id, admission.era, outcome, unspent), outcome);
+      const change = await recordOne(db, id, admission.era, outcome, unspent);
+      logBreaker(log, id, change, outcome);
       return { ...step, durationMs, waitedMs: admission.waitedMs };
     },
   };
 }
 
-type LimitedVerifier = Verifier & Pick<SourceLimits, 'dailyCredits'>;
-
-/** The longest that a request waits for a slot. A request that ends returns its slot. */
-const PATIENCE_MS = 15 * 60_000;
 /** An address without an owner (RFC 2606). ZeroBounce's sandbox checks it for free. */
 const NOBODY = 'invalid@example.com';
 
@@ -157,13 +174,15 @@ const NOBODY = 'invalid@example.com';
  * can be called, no vendor is paid.
  */
 export function createRequiredVerifiers(policy: Policy, verifiers: readonly LimitedVerifier[]) {
-  const all = verifiers.map(
-    ({ id, cost, dailyCredits }): RequiredVerifier => ({ source: id, cost, dailyCredits }),
-  );
+  const all: readonly RequiredVerifier[] = verifiers.map(({ id, cost, dailyCredits }) => {
+    return { source: id, cost, dailyCredits };
+  });
   return {
     /** Returns an empty list if the policy accepts the vendor's own claim. */
-    of: ({ isDated }: Pick<Vendor, 'isDated'>) =>
-      policy === 'vendor-or-verifier' && isDated ? [] : all,
+    of({ isDated }: Pick<Vendor, 'isDated'>): readonly RequiredVerifier[] {
+      if (policy === 'vendor-or-verifier' && isDated) return [];
+      return all;
+    },
     /**
      * Calls the verifiers with an address without an owner, each as soon as its breaker allows a
      * trial. Otherwise their breakers might never close, because no other call is made.
@@ -171,7 +190,8 @@ export function createRequiredVerifiers(policy: Policy, verifiers: readonly Limi
      */
     async tryAgain(signal: AbortSignal, requestId: string): Promise<number | null> {
       const consulted = await consult(verifiers, [NOBODY, signal, requestId], {}, []);
-      return consulted.kind === 'transient' ? consulted.afterMs : 0;
+      if (consulted.kind === 'transient') return consulted.afterMs;
+      return 0;
     },
   };
 }

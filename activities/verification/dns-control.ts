@@ -43,46 +43,46 @@ interface DnsControlOptions {
  * callers share one. The breaker of `dns` opens at the first failed control. From then on the
  * trials of the breaker are the controls, one at a time.
  */
-export function createDnsControl({
-  db,
-  log,
-  resolver,
-  domains,
-  now,
-}: DnsControlOptions): DnsControl {
+export function createDnsControl(options: DnsControlOptions): DnsControl {
   // Prometheus needs the counter at 0 first. It sees no increase in a counter that starts above 0.
   for (const answer of ['passed', 'lies', 'silent']) {
     count('npe_source_calls_total', { kind: DNS, source: DNS, answer }, 0);
   }
-  const control = async (): Promise<Distrust | null> => {
-    try {
-      const call = { source: DNS, limits: NO_LIMITS, cost: 0, requestId: null, patienceMs: 0 };
-      const admission = await admitCall(db, call);
-      if (admission.kind === 'wait') return { afterMs: admission.afterMs };
-      const step = await countCall(DNS, DNS, askControls(resolver, domains));
-      const change = await recordOne(db, DNS, admission.era, outcomeOf(step));
-      if (change === 'closed') log.info('name servers can be believed again');
-      if (change === 'opened' && step.kind === 'lies') {
-        log.error(
-          { denied: step.denied },
-          'name servers deny a mail domain that exists: until that ends no domain counts as one without mail',
-        );
-      }
-      if (change === 'opened' && step.kind === 'silent') {
-        log.error('name servers do not answer about mail domains that exist');
-      }
-      return step.kind === 'passed' ? null : { afterMs: TRY_AGAIN_MS };
-    } catch {
-      // PostgreSQL is not available. The caller gets the same error when it stores its check.
-      return { afterMs: null };
-    }
-  };
   const ask = async () => {
-    const value = await control();
+    const value = await runControl(options);
     return { value, forMs: value === null ? PASSED_MS : 0 };
   };
-  const remembered = remember(ask, { entries: 1, bytes: 10_000 }, now);
+  const remembered = remember(ask, { entries: 1, bytes: 10_000 }, options.now);
   return () => remembered(DNS);
+}
+
+async function runControl(options: DnsControlOptions): Promise<Distrust | null> {
+  const { db, log, resolver, domains } = options;
+  try {
+    const call = { source: DNS, limits: NO_LIMITS, cost: 0, requestId: null, patienceMs: 0 };
+    const admission = await admitCall(db, call);
+    if (admission.kind === 'wait') return { afterMs: admission.afterMs };
+    const step = await countCall(DNS, DNS, askControls(resolver, domains));
+    const change = await recordOne(db, DNS, admission.era, outcomeOf(step));
+    if (change === 'opened') logFailure(log, step);
+    if (change === 'closed') log.info('name servers can be trusted again');
+    return step.kind === 'passed' ? null : { afterMs: TRY_AGAIN_MS };
+  } catch {
+    // PostgreSQL is not available. The caller gets the same error when it stores its check.
+    return { afterMs: null };
+  }
+}
+
+function logFailure(log: Logger, step: ControlStep): void {
+  if (step.kind === 'lies') {
+    log.error(
+      { denied: step.denied },
+      'name servers deny a mail domain that exists. Until this ends, no domain counts as one without mail',
+    );
+  }
+  if (step.kind === 'silent') {
+    log.error('name servers do not respond for mail domains that exist');
+  }
 }
 
 async function askControls(

@@ -9,7 +9,8 @@ import type { EmailType } from '../../db/words.ts';
  */
 export function registrableDomain(domain: string): string | null {
   const { domain: registrable, isIcann } = parse(domain);
-  return isIcann ? registrable : null;
+  if (!isIcann) return null;
+  return registrable;
 }
 
 /**
@@ -28,8 +29,9 @@ export function isSharedSuffix(domain: string): boolean {
  */
 export function holdsDomain(list: ReadonlySet<string>, domain: string): boolean {
   const registrable = registrableDomain(domain) ?? domain;
-  const extra = domain.slice(0, domain.length - registrable.length).split('.');
-  return extra.some((_, index) => list.has(domain.split('.').slice(index).join('.')));
+  const labels = domain.split('.');
+  const below = domain.slice(0, domain.length - registrable.length).split('.');
+  return below.some((_, index) => list.has(labels.slice(index).join('.')));
 }
 
 /**
@@ -60,6 +62,8 @@ export function isDisposable(domain: string): boolean {
 }
 
 const PERSONAL = readList('personal', 'personal-more');
+const ALUMNI = /(?:^|\.)(?:alum|[^.]*alumni)(?:\.|$)/;
+const INSTITUTION = /\.(?:edu|gov|mil)$/;
 
 /**
  * Returns the email type by the domain. Listed domains of free mail and internet access are always
@@ -74,10 +78,12 @@ export function classify(
   vendorType: EmailType | null,
   employerDomain: string | null = null,
 ): EmailType {
-  if (isFreeMail(domain) || /(?:^|\.)(?:alum|[^.]*alumni)(?:\.|$)/.test(domain)) return 'personal';
-  const isEmployers =
-    employerDomain !== null && registrableDomain(domain) === registrableDomain(employerDomain);
-  if (isEmployers || /\.(?:edu|gov|mil)$/.test(domain)) return 'professional';
+  if (isFreeMail(domain) || ALUMNI.test(domain)) return 'personal';
+  if (INSTITUTION.test(domain)) return 'professional';
+  if (employerDomain !== null) {
+    const isEmployers = registrableDomain(domain) === registrableDomain(employerDomain);
+    if (isEmployers) return 'professional';
+  }
   return vendorType ?? 'professional';
 }
 

@@ -89,7 +89,8 @@ export function ownerOf({ local, domain }: Pick<Address, 'local' | 'domain'>, wh
   // Many practices are named after the person, so the person's own names are matched first.
   if (plain === 'person' || plain === 'shared') return plain;
   const owner = meaningOf(local, own, practiceWords(domain, whose, own));
-  return whose.person === null && owner === 'other_person' ? 'unclear' : owner;
+  if (whose.person === null && owner === 'other_person') return 'unclear';
+  return owner;
 }
 
 type OwnNames = Readonly<ReturnType<typeof ownNames>>;
@@ -97,11 +98,11 @@ type OwnNames = Readonly<ReturnType<typeof ownNames>>;
 function ownNames(person: Whose['person']) {
   const names = person === null ? [] : [person, ...person.otherNames];
   const families = names.map(({ last }) => nameWords(last));
-  const words = [...names.map(({ first }) => first), person?.middle ?? ''].map(nameWords);
-  const given = [...new Set([...words.flat(), ...words.map((some) => some.join(''))])].filter(
-    Boolean,
-  );
-  const called = given.filter((name) => name.length > 1);
+  const firstNames = names.map(({ first }) => nameWords(first));
+  const words = [...firstNames, nameWords(person?.middle ?? '')];
+  const joined = words.map((some) => some.join(''));
+  const given = [...words.flat(), ...joined].filter(Boolean);
+  const called = [...new Set(given)].filter((name) => name.length > 1);
   // Nicknames have their own initials: Bill is a William.
   const nicknames = called.flatMap((name) => [...formsOf(name)]);
   return {
@@ -137,16 +138,15 @@ function practiceWords(
   { surnames }: OwnNames,
 ): ReadonlySet<string> {
   const [label = ''] = (registrableDomain(domain) ?? domain).split('.');
-  const called = [organization?.name, label, person?.practice.city].map((text) =>
-    nameWords(text ?? ''),
-  );
+  const name = nameWords(organization?.name ?? '');
+  const called = [name, nameWords(label), nameWords(person?.practice.city ?? '')];
+  const joined = called.map((some) => some.join(''));
   const families = [...surnames].flatMap((one) => [`the${one}`, `the${one}s`, `${one}s`]);
-  const words = [...called.flat(), ...called.map((some) => some.join('')), ...families];
-  const acronym = called[0]?.map((word) => word.charAt(0)).join('') ?? '';
-  return new Set([
-    ...words.filter(({ length }) => length > 3),
-    ...(acronym.length > 2 ? [acronym] : []),
-  ]);
+  const all = [...called.flat(), ...joined, ...families];
+  const words = new Set(all.filter(({ length }) => length > 3));
+  const acronym = name.map((word) => word.charAt(0)).join('');
+  if (acronym.length > 2) words.add(acronym);
+  return words;
 }
 
 /** Finds the cheapest reading of a local part by dynamic programming over its letters. */
@@ -159,25 +159,45 @@ function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>):
   const best: { readonly cost: number; readonly kinds: string }[] = [{ cost: 0, kinds: '' }];
   for (let end = 1; end <= letters.length; end += 1) {
     for (let start = 0; start < end; start += 1) {
-      const text = letters.slice(start, end);
-      const [token = 0, last] = [tokenOf[start], tokenOf[end - 1]];
-      const isWhole = token === last;
-      const isToken = isWhole && text.length === tokens[token]?.length;
-      const isEdge = isWhole && (tokenOf[start - 1] !== token || tokenOf[end] !== token);
-      const kind = kindOf(text, { isWhole, isToken, isEdge, isFirst: start === 0 }, own, practice);
       const before = best[start];
-      if (kind === null || before === undefined) continue;
-      const cost =
-        before.cost + COST[kind] + (COST[kind] === COST.u ? UNKNOWN_LETTER * text.length : 0);
-      if (cost < (best[end]?.cost ?? Number.POSITIVE_INFINITY))
+      if (before === undefined) continue;
+      const text = letters.slice(start, end);
+      const kind = kindOf(text, placeOf(tokenOf, start, end), own, practice);
+      if (kind === null) continue;
+      const cost = before.cost + costOf(kind, text);
+      const known = best[end];
+      if (known === undefined || cost < known.cost) {
         best[end] = { cost, kinds: before.kinds + kind };
+      }
     }
   }
-  const reading = (best[letters.length]?.kinds ?? '').replaceAll('T', '');
-  return MEANING.find(([pattern]) => pattern.test(reading))?.[1] ?? 'unclear';
+  const kinds = best[letters.length]?.kinds ?? '';
+  const reading = kinds.replaceAll('T', '');
+  const match = MEANING.find(([pattern]) => pattern.test(reading));
+  return match?.[1] ?? 'unclear';
+}
+
+function costOf(kind: Kind, text: string): number {
+  const cost = COST[kind];
+  if (cost !== COST.u) return cost;
+  return cost + UNKNOWN_LETTER * text.length;
 }
 
 type Place = Readonly<Record<'isWhole' | 'isToken' | 'isEdge' | 'isFirst', boolean>>;
+
+/** @param tokenOf the index of the token for each letter */
+function placeOf(tokenOf: readonly number[], start: number, end: number): Place {
+  const token = tokenOf[start];
+  const isWhole = token === tokenOf[end - 1];
+  const startsToken = isWhole && tokenOf[start - 1] !== token;
+  const endsToken = isWhole && tokenOf[end] !== token;
+  return {
+    isWhole,
+    isToken: startsToken && endsToken,
+    isEdge: startsToken || endsToken,
+    isFirst: start === 0,
+  };
+}
 
 /**
  * Returns the kind of one piece, or null if the text can't be one piece.
@@ -196,18 +216,25 @@ function kindOf(
   // `front.desk`, `do-not-reply`. `list` does not count inside a word, but `and` does. `hr` counts
   // only between separators.
   const isRole = ROLES.has(text) || practice.has(text);
-  if (isRole && (text.length > 4 || ((isEdge || text === 'and') && text.length > 2) || isToken))
-    return 'R';
+  const isClear = text.length > 4 || isToken;
+  const isShort = text.length > 2 && (isEdge || text === 'and');
+  if (isRole && (isClear || isShort)) return 'R';
   if (!isWhole) return null;
-  if (text.length === 1)
-    return own.initials.has(text) ? 'i' : own.surnameInitials.has(text) ? 'l' : 'x';
+  if (text.length === 1) return letterKind(text, own);
   // Two letters are more likely two initials, one of them known, than a name.
   if (text.length === 2 && own.initials.has(text.charAt(0))) return 'p';
   if (isCloseTo(own, text)) return 'p';
   if (GIVEN_NAMES.has(text)) return 'N';
   if (SURNAMES.has(text)) return 'F';
   if (!isToken || text.length < 4) return 'u';
-  return own.initials.has(text.charAt(0)) ? 'V' : 'U';
+  if (own.initials.has(text.charAt(0))) return 'V';
+  return 'U';
+}
+
+function letterKind(letter: string, { initials, surnameInitials }: OwnNames): Kind {
+  if (initials.has(letter)) return 'i';
+  if (surnameInitials.has(letter)) return 'l';
+  return 'x';
 }
 
 /**

@@ -27,15 +27,14 @@ function isMistakenFor(read: string, provider: string): boolean {
   // Most typos of a short name are real domains. Only a wrong suffix (`aol.co`) and a repeated
   // letter count.
   if (name.length < 5) {
-    return (
-      read.replace(/(.)\1+/g, '$1') === provider ||
-      (read.startsWith(`${name}.`) && isNear(read, provider, 1))
-    );
+    if (read.replace(/(.)\1+/g, '$1') === provider) return true;
+    return read.startsWith(`${name}.`) && isNear(read, provider, 1);
   }
   // The owner of such a `.com` name has it under every suffix. An access provider's `.net` name may
   // have other owners elsewhere.
   if (provider.endsWith('.com') && read.startsWith(`${name}.`)) return true;
-  return isNear(read, provider, name.length < 8 ? 1 : 2);
+  const slips = name.length < 8 ? 1 : 2;
+  return isNear(read, provider, slips);
 }
 
 /**
@@ -51,12 +50,12 @@ function isNear(typed: string, meant: string, slips: number): boolean {
   const [first = '', second = ''] = meant.slice(same);
   const rest = (typedTo: number, meantTo: number) =>
     isNear(typed.slice(same + typedTo), meant.slice(same + meantTo), slips - 1);
-  return (
-    rest(1, 0) ||
-    rest(0, 1) ||
-    ((isWrongKey(one, first) || one === typed[same - 1]) && rest(1, 1)) ||
-    (one === second && two === first && rest(2, 2))
-  );
+  // An extra letter, or a missing one.
+  if (rest(1, 0) || rest(0, 1)) return true;
+  const isReplaced = isWrongKey(one, first) || one === typed[same - 1];
+  if (isReplaced && rest(1, 1)) return true;
+  const isSwapped = one === second && two === first;
+  return isSwapped && rest(2, 2);
 }
 
 // Each row of keys starts farther right than the row above it.
@@ -65,23 +64,25 @@ const ROWS = [
   ['asdfghjkl', 0.25],
   ['zxcvbnm', 0.75],
 ] as const;
-const KEYS = new Map(
-  ROWS.flatMap(([keys, left], y) => [...keys].map((key, x) => [key, { x: left + x, y }] as const)),
-);
+const KEYS = new Map<string, { readonly x: number; readonly y: number }>();
+for (const [y, [keys, left]] of ROWS.entries()) {
+  for (const [index, key] of [...keys].entries()) KEYS.set(key, { x: left + index, y });
+}
 
 /**
  * Returns true for a neighboring key, another vowel, or i and l: `gnail`, `gmeil`. Any other letter
  * makes another word: `grail`.
  */
 function isWrongKey(typed: string, meant: string): boolean {
-  const [one, other] = [KEYS.get(typed), KEYS.get(meant)];
-  const isBeside = one && other && Math.abs(one.x - other.x) <= 1 && Math.abs(one.y - other.y) <= 1;
-  return isBeside === true || /^(?:[aeiouy]{2}|il|li)$/.test(typed + meant);
+  if (/^(?:[aeiouy]{2}|il|li)$/.test(typed + meant)) return true;
+  const one = KEYS.get(typed);
+  const other = KEYS.get(meant);
+  if (one === undefined || other === undefined) return false;
+  return Math.abs(one.x - other.x) <= 1 && Math.abs(one.y - other.y) <= 1;
 }
 
-const CONFUSABLES = new Map(
-  [...readList('confusables')].map((pair) => [pair.slice(0, -1), pair.slice(-1)]),
-);
+const CONFUSABLES = new Map<string, string>();
+for (const pair of readList('confusables')) CONFUSABLES.set(pair.slice(0, -1), pair.slice(-1));
 
 /**
  * Returns a name as a quick reader sees it: without accents, and with each letter replaced by the
@@ -89,10 +90,8 @@ const CONFUSABLES = new Map(
  */
 function asRead(shown: string): string {
   const bare = shown.normalize('NFKD').replace(/\p{M}/gu, '');
-  return [...bare]
-    .map((letter) => CONFUSABLES.get(letter) ?? letter)
-    .join('')
-    .replaceAll('rn', 'm');
+  const letters = [...bare].map((letter) => CONFUSABLES.get(letter) ?? letter);
+  return letters.join('').replaceAll('rn', 'm');
 }
 
 // The scripts of East Asia are not included, because their words often mix several.

@@ -18,18 +18,22 @@ type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
  */
 export function look(text: string, isTypedDirect = false, person: PersonName | null = null) {
   const address = parseAddress(text);
-  const refused = (email: string, refusal: Refusal) =>
-    ({ kind: 'refused', email, ...refusal }) as const;
-  if (address === null)
+  if (address === null) {
     return refused(text.trim().toLowerCase(), { verdict: 'invalid', reason: 'syntax' });
+  }
   const { local, domain, email } = address;
   const refusal = refuseDomain(domain);
   if (refusal !== null) return refused(email, refusal);
-  if (isPlaceholder(local, person))
+  if (isPlaceholder(local, person)) {
     return refused(email, { verdict: 'invalid', reason: 'placeholder' });
+  }
   const isDirectAddress = isDirect(domain) || (isTypedDirect && !isFreeMail(domain));
   if (isDirectAddress) return refused(email, { verdict: 'invalid', reason: 'direct' });
   return { kind: 'address', address } as const;
+}
+
+function refused(email: string, { verdict, reason }: Refusal) {
+  return { kind: 'refused', email, verdict, reason } as const;
 }
 
 /** Refuses domains where people have no ordinary mailbox. */
@@ -52,9 +56,13 @@ const PLACEHOLDERS = readList('placeholders');
 function isPlaceholder(local: string, person: PersonName | null): boolean {
   const [name = ''] = local.split('+');
   const word = name.replace(/[0-9]+$/, '').replace(/[._-]/g, '');
-  if (word === [person?.first, person?.last].flatMap((one) => nameWords(one ?? '')).join(''))
-    return false;
+  if (word === joinedName(person)) return false;
   return PLACEHOLDERS.has(`${word}@`) || /^(.)\1\1+$/.test(word);
+}
+
+function joinedName(person: PersonName | null): string {
+  if (person === null) return '';
+  return [...nameWords(person.first), ...nameWords(person.last)].join('');
 }
 
 const HISPS = readList('hisps');
@@ -71,8 +79,9 @@ export function isDirect(domain: string): boolean {
   if (holdsDomain(HISPS, domain)) return true;
   const { subdomain, domainWithoutSuffix: owner } = parse(domain);
   if (!subdomain) return false;
-  const isHost = subdomain.split('.').some((label) => /^direct(?!or)|direct$|^hisp$/.test(label));
-  return isHost || /direct$|^direct-/.test(owner ?? '');
+  const labels = subdomain.split('.');
+  if (labels.some((label) => /^direct(?!or)|direct$|^hisp$/.test(label))) return true;
+  return owner !== null && /direct$|^direct-/.test(owner);
 }
 
 /**
@@ -94,7 +103,8 @@ export function classifyEndpoint(
   if (address === null) return isUrl(text) ? 'url' : 'junk';
   if (refuseDomain(address.domain) !== null) return 'junk';
   if (isDirect(address.domain)) return 'direct';
-  return kind === 'DIRECT' && !isFreeMail(address.domain) ? 'direct' : 'email';
+  if (kind === 'DIRECT' && !isFreeMail(address.domain)) return 'direct';
+  return 'email';
 }
 
 /** Accepts a URL with a scheme or without one: `fhir.clinic.com/r4`. */

@@ -64,9 +64,8 @@ async function findTrustedRoute(
   const route = await findRoute(resolver, domain);
   if (route.kind !== 'refuses') return route;
   const distrust = await control();
-  return distrust
-    ? { kind: 'transient', reason: 'dns_untrusted', afterMs: distrust.afterMs }
-    : route;
+  if (distrust === null) return route;
+  return { kind: 'transient', reason: 'dns_untrusted', afterMs: distrust.afterMs };
 }
 
 const PARKERS = readList('parkers');
@@ -75,7 +74,7 @@ const { allows: isPublicAddress } = createAddressPolicy({ openCidrs: [] });
  * The maximum number of exchangers to look up. More would hold up the check if the name servers of
  * each are silent.
  */
-const EXCHANGERS_AT_MOST = 3;
+const MAX_EXCHANGERS = 3;
 
 /**
  * Finds the mail servers of a domain by RFC 5321 section 5.1 and RFC 7505 (null MX), with stricter
@@ -91,20 +90,32 @@ export async function findRoute(resolver: MailResolver, domain: string): Promise
     .map(({ exchange }) => exchange.toLowerCase())
     .filter((exchanger) => exchanger !== '');
   if (exchangers.length === 0) return { kind: 'refuses', reason: 'null_mx' };
-  if (exchangers.some((one) => holdsDomain(PARKERS, one)))
+  if (exchangers.some((one) => holdsDomain(PARKERS, one))) {
     return { kind: 'refuses', reason: 'parked' };
+  }
   if (exchangers.some(isDisposable)) return { kind: 'refuses', reason: 'disposable' };
 
   const named = exchangers.filter((exchanger) => registrableDomain(exchanger) !== null);
   let unsure: MailRoute | null = null;
-  for (const exchanger of named.slice(0, EXCHANGERS_AT_MOST)) {
-    const { resolve4, resolve6 } = resolver;
-    for (const found of await Promise.all(
-      [resolve4, resolve6].map((of) => ask(() => of(exchanger))),
-    )) {
-      if (!('kind' in found)) {
-        if (found.some(isPublicAddress)) return { kind: 'accepts' };
-      } else if (found.kind === 'transient') unsure ??= found;
+  for (const exchanger of named.slice(0, MAX_EXCHANGERS)) {
+    const route = await routeTo(resolver, exchanger);
+    if (route.kind === 'accepts') return route;
+    if (route.kind === 'transient') unsure ??= route;
+  }
+  return unsure ?? { kind: 'refuses', reason: 'bad_mx' };
+}
+
+async function routeTo(resolver: MailResolver, exchanger: string): Promise<MailRoute> {
+  const results = await Promise.all([
+    ask(() => resolver.resolve4(exchanger)),
+    ask(() => resolver.resolve6(exchanger)),
+  ]);
+  let unsure: MailRoute | null = null;
+  for (const found of results) {
+    if (!('kind' in found)) {
+      if (found.some(isPublicAddress)) return { kind: 'accepts' };
+    } else if (found.kind === 'transient') {
+      unsure ??= found;
     }
   }
   return unsure ?? { kind: 'refuses', reason: 'bad_mx' };

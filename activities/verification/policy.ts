@@ -130,14 +130,15 @@ const NOTHING_KNOWN: Outcome = ['unknown', 'no_evidence'];
 
 /** Returns the outcome of a case. */
 export function judge(one: Case): Outcome {
-  const row = POLICY_TABLE.find(
-    ([policies, finder, verifier, agreed]) =>
+  for (const [policies, finder, verifier, agreed, outcome] of POLICY_TABLE) {
+    const isMatch =
       (policies === '*' || policies.includes(one.policy)) &&
       (finder === '*' || finder.includes(one.finder)) &&
       (verifier === '*' || verifier.includes(one.verifier)) &&
-      (agreed === '*' || agreed === one.agreed),
-  );
-  return row?.[4] ?? NOTHING_KNOWN;
+      (agreed === '*' || agreed === one.agreed);
+    if (isMatch) return outcome;
+  }
+  return NOTHING_KNOWN;
 }
 
 /**
@@ -176,15 +177,17 @@ export function claimOf(
 ): Claim {
   const isDoubted = verdict === 'invalid' || verdict === 'risky';
   if (isEcho && owner !== 'person' && !isDoubted) return { word: 'unclear', seenAt: null };
-  if (verdict === 'unknown')
-    return { word: source === 'nppes' ? 'registry' : 'unknown', seenAt: null };
+  if (verdict === 'unknown') {
+    const word = source === 'nppes' ? 'registry' : 'unknown';
+    return { word, seenAt: null };
+  }
   if (verdict !== 'valid') return { word: verdict, seenAt: null };
-  const time = validatedAt?.getTime() ?? Number.NaN;
-  if (Number.isNaN(time) || time - now >= DAY_MS) return { word: 'undated', seenAt: null };
-  return {
-    word: now - time > freshnessMs ? 'stale' : 'valid',
-    seenAt: new Date(Math.min(time, now)),
-  };
+  const time = validatedAt?.getTime();
+  if (time === undefined || Number.isNaN(time) || time - now >= DAY_MS) {
+    return { word: 'undated', seenAt: null };
+  }
+  const word = now - time > freshnessMs ? 'stale' : 'valid';
+  return { word, seenAt: new Date(Math.min(time, now)) };
 }
 
 /** A verdict with its reason and date. */
@@ -214,7 +217,8 @@ export function rule(
   now: number,
 ): Ruling {
   const [verdict, why] = judge({ ...known, verifier: word?.verdict ?? 'none' });
-  const reason = why === 'verifier' ? (word?.reason ?? null) : why;
+  const verifierReason = word?.reason ?? null;
+  const reason = why === 'verifier' ? verifierReason : why;
   return { verdict, reason, validatedAt: dateOf(verdict, reason, claim, word, new Date(now)) };
 }
 
@@ -229,7 +233,8 @@ function dateOf(
   word: Word | null,
   now: Date,
 ) {
-  if (verdict === 'valid')
-    return reason === 'mailbox_ok' && word?.verdict !== 'valid' ? claim.seenAt : now;
-  return verdict === 'unknown' ? claim.seenAt : null;
+  if (verdict === 'unknown') return claim.seenAt;
+  if (verdict !== 'valid') return null;
+  const isFinders = reason === 'mailbox_ok' && word?.verdict !== 'valid';
+  return isFinders ? claim.seenAt : now;
 }

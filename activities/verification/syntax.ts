@@ -35,7 +35,8 @@ export function parseAddress(text: string): Address | null {
   const domain = parseDomain(trimmed.slice(at + 1));
   if (domain === null || local.length > MAX_LOCAL || !LOCAL.test(local)) return null;
   const email = `${local}@${domain}`;
-  return email.length > MAX_EMAIL ? null : { local, domain, email };
+  if (email.length > MAX_EMAIL) return null;
+  return { local, domain, email };
 }
 
 function parseDomain(text: string): string | null {
@@ -44,7 +45,7 @@ function parseDomain(text: string): string | null {
   // the same.
   const domain = domainToASCII(text).replace(/\.$/, '');
   const labels = domain.split('.');
-  const last = labels.at(-1) ?? '';
-  if (labels.length < 2 || /^[0-9]+$/.test(last)) return null;
-  return labels.every((label) => LABEL.test(label)) ? domain : null;
+  if (labels.length < 2 || /(?:^|\.)[0-9]+$/.test(domain)) return null;
+  if (!labels.every((label) => LABEL.test(label))) return null;
+  return domain;
 }

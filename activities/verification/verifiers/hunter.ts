@@ -46,9 +46,11 @@ function judge(body: Field): VerifierStep {
   const data = body.at('data').object();
   const status = data.at('status').requiredText();
   if (status === 'valid' && data.at('accept_all').flag()) return answer('catch_all', null);
-  if (status === 'invalid' && data.at('mx_records').value === false)
+  if (status === 'invalid' && data.at('mx_records').value === false) {
     return answer('invalid', 'no_mx');
-  return (
-    MEANINGS.get(status) ?? (data.at('block').flag() ? answer('unknown', 'blocked') : INCONCLUSIVE)
-  );
+  }
+  const meaning = MEANINGS.get(status);
+  if (meaning) return meaning;
+  if (data.at('block').flag()) return answer('unknown', 'blocked');
+  return INCONCLUSIVE;
 }

@@ -32,9 +32,10 @@ const ERRORS = new Map<string, VerifierStep>([
 function stepOfEnvelope(body: Field): VerifierStep {
   const status = body.at('status').requiredText();
   if (status === 'success') return judge(body);
-  const isAboutCredits =
-    status === 'general_failure' && /credit|balance/i.test(body.at('message').text() ?? '');
-  if (isAboutCredits) return { kind: 'fatal', why: 'credits' };
+  if (status === 'general_failure') {
+    const message = body.at('message').text() ?? '';
+    if (/credit|balance/i.test(message)) return { kind: 'fatal', why: 'credits' };
+  }
   return ERRORS.get(status) ?? protocol('status');
 }
 
@@ -57,10 +58,9 @@ const LOWERING = [
 
 function judge(body: Field): VerifierStep {
   const result = body.at('result').requiredText();
-  const flags = body
-    .at('flags')
-    .items()
-    .map(({ value }) => value);
+  const items = body.at('flags').items();
+  const flags = items.map(({ value }) => value);
   const lowered = LOWERING.find(([of, flag]) => of === result && flags.includes(flag));
-  return lowered?.[2] ?? MEANINGS.get(result) ?? INCONCLUSIVE;
+  if (lowered) return lowered[2];
+  return MEANINGS.get(result) ?? INCONCLUSIVE;
 }

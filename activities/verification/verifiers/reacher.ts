@@ -16,16 +16,19 @@ export const REACHER = {
   callMs: 90_000,
   cost: 1,
   // A self-hosted server reads the first header, the hosted service the second.
-  headersOf: (apiKey): Record<string, string> =>
-    apiKey === '' ? {} : { 'x-reacher-secret': apiKey, authorization: apiKey },
+  headersOf(apiKey): Record<string, string> {
+    if (apiKey === '') return {};
+    return { 'x-reacher-secret': apiKey, authorization: apiKey };
+  },
   questionAbout: (email) => ({ path: '/v1/check_email', json: { to_email: email } }),
   meanings: {
     200: inBody(stepOfOutput),
     // A self-hosted server responds to a wrong secret with 400 and names the header.
-    400: (found) =>
-      /x-reacher-secret/i.test(found.text ?? '')
-        ? { kind: 'fatal', why: 'auth' }
-        : stepOfStatus(found),
+    400(found) {
+      const isAboutSecret = found.text !== null && /x-reacher-secret/i.test(found.text);
+      if (isAboutSecret) return { kind: 'fatal', why: 'auth' };
+      return stepOfStatus(found);
+    },
   },
 } as const satisfies VerifierKind;
 
@@ -50,7 +53,8 @@ function stepOfRisky(misc: Field, smtp: Field): VerifierStep {
   if (misc.at('is_disposable').flag()) return answer('risky', 'disposable');
   if (misc.at('is_role_account').flag()) return answer('risky', 'role');
   if (smtp.at('has_full_inbox').flag()) return answer('risky', 'mailbox_full');
-  return smtp.at('is_catch_all').flag() ? answer('catch_all', null) : answer('risky', null);
+  if (smtp.at('is_catch_all').flag()) return answer('catch_all', null);
+  return answer('risky', null);
 }
 
 /**
@@ -61,7 +65,8 @@ function stepOfInvalid(mx: Field, smtp: Field): VerifierStep {
   const accepts = mx.at('accepts_mail');
   if (!accepts.isAbsent && !accepts.flag()) return answer('invalid', 'no_mx');
   if (smtp.at('is_disabled').flag()) return answer('invalid', 'mailbox_disabled');
-  return smtp.at('can_connect_smtp').flag() ? answer('invalid', 'mailbox_missing') : INCONCLUSIVE;
+  if (smtp.at('can_connect_smtp').flag()) return answer('invalid', 'mailbox_missing');
+  return INCONCLUSIVE;
 }
 
 /** Detects greylisting by name, by RFC 6647's code, or by a temporary reply that asks to retry. */
@@ -83,7 +88,7 @@ function stepOfUnknown(smtp: Field): VerifierStep {
     return answer('unknown', 'blocked');
   }
   if (GREYLISTED.test(message)) return { kind: 'greylisted' };
-  return /time(?:d )?-?\s?out/i.test(`${error.at('type').word()} ${message}`)
-    ? answer('unknown', 'timeout')
-    : INCONCLUSIVE;
+  const isTimeout = /time(?:d )?-?\s?out/i.test(`${error.at('type').word()} ${message}`);
+  if (isTimeout) return answer('unknown', 'timeout');
+  return INCONCLUSIVE;
 }

@@ -72,7 +72,7 @@ export interface Unavailable {
 }
 
 /** A verifier's result, the duration of its call, and the wait for a slot before the call. */
-type Asked = VerifierStep & { readonly durationMs: number; readonly waitedMs: number };
+export type Asked = VerifierStep & { readonly durationMs: number; readonly waitedMs: number };
 
 /** Checks if a mailbox takes mail. */
 export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {

@@ -81,5 +81,6 @@ const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
 function judge(body: Field): VerifierStep {
   const status = body.at('status').requiredText().toLowerCase().replaceAll('_', '-');
   const detail = body.at('sub_status').word();
-  return MEANINGS.get(`${status} ${detail}`) ?? MEANINGS.get(status) ?? INCONCLUSIVE;
+  const meaning = MEANINGS.get(`${status} ${detail}`) ?? MEANINGS.get(status);
+  return meaning ?? INCONCLUSIVE;
 }

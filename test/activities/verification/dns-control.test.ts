@@ -137,7 +137,7 @@ test.serial('a repaired resolver is trusted again after one trial', async (t) =>
   t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
   t.is(controls(), 2);
   t.is(await breaker(), 'closed null');
-  t.is(lines.at(-1), 'name servers can be believed again');
+  t.is(lines.at(-1), 'name servers can be trusted again');
 });
 
 test.serial('the metrics and the status command report a lying resolver', async (t) => {
