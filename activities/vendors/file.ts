@@ -226,7 +226,8 @@ function fillJson(template: object, subject: Subject): unknown {
     if (Array.isArray(part)) return part.filter(() => true);
     if (typeof part !== 'string') return part;
     const { text, missing } = fill(part, subject, String);
-    return missing.length === 0 ? text : undefined;
+    if (missing.length > 0) return undefined;
+    return text;
   });
 }
 

@@ -93,8 +93,10 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
       const pollPath = `${path}/${encodeURIComponent(jobRef)}`;
       const step = await ask({ path: pollPath }, signal, createPollReader(jobRef, pollMs));
       // A failed poll counts as a poll, unless the request was never sent.
-      const isFailed = step.kind === 'retry' && step.why !== 'unsent' && step.afterMs === null;
-      return isFailed ? { ...step, afterMs: pollMs } : step;
+      if (step.kind === 'retry' && step.why !== 'unsent' && step.afterMs === null) {
+        return { ...step, afterMs: pollMs };
+      }
+      return step;
     },
   };
 }
@@ -107,7 +109,8 @@ function createSubmitReader(pollMs: number) {
     }),
     400: inBody((body) => {
       const need = REFUSED.get(body.at('code').requiredText());
-      return need ? { kind: 'skip', missing: [need] } : protocol('code');
+      if (need === undefined) return protocol('code');
+      return { kind: 'skip', missing: [need] };
     }),
     429: limited,
   });
@@ -119,13 +122,14 @@ function createPollReader(jobRef: string, pollMs: number) {
   return stepBy({
     200: readResult,
     400: inBody((body) => {
-      const isRunning = body.at('code').text() === 'error.enrichment.in_progress';
-      return isRunning ? pending : protocol('code');
+      if (body.at('code').text() === 'error.enrichment.in_progress') return pending;
+      return protocol('code');
     }),
     402(answer) {
       // Results found before the credits ran out are paid for.
       const step = readResult(answer);
-      return step.kind === 'found' ? step : { kind: 'fatal', why: 'credits' };
+      if (step.kind === 'found') return step;
+      return { kind: 'fatal', why: 'credits' };
     },
     404: unlessPage(GIVEN_UP),
     429: limited,
@@ -151,7 +155,8 @@ const REFUSED: ReadonlyMap<string, string> = new Map([
  */
 function jobRefOf(field: Field): string {
   const id = field.requiredText();
-  return /^[\w-]{1,100}$/.test(id) ? id : field.fail();
+  if (!/^[\w-]{1,100}$/.test(id)) return field.fail();
+  return id;
 }
 
 /**

@@ -85,12 +85,10 @@ function stepOfFound(body: Field): Step {
   const email = data.at('email').present();
   if (email.text() === null) return NO_EMAIL;
   const verification = data.at('verification').present();
-  const verdict = verdictOf(verification);
   const claim = {
     email,
     vendorType: 'professional',
-    // On a domain that accepts all mail, "valid" says nothing about this mailbox.
-    verdict: verdict === 'valid' && data.at('accept_all').flag() ? 'catch_all' : verdict,
+    verdict: verdictOf(verification, data.at('accept_all')),
     validatedAt: timestampOf(verification.at('date').text()),
   } as const;
   return stepOfCandidates({
@@ -102,10 +100,13 @@ function stepOfFound(body: Field): Step {
   });
 }
 
-function verdictOf(verification: Field): Verdict {
+function verdictOf(verification: Field, acceptAll: Field): Verdict {
   // The verification is null if the address was never verified.
   if (verification.isAbsent) return 'unknown';
-  return VERDICTS.get(verification.at('status').present().word()) ?? 'unknown';
+  const status = verification.at('status').present().word();
+  // On a domain that accepts all mail, "valid" says nothing about this mailbox.
+  if (status === 'valid' && acceptAll.flag()) return 'catch_all';
+  return VERDICTS.get(status) ?? 'unknown';
 }
 
 /**

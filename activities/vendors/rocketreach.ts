@@ -117,7 +117,8 @@ export function createRocketReach(
         // nothing about the person.
         200: inBody((profiles) => {
           const profile = profiles.items().find((item) => String(item.at('id').value) === jobRef);
-          return profile ? stepOfProfile(profile, cost) : GIVEN_UP;
+          if (profile === undefined) return GIVEN_UP;
+          return stepOfProfile(profile, cost);
         }),
         404: unlessPage(GIVEN_UP),
       });
@@ -205,6 +206,7 @@ function claimOf(entry: Field): Claim {
  */
 function judge(smtpValid: string, type: string, grade: string): Verdict {
   const verdict = VERDICTS.get(smtpValid.replaceAll(/[-_]/g, '')) ?? 'unknown';
-  if (verdict === 'invalid' || type === 'disposable' || grade.startsWith('f')) return 'invalid';
-  return verdict === 'valid' && type === 'role-based' ? 'risky' : verdict;
+  if (type === 'disposable' || grade.startsWith('f')) return 'invalid';
+  if (verdict === 'valid' && type === 'role-based') return 'risky';
+  return verdict;
 }

@@ -174,8 +174,8 @@ export function stepBy(meanings: Meanings<Step>) {
  */
 export function unlessPage(meaning: Step) {
   return ({ headers }: HttpAnswer): Step => {
-    const isPage = headers.get('content-type')?.startsWith('text/html');
-    return isPage ? protocol('body') : meaning;
+    if (headers.get('content-type')?.startsWith('text/html')) return protocol('body');
+    return meaning;
   };
 }
 
@@ -211,7 +211,8 @@ export interface VendorFacts extends SourceFacts {
 
 /** Returns the types of email that satisfy a request for this type. */
 export function typesOf(wantedType: WantedType): EmailType[] {
-  return wantedType === 'any' ? ['professional', 'personal'] : [wantedType];
+  if (wantedType === 'any') return ['professional', 'personal'];
+  return [wantedType];
 }
 
 /** The input of every built-in vendor's factory. */
@@ -256,9 +257,10 @@ export function askingByEmployer(
   ask: (employee: Employee, signal: AbortSignal) => Promise<Step>,
 ): Vendor {
   const askAt = async (jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step> => {
-    const [next] = subject.otherOrganizations;
+    const [next = null] = subject.otherOrganizations;
     const isFirst = jobRef !== AT_NEXT;
-    const employee = employeeOf(isFirst ? subject : { ...subject, organization: next ?? null });
+    const organization = isFirst ? subject.organization : next;
+    const employee = employeeOf({ ...subject, organization });
     const step = employee.kind === 'skip' ? employee : await ask(employee, signal);
     if (step.kind === 'pending') return { ...step, jobRef };
     if (isFirst && next && step.kind === 'miss' && step.credits === 0) {
@@ -355,12 +357,14 @@ const TIMESTAMP =
  * @returns null if the text is absent or has another form
  */
 export function timestampOf(text: string | null): Date | null {
-  const match = TIMESTAMP.exec(text ?? '');
-  if (!match) return null;
+  if (text === null) return null;
+  const match = TIMESTAMP.exec(text);
+  if (match === null) return null;
   const [, day, time = '00:00:00', zone = 'Z'] = match;
   const offset = zone === 'UTC' ? 'Z' : zone.toUpperCase();
   const date = new Date(`${day}T${time}${offset}`);
   const year = date.getUTCFullYear();
   // PostgreSQL has no year 0, and no mailbox existed before there was email.
-  return year >= 1970 && year < 9999 ? date : null;
+  if (year >= 1970 && year < 9999) return date;
+  return null;
 }

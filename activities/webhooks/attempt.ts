@@ -74,9 +74,11 @@ export async function step<T>(work: Promise<T>, otherwise: FailureReason): Promi
 }
 
 function reasonOf(error: unknown, otherwise: FailureReason): FailureReason {
-  const { code, syscall } = error instanceof Error ? (error as NodeJS.ErrnoException) : {};
+  if (!(error instanceof Error)) return otherwise;
+  const { code, syscall } = error as NodeJS.ErrnoException;
   if (code === undefined) return otherwise;
   // Node uses this code also for a connection that was closed properly but too early.
   if (code === 'ECONNRESET') return syscall === undefined ? 'closed' : 'reset';
-  return REASONS[code] ?? FAMILIES.find(([codes]) => codes.test(code))?.[1] ?? otherwise;
+  const family = FAMILIES.find(([codes]) => codes.test(code));
+  return REASONS[code] ?? family?.[1] ?? otherwise;
 }

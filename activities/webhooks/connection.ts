@@ -6,7 +6,8 @@ import { addAbortSignal } from 'node:stream';
 import {
   createSecureContext,
   getCACertificates,
-  connect as openTls,
+  type SecureContext,
+  connect as startTls,
   type TLSSocket,
 } from 'node:tls';
 import { lookupBy, MAX_OF_FAMILY, type Names } from '../http/names.ts';
@@ -51,71 +52,91 @@ export interface Destination {
  * @throws {NotAttempted} from the created function
  * @throws {AttemptFailure} from the created function
  */
-export function createConnect({ policy, ca, lookup, proxy = null }: ConnectionSettings) {
+export function createConnect(settings: ConnectionSettings) {
+  const { policy, ca, lookup, proxy = null } = settings;
   // Created once, because reading a hundred root certificates takes longer than the rest of an
   // attempt.
-  const trusted = ca === undefined ? {} : { ca: [...getCACertificates('default'), ca] };
-  const secureContext = createSecureContext(trusted);
+  const trusted = ca === undefined ? undefined : [...getCACertificates('default'), ca];
+  const secureContext = createSecureContext({ ca: trusted });
 
   return async (
-    { target, blocked, admit }: Destination,
+    destination: Destination,
     connectMs: number,
     signal: AbortSignal,
   ): Promise<Connection> => {
-    if (isBlocked(target.hostname, blocked)) throw new AttemptFailure('blocked_by_operator');
-    const literal = literalOf(target);
-    const found =
-      literal === null
-        ? await resolve(target.hostname, lookup, signal)
-        : [{ address: literal, family: isIP(literal) }];
-    const allowed = found.filter(({ address }) => policy.allows(address));
-    if (allowed.length === 0) throw new AttemptFailure('blocked_address');
-    const open = allowed.filter(({ address }) => !isBlocked(address, blocked));
-    if (open.length === 0) throw new AttemptFailure('blocked_by_operator');
-    const few = [4, 6].flatMap((ip) =>
-      open.filter(({ family }) => family === ip).slice(0, MAX_OF_FAMILY),
-    );
-    const addresses = await admitted(
-      open.filter((one) => few.includes(one)),
-      policy,
-      admit,
-      signal,
-    );
-    if (addresses.length === 0) throw new AttemptFailure('unproven_host');
-
-    const host = literal ?? target.hostname;
+    const { target } = destination;
+    const addresses = await findAddresses(settings, destination, signal);
     const port = Number(target.port || 443);
-    const tunnel = proxy && (await openThrough(proxy, lookup, addresses, port, signal));
-    const tcp =
-      tunnel === null
-        ? openTcp({
-            host,
-            port,
-            // These addresses were just checked. A second lookup could return others.
-            lookup: (_name, _options, callback) => callback(null, [...addresses]),
-            autoSelectFamily: true,
-            autoSelectFamilyAttemptTimeout: Math.max(10, Math.floor(connectMs / addresses.length)),
-          })
-        : tunnel.socket;
-    addAbortSignal(signal, tcp).on('error', ignore);
-    let address = tunnel?.address;
-    if (address === undefined) {
-      await step(once(tcp, 'connect', { signal }), 'network');
-      address = tcp.remoteAddress ?? '';
-      if (!policy.allows(address)) throw new AttemptFailure('blocked_address');
+    let opened: Opened;
+    if (proxy === null) {
+      const receiver = { host: hostOf(target), port, addresses };
+      opened = await openDirectly(policy, receiver, connectMs, signal);
+    } else {
+      opened = await openThrough(proxy, lookup, addresses, port, signal);
     }
-    const tls = openTls({
-      socket: tcp,
-      host,
-      // RFC 6066, 3: the server name is neither an IP address nor ends in a dot.
-      servername: literal === null ? target.hostname.replace(/\.$/, '') : '',
-      secureContext,
-      rejectUnauthorized: true,
-    });
-    addAbortSignal(signal, tls).on('error', ignore);
-    await step(once(tls, 'secureConnect', { signal }), 'tls_handshake');
-    return { socket: tls, address };
+    const socket = await openTls(opened.socket, target, secureContext, signal);
+    return { socket, address: opened.address };
   };
+}
+
+function hostOf(target: URL): string {
+  return literalOf(target) ?? target.hostname;
+}
+
+/** Returns the addresses that this attempt may connect to, at least one. */
+async function findAddresses(
+  { policy, lookup }: ConnectionSettings,
+  { target, blocked, admit }: Destination,
+  signal: AbortSignal,
+): Promise<readonly LookupAddress[]> {
+  if (isBlocked(target.hostname, blocked)) throw new AttemptFailure('blocked_by_operator');
+  const found = await resolve(target, lookup, signal);
+  const allowed = found.filter(({ address }) => policy.allows(address));
+  if (allowed.length === 0) throw new AttemptFailure('blocked_address');
+  const open = allowed.filter(({ address }) => !isBlocked(address, blocked));
+  if (open.length === 0) throw new AttemptFailure('blocked_by_operator');
+  const addresses = await admitted(limitPerFamily(open), policy, admit, signal);
+  if (addresses.length === 0) throw new AttemptFailure('unproven_host');
+  return addresses;
+}
+
+/** Keeps the order of the addresses. */
+function limitPerFamily(addresses: readonly LookupAddress[]): readonly LookupAddress[] {
+  const ipv4 = addresses.filter(({ family }) => family === 4).slice(0, MAX_OF_FAMILY);
+  const ipv6 = addresses.filter(({ family }) => family === 6).slice(0, MAX_OF_FAMILY);
+  return addresses.filter((one) => ipv4.includes(one) || ipv6.includes(one));
+}
+
+interface Opened {
+  readonly socket: Socket;
+  /** The receiver's IP address. */
+  readonly address: string;
+}
+
+async function openDirectly(
+  policy: AddressPolicy,
+  receiver: {
+    readonly host: string;
+    readonly port: number;
+    readonly addresses: readonly LookupAddress[];
+  },
+  connectMs: number,
+  signal: AbortSignal,
+): Promise<Opened> {
+  const { host, port, addresses } = receiver;
+  const socket = openTcp({
+    host,
+    port,
+    // These addresses were just checked. A second lookup could return others.
+    lookup: (_name, _options, callback) => callback(null, [...addresses]),
+    autoSelectFamily: true,
+    autoSelectFamilyAttemptTimeout: Math.max(10, Math.floor(connectMs / addresses.length)),
+  });
+  addAbortSignal(signal, socket).on('error', ignore);
+  await step(once(socket, 'connect', { signal }), 'network');
+  const { remoteAddress: address = '' } = socket;
+  if (!policy.allows(address)) throw new AttemptFailure('blocked_address');
+  return { socket, address };
 }
 
 /** Tries one address after another until the proxy connects to one. */
@@ -125,12 +146,14 @@ async function openThrough(
   addresses: readonly LookupAddress[],
   port: number,
   signal: AbortSignal,
-): Promise<{ readonly socket: Socket; readonly address: string }> {
+): Promise<Opened> {
   let failure: unknown;
   for (const { address, family } of addresses) {
+    const host = family === 6 ? `[${address}]` : address;
     try {
-      const authority = `${family === 6 ? `[${address}]` : address}:${port}`;
-      return { socket: await openTunnel(proxy, lookup, authority, signal), address };
+      const socket = await openTunnel(proxy, lookup, `${host}:${port}`, signal);
+      addAbortSignal(signal, socket).on('error', ignore);
+      return { socket, address };
     } catch (error) {
       if (!(error instanceof AttemptFailure)) throw error;
       failure = error;
@@ -139,34 +162,51 @@ async function openThrough(
   throw failure;
 }
 
+async function openTls(
+  tcp: Socket,
+  target: URL,
+  secureContext: SecureContext,
+  signal: AbortSignal,
+): Promise<TLSSocket> {
+  // RFC 6066, 3: the server name is neither an IP address nor ends in a dot.
+  const servername = literalOf(target) === null ? target.hostname.replace(/\.$/, '') : '';
+  const host = hostOf(target);
+  const tls = startTls({ socket: tcp, host, servername, secureContext, rejectUnauthorized: true });
+  addAbortSignal(signal, tls).on('error', ignore);
+  await step(once(tls, 'secureConnect', { signal }), 'tls_handshake');
+  return tls;
+}
+
 async function admitted(
   addresses: readonly LookupAddress[],
   policy: AddressPolicy,
   admit: Destination['admit'],
   signal: AbortSignal,
 ): Promise<readonly LookupAddress[]> {
-  const counted = addresses
-    .map(({ address }) => address)
-    .filter((address) => !policy.isOpened(address));
+  const all = addresses.map(({ address }) => address);
+  const counted = all.filter((address) => !policy.isOpened(address));
   if (admit === undefined || counted.length === 0) return addresses;
   const allowed = await admit(counted).finally(() => {
-    if (signal.aborted)
+    if (signal.aborted) {
       throw new CountedTooLate('PostgreSQL took too long to count a webhook attempt');
+    }
   });
   return addresses.filter(({ address }) => policy.isOpened(address) || allowed.includes(address));
 }
 
 async function resolve(
-  name: string,
+  target: URL,
   lookup: Names['find'],
   signal: AbortSignal,
 ): Promise<readonly LookupAddress[]> {
+  const literal = literalOf(target);
+  if (literal !== null) return [{ address: literal, family: isIP(literal) }];
   // Other callers may wait for the same lookup, and it has its own timeout. If the signal comes
   // first, the lookup goes on without us.
   const aborted = new Promise<never>((_resolve, reject) => {
     signal.addEventListener('abort', reject, { once: true });
   });
-  const found = await step(Promise.race([lookup(name), aborted]), 'dns_failed');
+  const found = await step(Promise.race([lookup(target.hostname), aborted]), 'dns_failed');
   if (found.length === 0) throw new AttemptFailure('dns_not_found');
   return found;
 }
@@ -210,13 +250,14 @@ async function openTunnel(
   try {
     answer = await once(outgoing, 'connect', { signal });
   } catch {
-    if (!reached)
+    if (!reached) {
       throw new ProxyUnavailable('the webhook proxy cannot be reached: check WEBHOOK_PROXY');
+    }
     // If a time limit is over, the caller uses the signal's reason instead.
     throw new AttemptFailure('proxy');
   }
   const [response, socket, head] = answer as [{ statusCode?: number }, Socket, Buffer];
-  const status = response.statusCode ?? 0;
+  const { statusCode: status = 0 } = response;
   if (status < 200 || status > 299) {
     socket.destroy();
     throw new AttemptFailure('proxy');

@@ -51,11 +51,10 @@ export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonl
      * Returns true if the URL's host is an address that may not be reached, or an internal name.
      * Any other name is checked after it is resolved.
      */
-    forbids: (url: URL) => {
+    forbids(url: URL) {
       const literal = literalOf(url);
-      return literal === null
-        ? opened.length === 0 && INNER_NAME.test(url.hostname)
-        : !allows(literal);
+      if (literal !== null) return !allows(literal);
+      return opened.length === 0 && INNER_NAME.test(url.hostname);
     },
   };
 }
@@ -67,7 +66,8 @@ export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonl
  */
 export function literalOf(url: URL): string | null {
   const host = url.hostname.replace(/^\[(.*)\]$/, '$1');
-  return isIP(host) === 0 ? null : host;
+  if (isIP(host) === 0) return null;
+  return host;
 }
 
 /**
@@ -76,15 +76,19 @@ export function literalOf(url: URL): string | null {
  * @returns null for any other input
  */
 export function blockOf(text: string): string | null {
-  const ip = text.split('/')[0] ?? '';
-  if (isIP(ip) !== 0) {
-    const range = text === ip ? `${ip}/${isIP(ip) === 6 ? 128 : 32}` : text;
-    return parseAddress(ip) !== null && ipaddr.isValidCIDR(range) ? range.toLowerCase() : null;
-  }
+  const [ip = ''] = text.split('/');
+  if (isIP(ip) !== 0) return blockOfRange(ip, text);
   const url = URL.parse(`https://${text}`);
-  return url !== null && url.href === `https://${url.hostname}/` && literalOf(url) === null
-    ? url.hostname.replace(/\.$/, '')
-    : null;
+  if (url === null || url.href !== `https://${url.hostname}/`) return null;
+  if (literalOf(url) !== null) return null;
+  return url.hostname.replace(/\.$/, '');
+}
+
+function blockOfRange(ip: string, text: string): string | null {
+  const bits = isIP(ip) === 6 ? 128 : 32;
+  const range = text === ip ? `${ip}/${bits}` : text;
+  if (parseAddress(ip) === null || !ipaddr.isValidCIDR(range)) return null;
+  return range.toLowerCase();
 }
 
 /**
@@ -93,12 +97,12 @@ export function blockOf(text: string): string | null {
  */
 export function isBlocked(target: string, blocked: readonly string[]): boolean {
   const address = parseAddress(target);
-  const name = `.${target.replace(/\.$/, '')}`;
-  return blocked.some((one) =>
-    address === null
-      ? name.endsWith(`.${one}`)
-      : one.includes('/') && isInside(address, parseRange(one)),
-  );
+  if (address === null) {
+    const name = `.${target.replace(/\.$/, '')}`;
+    return blocked.some((one) => name.endsWith(`.${one}`));
+  }
+  const ranges = blocked.filter((one) => one.includes('/'));
+  return ranges.some((range) => isInside(address, parseRange(range)));
 }
 
 /**
@@ -116,15 +120,14 @@ export function isInNetworks(ip: string, networks: readonly string[]): boolean {
  */
 function parseAddress(text: string): Address | null {
   // ipaddr.js also reads octal and hex, but resolvers and sockets never write them.
-  return isIP(text) === 0 || text.includes('%') ? null : ipaddr.parse(text);
+  if (isIP(text) === 0 || text.includes('%')) return null;
+  return ipaddr.parse(text);
 }
 
 function isGlobal(address: Address): boolean {
   if (address.range() !== 'unicast') return false;
-  return (
-    isInside(address, GLOBAL_UNICAST) ||
-    (address.kind() === 'ipv4' && address.toString() !== AZURE_PLATFORM)
-  );
+  if (address.kind() === 'ipv6') return isInside(address, GLOBAL_UNICAST);
+  return address.toString() !== AZURE_PLATFORM;
 }
 
 function isInside(address: Address, [network, bits]: Range): boolean {
@@ -133,8 +136,8 @@ function isInside(address: Address, [network, bits]: Range): boolean {
 }
 
 function parseRange(text: string): Range {
-  if (parseAddress(text.split('/')[0] ?? '') !== null && ipaddr.isValidCIDR(text))
-    return ipaddr.parseCIDR(text);
-  const message = `"${text}" is no CIDR range: write the ranges that deliveries may reach as 127.0.0.0/8 or ::1/128`;
+  const [ip = ''] = text.split('/');
+  if (parseAddress(ip) !== null && ipaddr.isValidCIDR(text)) return ipaddr.parseCIDR(text);
+  const message = `"${text}" isn't a CIDR range. Write the ranges that deliveries may reach as 127.0.0.0/8 or ::1/128.`;
   throw Object.assign(new Error(message), { code: 'bad_cidr' });
 }

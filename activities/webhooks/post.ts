@@ -89,13 +89,8 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
     try {
       const connection = await connect({ target, blocked, admit }, connectMs, signal);
       clearTimeout(connecting);
-      return await exchange(
-        connection,
-        target,
-        { ...headers, 'user-agent': userAgent },
-        body,
-        signal,
-      );
+      const allHeaders = { ...headers, 'user-agent': userAgent };
+      return await exchange(connection, target, allHeaders, body, signal);
     } catch (error) {
       const isOurs = error instanceof NotAttempted;
       const failure = signal.aborted && !isOurs ? signal.reason : error;
@@ -129,19 +124,14 @@ async function exchange(
   });
   outgoing.on('error', ignore);
   outgoing.end(body);
-  const [response] = (await step(once(outgoing, 'response', { signal }), 'network')) as [
-    IncomingMessage,
-  ];
-  const status = response.statusCode ?? 0;
+  const arrived = await step(once(outgoing, 'response', { signal }), 'network');
+  const [response] = arrived as [IncomingMessage];
+  const { statusCode: status = 0 } = response;
   // Node's parser accepts any three digits, but these aren't statuses (RFC 9110, 15).
   if (status < 100 || status > 599) throw new AttemptFailure('not_http');
-  return {
-    kind: 'answered',
-    status,
-    address,
-    retryAfterMs: parseRetryAfter(response.headers['retry-after']),
-    ...(await readExcerpt(response, signal)),
-  };
+  const retryAfterMs = parseRetryAfter(response.headers['retry-after']);
+  const read = await readExcerpt(response, signal);
+  return { kind: 'answered', status, address, retryAfterMs, ...read };
 }
 
 async function readExcerpt(response: IncomingMessage, signal: AbortSignal) {

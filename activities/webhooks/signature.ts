@@ -19,9 +19,11 @@ interface Signed {
  */
 export function sign({ id, timestamp, body, secrets }: Signed): string {
   const content = `${id}.${timestamp}.${body}`;
-  return secrets
-    .map((secret) => `v1,${createHmac('sha256', keyOf(secret)).update(content).digest('base64')}`)
-    .join(' ');
+  const signatures = secrets.map((secret) => {
+    const hmac = createHmac('sha256', keyOf(secret)).update(content);
+    return `v1,${hmac.digest('base64')}`;
+  });
+  return signatures.join(' ');
 }
 
 function keyOf(secret: string): Buffer {
