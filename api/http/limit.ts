@@ -1,5 +1,5 @@
 import type { AuthCredentials, Request } from '@hapi/hapi';
-import { type Places, STEPS, takePlaces } from '../../db/accounts/limits.ts';
+import { type Places, takePlaces } from '../../db/accounts/limits.ts';
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { keepLast } from './overload.ts';
@@ -17,12 +17,12 @@ const MAX_WINDOWS = 10_000;
  * or null
  */
 export function createLimit(db: Database, windowMs: number) {
-  const windows = new Map<string, ReturnType<typeof openWindow>>();
+  const windows = new Map<string, KeyWindow>();
   return async (request: Request, key: AuthCredentials): Promise<ApiError | null> => {
     const { keyId, requestsPerMinute } = key;
-    const window = windows.get(keyId) ?? openWindow(db, windowMs);
+    const window = windows.get(keyId) ?? new KeyWindow(db, windowMs);
     keepLast(windows, keyId, window, MAX_WINDOWS);
-    const verdict = await window(key);
+    const verdict = await window.admit(key);
     const headers = rateHeaders(verdict, requestsPerMinute, windowMs);
     if (verdict.admitted) {
       request.app.rateHeaders = headers;
@@ -34,66 +34,88 @@ export function createLimit(db: Database, windowMs: number) {
   };
 }
 
-/**
- * Creates the window of one key in this process. Concurrent requests take their places with one
- * statement. At a high limit, one statement takes the places of a whole step. A rejection is
- * repeated without a statement until a place is free.
- */
-function openWindow(db: Database, windowMs: number) {
-  let places: Places = { taken: 0, used: 0, takenAt: null, freeInMs: 0, emptyInMs: 0, atMs: 0 };
-  let [answeredAt, left, leftUntil, fullAtLimit, waiting] = [0, 0, 0, 0, 0];
-  let asking: Promise<void> | null = null;
-  const ask = async (key: AuthCredentials) => {
-    const { requestsPerMinute: limit } = key;
-    const inAdvance = limit > STEPS ? Math.ceil(limit / STEPS) : 0;
-    const back = { count: left, takenAt: places.takenAt };
-    left = 0;
-    const begun = performance.now();
-    places = await takePlaces(db, key, windowMs, Math.max(waiting, inAdvance), back);
-    answeredAt = performance.now();
-    left = places.taken;
-    // Without a step, all places are for waiting requests.
-    leftUntil = inAdvance > 0 ? begun + windowMs / STEPS : Number.POSITIVE_INFINITY;
-    fullAtLimit = places.taken === 0 ? limit : 0;
-  };
-  const verdict = (admitted: boolean, limit: number) => {
-    const age = performance.now() - answeredAt;
-    return {
-      admitted,
-      /** Requests that would still be admitted now. */
-      remaining: Math.max(0, limit - places.used + left),
-      /** Milliseconds until the next place becomes free, if the window is full. */
-      retryAfterMs: places.freeInMs - age,
-      /** Milliseconds until the whole window is empty again. */
-      resetMs: Math.max(0, places.emptyInMs - age),
-      /** The current time by PostgreSQL's clock, in milliseconds since the epoch. */
-      nowMs: places.atMs + age,
-    };
-  };
-  return async (key: AuthCredentials) => {
-    const { requestsPerMinute: limit } = key;
-    waiting += 1;
-    try {
-      for (;;) {
-        const now = performance.now();
-        if (fullAtLimit === limit && now < answeredAt + places.freeInMs)
-          return verdict(false, limit);
-        if (left > 0 && now < leftUntil) {
-          left -= 1;
-          return verdict(true, limit);
-        }
-        asking ??= ask(key).finally(() => {
-          asking = null;
-        });
-        await asking;
-      }
-    } finally {
-      waiting -= 1;
-    }
-  };
+interface Verdict {
+  readonly admitted: boolean;
+  /** Requests that would still be admitted now. */
+  readonly remaining: number;
+  /** Milliseconds until the next place becomes free, if the window is full. */
+  readonly retryAfterMs: number;
+  /** Milliseconds until the whole window is empty again. */
+  readonly resetMs: number;
+  /** The current time by PostgreSQL's clock, in milliseconds since the epoch. */
+  readonly nowMs: number;
 }
 
-type Verdict = Awaited<ReturnType<ReturnType<typeof openWindow>>>;
+/**
+ * The window of one key in this process. Concurrent requests take their places with one statement.
+ * A rejection is repeated without a statement until a place is free.
+ */
+class KeyWindow {
+  readonly #db: Database;
+  readonly #windowMs: number;
+  #places: Places = { taken: 0, used: 0, freeInMs: 0, emptyInMs: 0, atMs: 0 };
+  #takenAt = 0;
+  /** Places that were taken for requests that are still waiting. */
+  #left = 0;
+  #waiting = 0;
+  /** The limit at which the window was found full, or 0. */
+  #fullAtLimit = 0;
+  #taking: Promise<void> | null = null;
+
+  constructor(db: Database, windowMs: number) {
+    this.#db = db;
+    this.#windowMs = windowMs;
+  }
+
+  async admit(key: AuthCredentials): Promise<Verdict> {
+    this.#waiting += 1;
+    try {
+      while (!this.#isFull(key.requestsPerMinute)) {
+        if (this.#left > 0) {
+          this.#left -= 1;
+          return this.#verdict(true, key.requestsPerMinute);
+        }
+        this.#taking ??= this.#take(key);
+        await this.#taking;
+      }
+      return this.#verdict(false, key.requestsPerMinute);
+    } finally {
+      this.#waiting -= 1;
+    }
+  }
+
+  /** Takes a place for each waiting request. */
+  async #take(key: AuthCredentials): Promise<void> {
+    try {
+      this.#places = await takePlaces(this.#db, key, this.#windowMs, this.#waiting);
+      this.#takenAt = performance.now();
+      this.#left = this.#places.taken;
+      this.#fullAtLimit = this.#left === 0 ? key.requestsPerMinute : 0;
+    } finally {
+      this.#taking = null;
+    }
+  }
+
+  #isFull(limit: number): boolean {
+    return this.#fullAtLimit === limit && this.#age() < this.#places.freeInMs;
+  }
+
+  #age(): number {
+    return performance.now() - this.#takenAt;
+  }
+
+  #verdict(admitted: boolean, limit: number): Verdict {
+    const { used, freeInMs, emptyInMs, atMs } = this.#places;
+    const age = this.#age();
+    return {
+      admitted,
+      remaining: Math.max(0, limit - used + this.#left),
+      retryAfterMs: freeInMs - age,
+      resetMs: Math.max(0, emptyInMs - age),
+      nowMs: atMs + age,
+    };
+  }
+}
 
 /**
  * Returns both families of headers: `RateLimit` of the IETF draft, and the common `X-RateLimit-*`

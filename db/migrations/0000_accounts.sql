@@ -73,8 +73,8 @@ create trigger organizations_announce_suspension after update on organizations
   for each row when (old.suspended is distinct from new.suspended)
   execute function announce_change();
 
--- The sliding window of a key: the times from which its used places count, oldest first, and the
--- number of places per time. All places of a step share one time.
+-- The sliding window of a key: the times of its admitted requests, oldest first, and their numbers.
+-- All requests of one second share the time of the last of them, so a row stays small at any limit.
 create table rate_windows (
   api_key_id text primary key references api_keys,
   hits timestamptz[] not null default '{}',
@@ -84,45 +84,40 @@ create table rate_windows (
 -- of each admission. PostgreSQL 15 accepts this only as a separate statement.
 alter table rate_windows alter column hits set storage plain, alter column counts set storage plain;
 
--- Takes up to `wanted` places of a key's window. It first gives back the `unused` places of those
--- taken at `unused_at`. Places of a step can be used until its end and count from that time.
--- Without steps they count from now.
+-- Takes up to `wanted` places of a key's window.
 create function take_places(
-  a_key text, quota integer, span interval, step interval, wanted integer, unused integer, unused_at timestamptz,
-  out taken integer, out used integer, out taken_at timestamptz, out free_in interval, out empty_in interval
+  a_key text, quota integer, span interval, wanted integer,
+  out taken integer, out used integer, out free_in interval, out empty_in interval
 ) language plpgsql as $$
 declare
   held rate_windows;
   at timestamptz;
-  gone integer;
-  place integer;
+  expired integer;
+  last integer;
 begin
   insert into rate_windows (api_key_id) values (a_key) on conflict do nothing;
   select * into held from rate_windows where api_key_id = a_key for update;
   -- Read under the lock, so that the times of a row never run backwards.
   at := clock_timestamp();
   -- After the clock was set back, the key must not be refused until the clock has caught up.
-  if held.hits[cardinality(held.hits)] > at + 2 * step + interval '1 s' then
-    held.hits := array(select least(hit, at + 2 * step) from unnest(held.hits) with ordinality h (hit, i) order by i);
+  if held.hits[cardinality(held.hits)] > at then
+    held.hits := array(select least(hit, at) from unnest(held.hits) with ordinality h (hit, i) order by i);
     update rate_windows set hits = held.hits where api_key_id = a_key;
   end if;
-  gone := width_bucket(at - span, held.hits);
-  held.hits := held.hits[gone + 1:];
-  held.counts := held.counts[gone + 1:];
-  place := array_position(held.hits, unused_at);
-  if place is not null then
-    held.counts[place] := held.counts[place] - unused;
-  end if;
+
+  expired := width_bucket(at - span, held.hits);
+  held.hits := held.hits[expired + 1:];
+  held.counts := held.counts[expired + 1:];
   used := (select coalesce(sum(n), 0) from unnest(held.counts) n);
   taken := greatest(0, least(wanted, quota - used));
+
   if taken > 0 then
-    place := cardinality(held.hits);
-    taken_at := case when step > '0' then date_bin(step, at, 'epoch') + 2 * step else at end;
-    if taken_at <= held.hits[place] then
-      taken_at := held.hits[place];
-      held.counts[place] := held.counts[place] + taken;
+    last := cardinality(held.hits);
+    if date_trunc('second', held.hits[last]) = date_trunc('second', at) then
+      held.hits[last] := at;
+      held.counts[last] := held.counts[last] + taken;
     else
-      held.hits := held.hits || taken_at;
+      held.hits := held.hits || at;
       held.counts := held.counts || taken;
     end if;
     used := used + taken;

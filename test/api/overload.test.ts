@@ -189,7 +189,6 @@ const codeOf = async (answer: Response) => ((await answer.json()) as { code: str
 test.serial(
   "an organization's submits wait in a short queue, and more are refused uncounted",
   async (t) => {
-    // With a higher limit, requests would be counted in advance.
     const [client, other] = [await api.organization(1000, 150), await api.organization()];
     const release = await holdBalance(client);
     const answering = Array.from({ length: 120 }, () => submitOnce(api, client));

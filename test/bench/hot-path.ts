@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { server as hapiServer } from '@hapi/hapi';
 import postgres, { type Sql } from 'postgres';
 import { createQueues } from '../../api/http/turn-queue.ts';
-import { STEPS, takePlaces } from '../../db/accounts/limits.ts';
+import { takePlaces } from '../../db/accounts/limits.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { migrate } from '../../db/migrate.ts';
 import { submit } from '../../db/requests/submit.ts';
@@ -196,14 +196,14 @@ async function admissions(db: Database, sql: Sql): Promise<void> {
   for (const limit of [100, 1000, 10_000, 60_000]) {
     const { keyId } = await openOrganization(db, 0);
     const key = { keyId, requestsPerMinute: limit };
-    const take = () => takePlaces(db, key, windowMs, 1, { count: 0, takenAt: null });
+    const take = () => takePlaces(db, key, windowMs, 1);
     await take();
     let [ms, bytes, admitted] = [0, 0, 0];
     while (ms < SECONDS * 1000) {
-      const steps = Math.min(limit - each, STEPS);
+      const seconds = Math.min(limit - each, 60);
       await sql`update rate_windows w set (hits, counts) = (
-        select array_agg(now() - i * interval '0.5 s' order by i desc), array_agg(${Math.floor((limit - each) / steps)}::int)
-          from generate_series(1, ${steps}::int) i) where api_key_id = ${keyId}`;
+        select array_agg(now() - i * interval '1 s' order by i desc), array_agg(${Math.floor((limit - each) / seconds)}::int)
+          from generate_series(1, ${seconds}::int) i) where api_key_id = ${keyId}`;
       const [before] = await sql`select pg_current_wal_insert_lsn() as lsn`;
       const begun = performance.now();
       for (let i = 0; i < each; i += 1) admitted += (await take()).taken;
