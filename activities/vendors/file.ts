@@ -47,8 +47,8 @@ export interface HttpJsonSource {
     readonly list: Pointer;
     /** This pointer and the next ones start at a candidate. */
     readonly email: Pointer;
-    readonly type: { readonly pointer: Pointer; readonly values: Words<EmailType> } | null;
-    readonly status: { readonly pointer: Pointer; readonly values: Words<Verdict> } | null;
+    readonly type: Mapping<EmailType> | null;
+    readonly status: Mapping<Verdict> | null;
     readonly validated_at: Pointer | null;
   };
   readonly identity: Readonly<Record<'npi' | 'first' | 'last' | 'full' | 'state', Pointer | null>>;
@@ -56,6 +56,12 @@ export interface HttpJsonSource {
 
 /** Maps the vendor's words, in lowercase, to our meanings. */
 export type Words<Meaning> = Readonly<Record<string, Meaning>>;
+
+/** A field with one of the vendor's words. */
+interface Mapping<Meaning> {
+  readonly pointer: Pointer;
+  readonly values: Words<Meaning>;
+}
 
 const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
 
@@ -68,10 +74,10 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   const { id, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
   const needs = needsOf(source);
   const ask = jsonApi('', source.headers, callMs);
-  const misses = Object.fromEntries(
-    source.miss.statuses.map((status) => [status, unlessPage(NO_MATCH)]),
-  );
-  const byStatus = stepBy({ 200: inBody((body) => stepOfAnswer(body, source)), ...misses });
+  const meanings: Record<number, (answer: HttpAnswer) => Step> = {};
+  meanings[200] = inBody((body) => stepOfAnswer(body, source));
+  for (const status of source.miss.statuses) meanings[status] = unlessPage(NO_MATCH);
+  const byStatus = stepBy(meanings);
   const read = (answer: HttpAnswer): Step => {
     const step = byStatus(answer);
     // The status decides before the body. A rejected key or a rate limit says nothing about a
@@ -165,10 +171,7 @@ function claimOf(
 }
 
 /** Returns null without a mapping, and for a word that the sources file does not map. */
-function meaningOf<Meaning>(
-  entry: Field,
-  mapping: { readonly pointer: Pointer; readonly values: Words<Meaning> } | null,
-): Meaning | null {
+function meaningOf<Meaning>(entry: Field, mapping: Mapping<Meaning> | null): Meaning | null {
   if (mapping === null) return null;
   const { pointer, values } = mapping;
   const word = entry.pointed(pointer).present().scalar();
@@ -176,13 +179,14 @@ function meaningOf<Meaning>(
   return values[word] ?? null;
 }
 
-/**
- * The placeholders of URLs and bodies. Each has the need it belongs to and its value for a person.
- */
-const PLACEHOLDERS: ReadonlyMap<
-  string,
-  { readonly need: Need; readonly value: (subject: Subject) => string | null | undefined }
-> = new Map([
+interface Placeholder {
+  /** The need that the placeholder belongs to. */
+  readonly need: Need;
+  readonly value: (subject: Subject) => string | null | undefined;
+}
+
+/** The placeholders of URLs and bodies by name. */
+const PLACEHOLDERS: ReadonlyMap<string, Placeholder> = new Map<string, Placeholder>([
   ['npi', { need: 'npi', value: ({ npi }) => npi }],
   ['first', { need: 'name', value: ({ person }) => person?.first }],
   ['last', { need: 'name', value: ({ person }) => person?.last }],
@@ -201,8 +205,12 @@ const PLACEHOLDER = /\{([a-z]+)\}/g;
  * @returns the need that each placeholder belongs to, by its name; null for an unknown placeholder
  */
 export function placeholdersIn(template: unknown): ReadonlyMap<string, Need | null> {
-  const names = [...JSON.stringify(template).matchAll(PLACEHOLDER)].map(([, name = '']) => name);
-  return new Map(names.map((name) => [name, PLACEHOLDERS.get(name)?.need ?? null]));
+  const needs = new Map<string, Need | null>();
+  for (const [, name = ''] of JSON.stringify(template).matchAll(PLACEHOLDER)) {
+    const placeholder = PLACEHOLDERS.get(name);
+    needs.set(name, placeholder === undefined ? null : placeholder.need);
+  }
+  return needs;
 }
 
 /**

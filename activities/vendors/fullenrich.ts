@@ -72,7 +72,10 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
   return {
     ...FULLENRICH,
     callMs,
-    cost: (wantedType) => typesOf(wantedType).reduce((sum, type) => sum + CREDITS[type], 0),
+    cost(wantedType) {
+      const credits = typesOf(wantedType).map((type) => CREDITS[type]);
+      return credits.reduce((sum, one) => sum + one, 0);
+    },
 
     async submit(subject, signal) {
       const employee = employeeOf(subject);
@@ -90,8 +93,9 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
     },
 
     async poll(jobRef, _subject, signal) {
-      const pollPath = `${path}/${encodeURIComponent(jobRef)}`;
-      const step = await ask({ path: pollPath }, signal, createPollReader(jobRef, pollMs));
+      const question = { path: `${path}/${encodeURIComponent(jobRef)}` };
+      const readPoll = createPollReader(jobRef, pollMs);
+      const step = await ask(question, signal, readPoll);
       // A failed poll counts as a poll, unless the request was never sent.
       if (step.kind === 'retry' && step.why !== 'unsent' && step.afterMs === null) {
         return { ...step, afterMs: pollMs };
@@ -137,7 +141,8 @@ function createPollReader(jobRef: string, pollMs: number) {
 }
 
 function limited({ headers }: HttpAnswer): Step {
-  return { kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) ?? LIMITED_MS };
+  const afterMs = retryAfterMs(headers) ?? LIMITED_MS;
+  return { kind: 'retry', why: 'rate_limit', afterMs };
 }
 
 /**
@@ -168,7 +173,8 @@ function stepOfResult(body: Field, pending: Step): Step {
   const records = body.at('data').items();
   // A finished job lists its contact, found or not.
   if (status === 'FINISHED' && records.length === 0) body.at('data').fail();
-  const candidates = candidatesOf(records.flatMap((record) => claimsOf(record.at('contact_info'))));
+  const contacts = records.map((record) => record.at('contact_info'));
+  const candidates = candidatesOf(contacts.flatMap(claimsOf));
   const identity = identityOfRecord(body.at('data').pointed(['0']));
   const isEcho = records.every((record) => record.at('profile').isAbsent);
   // The cost of the job so far, if the vendor reports it.
@@ -218,13 +224,16 @@ function claimsOf(contact: Field): Claim[] {
 function claimsOfType(contact: Field, name: string, vendorType: EmailType): Claim[] {
   const mostProbable = contact.at(`most_probable_${name}_email`);
   const entries = [mostProbable, ...contact.at(`${name}_emails`).items()];
-  return entries
-    .filter((entry) => !entry.isAbsent)
-    .map((entry) => {
-      const verdict = VERDICTS.get(entry.at('status').present().word()) ?? 'unknown';
-      // The vendor gives no date. It may return stored results that are up to three months old.
-      return { email: entry.at('email').present(), vendorType, verdict, validatedAt: null };
-    });
+  const present = entries.filter((entry) => !entry.isAbsent);
+  return present.map((entry) => claimOf(entry, vendorType));
+}
+
+function claimOf(entry: Field, vendorType: EmailType): Claim {
+  const status = entry.at('status').present().word();
+  const verdict = VERDICTS.get(status) ?? 'unknown';
+  const email = entry.at('email').present();
+  // The vendor gives no date. It may return stored results that are up to three months old.
+  return { email, vendorType, verdict, validatedAt: null };
 }
 
 /**

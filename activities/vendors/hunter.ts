@@ -51,7 +51,8 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
  * 202 asks us to repeat the request, 403 is the rate limit, 429 is the used-up quota, and 451 is a
  * person who asked not to be processed. An address costs one credit.
  */
-export function createHunter({ baseUrl, apiKey, callMs = HUNTER.callMs }: VendorOptions): Vendor {
+export function createHunter(options: VendorOptions): Vendor {
+  const { baseUrl, apiKey, callMs = HUNTER.callMs } = options;
   // The key goes in a header. The vendor also accepts it in the query, where proxies would log it.
   const ask = jsonApi(baseUrl, { 'X-API-KEY': apiKey }, callMs);
   return askingByEmployer({ ...HUNTER, callMs }, ({ first, last, domain, company }, signal) => {

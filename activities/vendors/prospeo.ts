@@ -3,6 +3,7 @@ import type { Field } from '../http/fields.ts';
 import {
   askingByEmployer,
   candidatesOf,
+  type Identity,
   identityOf,
   type Step,
   stepBy,
@@ -29,7 +30,8 @@ export const PROSPEO = {
  * match costs one credit, once in the lifetime of the account. Errors arrive as a 400 with a code,
  * so bodies are read before statuses.
  */
-export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: VendorOptions): Vendor {
+export function createProspeo(options: VendorOptions): Vendor {
+  const { baseUrl, apiKey, callMs = PROSPEO.callMs } = options;
   const ask = jsonApi(baseUrl, { 'X-KEY': apiKey }, callMs);
   return askingByEmployer({ ...PROSPEO, callMs }, ({ first, last, domain, company }, signal) => {
     const data = {
@@ -39,7 +41,8 @@ export function createProspeo({ baseUrl, apiKey, callMs = PROSPEO.callMs }: Vend
       company_website: domain || undefined,
       company_name: company || undefined,
     };
-    return ask({ path: '/enrich-person', json: { only_verified_email: true, data } }, signal, read);
+    const json = { only_verified_email: true, data };
+    return ask({ path: '/enrich-person', json }, signal, read);
   });
 }
 
@@ -67,8 +70,9 @@ const ERRORS: ReadonlyMap<string, Step> = new Map<string, Step>([
 function stepOfError(code: Field, answer: HttpAnswer): Step {
   const word = code.requiredText();
   if (word === 'RATE_LIMITED' || word === 'RATE_LIMIT_EXCEEDED') return limited(answer);
-  if (word === 'INTERNAL_ERROR')
+  if (word === 'INTERNAL_ERROR') {
     return { kind: 'retry', why: 'upstream', afterMs: retryAfterMs(answer.headers) };
+  }
   return ERRORS.get(word) ?? protocol(code.path);
 }
 
@@ -77,8 +81,10 @@ function stepOfError(code: Field, answer: HttpAnswer): Step {
  * 24-hour day when the daily quota is used up.
  */
 function limited({ headers }: HttpAnswer): Step {
-  const window = headers.get('x-daily-request-left')?.trim() === '0' ? 'daily' : 'minute';
-  const afterMs = retryAfterMs(headers) ?? retryAfterMs(headers, `x-${window}-reset-seconds`);
+  const isDailyUsedUp = headers.get('x-daily-request-left')?.trim() === '0';
+  const window = isDailyUsedUp ? 'daily' : 'minute';
+  const resetMs = retryAfterMs(headers, `x-${window}-reset-seconds`);
+  const afterMs = retryAfterMs(headers) ?? resetMs;
   return { kind: 'retry', why: 'rate_limit', afterMs };
 }
 
@@ -87,15 +93,8 @@ function stepOfMatch(body: Field): Step {
   if (found.isAbsent) return NO_MATCH;
   const person = found.object();
   const email = person.at('email').present();
-  const location = person.at('location');
   const credits = body.at('free_enrichment').flag() ? 0 : 1;
-  const identity = identityOf({
-    first: person.at('first_name'),
-    last: person.at('last_name'),
-    full: person.at('full_name'),
-    state: location.at('state'),
-    country: location.at('country_code'),
-  });
+  const identity = identityOfPerson(person);
   if (email.isAbsent) return { kind: 'miss', reason: 'no_email', credits };
   // `revealed` is not reliable: in the vendor's own example a revealed address is masked.
   const address = email.at('email').present();
@@ -103,8 +102,26 @@ function stepOfMatch(body: Field): Step {
     return { kind: 'miss', reason: 'email_masked', credits };
   }
   // Only VERIFIED is documented. The vendor's own client also knows UNVERIFIED.
-  const verdict = email.at('status').present().word() === 'verified' ? 'valid' : 'unknown';
-  const claim = { email: address, vendorType: 'professional', verdict, validatedAt: null } as const;
+  const isVerified = email.at('status').present().word() === 'verified';
+  const candidates = candidatesOf([
+    {
+      email: address,
+      vendorType: 'professional',
+      verdict: isVerified ? 'valid' : 'unknown',
+      validatedAt: null,
+    },
+  ]);
   // The identity comes from the vendor's own profile, not from our input.
-  return stepOfCandidates({ candidates: candidatesOf([claim]), identity, isEcho: false, credits });
+  return stepOfCandidates({ candidates, identity, isEcho: false, credits });
+}
+
+function identityOfPerson(person: Field): Identity {
+  const location = person.at('location');
+  return identityOf({
+    first: person.at('first_name'),
+    last: person.at('last_name'),
+    full: person.at('full_name'),
+    state: location.at('state'),
+    country: location.at('country_code'),
+  });
 }

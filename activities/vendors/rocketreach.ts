@@ -62,12 +62,18 @@ const APIS = {
     statusPath: '/universal/person/check_status',
     // Returning the NPI would cost one more credit (`reveal_healthcare_enrichment`). Name and state
     // are free.
-    query: (wantedType: WantedType) =>
-      Object.fromEntries(typesOf(wantedType).map((type) => [`reveal_${type}_email`, 'true'])),
-    cost: (types: ReadonlySet<EmailType>) =>
-      [...types].reduce((sum, type) => sum + UNIVERSAL_CREDITS[type], 0),
+    query(wantedType: WantedType) {
+      const parameters: Record<string, string> = {};
+      for (const type of typesOf(wantedType)) parameters[`reveal_${type}_email`] = 'true';
+      return parameters;
+    },
+    cost(types: ReadonlySet<EmailType>) {
+      const credits = [...types].map((type) => UNIVERSAL_CREDITS[type]);
+      return credits.reduce((sum, one) => sum + one, 0);
+    },
   },
 } as const;
+type Cost = (types: ReadonlySet<EmailType>) => number;
 export type RocketReachApi = keyof typeof APIS;
 export const ROCKETREACH_APIS = Object.keys(APIS) as RocketReachApi[];
 
@@ -116,7 +122,8 @@ export function createRocketReach(
         // The list has one profile per known ID. A lookup that the vendor has forgotten says
         // nothing about the person.
         200: inBody((profiles) => {
-          const profile = profiles.items().find((item) => String(item.at('id').value) === jobRef);
+          const hasId = (profile: Field) => String(profile.at('id').value) === jobRef;
+          const profile = profiles.items().find(hasId);
           if (profile === undefined) return GIVEN_UP;
           return stepOfProfile(profile, cost);
         }),
@@ -133,7 +140,7 @@ export function createRocketReach(
  * with an undocumented type makes the whole profile unreadable, because its meaning would be a
  * guess.
  */
-function stepOfProfile(profile: Field, cost: (types: ReadonlySet<EmailType>) => number): Step {
+function stepOfProfile(profile: Field, cost: Cost): Step {
   // `complete`, `progress`, `searching`, or `not queued`. `failed` is documented for single records
   // only.
   const status = profile.at('status').requiredText();
@@ -189,10 +196,12 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
 /** Reads one address of a profile (ProfileEmailAPI). */
 function claimOf(entry: Field): Claim {
   const type = entry.at('type').word();
+  const email = entry.at('email').present();
+  const smtpValid = entry.at('smtp_valid').present().word();
   return {
-    email: entry.at('email').present(),
+    email,
     vendorType: EMAIL_TYPES.find((one) => one === type) ?? null,
-    verdict: judge(entry.at('smtp_valid').present().word(), type, entry.at('grade').word()),
+    verdict: judge(smtpValid, type, entry.at('grade').word()),
     validatedAt: timestampOf(entry.at('last_validation_check').text()),
   };
 }

@@ -90,11 +90,12 @@ export type Need = 'npi' | 'name' | 'organization' | 'address';
 
 /** Returns the needs of a vendor that the known data does not meet, in the given order. */
 export function missingOf({ person, organization }: Subject, needs: readonly Need[]): Need[] {
+  const practice = person?.practice;
   const met: Readonly<Record<Need, boolean>> = {
     npi: true,
     name: Boolean(person?.first && person.last),
     organization: Boolean(organization?.name || organization?.domain),
-    address: Boolean(person?.practice.line1 && person.practice.state && person.practice.zip),
+    address: Boolean(practice?.line1 && practice.state && practice.zip),
   };
   return needs.filter((need) => !met[need]);
 }
@@ -113,8 +114,9 @@ export type Employee = Exclude<ReturnType<typeof employeeOf>, { kind: 'skip' }>;
 export function employeeOf(subject: Subject) {
   const missing = missingOf(subject, ['name', 'organization']);
   const { person, organization } = subject;
-  if (missing.length > 0 || person === null || organization === null)
+  if (missing.length > 0 || person === null || organization === null) {
     return { kind: 'skip', missing } as const;
+  }
   const { first, last } = person;
   return {
     kind: 'employee',
@@ -256,7 +258,7 @@ export function askingByEmployer(
   facts: Omit<Vendor, 'cost' | 'submit' | 'poll'>,
   ask: (employee: Employee, signal: AbortSignal) => Promise<Step>,
 ): Vendor {
-  const askAt = async (jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step> => {
+  const askAt: Vendor['poll'] = async (jobRef, subject, signal) => {
     const [next = null] = subject.otherOrganizations;
     const isFirst = jobRef !== AT_NEXT;
     const organization = isFirst ? subject.organization : next;
@@ -303,15 +305,20 @@ export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
   const byEmail = new Map<string, NamedCandidate>();
   for (const { email: field, ...claim } of claims) {
     const email = field.text();
-    if (email === null || !STORABLE.test(email) || byEmail.has(email.toLowerCase())) continue;
-    byEmail.set(email.toLowerCase(), { email, ...claim });
+    if (email === null || !STORABLE.test(email)) continue;
+    const key = email.toLowerCase();
+    if (!byEmail.has(key)) byEmail.set(key, { email, ...claim });
   }
-  const rank = ({ verdict }: NamedCandidate) => Number(verdict === 'valid');
-  return [...byEmail.values()].toSorted((a, b) => rank(b) - rank(a)).slice(0, MAX_CANDIDATES);
+  const candidates = [...byEmail.values()];
+  const valid = candidates.filter(({ verdict }) => verdict === 'valid');
+  const others = candidates.filter(({ verdict }) => verdict !== 'valid');
+  return [...valid, ...others].slice(0, MAX_CANDIDATES);
 }
 
+type Found = Extract<Step, { kind: 'found' }>;
+
 /** Returns the candidates as `found`, or a miss if the list is empty. */
-export function stepOfCandidates(found: Omit<Extract<Step, { kind: 'found' }>, 'kind'>): Step {
+export function stepOfCandidates(found: Omit<Found, 'kind'>): Step {
   const { candidates, credits } = found;
   if (candidates.length > 0) return { kind: 'found', ...found };
   if (credits === undefined) return { kind: 'miss', reason: 'no_email' };

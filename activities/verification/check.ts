@@ -103,7 +103,8 @@ export function createCheck(options: CheckOptions) {
     const route = await mailRoute(domain);
     if (route.kind === 'transient') return { ...route, evidence };
     if (route.kind === 'refuses') {
-      return refuse({ email, emailType, verdict: 'invalid', reason: route.reason }, started);
+      const { reason } = route;
+      return refuse({ email, emailType, verdict: 'invalid', reason }, started);
     }
     evidence.push(localEvidence('valid', 'local_checks', started));
     if (!isAsking) return unaided;

@@ -109,7 +109,8 @@ type Finished = Exclude<Asked, { kind: 'working' }>;
 function evidenceOf(source: string, step: Finished): Evidence {
   const { durationMs, waitedMs } = step;
   const verdict = step.kind === 'answer' ? step.verdict : 'unknown';
-  return { kind: 'verifier', source, verdict, reason: recordedReason(step), durationMs, waitedMs };
+  const reason = recordedReason(step);
+  return { kind: 'verifier', source, verdict, reason, durationMs, waitedMs };
 }
 
 function recordedReason(step: Finished): string | null {
@@ -157,7 +158,8 @@ export function limited(
       // A request that was sent and got no response may still be charged.
       const isCharged =
         step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
-      const unspent = { credits: isCharged ? 0 : cost, askedAt: admission.at, requestId };
+      const credits = isCharged ? 0 : cost;
+      const unspent = { credits, askedAt: admission.at, requestId };
       const outcome = outcomeOf(step);
       const change = await recordOne(db, id, admission.era, outcome, unspent);
       logBreaker(log, id, change, outcome);

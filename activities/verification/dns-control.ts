@@ -89,9 +89,8 @@ async function askControls(
   resolver: MailResolver,
   domains: readonly string[],
 ): Promise<ControlStep> {
-  const found = await Promise.all(
-    domains.map(async (domain) => ({ domain, route: await findRoute(resolver, domain) })),
-  );
+  const find = async (domain: string) => ({ domain, route: await findRoute(resolver, domain) });
+  const found = await Promise.all(domains.map(find));
   for (const { domain, route } of found) {
     if (route.kind === 'refuses') return { kind: 'lies', denied: `${domain}: ${route.reason}` };
   }

@@ -119,7 +119,8 @@ function ownNames(person: Whose['person']) {
  */
 function surnameForms(words: readonly string[]): string[] {
   const ends = words.map((_, index) => words.slice(index).join(''));
-  const forms = [...ends, ...words.filter((word) => word.length > 2 && !isParticle(word))];
+  const parts = words.filter((word) => word.length > 2 && !isParticle(word));
+  const forms = [...ends, ...parts];
   // `muller` for Mueller, the spelling without an umlaut.
   return forms.flatMap((form) => [
     form,
@@ -212,7 +213,8 @@ function kindOf(
 ): Kind | null {
   if (own.surnames.has(text)) return 'S';
   if (own.given.some((name) => sameGivenName(text, name))) return 'G';
-  if (isWhole && (TITLES.has(text) || (!isFirst && isCredential(text, true)))) return 'T';
+  if (isWhole && TITLES.has(text)) return 'T';
+  if (isWhole && !isFirst && isCredential(text, true)) return 'T';
   // `front.desk`, `do-not-reply`. `list` does not count inside a word, but `and` does. `hr` counts
   // only between separators.
   const isRole = ROLES.has(text) || practice.has(text);

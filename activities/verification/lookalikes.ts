@@ -95,10 +95,21 @@ function asRead(shown: string): string {
 }
 
 // The scripts of East Asia are not included, because their words often mix several.
-const ALPHABETS =
-  'Latin Cyrillic Greek Armenian Hebrew Arabic Devanagari Bengali Tamil Thai Georgian Ethiopic Cherokee'
-    .split(' ')
-    .map((script) => new RegExp(`\\p{Script=${script}}`, 'u'));
+const ALPHABETS = [
+  /\p{Script=Latin}/u,
+  /\p{Script=Cyrillic}/u,
+  /\p{Script=Greek}/u,
+  /\p{Script=Armenian}/u,
+  /\p{Script=Hebrew}/u,
+  /\p{Script=Arabic}/u,
+  /\p{Script=Devanagari}/u,
+  /\p{Script=Bengali}/u,
+  /\p{Script=Tamil}/u,
+  /\p{Script=Thai}/u,
+  /\p{Script=Georgian}/u,
+  /\p{Script=Ethiopic}/u,
+  /\p{Script=Cherokee}/u,
+];
 
 function mixesAlphabets(label: string): boolean {
   return ALPHABETS.filter((alphabet) => alphabet.test(label)).length > 1;

@@ -18,17 +18,13 @@ type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
  */
 export function look(text: string, isTypedDirect = false, person: PersonName | null = null) {
   const address = parseAddress(text);
-  if (address === null) {
-    return refused(text.trim().toLowerCase(), { verdict: 'invalid', reason: 'syntax' });
-  }
+  if (address === null) return refused(text.trim().toLowerCase(), invalid('syntax'));
   const { local, domain, email } = address;
   const refusal = refuseDomain(domain);
   if (refusal !== null) return refused(email, refusal);
-  if (isPlaceholder(local, person)) {
-    return refused(email, { verdict: 'invalid', reason: 'placeholder' });
-  }
+  if (isPlaceholder(local, person)) return refused(email, invalid('placeholder'));
   const isDirectAddress = isDirect(domain) || (isTypedDirect && !isFreeMail(domain));
-  if (isDirectAddress) return refused(email, { verdict: 'invalid', reason: 'direct' });
+  if (isDirectAddress) return refused(email, invalid('direct'));
   return { kind: 'address', address } as const;
 }
 
@@ -38,12 +34,16 @@ function refused(email: string, { verdict, reason }: Refusal) {
 
 /** Refuses domains where people have no ordinary mailbox. */
 function refuseDomain(domain: string): Refusal | null {
-  if (registrableDomain(domain) === null) return { verdict: 'invalid', reason: 'no_suffix' };
-  if (isLookalike(domain)) return { verdict: 'invalid', reason: 'lookalike' };
-  if (isDisposable(domain)) return { verdict: 'invalid', reason: 'disposable' };
+  if (registrableDomain(domain) === null) return invalid('no_suffix');
+  if (isLookalike(domain)) return invalid('lookalike');
+  if (isDisposable(domain)) return invalid('disposable');
   if (holdsDomain(RELAYS, domain)) return { verdict: 'risky', reason: 'relay' };
-  if (holdsDomain(PLACEHOLDERS, domain)) return { verdict: 'invalid', reason: 'placeholder' };
+  if (holdsDomain(PLACEHOLDERS, domain)) return invalid('placeholder');
   return null;
+}
+
+function invalid(reason: Reason): Refusal {
+  return { verdict: 'invalid', reason };
 }
 
 const RELAYS = readList('relays');
@@ -100,7 +100,8 @@ export function classifyEndpoint(
 ): 'direct' | 'email' | 'url' | 'junk' {
   const text = endpoint.trim().replace(/^mailto:/i, '');
   const address = parseAddress(text);
-  if (address === null) return isUrl(text) ? 'url' : 'junk';
+  if (address === null && isUrl(text)) return 'url';
+  if (address === null) return 'junk';
   if (refuseDomain(address.domain) !== null) return 'junk';
   if (isDirect(address.domain)) return 'direct';
   if (kind === 'DIRECT' && !isFreeMail(address.domain)) return 'direct';
@@ -109,8 +110,8 @@ export function classifyEndpoint(
 
 /** Accepts a URL with a scheme or without one: `fhir.clinic.com/r4`. */
 function isUrl(text: string): boolean {
-  const typed = /^[a-z][a-z0-9+.-]*:\/\//i.test(text) ? text : `https://${text}`;
-  const url = URL.parse(typed);
+  const hasScheme = /^[a-z][a-z0-9+.-]*:\/\//i.test(text);
+  const url = URL.parse(hasScheme ? text : `https://${text}`);
   if (url === null || !/^https?:$/.test(url.protocol) || url.username !== '') return false;
   return registrableDomain(url.hostname) !== null;
 }

@@ -130,6 +130,7 @@ async function ask<T>(resolve: () => Promise<readonly T[]>): Promise<readonly T[
     if (code === 'ENODATA') return [];
     if (code === 'ENOTFOUND') return { kind: 'refuses', reason: 'nxdomain' };
     const isLate = code === 'ETIMEOUT' || code === 'ECANCELLED';
-    return { kind: 'transient', reason: isLate ? 'timeout' : 'dns_failure', afterMs: null };
+    const reason = isLate ? 'timeout' : 'dns_failure';
+    return { kind: 'transient', reason, afterMs: null };
   }
 }

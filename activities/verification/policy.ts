@@ -219,7 +219,8 @@ export function rule(
   const [verdict, why] = judge({ ...known, verifier: word?.verdict ?? 'none' });
   const verifierReason = word?.reason ?? null;
   const reason = why === 'verifier' ? verifierReason : why;
-  return { verdict, reason, validatedAt: dateOf(verdict, reason, claim, word, new Date(now)) };
+  const validatedAt = dateOf(verdict, reason, claim, word, new Date(now));
+  return { verdict, reason, validatedAt };
 }
 
 /**

@@ -168,10 +168,15 @@ async function openTls(
   secureContext: SecureContext,
   signal: AbortSignal,
 ): Promise<TLSSocket> {
-  // RFC 6066, 3: the server name is neither an IP address nor ends in a dot.
-  const servername = literalOf(target) === null ? target.hostname.replace(/\.$/, '') : '';
-  const host = hostOf(target);
-  const tls = startTls({ socket: tcp, host, servername, secureContext, rejectUnauthorized: true });
+  const isLiteral = literalOf(target) !== null;
+  const tls = startTls({
+    socket: tcp,
+    host: hostOf(target),
+    // RFC 6066, 3: the server name is neither an IP address nor ends in a dot.
+    servername: isLiteral ? '' : target.hostname.replace(/\.$/, ''),
+    secureContext,
+    rejectUnauthorized: true,
+  });
   addAbortSignal(signal, tls).on('error', ignore);
   await step(once(tls, 'secureConnect', { signal }), 'tls_handshake');
   return tls;
@@ -183,9 +188,10 @@ async function admitted(
   admit: Destination['admit'],
   signal: AbortSignal,
 ): Promise<readonly LookupAddress[]> {
+  if (admit === undefined) return addresses;
   const all = addresses.map(({ address }) => address);
   const counted = all.filter((address) => !policy.isOpened(address));
-  if (admit === undefined || counted.length === 0) return addresses;
+  if (counted.length === 0) return addresses;
   const allowed = await admit(counted).finally(() => {
     if (signal.aborted) {
       throw new CountedTooLate('PostgreSQL took too long to count a webhook attempt');
@@ -269,5 +275,6 @@ async function openTunnel(
 function authorizationOf({ username, password }: URL): Readonly<Record<string, string>> {
   if (username === '' && password === '') return {};
   const credentials = `${decodeURIComponent(username)}:${decodeURIComponent(password)}`;
-  return { 'proxy-authorization': `Basic ${Buffer.from(credentials).toString('base64')}` };
+  const encoded = Buffer.from(credentials).toString('base64');
+  return { 'proxy-authorization': `Basic ${encoded}` };
 }

@@ -111,7 +111,8 @@ export function isBlocked(target: string, blocked: readonly string[]): boolean {
  */
 export function isInNetworks(ip: string, networks: readonly string[]): boolean {
   const address = parseAddress(ip);
-  return address !== null && networks.some((network) => isInside(address, parseRange(network)));
+  if (address === null) return false;
+  return networks.some((network) => isInside(address, parseRange(network)));
 }
 
 /**

@@ -92,8 +92,8 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
       const allHeaders = { ...headers, 'user-agent': userAgent };
       return await exchange(connection, target, allHeaders, body, signal);
     } catch (error) {
-      const isOurs = error instanceof NotAttempted;
-      const failure = signal.aborted && !isOurs ? signal.reason : error;
+      if (error instanceof NotAttempted) throw error;
+      const failure = signal.aborted ? signal.reason : error;
       if (failure instanceof AttemptFailure) return { kind: 'failed', reason: failure.reason };
       throw error;
     } finally {
