@@ -62,7 +62,9 @@ const CLIENT_DEADLINE_MS = 12_000;
 export function requirePatchedDriver(): void {
   if ('survivesLoss' in postgres) return;
   throw new OperatorProblem(
-    'postgres.js was installed without its patch, and would end this process when PostgreSQL is lost; run "npm run postinstall" in the folder that has package.json and patches/',
+    'postgres.js was installed without its patch, and would end this process when the connection ' +
+      'to PostgreSQL is lost; run "npm run postinstall" in the folder that has package.json and ' +
+      'patches/',
   );
 }
 

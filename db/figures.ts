@@ -24,7 +24,8 @@ const LOOKED_AT = 10_000;
 /** Balances of organizations with fewer credits than they used within the last day. */
 const LOW = sql`
   credit_balances b left join used_credits u
-       on u.organization_id = b.organization_id and u.hour = (select min(hour) from used_credits)
+       on u.organization_id = b.organization_id
+      and u.hour = (select min(hour) from used_credits)
  where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0)`;
 
 /**
@@ -38,73 +39,121 @@ export async function readFigures(
   sources: readonly ConfiguredSource[],
 ): Promise<Figure[]> {
   return await transaction(db, async (tx) => {
-    await tx.execute(
-      sql`select set_config('enable_seqscan', 'off', true), set_config('statement_timeout', '3s', true)`,
-    );
+    await tx.execute(sql`
+      select set_config('enable_seqscan', 'off', true),
+             set_config('statement_timeout', '3s', true)`);
     return await run<Figure>(tx)`
       with moment as (select clock_timestamp() as at),
       open as materialized (
         select organization_id, status, accepted_at, deadline_at
-          from requests where settled_at is null order by deadline_at limit ${AT_MOST}
+          from requests
+         where settled_at is null
+         order by deadline_at
+         limit ${AT_MOST}
       ), owners as (
-        select organization_id, count(*) filter (where status = 'in-progress') as open, count(*) filter (where status = 'accepted') as waiting,
+        select organization_id,
+               count(*) filter (where status = 'in-progress') as open,
+               count(*) filter (where status = 'accepted') as waiting,
                row_number() over (order by count(*) desc, organization_id) <= 10 as is_large
-          from open group by organization_id
+          from open
+         group by organization_id
       ), shown as (
         select case when is_large then organization_id else 'other' end as organization,
-               sum(open) as open, sum(waiting) as waiting
-          from owners group by 1
+               sum(open) as open,
+               sum(waiting) as waiting
+          from owners
+         group by 1
       ), sources as (
-        select s.*, h.state, h.open_until, (select coalesce(sum(credits), 0) from source_spend p
+        select s.*, h.state, h.open_until,
+               (select coalesce(sum(credits), 0)
+                  from source_spend p
                  where p.source = s.source and day = (at at time zone 'UTC')::date) as used
           from moment, jsonb_array_elements(${JSON.stringify(sources)}::jsonb) one
-         cross join lateral (select one->>0 as kind, one->>1 as source, (one->>2)::numeric as daily) s
+         cross join lateral (
+           select one->>0 as kind, one->>1 as source, (one->>2)::numeric as daily) s
           left join source_health h using (source)
       ), pending as (
-        select coalesce(due_at,
+        select coalesce(
+                 due_at,
                  (select settled_at from requests r where r.id = d.request_id),
-                 (select updated_at from batches b where b.id = d.batch_id and d.request_id is null and b.status = 'completed')
+                 (select updated_at
+                    from batches b
+                   where b.id = d.batch_id and d.request_id is null and b.status = 'completed')
                ) as due_at
           from webhook_deliveries d
          -- Skips deliveries that wait in their receiver's queue, whose turn has just come, or that
          -- are being sent.
-         where state = 'pending' and coalesce(leased_until <= clock_timestamp(), true)
+         where state = 'pending'
+           and coalesce(leased_until <= clock_timestamp(), true)
            and coalesce(checked_at <= clock_timestamp() - interval '1 minute', true)
-         order by greatest(checked_at, due_at, created_at) limit ${LOOKED_AT}
+         order by greatest(checked_at, due_at, created_at)
+         limit ${LOOKED_AT}
       ), balances as (
         select sum(available) as available, sum(held) as held, sum(used) as used
-          from credit_balances where not is_sandbox(organization_id)
+          from credit_balances
+         where not is_sandbox(organization_id)
       ), figures (name, labels, value) as (
         select 'npe_requests_open', jsonb_build_object('state', state), count(organization_id)
-          from (values ('accepted'), ('in_progress')) known (state) left join open on replace(status, '-', '_') = state
+          from (values ('accepted'), ('in_progress')) known (state)
+          left join open on replace(status, '-', '_') = state
          group by state
-        union all select 'npe_lookups_open', jsonb_build_object('organization', organization), open from shown
-        union all select 'npe_lookups_waiting', jsonb_build_object('organization', organization), waiting from shown
-        union all select 'npe_source_breaker', jsonb_build_object('kind', kind, 'source', source, 'state', x),
-               (x = case when state = 'open' and open_until <= at then 'half_open' else coalesce(state, 'closed') end)::int
+        union all
+        select 'npe_lookups_open', jsonb_build_object('organization', organization), open
+          from shown
+        union all
+        select 'npe_lookups_waiting', jsonb_build_object('organization', organization), waiting
+          from shown
+        union all
+        select 'npe_source_breaker',
+               jsonb_build_object('kind', kind, 'source', source, 'state', x),
+               (x = case when state = 'open' and open_until <= at then 'half_open'
+                         else coalesce(state, 'closed') end)::int
           from moment, sources, unnest(array['closed', 'half_open', 'open']) x
-        union all select 'npe_source_waiting', jsonb_build_object('source', source),
+        union all
+        select 'npe_source_waiting', jsonb_build_object('source', source),
                (select count(*) from source_slots w where w.source = sources.source)
           from sources
-        union all select 'npe_source_budget_credits', jsonb_build_object('source', source, 'what', what), credits
-          from sources, lateral (values ('limit', daily), ('used', used)) w (what, credits) where credits is not null
-        union all select 'npe_credits_balance', jsonb_build_object('what', what), coalesce(credits, 0)
-          from balances, lateral (values ('available', available), ('held', held), ('used', used)) w (what, credits)
-        union all select name, '{}', value from moment, lateral (values
-          ('npe_lookup_oldest_wait_seconds',
-           coalesce(extract(epoch from at - (select min(accepted_at) from open where status = 'accepted')), 0)),
-          ('npe_request_overdue_seconds', greatest(0, extract(epoch from at - (select min(deadline_at) from open)))),
-          ('npe_sweep_age_seconds', coalesce(extract(epoch from at - (select swept_at from sweeps)), 'infinity')),
-          ('npe_outbox_batches', (select count(*) from (select from batches where started_at is null limit ${AT_MOST}) o)),
-          ('npe_outbox_overdue_seconds',
-           coalesce(greatest(0, extract(epoch from at - (select min(created_at) from batches where started_at is null))), 0)),
-          ('npe_organizations_low', (select count(*) from ${LOW})),
-          ('npe_deliveries_pending',
-           (select count(*) from (select from webhook_deliveries where state = 'pending' limit ${AT_MOST}) d)),
-          ('npe_delivery_overdue_seconds', greatest(0, extract(epoch from at - (select min(due_at) from pending)))),
-          ('npe_hosts_failing', (select count(*) from webhook_hosts where ${IS_AWAY}))) one (name, value)
+        union all
+        select 'npe_source_budget_credits',
+               jsonb_build_object('source', source, 'what', what),
+               credits
+          from sources, lateral (values ('limit', daily), ('used', used)) w (what, credits)
+         where credits is not null
+        union all
+        select 'npe_credits_balance', jsonb_build_object('what', what), coalesce(credits, 0)
+          from balances, lateral (values
+                 ('available', available),
+                 ('held', held),
+                 ('used', used)) w (what, credits)
+        union all
+        select name, '{}', value
+          from moment, lateral (values
+            ('npe_lookup_oldest_wait_seconds', coalesce(
+              extract(epoch from at - (
+                select min(accepted_at) from open where status = 'accepted')), 0)),
+            ('npe_request_overdue_seconds', greatest(0,
+              extract(epoch from at - (select min(deadline_at) from open)))),
+            ('npe_sweep_age_seconds', coalesce(
+              extract(epoch from at - (select swept_at from sweeps)), 'infinity')),
+            ('npe_outbox_batches', (
+              select count(*)
+                from (select from batches where started_at is null limit ${AT_MOST}) o)),
+            ('npe_outbox_overdue_seconds', coalesce(greatest(0,
+              extract(epoch from at - (
+                select min(created_at) from batches where started_at is null))), 0)),
+            ('npe_organizations_low', (select count(*) from ${LOW})),
+            ('npe_deliveries_pending', (
+              select count(*)
+                from (select from webhook_deliveries
+                       where state = 'pending' limit ${AT_MOST}) d)),
+            ('npe_delivery_overdue_seconds', greatest(0,
+              extract(epoch from at - (select min(due_at) from pending)))),
+            ('npe_hosts_failing', (
+              select count(*) from webhook_hosts where ${IS_AWAY}))) one (name, value)
       )
-      select name, labels, value::float8 as value from figures order by name, labels`;
+      select name, labels, value::float8 as value
+        from figures
+       order by name, labels`;
   });
 }
 
@@ -140,9 +189,13 @@ export async function readConcerns(db: Database) {
               where status = 'accepted' and accepted_at < clock_timestamp() - interval '1 minute'
               group by o.id order by min(accepted_at)`)} as "waitingToStart",
            ${listed(sql`
-             select ${organization}, available, used_today as "usedToday" from organizations o join (
-               select b.organization_id, b.available, b.used - coalesce(u.used, 0) as used_today from ${LOW}) b
-                 on o.id = b.organization_id order by available::float8 / used_today`)} as "nearlyOutOfCredits",
+             select ${organization}, available, used_today as "usedToday"
+               from organizations o
+               join (
+                 select b.organization_id, b.available,
+                        b.used - coalesce(u.used, 0) as used_today
+                   from ${LOW}) b on o.id = b.organization_id
+              order by available::float8 / used_today`)} as "nearlyOutOfCredits",
            ${listed(sql`
              select ${organization}, host, ${seconds('failing_since')}, last_reason as reason
                from webhook_hosts h join organizations o on o.id = h.organization_id
@@ -163,9 +216,13 @@ export async function readConcerns(db: Database) {
  */
 export async function noteUsedCredits(db: Database): Promise<void> {
   await run(db)`
-    with forgotten as (delete from used_credits where hour < clock_timestamp() - interval '1 day')
+    with forgotten as (
+      delete from used_credits where hour < clock_timestamp() - interval '1 day'
+    )
     insert into used_credits (hour, organization_id, used)
-    select hour, organization_id, used from credit_balances, date_trunc('hour', clock_timestamp()) hour
-     where not is_sandbox(organization_id) and not exists (select from used_credits n where n.hour = hour.hour)
+    select hour, organization_id, used
+      from credit_balances, date_trunc('hour', clock_timestamp()) hour
+     where not is_sandbox(organization_id)
+       and not exists (select from used_credits n where n.hour = hour.hour)
         on conflict do nothing`;
 }

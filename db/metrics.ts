@@ -14,29 +14,26 @@ type Timed = keyof typeof METRICS.timed;
 export type FigureName = keyof typeof METRICS.figures;
 
 const counters = new Map<string, Counter<string>>();
-for (const [name, { labels, help }] of Object.entries(METRICS.counted))
+for (const [name, { labels, help }] of Object.entries(METRICS.counted)) {
   counters.set(name, new Counter({ name, help, labelNames: labels }));
+}
 const histograms = new Map<string, Histogram<string>>();
-for (const [name, { labels, help, buckets }] of Object.entries(METRICS.timed))
+for (const [name, { labels, help, buckets }] of Object.entries(METRICS.timed)) {
   histograms.set(name, new Histogram({ name, help, labelNames: labels, buckets }));
+}
 
 // Prometheus sees no increase if a counter's first value is above 0. So these counters start at 0
 // before the first request ends.
+const SETTLED = 'npe_requests_settled_total';
 for (const sandbox of ['true', 'false']) {
   for (const replayed of ['true', 'false']) {
-    for (const email_type of EMAIL_TYPES)
-      count(
-        'npe_requests_settled_total',
-        { status: 'completed', email_type, replayed, sandbox },
-        0,
-      );
+    for (const email_type of EMAIL_TYPES) {
+      count(SETTLED, { status: 'completed', email_type, replayed, sandbox }, 0);
+    }
   }
-  for (const status of ['not_found', 'failed'])
-    count(
-      'npe_requests_settled_total',
-      { status, email_type: 'none', replayed: 'false', sandbox },
-      0,
-    );
+  for (const status of ['not_found', 'failed']) {
+    count(SETTLED, { status, email_type: 'none', replayed: 'false', sandbox }, 0);
+  }
 }
 
 /**
@@ -68,16 +65,17 @@ export type Ended = Readonly<{
 export function countSettled(ended: Ended, wasHeld = true): void {
   const { status, organizationId, cost, replayed, emailType, seconds } = ended;
   const sandbox = isSandbox(organizationId);
-  const words = {
+  count(SETTLED, {
+    status,
     email_type: emailType ?? 'none',
     replayed: String(replayed),
     sandbox: String(sandbox),
-  };
-  count('npe_requests_settled_total', { status, ...words });
+  });
   if (sandbox) return;
   time('npe_request_duration_seconds', { status }, seconds);
-  const movement = status === 'completed' && !replayed ? 'charge' : 'release';
-  if (wasHeld) count('npe_credits_total', { movement }, cost);
+  if (!wasHeld) return;
+  const isCharged = status === 'completed' && !replayed;
+  count('npe_credits_total', { movement: isCharged ? 'charge' : 'release' }, cost);
 }
 
 /**
@@ -100,10 +98,11 @@ export async function countCall<T extends CallAnswer>(
   call: Promise<T>,
 ): Promise<T> {
   const begun = performance.now();
-  // A call that throws was aborted by us.
   const counted = async () => {
+    // A call that throws was aborted by us.
     const labels = await call.then(labelsOf, () => ({ answer: 'aborted' }));
-    time('npe_source_call_duration_seconds', { kind, source }, (performance.now() - begun) / 1000);
+    const seconds = (performance.now() - begun) / 1000;
+    time('npe_source_call_duration_seconds', { kind, source }, seconds);
     count('npe_source_calls_total', { kind, source, ...labels });
     return await call;
   };
@@ -115,5 +114,6 @@ export async function countCall<T extends CallAnswer>(
 
 function labelsOf({ kind, why, cause, verdict }: CallAnswer): Readonly<Record<string, string>> {
   const answer = why ?? verdict ?? kind;
-  return cause === undefined ? { answer } : { answer, cause };
+  if (cause === undefined) return { answer };
+  return { answer, cause };
 }

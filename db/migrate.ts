@@ -47,10 +47,12 @@ const OLDEST_SERVER = 15;
 
 async function refuseOldServer(client: Sql): Promise<void> {
   const [server] = await client<{ version: string; number: number }[]>`
-    select current_setting('server_version') as version, current_setting('server_version_num')::int as number`;
+    select current_setting('server_version') as version,
+           current_setting('server_version_num')::int as number`;
   if (server === undefined || server.number >= OLDEST_SERVER * 10_000) return;
   throw new OperatorProblem(
-    `the server of DATABASE_URL is PostgreSQL ${server.version}, and this service needs ${OLDEST_SERVER} or later: upgrade it, or name another one`,
+    `the server of DATABASE_URL is PostgreSQL ${server.version}, and this service needs ` +
+      `${OLDEST_SERVER} or later: upgrade it, or set another server`,
   );
 }
 
@@ -61,13 +63,16 @@ async function refuseOldServer(client: Sql): Promise<void> {
 async function refuseOtherHistory(client: Sql): Promise<void> {
   const [noted] = await client`select to_regclass('drizzle.__drizzle_migrations') as name`;
   if (!noted?.name) return;
+  const first = Math.min(...CARRIED);
   const [other] = await client`
-    select from drizzle.__drizzle_migrations having not bool_or(created_at = ${Math.min(...CARRIED)})`;
+    select from drizzle.__drizzle_migrations having not bool_or(created_at = ${first})`;
   if (other) throw new OperatorProblem(OTHER_HISTORY);
 }
 
 const OTHER_HISTORY =
-  "the database was made by other migrations than those of db/migrations, as before the first release: name an empty one; if it is the local stack's own, remove its folder (.local) with all that is in it and start again";
+  'the database was made by other migrations than those of db/migrations, perhaps by a version ' +
+  'before the first release; use an empty database, or, if it belongs to the local stack, delete ' +
+  'the folder .local with all its data and start again';
 
 async function grantRoles(client: Sql): Promise<void> {
   const [applied] = await client<{ newest: string; user: string }[]>`
@@ -78,14 +83,27 @@ async function grantRoles(client: Sql): Promise<void> {
   try {
     await client.begin((tx) => tx.unsafe(roles));
   } catch (error) {
-    const code = error instanceof postgres.PostgresError ? error.code : '';
-    if (code === '42501') throw new OperatorProblem(rolesMissing(applied.user));
-    throw UNDEFINED.includes(code) ? new OperatorProblem(OTHER_HISTORY) : error;
+    if (!(error instanceof postgres.PostgresError)) throw error;
+    if (error.code === '42501') throw new OperatorProblem(rolesMissing(applied.user));
+    if (UNDEFINED.includes(error.code)) throw new OperatorProblem(OTHER_HISTORY);
+    throw error;
   }
 }
 
 function rolesMissing(user: string): string {
-  return `the database has the newest schema, but its user may not set up the roles of db/migrations/roles.sql; as a superuser run "create role npe_owner nologin; create role npe_api nologin; create role npe_worker nologin; create role npe_operator nologin; grant npe_owner to ${user}; alter database … owner to ${user};" (without the roles that are there), then migrate again`;
+  const statements = [
+    'create role npe_owner nologin;',
+    'create role npe_api nologin;',
+    'create role npe_worker nologin;',
+    'create role npe_operator nologin;',
+    `grant npe_owner to ${user};`,
+    `alter database … owner to ${user};`,
+  ];
+  return (
+    'the database has the newest schema, but its user may not set up the roles of ' +
+    `db/migrations/roles.sql; as a superuser run "${statements.join(' ')}" ` +
+    '(without the roles that already exist), then migrate again'
+  );
 }
 
 export type Readiness = 'ready' | 'migrations_missing' | 'database_away';
@@ -111,8 +129,7 @@ export async function readiness(db: Database): Promise<Readiness> {
        where created_at = any(${sql.param(CARRIED)}::bigint[])`;
     return applied.length === CARRIED.length ? 'ready' : 'migrations_missing';
   } catch (error) {
-    return error instanceof DatabaseError && UNDEFINED.includes(error.code)
-      ? 'migrations_missing'
-      : 'database_away';
+    const isUnmigrated = error instanceof DatabaseError && UNDEFINED.includes(error.code);
+    return isUnmigrated ? 'migrations_missing' : 'database_away';
   }
 }

@@ -11,26 +11,37 @@ export interface SecretKey {
 export class SecretUnreadable extends OperatorProblem {
   override readonly name: string = 'SecretUnreadable';
 
-  constructor(version: string, message: string | null = null) {
-    super(
-      message ??
-        `the key ${version} of SECRETS_KEY cannot decrypt what this database has for ${version}; give this program the right key, or if that is lost put a new one with another version in front and rotate the webhook secrets with --force`,
-    );
+  constructor(version: string, message: string = wrongKey(version)) {
+    super(message);
   }
 }
+
+const NO_KEY =
+  'SECRETS_KEY is not set, and webhook secrets are encrypted with it; set it to the value that ' +
+  'the workers have';
 
 /** There is no key, or no key of the secret's version. The message says which. */
 export class SecretKeyMissing extends SecretUnreadable {
   override readonly name = 'SecretKeyMissing';
 
   constructor(version: string | undefined) {
-    super(
-      version ?? '',
-      version === undefined
-        ? 'SECRETS_KEY is not set, and webhook secrets are encrypted with it; give this program the one that the workers have'
-        : `SECRETS_KEY lacks the key ${version}, with which a webhook secret was encrypted; add it behind the others, or if it is lost rotate the secret with --force`,
-    );
+    super(version ?? '', version === undefined ? NO_KEY : missingKey(version));
   }
+}
+
+function missingKey(version: string): string {
+  return (
+    `SECRETS_KEY lacks the key ${version}, with which a webhook secret was encrypted; add it ` +
+    'behind the others, or, if it is lost, rotate the secret with --force'
+  );
+}
+
+function wrongKey(version: string): string {
+  return (
+    `the key ${version} of SECRETS_KEY cannot decrypt the webhook secrets of version ${version} ` +
+    'in this database; set the right key, or, if it is lost, put a new one with another version ' +
+    'in front and rotate the webhook secrets with --force'
+  );
 }
 
 const ALGORITHM = 'aes-256-gcm';
@@ -52,7 +63,8 @@ export function encryptSecret(
   const nonce = randomBytes(NONCE_BYTES);
   const cipher = createCipheriv(ALGORITHM, first.key, nonce).setAAD(Buffer.from(owner));
   const text = Buffer.concat([cipher.update(secret, 'utf8'), cipher.final()]);
-  return `${first.version}.${Buffer.concat([nonce, cipher.getAuthTag(), text]).toString('base64')}`;
+  const sealed = Buffer.concat([nonce, cipher.getAuthTag(), text]);
+  return `${first.version}.${sealed.toString('base64')}`;
 }
 
 /**
@@ -65,12 +77,14 @@ export function decryptSecret(keys: readonly SecretKey[], owner: string, stored:
   const found = keys.find((key) => key.version === version);
   if (!found) throw new SecretKeyMissing(keys.length === 0 ? undefined : version);
   const bytes = Buffer.from(encoded, 'base64');
-  const [nonce, rest] = [bytes.subarray(0, NONCE_BYTES), bytes.subarray(NONCE_BYTES)];
+  const nonce = bytes.subarray(0, NONCE_BYTES);
+  const tag = bytes.subarray(NONCE_BYTES, NONCE_BYTES + TAG_BYTES);
+  const text = bytes.subarray(NONCE_BYTES + TAG_BYTES);
   try {
-    const decipher = createDecipheriv(ALGORITHM, found.key, nonce, { authTagLength: TAG_BYTES })
-      .setAAD(Buffer.from(owner))
-      .setAuthTag(rest.subarray(0, TAG_BYTES));
-    return decipher.update(rest.subarray(TAG_BYTES), undefined, 'utf8') + decipher.final('utf8');
+    const decipher = createDecipheriv(ALGORITHM, found.key, nonce, { authTagLength: TAG_BYTES });
+    decipher.setAAD(Buffer.from(owner));
+    decipher.setAuthTag(tag);
+    return decipher.update(text, undefined, 'utf8') + decipher.final('utf8');
   } catch {
     // Node's error says only that the tag or its length is wrong.
     throw new SecretUnreadable(version);

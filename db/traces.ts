@@ -50,19 +50,16 @@ export async function traced<T>(
   if (!spans.hasSubscribers || batchId === undefined) return await work();
   const spanId = newSpanId();
   const begun = performance.now();
-  const end = (outcome: Partial<Span>) => {
-    const durationMs = performance.now() - begun;
-    const attributes = { ...span.attributes, ...outcome.attributes };
+  const end = (outcome: Partial<Span>) =>
     tellSpan({
       parentId: outer?.spanId,
       ...span,
       ...outcome,
       batchId,
       spanId,
-      durationMs,
-      attributes,
+      durationMs: performance.now() - begun,
+      attributes: { ...span.attributes, ...outcome.attributes },
     });
-  };
   try {
     const result = await here.run({ batchId, spanId }, work);
     end(outcomeOf(result));
@@ -84,7 +81,9 @@ export function traceOfLine(line: { readonly batch_id?: unknown }) {
   const span = here.getStore();
   const batchId = String(line.batch_id ?? span?.batchId);
   if (!isId('bat', batchId)) return {};
-  return { trace_id: uuidOf(batchId), ...(span?.batchId === batchId && { span_id: span.spanId }) };
+  const traceId = uuidOf(batchId);
+  if (span?.batchId !== batchId) return { trace_id: traceId };
+  return { trace_id: traceId, span_id: span.spanId };
 }
 
 /**
@@ -93,6 +92,7 @@ export function traceOfLine(line: { readonly batch_id?: unknown }) {
  */
 export function parseTraceparent(header: unknown) {
   const form = /^[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}$/;
-  const [, traceId, spanId] = form.exec(String(header)) ?? [];
-  return traceId ? { traceId, spanId } : undefined;
+  const found = form.exec(String(header));
+  if (!found?.[1]) return undefined;
+  return { traceId: found[1], spanId: found[2] };
 }

@@ -33,12 +33,15 @@ export async function noteWorker(
   await run(db)`
     with forgotten as (
       delete from workers w
-       where greatest(seen_at, stopped_at) < clock_timestamp() - interval '10 minutes' and id <> ${id}
+       where greatest(seen_at, stopped_at) < clock_timestamp() - interval '10 minutes'
+         and id <> ${id}
          and exists (
            select from workers newer
-            where newer.kind = w.kind and newer.namespace = w.namespace and newer.task_queue = w.task_queue and newer.seen_at > w.seen_at)
+            where newer.kind = w.kind and newer.namespace = w.namespace
+              and newer.task_queue = w.task_queue and newer.seen_at > w.seen_at)
     )
-    insert into workers (id, namespace, task_queue, build_id) values (${id}, ${namespace}, ${taskQueue}, ${buildId})
+    insert into workers (id, namespace, task_queue, build_id)
+    values (${id}, ${namespace}, ${taskQueue}, ${buildId})
         on conflict (id) do update set seen_at = clock_timestamp()`;
 }
 
@@ -48,7 +51,8 @@ export async function noteApi(
   { id, namespace, taskQueue }: ApiProcess,
 ): Promise<void> {
   await run(db)`
-    insert into workers (id, kind, namespace, task_queue) values (${id}, 'api', ${namespace}, ${taskQueue})
+    insert into workers (id, kind, namespace, task_queue)
+    values (${id}, 'api', ${namespace}, ${taskQueue})
         on conflict (id) do update set seen_at = clock_timestamp()`;
 }
 
@@ -66,8 +70,10 @@ export async function readBuilds(
   { namespace, taskQueue }: Pick<WorkerProcess, 'namespace' | 'taskQueue'>,
 ): Promise<Map<string, 'live' | 'silent'>> {
   const rows = await run<{ build_id: string; live: boolean }>(db)`
-    select build_id, bool_or(${LIVE}) as live from workers
-     where kind = 'worker' and namespace = ${namespace} and task_queue = ${taskQueue} and stopped_at is null
+    select build_id, bool_or(${LIVE}) as live
+      from workers
+     where kind = 'worker' and namespace = ${namespace} and task_queue = ${taskQueue}
+       and stopped_at is null
      group by build_id`;
   return new Map(rows.map(({ build_id, live }) => [build_id, live ? 'live' : 'silent']));
 }
@@ -76,17 +82,24 @@ export async function readBuilds(
 export function listVersions(db: Database) {
   return run<{ namespace: string; queue: string; version: string; workers: number }>(db)`
     select namespace, task_queue as queue, build_id as version, count(*)::int as workers
-      from workers where kind = 'worker' and ${LIVE} group by 1, 2, 3 order by 1, 2, 4 desc`;
+      from workers
+     where kind = 'worker' and ${LIVE}
+     group by 1, 2, 3
+     order by 1, 2, 4 desc`;
 }
 
 /** Lists the places of live APIs, with their number and whether a worker was ever seen there. */
 export function listApis(db: Database) {
   return run<{ namespace: string; queue: string; apis: number; has_worker: boolean }>(db)`
     select namespace, task_queue as queue, count(*)::int as apis,
-           exists (select from workers w
-                    where w.kind = 'worker' and w.namespace = workers.namespace and w.task_queue = workers.task_queue)
-             as has_worker
-      from workers where kind = 'api' and ${LIVE} group by 1, 2 order by 1, 2`;
+           exists (
+             select from workers w
+              where w.kind = 'worker' and w.namespace = workers.namespace
+                and w.task_queue = workers.task_queue) as has_worker
+      from workers
+     where kind = 'api' and ${LIVE}
+     group by 1, 2
+     order by 1, 2`;
 }
 
 /**
@@ -99,10 +112,12 @@ export async function listElsewhere(
   { namespace, taskQueue }: Pick<WorkerProcess, 'namespace' | 'taskQueue'>,
 ): Promise<string[]> {
   const rows = await run<{ place: string }>(db)`
-    select distinct namespace || '/' || task_queue as place from workers
+    select distinct namespace || '/' || task_queue as place
+      from workers
      where kind = 'worker' and ${LIVE}
        and not exists (
-         select from workers where kind = 'worker' and namespace = ${namespace} and task_queue = ${taskQueue})
+         select from workers
+          where kind = 'worker' and namespace = ${namespace} and task_queue = ${taskQueue})
      order by place`;
   return rows.map(({ place }) => place);
 }
