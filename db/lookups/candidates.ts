@@ -52,48 +52,100 @@ export async function storeCandidates(
   named: NamedCandidates & Readonly<{ lookupId: string; source: string; freshnessMs: number }>,
   answer: SQL,
 ): Promise<readonly { readonly requestId: string }[]> {
-  const { npi, lookupId, source, mismatch, mayStore, isEcho, candidates, freshnessMs } = named;
-  const isTheirs = mismatch === null;
-  // Both statements are sent together. Rows are locked in the order of the addresses, so that two
-  // responses about one NPI cannot deadlock.
+  // Sent together.
   const [ended] = await Promise.all([
-    tx.execute<{ requestId: string }>(sql`
-      with ended as (${answer}), named as (
-        select distinct on (email) c.*, at from ended, jsonb_to_recordset(${JSON.stringify(candidates)}::jsonb)
-                 c (email text, "vendorType" text, verdict text, "validatedAt" timestamptz(3))
-         where not is_suppressed(${npi}, email)
-      ), stored as (
-        insert into stored_emails as s
-          (npi, email, email_type, verdict, last_validated_at, source, unchecked, updated_at, first_seen_at, is_echo, may_store)
-        select ${npi}, email, "vendorType", verdict, "validatedAt", ${source}, true, at, at,
-               ${isEcho}::boolean, ${mayStore}::boolean
-          from named where ${isTheirs} order by email collate "C"
-            on conflict (npi, email) do update
-           set email_type = excluded.email_type, verdict = excluded.verdict, reason = null, source = excluded.source,
-               last_validated_at = excluded.last_validated_at, unchecked = true, updated_at = excluded.updated_at
-         -- A valid and fresh address stays valid, because another lookup may be about to return it.
-         where (s.verdict <> 'valid' or s.unchecked or s.last_validated_at < excluded.updated_at - ${span(freshnessMs)})
-           -- A candidate with a date keeps it if this source reports no date or an older one.
-           and not (s.unchecked and coalesce(s.last_validated_at, '-infinity') > coalesce(excluded.last_validated_at, '-infinity'))
-      ), evidence as (
-        insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, at)
-        select ${npi}, email, ${lookupId}, kind, by, verdict, why, at
-          from named, (values ('named', ${source}, null), ('identity', ${SERVICE}, ${mismatch})) line (kind, by, why)
-         -- An address that may not be kept and belongs to somebody else leaves no evidence. The
-         -- attempt records the mismatch.
-         where ${mayStore} and (kind = 'named' or ${!isTheirs}) or kind = 'named' and ${isTheirs}
-         order by email, kind desc
-      )
-      select "requestId" from ended`),
-    // Permission to keep an address, and independent evidence of its owner, stay once one source
-    // gave them. A later source does not take them away.
-    tx.execute(sql`
-      update stored_emails set may_store = may_store or ${mayStore}, is_echo = is_echo and ${isEcho}
-       where ${isTheirs} and npi = ${npi} and (not may_store and ${mayStore} or is_echo and not ${isEcho})
-         and email = any(${sql.param(candidates.map(({ email }) => email))})`),
+    insertCandidates(tx, named, answer),
+    improveCandidates(tx, named),
   ]);
   return ended;
 }
+
+/**
+ * Inserts or updates the candidates of a response, and their evidence. Rows are locked in the order
+ * of the addresses, so that two responses about one NPI cannot deadlock. It is one statement, so
+ * that nothing is stored if the attempt has already ended.
+ */
+async function insertCandidates(
+  tx: Transaction,
+  named: NamedCandidates & Readonly<{ lookupId: string; source: string; freshnessMs: number }>,
+  answer: SQL,
+) {
+  const { npi, lookupId, source, mismatch, mayStore, isEcho, candidates, freshnessMs } = named;
+  const isTheirs = mismatch === null;
+  return await tx.execute<{ requestId: string }>(sql`
+    with ended as (${answer}), named as (
+      select distinct on (email) c.*, at
+        from ended,
+             jsonb_to_recordset(${JSON.stringify(candidates)}::jsonb)
+               c (email text, "vendorType" text, verdict text, "validatedAt" timestamptz(3))
+       where not is_suppressed(${npi}, email)
+    ), stored as (
+      insert into stored_emails as s (
+        npi, email, email_type, verdict, last_validated_at,
+        source, unchecked, updated_at, first_seen_at, is_echo, may_store
+      )
+      select ${npi}, email, "vendorType", verdict, "validatedAt",
+             ${source}, true, at, at, ${isEcho}::boolean, ${mayStore}::boolean
+        from named
+       where ${isTheirs}
+       order by email collate "C"
+          on conflict (npi, email) do update
+         set email_type = excluded.email_type,
+             verdict = excluded.verdict,
+             reason = null,
+             source = excluded.source,
+             last_validated_at = excluded.last_validated_at,
+             unchecked = true,
+             updated_at = excluded.updated_at
+       -- A valid and fresh address stays valid, because another lookup may be about to return it.
+       where (s.verdict <> 'valid'
+              or s.unchecked
+              or s.last_validated_at < excluded.updated_at - ${span(freshnessMs)})
+         -- A candidate with a date keeps it if this source reports no date or an older one.
+         and not (s.unchecked
+                  and coalesce(s.last_validated_at, '-infinity')
+                    > coalesce(excluded.last_validated_at, '-infinity'))
+    ), evidence as (
+      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, at)
+      select ${npi}, email, ${lookupId}, kind, by, verdict, why, at
+        from named,
+             (values ('named', ${source}, null), ('identity', ${SERVICE}, ${mismatch}))
+               line (kind, by, why)
+       -- An address that may not be kept and belongs to somebody else leaves no evidence. The
+       -- attempt records the mismatch.
+       where ${mayStore} and (kind = 'named' or ${!isTheirs})
+          or kind = 'named' and ${isTheirs}
+       order by email, kind desc
+    )
+    select "requestId" from ended`);
+}
+
+/**
+ * Records that a source lets us keep an address, or has independent evidence of its owner. A later
+ * source does not take either away.
+ */
+async function improveCandidates(
+  tx: Transaction,
+  { npi, mismatch, mayStore, isEcho, candidates }: NamedCandidates,
+) {
+  const emails = candidates.map(({ email }) => email);
+  await tx.execute(sql`
+    update stored_emails
+       set may_store = may_store or ${mayStore},
+           is_echo = is_echo and ${isEcho}
+     where ${mismatch === null}
+       and npi = ${npi}
+       and (not may_store and ${mayStore} or is_echo and not ${isEcho})
+       and email = any(${sql.param(emails)})`);
+}
+
+const GREYLISTED = 'greylisted';
+
+/**
+ * The reason of a `named` line when a stored address is queued without a new report from its
+ * source.
+ */
+const STALE = 'stale';
 
 /**
  * How long a rejection by name servers or a verifier stands before the address is checked again.
@@ -116,65 +168,48 @@ const RECHECK_MS = 86_400_000;
  */
 export async function queueKnownEmails(
   db: Database,
-  lookups: readonly {
-    readonly npi: string;
-    readonly lookupId: string;
-    readonly listed: readonly string[];
-  }[],
+  lookups: readonly KnownLookup[],
   freshnessMs: number,
   canVerify: boolean,
 ): Promise<Set<string>> {
   if (lookups.length === 0) return new Set();
+  const rules = { freshSince: sql`clock_timestamp() - ${span(freshnessMs)}`, canVerify };
   const known = lookups.map(({ npi, lookupId, listed }) => ({ npi, lookupId, listed }));
-  const freshSince = sql`clock_timestamp() - ${span(freshnessMs)}`;
-  const asked = sql`(select distinct * from jsonb_to_recordset(${JSON.stringify(known)}::jsonb)
-    k (npi text, "lookupId" text, listed text[])) asked`;
+  const asked = sql`(
+    select distinct * from jsonb_to_recordset(${JSON.stringify(known)}::jsonb)
+      k (npi text, "lookupId" text, listed text[])) asked`;
   return await transaction(db, async (tx) => {
     // The statements are sent together. Rows are locked in the order of NPIs and addresses, so that
     // two batches cannot deadlock.
     const [, , waiting] = await Promise.all([
-      tx.execute(sql`
-        insert into stored_emails (npi, email, source, verdict, unchecked)
-        select npi, email, 'nppes', 'unknown', true from ${asked}, unnest(listed) email
-         where ${canVerify}::boolean and not is_suppressed(npi, email) order by npi collate "C", email collate "C"
-            on conflict do nothing`),
-      tx.execute(sql`
-        with stale as (
-          select s.npi, s.email from stored_emails s
-           where ${canVerify}::boolean and s.npi in (select npi from ${asked})
-             and not s.unchecked and s.may_store
-             and case when s.verdict = 'valid' then s.last_validated_at < ${freshSince}
-               else s.updated_at < clock_timestamp() - ${span(RECHECK_MS)} and ${IS_DOUBTFUL} end
-           order by s.npi, s.email for update
-        )
-        update stored_emails s
-           set unchecked = true, updated_at = clock_timestamp(),
-               -- Clears our rejection. Otherwise the next check would treat it as the claim of the
-               -- source.
-               verdict = case when s.verdict = 'valid' then 'valid' else 'unknown' end,
-               reason = case when s.verdict = 'valid' then s.reason end,
-               last_validated_at = case when s.verdict = 'valid' then s.last_validated_at end
-          from stale where (s.npi, s.email) = (stale.npi, stale.email)`),
-      tx.execute<{ lookupId: string }>(sql`
-        with waiting as (
-          select "lookupId", s.* from ${asked} join stored_emails s using (npi)
-           where unchecked and may_store and not is_suppressed(npi, email)
-             and (${canVerify}::boolean or verdict = 'valid' and last_validated_at >= ${freshSince})
-        ), named as (
-          -- Inserts each line once, even if this statement is repeated.
-          insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason)
-          select npi, email, "lookupId", 'named', source, verdict,
-                 case when last_validated_at < ${freshSince} or verdict <> 'valid' and exists (
-                   select from email_checks c where c.npi = w.npi and c.email = w.email
-                      and c.kind = 'named' and c.source = w.source) then ${STALE} end
-            from waiting w
-           where not exists (select from email_checks c
-             where c.lookup_id = w."lookupId" and c.npi = w.npi and c.email = w.email and c.kind = 'named')
-        )
-        select distinct "lookupId" from waiting`),
+      insertListed(tx, asked, rules),
+      queueStale(tx, asked, rules),
+      nameQueued(tx, asked, rules),
     ]);
     return new Set(waiting.map(({ lookupId }) => lookupId));
   });
+}
+
+interface KnownLookup {
+  readonly npi: string;
+  readonly lookupId: string;
+  readonly listed: readonly string[];
+}
+
+interface QueueRules {
+  readonly freshSince: SQL;
+  readonly canVerify: boolean;
+}
+
+/** Inserts the addresses that NPPES lists. */
+async function insertListed(tx: Transaction, asked: SQL, { canVerify }: QueueRules) {
+  await tx.execute(sql`
+    insert into stored_emails (npi, email, source, verdict, unchecked)
+    select npi, email, 'nppes', 'unknown', true
+      from ${asked}, unnest(listed) email
+     where ${canVerify}::boolean and not is_suppressed(npi, email)
+     order by npi collate "C", email collate "C"
+        on conflict do nothing`);
 }
 
 /**
@@ -182,9 +217,73 @@ export async function queueKnownEmails(
  * source that named it. Also true if retention has removed the evidence.
  */
 const IS_DOUBTFUL = sql`(
-  exists (select from email_checks c where c.npi = s.npi and c.email = s.email and c.verdict <> 'valid'
-    and (c.kind = 'verifier' or c.kind = 'local' and c.reason = any(${sql.param(DNS_REFUSALS)}::text[])))
-  or not exists (select from email_checks c where c.npi = s.npi and c.email = s.email and c.kind = 'verdict'))`;
+  exists (
+    select from email_checks c
+     where c.npi = s.npi and c.email = s.email and c.verdict <> 'valid'
+       and (c.kind = 'verifier'
+            or c.kind = 'local' and c.reason = any(${sql.param(DNS_REFUSALS)}::text[])))
+  or not exists (
+    select from email_checks c
+     where c.npi = s.npi and c.email = s.email and c.kind = 'verdict'))`;
+
+/** Queues stored addresses that are no longer fresh, or whose rejection is to be checked again. */
+async function queueStale(tx: Transaction, asked: SQL, { freshSince, canVerify }: QueueRules) {
+  await tx.execute(sql`
+    with stale as (
+      select s.npi, s.email
+        from stored_emails s
+       where ${canVerify}::boolean
+         and s.npi in (select npi from ${asked})
+         and not s.unchecked
+         and s.may_store
+         and case
+               when s.verdict = 'valid' then s.last_validated_at < ${freshSince}
+               else s.updated_at < clock_timestamp() - ${span(RECHECK_MS)} and ${IS_DOUBTFUL}
+             end
+       order by s.npi, s.email
+         for update
+    )
+    update stored_emails s
+       set unchecked = true,
+           updated_at = clock_timestamp(),
+           -- Clears our rejection. Otherwise the next check would treat it as the claim of the
+           -- source.
+           verdict = case when s.verdict = 'valid' then 'valid' else 'unknown' end,
+           reason = case when s.verdict = 'valid' then s.reason end,
+           last_validated_at = case when s.verdict = 'valid' then s.last_validated_at end
+      from stale
+     where (s.npi, s.email) = (stale.npi, stale.email)`);
+}
+
+/** Names the queued addresses in their lookups, each once, even if this is repeated. */
+async function nameQueued(tx: Transaction, asked: SQL, { freshSince, canVerify }: QueueRules) {
+  return await tx.execute<{ lookupId: string }>(sql`
+    with waiting as (
+      select "lookupId", s.*
+        from ${asked} join stored_emails s using (npi)
+       where unchecked
+         and may_store
+         and not is_suppressed(npi, email)
+         and (${canVerify}::boolean or verdict = 'valid' and last_validated_at >= ${freshSince})
+    ), named as (
+      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason)
+      select npi, email, "lookupId", 'named', source, verdict,
+             case
+               when last_validated_at < ${freshSince}
+                 or verdict <> 'valid' and exists (
+                   select from email_checks c
+                    where c.npi = w.npi and c.email = w.email
+                      and c.kind = 'named' and c.source = w.source)
+               then ${STALE}
+             end
+        from waiting w
+       where not exists (
+         select from email_checks c
+          where c.lookup_id = w."lookupId" and c.npi = w.npi and c.email = w.email
+            and c.kind = 'named')
+    )
+    select distinct "lookupId" from waiting`);
+}
 
 /** One line of evidence on an address. */
 export interface Evidence {
@@ -231,6 +330,12 @@ export interface ClaimedEmail extends NamedCandidate {
 }
 
 /**
+ * True if NPPES lists the stored address `s` for its provider as one that receives Direct messages.
+ */
+export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
+  where e.npi = s.npi and e.kind = 'DIRECT' and endpoint_address(e.endpoint) = s.email)`;
+
+/**
  * Claims one unchecked address of a lookup, the most promising first, so that no other worker
  * checks it at the same time.
  * @param search.except addresses that the caller has already claimed
@@ -249,32 +354,63 @@ export async function claimUnchecked(
   },
 ): Promise<ClaimedEmail | null> {
   const { requestId, npi, lookupId, except, greylisted, claimMs } = search;
-  const [row] = await run<ClaimedEmail>(db)`
-    update stored_emails s set checking_until = clock_timestamp() + ${span(claimMs)}, checking_for = ${requestId}
+  const claimedAt = epochMs(sql`clock_timestamp()`);
+  const sinceNamed = sql`clock_timestamp() - (
+    select min(w.at) from email_checks w
+     where w.lookup_id = ${lookupId} and w.npi = s.npi and w.email = s.email and w.kind = 'named')`;
+  const [row = null] = await run<ClaimedEmail>(db)`
+    update stored_emails s
+       set checking_until = clock_timestamp() + ${span(claimMs)},
+           checking_for = ${requestId}
      where s.npi = ${npi} and s.email = (
-       select w.email from stored_emails w
-        where w.npi = ${npi} and w.unchecked and w.email <> all(${sql.param([...except])}::text[])
-          and (w.checking_until is null or w.checking_until < clock_timestamp()
-            or case when w.reason = ${GREYLISTED} then ${greylisted} else w.checking_for = ${requestId} end)
-          and ${namedIn(lookupId)} and not is_suppressed(w.npi, w.email)
+       select w.email
+         from stored_emails w
+        where w.npi = ${npi}
+          and w.unchecked
+          and w.email <> all(${sql.param([...except])}::text[])
+          and (w.checking_until is null
+               or w.checking_until < clock_timestamp()
+               or case
+                    when w.reason = ${GREYLISTED} then ${greylisted}
+                    else w.checking_for = ${requestId}
+                  end)
+          and ${namedIn(lookupId)}
+          and not is_suppressed(w.npi, w.email)
         order by w.verdict = 'valid' desc, w.email_type = 'professional' desc nulls last, w.email
-        limit 1 for update skip locked)
-    returning s.email, s.email_type as "vendorType", s.verdict, s.last_validated_at as "validatedAt", s.source,
-      ${IS_TYPED_DIRECT} as "isTypedDirect",
-      s.is_echo as "isEcho", floor(${epochMs(sql`clock_timestamp()`)})::float8 as "takenAt",
-      (select json_build_object('verdict', c.verdict, 'reason', c.reason, 'at', ${epochMs(sql`c.at`)}) from email_checks c
-        where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict <> 'unknown'
-          and c.at > now() - interval '24 hours' order by c.id desc limit 1) as looked,
-      (select coalesce(json_object_agg(c.source, c.reason), '{}') from email_checks c
-        where c.npi = s.npi and c.email = s.email and c.kind = 'verifier' and c.verdict = 'unknown'
-          and c.reason <> ${GREYLISTED} and not starts_with(c.reason, 'verifier_')
-          and c.at > now() - interval '24 hours') as "toldNothing",
-      ${epochMs(sql`clock_timestamp() - (select min(w.at) from email_checks w where w.lookup_id = ${lookupId}
-        and w.npi = s.npi and w.email = s.email and w.kind = 'named')`)} as "waitedMs",
-      ${namedBy(0)} as "namedBy",
-      exists (select from stored_emails w where w.npi = s.npi and w.email <> s.email and w.unchecked
-        and w.verdict = 'valid' and ${namedIn(lookupId)}) as "hasRival"`;
-  return row ?? null;
+        limit 1
+          for update skip locked)
+    returning s.email,
+              s.email_type as "vendorType",
+              s.verdict,
+              s.last_validated_at as "validatedAt",
+              s.source,
+              ${IS_TYPED_DIRECT} as "isTypedDirect",
+              s.is_echo as "isEcho",
+              floor(${claimedAt})::float8 as "takenAt",
+              (select json_build_object(
+                        'verdict', c.verdict,
+                        'reason', c.reason,
+                        'at', ${epochMs(sql`c.at`)})
+                 from email_checks c
+                where c.npi = s.npi and c.email = s.email
+                  and c.kind = 'verifier' and c.verdict <> 'unknown'
+                  and c.at > now() - interval '24 hours'
+                order by c.id desc limit 1) as looked,
+              (select coalesce(json_object_agg(c.source, c.reason), '{}')
+                 from email_checks c
+                where c.npi = s.npi and c.email = s.email
+                  and c.kind = 'verifier' and c.verdict = 'unknown'
+                  and c.reason <> ${GREYLISTED}
+                  and not starts_with(c.reason, 'verifier_')
+                  and c.at > now() - interval '24 hours') as "toldNothing",
+              ${epochMs(sinceNamed)} as "waitedMs",
+              ${namedBy(0)} as "namedBy",
+              exists (
+                select from stored_emails w
+                 where w.npi = s.npi and w.email <> s.email
+                   and w.unchecked and w.verdict = 'valid'
+                   and ${namedIn(lookupId)}) as "hasRival"`;
+  return row;
 }
 
 /**
@@ -282,21 +418,20 @@ export async function claimUnchecked(
  * or later.
  */
 function namedBy(agoMs: number): SQL {
-  return sql`(select count(distinct c.source)::int from email_checks c
-    where c.npi = s.npi and c.email = s.email and c.kind = 'named' and c.verdict <> 'invalid'
-      and c.reason is distinct from ${STALE}
-      and c.at > now() - interval '30 days' - ${span(agoMs)}
-      -- Excludes responses about somebody else. Their two lines, named and identity, have the same
-      -- time.
-      and not exists (select from email_checks i where i.npi = c.npi and i.email = c.email
-        and i.kind = 'identity' and i.lookup_id = c.lookup_id and i.at = c.at))`;
+  return sql`(
+    select count(distinct c.source)::int
+      from email_checks c
+     where c.npi = s.npi and c.email = s.email
+       and c.kind = 'named' and c.verdict <> 'invalid'
+       and c.reason is distinct from ${STALE}
+       and c.at > now() - interval '30 days' - ${span(agoMs)}
+       -- Excludes responses about somebody else. Their two lines, named and identity, have the
+       -- same time.
+       and not exists (
+         select from email_checks i
+          where i.npi = c.npi and i.email = c.email and i.kind = 'identity'
+            and i.lookup_id = c.lookup_id and i.at = c.at))`;
 }
-
-/**
- * True if NPPES lists the stored address `s` for its provider as one that receives Direct messages.
- */
-export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
-  where e.npi = s.npi and e.kind = 'DIRECT' and endpoint_address(e.endpoint) = s.email)`;
 
 /**
  * Reads the state of a lookup: whether the directory satisfies it now, and how many of its
@@ -311,18 +446,20 @@ export async function standingOf(
 ) {
   const { npi, lookupId, except, freshnessMs } = search;
   const usable = isUsable({ ...search, at: sql`now()` }, freshnessMs);
-  return only(
-    await run<{ stored: boolean; elsewhere: number; greylisted: number }>(db)`
+  const rows = await run<{ stored: boolean; elsewhere: number; greylisted: number }>(db)`
     select exists (select from stored_emails where npi = ${npi} and ${usable}) as stored,
            count(*) filter (where w.reason is distinct from ${GREYLISTED})::int as elsewhere,
            count(*) filter (where w.reason = ${GREYLISTED})::int as greylisted
       from stored_emails w
      -- Also counts an address without a claim. Another worker has just released it, so it can be
      -- claimed.
-     where w.npi = ${npi} and w.unchecked and not is_suppressed(w.npi, w.email)
+     where w.npi = ${npi}
+       and w.unchecked
+       and not is_suppressed(w.npi, w.email)
        and (w.reason is distinct from ${GREYLISTED} or w.checking_until > clock_timestamp())
-       and w.email <> all(${sql.param([...except])}::text[]) and ${namedIn(lookupId)}`,
-  );
+       and w.email <> all(${sql.param([...except])}::text[])
+       and ${namedIn(lookupId)}`;
+  return only(rows);
 }
 
 /**
@@ -334,24 +471,23 @@ export async function releaseUnchecked(
   { npi, email, requestId }: Readonly<Record<'npi' | 'email' | 'requestId', string>>,
   greylistedMs: number | null,
 ): Promise<void> {
-  const until = greylistedMs === null ? sql`null` : sql`clock_timestamp() + ${span(greylistedMs)}`;
-  const reason = greylistedMs === null ? null : GREYLISTED;
+  let until = sql`null`;
+  let reason: string | null = null;
+  if (greylistedMs !== null) {
+    until = sql`clock_timestamp() + ${span(greylistedMs)}`;
+    reason = GREYLISTED;
+  }
   await run(db)`
-    update stored_emails set checking_until = ${until}, reason = ${reason}
+    update stored_emails
+       set checking_until = ${until}, reason = ${reason}
      where npi = ${npi} and email = ${email} and unchecked and checking_for = ${requestId}`;
 }
 
-const GREYLISTED = 'greylisted';
-/**
- * The reason of a `named` line when a stored address is queued without a new report from its
- * source.
- */
-const STALE = 'stale';
-
 /** True if a source of the lookup named `w`. */
 function namedIn(lookupId: string) {
-  return sql`exists (select from email_checks n
-    where n.lookup_id = ${lookupId} and n.npi = w.npi and n.email = w.email and n.kind = 'named')`;
+  return sql`exists (
+    select from email_checks n
+     where n.lookup_id = ${lookupId} and n.npi = w.npi and n.email = w.email and n.kind = 'named')`;
 }
 
 /**
@@ -369,28 +505,42 @@ export async function recordCheck(
   const lines = [...evidence];
   let stored = sql`select npi, email from stored_emails where npi = ${npi} and email = ${email}`;
   if (checked) {
-    const { verdict, reason, emailType, validatedAt } = checked;
+    const { verdict, reason, emailType } = checked;
+    const validatedAt = checked.validatedAt?.toISOString() ?? null;
     lines.push({ kind: 'verdict', source: SERVICE, verdict, reason, durationMs: null });
     stored = sql`
       update stored_emails
-         set verdict = ${verdict}, email_type = ${emailType}, reason = ${reason}, unchecked = false,
-             last_validated_at = ${validatedAt?.toISOString() ?? null}::timestamptz, checking_until = null,
+         set verdict = ${verdict},
+             email_type = ${emailType},
+             reason = ${reason},
+             unchecked = false,
+             last_validated_at = ${validatedAt}::timestamptz,
+             checking_until = null,
              updated_at = clock_timestamp()
-       where npi = ${npi} and email = ${email} returning npi, email`;
+       where npi = ${npi} and email = ${email}
+      returning npi, email`;
   }
   if (lines.length === 0) return;
   await run(db)`
     with stored as (${stored}), evidence as (
-      insert into email_checks (npi, email, lookup_id, kind, source, verdict, reason, duration_ms, waited_ms)
+      insert into email_checks (
+        npi, email, lookup_id, kind, source, verdict, reason, duration_ms, waited_ms
+      )
       select stored.*, ${lookupId}, kind, source, verdict, reason, "durationMs", "waitedMs"
-        from stored, jsonb_to_recordset(${JSON.stringify(lines)}::jsonb)
-               line (kind text, source text, verdict text, reason text, "durationMs" integer, "waitedMs" integer)
+        from stored,
+             jsonb_to_recordset(${JSON.stringify(lines)}::jsonb) line (
+               kind text, source text, verdict text, reason text,
+               "durationMs" integer, "waitedMs" integer
+             )
        -- A check that waits for a verifier starts again with our own rules. Their lines are
        -- inserted only once.
        where line.kind <> 'local' or not exists (
          select from email_checks c
-          where c.lookup_id = ${lookupId} and (c.npi, c.email) = (stored.npi, stored.email) and c.kind = 'local'
-            and c.verdict = line.verdict and c.reason is not distinct from line.reason)
+          where c.lookup_id = ${lookupId}
+            and (c.npi, c.email) = (stored.npi, stored.email)
+            and c.kind = 'local'
+            and c.verdict = line.verdict
+            and c.reason is not distinct from line.reason)
     )
     select`;
 }
@@ -403,6 +553,12 @@ type Fading = Pick<
 };
 
 /**
+ * How many of the newest requests are searched for NPIs. Ids sort by time. More requests would cost
+ * a round more than they bring.
+ */
+const ASKED = 20_000;
+
+/**
  * Lists valid addresses of recently requested NPIs that go stale within `leadMs`, the earliest
  * first.
  */
@@ -411,23 +567,33 @@ export async function listFading(
   search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
 ) {
   const stale = sql`now() - ${span(search.freshnessMs)}`;
+  const readAt = epochMs(sql`clock_timestamp()`);
   return await run<Fading>(db)`
-    select s.npi, s.email, s.email_type as "vendorType", s.source, ${IS_TYPED_DIRECT} as "isTypedDirect",
-           ${namedBy(search.freshnessMs)} as "namedBy", floor(${epochMs(sql`clock_timestamp()`)})::float8 as "takenAt"
-      from (select distinct npi from (select npi from requests where test_outcome is null order by id desc limit ${ASKED}) newest) asked
+    select s.npi,
+           s.email,
+           s.email_type as "vendorType",
+           s.source,
+           ${IS_TYPED_DIRECT} as "isTypedDirect",
+           ${namedBy(search.freshnessMs)} as "namedBy",
+           floor(${readAt})::float8 as "takenAt"
+      from (
+        select distinct npi from (
+          select npi from requests where test_outcome is null order by id desc limit ${ASKED}
+        ) newest
+      ) asked
       join stored_emails s on s.npi = asked.npi
-     where s.verdict = 'valid' and not s.unchecked and s.may_store
+     where s.verdict = 'valid'
+       and not s.unchecked
+       and s.may_store
        and s.last_validated_at >= ${stale}
        and s.last_validated_at < ${stale} + ${span(search.leadMs)}
-       and not is_suppressed(s.npi, s.email) and not is_inactive(s.npi)
+       and not is_suppressed(s.npi, s.email)
+       and not is_inactive(s.npi)
        -- An address that got no verdict is tried again after a day, so that others get their turn.
-       and not exists (select from email_checks c where c.npi = s.npi and c.email = s.email and c.lookup_id is null
-             and c.at > now() - interval '1 day')
-     order by s.last_validated_at limit ${search.limit}`;
+       and not exists (
+         select from email_checks c
+          where c.npi = s.npi and c.email = s.email
+            and c.lookup_id is null and c.at > now() - interval '1 day')
+     order by s.last_validated_at
+     limit ${search.limit}`;
 }
-
-/**
- * How many of the newest requests are searched for NPIs. Ids sort by time. More requests would cost
- * a round more than they bring.
- */
-const ASKED = 20_000;

@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, run, transaction } from '../client.ts';
+import { type Database, only, run, transaction } from '../client.ts';
 import { newId } from '../ids.ts';
 import type { EmailType, ImportKind } from '../words.ts';
 
@@ -33,28 +33,45 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
     with given as (
       select npi, email, "emailType", source, checked, n,
              -- The clock of the importing machine may be ahead.
-             case when "validatedAt" is not null then least("validatedAt", clock_timestamp()) end as "validatedAt"
-        from rows from (jsonb_to_recordset(${JSON.stringify(rows)}::jsonb)
-               as (npi text, email text, "emailType" text, "validatedAt" timestamptz(3), source text, checked boolean))
-             with ordinality as g (npi, email, "emailType", "validatedAt", source, checked, n)
+             case
+               when "validatedAt" is not null then least("validatedAt", clock_timestamp())
+             end as "validatedAt"
+        from rows from (jsonb_to_recordset(${JSON.stringify(rows)}::jsonb) as (
+               npi text, email text, "emailType" text,
+               "validatedAt" timestamptz(3), source text, checked boolean
+             )) with ordinality as g (npi, email, "emailType", "validatedAt", source, checked, n)
     ), newest as (
       select distinct on (npi, email) g.*, is_suppressed(npi, email) as suppressed
-        from given g order by npi, email, "validatedAt" desc nulls last, n
+        from given g
+       order by npi, email, "validatedAt" desc nulls last, n
     ), written as (
       -- Sorted, so that two concurrent imports cannot deadlock.
       insert into stored_emails as s
              (npi, email, email_type, verdict, reason, last_validated_at, source, unchecked)
-      select npi, email, "emailType", case when "validatedAt" is null then 'unknown' else 'valid' end,
-             case when "validatedAt" is not null then 'imported' end, "validatedAt", source,
+      select npi,
+             email,
+             "emailType",
+             case when "validatedAt" is null then 'unknown' else 'valid' end,
+             case when "validatedAt" is not null then 'imported' end,
+             "validatedAt",
+             source,
              "validatedAt" is null or not checked
-        from newest where not suppressed order by npi collate "C", email collate "C"
+        from newest
+       where not suppressed
+       order by npi collate "C", email collate "C"
           on conflict (npi, email) do update
-         set email_type = excluded.email_type, verdict = excluded.verdict, reason = excluded.reason,
-             last_validated_at = excluded.last_validated_at, source = excluded.source,
+         set email_type = excluded.email_type,
+             verdict = excluded.verdict,
+             reason = excluded.reason,
+             last_validated_at = excluded.last_validated_at,
+             source = excluded.source,
              -- An address that passed our checks stays checked, because another lookup may be about
              -- to return it.
-             unchecked = excluded.unchecked and not (s.verdict = 'valid' and not s.unchecked and s.may_store),
-             checking_until = null, may_store = true, updated_at = clock_timestamp()
+             unchecked = excluded.unchecked
+                         and not (s.verdict = 'valid' and not s.unchecked and s.may_store),
+             checking_until = null,
+             may_store = true,
+             updated_at = clock_timestamp()
        where excluded.verdict = 'valid' and case
          -- A repeated import of the same data does not undo a check that has begun.
          when s.unchecked then s.last_validated_at is distinct from excluded.last_validated_at
@@ -62,10 +79,15 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
          when not s.may_store then true
          when s.verdict = 'valid' then s.last_validated_at < excluded.last_validated_at
          -- The reason for the rejection was found when the row was last updated.
-         else s.updated_at < excluded.last_validated_at end
+         else s.updated_at < excluded.last_validated_at
+       end
       returning npi, email
     )
-    select case when o.suppressed then 'suppressed' when w.npi is not null then 'stored' else 'unchanged' end as verdict
+    select case
+             when o.suppressed then 'suppressed'
+             when w.npi is not null then 'stored'
+             else 'unchanged'
+           end as verdict
       from given g
       join newest o on o.npi = g.npi and o.email = g.email
       left join written w on w.npi = g.npi and w.email = g.email and o.n = g.n
@@ -91,9 +113,12 @@ export async function findImport(
   fingerprint: string,
 ): Promise<Counts | null> {
   const [last] = await run<{ state: string; counts: Counts }>(db)`
-    select state, counts from import_runs where kind = ${kind} and fingerprint = ${fingerprint}
+    select state, counts
+      from import_runs
+     where kind = ${kind} and fingerprint = ${fingerprint}
      order by started_at desc limit 1`;
-  return last?.state === 'done' ? last.counts : null;
+  if (last?.state !== 'done') return null;
+  return last.counts;
 }
 
 /**
@@ -114,9 +139,12 @@ export async function beginImport(
   const isOfCms = kind === 'nppes' || kind === 'clinicians';
   return await transaction(db, async (tx) => {
     await tx.execute(sql`
-      update import_runs set state = 'failed', finished_at = clock_timestamp()
-       where kind = ${kind} and state = 'running' and (${isOfCms} or fingerprint = ${file.fingerprint})`);
-    const [row] = await tx.execute<{ number: number }>(sql`
+      update import_runs
+         set state = 'failed', finished_at = clock_timestamp()
+       where kind = ${kind}
+         and state = 'running'
+         and (${isOfCms} or fingerprint = ${file.fingerprint})`);
+    const rows = await tx.execute<{ number: number }>(sql`
       insert into import_runs (id, kind, file, fingerprint, state)
       values (${id}, ${kind}, ${file.name}, ${file.fingerprint}, 'running')
       returning number`);
@@ -127,7 +155,7 @@ export async function beginImport(
       subject: id,
       details,
     });
-    return { id, number: row?.number ?? 0 };
+    return { id, number: only(rows).number };
   });
 }
 
@@ -139,6 +167,9 @@ export async function endImport(
   counts: Counts,
 ): Promise<void> {
   await run(db)`
-    update import_runs set state = ${state}, counts = ${JSON.stringify(counts)}::jsonb, finished_at = clock_timestamp()
+    update import_runs
+       set state = ${state},
+           counts = ${JSON.stringify(counts)}::jsonb,
+           finished_at = clock_timestamp()
      where id = ${id}`;
 }

@@ -35,6 +35,7 @@ export async function joinLookups(
     id: newId('lkp'),
     hash: hashes.get(requestId),
   }));
+  const ourMissMs = Math.min(missMs, OUR_MISS_MS);
   const rows = await run<{
     requestId: string;
     lookupId: string;
@@ -42,11 +43,15 @@ export async function joinLookups(
     misses: string[];
   }>(db)`
     with new as materialized (
-      select * from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb) new ("requestId" text, id text, hash text)
+      select * from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb)
+        new ("requestId" text, id text, hash text)
     ), open as materialized (
       -- Filters by lists of ids here and below. A plain join would read all rows of a small table.
-      select r.*, new.id as new_id, new.hash from requests r join new on r.id = new."requestId"
-       where r.id = any(array(select "requestId" from new)) and r.settled_at is null order by r.id for update of r
+      select r.*, new.id as new_id, new.hash
+        from requests r join new on r.id = new."requestId"
+       where r.id = any(array(select "requestId" from new)) and r.settled_at is null
+       order by r.id
+         for update of r
     ), batch as materialized (
       -- Locks the batch before the lookup, as a settlement does. The update below changes its
       -- counters.
@@ -54,25 +59,37 @@ export async function joinLookups(
     ), lookup as (
       insert into lookups (id, npi, wanted_type, opened_at, facts)
       select distinct on (npi, wanted_type) new_id, npi, wanted_type, clock_timestamp(), hash
-        from open where lookup_id is null and exists (select from batch) order by npi, wanted_type
+        from open
+       where lookup_id is null and exists (select from batch)
+       order by npi, wanted_type
           on conflict (npi, wanted_type) where closed_at is null
           -- Changes nothing, but locks and returns the open lookup.
           do update set npi = excluded.npi
       returning id, npi, wanted_type
     ), joined as (
       update requests r
-         set lookup_id = l.id, status = 'in-progress',
+         set lookup_id = l.id,
+             status = 'in-progress',
              started_at = coalesce(r.started_at, date_trunc('milliseconds', clock_timestamp()))
         from open join lookup l using (npi, wanted_type)
-       where r.id = any(array(select id from open)) and r.id = open.id and open.lookup_id is null
+       where r.id = any(array(select id from open))
+         and r.id = open.id
+         and open.lookup_id is null
       returning r.id, r.lookup_id
     )
-    select id as "requestId", coalesce(joined.lookup_id, open.lookup_id) as "lookupId", wanted_type as "wantedType",
-           array(select a.vendor from lookups l join vendor_attempts a on a.lookup_id = l.id
-                  where l.npi = open.npi and l.wanted_type = open.wanted_type and l.facts = open.hash
-                    and a.ended_at > clock_timestamp() - case
+    select id as "requestId",
+           coalesce(joined.lookup_id, open.lookup_id) as "lookupId",
+           wanted_type as "wantedType",
+           array(
+             select a.vendor
+               from lookups l join vendor_attempts a on a.lookup_id = l.id
+              where l.npi = open.npi
+                and l.wanted_type = open.wanted_type
+                and l.facts = open.hash
+                and a.ended_at > clock_timestamp() - case
                       when a.state = 'miss' then ${span(missMs)}
-                      when a.state = 'found' and a.reason is not null then ${span(Math.min(missMs, OUR_MISS_MS))} end) as misses
+                      when a.state = 'found' and a.reason is not null then ${span(ourMissMs)}
+                    end) as misses
       from open left join joined using (id)`;
   return new Map(rows.map((row) => [row.requestId, row]));
 }
@@ -129,9 +146,9 @@ export async function forgetChecks(
   let forgotten: ForgottenChecks = { checks: 0, addresses: 0, misses: 0 };
   await transaction(db, async (tx) => {
     forgotten = await removeChecks(tx, doubted);
-    const { verdictReason, source } = doubted;
-    const [since, until] = [doubted.since.toISOString(), doubted.until.toISOString()];
-    const details = { since, until, verdictReason, source, ...forgotten };
+    const { since, until, verdictReason, source } = doubted;
+    const period = { since: since.toISOString(), until: until.toISOString() };
+    const details = { ...period, verdictReason, source, ...forgotten };
     await recordAudit(tx, by, {
       action: 'lookups.forget',
       organizationId: null,
@@ -146,13 +163,16 @@ export async function forgetChecks(
 }
 
 async function removeChecks(tx: Transaction, doubted: DoubtedChecks): Promise<ForgottenChecks> {
-  const { since, until, verdictReason, source } = doubted;
-  return only(
-    await run<ForgottenChecks>(tx)`
+  const { verdictReason, source } = doubted;
+  const since = doubted.since.toISOString();
+  const until = doubted.until.toISOString();
+  const rows = await run<ForgottenChecks>(tx)`
     with rejections as (
       delete from email_checks
-       where at >= ${since.toISOString()}::timestamptz and at < ${until.toISOString()}::timestamptz
-         and kind in ('local', 'verifier') and verdict <> 'valid'
+       where at >= ${since}::timestamptz
+         and at < ${until}::timestamptz
+         and kind in ('local', 'verifier')
+         and verdict <> 'valid'
          and (${verdictReason}::text is null or reason = ${verdictReason})
          and (${source}::text is null or kind = 'verifier' and source = ${source})
       returning npi, email
@@ -160,22 +180,38 @@ async function removeChecks(tx: Transaction, doubted: DoubtedChecks): Promise<Fo
       select distinct npi, email from rejections
     ), held as (
       -- Locked in the same order as by all other writers, so that they cannot deadlock.
-      select s.npi, s.email from stored_emails s join doubted using (npi, email)
-       where s.verdict <> 'valid' and not s.unchecked order by s.npi, s.email for update of s
+      select s.npi, s.email
+        from stored_emails s join doubted using (npi, email)
+       where s.verdict <> 'valid' and not s.unchecked
+       order by s.npi, s.email
+         for update of s
     ), addresses as (
       update stored_emails s
-         set verdict = 'unknown', reason = null, last_validated_at = null, unchecked = true, checking_until = null,
+         set verdict = 'unknown',
+             reason = null,
+             last_validated_at = null,
+             unchecked = true,
+             checking_until = null,
              updated_at = clock_timestamp()
-        from held where (s.npi, s.email) = (held.npi, held.email)
+        from held
+       where (s.npi, s.email) = (held.npi, held.email)
       returning 1
     ), misses as (
-      update vendor_attempts a set reason = null
-        from (select distinct n.lookup_id, n.source from email_checks n join doubted using (npi, email)
-               where n.kind = 'named') named
-       where a.lookup_id = named.lookup_id and a.vendor = named.source and a.state = 'found' and a.reason = 'none_valid'
+      update vendor_attempts a
+         set reason = null
+        from (
+          select distinct n.lookup_id, n.source
+            from email_checks n join doubted using (npi, email)
+           where n.kind = 'named'
+        ) named
+       where a.lookup_id = named.lookup_id
+         and a.vendor = named.source
+         and a.state = 'found'
+         and a.reason = 'none_valid'
       returning 1
     )
-    select (select count(*)::int from rejections) as checks, (select count(*)::int from addresses) as addresses,
-           (select count(*)::int from misses) as misses`,
-  );
+    select (select count(*)::int from rejections) as checks,
+           (select count(*)::int from addresses) as addresses,
+           (select count(*)::int from misses) as misses`;
+  return only(rows);
 }

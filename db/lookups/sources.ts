@@ -89,6 +89,12 @@ const REFUSED_OPEN_MS = 300_000;
 const DEFAULT_PAUSE_MS = 5000;
 
 /**
+ * Calls leave some milliseconds after their slots. Without this margin a window could hold one call
+ * too many.
+ */
+const MARGIN = 1.03;
+
+/**
  * Admits a call of a source, or returns how long to wait before the next try. An admitted call
  * takes everything it needs: its slot under the rate limits, its cost from the daily budget, and
  * the trial of an open breaker.
@@ -101,24 +107,26 @@ export async function admitCall<Row = unknown>(
   record = sql`select`,
 ): Promise<Row & Admission> {
   const paces = JSON.stringify(limits.rates.map(paceOf));
-  return only(
-    await run<Row & Admission>(db)`
+  const verifiers = JSON.stringify(requiredVerifiers);
+  const at = epochMs(sql`a.at`);
+  const againAt = epochMs(sql`a.again_at`);
+  const rows = await run<Row & Admission>(db)`
     with admission as materialized (
       select *, coalesce(extract(epoch from waited) * 1000, 0)::integer as waited_ms
-        from admit_call(${source}, ${requestId}, ${paces}::jsonb, ${limits.dailyCredits}, ${cost},
-                        ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)}, ${JSON.stringify(requiredVerifiers)}::jsonb)
+        from admit_call(
+               ${source}, ${requestId}, ${paces}::jsonb, ${limits.dailyCredits}, ${cost},
+               ${span(patienceMs)}, ${span(TRIAL_EVERY_MS)}, ${verifiers}::jsonb)
     ), record as (${record})
-    select record.*, a.kind, a.why, a.era, a.waited_ms as "waitedMs", ${epochMs(sql`a.at`)} as at,
-           ceil(${epochMs(sql`a.again_at`)} - ${epochMs(sql`a.at`)}) as "afterMs"
-      from admission a left join record on true`,
-  );
+    select record.*,
+           a.kind,
+           a.why,
+           a.era,
+           a.waited_ms as "waitedMs",
+           ${at} as at,
+           ceil(${againAt} - ${at}) as "afterMs"
+      from admission a left join record on true`;
+  return only(rows);
 }
-
-/**
- * Calls leave some milliseconds after their slots. Without this margin a window could hold one call
- * too many.
- */
-const MARGIN = 1.03;
 
 /**
  * Returns an even pace without bursts, so that no window of the rate holds more calls than it
@@ -149,35 +157,54 @@ export async function recordCall(
   if (change === null) return null;
   const [changed] = await tx.execute<{ era: number; state: 'open' | 'closed' }>(sql`
     update source_health set ${change} and source = ${source} returning era, state`);
-  if (outcome.kind === 'rate_limit' || changed === undefined || changed.era === era) return null;
+  if (changed === undefined) return null;
+  if (outcome.kind === 'rate_limit' || changed.era === era) return null;
   return changed.state === 'open' ? 'opened' : 'closed';
 }
+
+/** Returns the assignments and the condition of the update that an outcome causes, if any. */
 
 function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   switch (outcome.kind) {
     case 'answered':
       // Most calls succeed at a healthy source and need no write.
-      return sql`era = era + (state = 'open')::integer, state = 'closed', failures = 0, open_until = null,
-        last_error = null where ${ofThisEra} and (state = 'open' or failures > 0)`;
-    case 'rate_limit':
-      return sql`paused_until = greatest(paused_until, clock_timestamp() + ${span(outcome.afterMs ?? DEFAULT_PAUSE_MS)})
-        where true`;
+      return sql`
+        era = era + (state = 'open')::integer,
+        state = 'closed',
+        failures = 0,
+        open_until = null,
+        last_error = null
+        where ${ofThisEra} and (state = 'open' or failures > 0)`;
+    case 'rate_limit': {
+      const pause = span(outcome.afterMs ?? DEFAULT_PAUSE_MS);
+      return sql`paused_until = greatest(paused_until, clock_timestamp() + ${pause}) where true`;
+    }
     case 'failed': {
       // A failed trial changes nothing. The time of the next trial was set when this one was
       // admitted.
       const opens = sql`failures + 1 >= ${FAILURES_TO_OPEN}`;
-      return sql`failures = failures + 1, last_error = ${outcome.why},
-        state = case when ${opens} then 'open' else state end, era = era + (${opens})::integer,
+      return sql`
+        failures = failures + 1,
+        last_error = ${outcome.why},
+        state = case when ${opens} then 'open' else state end,
+        era = era + (${opens})::integer,
         open_until = case when ${opens} then clock_timestamp() + ${span(TRIAL_EVERY_MS)} end
         where ${ofThisEra} and state = 'closed'`;
     }
     case 'failed_again':
       // A request that always fails must not close the source for all others.
       return null;
-    case 'refused':
+    case 'refused': {
       // A refused trial keeps the breaker open for longer.
-      return sql`failures = failures + 1, last_error = ${outcome.why}, state = 'open',
-        era = era + (state = 'closed')::integer, open_until = clock_timestamp() + ${span(outcome.openMs ?? REFUSED_OPEN_MS)} where ${ofThisEra}`;
+      const open = span(outcome.openMs ?? REFUSED_OPEN_MS);
+      return sql`
+        failures = failures + 1,
+        last_error = ${outcome.why},
+        state = 'open',
+        era = era + (state = 'closed')::integer,
+        open_until = clock_timestamp() + ${open}
+        where ${ofThisEra}`;
+    }
     default:
       return outcome satisfies never;
   }
@@ -217,9 +244,13 @@ export async function giveBack(
   { credits, askedAt, requestId }: Unspent,
 ): Promise<void> {
   if (credits === 0) return;
-  await tx.execute(sql`update source_spend set credits = greatest(0, credits - ${credits}::numeric)
-    where source = ${source} and day = (to_timestamp(${askedAt / 1000}) at time zone 'UTC')::date
-      and organization_id = coalesce((select organization_id from requests where id = ${requestId}), '')`);
+  await tx.execute(sql`
+    update source_spend
+       set credits = greatest(0, credits - ${credits}::numeric)
+     where source = ${source}
+       and day = (to_timestamp(${askedAt / 1000}) at time zone 'UTC')::date
+       and organization_id = coalesce(
+         (select organization_id from requests where id = ${requestId}), '')`);
 }
 
 /**
@@ -266,53 +297,102 @@ export interface SourceFigures extends Record<string, unknown> {
  */
 export async function readSourceFigures(db: Database, since: Date): Promise<SourceFigures[]> {
   const from = sql`${since.toISOString()}::timestamptz`;
+  const openUntil = isoTime(sql`h.open_until`);
+  const pausedUntil = isoTime(sql`h.paused_until`);
   return await run<SourceFigures>(db)`
     with called as (
-      select vendor as source, 'vendor' as role, state, returned, reason, credits,
-             extract(epoch from ended_at - started_at) * 1000 as ms, waited_ms
-        from vendor_attempts where started_at >= ${from}
+      select vendor as source,
+             'vendor' as role,
+             state,
+             returned,
+             reason,
+             credits,
+             extract(epoch from ended_at - started_at) * 1000 as ms,
+             waited_ms
+        from vendor_attempts
+       where started_at >= ${from}
       union all
-      select source, 'verifier',
-             case verdict when 'valid' then 'found' when 'invalid' then 'miss' when 'unknown' then 'unknown'
-                          else 'judged' end,
-             null, reason, 0, duration_ms, waited_ms
-        from email_checks where kind = 'verifier' and at >= ${from}
+      select source,
+             'verifier',
+             case verdict
+               when 'valid' then 'found'
+               when 'invalid' then 'miss'
+               when 'unknown' then 'unknown'
+               else 'judged'
+             end,
+             null,
+             reason,
+             0,
+             duration_ms,
+             waited_ms
+        from email_checks
+       where kind = 'verifier' and at >= ${from}
     ), figures as (
-      select source, min(role) as role, count(*) filter (where state <> 'skip')::int as asked,
+      select source,
+             min(role) as role,
+             count(*) filter (where state <> 'skip')::int as asked,
              count(*) filter (where state in ('submitting', 'pending'))::int as open,
              count(*) filter (where state = 'found')::int as found,
              (sum(returned::int) filter (where state <> 'skip'))::int as returned,
              count(*) filter (where state = 'miss')::int as missed,
              count(*) filter (where state = 'skip')::int as skipped,
              sum(credits)::float8 as credits,
-             percentile_disc(0.5) within group (order by ms) filter (where state <> 'skip') as p50,
-             percentile_disc(0.95) within group (order by ms) filter (where state <> 'skip') as p95,
-             percentile_disc(0.95) within group (order by waited_ms) filter (where state <> 'skip') as p95_waited
-        from called group by source
+             percentile_disc(0.5) within group (order by ms)
+               filter (where state <> 'skip') as p50,
+             percentile_disc(0.95) within group (order by ms)
+               filter (where state <> 'skip') as p95,
+             percentile_disc(0.95) within group (order by waited_ms)
+               filter (where state <> 'skip') as p95_waited
+        from called
+       group by source
     ), errors as (
       select source, jsonb_object_agg(what, times) as errors
-        from (select source, concat_ws(': ', state, reason) as what, count(*)::int as times
-                from called where state in ('retry', 'fatal', 'blocked', 'lost', 'unknown') group by 1, 2) e
+        from (
+          select source, concat_ws(': ', state, reason) as what, count(*)::int as times
+            from called
+           where state in ('retry', 'fatal', 'blocked', 'lost', 'unknown')
+           group by 1, 2
+        ) e
        group by source
     ), waiting as (
       select source, count(*)::int as requests from source_slots group by source
     ), spent as (
-      select source, sum(credits)::float8 as credits,
-             coalesce(sum(credits) filter (where day = (clock_timestamp() at time zone 'UTC')::date), 0)::float8 as today
-        from source_spend where day >= (${from} at time zone 'UTC')::date group by source
+      select source,
+             sum(credits)::float8 as credits,
+             coalesce(
+               sum(credits) filter (where day = (clock_timestamp() at time zone 'UTC')::date), 0
+             )::float8 as today
+        from source_spend
+       where day >= (${from} at time zone 'UTC')::date
+       group by source
     )
-    select source, coalesce(f.role, 'other') as role, coalesce(f.asked, 0) as asked, coalesce(f.open, 0) as open,
-           coalesce(f.found, 0) as found, f.returned, coalesce(f.missed, 0) as missed, coalesce(f.skipped, 0) as skipped,
+    select source,
+           coalesce(f.role, 'other') as role,
+           coalesce(f.asked, 0) as asked,
+           coalesce(f.open, 0) as open,
+           coalesce(f.found, 0) as found,
+           f.returned,
+           coalesce(f.missed, 0) as missed,
+           coalesce(f.skipped, 0) as skipped,
            coalesce(case f.role when 'vendor' then f.credits else s.credits end, 0) as credits,
-           round(f.p50)::float8 as "p50Ms", round(f.p95)::float8 as "p95Ms",
-           f.p95_waited as "p95WaitedMs", coalesce(w.requests, 0) as waiting, coalesce(e.errors, '{}') as errors,
-           case when h.state = 'open' and h.open_until <= clock_timestamp() then 'trial'
-                else coalesce(h.state, 'closed') end as breaker,
-           case when h.state = 'open' then ${isoTime(sql`h.open_until`)} end as "openUntil",
-           case when h.paused_until > clock_timestamp() then ${isoTime(sql`h.paused_until`)} end as "pausedUntil",
-           h.last_error as "lastError", coalesce(s.today, 0) as "creditsToday"
-      from figures f full join source_health h using (source) full join spent s using (source)
-           left join errors e using (source) left join waiting w using (source)
+           round(f.p50)::float8 as "p50Ms",
+           round(f.p95)::float8 as "p95Ms",
+           f.p95_waited as "p95WaitedMs",
+           coalesce(w.requests, 0) as waiting,
+           coalesce(e.errors, '{}') as errors,
+           case
+             when h.state = 'open' and h.open_until <= clock_timestamp() then 'trial'
+             else coalesce(h.state, 'closed')
+           end as breaker,
+           case when h.state = 'open' then ${openUntil} end as "openUntil",
+           case when h.paused_until > clock_timestamp() then ${pausedUntil} end as "pausedUntil",
+           h.last_error as "lastError",
+           coalesce(s.today, 0) as "creditsToday"
+      from figures f
+      full join source_health h using (source)
+      full join spent s using (source)
+      left join errors e using (source)
+      left join waiting w using (source)
      order by source`;
 }
 

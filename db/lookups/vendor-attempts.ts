@@ -1,5 +1,5 @@
-import { sql } from 'drizzle-orm';
-import { type Database, run, span, transaction } from '../client.ts';
+import { type SQL, sql } from 'drizzle-orm';
+import { type Database, run, span, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import type { VendorAttemptState, WantedType } from '../words.ts';
@@ -61,7 +61,8 @@ export interface AttemptKey extends AttemptId {
   readonly era: number;
 }
 
-export interface Question extends Pick<Call, 'limits' | 'patienceMs' | 'requiredVerifiers'> {
+/** A call that a request needs from a vendor. */
+export interface VendorCall extends Pick<Call, 'limits' | 'patienceMs' | 'requiredVerifiers'> {
   readonly requestId: string;
   readonly vendor: string;
   readonly cost: (wantedType: WantedType) => number;
@@ -76,9 +77,9 @@ export interface Question extends Pick<Call, 'limits' | 'patienceMs' | 'required
  * The maximum number of lost calls per lookup and vendor. A lost call may have been paid for. One
  * repetition balances the cost against the client's result.
  */
-const LOST_CALLS_AT_MOST = 2;
-/** How often a request that waits for another request's call checks for its response. */
-const LOOK_AGAIN_MS = 1000;
+const MAX_LOST_CALLS = 2;
+/** The time after which a request checks again for the response to another request's call. */
+const CHECK_AGAIN_MS = 1000;
 /** The time to record a response after its call has ended. */
 const LEASE_MARGIN_MS = 5000;
 
@@ -89,60 +90,77 @@ const LEASE_MARGIN_MS = 5000;
  * state.
  * @throws {Refusal} `request_missing` for an unknown id
  */
-export async function beginVendorStep(db: Database, question: Question): Promise<NextStep> {
-  const { requestId, vendor } = question;
-  const seen = await look(db, question);
-  if (!seen) throw new Refusal('request_missing');
-  if (seen.settled) return { kind: 'settled' };
-  const { lookupId, wantedType } = seen;
+export async function beginVendorStep(db: Database, call: VendorCall): Promise<NextStep> {
+  const state = await readState(db, call);
+  if (!state) throw new Refusal('request_missing');
+  if (state.settled) return { kind: 'settled' };
+  const { lookupId } = state;
   if (lookupId === null) {
-    await joinLookups(db, [requestId]);
-    return await beginVendorStep(db, question);
+    await joinLookups(db, [call.requestId]);
+    return await beginVendorStep(db, call);
   }
-  const over = (state: AnsweredState | 'lost', reason: string | null) =>
-    ({ kind: 'over', state, reason, lookupId, wantedType }) as const;
+  const joined = { ...state, lookupId };
   // The person was suppressed while this lookup ran.
-  if (seen.suppressed) return over('blocked', 'suppressed');
-  if (seen.stored) return { kind: 'stored' };
-
-  const last = { lookupId, vendor, n: seen.n ?? 0 };
-  const leaseMs = seen.leaseMs ?? 0;
-  const holdMs = question.callMs + LEASE_MARGIN_MS;
-  const afterMs = Math.min(leaseMs, LOOK_AGAIN_MS);
+  if (state.suppressed) return over(joined, 'blocked', 'suppressed');
+  if (state.stored) return { kind: 'stored' };
   try {
-    switch (seen.state) {
-      case 'pending':
-        // A polling worker holds the lease for one call at most. A longer lease is the vendor's
-        // pause.
-        if (afterMs > 0)
-          return { kind: 'wait', why: 'pending', afterMs: Math.max(afterMs, leaseMs - holdMs) };
-        return await take(db, question, last, seen);
-      case 'submitting':
-        if (afterMs > 0) return { kind: 'wait', why: 'asked_already', afterMs };
-        await recordLost(db, last, 'no answer recorded');
-        return await beginVendorStep(db, question);
-      case 'found':
-      case 'miss':
-      case 'blocked':
-      case 'fatal':
-        return over(seen.state, seen.reason);
-      case 'lost':
-        if (question.mayRepeat && seen.lost < LOST_CALLS_AT_MOST) break;
-        return over('lost', 'no answer recorded');
-      case null:
-        if (seen.orphanOf === null) break;
-        await adoptJob(db, question, lookupId, seen.orphanOf);
-        return await beginVendorStep(db, question);
-      // A skipped vendor was not called. The data it was missing may exist now.
-      case 'skip':
-      case 'retry':
-        break;
-    }
-    return await take(db, question, last, seen);
+    return await claimNext(db, call, joined);
   } catch (error) {
     // Another request of the lookup has started the call since we read the state.
-    if (!(error instanceof DatabaseError && error.code === '23505')) throw error;
-    return { kind: 'wait', why: 'asked_already', afterMs: LOOK_AGAIN_MS };
+    const isTaken = error instanceof DatabaseError && error.code === '23505';
+    if (!isTaken) throw error;
+    return { kind: 'wait', why: 'asked_already', afterMs: CHECK_AGAIN_MS };
+  }
+}
+
+/** The state of a request whose lookup is known. */
+type JoinedState = RequestState & { readonly lookupId: string };
+
+function over(
+  { lookupId, wantedType }: JoinedState,
+  state: AnsweredState | 'lost',
+  reason: string | null,
+): NextStep {
+  return { kind: 'over', state, reason, lookupId, wantedType };
+}
+
+/** Claims the next call of the vendor, or returns why there is none. */
+async function claimNext(db: Database, call: VendorCall, seen: JoinedState): Promise<NextStep> {
+  const last = { lookupId: seen.lookupId, vendor: call.vendor, n: seen.n ?? 0 };
+  const leaseMs = seen.leaseMs ?? 0;
+  switch (seen.state) {
+    case 'pending': {
+      if (leaseMs <= 0) return await claimPoll(db, call, last, seen);
+      // A polling worker holds the lease for one call at most. A longer lease is the vendor's
+      // pause.
+      const pauseMs = leaseMs - (call.callMs + LEASE_MARGIN_MS);
+      const afterMs = Math.max(Math.min(leaseMs, CHECK_AGAIN_MS), pauseMs);
+      return { kind: 'wait', why: 'pending', afterMs };
+    }
+    case 'submitting':
+      if (leaseMs > 0) {
+        return { kind: 'wait', why: 'asked_already', afterMs: Math.min(leaseMs, CHECK_AGAIN_MS) };
+      }
+      await recordLost(db, last, 'no answer recorded');
+      return await beginVendorStep(db, call);
+    case 'found':
+    case 'miss':
+    case 'blocked':
+    case 'fatal':
+      return over(seen, seen.state, seen.reason);
+    case 'lost':
+      if (!call.mayRepeat || seen.lost >= MAX_LOST_CALLS) {
+        return over(seen, 'lost', 'no answer recorded');
+      }
+      return await claimNewCall(db, call, last, seen);
+    case null:
+      if (seen.orphanOf === null) return await claimNewCall(db, call, last, seen);
+      await adoptJob(db, call, seen.lookupId, seen.orphanOf);
+      return await beginVendorStep(db, call);
+    // A skipped vendor was not called. The data it was missing may exist now.
+    case 'skip':
+    case 'retry':
+      return await claimNewCall(db, call, last, seen);
   }
 }
 
@@ -150,7 +168,7 @@ export async function beginVendorStep(db: Database, question: Question): Promise
  * The state that decides a request's next step. The attempt fields are those of this vendor's last
  * attempt.
  */
-interface Seen extends Record<string, unknown> {
+interface RequestState extends Record<string, unknown> {
   readonly settled: boolean;
   readonly lookupId: string | null;
   readonly wantedType: WantedType;
@@ -169,73 +187,113 @@ interface Seen extends Record<string, unknown> {
   readonly orphanOf: string | null;
 }
 
-async function look(
+async function readState(
   db: Database,
-  { requestId, vendor, freshnessMs }: Question,
-): Promise<Seen | undefined> {
+  { requestId, vendor, freshnessMs }: VendorCall,
+): Promise<RequestState | undefined> {
   const asked = { wantedType: sql`r.wanted_type`, lookupId: sql`r.lookup_id`, at: sql`now()` };
-  const [seen] = await run<Seen>(db)`
-    select r.settled_at is not null as settled, r.lookup_id as "lookupId", r.wanted_type as "wantedType",
+  const usable = isUsable(asked, freshnessMs);
+  const [state] = await run<RequestState>(db)`
+    select r.settled_at is not null as settled,
+           r.lookup_id as "lookupId",
+           r.wanted_type as "wantedType",
            is_suppressed(r.npi, null) as suppressed,
-           exists (select from stored_emails where npi = r.npi and ${isUsable(asked, freshnessMs)}) as stored,
-           last.n, last.state, last.reason, coalesce(last.lost, 0) as lost,
+           exists (select from stored_emails where npi = r.npi and ${usable}) as stored,
+           last.n,
+           last.state,
+           last.reason,
+           coalesce(last.lost, 0) as lost,
            (extract(epoch from last.lease_until - clock_timestamp()) * 1000)::float8 as "leaseMs",
            case when last.n is null then (
-             select o.lookup_id from lookups l join vendor_attempts o on o.lookup_id = l.id
-              where l.npi = r.npi and l.wanted_type = r.wanted_type and l.closed_at is not null
-                and l.id <> r.lookup_id and o.vendor = ${vendor} and o.state = 'pending'
+             select o.lookup_id
+               from lookups l join vendor_attempts o on o.lookup_id = l.id
+              where l.npi = r.npi and l.wanted_type = r.wanted_type
+                and l.closed_at is not null and l.id <> r.lookup_id
+                and o.vendor = ${vendor} and o.state = 'pending'
                 and o.started_at > now() - interval '1 day'
               order by o.started_at desc limit 1) end as "orphanOf"
-      from requests r left join lateral (
-             select n, state, reason, lease_until,
-                    (count(*) filter (where state = 'lost') over ())::int as lost
-               from vendor_attempts where lookup_id = r.lookup_id and vendor = ${vendor}
-              order by n desc limit 1) last on true
+      from requests r
+      left join lateral (
+        select n, state, reason, lease_until,
+               (count(*) filter (where state = 'lost') over ())::int as lost
+          from vendor_attempts
+         where lookup_id = r.lookup_id and vendor = ${vendor}
+         order by n desc limit 1
+      ) last on true
      where r.id = ${requestId}`;
-  return seen;
+  return state;
 }
 
-/**
- * Claims the next call, either a new one or the poll of a job, and records it in the same
- * statement.
- */
-async function take(
+/** The columns of a claimed attempt. */
+const CLAIMED = sql`
+  job_ref as "jobRef", credits::float8 as cost, ${epochMs(sql`started_at`)} as "askedAt"`;
+
+interface Claimed {
+  readonly jobRef: string | null;
+  readonly cost: number;
+  readonly askedAt: number;
+}
+
+/** The end of a call's lease, from the time `at` of its admission. */
+function leaseUntil({ callMs }: VendorCall): SQL {
+  return sql`at + ${span(callMs + LEASE_MARGIN_MS)}`;
+}
+
+/** Claims a new call and records its attempt in the same statement. */
+async function claimNewCall(
   db: Database,
-  question: Question,
+  call: VendorCall,
   last: AttemptId,
-  { state, wantedType }: Seen,
+  state: JoinedState,
 ): Promise<NextStep> {
-  const { requestId, vendor } = question;
-  const { lookupId } = last;
-  const isPoll = state === 'pending';
-  const attempt = isPoll ? last : { ...last, n: last.n + 1 };
-  const call = isPoll ? { cost: 0, requiredVerifiers: [] } : { cost: question.cost(wantedType) };
-  const leaseUntil = sql`at + ${span(question.callMs + LEASE_MARGIN_MS)}`;
-  const record = isPoll
-    ? sql`update vendor_attempts set lease_until = ${leaseUntil}, polls = polls + 1 from admission
-           where kind = 'go' and ${sameAttempt(attempt)} and state = 'pending'
-             and (lease_until is null or lease_until <= at)`
-    : sql`insert into vendor_attempts (lookup_id, vendor, n, request_id, started_at, waited_ms, state, reason, credits, ended_at, lease_until)
-          select ${lookupId}, ${vendor}, ${attempt.n}, ${requestId}, at, waited_ms, one.*
-            from admission, lateral (
-                   select 'submitting', null, ${call.cost}::numeric, null::timestamptz, ${leaseUntil} where kind = 'go'
-                   union all
-                   select 'skip', 'daily_credits', 0, at, null where kind = 'spent') one`;
-  const taken = await admitCall<{ jobRef: string | null; cost: number; askedAt: number }>(
-    db,
-    { ...question, source: vendor, ...call },
-    sql`${record} returning job_ref as "jobRef", credits::float8 as cost, ${epochMs(sql`started_at`)} as "askedAt"`,
-  );
-  if (taken.kind === 'wait') return taken;
+  const { lookupId, wantedType } = state;
+  const { requestId, vendor } = call;
+  const n = last.n + 1;
+  const cost = call.cost(wantedType);
+  const record = sql`
+    insert into vendor_attempts (
+      lookup_id, vendor, n, request_id, started_at, waited_ms,
+      state, reason, credits, ended_at, lease_until
+    )
+    select ${lookupId}, ${vendor}, ${n}, ${requestId}, at, waited_ms, one.*
+      from admission, lateral (
+             select 'submitting', null, ${cost}::numeric, null::timestamptz, ${leaseUntil(call)}
+              where kind = 'go'
+             union all
+             select 'skip', 'daily_credits', 0, at, null
+              where kind = 'spent') one
+    returning ${CLAIMED}`;
+  const claimed = await admitCall<Claimed>(db, { ...call, source: vendor, cost }, record);
+  if (claimed.kind === 'wait') return claimed;
   // Our own budget stopped the call, so this does not count as a miss of the vendor.
-  if (taken.kind === 'spent')
-    return { kind: 'over', state: 'fatal', reason: 'daily_credits', lookupId, wantedType };
+  if (claimed.kind === 'spent') return over(state, 'fatal', 'daily_credits');
   // A new call uses the unrounded time of its admission, because its credits are booked on that
   // day. The time in the row is rounded.
-  const askedAt = isPoll ? taken.askedAt : taken.at;
-  const { era, jobRef, cost } = taken;
+  const askedAt = claimed.at;
+  const key = { lookupId, vendor, n, cost: claimed.cost, askedAt, era: claimed.era };
+  return { kind: 'ask', key, jobRef: null, wantedType };
+}
+
+/** Claims the next poll of a job and records it in the same statement. */
+async function claimPoll(
+  db: Database,
+  call: VendorCall,
+  attempt: AttemptId,
+  { wantedType }: JoinedState,
+): Promise<NextStep> {
+  const record = sql`
+    update vendor_attempts
+       set lease_until = ${leaseUntil(call)}, polls = polls + 1
+      from admission
+     where kind = 'go' and ${sameAttempt(attempt)} and state = 'pending'
+       and (lease_until is null or lease_until <= at)
+    returning ${CLAIMED}`;
+  const poll = { ...call, source: call.vendor, cost: 0, requiredVerifiers: [] };
+  const claimed = await admitCall<Claimed>(db, poll, record);
+  if (claimed.kind === 'wait') return claimed;
+  const { era, jobRef, cost, askedAt } = claimed;
   // Another request of the lookup has started the poll since we read the state.
-  if (isPoll && jobRef === null) return { kind: 'wait', why: 'pending', afterMs: LOOK_AGAIN_MS };
+  if (jobRef === null) return { kind: 'wait', why: 'pending', afterMs: CHECK_AGAIN_MS };
   return { kind: 'ask', key: { ...attempt, cost, askedAt, era }, jobRef, wantedType };
 }
 
@@ -246,7 +304,7 @@ async function take(
  */
 async function adoptJob(
   db: Database,
-  { vendor, requestId }: Question,
+  { vendor, requestId }: VendorCall,
   lookupId: string,
   orphanOf: string,
 ): Promise<void> {
@@ -255,11 +313,20 @@ async function adoptJob(
       select * from vendor_attempts
        where lookup_id = ${orphanOf} and vendor = ${vendor} and state = 'pending' for update
     ), ended as (
-      update vendor_attempts a set state = 'lost', reason = 'taken over', credits = 0, ended_at = clock_timestamp()
-        from orphan o where (a.lookup_id, a.vendor, a.n) = (o.lookup_id, o.vendor, o.n)
+      update vendor_attempts a
+         set state = 'lost',
+             reason = 'taken over',
+             credits = 0,
+             ended_at = clock_timestamp()
+        from orphan o
+       where (a.lookup_id, a.vendor, a.n) = (o.lookup_id, o.vendor, o.n)
     )
-    insert into vendor_attempts (lookup_id, vendor, n, request_id, state, credits, job_ref, lease_until, started_at)
-    select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending', credits, job_ref, lease_until, started_at from orphan`;
+    insert into vendor_attempts (
+      lookup_id, vendor, n, request_id, state, credits, job_ref, lease_until, started_at
+    )
+    select ${lookupId}, ${vendor}, 1, ${requestId}, 'pending',
+           credits, job_ref, lease_until, started_at
+      from orphan`;
 }
 
 /**
@@ -274,18 +341,21 @@ export interface Judged {
 
 /** Records the skipped vendors with their reasons, once per lookup. */
 export async function recordSkipped(db: Database, lookups: readonly Judged[]): Promise<void> {
-  const skipped = lookups.flatMap(({ requestId, lookupId, judged }) =>
-    judged.flatMap(({ vendor, obstacle }) =>
-      obstacle ? { requestId, lookupId, vendor, obstacle } : [],
-    ),
-  );
+  const skipped = lookups.flatMap(({ requestId, lookupId, judged }) => {
+    const obstructed = judged.filter(({ obstacle }) => obstacle !== null);
+    return obstructed.map(({ vendor, obstacle }) => ({ requestId, lookupId, vendor, obstacle }));
+  });
   if (skipped.length === 0) return;
   await run(db)`
-    insert into vendor_attempts (lookup_id, vendor, n, request_id, state, reason, started_at, ended_at)
+    insert into vendor_attempts (
+      lookup_id, vendor, n, request_id, state, reason, started_at, ended_at
+    )
     select "lookupId", vendor, 1, "requestId", 'skip', obstacle, at, at
       from jsonb_to_recordset(${JSON.stringify(skipped)}::jsonb)
-             skipped ("lookupId" text, vendor text, "requestId" text, obstacle text), clock_timestamp() at
-     order by "lookupId", vendor on conflict do nothing`;
+             skipped ("lookupId" text, vendor text, "requestId" text, obstacle text),
+           clock_timestamp() at
+     order by "lookupId", vendor
+        on conflict do nothing`;
 }
 
 /**
@@ -304,11 +374,17 @@ export async function recordVendorJob(
     const change = await recordCall(tx, key.vendor, key.era, outcome);
     // If the call was repeated in the meantime, the newer attempt continues.
     await tx.execute(sql`
-      update vendor_attempts set state = 'pending', job_ref = ${jobRef}, ended_at = null, reason = null,
-                                 lease_until = clock_timestamp() + ${span(nextPollMs)}
+      update vendor_attempts
+         set state = 'pending',
+             job_ref = ${jobRef},
+             ended_at = null,
+             reason = null,
+             lease_until = clock_timestamp() + ${span(nextPollMs)}
        where ${unanswered(key)} and not exists (
-         select from vendor_attempts later where later.lookup_id = ${key.lookupId}
-            and later.vendor = ${key.vendor} and later.n > ${key.n})`);
+         select from vendor_attempts later
+          where later.lookup_id = ${key.lookupId}
+            and later.vendor = ${key.vendor}
+            and later.n > ${key.n})`);
     return change;
   });
 }
@@ -350,15 +426,24 @@ export async function recordVendorAnswer(
 ): Promise<BreakerChange | null> {
   const { lookupId, vendor, era, cost, askedAt } = key;
   const answer = sql`
-    update vendor_attempts set state = ${state}, reason = ${reason}, credits = ${credits}::numeric, ended_at = clock_timestamp(),
-           candidates = ${named?.candidates.length ?? 0}, lease_until = null
-     where ${unanswered(key)} returning request_id as "requestId", ended_at as at`;
+    update vendor_attempts
+       set state = ${state},
+           reason = ${reason},
+           credits = ${credits}::numeric,
+           ended_at = clock_timestamp(),
+           candidates = ${named?.candidates.length ?? 0},
+           lease_until = null
+     where ${unanswered(key)}
+    returning request_id as "requestId", ended_at as at`;
+  const endAttempt = async (tx: Transaction) => {
+    if (!named) return await tx.execute<{ requestId: string }>(answer);
+    return await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, answer);
+  };
   return await transaction(db, async (tx) => {
+    // Sent together.
     const [change, [ended]] = await Promise.all([
       recordCall(tx, vendor, era, outcome),
-      named
-        ? storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, answer)
-        : tx.execute<{ requestId: string }>(answer),
+      endAttempt(tx),
     ]);
     // If two workers fetched the result of one job, the second one has nothing to record.
     if (ended) await giveBack(tx, vendor, { ...ended, credits: cost - credits, askedAt });
@@ -377,11 +462,18 @@ export async function recordRefused(
   unwanted: readonly string[],
 ): Promise<void> {
   await run(db)`
-    update vendor_attempts a set reason = 'none_valid'
-     where a.lookup_id = ${lookupId} and a.state = 'found' and a.reason is null and not exists (
-       select from email_checks c join stored_emails s on (s.npi, s.email) = (c.npi, c.email)
-        where c.lookup_id = a.lookup_id and c.source = a.vendor and c.kind = 'named'
-          and (s.unchecked and s.email <> all(${sql.param([...unwanted])}::text[]) or s.reason in ('greylisted', 'timeout', 'verifier_unavailable')))`;
+    update vendor_attempts a
+       set reason = 'none_valid'
+     where a.lookup_id = ${lookupId}
+       and a.state = 'found'
+       and a.reason is null
+       and not exists (
+         select from email_checks c join stored_emails s on (s.npi, s.email) = (c.npi, c.email)
+          where c.lookup_id = a.lookup_id
+            and c.source = a.vendor
+            and c.kind = 'named'
+            and (s.unchecked and s.email <> all(${sql.param([...unwanted])}::text[])
+                 or s.reason in ('greylisted', 'timeout', 'verifier_unavailable')))`;
 }
 
 /** Selects the row of an attempt that has no response yet. */
