@@ -8,7 +8,7 @@ import { bundleWorkflows } from '../temporal/workers.ts';
 
 const HELP = `
 A worker that finds the file's name in WORKFLOW_BUNDLE starts seconds faster, and every worker runs the same workflows.
-Make it anew for each release, from the same sources as the worker.
+Run it for each release, with the same sources as the worker.
 
 Needs no settings.
 Exit codes: 0 written, 1 failed (one sentence on stderr), 2 wrong usage.`;

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Creates the users, a database for the service, and two for Temporal, unless they exist. Needs psql and PG… variables.
+# Creates the users, a database for the service, and two for Temporal, unless they exist. Needs psql
+# and PG… variables.
 set -eu
 psql --quiet --set ON_ERROR_STOP=1 --file "$(dirname "$0")/users.sql"
 make() {

@@ -2,7 +2,7 @@
 # Writes .env in this folder: env.example with new random values for empty secrets.
 set -eu
 cd "$(dirname "$0")"
-[ ! -e .env ] || { echo "secrets.sh: .env is there already; it stays as it is." >&2; exit 1; }
+[ ! -e .env ] || { echo "secrets.sh: .env exists already and was not changed." >&2; exit 1; }
 umask 077
 while IFS= read -r line; do
   case $line in

@@ -144,7 +144,7 @@ async function initialize(
     return password;
   }
   await rm(unfinished, { recursive: true, force: true });
-  throw new OperatorProblem(`PostgreSQL could not make its data folder: ${made.output}`);
+  throw new OperatorProblem(`PostgreSQL could not create its data folder: ${made.output}`);
 }
 
 /**
@@ -222,7 +222,7 @@ async function serverUser() {
   const [uid, gid] = [await run('id', ['-u', NAME]), await run('id', ['-g', NAME])];
   if (uid.code === 0) return { uid: Number(uid.output), gid: Number(gid.output) };
   throw new OperatorProblem(
-    `PostgreSQL does not run as root and the user ${NAME} could not be made: run this as another user, or make that one.`,
+    `PostgreSQL does not run as root and the user ${NAME} could not be created: run this as another user, or create that one.`,
   );
 }
 
@@ -246,7 +246,7 @@ function findPackage(): string {
     return join(dirname(require.resolve(name)), '..');
   } catch {
     throw new OperatorProblem(
-      `There is no package ${name} here: run npm ci on a supported machine, or set DATABASE_URL to a PostgreSQL of your own.`,
+      `There is no package ${name} here: run npm ci on a supported machine, or set DATABASE_URL to your own PostgreSQL.`,
     );
   }
 }

@@ -58,7 +58,10 @@ export async function createSimulator(options: { port: number; speed: number; ap
     const route = source?.routes[path] === undefined ? `${parent}*` : path;
     const answer = source?.routes[route];
     if (source === undefined || answer === undefined)
-      return send(response, { status: 404, body: { message: 'Nobody answers here.' } });
+      return send(response, {
+        status: 404,
+        body: { message: 'No simulated source has this path.' },
+      });
     const question = { headers: request.headers, query, id, body: objectIn(await text(request)) };
     const denied = source.deny(question, apiKey);
     if (denied) return send(response, denied);

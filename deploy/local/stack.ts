@@ -43,12 +43,12 @@ const SOURCES = {
 const USUAL = { postgres: 5442, temporal: 7233, ui: 8233, simulator: 8090, receiver: 8443 };
 
 const DATABASE_IN_USE =
-  'The database of DATABASE_URL is in use, and the local stack did not make it: its simulated vendors would answer the ' +
-  'requests there with invented emails and charge for them. Unset DATABASE_URL, so that the stack brings a PostgreSQL ' +
-  'of its own, or name an empty database.';
+  'The database of DATABASE_URL is in use, and the local stack did not make it. The simulated vendors would give its ' +
+  'requests invented emails and charge for them. Unset DATABASE_URL, so that the stack starts its own PostgreSQL, or ' +
+  'name an empty database.';
 
 const NOT_OURS =
-  'With --temporal server the stack brings PostgreSQL and Temporal of its own: unset DATABASE_URL and TEMPORAL_ADDRESS.';
+  'With --temporal server, the stack starts its own PostgreSQL and Temporal. Unset DATABASE_URL and TEMPORAL_ADDRESS.';
 
 /**
  * Starts every part in order. If one fails, stops the started ones in reverse order.

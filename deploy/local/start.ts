@@ -15,8 +15,8 @@ const HELP = `
 It starts PostgreSQL, Temporal with its UI, simulated vendors, a webhook receiver, the worker and the API, all on
 loopback; imports a sample of NPPES; submits a demonstration batch; stays up until Ctrl-C.
 
-DATABASE_URL (an empty database, or one of an earlier start) and TEMPORAL_ADDRESS, if set, are used instead of own
-servers. LOOKUP_TIMEOUT and the other variables of the README are honored, but no vendor's key, URL or file is.
+DATABASE_URL (an empty database, or one of an earlier start) and TEMPORAL_ADDRESS replace the stack's own servers.
+LOOKUP_TIMEOUT and the other settings of deploy/env.example are honored, except the vendors' keys, URLs and files.
 Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 interface Options extends Pick<StackOptions, 'dir' | 'temporal'> {
@@ -79,7 +79,7 @@ function whatNext({ facts, lookupTimeout }: Stack, dir: string, batchId: string 
 The service is up.  A lookup that finds nothing in time fails after ${lookupTimeout} here (15m in production).
 
   Temporal UI    ${facts.temporal_ui ?? `(of the cluster at ${facts.temporal_address}, namespace ${facts.temporal_namespace})`}
-  Webhooks       ${facts.receiver_url}  (what arrived; self-made certificate, so curl -k)
+  Webhooks       ${facts.receiver_url}  (the received deliveries; use curl -k, because the certificate is self-signed)
   All of it      ${join(dir, 'stack.json')}   logs: ${join(dir, 'logs')}
 
 Paste the address and the keys into another terminal:
@@ -93,9 +93,9 @@ Then try:
   ${curl} $BASE/api/v1/credits
   ${post} -d '{"npi":"2000000036","enrichment_email_type":"personal"}'
   ${post} -d '{"npi":"2000000101"}'   # the vendor hangs: failed, refunded
-  ${post.replace('$KEY', '$TEST_KEY')} -d '{"npi":"2000000010"}'   # in the sandbox: nobody is asked
+  ${post.replace('$KEY', '$TEST_KEY')} -d '{"npi":"2000000010"}'   # in the sandbox: no vendor is called
 ${batchId ? `  ${curl} $BASE/api/v1/batch/${batchId}\n` : ''}  curl -sk ${facts.receiver_url}
-  ${operator} explain 2000000226   # who was asked, and what came of it
+  ${operator} explain 2000000226   # the vendors that were called, and their results
   ${operator} vendors
 
 Ctrl-C stops everything this started.`;

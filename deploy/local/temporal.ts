@@ -169,7 +169,7 @@ export async function ensureNamespace(target: TemporalTarget, namespace: string)
     await client.withDeadline(Date.now() + NAMESPACE_MS, () => makeNamespace(client));
   } catch (error) {
     throw new OperatorProblem(
-      `Temporal at ${target.connectionOptions.address} does not give the local stack a namespace of its own, ${namespace} ` +
+      `Temporal at ${target.connectionOptions.address} does not give the local stack its own namespace ${namespace} ` +
         `(${error instanceof Error ? error.message : error}): check TEMPORAL_ADDRESS, or unset it.`,
     );
   } finally {

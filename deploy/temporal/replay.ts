@@ -93,7 +93,9 @@ const RECORDER = 'replayRecorder';
  */
 function withRecorder(code: string): string {
   if (!SOURCE_MAP.test(code))
-    throw new OperatorProblem('this is no bundle of workflows: "npm run bundle -- FILE" makes one');
+    throw new OperatorProblem(
+      'this file is not a bundle of workflows: "npm run bundle -- FILE" writes one',
+    );
   const interceptor = `;{
     const { importInterceptors, preloadModules } = __TEMPORAL__;
     __TEMPORAL__.preloadModules = () => {

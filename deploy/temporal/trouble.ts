@@ -27,7 +27,7 @@ export async function temporalTrouble({
     const found = TROUBLES.find(
       ([code, details]) => code === error.code && details.test(error.details),
     );
-    const wrong = found?.[2] ?? `answers with the gRPC code ${error.code}`;
+    const wrong = found?.[2] ?? `responds with the gRPC code ${error.code}`;
     const sentence = `Temporal at ${address} ${wrong.replace('{namespace}', () => namespace)}`;
     // Any other code means that the server itself is in trouble.
     const isAway = found === undefined || found[3] === 'away';
@@ -58,15 +58,15 @@ const TROUBLES: readonly (readonly [
     /certificate|altnames/,
     'has a certificate that is not trusted; check TEMPORAL_TLS_SERVER_CA_CERT_PATH and TEMPORAL_TLS_SERVER_NAME',
   ],
-  [14, /SSL routines/, 'does not speak TLS; unset TEMPORAL_TLS and what else asks for TLS'],
+  [14, /SSL routines/, 'does not speak TLS; unset TEMPORAL_TLS and the other settings for TLS'],
   [
     14,
     /ECONNREFUSED|EHOSTUNREACH|ENETUNREACH|ETIMEDOUT/,
     'cannot be reached; check TEMPORAL_ADDRESS and that the cluster runs',
     'away',
   ],
-  [14, /^/, 'hangs up; if it wants TLS, set TEMPORAL_TLS=true', 'away'],
-  [4, /^/, 'does not answer within 3 s; check TEMPORAL_ADDRESS and that the cluster runs', 'away'],
+  [14, /^/, 'closes the connection; if it expects TLS, set TEMPORAL_TLS=true', 'away'],
+  [4, /^/, 'does not respond within 3 s; check TEMPORAL_ADDRESS and that the cluster runs', 'away'],
   [16, /^/, 'refuses the key; check TEMPORAL_API_KEY'],
   [
     7,

@@ -136,7 +136,7 @@ export async function startWorkers(options: {
         queues: queues.map((worker) => worker.options.taskQueue),
         activities: [...atWork],
       };
-      deps.log.error(left, 'cut off: another worker does again what is left');
+      deps.log.error(left, 'cut off: another worker repeats the unfinished work');
     },
   };
 }

@@ -356,7 +356,11 @@ test.serial('each error is one sentence, with an exit code for its kind', async 
       {},
       /^replay: cannot use the file nowhere\.json \(ENOENT\); .*\n$/,
     ],
-    [[failed, '--bundle', 'package.json'], {}, /^replay: this is no bundle of workflows: .*\n$/],
+    [
+      [failed, '--bundle', 'package.json'],
+      {},
+      /^replay: this file is not a bundle of workflows: .*\n$/,
+    ],
     [
       [failed],
       { TEMPORAL_UI_URL: 'ui' },

@@ -50,7 +50,7 @@ test('each wrong address, TLS setting, certificate and namespace is reported', a
   );
   t.regex(
     (await trouble({ TEMPORAL_ADDRESS: tls })) ?? '',
-    / hangs up; if it wants TLS, set TEMPORAL_TLS=true$/,
+    / closes the connection; if it expects TLS, set TEMPORAL_TLS=true$/,
   );
   t.regex(
     (await trouble({ TEMPORAL_ADDRESS: tls, TEMPORAL_TLS: 'true' })) ?? '',
