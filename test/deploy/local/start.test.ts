@@ -437,7 +437,7 @@ test.serial('the real Temporal server refuses servers that the stack did not sta
     t.is(await running.exited(), 1);
     t.regex(
       running.output().trim(),
-      /^start: With --temporal server .*: unset DATABASE_URL and TEMPORAL_ADDRESS\.$/,
+      /^start: With --temporal server, .*\. Unset DATABASE_URL and TEMPORAL_ADDRESS\.$/,
     );
   }
 });
