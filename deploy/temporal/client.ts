@@ -9,9 +9,10 @@ import { queuesOf, requestSettled } from '../../workflows/messages.ts';
  * variables (or its TOML profile).
  */
 export function temporalTarget(environment: Readonly<Record<string, string | undefined>>) {
-  const env = Object.fromEntries(
-    Object.entries(environment).filter((entry): entry is [string, string] => !!entry[1]),
-  );
+  const env: Record<string, string> = {};
+  for (const [name, value] of Object.entries(environment)) {
+    if (value) env[name] = value;
+  }
   return loadClientConnectConfig({ overrideEnvVars: env });
 }
 
@@ -23,7 +24,7 @@ export type TemporalTarget = ReturnType<typeof temporalTarget>;
  */
 export function lazyClient(target: TemporalTarget): Client {
   const connection = Connection.lazy(target.connectionOptions);
-  return new Client({ connection, ...(target.namespace ? { namespace: target.namespace } : {}) });
+  return new Client({ connection, namespace: target.namespace || 'default' });
 }
 
 /** Short, because the code that makes these calls works for many requests in turn. */
@@ -37,15 +38,19 @@ function inTime<T>(client: Client, call: () => Promise<T>): Promise<T> {
 export function createControl(client: Client, taskQueue: string): WorkflowControl {
   return {
     namespace: client.options.namespace,
-    startBatch: (start) =>
-      inTime(client, () => startBatch(client, taskQueue, start, 'ALLOW_DUPLICATE')),
-    startDelivery: (start) => inTime(client, () => startDelivery(client, taskQueue, start)),
-    stateOf: (workflowId) => stateOf(client, workflowId),
+    startBatch(start) {
+      return inTime(client, () => startBatch(client, taskQueue, start, 'ALLOW_DUPLICATE'));
+    },
+    startDelivery(start) {
+      return inTime(client, () => startDelivery(client, taskQueue, start));
+    },
+    stateOf(workflowId) {
+      return stateOf(client, workflowId);
+    },
     async signalBatch(batchId, settled) {
+      const batch = client.workflow.getHandle(batchId);
       try {
-        await inTime(client, () =>
-          client.workflow.getHandle(batchId).signal(requestSettled, settled),
-        );
+        await inTime(client, () => batch.signal(requestSettled, settled));
       } catch (error) {
         // The workflow was terminated, or ended because it stopped waiting. The reconciler finds
         // the work that it left.
@@ -90,13 +95,18 @@ export async function isRunning(client: Client, workflowId: string): Promise<boo
   return (await stateOf(client, workflowId)) === 'open';
 }
 
-/** gRPC status codes. */
-export const [NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION, UNIMPLEMENTED] = [5, 6, 9, 12];
+// gRPC status codes.
+export const NOT_FOUND = 5;
+export const ALREADY_EXISTS = 6;
+export const FAILED_PRECONDITION = 9;
+export const UNIMPLEMENTED = 12;
 
 /** Returns the response of Temporal's service, or null if the call fails with this gRPC code. */
-export async function unless<Answer>(code: number, asked: Promise<Answer>): Promise<Answer | null> {
-  return await asked.catch((error: unknown) => {
+export async function unless<Result>(code: number, call: Promise<Result>): Promise<Result | null> {
+  try {
+    return await call;
+  } catch (error) {
     if (isGrpcServiceError(error) && error.code === code) return null;
     throw error;
-  });
+  }
 }

@@ -9,10 +9,10 @@ import { fairnessOf } from './fairness.ts';
 import { reverifyScheduleId } from './namespace.ts';
 
 /** Workflows described at the same time. */
-const AT_ONCE = 20;
-/** Limit per check: a doctor that describes many thousands of workflows is itself a load. */
-const DESCRIBED_AT_MOST = 1000;
-const LISTED_AT_MOST = 20_000;
+const DESCRIBE_CONCURRENCY = 20;
+/** Limit per check. A doctor that describes many thousands of workflows would itself be a load. */
+const MAX_DESCRIBED = 1000;
+const MAX_LISTED = 20_000;
 /**
  * The sweep still has to restart workflows that closed this recently (ARCHITECTURE.md, Invariants,
  * S4).
@@ -35,22 +35,24 @@ export async function checkWorkflows(
   taskQueue: string,
 ): Promise<CheckResult[]> {
   const running = await listRunning(client, taskQueue);
-  const idsOf = (type: string) => running.flatMap((one) => (one.type === type ? [one.id] : []));
-  const batches = idsOf(WORKFLOWS.batch);
-  const lookups = idsOf(WORKFLOWS.lookup);
+  const batches = running.filter(({ type }) => type === WORKFLOWS.batch).map(({ id }) => id);
+  const lookups = running.filter(({ type }) => type === WORKFLOWS.lookup).map(({ id }) => id);
   const listed = new Set(running.map(({ id }) => id));
-  const missing = (await listWork(db, 'unfinished', null)).filter((id) => !listed.has(id));
+  const unfinished = await listWork(db, 'unfinished', null);
+  const missing = unfinished.filter((id) => !listed.has(id));
   const closed = await filter(missing, (id) => isClosed(client, id));
   const isOpen = (id: string) => isRunning(client, id);
   // Deliveries come last. They sleep for days, so they are the oldest and would displace workflows
   // that matter more.
-  const failing = await filter([...new Set([...batches, ...lookups, ...listed])], (id) =>
-    isFailing(client, id),
-  );
+  const byImportance = new Set([...batches, ...lookups, ...listed]);
+  const failing = await filter([...byImportance], (id) => isFailing(client, id));
+  const notRunning = await listWork(db, 'unfinished', closed);
+  const openBatches = await filter(await listWork(db, 'over', batches), isOpen);
+  const openLookups = await filter(await listWork(db, 'final', lookups), isOpen);
   return [
-    found('workflow_not_running', await listWork(db, 'unfinished', closed)),
-    found('workflow_left_open', await filter(await listWork(db, 'over', batches), isOpen)),
-    found('lookup_workflow_left_open', await filter(await listWork(db, 'final', lookups), isOpen)),
+    found('workflow_not_running', notRunning),
+    found('workflow_left_open', openBatches),
+    found('lookup_workflow_left_open', openLookups),
     found('workflow_task_failing', failing, { times: FAILING_ATTEMPTS - 1 }),
     found('schedule_not_running', await idleSchedules(client, taskQueue)),
   ];
@@ -65,8 +67,14 @@ export async function checkFairness(
   taskQueue: string,
 ): Promise<CheckResult | null> {
   const fairness = await fairnessOf(target, taskQueue);
-  if (fairness === 'unknown') return null;
-  return found('fairness_off', fairness === 'off' ? [queuesOf(taskQueue).enrichment] : []);
+  switch (fairness) {
+    case 'unknown':
+      return null;
+    case 'off':
+      return found('fairness_off', [queuesOf(taskQueue).enrichment]);
+    case 'on':
+      return found('fairness_off', []);
+  }
 }
 
 /** Returns the finding that Temporal can't be used. @param trouble the reason */
@@ -79,10 +87,8 @@ export async function checkWorkers(
   db: Database,
   place: { readonly namespace: string; readonly taskQueue: string },
 ): Promise<CheckResult> {
-  const { namespace, taskQueue } = place;
-  return found('worker_elsewhere', await listElsewhere(db, place), {
-    place: `${namespace}/${taskQueue}`,
-  });
+  const elsewhere = await listElsewhere(db, place);
+  return found('worker_elsewhere', elsewhere, { place: `${place.namespace}/${place.taskQueue}` });
 }
 
 function found(
@@ -95,12 +101,14 @@ function found(
 
 async function isClosed(client: Client, workflowId: string): Promise<boolean> {
   const run = await describeRun(client, workflowId);
-  return run === null || Number(run.closeTime ?? Number.POSITIVE_INFINITY) < Date.now() - GRACE_MS;
+  if (run === null) return true;
+  return run.closeTime !== undefined && run.closeTime.getTime() < Date.now() - GRACE_MS;
 }
 
 async function isFailing(client: Client, workflowId: string): Promise<boolean> {
   const run = await describeRun(client, workflowId);
-  return (run?.raw.pendingWorkflowTask?.attempt ?? 0) >= FAILING_ATTEMPTS;
+  const attempt = run?.raw.pendingWorkflowTask?.attempt ?? 0;
+  return attempt >= FAILING_ATTEMPTS;
 }
 
 async function idleSchedules(client: Client, taskQueue: string): Promise<string[]> {
@@ -120,21 +128,22 @@ async function listRunning(client: Client, taskQueue: string) {
   const running: { id: string; type: string }[] = [];
   for await (const { workflowId: id, type } of client.workflow.list({ query })) {
     running.push({ id, type });
-    if (running.length === LISTED_AT_MOST) break;
+    if (running.length === MAX_LISTED) break;
   }
   return running.reverse();
 }
 
-/** Filters the first `DESCRIBED_AT_MOST` ids. */
+/** Filters the first `MAX_DESCRIBED` ids. */
 async function filter(
   ids: readonly string[],
   keep: (id: string) => Promise<boolean>,
 ): Promise<string[]> {
   const kept: string[] = [];
-  for (let from = 0; from < Math.min(ids.length, DESCRIBED_AT_MOST); from += AT_ONCE) {
-    const some = ids.slice(from, from + AT_ONCE);
-    const verdicts = await Promise.all(some.map(keep));
-    kept.push(...some.filter((_, index) => verdicts[index]));
+  const end = Math.min(ids.length, MAX_DESCRIBED);
+  for (let from = 0; from < end; from += DESCRIBE_CONCURRENCY) {
+    const page = ids.slice(from, from + DESCRIBE_CONCURRENCY);
+    const verdicts = await Promise.all(page.map(keep));
+    kept.push(...page.filter((_, index) => verdicts[index]));
   }
   return kept;
 }

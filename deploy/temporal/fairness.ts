@@ -7,7 +7,7 @@ import type { TemporalTarget } from './client.ts';
 /** `on` if Temporal serves organizations in turn, `unknown` if the server does not show it. */
 export type Fairness = 'on' | 'off' | 'unknown';
 
-const ASK_MS = 3000;
+const CALL_TIMEOUT_MS = 3000;
 const SERVICE = 'temporal.server.api.adminservice.v1.AdminService';
 
 /**
@@ -58,12 +58,11 @@ const { root } = protobuf.parse(`
 
 /** The response as JSON, in which a field without a value is missing. */
 interface Partition {
-  readonly versionsInfoInternal?: Readonly<
-    Record<
-      string,
-      { readonly physicalTaskQueueInfo?: { readonly internalTaskQueueStatus?: readonly Status[] } }
-    >
-  >;
+  readonly versionsInfoInternal?: Readonly<Record<string, VersionInfo>>;
+}
+
+interface VersionInfo {
+  readonly physicalTaskQueueInfo?: { readonly internalTaskQueueStatus?: readonly Status[] };
 }
 
 interface Status {
@@ -108,7 +107,8 @@ class AdminConnection extends Connection {
       buildIds: { unversioned: true, allActive: true },
     };
     try {
-      const response = await callContextStorage.run({ deadline: Date.now() + ASK_MS }, () =>
+      const deadline = Date.now() + CALL_TIMEOUT_MS;
+      const response = await callContextStorage.run({ deadline }, () =>
         admin.describeTaskQueuePartition(request),
       );
       return response.toJSON();
@@ -123,14 +123,12 @@ class AdminConnection extends Connection {
  * task has waited in the queue, and in Temporal Cloud, which does not offer the internal API.
  */
 export async function fairnessOf(target: TemporalTarget, taskQueue: string): Promise<Fairness> {
+  const queue = queuesOf(taskQueue).enrichment;
   try {
-    const { versionsInfoInternal = {} } = await AdminConnection.describePartition(
-      target,
-      queuesOf(taskQueue).enrichment,
-    );
+    const { versionsInfoInternal = {} } = await AdminConnection.describePartition(target, queue);
     const statuses = Object.values(versionsInfoInternal)
       .flatMap(({ physicalTaskQueueInfo }) => physicalTaskQueueInfo?.internalTaskQueueStatus ?? [])
-      .filter(({ draining = false }) => !draining);
+      .filter(({ draining }) => !draining);
     if (statuses.some(({ fairMaxReadLevel }) => fairMaxReadLevel !== undefined)) return 'on';
     if (statuses.some(({ maxReadLevel }) => maxReadLevel !== undefined)) return 'off';
     return 'unknown';

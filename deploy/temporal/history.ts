@@ -19,8 +19,8 @@ type Text =
 /** The earlier event that an event belongs to. */
 type Earlier = 'scheduledEventId' | 'initiatedEventId' | 'startedEventId';
 
-/** The members of events that are read here. Each kind of event has some of them. */
-export interface Said extends Readonly<Partial<Record<Text | Earlier, string>>> {
+/** The attributes of events that are read here. Each kind of event has some of them. */
+export interface EventAttributes extends Readonly<Partial<Record<Text | Earlier, string>>> {
   readonly activityType?: { readonly name: string };
   readonly workflowType?: { readonly name: string };
   readonly attempt?: number;
@@ -34,7 +34,7 @@ export interface Said extends Readonly<Partial<Record<Text | Earlier, string>>> 
   readonly versioningOverride?: { readonly autoUpgrade?: boolean };
 }
 
-export interface HistoryEvent extends Said {
+export interface HistoryEvent extends EventAttributes {
   readonly id: number;
   readonly at: Date;
   /** The kind of event, such as `ActivityTaskScheduled`. */
@@ -78,14 +78,12 @@ export function decoded(payload: Payload | undefined): unknown {
  */
 export function parseRun(text: string): Run {
   try {
-    const given = JSON.parse(text);
-    const { workflowId, history = given } = given;
+    const content = JSON.parse(text);
+    const { workflowId, history = content } = content;
+    const complete = Array.isArray(history) ? { events: history } : history;
     // The round trip normalizes the spelling of older releases, and the SDK rejects everything that
     // is not a history.
-    return runOf(
-      historyFromJSON(Array.isArray(history) ? { events: history } : history),
-      workflowId,
-    );
+    return toRun(historyFromJSON(complete), workflowId);
   } catch {
     throw new OperatorProblem(
       'this is not a history: take the output of "temporal workflow show --workflow-id ID -o json", or what the Temporal UI downloads with the setting "Encoded"',
@@ -101,33 +99,48 @@ export async function fetchRun(
   workflowId: string,
   runId?: string,
 ): Promise<Run | null> {
-  const history = await unless(
-    NOT_FOUND,
-    client.workflow.getHandle(workflowId, runId).fetchHistory(),
-  );
-  return history && runOf(history, workflowId);
+  const handle = client.workflow.getHandle(workflowId, runId);
+  const history = await unless(NOT_FOUND, handle.fetchHistory());
+  if (history === null) return null;
+  return toRun(history, workflowId);
 }
 
-function runOf(raw: Parameters<typeof historyToJSON>[0], given?: string): Run {
+/** @param workflowId by default the one in the history's first event */
+function toRun(raw: Parameters<typeof historyToJSON>[0], workflowId?: string): Run {
   const history = JSON.parse(historyToJSON(raw)) as Run['history'];
-  const events = history.events.map((event) => {
-    const { eventId, eventTime, userMetadata } = event;
-    const key = Object.keys(event).find((name) => name.endsWith('EventAttributes')) ?? '';
-    const name = key.replace('EventAttributes', '').replace(/^./, (letter) => letter.toUpperCase());
-    const summary = decoded(userMetadata?.summary) as string | null;
-    return { ...(event[key] as Said), id: Number(eventId), at: new Date(eventTime), name, summary };
-  });
-  const [started] = events;
-  const workflowId = given ?? started?.workflowId ?? '';
-  return { workflowId, type: started?.workflowType?.name ?? '', events, history };
+  const events = history.events.map(toEvent);
+  const started = events[0];
+  return {
+    workflowId: workflowId ?? started?.workflowId ?? '',
+    type: started?.workflowType?.name ?? '',
+    events,
+    history,
+  };
+}
+
+const ATTRIBUTES_SUFFIX = 'EventAttributes';
+
+function toEvent(event: RawEvent): HistoryEvent {
+  const key = Object.keys(event).find((name) => name.endsWith(ATTRIBUTES_SUFFIX)) ?? '';
+  const attributes = event[key] as EventAttributes;
+  const kind = key.replace(ATTRIBUTES_SUFFIX, '');
+  return {
+    ...attributes,
+    id: Number(event.eventId),
+    at: new Date(event.eventTime),
+    name: kind.charAt(0).toUpperCase() + kind.slice(1),
+    summary: decoded(event.userMetadata?.summary) as string | null,
+  };
 }
 
 /** Returns the only build that may continue a run, or null if any build may. */
 export function pinnedTo({ events }: Run): string | null {
   let build: string | null = null;
   for (const { versioningBehavior, deploymentVersion, versioningOverride } of events) {
-    if (versioningBehavior) {
-      build = versioningBehavior.endsWith('_PINNED') ? (deploymentVersion?.buildId ?? null) : null;
+    if (versioningBehavior?.endsWith('_PINNED')) {
+      build = deploymentVersion?.buildId ?? null;
+    } else if (versioningBehavior) {
+      build = null;
     }
     // The run was moved, because no worker had its build any more (createRollout).
     if (versioningOverride?.autoUpgrade) return null;

@@ -15,10 +15,9 @@ const TYPES = {
 };
 
 /** The search attributes by which the Temporal UI finds our workflows. */
-export const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, NPI, OUTCOME].map(({ name, type }) => ({
-  name,
-  ...TYPES[type],
-}));
+export const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, NPI, OUTCOME].map(({ name, type }) => {
+  return { name, ...TYPES[type] };
+});
 
 /** The search attributes in the form for Temporal's commands: `Npi=KeywordList`. */
 export const SEARCH_ATTRIBUTE_WORDS = SEARCH_ATTRIBUTES.map(({ name, word }) => `${name}=${word}`);
@@ -30,7 +29,7 @@ export const SEARCH_ATTRIBUTE_WORDS = SEARCH_ATTRIBUTES.map(({ name, word }) => 
 export const KEEP_MS = 5 * 60_000;
 /** Time for which a new namespace keeps closed workflows. This is the default of Temporal's CLI. */
 const RETENTION = '72h';
-/** Together half a minute. */
+/** Tries in half a minute. */
 const SERVED_TRIES = 60;
 const SERVED_MS = 500;
 
@@ -45,12 +44,21 @@ export async function keepNamespace(
   reverifyMs: number,
   log: Logger,
 ): Promise<void> {
-  await addSearchAttributes(client).catch((error: unknown) =>
+  try {
+    await addSearchAttributes(client);
+  } catch (error) {
+    const { namespace } = client.options;
+    const words = SEARCH_ATTRIBUTE_WORDS.join(', ');
     log.warn(
-      { err: error, namespace: client.options.namespace },
-      `search attributes could not be added; if they are missing, add ${SEARCH_ATTRIBUTE_WORDS.join(', ')} to the namespace`,
-    ),
-  );
+      { err: error, namespace },
+      `search attributes could not be added; if they are missing, add ${words} to the namespace`,
+    );
+  }
+  await keepSchedule(client, taskQueue, reverifyMs);
+}
+
+/** Creates the Schedule of re-verification, or updates it. */
+async function keepSchedule(client: Client, taskQueue: string, reverifyMs: number): Promise<void> {
   const id = reverifyScheduleId(taskQueue);
   const schedule = {
     spec: { intervals: [{ every: reverifyMs }] },
@@ -86,15 +94,15 @@ export function reverifyScheduleId(taskQueue: string): string {
  * @throws Temporal's error if it does not let us
  */
 export async function makeNamespace(client: Client): Promise<void> {
-  const { namespace } = client.options;
   const { workflowService } = client;
-  if (await unless(NOT_FOUND, workflowService.describeNamespace({ namespace }))) return;
+  const { namespace } = client.options;
+  const described = await unless(NOT_FOUND, workflowService.describeNamespace({ namespace }));
+  if (described !== null) return;
   const workflowExecutionRetentionPeriod = msToTs(RETENTION);
-  await unless(
-    ALREADY_EXISTS,
-    workflowService.registerNamespace({ namespace, workflowExecutionRetentionPeriod }),
-  );
-  await isServed(() => workflowService.listWorkflowExecutions({ namespace, pageSize: 1 }));
+  const registration = { namespace, workflowExecutionRetentionPeriod };
+  await unless(ALREADY_EXISTS, workflowService.registerNamespace(registration));
+  const list = () => workflowService.listWorkflowExecutions({ namespace, pageSize: 1 });
+  await waitUntilServed(list);
 }
 
 /**
@@ -103,33 +111,38 @@ export async function makeNamespace(client: Client): Promise<void> {
  * @throws Temporal's error if it does not let us
  */
 export async function addSearchAttributes(client: Client): Promise<void> {
-  const ask = () =>
-    client.workflow.count(SEARCH_ATTRIBUTES.map(({ name }) => `${name} is null`).join(' and '));
-  if (await isServed(ask, 1)) return;
-  const { namespace } = client.options;
   const { operatorService } = client.connection;
+  const { namespace } = client.options;
+  const query = SEARCH_ATTRIBUTES.map(({ name }) => `${name} is null`).join(' and ');
+  const count = () => client.workflow.count(query);
+  if (await succeeds(count)) return;
   const { customAttributes } = await operatorService.listSearchAttributes({ namespace });
   const missing = SEARCH_ATTRIBUTES.filter(({ name }) => !(name in customAttributes));
-  const searchAttributes = Object.fromEntries(missing.map(({ name, type }) => [name, type]));
-  if (missing.length > 0)
-    await unless(
-      ALREADY_EXISTS,
-      operatorService.addSearchAttributes({ namespace, searchAttributes }),
-    );
-  await isServed(ask);
+  if (missing.length > 0) {
+    const searchAttributes = Object.fromEntries(missing.map(({ name, type }) => [name, type]));
+    const addition = { namespace, searchAttributes };
+    await unless(ALREADY_EXISTS, operatorService.addSearchAttributes(addition));
+  }
+  await waitUntilServed(count);
+}
+
+async function succeeds(call: () => Promise<unknown>): Promise<boolean> {
+  try {
+    await call();
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /**
- * Returns whether a call succeeds. Repeats it, because a cluster serves a new namespace or search
- * attribute only after some seconds.
+ * Repeats a call until it succeeds, for at most half a minute. A cluster serves a new namespace or
+ * search attribute only after some seconds.
  */
-async function isServed(ask: () => Promise<unknown>, tries = SERVED_TRIES): Promise<boolean> {
-  for (let left = tries; ; left -= 1) {
-    const isThere = await ask()
-      .then(() => true)
-      .catch(() => false);
-    if (isThere || left === 1) return isThere;
-    await setTimeout(SERVED_MS);
+async function waitUntilServed(call: () => Promise<unknown>): Promise<void> {
+  for (let left = SERVED_TRIES; left > 0; left -= 1) {
+    if (await succeeds(call)) return;
+    if (left > 1) await setTimeout(SERVED_MS);
   }
 }
 

@@ -1,84 +1,120 @@
 import { Worker } from '@temporalio/worker';
 import { OperatorProblem } from '../../db/errors.ts';
 import commands from './commands.json' with { type: 'json' };
-import { decoded, type HistoryEvent, type Run, type Said } from './history.ts';
+import { decoded, type EventAttributes, type HistoryEvent, type Run } from './history.ts';
 import { titleOf } from './story.ts';
 
-// Replays runs. The SDK finds out whether workflows do again what a history recorded, but not which
-// line does something else. So each command is recorded with its stack.
+// Replays runs. The SDK finds out whether workflows repeat the commands that a history recorded, but
+// not which line departs from it. So each command is recorded with its stack.
 
 /** The SDK's commands (coresdk.workflow_commands), and the events that they lead to. */
 const EVENTS: Readonly<Record<string, string>> = commands;
 const NAMES = new Set(Object.values(EVENTS));
 
 /**
- * Returns a function that numbers steps. Local activities have their own numbers, because their
- * events are recorded when they end, not when they begin.
+ * Numbers steps. Local activities have their own numbers, because their events are recorded when
+ * they end, not when they begin.
  */
-function numbering() {
-  let next = 0;
-  return (local: number | null) => (local === null ? String(next++) : `local ${local}`);
+class StepKeys {
+  private next = 0;
+
+  /** @param local the number of a local activity, or null for any other step */
+  keyOf(local: number | null): string {
+    if (local !== null) return `local ${local}`;
+    const key = String(this.next);
+    this.next += 1;
+    return key;
+  }
 }
 
 type Named = string | { readonly name: string } | null | undefined;
 
 function words(name: string, type: Named, id: string | null | undefined): string {
-  return [name, typeof type === 'object' ? type?.name : type, id].filter(Boolean).join(' ');
+  const typeName = typeof type === 'object' ? type?.name : type;
+  return [name, typeName, id].filter(Boolean).join(' ');
 }
 
-/**
- * Returns the steps that the code took according to a history. Equal keys mean the same step. A
- * replayed step fits if its text is equal.
- */
-function stepsOf(events: readonly HistoryEvent[]) {
-  const keyOf = numbering();
-  return events.flatMap(({ id: eventId, name, details, searchAttributes, ...said }) => {
-    // Skips the search attribute that the server writes next to the marker of a patch.
-    if (!NAMES.has(name) || searchAttributes?.indexedFields.TemporalChangeVersion) return [];
-    const local = decoded(details?.data?.payloads?.[0]) as {
-      seq: number;
-      activity_type: string;
-    } | null;
-    const type = local?.activity_type ?? said.activityType ?? said.workflowType;
-    const what = words(name, type, said.activityId ?? said.workflowId);
-    return [{ eventId, key: keyOf(local?.seq ?? null), what }];
-  });
+/** A step of a history. Equal keys mean the same step. */
+interface Step {
+  readonly eventId: number;
+  readonly key: string;
+  /** The step in words. A replayed step fits if its words are equal. */
+  readonly what: string;
 }
+
+/** The content of the marker of a local activity. */
+interface LocalActivity {
+  readonly seq: number;
+  readonly activity_type: string;
+}
+
+/** Returns the steps that the code took according to a history. */
+function stepsOf(events: readonly HistoryEvent[]): Step[] {
+  const keys = new StepKeys();
+  const steps: Step[] = [];
+  for (const event of events) {
+    const { id: eventId, name, searchAttributes } = event;
+    // Skips the search attribute that the server writes next to the marker of a patch.
+    if (!NAMES.has(name) || searchAttributes?.indexedFields.TemporalChangeVersion) continue;
+    const local = decoded(event.details?.data?.payloads?.[0]) as LocalActivity | null;
+    const type = local?.activity_type ?? event.activityType ?? event.workflowType;
+    const what = words(name, type, event.activityId ?? event.workflowId);
+    steps.push({ eventId, key: keys.keyOf(local?.seq ?? null), what });
+  }
+  return steps;
+}
+
+/** The members of one kind of command. */
+type CommandAttributes = Omit<EventAttributes, 'activityType' | 'workflowType'> & {
+  readonly seq: number;
+} & Record<string, Named>;
 
 /** A command in the SDK's format: its kind and its members. */
-type Command = Readonly<
-  Record<
-    string,
-    Omit<Said, 'activityType' | 'workflowType'> & { seq: number } & Record<string, Named>
-  >
->;
+type Command = Readonly<Record<string, CommandAttributes>>;
 
-/** Creates a recorder of what the code does while one history is replayed. */
-function createRecorder(events: readonly HistoryEvent[], stopAt: number | null) {
-  const keyOf = numbering();
-  const stopKey = stopAt && stepsOf(events).find(({ eventId }) => eventId >= stopAt)?.key;
-  return {
-    done: new Map<string, { readonly what: string; readonly error: Error }>(),
-    /**
-     * The error that failed the workflow task, which is a bug in the code, and the event at which
-     * it was thrown.
-     */
-    thrown: null as { readonly error: Error; readonly eventId: number } | null,
-    /** Records a command. @returns whether a debugger should stop there */
-    command(command: Command, error: Error): boolean {
-      const [kind, said] = Object.entries(command).find(([kind]) => kind in EVENTS) ?? [];
-      if (!kind || !said) return false;
-      const isLocal = kind === 'scheduleLocalActivity';
-      const id = isLocal ? null : (said.activityId ?? said.workflowId);
-      const key = keyOf(isLocal ? said.seq : null);
-      const what = words(EVENTS[kind] ?? '', said.activityType ?? said.workflowType, id);
-      this.done.set(key, { what, error });
-      return key === stopKey;
-    },
-  };
+/** A step of the replayed code, with the stack at which it was taken. */
+interface Done {
+  readonly what: string;
+  readonly error: Error;
 }
 
-type Recorder = ReturnType<typeof createRecorder>;
+/** Records the steps of the code while one history is replayed. */
+class Recorder {
+  /** The steps by their keys. */
+  readonly done = new Map<string, Done>();
+  /**
+   * The error that failed the workflow task, which is a bug in the code, and the event at which it
+   * was thrown.
+   */
+  thrown: { readonly error: Error; readonly eventId: number } | null = null;
+  private readonly keys = new StepKeys();
+  private readonly stopKey: string | undefined;
+
+  constructor(events: readonly HistoryEvent[], stopAt: number | null) {
+    if (stopAt === null) return;
+    this.stopKey = stepsOf(events).find(({ eventId }) => eventId >= stopAt)?.key;
+  }
+
+  /** Records a command. @returns whether a debugger should stop there */
+  command(command: Command, error: Error): boolean {
+    const kind = Object.keys(command).find((name) => name in EVENTS) ?? '';
+    const attributes = command[kind];
+    const name = EVENTS[kind];
+    if (!attributes || !name) return false;
+    const { seq, activityType, workflowType, activityId, workflowId } = attributes;
+    if (kind === 'scheduleLocalActivity') {
+      const what = words(name, activityType ?? workflowType, null);
+      return this.record(this.keys.keyOf(seq), what, error);
+    }
+    const what = words(name, activityType ?? workflowType, activityId ?? workflowId);
+    return this.record(this.keys.keyOf(null), what, error);
+  }
+
+  private record(key: string, what: string, error: Error): boolean {
+    this.done.set(key, { what, error });
+    return key === this.stopKey;
+  }
+}
 
 /**
  * Global name under which a bundle finds the recorder, because replayed workflows run in this
@@ -86,16 +122,19 @@ type Recorder = ReturnType<typeof createRecorder>;
  */
 const RECORDER = 'replayRecorder';
 
+const SOURCE_MAP = /\/\/# sourceMappingURL=data:[^\n]*$/;
+
 /**
  * Returns a bundle whose workflows report to the recorder. Interceptors are part of a bundle's
  * text, so this inserts one more, right before the source map, so that the map's line numbers stay
  * right.
  */
 function withRecorder(code: string): string {
-  if (!SOURCE_MAP.test(code))
+  if (!SOURCE_MAP.test(code)) {
     throw new OperatorProblem(
       'this file is not a bundle of workflows: "npm run bundle -- FILE" writes one',
     );
+  }
   const interceptor = `;{
     const { importInterceptors, preloadModules } = __TEMPORAL__;
     __TEMPORAL__.preloadModules = () => {
@@ -120,8 +159,6 @@ function withRecorder(code: string): string {
   return code.replace(SOURCE_MAP, (map) => `${interceptor}${map}`);
 }
 
-const SOURCE_MAP = /\/\/# sourceMappingURL=data:[^\n]*$/;
-
 export interface Replayed {
   readonly run: Run;
   /** The text that says where the code departs from the history, or null if it fits. */
@@ -141,57 +178,101 @@ export async function* replay(
   runs: AsyncIterable<Run> | Iterable<Run>,
   stopAt: number | null = null,
 ): AsyncGenerator<Replayed> {
-  const begun: { run: Run; recorder: Recorder }[] = [];
-  async function* histories() {
-    for await (const run of runs) {
-      const recorder = createRecorder(run.events, stopAt);
-      Object.assign(globalThis, { [RECORDER]: recorder });
-      begun.push({ run, recorder });
-      yield run;
-    }
-  }
+  const begun: Begun[] = [];
   const results = Worker.runReplayHistories(
     { workflowBundle: { code: withRecorder(code) } },
-    histories(),
+    recorded(runs, stopAt, begun),
   );
   for await (const { error } of results) {
-    const [one] = begun.splice(0);
+    const one = begun.shift();
     if (!one) continue;
-    const misfit = error ? misfitOf(error, one.run, one.recorder) : null;
-    yield { run: one.run, misfit, throws: misfit !== null && one.recorder.thrown !== null };
+    begun.length = 0;
+    const { run, recorder } = one;
+    if (error) {
+      const misfit = misfitOf(error, run, recorder);
+      yield { run, misfit, throws: recorder.thrown !== null };
+    } else {
+      yield { run, misfit: null, throws: false };
+    }
   }
 }
 
-function misfitOf({ message }: Error, { events }: Run, { done, thrown }: Recorder): string {
-  const why = /message: "((?:[^"\\]|\\.)*)"/.exec(message)?.[1] ?? message;
-  const steps = stepsOf(events);
-  const at = thrown ? -1 : steps.findIndex(({ key, what }) => done.get(key)?.what !== what);
-  const first = steps[at];
-  const step = first && done.get(first.key);
-  // The end of a workflow has no line, so this shows the step before it. If the code lacks a step,
-  // it shows the last recorded step, where the code stopped.
-  const before = step
-    ? steps.slice(0, at).flatMap(({ key }) => done.get(key) ?? [])
-    : [...done.values()];
-  const sites = [
-    { what: null, lines: linesOf((thrown ?? step)?.error.stack) },
-    ...before.reverse().map(({ what, error }) => ({ what, lines: linesOf(error.stack) })),
-  ];
-  const site = sites.find(({ lines }) => lines.length > 0);
-  const eventId = first?.eventId ?? thrown?.eventId;
+/** A run whose replay has begun. */
+interface Begun {
+  readonly run: Run;
+  readonly recorder: Recorder;
+}
+
+/** Yields runs. Before each one, it installs a recorder for it and adds both to `begun`. */
+async function* recorded(
+  runs: AsyncIterable<Run> | Iterable<Run>,
+  stopAt: number | null,
+  begun: Begun[],
+): AsyncGenerator<Run> {
+  for await (const run of runs) {
+    const recorder = new Recorder(run.events, stopAt);
+    Object.assign(globalThis, { [RECORDER]: recorder });
+    begun.push({ run, recorder });
+    yield run;
+  }
+}
+
+/** Returns three lines: the event, the place in the code, and the SDK's reason. */
+function misfitOf({ message }: Error, { events }: Run, recorder: Recorder): string {
+  const { eventId, does, places } = recorder.thrown
+    ? thrownAt(recorder.thrown, recorder)
+    : departureOf(events, recorder);
   const event = events.find(({ id }) => id === eventId);
-  const code = thrown
-    ? `throws ${thrown.error.name}`
-    : step
-      ? `does ${step.what}`
-      : 'does not do that';
-  const after = site?.what && `after ${site.what}`;
+  const why = /message: "((?:[^"\\]|\\.)*)"/.exec(message)?.[1] ?? message;
   return [
     `does not fit at event ${eventId}: ${event && titleOf(event, event)}`,
-    `  the code ${[code, after, site && `at ${site.lines.join(' < ')}`].filter(Boolean).join(', ')}`,
+    `  the code ${[does, ...siteOf(places)].join(', ')}`,
     // Cuts off the protocol messages that follow.
     `  ${why.replace(/, version: 0, .*/, '')}`,
   ].join('\n');
+}
+
+/** The first difference between the code and a history. */
+interface Departure {
+  readonly eventId: number | undefined;
+  /** The code's behavior there, in words. */
+  readonly does: string;
+  /** Places to show, best first. `what` is null for the place of the difference itself. */
+  readonly places: readonly { readonly what: string | null; readonly error: Error }[];
+}
+
+function thrownAt(thrown: NonNullable<Recorder['thrown']>, { done }: Recorder): Departure {
+  const { error, eventId } = thrown;
+  const before = [...done.values()].reverse();
+  return { eventId, does: `throws ${error.name}`, places: [{ what: null, error }, ...before] };
+}
+
+/** Finds the first step that differs. */
+function departureOf(events: readonly HistoryEvent[], { done }: Recorder): Departure {
+  const steps = stepsOf(events);
+  const at = steps.findIndex(({ key, what }) => done.get(key)?.what !== what);
+  const first = steps[at];
+  const step = first && done.get(first.key);
+  if (step === undefined) {
+    // Shows the last recorded step, where the code stopped.
+    const places = [...done.values()].reverse();
+    return { eventId: first?.eventId, does: 'does not do that', places };
+  }
+  // Falls back to the step before, because the end of a workflow has no line.
+  const before = steps.slice(0, at).flatMap(({ key }) => done.get(key) ?? []);
+  const places = [{ what: null, error: step.error }, ...before.reverse()];
+  return { eventId: first?.eventId, does: `does ${step.what}`, places };
+}
+
+/** Returns the first place that has lines of workflow code, in words, or an empty list. */
+function siteOf(places: Departure['places']): string[] {
+  for (const { what, error } of places) {
+    const lines = linesOf(error.stack);
+    if (lines.length === 0) continue;
+    const at = `at ${lines.join(' < ')}`;
+    return what === null ? [at] : [`after ${what}`, at];
+  }
+  return [];
 }
 
 /** Returns the lines of workflow code in a stack, innermost first: `workflows/batch.ts:93`. */

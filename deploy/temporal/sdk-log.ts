@@ -12,7 +12,14 @@ const LEVELS = {
 /** The worker of the lookups queue runs activities only. The SDK warns of that at each start. */
 const EXPECTED = 'No workflows registered, not polling for workflow tasks';
 /** The number of runs that a worker keeps in memory. */
-const RUNS_AT_MOST = 2000;
+const MAX_RUNS = 2000;
+
+/** Facts about a run from earlier log lines. */
+interface KnownRun {
+  readonly ids: object;
+  /** The name of the error that failed its last workflow task. */
+  readonly failed: string | undefined;
+}
 
 /**
  * Returns a function that logs the lines of Temporal's SDK in our format: ids, types and codes,
@@ -20,40 +27,40 @@ const RUNS_AT_MOST = 2000;
  * remembered from earlier lines.
  */
 export function sdkLog(log: Logger): (entry: LogEntry) => void {
-  const runs = new Map<string, { readonly ids: object; readonly failed?: string | undefined }>();
+  const runs = new Map<string, KnownRun>();
   return ({ level, message, meta = {} }) => {
     if (message === EXPECTED) return;
-    const {
-      error,
-      failure,
-      workflowId,
-      workflowType,
-      activityType: activity,
-      taskQueue: queue,
-    } = meta;
     const runId = meta.runId ?? meta.workflowRunId;
-    const before = runs.get(String(runId));
-    const ids = workflowId
-      ? { workflow_id: workflowId, workflow_type: workflowType }
-      : (before?.ids ?? {});
-    const failed = error instanceof Error && !activity ? error.name : before?.failed;
-    if (runId) keepLast(runs, String(runId), { ids, failed }, RUNS_AT_MOST);
-    const err = error instanceof Error ? { err: error } : {};
-    const failure_type = failure ? (typeOf(String(failure)) ?? failed) : undefined;
-    const grpc_code = typeof error === 'string' ? codeIn(error) : undefined;
-    log[LEVELS[level]](
-      { ...err, ...ids, run_id: runId, activity, queue, failure_type, grpc_code },
-      message,
-    );
+    const run = knownRun(meta, runs.get(String(runId)));
+    if (runId) keepLast(runs, String(runId), run, MAX_RUNS);
+    const fields: Record<string, unknown> = {
+      ...run.ids,
+      run_id: runId,
+      activity: meta.activityType,
+      queue: meta.taskQueue,
+    };
+    if (meta.error instanceof Error) fields.err = meta.error;
+    if (typeof meta.error === 'string') fields.grpc_code = codeIn(meta.error);
+    if (meta.failure) fields.failure_type = typeOf(String(meta.failure)) ?? run.failed;
+    log[LEVELS[level]](fields, message);
   };
+}
+
+/** Adds the facts of a log line to those of earlier lines. */
+function knownRun(meta: NonNullable<LogEntry['meta']>, before: KnownRun | undefined): KnownRun {
+  const { error, workflowId, workflowType, activityType } = meta;
+  let ids = before?.ids ?? {};
+  let failed = before?.failed;
+  if (workflowId) ids = { workflow_id: workflowId, workflow_type: workflowType };
+  if (error instanceof Error && !activityType) failed = error.name;
+  return { ids, failed };
 }
 
 /** Returns why a task failed, or else the type of the error, from a failure as Rust prints it. */
 function typeOf(failure: string): string | undefined {
-  return (
-    /force_cause: (?!Unspecified)(\w+)/.exec(failure)?.[1] ??
-    /r#type: "([\w.]+)"/.exec(failure)?.[1]
-  );
+  const cause = /force_cause: (?!Unspecified)(\w+)/.exec(failure);
+  const type = /r#type: "([\w.]+)"/.exec(failure);
+  return cause?.[1] ?? type?.[1];
 }
 
 /**

@@ -3,17 +3,16 @@ import { decoded, type Failure, type HistoryEvent, type Payloads, type Run } fro
 // Describes a run for people: decisions, called sources and failures, each with its time.
 
 /** Protocol steps that are left out unless they were retried. */
-const UNTOLD: ReadonlySet<string> = new Set([
-  ...[
-    'WorkflowTaskScheduled',
-    'WorkflowTaskStarted',
-    'WorkflowTaskCompleted',
-    'ActivityTaskStarted',
-  ],
-  ...['ChildWorkflowExecutionStarted', 'ExternalWorkflowExecutionCancelRequested'],
+const PROTOCOL_STEPS: ReadonlySet<string> = new Set([
+  'WorkflowTaskScheduled',
+  'WorkflowTaskStarted',
+  'WorkflowTaskCompleted',
+  'ActivityTaskStarted',
+  'ChildWorkflowExecutionStarted',
+  'ExternalWorkflowExecutionCancelRequested',
 ]);
-/** Number of items that are printed of a list. */
-const NAMED_AT_MOST = 5;
+/** The number of items that are printed of a list. */
+const MAX_ITEMS = 5;
 
 /**
  * Returns a line for each event of interest: its id, the seconds since the start, what happened.
@@ -21,77 +20,102 @@ const NAMED_AT_MOST = 5;
 export function storyOf({ events }: Run): string[] {
   const byId = new Map(events.map((event) => [String(event.id), event]));
   const begun = events[0]?.at.getTime() ?? 0;
-  const told = events.filter(({ name, attempt = 1 }) => attempt > 1 || !UNTOLD.has(name));
-  return told.map((event) => {
-    const { scheduledEventId, initiatedEventId, startedEventId } = event;
-    const of = byId.get(scheduledEventId ?? initiatedEventId ?? startedEventId ?? '') ?? event;
+  const shown = events.filter(({ name, attempt = 1 }) => attempt > 1 || !PROTOCOL_STEPS.has(name));
+  return shown.map((event) => {
+    const earlier = byId.get(earlierId(event)) ?? event;
+    const id = String(event.id).padStart(5);
     const seconds = ((event.at.getTime() - begun) / 1000).toFixed(3);
-    const text = [titleOf(event, of), sayingOf(event, of)].filter(Boolean).join(': ');
-    return `${String(event.id).padStart(5)} ${`+${seconds}`.padStart(9)} s  ${text}`;
+    const text = joined([titleOf(event, earlier), detailsOf(event, earlier)], ': ');
+    return `${id} ${`+${seconds}`.padStart(9)} s  ${text}`;
   });
+}
+
+/** Returns the id of the earlier event that an event belongs to, or an empty string. */
+function earlierId({ scheduledEventId, initiatedEventId, startedEventId }: HistoryEvent): string {
+  return scheduledEventId ?? initiatedEventId ?? startedEventId ?? '';
+}
+
+/** Joins the texts that are neither missing nor empty. */
+function joined(texts: readonly (string | null | undefined)[], separator: string): string {
+  return texts.filter(Boolean).join(separator);
 }
 
 /**
  * Returns the name of an event and its subject: `ActivityTaskCompleted askVendor (hunter for NPI
  * 2000000010)`.
- * @param of the earlier event that scheduled or started it, or else the event itself
+ * @param earlier the event that scheduled or started it, or else the event itself
  */
-export function titleOf({ name }: HistoryEvent, of: HistoryEvent): string {
-  const local = decoded(of.details?.data?.payloads?.[0]) as { activity_type: string } | null;
-  const type =
-    local?.activity_type ?? of.activityType?.name ?? of.workflowType?.name ?? of.signalName;
-  const summary = of.summary && of.summary !== type ? `(${of.summary})` : null;
-  return [name, type, of.workflowId, summary].filter(Boolean).join(' ');
+export function titleOf({ name }: HistoryEvent, earlier: HistoryEvent): string {
+  const { workflowId, summary } = earlier;
+  const type = typeOf(earlier);
+  const title = joined([name, type, workflowId], ' ');
+  if (!summary || summary === type) return title;
+  return `${title} (${summary})`;
+}
+
+/** Returns the activity, workflow, or signal type of an event. */
+function typeOf({ details, activityType, workflowType, signalName }: HistoryEvent) {
+  const local = decoded(details?.data?.payloads?.[0]) as { activity_type: string } | null;
+  return local?.activity_type ?? activityType?.name ?? workflowType?.name ?? signalName;
 }
 
 /** Returns the details of an event that are not in its title. */
-function sayingOf(event: HistoryEvent, of: HistoryEvent): string {
-  const {
-    name,
-    attempt = 1,
-    failure,
-    lastFailure = failure,
-    result = event.details?.result,
-  } = event;
-  const fields = Object.entries(event.searchAttributes?.indexedFields ?? {});
-  const hasInput = name === 'WorkflowExecutionStarted' || name === 'WorkflowExecutionSignaled';
-  return [
-    attempt > 1 && `attempt ${attempt}`,
-    lastFailure && failureText(lastFailure),
-    payloadsText(hasInput ? event.input : result),
-    name.startsWith('Upsert') &&
-      said(Object.fromEntries(fields.map(([key, one]) => [key, decoded(one)]))),
-    of.startToFireTimeout,
-    event.reason,
-  ]
-    .filter(Boolean)
-    .join('; ');
+function detailsOf(event: HistoryEvent, earlier: HistoryEvent): string {
+  const { name, attempt = 1, failure, lastFailure = failure, reason } = event;
+  const texts = [];
+  if (attempt > 1) texts.push(`attempt ${attempt}`);
+  if (lastFailure) texts.push(failureText(lastFailure));
+  if (name === 'WorkflowExecutionStarted' || name === 'WorkflowExecutionSignaled') {
+    texts.push(payloadsText(event.input));
+  } else {
+    texts.push(payloadsText(event.result ?? event.details?.result));
+  }
+  if (name.startsWith('Upsert')) texts.push(searchAttributesText(event));
+  texts.push(earlier.startToFireTimeout, reason);
+  return joined(texts, '; ');
+}
+
+function searchAttributesText({ searchAttributes }: HistoryEvent): string {
+  const values: Record<string, unknown> = {};
+  for (const [name, payload] of Object.entries(searchAttributes?.indexedFields ?? {})) {
+    values[name] = decoded(payload);
+  }
+  return valueText(values);
 }
 
 /** Joins the messages of a failure and its causes, outermost first. */
-function failureText({ message, cause }: Failure): string {
-  return [message, ...(cause ? [failureText(cause)] : [])].join(' < ');
+function failureText({ message = '', cause }: Failure): string {
+  if (cause === undefined) return message;
+  return `${message} < ${failureText(cause)}`;
 }
 
-function payloadsText(payloads: Payloads | undefined): string {
-  return (payloads?.payloads ?? []).map((one) => said(decoded(one))).join(', ');
+function payloadsText({ payloads = [] }: Payloads = {}): string {
+  return payloads.map((payload) => valueText(decoded(payload))).join(', ');
 }
 
 /** Returns a value in words: `kind miss, reason deadline`. */
-function said(value: unknown): string {
+function valueText(value: unknown): string {
   if (typeof value === 'number' && value > 1e12) return new Date(value).toISOString();
+  if (Array.isArray(value)) return listText(value);
   if (typeof value !== 'object' || value === null) return String(value);
-  if (Array.isArray(value)) {
-    const more = value.length > NAMED_AT_MOST ? ` and ${value.length - NAMED_AT_MOST} more` : '';
-    // The first member of an object identifies it.
-    const named = value
-      .slice(0, NAMED_AT_MOST)
-      .map((one) => said(one === Object(one) ? Object.values(one)[0] : one));
-    return `[${named.join(' ')}${more}]`;
-  }
-  // Leaves out empty members: null, 0, false, [].
-  const members = Object.entries(value).filter(([, member]) =>
-    Array.isArray(member) ? member.length : member,
-  );
-  return members.map(([name, member]) => `${name} ${said(member)}`).join(', ');
+  const members = Object.entries(value).filter(([, member]) => !isEmpty(member));
+  return members.map(([name, member]) => `${name} ${valueText(member)}`).join(', ');
+}
+
+/** Returns true for null, 0, false, and []. */
+function isEmpty(value: unknown): boolean {
+  if (Array.isArray(value)) return value.length === 0;
+  return !value;
+}
+
+function listText(list: readonly unknown[]): string {
+  const items = list.slice(0, MAX_ITEMS).map(itemText).join(' ');
+  if (list.length <= MAX_ITEMS) return `[${items}]`;
+  return `[${items} and ${list.length - MAX_ITEMS} more]`;
+}
+
+/** Returns a list's item in words. The first member of an object identifies it. */
+function itemText(item: unknown): string {
+  if (typeof item === 'object' && item !== null) return valueText(Object.values(item)[0]);
+  return valueText(item);
 }

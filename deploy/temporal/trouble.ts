@@ -2,7 +2,7 @@ import { Connection, isGrpcServiceError } from '@temporalio/client';
 import { OperatorProblem } from '../../db/errors.ts';
 import type { TemporalTarget } from './client.ts';
 
-const ASK_MS = 3000;
+const CALL_TIMEOUT_MS = 3000;
 
 /**
  * Checks that our namespace of Temporal can be used.
@@ -17,36 +17,35 @@ export async function temporalTrouble({
   // Turns the client's retries off, because they end in a time-out that hides the cause.
   const connection = Connection.lazy({ ...connectionOptions, interceptors: [] });
   try {
-    await connection.withDeadline(Date.now() + ASK_MS, () =>
+    await connection.withDeadline(Date.now() + CALL_TIMEOUT_MS, () =>
       connection.workflowService.describeNamespace({ namespace }),
     );
     return null;
   } catch (error) {
     if (!isGrpcServiceError(error)) throw error;
     const { address = 'localhost:7233' } = connectionOptions;
-    const found = TROUBLES.find(
-      ([code, details]) => code === error.code && details.test(error.details),
-    );
-    const wrong = found?.[2] ?? `responds with the gRPC code ${error.code}`;
+    const { wrong, isAway } = explain(error.code, error.details);
     const sentence = `Temporal at ${address} ${wrong.replace('{namespace}', () => namespace)}`;
-    // Any other code means that the server itself is in trouble.
-    const isAway = found === undefined || found[3] === 'away';
     return Object.assign(new OperatorProblem(sentence), { isAway });
   } finally {
     await connection.close();
   }
 }
 
+function explain(code: number, details: string): { wrong: string; isAway: boolean } {
+  const found = TROUBLES.find((trouble) => trouble[0] === code && trouble[1].test(details));
+  if (found) return { wrong: found[2], isAway: found[3] === 'away' };
+  // Any other code means that the server itself is in trouble.
+  return { wrong: `responds with the gRPC code ${code}`, isAway: true };
+}
+
+type Trouble = readonly [code: number, details: RegExp, wrong: string, away?: 'away'];
+
 /**
  * gRPC codes, patterns for their details, the sentence for each, and whether waiting may help. The
  * first match counts. The details of code 14 come from OpenSSL and from Node's sockets.
  */
-const TROUBLES: readonly (readonly [
-  code: number,
-  details: RegExp,
-  wrong: string,
-  away?: 'away',
-])[] = [
+const TROUBLES: readonly Trouble[] = [
   [14, /Name resolution/, 'has a name that no name server knows; check TEMPORAL_ADDRESS', 'away'],
   [
     14,

@@ -8,6 +8,7 @@ import {
   DefaultLogger,
   type NativeConnection,
   Runtime,
+  type RuntimeOptions,
   TransportError,
   Worker,
   type WorkerOptions,
@@ -41,13 +42,7 @@ export function isTemporalsFailure(error: unknown): boolean {
   return isGrpcServiceError(error) || error instanceof TransportError;
 }
 
-export type Workers = Awaited<ReturnType<typeof startWorkers>>;
-
-/**
- * Starts three workers in one process, one per queue, so that no kind of work can take the slots of
- * another.
- */
-export async function startWorkers(options: {
+export interface WorkersOptions {
   readonly connection: NativeConnection;
   readonly client: Client;
   /** The enrichment queue. The names of the other two derive from it. */
@@ -58,29 +53,16 @@ export async function startWorkers(options: {
   /** Maximum number of concurrent vendor activities. */
   readonly lookupSlots: number;
   readonly deps: Omit<ActivityDeps, 'control'>;
-}) {
-  const { connection, client, deps, version } = options;
+}
+
+/**
+ * Starts three workers in one process, one per queue, so that no kind of work can take the slots of
+ * another.
+ */
+export async function startWorkers(options: WorkersOptions): Promise<Workers> {
   const queues = queuesOf(options.taskQueue);
-  const atWork = new Set<RunningActivity>();
-  const common = {
-    connection,
-    namespace: client.options.namespace,
-    activities: createActivities({ ...deps, control: createControl(client, queues.enrichment) }),
-    interceptors: {
-      activity: [(context) => ({ inbound: failureInterceptor(deps.log, context.info, atWork) })],
-    },
-    dataConverter: DATA_CONVERTER,
-    shutdownGraceTime: SHUTDOWN_GRACE,
-    ...(version && {
-      workerDeploymentOptions: {
-        version,
-        useWorkerVersioning: true,
-        // Most runs live for minutes and end on the version that they began with. Workflows that
-        // wait for days set another behavior.
-        defaultVersioningBehavior: 'PINNED',
-      },
-    }),
-  } satisfies Partial<WorkerOptions>;
+  const running = new Set<RunningActivity>();
+  const common = commonOptions(options, running);
   const workers = await allOrNone([
     Worker.create({
       ...common,
@@ -104,41 +86,89 @@ export async function startWorkers(options: {
       maxConcurrentActivityTaskExecutions: 100,
     }),
   ]);
-  const stop = () => {
-    for (const worker of workers) if (worker.getState() === 'RUNNING') worker.shutdown();
-  };
-  const running = Promise.all(
-    workers.map((worker) =>
-      worker.run().catch((error: unknown) => {
-        // Stops all workers when one fails: a process that serves half of its queues looks healthy
-        // but isn't.
-        stop();
-        throw error;
-      }),
-    ),
-  ).then(() => undefined);
-  return {
-    /** True while all workers take tasks. */
-    isPolling: () => workers.every((worker) => worker.getState() === 'RUNNING'),
-    /** Resolves when all have stopped; rejects when one fails. */
-    running,
-    /**
-     * Drains: takes no new tasks, and gives running ones their grace period. Ends within seconds
-     * after it, and logs what was cut off.
-     */
-    async stop(): Promise<void> {
-      stop();
-      // Temporal's own `shutdownForceTime` ends in a misleading error.
-      const cutOff = setTimeout(SHUTDOWN_FORCE_MS, true, { ref: false });
-      if (!(await Promise.race([running, cutOff]))) return;
-      const queues = workers.filter((worker) => worker.getState() !== 'STOPPED');
-      const left = {
-        queues: queues.map((worker) => worker.options.taskQueue),
-        activities: [...atWork],
-      };
-      deps.log.error(left, 'cut off: another worker repeats the unfinished work');
+  return new Workers(options.deps.log, workers, running);
+}
+
+/** Returns the options that the three workers share. */
+function commonOptions(options: WorkersOptions, running: Set<RunningActivity>) {
+  const { connection, client, deps, version, taskQueue } = options;
+  const common: Omit<WorkerOptions, 'taskQueue'> = {
+    connection,
+    namespace: client.options.namespace,
+    activities: createActivities({ ...deps, control: createControl(client, taskQueue) }),
+    interceptors: {
+      activity: [({ info }) => ({ inbound: failureInterceptor(deps.log, info, running) })],
     },
+    dataConverter: DATA_CONVERTER,
+    shutdownGraceTime: SHUTDOWN_GRACE,
   };
+  if (version !== null) {
+    common.workerDeploymentOptions = {
+      version,
+      useWorkerVersioning: true,
+      // Most runs live for minutes and end on the version that they began with. Workflows that wait
+      // for days set another behavior.
+      defaultVersioningBehavior: 'PINNED',
+    };
+  }
+  return common;
+}
+
+/** Started workers that stop together. */
+export class Workers {
+  /** Resolves when all have stopped; rejects when one fails. */
+  readonly running: Promise<void>;
+  private readonly log: Logger;
+  private readonly workers: readonly Worker[];
+  private readonly activities: ReadonlySet<RunningActivity>;
+
+  constructor(log: Logger, workers: readonly Worker[], activities: ReadonlySet<RunningActivity>) {
+    this.log = log;
+    this.workers = workers;
+    this.activities = activities;
+    this.running = this.runAll();
+  }
+
+  /** Returns true while all workers take tasks. */
+  isPolling(): boolean {
+    return this.workers.every((worker) => worker.getState() === 'RUNNING');
+  }
+
+  /**
+   * Drains: takes no new tasks, and gives running ones their grace period. Ends within seconds after
+   * it, and logs the work that was cut off.
+   */
+  async stop(): Promise<void> {
+    this.shutDown();
+    // Temporal's own `shutdownForceTime` ends in a misleading error.
+    const cutOff = setTimeout(SHUTDOWN_FORCE_MS, true, { ref: false });
+    if (!(await Promise.race([this.running, cutOff]))) return;
+    const unfinished = this.workers.filter((worker) => worker.getState() !== 'STOPPED');
+    const queues = unfinished.map((worker) => worker.options.taskQueue);
+    const activities = [...this.activities];
+    this.log.error({ queues, activities }, 'cut off: another worker repeats the unfinished work');
+  }
+
+  private async runAll(): Promise<void> {
+    await Promise.all(this.workers.map((worker) => this.run(worker)));
+  }
+
+  private async run(worker: Worker): Promise<void> {
+    try {
+      await worker.run();
+    } catch (error) {
+      // Stops all workers when one fails, because a process that serves half of its queues looks
+      // healthy but isn't.
+      this.shutDown();
+      throw error;
+    }
+  }
+
+  private shutDown(): void {
+    for (const worker of this.workers) {
+      if (worker.getState() === 'RUNNING') worker.shutdown();
+    }
+  }
 }
 
 /** Creates all workers. If one of them fails, stops the others before they take any task. */
@@ -146,8 +176,10 @@ async function allOrNone(making: readonly Promise<Worker>[]): Promise<Worker[]> 
   try {
     return await Promise.all(making);
   } catch (error) {
-    for (const made of await Promise.allSettled(making)) {
-      if (made.status === 'fulfilled') void made.value.runUntil(async () => {}).catch(() => {});
+    const results = await Promise.allSettled(making);
+    for (const result of results) {
+      if (result.status === 'rejected') continue;
+      void result.value.runUntil(async () => {}).catch(() => {});
     }
     throw error;
   }
@@ -158,7 +190,8 @@ async function allOrNone(making: readonly Promise<Worker>[]): Promise<Worker[]> 
  * `file` is null.
  */
 export async function loadBundle(file: string | null): Promise<{ readonly code: string }> {
-  return file === null ? await bundleWorkflows() : { code: await readFile(file, 'utf8') };
+  if (file === null) return await bundleWorkflows();
+  return { code: await readFile(file, 'utf8') };
 }
 
 /**
@@ -182,16 +215,24 @@ export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<Wor
  * metrics
  */
 export function installRuntime(log: Logger, metricsAddress: string | null = null): void {
+  const telemetryOptions: RuntimeOptions['telemetryOptions'] = {
+    logging: { filter: { core: 'WARN', other: 'ERROR' }, forward: {} },
+  };
+  if (metricsAddress !== null) {
+    telemetryOptions.metrics = {
+      prometheus: {
+        bindAddress: metricsAddress,
+        // Names metrics as Prometheus does: times in seconds, units and totals as suffixes.
+        countersTotalSuffix: true,
+        unitSuffix: true,
+        useSecondsForDurations: true,
+      },
+    };
+  }
   Runtime.install({
     // The API and the worker handle signals themselves and close in their own order.
     shutdownSignals: [],
-    telemetryOptions: {
-      logging: { filter: { core: 'WARN', other: 'ERROR' }, forward: {} },
-      ...(metricsAddress && { metrics: { prometheus: { bindAddress: metricsAddress, ...UNITS } } }),
-    },
+    telemetryOptions,
     logger: new DefaultLogger('DEBUG', sdkLog(log)),
   });
 }
-
-/** Names metrics as Prometheus does: times in seconds, and units and totals as suffixes. */
-const UNITS = { countersTotalSuffix: true, unitSuffix: true, useSecondsForDurations: true };
