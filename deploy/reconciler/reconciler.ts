@@ -28,8 +28,9 @@ import {
 
 export type ReconcilerDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
-/** Items per page, and concurrent calls to Temporal. */
+/** Items per page. */
 const PAGE = 200;
+/** Concurrent calls to Temporal. */
 const CALL_CONCURRENCY = 10;
 /** Overdue requests per transaction. A transaction blocks other writers of its organization. */
 const SETTLE_PAGE = 500;
@@ -51,35 +52,39 @@ export async function runReconciler(
 ): Promise<void> {
   const { db, control } = deps;
   const { namespace } = control;
+  const books = {
+    take: () => takeTurn(db, everyMs, namespace),
+    work: () => keepBooks(deps, stopped),
+  };
+  const workflows = {
+    take: () => takeWorkflowTurn(db, everyMs, namespace),
+    work: () => tendWorkflows(deps, stopped),
+  };
   await Promise.all([
-    runTurns(deps, everyMs, stopped, async () => {
-      if (await takeTurn(db, everyMs, namespace)) return () => keepBooks(deps, stopped);
-      return null;
-    }),
-    runTurns(deps, everyMs, stopped, async () => {
-      if (await takeWorkflowTurn(db, everyMs, namespace)) return () => tendWorkflows(deps, stopped);
-      return null;
-    }),
+    runTurns(deps, everyMs, stopped, books),
+    runTurns(deps, everyMs, stopped, workflows),
   ]);
 }
 
-/**
- * Takes turns until `stopped` is aborted.
- * @param take returns the work of a turn, or null if it is the turn of another process
- */
+interface Turn {
+  /** Returns null if it is the turn of another process. */
+  take(): Promise<object | true | null>;
+  work(): Promise<unknown>;
+}
+
+/** Takes turns until `stopped` is aborted. */
 async function runTurns(
   { log }: ReconcilerDeps,
   everyMs: number,
   stopped: AbortSignal,
-  take: () => Promise<(() => Promise<unknown>) | null>,
+  turn: Turn,
 ): Promise<void> {
   while (!stopped.aborted) {
     let dueAt = Number.POSITIVE_INFINITY;
     try {
-      const work = await take();
-      if (work) {
+      if ((await turn.take()) !== null) {
         dueAt = performance.now() + everyMs;
-        await work();
+        await turn.work();
       }
     } catch (error) {
       log.error({ err: error }, 'sweep failed, the next one tries again');
@@ -124,31 +129,46 @@ export async function tendWorkflows(deps: ReconcilerDeps, stopped: AbortSignal) 
 
 /** Settles overdue requests as `failed`, organization by organization. */
 async function refundOverdue(deps: ReconcilerDeps, stopped: AbortSignal): Promise<number> {
-  const { db, log } = deps;
   let refunded = 0;
-  const refund = async (organizationId: string) => {
-    for (let settled = SETTLE_PAGE; settled === SETTLE_PAGE && !stopped.aborted; ) {
-      const requests = await settleOverdue(db, { organizationId, limit: SETTLE_PAGE });
-      for (const request of requests) {
-        logSettled(log, { ...request, status: 'failed', reason: 'deadline' });
-      }
-      settled = requests.length;
+  for (const organizationId of await listOverdueOwners(deps.db)) {
+    let settled = SETTLE_PAGE;
+    while (settled === SETTLE_PAGE && !stopped.aborted) {
+      settled = await refundPage(deps, organizationId);
       refunded += settled;
     }
-  };
-  const owners = await listOverdueOwners(db);
-  await forEach(deps, 'refund', owners, refund, () => stopped.aborted, 1);
+  }
   return refunded;
+}
+
+/**
+ * Settles some overdue requests of one organization in one transaction. If it fails, the next sweep
+ * tries again.
+ * @returns how many requests it settled
+ */
+async function refundPage(deps: ReconcilerDeps, organizationId: string): Promise<number> {
+  try {
+    const requests = await settleOverdue(deps.db, { organizationId, limit: SETTLE_PAGE });
+    for (const request of requests) {
+      logSettled(deps.log, { ...request, status: 'failed', reason: 'deadline' });
+    }
+    return requests.length;
+  } catch (error) {
+    logFailure(deps, 'refund', organizationId, error);
+    return 0;
+  }
 }
 
 /** Starts the batches of the outbox. */
 async function startBatches(deps: ReconcilerDeps, isOver: () => boolean): Promise<number> {
   const { db, control, rules } = deps;
-  const list = () => listToStart(db, rules.sweep.startAfterMs, PAGE);
-  return await forEachPage(deps, 'start', list, isOver, async (batch) => {
-    await control.startBatch(batch);
-    await markStarted(db, batch.batchId);
-    return true;
+  return await forEachPage(deps, isOver, {
+    what: 'start',
+    list: () => listToStart(db, rules.sweep.startAfterMs, PAGE),
+    async work(batch) {
+      await control.startBatch(batch);
+      await markStarted(db, batch.batchId);
+      return true;
+    },
   });
 }
 
@@ -158,8 +178,11 @@ async function startBatches(deps: ReconcilerDeps, isOver: () => boolean): Promis
  */
 async function restartBatches(deps: ReconcilerDeps, isOver: () => boolean): Promise<number> {
   const { db, rules } = deps;
-  const list = () => takeUnfinished(db, rules.sweep.checkEveryMs, PAGE);
-  return await forEachPage(deps, 'restart', list, isOver, (batch) => restart(deps, batch));
+  return await forEachPage(deps, isOver, {
+    what: 'restart',
+    list: () => takeUnfinished(db, rules.sweep.checkEveryMs, PAGE),
+    work: (batch) => restart(deps, batch),
+  });
 }
 
 /**
@@ -183,16 +206,23 @@ async function restart(deps: ReconcilerDeps, batch: BatchStart): Promise<boolean
 async function startDeliveries(deps: ReconcilerDeps, isOver: () => boolean): Promise<number> {
   const { db, rules } = deps;
   const { startAfterMs, checkEveryMs } = rules.sweep;
-  const list = () => listDeliveriesToLookAt(db, startAfterMs, checkEveryMs, PAGE);
-  return await forEachPage(deps, 'deliver', list, isOver, async (delivery) => {
-    const isStarted = await redeliver(deps, delivery);
-    // Comes after success, so that the next sweep repeats a check that failed.
-    await noteDeliveryLook(db, delivery);
-    return isStarted;
+  return await forEachPage(deps, isOver, {
+    what: 'deliver',
+    list: () => listDeliveriesToLookAt(db, startAfterMs, checkEveryMs, PAGE),
+    async work(delivery) {
+      const isStarted = await redeliver(deps, delivery);
+      // Comes after success, so that the next sweep repeats a check that failed.
+      await noteDeliveryLook(db, delivery);
+      return isStarted;
+    },
   });
 }
 
-/** A new round does not wait for the workflow of the round before, which may sleep for a day. */
+/**
+ * Starts the workflow of a delivery, unless a workflow for it is open. A new round does not wait for
+ * the workflow of the round before, which may sleep for a day.
+ * @returns whether it started one
+ */
 async function redeliver({ control }: ReconcilerDeps, waiting: WaitingDelivery): Promise<boolean> {
   const { round, deliveryId, batchId } = waiting;
   if (round !== 'new' && (await control.stateOf(deliveryId)) === 'open') return false;
@@ -201,50 +231,65 @@ async function redeliver({ control }: ReconcilerDeps, waiting: WaitingDelivery):
   return true;
 }
 
-/** Lists and processes page by page, as long as pages are full and nothing fails. */
+interface Repair<Item> {
+  /** The kind of repair, for the log. */
+  readonly what: string;
+  /** Returns the next page. */
+  list(): Promise<readonly Item[]>;
+  /** Repairs one item. Returns false if nothing had to be done. */
+  work(item: Item): Promise<boolean>;
+}
+
+/**
+ * Repairs page by page, as long as pages are full and nothing fails.
+ * @returns the number of repaired items
+ */
 async function forEachPage<Item extends { readonly batchId: string }>(
   deps: ReconcilerDeps,
-  what: string,
-  list: () => Promise<readonly Item[]>,
   isOver: () => boolean,
-  work: (item: Item) => Promise<boolean>,
+  repair: Repair<Item>,
 ): Promise<number> {
   let done = 0;
-  let more = true;
-  while (more && !isOver()) {
-    const items = await list();
-    const result = await forEach(deps, what, items, work, isOver, CALL_CONCURRENCY);
+  let hasMore = true;
+  while (hasMore && !isOver()) {
+    const items = await repair.list();
+    const result = await forEachItem(deps, isOver, repair, items);
     done += result.done;
-    more = items.length === PAGE && result.failed === 0;
+    hasMore = items.length === PAGE && result.failed === 0;
   }
   return done;
 }
 
-/** Processes each item, `concurrency` at a time. A failed item does not stop the others. */
-async function forEach<Item extends string | { readonly batchId: string }>(
-  { log }: ReconcilerDeps,
-  what: string,
-  items: readonly Item[],
-  work: (item: Item) => Promise<unknown>,
+/** Repairs the items of a page, some at a time. A failed item does not stop the others. */
+async function forEachItem<Item extends { readonly batchId: string }>(
+  deps: ReconcilerDeps,
   isOver: () => boolean,
-  concurrency: number,
+  repair: Repair<Item>,
+  items: readonly Item[],
 ): Promise<{ readonly done: number; readonly failed: number }> {
-  let done = 0;
-  let failed = 0;
+  const result = { done: 0, failed: 0 };
+  // All lanes share one iterator, so each item goes to the first lane that is free.
   const left = items.values();
   const runLane = async () => {
     for (const item of left) {
       if (isOver()) return;
       try {
-        if ((await work(item)) !== false) done += 1;
+        if (await repair.work(item)) result.done += 1;
       } catch (error) {
-        if (error instanceof DatabaseError && error.isAway) throw error;
-        failed += 1;
-        const id = typeof item === 'string' ? item : item.batchId;
-        log.warn({ err: error, what, id }, 'sweep: one item failed, the next sweep tries again');
+        logFailure(deps, repair.what, item.batchId, error);
+        result.failed += 1;
       }
     }
   };
-  await Promise.all(Array.from({ length: concurrency }, runLane));
-  return { done, failed };
+  await Promise.all(Array.from({ length: CALL_CONCURRENCY }, runLane));
+  return result;
+}
+
+/**
+ * Logs that one item failed.
+ * @throws {DatabaseError} the given error, if PostgreSQL is away: then the others would fail too
+ */
+function logFailure({ log }: ReconcilerDeps, what: string, id: string, error: unknown): void {
+  if (error instanceof DatabaseError && error.isAway) throw error;
+  log.warn({ err: error, what, id }, 'sweep: one item failed, the next sweep tries again');
 }
