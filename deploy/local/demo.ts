@@ -12,8 +12,26 @@ import type { StackFacts } from './facts.ts';
  * NPIs with every kind of outcome, except those that would delay the demonstration until a
  * time-out.
  */
-const NPIS = `2000000010 2000000028 2000000044 2000000051 2000000069 2000000077 2000000085 2000000119 2000000127
-  2000000135 2000000143 2000000176 2000000192 2000000200 2000000218 2000000226 2000000010 1234567890`;
+const NPIS = [
+  '2000000010',
+  '2000000028',
+  '2000000044',
+  '2000000051',
+  '2000000069',
+  '2000000077',
+  '2000000085',
+  '2000000119',
+  '2000000127',
+  '2000000135',
+  '2000000143',
+  '2000000176',
+  '2000000192',
+  '2000000200',
+  '2000000218',
+  '2000000226',
+  '2000000010',
+  '1234567890',
+];
 
 /** An NPI for which the last vendor is the only one with a result. */
 const ALL_VENDORS = '2000000218';
@@ -28,41 +46,18 @@ export async function demonstrate(
   say: (line: string) => void,
   signal: AbortSignal,
 ): Promise<string> {
-  const caller = createCaller({ apiKey: facts.api_key, baseUrl: facts.base_url }, signal);
-  const call = async <T>(path: string, body?: object): Promise<T> => {
-    try {
-      // Makes it safe for the caller to repeat a submit.
-      const headers = body ? { 'idempotency-key': randomUUID() } : undefined;
-      return (await caller<T>(path, headers, body)).body;
-    } catch (error) {
-      if (!(error instanceof EnrichmentError)) throw error;
-      throw new OperatorProblem(`The demonstration failed at ${path}: ${error.message}`);
-    }
-  };
-  const npis = NPIS.split(/\s+/);
+  const call = createCall(facts, signal);
   const before = await call<Credits>('/api/v1/credits');
-  say(`\nSubmitting ${npis.length} NPIs in one bulk, with a real-time webhook and custom_data:\n`);
+  say(`\nSubmitting ${NPIS.length} NPIs in one bulk, with a real-time webhook and custom_data:\n`);
   const { batch_id: batchId } = await call<Accepted>('/api/v1/email/bulk', {
-    npis,
+    npis: NPIS,
     webhook: { url: `${facts.receiver_url}/demo`, mode: 'real-time' },
     custom_data: { campaign: 'demonstration', note: 'comes back exactly as sent' },
   });
-  const envelope = await follow(() => call<Envelope>(`/api/v1/batch/${batchId}`), say);
-  const results = [];
-  for (const {
-    request_id: requestId,
-    npi,
-    status,
-    email_type: type,
-    email,
-    replayed,
-  } of envelope.data) {
-    const { usage, webhook } = await call<Envelope>(`/api/v1/email/${requestId}`);
-    const credits = usage?.credits_used;
-    results.push({ npi, status, type, email, replayed, credits, webhook: webhook?.status });
-  }
+  const envelope = await follow(call, batchId, say);
+  const rows = await readRows(call, envelope);
   const after = await call<Credits>('/api/v1/credits');
-  say(`\n${table(results)}`);
+  say(`\n${table(rows)}`);
   say(`\nBalance: ${before.balance} before, ${after.balance} after.`);
   if (facts.temporal_ui) {
     const workflow = `${facts.temporal_ui}/namespaces/${facts.temporal_namespace}/workflows`;
@@ -73,19 +68,53 @@ export async function demonstrate(
   return batchId;
 }
 
+/** Calls the API: a POST if there is a body, otherwise a GET. */
+type Call = <T>(path: string, body?: object) => Promise<T>;
+
+function createCall(facts: StackFacts, signal: AbortSignal): Call {
+  const caller = createCaller({ apiKey: facts.api_key, baseUrl: facts.base_url }, signal);
+  return async <T>(path: string, body?: object): Promise<T> => {
+    try {
+      // Makes it safe for the caller to repeat a submit.
+      const headers = body ? { 'idempotency-key': randomUUID() } : undefined;
+      const response = await caller<T>(path, headers, body);
+      return response.body;
+    } catch (error) {
+      if (!(error instanceof EnrichmentError)) throw error;
+      throw new OperatorProblem(`The demonstration failed at ${path}: ${error.message}`);
+    }
+  };
+}
+
 /** Prints changes until the webhooks are also decided. Polls no faster than the API allows. */
-async function follow(
-  poll: () => Promise<Envelope>,
-  say: (line: string) => void,
-): Promise<Envelope> {
-  let said = '';
+async function follow(call: Call, batchId: string, say: (line: string) => void): Promise<Envelope> {
+  let printed = '';
   for (;;) {
-    const envelope = await poll();
+    const envelope = await call<Envelope>(`/api/v1/batch/${batchId}`);
     const { batch, webhook } = envelope;
-    const line = `  ${batch.completed_count} of ${batch.total} results, webhooks ${webhook?.status ?? 'none'}`;
-    if (line !== said) say(line);
-    said = line;
+    const webhooks = webhook?.status ?? 'none';
+    const line = `  ${batch.completed_count} of ${batch.total} results, webhooks ${webhooks}`;
+    if (line !== printed) say(line);
+    printed = line;
     if (batch.status === 'completed' && webhook?.status !== 'pending') return envelope;
     await sleep(1000);
   }
+}
+
+/** Returns a row for each result. */
+async function readRows(call: Call, { data }: Envelope) {
+  const rows = [];
+  for (const result of data) {
+    const { usage, webhook } = await call<Envelope>(`/api/v1/email/${result.request_id}`);
+    rows.push({
+      npi: result.npi,
+      status: result.status,
+      type: result.email_type,
+      email: result.email,
+      replayed: result.replayed,
+      credits: usage?.credits_used,
+      webhook: webhook?.status,
+    });
+  }
+  return rows;
 }

@@ -26,21 +26,25 @@ const NULL_MX = '.';
  * have no record.
  */
 export const DNS_TABLE: ReadonlyMap<string, Readonly<Record<string, string>>> = new Map([
-  ...[...PRACTICE_DOMAINS, ...FREE_MAIL_DOMAINS, DIRECT_DOMAIN].flatMap(takesMail),
+  ...PRACTICE_DOMAINS.flatMap(mailRecords),
+  ...FREE_MAIL_DOMAINS.flatMap(mailRecords),
+  ...mailRecords(DIRECT_DOMAIN),
   [CLOSED_DOMAIN, { MX: NULL_MX, A: NOWHERE }],
 ]);
 
-function takesMail(domain: string): [string, Record<string, string>][] {
+/** Returns the records of a domain that accepts mail, and of its mail exchanger. */
+function mailRecords(domain: string): [string, Record<string, string>][] {
+  const exchanger = `mx.${domain}`;
   return [
-    [domain, { MX: `mx.${domain}`, A: NOWHERE }],
-    [`mx.${domain}`, { AAAA: NOBODY }],
+    [domain, { MX: exchanger, A: NOWHERE }],
+    [exchanger, { AAAA: NOBODY }],
   ];
 }
 
-export type DnsServer = Awaited<ReturnType<typeof startDns>>;
-
 /** The response code for a name that does not exist (RFC 1035, 4.1.1). */
 const NXDOMAIN = 3;
+
+export type DnsServer = Awaited<ReturnType<typeof startDns>>;
 
 /**
  * Starts a name server over UDP on loopback that responds from the table above. With it, the
@@ -69,9 +73,12 @@ function respond(message: Buffer): Buffer | null {
   const [question] = query?.questions ?? [];
   if (query?.type !== 'query' || question === undefined) return null;
   const records = DNS_TABLE.get(question.name.toLowerCase());
+  const code = records ? 0 : NXDOMAIN;
   return encode({
-    ...{ type: 'response', id: query.id ?? 0, questions: [question] },
-    flags: AUTHORITATIVE_ANSWER | (records ? 0 : NXDOMAIN),
+    type: 'response',
+    id: query.id ?? 0,
+    flags: AUTHORITATIVE_ANSWER | code,
+    questions: [question],
     answers: answersOf(question, records?.[question.type]),
   });
 }
@@ -88,5 +95,6 @@ function answersOf({ name, type }: Question, data: string | undefined): Answer[]
   if (data === undefined) return [];
   if (type !== 'MX') return [{ name, ttl: 60, type: type as 'A' | 'AAAA', data }];
   // A null MX has preference 0 (RFC 7505 section 3).
-  return [{ name, ttl: 60, type, data: { preference: data === NULL_MX ? 0 : 10, exchange: data } }];
+  const preference = data === NULL_MX ? 0 : 10;
+  return [{ name, ttl: 60, type, data: { preference, exchange: data } }];
 }

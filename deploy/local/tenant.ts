@@ -27,28 +27,19 @@ export async function openTenant(
 ) {
   const db = openDatabase({ url, poolSize: 2, applicationName: 'local-stack', secretKeys });
   try {
-    const { organizationId, apiKey } = (await earlier(db, keys?.api_key)) ?? (await create(db));
-    const sandbox =
-      (await earlier(db, keys?.test_api_key)) ??
-      (await issueKey(db, BY, organizationId, 'npm start', true));
-    const stored = STORED_EMAILS.map(({ npi, email, type, validatedAgoMs }) => {
-      const validatedAt = new Date(Date.now() - validatedAgoMs);
-      return { npi, email, emailType: type, validatedAt, source: 'local-stack', checked: true };
-    });
-    // Resets stored addresses, so that a stale one is stale again at each start.
-    await forgetStored(
-      db,
-      stored.map(({ npi }) => npi),
-    );
-    await storeOwnEmails(db, stored);
+    const earlier = await findByKey(db, keys?.api_key);
+    const { organizationId, apiKey } = earlier ?? (await create(db));
+    const earlierSandbox = await findByKey(db, keys?.test_api_key);
+    const sandbox = earlierSandbox ?? (await issueKey(db, BY, organizationId, 'npm start', true));
+    await storeSample(db);
     for (const value of SUPPRESSED_NPIS) await addSuppression(db, BY, { kind: 'npi', value });
-    const secrets = [organizationId, sandbox.organizationId].map((id) => showWebhookSecret(db, id));
-    const webhookSecrets = (await Promise.all(secrets)).map(({ webhookSecret }) => webhookSecret);
+    const own = await showWebhookSecret(db, organizationId);
+    const ofSandbox = await showWebhookSecret(db, sandbox.organizationId);
     return {
       organizationId,
       apiKey,
       sandbox,
-      webhookSecrets,
+      webhookSecrets: [own.webhookSecret, ofSandbox.webhookSecret],
       vendorKey: randomBytes(16).toString('hex'),
     };
   } finally {
@@ -56,11 +47,30 @@ export async function openTenant(
   }
 }
 
-async function earlier(db: Database, apiKey = '') {
+/** Resets the stored addresses of the sample, so that a stale one is stale again at each start. */
+async function storeSample(db: Database): Promise<void> {
+  const stored = STORED_EMAILS.map(({ npi, email, type, validatedAgoMs }) => {
+    return {
+      npi,
+      email,
+      emailType: type,
+      validatedAt: new Date(Date.now() - validatedAgoMs),
+      source: 'local-stack',
+      checked: true,
+    };
+  });
+  const npis = stored.map(({ npi }) => npi);
+  await forgetStored(db, npis);
+  await storeOwnEmails(db, stored);
+}
+
+/** Returns the organization of a key from an earlier start, or null if the key is not valid. */
+async function findByKey(db: Database, apiKey = '') {
   const hash = parseApiKey(apiKey);
   if (hash === null) return null;
   const owner = await authenticate(db, hash);
-  return owner.kind === 'active' ? { organizationId: owner.organizationId, apiKey } : null;
+  if (owner.kind !== 'active') return null;
+  return { organizationId: owner.organizationId, apiKey };
 }
 
 async function create(db: Database) {

@@ -31,10 +31,10 @@ const PERSONAL_CREDITS = 3;
  */
 export const fullenrich: Source = {
   base: '/fullenrich/api/v2',
-  deny: ({ headers }, apiKey) =>
-    headers.authorization === `Bearer ${apiKey}`
-      ? null
-      : problem(401, 'error.api.key', 'Unknown api key'),
+  deny({ headers }, apiKey) {
+    if (headers.authorization === `Bearer ${apiKey}`) return null;
+    return problem(401, 'error.api.key', 'Unknown api key');
+  },
   routes: {
     'POST /contact/enrich/bulk': aboutPerson(find, {}, submit),
     'GET /contact/enrich/bulk/*': poll,
@@ -45,13 +45,20 @@ function find({ body }: Question): Finding | Answer {
   const entry = firstOf(body);
   const contact = contactOf(entry, entry.domain, entry.company_name);
   if (contact) return search('fullenrich', contact);
-  const empty =
-    ['first_name', 'last_name'].find((field) => textOf(entry[field]) === null) ?? 'domain';
-  return problem(400, `error.enrichment.${empty}.empty`, `${empty} cannot be empty`);
+  const missing = missingField(entry);
+  return problem(400, `error.enrichment.${missing}.empty`, `${missing} cannot be empty`);
 }
 
+function missingField(entry: Fields): string {
+  if (textOf(entry.first_name) === null) return 'first_name';
+  if (textOf(entry.last_name) === null) return 'last_name';
+  return 'domain';
+}
+
+/** Returns the first contact of a request, without fields if there is none. */
 function firstOf({ data }: Fields): Fields {
-  return Object(Array.isArray(data) ? data[0] : null);
+  if (!Array.isArray(data)) return {};
+  return Object(data[0]);
 }
 
 function submit(finding: Finding, { body }: Question, memory: Memory): Answer {
@@ -64,18 +71,16 @@ function submit(finding: Finding, { body }: Question, memory: Memory): Answer {
 }
 
 function poll({ id }: Question, { jobs }: Memory): Answered {
-  const answer = jobs.get(id)?.();
-  return [id, answer ?? problem(404, 'error.enrichment.not_found', 'Enrichment ID not found')];
+  const job = jobs.get(id);
+  if (job) return [id, job()];
+  return [id, problem(404, 'error.enrichment.not_found', 'Enrichment ID not found')];
 }
 
 function resultOf(id: string, finding: Finding, body: Fields): Answer {
   const { person, workEmail, homeEmail } = finding;
-  const entry = firstOf(body);
-  const wanted: readonly unknown[] = Array.isArray(entry.enrich_fields) ? entry.enrich_fields : [];
-  const known = (email: string | null, field: string) =>
-    email !== null && wanted.includes(field) ? [{ email, status: 'DELIVERABLE' }] : [];
-  const work = known(workEmail, 'contact.work_emails');
-  const personal = known(homeEmail, 'contact.personal_emails');
+  const { enrich_fields: fields } = firstOf(body);
+  const work = emailsOf(workEmail, 'contact.work_emails', fields);
+  const personal = emailsOf(homeEmail, 'contact.personal_emails', fields);
   const record = {
     contact_info: { work_emails: work, personal_emails: personal },
     profile: {
@@ -86,6 +91,13 @@ function resultOf(id: string, finding: Finding, body: Fields): Answer {
   };
   const credits = work.length + personal.length * PERSONAL_CREDITS;
   return ok({ id, name: body.name, status: 'FINISHED', cost: { credits }, data: [record] });
+}
+
+/** Returns an email as a list, which is empty if the request does not name its field. */
+function emailsOf(email: string | null, field: string, requested: unknown) {
+  const isRequested = Array.isArray(requested) && requested.includes(field);
+  if (email === null || !isRequested) return [];
+  return [{ email, status: 'DELIVERABLE' }];
 }
 
 function problem(status: number, code: string, message: string): Answer {

@@ -11,6 +11,12 @@ import {
 
 const DAY_MS = 86_400_000;
 const RUNNING: Answer = { status: 202, body: {} };
+const NOT_FOUND = problem(404, 'not_found', 'No email was found');
+const CLAIMED = problem(
+  451,
+  'claimed_email',
+  'This person asked us to stop processing their personal data',
+);
 
 /**
  * Hunter's wire format, version 2, according to its OpenAPI document and its documentation: GET
@@ -18,23 +24,12 @@ const RUNNING: Answer = { status: 202, body: {} };
  */
 export const hunter: Source = {
   base: '/hunter/v2',
-  deny: ({ headers }, apiKey) =>
-    headers['x-api-key'] === apiKey
-      ? null
-      : problem(401, 'authentication_failed', 'No user found for the API key supplied'),
+  deny({ headers }, apiKey) {
+    if (headers['x-api-key'] === apiKey) return null;
+    return problem(401, 'authentication_failed', 'No user found for the API key supplied');
+  },
   routes: {
-    'GET /email-finder': aboutPerson(
-      find,
-      {
-        nobody: problem(404, 'not_found', 'No email was found'),
-        optedout: problem(
-          451,
-          'claimed_email',
-          'This person asked us to stop processing their personal data',
-        ),
-      },
-      result,
-    ),
+    'GET /email-finder': aboutPerson(find, { nobody: NOT_FOUND, optedout: CLAIMED }, result),
   },
 };
 
@@ -57,7 +52,8 @@ function result(finding: Finding, _question: Question, memory: Memory): Answer {
       },
     },
   });
-  return known === 'slow' ? memory.inTurn(subject, [RUNNING, RUNNING], answer) : answer;
+  if (known === 'slow') return memory.inTurn(subject, [RUNNING, RUNNING], answer);
+  return answer;
 }
 
 function problem(code: number, id: string, details: string): Answer {

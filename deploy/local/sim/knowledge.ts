@@ -25,28 +25,50 @@ export type Finding = ReturnType<typeof findingOf>;
 
 /** Returns a vendor's data about the person of an NPI. */
 export function findingOf(vendor: VendorId, npi: string) {
-  const magic = MAGIC.get(npi);
-  const known = magic ? (magic.knows[vendor] ?? 'nobody') : ordinarilyKnown(vendor, npi);
+  const known = knownOf(vendor, npi);
   const person = known === 'somebody_else' ? STRANGER : personOf(npi);
-  const atWork = known === 'direct' ? directAddress(person) : person.workEmail;
+  const hasHomeEmail = known === 'personal' || known === 'both';
   return {
     /** The subject of the request: the NPI, or the name if it matches no NPI. */
     subject: npi,
     /** The person with these addresses, possibly a stranger. */
     person,
-    workEmail: known === 'personal' || known === 'nobody' ? null : atWork,
-    homeEmail: known === 'personal' || known === 'both' ? person.homeEmail : null,
+    workEmail: workEmailOf(person, known),
+    homeEmail: hasHomeEmail ? person.homeEmail : null,
     known,
   };
+}
+
+function knownOf(vendor: VendorId, npi: string): Known {
+  const magic = MAGIC.get(npi);
+  if (magic === undefined) return ordinarilyKnown(vendor, npi);
+  return magic.knows[vendor] ?? 'nobody';
+}
+
+function workEmailOf(person: SimPerson, known: Known): string | null {
+  switch (known) {
+    case 'personal':
+    case 'nobody':
+      return null;
+    case 'direct':
+      return directAddress(person);
+    default:
+      return person.workEmail;
+  }
 }
 
 /** Returns a vendor's data about a contact. */
 export function search(vendor: VendorId, contact: Contact): Finding {
   const { first, last } = contact;
-  const npi = findPerson(contact)?.npi;
-  if (npi !== undefined) return findingOf(vendor, npi);
-  const nothing = { workEmail: null, homeEmail: null, known: 'nobody' } as const;
-  return { subject: `${first} ${last}`, person: { ...STRANGER, first, last }, ...nothing };
+  const found = findPerson(contact);
+  if (found) return findingOf(vendor, found.npi);
+  return {
+    subject: `${first} ${last}`,
+    person: { ...STRANGER, first, last },
+    workEmail: null,
+    homeEmail: null,
+    known: 'nobody',
+  };
 }
 
 /**
@@ -56,7 +78,8 @@ export function search(vendor: VendorId, contact: Contact): Finding {
 function ordinarilyKnown(vendor: VendorId, npi: string): Known {
   const share = shareOf(npi);
   const hasPersonal = vendor === 'rocketreach' || vendor === 'fullenrich';
-  return share === 'personal' && !hasPersonal ? 'nobody' : share;
+  if (share === 'personal' && !hasPersonal) return 'nobody';
+  return share;
 }
 
 /**

@@ -36,29 +36,43 @@ interface Row {
   readonly knows: Readonly<Partial<Record<VendorId, Known>>>;
 }
 
-/** Leaves out those that only the sandbox knows. */
-export const MAGIC = new Map(
-  rows.flatMap(({ npi, ...row }) => ('name' in row ? [[npi, row as Row]] : [])),
+/** Magic people by NPI, except those that only the sandbox knows. */
+export const MAGIC: ReadonlyMap<string, Row> = new Map(
+  rows.filter((row) => 'name' in row).map((row) => [row.npi, row as Row]),
 );
 /** Deactivated in the sample of NPPES. */
 export const DEACTIVATED_NPIS: readonly string[] = ['2000000085'];
 /** NPIs that must not be looked up. The local stack suppresses them before it starts. */
 export const SUPPRESSED_NPIS: readonly string[] = ['2000000184'];
 
-/**
- * Addresses that the local stack stores in its directory before it starts. `validatedAgoMs` is the
- * age of the validation.
- */
-export const STORED_EMAILS = [
-  { npi: '2000000051', email: 'avery.lindqvist@harborfamilymedicine-sim.com', validatedAgoMs: 0 },
+interface StoredEmail {
+  readonly npi: string;
+  readonly email: string;
+  readonly type: 'professional';
+  /** The age of the validation. */
+  readonly validatedAgoMs: number;
+}
+
+const STALE_MS = 40 * 86_400_000;
+
+/** Addresses that the local stack stores in its directory before it starts. */
+export const STORED_EMAILS: readonly StoredEmail[] = [
+  {
+    npi: '2000000051',
+    email: 'avery.lindqvist@harborfamilymedicine-sim.com',
+    type: 'professional',
+    validatedAgoMs: 0,
+  },
   {
     npi: '2000000069',
     email: 'noor.castellano@lakesidepediatrics-sim.com',
-    validatedAgoMs: 40 * 86_400_000,
+    type: 'professional',
+    validatedAgoMs: STALE_MS,
   },
   {
     npi: '2000000077',
     email: 'tomas.ferreira@closedpractice-sim.com',
-    validatedAgoMs: 40 * 86_400_000,
+    type: 'professional',
+    validatedAgoMs: STALE_MS,
   },
-].map((stored) => ({ ...stored, type: 'professional' as const }));
+];

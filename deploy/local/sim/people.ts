@@ -44,19 +44,26 @@ export const SAMPLE_ORGANIZATIONS = PRACTICES.map((practice, index) => {
   const [state = '', area, zip] = pick(WORDS.places, index).split(' ');
   const twoDigits = String(index).padStart(2, '0');
   const isLast = index === PRACTICES.length - 1;
+  const npi = isLast ? MAGIC_ORGANIZATION_NPI : withCheckDigit(FIRST_ORGANIZATION_STEM + index);
   const city = pick(WORDS.towns, index);
-  const dba = index % 3 === 2 ? door.toUpperCase() : null;
-  const legal = dba === null ? door.toUpperCase() : `${city} PROVIDERS ${index}`;
-  const line1 = `${100 + index * 7} ${pick(WORDS.streets, index)}`;
-  const line2 = index % 4 === 1 ? `STE ${200 + index}` : null;
+  const nameOnDoor = door.toUpperCase();
+  const hasOtherName = index % 3 === 2;
+  const legal = hasOtherName ? `${city} PROVIDERS ${index}` : nameOnDoor;
+  const suite = index % 4 === 1 ? `STE ${200 + index}` : null;
   return {
-    npi: isLast ? MAGIC_ORGANIZATION_NPI : withCheckDigit(FIRST_ORGANIZATION_STEM + index),
+    npi,
     /** The legal business name. */
     name: `${legal} ${pick(WORDS.legalForms, index)}`,
     /** The name on its door, or null if that is the legal name. */
-    dba,
+    dba: hasOtherName ? nameOnDoor : null,
     domain: `${letters(door)}-sim.${ending}`,
-    address: { line1, line2, city, state, zip: `${zip}${twoDigits}` },
+    address: {
+      line1: `${100 + index * 7} ${pick(WORDS.streets, index)}`,
+      line2: suite,
+      city,
+      state,
+      zip: `${zip}${twoDigits}`,
+    },
     phone: `${area}55501${twoDigits}`,
   };
 });
@@ -75,21 +82,30 @@ export type SimPerson = ReturnType<typeof personOf>;
 export function personOf(npi: string) {
   const digest = digestOf(npi);
   const byte = (index: number) => digest.readUInt8(index);
-  const magic = MAGIC.get(npi);
   // Spelled as people write it: `Mary Jo`, `O'Malley`.
-  const [first = '', last = ''] = magic?.name.split(' ') ?? [
-    pick(WORDS.firstNames, byte(4)),
-    pick(WORDS.lastNames, byte(5)),
-  ];
+  let first = pick(WORDS.firstNames, byte(4));
+  let last = pick(WORDS.lastNames, byte(5));
   // The practice whose address and telephone the provider has.
-  const own = PRACTICE_DOMAINS.findIndex((domain) => domain.startsWith(`${magic?.practice}-sim.`));
-  const organization = pick(SAMPLE_ORGANIZATIONS, magic ? own : byte(6));
-  const middle = byte(9) % 3 === 0 ? pick(WORDS.firstNames, byte(10)) : null;
+  let organization = pick(SAMPLE_ORGANIZATIONS, byte(6));
+  let freeMail = pick(FREE_MAIL_DOMAINS, byte(7));
+  const magic = MAGIC.get(npi);
+  if (magic) {
+    [first = '', last = ''] = magic.name.split(' ');
+    organization = organizationOf(magic.practice);
+    freeMail = pick(FREE_MAIL_DOMAINS, 0);
+  }
   const [credential = '', taxonomy = ''] = pick(WORDS.professions, byte(8)).split(' ');
+  const middle = byte(9) % 3 === 0 ? pick(WORDS.firstNames, byte(10)) : null;
   const workEmail = `${letters(first)}.${letters(last)}@${organization.domain}`;
   // Has a form that is unlikely to exist.
-  const homeEmail = `npi${npi}.sim@${pick(FREE_MAIL_DOMAINS, magic ? 0 : byte(7))}`;
+  const homeEmail = `npi${npi}.sim@${freeMail}`;
   return { npi, first, last, middle, credential, taxonomy, organization, workEmail, homeEmail };
+}
+
+/** @param practice the name of its domain, without `-sim` and ending */
+function organizationOf(practice: string): SimOrganization {
+  const index = PRACTICE_DOMAINS.findIndex((domain) => domain.startsWith(`${practice}-sim.`));
+  return pick(SAMPLE_ORGANIZATIONS, index);
 }
 
 /** Returns the bytes that all properties of an NPI are derived from. */
@@ -131,12 +147,16 @@ export interface Contact {
  * @returns null without a match
  */
 export function findPerson(contact: Contact): SimPerson | null {
+  const people = BY_NAME.get(nameKey(contact)) ?? [];
+  return people.find(({ organization }) => isEmployer(organization, contact)) ?? null;
+}
+
+function isEmployer({ domain, name, dba }: SimOrganization, contact: Contact): boolean {
+  if (contact.domain !== null) return contact.domain === domain;
   const company = letters(contact.company ?? '');
-  const worksThere = ({ organization: { domain, name, dba } }: SimPerson) =>
-    contact.domain === null
-      ? company !== '' && [name, dba ?? ''].some((one) => letters(one).startsWith(company))
-      : domain === contact.domain;
-  return BY_NAME.get(nameKey(contact))?.find(worksThere) ?? null;
+  if (company === '') return false;
+  if (letters(name).startsWith(company)) return true;
+  return dba !== null && letters(dba).startsWith(company);
 }
 
 function nameKey({ first, last }: { readonly first: string; readonly last: string }): string {

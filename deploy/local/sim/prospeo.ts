@@ -16,8 +16,10 @@ import {
  */
 export const prospeo: Source = {
   base: '/prospeo',
-  deny: ({ headers }, apiKey) =>
-    headers['x-key'] === apiKey ? null : problem(401, 'INVALID_API_KEY'),
+  deny({ headers }, apiKey) {
+    if (headers['x-key'] === apiKey) return null;
+    return problem(401, 'INVALID_API_KEY');
+  },
   routes: {
     'POST /enrich-person': aboutPerson(find, { nobody: problem(400, 'NO_MATCH') }, result),
   },
@@ -26,7 +28,8 @@ export const prospeo: Source = {
 function find({ body }: Question): Finding | Answer {
   const data: Fields = Object(body.data);
   const contact = contactOf(data, data.company_website, data.company_name);
-  return contact ? search('prospeo', contact) : problem(400, 'INVALID_DATAPOINTS');
+  if (contact) return search('prospeo', contact);
+  return problem(400, 'INVALID_DATAPOINTS');
 }
 
 function result(finding: Finding, _question: Question, memory: Memory): Answer {

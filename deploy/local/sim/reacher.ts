@@ -6,7 +6,7 @@ import {
   PRACTICE_DOMAINS,
   personOf,
 } from './people.ts';
-import { ok, type Source, textOf } from './wire.ts';
+import { type Answered, type Memory, ok, type Question, type Source, textOf } from './wire.ts';
 
 /** A mail server's statements about an existing mailbox. */
 const THERE = {
@@ -51,29 +51,33 @@ export function mailboxOf(email: string): Mailbox {
   if (domain === CLOSED_DOMAIN || domain === DIRECT_DOMAIN) return 'missing';
   if (!PRACTICE_DOMAINS.includes(domain) && !FREE_MAIL_DOMAINS.includes(domain)) return 'unknown';
   if (ownerOf({ local, domain }, NOBODY_KNOWN) === 'shared') return 'role';
-  const named = (Object.keys(MAILBOXES) as Mailbox[]).find((mailbox) =>
-    local.startsWith(`${mailbox}.`),
-  );
-  return MAGIC_MAILBOXES.get(address) ?? named ?? 'ok';
+  const magic = MAGIC_MAILBOXES.get(address);
+  if (magic) return magic;
+  const kinds = Object.keys(MAILBOXES) as Mailbox[];
+  return kinds.find((kind) => local.startsWith(`${kind}.`)) ?? 'ok';
 }
 
 /** Reacher's wire format, version 1, as on a self-hosted server. */
 export const reacher: Source = {
   base: '/reacher',
-  deny: ({ headers }, secret) =>
-    headers['x-reacher-secret'] === secret
-      ? null
-      : { status: 400, body: { error: 'Missing or invalid x-reacher-secret header.' } },
-  routes: {
-    'POST /v1/check_email': ({ body }, memory) => {
-      const email = textOf(body.to_email) ?? '';
-      const mailbox = mailboxOf(email);
-      // A mail server with greylisting accepts the second attempt.
-      const now =
-        mailbox === 'greylisted' ? memory.inTurn<Mailbox>(email, [mailbox], 'ok') : mailbox;
-      const [isReachable, smtp] = MAILBOXES[now];
-      const misc = { is_disposable: false, is_role_account: now === 'role' };
-      return [email, ok({ is_reachable: isReachable, misc, mx: { accepts_mail: true }, smtp })];
-    },
+  deny({ headers }, secret) {
+    if (headers['x-reacher-secret'] === secret) return null;
+    return { status: 400, body: { error: 'Missing or invalid x-reacher-secret header.' } };
   },
+  routes: { 'POST /v1/check_email': check },
 };
+
+function check({ body }: Question, memory: Memory): Answered {
+  const email = textOf(body.to_email) ?? '';
+  const mailbox = mailboxNow(email, memory);
+  const [isReachable, smtp] = MAILBOXES[mailbox];
+  const misc = { is_disposable: false, is_role_account: mailbox === 'role' };
+  return [email, ok({ is_reachable: isReachable, misc, mx: { accepts_mail: true }, smtp })];
+}
+
+/** Returns the kind of mailbox at this attempt. Greylisting accepts the second attempt. */
+function mailboxNow(email: string, memory: Memory): Mailbox {
+  const mailbox = mailboxOf(email);
+  if (mailbox !== 'greylisted') return mailbox;
+  return memory.inTurn<Mailbox>(email, [mailbox], 'ok');
+}

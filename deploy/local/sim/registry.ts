@@ -22,14 +22,12 @@ function find({ query }: Question): Answered {
 function bodyAbout(npi: string, version: string | null) {
   if (version !== '2.1') return refusal('17', 'version', 'Unsupported Version');
   if (!/^[0-9]{10}$/.test(npi)) return refusal('06', 'number', 'NPI must be 10 digits');
-  if (DEACTIVATED_NPIS.includes(npi))
-    return refusal(
-      '15',
-      'number',
-      `CMS deactivated NPI ${npi}. The provider can no longer use this NPI.`,
-    );
-  const results = hasNpiCheckDigit(npi) ? [personResult(personOf(npi))] : [];
-  return { result_count: results.length, results };
+  if (DEACTIVATED_NPIS.includes(npi)) {
+    const description = `CMS deactivated NPI ${npi}. The provider can no longer use this NPI.`;
+    return refusal('15', 'number', description);
+  }
+  if (!hasNpiCheckDigit(npi)) return { result_count: 0, results: [] };
+  return { result_count: 1, results: [personResult(personOf(npi))] };
 }
 
 function refusal(number: string, field: string, description: string) {

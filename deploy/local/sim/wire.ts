@@ -88,9 +88,10 @@ export function aboutPerson(
     if ('status' in finding) return ['', finding];
     const { subject, known } = finding;
     if (known === 'hanging') return [subject, 'hang'];
-    const isOver = known === 'limited' && memory.inTurn(`limit ${subject}`, [false], true);
-    const trouble = isOver ? undefined : instead[known];
-    return [subject, trouble ?? result(finding, question, memory)];
+    const isLimitOver = known === 'limited' && memory.inTurn(`limit ${subject}`, [false], true);
+    const replacement = instead[known];
+    if (replacement && !isLimitOver) return [subject, replacement];
+    return [subject, result(finding, question, memory)];
   };
 }
 
@@ -103,12 +104,16 @@ export function contactOf(
   domain: unknown,
   company: unknown,
 ): Contact | null {
-  const [first, last] = [textOf(first_name), textOf(last_name)];
-  const at = { domain: textOf(domain), company: textOf(company) };
-  return first && last && (at.domain ?? at.company) ? { first, last, ...at } : null;
+  const first = textOf(first_name);
+  const last = textOf(last_name);
+  if (first === null || last === null) return null;
+  const employer = { domain: textOf(domain), company: textOf(company) };
+  if (employer.domain === null && employer.company === null) return null;
+  return { first, last, ...employer };
 }
 
 /** Returns trimmed text, or null if it is empty, missing or of another type. */
 export function textOf(value: unknown): string | null {
-  return typeof value === 'string' && value.trim() !== '' ? value.trim() : null;
+  if (typeof value !== 'string') return null;
+  return value.trim() || null;
 }
