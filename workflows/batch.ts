@@ -169,8 +169,9 @@ function show(batch: BatchFacts, signals: number, webhooks: number): void {
   const total = Object.keys(batch.npis).length;
   const final = Math.min(total - open.length + signals, total);
   const lines = [`**${final} of ${total}** final`];
-  if (open.length === 0)
+  if (open.length === 0) {
     lines.push(`${completed} completed, ${notFound} not_found, ${failed} failed`);
+  }
   if (webhooks > 0) lines.push(`webhooks: ${webhooks} dispatched`);
   setCurrentDetails(lines.join('\n\n'));
 }

@@ -58,7 +58,8 @@ export class Webhooks {
   /** Returns the delivery that a signal reports as due. */
   dueBy({ requestId, deliveryId }: Settled): DueDelivery[] {
     if (deliveryId === null) return [];
-    return [{ deliveryId, requestId: this.batch.webhookMode === 'batch' ? null : requestId }];
+    if (this.batch.webhookMode === 'batch') return [{ deliveryId, requestId: null }];
+    return [{ deliveryId, requestId }];
   }
 
   get count(): number {
@@ -71,13 +72,11 @@ export class Webhooks {
   }
 
   private async attempt(due: readonly DueDelivery[]): Promise<void> {
-    const [first] = due;
-    const about = due.length === 1 && first ? this.name(first) : `${due.length} webhooks`;
-    const { attemptDeliveries } = deliveries(queuesOf(workflowInfo().taskQueue).webhooks, about);
+    const { webhooks } = queuesOf(workflowInfo().taskQueue);
+    const { attemptDeliveries } = deliveries(webhooks, this.nameOfAll(due));
+    const deliveryIds = due.map(({ deliveryId }) => deliveryId);
     try {
-      const undecided = await attemptDeliveries({
-        deliveryIds: due.map(({ deliveryId }) => deliveryId),
-      });
+      const undecided = await attemptDeliveries({ deliveryIds });
       for (const delivery of due) {
         if (undecided.includes(delivery.deliveryId)) await this.startDelivery(delivery);
       }
@@ -114,12 +113,18 @@ export class Webhooks {
   private npis({ requestId }: DueDelivery): string[] {
     const { npis } = this.batch;
     if (requestId === null) return Object.values(npis);
-    return npis[requestId] === undefined ? [] : [npis[requestId]];
+    const npi = npis[requestId];
+    return npi === undefined ? [] : [npi];
+  }
+
+  private nameOfAll(due: readonly DueDelivery[]): string {
+    const [first] = due;
+    if (first !== undefined && due.length === 1) return this.name(first);
+    return `${due.length} webhooks`;
   }
 
   private name({ requestId }: DueDelivery): string {
-    return requestId === null
-      ? 'webhook of the batch'
-      : `webhook of NPI ${this.batch.npis[requestId]}`;
+    if (requestId === null) return 'webhook of the batch';
+    return `webhook of NPI ${this.batch.npis[requestId]}`;
   }
 }

@@ -90,13 +90,8 @@ async function askSources(request: LookupInput, plan: SourcePlan): Promise<Vendo
   const answers = new Map<PlannedSource, VendorAnswer>();
   const silent: PlannedSource[] = [];
   for (const source of plan.sources) {
-    const answer = await ask(
-      request,
-      plan,
-      source,
-      Math.min(source.capMs, timeLeft(request)),
-      false,
-    );
+    const share = Math.min(source.capMs, timeLeft(request));
+    const answer = await ask(request, plan, source, share, false);
     answers.set(source, answer);
     show(answers);
     if (MEANING[answer.kind] === 'final') return [answer];
@@ -125,15 +120,23 @@ async function ask(
 ): Promise<VendorAnswer> {
   // A response after the deadline would cost money for nothing.
   if (msLeft <= 0) return OUT_OF_TIME;
-  const answer =
-    source.vendor === null
-      ? await verify(request, plan, source, msLeft, 'first')
-      : await askVendor(request, source.vendor, msLeft, again);
+  const answer = await askOnce(request, plan, source, msLeft, again);
   const pauseMs = Math.min(plan.greylistMs, timeLeft(request) - RESERVE_MS);
   if (answer.kind !== 'later' || pauseMs <= 0) return answer;
   await sleep(pauseMs, { summary: `greylisted: ${nameOf(source)}` });
   const patience = pauseMs < plan.greylistMs ? 'early' : 'over';
   return await verify(request, plan, source, timeLeft(request), patience);
+}
+
+async function askOnce(
+  request: LookupInput,
+  plan: SourcePlan,
+  source: PlannedSource,
+  msLeft: number,
+  again: boolean,
+): Promise<VendorAnswer> {
+  if (source.vendor === null) return await verify(request, plan, source, msLeft, 'first');
+  return await askVendor(request, source.vendor, msLeft, again);
 }
 
 async function askVendor(
@@ -186,6 +189,9 @@ function unresolved(error: unknown): VendorAnswer {
   return OUT_OF_TIME;
 }
 
+/** Reason if there was no source to ask. */
+const NO_SOURCE = 'no_source';
+
 /** Settles the request: as `not_found` only if every source said that it has nothing. */
 async function settle(
   request: LookupInput,
@@ -193,14 +199,12 @@ async function settle(
   answers: readonly VendorAnswer[],
 ): Promise<LookupResult> {
   const final = answers.find(({ kind }) => MEANING[kind] === 'final');
-  if (final)
-    return (
-      final.settled ?? (await db.settleRequest({ ...request, reason: final.reason ?? 'no_source' }))
-    );
+  if (final?.settled) return final.settled;
+  if (final) return await db.settleRequest({ ...request, reason: final.reason ?? NO_SOURCE });
   const missing = answers.find(({ kind }) => MEANING[kind] !== 'definitive');
   if (missing) return await refundCredits({ ...request, reason: reasonOf(missing) });
   if (unidentified !== null) return await refundCredits({ ...request, reason: unidentified });
-  return await db.settleRequest({ ...request, reason: answers.at(-1)?.reason ?? 'no_source' });
+  return await db.settleRequest({ ...request, reason: answers.at(-1)?.reason ?? NO_SOURCE });
 }
 
 /**
@@ -215,8 +219,9 @@ function reasonOf({ kind, reason }: VendorAnswer): string {
 /** Makes lookups without an email searchable by their reason. */
 function named(result: LookupResult): LookupResult {
   const { status, reason } = result;
-  if (status !== 'completed')
+  if (status !== 'completed') {
     upsertSearchAttributes([{ key: OUTCOME, value: `${status}: ${reason}` }]);
+  }
   return result;
 }
 
@@ -231,7 +236,8 @@ function timeLeft({ deadline }: LookupInput): number {
 /** Shows operators the response of each source. */
 function show(answers: ReadonlyMap<PlannedSource, VendorAnswer>): void {
   const lines = [...answers].map(([source, { kind, reason }]) => {
-    return `- **${nameOf(source)}**: ${reason === null ? kind : `${kind} (${reason})`}`;
+    const result = reason === null ? kind : `${kind} (${reason})`;
+    return `- **${nameOf(source)}**: ${result}`;
   });
   setCurrentDetails(lines.join('\n'));
 }

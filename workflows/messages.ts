@@ -170,9 +170,7 @@ export const TASK_QUEUE = 'enrichment';
  * `webhooks-x`.
  */
 export function queuesOf(enrichment: string) {
-  const suffix = enrichment.startsWith(TASK_QUEUE)
-    ? enrichment.slice(TASK_QUEUE.length)
-    : `-${enrichment}`;
+  const suffix = suffixOf(enrichment);
   return {
     /** Batches, lookups, and short activities. */
     enrichment,
@@ -184,4 +182,9 @@ export function queuesOf(enrichment: string) {
      */
     webhooks: `webhooks${suffix}`,
   };
+}
+
+function suffixOf(enrichment: string): string {
+  if (enrichment.startsWith(TASK_QUEUE)) return enrichment.slice(TASK_QUEUE.length);
+  return `-${enrichment}`;
 }

@@ -162,8 +162,8 @@ const MUTANTS: readonly Mutant[] = [
   {
     title: 'a missing update of the outcome',
     file: 'lookup.ts',
-    from: "if (status !== 'completed') upsert",
-    to: 'if (status === null) upsert',
+    from: "if (status !== 'completed') {",
+    to: 'if (status === null) {',
     caughtBy: has('UPSERT_WORKFLOW_SEARCH_ATTRIBUTES'),
   },
   {
