@@ -12,6 +12,12 @@ import { parseAddress } from '../verification/syntax.ts';
 import { capitalize, isPlaceholder, isShouted, nameWords } from './names.ts';
 import { usState } from './us-states.ts';
 
+interface Trust {
+  /** From 0 to 1. */
+  readonly confidence: number;
+  readonly witness: string;
+}
+
 /**
  * The confidence of each kind of evidence if it names only one employer, and its witness. Several
  * pieces from one witness count once. Pieces from several witnesses add up as if they were
@@ -19,39 +25,39 @@ import { usState } from './us-states.ts';
  */
 const TRUST = {
   // The operator's table has a domain for this person.
-  operator: [0.97, 'operator'],
+  operator: { confidence: 0.97, witness: 'operator' },
   // An address that contains their surname, ordinary or Direct.
-  own_mailbox: [0.85, 'mailbox'],
+  own_mailbox: { confidence: 0.85, witness: 'mailbox' },
   // The group for which they bill Medicare. Another organization at its address is mostly the same.
-  clinician_group: [0.75, 'practices'],
+  clinician_group: { confidence: 0.75, witness: 'practices' },
   // A phone number belongs to one practice, except for answering services and shared switchboards.
-  same_phone: [0.7, 'primary practice location'],
+  same_phone: { confidence: 0.7, witness: 'primary practice location' },
   // The organization of an endpoint, entered by the provider or their office. Often it is a health
   // system and not the practice.
-  affiliation: [0.6, 'affiliation'],
-  same_suite: [0.55, 'primary practice location'],
+  affiliation: { confidence: 0.6, witness: 'affiliation' },
+  same_suite: { confidence: 0.55, witness: 'primary practice location' },
   // An office's address or a server's host. Some offices enter the company that does their
   // paperwork.
-  endpoint_domain: [0.5, 'endpoint'],
+  endpoint_domain: { confidence: 0.5, witness: 'endpoint' },
   // A place without a suite is shared with all others in the building that give none.
-  same_address: [0.4, 'primary practice location'],
+  same_address: { confidence: 0.4, witness: 'primary practice location' },
   // A place where they work one day a week, or worked before they moved.
-  elsewhere: [0.35, 'practices'],
-} as const satisfies Readonly<Record<string, readonly [confidence: number, witness: string]>>;
+  elsewhere: { confidence: 0.35, witness: 'practices' },
+} as const satisfies Readonly<Record<string, Trust>>;
 type Source = keyof typeof TRUST;
 
 /** The most organizations at one place. Among more, none is more likely than the others. */
-const DIFFERENT_AT_MOST = 3;
+const MAX_DIFFERENT = 3;
 /**
  * The weight of an organization with the provider's surname in its name. Most practices of a single
  * physician have it.
  */
 const NAMESAKE = 4;
 /** The shortest surnames that count. Shorter ones occur in local parts and domains by chance. */
-const SURNAME_AT_LEAST = { local: 3, domain: 5 };
-const EMPLOYERS_AT_MOST = 3;
+const MIN_SURNAME = { local: 3, domain: 5 };
+const MAX_EMPLOYERS = 3;
 /** The lowest confidence; less is a guess. */
-const CONFIDENCE_AT_LEAST = 0.1;
+const MIN_CONFIDENCE = 0.1;
 
 interface Evidence {
   readonly source: Source;
@@ -66,6 +72,8 @@ interface Evidence {
   readonly domains: readonly string[];
 }
 
+type Place = ProviderFacts['places'][number];
+
 /** All evidence about one organization. */
 type Employer = readonly Evidence[];
 
@@ -75,33 +83,40 @@ type Employer = readonly Evidence[];
  * ambiguous
  */
 export function deriveEmployers(facts: ProviderFacts): Organization[] {
-  const surname = nameWords(facts.lastName ?? '');
+  const employers = together(evidenceIn(facts));
+  const organizations = employers.map((employer) => describe(employer, employers));
+  return organizations
+    .filter(isLikely)
+    .toSorted((one, other) => other.confidence - one.confidence)
+    .slice(0, MAX_EMPLOYERS);
+}
+
+function isLikely({ name, domain, confidence }: Organization): boolean {
+  return (name !== null || domain !== null) && confidence >= MIN_CONFIDENCE;
+}
+
+function evidenceIn(facts: ProviderFacts): Evidence[] {
+  const surname = nameWords(facts.lastName);
   const known = new Map(facts.domains.map(({ key, domain }) => [key, domain]));
   const derived = [
-    ...facts.places.flatMap(({ at, key, neighbors }) => {
-      const atAddress = / (?:STE|FL|RM|APT) /.test(key) ? 'same_suite' : 'same_address';
-      const source = at === 'address' ? atAddress : at === 'phone' ? 'same_phone' : at;
-      return (neighbors ?? []).map((one) => ofNeighbor(one, source, key, surname));
-    }),
+    ...facts.places.flatMap((place) => ofPlace(place, surname)),
     ...facts.practices.flatMap((practice) => ofPractice(practice, facts)),
     ...facts.endpoints.map((endpoint) => ofEndpoint(endpoint, surname)),
-  ].filter(({ names, domains }) => names.length + domains.length > 0);
-  // A domain from the operator replaces the derived ones.
-  const evidence = derived.map((one) => {
-    const domain = one.keys.map((key) => known.get(key)).find((found) => found !== undefined);
-    return domain === undefined ? one : { ...one, domains: [domain] };
-  });
+  ];
+  const telling = derived.filter(({ names, domains }) => names.length + domains.length > 0);
+  const evidence = telling.map((one) => withKnownDomain(one, known));
   const own = known.get(`npi:${facts.npi}`);
   if (own) evidence.push(evidenceOf('operator', [], [own]));
-  const employers = together(evidence);
-  return employers
-    .map((employer) => describe(employer, employers))
-    .filter(
-      ({ name, domain, confidence }) =>
-        (name ?? domain) !== null && confidence >= CONFIDENCE_AT_LEAST,
-    )
-    .toSorted((one, other) => other.confidence - one.confidence)
-    .slice(0, EMPLOYERS_AT_MOST);
+  return evidence;
+}
+
+/** Replaces derived domains with the operator's, if one is known for a key. */
+function withKnownDomain(evidence: Evidence, known: ReadonlyMap<string, string>): Evidence {
+  for (const key of evidence.keys) {
+    const domain = known.get(key);
+    if (domain !== undefined) return { ...evidence, domains: [domain] };
+  }
+  return evidence;
 }
 
 function evidenceOf(
@@ -109,9 +124,22 @@ function evidenceOf(
   names: readonly (string | null)[],
   domains: readonly string[],
 ): Evidence {
-  const said = names.filter((name) => organizationName(name) !== null).map((name) => name ?? '');
+  const given = names.filter((name) => name !== null);
+  const said = given.filter((name) => organizationName(name) !== null);
   const keys = said.map((name) => `name:${organizationKey(name)}`);
   return { source, question: source, weight: 1, keys, names: namesIn(said), domains };
+}
+
+function ofPlace({ at, key, neighbors }: Place, surname: readonly string[]): Evidence[] {
+  const source = sourceAt(at, key);
+  if (!neighbors) return [];
+  return neighbors.map((neighbor) => ofNeighbor(neighbor, source, key, surname));
+}
+
+function sourceAt(at: Place['at'], key: string): Source {
+  if (at === 'phone') return 'same_phone';
+  if (at !== 'address') return at;
+  return / (?:STE|FL|RM|APT) /.test(key) ? 'same_suite' : 'same_address';
 }
 
 /**
@@ -127,8 +155,8 @@ function ofNeighbor(
   const { npi, name, parentName, otherNames, endpoints } = one;
   const named = evidenceOf(source, [name, ...otherNames, parentName], domainsOf(endpoints));
   const doors = namesIn(otherNames);
-  const spaced = (words: readonly string[]) => ` ${words.join(' ')} `;
-  const isNamesake = surname.length > 0 && spaced(nameWords(name ?? '')).includes(spaced(surname));
+  const spacedName = ` ${nameWords(name).join(' ')} `;
+  const isNamesake = surname.length > 0 && spacedName.includes(` ${surname.join(' ')} `);
   return {
     ...named,
     question,
@@ -146,17 +174,17 @@ function ofNeighbor(
 function ofPractice(practice: ClinicianPractice, facts: ProviderFacts): Evidence[] {
   const { pacId, name, members, phoneKey, addressKey, colleagues } = practice;
   if (pacId === '') return [];
-  const shared = byFrequency(domainsOf(colleagues)).find(
-    ({ value, length }) => length > 1 || resembles(value, name ?? ''),
-  );
+  const domains = byFrequency(domainsOf(colleagues));
+  const shared = domains.find(({ value, times }) => times > 1 || resembles(value, name));
   const named = evidenceOf('clinician_group', [name], shared ? [shared.value] : []);
-  const one = {
+  const group = {
     ...named,
     weight: String(members ?? 1).length,
     keys: [`pac_id:${pacId}`, ...named.keys],
   };
   const isHere = phoneKey === facts.phoneKey || addressKey === facts.addressKey;
-  return isHere ? [one, { ...one, source: 'same_address', question: 'group here' }] : [one];
+  if (!isHere) return [group];
+  return [group, { ...group, source: 'same_address', question: 'group here' }];
 }
 
 function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidence {
@@ -164,14 +192,12 @@ function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidenc
   const [domain] = domainsOf([endpoint]);
   if (domain === undefined) return evidenceOf('affiliation', [affiliationName], []);
   const family = surname.join('');
-  const [local = ''] = endpoint.endpoint
-    .toLowerCase()
-    .replace(/[^a-z0-9@]/g, '')
-    .split('@');
-  const isOwn =
-    (family.length >= SURNAME_AT_LEAST.local && local.includes(family)) ||
-    (family.length >= SURNAME_AT_LEAST.domain && domain.includes(family));
-  return evidenceOf(isOwn ? 'own_mailbox' : 'endpoint_domain', [affiliationName], [domain]);
+  const [local = ''] = endpoint.endpoint.toLowerCase().split('@');
+  const plainLocal = local.replace(/[^a-z0-9]/g, '');
+  const isInLocal = family.length >= MIN_SURNAME.local && plainLocal.includes(family);
+  const isInDomain = family.length >= MIN_SURNAME.domain && domain.includes(family);
+  const source = isInLocal || isInDomain ? 'own_mailbox' : 'endpoint_domain';
+  return evidenceOf(source, [affiliationName], [domain]);
 }
 
 /**
@@ -179,56 +205,84 @@ function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidenc
  * one has only a domain and the other only a name that it resembles.
  */
 function together(evidence: readonly Evidence[]): Employer[] {
-  const shares = (a: readonly string[], b: readonly string[]) =>
-    a.some((value) => b.includes(value));
-  const fits = ({ names, domains }: Evidence, other: Evidence) =>
-    names.length + other.domains.length === 0 &&
-    domains.some((domain) => other.names.some((name) => resembles(domain, name)));
-  const isSame = (one: Evidence, other: Evidence) =>
-    shares(one.keys, other.keys) ||
-    shares(one.domains, other.domains) ||
-    fits(one, other) ||
-    fits(other, one);
   let employers: Employer[] = [];
   for (const one of evidence) {
-    const same = employers.filter((employer) => employer.some((other) => isSame(one, other)));
-    employers = [
-      ...employers.filter((employer) => !same.includes(employer)),
-      [...same.flat(), one],
-    ];
+    const isSame = (employer: Employer) => employer.some((other) => belongTogether(one, other));
+    const same = employers.filter(isSame);
+    const others = employers.filter((employer) => !same.includes(employer));
+    employers = [...others, [...same.flat(), one]];
   }
   return employers;
+}
+
+function belongTogether(one: Evidence, other: Evidence): boolean {
+  return (
+    share(one.keys, other.keys) ||
+    share(one.domains, other.domains) ||
+    isDomainOf(one, other) ||
+    isDomainOf(other, one)
+  );
+}
+
+function share(values: readonly string[], others: readonly string[]): boolean {
+  return values.some((value) => others.includes(value));
+}
+
+/** Returns true if evidence with only a domain fits evidence with only a name. */
+function isDomainOf({ names, domains }: Evidence, other: Evidence): boolean {
+  if (names.length > 0 || other.domains.length > 0) return false;
+  return domains.some((domain) => other.names.some((name) => resembles(domain, name)));
 }
 
 /** Returns an employer in the form that vendors get. */
 function describe(employer: Employer, all: readonly Employer[]): Organization {
   const weighed = employer
-    .map(({ source, question }) => ({
-      source,
-      weight: TRUST[source][0] * shareOf(employer, question, all),
-    }))
+    .map(({ source, question }) => {
+      const weight = TRUST[source].confidence * shareOf(employer, question, all);
+      return { source, weight };
+    })
     .toSorted((one, other) => other.weight - one.weight);
-  const witnesses = [...Map.groupBy(weighed, ({ source }) => TRUST[source][1]).values()];
-  const doubt = witnesses.reduce((product, [best]) => product * (1 - (best?.weight ?? 0)), 1);
-  const name = byFrequency(employer.flatMap(({ names }) => names.slice(0, 1)))[0]?.value ?? null;
-  const telling = (domain: string, source: Source) =>
-    TRUST[source][0] + Number(name !== null && resembles(domain, name));
-  const [domain = null] =
-    employer
-      .flatMap(({ source, domains }) => domains.map((one) => [one, telling(one, source)] as const))
-      .toSorted(([, one], [, other]) => other - one)[0] ?? [];
-  const source = weighed[0]?.source ?? 'elsewhere';
-  return { source, name, domain, confidence: Math.round((1 - doubt) * 100) / 100 };
+  const [strongest] = weighed;
+  const witnesses = Map.groupBy(weighed, ({ source }) => TRUST[source].witness);
+  let doubt = 1;
+  for (const [best] of witnesses.values()) doubt *= 1 - (best?.weight ?? 0);
+  const [frequent] = byFrequency(employer.flatMap(({ names }) => names.slice(0, 1)));
+  const name = frequent?.value ?? null;
+  return {
+    source: strongest?.source ?? 'elsewhere',
+    name,
+    domain: domainOf(employer, name),
+    confidence: Math.round((1 - doubt) * 100) / 100,
+  };
+}
+
+/** Returns the most trusted domain. A domain that resembles the name comes first. */
+function domainOf(employer: Employer, name: string | null): string | null {
+  let best: string | null = null;
+  let bestTrust = 0;
+  for (const { source, domains } of employer) {
+    for (const domain of domains) {
+      let trust: number = TRUST[source].confidence;
+      if (resembles(domain, name)) trust += 1;
+      if (trust <= bestTrust) continue;
+      best = domain;
+      bestTrust = trust;
+    }
+  }
+  return best;
 }
 
 /** Returns an employer's share of a question's confidence, by the weight of its evidence there. */
 function shareOf(employer: Employer, question: string, all: readonly Employer[]): number {
-  const weightOf = (one: Employer) =>
-    one.reduce((sum, piece) => sum + (piece.question === question ? piece.weight : 0), 0);
-  const weights = all.map(weightOf).filter((weight) => weight > 0);
-  const own = weightOf(employer);
-  if (weights.length > DIFFERENT_AT_MOST && own < NAMESAKE) return 0;
+  const weights = all.map((one) => weightOf(one, question)).filter((weight) => weight > 0);
+  const own = weightOf(employer, question);
+  if (weights.length > MAX_DIFFERENT && own < NAMESAKE) return 0;
   return own / weights.reduce((sum, weight) => sum + weight, 0);
+}
+
+function weightOf(employer: Employer, question: string): number {
+  const pieces = employer.filter((piece) => piece.question === question);
+  return pieces.reduce((sum, piece) => sum + piece.weight, 0);
 }
 
 function namesIn(texts: readonly (string | null)[]): string[] {
@@ -237,11 +291,9 @@ function namesIn(texts: readonly (string | null)[]): string[] {
 
 /** Counts each value, most frequent first. Values with equal counts keep their order. */
 function byFrequency(values: readonly string[]) {
-  const counted = [...Map.groupBy(values, (value) => value)].map(([value, { length }]) => ({
-    value,
-    length,
-  }));
-  return counted.toSorted((one, other) => other.length - one.length);
+  const groups = [...Map.groupBy(values, (value) => value)];
+  const counted = groups.map(([value, { length }]) => ({ value, times: length }));
+  return counted.toSorted((one, other) => other.times - one.times);
 }
 
 const NOT_EMPLOYERS = readLines(new URL('./not-employers.txt', import.meta.url));
@@ -265,11 +317,9 @@ export function isEmployerDomain(domain: string): boolean {
  * each endpoint.
  */
 function domainsOf(endpoints: readonly EndpointFact[]): string[] {
-  return endpoints
-    .map(hostOf)
-    .map((host) => (classify(host, null) === 'personal' ? null : registrableDomain(host)))
-    .filter((domain) => domain !== null)
-    .filter(isEmployerDomain);
+  const hosts = endpoints.map(hostOf).filter((host) => classify(host, null) !== 'personal');
+  const domains = hosts.map(registrableDomain).filter((domain) => domain !== null);
+  return domains.filter(isEmployerDomain);
 }
 
 /**
@@ -281,7 +331,9 @@ function hostOf({ kind, endpoint }: EndpointFact): string {
   const url = URL.parse(text.includes('://') ? text : `https://${text}`);
   const host = parseAddress(text)?.domain ?? url?.hostname ?? '';
   const found = classifyEndpoint(kind, endpoint);
-  return found === 'junk' || (found === 'direct' && !host.startsWith('direct.')) ? '' : host;
+  if (found === 'junk') return '';
+  if (found === 'direct' && !host.startsWith('direct.')) return '';
+  return host;
 }
 
 const SMALL_WORDS: ReadonlySet<string> = new Set('and at by for in of on the to'.split(' '));
@@ -295,11 +347,13 @@ const SAYS_NOTHING = /^(?:na|notapplicable|same|self)?$/;
  * @returns null if the name says nothing
  */
 export function organizationName(text: string | null): string | null {
-  const words = organizationWords(text ?? '');
+  if (text === null) return null;
+  const words = organizationWords(text);
   const name = words.join(' ');
-  if (!/\p{L}/u.test(name) || isPlaceholder(name) || SAYS_NOTHING.test(organizationKey(name)))
-    return null;
-  return isShouted(name) ? words.map(caseWord).join(' ') : name;
+  if (!/\p{L}/u.test(name) || isPlaceholder(name)) return null;
+  if (SAYS_NOTHING.test(organizationKey(name))) return null;
+  if (!isShouted(name)) return name;
+  return words.map(caseWord).join(' ');
 }
 
 /**
@@ -308,30 +362,33 @@ export function organizationName(text: string | null): string | null {
  */
 function caseWord(word: string, index: number, words: readonly string[]): string {
   if (index > 0 && SMALL_WORDS.has(word.toLowerCase())) return word.toLowerCase();
-  const isState =
-    index > 0 && index === words.length - 1 && /^[A-Z]{2}$/.test(word) && words[index - 1] !== '&';
+  const isLast = index > 0 && index === words.length - 1;
+  const isState = isLast && /^[A-Z]{2}$/.test(word) && words[index - 1] !== '&';
   if (isState && usState(word, null) !== null) return word;
-  return /^[^AEIOUY]+$|[.&/]/u.test(word) ? word : capitalize(word);
+  const isAbbreviation = /^[^AEIOUY]+$|[.&/]/u.test(word);
+  if (isAbbreviation) return word;
+  return capitalize(word);
 }
 
 /** Words that occur in the names and domains of thousands of practices. */
 const COMMON = readLines(new URL('./practice-words.txt', import.meta.url));
 /** The shortest words and initials that count. Shorter ones occur in domains by chance. */
-const TELLING_AT_LEAST = { word: 4, initials: 3 };
+const MIN_TELLING = { word: 4, initials: 3 };
 
 /**
  * Returns true if a domain was made from an organization's name. It either contains a rare word of
  * the name, or is its initials with at most a word such as `md` or `clinic` after them.
  */
-export function resembles(domain: string, name: string): boolean {
+export function resembles(domain: string, name: string | null): boolean {
+  if (name === null) return false;
   const [label = ''] = domain.replace(/[^a-z0-9.]/g, '').split('.');
   const words = nameWords(name).filter((word) => !SMALL_WORDS.has(word));
+  if (words.some((word) => isRare(word) && label.includes(word))) return true;
   const initials = words.map(([letter]) => letter).join('');
-  return (
-    words.some(
-      (word) => word.length >= TELLING_AT_LEAST.word && !COMMON.has(word) && label.includes(word),
-    ) ||
-    (initials.length >= TELLING_AT_LEAST.initials &&
-      label.replace(/(?:md|med|health|care|clinic)$/, '') === initials)
-  );
+  const bareLabel = label.replace(/(?:md|med|health|care|clinic)$/, '');
+  return initials.length >= MIN_TELLING.initials && bareLabel === initials;
+}
+
+function isRare(word: string): boolean {
+  return word.length >= MIN_TELLING.word && !COMMON.has(word);
 }

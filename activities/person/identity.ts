@@ -23,18 +23,28 @@ export function mismatchOf(identity: Identity, npi: string, person: Person | nul
   const claimed = identity.npi?.trim() || null;
   if (claimed !== null && claimed !== npi) return 'identity_mismatch';
   const readings = identity.name === null ? [] : readName(identity.name);
-  if (person === null || readings.length === 0) return claimed === null ? 'identity_unknown' : null;
-  const agreeing = readings.filter((one) => namesAgree(one, person));
-  if (claimed !== null) {
-    const kinships = readings.flatMap((one) => kinshipsOf(one, person));
-    const isSame = agreeing.length > 0 || kinships.includes('same') || kinships.includes('spelled');
-    return isSame ? null : 'identity_mismatch';
+  if (person === null || readings.length === 0) {
+    return claimed === null ? 'identity_unknown' : null;
   }
-  // Too many people have the same single name.
-  if (person.first === '') return 'identity_mismatch';
-  const isSame =
-    stateAgrees(identity.state, person) && agreeing.some((one) => !contradicts(one, person));
+  const hasOurNpi = claimed !== null;
+  const isSame = hasOurNpi ? mayBePerson(readings, person) : isPerson(identity, readings, person);
   return isSame ? null : 'identity_mismatch';
+}
+
+/** Decides without an NPI. */
+function isPerson({ state }: Identity, readings: readonly Reading[], person: Person): boolean {
+  // Too many people have the same single name.
+  if (person.first === '' || !stateAgrees(state, person)) return false;
+  return readings.some((one) => namesAgree(one, person) && !contradicts(one, person));
+}
+
+/** Decides if the response has our NPI. */
+function mayBePerson(readings: readonly Reading[], person: Person): boolean {
+  return readings.some((one) => {
+    if (namesAgree(one, person)) return true;
+    const kinships = kinshipsOf(one, person);
+    return kinships.includes('same') || kinships.includes('spelled');
+  });
 }
 
 function kinshipsOf({ family }: Reading, person: Person) {
@@ -53,11 +63,10 @@ function namesAgree(reading: Reading, person: Person): boolean {
   const record = [person, ...person.otherNames].flatMap(recordReadings);
   const kinships = kinshipsOf(reading, person);
   if (kinships.every((kinship) => kinship === 'none')) return false;
-  const middle = nameWords(person.middle ?? '');
+  const middle = nameWords(person.middle);
   if (record.some(({ given }) => goesBy(reading.given, given, middle))) return true;
-  return (
-    kinships.includes('same') && record.some(({ given }) => sharesInitial(reading.given, given))
-  );
+  if (!kinships.includes('same')) return false;
+  return record.some(({ given }) => sharesInitial(reading.given, given));
 }
 
 function goesBy(
@@ -65,33 +74,43 @@ function goesBy(
   first: readonly string[],
   middle: readonly string[],
 ): boolean {
-  const inFull = (words: readonly string[]) => words.filter((word) => word.length > 1);
-  const [given, recorded] = [inFull(said), inFull([...first, ...middle])];
+  const given = fullNames(said);
+  const recorded = fullNames([...first, ...middle]);
   if (sameGivenName(given.join(''), first.join(''))) return true;
   // If both have several full names, all names of one must agree. Sisters may be Maria Elena and
   // Maria Luisa.
-  const [few = [], many = []] = [given, recorded].toSorted((a, b) => a.length - b.length);
+  const isShorter = given.length <= recorded.length;
+  const few = isShorter ? given : recorded;
+  const many = isShorter ? recorded : given;
   if (few.length > 1) return few.every((name) => many.some((other) => sameGivenName(name, other)));
   // `J. Robert` goes by Robert; the J does not matter.
   return recorded.some((name) => sameGivenName(name, given[0] ?? ''));
 }
 
+/** Leaves out initials. */
+function fullNames(words: readonly string[]): string[] {
+  return words.filter((word) => word.length > 1);
+}
+
 /** Returns true if one side has only the initial of the other. */
 function sharesInitial([said = '']: readonly string[], [first = '']: readonly string[]): boolean {
-  return (said.length === 1 || first.length === 1) && said[0] === first[0];
+  const isInitial = said.length === 1 || first.length === 1;
+  return isInitial && said[0] === first[0];
 }
 
 function contradicts({ given, generation }: Reading, person: Person): boolean {
   if (generation && person.generation && generation !== person.generation) return true;
   if (person.middle === null) return false;
   const names = [person, ...person.otherNames].flatMap(({ first, last }) => [first, last]);
-  const initials = new Set([...names, person.middle].flatMap(nameWords).map((word) => word[0]));
+  const words = [...names, person.middle].flatMap(nameWords);
+  const initials = new Set(words.map((word) => word[0]));
   return given.some((word) => word.length === 1 && !initials.has(word));
 }
 
 /** Returns true if the states agree. A missing state, given or on record, agrees with any. */
 function stateAgrees(given: string | null, { practice, otherStates }: Person): boolean {
-  const state = given?.trim().toUpperCase() || null;
-  const recorded = [...otherStates, ...(practice.state === null ? [] : [practice.state])];
-  return state === null || recorded.length === 0 || recorded.includes(state);
+  const state = given?.trim().toUpperCase();
+  if (!state) return true;
+  const recorded = practice.state === null ? otherStates : [...otherStates, practice.state];
+  return recorded.length === 0 || recorded.includes(state);
 }

@@ -64,7 +64,8 @@ const APOSTROPHES = /[‘’ʻʼʾʿ`´]/g;
  * Words end at spaces, hyphens, and dots, but not at apostrophes: `Núñez-O'Dea` and `NUNEZ ODEA`
  * give the same words.
  */
-export function nameWords(text: string): string[] {
+export function nameWords(text: string | null): string[] {
+  if (text === null) return [];
   const plain = text
     .replace(APOSTROPHES, "'")
     .toLowerCase()
@@ -75,25 +76,24 @@ export function nameWords(text: string): string[] {
   return words.map((word) => (word === 'st' ? 'saint' : word));
 }
 
+/** The number of umlauts that are spelled out. Each one doubles the number of spellings. */
+const MAX_UMLAUTS = 4;
+
 /**
  * Returns the ways to write a name. Each of its first umlauts is written both as it is and as two
  * letters: `Mueller` for `Müller`.
  */
 export function spellings(text: string): string[] {
   const pieces = text.normalize('NFC').split(/(?=[äöüøå])/iu);
-  return pieces.reduce<string[]>(
-    (ways, piece, index) => {
-      const two = index < UMLAUTS_AT_MOST ? SPELLED_OUT[piece[0]?.toLowerCase() ?? ''] : undefined;
-      return ways.flatMap((way) =>
-        two ? [way + piece, way + two + piece.slice(1)] : [way + piece],
-      );
-    },
-    [''],
-  );
+  let ways = [''];
+  for (const [index, piece] of pieces.entries()) {
+    const written = [piece];
+    const two = SPELLED_OUT[piece.charAt(0).toLowerCase()];
+    if (two !== undefined && index < MAX_UMLAUTS) written.push(two + piece.slice(1));
+    ways = ways.flatMap((way) => written.map((end) => way + end));
+  }
+  return ways;
 }
-
-/** The number of umlauts that are spelled out. Each one doubles the number of spellings. */
-const UMLAUTS_AT_MOST = 4;
 
 /** Returns true if a folded word only connects the words of a surname: `van`, `de`. */
 export function isParticle(word: string): boolean {
@@ -105,7 +105,8 @@ export function isParticle(word: string): boolean {
  * names no generation.
  */
 export function generationOf(suffix: string | null): number | null {
-  return GENERATIONS.get(letters(suffix ?? '')) ?? null;
+  if (suffix === null) return null;
+  return GENERATIONS.get(letters(suffix)) ?? null;
 }
 
 /**
@@ -134,8 +135,9 @@ export function stripTitles(text: string): {
  * @param set true if a comma separates it from the name
  */
 export function isCredential(word: string, set: boolean): boolean {
-  const known = CREDENTIALS.has(letters(word));
-  return known && (set || /\p{L}\./u.test(word) || !SURNAMES_TOO.has(letters(word)));
+  const plain = letters(word);
+  if (!CREDENTIALS.has(plain)) return false;
+  return set || /\p{L}\./u.test(word) || !SURNAMES_TOO.has(plain);
 }
 
 /**
@@ -145,7 +147,8 @@ export function isCredential(word: string, set: boolean): boolean {
  * @returns null if no name is left
  */
 export function personName(text: string | null): string | null {
-  const bare = (text ?? '').replace(ASIDE, ' ').replace(APOSTROPHES, "'");
+  if (text === null) return null;
+  const bare = text.replace(ASIDE, ' ').replace(APOSTROPHES, "'");
   const words = stripTitles(bare)
     .name.replace(/[^\p{L}\p{M}' -]+/gu, ' ')
     .replace(/\b([DLO])' +(?=\p{L})/giu, "$1'")
@@ -154,7 +157,8 @@ export function personName(text: string | null): string | null {
     .filter(hasLetter);
   if (words.length === 0 || isPlaceholder(words.join(''))) return null;
   const name = words.join(' ');
-  return hasOneCase(name) ? words.map(caseNameWord).join(' ') : name;
+  if (!hasOneCase(name)) return name;
+  return words.map(caseNameWord).join(' ');
 }
 
 /**
@@ -169,6 +173,9 @@ export function isShouted(text: string): boolean {
   return !/\p{Ll}/u.test(text);
 }
 
+/** The letter after an apostrophe that follows one or two letters: `O'B`. */
+const AFTER_APOSTROPHE = /(?<![\p{L}\p{M}'])(\p{L}{1,2}')(\p{L})(?=\p{L})/gu;
+
 /**
  * Capitalizes each part of a word: `Mary`, `Jean-Luc`, `O'Brien`. The letter after a longer word's
  * apostrophe stays lowercase: `Women's`.
@@ -177,12 +184,9 @@ export function capitalize(word: string): string {
   return word
     .toLowerCase()
     .replace(/(?<![\p{L}\p{M}'])\p{L}/gu, (letter) => letter.toUpperCase())
-    .replace(
-      /(?<![\p{L}\p{M}'])(\p{L}{1,2}')(\p{L})(?=\p{L})/gu,
-      (_all, start: string, letter: string) => {
-        return start + letter.toUpperCase();
-      },
-    );
+    .replace(AFTER_APOSTROPHE, (_all, start: string, letter: string) => {
+      return start + letter.toUpperCase();
+    });
 }
 
 /** Returns true if a text is one of the placeholders for "nothing" in NPPES. */
@@ -199,7 +203,8 @@ function caseNameWord(word: string, index: number): string {
 function caseNamePart(part: string): string {
   const lower = part.toLowerCase();
   if (/^mc\p{L}{2}/u.test(lower)) return `Mc${capitalize(lower.slice(2))}`;
-  return MAC_NAMES.has(lower) ? `Mac${capitalize(lower.slice(3))}` : capitalize(lower);
+  if (MAC_NAMES.has(lower)) return `Mac${capitalize(lower.slice(3))}`;
+  return capitalize(lower);
 }
 
 function hasLetter(text: string): boolean {
@@ -218,7 +223,7 @@ export interface Reading {
 }
 
 /** The longest text that is read as a name. Longer text is not worth reading in every way. */
-const LONGEST = 200;
+const MAX_LENGTH = 200;
 
 /**
  * Returns every way to read a given name. `Maria Garcia Lopez` may have two given names or two
@@ -227,53 +232,55 @@ const LONGEST = 200;
  * @returns empty unless the text has both a given name and a surname
  */
 export function readName(name: GivenName): Reading[] {
-  const length = name.kind === 'parts' ? name.first.length + name.last.length : name.full.length;
-  if (length > LONGEST) return [];
-  const readings =
-    name.kind === 'parts'
-      ? spellings(name.first).flatMap((first) =>
-          spellings(name.last).flatMap((last) => readPair(first, last)),
-        )
-      : spellings(name.full).flatMap(readFull);
-  // A person with an unknown surname has a single name, which becomes the surname.
-  const isUnknown = ({ family }: Reading) => isPlaceholder(family.join('')) && family[0] !== 'null';
-  return readings.map((one) =>
-    isUnknown(one) ? { ...one, given: one.family, family: one.given } : one,
-  );
+  return everyReading(name).map(withSurname);
+}
+
+function everyReading(name: GivenName): Reading[] {
+  if (name.kind === 'full') {
+    if (name.full.length > MAX_LENGTH) return [];
+    return spellings(name.full).flatMap(readFull);
+  }
+  const { first, last } = name;
+  if (first.length + last.length > MAX_LENGTH) return [];
+  const lasts = spellings(last);
+  return spellings(first).flatMap((given) => lasts.flatMap((family) => readPair(given, family)));
+}
+
+/** A person with an unknown surname has a single name, which becomes the surname. */
+function withSurname(reading: Reading): Reading {
+  const { given, family } = reading;
+  const isUnknown = isPlaceholder(family.join('')) && family[0] !== 'null';
+  if (!isUnknown) return reading;
+  return { ...reading, given: family, family: given };
 }
 
 /** Returns the readings of a name on record in the same form. */
 export function recordReadings({ first, last }: PersonName): Pick<Reading, 'given' | 'family'>[] {
   const families = spellings(last).map(nameWords);
-  return spellings(first).flatMap((given) =>
-    families.map((family) => ({ given: nameWords(given), family })),
-  );
+  const givens = spellings(first).map(nameWords);
+  return givens.flatMap((given) => families.map((family) => ({ given, family })));
 }
 
 function readFull(full: string): Reading[] {
   const [before = '', ...rest] = full.split(',');
-  const [given] = rest.filter((part) => !isSetOff(part));
-  const { name: bare, generation } = stripTitles(given === undefined ? full : before);
-  const readings = readWords(bare, generation);
+  const given = rest.find((part) => !isSetOff(part));
+  const bare = stripTitles(given === undefined ? full : before);
+  const readings = readWords(bare.name, bare.generation);
   if (given === undefined) return readings;
   // The surname comes first, unless a specialty or a place follows the comma. `Jr, MD` may follow
   // the given name.
   const behind = stripTitles(full.replace(given, ' ')).generation;
-  const pairs = readPair(given, before).map((one) => ({
-    ...one,
-    generation: one.generation ?? behind,
-  }));
-  return [...pairs, ...readings];
+  const pairs = readPair(given, before);
+  const complete = pairs.map((one) => ({ ...one, generation: one.generation ?? behind }));
+  return [...complete, ...readings];
 }
 
 function readPair(first: string, last: string): Reading[] {
   const family = stripTitles(last);
-  const reading = {
-    given: nameWords(stripTitles(first).name),
-    family: nameWords(family.name),
-    generation: family.generation,
-  };
-  return reading.given.length > 0 && reading.family.length > 0 ? [reading] : [];
+  const givenWords = nameWords(stripTitles(first).name);
+  const familyWords = nameWords(family.name);
+  if (givenWords.length === 0 || familyWords.length === 0) return [];
+  return [{ given: givenWords, family: familyWords, generation: family.generation }];
 }
 
 /**
@@ -282,15 +289,20 @@ function readPair(first: string, last: string): Reading[] {
  */
 function readWords(bare: string, generation: number | null): Reading[] {
   const words = bare.split(/\s+/);
-  const degree = words.length > 2 && isCredential(words.at(-1) ?? '', true);
-  const readings = [words, ...(degree ? [words.slice(0, -1)] : [])].flatMap((some) =>
-    some.slice(1).map((_, index) => ({
-      given: nameWords(some.slice(0, index + 1).join(' ')),
-      family: nameWords(some.slice(index + 1).join(' ')),
-      generation,
-    })),
-  );
-  return readings.filter(({ given, family }) => given.length > 0 && family.length > 0);
+  const readings = splitAtEach(words, generation);
+  const hasDegree = words.length > 2 && isCredential(words.at(-1) ?? '', true);
+  if (hasDegree) readings.push(...splitAtEach(words.slice(0, -1), generation));
+  return readings;
+}
+
+function splitAtEach(words: readonly string[], generation: number | null): Reading[] {
+  const readings: Reading[] = [];
+  for (let count = 1; count < words.length; count += 1) {
+    const given = nameWords(words.slice(0, count).join(' '));
+    const family = nameWords(words.slice(count).join(' '));
+    if (given.length > 0 && family.length > 0) readings.push({ given, family, generation });
+  }
+  return readings;
 }
 
 /** Returns true if the text after a comma is not a name, such as `MD`, ` Jr.`, or ` PA-C MPH`. */
@@ -302,7 +314,7 @@ function isSetOff(part: string): boolean {
 }
 
 /** The length of the shortest words that distinguish surnames. */
-const TELLING = 3;
+const MIN_TELLING = 3;
 
 /**
  * Compares two surnames in all their spellings. `spelled` means two spellings of one surname from
@@ -314,15 +326,25 @@ const TELLING = 3;
  */
 export function compareSurnames(one: readonly string[], other: readonly string[]) {
   if (one.length === 0 || other.length === 0) return 'none';
-  const [a = [], b = []] = [one, other].map(joinPrefixes);
-  const [spelled = [], spelledOther = []] = [a, b].map((words) => words.map(commonSpelling));
+  const a = joinPrefixes(one);
+  const b = joinPrefixes(other);
   if (a.join('') === b.join('')) return 'same';
-  if (spelled.join('') === spelledOther.join('')) return 'spelled';
+  const spelledA = a.map(commonSpelling);
+  const spelledB = b.map(commonSpelling);
+  if (spelledA.join('') === spelledB.join('')) return 'spelled';
   if ([...a, ...b].some((word) => word.length === 1)) return 'none';
-  const own = [spelled, spelledOther].map((words) => words.filter((word) => !isParticle(word)));
-  const [few = [], many = []] = own.toSorted((x, y) => x.length - y.length);
-  if (few.length === 0) return 'none';
-  return few.every((word) => word.length >= TELLING && many.includes(word)) ? 'part' : 'none';
+  return sharesShorter(spelledA, spelledB) ? 'part' : 'none';
+}
+
+/** Returns true if all words of the shorter surname occur in the other. Particles do not count. */
+function sharesShorter(one: readonly string[], other: readonly string[]): boolean {
+  const a = one.filter((word) => !isParticle(word));
+  const b = other.filter((word) => !isParticle(word));
+  const isShorter = a.length <= b.length;
+  const few = isShorter ? a : b;
+  const many = isShorter ? b : a;
+  if (few.length === 0) return false;
+  return few.every((word) => word.length >= MIN_TELLING && many.includes(word));
 }
 
 /**

@@ -7,7 +7,8 @@ import { readLines } from '../verification/domains.ts';
 export function readTable(
   list: 'nicknames' | 'spellings' | 'credentials' | 'mac-names',
 ): string[][] {
-  return [...readLines(new URL(`./${list}.txt`, import.meta.url))].map((line) => line.split(' '));
+  const lines = readLines(new URL(`./${list}.txt`, import.meta.url));
+  return [...lines].map((line) => line.split(' '));
 }
 
 /** Names from other scripts: each spelling with the common one. */
@@ -28,12 +29,16 @@ export function commonSpelling(name: string): string {
 const FORMS = new Map<string, Set<string>>();
 for (const line of readTable('nicknames')) {
   const names = line.map(commonSpelling);
-  for (const name of names) FORMS.set(name, new Set([...(FORMS.get(name) ?? []), ...names]));
+  for (const name of names) {
+    const known = FORMS.get(name) ?? [];
+    FORMS.set(name, new Set([...known, ...names]));
+  }
 }
 
 /** Returns all forms of a given name, in common spellings. */
 export function formsOf(name: string): ReadonlySet<string> {
-  return FORMS.get(commonSpelling(name)) ?? new Set([commonSpelling(name)]);
+  const common = commonSpelling(name);
+  return FORMS.get(common) ?? new Set([common]);
 }
 
 /**
@@ -48,11 +53,14 @@ const COURTESY = /(?<=\p{L}{4}|\p{L}{2}[aeiou])(?:bhai|ben)$/u;
  * @param one folded, as `other` is
  */
 export function sameGivenName(one: string, other: string): boolean {
-  const [plain = '', plainOther = ''] = [one, other].map((name) => name.replace(COURTESY, ''));
+  const plain = one.replace(COURTESY, '');
+  const plainOther = other.replace(COURTESY, '');
   return isForm(one, other) || isForm(plain, other) || isForm(one, plainOther);
 }
 
 function isForm(one: string, other: string): boolean {
-  const [a, b] = [commonSpelling(one), commonSpelling(other)];
-  return a === b ? a !== '' : (FORMS.get(a)?.has(b) ?? false);
+  const a = commonSpelling(one);
+  const b = commonSpelling(other);
+  if (a === b) return a !== '';
+  return FORMS.get(a)?.has(b) === true;
 }

@@ -8,9 +8,10 @@ const PREFIX_SUM = 24;
  */
 export function hasNpiCheckDigit(npi: string): boolean {
   if (!/^[0-9]{10}$/.test(npi)) return false;
-  const sum = Array.from(npi, Number).reduce((total, digit, index) => {
+  let sum = PREFIX_SUM;
+  for (const [index, digit] of Array.from(npi, Number).entries()) {
     const weighted = index % 2 === 0 ? digit * 2 : digit;
-    return total + (weighted > 9 ? weighted - 9 : weighted);
-  }, PREFIX_SUM);
+    sum += weighted > 9 ? weighted - 9 : weighted;
+  }
   return sum % 10 === 0;
 }

@@ -35,17 +35,19 @@ export type Registry = ReturnType<typeof createRegistry>;
 /** The registry responds within a second or has a problem. */
 const TIMEOUT_MS = 10_000;
 
+interface RegistryOptions {
+  readonly baseUrl: string;
+  readonly timeoutMs?: number;
+}
+
 /**
  * Returns a client of the public NPI Registry API, version 2.1 (npiregistry.cms.hhs.gov/api-page).
  * It identifies NPIs that are missing from our imports. The caller keeps to `REGISTRY_LIMITS`, and
  * to one request a day for an NPI. `find` throws only the reason with which `signal` is aborted.
  */
-export function createRegistry(at: { readonly baseUrl: string; readonly timeoutMs?: number }) {
-  const ask = jsonApi(
-    at.baseUrl,
-    { 'user-agent': 'npi-email-enrichment/1.0' },
-    at.timeoutMs ?? TIMEOUT_MS,
-  );
+export function createRegistry({ baseUrl, timeoutMs = TIMEOUT_MS }: RegistryOptions) {
+  const headers = { 'user-agent': 'npi-email-enrichment/1.0' };
+  const ask = jsonApi(baseUrl, headers, timeoutMs);
 
   return {
     /** @param npi 10 digits */
@@ -78,8 +80,8 @@ const ABSENT = { kind: 'inactive_or_unknown' } as const;
  * The length at which texts are cut. NPPES's own fields are shorter, and longer texts would not fit
  * in an index.
  */
-const TEXT_AT_MOST = 200;
-const ENDPOINT_AT_MOST = 1000;
+const MAX_TEXT = 200;
+const MAX_ENDPOINT = 1000;
 
 /**
  * Reads a response of status 200 about one NPI. Fields that we do not use may be anything. Error
@@ -90,33 +92,32 @@ function stepOfBody(body: Field, npi: string): RegistryStep {
   const errors = body.at('Errors').items();
   if (errors.length > 0) {
     // Every other error means that our request is wrong, and it is the same request for all NPIs.
-    errors.find((error) => textAt(error, 'number') !== DEACTIVATED_ERROR)?.fail();
-    return ABSENT;
+    const other = errors.find((error) => textAt(error, 'number') !== DEACTIVATED_ERROR);
+    return other ? other.fail() : ABSENT;
   }
   const results = body.at('results').present().items();
   if (results.length === 0) return ABSENT;
   const result = results.find((one) => textAt(one, 'number') === npi) ?? body.at('results').fail();
   const status = result.at('basic').object().at('status').requiredText();
-  return status === 'A' ? { kind: 'found', provider: providerOf(result, npi) } : ABSENT;
+  if (status !== 'A') return ABSENT;
+  return { kind: 'found', provider: providerOf(result, npi) };
 }
 
 function providerOf(result: Field, npi: string): RegistryProvider {
   const basic = result.at('basic');
-  const type = result.at('enumeration_type');
-  const entityType = type.value === 'NPI-1' ? 1 : type.value === 'NPI-2' ? 2 : type.fail();
   const otherNames = result.at('other_names').items();
+  // A person's first other name is kept, because NPPES's own file has room for one.
   const [formerly] = otherNames;
   const addresses = result.at('addresses').items();
   const practice = addresses.find((one) => textAt(one, 'address_purpose') === 'LOCATION');
   return {
     npi,
-    entityType,
+    entityType: entityTypeOf(result.at('enumeration_type')),
     lastName: textAt(basic, 'last_name'),
     firstName: textAt(basic, 'first_name'),
     middleName: textAt(basic, 'middle_name'),
     nameSuffix: textAt(basic, 'name_suffix'),
     credential: textAt(basic, 'credential'),
-    // A person's first other name is kept, because NPPES's own file has room for one.
     otherLastName: formerly ? textAt(formerly, 'last_name') : null,
     otherFirstName: formerly ? textAt(formerly, 'first_name') : null,
     organizationName: textAt(basic, 'organization_name'),
@@ -128,10 +129,17 @@ function providerOf(result: Field, npi: string): RegistryProvider {
   };
 }
 
+function entityTypeOf(type: Field): 1 | 2 {
+  if (type.value === 'NPI-1') return 1;
+  if (type.value === 'NPI-2') return 2;
+  return type.fail();
+}
+
 function otherNameOf(entry: Field): { name: string; typeCode: string }[] {
   const name = textAt(entry, 'organization_name');
   const typeCode = textAt(entry, 'code');
-  return name === null || typeCode === null ? [] : [{ name, typeCode }];
+  if (name === null || typeCode === null) return [];
+  return [{ name, typeCode }];
 }
 
 function locationOf(entry: Field): RegistryLocation {
@@ -155,7 +163,7 @@ function digitsOf(text: string | null): string | null {
 }
 
 function endpointOf(entry: Field): RegistryEndpoint[] {
-  const endpoint = textAt(entry, 'endpoint', ENDPOINT_AT_MOST);
+  const endpoint = textAt(entry, 'endpoint', MAX_ENDPOINT);
   if (endpoint === null) return [];
   const type = textAt(entry, 'endpointType');
   const kind = ENDPOINT_KINDS.find((one) => one === type) ?? 'OTHERS';
@@ -166,14 +174,15 @@ function endpointOf(entry: Field): RegistryEndpoint[] {
  * Returns text or a number, or null if the member is missing, empty, or `--`. Longer text is cut.
  * @throws {FieldError} if it has another type
  */
-function textAt(entry: Field, key: string, atMost = TEXT_AT_MOST): string | null {
+function textAt(entry: Field, key: string, maxLength = MAX_TEXT): string | null {
   const member = entry.at(key);
   const text = typeof member.value === 'number' ? String(member.value) : member.text();
+  if (text === null) return null;
   // PostgreSQL cannot store NUL. Other control characters do not belong in a name either.
-  const plain = (text ?? '')
+  const plain = text
     .replace(/\p{C}+/gu, ' ')
     .trim()
-    .slice(0, atMost)
+    .slice(0, maxLength)
     .toWellFormed();
   return /^-*$/.test(plain) ? null : plain;
 }

@@ -18,9 +18,11 @@ export function buildSubject(
   facts: ProviderFacts | null,
   wantedType: WantedType,
 ): Subject {
-  const person = facts === null ? null : personOf(facts);
-  const employers = facts === null || person === null ? [] : deriveEmployers(facts);
-  const [organization = null, ...otherOrganizations] = employers;
+  const person = facts && personOf(facts);
+  if (facts === null || person === null) {
+    return { npi, wantedType, person: null, organization: null, otherOrganizations: [] };
+  }
+  const [organization = null, ...otherOrganizations] = deriveEmployers(facts);
   return { npi, wantedType, person, organization, otherOrganizations };
 }
 
@@ -29,10 +31,13 @@ export function buildSubject(
  * nothing, were entered by hand, and have never been checked.
  */
 export function endpointCandidates(facts: ProviderFacts): string[] {
-  const addresses = facts.endpoints
-    .filter(({ kind, endpoint }) => classifyEndpoint(kind, endpoint) === 'email')
-    .flatMap(({ endpoint }) => parseAddress(endpoint.trim().replace(/^mailto:/i, ''))?.email ?? []);
-  return [...new Set(addresses)];
+  const addresses = new Set<string>();
+  for (const { kind, endpoint } of facts.endpoints) {
+    if (classifyEndpoint(kind, endpoint) !== 'email') continue;
+    const parsed = parseAddress(endpoint.trim().replace(/^mailto:/i, ''));
+    if (parsed) addresses.add(parsed.email);
+  }
+  return [...addresses];
 }
 
 function personOf(facts: ProviderFacts): Person | null {
@@ -44,22 +49,26 @@ function personOf(facts: ProviderFacts): Person | null {
     facts.otherLastName ?? facts.lastName,
   );
   const isOther = other !== null && (other.first !== name.first || other.last !== name.last);
-  const state = usState(facts.practiceState, null);
+  const practice = practiceOf(facts);
+  const states = facts.otherStates.flatMap((one) => usState(one, null) ?? []);
   return {
     ...name,
     middle: personName(facts.middleName),
     // Some people write the generation after their last name.
     generation: generationOf(facts.nameSuffix) ?? stripTitles(facts.lastName ?? '').generation,
     otherNames: isOther ? [other] : [],
-    practice: {
-      line1: textOf(facts.practiceLine1),
-      city: cityOf(facts.practiceCity),
-      state,
-      zip: /^[0-9]{5}/.exec(facts.practicePostalCode ?? '')?.[0] ?? null,
-    },
-    otherStates: facts.otherStates
-      .flatMap((one) => usState(one, null) ?? [])
-      .filter((one) => one !== state),
+    practice,
+    otherStates: states.filter((one) => one !== practice.state),
+  };
+}
+
+function practiceOf(facts: ProviderFacts): Person['practice'] {
+  const zip = /^[0-9]{5}/.exec(facts.practicePostalCode ?? '');
+  return {
+    line1: textOf(facts.practiceLine1),
+    city: cityOf(facts.practiceCity),
+    state: usState(facts.practiceState, null),
+    zip: zip === null ? null : zip[0],
   };
 }
 
@@ -70,13 +79,15 @@ function personOf(facts: ProviderFacts): Person | null {
 function nameOf(first: string | null, last: string | null): PersonName | null {
   const given = personName(first);
   if (given !== null && /^\s*(?:lnu|nln)\s*$/i.test(last ?? '')) return { first: '', last: given };
-  const family = given !== null && /^\s*null\s*$/i.test(last ?? '') ? 'Null' : personName(last);
+  if (given !== null && /^\s*null\s*$/i.test(last ?? '')) return { first: given, last: 'Null' };
+  const family = personName(last);
   return family === null ? null : { first: given ?? '', last: family };
 }
 
 function cityOf(text: string | null): string | null {
   const city = textOf(text);
-  return city !== null && hasOneCase(city) ? capitalize(city) : city;
+  if (city === null || !hasOneCase(city)) return city;
+  return capitalize(city);
 }
 
 function textOf(text: string | null): string | null {

@@ -18,5 +18,6 @@ const CODES: ReadonlyMap<string, string> = new Map(
  */
 export function usState(state: string | null, country: string | null): string | null {
   if (country !== null && country.toUpperCase() !== 'US') return null;
-  return CODES.get(state?.toLowerCase() ?? '') ?? null;
+  if (state === null) return null;
+  return CODES.get(state.toLowerCase()) ?? null;
 }
