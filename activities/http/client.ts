@@ -1,5 +1,12 @@
 import { subscribe } from 'node:diagnostics_channel';
-import { Agent, fetch, type Headers, type Response, setGlobalDispatcher } from 'undici';
+import {
+  Agent,
+  fetch,
+  type Headers,
+  type RequestInit,
+  type Response,
+  setGlobalDispatcher,
+} from 'undici';
 import { bodyOf, type Field, FieldError } from './fields.ts';
 import { lookupBy, type Names } from './names.ts';
 
@@ -55,36 +62,48 @@ export interface Question {
 export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
   const base = baseUrl.replace(/\/+$/, '');
   return async <Step>(
-    { path, json }: Question,
+    question: Question,
     signal: AbortSignal,
     read: (answer: HttpAnswer) => Step,
   ): Promise<Step | Trouble> => {
-    const common = { accept: 'application/json', ...headers };
-    const posted = json !== undefined && {
-      method: 'POST',
-      headers: { ...common, 'content-type': 'application/json' },
-      body: JSON.stringify(json),
-    };
+    const request = requestOf(question, headers);
     const either = AbortSignal.any([signal, AbortSignal.timeout(callMs)]);
     let answer: HttpAnswer;
     try {
-      const init = { headers: common, ...posted, signal: either, redirect: 'manual' } as const;
-      const response = await fetch(base + path, init);
-      answer = {
-        status: response.status,
-        headers: response.headers,
-        text: await readText(response),
-      };
+      answer = await send(base + question.path, { ...request, signal: either });
     } catch (error) {
       // Our own timeout counts as a missing response. An abort by the caller is thrown again.
       signal.throwIfAborted();
-      const cause = connectCause(error);
-      if (cause === null) return { kind: 'retry', why: 'unanswered', afterMs: null };
-      return { kind: 'retry', why: 'unsent', cause, afterMs: null };
+      return troubleOf(error);
     }
     return read(answer);
   };
 }
+
+function requestOf({ json }: Question, headers: HttpHeaders): RequestInit {
+  const common = { accept: 'application/json', ...headers };
+  if (json === undefined) return { headers: common };
+  return {
+    method: 'POST',
+    headers: { ...common, 'content-type': 'application/json' },
+    body: JSON.stringify(json),
+  };
+}
+
+async function send(url: string, request: RequestInit): Promise<HttpAnswer> {
+  const response = await fetch(url, { ...request, redirect: 'manual' });
+  const text = await readText(response);
+  return { status: response.status, headers: response.headers, text };
+}
+
+function troubleOf(error: unknown): Trouble {
+  const cause = connectCause(error);
+  if (cause === null) return { kind: 'retry', why: 'unanswered', afterMs: null };
+  return { kind: 'retry', why: 'unsent', cause, afterMs: null };
+}
+
+/** Loopback hosts, in the form to which the URL standard normalizes them. */
+const LOOPBACK = /^(?:localhost|127\.[0-9]+\.[0-9]+\.[0-9]+|\[::1\])$/;
 
 /**
  * Returns true if nothing that is sent to a URL can be read on the way. We send keys, names, and
@@ -93,9 +112,6 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
 export function isConfidential({ protocol, hostname }: URL): boolean {
   return protocol === 'https:' || (protocol === 'http:' && LOOPBACK.test(hostname));
 }
-
-/** Loopback hosts, in the form to which the URL standard normalizes them. */
-const LOOPBACK = /^(?:localhost|127\.[0-9]+\.[0-9]+\.[0-9]+|\[::1\])$/;
 
 /** The reported codes of failed connections. They are metric labels, so the set is bounded. */
 const CONNECT_CODES: ReadonlySet<string> = new Set([
@@ -153,10 +169,9 @@ const CONNECT_CODES: ReadonlySet<string> = new Set([
  * are reported as `ERR_SSL`, and codes outside the list as `other`.
  */
 function connectCause(error: unknown): string | null {
-  if (!(error instanceof Error && error.cause instanceof Error && connectErrors.has(error.cause))) {
-    return null;
-  }
-  const code = 'code' in error.cause ? String(error.cause.code) : '';
+  const cause = error instanceof Error ? error.cause : null;
+  if (!(cause instanceof Error && connectErrors.has(cause))) return null;
+  const code = 'code' in cause ? String(cause.code) : '';
   if (code.startsWith('ERR_SSL_')) return 'ERR_SSL';
   return CONNECT_CODES.has(code) ? code : 'other';
 }
@@ -191,7 +206,8 @@ export function parseRetryAfter(header: string | null | undefined): number | nul
   const text = header?.trim() ?? '';
   if (/^[0-9]+$/.test(text)) return Number(text) * 1000;
   // Date.parse accepts `-5` and `1.5` as years.
-  const at = /^[A-Z].* GMT$/.test(text) ? Date.parse(text) : Number.NaN;
+  if (!/^[A-Z].* GMT$/.test(text)) return null;
+  const at = Date.parse(text);
   return Number.isNaN(at) ? null : Math.max(0, at - Date.now());
 }
 
@@ -291,8 +307,11 @@ const RETRIES = new Map<number, 'rate_limit' | 'upstream'>([
 export function stepOfStatus({ status, headers }: HttpAnswer): Trouble {
   const refused = REFUSALS.get(status);
   if (refused) return { kind: 'fatal', why: refused };
+  const afterMs = retryAfterMs(headers);
+  const why = RETRIES.get(status);
+  if (why) return { kind: 'retry', why, afterMs };
   // Other 5xx codes mean that a gateway lost a response. The source behind it may have done the
   // work.
-  const why = RETRIES.get(status) ?? (status >= 500 ? 'unanswered' : null);
-  return why ? { kind: 'retry', why, afterMs: retryAfterMs(headers) } : protocol('status');
+  if (status >= 500) return { kind: 'retry', why: 'unanswered', afterMs };
+  return protocol('status');
 }

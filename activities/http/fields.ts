@@ -50,11 +50,16 @@ export class Field {
    * member.
    */
   pointed(pointer: Pointer): Field {
-    return pointer.reduce<Field>((here, part) => {
-      if (!Array.isArray(here.value)) return here.at(part);
-      const item = /^(?:0|[1-9][0-9]*)$/.test(part) ? here.items()[Number(part)] : undefined;
-      return item ?? new Field(`${here.path}[${part}]`, undefined);
-    }, this);
+    let here: Field = this;
+    for (const part of pointer) here = Array.isArray(here.value) ? here.item(part) : here.at(part);
+    return here;
+  }
+
+  /** Returns the item of a list at an index such as `0`, absent if there is none. */
+  private item(index: string): Field {
+    const isIndex = /^(?:0|[1-9][0-9]*)$/.test(index);
+    const item = isIndex ? this.items()[Number(index)] : undefined;
+    return item ?? new Field(`${this.path}[${index}]`, undefined);
   }
 
   /** Requires the field, which may be null. A renamed field must not read as "nothing found". */
@@ -64,9 +69,9 @@ export class Field {
 
   /** Requires an object. */
   object(): Field {
-    return typeof this.value !== 'object' || this.value === null || Array.isArray(this.value)
-      ? this.fail()
-      : this;
+    const { value } = this;
+    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
+    return isObject ? this : this.fail();
   }
 
   /** Returns the items of a list, or an empty list if it is absent. A body must be a list. */
@@ -79,7 +84,8 @@ export class Field {
   /** Returns trimmed text, or null if it is absent or empty. */
   text(): string | null {
     if (this.isAbsent) return null;
-    return typeof this.value === 'string' ? this.value.trim() || null : this.fail();
+    if (typeof this.value !== 'string') return this.fail();
+    return this.value.trim() || null;
   }
 
   requiredText(): string {
@@ -97,12 +103,14 @@ export class Field {
   /** Like `word`, but also accepts numbers and booleans. */
   scalar(): string {
     const { value } = this;
-    return typeof value === 'number' || typeof value === 'boolean' ? String(value) : this.word();
+    if (typeof value === 'number' || typeof value === 'boolean') return String(value);
+    return this.word();
   }
 
   number(): number | null {
     if (this.isAbsent) return null;
-    return typeof this.value === 'number' && Number.isFinite(this.value) ? this.value : this.fail();
+    if (typeof this.value !== 'number' || !Number.isFinite(this.value)) return this.fail();
+    return this.value;
   }
 
   flag(): boolean {

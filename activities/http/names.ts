@@ -43,30 +43,18 @@ const HOSTS_FILE = '/etc/hosts';
  * @param servers `address:port` of name servers; if empty, the system's
  */
 export function createNames(servers: readonly string[]) {
-  // Opens a channel for each query, for two reasons. c-ares marks a silent server as slow, so a
-  // customer's silent domain would slow down all others. And only a whole channel can be canceled.
-  const open = () => {
-    const channel = new Resolver({ timeout: SERVER_MS, tries: 2 });
-    if (servers.length > 0) channel.setServers(servers);
-    return channel;
-  };
-  const ask = async <T>(question: (channel: Resolver) => Promise<T>): Promise<T> => {
-    const channel = open();
-    const end = setTimeout(() => channel.cancel(), QUESTION_MS);
-    try {
-      return await question(channel);
-    } finally {
-      clearTimeout(end);
-    }
-  };
   // This throws at startup if the address of a server is wrong.
-  open();
+  openChannel(servers);
   const hosts = readHosts();
-  const remembered = remember((name) => ask((channel) => findAddresses(channel, name)), MEMORY);
+  const remembered = remember(
+    (name) => query(servers, (channel) => findAddresses(channel, name)),
+    MEMORY,
+  );
 
   /**
-   * Finds the addresses of a name that a connection can use. Rejects with a code of node:dns if the
-   * name has no address or too many, or if its servers do not respond.
+   * Finds the addresses of a name that a connection can use.
+   * Rejects with a code of node:dns if the name has no address or too many, or if its servers do
+   * not respond.
    */
   const find = async (name: string): Promise<readonly LookupAddress[]> => {
     const found = hosts.get(name) ?? (await remembered(name));
@@ -75,10 +63,33 @@ export function createNames(servers: readonly string[]) {
   };
   return {
     find,
-    resolveMx: (domain: string) => ask((channel) => channel.resolveMx(domain)),
-    resolve4: (domain: string) => ask((channel) => channel.resolve4(domain)),
-    resolve6: (domain: string) => ask((channel) => channel.resolve6(domain)),
+    resolveMx: (domain: string) => query(servers, (channel) => channel.resolveMx(domain)),
+    resolve4: (domain: string) => query(servers, (channel) => channel.resolve4(domain)),
+    resolve6: (domain: string) => query(servers, (channel) => channel.resolve6(domain)),
   };
+}
+
+/**
+ * Opens a channel for each query, for two reasons. c-ares marks a silent server as slow, so a
+ * customer's silent domain would slow down all others. And only a whole channel can be canceled.
+ */
+function openChannel(servers: readonly string[]): Resolver {
+  const channel = new Resolver({ timeout: SERVER_MS, tries: 2 });
+  if (servers.length > 0) channel.setServers(servers);
+  return channel;
+}
+
+async function query<T>(
+  servers: readonly string[],
+  ask: (channel: Resolver) => Promise<T>,
+): Promise<T> {
+  const channel = openChannel(servers);
+  const end = setTimeout(() => channel.cancel(), QUESTION_MS);
+  try {
+    return await ask(channel);
+  } finally {
+    clearTimeout(end);
+  }
 }
 
 /** Returns the lookup function of a socket. The socket must request all addresses. */
@@ -120,45 +131,71 @@ export function remember<T>(
   limits: MemoryLimits,
   now: () => number = Date.now,
 ): (key: string) => Promise<T> {
-  const memory = new Map<string, Entry<T>>();
-  let bytes = 0;
-  let droppedAt = now();
-  const isFull = () => memory.size > limits.entries || bytes > limits.bytes;
-  const drop = (key: string) => {
-    bytes -= memory.get(key)?.bytes ?? 0;
-    memory.delete(key);
-  };
-  const makeRoom = () => {
-    if (isFull() || now() >= droppedAt + DROP_EVERY_MS) {
-      droppedAt = now();
-      for (const [key, { until }] of memory) {
-        if (until <= droppedAt) drop(key);
-      }
-    }
-    for (const key of memory.keys()) {
-      if (!isFull()) break;
-      drop(key);
-    }
-  };
-  return (key) => {
-    const known = memory.get(key);
-    if (known && known.until > now()) return known.value;
-    drop(key);
-    const asked = ask(key);
+  const memory = new Memory(ask, limits, now);
+  return (key) => memory.get(key);
+}
+
+class Memory<T> {
+  readonly #ask: (key: string) => Promise<Passing<T>>;
+  readonly #limits: MemoryLimits;
+  readonly #now: () => number;
+  readonly #entries = new Map<string, Entry<T>>();
+  #bytes = 0;
+  #droppedAt: number;
+
+  constructor(ask: (key: string) => Promise<Passing<T>>, limits: MemoryLimits, now: () => number) {
+    this.#ask = ask;
+    this.#limits = limits;
+    this.#now = now;
+    this.#droppedAt = now();
+  }
+
+  get(key: string): Promise<T> {
+    const known = this.#entries.get(key);
+    if (known && known.until > this.#now()) return known.value;
+    this.#drop(key);
+    const asked = this.#ask(key);
     const value = asked.then((answer) => answer.value);
     const entry: Entry<T> = { value, until: Number.POSITIVE_INFINITY, bytes: ENTRY_BYTES };
-    memory.set(key, entry);
-    bytes += entry.bytes;
-    makeRoom();
-    void asked.then((answer) => {
-      entry.until = now() + answer.forMs;
-      if (memory.get(key) !== entry) return;
-      bytes += answer.bytes ?? 0;
-      entry.bytes += answer.bytes ?? 0;
-      makeRoom();
-    });
+    this.#entries.set(key, entry);
+    this.#bytes += entry.bytes;
+    this.#makeRoom();
+    void asked.then((answer) => this.#complete(key, entry, answer));
     return value;
-  };
+  }
+
+  /** Adds the size and the end of the validity of a value that has arrived. */
+  #complete(key: string, entry: Entry<T>, { forMs, bytes = 0 }: Passing<T>): void {
+    entry.until = this.#now() + forMs;
+    if (this.#entries.get(key) !== entry) return;
+    this.#bytes += bytes;
+    entry.bytes += bytes;
+    this.#makeRoom();
+  }
+
+  get #isFull(): boolean {
+    return this.#entries.size > this.#limits.entries || this.#bytes > this.#limits.bytes;
+  }
+
+  #drop(key: string): void {
+    this.#bytes -= this.#entries.get(key)?.bytes ?? 0;
+    this.#entries.delete(key);
+  }
+
+  #makeRoom(): void {
+    if (this.#isFull || this.#now() >= this.#droppedAt + DROP_EVERY_MS) this.#dropExpired();
+    for (const key of this.#entries.keys()) {
+      if (!this.#isFull) break;
+      this.#drop(key);
+    }
+  }
+
+  #dropExpired(): void {
+    this.#droppedAt = this.#now();
+    for (const [key, { until }] of this.#entries) {
+      if (until <= this.#droppedAt) this.#drop(key);
+    }
+  }
 }
 
 async function findAddresses(
@@ -170,13 +207,11 @@ async function findAddresses(
     channel.resolve6(name, { ttl: true }),
   ]);
   const records = answers.flatMap((answer) => (answer.status === 'fulfilled' ? answer.value : []));
+  if (records.length > MAX_ADDRESSES) {
+    const error = new Error(`${name} has too many addresses`);
+    return failure(Object.assign(error, { code: 'EBADRESP' }));
+  }
   if (records.length > 0) {
-    if (records.length > MAX_ADDRESSES) {
-      const value = Object.assign(new Error(`${name} has too many addresses`), {
-        code: 'EBADRESP',
-      });
-      return { value, forMs: FAILURE_MS, bytes: ERROR_BYTES };
-    }
     const value = usable(records.map(({ address }) => ({ address, family: isIP(address) })));
     const forMs = Math.min(LONGEST_MS, ...records.map(({ ttl }) => ttl * 1000));
     return { value, forMs, bytes: value.length * ADDRESS_BYTES };
@@ -184,7 +219,11 @@ async function findAddresses(
   const errors = answers.flatMap((answer) => (answer.status === 'rejected' ? [answer.reason] : []));
   // "No address" for one family says nothing while the query for the other one fails.
   const unsure = errors.find(({ code }) => code !== 'ENOTFOUND' && code !== 'ENODATA');
-  return { value: unsure ?? errors[0], forMs: FAILURE_MS, bytes: ERROR_BYTES };
+  return failure(unsure ?? errors[0]);
+}
+
+function failure(error: Error): Passing<Error> {
+  return { value: error, forMs: FAILURE_MS, bytes: ERROR_BYTES };
 }
 
 /**
@@ -192,11 +231,9 @@ async function findAddresses(
  * separately. A webhook may only go to public ones, even if the name has many private ones.
  */
 function usable(addresses: readonly LookupAddress[]): LookupAddress[] {
-  const kinds = Map.groupBy(
-    addresses,
-    ({ address, family }) => `${family} ${isPublicAddress(address)}`,
-  );
-  const few = new Set([...kinds.values()].flatMap((kind) => kind.slice(0, MAX_OF_FAMILY)));
+  const kindOf = ({ address, family }: LookupAddress) => `${family} ${isPublicAddress(address)}`;
+  const kinds = [...Map.groupBy(addresses, kindOf).values()];
+  const few = new Set(kinds.flatMap((kind) => kind.slice(0, MAX_OF_FAMILY)));
   return addresses.filter((one) => few.has(one));
 }
 
@@ -206,8 +243,6 @@ function readHosts(): ReadonlyMap<string, readonly LookupAddress[]> {
     const [address = '', ...names] = line.replace(/#.*/, '').trim().split(/\s+/);
     return names.map((name) => ({ name: name.toLowerCase(), address, family: isIP(address) }));
   });
-  return Map.groupBy(
-    entries.filter(({ family }) => family !== 0),
-    ({ name }) => name,
-  );
+  const addresses = entries.filter(({ family }) => family !== 0);
+  return Map.groupBy(addresses, ({ name }) => name);
 }
