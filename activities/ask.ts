@@ -233,7 +233,8 @@ async function record(
   });
   logBreaker(log, key.vendor, change, outcome);
   if (isLost) return { kind: 'lost', reason: reasonOf(step) };
-  return mismatch === null ? null : { kind: 'unusable', reason: 'identity_mismatch' };
+  if (mismatch !== null) return { kind: 'unusable', reason: 'identity_mismatch' };
+  return null;
 }
 
 /** Returns the addresses of a response. An unreadable address stays as the vendor writes it. */

@@ -257,7 +257,8 @@ function outcomeOf({ step }: Claim, answer: Answer, scheduleMs: readonly number[
   if (isFinal(answer)) return { state: 'failed' };
   const retryAfterMs = isAnswered ? answer.retryAfterMs : null;
   const afterMs = delayBefore(step + 2, scheduleMs, retryAfterMs, Math.random());
-  return afterMs === null ? { state: 'failed' } : { state: 'pending', afterMs };
+  if (afterMs === null) return { state: 'failed' };
+  return { state: 'pending', afterMs };
 }
 
 function healthOf(answer: Answer, scheduleMs: readonly number[]): HostHealth | null {

@@ -127,11 +127,13 @@ export function benignFailure(
 export function outcomeOf(step: Step | VerifierStep | RegistryStep, again = false): CallOutcome {
   if (step.kind === 'fatal') {
     // A single unreadable record says little about the source. Many in a row open the breaker.
-    return { kind: step.why === 'protocol' ? 'failed' : 'refused', why: wordOf(step) };
+    const kind = step.why === 'protocol' ? 'failed' : 'refused';
+    return { kind, why: wordOf(step) };
   }
   if (step.kind !== 'retry') return { kind: 'answered' };
   if (step.why === 'rate_limit') return { kind: 'rate_limit', afterMs: step.afterMs };
-  return { kind: again ? 'failed_again' : 'failed', why: wordOf(step) };
+  const kind = again ? 'failed_again' : 'failed';
+  return { kind, why: wordOf(step) };
 }
 
 /**

@@ -127,7 +127,7 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
   }));
   await recordSkipped(db, [{ requestId, lookupId, judged }]);
   const sources = sourcesOf(judged, await queueKnown(deps, lookupId, npi, facts));
-  const skipped = judged.flatMap(({ obstacle }) => obstacle ?? []);
+  const skipped = judged.map(({ obstacle }) => obstacle).filter((obstacle) => obstacle !== null);
   let unidentified: string | null = null;
   if (subject.person === null && skipped.some((reason) => reason !== KNOWN_MISS)) {
     unidentified = request.registry?.trouble ?? null;
