@@ -17,37 +17,42 @@ import { printable } from './printable.ts';
 
 const HELP = `Usage: npi-email-enrichment enrich FILE --out FILE [options]
 
-Adds to each row of a CSV file the verified email of the provider whose NPI it has. Rows and columns are kept.
+Adds the verified email of each NPI to the rows of a CSV file. Rows and columns are kept.
 
-  --out FILE          the result, written when all is done
+  --out FILE          the result, written when all NPIs are done
   --column NAME       the column with the NPIs (default: npi)
-  --type TYPE         any (default), professional or personal
-  --max-credits N     submits nothing that could take the whole run above N credits
-  --dry-run           says what it would cost at most, and asks nobody
-  --url URL           where the service is, https:// (default: NPI_EMAIL_URL)
-  --key-file FILE     has the API key (default: the key in NPI_EMAIL_API_KEY)
+  --type TYPE         any (default), professional, or personal
+  --max-credits N     submits nothing that could cost the run more than N credits
+  --dry-run           prints the maximum cost and submits nothing
+  --url URL           the address of the service, https:// (default: NPI_EMAIL_URL)
+  --key-file FILE     a file with the API key (default: the key in NPI_EMAIL_API_KEY)
 
-An email that is found costs ${PRICES.any} credit, with --type personal ${PRICES.personal}; then the same NPI is free for 30 days.
+An email costs ${PRICES.any} credit, with --type personal ${PRICES.personal}. Then the same NPI is free for 30 days.
 
-Interrupted, or out of credits? The same command again goes on where it was, and nothing is charged twice. What it
-needs for that stands beside the result, in a file that ends with .state.json.
+To continue after an interruption or with more credits, repeat the command. Nothing is charged twice. The state of the
+run is next to the result, in a file that ends with .state.json.
 
-Exit codes: 0 all done, 1 trouble, 2 wrong usage, 3 too few credits, 130 interrupted.`;
+Exit codes: 0 all done, 1 failed, 2 wrong usage, 3 too few credits, 130 interrupted.`;
+
+const OPTIONS = {
+  out: { type: 'string' },
+  column: { type: 'string', default: 'npi' },
+  type: { type: 'string', default: 'any' },
+  url: { type: 'string' },
+  'max-credits': { type: 'string' },
+  'key-file': { type: 'string' },
+  'dry-run': { type: 'boolean' },
+  help: { type: 'boolean' },
+} as const;
 
 process.exitCode = await main(process.argv.slice(2)).catch(report);
 
 async function main(args: readonly string[]): Promise<number> {
-  const [text, flag] = [{ type: 'string' }, { type: 'boolean' }] as const;
-  const options = {
-    ...{
-      out: text,
-      column: { ...text, default: 'npi' },
-      type: { ...text, default: 'any' },
-      url: text,
-    },
-    ...{ 'max-credits': text, 'key-file': text, 'dry-run': flag, help: flag },
-  };
-  const { values, positionals } = parseArgs({ args: [...args], allowPositionals: true, options });
+  const { values, positionals } = parseArgs({
+    args: [...args],
+    allowPositionals: true,
+    options: OPTIONS,
+  });
   if (values.help) {
     console.log(HELP);
     return 0;
@@ -56,30 +61,33 @@ async function main(args: readonly string[]): Promise<number> {
   if (command !== 'enrich' || !file || others.length > 0)
     throw new UsageError('Name one file: enrich FILE.');
   const type = (['any', 'professional', 'personal'] as const).find((one) => one === values.type);
-  if (!type) throw new UsageError(`--type is one of ${Object.keys(PRICES).join(', ')}.`);
+  if (!type) throw new UsageError(`--type needs one of ${Object.keys(PRICES).join(', ')}.`);
   const { out, 'max-credits': maximum = 'Infinity' } = values;
-  if (!/^(\d+|Infinity)$/.test(maximum)) throw new UsageError('--max-credits is a whole number.');
+  if (!/^(\d+|Infinity)$/.test(maximum))
+    throw new UsageError('--max-credits needs a whole number.');
   const contacts = await readContacts(file, values.column);
   if (values['dry-run']) {
-    const [rows, npis] = [contacts.npis.length, contacts.npis.filter(isNpi)];
-    const different = new Set(npis).size;
-    console.log(
-      `${count(rows, 'row')}, ${rows - npis.length} without an NPI: ${count(different, 'NPI')} to ask for.`,
-    );
-    console.log(
-      `At most ${count(different * PRICES[type], 'credit')}: ${PRICES[type]} for each email found.`,
-    );
+    printCost(contacts, PRICES[type]);
     return 0;
   }
   if (!out || resolve(out) === resolve(file)) throw new UsageError('Name another file with --out.');
   const { 'key-file': keyFile, url: baseUrl = process.env.NPI_EMAIL_URL } = values;
   const apiKey = keyFile ? await readFile(keyFile, 'utf8') : process.env.NPI_EMAIL_API_KEY;
   if (!apiKey)
-    throw new UsageError('Put the API key into NPI_EMAIL_API_KEY, or name its file: --key-file.');
+    throw new UsageError('Put the API key into NPI_EMAIL_API_KEY, or name a file with --key-file.');
   if (!baseUrl)
-    throw new UsageError('Put the address of the service into NPI_EMAIL_URL, or behind --url.');
+    throw new UsageError('Put the address of the service into NPI_EMAIL_URL, or use --url.');
   await run(contacts, out, { apiKey: apiKey.trim(), baseUrl, type, maxCredits: Number(maximum) });
   return 0;
+}
+
+function printCost({ npis }: Contacts, price: number): void {
+  const valid = npis.filter(isNpi);
+  const different = new Set(valid).size;
+  const rows = count(npis.length, 'row');
+  const without = npis.length - valid.length;
+  console.log(`${rows}, ${without} without an NPI: ${count(different, 'NPI')} to look up.`);
+  console.log(`At most ${count(different * price, 'credit')}: ${price} for each email found.`);
 }
 
 /**
@@ -98,20 +106,17 @@ async function run(contacts: Contacts, out: string, options: Options): Promise<v
     bar.show(progress);
   };
   const { signal } = interruption;
-  const shortage = await enrich(contacts.npis.filter(isNpi), {
-    ...options,
-    stateFile,
-    onProgress,
-    signal,
-  })
-    .then(() => null)
-    .catch((error) => {
-      if (isShortage(error)) return error;
-      throw error;
-    })
-    .finally(bar.end);
+  let shortage: EnrichmentError | null = null;
+  try {
+    await enrich(contacts.npis.filter(isNpi), { ...options, stateFile, onProgress, signal });
+  } catch (error) {
+    if (!isShortage(error)) throw error;
+    shortage = error;
+  } finally {
+    bar.end();
+  }
   await writeResults(contacts, out, results);
-  console.log(`${printable(out)} is written.`);
+  console.log(`Wrote ${printable(out)}.`);
   if (shortage) throw shortage;
   await rm(stateFile);
 }
@@ -133,12 +138,12 @@ function judge(
   const isUsage = error instanceof UsageError || String(error.code).startsWith('ERR_PARSE_ARGS');
   if (isUsage) return [2, 'See --help.'];
   if (error.code === 'base_url_unusable') return [2, ''];
-  if (error.name === 'AbortError') return [130, 'The same command goes on from here.'];
-  if (isShortage(error)) return [3, 'With more credits the same command goes on from here.'];
+  if (error.name === 'AbortError') return [130, 'Repeat the command to continue.'];
+  if (isShortage(error)) return [3, 'With more credits, repeat the command to continue.'];
   if (/^(unreachable|timed_out)$/.test(String(error.code)))
-    return [1, 'The same command goes on from here.'];
+    return [1, 'Repeat the command to continue.'];
   const id = error instanceof EnrichmentError && error.response?.headers.get('x-request-id');
-  return [1, id ? `Support will ask for ${id}.` : ''];
+  return [1, id ? `Quote ${id} to support.` : ''];
 }
 
 /** Shows the progress on stderr: one changing line on a terminal, otherwise a line every 10 s. */
@@ -146,11 +151,11 @@ function createBar() {
   const { isTTY } = process.stderr;
   const begun = Date.now();
   let text = '';
-  const draw = () =>
-    text &&
-    process.stderr.write(
-      isTTY ? `\r${text.slice(0, process.stderr.columns - 1)}\x1b[K` : `${text}\n`,
-    );
+  const draw = () => {
+    if (text === '') return;
+    const line = isTTY ? `\r${text.slice(0, process.stderr.columns - 1)}\x1b[K` : `${text}\n`;
+    process.stderr.write(line);
+  };
   const timer = setInterval(draw, isTTY ? 1000 : 10_000);
   return {
     show({ total, earlier, completed, not_found, failed, creditsUsed }: Progress): void {

@@ -31,7 +31,7 @@ const ADDED = ['email', 'email_type', 'email_last_validated', 'status', 'reason'
  */
 export async function readContacts(file: string, column: string): Promise<Contacts> {
   const bytes = await readFile(file);
-  if (!isUtf8(bytes)) throw new UsageError(`${file} is not UTF-8: save it as "CSV UTF-8".`);
+  if (!isUtf8(bytes)) throw new UsageError(`${file} is not UTF-8. Save it as "CSV UTF-8".`);
   const text = bytes.toString();
   const firstLine = (text.split('\n', 1)[0] ?? '').replace(/"[^"]*"/g, '');
   const times = (sign: string) => firstLine.split(sign).length;
@@ -42,7 +42,10 @@ export async function readContacts(file: string, column: string): Promise<Contac
     record_delimiter: /\r\n/.test(text) ? 'windows' : 'unix',
   } as const;
   const [header = [], ...rows] = parse(text, {
-    ...{ delimiter, bom: true, relax_column_count: true, skip_empty_lines: true },
+    delimiter,
+    bom: true,
+    relax_column_count: true,
+    skip_empty_lines: true,
   });
   const index = header.findIndex((name) => name.trim().toLowerCase() === column.toLowerCase());
   if (index === -1)
@@ -65,10 +68,12 @@ export async function writeResults(
   const kept = Array.from({ length: width }, (_, index) => index).filter(
     (i) => !ADDED.includes(header[i] ?? ''),
   );
+  const cellsOf = (row: readonly string[]) => kept.map((column) => row[column] ?? '');
   const all = function* () {
-    yield [...kept.map((index) => header[index] ?? ''), ...ADDED];
+    yield [...cellsOf(header), ...ADDED];
     for (const [index, row] of rows.entries()) {
-      yield [...kept.map((column) => row[column] ?? ''), ...addedTo(npis[index] ?? '', results)];
+      const npi = npis[index] ?? '';
+      yield [...cellsOf(row), ...addedTo(npi, results)];
     }
   };
   // The mode applies only to a new file, so a leftover of a killed run is removed first.
@@ -81,20 +86,32 @@ export async function writeResults(
 function addedTo(npi: string, results: ReadonlyMap<string, Result>): string[] {
   const result = results.get(npi);
   if (!result) {
-    const reason =
-      npi === '' ? 'no NPI' : isNpi(npi) ? 'not asked for yet' : 'an NPI has 10 digits';
-    return ['', '', '', 'not_asked', reason];
+    return ['', '', '', 'not_asked', reasonWithoutResult(npi)];
   }
-  const { email, email_type, email_last_validated, status, replayed } = result;
-  const reason =
-    status === 'failed' ? 'not finished in time: ask again' : replayed ? 'paid for before' : '';
-  return [inert(email), email_type ?? '', email_last_validated ?? '', status, reason];
+  const { email, email_type, email_last_validated, status } = result;
+  return [
+    inert(email ?? ''),
+    email_type ?? '',
+    email_last_validated ?? '',
+    status,
+    reasonOf(result),
+  ];
+}
+
+function reasonWithoutResult(npi: string): string {
+  if (npi === '') return 'no NPI';
+  return isNpi(npi) ? 'not looked up yet' : 'an NPI has 10 digits';
+}
+
+function reasonOf({ status, replayed }: Result): string {
+  if (status === 'failed') return 'look it up again (not finished in time)';
+  return replayed ? 'paid for before' : '';
 }
 
 /**
  * Escapes a cell that a spreadsheet would run as a formula. Cells of the original file stay as they
  * were.
  */
-function inert(cell: string | null): string {
-  return (cell ?? '').replace(/^(?=[=+\-@\t\r])/, "'");
+function inert(cell: string): string {
+  return cell.replace(/^(?=[=+\-@\t\r])/, "'");
 }

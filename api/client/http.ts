@@ -72,7 +72,7 @@ export function createCaller(
   if (!/^[\x21-\x7e]+$/.test(apiKey)) {
     throw new EnrichmentError(
       'api_key_unusable',
-      'The API key is empty, or holds what no key holds.',
+      'The API key is empty or contains other characters than a key. Copy it again.',
     );
   }
   checkBaseUrl(baseUrl);
@@ -80,16 +80,19 @@ export function createCaller(
   let hasAnswered = false;
   return async (path, headers = {}, body) => {
     const init: RequestInit = {
-      method: body ? 'POST' : 'GET',
+      method: 'GET',
       headers: {
         authorization: `Bearer ${apiKey}`,
         'content-type': 'application/json',
         ...headers,
       },
-      ...(body ? { body: JSON.stringify(body) } : {}),
       // A redirect must not send the key to another server.
       redirect: 'manual',
     };
+    if (body) {
+      init.method = 'POST';
+      init.body = JSON.stringify(body);
+    }
     let begun = Date.now();
     for (let tries = 0; ; tries += 1) {
       const sentAt = await pace.turn(signal);
@@ -119,10 +122,10 @@ const LOOPBACK = /^(?:localhost|127(?:\.[0-9]+){3}|\[::1\])$/;
  */
 function checkBaseUrl(baseUrl: string): void {
   const url = URL.parse(baseUrl);
+  const isHttp = url?.protocol === 'http:';
   if (url?.protocol === 'https:') return;
-  if (url?.protocol === 'http:' && LOOPBACK.test(url.hostname)) return;
-  const problem =
-    url?.protocol === 'http:' ? 'would send your API key unencrypted' : 'is not a web address';
+  if (isHttp && LOOPBACK.test(url.hostname)) return;
+  const problem = isHttp ? 'would send your API key unencrypted' : 'is not a web address';
   throw new EnrichmentError(
     'base_url_unusable',
     `The address of the service ${problem}. Use one that begins with https://.`,
@@ -136,9 +139,10 @@ function checkBaseUrl(baseUrl: string): void {
  */
 function pauseAfter({ response }: EnrichmentError, tries: number): number {
   if (response && !WORTH_REPEATING.includes(response.status)) return Number.POSITIVE_INFINITY;
-  const toldMs = 1000 * Number(response?.headers.get('retry-after') ?? Number.NaN);
   const usualMs = Math.min(LONGEST_PAUSE_MS, 500 * 2 ** tries);
-  return (Number.isNaN(toldMs) ? usualMs : toldMs) * (1 + Math.random() / 4);
+  const retryAfterMs = 1000 * Number(response?.headers.get('retry-after') ?? Number.NaN);
+  const pauseMs = Number.isNaN(retryAfterMs) ? usualMs : retryAfterMs;
+  return pauseMs * (1 + Math.random() / 4);
 }
 
 async function exchange(url: string, init: RequestInit): Promise<Answer<never> | EnrichmentError> {
@@ -150,7 +154,7 @@ async function exchange(url: string, init: RequestInit): Promise<Answer<never> |
     return response.ok && body ? { response, body: body as never } : refusal(response, body);
   } catch (cause) {
     const { code, message } = ((cause as Error).cause ?? cause) as NodeJS.ErrnoException;
-    const text = `No answer from ${URL.parse(url)?.origin ?? url}: ${code ?? message}.`;
+    const text = `No response from ${new URL(url).origin}: ${code ?? message}.`;
     return new EnrichmentError('unreachable', text, { cause });
   }
 }
@@ -165,7 +169,7 @@ function refusal(response: Response, body: unknown): EnrichmentError {
     return new EnrichmentError(detail[0].type, text, { response, problem: body as Invalid });
   }
   const { ok, status, url } = response;
-  const text = `${new URL(url).origin} answered ${status}, but not as the API does.`;
+  const text = `${new URL(url).origin} returned ${status}, but not a response of the API.`;
   return new EnrichmentError(ok ? 'not_the_api' : `http_${status}`, text, { response });
 }
 
@@ -178,7 +182,8 @@ const LEEWAY_MS = 1000;
  * killed is one of these.
  */
 function createPace() {
-  let [quota, windowMs] = [100, 60_000];
+  let quota = 100;
+  let windowMs = 60_000;
   let sent: number[] = [];
   return {
     /**
@@ -201,12 +206,17 @@ function createPace() {
      * arrived, however long the response took.
      */
     heed(headers: Headers | undefined, sentAt: number): void {
-      const [, q, w] = /;q=(\d+);w=(\d+)/.exec(headers?.get('ratelimit-policy') ?? '') ?? [];
-      const [, left] = /;r=(\d+)/.exec(headers?.get('ratelimit') ?? '') ?? [];
-      if (!q || !w || !left) return;
-      [quota, windowMs] = [Number(q), Number(w) * 1000];
-      const others = quota - Number(left) - sent.filter((at) => at <= sentAt).length;
-      sent = [...sent, ...Array<number>(Math.max(0, others)).fill(sentAt)].sort((a, b) => a - b);
+      const policy = /;q=(?<quota>\d+);w=(?<seconds>\d+)/.exec(
+        headers?.get('ratelimit-policy') ?? '',
+      )?.groups;
+      const state = /;r=(?<left>\d+)/.exec(headers?.get('ratelimit') ?? '')?.groups;
+      if (!policy || !state) return;
+      quota = Number(policy.quota);
+      windowMs = Number(policy.seconds) * 1000;
+      const ours = sent.filter((at) => at <= sentAt).length;
+      const others = quota - Number(state.left) - ours;
+      for (let n = 0; n < others; n += 1) sent.push(sentAt);
+      sent.sort((a, b) => a - b);
     },
   };
 }

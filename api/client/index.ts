@@ -58,12 +58,12 @@ export interface Options extends Connection {
  * Maximum number of open NPIs. The service looks up 100 NPIs of an organization at once, and gives
  * each 15 minutes from its submit.
  */
-const OPEN_AT_MOST = 180;
+const MAX_OPEN = 180;
 /**
  * Maximum number of running batches. A batch that waits for its slowest NPI costs a request a
  * minute.
  */
-const BATCHES_AT_ONCE = 16;
+const MAX_BATCHES = 16;
 
 interface Chunk {
   readonly index: number;
@@ -122,7 +122,7 @@ export async function enrich(
     throw new EnrichmentError('max_credits_invalid', 'maxCredits is not a number.');
   const baseUrl = options.baseUrl.replace(/\/+$/, '');
   const ending = new AbortController();
-  const signal = AbortSignal.any([ending.signal, ...(options.signal ? [options.signal] : [])]);
+  const signal = options.signal ? AbortSignal.any([ending.signal, options.signal]) : ending.signal;
   const call = createCaller({ ...options, baseUrl }, signal);
   const asked = [...new Set(npis)];
   await using _lock = await lockState(stateFile);
@@ -133,19 +133,20 @@ export async function enrich(
   });
   const results = new Map<string, Result>();
   const run: Run = {
-    ...{ patienceMs: PATIENCE_MS, onProgress: undefined, ...options },
-    ...{
-      type,
-      maxCredits,
-      signal,
-      call,
-      state,
-      chunks,
-      results,
-      total: asked.length,
-      running: new Set(),
-    },
-    ...{ earlier: 0, shortage: null, wake: () => {} },
+    type,
+    maxCredits,
+    patienceMs: options.patienceMs ?? PATIENCE_MS,
+    onProgress: options.onProgress,
+    signal,
+    call,
+    state,
+    chunks,
+    results,
+    total: asked.length,
+    running: new Set(),
+    earlier: 0,
+    shortage: null,
+    wake: () => {},
   };
   // These calls check whether the key is valid and belongs to this run, and read how much of its
   // rate limit is left.
@@ -169,10 +170,11 @@ async function finish(run: Run, ending: AbortController): Promise<void> {
       await follow(run, chunk);
       run.shortage = null;
     } catch (error) {
-      if (!isShortage(error)) ending.abort(error);
-      else {
+      if (isShortage(error)) {
         run.shortage = error;
         waiting.unshift(chunk);
+      } else {
+        ending.abort(error);
       }
     }
     run.running.delete(chunk);
@@ -180,7 +182,7 @@ async function finish(run: Run, ending: AbortController): Promise<void> {
   };
   for (;;) {
     let obstacle = run.shortage;
-    while (waiting[0] && !obstacle && hasRoom(run)) {
+    while (waiting[0] && !obstacle && hasSlot(run)) {
       obstacle = aboveMaximum(run, waiting[0]);
       const next = obstacle ? null : waiting.shift();
       if (next) void begin(next);
@@ -196,10 +198,13 @@ async function finish(run: Run, ending: AbortController): Promise<void> {
   }
 }
 
-function hasRoom({ running, signal }: Run): boolean {
+/** Returns true if another batch may be submitted now. */
+function hasSlot({ running, signal }: Run): boolean {
   const open = sum([...running].map((chunk) => chunk.open));
-  return !signal.aborted && running.size < BATCHES_AT_ONCE && open < OPEN_AT_MOST;
+  return !signal.aborted && running.size < MAX_BATCHES && open < MAX_OPEN;
 }
+
+/** Returns the error if the next batch could exceed the limit on credits, or null. */
 
 function aboveMaximum(
   { chunks, running, type, maxCredits }: Run,
@@ -210,7 +215,7 @@ function aboveMaximum(
   );
   const most = sum(begun.map(({ creditsUsed, open }) => creditsUsed + open * PRICES[type]));
   if (next.batchId || !(most > maxCredits)) return null;
-  const text = `The next ${next.npis.length} NPIs could take the run to ${most} credits, above its ${maxCredits}.`;
+  const text = `With the next ${next.npis.length} NPIs, the run could cost ${most} credits, more than ${maxCredits}.`;
   return new EnrichmentError('max_credits', text);
 }
 
@@ -229,14 +234,18 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
     chunk.batchId = answer.body.batch_id;
     run.state.note(chunk.index, chunk.batchId);
   }
-  let [open, since] = [chunk.open, Date.now()];
+  let { open } = chunk;
+  let changedAt = Date.now();
   while (chunk.open > 0) {
     const { headers } = await look(run, chunk, 'wait=55');
-    if (chunk.open < open) [open, since] = [chunk.open, Date.now()];
-    if (Date.now() - since > run.patienceMs) {
+    if (chunk.open < open) {
+      open = chunk.open;
+      changedAt = Date.now();
+    }
+    if (Date.now() - changedAt > run.patienceMs) {
       throw new EnrichmentError(
         'timed_out',
-        `Batch ${chunk.batchId} has had no news for too long.`,
+        `Batch ${chunk.batchId} has had no new results for too long.`,
       );
     }
     // The service did not wait: too many requests are waiting, or a proxy dropped the header.
@@ -251,14 +260,11 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
  */
 async function look(run: Run, chunk: Chunk, prefer?: string): Promise<Response> {
   const { call, results, onProgress } = run;
-  const { body, response } = await call<Envelope>(
-    `/api/v1/batch/${chunk.batchId}`,
-    prefer ? { prefer } : {},
-  );
-  const ended = body.data.filter(
-    ({ status }) => !/^(accepted|in-progress)$/.test(status),
-  ) as Result[];
-  const news = ended.filter(({ npi }) => !results.has(npi));
+  const headers: Record<string, string> = prefer ? { prefer } : {};
+  const { body, response } = await call<Envelope>(`/api/v1/batch/${chunk.batchId}`, headers);
+  const isFinal = (item: Envelope['data'][number]): item is Result =>
+    item.status !== 'accepted' && item.status !== 'in-progress';
+  const news = body.data.filter(isFinal).filter(({ npi }) => !results.has(npi));
   for (const result of news) results.set(result.npi, result);
   chunk.open = body.batch.total - body.batch.completed_count;
   chunk.creditsUsed = body.usage?.credits_used ?? 0;

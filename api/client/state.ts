@@ -47,17 +47,22 @@ export function openState(
 ) {
   const hash = createHash('sha256').update(npis.join('\n')).digest('hex');
   const fresh: Saved = {
-    ...{ format: 1, url, type, npis: hash, run: randomUUID(), began: new Date().toISOString() },
+    format: 1,
+    url,
+    type,
+    npis: hash,
+    run: randomUUID(),
+    began: new Date().toISOString(),
     batches: Array<null>(Math.ceil(npis.length / BATCH)).fill(null),
   };
   const saved = (file && read(file)) || fresh;
   const changed = (['url', 'type', 'npis'] as const).filter((name) => saved[name] !== fresh[name]);
   if (changed.length > 0) {
-    const text = `${file} is of a run with another ${changed.join(' and ')}: go on with those, or delete it.`;
+    const text = `${file} is of a run with other ${changed.join(' and ')}. Continue with those, or delete the file.`;
     throw new EnrichmentError('state_mismatch', text);
   }
   if (saved.batches.includes('') && Date.now() - Date.parse(saved.began) > REPLAY_MS) {
-    const text = `${file} is of ${saved.began}, and what became of some of it is not known. After 30 days emails are charged again: delete it to begin anew.`;
+    const text = `${file} is of ${saved.began}, and the results of some batches are unknown. After 30 days emails are charged again. Delete the file to start again.`;
     throw new EnrichmentError('state_expired', text);
   }
   /** Saves the changes, either all or nothing, and returns when they are on disk. */
@@ -84,10 +89,7 @@ function read(file: string): Saved | null {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
     if (!(error instanceof SyntaxError)) throw error;
   }
-  throw new EnrichmentError(
-    'state_unreadable',
-    `${file} is not a state that this version has written.`,
-  );
+  throw new EnrichmentError('state_unreadable', `${file} is not a state file of this version.`);
 }
 
 /**
@@ -103,7 +105,11 @@ export async function lockState(file: string | undefined): Promise<AsyncDisposab
   try {
     lock.exec('begin exclusive');
   } catch (cause) {
-    throw new EnrichmentError('state_locked', `Another run uses ${file}.`, { cause });
+    throw new EnrichmentError(
+      'state_locked',
+      `Another run uses ${file}. Wait for it, or use another file.`,
+      { cause },
+    );
   }
   return {
     async [Symbol.asyncDispose]() {

@@ -146,7 +146,7 @@ function llms(pages: readonly Page[]): string {
     '# NPI email enrichment',
     `> ${first?.summary}`,
     '## Docs',
-    [...list, '- [OpenAPI](/openapi.json): the same for machines, OpenAPI 3.1'].join('\n'),
+    [...list, '- [OpenAPI](/openapi.json): OpenAPI 3.1, for machines'].join('\n'),
     '',
   ].join('\n\n');
 }

@@ -22,7 +22,7 @@ export function reference(): string {
     ].join('\n\n');
   });
   const intro =
-    'Every operation with its parameters, fields and answers, made of [openapi.json](/openapi.json).';
+    'Every operation with its parameters, fields, and responses, generated from [openapi.json](/openapi.json).';
   return `# Reference\n\n${intro}\n\n${operations.join('\n\n')}\n`;
 }
 

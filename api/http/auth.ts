@@ -115,11 +115,11 @@ function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): 
   const sent = String(authorization ?? apiKey);
   const hasScheme = /^bearer\b/i.test(sent);
   if (/^basic\b/i.test(sent))
-    return 'Basic authentication is not supported: send "Authorization: Bearer <API_KEY>".';
+    return 'Basic authentication is not supported. Send "Authorization: Bearer <API_KEY>".';
   if (authorization === undefined && hasScheme)
-    return 'X-API-Key takes the key alone, without "Bearer".';
-  if (sent.includes('whsec_')) return 'This is a webhook secret: an API key begins with "npe_".';
-  if (/^(bearer)?\s*$/i.test(sent)) return 'It is empty: check the variable that holds it.';
+    return 'Send only the key in X-API-Key, without "Bearer".';
+  if (sent.includes('whsec_')) return 'This is a webhook secret. An API key begins with "npe_".';
+  if (/^(bearer)?\s*$/i.test(sent)) return 'It is empty. Check the variable that contains it.';
   return authorization === undefined || hasScheme
     ? 'Check it for missing characters.'
     : 'Write "Bearer" before it: "Authorization: Bearer <API_KEY>".';

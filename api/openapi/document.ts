@@ -41,14 +41,13 @@ const OPERATIONS: Readonly<Record<OperationId, Operation>> = written.operations;
 const HEADERS: Readonly<Record<string, JsonObject>> = written.headers;
 const PARAMETERS: Readonly<Record<string, JsonObject>> = written.parameters;
 
-const DESCRIPTION = `Verified email addresses for US healthcare providers by NPI. A submit answers 202 at once; results \
-come by polling, by signed webhook, or both, within about 15 minutes.
+const DESCRIPTION = `Verified email addresses for US healthcare providers by NPI. A submit returns 202 at once. Results \
+follow within 15 minutes, by polling, by signed webhook, or both.
 
 Credits are held at submit, charged only for emails found (${PRICES.any}, or ${PRICES.personal} for \`personal\`), \
 and released otherwise. The same NPI for the same organization within 30 days of its charge is free (\`replayed: true\`).
 
-Fields may be added to answers at any time. \`null\` for an optional field of a body means absent; unknown fields are \
-ignored.`;
+Responses may gain fields at any time. \`null\` in an optional field of a body means absent. Unknown fields are ignored.`;
 
 /**
  * Headers of every response. Each counted response, errors included, also has the rate limit
@@ -199,7 +198,7 @@ const PATHS: JsonObject = Object.fromEntries(
 const RESPONSES: JsonObject = {
   ...Object.fromEntries(DESCRIBED.map(([name, kind]) => [name, problemResponse(name, kind)])),
   Invalid: {
-    description: 'Something in the request is not valid; every problem is named.',
+    description: 'The request is not valid. The body lists every problem.',
     headers: responseHeaders(['Link', ...COUNTED], ['Ignored-Fields']),
     content: content({ schema: 'Invalid', examples: 'invalid' }),
   },
@@ -224,7 +223,7 @@ const components: JsonObject = {
   parameters: Object.fromEntries(SHARED.map((name) => [name, parameter(name)])),
   responses: RESPONSES,
   securitySchemes: {
-    bearer: { type: 'http', scheme: 'bearer', description: 'Wins if both are sent.' },
+    bearer: { type: 'http', scheme: 'bearer', description: 'Wins if both headers are sent.' },
     apiKey: { type: 'apiKey', in: 'header', name: 'X-API-Key' },
   },
 };

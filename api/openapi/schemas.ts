@@ -105,15 +105,19 @@ const nextCursor = (pattern = CURSOR) =>
   text
     .pattern(new RegExp(pattern))
     .allow(null)
-    .description('For the next page; null on the last one.');
+    .description('The cursor of the next page, or null on the last one.');
 const batchStatus = text
   .valid(...BATCH_STATUSES)
-  .description('`completed` when every request is final: for a submit of replays at once.')
+  .description(
+    '`completed` when every request is final. A submit of replays is `completed` at once.',
+  )
   .meta({ name: 'BatchStatus' });
 const emailType = text.valid(...EMAIL_TYPES).meta({ name: 'EmailType' });
 const deliveryStatus = text
   .valid(...DELIVERY_STATES)
-  .description('`pending` until it is decided. `none`: deliveries are suspended by the operator.')
+  .description(
+    '`pending` until it is decided. `none` means that the operator has suspended deliveries.',
+  )
   .meta({ name: 'DeliveryStatus' });
 /**
  * A timestamp without `pattern` or `minLength`, because some generators reject them next to
@@ -123,7 +127,7 @@ const timestamp = Joi.custom((value, helpers) =>
   new Date(value).toISOString() === value ? value : helpers.error('any.invalid'),
 )
   .required()
-  .description('RFC 3339, UTC, milliseconds.')
+  .description('RFC 3339 in UTC with milliseconds.')
   .meta({ jsonSchema: { type: 'string', format: 'date-time' } });
 
 /** The 202 of both submits. */
@@ -140,7 +144,7 @@ export const submitAnswer = Joi.object({
     )
     .min(1)
     .required()
-    .description('One per submitted NPI, in the order of the submit.'),
+    .description('One entry per submitted NPI, in the order of the submit.'),
 }).meta({ name: 'Accepted' });
 
 const result = Joi.object({
@@ -156,24 +160,26 @@ const result = Joi.object({
         'failed',
       ] satisfies RequestStatus[]),
     )
-    .description('`completed`, `not_found` and `failed` are final.')
+    .description('`completed`, `not_found`, and `failed` are final.')
     .meta({ name: 'RequestStatus' }),
   replayed: Joi.boolean()
     .required()
-    .description('A free replay of a result charged within 30 days.'),
+    .description('True for a free replay of a result that was charged within 30 days.'),
   email_type: emailType.allow(null),
   email: text.email({ tlds: false }).allow(null),
   email_last_validated: timestamp.allow(null),
   email_status: text.valid('valid').allow(null).meta({ name: 'EmailStatus' }),
 })
-  .description('Of one NPI. The last four are null without an email.')
+  .description(
+    'The result of one NPI. The fields that begin with `email` are null without an email.',
+  )
   .meta({ name: 'Result' });
 
 const batch = Joi.object({
   id: batchId,
   status: batchStatus,
-  total: credits.min(1).description('Requests in the batch.'),
-  completed_count: credits.min(0).description('Requests that are final.'),
+  total: credits.min(1).description('The number of requests in the batch.'),
+  completed_count: credits.min(0).description('The number of final requests.'),
   created_at: timestamp.allow(null),
   updated_at: timestamp.allow(null),
 })
@@ -190,17 +196,15 @@ export const envelope = Joi.object({
   })
     .required()
     .allow(null)
-    .description(
-      'Where results are sent, and how far that is; null if the submit named no webhook.',
-    )
+    .description('The webhook with the state of its deliveries, or null if the submit named none.')
     .meta({ name: 'WebhookState' }),
   custom_data: customData.required().allow(null),
   usage: Joi.object({
     credits_used: credits
       .min(0)
       .allow(null)
-      .description('Charged so far: for this batch, or this request.'),
-    balance: credits.allow(null).description('Available now.'),
+      .description('Charged so far for this batch, or for this request.'),
+    balance: credits.allow(null).description('Credits available now.'),
   })
     .required()
     .allow(null)
@@ -210,43 +214,49 @@ export const envelope = Joi.object({
     .min(1)
     .required()
     .description(
-      'One item in a single poll and a real-time delivery, else every request of the batch.',
+      'One item in a single poll and in a real-time delivery, otherwise every request of the batch.',
     ),
 }).meta({ name: 'Envelope' });
 
 const attempt = Joi.object({
-  n: credits.min(1).description('Counted over all of the delivery, resends included.'),
+  n: credits.min(1).description('The number of the attempt, counted over all resends.'),
   started_at: timestamp,
   duration_ms: credits.min(0),
-  status_code: credits.min(100).max(599).allow(null).description('Null if no answer came.'),
+  status_code: credits.min(100).max(599).allow(null).description('Null if there was no response.'),
   reason: text
     .valid(...ATTEMPT_REASONS)
     .allow(null)
-    .description('Stable: what was wrong; null for a 2xx. With `body_…` a 2xx counts all the same.')
+    .description(
+      'The stable reason of a failure, or null for a 2xx. With `body_…`, a 2xx still counts.',
+    )
     .meta({ name: 'AttemptReason' }),
   response_excerpt: Joi.string()
     .required()
     .allow(null, '')
     .description(
-      'What your receiver answered, as text: its first 1024 bytes, in lists 200 characters of them. Control characters and what is not UTF-8 are U+FFFD. Null if no answer came.',
+      "The first 1024 bytes of your receiver's response as text, in lists 200 characters of them. Control characters and invalid UTF-8 become U+FFFD. Null if there was no response.",
     ),
 }).meta({ name: 'DeliveryAttempt' });
 
 /** The 202 of a resend, and the 200 of one delivery. */
 export const deliveryAnswer = Joi.object({
   id: deliveryId.description('The `webhook-id` of every attempt.'),
-  request_id: requestId.allow(null).description('What it reports; null for the whole batch.'),
+  request_id: requestId
+    .allow(null)
+    .description('The request that it reports, or null for the whole batch.'),
   status: deliveryStatus,
   created_at: timestamp,
   decided_at: timestamp.allow(null).description('Null until it is decided.'),
   next_attempt_at: timestamp
     .allow(null)
-    .description('Not before then; null if none is to come, or not yet known.'),
+    .description(
+      'The earliest time of the next attempt. Null if none will come, or the time is not known.',
+    ),
   attempts: Joi.array()
     .items(attempt)
     .required()
     .description(
-      'Oldest first: in lists the newest 5, of one delivery up to 50. Kept for 30 days.',
+      'Oldest first. Lists have the newest 5, a single delivery has up to 50. Kept for 30 days.',
     ),
 }).meta({ name: 'Delivery' });
 
@@ -256,21 +266,21 @@ export const deliveriesAnswer = Joi.object({
     .items(deliveryAnswer)
     .max(PAGE.most)
     .required()
-    .description('In the order of the submit; none if it named no webhook.'),
+    .description('In the order of the submit. Empty if it named no webhook.'),
   next_cursor: nextCursor(),
 }).meta({ name: 'Deliveries' });
 
 /** The 200 of `GET /api/v1/batches`. */
 export const batchesAnswer = Joi.object({
-  batches: Joi.array().items(batch).max(PAGE.most).required().description('The newest first.'),
+  batches: Joi.array().items(batch).max(PAGE.most).required().description('Newest first.'),
   next_cursor: nextCursor(),
 }).meta({ name: 'Batches' });
 
 /** The 200 of `GET /api/v1/credits`. */
 export const creditsAnswer = Joi.object({
-  balance: credits.description('Available: total − used − held.'),
-  total: credits.description('Granted.'),
-  used: credits.description('Charged.'),
+  balance: credits.description('Available credits: total − used − held.'),
+  total: credits.description('Granted credits.'),
+  used: credits.description('Charged credits.'),
 }).meta({ name: 'Credits' });
 
 /** The 200 of `GET /api/v1/credits/ledger`. */
@@ -281,17 +291,17 @@ export const ledgerAnswer = Joi.object({
         created_at: timestamp,
         reason: text.valid(...LEDGER_KINDS).meta({ name: 'LedgerReason' }),
         amount: credits.description(
-          'Credits moved; negative only for an adjustment that takes away.',
+          'Moved credits. Negative only for an adjustment that takes credits away.',
         ),
         request_id: requestId
           .allow(null)
-          .description('What they were moved for; null for the first two.'),
-        balance_after: credits.description('Available right after it.'),
+          .description('The request, or null for grants and adjustments.'),
+        balance_after: credits.description('Credits available after the entry.'),
       }).meta({ name: 'LedgerEntry' }),
     )
     .max(PAGE.most)
     .required()
-    .description('The newest first.'),
+    .description('Newest first.'),
   next_cursor: nextCursor(LEDGER_PAGE),
 }).meta({ name: 'Ledger' });
 
@@ -301,14 +311,14 @@ export const problemAnswer = Joi.object({
   title: text,
   status: credits,
   code: text,
-  detail: text.description('For people.'),
+  detail: text.description('The text for people.'),
 });
 
 /** The body of the 402. */
 export const insufficientAnswer = problemAnswer.keys({
   required: credits.min(1),
   available: credits,
-  held: credits.description('Held for requests that are not final.'),
+  held: credits.description('Credits held for requests that are not final.'),
   shortfall: credits.min(1),
 });
 
@@ -320,7 +330,7 @@ export function problemSchema(
   return (hasMembers ? insufficientAnswer : problemAnswer)
     .keys({
       status: credits.valid(status).meta({ jsonSchema: { type: 'integer' } }),
-      code: text.valid(...Object.keys(codes)).description('Stable: for programs.'),
+      code: text.valid(...Object.keys(codes)).description('Stable, for programs.'),
     })
     .description(description)
     .meta({ name: `${name}Problem` });
@@ -336,10 +346,10 @@ export const invalidAnswer = Joi.object({
           .min(1)
           .required()
           .description(
-            '`body`, `path`, `query` or `header`, then the field, then the position in a list.',
+            '`body`, `path`, `query`, or `header`, then the field, then the position in a list.',
           ),
         msg: text,
-        type: text.description('Stable: for programs.'),
+        type: text.description('Stable, for programs.'),
       }).meta({ name: 'InvalidField' }),
     )
     .min(1)

@@ -184,12 +184,12 @@ function parseBody(
 function hintFor(schema: Joi.ObjectSchema, body: unknown): string | null {
   const { npi, npis }: Readonly<Record<string, unknown>> = Object(body);
   if (schema === singleBody && npi === undefined && npis !== undefined)
-    return 'npis is a field of POST /api/v1/email/bulk; here it is npi, one string';
+    return 'npis is a field of POST /api/v1/email/bulk. Use npi here, one string';
   if (schema === bulkBody && npis === undefined && npi !== undefined)
-    return 'npi is a field of POST /api/v1/email; here it is npis, a list of strings';
+    return 'npi is a field of POST /api/v1/email. Use npis here, a list of strings';
   const isPadded = (one: unknown) =>
     typeof one === 'string' && one.trim() !== one && /^[0-9]{10}$/.test(one.trim());
-  return [npi, npis].flat().some(isPadded) ? 'leave out the blanks around the NPI' : null;
+  return [npi, npis].flat().some(isPadded) ? 'Remove the spaces around the NPI' : null;
 }
 
 /**
@@ -246,7 +246,7 @@ const URL_START = /^[Hh][Tt][Tt][Pp][Ss]:\/\/[^/\\]/;
 
 const url = Joi.string()
   .description(
-    'Where deliveries go: https, without user name or password, and not to an address or a name that is not public.',
+    'The address of your receiver: https, without user name or password, at a public address.',
   )
   .example('https://example.com/hooks/email')
   // JSON Schema cannot express the rest of the rule.
@@ -269,7 +269,7 @@ const url = Joi.string()
 export const webhookMode = Joi.string()
   .valid(...WEBHOOK_MODES)
   .description(
-    '`real-time`, if none is named: one delivery per NPI as it finishes. `batch`: one when the whole batch completes.',
+    '`real-time` (the default) sends one delivery per NPI as it finishes, `batch` one when the whole batch is final.',
   )
   .meta({ name: 'WebhookMode' });
 
@@ -278,13 +278,13 @@ const webhook = Joi.object({
   mode: webhookMode.empty(null).default('real-time'),
 })
   .unknown()
-  .description('Where results are sent; without it they are polled for.')
+  .description('The receiver of the results. Without it, poll for them.')
   .meta({ name: 'WebhookTarget' });
 
 export const customData = Joi.object()
   .unknown()
   .description(
-    `Any JSON object of at most ${MAX_CUSTOM_DATA_BYTES} bytes as sent and ${MAX_CUSTOM_DATA_DEPTH} levels; echoed in polls and deliveries exactly as submitted, number for number.`,
+    `Any JSON object of at most ${MAX_CUSTOM_DATA_BYTES} bytes as sent and ${MAX_CUSTOM_DATA_DEPTH} levels. Polls and deliveries return it exactly as sent.`,
   )
   .example({ order: 17 })
   .meta({ name: 'CustomData', jsonSchema: { additionalProperties: true } });
@@ -295,7 +295,7 @@ const common = {
     .empty(null)
     .default('any')
     .description(
-      'A filter: an email of another type is not returned. `any`, if none is named, prefers professional.',
+      'The requested type. An email of another type is not returned. `any` (the default) prefers professional.',
     )
     .meta({ name: 'WantedType' }),
   webhook: webhook.empty(null),
@@ -318,7 +318,7 @@ const npis = Joi.array()
   .items(npi)
   .min(1)
   .max(MAX_NPIS)
-  .description('One request each, also if an NPI occurs twice.');
+  .description('Each entry becomes a request, even if an NPI occurs twice.');
 
 /**
  * `POST /api/v1/email/bulk`. The items of a list that is too long are not checked, because

@@ -103,7 +103,7 @@ test('a 401 says how the key is malformed, and never contains it', async (t) => 
   const { apiKey } = await api.organization();
   const bare = /Write "Bearer" before it/;
   const usual = /Check it for missing characters/;
-  const bearer = /X-API-Key takes the key alone/;
+  const bearer = /Send only the key in X-API-Key/;
   const basic = /Basic authentication is not supported/;
   const cases: readonly (readonly [Record<string, string>, RegExp])[] = [
     [{ authorization: apiKey }, bare],
@@ -118,7 +118,7 @@ test('a 401 says how the key is malformed, and never contains it', async (t) => 
     [{ 'x-api-key': '' }, /It is empty/],
     [
       { authorization: 'Bearer whsec_bm8=' },
-      /This is a webhook secret: an API key begins with "npe_"/,
+      /This is a webhook secret. An API key begins with "npe_"/,
     ],
     [{ 'x-api-key': 'npe_x' }, usual],
   ];

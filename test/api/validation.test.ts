@@ -448,7 +448,7 @@ test('the link of a 422 points to its first error type, with a hint as title', a
     (await post(path, body)).headers.get('link');
   const link = (type: string, title = '') =>
     `</docs/errors#${type}>; rel="help"${title === '' ? '' : `; title="${title}"`}`;
-  const blanks = link('string_pattern_mismatch', 'leave out the blanks around the NPI');
+  const blanks = link('string_pattern_mismatch', 'Remove the spaces around the NPI');
   for (const npi of [' 1234567893', '1234567893\n', '\u00a01234567893\t']) {
     t.is(await linkOf(SINGLE, { npi }), blanks);
     t.is(await linkOf(BULK, { npis: [NPI, npi] }), blanks);
@@ -460,14 +460,14 @@ test('the link of a 422 points to its first error type, with a hint as title', a
   refused(t, single, [missing('body', 'npi')]);
   t.is(
     single.headers.get('link'),
-    link('missing', 'npis is a field of POST /api/v1/email/bulk; here it is npi, one string'),
+    link('missing', 'npis is a field of POST /api/v1/email/bulk. Use npi here, one string'),
   );
   t.is(single.headers.get('ignored-fields'), 'npis');
   const bulk = await post(BULK, { npi: NPI });
   refused(t, bulk, [missing('body', 'npis')]);
   t.is(
     bulk.headers.get('link'),
-    link('missing', 'npi is a field of POST /api/v1/email; here it is npis, a list of strings'),
+    link('missing', 'npi is a field of POST /api/v1/email. Use npis here, a list of strings'),
   );
   t.is(bulk.headers.get('ignored-fields'), 'npi');
   t.is((await client.get('/api/v1/email/x')).headers.get('link'), link('string_pattern_mismatch'));

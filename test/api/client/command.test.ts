@@ -136,7 +136,7 @@ test('a dry run sends no request and prints the maximum cost', async (t) => {
   t.is(code, 0);
   t.is(
     stdout,
-    '6 rows, 1 without an NPI: 3 NPIs to ask for.\nAt most 9 credits: 3 for each email found.\n',
+    '6 rows, 1 without an NPI: 3 NPIs to look up.\nAt most 9 credits: 3 for each email found.\n',
   );
 });
 
@@ -211,7 +211,7 @@ test('a run of 500 NPIs that is killed twice gets no 429 and is charged once', a
   t.false(state.includes(client.apiKey));
   const { code, stdout, stderr } = await run(folder, ENRICH, setting);
   t.is(code, 0, stderr);
-  t.is(stdout, 'result.csv is written.\n');
+  t.is(stdout, 'Wrote result.csv.\n');
   t.deepEqual(
     await emailsOf(folder),
     npis.map((npi) => emailOf(npi) ?? ''),
@@ -262,7 +262,7 @@ test('an interrupted run ends with 130 and leaves only its state file', async (t
   });
   const { code, stderr } = await run(folder, ENRICH, { client, url, onStart });
   t.is(code, 130);
-  t.regex(stderr, /The same command goes on from here\./);
+  t.regex(stderr, /Repeat the command to continue\./);
   await t.throwsAsync(resultOf(folder));
   await t.throwsAsync(stat(join(folder, 'result.csv.state.json.lock')));
   work(t, api, client.organizationId);
@@ -277,10 +277,10 @@ test('without credits a run ends with 3 and a partial result, and continues late
   work(t, api, client.organizationId);
   const short = await run(folder, ENRICH, { client });
   t.is(short.code, 3);
-  t.regex(short.stderr, /60 credits.* Available: 40.* With more credits the same command goes on/);
+  t.regex(short.stderr, /60 credits.* Available: 40.* With more credits, repeat the command/);
   const emails = npis.map((npi) => emailOf(npi) ?? '');
   t.is((await emailsOf(folder)).filter((email) => email !== '').length, 30);
-  t.is((await resultOf(folder)).match(/,not_asked,not asked for yet\n/g)?.length, 60);
+  t.is((await resultOf(folder)).match(/,not_asked,not looked up yet\n/g)?.length, 60);
   t.is((await run(folder, [...ENRICH, '--max-credits', '89'], { client })).code, 3);
   await grantCredits(api.db, { actor: 'test', reason: 'test' }, client.organizationId, 20);
   t.is((await run(folder, [...ENRICH, '--max-credits', '90'], { client })).code, 0);
@@ -295,7 +295,7 @@ test('an error ends with 1 and prints the request id, and never the key from the
   const args = [...ENRICH, '--key-file', 'key.txt', '--url', api.baseUrl];
   const refused = await run(folder, args);
   t.is(refused.code, 1);
-  t.regex(refused.stderr, /The API key is not valid.* Support will ask for [\w-]+\./);
+  t.regex(refused.stderr, /The API key is not valid.* Quote [\w-]+ to support\./);
   const hostile = {
     status: 403,
     body: JSON.stringify({ code: 'x', detail: 'one\u001b[2J\u009b2J\u202etwo' }),
