@@ -45,7 +45,7 @@ export interface HttpJsonSource {
   readonly candidates: {
     /** Points at a list of candidates, or at the only candidate. */
     readonly list: Pointer;
-    /** This pointer and the next ones start at a candidate. */
+    /** Relative to a candidate, like the pointers below. */
     readonly email: Pointer;
     readonly type: Mapping<EmailType> | null;
     readonly status: Mapping<Verdict> | null;

@@ -291,7 +291,7 @@ const STORABLE = /^[^\p{C}]{1,320}$/u;
 /** The maximum number of candidates. Each may need a paid check. */
 const MAX_CANDIDATES = 20;
 
-/** An address and what the vendor says about it, before the address is read. */
+/** A vendor's claim about an address. The address is still a field of the response. */
 export interface Claim extends Omit<NamedCandidate, 'email'> {
   readonly email: Field;
 }

@@ -174,8 +174,10 @@ function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>):
   }
   const kinds = best[letters.length]?.kinds ?? '';
   const reading = kinds.replaceAll('T', '');
-  const match = MEANING.find(([pattern]) => pattern.test(reading));
-  return match?.[1] ?? 'unclear';
+  for (const [pattern, owner] of MEANING) {
+    if (pattern.test(reading)) return owner;
+  }
+  return 'unclear';
 }
 
 function costOf(kind: Kind, text: string): number {

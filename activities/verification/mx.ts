@@ -24,8 +24,8 @@ export type MailRoute =
     };
 
 /**
- * Says that our name servers cannot be trusted now. `afterMs` is the time until the next control in
- * milliseconds, or null if unknown.
+ * The state of name servers that cannot be trusted now. `afterMs` is the time until the next
+ * control in milliseconds, or null if unknown.
  */
 export interface Distrust {
   readonly afterMs: number | null;

@@ -205,6 +205,8 @@ export interface Ruling {
 /** A verifier's judgment. */
 export type Word = Pick<Ruling, 'verdict' | 'reason'>;
 
+const NOT_ASKED = { verdict: 'none', reason: null } as const;
+
 /**
  * Looks up a case in the policy and dates the outcome.
  * @param word null if no verifier was called or no call got a response
@@ -216,9 +218,9 @@ export function rule(
   word: Word | null,
   now: number,
 ): Ruling {
-  const [verdict, why] = judge({ ...known, verifier: word?.verdict ?? 'none' });
-  const verifierReason = word?.reason ?? null;
-  const reason = why === 'verifier' ? verifierReason : why;
+  const verifier = word === null ? NOT_ASKED : word;
+  const [verdict, why] = judge({ ...known, verifier: verifier.verdict });
+  const reason = why === 'verifier' ? verifier.reason : why;
   const validatedAt = dateOf(verdict, reason, claim, word, new Date(now));
   return { verdict, reason, validatedAt };
 }

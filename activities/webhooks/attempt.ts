@@ -79,6 +79,10 @@ function reasonOf(error: unknown, otherwise: FailureReason): FailureReason {
   if (code === undefined) return otherwise;
   // Node uses this code also for a connection that was closed properly but too early.
   if (code === 'ECONNRESET') return syscall === undefined ? 'closed' : 'reset';
-  const family = FAMILIES.find(([codes]) => codes.test(code));
-  return REASONS[code] ?? family?.[1] ?? otherwise;
+  const known = REASONS[code];
+  if (known !== undefined) return known;
+  for (const [codes, reason] of FAMILIES) {
+    if (codes.test(code)) return reason;
+  }
+  return otherwise;
 }

@@ -257,7 +257,7 @@ async function openTunnel(
     answer = await once(outgoing, 'connect', { signal });
   } catch {
     if (!reached) {
-      throw new ProxyUnavailable('the webhook proxy cannot be reached: check WEBHOOK_PROXY');
+      throw new ProxyUnavailable('the webhook proxy cannot be reached. Check WEBHOOK_PROXY.');
     }
     // If a time limit is over, the caller uses the signal's reason instead.
     throw new AttemptFailure('proxy');

@@ -30,6 +30,6 @@ function keyOf(secret: string): Buffer {
   const encoded = /^whsec_([A-Za-z0-9+/]+={0,2})$/.exec(secret)?.[1];
   if (encoded !== undefined) return Buffer.from(encoded, 'base64');
   const message =
-    "a webhook secret is not whsec_ followed by base64: rotate the organization's webhook secret";
+    "a webhook secret is not whsec_ followed by base64. Rotate the organization's webhook secret.";
   throw Object.assign(new Error(message), { code: 'bad_webhook_secret' });
 }

@@ -81,6 +81,7 @@ const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
 function judge(body: Field): VerifierStep {
   const status = body.at('status').requiredText().toLowerCase().replaceAll('_', '-');
   const detail = body.at('sub_status').word();
-  const meaning = MEANINGS.get(`${status} ${detail}`) ?? MEANINGS.get(status);
-  return meaning ?? INCONCLUSIVE;
+  const detailed = MEANINGS.get(`${status} ${detail}`);
+  if (detailed) return detailed;
+  return MEANINGS.get(status) ?? INCONCLUSIVE;
 }
