@@ -5,7 +5,6 @@ import { run, type Transaction } from '../client.ts';
  * lock in the same order.
  */
 export async function balanceLock(tx: Transaction, organizationId: string) {
-  return await run(
-    tx,
-  )`select from credit_balances where organization_id = ${organizationId} for update`;
+  return await run(tx)`
+    select from credit_balances where organization_id = ${organizationId} for update`;
 }

@@ -34,7 +34,9 @@ export async function balanceOf(
   organizationId: string,
 ): Promise<Balance> {
   const [balance] = await run<Balance>(by)`
-    select total, used, held, available from credit_balances where organization_id = ${organizationId}`;
+    select total, used, held, available
+      from credit_balances
+     where organization_id = ${organizationId}`;
   if (!balance) throw new Refusal('organization_missing');
   return balance;
 }
@@ -58,11 +60,10 @@ export async function grantCredits(
   try {
     return await fund(db, by, { kind: 'grant', organizationId, amount, reference });
   } catch (error) {
-    const isUsed =
-      error instanceof DatabaseError && error.constraint === 'ledger_entries_reference_once';
-    if (!isUsed) throw error;
+    if (!isViolation(error, 'ledger_entries_reference_once')) throw error;
     const granted = await run<Granted>(db)`
-      select amount, created_at as at from ledger_entries
+      select amount, created_at as at
+        from ledger_entries
        where organization_id = ${organizationId} and reference = ${reference}`;
     throw new Refusal('reference_used', null, only(granted));
   }
@@ -84,11 +85,13 @@ export async function adjustCredits(
   try {
     return await fund(db, by, { kind: 'adjustment', organizationId, amount, reference: null });
   } catch (error) {
-    if (error instanceof DatabaseError && error.constraint === 'credit_balances_available') {
-      throw new Refusal('credits_below_zero');
-    }
-    throw error;
+    if (!isViolation(error, 'credit_balances_available')) throw error;
+    throw new Refusal('credits_below_zero');
   }
+}
+
+function isViolation(error: unknown, constraint: string): boolean {
+  return error instanceof DatabaseError && error.constraint === constraint;
 }
 
 /**
@@ -131,31 +134,43 @@ export async function listLedger(
   organizationId: string,
   { after, limit }: Page<LedgerPlace>,
 ) {
+  // A page starts from the current balance, or from the balance before the entry `after`.
+  let newest = sql`b.available`;
+  let isOnPage = sql`true`;
+  if (after !== null) {
+    newest = sql`${after.available}::bigint`;
+    isOnPage = sql`id < (${idOf(organizationId, after)})`;
+  }
   // Read in a single statement, so that the balance and the entries are of the same moment.
-  const newest = after ? sql`${after.available}::bigint` : sql`b.available`;
   const rows = await run<LedgerRow>(db)`
     select id, created_at as "createdAt", kind, amount,
            (${newest} - coalesce(sum(l.available) over (
-             order by id desc rows between unbounded preceding and 1 preceding), 0))::bigint as "availableAfter",
+             order by id desc rows between unbounded preceding and 1 preceding), 0))::bigint
+             as "availableAfter",
            request_id as "requestId", l.available as added, side
-      from ledger_entries l join credit_balances b using (organization_id)
-     where organization_id = ${organizationId} and ${after ? sql`id < (${idOf(organizationId, after)})` : sql`true`}
-     order by id desc limit ${limit + 1}`;
+      from ledger_entries l
+      join credit_balances b using (organization_id)
+     where organization_id = ${organizationId} and ${isOnPage}
+     order by id desc
+     limit ${limit + 1}`;
   const { items, last } = cut(rows, limit);
-  return {
-    entries: items.map(({ added: _added, side: _side, ...entry }) => entry),
-    next: last && (await placeOf(db, organizationId, last)),
-  };
+  const entries = items.map(({ added: _added, side: _side, ...entry }) => entry);
+  if (last === null) return { entries, next: null };
+  return { entries, next: await placeOf(db, organizationId, last) };
 }
 
 /** Returns a query for the number of the entry at a place. It uses an index. */
 function idOf(organizationId: string, place: LedgerPlace): SQL {
   if (place.side === 'funding') {
-    return sql`select id from ledger_entries where organization_id = ${organizationId} and side = 'funding'
-                order by id offset ${place.ordinal - 1} limit 1`;
+    return sql`
+      select id from ledger_entries
+       where organization_id = ${organizationId} and side = 'funding'
+       order by id offset ${place.ordinal - 1} limit 1`;
   }
-  return sql`select id from ledger_entries
-              where organization_id = ${organizationId} and request_id = ${place.requestId} and side = ${place.side}`;
+  return sql`
+    select id from ledger_entries
+     where organization_id = ${organizationId} and request_id = ${place.requestId}
+       and side = ${place.side}`;
 }
 
 async function placeOf(
@@ -165,12 +180,10 @@ async function placeOf(
 ): Promise<LedgerPlace> {
   const available = availableAfter - added;
   if (side !== 'funding') return { side, requestId: requestId ?? '', available };
-  const { ordinal } = only(
-    await run<{ ordinal: number }>(db)`
-      select count(*)::int as ordinal from ledger_entries
-       where organization_id = ${organizationId} and side = 'funding' and id <= ${id}`,
-  );
-  return { side, ordinal, available };
+  const counted = await run<{ ordinal: number }>(db)`
+    select count(*)::int as ordinal from ledger_entries
+     where organization_id = ${organizationId} and side = 'funding' and id <= ${id}`;
+  return { side, ordinal: only(counted).ordinal, available };
 }
 
 interface Funding {

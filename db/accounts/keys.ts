@@ -56,7 +56,8 @@ const API_KEY = sql`
  */
 export function parseApiKey(text: string): Buffer | null {
   if (!SHAPE.test(text)) return null;
-  return text.slice(-6) === checkCharacters(text.slice(0, -6)) ? hashOf(text) : null;
+  if (text.slice(-6) !== checkCharacters(text.slice(0, -6))) return null;
+  return hashOf(text);
 }
 
 /**
@@ -67,13 +68,16 @@ export function parseApiKey(text: string): Buffer | null {
 export async function authenticate(db: Database, hash: Buffer): Promise<Authentication> {
   type Found = Omit<Extract<Authentication, { kind: 'active' }>, 'kind'> & Pick<ApiKey, 'state'>;
   const [found] = await run<Found & { readonly suspended: boolean }>(db)`
-    select ${STATE} as state, suspended, api_keys.id as "keyId", organization_id as "organizationId",
-           requests_per_minute as "requestsPerMinute"
-      from api_keys join organizations on organizations.id = organization_id where hash = ${hash}`;
+    select ${STATE} as state, suspended, api_keys.id as "keyId",
+           organization_id as "organizationId", requests_per_minute as "requestsPerMinute"
+      from api_keys
+      join organizations on organizations.id = organization_id
+     where hash = ${hash}`;
   if (!found) return { kind: 'unknown' };
   const { state, suspended, ...key } = found;
   if (state !== 'active') return { kind: state };
-  return suspended ? { kind: 'inactive' } : { kind: state, ...key };
+  if (suspended) return { kind: 'inactive' };
+  return { kind: 'active', ...key };
 }
 
 /**
@@ -93,15 +97,14 @@ export async function issueKey(
 ): Promise<IssuedKey> {
   await requireOrganization(db, owner);
   return await transaction(db, async (tx) => {
-    const organizationId =
-      forSandbox && !isSandbox(owner) ? await openSandbox(tx, db, by, owner) : owner;
+    let organizationId = owner;
+    if (forSandbox && !isSandbox(owner)) organizationId = await openSandbox(tx, db, by, owner);
     const issued = await insertKey(tx, organizationId, name);
-    const details = { name, hint: issued.hint };
     await recordAudit(tx, by, {
       action: 'keys.issue',
       organizationId,
       subject: issued.id,
-      details,
+      details: { name, hint: issued.hint },
     });
     return issued;
   });
@@ -155,9 +158,11 @@ export async function revokeKey(
   keyId: string,
   leaked = false,
 ): Promise<ApiKey> {
-  return await changeKey(db, by, keyId, 'keys.revoke', (before, now) => {
-    return { ...before, revokedAt: before.revokedAt ?? now, leaked: leaked || before.leaked };
-  });
+  return await changeKey(db, by, keyId, 'keys.revoke', (before, now) => ({
+    ...before,
+    revokedAt: before.revokedAt ?? now,
+    leaked: leaked || before.leaked,
+  }));
 }
 
 /**
@@ -184,14 +189,14 @@ export async function reactivateKey(
 export async function listKeys(db: Database, organizationId: string): Promise<ApiKey[]> {
   await requireOrganization(db, organizationId);
   return await run<ApiKey>(db)`
-    select ${API_KEY} from api_keys where organization_id = ${organizationId} order by created_at desc, id desc`;
+    select ${API_KEY} from api_keys
+     where organization_id = ${organizationId}
+     order by created_at desc, id desc`;
 }
 
 function newApiKey(isTest: boolean): string {
-  const random = Array.from({ length: 30 }, () => ALPHABET.charAt(randomInt(ALPHABET.length))).join(
-    '',
-  );
-  const checked = `${isTest ? 'npe_test_' : 'npe_'}${random}`;
+  let checked = isTest ? 'npe_test_' : 'npe_';
+  for (let i = 0; i < 30; i += 1) checked += ALPHABET.charAt(randomInt(ALPHABET.length));
   return checked + checkCharacters(checked);
 }
 
@@ -219,7 +224,8 @@ async function insertKey(
   const apiKey = newApiKey(isTest);
   const inserted = await run<ApiKey>(tx)`
     insert into api_keys (id, organization_id, name, is_test, hint, hash)
-    values (${newId('key')}, ${organizationId}, ${name}, ${isTest}, ${apiKey.slice(-4)}, ${hashOf(apiKey)})
+    values (${newId('key')}, ${organizationId}, ${name}, ${isTest},
+            ${apiKey.slice(-4)}, ${hashOf(apiKey)})
     returning ${API_KEY}`;
   return { ...only(inserted), apiKey };
 }
@@ -229,9 +235,8 @@ async function insertKey(
  * not wait for this lock.
  */
 async function lockKey(tx: Transaction, keyId: string): Promise<ApiKey> {
-  const [found] = await run<ApiKey>(
-    tx,
-  )`select ${API_KEY} from api_keys where id = ${keyId} for no key update`;
+  const [found] = await run<ApiKey>(tx)`
+    select ${API_KEY} from api_keys where id = ${keyId} for no key update`;
   if (!found) throw new Refusal('key_missing');
   return found;
 }
@@ -241,7 +246,9 @@ async function updateKey(
   { id, revokedAt, expiresAt, leaked }: ApiKey,
 ): Promise<ApiKey> {
   const updated = await run<ApiKey>(tx)`
-    update api_keys set revoked_at = ${revokedAt}, expires_at = ${expiresAt}, leaked = ${leaked} where id = ${id}
+    update api_keys
+       set revoked_at = ${revokedAt}, expires_at = ${expiresAt}, leaked = ${leaked}
+     where id = ${id}
     returning ${API_KEY}`;
   return only(updated);
 }
@@ -255,14 +262,18 @@ async function changeKey(
 ): Promise<ApiKey> {
   return await transaction(db, async (tx) => {
     const before = await lockKey(tx, keyId);
-    const after = await updateKey(tx, change(before, await clock(tx)));
-    const leaked = before.leaked || after.leaked;
-    const details = { hint: after.hint, from: before.state, to: after.state, leaked };
+    const now = await clock(tx);
+    const after = await updateKey(tx, change(before, now));
     await recordAudit(tx, by, {
       action,
       organizationId: after.organizationId,
       subject: keyId,
-      details,
+      details: {
+        hint: after.hint,
+        from: before.state,
+        to: after.state,
+        leaked: before.leaked || after.leaked,
+      },
     });
     return after;
   });

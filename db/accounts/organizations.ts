@@ -74,14 +74,17 @@ export async function openSandbox(tx: Transaction, db: Database, by: ChangedBy, 
   const details = { name: owner.name, sandbox_of: sandboxOf, credits: PLAY_CREDITS };
   await insert(tx, db, by, { ...owner, id, sandboxOf }, details);
   await run(tx)`
-    insert into ledger_entries (organization_id, kind, amount) values (${id}, 'grant', ${PLAY_CREDITS})`;
+    insert into ledger_entries (organization_id, kind, amount)
+    values (${id}, 'grant', ${PLAY_CREDITS})`;
   return id;
 }
 
 /** Lists all organizations with their balances, the newest first. */
 export async function listOrganizations(db: Database) {
   return await run<Organization & { readonly balance: Balance }>(db)`
-    select ${ORGANIZATION}, ${WITH_BALANCE} from organizations order by created_at desc, id desc`;
+    select ${ORGANIZATION}, ${WITH_BALANCE}
+      from organizations
+     order by created_at desc, id desc`;
 }
 
 /** The maximum number of matches for a name. */
@@ -95,11 +98,16 @@ const CANDIDATES = 20;
 export async function findOrganizations(db: Database, text: string) {
   return await run<Pick<Organization, 'id' | 'name'>>(db)`
     with meant as (
-      select id, name, id = ${text} or lower(name) = lower(${text}) as exactly from organizations
-       where id = ${text} or (${text} <> '' and sandbox_of is null and starts_with(lower(name), lower(${text})))
+      select id, name, id = ${text} or lower(name) = lower(${text}) as exactly
+        from organizations
+       where id = ${text}
+          or (${text} <> '' and sandbox_of is null
+              and starts_with(lower(name), lower(${text})))
     )
-    select id, name from meant where exactly or not exists (select from meant where exactly)
-     order by name, id limit ${CANDIDATES}`;
+    select id, name from meant
+     where exactly or not exists (select from meant where exactly)
+     order by name, id
+     limit ${CANDIDATES}`;
 }
 
 /** @throws {Refusal} `organization_missing` for an unknown id */
@@ -111,27 +119,52 @@ export async function showOrganization(db: Database, organizationId: string) {
   };
   const [found] = await run<Shown>(db)`
     select ${ORGANIZATION}, ${WITH_BALANCE}, (
-             select json_build_object('active', count(*) filter (where not revoked and not expired),
-                                      'inactive', count(*) filter (where not revoked and expired),
-                                      'revoked', count(*) filter (where revoked))
+             select json_build_object(
+                      'active', count(*) filter (where not revoked and not expired),
+                      'inactive', count(*) filter (where not revoked and expired),
+                      'revoked', count(*) filter (where revoked))
                from api_keys, lateral (
-                 select revoked_at is not null as revoked, coalesce(expires_at <= clock_timestamp(), false) as expired) k
+                 select revoked_at is not null as revoked,
+                        coalesce(expires_at <= clock_timestamp(), false) as expired) k
               where organization_id = organizations.id) as keys, (
-             select json_build_object('inProgress', count(*) filter (where status = 'in-progress'),
-                                      'completed', count(*) filter (where status = 'completed'))
-               from batches where organization_id = organizations.id) as batches
-      from organizations where id = ${organizationId}`;
+             select json_build_object(
+                      'inProgress', count(*) filter (where status = 'in-progress'),
+                      'completed', count(*) filter (where status = 'completed'))
+               from batches
+              where organization_id = organizations.id) as batches
+      from organizations
+     where id = ${organizationId}`;
   if (!found) throw new Refusal('organization_missing');
   return found;
 }
 
 /**
  * Sets the maximum number of requests per minute for each key of an organization. It applies from
- * the next request on.
+ * the next request on. A sandbox has a separate limit.
  * @param requestsPerMinute 1 to 100000
  * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a number outside the range
  */
-export const setLimit = changes<number>('limits', 'requestsPerMinute', 'requests_per_minute');
+export async function setLimit(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  requestsPerMinute: number,
+): Promise<Organization> {
+  return await transaction(db, async (tx) => {
+    const before = await lockOrganization(tx, organizationId);
+    await recordAudit(tx, by, {
+      action: 'limits.set',
+      organizationId,
+      subject: organizationId,
+      details: { from: before.requestsPerMinute, to: requestsPerMinute },
+    });
+    const updated = await run<Organization>(tx)`
+      update organizations set requests_per_minute = ${requestsPerMinute}
+       where id = ${organizationId}
+      returning ${ORGANIZATION}`;
+    return only(updated);
+  });
+}
 
 /**
  * Suspends or resumes an organization and its sandbox. While it is suspended, its active keys are
@@ -139,44 +172,56 @@ export const setLimit = changes<number>('limits', 'requestsPerMinute', 'requests
  * submitted before continue. Safe to repeat.
  * @throws {Refusal} `organization_missing`
  */
-export const suspendOrganization = changes<boolean>('org', 'suspended', 'suspended');
+export async function suspendOrganization(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  suspended: boolean,
+): Promise<Organization> {
+  return await transaction(db, async (tx) => {
+    const before = await lockOrganization(tx, organizationId);
+    await recordAudit(tx, by, {
+      action: suspended ? 'org.suspend' : 'org.resume',
+      organizationId,
+      subject: organizationId,
+      details: { from: before.suspended, to: suspended },
+    });
+    await run(tx)`
+      update organizations set suspended = ${suspended} where sandbox_of = ${organizationId}`;
+    const updated = await run<Organization>(tx)`
+      update organizations set suspended = ${suspended} where id = ${organizationId}
+      returning ${ORGANIZATION}`;
+    return only(updated);
+  });
+}
 
 /**
  * Suspends or resumes the webhooks of an organization and its sandbox. Submits made while they are
  * suspended get no deliveries (`webhook.status` `none`).
  * @throws {Refusal} `organization_missing`
  */
-export const suspendWebhooks = changes<boolean>(
-  'webhooks',
-  'webhooksSuspended',
-  'webhooks_suspended',
-);
-
-function changes<To extends number | boolean>(
-  what: string,
-  member: 'requestsPerMinute' | 'suspended' | 'webhooksSuspended',
-  column: string,
-) {
-  return (db: Database, by: ChangedBy, organizationId: string, to: To): Promise<Organization> =>
-    transaction(db, async (tx) => {
-      const { [member]: from } = await lockOrganization(tx, organizationId);
-      const action =
-        `${what}.${to === true ? 'suspend' : to === false ? 'resume' : 'set'}` as const;
-      await recordAudit(tx, by, {
-        action,
-        organizationId,
-        subject: organizationId,
-        details: { from, to },
-      });
-      const update = sql`update organizations set ${sql.identifier(column)} = ${to}`;
-      // A sandbox is suspended together with its organization, but has a separate limit.
-      if (typeof to === 'boolean') await run(tx)`${update} where sandbox_of = ${organizationId}`;
-      return only(
-        await run<Organization>(
-          tx,
-        )`${update} where id = ${organizationId} returning ${ORGANIZATION}`,
-      );
+export async function suspendWebhooks(
+  db: Database,
+  by: ChangedBy,
+  organizationId: string,
+  suspended: boolean,
+): Promise<Organization> {
+  return await transaction(db, async (tx) => {
+    const before = await lockOrganization(tx, organizationId);
+    await recordAudit(tx, by, {
+      action: suspended ? 'webhooks.suspend' : 'webhooks.resume',
+      organizationId,
+      subject: organizationId,
+      details: { from: before.webhooksSuspended, to: suspended },
     });
+    await run(tx)`
+      update organizations set webhooks_suspended = ${suspended}
+       where sandbox_of = ${organizationId}`;
+    const updated = await run<Organization>(tx)`
+      update organizations set webhooks_suspended = ${suspended} where id = ${organizationId}
+      returning ${ORGANIZATION}`;
+    return only(updated);
+  });
 }
 
 /** @throws {Refusal} `organization_missing` for an unknown id */
@@ -191,7 +236,9 @@ export async function requireOrganization(db: Database, organizationId: string):
  */
 async function lockOrganization(tx: Transaction, organizationId: string): Promise<Organization> {
   const [found] = await run<Organization>(tx)`
-    select ${ORGANIZATION} from organizations where id = ${organizationId} for no key update`;
+    select ${ORGANIZATION} from organizations
+     where id = ${organizationId}
+       for no key update`;
   if (!found) throw new Refusal('organization_missing');
   return found;
 }
@@ -206,9 +253,12 @@ async function insert(
 ): Promise<Organization> {
   const { id } = made;
   await requireRightKey(tx, db.secretKeys);
+  const secret = newWebhookSecret(db, id);
   const inserted = await run<Organization>(tx)`
-    insert into organizations (id, name, sandbox_of, webhook_secret, suspended, webhooks_suspended)
-    values (${id}, ${made.name}, ${made.sandboxOf}, ${newWebhookSecret(db, id)}, ${made.suspended}, ${made.webhooksSuspended})
+    insert into organizations
+      (id, name, sandbox_of, webhook_secret, suspended, webhooks_suspended)
+    values (${id}, ${made.name}, ${made.sandboxOf}, ${secret},
+            ${made.suspended}, ${made.webhooksSuspended})
     returning ${ORGANIZATION}`;
   await recordAudit(tx, by, { action: 'org.create', organizationId: id, subject: id, details });
   return only(inserted);

@@ -33,14 +33,19 @@ async function wrongVersions(
 
 async function isRightKey(db: Database | Transaction, key: SecretKey): Promise<boolean> {
   const { version } = key;
+  const prefix = `${version}.`;
   const [known] = await run<{ value: string }>(db)`
     select check_value as value from secret_keys where version = ${version}`;
   if (known) return canDecrypt([key], OWNER, known.value);
   const [sample] = await run<{ id: string; stored: string }>(db)`
-    select id, webhook_secret as stored from organizations where starts_with(webhook_secret, ${`${version}.`}) limit 1`;
+    select id, webhook_secret as stored
+      from organizations
+     where starts_with(webhook_secret, ${prefix})
+     limit 1`;
   if (sample && !canDecrypt([key], sample.id, sample.stored)) return false;
+  const checkValue = encryptSecret([key], OWNER, version);
   await run(db)`
-    insert into secret_keys (version, check_value) values (${version}, ${encryptSecret([key], OWNER, version)})
+    insert into secret_keys (version, check_value) values (${version}, ${checkValue})
         on conflict do nothing`;
   // Another process may have stored a check value of another key first.
   const [stored] = await run<{ value: string }>(db)`
@@ -53,11 +58,13 @@ async function missingVersion(db: Database): Promise<string | undefined> {
   const versions = db.secretKeys.map(({ version }) => version);
   const [missing] = await run<{ version: string }>(db)`
     select split_part(secret, '.', 1) as version
-      from (select webhook_secret as secret from organizations
-             union all
-            select previous_webhook_secret from organizations
-             where previous_webhook_secret_expires_at > clock_timestamp()) secrets
-     where split_part(secret, '.', 1) <> all (${sql.param(versions)}::text[]) limit 1`;
+      from (
+        select webhook_secret as secret from organizations
+        union all
+        select previous_webhook_secret from organizations
+         where previous_webhook_secret_expires_at > clock_timestamp()) secrets
+     where split_part(secret, '.', 1) <> all (${sql.param(versions)}::text[])
+     limit 1`;
   return missing?.version;
 }
 

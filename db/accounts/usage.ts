@@ -1,4 +1,4 @@
-import { type SQL, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { type Database, run, snapshot } from '../client.ts';
 
 /** The parts of a usage report: requests by result, then credits by kind of movement. */
@@ -33,10 +33,15 @@ export async function readUsage(
   since: Date,
   until: Date,
 ): Promise<Usage[]> {
-  const isOne = organizationId !== null;
-  const within = (time: SQL) => sql`
-    ${time} >= ${since.toISOString()}::timestamptz and ${time} < ${until.toISOString()}::timestamptz
-      and ${isOne ? sql`organization_id = ${organizationId}` : sql`not is_sandbox(organization_id)`}`;
+  // The usage of all organizations leaves out sandboxes, and organizations without usage.
+  let isCounted = sql`not is_sandbox(organization_id)`;
+  let isListed = sql`h.organization_id is not null`;
+  if (organizationId !== null) {
+    isCounted = sql`organization_id = ${organizationId}`;
+    isListed = sql`o.id = ${organizationId}`;
+  }
+  const from = sql`${since.toISOString()}::timestamptz`;
+  const to = sql`${until.toISOString()}::timestamptz`;
   const parts = Object.entries(PARTS).map(
     ([name, what]) =>
       sql`coalesce(sum(h.n) filter (where h.what = ${what}), 0)::float8 as ${sql.identifier(name)}`,
@@ -46,15 +51,23 @@ export async function readUsage(
     (tx) => run<Usage>(tx)`
       with happened as (
         select organization_id, count(*) as n,
-               case when credits_used > 0 then 'found ' || wanted_type when replayed then 'replayed' else status end as what
-          from requests where ${within(sql`settled_at`)} group by 1, 3
+               case when credits_used > 0 then 'found ' || wanted_type
+                    when replayed then 'replayed'
+                    else status end as what
+          from requests
+         where settled_at >= ${from} and settled_at < ${to} and ${isCounted}
+         group by 1, 3
         union all
-        select organization_id, sum(amount), kind from ledger_entries
-         where kind <> 'hold' and ${within(sql`created_at`)} group by 1, 3
+        select organization_id, sum(amount), kind
+          from ledger_entries
+         where kind <> 'hold' and created_at >= ${from} and created_at < ${to} and ${isCounted}
+         group by 1, 3
       )
       select o.id as "organizationId", o.name, ${sql.join(parts, sql`, `)}
-        from organizations o ${isOne ? sql`left` : sql``} join happened h on h.organization_id = o.id
-       where ${isOne ? sql`o.id = ${organizationId}` : sql`true`}
-       group by o.id order by o.name, o.id`,
+        from organizations o
+        left join happened h on h.organization_id = o.id
+       where ${isListed}
+       group by o.id
+       order by o.name, o.id`,
   );
 }

@@ -2,7 +2,13 @@ import { randomBytes } from 'node:crypto';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { clock, type Database, run, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { canDecrypt, decryptSecret, encryptSecret, firstVersion } from '../secrets.ts';
+import {
+  canDecrypt,
+  decryptSecret,
+  encryptSecret,
+  firstVersion,
+  type SecretKey,
+} from '../secrets.ts';
 import { requireRightKey } from './secret-keys.ts';
 
 /** The secret that signs an organization's deliveries (DECISIONS.md, Webhooks, signing). */
@@ -70,13 +76,18 @@ export async function rotateWebhookSecret(
     await requireRightKey(tx, db.secretKeys);
     if (!force) await showWebhookSecret(db, organizationId, tx);
     const [before] = await run<{ secret: string }>(tx)`
-      select webhook_secret as secret from organizations where id = ${organizationId} for no key update`;
+      select webhook_secret as secret
+        from organizations
+       where id = ${organizationId}
+         for no key update`;
     const isReadable =
       before !== undefined && canDecrypt(db.secretKeys, organizationId, before.secret);
     const [rotated] = await run<{ until: Date | null }>(tx)`
-      update organizations set webhook_secret = ${stored},
+      update organizations
+         set webhook_secret = ${stored},
              previous_webhook_secret = case when ${isReadable} then webhook_secret end,
-             previous_webhook_secret_expires_at = case when ${isReadable} then clock_timestamp() + ${span(OVERLAP_MS)} end
+             previous_webhook_secret_expires_at =
+               case when ${isReadable} then clock_timestamp() + ${span(OVERLAP_MS)} end
        where id = ${organizationId}
          and (${force} or coalesce(previous_webhook_secret_expires_at <= clock_timestamp(), true))
       returning previous_webhook_secret_expires_at as until`;
@@ -100,7 +111,7 @@ export async function rotateWebhookSecret(
  * The number of organizations per transaction, small enough to finish long before the statement
  * timeout.
  */
-const REENCRYPTED_AT_ONCE = 1000;
+const REENCRYPTED_PER_STEP = 1000;
 
 /**
  * Encrypts all secrets with the first key. After that, the other keys can be removed. Safe to
@@ -109,39 +120,58 @@ const REENCRYPTED_AT_ONCE = 1000;
  * @throws {SecretKeyMissing} without the key of a secret
  */
 export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Promise<number> {
-  const { secretKeys } = db;
-  const key = firstVersion(secretKeys);
-  await requireRightKey(db, secretKeys);
-  const renewed = (id: string, stored: string | null) =>
-    stored && encryptSecret(secretKeys, id, decryptSecret(secretKeys, id, stored));
-  const step = () =>
-    transaction(db, async (tx) => {
-      const rows = await run<{ id: string; current: string; previous: string | null }>(tx)`
-        select id, webhook_secret as current,
-               case when previous_webhook_secret_expires_at > clock_timestamp() then previous_webhook_secret end as previous
-          from organizations
-         where not starts_with(webhook_secret, ${`${key}.`}) or not starts_with(previous_webhook_secret, ${`${key}.`})
-         limit ${REENCRYPTED_AT_ONCE} for no key update`;
-      const list = rows.map(({ id, current, previous }) => ({
-        id,
-        current: renewed(id, current),
-        previous: renewed(id, previous),
-      }));
-      await run(tx)`
-        update organizations o set webhook_secret = r.current, previous_webhook_secret = r.previous,
-               previous_webhook_secret_expires_at = case when r.previous is not null then previous_webhook_secret_expires_at end
-          from jsonb_to_recordset(${JSON.stringify(list)}::jsonb) r (id text, current text, previous text)
-         where o.id = r.id`;
-      await recordAudit(tx, by, {
-        action: 'webhook-secret.reencrypt',
-        organizationId: null,
-        subject: 'all',
-        details: { organizations: rows.length, key },
-      });
-      return rows.length;
-    });
+  const key = firstVersion(db.secretKeys);
+  await requireRightKey(db, db.secretKeys);
   let total = 0;
-  for (let done = REENCRYPTED_AT_ONCE; done === REENCRYPTED_AT_ONCE; total += done)
-    done = await step();
+  let done: number;
+  do {
+    done = await transaction(db, (tx) => reencryptSome(tx, db.secretKeys, by, key));
+    total += done;
+  } while (done === REENCRYPTED_PER_STEP);
   return total;
+}
+
+/** @returns the number of organizations whose secrets were encrypted again */
+async function reencryptSome(
+  tx: Transaction,
+  secretKeys: readonly SecretKey[],
+  by: ChangedBy,
+  key: string,
+): Promise<number> {
+  const prefix = `${key}.`;
+  const rows = await run<{ id: string; current: string; previous: string | null }>(tx)`
+    select id, webhook_secret as current,
+           case when previous_webhook_secret_expires_at > clock_timestamp()
+                then previous_webhook_secret end as previous
+      from organizations
+     where not starts_with(webhook_secret, ${prefix})
+        or not starts_with(previous_webhook_secret, ${prefix})
+     limit ${REENCRYPTED_PER_STEP}
+       for no key update`;
+  const renewed = rows.map(({ id, current, previous }) => ({
+    id,
+    current: reencrypt(secretKeys, id, current),
+    previous: previous && reencrypt(secretKeys, id, previous),
+  }));
+  await run(tx)`
+    update organizations o
+       set webhook_secret = r.current,
+           previous_webhook_secret = r.previous,
+           previous_webhook_secret_expires_at =
+             case when r.previous is not null then previous_webhook_secret_expires_at end
+      from jsonb_to_recordset(${JSON.stringify(renewed)}::jsonb)
+             r (id text, current text, previous text)
+     where o.id = r.id`;
+  await recordAudit(tx, by, {
+    action: 'webhook-secret.reencrypt',
+    organizationId: null,
+    subject: 'all',
+    details: { organizations: rows.length, key },
+  });
+  return rows.length;
+}
+
+function reencrypt(secretKeys: readonly SecretKey[], owner: string, stored: string): string {
+  const secret = decryptSecret(secretKeys, owner, stored);
+  return encryptSecret(secretKeys, owner, secret);
 }
