@@ -13,9 +13,8 @@ export type DataSubject = { readonly npi: string } | { readonly email: string };
 
 /** Returns the suppression of a person. Its value also identifies the person in the audit log. */
 function suppressionOf(subject: DataSubject): SuppressionTarget {
-  return 'npi' in subject
-    ? { kind: 'npi', value: subject.npi }
-    : { kind: 'email', value: hashAddress(subject.email) };
+  if ('npi' in subject) return { kind: 'npi', value: subject.npi };
+  return { kind: 'email', value: hashAddress(subject.email) };
 }
 
 /**
@@ -35,12 +34,15 @@ export async function listPrivacyRequests(db: Database, limit: number) {
   return await run<{ readonly doneAt: string }>(db)`
     select details ->> 'received_at' as "receivedAt",
            to_char(at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as "doneAt",
-           case action when 'privacy.export' then 'export' when 'privacy.erase' then 'erasure' else 'objection' end as kind,
+           case action when 'privacy.export' then 'export'
+                       when 'privacy.erase' then 'erasure'
+                       else 'objection' end as kind,
            details ->> 'asked_by' as "askedBy", subject, actor, reason
       from audit_log
      where action in ('privacy.export', 'privacy.erase')
         or action = 'suppressions.add' and details ->> 'origin' = 'operator'
-     order by id desc limit ${limit}`;
+     order by id desc
+     limit ${limit}`;
 }
 
 /**
@@ -73,7 +75,9 @@ const DERIVED = [
 /**
  * Returns the NPI or the address of a person. The other one is null, which equals nothing in SQL.
  */
-const known = (subject: DataSubject) => ({ npi: null, email: null, ...subject });
+function keysOf(subject: DataSubject) {
+  return { npi: null, email: null, ...subject };
+}
 
 /**
  * Exports all data about a person. For an NPI: its NPPES rows, and its lookups and requests. For an
@@ -82,44 +86,53 @@ const known = (subject: DataSubject) => ({ npi: null, email: null, ...subject })
  * @returns rows with the column names of the tables
  */
 export async function exportSubject(db: Database, subject: DataSubject) {
-  const { npi, email } = known(subject);
+  const { npi, email } = keysOf(subject);
   const ofNpi = sql`npi = ${npi}`;
   const theirs = sql`(${ofNpi} or email = ${email})`;
-  const endpoint = sql`(${ofNpi} or endpoint like '%@%' and endpoint_address(endpoint) = ${email})`;
   const { kind, value } = suppressionOf(subject);
-  const rows = async (statement: SQL) => {
-    const found = await run<{ row: Record<string, unknown> }>(db)`
-      select to_jsonb(t) - ${sql.param(DERIVED)}::text[] as row from (${statement}) t`;
-    return found.map(({ row }) => row);
-  };
+  const employerKey = `npi:${npi}`;
+  const rows = (statement: SQL) => exportRows(db, statement);
   return {
     providers: await rows(sql`select * from providers where ${ofNpi}`),
     locations: await rows(sql`select * from provider_locations where ${ofNpi}`),
     clinician_practices: await rows(sql`select * from clinician_practices where ${ofNpi}`),
-    employer_domains: await rows(sql`select * from employer_domains where key = ${`npi:${npi}`}`),
-    endpoints: await rows(
-      sql`select * from provider_endpoints where ${endpoint} order by npi, endpoint`,
-    ),
-    stored_emails: await rows(
-      sql`select * from stored_emails where ${theirs} order by first_seen_at`,
-    ),
-    email_checks: await rows(sql`select * from email_checks where ${theirs} order by id`),
-    lookups: await rows(sql`select * from lookups where ${ofNpi} order by opened_at`),
+    employer_domains: await rows(sql`select * from employer_domains where key = ${employerKey}`),
+    endpoints: await rows(sql`
+      select * from provider_endpoints
+       where (${ofNpi} or endpoint like '%@%' and endpoint_address(endpoint) = ${email})
+       order by npi, endpoint`),
+    stored_emails: await rows(sql`
+      select * from stored_emails where ${theirs} order by first_seen_at`),
+    email_checks: await rows(sql`
+      select * from email_checks where ${theirs} order by id`),
+    lookups: await rows(sql`
+      select * from lookups where ${ofNpi} order by opened_at`),
     requests: await rows(sql`
-      select id, batch_id, organization_id, npi, status, email, email_type, email_last_validated_at, accepted_at,
-             settled_at, erased_at
-        from requests where ${theirs} and test_outcome is null order by accepted_at, id`),
+      select id, batch_id, organization_id, npi, status, email, email_type,
+             email_last_validated_at, accepted_at, settled_at, erased_at
+        from requests
+       where ${theirs} and test_outcome is null
+       order by accepted_at, id`),
     // Deliveries that reported one of these results, individually or as part of a batch.
     deliveries: await rows(sql`
-      select id, batch_id, request_id, state, attempts, created_at, decided_at from webhook_deliveries
+      select id, batch_id, request_id, state, attempts, created_at, decided_at
+        from webhook_deliveries
        where batch_id in (select batch_id from requests where ${theirs} and test_outcome is null)
          and (request_id is null or request_id in (select id from requests where ${theirs}))
        order by created_at, id`),
-    suppressions: await rows(
-      sql`select * from suppressions where kind = ${kind} and value = ${value}`,
-    ),
+    suppressions: await rows(sql`
+      select * from suppressions where kind = ${kind} and value = ${value}`),
   };
 }
+
+async function exportRows(db: Database, statement: SQL): Promise<Record<string, unknown>[]> {
+  const found = await run<{ row: Record<string, unknown> }>(db)`
+    select to_jsonb(t) - ${sql.param(DERIVED)}::text[] as row from (${statement}) t`;
+  return found.map(({ row }) => row);
+}
+
+const ATTEMPTS = 5;
+const PAUSE_MS = 500;
 
 /**
  * Erases all addresses of a person, and adds suppressions so that no import and no vendor brings
@@ -146,15 +159,13 @@ export async function eraseSubject(
     try {
       return await erase(db, by, subject, isRehearsal);
     } catch (error) {
-      if (!(error instanceof DatabaseError && error.code === '55P03' && attempt < ATTEMPTS))
-        throw error;
+      const isLocked = error instanceof DatabaseError && error.code === '55P03';
+      if (!isLocked || attempt >= ATTEMPTS) throw error;
       await setTimeout(PAUSE_MS);
     }
   }
 }
 
-const ATTEMPTS = 5;
-const PAUSE_MS = 500;
 /** Longer than the second after which PostgreSQL cancels an autovacuum that blocks a lock. */
 const LOCK_TIMEOUT = sql`set local lock_timeout = '1200ms'`;
 
@@ -183,7 +194,7 @@ async function erase(db: Database, by: AskedBy, subject: DataSubject, isRehearsa
 
 /** Builds the erasing statement. Requests keep their status, price, and ledger entries. */
 function eraseAddresses(subject: DataSubject, reason: string): SQL {
-  const { npi, email } = known(subject);
+  const { npi, email } = keysOf(subject);
   const isTheirs = (address: SQL) =>
     sql`(npi = ${npi} or ${address} = any(array(select email from addresses)))`;
   const inColumn = isTheirs(sql`email`);
@@ -199,19 +210,24 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
       union
       select email from requests where npi = ${npi} and email is not null and test_outcome is null
       union
-      select endpoint_address(endpoint) from provider_endpoints where npi = ${npi} and endpoint like '%@%'
+      select endpoint_address(endpoint) from provider_endpoints
+       where npi = ${npi} and endpoint like '%@%'
     ), tombstones as (
       insert into suppressions as s (kind, value, origin, reason)
       select kind, value, 'erasure', ${reason}
-        from (select 'npi' as kind, ${npi}::text as value
-              union select 'email', encode(sha256(convert_to(email, 'UTF8')), 'hex') from addresses order by 1, 2) t
+        from (
+          select 'npi' as kind, ${npi}::text as value
+          union
+          select 'email', encode(sha256(convert_to(email, 'UTF8')), 'hex') from addresses
+           order by 1, 2) t
        where value is not null
           on conflict (kind, value) do update set origin = excluded.origin, reason = excluded.reason
        where s.origin <> excluded.origin
       returning 1
     ), erased as (
-      update requests set email = null, email_type = null, email_last_validated_at = null,
-                          erased_at = clock_timestamp()
+      update requests
+         set email = null, email_type = null, email_last_validated_at = null,
+             erased_at = clock_timestamp()
        where email is not null and test_outcome is null and ${inColumn}
       returning id, batch_id
     ), excerpts as (
@@ -220,12 +236,15 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
       update webhook_attempts set response_excerpt = null
        where response_excerpt is not null and delivery_id in (
          select d.id from webhook_deliveries d
-           join (select id, batch_id from erased union select id, batch_id from requests where npi = ${npi}) e
-             on e.batch_id = d.batch_id
+           join (
+             select id, batch_id from erased
+             union
+             select id, batch_id from requests where npi = ${npi}) e on e.batch_id = d.batch_id
           where d.request_id is null or d.request_id = e.id)
       returning 1
     ), misses as (
-      update lookups set facts = null where facts is not null
+      update lookups set facts = null
+       where facts is not null
          and npi = any(array(select npi from email_checks where ${inColumn} union select ${npi}))
     ), stored as (
       delete from stored_emails where ${inColumn} returning 1
@@ -235,8 +254,10 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
       delete from provider_endpoints
        where endpoint like '%@%' and ${isTheirs(sql`endpoint_address(endpoint)`)} returning 1
     )
-    select (select count(*)::int from tombstones) as tombstones, (select count(*)::int from stored) as "storedEmails",
-           (select count(*)::int from checks) as "emailChecks", (select count(*)::int from erased) as answers,
+    select (select count(*)::int from tombstones) as tombstones,
+           (select count(*)::int from stored) as "storedEmails",
+           (select count(*)::int from checks) as "emailChecks",
+           (select count(*)::int from erased) as answers,
            (select count(*)::int from excerpts) as "receiverExcerpts",
            (select count(*)::int from endpoints) as endpoints`;
 }

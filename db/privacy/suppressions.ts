@@ -44,13 +44,20 @@ export async function addSuppression(
 ): Promise<boolean> {
   return await transaction(db, async (tx) => {
     const added = await tx.execute(sql`
-      insert into suppressions (kind, value, origin, reason) values (${kind}, ${value}, ${origin}, ${by.reason})
-          on conflict do nothing returning 1`);
-    const change = { action: 'suppressions.add', organizationId: null, subject: value } as const;
+      insert into suppressions (kind, value, origin, reason)
+      values (${kind}, ${value}, ${origin}, ${by.reason})
+          on conflict do nothing
+      returning 1`);
     const isNew = added.length > 0;
     // A person's objection is recorded even if the suppression already existed.
-    if (isNew || origin === 'operator')
-      await recordAudit(tx, by, { ...change, details: { kind, origin, added: isNew } });
+    if (isNew || origin === 'operator') {
+      await recordAudit(tx, by, {
+        action: 'suppressions.add',
+        organizationId: null,
+        subject: value,
+        details: { kind, origin, added: isNew },
+      });
+    }
     return isNew;
   });
 }
@@ -78,14 +85,16 @@ export interface DomainReach extends Record<string, unknown> {
  */
 export async function countDomains(db: Database, domains: readonly string[]): Promise<DomainReach> {
   const patterns = domains.flatMap((domain) => [`%@${domain}`, `%@%.${domain}`]);
-  return only(
-    await run<DomainReach>(db)`
-      with patterns as (select ${sql.param(patterns)}::text[] as wanted)
-      select (select count(*)::int from stored_emails where email ilike any (wanted)) as "storedEmails",
-             count(r.id)::int as results, count(distinct r.organization_id)::int as organizations
-        from patterns left join requests r on r.email ilike any (wanted)
-       group by wanted`,
-  );
+  const counted = await run<DomainReach>(db)`
+    with patterns as (select ${sql.param(patterns)}::text[] as wanted)
+    select (select count(*)::int from stored_emails where email ilike any (wanted))
+             as "storedEmails",
+           count(r.id)::int as results,
+           count(distinct r.organization_id)::int as organizations
+      from patterns
+      left join requests r on r.email ilike any (wanted)
+     group by wanted`;
+  return only(counted);
 }
 
 /**
@@ -103,8 +112,12 @@ export async function removeSuppression(
     );
     if (!removed) return null;
     const { origin } = removed;
-    const change = { action: 'suppressions.remove', organizationId: null, subject: value } as const;
-    await recordAudit(tx, by, { ...change, details: { kind, origin } });
+    await recordAudit(tx, by, {
+      action: 'suppressions.remove',
+      organizationId: null,
+      subject: value,
+      details: { kind, origin },
+    });
     return origin;
   });
 }
@@ -119,8 +132,11 @@ export async function listSuppressions(
   limit: number,
 ): Promise<Suppression[]> {
   return await run<Suppression>(db)`
-    select kind, value, origin, reason, created_at as "createdAt" from suppressions
-     where ${kind}::text is null or kind = ${kind} order by created_at desc, kind, value limit ${limit}`;
+    select kind, value, origin, reason, created_at as "createdAt"
+      from suppressions
+     where ${kind}::text is null or kind = ${kind}
+     order by created_at desc, kind, value
+     limit ${limit}`;
 }
 
 /**
@@ -133,8 +149,11 @@ export async function importSuppressions(
 ): Promise<boolean[]> {
   const given = await run<{ isNew: boolean }>(db)`
     with given as (
-      select * from rows from (jsonb_to_recordset(${JSON.stringify(rows)}::jsonb) as (kind text, value text, reason text))
-               with ordinality as g (kind, value, reason, n)
+      select *
+        from rows from (
+               jsonb_to_recordset(${JSON.stringify(rows)}::jsonb)
+                 as (kind text, value text, reason text))
+             with ordinality as g (kind, value, reason, n)
     ), firsts as (
       select distinct on (kind, value) * from given order by kind, value, n
     ), added as (
@@ -144,7 +163,9 @@ export async function importSuppressions(
           on conflict do nothing returning kind, value
     )
     select a.kind is not null as "isNew"
-      from given g left join firsts f using (n) left join added a on a.kind = f.kind and a.value = f.value
+      from given g
+      left join firsts f using (n)
+      left join added a on a.kind = f.kind and a.value = f.value
      order by g.n`;
   return given.map(({ isNew }) => isNew);
 }

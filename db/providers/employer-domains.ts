@@ -25,17 +25,24 @@ export async function storeEmployerDomains(
     ), last as (
       select distinct on (key) * from given order by key, n desc
     ), removed as (
-      delete from employer_domains d using last l where d.key = l.key and l.domain is null returning d.key
+      delete from employer_domains d using last l
+       where d.key = l.key and l.domain is null
+      returning d.key
     ), written as (
       insert into employer_domains as d (key, domain)
       select key, domain from last where domain is not null order by key
-          on conflict (key) do update set domain = excluded.domain where d.domain <> excluded.domain
+          on conflict (key) do update set domain = excluded.domain
+       where d.domain <> excluded.domain
       returning key, xmax = 0 as is_new
     )
-    select case when r.key is not null then 'removed' when w.is_new then 'added'
-                when w.key is not null then 'changed' else 'unchanged' end as verdict
-      from given g left join last l using (n)
-      left join removed r on r.key = l.key left join written w on w.key = l.key
+    select case when r.key is not null then 'removed'
+                when w.is_new then 'added'
+                when w.key is not null then 'changed'
+                else 'unchanged' end as verdict
+      from given g
+      left join last l using (n)
+      left join removed r on r.key = l.key
+      left join written w on w.key = l.key
      order by g.n`;
   return verdicts.map(({ verdict }) => verdict);
 }

@@ -8,17 +8,19 @@ import words from './key-words.json' with { type: 'json' };
 export function providerKeys(
   at: Readonly<Record<'phone' | 'line1' | 'line2' | 'postalCode', string | null>>,
 ) {
-  const lines = at.line2 ? `${at.line1 ?? ''} ${at.line2}` : (at.line1 ?? '');
-  return { phoneKey: phoneKey(at.phone ?? ''), addressKey: addressKey(lines, at.postalCode ?? '') };
+  const lines = [at.line1, at.line2].filter((line) => line).join(' ');
+  return { phoneKey: phoneKey(at.phone), addressKey: addressKey(lines, at.postalCode) };
 }
 
 /** Maps words of street addresses to their standard abbreviation. */
 const STREET_WORDS = new Map(Object.entries(words.streetWords));
 
 /** Returns the last ten digits. Null if there are fewer, or if all are the same digit. */
-function phoneKey(phone: string): string | null {
-  const digits = /^[0-9]{10}$/.test(phone) ? phone : phone.replace(/[^0-9]/g, '').slice(-10);
-  return digits.length < 10 || /^([0-9])\1*$/.test(digits) ? null : digits;
+function phoneKey(phone: string | null): string | null {
+  if (phone === null) return null;
+  const digits = phone.replace(/[^0-9]/g, '').slice(-10);
+  if (digits.length < 10 || /^([0-9])\1*$/.test(digits)) return null;
+  return digits;
 }
 
 /**
@@ -26,9 +28,10 @@ function phoneKey(phone: string): string | null {
  * not matter on which line they stand. Null if the street or the ZIP code is missing. An address
  * without a suite does not match the tenants' addresses.
  */
-function addressKey(lines: string, postalCode: string): string | null {
+function addressKey(lines: string, postalCode: string | null): string | null {
+  if (lines === '' || postalCode === null) return null;
   const zip = postalCode.slice(0, 5);
-  if (lines === '' || !/^[0-9]{5}$/.test(zip)) return null;
+  if (!/^[0-9]{5}$/.test(zip)) return null;
   const spelled = lines
     .toUpperCase()
     .replace(/[.']/g, '')
@@ -38,7 +41,8 @@ function addressKey(lines: string, postalCode: string): string | null {
     .map((word) => STREET_WORDS.get(word) ?? word)
     // `STE # 5`
     .filter((word, index, all) => word !== 'STE' || all[index + 1] !== 'STE');
-  return spelled.length === 0 ? null : `${spelled.join(' ')}|${zip}`;
+  if (spelled.length === 0) return null;
+  return `${spelled.join(' ')}|${zip}`;
 }
 
 /**
@@ -70,15 +74,24 @@ export function organizationWords(text: string): string[] {
     .replace(/\b(\p{L})\. (?=\p{L}\.)/gu, '$1.')
     .split(/[\s,]+/)
     .filter((word) => /[\p{L}\p{N}&]/u.test(word));
-  for (;;) {
-    const plain = ` ${left.map((word) => word.toLowerCase().replace(/[^a-z&]/g, '')).join(' ')}`;
-    const [, before = '', last = ''] = /^(.*) (\S*)$/.exec(plain) ?? [];
-    const isForm = FORMS.has(last) || (FORMS_AND_STATES.has(last) && !BEFORE_STATE.test(before));
-    const phrase = PHRASE.exec(plain)?.[0].trim().split(' ').length ?? 0;
-    const count = phrase > 0 && phrase < left.length ? phrase : Number(isForm);
-    if (count === 0 || left.length === 1) return left;
+  while (left.length > 1) {
+    const count = legalFormLength(left);
+    if (count === 0) break;
     left.splice(-count);
   }
+  return left;
+}
+
+/** Returns the number of words at the end that are a legal form. */
+function legalFormLength(name: readonly string[]): number {
+  const plain = name.map((word) => word.toLowerCase().replace(/[^a-z&]/g, ''));
+  const text = ` ${plain.join(' ')}`;
+  const phrase = PHRASE.exec(text)?.[0].trim().split(' ');
+  if (phrase && phrase.length < name.length) return phrase.length;
+  const last = plain.at(-1) ?? '';
+  if (FORMS.has(last)) return 1;
+  const before = text.slice(0, -last.length - 1);
+  return FORMS_AND_STATES.has(last) && !BEFORE_STATE.test(before) ? 1 : 0;
 }
 
 /**

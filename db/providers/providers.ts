@@ -13,16 +13,16 @@ export interface RegistryProvider
   extends Readonly<
     Pick<
       Row,
-      | (
-          | 'npi'
-          | 'lastName'
-          | 'firstName'
-          | 'middleName'
-          | 'nameSuffix'
-          | 'credential'
-          | 'otherLastName'
-        )
-      | ('otherFirstName' | 'organizationName' | 'parentName')
+      | 'npi'
+      | 'lastName'
+      | 'firstName'
+      | 'middleName'
+      | 'nameSuffix'
+      | 'credential'
+      | 'otherLastName'
+      | 'otherFirstName'
+      | 'organizationName'
+      | 'parentName'
     >
   > {
   readonly entityType: 1 | 2;
@@ -66,8 +66,9 @@ export async function storeRegistryAnswer(
   npi: string,
   provider: RegistryProvider | null,
 ): Promise<void> {
-  const said: Partial<RegistryProvider> = provider ?? {};
-  const { practice, endpoints = [], otherNames = [], locations = [], ...facts } = said;
+  const found: Partial<RegistryProvider> = provider ?? {};
+  const { practice, endpoints = [], otherNames = [], locations = [], ...facts } = found;
+  const practiceColumns = practice ? practiceOf(practice) : {};
   const deactivatedOn = provider ? null : sql`current_date`;
   // An import skips rows with an equal hash. The hash of a registry row never matches, so that an
   // import always replaces the row.
@@ -81,7 +82,7 @@ export async function storeRegistryAnswer(
     await tx.delete(providers).where(sql`npi = ${npi} and origin = 'registry'`);
     const written = await tx
       .insert(providers)
-      .values({ ...facts, ...(practice && practiceOf(practice)), ...marks })
+      .values({ ...facts, ...practiceColumns, ...marks })
       .onConflictDoNothing()
       .returning({ npi: providers.npi });
     if (written.length === 0) return;
@@ -89,28 +90,34 @@ export async function storeRegistryAnswer(
       // Details that are missing in the new response are deleted. Among duplicates the first one
       // counts.
       await tx.delete(table).where(sql`npi = ${npi}`);
-      if (rows.length > 0)
-        await tx.execute(
-          sql`${insertAll(table, rows, { npi, importNumber: null })} on conflict do nothing`,
-        );
+      if (rows.length === 0) continue;
+      const insert = insertAll(table, rows, { npi, importNumber: null });
+      await tx.execute(sql`${insert} on conflict do nothing`);
     }
   });
 }
 
 function practiceOf(practice: RegistryLocation) {
-  const { line1, line2, city, state, postalCode, phone } = practice;
   return {
-    ...{ practiceLine1: line1, practiceLine2: line2, practiceCity: city, practiceState: state },
-    ...{ practicePostalCode: postalCode, practicePhone: phone, ...providerKeys(practice) },
+    practiceLine1: practice.line1,
+    practiceLine2: practice.line2,
+    practiceCity: practice.city,
+    practiceState: practice.state,
+    practicePostalCode: practice.postalCode,
+    practicePhone: practice.phone,
+    ...providerKeys(practice),
   };
 }
 
+/** The columns of an address are part of the primary key, so they are empty rather than null. */
 function locationRow(location: RegistryLocation) {
-  const of = (part: keyof RegistryLocation) => location[part] ?? '';
-  const place = { line1: of('line1'), line2: of('line2'), city: of('city'), state: of('state') };
+  const part = (name: keyof RegistryLocation) => location[name] ?? '';
   return {
-    ...place,
-    postalCode: of('postalCode'),
+    line1: part('line1'),
+    line2: part('line2'),
+    city: part('city'),
+    state: part('state'),
+    postalCode: part('postalCode'),
     phone: location.phone,
     ...providerKeys(location),
   };

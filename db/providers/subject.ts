@@ -61,17 +61,17 @@ export type GateReason = 'organization_npi' | 'deactivated' | 'suppressed';
  * The maximum number of organizations at one telephone number or address. More than this is a
  * crowd.
  */
-const NEIGHBORS_AT_MOST = 20;
+const MAX_NEIGHBORS = 20;
 /**
  * The maximum number of other locations, including people's, that are read per telephone number or
  * address.
  */
-const LOCATIONS_AT_MOST = 200;
-const ENDPOINTS_AT_MOST = 50;
+const MAX_LOCATIONS = 200;
+const MAX_ENDPOINTS = 50;
 /** The maximum number of a group's clinicians that are read to find its domain. */
-const COLLEAGUES_AT_MOST = 50;
+const MAX_COLLEAGUES = 50;
 /** The maximum number of telephone numbers and addresses that are read per provider. */
-const PLACES_AT_MOST = 10;
+const MAX_PLACES = 10;
 
 /**
  * The reason to refuse an NPI. A refusal from the registry is valid for a day (see
@@ -91,12 +91,14 @@ export async function gate(
   db: Database,
   npis: readonly string[],
 ): Promise<Map<string, GateReason>> {
+  const unique = [...new Set(npis)];
   const rows = await run<{ npi: string; reason: GateReason }>(db)`
     select asked.npi, reason
-      from unnest(${sql.param([...new Set(npis)])}::text[]) asked(npi)
+      from unnest(${sql.param(unique)}::text[]) asked(npi)
       left join providers on providers.npi = asked.npi
       cross join lateral (
-        select case when is_suppressed(asked.npi, null) then 'suppressed' else ${REFUSAL} end as reason
+        select case when is_suppressed(asked.npi, null) then 'suppressed'
+                    else ${REFUSAL} end as reason
       ) judged
      where reason is not null`;
   return new Map(rows.map(({ npi, reason }) => [npi, reason]));
@@ -116,15 +118,23 @@ export async function readProvider(db: Database, npi: string) {
         refusal: REFUSAL,
         /** States of the practice locations, except the primary one. */
         otherStates: sql<string[]>`array(
-          select distinct l.state from provider_locations l where l.npi = ${npi} order by 1 limit ${LOCATIONS_AT_MOST})`,
+          select distinct l.state
+            from provider_locations l
+           where l.npi = ${npi}
+           order by 1
+           limit ${MAX_LOCATIONS})`,
         endpoints: endpointsOf(sql`e.npi = ${npi}`),
         practices: practicesOf(npi),
         elsewhere: sql<string[]>`array(
-          select distinct key from (
-            select unnest(array[phone_key, address_key]) as key from provider_locations where npi = ${npi}
-            union all
-            select unnest(array[phone_key, address_key]) from clinician_practices where npi = ${npi}) k
-           where key <> '' limit ${PLACES_AT_MOST})`,
+          select distinct key
+            from (
+              select unnest(array[phone_key, address_key]) as key
+                from provider_locations where npi = ${npi}
+              union all
+              select unnest(array[phone_key, address_key])
+                from clinician_practices where npi = ${npi}) k
+           where key <> ''
+           limit ${MAX_PLACES})`,
         knowsDomains: sql<boolean>`exists (select from employer_domains)`,
       })
       .from(providers)
@@ -151,40 +161,51 @@ async function readPlaces(
   { phoneKey, addressKey }: typeof providers.$inferSelect,
   elsewhere: readonly string[],
 ): Promise<Place[]> {
-  const others = elsewhere.filter((key) => key !== phoneKey && key !== addressKey);
-  const places = [
-    { at: 'phone', key: phoneKey ?? '' } as const,
-    { at: 'address', key: addressKey ?? '' } as const,
-    ...others.map((key) => ({ at: 'elsewhere', key }) as const),
-  ].filter(({ key }) => key !== '');
-  const at = (column: 'phone_key' | 'address_key') => sql`
-    (select npi from providers
-      where entity_type = 2 and active and ${sql.identifier(column)} = asked.key
-      limit ${NEIGHBORS_AT_MOST + 1})
-    union
-    (select p.npi
-       from (select l.npi from provider_locations l
-              where l.${sql.identifier(column)} = asked.key limit ${LOCATIONS_AT_MOST}) l
-       join providers p on p.npi = l.npi
-      where p.entity_type = 2 and p.active
-      limit ${NEIGHBORS_AT_MOST + 1})`;
+  const places: Omit<Place, 'neighbors'>[] = [];
+  if (phoneKey) places.push({ at: 'phone', key: phoneKey });
+  if (addressKey) places.push({ at: 'address', key: addressKey });
+  for (const key of elsewhere) {
+    if (key !== phoneKey && key !== addressKey) places.push({ at: 'elsewhere', key });
+  }
+  const keys = places.map(({ key }) => key);
   // Telephone keys and address keys never collide. Other name type 3 is "Doing Business As". The
   // other types are former names, and other people's terms.
-  const rows = await tx.execute<Neighbor & { readonly key: string } & Record<string, unknown>>(sql`
+  const rows = await run<Neighbor & { readonly key: string }>(tx)`
     select asked.key, p.npi, p.organization_name as name, p.parent_name as "parentName",
-           array(select n.name from provider_other_names n
-                  where n.npi = p.npi and n.type_code = '3' order by n.name limit ${NEIGHBORS_AT_MOST}) as "otherNames",
+           array(
+             select n.name from provider_other_names n
+              where n.npi = p.npi and n.type_code = '3'
+              order by n.name
+              limit ${MAX_NEIGHBORS}) as "otherNames",
            ${endpointsOf(sql`e.npi = p.npi`)} as endpoints
-      from unnest(${sql.param(places.map(({ key }) => key))}::text[]) asked(key)
-     cross join lateral (${at('phone_key')} union ${at('address_key')}) near
-     cross join lateral (select npi, organization_name, parent_name from providers where npi = near.npi) p
-     order by p.npi`);
+      from unnest(${sql.param(keys)}::text[]) asked(key)
+     cross join lateral (
+       ${organizationsAt('phone_key')} union ${organizationsAt('address_key')}) near
+     cross join lateral (
+       select npi, organization_name, parent_name from providers where npi = near.npi) p
+     order by p.npi`;
   return places.map((place) => {
-    const here = rows
-      .filter(({ key }) => key === place.key)
-      .map(({ key: _key, ...neighbor }) => neighbor);
-    return { ...place, neighbors: here.length > NEIGHBORS_AT_MOST ? null : here };
+    const here = rows.filter(({ key }) => key === place.key);
+    const neighbors = here.map(({ key: _key, ...neighbor }) => neighbor);
+    return { ...place, neighbors: neighbors.length > MAX_NEIGHBORS ? null : neighbors };
   });
+}
+
+/** Selects the organizations with this key: one more than `MAX_NEIGHBORS` shows a crowd. */
+function organizationsAt(column: 'phone_key' | 'address_key'): SQL {
+  return sql`
+    (select npi from providers
+      where entity_type = 2 and active and ${sql.identifier(column)} = asked.key
+      limit ${MAX_NEIGHBORS + 1})
+    union
+    (select p.npi
+       from (
+         select l.npi from provider_locations l
+          where l.${sql.identifier(column)} = asked.key
+          limit ${MAX_LOCATIONS}) l
+       join providers p on p.npi = l.npi
+      where p.entity_type = 2 and p.active
+      limit ${MAX_NEIGHBORS + 1})`;
 }
 
 /** Reads the domains that the operator has entered for all possible employers of a provider. */
@@ -197,38 +218,52 @@ async function readDomains(
   },
   places: readonly Place[],
 ) {
-  const neighbors = places.flatMap((place) => place.neighbors ?? []);
-  const names = [
-    ...facts.endpoints.map(({ affiliationName }) => affiliationName),
-    ...facts.practices.map(({ name }) => name),
-    ...neighbors.flatMap(({ name, parentName, otherNames }) => [name, parentName, ...otherNames]),
-  ];
-  const keys = [
-    ...[npi, ...neighbors.map((one) => one.npi)].map((one) => `npi:${one}`),
-    ...facts.practices.map(({ pacId }) => `pac_id:${pacId}`),
-    ...names.map((name) => `name:${organizationKey(name ?? '')}`),
-  ];
-  const known = await tx.execute<{ key: string; domain: string }>(sql`
-    select key, domain from employer_domains where key = any(${sql.param(keys)}::text[]) order by key`);
-  return [...known];
+  const keys = [`npi:${npi}`];
+  for (const { affiliationName } of facts.endpoints) keys.push(nameKey(affiliationName));
+  for (const { pacId, name } of facts.practices) keys.push(`pac_id:${pacId}`, nameKey(name));
+  for (const { neighbors } of places) {
+    for (const neighbor of neighbors ?? []) {
+      keys.push(`npi:${neighbor.npi}`, nameKey(neighbor.name), nameKey(neighbor.parentName));
+      keys.push(...neighbor.otherNames.map(nameKey));
+    }
+  }
+  return await run<{ key: string; domain: string }>(tx)`
+    select key, domain from employer_domains
+     where key = any(${sql.param(keys)}::text[])
+     order by key`;
+}
+
+function nameKey(name: string | null): string {
+  return `name:${organizationKey(name ?? '')}`;
 }
 
 function practicesOf(npi: string) {
   const colleagues = sql`e.npi in (
     select c.npi from clinician_practices c
-     where c.pac_id = p.pac_id and c.pac_id <> '' and c.npi <> p.npi limit ${COLLEAGUES_AT_MOST})`;
+     where c.pac_id = p.pac_id and c.pac_id <> '' and c.npi <> p.npi
+     limit ${MAX_COLLEAGUES})`;
   return sql<ClinicianPractice[]>`(
-    select coalesce(jsonb_agg(jsonb_build_object(
-             'pacId', pac_id, 'name', name, 'members', members, 'phoneKey', phone_key, 'addressKey', address_key,
-             'colleagues', ${endpointsOf(colleagues)}) order by pac_id, phone_key, address_key), '[]')
-      from (select * from clinician_practices where npi = ${npi} limit ${PLACES_AT_MOST}) p)`;
+    select coalesce(
+             jsonb_agg(
+               jsonb_build_object(
+                 'pacId', pac_id, 'name', name, 'members', members,
+                 'phoneKey', phone_key, 'addressKey', address_key,
+                 'colleagues', ${endpointsOf(colleagues)})
+               order by pac_id, phone_key, address_key),
+             '[]')
+      from (select * from clinician_practices where npi = ${npi} limit ${MAX_PLACES}) p)`;
 }
 
 /** Selects the endpoints `e` that satisfy `holds`, as a list of `EndpointFact`. */
 function endpointsOf(holds: SQL) {
   return sql<EndpointFact[]>`(
-    select coalesce(jsonb_agg(jsonb_build_object(
-             'kind', kind, 'endpoint', endpoint, 'affiliationName', affiliation_name)), '[]')
-      from (select kind, endpoint, affiliation_name from provider_endpoints e
-             where ${holds} order by kind, endpoint limit ${ENDPOINTS_AT_MOST}) e)`;
+    select coalesce(
+             jsonb_agg(jsonb_build_object(
+               'kind', kind, 'endpoint', endpoint, 'affiliationName', affiliation_name)),
+             '[]')
+      from (
+        select kind, endpoint, affiliation_name from provider_endpoints e
+         where ${holds}
+         order by kind, endpoint
+         limit ${MAX_ENDPOINTS}) e)`;
 }

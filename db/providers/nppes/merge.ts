@@ -1,3 +1,4 @@
+import { only } from '../../client.ts';
 import { DatabaseError } from '../../errors.ts';
 import type { Counts } from '../../lookups/imports.ts';
 import type { NppesConnection } from './run.ts';
@@ -31,7 +32,8 @@ const JUDGED = `
   judged as materialized (
     select distinct on (s.npi) s.*, p.active as was_active,
            s.deactivated is null and
-             (s.deactivated_on is null or coalesce(s.reactivated_on >= s.deactivated_on, false)) as is_active,
+             (s.deactivated_on is null
+              or coalesce(s.reactivated_on >= s.deactivated_on, false)) as is_active,
            case when p.npi is null then 'inserted'
                 when p.as_of > $1::date then 'outdated'
                 when p.row_hash = s.row_hash and p.origin = 'nppes' then 'unchanged'
@@ -42,7 +44,8 @@ const JUDGED = `
 
 const WRITTEN = `
   written as (
-    insert into providers (${COLUMNS}) select ${COLUMNS} from judged where change in ('inserted', 'updated')
+    insert into providers (${COLUMNS})
+    select ${COLUMNS} from judged where change in ('inserted', 'updated')
     on conflict (npi) do update set ${CHANGES}, imported_at = clock_timestamp()
      where providers.as_of <= excluded.as_of
   )`;
@@ -53,17 +56,21 @@ const NOTED = `
   )`;
 
 /** Counts the staged rows by result. */
-const fates = (staged: string) => `
+function countsOf(staged: string): string {
+  return `
          count(*) filter (where change = 'inserted')::integer as inserted,
          count(*) filter (where change = 'updated')::integer as updated,
          count(*) filter (where change = 'unchanged')::integer as unchanged,
          count(*) filter (where change = 'outdated')::integer as outdated,
          ((select count(*) from ${staged}) - count(*))::integer as repeated`;
+}
 
 const COUNTED = `
-  select ${fates('staged_providers')},
-         count(*) filter (where change = 'updated' and was_active and not is_active)::integer as deactivated,
-         count(*) filter (where change = 'updated' and is_active and not was_active)::integer as reactivated
+  select ${countsOf('staged_providers')},
+         count(*) filter (where change = 'updated' and was_active and not is_active)::integer
+           as deactivated,
+         count(*) filter (where change = 'updated' and is_active and not was_active)::integer
+           as reactivated
     from judged`;
 
 /** Error codes of a copy in which some rows exist already, and of the next statement. */
@@ -78,25 +85,31 @@ export async function importProviders(
   connection: NppesConnection,
   chunk: ProviderChunk,
 ): Promise<Counts> {
-  if (chunk.expectsNew && !chunk.dryRun) {
-    try {
-      return await connection.transaction(async (tx) => {
-        await copyTo(tx, 'providers', COPIED_PROVIDER_COLUMNS, chunk.copy);
-        return { inserted: chunk.rows };
-      });
-    } catch (error) {
-      if (!(error instanceof DatabaseError && NOT_NEW.has(error.code))) throw error;
-    }
+  if (chunk.expectsNew && !chunk.dryRun && (await insertNew(connection, chunk.copy))) {
+    return { inserted: chunk.rows };
   }
   return await connection.transaction(async (tx) => {
     await copyTo(tx, 'staged_providers', COPIED_PROVIDER_COLUMNS, chunk.copy);
     // Staging tables have no statistics, so the planner does not know that a chunk is small next to
     // the table.
-    await tx`select set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`;
+    await tx`
+      select set_config('enable_hashjoin', 'off', true),
+             set_config('enable_mergejoin', 'off', true)`;
     const write = chunk.dryRun ? NOTED : WRITTEN;
-    const [counts] = await tx.unsafe<Counts[]>(`with ${JUDGED}, ${write} ${COUNTED}`, [chunk.asOf]);
-    return counts ?? {};
+    const counts = await tx.unsafe<Counts[]>(`with ${JUDGED}, ${write} ${COUNTED}`, [chunk.asOf]);
+    return only(counts);
   });
+}
+
+/** Returns false, and inserts nothing, if some of the rows exist already. */
+async function insertNew(connection: NppesConnection, copy: readonly Buffer[]): Promise<boolean> {
+  try {
+    await connection.transaction((tx) => copyTo(tx, 'providers', COPIED_PROVIDER_COLUMNS, copy));
+    return true;
+  } catch (error) {
+    if (error instanceof DatabaseError && NOT_NEW.has(error.code)) return false;
+    throw error;
+  }
 }
 
 // Endpoints, other names, and practice locations. Their files are a hundredth of the size of the
@@ -143,12 +156,15 @@ export async function countRemovals(
 ): Promise<{ removed: number; total: number }> {
   return await connection.transaction(async (tx) => {
     await tx`analyze ${tx(`staged_${table}`)}, changed_providers`;
-    const [counts] = await tx.unsafe<{ removed: number; total: number }[]>(
-      `select (select count(*)::integer from ${table} d ${statementsOf(table).areRemoved}) as removed,
-              (select count(*)::integer from ${table}) as total`,
-      [asOf, fingerprint],
-    );
-    return counts ?? { removed: 0, total: 0 };
+    const { areRemoved } = statementsOf(table);
+    const statement = `
+      select (select count(*)::integer from ${table} d ${areRemoved}) as removed,
+             (select count(*)::integer from ${table}) as total`;
+    const counts = await tx.unsafe<{ removed: number; total: number }[]>(statement, [
+      asOf,
+      fingerprint,
+    ]);
+    return only(counts);
   });
 }
 
@@ -168,20 +184,18 @@ export async function importDetails(
   const { areRemoved, merge } = statementsOf(table);
   return await connection.transaction(async (tx) => {
     // Erased data must not return. A concurrent erasure is handled by the table's trigger.
-    const { count: erased } =
-      table === 'provider_endpoints' ? await tx.unsafe(REMOVE_ERASED) : { count: 0 };
+    let erased = 0;
+    if (table === 'provider_endpoints') erased = (await tx.unsafe(REMOVE_ERASED)).count;
     await tx`analyze ${tx(`staged_${table}`)}`;
-    const { count: removed } = await tx.unsafe(`delete from ${table} d ${areRemoved}`, [
-      asOf,
-      fingerprint,
-    ]);
+    const removed = await tx.unsafe(`delete from ${table} d ${areRemoved}`, [asOf, fingerprint]);
     const [merged] = await tx.unsafe<Counts[]>(merge, [asOf, importNumber]);
-    return { erased, removed, ...merged };
+    return { erased, removed: removed.count, ...merged };
   });
 }
 
 const REMOVE_ERASED = `
-  delete from staged_provider_endpoints where endpoint like '%@%' and is_erased(npi, endpoint_address(endpoint))`;
+  delete from staged_provider_endpoints
+   where endpoint like '%@%' and is_erased(npi, endpoint_address(endpoint))`;
 
 /** As text, because postgres.js has no date for `infinity`. */
 const DAY = '$1::text::date';
@@ -202,7 +216,8 @@ function statementsOf(table: DetailTable) {
      where d.npi in (select npi from staged_${table} union
                      select npi from changed_providers union
                      select npi from providers
-                      where import_number in (select number from import_runs where fingerprint = $2))
+                      where import_number in (
+                        select number from import_runs where fingerprint = $2))
        and not exists (select from staged_${table} s where ${sameKey('s', 'd')})
        and not exists (select from providers p where p.npi = d.npi and p.as_of > ${DAY})`;
   // The choice among rows with the same key must be the same in each run. Otherwise a repeated run
@@ -212,7 +227,9 @@ function statementsOf(table: DetailTable) {
       select distinct on (${key.join(', ')}) ${columns} from staged_${table} order by ${columns}
     ), judged as materialized (
       select s.*,
-             case when exists (select from providers p where p.npi = s.npi and p.as_of > ${DAY}) then 'outdated'
+             case when exists (
+                         select from providers p where p.npi = s.npi and p.as_of > ${DAY})
+                    then 'outdated'
                   when d.npi is null then 'inserted'
                   when ${differs} then 'updated'
                   else 'unchanged' end as change
@@ -222,6 +239,6 @@ function statementsOf(table: DetailTable) {
       select ${columns}, $2::integer from judged where change in ('inserted', 'updated')
       on conflict (${key.join(', ')}) do update set ${takes}
     )
-    select ${fates(`staged_${table}`)} from judged`;
+    select ${countsOf(`staged_${table}`)} from judged`;
   return { areRemoved, merge };
 }

@@ -71,22 +71,26 @@ export async function analyzeProviders(connection: NppesConnection): Promise<voi
 }
 
 async function takeLock(client: Sql): Promise<void> {
-  const [taken] = await client<
-    { taken: boolean }[]
-  >`select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
-  if (taken?.taken) return;
+  const [lock] = await client<{ taken: boolean }[]>`
+    select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
+  if (lock?.taken) return;
   // PostgreSQL hides the connection time of other users. Then the start of the run is shown.
   const [holder] = await client<{ text: string }[]>`
     select concat_ws(', ', a.application_name, run.file, 'since ' || to_char(
-             coalesce(a.backend_start, run.started_at) at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')) as text
-      from pg_locks l join pg_stat_activity a on a.pid = l.pid
+             coalesce(a.backend_start, run.started_at) at time zone 'utc',
+             'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')) as text
+      from pg_locks l
+      join pg_stat_activity a on a.pid = l.pid
       left join lateral (
-        select file, started_at from import_runs where kind in ('nppes', 'clinicians') and state = 'running'
-         order by started_at desc limit 1) run on true
+        select file, started_at
+          from import_runs
+         where kind in ('nppes', 'clinicians') and state = 'running'
+         order by started_at desc
+         limit 1) run on true
      where l.locktype = 'advisory' and l.granted and l.classid = 0 and l.objid = ${IMPORT_LOCK}
        and l.database = (select oid from pg_database where datname = current_database())`;
-  const who = holder?.text ?? 'one that has just ended';
+  const name = holder?.text ?? 'one that has just ended';
   throw new OperatorProblem(
-    `another import is under way (${who}); wait for its end, then run this again`,
+    `another import is under way (${name}); wait for its end, then run this again`,
   );
 }

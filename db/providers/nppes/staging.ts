@@ -6,10 +6,31 @@ import type { TransactionSql } from 'postgres';
 // which the importer writes them.
 
 /** The columns of `providers` that a file contains. */
-const PROVIDER_COLUMNS = `npi entity_type last_name first_name middle_name name_suffix credential other_last_name other_first_name
-  organization_name parent_name practice_line_1 practice_line_2 practice_city practice_state
-  practice_postal_code practice_phone phone_key address_key updated_on deactivated_on reactivated_on
-  deactivated`;
+const PROVIDER_COLUMNS = [
+  'npi',
+  'entity_type',
+  'last_name',
+  'first_name',
+  'middle_name',
+  'name_suffix',
+  'credential',
+  'other_last_name',
+  'other_first_name',
+  'organization_name',
+  'parent_name',
+  'practice_line_1',
+  'practice_line_2',
+  'practice_city',
+  'practice_state',
+  'practice_postal_code',
+  'practice_phone',
+  'phone_key',
+  'address_key',
+  'updated_on',
+  'deactivated_on',
+  'reactivated_on',
+  'deactivated',
+];
 
 /**
  * The columns that are copied: the values of the file, the hash that shows a changed row, the day
@@ -20,7 +41,7 @@ export const COPIED_PROVIDER_COLUMNS = [
   'as_of',
   'origin',
   'import_number',
-  ...PROVIDER_COLUMNS.split(/\s+/),
+  ...PROVIDER_COLUMNS,
 ];
 
 /**
@@ -49,9 +70,10 @@ export const STAGING_TABLES = `
   create temporary table staged_providers on commit delete rows as
     select ${COPIED_PROVIDER_COLUMNS.join(', ')} from providers with no data;
   create temporary table changed_providers (npi text collate "C" not null);
-${Object.keys(DETAIL_COLUMNS)
-  .map((table) => `  create temporary table staged_${table} (like ${table});`)
-  .join('\n')}`;
+  create temporary table staged_provider_endpoints (like provider_endpoints);
+  create temporary table staged_provider_other_names (like provider_other_names);
+  create temporary table staged_provider_locations (like provider_locations);
+  create temporary table staged_clinician_practices (like clinician_practices);`;
 
 /** Sends lines of COPY's text format to a table. @throws the error of the copy */
 export async function copyTo(
