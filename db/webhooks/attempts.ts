@@ -87,23 +87,22 @@ export async function claimDelivery(
     if (admission.kind === 'wait') {
       const { why, afterMs } = admission;
       if (why === 'host_away') {
-        await putOff(
-          tx,
-          deliveryId,
-          advance(step, stepAt, await clock(tx), webhookScheduleMs),
-          afterMs,
-        );
+        const place = advance(step, stepAt, await clock(tx), webhookScheduleMs);
+        await putOff(tx, deliveryId, place, afterMs);
       } else {
         // The sweep need not check it before its turn. Otherwise waiting deliveries would keep the
         // sweep from the others.
         await tx.execute(sql`
-          update webhook_deliveries set checked_at = clock_timestamp() + ${span(afterMs)} where id = ${deliveryId}`);
+          update webhook_deliveries set checked_at = clock_timestamp() + ${span(afterMs)}
+           where id = ${deliveryId}`);
       }
       return admission;
     }
     const [claimed] = await tx.execute<{ at: Date }>(sql`
-      update webhook_deliveries set leased_until = clock_timestamp() + ${span(LEASE_MS)}, leased_host = ${host}
-       where id = ${deliveryId} and ${REPORTS_FINAL} returning clock_timestamp() as at`);
+      update webhook_deliveries
+         set leased_until = clock_timestamp() + ${span(LEASE_MS)}, leased_host = ${host}
+       where id = ${deliveryId} and ${REPORTS_FINAL}
+      returning clock_timestamp() as at`);
     if (!claimed) return NOT_FINAL;
     const { at } = claimed;
     const { era, provenNetworks } = admission;
@@ -124,7 +123,9 @@ export async function releaseClaim(
   await transaction(db, async (tx) => {
     const [held] = await run(tx)`
       update webhook_deliveries set leased_until = null
-       where id = ${claim.deliveryId} and resends = ${claim.resends} and leased_until is not null returning id`;
+       where id = ${claim.deliveryId} and resends = ${claim.resends}
+         and leased_until is not null
+      returning id`;
     if (held) await giveBackAddresses(tx, addresses);
   });
 }
@@ -149,8 +150,9 @@ export async function holdUnreadable(db: Database, claim: Claim): Promise<number
     const [known] = await run(tx)`
       select n from webhook_attempts
        where delivery_id = ${deliveryId} and n = ${row.attempts} and reason = 'secret_unreadable'`;
-    const attempts = known ? row.attempts : row.attempts + 1;
+    let { attempts } = row;
     if (!known) {
+      attempts += 1;
       await tx.insert(webhookAttempts).values({
         deliveryId,
         n: attempts,
@@ -189,21 +191,28 @@ export async function recordAttempt(
     // just written.
     const [recorded] = await tx.execute(sql`
       select n from webhook_attempts
-       where delivery_id = ${deliveryId} and started_at = ${attempt.startedAt.toISOString()}::timestamptz`);
+       where delivery_id = ${deliveryId}
+         and started_at = ${attempt.startedAt.toISOString()}::timestamptz`);
     if (recorded) return;
     const n = row.attempts + 1;
     await tx.insert(webhookAttempts).values({ deliveryId, n, ...attempt });
     const isOpen = row.state === 'pending' && row.resends === resends;
-    const dueAt =
-      outcome.state === 'pending' ? sql`clock_timestamp() + ${span(outcome.afterMs)}` : null;
-    const place = dueAt === null ? { decidedAt: await clock(tx) } : { step: step + 1 };
-    const follows = isOpen && { state: outcome.state, stepAt: dueAt, dueAt, ...place };
+    const changes = isOpen ? await changesBy(tx, outcome, step) : {};
     await tx
       .update(webhookDeliveries)
-      .set({ attempts: n, leasedUntil: null, ...follows })
+      .set({ attempts: n, leasedUntil: null, ...changes })
       .where(eq(webhookDeliveries.id, deliveryId));
     if (health) await noteHost(tx, claim, health);
   });
+}
+
+/** Returns the new values of a delivery that is decided, or that moves on in its schedule. */
+async function changesBy(tx: Transaction, outcome: AttemptOutcome, step: number) {
+  if (outcome.state === 'pending') {
+    const dueAt = sql`clock_timestamp() + ${span(outcome.afterMs)}`;
+    return { state: outcome.state, stepAt: dueAt, dueAt, step: step + 1 };
+  }
+  return { state: outcome.state, stepAt: null, dueAt: null, decidedAt: await clock(tx) };
 }
 
 /**
@@ -225,8 +234,8 @@ async function putOff(
   { step, stepAt }: { readonly step: number; readonly stepAt: Date | null },
   afterMs: number,
 ): Promise<void> {
-  await tx.execute(sql`
-    update webhook_deliveries set step = ${step}, step_at = ${stepAt?.toISOString() ?? null}::timestamptz,
-           due_at = clock_timestamp() + ${span(afterMs)}
-     where id = ${deliveryId}`);
+  await tx
+    .update(webhookDeliveries)
+    .set({ step, stepAt, dueAt: sql`clock_timestamp() + ${span(afterMs)}` })
+    .where(eq(webhookDeliveries.id, deliveryId));
 }

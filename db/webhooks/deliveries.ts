@@ -6,9 +6,13 @@ import type { webhookDeliveries } from '../schema.ts';
 import { decryptSecret } from '../secrets.ts';
 
 /** Tests whether the request or the batch that a row of webhook_deliveries reports is final. */
-export const REPORTS_FINAL = sql`case when webhook_deliveries.request_id is null
-  then exists (select from batches b where b.id = webhook_deliveries.batch_id and b.status = 'completed')
-  else exists (select from requests r where r.id = webhook_deliveries.request_id and r.settled_at is not null) end`;
+export const REPORTS_FINAL = sql`case
+  when webhook_deliveries.request_id is null then exists (
+    select from batches b
+     where b.id = webhook_deliveries.batch_id and b.status = 'completed')
+  else exists (
+    select from requests r
+     where r.id = webhook_deliveries.request_id and r.settled_at is not null) end`;
 
 /**
  * Returns the id of the delivery that is due because a request became final and that was never
@@ -35,9 +39,8 @@ export async function ownsBatch(
   organizationId: string,
   batchId: string,
 ): Promise<boolean> {
-  const found = await run(
-    tx,
-  )`select from batches where id = ${batchId} and organization_id = ${organizationId}`;
+  const found = await run(tx)`
+    select from batches where id = ${batchId} and organization_id = ${organizationId}`;
   return found.length > 0;
 }
 
@@ -57,15 +60,24 @@ export async function lockDelivery(
   batchId: string | null = null,
 ) {
   type Locked = Reported &
-    Pick<Columns, 'state' | 'step' | 'stepAt' | 'resends'> &
-    Readonly<Record<'leasedMs' | 'dueMs', number> & Record<'suspended' | 'final', boolean>>;
-  const msUntil = (column: string) =>
-    sql`greatest(0, ceil(extract(epoch from ${sql.identifier(column)} - clock_timestamp()) * 1000))::float8`;
+    Pick<Columns, 'state' | 'step' | 'stepAt' | 'resends'> & {
+      readonly leasedMs: number;
+      readonly dueMs: number;
+      readonly suspended: boolean;
+      readonly final: boolean;
+    };
   const [row] = await run<Locked>(tx)`
-    select webhook_deliveries.id, batch_id as "batchId", state, step, step_at as "stepAt", resends, attempts,
-           ${msUntil('leased_until')} as "leasedMs", ${msUntil('due_at')} as "dueMs",
-           o.id as "organizationId", webhook_url as url, webhooks_suspended as suspended, ${REPORTS_FINAL} as final
-      from webhook_deliveries join batches b on b.id = batch_id join organizations o on o.id = b.organization_id
+    select webhook_deliveries.id, batch_id as "batchId", state, step, step_at as "stepAt",
+           resends, attempts,
+           greatest(0, ceil(extract(epoch from leased_until - clock_timestamp()) * 1000))::float8
+             as "leasedMs",
+           greatest(0, ceil(extract(epoch from due_at - clock_timestamp()) * 1000))::float8
+             as "dueMs",
+           o.id as "organizationId", webhook_url as url, webhooks_suspended as suspended,
+           ${REPORTS_FINAL} as final
+      from webhook_deliveries
+      join batches b on b.id = batch_id
+      join organizations o on o.id = b.organization_id
      where webhook_deliveries.id = ${deliveryId} and batch_id = coalesce(${batchId}, batch_id)
        for update of webhook_deliveries`;
   return row;
@@ -79,14 +91,22 @@ export async function lockDelivery(
  */
 export async function loadDelivery(db: Database, deliveryId: string) {
   type Found = Reported &
-    Pick<Columns, 'requestId'> &
-    Readonly<Record<'secrets' | 'blocked', readonly string[]>>;
+    Pick<Columns, 'requestId'> & {
+      readonly secrets: readonly string[];
+      readonly blocked: readonly string[];
+    };
   const [row] = await run<Found>(db)`
-    select d.id, attempts, batch_id as "batchId", request_id as "requestId", o.id as "organizationId",
-           webhook_url as url, array(select target from webhook_blocks) as blocked,
-           array_remove(array[webhook_secret, case when previous_webhook_secret_expires_at > clock_timestamp()
-                                                   then previous_webhook_secret end], null) as secrets
-      from webhook_deliveries d join batches b on b.id = batch_id join organizations o on o.id = b.organization_id
+    select d.id, attempts, batch_id as "batchId", request_id as "requestId",
+           o.id as "organizationId", webhook_url as url,
+           array(select target from webhook_blocks) as blocked,
+           array_remove(
+             array[webhook_secret,
+                   case when previous_webhook_secret_expires_at > clock_timestamp()
+                        then previous_webhook_secret end],
+             null) as secrets
+      from webhook_deliveries d
+      join batches b on b.id = batch_id
+      join organizations o on o.id = b.organization_id
      where d.id = ${deliveryId}`;
   if (!row?.url) throw new Refusal('delivery_missing');
   const { id, attempts, batchId, requestId, organizationId, url, secrets, blocked } = row;

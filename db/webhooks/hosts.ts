@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, run, span, type Transaction, transaction } from '../client.ts';
+import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
 import type { AttemptReason } from '../words.ts';
 
 // Limits for sending to hosts, per organization and host. They are stored in the database, so that
@@ -38,27 +38,28 @@ type HostAdmission =
  */
 export const LEASE_MS = 25_000;
 /** Concurrent attempts per organization. In total there are as many as the workers have slots. */
-const AT_ONCE = 20;
+const ORGANIZATION_CONCURRENCY = 20;
 /** Concurrent attempts per organization to one host. */
-const AT_ONCE_TO_HOST = 10;
+const HOST_CONCURRENCY = 10;
 /**
  * Attempts of all organizations to one host: concurrently, and per second. Higher than the limit of
  * a single organization.
  */
-const AT_ONCE_TO_HOST_BY_ALL = 40;
-const PER_SECOND_TO_HOST_BY_ALL = 200;
+const SHARED_HOST_CONCURRENCY = 40;
+const SHARED_HOST_PER_SECOND = 200;
 /** Concurrent attempts to a host that has never responded 2xx to this organization. */
-const AT_ONCE_TO_UNPROVEN = 1;
+const UNPROVEN_HOST_CONCURRENCY = 1;
 /** Networks that are stored per host, the newest first. */
 const MAX_PROVEN_NETWORKS = 16;
 /** Attempts per hour to one address, from all hosts that are unproven there. */
-const PER_HOUR_TO_ADDRESS = 20;
+const ADDRESS_ATTEMPTS_PER_HOUR = 20;
 const HOUR_MS = 3_600_000;
-const SPEND_MS = HOUR_MS / PER_HOUR_TO_ADDRESS;
-const ROOM_LOCK = 2;
+const SPEND_MS = HOUR_MS / ADDRESS_ATTEMPTS_PER_HOUR;
+/** Namespaces of advisory locks. */
+const ORGANIZATION_LOCK = 2;
 const HOST_LOCK = 3;
 const SHORTEST_ATTEMPT_MS = 100;
-const LONGEST_WAIT_FOR_ROOM_MS = 120_000;
+const LONGEST_WAIT_FOR_SLOT_MS = 120_000;
 /**
  * Older attempts are ignored when measuring the pace, because most of them are leases of a dead
  * worker.
@@ -92,8 +93,9 @@ export async function admitToHost(
   // attempts would both get the last slot.
   if (first.kind === 'wait') return first;
   const { organizationId, host } = key;
-  await tx.execute(sql`select pg_advisory_xact_lock(${ROOM_LOCK}, hashtext(${organizationId})),
-                              pg_advisory_xact_lock(${HOST_LOCK}, hashtext(${host}))`);
+  await tx.execute(sql`
+    select pg_advisory_xact_lock(${ORGANIZATION_LOCK}, hashtext(${organizationId})),
+           pg_advisory_xact_lock(${HOST_LOCK}, hashtext(${host}))`);
   return await judge(tx, key, owed, scheduleMs);
 }
 
@@ -112,12 +114,16 @@ export async function admitToAddresses(
 ): Promise<string[]> {
   const rows = await run<{ address: string }>(db)`
     with asked as (
-      select address, webhook_network(address::inet) as network from unnest(${sql.param(addresses)}::text[]) address
+      select address, webhook_network(address::inet) as network
+        from unnest(${sql.param(addresses)}::text[]) address
     ), admitted as (
       -- In a fixed order, so that two attempts cannot deadlock.
       insert into webhook_networks as n (network, spent_until)
-      select distinct network, clock_timestamp() + ${span(SPEND_MS)} from asked order by network
-      on conflict (network) do update set spent_until = greatest(n.spent_until, clock_timestamp()) + ${span(SPEND_MS)}
+      select distinct network, clock_timestamp() + ${span(SPEND_MS)}
+        from asked
+       order by network
+      on conflict (network) do update
+         set spent_until = greatest(n.spent_until, clock_timestamp()) + ${span(SPEND_MS)}
        where n.spent_until <= clock_timestamp() + ${span(HOUR_MS - SPEND_MS)}
       returning network
     )
@@ -132,7 +138,9 @@ export async function giveBackAddresses(
 ): Promise<void> {
   await run(tx)`
     update webhook_networks set spent_until = spent_until - ${span(SPEND_MS)}
-     where network in (select webhook_network(address::inet) from unnest(${sql.param(addresses)}::text[]) address)`;
+     where network in (
+       select webhook_network(address::inet)
+         from unnest(${sql.param(addresses)}::text[]) address)`;
 }
 
 async function judge(
@@ -141,69 +149,108 @@ async function judge(
   owed: boolean,
   scheduleMs: readonly number[],
 ): Promise<HostAdmission> {
-  const { organizationId, host } = key;
-  type Room = {
-    of_organization: number;
-    of_host: number;
-    by_all: number;
-    lately: number;
-    mean_ms: number;
-  };
-  type Breaker = {
-    era: number;
-    open: boolean;
-    rests: boolean;
-    away_ms: string;
-    proven: boolean;
-    networks: string[];
-  };
-  const [[room], [breaker]] = await Promise.all([
-    // A running attempt is half over on average.
-    tx.execute<Room>(sql`
-      select count(*) filter (where ours)::int as of_organization,
-             count(*) filter (where ours and theirs)::int as of_host, count(*) filter (where theirs)::int as by_all,
-             coalesce(2 * avg(age_ms) filter (where ours and age_ms < ${PACE_FROM_MS}), 0)::float8 as mean_ms,
-             (select count(*)::int from webhook_attempts a join webhook_deliveries t on t.id = a.delivery_id
-               where a.started_at > (select clock_timestamp()) - ${span(1000)} and t.leased_host = ${host}) as lately
-        from webhook_deliveries d join batches b on b.id = d.batch_id
-       cross join lateral (
-         select b.organization_id = ${organizationId} as ours, d.leased_host = ${host} as theirs,
-                ${LEASE_MS} - extract(epoch from d.leased_until - clock_timestamp()) * 1000 as age_ms) lease
-       where d.leased_until > (select clock_timestamp())`),
-    tx.execute<Breaker>(sql`
-      select era, open_until is not null as open, open_until > clock_timestamp() as rests,
-             extract(epoch from clock_timestamp() - failing_since) * 1000 as away_ms,
-             accepted_at is not null as proven, proven_networks::text[] as networks
-        from webhook_hosts
-       where organization_id = ${organizationId} and host = ${host}`),
-  ]);
+  const [load, breaker] = await Promise.all([readLoad(tx, key), readBreaker(tx, key)]);
   // While the breaker is open, a running attempt is its only trial.
-  if (breaker?.open && (room?.of_host || (breaker.rests && !owed))) {
-    const shortest = firstRestMs(scheduleMs);
-    const longest = Math.max(shortest, scheduleMs[3] ?? DEFAULT_LONGEST_WAIT_MS);
-    const awayMs = spread(Math.min(Math.max(Number(breaker.away_ms), shortest), longest));
-    const turnMs = await takeTurn(tx, key, TURN_MS, longest);
-    return { kind: 'wait', why: 'host_away', afterMs: Math.ceil(Math.max(awayMs, turnMs ?? 0)) };
+  if (breaker.open && (load.ofHost > 0 || (breaker.rests && !owed))) {
+    return await waitForHost(tx, key, breaker.awayMs, scheduleMs);
   }
-  const proven = breaker?.proven ?? false;
+  const hostConcurrency = breaker.proven ? HOST_CONCURRENCY : UNPROVEN_HOST_CONCURRENCY;
   const isFull =
-    room &&
-    (room.of_organization >= AT_ONCE ||
-      room.of_host >= (proven ? AT_ONCE_TO_HOST : AT_ONCE_TO_UNPROVEN) ||
-      room.by_all >= AT_ONCE_TO_HOST_BY_ALL ||
-      room.lately >= PER_SECOND_TO_HOST_BY_ALL);
-  if (isFull) {
-    // An organization without a free slot has one queue for all its hosts.
-    const line = room.of_organization >= AT_ONCE ? { organizationId, host: '' } : key;
-    const paceMs = Math.max(room.mean_ms, SHORTEST_ATTEMPT_MS) / AT_ONCE_TO_HOST;
-    const turnMs = await takeTurn(tx, line, paceMs, LONGEST_WAIT_FOR_ROOM_MS);
-    return {
-      kind: 'wait',
-      why: 'no_room',
-      afterMs: Math.ceil(turnMs ?? spread(LONGEST_WAIT_FOR_ROOM_MS)),
-    };
-  }
-  return { kind: 'go', era: breaker?.era ?? 0, provenNetworks: breaker?.networks ?? [] };
+    load.ofOrganization >= ORGANIZATION_CONCURRENCY ||
+    load.ofHost >= hostConcurrency ||
+    load.byAll >= SHARED_HOST_CONCURRENCY ||
+    load.lastSecond >= SHARED_HOST_PER_SECOND;
+  if (isFull) return await waitForSlot(tx, key, load);
+  return { kind: 'go', era: breaker.era, provenNetworks: breaker.networks };
+}
+
+/** The running attempts, and those to the host in the last second. */
+interface Load {
+  readonly ofOrganization: number;
+  /** Of the organization to the host. */
+  readonly ofHost: number;
+  /** Of all organizations to the host. */
+  readonly byAll: number;
+  readonly lastSecond: number;
+  /** The mean duration of the organization's attempts. */
+  readonly meanMs: number;
+}
+
+async function readLoad(tx: Transaction, { organizationId, host }: HostKey): Promise<Load> {
+  // A running attempt is half over on average.
+  const load = await run<Load>(tx)`
+    select count(*) filter (where ours)::int as "ofOrganization",
+           count(*) filter (where ours and theirs)::int as "ofHost",
+           count(*) filter (where theirs)::int as "byAll",
+           coalesce(2 * avg(age_ms) filter (where ours and age_ms < ${PACE_FROM_MS}), 0)::float8
+             as "meanMs",
+           (select count(*)::int
+              from webhook_attempts a
+              join webhook_deliveries t on t.id = a.delivery_id
+             where a.started_at > (select clock_timestamp()) - ${span(1000)}
+               and t.leased_host = ${host}) as "lastSecond"
+      from webhook_deliveries d
+      join batches b on b.id = d.batch_id
+     cross join lateral (
+       select b.organization_id = ${organizationId} as ours,
+              d.leased_host = ${host} as theirs,
+              ${LEASE_MS} - extract(epoch from d.leased_until - clock_timestamp()) * 1000
+                as age_ms) lease
+     where d.leased_until > (select clock_timestamp())`;
+  return only(load);
+}
+
+interface Breaker {
+  readonly era: number;
+  readonly open: boolean;
+  /** Null if it is not open. */
+  readonly rests: boolean | null;
+  /** Time since the first failure in a row. Null if there was no failure yet. */
+  readonly awayMs: number | null;
+  readonly proven: boolean;
+  readonly networks: readonly string[];
+}
+
+const UNKNOWN_HOST: Breaker = {
+  era: 0,
+  open: false,
+  rests: null,
+  awayMs: null,
+  proven: false,
+  networks: [],
+};
+
+async function readBreaker(tx: Transaction, { organizationId, host }: HostKey): Promise<Breaker> {
+  const [breaker] = await run<Breaker>(tx)`
+    select era, open_until is not null as open, open_until > clock_timestamp() as rests,
+           (extract(epoch from clock_timestamp() - failing_since) * 1000)::float8 as "awayMs",
+           accepted_at is not null as proven, proven_networks::text[] as networks
+      from webhook_hosts
+     where organization_id = ${organizationId} and host = ${host}`;
+  return breaker ?? UNKNOWN_HOST;
+}
+
+async function waitForHost(
+  tx: Transaction,
+  key: HostKey,
+  awayMs: number | null,
+  scheduleMs: readonly number[],
+): Promise<HostAdmission> {
+  const shortest = firstRestMs(scheduleMs);
+  const longest = Math.max(shortest, scheduleMs[3] ?? DEFAULT_LONGEST_WAIT_MS);
+  const restMs = spread(Math.min(Math.max(Number(awayMs), shortest), longest));
+  const turnMs = Number(await takeTurn(tx, key, TURN_MS, longest));
+  return { kind: 'wait', why: 'host_away', afterMs: Math.ceil(Math.max(restMs, turnMs)) };
+}
+
+async function waitForSlot(tx: Transaction, key: HostKey, load: Load): Promise<HostAdmission> {
+  // An organization without a free slot has one queue for all its hosts.
+  const isOrganizationFull = load.ofOrganization >= ORGANIZATION_CONCURRENCY;
+  const queue = isOrganizationFull ? { ...key, host: '' } : key;
+  const paceMs = Math.max(load.meanMs, SHORTEST_ATTEMPT_MS) / HOST_CONCURRENCY;
+  const turnMs = await takeTurn(tx, queue, paceMs, LONGEST_WAIT_FOR_SLOT_MS);
+  const afterMs = turnMs ?? spread(LONGEST_WAIT_FOR_SLOT_MS);
+  return { kind: 'wait', why: 'no_room', afterMs: Math.ceil(afterMs) };
 }
 
 /**
@@ -216,14 +263,14 @@ async function takeTurn(
   paceMs: number,
   longestMs: number,
 ): Promise<number | null> {
-  const [taken] = await tx.execute<{ ms: number }>(sql`
+  const [turn] = await tx.execute<{ ms: number }>(sql`
     insert into webhook_hosts as h (organization_id, host, failures, turn_at)
     values (${organizationId}, ${host}, 0, clock_timestamp() + ${span(paceMs)})
     on conflict (organization_id, host) do update
        set turn_at = greatest(h.turn_at, clock_timestamp()) + ${span(paceMs)}
      where coalesce(h.turn_at, '-infinity') < clock_timestamp() + ${span(longestMs)}
     returning (extract(epoch from turn_at - clock_timestamp()) * 1000)::float8 as ms`);
-  return taken ? taken.ms : null;
+  return turn?.ms ?? null;
 }
 
 /** Randomizes a wait, so that waiting deliveries do not return all at once. */
@@ -243,33 +290,55 @@ export function firstRestMs(scheduleMs: readonly number[]): number {
  */
 export async function noteHost(
   tx: Transaction,
-  {
-    organizationId,
-    host,
-    era,
-    provenNetworks,
-  }: HostKey & { readonly era: number; readonly provenNetworks: readonly string[] },
+  attempt: AdmittedHost,
   health: HostHealth,
 ): Promise<void> {
-  if (health.kind === 'answered') {
-    if (health.accepted && provenNetworks.length === 0) {
-      await tx.execute(sql`
-        insert into webhook_hosts (organization_id, host, failures) values (${organizationId}, ${host}, 0)
-            on conflict do nothing`);
-    }
-    const network = sql`webhook_network(${health.address}::inet)`;
-    const isNews = sql`${health.accepted} and ${network} <> all (proven_networks)`;
-    await tx.execute(sql`update webhook_hosts
-      set failures = 0, times_opened = 0, open_until = null,
-          turn_at = case when failures > 0 then null else turn_at end,
-          accepted_at = case when ${health.accepted} then clock_timestamp() else accepted_at end,
-          proven_networks = case when ${isNews}
-            then (array_prepend(${network}, proven_networks))[:${sql.raw(String(MAX_PROVEN_NETWORKS))}] else proven_networks end
-      where organization_id = ${organizationId} and host = ${host} and era = ${era} and (failures > 0 or ${isNews}
-         or ${health.accepted} and coalesce(accepted_at < clock_timestamp() - interval '1 day', true))`);
-    return;
+  if (health.kind === 'answered') await noteAnswer(tx, attempt, health.address, health.accepted);
+  else await noteSilence(tx, attempt, health.reason, health.restMs);
+}
+
+/** The host of an attempt, as it was when the attempt was admitted. */
+interface AdmittedHost extends HostKey {
+  readonly era: number;
+  readonly provenNetworks: readonly string[];
+}
+
+async function noteAnswer(
+  tx: Transaction,
+  { organizationId, host, era, provenNetworks }: AdmittedHost,
+  address: string,
+  accepted: boolean,
+): Promise<void> {
+  if (accepted && provenNetworks.length === 0) {
+    await tx.execute(sql`
+      insert into webhook_hosts (organization_id, host, failures)
+      values (${organizationId}, ${host}, 0)
+          on conflict do nothing`);
   }
-  const { reason, restMs } = health;
+  const network = sql`webhook_network(${address}::inet)`;
+  const isNew = sql`${accepted} and ${network} <> all (proven_networks)`;
+  const max = sql.raw(String(MAX_PROVEN_NETWORKS));
+  await tx.execute(sql`
+    update webhook_hosts
+       set failures = 0, times_opened = 0, open_until = null,
+           turn_at = case when failures > 0 then null else turn_at end,
+           accepted_at = case when ${accepted} then clock_timestamp() else accepted_at end,
+           proven_networks =
+             case when ${isNew} then (array_prepend(${network}, proven_networks))[:${max}]
+                  else proven_networks end
+     where organization_id = ${organizationId} and host = ${host} and era = ${era}
+       and (failures > 0
+            or ${isNew}
+            or ${accepted}
+               and coalesce(accepted_at < clock_timestamp() - interval '1 day', true))`);
+}
+
+async function noteSilence(
+  tx: Transaction,
+  { organizationId, host, era }: AdmittedHost,
+  reason: AttemptReason,
+  restMs: number,
+): Promise<void> {
   // An owed trial that was made early does not make the rest longer.
   const opens = sql`case when h.open_until is null then h.failures + 1 >= ${FAILURES_TO_OPEN}
     else h.open_until <= clock_timestamp() end`;
@@ -279,10 +348,13 @@ export async function noteHost(
     values (${organizationId}, ${host}, 1, clock_timestamp(), ${reason})
     on conflict (organization_id, host) do update
        set failures = h.failures + 1, last_reason = excluded.last_reason,
-           failing_since = case h.failures when 0 then excluded.failing_since else h.failing_since end,
-           era = h.era + (${opens})::integer, times_opened = h.times_opened + (${opens})::integer,
-           open_until = case when ${opens} then clock_timestamp() + make_interval(secs => ${rest})
-                        else h.open_until end
+           failing_since =
+             case h.failures when 0 then excluded.failing_since else h.failing_since end,
+           era = h.era + (${opens})::integer,
+           times_opened = h.times_opened + (${opens})::integer,
+           open_until =
+             case when ${opens} then clock_timestamp() + make_interval(secs => ${rest})
+                  else h.open_until end
      where h.era = ${era}`);
 }
 
@@ -299,17 +371,26 @@ export async function setBlock(
   blocked: boolean,
 ): Promise<boolean> {
   return await transaction(db, async (tx) => {
-    const changed = await tx.execute(
-      blocked
-        ? sql`insert into webhook_blocks (target, reason) values (${target}, ${by.reason})
-                  on conflict do nothing returning target`
-        : sql`delete from webhook_blocks where target = ${target} returning target`,
-    );
-    if (changed.length === 0) return false;
+    const isChanged = blocked ? await block(tx, by, target) : await unblock(tx, target);
+    if (!isChanged) return false;
     const action = blocked ? 'webhooks.block' : 'webhooks.unblock';
     await recordAudit(tx, by, { action, organizationId: null, subject: target, details: {} });
     return true;
   });
+}
+
+async function block(tx: Transaction, by: ChangedBy, target: string): Promise<boolean> {
+  const added = await run(tx)`
+    insert into webhook_blocks (target, reason) values (${target}, ${by.reason})
+        on conflict do nothing
+    returning target`;
+  return added.length > 0;
+}
+
+async function unblock(tx: Transaction, target: string): Promise<boolean> {
+  const removed = await run(tx)`
+    delete from webhook_blocks where target = ${target} returning target`;
+  return removed.length > 0;
 }
 
 /**
@@ -326,9 +407,12 @@ export interface PendingHost extends Record<string, unknown> {
 export async function listPendingHosts(db: Database): Promise<PendingHost[]> {
   return await run<PendingHost>(db)`
     select b.organization_id as "organizationId", count(*)::int as deliveries,
-           lower(substring(b.webhook_url from '^[^:]+://(?:[^/?#@]*@)?(\\[[^]]*\\]|[^:/?#]*)')) as host
-      from webhook_deliveries d join batches b on b.id = d.batch_id
-     where d.state = 'pending' group by 1, 3`;
+           lower(substring(
+             b.webhook_url from '^[^:]+://(?:[^/?#@]*@)?(\\[[^]]*\\]|[^:/?#]*)')) as host
+      from webhook_deliveries d
+      join batches b on b.id = d.batch_id
+     where d.state = 'pending'
+     group by 1, 3`;
 }
 
 /**
@@ -336,7 +420,8 @@ export async function listPendingHosts(db: Database): Promise<PendingHost[]> {
  * its subdomains.
  */
 export async function listBlocks(db: Database) {
-  return await run<{ target: string; reason: string; since: Date }>(
-    db,
-  )`select target, reason, created_at as since from webhook_blocks order by created_at desc, target`;
+  return await run<{ target: string; reason: string; since: Date }>(db)`
+    select target, reason, created_at as since
+      from webhook_blocks
+     order by created_at desc, target`;
 }

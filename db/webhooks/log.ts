@@ -9,6 +9,10 @@ import { ownsBatch } from './deliveries.ts';
 // The parts of deliveries that customers and operators may see. Receivers' responses may contain
 // anything, so the caller decides who sees them.
 
+const { dueAt } = webhookDeliveries;
+const NEXT_ATTEMPT_AT =
+  sql<Date | null>`case when ${dueAt} > clock_timestamp() then ${dueAt} end`.mapWith(dueAt);
+
 const DELIVERY = {
   /** The `webhook-id` of all its attempts. */
   id: webhookDeliveries.id,
@@ -19,10 +23,7 @@ const DELIVERY = {
   createdAt: webhookDeliveries.createdAt,
   decidedAt: webhookDeliveries.decidedAt,
   /** Null unless it waits for its next attempt. */
-  nextAttemptAt:
-    sql<Date | null>`case when ${webhookDeliveries.dueAt} > clock_timestamp() then ${webhookDeliveries.dueAt} end`.mapWith(
-      webhookDeliveries.dueAt,
-    ),
+  nextAttemptAt: NEXT_ATTEMPT_AT,
   /** The number of attempts, including deleted ones. */
   attempts: webhookDeliveries.attempts,
   /** The number of resends from the start of the schedule. */
@@ -87,11 +88,11 @@ export async function listOrganizationDeliveries(
 ) {
   const { organizationId, state, limit } = filter;
   if (organizationId !== null) await requireOrganization(db, organizationId);
-  const where = and(
-    organizationId === null ? undefined : eq(batches.organizationId, organizationId),
-    state === null ? undefined : eq(webhookDeliveries.state, state),
-  );
-  return await query(db, (tx) => selectPage(tx, where, desc(webhookDeliveries.id), limit));
+  const conditions: SQL[] = [];
+  if (organizationId !== null) conditions.push(eq(batches.organizationId, organizationId));
+  if (state !== null) conditions.push(eq(webhookDeliveries.state, state));
+  const newestFirst = desc(webhookDeliveries.id);
+  return await query(db, (tx) => selectPage(tx, and(...conditions), newestFirst, limit));
 }
 
 /**
@@ -151,6 +152,7 @@ async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, lim
     .orderBy(order)
     .limit(limit + 1);
   const { items, last } = cut(rows, limit);
+  const ids = items.map(({ id }) => id);
   const { responseExcerpt, ...columns } = getTableColumns(webhookAttempts);
   const beginning = sql<Buffer | null>`substring(${responseExcerpt} for ${LISTED_BYTES})`;
   // Numbers have no gaps, because the lowest numbers are deleted first.
@@ -160,17 +162,15 @@ async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, lim
     .innerJoin(webhookDeliveries, eq(webhookDeliveries.id, webhookAttempts.deliveryId))
     .where(
       and(
-        sql`${webhookAttempts.deliveryId} = any(${sql.param(items.map(({ id }) => id))}::text[])`,
+        sql`${webhookAttempts.deliveryId} = any(${sql.param(ids)}::text[])`,
         sql`${webhookAttempts.n} > ${webhookDeliveries.attempts} - ${LISTED_ATTEMPTS}`,
       ),
     )
     .orderBy(asc(webhookAttempts.n));
   const logs = Map.groupBy(attempts, ({ deliveryId }) => deliveryId);
   const deliveries = items.map((row) => {
-    return {
-      ...row,
-      log: (logs.get(row.id) ?? []).map(({ deliveryId: _id, ...attempt }) => attempt),
-    };
+    const log = logs.get(row.id) ?? [];
+    return { ...row, log: log.map(({ deliveryId: _id, ...attempt }) => attempt) };
   });
   return { deliveries, next: last?.id ?? null };
 }

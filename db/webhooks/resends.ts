@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, run, span, type Transaction, transaction } from '../client.ts';
+import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
@@ -36,7 +36,7 @@ export type OperatorOutcome = Exclude<ResendOutcome, { readonly kind: 'limited' 
  * The number of times per hour that a customer may resend one delivery. Each resend has a full
  * schedule of attempts.
  */
-const RESENDS_AN_HOUR = 10;
+const RESENDS_PER_HOUR = 10;
 
 /**
  * Resends a delivery at its customer's request, at most ten times an hour. A delivery that waits
@@ -50,8 +50,8 @@ export async function resendOwn(
   return await transaction(db, async (tx) => {
     // Checked first, in a separate query. Another organization's delivery must take as long as an
     // unknown one, and must not be locked.
-    const isOwn = await ownsBatch(tx, organizationId, batchId);
-    const row = isOwn ? await lockDelivery(tx, deliveryId, batchId) : undefined;
+    if (!(await ownsBatch(tx, organizationId, batchId))) return { kind: 'unknown' };
+    const row = await lockDelivery(tx, deliveryId, batchId);
     if (!row) return { kind: 'unknown' };
     if (row.state === 'none') return { kind: 'suspended' };
     const obstacle = obstacleTo(row);
@@ -69,16 +69,20 @@ export async function resendOwn(
 async function takeResend(tx: Transaction, deliveryId: string): Promise<number | null> {
   const taken = await run(tx)`
     update webhook_deliveries
-       set customer_resends = (clock_timestamp()::timestamptz(3) || customer_resends)[1:${RESENDS_AN_HOUR}::int]
+       set customer_resends =
+             (clock_timestamp()::timestamptz(3) || customer_resends)[1:${RESENDS_PER_HOUR}::int]
      where id = ${deliveryId}
-       and coalesce(customer_resends[${RESENDS_AN_HOUR}::int] <= clock_timestamp() - interval '1 hour', true)
+       and coalesce(
+             customer_resends[${RESENDS_PER_HOUR}::int] <= clock_timestamp() - interval '1 hour',
+             true)
     returning id`;
   if (taken.length > 0) return null;
-  const [oldest] = await run<{ ms: number }>(tx)`
-    select (extract(epoch from customer_resends[${RESENDS_AN_HOUR}::int] + interval '1 hour' - clock_timestamp()) * 1000)::float8
-             as ms
-      from webhook_deliveries where id = ${deliveryId}`;
-  return Math.max(0, oldest?.ms ?? 0);
+  const oldest = await run<{ ms: number | null }>(tx)`
+    select (extract(epoch from customer_resends[${RESENDS_PER_HOUR}::int]
+              + interval '1 hour' - clock_timestamp()) * 1000)::float8 as ms
+      from webhook_deliveries
+     where id = ${deliveryId}`;
+  return Math.max(0, only(oldest).ms ?? 0);
 }
 
 /**
@@ -97,13 +101,11 @@ export async function resendAny(
     const obstacle = obstacleTo(row);
     if (obstacle) return obstacle;
     const outcome = await begin(tx, deliveryId);
-    const { organizationId, state: from } = row;
-    const details = { from, resends: outcome.delivery.resends };
     await recordAudit(tx, by, {
       action: 'webhooks.resend',
-      organizationId,
+      organizationId: row.organizationId,
       subject: deliveryId,
-      details,
+      details: { from: row.state, resends: outcome.delivery.resends },
     });
     return outcome;
   });
@@ -130,17 +132,21 @@ export async function resendFailed(
 ): Promise<{ readonly resent: number; readonly more: boolean }> {
   const { organizationId, since, until, limit } = what;
   return await transaction(db, async (tx) => {
-    const [organization] = await tx.execute<{ suspended: boolean }>(
-      sql`select webhooks_suspended as suspended from organizations where id = ${organizationId}`,
-    );
+    const [organization] = await run<{ suspended: boolean }>(tx)`
+      select webhooks_suspended as suspended from organizations where id = ${organizationId}`;
     if (!organization) throw new Refusal('organization_missing');
     if (organization.suspended) throw new Refusal('webhooks_suspended');
-    const failed = await tx.execute<{ id: string }>(sql`
-      select d.id from webhook_deliveries d join batches b on b.id = d.batch_id
-       where d.state = 'failed' and d.decided_at >= ${since.toISOString()}::timestamptz
+    const failed = await run<{ id: string }>(tx)`
+      select d.id
+        from webhook_deliveries d
+        join batches b on b.id = d.batch_id
+       where d.state = 'failed'
+         and d.decided_at >= ${since.toISOString()}::timestamptz
          and d.decided_at <= ${until.toISOString()}::timestamptz
          and b.organization_id = ${organizationId}
-       order by d.decided_at limit ${limit + 1} for update of d`);
+       order by d.decided_at
+       limit ${limit + 1}
+         for update of d`;
     const ids = failed.slice(0, limit).map(({ id }) => id);
     await beginRound(tx, ids);
     await recordAudit(tx, by, {
@@ -191,22 +197,38 @@ export async function listDeliveriesToLookAt(
 ): Promise<WaitingDelivery[]> {
   return await run<WaitingDelivery>(db)`
     -- The first bound is the same for all rows, so that the index scan can end there.
-    select webhook_deliveries.id as "deliveryId", batch_id as "batchId", b.organization_id as "organizationId", resends,
-           array(select npi from requests r
-                  where r.batch_id = b.id and r.id = coalesce(webhook_deliveries.request_id, r.id) order by position) as npis,
-           case when webhook_deliveries.checked_at is not null then 'seen' when resends = 0 then 'first' else 'new' end as round
-      from webhook_deliveries join batches b on b.id = batch_id
+    select webhook_deliveries.id as "deliveryId", batch_id as "batchId",
+           b.organization_id as "organizationId", resends,
+           array(
+             select npi from requests r
+              where r.batch_id = b.id
+                and r.id = coalesce(webhook_deliveries.request_id, r.id)
+              order by position) as npis,
+           case when webhook_deliveries.checked_at is not null then 'seen'
+                when resends = 0 then 'first'
+                else 'new' end as round
+      from webhook_deliveries
+      join batches b on b.id = batch_id
      where state = 'pending'
        and greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at)
            < (select clock_timestamp()) - ${span(Math.min(olderThanMs, everyMs))}
-       and greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at) < (select clock_timestamp())
-           - case when resends > 0 and webhook_deliveries.checked_at is null then ${span(olderThanMs)} else ${span(everyMs)} end
+       and greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at)
+           < (select clock_timestamp())
+             - case when resends > 0 and webhook_deliveries.checked_at is null
+                    then ${span(olderThanMs)}
+                    else ${span(everyMs)} end
        -- A delivery that makes no progress is checked less and less often.
-       and coalesce(webhook_deliveries.checked_at
-             + least(webhook_deliveries.checked_at - greatest(due_at, webhook_deliveries.created_at), interval '1 hour')
-             < clock_timestamp(), true)
+       and coalesce(
+             webhook_deliveries.checked_at
+               + least(
+                   webhook_deliveries.checked_at
+                     - greatest(due_at, webhook_deliveries.created_at),
+                   interval '1 hour')
+               < clock_timestamp(),
+             true)
        and ${REPORTS_FINAL}
-     order by greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at) limit ${limit}`;
+     order by greatest(webhook_deliveries.checked_at, due_at, webhook_deliveries.created_at)
+     limit ${limit}`;
 }
 
 type Locked = Awaited<ReturnType<typeof lockDelivery>>;
@@ -214,8 +236,8 @@ type Locked = Awaited<ReturnType<typeof lockDelivery>>;
 async function beginRound(tx: Transaction, deliveryIds: readonly string[]): Promise<void> {
   await tx.execute(sql`
     update webhook_deliveries
-       set state = 'pending', resends = resends + 1, step = 0, step_at = null, due_at = clock_timestamp(),
-           decided_at = null, checked_at = null
+       set state = 'pending', resends = resends + 1, step = 0, step_at = null,
+           due_at = clock_timestamp(), decided_at = null, checked_at = null
      where id = any(${sql.param(deliveryIds)}::text[])`);
 }
 
@@ -223,7 +245,8 @@ async function beginRound(tx: Transaction, deliveryIds: readonly string[]): Prom
 function obstacleTo(row: NonNullable<Locked>): Exclude<OperatorOutcome, Resent> | null {
   if (row.suspended) return { kind: 'suspended' };
   const isOnItsWay = row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0);
-  return !row.final || isOnItsWay ? { kind: 'pending' } : null;
+  if (!row.final || isOnItsWay) return { kind: 'pending' };
+  return null;
 }
 
 type Resent = Extract<ResendOutcome, { readonly kind: 'resent' }>;
@@ -231,8 +254,12 @@ type Resent = Extract<ResendOutcome, { readonly kind: 'resent' }>;
 async function begin(tx: Transaction, deliveryId: string): Promise<Resent> {
   await beginRound(tx, [deliveryId]);
   const reported = await run<{ npi: string }>(tx)`
-    select npi from requests r join webhook_deliveries d on d.batch_id = r.batch_id and r.id = coalesce(d.request_id, r.id)
-     where d.id = ${deliveryId} order by position`;
+    select npi
+      from requests r
+      join webhook_deliveries d
+        on d.batch_id = r.batch_id and r.id = coalesce(d.request_id, r.id)
+     where d.id = ${deliveryId}
+     order by position`;
   return {
     kind: 'resent',
     delivery: await selectDelivery(tx, deliveryId),
