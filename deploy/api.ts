@@ -19,15 +19,20 @@ import { sendTraces } from './traces.ts';
 const DRAIN_MS = 20_000;
 
 /** Interval between checks that workers run where this API starts workflows. */
-const LOOK_MS = 5000;
+const CHECK_MS = 5000;
+
+const NO_WORKER =
+  'no worker where this API starts workflows; check TEMPORAL_NAMESPACE and TASK_QUEUE of both';
 
 const HELP = `
-It listens at once, and is ready (GET /readyz answers 200) as soon as PostgreSQL is there and migrated; Temporal may be
-away. SIGTERM or SIGINT: it serves on for API_DRAIN_DELAY (5 s), but /readyz answers 503, so that load balancers turn to
-others; then it answers what runs for up to 20 s, and ends. A second signal ends it at once.
+The API listens at once. It is ready (GET /readyz returns 200) when PostgreSQL is reachable and migrated. It does not
+wait for Temporal.
 
-Needs DATABASE_URL; has TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL and more: see deploy/env.example.
-Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
+On SIGTERM or SIGINT, /readyz returns 503 so that load balancers stop sending requests. The API keeps serving for
+API_DRAIN_DELAY (5 s), then finishes running requests for up to 20 s, and exits. A second signal ends it at once.
+
+Needs DATABASE_URL. Optional: TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL and more; see deploy/env.example.
+Exit codes: 0 stopped by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (stopped) => {
   const config = loadConfig();
@@ -41,7 +46,10 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
   const { taskQueue } = config;
-  const trouble = async () => (await temporalTrouble(target))?.message ?? null;
+  const trouble = async () => {
+    const found = await temporalTrouble(target);
+    return found === null ? null : found.message;
+  };
   const server = createApi(config, { db, log, client, taskQueue, trouble });
   await server.start();
   await serveMetrics(config, db, server.app.readiness);
@@ -49,19 +57,20 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   log.info(address, 'api listening');
   const ending = new AbortController();
   const me = { id: randomUUID(), namespace: client.options.namespace, taskQueue };
-  const look = createLook(db, log, me);
+  const checkWorkers = createWorkerCheck(db, log, me);
   if (await untilReady(db, log, stopped)) {
     log.info(address, 'api ready');
     // The next check repeats it if it fails.
-    void look().catch(() => {});
+    void checkWorkers().catch(() => {});
   }
-  void repeat('look for workers', LOOK_MS, { signal: ending.signal, log }, look);
+  void repeat('check for workers', CHECK_MS, { signal: ending.signal, log }, checkWorkers);
   await stopped;
   ending.abort();
   log.info('api draining');
   server.app.isDraining = true;
   await setTimeout(config.apiDrainDelayMs);
-  await Promise.all([server.stop({ timeout: DRAIN_MS }), noteStopped(db, me.id).catch(() => {})]);
+  const noted = noteStopped(db, me.id).catch(() => {});
+  await Promise.all([server.stop({ timeout: DRAIN_MS }), noted]);
   await traces?.close();
   await client.connection.close();
   await db.close();
@@ -71,20 +80,16 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
  * Returns a function that records in the database that this API is alive, and where. It logs once
  * when all workers are elsewhere, and once when a worker is here again.
  */
-function createLook(db: Database, log: Logger, me: ApiProcess) {
+function createWorkerCheck(db: Database, log: Logger, me: ApiProcess) {
   const { namespace, taskQueue } = me;
-  let told = false;
+  const place = { namespace, queue: taskQueue };
+  let isReported = false;
   return async () => {
     await noteApi(db, me);
     await noteHome(db, namespace);
     const elsewhere = await listElsewhere(db, { namespace, taskQueue });
-    if (elsewhere.length === 0 && told)
-      log.info({ namespace, queue: taskQueue }, 'a worker is here');
-    if (elsewhere.length > 0 && !told) {
-      const what =
-        'no worker where this API starts workflows; check TEMPORAL_NAMESPACE and TASK_QUEUE of both';
-      log.error({ namespace, queue: taskQueue, elsewhere }, what);
-    }
-    told = elsewhere.length > 0;
+    if (elsewhere.length === 0 && isReported) log.info(place, 'a worker is here');
+    if (elsewhere.length > 0 && !isReported) log.error({ ...place, elsewhere }, NO_WORKER);
+    isReported = elsewhere.length > 0;
   };
 }

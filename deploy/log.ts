@@ -15,43 +15,50 @@ import { temporalUi } from './config/config.ts';
  */
 export function createLog(name: string, level: string, destination?: DestinationStream): Logger {
   const ui = temporalUi();
-  const log = (line: Record<string, unknown>) => {
-    // The id of a batch is also the id of its workflow.
-    const id = line.workflow_id ?? line.batch_id;
-    return id ? { ...line, temporal: `${ui}/${id}` } : line;
-  };
-  const formatters = ui === null ? {} : { log };
-  const serializers = { err: serializeError };
-  // Logs are read in terminals, so control characters are escaped. The line stays JSON with the
-  // same value.
-  const hooks = { streamWrite: printableLines };
   const options = {
     name,
     level,
-    serializers,
+    serializers: { err: serializeError },
     base: { pid: process.pid },
     mixin: idsOfLine,
-    formatters,
-    hooks,
+    formatters: ui === null ? {} : linkingTo(ui),
+    // Logs are read in terminals, so control characters are escaped. The line stays JSON with the
+    // same value.
+    hooks: { streamWrite: printableLines },
   };
-  return destination ? pino(options, destination) : pino(options);
+  if (destination === undefined) return pino(options);
+  return pino(options, destination);
+}
+
+/** Returns formatters that add to a line the link of its workflow in the Temporal UI. */
+function linkingTo(ui: string) {
+  const log = (line: Record<string, unknown>) => {
+    // The id of a batch is also the id of its workflow.
+    const id = line.workflow_id ?? line.batch_id;
+    if (!id) return line;
+    return { ...line, temporal: `${ui}/${id}` };
+  };
+  return { log };
 }
 
 function idsOfLine(line: object) {
   const run = asyncLocalStorage.getStore()?.info.workflowExecution;
-  return { ...(run && { workflow_id: run.workflowId, run_id: run.runId }), ...traceOfLine(line) };
+  if (!run) return traceOfLine(line);
+  return { workflow_id: run.workflowId, run_id: run.runId, ...traceOfLine(line) };
 }
 
 function serializeError(error: unknown) {
   if (!(error instanceof Error)) return { type: typeof error };
   const { type, stack } = stdSerializers.err(error);
+  const frames = stack.split('\n').filter((line) => line.trimStart().startsWith('at '));
   // A gRPC failure has its code on its cause.
   const code = codeOf(error) ?? codeOf(error.cause);
-  const frames = stack.split('\n').filter((line) => line.trimStart().startsWith('at '));
-  return { type, ...(code === null ? {} : { code }), stack: frames.join('\n') };
+  if (code === undefined) return { type, stack: frames.join('\n') };
+  return { type, code, stack: frames.join('\n') };
 }
 
-function codeOf(error: unknown): string | number | null {
-  const code = error instanceof Error && 'code' in error ? error.code : null;
-  return typeof code === 'string' || typeof code === 'number' ? code : null;
+function codeOf(error: unknown): string | number | undefined {
+  if (!(error instanceof Error) || !('code' in error)) return undefined;
+  const { code } = error;
+  return typeof code === 'string' || typeof code === 'number' ? code : undefined;
 }

@@ -11,8 +11,8 @@ import { explain } from './problem.ts';
 export interface Program {
   readonly name: string;
   readonly description: string;
-  /** The settings it needs, and its exit codes. */
-  readonly help: string;
+  /** The settings it needs, and its exit codes. Printed below the arguments and options. */
+  readonly help?: string;
   /** The command that starts it. Defaults to its npm script. */
   readonly call?: string;
 }
@@ -21,7 +21,7 @@ export interface Program {
 export function commandLine({
   name,
   description,
-  help,
+  help = '',
   call = `npm run ${name} --`,
 }: Program): Command {
   return new Command(call)
@@ -64,23 +64,28 @@ export async function main<Given extends unknown[]>(
   // An unhandled rejection is a bug, so it is logged. The process runs on, because others wait for
   // it and all facts are in PostgreSQL.
   process.on('unhandledRejection', (error) => {
-    const { name: errorName, stack = '' } = error instanceof Error ? error : new Error();
-    const frames = stack.slice(stack.indexOf('\n    at '));
-    console.error(printableLines(`${name}: unhandled rejection: ${errorName}\n${frames}`));
+    console.error(printableLines(`${name}: unhandled rejection: ${withoutMessage(error)}`));
   });
   try {
     const command = commandLine(program).action(async (...given) => {
       await run(stopSignal(name), ...(given as Given));
     });
     takes(command);
-    const answered = await readCommandLine(command, process.argv.slice(2));
+    const exitCode = await readCommandLine(command, process.argv.slice(2));
     // Waits until a pipe has read the whole output. Exiting earlier would cut it off.
     await new Promise((resolve) => process.stdout.write('', resolve));
-    process.exit(answered ?? process.exitCode);
+    process.exit(exitCode ?? process.exitCode);
   } catch (error) {
     console.error(printableLines(`${name}: ${explain(error, [], givenDatabaseUrl())}`));
     process.exit(1);
   }
+}
+
+/** Returns an error's name and stack frames. Its message may contain user data. */
+function withoutMessage(error: unknown): string {
+  if (!(error instanceof Error)) return 'not an error';
+  const { name, stack = '' } = error;
+  return `${name}\n${stack.slice(stack.indexOf('\n    at '))}`;
 }
 
 /**
@@ -98,12 +103,13 @@ const PARENT_CHECK_MS = 1000;
 function stopSignal(name: string): Promise<void> {
   return new Promise((resolve) => {
     if (isNpmScript(name)) void parentGone().then(resolve);
-    let told = Number.POSITIVE_INFINITY;
+    let firstAt = Number.POSITIVE_INFINITY;
     for (const signal of ['SIGTERM', 'SIGINT'] as const) {
       process.on(signal, () => {
         resolve();
-        if (performance.now() - told > ONE_SIGNAL_MS) process.exit(1);
-        told = Math.min(told, performance.now());
+        const now = performance.now();
+        if (now - firstAt > ONE_SIGNAL_MS) process.exit(1);
+        firstAt = Math.min(firstAt, now);
       });
     }
   });
@@ -122,7 +128,7 @@ export function parentGone(): Promise<void> {
   });
 }
 
-const ASK_AGAIN_MS = 1000;
+const RETRY_MS = 1000;
 
 /**
  * Waits until nothing is missing, and logs what is missing whenever that changes.
@@ -135,21 +141,23 @@ export async function until(
   missing: () => Promise<readonly [fields: object, message: string] | null>,
 ): Promise<boolean> {
   const stop = stopped.then(() => 'stopped' as const);
-  let told = '';
+  let logged = '';
   for (;;) {
     const found = await Promise.race([missing(), stop]);
-    if (found === null || found === 'stopped') return found === null;
-    if (told !== JSON.stringify(found)) log.warn(...found);
-    told = JSON.stringify(found);
-    await Promise.race([setTimeout(ASK_AGAIN_MS), stop]);
+    if (found === null) return true;
+    if (found === 'stopped') return false;
+    const line = JSON.stringify(found);
+    if (line !== logged) log.warn(...found);
+    logged = line;
+    await Promise.race([setTimeout(RETRY_MS), stop]);
   }
 }
 
 const NOT_READY = {
   migrations_missing:
-    'the database lacks tables of this version: run "npm run migrate"; waiting for it',
+    'the database lacks tables of this version; run "npm run migrate". Waiting for it',
   database_away:
-    'PostgreSQL does not answer: check DATABASE_URL and that the server runs; waiting for it',
+    'PostgreSQL does not respond; check DATABASE_URL and that the server runs. Waiting for it',
 };
 
 /**
@@ -164,7 +172,8 @@ export async function untilReady(
 ): Promise<boolean> {
   return await until(log, stopped, async () => {
     const status = await readiness(db);
-    return status === 'ready' ? null : [{ status }, NOT_READY[status]];
+    if (status === 'ready') return null;
+    return [{ status }, NOT_READY[status]];
   });
 }
 
@@ -185,7 +194,7 @@ export async function repeat(
       if (isFailing) log.info({ what }, 'succeeds again');
       isFailing = false;
     } catch (error) {
-      if (!isFailing) log.warn({ err: error, what }, 'failed, and is tried again');
+      if (!isFailing) log.warn({ err: error, what }, 'failed; it is retried');
       isFailing = true;
     }
   }

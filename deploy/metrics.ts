@@ -22,22 +22,34 @@ const PATIENCE_MS = 2000;
 
 const databasePool = new Gauge({
   name: 'npe_database_pool',
-  help: 'Connections to PostgreSQL: how many there may be, how many are used, and how much waits for one',
+  help: 'Connections to PostgreSQL: the maximum, the used ones, and the callers that wait for one',
   labelNames: ['state'],
 });
 
 const readyGauge = new Gauge({
   name: 'npe_ready',
-  help: '1 if the process can do its work, else 0, with what its /readyz says',
+  help: '1 if the process can do its work, else 0, with the reason that its /readyz returns',
   labelNames: ['reason'],
 });
 
+type Reply = readonly [status: number, contentType: string, body: string];
+
+const NOT_FOUND: Reply = [404, 'text/plain', 'not found\n'];
+const FAILED: Reply = [500, 'text/plain', 'failed\n'];
+
+/** Sets `npe_database_pool`. */
+function setPool({ size, asked }: Database['pool']): void {
+  databasePool.set({ state: 'size' }, size);
+  databasePool.set({ state: 'used' }, Math.min(size, asked));
+  databasePool.set({ state: 'waiting' }, Math.max(0, asked - size));
+}
+
 /** Sets `npe_ready`. A check that takes too long counts as not ready. */
-async function tellReady(readiness: () => Promise<string>): Promise<void> {
+async function setReady(readiness: () => Promise<string>): Promise<void> {
   const late = setTimeout(PATIENCE_MS, 'timeout', { ref: false });
   const reason = await Promise.race([readiness(), late]).catch(() => 'failed');
   readyGauge.reset();
-  readyGauge.set({ reason }, reason === 'ready' ? 1 : 0);
+  readyGauge.set({ reason }, Number(reason === 'ready'));
 }
 
 /**
@@ -57,35 +69,30 @@ export async function serveMetrics(
 ): Promise<Server | null> {
   if (metricsPort === null) return null;
   if (!register.getSingleMetric('process_start_time_seconds')) collectDefaultMetrics();
-  const looks = new Map(Object.entries(health));
-  const answer = async (
-    path: string,
-  ): Promise<readonly [status: number, type: string, text: string]> => {
+  const checks = new Map(Object.entries(health));
+  const answer = async (path: string): Promise<Reply> => {
     if (path === '/metrics') {
-      const { size, asked } = pool;
-      const states = { size, used: Math.min(size, asked), waiting: Math.max(0, asked - size) };
-      for (const [state, value] of Object.entries(states)) databasePool.set({ state }, value);
-      await tellReady(readiness);
+      setPool(pool);
+      await setReady(readiness);
       const texts = await Promise.all([register.metrics(), ...parts.map((part) => part())]);
       return [200, register.contentType, texts.join('')];
     }
-    const look = looks.get(path);
-    if (!look) return [404, 'text/plain', 'not found\n'];
-    const wrong = await look();
-    return [
-      wrong === null ? 200 : 503,
-      'application/json',
-      JSON.stringify({ status: wrong ?? 'ok' }),
-    ];
+    const check = checks.get(path);
+    return check === undefined ? NOT_FOUND : healthReply(await check());
   };
   const server = createServer(async ({ url = '' }, response) => {
-    const failed = [500, 'text/plain', 'failed\n'] as const;
-    const [status, type, text] = await answer(url.replace(/\?.*/, '')).catch(() => failed);
-    response.writeHead(status, { 'content-type': type }).end(text);
+    const path = url.replace(/\?.*/, '');
+    const [status, contentType, body] = await answer(path).catch(() => FAILED);
+    response.writeHead(status, { 'content-type': contentType }).end(body);
   });
   server.maxConnections = 100;
   await once(server.listen(metricsPort, metricsHost), 'listening');
   return server;
+}
+
+function healthReply(problem: string | null): Reply {
+  if (problem === null) return [200, 'application/json', JSON.stringify({ status: 'ok' })];
+  return [503, 'application/json', JSON.stringify({ status: problem })];
 }
 
 /**
@@ -93,40 +100,57 @@ export async function serveMetrics(
  * again when they are older than 10 s.
  */
 export function figuresOf(db: Database, sources: readonly ConfiguredSource[], log: Logger) {
-  let known: readonly Figure[] = [];
-  let isUp = true;
-  let reading: Promise<void> | null = null;
-  let readAt = -KEEP_MS;
-  const read = async () => {
-    const figures = await readFigures(db, sources).catch((error: unknown) => {
-      if (isUp) log.warn({ err: error }, 'figures cannot be read, the last known are told');
-    });
-    isUp = figures !== undefined;
-    known = figures ?? known;
-    readAt = performance.now();
-    reading = null;
-  };
-  return async () => {
-    if (performance.now() >= readAt + KEEP_MS) reading ??= read();
-    await Promise.race([reading, setTimeout(PATIENCE_MS, null, { ref: false })]);
-    const up = {
-      name: 'npe_figures_up',
-      labels: {},
-      value: Number(isUp && reading === null),
-    } as const;
-    const registry = new Registry();
-    for (const [name, samples] of Map.groupBy([up, ...known], (figure) => figure.name)) {
-      const labelNames = Object.keys(samples[0]?.labels ?? {});
-      const gauge = new Gauge({
-        name,
-        help: METRICS.figures[name],
-        labelNames,
-        registers: [registry],
-      });
-      for (const { labels, value } of samples) gauge.set(labels, value);
+  const reader = new FigureReader(db, sources, log);
+  return async () => textOf(await reader.read());
+}
+
+/** Reads the figures, and keeps the last ones that could be read. */
+class FigureReader {
+  readonly #db: Database;
+  readonly #sources: readonly ConfiguredSource[];
+  readonly #log: Logger;
+  #known: readonly Figure[] = [];
+  #isUp = true;
+  #reading: Promise<void> | null = null;
+  #readAt = -KEEP_MS;
+
+  constructor(db: Database, sources: readonly ConfiguredSource[], log: Logger) {
+    this.#db = db;
+    this.#sources = sources;
+    this.#log = log;
+  }
+
+  /** Returns the last known figures, and `npe_figures_up`: 1 if they are of the last 10 s. */
+  async read(): Promise<readonly Figure[]> {
+    if (performance.now() >= this.#readAt + KEEP_MS) this.#reading ??= this.#refresh();
+    await Promise.race([this.#reading, setTimeout(PATIENCE_MS, null, { ref: false })]);
+    const value = Number(this.#isUp && this.#reading === null);
+    return [{ name: 'npe_figures_up', labels: {}, value }, ...this.#known];
+  }
+
+  async #refresh(): Promise<void> {
+    try {
+      this.#known = await readFigures(this.#db, this.#sources);
+      this.#isUp = true;
+    } catch (error) {
+      const message = 'the figures cannot be read; the last known ones are reported';
+      if (this.#isUp) this.#log.warn({ err: error }, message);
+      this.#isUp = false;
     }
-    return await registry.metrics();
-  };
+    this.#readAt = performance.now();
+    this.#reading = null;
+  }
+}
+
+async function textOf(figures: readonly Figure[]): Promise<string> {
+  const registry = new Registry();
+  const registers = [registry];
+  for (const [name, samples] of Map.groupBy(figures, (figure) => figure.name)) {
+    const labelNames = Object.keys(samples[0]?.labels ?? {});
+    const gauge = new Gauge({ name, help: METRICS.figures[name], labelNames, registers });
+    for (const { labels, value } of samples) gauge.set(labels, value);
+  }
+  return await registry.metrics();
 }
 
 /**
@@ -148,17 +172,25 @@ export function healthOf(
   ending: AbortSignal,
   isPolling: () => boolean,
 ) {
-  const { namespace } = client.options;
   const ready = async () => {
     if (ending.aborted) return 'ending';
     const state = await readiness(db);
     if (state !== 'ready') return state;
     if (!isPolling()) return 'not_polling';
-    const ask = () => client.workflowService.describeNamespace({ namespace });
-    const asked = client.withDeadline(Date.now() + PATIENCE_MS, ask);
-    const isAnswered = await asked.then(() => true).catch(() => false);
-    if (!isAnswered) return 'temporal_away';
+    if (!(await isTemporalThere(client))) return 'temporal_away';
     return (await secretKeysTrouble(db)) === null ? null : 'not_ready_for_deliveries';
   };
-  return { '/healthz': async () => (ending.aborted ? 'ending' : null), '/readyz': ready };
+  const alive = async () => (ending.aborted ? 'ending' : null);
+  return { '/healthz': alive, '/readyz': ready };
+}
+
+async function isTemporalThere(client: Client): Promise<boolean> {
+  const { namespace } = client.options;
+  const ask = () => client.workflowService.describeNamespace({ namespace });
+  try {
+    await client.withDeadline(Date.now() + PATIENCE_MS, ask);
+    return true;
+  } catch {
+    return false;
+  }
 }

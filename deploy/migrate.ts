@@ -9,23 +9,23 @@ import { temporalTrouble } from './temporal/trouble.ts';
 // `npm run migrate` migrates the database to the newest schema, and prepares Temporal's namespace.
 
 const HELP = `
-Migrations only go forward, and processes of the release before run on with the new schema. A database that has them
-all is left as it is. Safe to run from several machines at once: the others wait for the first.
+Migrations only go forward. Processes of the previous release keep working with the new schema. A database that has all
+migrations is not changed. Several machines may run this at once: the others wait for the first.
 
-With TEMPORAL_ADDRESS set it also makes the namespace and its search attributes, if they are missing; where it may not
-(Temporal Cloud), or Temporal is away, it prints the commands that do, and ends with 0: workers try it again.
+If TEMPORAL_ADDRESS is set, this also creates the namespace and its search attributes. If it is not allowed to (Temporal
+Cloud), or Temporal does not respond, it prints the commands that create them and exits with 0. Workers try again.
 
-Needs DATABASE_URL; has TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE; see deploy/env.example.
+Needs DATABASE_URL. Optional: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE. See deploy/env.example.
 Exit codes: 0 the database has the newest schema, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main(
-  { name: 'migrate', description: 'Brings the database to the newest schema.', help: HELP },
+  { name: 'migrate', description: 'Migrates the database to the newest schema.', help: HELP },
   async () => {
     await migrate(loadOperatorConfig().databaseUrl);
     console.log('migrate: the database has the newest schema');
     const { temporalEnvironment } = loadReplayConfig();
-    if (temporalEnvironment.TEMPORAL_ADDRESS)
-      await prepareNamespace(temporalTarget(temporalEnvironment));
+    if (!temporalEnvironment.TEMPORAL_ADDRESS) return;
+    await prepareNamespace(temporalTarget(temporalEnvironment));
   },
 );
 
@@ -40,10 +40,9 @@ async function prepareNamespace(target: TemporalTarget): Promise<void> {
     console.log(`migrate: the namespace ${namespace} of Temporal has its search attributes`);
   } catch (error) {
     if (!isGrpcServiceError(error) && error !== trouble) throw error;
-    const why = trouble?.message ?? `Temporal refuses it (${(error as Error).message})`;
-    console.error(
-      `migrate: the namespace ${namespace} may lack search attributes: ${why}. To add them:\n${commandsFor(namespace)}`,
-    );
+    const why = trouble?.message ?? `Temporal refused (${(error as Error).message})`;
+    const problem = `the namespace ${namespace} may lack search attributes: ${why}`;
+    console.error(`migrate: ${problem}. To add them:\n${commandsFor(namespace)}`);
   } finally {
     await client.connection.close();
   }

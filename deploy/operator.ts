@@ -46,6 +46,17 @@ export interface OperatorSurroundings {
   readonly stderr: (text: string) => void;
 }
 
+type ExitCode = 0 | 1 | 2 | 3;
+
+/** Returns the file of the given command, or all files if no command has this name. */
+function filesFor(args: readonly string[]) {
+  const name = args.find((arg) => arg !== '--json' && arg !== '--csv');
+  if (name === undefined) return Object.values(FILES);
+  const named = Object.entries(FILES).filter(([names]) => names.split(' ').includes(name));
+  if (named.length === 0) return Object.values(FILES);
+  return named.map(([, load]) => load);
+}
+
 /**
  * Runs one operator command.
  * @param args the command line after the program's name
@@ -55,64 +66,95 @@ export interface OperatorSurroundings {
 export async function runOperator(
   args: readonly string[],
   { config, ...streams }: OperatorSurroundings,
-): Promise<0 | 1 | 2 | 3> {
+): Promise<ExitCode> {
   // Escapes all output, because it may contain file names, vendors' texts, and other untrusted
   // text.
   const stdout = (text: string) => streams.stdout(printableLines(text));
   const stderr = (text: string) => streams.stderr(printableLines(text));
-  const help = helpTexts();
-  const program = commandLine({
-    name: 'operator',
-    description: DESCRIPTION,
-    help: help.get('operator') ?? '',
-  })
+  const database = new CommandDatabase(config);
+  const done: { exitCode: ExitCode } = { exitCode: 0 };
+  const program = createProgram(stdout, stderr);
+  program.hook('preAction', (_, command) => nameOrganizations(command, () => database.open()));
+  const run: Run = async (work) => {
+    const report = reportOf(await work(database.open()));
+    done.exitCode = report.exitCode ?? 0;
+    stdout(`${printed(report, program.opts())}\n`);
+  };
+  await addAllCommands(program, args, run, {
+    databaseUrl: () => config().databaseUrl,
+    output: { line: stderr },
+  });
+  addCompletionCommand(program, stdout);
+  addHelpTexts(program);
+  try {
+    return (await readCommandLine(program, args)) ?? done.exitCode;
+  } catch (error) {
+    stderr(`operator: ${explain(error, args, database.url)}\n`);
+    // Missing --yes is wrong usage, even if only the database could find that out.
+    return error instanceof Refusal && error.code === 'key_leaked' ? 2 : 1;
+  } finally {
+    await database.close();
+  }
+}
+
+function createProgram(stdout: (text: string) => void, stderr: (text: string) => void): Command {
+  return commandLine({ name: 'operator', description: DESCRIPTION })
     .option('--json', 'print one JSON document on stdout and nothing else')
     .addOption(new Option('--csv', 'print a table, or a record, as CSV').conflicts('json'))
     .version(manifest.version, '--version', 'print the version')
     .configureHelp({ showGlobalOptions: true })
-    .configureOutput({ writeOut: stdout, writeErr: stderr })
-    .hook('preAction', (_, command) => nameOrganizations(command, database));
-  const name = args.find((arg) => arg !== '--json' && arg !== '--csv') ?? '';
-  const files = Object.entries(FILES);
-  const asked = files.filter(([names]) => names.split(' ').includes(name));
-  const surroundings = {
-    databaseUrl: () => config().databaseUrl,
-    output: { line: stderr },
-  };
-  for (const [, load] of asked.length > 0 ? asked : files) {
-    (await load()).addCommands(program, run, surroundings);
-  }
-  addCompletionCommand(program, stdout);
-  for (const [words, command] of commandsOf(program).slice(1))
-    command.addHelpText('after', help.get(words) ?? '');
+    .configureOutput({ writeOut: stdout, writeErr: stderr });
+}
 
-  let exitCode: 0 | 1 | 2 | 3 = 0;
-  let opened: Database | null = null;
-  let url: string | null = null;
-  try {
-    return (await readCommandLine(program, args)) ?? exitCode;
-  } catch (error) {
-    stderr(`operator: ${explain(error, args, url)}\n`);
-    // Missing --yes is wrong usage, even if only the database could find that out.
-    return error instanceof Refusal && error.code === 'key_leaked' ? 2 : 1;
-  } finally {
-    await (opened as Database | null)?.close();
+async function addAllCommands(
+  program: Command,
+  args: readonly string[],
+  run: Run,
+  surroundings: CommandSurroundings,
+): Promise<void> {
+  for (const load of filesFor(args)) {
+    const { addCommands } = await load();
+    addCommands(program, run, surroundings);
   }
+}
 
-  function database(): Database {
-    if (opened) return opened;
-    const { databaseUrl, secretKeys } = config();
-    url = databaseUrl;
-    opened = openDatabase({ url, poolSize: 1, applicationName: 'operator', secretKeys });
-    return opened;
+/** Adds the texts of help.txt to the `--help` of the program and its commands. */
+function addHelpTexts(program: Command): void {
+  const texts = helpTexts();
+  for (const [words, command] of commandsOf(program)) {
+    const text = texts.get(words);
+    if (text !== undefined) command.addHelpText('after', text);
+  }
+}
+
+/** Opens the database when a command first needs it. */
+class CommandDatabase {
+  readonly #config: () => OperatorConfig;
+  #opened: Database | null = null;
+  /** Null until the database is opened. */
+  url: string | null = null;
+
+  constructor(config: () => OperatorConfig) {
+    this.#config = config;
   }
 
-  async function run(work: (db: Database) => Promise<object>): Promise<void> {
-    const said = await work(database());
-    const report = 'data' in said ? (said as Report) : { data: said };
-    exitCode = report.exitCode ?? 0;
-    stdout(`${printed(report, program.opts())}\n`);
+  /** @throws {ConfigError} */
+  open(): Database {
+    if (this.#opened) return this.#opened;
+    const { databaseUrl: url, secretKeys } = this.#config();
+    this.url = url;
+    this.#opened = openDatabase({ url, poolSize: 1, applicationName: 'operator', secretKeys });
+    return this.#opened;
   }
+
+  async close(): Promise<void> {
+    await this.#opened?.close();
+  }
+}
+
+function reportOf(result: object): Report {
+  if ('data' in result) return result as Report;
+  return { data: result };
 }
 
 if (import.meta.main) {
@@ -124,9 +166,8 @@ if (import.meta.main) {
   process.exitCode = await runOperator(process.argv.slice(2), {
     config: () => {
       if (fallBackToLocalStack()) {
-        process.stderr.write(
-          `operator: DATABASE_URL is not set, so the local stack is meant (${LOCAL_STACK})\n`,
-        );
+        const notice = `DATABASE_URL is not set, so this uses the local stack (${LOCAL_STACK})`;
+        process.stderr.write(`operator: ${notice}\n`);
       }
       return loadOperatorConfig();
     },

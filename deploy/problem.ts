@@ -28,31 +28,33 @@ export function explain(
   if (error instanceof OperatorProblem) return error.message;
   if (error instanceof Refusal) return refusal(error, given);
   if (error instanceof DatabaseError) return databaseTrouble(error, databaseUrl);
-  if (!(error instanceof Error)) return "stopped by something that isn't an error";
-  const code = 'code' in error && typeof error.code === 'string' ? error.code : null;
-  if (code === 'EADDRINUSE')
-    return 'the port is taken; choose another with API_PORT, or METRICS_PORT';
-  if (code !== null && 'path' in error && typeof error.path === 'string') {
-    return `cannot use the file ${error.path} (${code}); check its name and its permissions`;
-  }
-  return `stopped by a fault of this program: ${error.stack ?? error.message}`;
+  if (!(error instanceof Error)) return `stopped by a bug: threw a ${typeof error}`;
+  return systemTrouble(error) ?? `stopped by a bug: ${error.stack ?? error.message}`;
 }
 
-function databaseTrouble(
-  { code, constraint, unavailable }: DatabaseError,
-  databaseUrl: string | null,
-): string {
+/** Returns the sentence for an error of the operating system, or null if it is another error. */
+function systemTrouble(error: NodeJS.ErrnoException): string | null {
+  const { code, path } = error;
+  if (typeof code !== 'string') return null;
+  if (code === 'EADDRINUSE') {
+    return 'the port is taken; choose another with API_PORT or METRICS_PORT';
+  }
+  if (typeof path !== 'string') return null;
+  return `cannot use the file ${path} (${code}); check its name and its permissions`;
+}
+
+function databaseTrouble(error: DatabaseError, databaseUrl: string | null): string {
+  const { code, constraint } = error;
   const server = databaseUrl === null ? 'PostgreSQL' : `PostgreSQL at ${serverOf(databaseUrl)}`;
   const known: Readonly<Record<string, string>> = SENTENCES.database;
-  const kind = BROKEN.has(code)
-    ? 'broken'
-    : unavailable
-      ? 'unavailable'
-      : constraint === null
-        ? 'other'
-        : 'refused';
-  const sentence = known[code] ?? SENTENCES.database[kind];
+  const sentence = known[code] ?? SENTENCES.database[kindOf(error)];
   return filled(sentence, { server, code, constraint });
+}
+
+function kindOf({ code, constraint, unavailable }: DatabaseError) {
+  if (BROKEN.has(code)) return 'broken';
+  if (unavailable) return 'unavailable';
+  return constraint === null ? 'other' : 'refused';
 }
 
 function refusal({ code, until, granted }: Refusal, given: readonly string[]): string {
@@ -82,7 +84,6 @@ function idOrHint(prefix: IdPrefix, given: readonly string[]): string {
 /** Returns host and port, never the user or the password. */
 function serverOf(databaseUrl: string): string {
   const url = URL.parse(databaseUrl);
-  return url?.hostname
-    ? `${url.hostname}:${url.port || 5432}`
-    : 'the server that DATABASE_URL names';
+  if (!url?.hostname) return 'the server that DATABASE_URL names';
+  return `${url.hostname}:${url.port || 5432}`;
 }

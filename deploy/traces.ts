@@ -10,11 +10,16 @@ import { repeat } from './main.ts';
 // (opentelemetry.io/docs/specs/otlp). OpenTelemetry's SDK can't be used because it generates the
 // ids of spans. We derive ours from the work that a span describes.
 
-const [EVERY_MS, TIMEOUT_MS] = [1000, 10_000];
+const EVERY_MS = 1000;
+const TIMEOUT_MS = 10_000;
 /** A few megabytes. Spans that do not fit are lost, and the log says how many. */
-const [SPANS_AT_MOST, SPANS_AT_ONCE] = [10_000, 1000];
+const MAX_WAITING_SPANS = 10_000;
+const MAX_SPANS_PER_REQUEST = 1000;
 /** Limit for sending the last spans before the process exits. */
 const CLOSE_MS = 2000;
+
+const SCOPE = { name: 'npi-email-enrichment' };
+const LOST = 'spans were lost: the collector was away or too slow';
 
 /**
  * Starts to send the spans of this process, if a collector is configured. No other work waits for
@@ -23,96 +28,132 @@ const CLOSE_MS = 2000;
  * @returns null if no collector is configured; `close` sends the spans that are left
  */
 export function sendTraces(config: Config, service: string, log: Logger) {
-  const { otlpUrl, tracesUrl, serviceName, tracesShare } = config;
-  const url = tracesUrl ?? (otlpUrl && `${otlpUrl}/v1/traces`);
+  const url = urlOf(config);
   if (url === null) return null;
-  const headers = { ...Object.fromEntries(config.otlpHeaders), 'content-type': 'application/json' };
-  const about = {
-    ...Object.fromEntries(config.resourceAttributes),
-    'service.name': serviceName ?? service,
-  };
-  const resource = { attributes: attributesOf(about) };
-  const scope = { name: 'npi-email-enrichment' };
-  // A separate agent, because this process's global one resolves hosts without the system's search
-  // list.
-  const dispatcher = new Agent();
-  const queue: object[] = [];
-  let lost = 0;
-
-  const take = (message: unknown) => {
-    const span = message as Span;
-    // Samples by the random end of the trace id, so that every process decides the same (W3C Trace
-    // Context, level 2).
-    if (Number.parseInt(uuidOf(span.batchId).slice(18), 16) / 2 ** 56 >= tracesShare) return;
-    if (queue.length < SPANS_AT_MOST) queue.push(otlp(span));
-    else lost += 1;
-  };
-  const send = async () => {
-    while (queue.length > 0) {
-      const some = queue.slice(0, SPANS_AT_ONCE);
-      const body = JSON.stringify({
-        resourceSpans: [{ resource, scopeSpans: [{ scope, spans: some }] }],
-      });
-      const signal = AbortSignal.timeout(TIMEOUT_MS);
-      const answer = await request(url, { method: 'POST', headers, body, signal, dispatcher });
-      await answer.body.dump();
-      const { statusCode } = answer;
-      // Drops spans that the collector rejects for good. Sending them again would not help.
-      if (statusCode < 500 && statusCode !== 429) queue.splice(0, some.length);
-      if (statusCode >= 300) throw Object.assign(new Error(), { code: `HTTP_${statusCode}` });
-      if (lost > 0) log.warn({ lost }, 'spans were lost: the collector was away or too slow');
-      lost = 0;
-    }
-  };
+  const exporter = new SpanExporter(url, service, config, log);
+  const add = (message: unknown) => exporter.add(message as Span);
+  const send = () => exporter.send();
   const ending = new AbortController();
-  spans.subscribe(take);
+  spans.subscribe(add);
   const sending = repeat('sending traces', EVERY_MS, { signal: ending.signal, log }, send);
   return {
     async close(): Promise<void> {
       ending.abort();
-      spans.unsubscribe(take);
+      spans.unsubscribe(add);
       const last = sending.then(send).catch(() => {});
       await Promise.race([last, setTimeout(CLOSE_MS)]);
     },
   };
 }
 
+function urlOf({ tracesUrl, otlpUrl }: Config): string | null {
+  if (tracesUrl !== null) return tracesUrl;
+  return otlpUrl === null ? null : `${otlpUrl}/v1/traces`;
+}
+
+/** A bounded queue of spans, and the requests that send them to the collector. */
+class SpanExporter {
+  readonly #url: string;
+  readonly #headers: Readonly<Record<string, string>>;
+  readonly #resource: object;
+  readonly #share: number;
+  readonly #log: Logger;
+  /**
+   * A separate agent, because this process's global one resolves hosts without the system's search
+   * list.
+   */
+  readonly #dispatcher = new Agent();
+  readonly #queue: object[] = [];
+  #lost = 0;
+
+  constructor(url: string, service: string, config: Config, log: Logger) {
+    const { otlpHeaders, resourceAttributes, serviceName, tracesShare } = config;
+    this.#url = url;
+    this.#headers = { ...Object.fromEntries(otlpHeaders), 'content-type': 'application/json' };
+    const attributes = Object.fromEntries(resourceAttributes);
+    const name = serviceName ?? service;
+    this.#resource = { attributes: attributesOf({ ...attributes, 'service.name': name }) };
+    this.#share = tracesShare;
+    this.#log = log;
+  }
+
+  add(span: Span): void {
+    if (!isSampled(span, this.#share)) return;
+    if (this.#queue.length < MAX_WAITING_SPANS) this.#queue.push(otlp(span));
+    else this.#lost += 1;
+  }
+
+  /** Sends the whole queue. @throws if the collector does not accept it */
+  async send(): Promise<void> {
+    while (this.#queue.length > 0) {
+      const some = this.#queue.slice(0, MAX_SPANS_PER_REQUEST);
+      const statusCode = await this.#post(some);
+      // Drops spans that the collector rejects for good. Sending them again would not help.
+      if (statusCode < 500 && statusCode !== 429) this.#queue.splice(0, some.length);
+      if (statusCode >= 300) throw Object.assign(new Error(), { code: `HTTP_${statusCode}` });
+      if (this.#lost > 0) this.#log.warn({ lost: this.#lost }, LOST);
+      this.#lost = 0;
+    }
+  }
+
+  /** Returns the status of the collector's response. */
+  async #post(some: readonly object[]): Promise<number> {
+    const scopeSpans = [{ scope: SCOPE, spans: some }];
+    const { statusCode, body } = await request(this.#url, {
+      method: 'POST',
+      headers: this.#headers,
+      body: JSON.stringify({ resourceSpans: [{ resource: this.#resource, scopeSpans }] }),
+      signal: AbortSignal.timeout(TIMEOUT_MS),
+      dispatcher: this.#dispatcher,
+    });
+    await body.dump();
+    return statusCode;
+  }
+}
+
+/**
+ * Samples by the random end of the trace id, so that every process decides the same (W3C Trace
+ * Context, level 2).
+ */
+function isSampled({ batchId }: Span, share: number): boolean {
+  return Number.parseInt(uuidOf(batchId).slice(18), 16) / 2 ** 56 < share;
+}
+
+const KINDS = { internal: 1, server: 2, client: 3 };
+
 /** Returns a span in OTLP's format. The span ends now. */
-function otlp({
-  batchId,
-  spanId,
-  parentId,
-  name,
-  kind,
-  durationMs,
-  attributes,
-  isError,
-  link,
-}: Span) {
+function otlp(span: Span) {
+  const { batchId, spanId, name, kind = 'internal', durationMs, attributes = {} } = span;
   const now = Date.now();
   return {
     traceId: uuidOf(batchId),
     spanId: spanId ?? newSpanId(),
-    ...(parentId !== null && { parentSpanId: parentId ?? spanIdOf(batchId) }),
+    parentSpanId: parentOf(span),
     name,
-    kind: { internal: 1, server: 2, client: 3 }[kind ?? 'internal'],
+    kind: KINDS[kind],
     startTimeUnixNano: nanos(now - durationMs),
     endTimeUnixNano: nanos(now),
-    attributes: attributesOf(attributes ?? {}),
-    links: link ? [link] : [],
-    status: isError ? { code: 2 } : {},
+    attributes: attributesOf(attributes),
+    links: span.link ? [span.link] : [],
+    status: span.isError ? { code: 2 } : {},
   };
+}
+
+/** Returns undefined for a root. */
+function parentOf({ batchId, parentId }: Span): string | undefined {
+  if (parentId === null) return undefined;
+  return parentId ?? spanIdOf(batchId);
 }
 
 /** Returns nanoseconds as text, because a number has too few digits. */
 const nanos = (ms: number) => `${Math.round(ms * 1000)}000`;
 
+/** Returns attributes in OTLP's format, without those that have no value. */
 function attributesOf(attributes: NonNullable<Span['attributes']>) {
-  const given = Object.entries(attributes).filter(
-    ([, value]) => value !== null && value !== undefined,
-  );
-  return given.map(([key, value]) => ({
-    key,
-    value: typeof value === 'number' ? { intValue: String(value) } : { stringValue: value },
-  }));
+  const given: { key: string; value: { intValue: string } | { stringValue: string } }[] = [];
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === 'number') given.push({ key, value: { intValue: String(value) } });
+    if (typeof value === 'string') given.push({ key, value: { stringValue: value } });
+  }
+  return given;
 }

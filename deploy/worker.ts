@@ -3,7 +3,7 @@ import { NativeConnection } from '@temporalio/worker';
 import type { Logger } from 'pino';
 import { createNames } from '../activities/http/names.ts';
 import { secretKeysTrouble } from '../db/accounts/secret-keys.ts';
-import { openDatabase } from '../db/client.ts';
+import { type Database, openDatabase } from '../db/client.ts';
 import { firstVersion } from '../db/secrets.ts';
 import { loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
@@ -40,22 +40,32 @@ import { sendTraces } from './traces.ts';
 
 // `npm run worker` runs the Temporal worker until SIGTERM or SIGINT.
 
-const WITHOUT_TEMPORAL = 'waiting for Temporal; what is overdue is refunded meanwhile';
+const WITHOUT_TEMPORAL = 'waiting for Temporal; overdue requests are refunded in the meantime';
 const START_INTERRUPTED = 'Temporal went away while the worker started; the start is tried again';
+const NAMESPACE_UNSURE =
+  'search attributes and the Schedule may be missing in Temporal; tried again in five minutes';
+const NO_DEPLOYMENTS =
+  'this Temporal has no Worker Deployments: open runs meet the workflows of the next release';
+const NO_VENDOR = 'no vendor is called: requests are answered from the directory only';
+const USELESS =
+  'not called, because without a verifier no address from them becomes valid; add a verifier (HUNTER_API_KEY, ZEROBOUNCE_API_KEY, NEVERBOUNCE_API_KEY or REACHER_URL)';
+
 /** The process exits after this time in any case. An orchestrator kills it after 45 s. */
 const END_MS = 44_000;
 /** Limit for closing connections. The process then exits even if some are still open. */
 const CLOSE_MS = 5000;
 
 const HELP = `
-It works as soon as PostgreSQL is there and migrated, and Temporal; while Temporal is away, or refuses us, it refunds what is overdue.
-SIGTERM or SIGINT: it takes no new work, gives running work 35 s, and ends within 45 s. A second signal ends it at once.
+The worker starts when PostgreSQL is reachable and migrated, and Temporal is reachable. While Temporal is away or rejects
+the connection, the worker refunds overdue requests.
 
-Needs DATABASE_URL and SECRETS_KEY; has TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL and more: see
+On SIGTERM or SIGINT it takes no new work, gives running work 35 s, and exits within 45 s. A second signal ends it at once.
+
+Needs DATABASE_URL and SECRETS_KEY. Optional: TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL and more; see
 deploy/env.example.
-Exit codes: 0 ended by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
+Exit codes: 0 stopped by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
-const DESCRIPTION = 'The worker: looks emails up, checks them, sends webhooks.';
+const DESCRIPTION = 'The worker: looks up emails, checks them, and sends webhooks.';
 
 await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stopped) => {
   const config = loadConfig();
@@ -82,39 +92,32 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const readiness = async () => (await health['/readyz']()) ?? 'ready';
   await serveMetrics(config, db, readiness, [figuresOf(db, asked, log), sdkMetrics(sdkAt)], health);
   if (!(await untilReady(db, log, stopped))) return await db.close();
-  const secretsTrouble = await secretKeysTrouble(db);
-  if (secretsTrouble)
-    log.error(`not ready for deliveries, webhooks stay pending: ${secretsTrouble}`);
+  await logSecretsTrouble(db, log);
   const rules = { ...rulesOf(config), greylistMs };
   // The last safety net, in case some work ignores the stop signal.
   void stopped.then(() => setTimeout(END_MS, null, { ref: false })).then(() => process.exit(1));
   const control = createControl(client, taskQueue);
-  const sweeping = runReconciler(
-    { db, log, control, rules },
-    config.sweepIntervalMs,
-    ending.signal,
-  );
-  const isThere = await until(log, stopped, async () => {
-    // The reconciler already runs, so an expired Temporal key does not stop refunds.
-    const trouble = await temporalTrouble(target);
-    return trouble && [{ why: trouble.message }, WITHOUT_TEMPORAL];
-  });
-  if (!isThere) {
+  const deps = { db, log, control, rules };
+  const sweeping = runReconciler(deps, config.sweepIntervalMs, ending.signal);
+  // The reconciler already runs, so an expired Temporal key does not stop refunds.
+  if (!(await untilTemporal(target, log, stopped))) {
     await atMost(sweeping);
     return await atMost(db.close());
   }
   await keepNamespace(client, taskQueue, reverifyMs, log).catch((error: unknown) => {
-    log.error(
-      { err: error },
-      'search attributes and Schedule are not sure to be there; tried again in five minutes',
-    );
+    log.error({ err: error }, NAMESPACE_UNSURE);
   });
-  tellSources(log, sources);
+  logSources(log, sources);
   const workflowBundle = await loadBundle(config.workflowBundle);
   const version = versionOf(taskQueue, workflowBundle.code);
-  const deps = { db, log, ...sources, post: postOf(config, names), rules };
-  const { lookupSlots } = config;
-  const start = { client, taskQueue, workflowBundle, version, lookupSlots, deps };
+  const start = {
+    client,
+    taskQueue,
+    workflowBundle,
+    version,
+    lookupSlots: config.lookupSlots,
+    deps: { db, log, ...sources, post: postOf(config, names), rules },
+  };
   const joined = await joinTemporal(target, start, stopped);
   if (!joined) {
     await atMost(sweeping);
@@ -127,31 +130,44 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const ended = Promise.race([stopped, workers.running]).finally(() => ending.abort());
   const loop = { signal: ending.signal, log };
   const { deploymentName: deployment, buildId } = version;
-  if (!isVersioned) {
-    log.warn(
-      'this Temporal has no Worker Deployments: open runs meet the workflows of the next release',
-    );
-  } else if (!automatic) {
-    log.info(`version ${buildId} becomes current by: ${commandFor(version)}`);
-  }
+  if (!isVersioned) log.warn(NO_DEPLOYMENTS);
+  else if (!automatic) log.info(`version ${buildId} becomes current by: ${commandFor(version)}`);
   await Promise.race([rollout.begin(ending.signal), ended]);
   const checkFairness = createFairnessCheck(target, taskQueue, log);
   await Promise.race([checkFairness(), ended]);
   const place = { queue: taskQueue, namespace: client.options.namespace };
   log.info({ ...place, deployment, version: buildId }, 'worker ready');
+  // The call at startup has already logged what the cluster does not allow.
+  const quiet = log.child({}, { level: 'error' });
+  const keep = () => keepNamespace(client, taskQueue, reverifyMs, quiet);
   void repeat('sign of life', STEP_MS, loop, rollout.step);
-  void repeat('namespace', KEEP_MS, loop, () =>
-    // The first call, at startup, has already logged what the cluster does not allow.
-    keepNamespace(client, taskQueue, reverifyMs, log.child({}, { level: 'error' })),
-  );
+  void repeat('namespace', KEEP_MS, loop, keep);
   void repeat('fairness', KEEP_MS, loop, checkFairness);
   await ended;
   log.info('worker draining');
   await Promise.all([workers.stop(), atMost(sweeping), atMost(rollout.leave())]);
-  await atMost(
-    Promise.all([db.close(), connection.close(), client.connection.close(), traces?.close()]),
-  );
+  const connections = [db.close(), connection.close(), client.connection.close(), traces?.close()];
+  await atMost(Promise.all(connections));
 });
+
+/** Logs why deliveries cannot be signed, if they cannot. */
+async function logSecretsTrouble(db: Database, log: Logger): Promise<void> {
+  const trouble = await secretKeysTrouble(db);
+  if (trouble) log.error(`not ready for deliveries, webhooks stay pending: ${trouble}`);
+}
+
+/** Waits until Temporal can be used. @returns false if the process was asked to stop first */
+async function untilTemporal(
+  target: TemporalTarget,
+  log: Logger,
+  stopped: Promise<void>,
+): Promise<boolean> {
+  return await until(log, stopped, async () => {
+    const trouble = await temporalTrouble(target);
+    if (trouble === null) return null;
+    return [{ why: trouble.message }, WITHOUT_TEMPORAL];
+  });
+}
 
 interface Joined {
   readonly connection: NativeConnection;
@@ -170,25 +186,10 @@ async function joinTemporal(
   start: Start,
   stopped: Promise<void>,
 ): Promise<Joined | null> {
-  const join = async (): Promise<Joined> => {
-    const connection = await NativeConnection.connect(target.connectionOptions);
-    try {
-      const isVersioned = await hasDeployments(start.client);
-      const version = isVersioned ? start.version : null;
-      return {
-        connection,
-        isVersioned,
-        workers: await startWorkers({ ...start, version, connection }),
-      };
-    } catch (error) {
-      await connection.close().catch(() => {});
-      throw error;
-    }
-  };
   let joined: Joined | null = null;
   await until(start.deps.log, stopped, async () => {
     try {
-      joined = await join();
+      joined = await connectAndStart(target, start);
       return null;
     } catch (error) {
       if (!isTemporalsFailure(error)) throw error;
@@ -196,6 +197,19 @@ async function joinTemporal(
     }
   });
   return joined;
+}
+
+async function connectAndStart(target: TemporalTarget, start: Start): Promise<Joined> {
+  const connection = await NativeConnection.connect(target.connectionOptions);
+  try {
+    const isVersioned = await hasDeployments(start.client);
+    const version = isVersioned ? start.version : null;
+    const workers = await startWorkers({ ...start, version, connection });
+    return { connection, isVersioned, workers };
+  } catch (error) {
+    await connection.close().catch(() => {});
+    throw error;
+  }
 }
 
 /**
@@ -211,20 +225,11 @@ type Sources = Pick<
   'vendors' | 'useless' | 'verifiers' | 'registry'
 >;
 
-function tellSources(log: Logger, { vendors, useless, verifiers, registry }: Sources): void {
+function logSources(log: Logger, { vendors, useless, verifiers, registry }: Sources): void {
   const names = vendors.map(({ vendor }) => vendor.id);
-  const order = {
-    vendors: names,
-    verifiers: verifiers.map(({ id }) => id),
-    registry: registry !== null,
-  };
-  log.info(order, 'sources, in the order in which they are asked');
-  if (names.length === 0)
-    log.warn('no vendor is asked: requests are answered from the directory alone');
-  if (useless.length > 0) {
-    log.warn(
-      { vendors: useless },
-      'not asked: without a verifier nothing that they find is valid; add a verifier (HUNTER_API_KEY, ZEROBOUNCE_API_KEY, NEVERBOUNCE_API_KEY or REACHER_URL)',
-    );
-  }
+  const verifierNames = verifiers.map(({ id }) => id);
+  const order = { vendors: names, verifiers: verifierNames, registry: registry !== null };
+  log.info(order, 'sources, in the order in which they are called');
+  if (names.length === 0) log.warn(NO_VENDOR);
+  if (useless.length > 0) log.warn({ vendors: useless }, USELESS);
 }

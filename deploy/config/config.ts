@@ -48,11 +48,16 @@ const CATALOGUE = [...Object.values(VENDORS), ...Object.values(VERIFIERS)];
  */
 const nameOf = (id: string) => id.replace(/-.*/, '').toUpperCase();
 const ACCESS_SETTINGS: Table = Object.fromEntries(
-  CATALOGUE.map(({ id, url }) => [nameOf(id), url] as const).flatMap(([name, url]) => [
-    [`${name}_API_KEY`, [`${name}_API_KEY`, orNull(Joi.string())]],
+  CATALOGUE.flatMap(({ id, url }) => {
+    const key = `${nameOf(id)}_API_KEY`;
+    const address = `${nameOf(id)}_URL`;
     // A self-hosted server may be in a private network, so http is allowed.
-    [`${name}_URL`, [`${name}_URL`, (url === null ? anyUrl() : confidentialUrl()).default(url)]],
-  ]),
+    const rule = url === null ? anyUrl() : confidentialUrl();
+    return [
+      [key, [key, orNull(Joi.string())]],
+      [address, [address, rule.default(url)]],
+    ];
+  }),
 );
 
 const databaseUrl = Joi.string()
@@ -199,7 +204,9 @@ export function loadReplayConfig(environment: NodeJS.ProcessEnv = process.env) {
  */
 export function temporalUi(environment: NodeJS.ProcessEnv = process.env): string | null {
   const { url } = read({ url: ['TEMPORAL_UI_URL', orNull(anyUrl())] }, environment);
-  return url && `${url}/namespaces/${environment.TEMPORAL_NAMESPACE || 'default'}/workflows`;
+  if (url === null) return null;
+  const namespace = environment.TEMPORAL_NAMESPACE || 'default';
+  return `${url}/namespaces/${namespace}/workflows`;
 }
 
 /**
@@ -220,7 +227,8 @@ export function givenDatabaseUrl(): string | null {
  * @returns whether it set them
  */
 export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.env): boolean {
-  const facts = environment.DATABASE_URL ? null : readFacts(dirname(LOCAL_STACK));
+  if (environment.DATABASE_URL) return false;
+  const facts = readFacts(dirname(LOCAL_STACK));
   if (facts === null) return false;
   environment.DATABASE_URL = facts.database_url;
   environment.SECRETS_KEY = facts.secrets_key;
@@ -236,16 +244,19 @@ function accessOf(settings: Readonly<Record<string, unknown>>): Config['access']
     const baseUrl = settings[`${name}_URL`] as string | null;
     const apiKey = settings[`${name}_API_KEY`] as string | null;
     // A self-hosted server needs a URL and may have no key. The others have a URL and need a key.
-    const isSet = usual === null ? baseUrl !== null : apiKey !== null;
-    return [id, isSet ? { baseUrl, apiKey: apiKey ?? '' } : null];
+    const required = usual === null ? baseUrl : apiKey;
+    if (required === null) return [id, null];
+    return [id, { baseUrl, apiKey: apiKey ?? '' }];
   });
   return Object.freeze(Object.fromEntries(entries)) as Config['access'];
 }
 
 /** Returns a range such as `10.0.0.0/8` unchanged, or null if the text is not a range. */
 function cidr(text: string): string | null {
+  const [address = ''] = text.split('/', 1);
   // Checks isIP first, because ipaddr.js also accepts octal and hex.
-  return isIP(text.split('/', 1)[0] ?? '') !== 0 && ipaddr.isValidCIDR(text) ? text : null;
+  if (isIP(address) === 0 || !ipaddr.isValidCIDR(text)) return null;
+  return text;
 }
 
 /**
@@ -273,10 +284,8 @@ export type LocalConfig = ReturnType<typeof loadLocalConfig>;
 export function loadLocalConfig(environment: NodeJS.ProcessEnv = process.env) {
   // Checks all settings here, because a problem that a process of the stack finds is only in its
   // own log.
-  const { databaseUrl } = read(
-    { ...ACCESS_SETTINGS, ...SETTINGS, ...NO_DATABASE_URL },
-    environment,
-  );
+  const table = { ...ACCESS_SETTINGS, ...SETTINGS, ...NO_DATABASE_URL };
+  const { databaseUrl } = read(table, environment);
   return Object.freeze({
     /** Null if the stack starts its own database. */
     databaseUrl,

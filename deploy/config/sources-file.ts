@@ -70,7 +70,7 @@ function parseJson(text: string): unknown {
     return JSON.parse(text);
   } catch (error) {
     // Drops the rest of the message, which quotes the file.
-    const place = /\(line \d+ column \d+\)/.exec(String(error))?.[0] ?? '';
+    const [place = ''] = /\(line \d+ column \d+\)/.exec(String(error)) ?? [];
     throw problemsIn('SOURCES_FILE', [`not JSON ${place}`.trim()]);
   }
 }
@@ -108,8 +108,8 @@ const order = (askable: (siblings: { readonly http?: unknown }) => readonly stri
       Joi.string().custom((id: string, helpers) => {
         const ids = askable(helpers.state.ancestors[1]);
         if (ids.includes(id)) return id;
-        const known = ids.join(', ') || 'none has one';
-        throw new Error(`must be one of those that have a key (Reacher: a URL): ${known}`);
+        const known = ids.length === 0 ? 'no source has one' : ids.join(', ');
+        throw new Error(`must be a source with a key (Reacher: a URL): ${known}`);
       }),
     )
     .unique()
@@ -177,20 +177,20 @@ const words = <Meaning extends string>(meanings: readonly Meaning[]) =>
     values: Joi.object()
       .pattern(Joi.string(), Joi.valid(...meanings))
       .required()
-      .custom((values: Words<Meaning>) =>
-        Object.fromEntries(
-          Object.entries(values).map(([word, meaning]) => [word.toLowerCase(), meaning]),
-        ),
-      ),
+      .custom(withLowercaseKeys<Meaning>),
   }).default(null);
+
+function withLowercaseKeys<Meaning extends string>(values: Words<Meaning>) {
+  const entries = Object.entries(values);
+  return Object.fromEntries(entries.map(([word, meaning]) => [word.toLowerCase(), meaning]));
+}
 
 const url = Joi.string()
   .required()
   .custom((text: string) => {
-    const [one, other] = ['a', 'b'].map((value) =>
-      URL.parse(text.replaceAll(/\{[a-z]+\}/g, value)),
-    );
-    requireConfidential(one ?? null);
+    const one = filledUrl(text, 'a');
+    const other = filledUrl(text, 'b');
+    requireConfidential(one);
     // Data about a person must never decide which host is called with the vendor's key.
     if (one?.origin !== other?.origin || one?.username || one?.password) {
       throw new Error('may have placeholders in its path and query only');
@@ -198,12 +198,18 @@ const url = Joi.string()
     return requirePlaceholders(text);
   });
 
+/** Returns a URL with this text in place of every placeholder. */
+function filledUrl(template: string, text: string): URL | null {
+  return URL.parse(template.replaceAll(/\{[a-z]+\}/g, text));
+}
+
 const body = Joi.object().unknown().required().custom(requirePlaceholders);
 
 function requirePlaceholders<T>(template: T): T {
-  const unknown = [...placeholdersIn(template)].filter(([, need]) => need === null);
+  const found = [...placeholdersIn(template)];
+  const unknown = found.flatMap(([name, need]) => (need === null ? [`{${name}}`] : []));
   if (unknown.length === 0) return template;
-  throw new Error(`has no placeholder ${unknown.map(([name]) => `{${name}}`).join(', ')}`);
+  throw new Error(`has no placeholder ${unknown.join(', ')}`);
 }
 
 const SECRET = /\$\{([^}]*)\}/g;
@@ -218,7 +224,7 @@ const header = (secretOf: Config['secretOf']) =>
     const missing = names.filter((name) => !secretOf(name));
     if (missing.length > 0) throw new Error(`needs ${missing.join(', ')}, which is not set`);
     const value = text.replaceAll(SECRET, (_whole, name: string) => secretOf(name) ?? '');
-    if (!/^[\t\x20-\x7e\x80-\xff]+$/.test(value)) throw new Error('is not a value of a header');
+    if (!/^[\t\x20-\x7e\x80-\xff]+$/.test(value)) throw new Error('is not a valid header value');
     return value;
   });
 
@@ -233,22 +239,22 @@ function httpVendor(secretOf: Config['secretOf']) {
       .invalid(...TAKEN)
       .pattern(/^[a-z][a-z0-9-]{1,30}$/)
       .messages({
-        'any.invalid': '{{#label}} is the name of a source of our own',
-        'string.pattern.base': '{{#label}} must be 2 to 31 small letters, digits and hyphens',
+        'any.invalid': '{{#label}} is the name of a built-in source',
+        'string.pattern.base': '{{#label}} must be 2 to 31 lowercase letters, digits and hyphens',
       }),
     method: Joi.valid('GET', 'POST').default('GET'),
     url,
     headers: Joi.object()
       .pattern(/^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/, header(secretOf))
       .default({})
-      .messages({ 'object.unknown': "{{#label}} isn't a name of a header" }),
+      .messages({ 'object.unknown': "{{#label}} isn't a valid header name" }),
     body: Joi.when('method', {
       is: 'POST',
       then: body,
       otherwise: Joi.forbidden(),
     })
       .default(null)
-      .messages({ 'any.unknown': '{{#label}} is for the method POST only' }),
+      .messages({ 'any.unknown': '{{#label}} is allowed with the method POST only' }),
     needs: Joi.array()
       .items(Joi.valid(...NEEDS))
       .unique()
@@ -294,12 +300,10 @@ function httpVendor(secretOf: Config['secretOf']) {
  */
 function checkNeeds(needs: readonly Need[], helpers: Joi.CustomHelpers) {
   const [source] = helpers.state.ancestors;
-  const missing = [...placeholdersIn([source.url, source.body]).values()].filter(
-    (need) => need !== null && !needs.includes(need),
-  );
+  const used = new Set(placeholdersIn([source.url, source.body]).values());
+  const missing = [...used].filter((need) => need !== null && !needs.includes(need));
   if (missing.length === 0) return needs;
-  const names = [...new Set(missing)].join(', ');
-  throw new Error(`must list ${names}, of which the URL or the body has placeholders`);
+  throw new Error(`must list ${missing.join(', ')}: the URL or the body has placeholders for them`);
 }
 
 /**

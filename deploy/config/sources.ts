@@ -15,13 +15,20 @@ import {
   createDnsControl,
   DNS,
 } from '../../activities/verification/dns-control.ts';
+import type { Policy } from '../../activities/verification/policy.ts';
 import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier } from '../../activities/verification/verifiers/verifier.ts';
 import type { Database } from '../../db/client.ts';
+import type { ConfiguredSource } from '../../db/figures.ts';
 import type { SourceLimits } from '../../db/lookups/sources.ts';
 import type { EmailType } from '../../db/words.ts';
 import type { Config } from './config.ts';
-import { type LimitSettings, parseSourcesFile, type VendorSettings } from './sources-file.ts';
+import {
+  type LimitSettings,
+  parseSourcesFile,
+  type SourcesFile,
+  type VendorSettings,
+} from './sources-file.ts';
 import { ConfigError } from './values.ts';
 
 /**
@@ -32,71 +39,87 @@ import { ConfigError } from './values.ts';
  * needs
  */
 export function createSources(config: Config, db: Database, names: Names, log: Logger) {
-  const { access, registryUrl, catchAll, freshnessMs } = config;
-  const text = config.sourcesFile === null ? '{}' : readFileSync(config.sourcesFile, 'utf8');
-  const file = parseSourcesFile(text, config);
-  const own = { api: file.vendors.rocketreach.api, pollMs: file.vendors.fullenrich.poll };
+  const file = readSourcesFile(config);
+  const vendors = inOrder(createVendors(config, file), file.order);
+  const verifiers = inOrder(createVerifiers(config, file, db, log), file.verifiers.order);
+  const policy = policyOf(config, verifiers.length);
+  const { catchAll, freshnessMs, registryUrl } = config;
 
-  const vendors = new Map<string, VendorSource>();
-  for (const id of VENDOR_IDS) {
-    const { types, ...settings } = file.vendors[id];
-    if (access[id] === null) continue;
-    const vendor = VENDORS[id].create({ ...access[id], ...own, callMs: settings.call });
-    vendors.set(id, sourceOf(vendor, types, settings));
-  }
-  for (const one of file.http) vendors.set(one.id, sourceOf(createHttpJson(one), one.gives, one));
-
-  const verifiers = new Map<string, ReturnType<typeof limited>>();
-  for (const id of VERIFIER_IDS) {
-    if (access[id] === null) continue;
-    const verifier = createVerifier(VERIFIERS[id], access[id]);
-    verifiers.set(id, limited(db, log, verifier, limitsOf(file.verifiers[id])));
-  }
-  const asked = inOrder(verifiers, file.verifiers.order);
-  const policy =
-    config.verifyPolicy ?? (asked.length === 0 ? 'vendor-or-verifier' : 'verify-always');
-  if (policy !== 'vendor-or-verifier' && asked.length === 0) {
-    throw new ConfigError(`VERIFY_POLICY is ${policy}, but no verifier has a key or a URL`);
-  }
-
-  const found = inOrder(vendors, file.order);
   // Without a verifier, only a dated claim or two agreeing sources can make an address valid
   // (POLICY_TABLE).
-  const isEnough = asked.length > 0 || (catchAll === 'two-sources' && found.length > 1);
-  const isOfUse = ({ vendor }: VendorSource) => isEnough || vendor.isDated;
-
-  const useful = found.filter(isOfUse);
+  const isAnyUseful = verifiers.length > 0 || (catchAll === 'two-sources' && vendors.length > 1);
+  const useful = vendors.filter(({ vendor }) => isAnyUseful || vendor.isDated);
+  const useless = vendors.filter((source) => !useful.includes(source));
   const registry = file.registry === 'fallback' ? createRegistry({ baseUrl: registryUrl }) : null;
 
   findHostsBy(names.find);
-  const controls = config.dnsControlDomain === null ? [] : [config.dnsControlDomain];
-  const domains = [...controls, ...CONTROL_DOMAINS];
+  const domains = [...CONTROL_DOMAINS];
+  if (config.dnsControlDomain !== null) domains.unshift(config.dnsControlDomain);
   const dnsControl = createDnsControl({ db, log, resolver: names, domains });
+
+  /** The sources that are called, with the daily credits of each. */
+  const asked: ConfiguredSource[] = [];
+  for (const { vendor, limits } of useful) asked.push(['vendor', vendor.id, limits.dailyCredits]);
+  for (const { id, dailyCredits } of verifiers) asked.push(['verifier', id, dailyCredits]);
+  if (registry !== null) asked.push(['registry', REGISTRY, null]);
+  asked.push(['dns', DNS, null]);
+
   return {
     vendors: useful,
     /** Ids of the vendors that are not called, because no address they name could become valid. */
-    useless: found.filter((source) => !isOfUse(source)).map(({ vendor }) => vendor.id),
-    verifiers: asked,
+    useless: useless.map(({ vendor }) => vendor.id),
+    verifiers,
     registry,
-    /** The sources that are called, with the daily credits of each. */
-    asked: [
-      ...useful.map(({ vendor, limits }) => ['vendor', vendor.id, limits.dailyCredits] as const),
-      ...asked.map(({ id, dailyCredits }) => ['verifier', id, dailyCredits] as const),
-      ...(registry ? [['registry', REGISTRY, null] as const] : []),
-      ['dns', DNS, null] as const,
-    ],
-    check: createCheck({
-      resolver: names,
-      dnsControl,
-      policy,
-      catchAll,
-      freshnessMs,
-      verifiers: asked,
-    }),
-    requiredVerifiers: createRequiredVerifiers(policy, asked),
+    asked,
+    check: createCheck({ resolver: names, dnsControl, policy, catchAll, freshnessMs, verifiers }),
+    requiredVerifiers: createRequiredVerifiers(policy, verifiers),
     greylistMs: file.greylist_wait,
     reverifyMs: file.reverify_interval,
   };
+}
+
+/** @throws {ConfigError} naming every problem of the file */
+function readSourcesFile(config: Config): SourcesFile {
+  if (config.sourcesFile === null) return parseSourcesFile('{}', config);
+  return parseSourcesFile(readFileSync(config.sourcesFile, 'utf8'), config);
+}
+
+/** Creates the vendors that have a key or are described in the file, by id in the default order. */
+function createVendors({ access }: Config, file: SourcesFile): Map<string, VendorSource> {
+  const vendors = new Map<string, VendorSource>();
+  const api = file.vendors.rocketreach.api;
+  const pollMs = file.vendors.fullenrich.poll;
+  for (const id of VENDOR_IDS) {
+    const given = access[id];
+    if (given === null) continue;
+    const { types, ...settings } = file.vendors[id];
+    const vendor = VENDORS[id].create({ ...given, api, pollMs, callMs: settings.call });
+    vendors.set(id, sourceOf(vendor, types, settings));
+  }
+  for (const one of file.http) vendors.set(one.id, sourceOf(createHttpJson(one), one.gives, one));
+  return vendors;
+}
+
+/** Creates the verifiers that have a key or a URL, by id in the default order. */
+function createVerifiers({ access }: Config, file: SourcesFile, db: Database, log: Logger) {
+  const verifiers = new Map<string, ReturnType<typeof limited>>();
+  for (const id of VERIFIER_IDS) {
+    const given = access[id];
+    if (given === null) continue;
+    const verifier = createVerifier(VERIFIERS[id], given);
+    verifiers.set(id, limited(db, log, verifier, limitsOf(file.verifiers[id])));
+  }
+  return verifiers;
+}
+
+/** @throws {ConfigError} if the policy needs a verifier and there is none */
+function policyOf({ verifyPolicy }: Config, verifiers: number): Policy {
+  if (verifiers > 0) return verifyPolicy ?? 'verify-always';
+  const policy = verifyPolicy ?? 'vendor-or-verifier';
+  if (policy === 'vendor-or-verifier') return policy;
+  throw new ConfigError(
+    `VERIFY_POLICY is ${policy}, but no verifier has a key or a URL; configure one, or unset VERIFY_POLICY`,
+  );
 }
 
 function sourceOf(
@@ -117,5 +140,6 @@ function limitsOf({ rates, daily_credits: dailyCredits }: LimitSettings): Source
  * exist, because the file was checked.
  */
 function inOrder<T>(all: ReadonlyMap<string, T>, order: readonly string[] | null): T[] {
-  return (order ?? [...all.keys()]).flatMap((id) => all.get(id) ?? []);
+  if (order === null) return [...all.values()];
+  return order.flatMap((id) => all.get(id) ?? []);
 }

@@ -40,9 +40,11 @@ export function check<T>(
     ...options,
   });
   if (!error) return value;
+  const messages = error.details.map(({ message }) => message);
+  // Joi quotes the value in messages about patterns.
   throw problemsIn(
     what,
-    error.details.map(({ message }) => message.replace(/ with value .*? fails /, ' fails ')),
+    messages.map((message) => message.replace(/ with value .*? fails /, ' fails ')),
   );
 }
 
@@ -75,6 +77,7 @@ const UNITS: Readonly<Record<string, number>> = {
   h: 3_600_000,
   d: 86_400_000,
 };
+
 /** A duration such as `30s`, converted to milliseconds, within bounds. */
 export const duration = (minMs: number, maxMs: number) =>
   Joi.string<number>().custom((text: string) => {
@@ -87,9 +90,12 @@ export const duration = (minMs: number, maxMs: number) =>
 /** A rate such as `500/1m`: at most 500 calls in any minute. */
 export const rate = () =>
   parsed<Rate>((text) => {
-    const [, calls, time = ''] = /^([1-9][0-9]{0,5})\/([0-9]+[a-z]+)$/.exec(text) ?? [];
+    const match = /^([1-9][0-9]{0,5})\/([0-9]+[a-z]+)$/.exec(text);
+    if (match === null) return null;
+    const [, calls, time = ''] = match;
     const perMs = parseDuration(time);
-    return perMs ? { calls: Number(calls), perMs } : null;
+    if (perMs === null || perMs === 0) return null;
+    return { calls: Number(calls), perMs };
   }, 'a rate such as 10/1s or 500/1m');
 
 /** An object with these members and no others. */
@@ -103,14 +109,17 @@ export const list = <T>(item: (text: string) => T | null, what: string) =>
   parsed<readonly T[]>((text) => {
     const parts = text.split(',').map((part) => part.trim());
     const values = parts.filter((part) => part !== '').map(item);
-    return values.length > 0 && values.every((value) => value !== null) ? values : null;
+    if (values.length === 0 || !values.every((value) => value !== null)) return null;
+    return values;
   }, `${what}, separated by commas`).default([]);
 
 /** Pairs such as `name=value`, percent-encoded as in OpenTelemetry's variables. */
 export const pairs = () =>
   list((text) => {
-    const [, name = '', value = ''] = /^([\w.-]+) *= *(.*)$/.exec(text) ?? [];
-    return name === '' ? null : ([name, decodeURIComponent(value)] as const);
+    const match = /^([\w.-]+) *= *(.*)$/.exec(text);
+    if (match === null) return null;
+    const [, name = '', value = ''] = match;
+    return [name, decodeURIComponent(value)] as const;
   }, 'pairs such as name=value');
 
 /** An http(s) URL. A slash at its end is removed. */
@@ -128,27 +137,31 @@ export const confidentialUrl = () =>
 
 /** Checks that traffic to a URL is not readable on the way. @throws {Error} if it is */
 export function requireConfidential(url: URL | null): void {
-  if (!url || !isConfidential(url))
-    throw new Error('must be an https URL; http is for this machine only');
+  if (url && isConfidential(url)) return;
+  throw new Error('must be an https URL; http is for this machine only');
 }
 
 /** `http://[user:password@]host[:port]` and nothing else, as a URL. */
 export const httpProxy = () =>
   parsed((text) => {
     const proxy = URL.parse(text);
-    return proxy?.protocol === 'http:' && `${proxy.pathname}${proxy.search}${proxy.hash}` === '/'
-      ? proxy
-      : null;
+    if (proxy?.protocol !== 'http:') return null;
+    const { pathname, search, hash } = proxy;
+    return pathname + search + hash === '/' ? proxy : null;
   }, 'an HTTP proxy such as http://proxy.example:3128');
 
 /** Parses a duration: `15m` → 900000. Returns null if the text is not a duration. */
 export function parseDuration(text: string): number | null {
   const match = /^([0-9]{1,9})(ms|s|m|h|d)$/.exec(text);
-  return match ? Number(match[1]) * (UNITS[match[2] ?? ''] ?? Number.NaN) : null;
+  if (match === null) return null;
+  const [, digits, unit = ''] = match;
+  return Number(digits) * (UNITS[unit] ?? Number.NaN);
 }
 
 /** Parses `v1:` and 32 bytes in base64. Returns null if the text is not a key. */
 export function parseSecretKey(text: string): SecretKey | null {
   const match = /^([a-z0-9]{1,20}):([A-Za-z0-9+/]{43}=)$/.exec(text);
-  return match ? { version: match[1] ?? '', key: Buffer.from(match[2] ?? '', 'base64') } : null;
+  if (match === null) return null;
+  const [, version = '', key = ''] = match;
+  return { version, key: Buffer.from(key, 'base64') };
 }

@@ -7,11 +7,10 @@ import type { Config } from './config.ts';
 
 /** Creates the sender of webhook deliveries from the configuration. */
 export function postOf(config: Config, names: Names) {
-  const ca = config.webhookCaFile === null ? undefined : readFileSync(config.webhookCaFile, 'utf8');
-  const policy = createAddressPolicy({ openCidrs: config.webhookOpenCidrs });
+  const { webhookCaFile, webhookOpenCidrs } = config;
   return createPost({
-    policy,
-    ca,
+    policy: createAddressPolicy({ openCidrs: webhookOpenCidrs }),
+    ca: webhookCaFile === null ? undefined : readFileSync(webhookCaFile, 'utf8'),
     lookup: names.find,
     proxy: config.webhookProxy,
     userAgent: 'npi-email-enrichment/1',
@@ -20,6 +19,7 @@ export function postOf(config: Config, names: Names) {
 
 /** Returns the rules that activities follow, except those from the sources file. */
 export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
+  const scheduleMs = config.webhookScheduleMs.reduce((sum, ms) => sum + ms);
   return {
     freshnessMs: config.freshnessMs,
     replayMs: config.replayMs,
@@ -31,10 +31,7 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
       answersMs: Math.max(config.answerRetentionMs, config.replayMs),
       evidenceMs: config.evidenceRetentionMs,
       // A delivery contains the custom data until its last attempt.
-      customDataMs: Math.max(
-        config.customDataRetentionMs,
-        2 * config.webhookScheduleMs.reduce((sum, ms) => sum + ms),
-      ),
+      customDataMs: Math.max(config.customDataRetentionMs, 2 * scheduleMs),
       webhookLogMs: config.webhookLogMs,
     },
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },

@@ -200,7 +200,7 @@ test.serial(
     await worker.says(/"msg":"worker ready"/);
     t.regex(
       worker.output(),
-      /"vendors":\["fullenrich"\].*"msg":"not asked: .*add a verifier \(HUNTER_API_KEY/,
+      /"vendors":\["fullenrich"\].*"msg":"not called, .*add a verifier \(HUNTER_API_KEY/,
     );
     process.kill(worker.pid, 'SIGTERM');
     t.is(await worker.exited, 'exit code 0');

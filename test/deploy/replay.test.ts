@@ -122,7 +122,7 @@ test.serial('a request that was final at its submit is found through its batch',
   t.is(without.code, 1);
   t.regex(
     without.stderr,
-    /^replay: Temporal has no run of req_\w+ .* name its batch, or set DATABASE_URL\n$/,
+    /^replay: Temporal has no run of req_\w+ .* give its batch, or set DATABASE_URL\n$/,
   );
   const { stdout } = await replay([requestId], { DATABASE_URL: stack.databaseUrl });
   t.true(stdout.startsWith(`enrichBatch ${stored.batch_id}, `));
@@ -350,7 +350,7 @@ test.serial('each error is one sentence, with an exit code for its kind', async 
       { TEMPORAL_NAMESPACE: 'nowhere' },
       /^replay: .* has no namespace nowhere; .*\n$/,
     ],
-    [['--query', 'nonsense'], {}, /^replay: Temporal refuses it: .*\n$/],
+    [['--query', 'nonsense'], {}, /^replay: Temporal refused: .*\n$/],
     [
       ['--file', 'nowhere.json'],
       {},

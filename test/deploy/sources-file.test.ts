@@ -105,9 +105,9 @@ function problemsOf(text: string): string[] {
 }
 
 for (const [rest, problem] of [
-  [{ id: 'Listed!' }, 'http[0].id must be 2 to 31 small letters, digits and hyphens'],
-  [{ id: 'hunter' }, 'http[0].id is the name of a source of our own'],
-  [{ id: 'zerobounce' }, 'http[0].id is the name of a source of our own'],
+  [{ id: 'Listed!' }, 'http[0].id must be 2 to 31 lowercase letters, digits and hyphens'],
+  [{ id: 'hunter' }, 'http[0].id is the name of a built-in source'],
+  [{ id: 'zerobounce' }, 'http[0].id is the name of a built-in source'],
   [
     { url: 'ftp://x.example/{npi}' },
     'http[0].url must be an https URL; http is for this machine only',
@@ -141,11 +141,11 @@ for (const [rest, problem] of [
   ],
   [
     { needs: ['npi'] },
-    'http[0].needs must list name, of which the URL or the body has placeholders',
+    'http[0].needs must list name: the URL or the body has placeholders for them',
   ],
   [
     { needs: [], method: 'POST', body: { city: '{city}' } },
-    'http[0].needs must list npi, name, address, of which the URL or the body has placeholders',
+    'http[0].needs must list npi, name, address: the URL or the body has placeholders for them',
   ],
   [
     { headers: { 'x-key': `\${VENDOR_ABSENT}` } },
@@ -163,10 +163,10 @@ for (const [rest, problem] of [
     { headers: { 'x-key': `\${VENDOR_LISTED_KEY} \${database_url}` } },
     'http[0].headers.x-key may name variables that begin with VENDOR_ only',
   ],
-  [{ headers: { 'x-key': 'a\nb' } }, 'http[0].headers.x-key is not a value of a header'],
+  [{ headers: { 'x-key': 'a\nb' } }, 'http[0].headers.x-key is not a valid header value'],
   [{ method: 'PUT' }, 'http[0].method must be one of [GET, POST]'],
   [{ method: 'POST' }, 'http[0].body is missing'],
-  [{ body: {} }, 'http[0].body is for the method POST only'],
+  [{ body: {} }, 'http[0].body is allowed with the method POST only'],
   [{ gives: [] }, 'http[0].gives must contain at least 1 items'],
   [{ gives: ['both'] }, 'http[0].gives[0] must be one of [professional, personal]'],
   [{ cost: '1' }, 'http[0].cost must be a number'],
@@ -183,7 +183,7 @@ for (const [rest, problem] of [
   ],
   [{ timeout_ms: 5000 }, `http[0].timeout_ms is unknown; known here: ${HTTP_MEMBERS.join(', ')}`],
   [{ miss: { status: [404] } }, 'http[0].miss.status is unknown; known here: statuses, when'],
-  [{ headers: { 'x key': 'k' } }, "http[0].headers.x key isn't a name of a header"],
+  [{ headers: { 'x key': 'k' } }, "http[0].headers.x key isn't a valid header name"],
   [{ miss: { statuses: [500] } }, 'http[0].miss.statuses[0] must be less than or equal to 499'],
   [
     { candidates: { list: 'results', email: '/a' } },
@@ -217,16 +217,16 @@ for (const [file, problem] of [
     { verifiers: { reacher: { wait: '1m' } } },
     'verifiers.reacher.wait is unknown; known here: rates, daily_credits',
   ],
-  [{ order: ['huntr'] }, 'order[0] must be one of those that have a key (Reacher: a URL): hunter'],
+  [{ order: ['huntr'] }, 'order[0] must be a source with a key (Reacher: a URL): hunter'],
   [
     { order: ['hunter', 'prospeo'] },
-    'order[1] must be one of those that have a key (Reacher: a URL): hunter',
+    'order[1] must be a source with a key (Reacher: a URL): hunter',
   ],
   [{ order: ['hunter', 'hunter'] }, 'order[1] contains a duplicate value'],
   [{ order: 'hunter' }, 'order must be an array'],
   [
     { verifiers: { order: ['zerobounce'] } },
-    'verifiers.order[0] must be one of those that have a key (Reacher: a URL): reacher, hunter-verifier',
+    'verifiers.order[0] must be a source with a key (Reacher: a URL): reacher, hunter-verifier',
   ],
   [
     { vendors: { hunter: { types: ['personal'] } } },
@@ -280,7 +280,7 @@ test('all problems of a file are reported at once, each with its place', (t) => 
   const good = JSON.parse(sourceText('https://x.example')).http[0];
   const bad = { ...good, id: 'x', cost: -1, candidates: {}, url: 'https://x.example/{ssn}' };
   t.deepEqual(problemsOf(JSON.stringify({ http: [good, bad], registry: 'on' })), [
-    'http[1].id must be 2 to 31 small letters, digits and hyphens',
+    'http[1].id must be 2 to 31 lowercase letters, digits and hyphens',
     'http[1].url has no placeholder {ssn}',
     'http[1].cost must be greater than or equal to 0',
     'http[1].candidates.list is missing',
