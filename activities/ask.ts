@@ -1,4 +1,5 @@
 import { Context } from '@temporalio/activity';
+import type { NamedCandidates } from '../db/lookups/candidates.ts';
 import type { CallOutcome } from '../db/lookups/sources.ts';
 import {
   type AttemptKey,
@@ -20,7 +21,7 @@ import { mismatchOf } from './person/identity.ts';
 import { answerForSandbox } from './sandbox.ts';
 import { type RequestIds, settleFound } from './settle.ts';
 import { waitForSlot } from './slots.ts';
-import type { Step, Subject } from './vendors/vendor.ts';
+import type { Step, Subject, Vendor } from './vendors/vendor.ts';
 import { parseAddress } from './verification/syntax.ts';
 import { verify } from './verify.ts';
 
@@ -152,8 +153,7 @@ async function call(
   const { requestId, npi } = question;
   const { lookupId } = key;
   const subject = await deps.subjects.of(lookupId, npi, wantedType);
-  const sent =
-    jobRef === null ? vendor.submit(subject, signal) : vendor.poll(jobRef, subject, signal);
+  const sent = send(vendor, jobRef, subject, signal);
   const step = await countCall('vendor', vendor.id, sent).catch(async (error: unknown) => {
     await recordLost(deps.db, key, 'aborted');
     throw error;
@@ -172,6 +172,11 @@ async function call(
   if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
   const found = { requestId, npi, lookupId, wantedType, subject };
   return await verify(deps, { ...found, patience: 'first' }, signal);
+}
+
+function send(vendor: Vendor, jobRef: string | null, subject: Subject, signal: AbortSignal) {
+  if (jobRef === null) return vendor.submit(subject, signal);
+  return vendor.poll(jobRef, subject, signal);
 }
 
 /**
@@ -217,8 +222,12 @@ async function record(
   key: AttemptKey,
   step: Answered,
 ): Promise<VendorAnswer | null> {
-  const found = step.kind === 'found' ? step : null;
-  const mismatch = found && mismatchOf(found.identity, npi, person);
+  let mismatch: string | null = null;
+  let named: NamedCandidates | null = null;
+  if (step.kind === 'found') {
+    mismatch = mismatchOf(step.identity, npi, person);
+    named = { ...namedIn(step), npi, mismatch, mayStore };
+  }
   // The request was sent and got no response. If repeating it costs, we count it as paid and lost.
   const isLost = step.kind === 'retry' && step.why === 'unanswered' && !vendor.repeatIsFree;
   if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
@@ -228,7 +237,7 @@ async function record(
     reason: mismatch ?? reasonOf(step),
     credits: isLost ? key.cost : creditsOf(step, key.cost),
     outcome,
-    named: found && { ...namedIn(found), npi, mismatch, mayStore },
+    named,
     freshnessMs: rules.freshnessMs,
   });
   logBreaker(log, key.vendor, change, outcome);

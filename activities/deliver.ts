@@ -247,15 +247,17 @@ async function admitAddresses(db: Database, claim: Claim, addresses: readonly st
   // A retry tries the other addresses too, because the proven ones may be unavailable.
   if (proven.length > 0 && claim.step === 0) return { proven, counted: [] };
   const others = addresses.filter((address) => !proven.includes(address));
-  const counted = others.length === 0 ? [] : await admitToAddresses(db, others);
-  return { proven, counted };
+  if (others.length === 0) return { proven, counted: [] };
+  return { proven, counted: await admitToAddresses(db, others) };
 }
 
 function outcomeOf({ step }: Claim, answer: Answer, scheduleMs: readonly number[]): AttemptOutcome {
-  const isAnswered = answer.kind === 'answered';
-  if (isAnswered && isDelivered(answer.status)) return { state: 'delivered' };
+  let retryAfterMs: number | null = null;
+  if (answer.kind === 'answered') {
+    if (isDelivered(answer.status)) return { state: 'delivered' };
+    retryAfterMs = answer.retryAfterMs;
+  }
   if (isFinal(answer)) return { state: 'failed' };
-  const retryAfterMs = isAnswered ? answer.retryAfterMs : null;
   const afterMs = delayBefore(step + 2, scheduleMs, retryAfterMs, Math.random());
   if (afterMs === null) return { state: 'failed' };
   return { state: 'pending', afterMs };

@@ -38,8 +38,9 @@ export class Field {
    * check.
    */
   at(key: string): Field {
-    const path = this.path === '' ? key : `${this.path}.${key}`;
-    if (this.path !== '' && this.isAbsent) return new Field(path, undefined);
+    const isBody = this.path === '';
+    const path = isBody ? key : `${this.path}.${key}`;
+    if (!isBody && this.isAbsent) return new Field(path, undefined);
     const members = this.object().value as Readonly<Record<string, unknown>>;
     // Own members only, because a vendor never means `constructor`.
     return new Field(path, Object.hasOwn(members, key) ? members[key] : undefined);
@@ -64,14 +65,16 @@ export class Field {
 
   /** Requires the field, which may be null. A renamed field must not read as "nothing found". */
   present(): Field {
-    return this.value === undefined ? this.fail() : this;
+    if (this.value === undefined) return this.fail();
+    return this;
   }
 
   /** Requires an object. */
   object(): Field {
     const { value } = this;
     const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
-    return isObject ? this : this.fail();
+    if (!isObject) return this.fail();
+    return this;
   }
 
   /** Returns the items of a list, or an empty list if it is absent. A body must be a list. */
@@ -114,11 +117,13 @@ export class Field {
   }
 
   flag(): boolean {
-    return this.isAbsent ? false : this.requiredFlag();
+    if (this.isAbsent) return false;
+    return this.requiredFlag();
   }
 
   requiredFlag(): boolean {
-    return typeof this.value === 'boolean' ? this.value : this.fail();
+    if (typeof this.value !== 'boolean') return this.fail();
+    return this.value;
   }
 }
 

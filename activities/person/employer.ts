@@ -196,8 +196,8 @@ function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidenc
   const plainLocal = local.replace(/[^a-z0-9]/g, '');
   const isInLocal = family.length >= MIN_SURNAME.local && plainLocal.includes(family);
   const isInDomain = family.length >= MIN_SURNAME.domain && domain.includes(family);
-  const source = isInLocal || isInDomain ? 'own_mailbox' : 'endpoint_domain';
-  return evidenceOf(source, [affiliationName], [domain]);
+  if (isInLocal || isInDomain) return evidenceOf('own_mailbox', [affiliationName], [domain]);
+  return evidenceOf('endpoint_domain', [affiliationName], [domain]);
 }
 
 /**
@@ -245,7 +245,10 @@ function describe(employer: Employer, all: readonly Employer[]): Organization {
   const [strongest] = weighed;
   const witnesses = Map.groupBy(weighed, ({ source }) => TRUST[source].witness);
   let doubt = 1;
-  for (const [best] of witnesses.values()) doubt *= 1 - (best?.weight ?? 0);
+  for (const pieces of witnesses.values()) {
+    const weights = pieces.map(({ weight }) => weight);
+    doubt *= 1 - Math.max(...weights);
+  }
   const [frequent] = byFrequency(employer.flatMap(({ names }) => names.slice(0, 1)));
   const name = frequent?.value ?? null;
   return {
@@ -328,12 +331,16 @@ function domainsOf(endpoints: readonly EndpointFact[]): string[] {
  */
 function hostOf({ kind, endpoint }: EndpointFact): string {
   const text = endpoint.trim().replace(/^mailto:/i, '');
-  const url = URL.parse(text.includes('://') ? text : `https://${text}`);
-  const host = parseAddress(text)?.domain ?? url?.hostname ?? '';
+  const host = parseAddress(text)?.domain ?? hostOfUrl(text);
   const found = classifyEndpoint(kind, endpoint);
   if (found === 'junk') return '';
   if (found === 'direct' && !host.startsWith('direct.')) return '';
   return host;
+}
+
+function hostOfUrl(text: string): string {
+  const url = text.includes('://') ? text : `https://${text}`;
+  return URL.parse(url)?.hostname ?? '';
 }
 
 const SMALL_WORDS: ReadonlySet<string> = new Set('and at by for in of on the to'.split(' '));

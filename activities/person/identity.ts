@@ -1,5 +1,12 @@
 import type { Identity, Person } from '../vendors/vendor.ts';
-import { compareSurnames, nameWords, type Reading, readName, recordReadings } from './names.ts';
+import {
+  compareSurnames,
+  nameWords,
+  type Reading,
+  readName,
+  recordReadings,
+  shorterFirst,
+} from './names.ts';
 import { sameGivenName } from './nicknames.ts';
 
 /**
@@ -22,13 +29,14 @@ import { sameGivenName } from './nicknames.ts';
 export function mismatchOf(identity: Identity, npi: string, person: Person | null) {
   const claimed = identity.npi?.trim() || null;
   if (claimed !== null && claimed !== npi) return 'identity_mismatch';
-  const readings = identity.name === null ? [] : readName(identity.name);
+  const readings = readName(identity.name);
   if (person === null || readings.length === 0) {
-    return claimed === null ? 'identity_unknown' : null;
+    if (claimed === null) return 'identity_unknown';
+    return null;
   }
-  const hasOurNpi = claimed !== null;
-  const isSame = hasOurNpi ? mayBePerson(readings, person) : isPerson(identity, readings, person);
-  return isSame ? null : 'identity_mismatch';
+  if (claimed !== null && mayBePerson(readings, person)) return null;
+  if (claimed === null && isPerson(identity, readings, person)) return null;
+  return 'identity_mismatch';
 }
 
 /** Decides without an NPI. */
@@ -79,12 +87,11 @@ function goesBy(
   if (sameGivenName(given.join(''), first.join(''))) return true;
   // If both have several full names, all names of one must agree. Sisters may be Maria Elena and
   // Maria Luisa.
-  const isShorter = given.length <= recorded.length;
-  const few = isShorter ? given : recorded;
-  const many = isShorter ? recorded : given;
+  const [few, many] = shorterFirst(given, recorded);
   if (few.length > 1) return few.every((name) => many.some((other) => sameGivenName(name, other)));
   // `J. Robert` goes by Robert; the J does not matter.
-  return recorded.some((name) => sameGivenName(name, given[0] ?? ''));
+  const [called] = given;
+  return called !== undefined && recorded.some((name) => sameGivenName(name, called));
 }
 
 /** Leaves out initials. */
@@ -111,6 +118,6 @@ function contradicts({ given, generation }: Reading, person: Person): boolean {
 function stateAgrees(given: string | null, { practice, otherStates }: Person): boolean {
   const state = given?.trim().toUpperCase();
   if (!state) return true;
-  const recorded = practice.state === null ? otherStates : [...otherStates, practice.state];
+  const recorded = [...otherStates, practice.state].filter((one) => one !== null);
   return recorded.length === 0 || recorded.includes(state);
 }

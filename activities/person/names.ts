@@ -73,7 +73,7 @@ export function nameWords(text: string | null): string[] {
     .normalize('NFKD')
     .replace(/['\p{M}]/gu, '');
   const words = plain.split(/[^\p{L}]+/u).filter((word) => word !== '');
-  return words.map((word) => (word === 'st' ? 'saint' : word));
+  return words.map((word) => word.replace(/^st$/, 'saint'));
 }
 
 /** The number of umlauts that are spelled out. Each one doubles the number of spellings. */
@@ -231,7 +231,8 @@ const MAX_LENGTH = 200;
  * tried. `Public, Jane Q., MD` has one reading that fits.
  * @returns empty unless the text has both a given name and a surname
  */
-export function readName(name: GivenName): Reading[] {
+export function readName(name: GivenName | null): Reading[] {
+  if (name === null) return [];
   return everyReading(name).map(withSurname);
 }
 
@@ -340,11 +341,15 @@ export function compareSurnames(one: readonly string[], other: readonly string[]
 function sharesShorter(one: readonly string[], other: readonly string[]): boolean {
   const a = one.filter((word) => !isParticle(word));
   const b = other.filter((word) => !isParticle(word));
-  const isShorter = a.length <= b.length;
-  const few = isShorter ? a : b;
-  const many = isShorter ? b : a;
+  const [few, many] = shorterFirst(a, b);
   if (few.length === 0) return false;
   return few.every((word) => word.length >= MIN_TELLING && many.includes(word));
+}
+
+/** Returns two lists with the shorter one first. */
+export function shorterFirst<T>(a: readonly T[], b: readonly T[]): [readonly T[], readonly T[]] {
+  if (a.length <= b.length) return [a, b];
+  return [b, a];
 }
 
 /**

@@ -12,9 +12,10 @@ export function readTable(
 }
 
 /** Names from other scripts: each spelling with the common one. */
-const SPELLINGS: ReadonlyMap<string, string> = new Map(
-  readTable('spellings').flatMap((names) => names.map((name) => [name, names[0] ?? name])),
-);
+const SPELLINGS = new Map<string, string>();
+for (const [common = '', ...others] of readTable('spellings')) {
+  for (const spelling of [common, ...others]) SPELLINGS.set(spelling, common);
+}
 
 /**
  * Returns the common spelling of a name from another script: `mohammed` for `muhammad` and `md`,

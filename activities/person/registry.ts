@@ -93,7 +93,8 @@ function stepOfBody(body: Field, npi: string): RegistryStep {
   if (errors.length > 0) {
     // Every other error means that our request is wrong, and it is the same request for all NPIs.
     const other = errors.find((error) => textAt(error, 'number') !== DEACTIVATED_ERROR);
-    return other ? other.fail() : ABSENT;
+    if (other) return other.fail();
+    return ABSENT;
   }
   const results = body.at('results').present().items();
   if (results.length === 0) return ABSENT;
@@ -184,5 +185,6 @@ function textAt(entry: Field, key: string, maxLength = MAX_TEXT): string | null 
     .trim()
     .slice(0, maxLength)
     .toWellFormed();
-  return /^-*$/.test(plain) ? null : plain;
+  if (/^-*$/.test(plain)) return null;
+  return plain;
 }

@@ -50,7 +50,7 @@ function personOf(facts: ProviderFacts): Person | null {
   );
   const isOther = other !== null && (other.first !== name.first || other.last !== name.last);
   const practice = practiceOf(facts);
-  const states = facts.otherStates.flatMap((one) => usState(one, null) ?? []);
+  const states = facts.otherStates.map((one) => usState(one, null));
   return {
     ...name,
     middle: personName(facts.middleName),
@@ -58,17 +58,17 @@ function personOf(facts: ProviderFacts): Person | null {
     generation: generationOf(facts.nameSuffix) ?? stripTitles(facts.lastName ?? '').generation,
     otherNames: isOther ? [other] : [],
     practice,
-    otherStates: states.filter((one) => one !== practice.state),
+    otherStates: states.filter((one) => one !== null).filter((one) => one !== practice.state),
   };
 }
 
 function practiceOf(facts: ProviderFacts): Person['practice'] {
-  const zip = /^[0-9]{5}/.exec(facts.practicePostalCode ?? '');
+  const zip = facts.practicePostalCode?.match(/^[0-9]{5}/);
   return {
     line1: textOf(facts.practiceLine1),
     city: cityOf(facts.practiceCity),
     state: usState(facts.practiceState, null),
-    zip: zip === null ? null : zip[0],
+    zip: zip ? zip[0] : null,
   };
 }
 
@@ -78,10 +78,13 @@ function practiceOf(facts: ProviderFacts): Person['practice'] {
  */
 function nameOf(first: string | null, last: string | null): PersonName | null {
   const given = personName(first);
-  if (given !== null && /^\s*(?:lnu|nln)\s*$/i.test(last ?? '')) return { first: '', last: given };
-  if (given !== null && /^\s*null\s*$/i.test(last ?? '')) return { first: given, last: 'Null' };
+  if (given !== null && last !== null) {
+    if (/^\s*(?:lnu|nln)\s*$/i.test(last)) return { first: '', last: given };
+    if (/^\s*null\s*$/i.test(last)) return { first: given, last: 'Null' };
+  }
   const family = personName(last);
-  return family === null ? null : { first: given ?? '', last: family };
+  if (family === null) return null;
+  return { first: given ?? '', last: family };
 }
 
 function cityOf(text: string | null): string | null {
