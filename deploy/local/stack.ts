@@ -16,8 +16,8 @@ import { cacheFolder, findTemporalCli, findTemporalServer } from './programs.ts'
 import { startReceiver } from './receiver.ts';
 import { importSample } from './sample.ts';
 import { createSimulator, SIMULATED, sourceSettings } from './simulator.ts';
-import { ensureNamespace, startTemporal, startTemporalServer } from './temporal.ts';
-import { openTenant } from './tenant.ts';
+import { ensureNamespace, startTemporal, startTemporalServer, type Temporal } from './temporal.ts';
+import { openTenant, type Tenant } from './tenant.ts';
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;
 
@@ -55,193 +55,134 @@ const NOT_OURS =
  * @throws {OperatorProblem} in one sentence
  */
 export async function startStack(options: StackOptions) {
-  const { stop, ...parts } = createParts(join(options.dir, 'logs'));
+  const parts = new Parts(join(options.dir, 'logs'));
   try {
-    return { ...(await bringUp(options, parts)), failed: parts.failed, stop };
+    const { facts, lookupTimeout } = await bringUp(options, parts);
+    return { facts, lookupTimeout, failed: parts.failed, stop: () => parts.stop() };
   } catch (error) {
-    await stop();
+    await parts.stop();
     throw error;
   }
 }
 
-type Parts = Omit<ReturnType<typeof createParts>, 'stop'>;
-
 /** The running parts, in the order of their start. */
-function createParts(logs: string) {
-  const running = new AsyncDisposableStack();
-  const death = Promise.withResolvers<never>();
-  // Prevents that a rejection ends this process while no code waits for it.
-  death.promise.catch(() => {});
-  return {
-    /** Rejects with one sentence when a process of the stack dies. */
-    failed: death.promise,
-    /** @param exited fails the stack when it resolves unexpectedly */
-    add(name: string, stop: () => Promise<void>, exited?: Promise<string>) {
-      // Stops a part at once if it was still starting when another part failed.
-      if (running.disposed) void stop();
-      else running.defer(stop);
-      void exited?.then((ending) => {
-        if (running.disposed) return;
-        death.reject(
-          new OperatorProblem(`${name} ended unexpectedly (${ending}); see its log in ${logs}.`),
-        );
-      });
-    },
-    stop: () => running.disposeAsync(),
-  };
+class Parts {
+  /** Rejects with one sentence when a process of the stack dies. */
+  readonly failed: Promise<never>;
+  /** The folder of the log files. */
+  readonly logs: string;
+  private readonly running = new AsyncDisposableStack();
+  private readonly fail: (problem: OperatorProblem) => void;
+
+  constructor(logs: string) {
+    const { promise, reject } = Promise.withResolvers<never>();
+    // Prevents a rejection from ending this process while no code waits for it.
+    promise.catch(() => {});
+    this.failed = promise;
+    this.fail = reject;
+    this.logs = logs;
+  }
+
+  /** @param exited fails the stack when it resolves unexpectedly */
+  add(name: string, stop: () => Promise<void>, exited?: Promise<string>): void {
+    // Stops a part at once if it was still starting when another part failed.
+    if (this.running.disposed) void stop();
+    else this.running.defer(stop);
+    void exited?.then((ending) => {
+      if (this.running.disposed) return;
+      const sentence = `${name} ended unexpectedly (${ending}); see its log in ${this.logs}.`;
+      this.fail(new OperatorProblem(sentence));
+    });
+  }
+
+  async stop(): Promise<void> {
+    await this.running.disposeAsync();
+  }
+}
+
+/** The claimed ports of the stack's servers. */
+class Ports {
+  /** Ports by the name of their server. */
+  readonly chosen: Record<string, number>;
+  private readonly claims: { release(): void }[] = [];
+
+  /** @param earlier the ports of the last start */
+  constructor(earlier: Readonly<Record<string, number>> | undefined) {
+    this.chosen = { ...earlier };
+  }
+
+  /** Claims the port of the last start, or the preferred one, or any free one. */
+  async claim(name: keyof typeof USUAL): Promise<number> {
+    const preferred = this.chosen[name] ?? USUAL[name];
+    const claim = await claimPort(preferred, name).catch(() => claimPort(0, name));
+    this.claims.push(claim);
+    this.chosen[name] = claim.port;
+    return claim.port;
+  }
+
+  /**
+   * Claims exactly the requested port for the API.
+   * @throws {OperatorProblem} if it is taken
+   */
+  async claimForApi(requested: number): Promise<number> {
+    const claim = await claimPort(requested, 'the API', '--port');
+    this.claims.push(claim);
+    return claim.port;
+  }
+
+  release(): void {
+    for (const claim of this.claims) claim.release();
+  }
+}
+
+/** A start of the stack, for its steps. */
+interface Start {
+  readonly options: StackOptions;
+  readonly parts: Parts;
+  readonly ports: Ports;
+  /** The facts of the last start, or null. */
+  readonly earlier: StackFacts | null;
+  /** The value of `SECRETS_KEY`. */
+  readonly secretsKey: string;
 }
 
 async function bringUp(options: StackOptions, parts: Parts) {
-  const { dir, given, say, signal } = options;
-  const onServer = options.temporal === 'server';
-  if (onServer && (given.databaseUrl ?? given.temporalAddress) !== null)
-    throw new OperatorProblem(NOT_OURS);
-  const logs = join(dir, 'logs');
-  await mkdir(logs, { recursive: true });
+  const { dir, given, say } = options;
+  const hasGivenServer = given.databaseUrl !== null || given.temporalAddress !== null;
+  if (options.temporal === 'server' && hasGivenServer) throw new OperatorProblem(NOT_OURS);
+  await mkdir(parts.logs, { recursive: true });
   const earlier = readFacts(dir);
-  const secretsKey =
-    given.environment.SECRETS_KEY ??
-    earlier?.secrets_key ??
-    `v1:${randomBytes(32).toString('base64')}`;
-  const ports: Record<string, number> = { ...earlier?.ports };
-  const claims: { release(): void }[] = [];
-  /**
-   * Returns the port of the last start, or the preferred one, or any free one. Only the API must
-   * get the requested port.
-   */
-  const portOf = async (name: keyof typeof USUAL) => {
-    const claim = await claimPort(ports[name] ?? USUAL[name], name).catch(() => claimPort(0, name));
-    claims.push(claim);
-    ports[name] = claim.port;
-    return claim.port;
-  };
-  const part = async <T>(name: string, begin: () => Promise<T>): Promise<T> => {
-    signal.throwIfAborted();
-    const begun = performance.now();
-    const result = await Promise.race([begin(), parts.failed]);
-    say(`  ${name.padEnd(18)} ${((performance.now() - begun) / 1000).toFixed(1)} s`);
-    return result;
-  };
-
-  const apiClaim = await claimPort(options.apiPort, 'the API', '--port');
-  claims.push(apiClaim);
+  const ports = new Ports(earlier?.ports);
+  const secretsKey = given.environment.SECRETS_KEY ?? earlier?.secrets_key ?? newSecretsKey();
+  const start: Start = { options, parts, ports, earlier, secretsKey };
+  const apiPort = await ports.claimForApi(options.apiPort);
   say('Starting the local stack:');
 
   // Comes first, because it may take minutes or fail.
-  const search = {
-    cacheDir: cacheFolder(given.cacheHome),
-    onProgress: (line: string) => say(`    ${line}`),
-  };
-  const programs =
-    given.temporalAddress !== null
-      ? null
-      : onServer
-        ? await part('Temporal server', () => findTemporalServer(search))
-        : await part('Temporal CLI', () => findTemporalCli(search));
-  const database = await part('PostgreSQL', async () => {
-    if (given.databaseUrl !== null) return { url: given.databaseUrl };
-    const server = await startPostgres({
-      dataDir: join(dir, 'postgres'),
-      port: await portOf('postgres'),
-      onLog: logTo(logs, 'postgres'),
-    });
-    parts.add('PostgreSQL', server.stop, server.exited);
-    return server;
-  });
-  const { stackId, tenant, urls } = await part('migrations', async () => {
-    const stackId = await claimForLocalStack(database.url, given.databaseUrl === null);
-    if (stackId === null) throw new OperatorProblem(DATABASE_IN_USE);
-    await migrate(database.url);
-    // Users are only created on the stack's own server.
-    const { url } = database;
-    const urls =
-      given.databaseUrl === null ? await openUsers(url) : { api: url, worker: url, operator: url };
-    const config = loadOperatorConfig({ DATABASE_URL: urls.operator, SECRETS_KEY: secretsKey });
-    return { stackId, urls, tenant: await openTenant(config, earlier) };
-  });
-  await part('sample of NPPES', () => importSample(urls.operator, dir));
-
-  // Uses one namespace per database, so that a worker never gets tasks about data in another
-  // database.
-  const temporal = await part('Temporal', async () => {
-    const own = `local-stack-${stackId}`;
-    if (programs === null) {
-      const target = temporalTarget(given.environment);
-      await ensureNamespace(target, own);
-      return { address: target.connectionOptions.address ?? '', namespace: own, uiUrl: null };
-    }
-    const common = {
-      namespace: onServer ? own : 'default',
-      port: await portOf('temporal'),
-      uiPort: await portOf('ui'),
-      onLog: logTo(logs, 'temporal'),
-    };
-    const folder = join(dir, 'temporal');
-    await mkdir(folder, { recursive: true });
-    const server =
-      typeof programs === 'string'
-        ? await startTemporal({ ...common, cli: programs, dbFile: join(folder, `${stackId}.db`) })
-        : await startTemporalServer({
-            ...common,
-            programs,
-            postgresUrl: database.url,
-            dir: folder,
-          });
-    parts.add('Temporal', server.stop, server.exited);
-    return { ...server, namespace: common.namespace };
-  });
-
-  const { simulator, receiver, dns } = await part('vendors, receiver', async () => {
-    const { vendorKey: apiKey, webhookSecrets } = tenant;
-    const simulator = await createSimulator({ port: await portOf('simulator'), speed: 1, apiKey });
-    parts.add('the simulator', simulator.close);
-    const receiver = await startReceiver(
-      await portOf('receiver'),
-      join(dir, 'receiver'),
-      webhookSecrets,
-    );
-    parts.add('the receiver', receiver.close);
-    const dns = await startDns();
-    parts.add('the name server', dns.close);
-    return { simulator, receiver, dns };
-  });
+  const programs = await findTemporal(start);
+  const database = await startPart(start, 'PostgreSQL', () => startDatabase(start));
+  const prepared = await startPart(start, 'migrations', () => prepare(start, database.url));
+  const { stackId, tenant, urls } = prepared;
+  await startPart(start, 'sample of NPPES', () => importSample(urls.operator, dir));
+  const temporal = await startPart(start, 'Temporal', () =>
+    startOurTemporal(start, programs, { stackId, postgresUrl: database.url }),
+  );
+  const world = await startPart(start, 'vendors, receiver', () => startWorld(start, tenant));
 
   const sourcesFile = join(dir, 'sources.json');
   await writeFile(sourcesFile, `${JSON.stringify(SOURCES, null, 2)}\n`);
   const environment = {
-    LOOKUP_TIMEOUT: '1m',
-    API_DRAIN_DELAY: '0s',
-    ...given.environment,
-    // Messages that a process is ready are logged at this level. The workers decide which version
-    // is current.
-    LOG_LEVEL: ['debug', 'trace'].includes(given.environment.LOG_LEVEL ?? '')
-      ? given.environment.LOG_LEVEL
-      : 'info',
-    WORKER_ROLLOUT: 'automatic',
-    SECRETS_KEY: '',
-    TEMPORAL_ADDRESS: temporal.address,
-    TEMPORAL_NAMESPACE: temporal.namespace,
-    ...(temporal.uiUrl !== null && { TEMPORAL_UI_URL: temporal.uiUrl }),
-    API_HOST: LOOPBACK,
-    API_PORT: String(apiClaim.port),
-    ...sourceSettings(simulator.urls, tenant.vendorKey),
+    ...environmentOf(given, temporal),
+    API_PORT: String(apiPort),
+    ...sourceSettings(world.simulator.urls, tenant.vendorKey),
     SOURCES_FILE: sourcesFile,
-    DNS_SERVERS: dns.address,
-    WEBHOOK_CA_FILE: receiver.caFile,
-    WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',
+    DNS_SERVERS: world.dns.address,
+    WEBHOOK_CA_FILE: world.receiver.caFile,
   };
-  await part('worker, API', async () => {
-    const worker = { ...environment, DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey };
-    // The API doesn't serve metrics, because two processes on one machine can't share the port.
-    const api = { ...environment, DATABASE_URL: urls.api, METRICS_PORT: '' };
-    await Promise.all([
-      startProcess('worker', worker, logs, parts),
-      startProcess('api', api, logs, parts),
-    ]);
-  });
-  for (const claim of claims) claim.release();
+  await startPart(start, 'worker, API', () => startProcesses(start, environment, urls));
+  ports.release();
   const facts: StackFacts = {
-    base_url: `http://${LOOPBACK}:${apiClaim.port}`,
+    base_url: `http://${LOOPBACK}:${apiPort}`,
     api_key: tenant.apiKey,
     test_api_key: tenant.sandbox.apiKey,
     temporal_address: temporal.address,
@@ -249,17 +190,190 @@ async function bringUp(options: StackOptions, parts: Parts) {
     temporal_ui: temporal.uiUrl,
     database_url: urls.operator,
     secrets_key: secretsKey,
-    simulator_url: simulator.urls.rocketreach,
-    receiver_url: receiver.url,
+    simulator_url: world.simulator.urls.rocketreach,
+    receiver_url: world.receiver.url,
     webhook_secrets: tenant.webhookSecrets,
     organization_id: tenant.organizationId,
-    ports,
+    ports: ports.chosen,
   };
   return {
     facts,
     /** The effective `LOOKUP_TIMEOUT`. */
     lookupTimeout: environment.LOOKUP_TIMEOUT,
   };
+}
+
+function newSecretsKey(): string {
+  return `v1:${randomBytes(32).toString('base64')}`;
+}
+
+/** Runs one step, and prints how long it took. */
+async function startPart<T>(
+  { options, parts }: Start,
+  name: string,
+  begin: () => Promise<T>,
+): Promise<T> {
+  options.signal.throwIfAborted();
+  const begun = performance.now();
+  const result = await Promise.race([begin(), parts.failed]);
+  const seconds = (performance.now() - begun) / 1000;
+  options.say(`  ${name.padEnd(18)} ${seconds.toFixed(1)} s`);
+  return result;
+}
+
+/** The programs of Temporal, or `given` for a Temporal that runs already. */
+type TemporalPrograms =
+  | { readonly kind: 'given' }
+  | { readonly kind: 'dev'; readonly cli: string }
+  | {
+      readonly kind: 'server';
+      readonly programs: Awaited<ReturnType<typeof findTemporalServer>>;
+    };
+
+async function findTemporal(start: Start): Promise<TemporalPrograms> {
+  const { given, say, temporal } = start.options;
+  if (given.temporalAddress !== null) return { kind: 'given' };
+  const search = {
+    cacheDir: cacheFolder(given.cacheHome),
+    onProgress: (line: string) => say(`    ${line}`),
+  };
+  if (temporal === 'dev') {
+    const cli = await startPart(start, 'Temporal CLI', () => findTemporalCli(search));
+    return { kind: 'dev', cli };
+  }
+  const programs = await startPart(start, 'Temporal server', () => findTemporalServer(search));
+  return { kind: 'server', programs };
+}
+
+async function startDatabase({ options, parts, ports }: Start): Promise<{ readonly url: string }> {
+  const { databaseUrl } = options.given;
+  if (databaseUrl !== null) return { url: databaseUrl };
+  const server = await startPostgres({
+    dataDir: join(options.dir, 'postgres'),
+    port: await ports.claim('postgres'),
+    onLog: logTo(parts.logs, 'postgres'),
+  });
+  parts.add('PostgreSQL', server.stop, server.exited);
+  return server;
+}
+
+/**
+ * Creates tables, users, and the organization of the stack.
+ * @throws {OperatorProblem} if the database is in use by something else
+ */
+async function prepare({ options, earlier, secretsKey }: Start, url: string) {
+  const isOwnServer = options.given.databaseUrl === null;
+  const stackId = await claimForLocalStack(url, isOwnServer);
+  if (stackId === null) throw new OperatorProblem(DATABASE_IN_USE);
+  await migrate(url);
+  // Users are only created on the stack's own server.
+  const urls = isOwnServer ? await openUsers(url) : { api: url, worker: url, operator: url };
+  const config = loadOperatorConfig({ DATABASE_URL: urls.operator, SECRETS_KEY: secretsKey });
+  const tenant = await openTenant(config, earlier);
+  return { stackId, urls, tenant };
+}
+
+/** The place where the stack's workflows run. */
+interface TemporalPlace {
+  readonly address: string;
+  readonly namespace: string;
+  readonly uiUrl: string | null;
+}
+
+/**
+ * Starts Temporal, or prepares the given one. Uses one namespace per database, so that a worker
+ * never gets tasks about data in another database.
+ */
+async function startOurTemporal(
+  start: Start,
+  programs: TemporalPrograms,
+  database: { readonly stackId: string; readonly postgresUrl: string },
+): Promise<TemporalPlace> {
+  const { stackId, postgresUrl } = database;
+  const own = `local-stack-${stackId}`;
+  if (programs.kind === 'given') {
+    const target = temporalTarget(start.options.given.environment);
+    await ensureNamespace(target, own);
+    return { address: target.connectionOptions.address ?? '', namespace: own, uiUrl: null };
+  }
+  const { parts, ports } = start;
+  const namespace = programs.kind === 'server' ? own : 'default';
+  const common = {
+    namespace,
+    port: await ports.claim('temporal'),
+    uiPort: await ports.claim('ui'),
+    onLog: logTo(parts.logs, 'temporal'),
+  };
+  const dir = join(start.options.dir, 'temporal');
+  await mkdir(dir, { recursive: true });
+  let server: Temporal;
+  if (programs.kind === 'dev') {
+    // Each database has its own file, so the namespace can have the same name.
+    const dbFile = join(dir, `${stackId}.db`);
+    server = await startTemporal({ ...common, cli: programs.cli, dbFile });
+  } else {
+    server = await startTemporalServer({
+      ...common,
+      programs: programs.programs,
+      postgresUrl,
+      dir,
+    });
+  }
+  parts.add('Temporal', server.stop, server.exited);
+  return { address: server.address, uiUrl: server.uiUrl, namespace };
+}
+
+/** Starts the outside world: the simulated sources, the webhook receiver, and the name server. */
+async function startWorld({ options, parts, ports }: Start, tenant: Tenant) {
+  const simulator = await createSimulator({
+    port: await ports.claim('simulator'),
+    speed: 1,
+    apiKey: tenant.vendorKey,
+  });
+  parts.add('the simulator', simulator.close);
+  const receiverPort = await ports.claim('receiver');
+  const receiverDir = join(options.dir, 'receiver');
+  const receiver = await startReceiver(receiverPort, receiverDir, tenant.webhookSecrets);
+  parts.add('the receiver', receiver.close);
+  const dns = await startDns();
+  parts.add('the name server', dns.close);
+  return { simulator, receiver, dns };
+}
+
+/** Returns the settings of both processes that do not depend on the stack's other parts. */
+function environmentOf({ environment }: LocalConfig, temporal: TemporalPlace) {
+  const settings = {
+    LOOKUP_TIMEOUT: '1m',
+    API_DRAIN_DELAY: '0s',
+    ...environment,
+    LOG_LEVEL: logLevel(environment.LOG_LEVEL),
+    // The workers decide which version is current.
+    WORKER_ROLLOUT: 'automatic',
+    SECRETS_KEY: '',
+    TEMPORAL_ADDRESS: temporal.address,
+    TEMPORAL_NAMESPACE: temporal.namespace,
+    API_HOST: LOOPBACK,
+    WEBHOOK_OPEN_CIDRS: '127.0.0.0/8',
+  };
+  if (temporal.uiUrl === null) return settings;
+  return { ...settings, TEMPORAL_UI_URL: temporal.uiUrl };
+}
+
+/** Returns at least `info`, the level of the messages that a process is ready. */
+function logLevel(given: string | undefined): string {
+  if (given === 'debug' || given === 'trace') return given;
+  return 'info';
+}
+
+async function startProcesses(
+  { parts, secretsKey }: Start,
+  environment: NodeJS.ProcessEnv,
+  urls: { readonly api: string; readonly worker: string },
+): Promise<void> {
+  const worker = { ...environment, DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey };
+  // The API doesn't serve metrics, because two processes on one machine can't share the port.
+  const api = { ...environment, DATABASE_URL: urls.api, METRICS_PORT: '' };
+  await Promise.all([startProcess('worker', worker, parts), startProcess('api', api, parts)]);
 }
 
 /**
@@ -269,10 +383,9 @@ async function bringUp(options: StackOptions, parts: Parts) {
 async function startProcess(
   name: 'api' | 'worker',
   env: NodeJS.ProcessEnv,
-  logs: string,
   parts: Parts,
-) {
-  const log = logTo(logs, name);
+): Promise<void> {
+  const log = logTo(parts.logs, name);
   const said = Promise.withResolvers<void>();
   const server = launch({
     name: `the ${name}`,

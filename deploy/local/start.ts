@@ -5,7 +5,7 @@ import { loadLocalConfig } from '../config/config.ts';
 import { main } from '../main.ts';
 import { integer } from '../operator/arguments.ts';
 import { demonstrate } from './demo.ts';
-import { writeFacts } from './facts.ts';
+import { type StackFacts, writeFacts } from './facts.ts';
 import { type Stack, type StackOptions, startStack } from './stack.ts';
 
 // `npm start` runs the whole service on this machine, and demonstrates its main job through its own
@@ -71,14 +71,17 @@ await main(
       ),
 );
 
+/** Returns the text about what to try on a running stack. */
 function whatNext({ facts, lookupTimeout }: Stack, dir: string, batchId: string | null): string {
   const curl = 'curl -s -H "Authorization: Bearer $KEY"';
   const post = `${curl} -H 'Content-Type: application/json' $BASE/api/v1/email`;
-  const operator = `${dir === '.local' ? '' : `DATABASE_URL='${facts.database_url}' SECRETS_KEY='${facts.secrets_key}' `}npm run operator --`;
+  const pollBatch = batchId ? `  ${curl} $BASE/api/v1/batch/${batchId}\n` : '';
+  const operator = operatorCommand(facts, dir);
+  const cluster = `(of the cluster at ${facts.temporal_address}, namespace ${facts.temporal_namespace})`;
   return `
 The service is up.  A lookup that finds nothing in time fails after ${lookupTimeout} here (15m in production).
 
-  Temporal UI    ${facts.temporal_ui ?? `(of the cluster at ${facts.temporal_address}, namespace ${facts.temporal_namespace})`}
+  Temporal UI    ${facts.temporal_ui ?? cluster}
   Webhooks       ${facts.receiver_url}  (the received deliveries; use curl -k, because the certificate is self-signed)
   All of it      ${join(dir, 'stack.json')}   logs: ${join(dir, 'logs')}
 
@@ -94,9 +97,16 @@ Then try:
   ${post} -d '{"npi":"2000000036","enrichment_email_type":"personal"}'
   ${post} -d '{"npi":"2000000101"}'   # the vendor hangs: failed, refunded
   ${post.replace('$KEY', '$TEST_KEY')} -d '{"npi":"2000000010"}'   # in the sandbox: no vendor is called
-${batchId ? `  ${curl} $BASE/api/v1/batch/${batchId}\n` : ''}  curl -sk ${facts.receiver_url}
+${pollBatch}  curl -sk ${facts.receiver_url}
   ${operator} explain 2000000226   # the vendors that were called, and their results
   ${operator} vendors
 
 Ctrl-C stops everything this started.`;
+}
+
+/** Returns the command for the operator's tool, which finds only the stack in `.local` by itself. */
+function operatorCommand(facts: StackFacts, dir: string): string {
+  const command = 'npm run operator --';
+  if (dir === '.local') return command;
+  return `DATABASE_URL='${facts.database_url}' SECRETS_KEY='${facts.secrets_key}' ${command}`;
 }

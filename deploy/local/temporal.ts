@@ -33,91 +33,88 @@ function dynamicConfigOf({ dynamicConfig }: TemporalOptions): [string, number | 
 
 export type Temporal = Awaited<ReturnType<typeof bringUp>>;
 
+export interface DevServerOptions extends TemporalOptions {
+  /** From `findTemporalCli`. */
+  readonly cli: string;
+  /** Where workflows are stored; its folder must exist. Without it they are kept in memory. */
+  readonly dbFile?: string;
+}
+
 /**
  * Starts a Temporal dev server on loopback and returns once its namespace responds.
- * @param cli from `findTemporalCli`
- * @param dbFile where workflows are stored; its folder must exist. Without it they are kept in
- * memory
  * @throws {OperatorProblem} if a port is taken, or it does not start
  */
-export async function startTemporal({
-  cli,
-  dbFile,
-  ...options
-}: TemporalOptions & { readonly cli: string; readonly dbFile?: string }): Promise<Temporal> {
-  const { namespace, uiPort, onLog } = options;
-  const args = [
-    ...['--namespace', namespace, '--log-level', 'error'],
-    ...(uiPort === undefined ? ['--headless'] : ['--ui-ip', LOOPBACK, '--ui-port', String(uiPort)]),
-    ...(dbFile === undefined ? [] : ['--db-filename', dbFile]),
-    ...SEARCH_ATTRIBUTE_WORDS.flatMap((attribute) => ['--search-attribute', attribute]),
-    ...dynamicConfigOf(options).flatMap(([key, value]) => [
-      '--dynamic-config-value',
-      `${key}=${value}`,
-    ]),
-  ];
-  return await bringUp(options, namespace, (port) =>
+export async function startTemporal(options: DevServerOptions): Promise<Temporal> {
+  const args = devServerArguments(options);
+  return await bringUp(options, options.namespace, (port) =>
     launch({
       name: 'Temporal',
-      command: cli,
+      command: options.cli,
       args: ['server', 'start-dev', '--ip', LOOPBACK, '--port', String(port), ...args],
-      onLine: onLog,
+      onLine: options.onLog,
     }),
   );
+}
+
+function devServerArguments(options: DevServerOptions): string[] {
+  const { namespace, uiPort, dbFile } = options;
+  const args = ['--namespace', namespace, '--log-level', 'error'];
+  if (uiPort === undefined) {
+    args.push('--headless');
+  } else {
+    args.push('--ui-ip', LOOPBACK, '--ui-port', String(uiPort));
+  }
+  if (dbFile !== undefined) args.push('--db-filename', dbFile);
+  for (const attribute of SEARCH_ATTRIBUTE_WORDS) args.push('--search-attribute', attribute);
+  for (const [key, value] of dynamicConfigOf(options)) {
+    args.push('--dynamic-config-value', `${key}=${value}`);
+  }
+  return args;
+}
+
+export interface ServerOptions extends TemporalOptions {
+  /** From `findTemporalServer`. */
+  readonly programs: Awaited<ReturnType<typeof findTemporalServer>>;
+  /**
+   * A superuser of the stack's own PostgreSQL, where the databases `temporal` and
+   * `temporal_visibility` are created.
+   */
+  readonly postgresUrl: string;
+  /** The folder of the configuration, which contains the password. */
+  readonly dir: string;
 }
 
 /**
  * Starts the Temporal server as one process on loopback, with PostgreSQL, and its UI. Returns once
  * the namespace responds.
- * @param options.programs from `findTemporalServer`
- * @param options.postgresUrl of a superuser in the stack's own PostgreSQL, where the databases
- * `temporal` and `temporal_visibility` are created
- * @param options.dir for the configuration, which contains the password
  * @throws {OperatorProblem} if a port is taken, or it does not start
  */
-export async function startTemporalServer(
-  options: TemporalOptions & {
-    readonly programs: Awaited<ReturnType<typeof findTemporalServer>>;
-    readonly postgresUrl: string;
-    readonly dir: string;
-  },
-): Promise<Temporal> {
-  const { programs, namespace, postgresUrl, uiPort } = options;
+export async function startTemporalServer(options: ServerOptions): Promise<Temporal> {
+  const { programs, namespace, uiPort, onLog } = options;
   // The server would resolve a relative path from its root.
   const dir = resolve(options.dir);
-  const start = async (name: string, command: string, configuration: object) => {
-    const config = join(dir, name);
-    await mkdir(config, { recursive: true });
-    // JSON is valid YAML.
-    await writeFile(join(config, 'base.yaml'), JSON.stringify(configuration, null, 2), {
-      mode: 0o600,
-    });
-    return launch({
-      name,
-      command,
-      args: ['--root', '/', '--config', config, 'start'],
-      onLine: options.onLog,
-    });
-  };
-  const postgres = new URL(postgresUrl);
+  const postgres = new URL(options.postgresUrl);
   await mkdir(dir, { recursive: true });
   await makeTables(programs.sqlTool, postgres);
   const dynamicConfig = join(dir, 'dynamic.yaml');
   const settings = dynamicConfigOf(options).map(([key, value]) => [key, [{ value }]]);
   await writeFile(dynamicConfig, JSON.stringify(Object.fromEntries(settings)));
-  const server = await bringUp(options, SYSTEM_NAMESPACE, async (port) =>
-    start('temporal', programs.server, await serverConfiguration(postgres, port, dynamicConfig)),
-  );
+  const server = await bringUp(options, SYSTEM_NAMESPACE, async (port) => {
+    const configuration = await serverConfiguration(postgres, port, dynamicConfig);
+    const folder = await writeConfiguration(dir, 'temporal', configuration);
+    return launchConfigured('temporal', programs.server, folder, onLog);
+  });
   try {
     await ensureNamespace({ connectionOptions: { address: server.address } }, namespace);
     if (uiPort === undefined) return server;
-    const ui = await start('temporal-ui', programs.ui, {
+    const folder = await writeConfiguration(dir, 'temporal-ui', {
       temporalGrpcAddress: server.address,
       host: LOOPBACK,
       port: uiPort,
       enableUi: true,
       defaultNamespace: namespace,
     });
+    const ui = launchConfigured('temporal-ui', programs.ui, folder, onLog);
     return {
       ...server,
       exited: Promise.race([server.exited, ui.exited]),
@@ -130,6 +127,25 @@ export async function startTemporalServer(
     await server.stop();
     throw error;
   }
+}
+
+/** Writes the configuration of a program. Returns its folder. */
+async function writeConfiguration(dir: string, name: string, content: object): Promise<string> {
+  const folder = join(dir, name);
+  await mkdir(folder, { recursive: true });
+  // JSON is valid YAML.
+  const text = JSON.stringify(content, null, 2);
+  await writeFile(join(folder, 'base.yaml'), text, { mode: 0o600 });
+  return folder;
+}
+
+function launchConfigured(
+  name: string,
+  command: string,
+  folder: string,
+  onLine: TemporalOptions['onLog'],
+): ServerProcess {
+  return launch({ name, command, args: ['--root', '/', '--config', folder, 'start'], onLine });
 }
 
 /**
@@ -168,9 +184,10 @@ export async function ensureNamespace(target: TemporalTarget, namespace: string)
   try {
     await client.withDeadline(Date.now() + NAMESPACE_MS, () => makeNamespace(client));
   } catch (error) {
+    const { address } = target.connectionOptions;
+    const reason = error instanceof Error ? error.message : error;
     throw new OperatorProblem(
-      `Temporal at ${target.connectionOptions.address} does not give the local stack its own namespace ${namespace} ` +
-        `(${error instanceof Error ? error.message : error}): check TEMPORAL_ADDRESS, or unset it.`,
+      `Temporal at ${address} does not give the local stack its own namespace ${namespace} (${reason}): check TEMPORAL_ADDRESS, or unset it.`,
     );
   } finally {
     await client.connection.close();
@@ -210,25 +227,6 @@ async function makeTables(sqlTool: string, postgres: URL): Promise<void> {
  * production cluster.
  */
 async function serverConfiguration(postgres: URL, port: number, dynamicConfig: string) {
-  const service = async (grpcPort?: number) => ({
-    rpc: {
-      grpcPort: grpcPort ?? (await lowPort()),
-      membershipPort: await lowPort(),
-      bindOnIP: LOOPBACK,
-    },
-  });
-  const store = (databaseName: string) => ({
-    sql: {
-      pluginName: PLUGIN,
-      databaseName,
-      connectAddr: postgres.host,
-      connectProtocol: 'tcp',
-      user: postgres.username,
-      password: postgres.password,
-      maxConns: 10,
-      maxIdleConns: 10,
-    },
-  });
   const address = `${LOOPBACK}:${port}`;
   return {
     log: { stdout: true, level: 'error' },
@@ -237,14 +235,17 @@ async function serverConfiguration(postgres: URL, port: number, dynamicConfig: s
       visibilityStore: 'visibility',
       // Can't change after the tables were created.
       numHistoryShards: 4,
-      datastores: { history: store('temporal'), visibility: store('temporal_visibility') },
+      datastores: {
+        history: storeOn(postgres, 'temporal'),
+        visibility: storeOn(postgres, 'temporal_visibility'),
+      },
     },
     global: { membership: { maxJoinDuration: '30s', broadcastAddress: LOOPBACK } },
     services: {
-      frontend: await service(port),
-      history: await service(),
-      matching: await service(),
-      worker: await service(),
+      frontend: await serviceOn(port),
+      history: await serviceOn(await lowPort()),
+      matching: await serviceOn(await lowPort()),
+      worker: await serviceOn(await lowPort()),
     },
     clusterMetadata: {
       failoverVersionIncrement: 10,
@@ -261,6 +262,25 @@ async function serverConfiguration(postgres: URL, port: number, dynamicConfig: s
     },
     publicClient: { hostPort: address },
     dynamicConfigClient: { filepath: dynamicConfig, pollInterval: '10s' },
+  };
+}
+
+async function serviceOn(grpcPort: number) {
+  return { rpc: { grpcPort, membershipPort: await lowPort(), bindOnIP: LOOPBACK } };
+}
+
+function storeOn({ host, username, password }: URL, databaseName: string) {
+  return {
+    sql: {
+      pluginName: PLUGIN,
+      databaseName,
+      connectAddr: host,
+      connectProtocol: 'tcp',
+      user: username,
+      password,
+      maxConns: 10,
+      maxIdleConns: 10,
+    },
   };
 }
 

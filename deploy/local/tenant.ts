@@ -14,6 +14,8 @@ import { STORED_EMAILS, SUPPRESSED_NPIS } from './sim/magic.ts';
 const BY = { actor: 'npm start', reason: 'local stack' };
 const CREDITS = 1000;
 
+export type Tenant = Awaited<ReturnType<typeof openTenant>>;
+
 /**
  * Returns the organization of the local stack and its sandbox. It finds those of an earlier start
  * by their keys, or creates one with 1,000 credits. Keys are stored only in `stack.json`, so losing
