@@ -7,7 +7,7 @@ import { bundleWorkflows } from '../temporal/workers.ts';
 // starts.
 
 const HELP = `
-A worker that finds the file's name in WORKFLOW_BUNDLE starts seconds faster, and every worker runs the same workflows.
+A worker starts seconds faster if WORKFLOW_BUNDLE names the file, and every worker runs the same workflows.
 Run it for each release, with the same sources as the worker.
 
 Needs no settings.
@@ -18,9 +18,8 @@ await main(
   async (_stopped, file: string) => {
     const { code } = await bundleWorkflows();
     await writeFile(file, code);
-    console.log(
-      `bundle: build ${versionOf('', code).buildId}; start workers with WORKFLOW_BUNDLE=${file}`,
-    );
+    const { buildId } = versionOf('', code);
+    console.log(`bundle: build ${buildId}; start workers with WORKFLOW_BUNDLE=${file}`);
   },
   (command) => command.argument('[FILE]', 'where to write it', 'workflow-bundle.js'),
 );

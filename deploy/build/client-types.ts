@@ -16,8 +16,6 @@ const types = await compile({ definitions: schemas }, 'Schemas', {
   format: false,
 });
 const problems = Object.keys(schemas).filter((name) => schemas[name]?.properties?.code);
+const anyProblem = `/** Every error except 422. */\nexport type AnyProblem = ${problems.join(' | ')};\n`;
 const file = new URL('../../api/client/types.ts', import.meta.url);
-await writeFile(
-  file,
-  `${types}\n/** Every error but 422. */\nexport type AnyProblem = ${problems.join(' | ')};\n`,
-);
+await writeFile(file, `${types}\n${anyProblem}`);

@@ -23,11 +23,11 @@ const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
  */
 export function buildLists(): Readonly<Record<string, string>> {
   const disposable = normalized([...disposableEmailBlocklistSet()]);
-  const thrownAway = new Set([...disposable, ...readList('disposable-more')]);
-  const personal = normalized(providers).filter(
-    (domain) =>
-      !NOT_PERSONAL.has(domain) && !holdsDomain(thrownAway, domain) && !isLookalike(domain),
-  );
+  const allDisposable = new Set([...disposable, ...readList('disposable-more')]);
+  const personal = normalized(providers).filter((domain) => {
+    if (NOT_PERSONAL.has(domain)) return false;
+    return !holdsDomain(allDisposable, domain) && !isLookalike(domain);
+  });
   // The ISC license has to be part of every copy. CC0 requires nothing.
   const license = new URL('license.md', import.meta.resolve('email-providers/package.json'));
   return {
@@ -63,12 +63,15 @@ function file(
     `From ${name} ${version} (${license}), written by deploy/build/lists.ts: npm run lists`,
     ...licenseText.split('\n').filter((line) => line.trim() !== ''),
   ];
-  return [...header.map((line) => `# ${line}`), ...domains, ''].join('\n');
+  const comments = header.map((line) => `# ${line}`);
+  return [...comments, ...domains, ''].join('\n');
 }
 
 if (import.meta.main) {
   for (const [name, text] of Object.entries(buildLists())) {
-    await writeFile(new URL(`../../activities/verification/lists/${name}`, import.meta.url), text);
-    console.log(`lists: wrote ${name}, ${text.split('\n').length} lines`);
+    const path = new URL(`../../activities/verification/lists/${name}`, import.meta.url);
+    await writeFile(path, text);
+    const count = text.split('\n').length;
+    console.log(`lists: wrote ${name}, ${count} lines`);
   }
 }
