@@ -59,7 +59,7 @@ async function auditAfter(
 
 const CHARGED = `(select id from requests where credits_used > 0)`;
 
-test.serial('the audit finds nothing in books without a corruption', async (t) => {
+test.serial('the ledger audit finds nothing in an intact database', async (t) => {
   t.deepEqual(await auditAfter(async () => {}), []);
 });
 
@@ -71,7 +71,7 @@ const CORRUPTIONS: readonly (readonly [finding: string, planted: string, stateme
   ],
   [
     'L1 balance',
-    'a grant that the balance missed',
+    'a grant that was not added to the balance',
     `insert into ledger_entries (organization_id, kind, amount) select id, 'grant', 5 from organizations`,
   ],
   [
@@ -82,40 +82,40 @@ const CORRUPTIONS: readonly (readonly [finding: string, planted: string, stateme
   ],
   [
     'L3 holds',
-    'a hold that is gone',
+    'a charge whose hold was deleted',
     `delete from ledger_entries where kind = 'hold' and request_id in ${CHARGED}`,
   ],
   [
     'L3 holds',
-    'a final request that is still held',
+    'a final request whose credits are still held',
     `delete from ledger_entries where kind = 'release'`,
   ],
   [
     'L3 holds',
-    'an open request that was released',
+    'an open request whose credits were released',
     `insert into ledger_entries (organization_id, request_id, kind, amount)
      select organization_id, id, 'release', 1 from requests where settled_at is null`,
   ],
   [
     'L3 holds',
-    'a charge next to a release',
+    'a request with both a charge and a release',
     `alter table ledger_entries drop constraint ledger_entries_once;
      insert into ledger_entries (organization_id, request_id, kind, amount)
      select organization_id, request_id, 'charge', 1 from ledger_entries where kind = 'release'`,
   ],
   [
     'L4 status',
-    'a charge that is marked as a replay',
+    'a charged request that is marked as a replay',
     `update requests set replayed = true where id in ${CHARGED}`,
   ],
   [
     'L4 status',
-    'a replay that is marked as a charge',
+    'a replay that is marked as a paid request',
     'update requests set replayed = false where replayed',
   ],
   [
     'L5 charged again',
-    'a second charge for an NPI',
+    'a second charge for the same NPI',
     `update requests set replayed = false where replayed;
      insert into ledger_entries (organization_id, request_id, kind, amount)
      select organization_id, id, kind, 1 from requests, (values (1, 'hold'), (2, 'charge')) kinds (nr, kind)
@@ -134,7 +134,7 @@ const CORRUPTIONS: readonly (readonly [finding: string, planted: string, stateme
 ];
 
 for (const [finding, planted, statements] of CORRUPTIONS) {
-  test.serial(`the audit finds ${planted}`, async (t) => {
+  test.serial(`the ledger audit finds ${planted}`, async (t) => {
     const findings = await auditAfter((tx) => tx.unsafe(statements));
     t.true(
       findings.some((line) => line.startsWith(finding)),

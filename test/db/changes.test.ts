@@ -18,7 +18,7 @@ import { startRelay } from '../support/relay.ts';
 const { db, sql, url } = freshDatabase(test);
 
 // Guards: the triggers that notify of changed requests and batches, and of their end.
-test('a settlement wakes only the watchers of its request and its batch', async (t) => {
+test('settling a request wakes only clients that wait for it or for its batch', async (t) => {
   const changes = listenForChanges(db);
   t.teardown(() => changes.close());
   const organization = await openOrganization(db, 10);
@@ -46,7 +46,7 @@ test('a settlement wakes only the watchers of its request and its batch', async 
 });
 
 // A standby refuses LISTEN like this, and the connection stays open.
-test('a process whose first LISTEN is refused tries again until it is accepted', async (t) => {
+test('if PostgreSQL refuses LISTEN, a process repeats it until it is accepted', async (t) => {
   let refused = 0;
   let isStandby = true;
   const there = new URL(url);
@@ -72,7 +72,7 @@ test('a process whose first LISTEN is refused tries again until it is accepted',
   t.true(await heard);
 });
 
-test('after failed tries to listen, each notification is received once', async (t) => {
+test('after several failed LISTENs, each notification is still received only once', async (t) => {
   const there = new URL(url);
   const relay = await startRelay({ host: there.hostname, port: Number(there.port) });
   there.host = `${relay.host}:${relay.port}`;

@@ -88,19 +88,22 @@ function doctor(url: string, args: readonly string[], temporalAddress = ''): Pro
   return runProgram('operator', ['doctor', ...args], { env });
 }
 
-test.serial('a database after a mixed workload has no findings', async (t) => {
-  const diagnosis = await diagnose(db, DOCTOR_RULES);
-  t.deepEqual(codes(diagnosis), []);
-  t.is(diagnosis.findings, 0);
-});
+test.serial(
+  'doctor finds nothing in a healthy database that has seen all kinds of requests',
+  async (t) => {
+    const diagnosis = await diagnose(db, DOCTOR_RULES);
+    t.deepEqual(codes(diagnosis), []);
+    t.is(diagnosis.findings, 0);
+  },
+);
 
-test.serial('every check has a corruption planted below', async (t) => {
+test.serial('every check of doctor is tested with a corrupted database', async (t) => {
   const { checks } = await diagnose(db, DOCTOR_RULES);
   t.deepEqual(checks.map(({ code }) => code).sort(), Object.keys(plantsIn(life)).sort());
 });
 
 test.serial(
-  'each planted corruption is found by the check for it, and only by that check',
+  'each corruption of the database is found by its own check and by no other',
   async (t) => {
     for (const [code, plant] of Object.entries(plantsIn(life))) {
       const { diagnosis, subject } = await corrupted(plant.statements, async (tx) => ({
@@ -119,32 +122,35 @@ test.serial(
   },
 );
 
-test.serial('a missing balance, a lost delivery and a dropped trigger are found too', async (t) => {
-  const plants: [string, SQL][] = [
-    [
-      'balance_differs',
-      sql`delete from credit_balances where organization_id = ${life.organizationId}`,
-    ],
-    [
-      'batch_deliveries',
-      sql`delete from webhook_deliveries where id = ${life.telling.deliveries[0] ?? ''}`,
-    ],
-    ['guard_missing', sql`drop trigger requests_guard_state on requests`],
-    [
-      'guard_missing',
-      sql`update pg_index set indisvalid = false where indexrelid = 'ledger_entries_once'::regclass`,
-    ],
-  ];
-  for (const [code, statement] of plants) {
-    const found = await corrupted([statement], async (tx) =>
-      codes(await runChecks(tx, DOCTOR_RULES)),
-    );
-    t.deepEqual(found, [code]);
-  }
-});
+test.serial(
+  'doctor finds a missing balance, delivery, or trigger, and an invalid index',
+  async (t) => {
+    const plants: [string, SQL][] = [
+      [
+        'balance_differs',
+        sql`delete from credit_balances where organization_id = ${life.organizationId}`,
+      ],
+      [
+        'batch_deliveries',
+        sql`delete from webhook_deliveries where id = ${life.telling.deliveries[0] ?? ''}`,
+      ],
+      ['guard_missing', sql`drop trigger requests_guard_state on requests`],
+      [
+        'guard_missing',
+        sql`update pg_index set indisvalid = false where indexrelid = 'ledger_entries_once'::regclass`,
+      ],
+    ];
+    for (const [code, statement] of plants) {
+      const found = await corrupted([statement], async (tx) =>
+        codes(await runChecks(tx, DOCTOR_RULES)),
+      );
+      t.deepEqual(found, [code]);
+    }
+  },
+);
 
 test.serial(
-  'an erased address that is still stored is found in evidence and endpoints',
+  'doctor finds erased addresses in the evidence and in imported NPPES endpoints',
   async (t) => {
     const npi = '2000000044';
     const tombstones = sql`insert into suppressions (kind, value, origin) values
@@ -175,18 +181,21 @@ test.serial(
   },
 );
 
-test.serial('a webhook attempt before its request or batch was final is found', async (t) => {
-  for (const delivery of [life.refused.delivery, life.told.delivery]) {
-    const earlier = sql`
+test.serial(
+  'doctor finds a webhook that was sent before its request or batch was final',
+  async (t) => {
+    for (const delivery of [life.refused.delivery, life.told.delivery]) {
+      const earlier = sql`
       update webhook_attempts set started_at = started_at - interval '1 hour' where delivery_id = ${delivery}`;
-    const { checks } = await corrupted([earlier], (tx) => runChecks(tx, DOCTOR_RULES));
-    const found = checks.filter(({ findings }) => findings > 0);
-    t.like(found, [{ code: 'delivery_too_early', examples: [delivery] }]);
-  }
-});
+      const { checks } = await corrupted([earlier], (tx) => runChecks(tx, DOCTOR_RULES));
+      const found = checks.filter(({ findings }) => findings > 0);
+      t.like(found, [{ code: 'delivery_too_early', examples: [delivery] }]);
+    }
+  },
+);
 
 test.serial(
-  'the sweep is reported missing once work has waited two minutes without one',
+  'doctor reports a missing reconciler once work has waited two minutes for it',
   async (t) => {
     const looks = (sweptAgo: string, age: string) =>
       corrupted(
@@ -203,7 +212,7 @@ test.serial(
   },
 );
 
-test.serial('a replay is measured from the charge to the millisecond', async (t) => {
+test.serial('doctor finds a replay that is 1 ms later than the replay window allows', async (t) => {
   const [charge] = life.stored.requestIds;
   const [replay] = life.replayed.requestIds;
   for (const [ms, expected] of [
@@ -225,7 +234,7 @@ test.serial('a replay is measured from the charge to the millisecond', async (t)
 });
 
 test.serial(
-  'a charge is found if an earlier charge for another type already covered it',
+  'doctor finds a charge for type "any" after another type of the NPI was charged',
   async (t) => {
     // 'any' was charged for a personal email although a professional one had been paid for.
     const [, second = ''] = life.bulk.requestIds;
@@ -251,7 +260,7 @@ test.serial(
   },
 );
 
-test.serial('the command prints one line and ends with 0 if it finds nothing', async (t) => {
+test.serial('doctor prints one line and exits with 0 if it finds nothing', async (t) => {
   const { code, stdout, stderr } = await doctor(database.url, []);
   t.deepEqual([code, stderr], [0, '']);
   t.regex(
@@ -260,7 +269,7 @@ test.serial('the command prints one line and ends with 0 if it finds nothing', a
   );
 });
 
-test('the command finds a missing API or worker, and an API on a queue without one', async (t) => {
+test('doctor finds a missing API or worker, and an API on a queue without a worker', async (t) => {
   await using own = await openTestDatabase();
   const found = async (...args: string[]) => {
     const { stdout } = await doctor(own.url, ['--json', ...args]);
@@ -281,7 +290,7 @@ test('the command finds a missing API or worker, and an API on a queue without o
   t.deepEqual(await found(), [['no_worker']]);
 });
 
-test('--fix makes and audits the safe repairs, and prints the findings that are left', async (t) => {
+test('doctor --fix makes and audits the safe repairs, and prints what is left', async (t) => {
   await using own = await openTestDatabase();
   const ownDb = own.db;
   const ownLife = await live(ownDb);
@@ -363,7 +372,7 @@ test('--fix makes and audits the safe repairs, and prints the findings that are 
   );
 });
 
-test('the doctor ends with 1 without PostgreSQL, and with 2 for a wrong option', async (t) => {
+test('doctor exits with 1 without PostgreSQL, and with 2 for a wrong option', async (t) => {
   const away = await doctor('postgres://127.0.0.1:1/x', []);
   t.deepEqual([away.code, away.stdout], [1, '']);
   t.regex(away.stderr, /^operator: cannot reach PostgreSQL/);
@@ -372,7 +381,7 @@ test('the doctor ends with 1 without PostgreSQL, and with 2 for a wrong option',
   t.regex(wrong.stderr, /--fast/);
 });
 
-test('with Temporal, missing workflows and workflows without a batch are found', async (t) => {
+test('doctor finds work without its workflow, and workflows that are left over', async (t) => {
   await using own = await openTestDatabase();
   const ownDb = own.db;
   const address = testSetting('TEST_TEMPORAL_ADDRESS');
@@ -449,7 +458,7 @@ test('with Temporal, missing workflows and workflows without a batch are found',
   t.regex(away.stdout, /^temporal_unreachable: .*\n.*\n {2}1 found$/m);
 });
 
-test('a workflow whose task keeps failing, and a lost or paused Schedule, are found', async (t) => {
+test('doctor finds a workflow that fails repeatedly and a missing or paused Schedule', async (t) => {
   await using own = await openTestDatabase();
   const ownDb = own.db;
   const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });

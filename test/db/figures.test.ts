@@ -38,7 +38,7 @@ async function submitFor(credits: number, count: number, over = {}) {
   return { ...organization, ...acceptedIds(outcome) };
 }
 
-test.serial('an empty service reports all metrics', async (t) => {
+test.serial('a new service without any requests already reports all metrics', async (t) => {
   t.deepEqual(await figures(), {
     'npe_requests_open accepted': 0,
     'npe_requests_open in_progress': 0,
@@ -63,7 +63,7 @@ test.serial('an empty service reports all metrics', async (t) => {
 });
 
 test.serial(
-  'waiting requests and lookups are counted per organization, ten of them by id',
+  'lookups are counted for each of the ten busiest organizations, and for the rest',
   async (t) => {
     const large = [];
     for (let count = 12; count > 0; count -= 1) large.push(await submitFor(20, count));
@@ -85,7 +85,7 @@ test.serial(
   },
 );
 
-test.serial('the credits of sandboxes do not count as credits of customers', async (t) => {
+test.serial('the metrics of credits leave out the test credits of sandboxes', async (t) => {
   const before = await figures();
   const { organizationId } = await openOrganization(db, 0);
   await sql`insert into organizations (id, name, webhook_secret, sandbox_of)
@@ -96,7 +96,7 @@ test.serial('the credits of sandboxes do not count as credits of customers', asy
 });
 
 test.serial(
-  'an organization counts as low when it has less than it used within a day',
+  'an organization is low on credits when it has less than it used within a day',
   async (t) => {
     const spend = async (credits: number, count: number) => {
       const { requestIds } = await submitFor(credits, count, { wantedType: 'professional' });
@@ -131,7 +131,7 @@ test.serial(
 );
 
 test.serial(
-  'the age of the sweep is reported, and a breaker is half open after its pause',
+  'metrics report the last run of the reconciler and the state of each breaker',
   async (t) => {
     await takeTurn(worker, 60_000, 'default');
     await noteSweep(worker);
@@ -148,7 +148,7 @@ test.serial(
 );
 
 test.serial(
-  'a delivery is overdue once its request is final or its next attempt is due',
+  'a webhook is overdue once its request is final or its next attempt is due',
   async (t) => {
     const webhook = { url: 'https://hooks.test/', mode: 'real-time' };
     const { requestIds } = await submitFor(5, 2, { webhook });
@@ -173,7 +173,7 @@ test.serial(
   },
 );
 
-test.serial('reading the statistics scans no table of history', async (t) => {
+test.serial('reading the metrics scans no large table', async (t) => {
   await worker.drizzle.transaction(async (tx) => {
     const scans = async () =>
       await tx.execute(`

@@ -30,7 +30,7 @@ test('an id is a TypeID: a prefix, and 26 digits with a UUIDv7 of the current ti
   t.is(new Set(ids.map((id) => uuidOf(id).slice(19))).size, 100, 'the last 62 bits are random');
 });
 
-test('the ids of one process ascend, even if thousands are made in a millisecond', (t) => {
+test('each id of a process is larger than the last, even within a millisecond', (t) => {
   const ids = Array.from({ length: 20_000 }, () => newId('msg'));
   t.deepEqual(ids.toSorted(), ids);
 });

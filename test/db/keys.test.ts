@@ -34,7 +34,7 @@ async function stateOf(apiKey: string): Promise<string> {
   return hash ? (await authenticate(db, hash)).kind : 'malformed';
 }
 
-test('a key is npe_ and 36 base62 characters, and all keys are different', async (t) => {
+test('every API key is different and consists of npe_ and 36 base62 characters', async (t) => {
   const { organizationId } = await openKey();
   const issued = await Promise.all(
     Array.from({ length: 40 }, () => issueKey(db, BY, organizationId, 'one of many')),
@@ -46,7 +46,7 @@ test('a key is npe_ and 36 base62 characters, and all keys are different', async
   t.is(new Set(keys.map((key) => key.slice(4, 34)).join('')).size, 62);
 });
 
-test('the last six characters of a key are the CRC32 of the rest in base62', async (t) => {
+test('the last six characters of an API key are a CRC32 checksum of the others', async (t) => {
   // The CRC-32 of gzip and zip, bit by bit.
   const random = 'A'.repeat(30);
   let crc = 0xffffffff;
@@ -64,7 +64,7 @@ test('the last six characters of a key are the CRC32 of the rest in base62', asy
   t.deepEqual(parseApiKey(key), createHash('sha256').update(key).digest());
 });
 
-test('a key with one changed character is rejected without a query', async (t) => {
+test('an API key with one changed character is rejected without a database query', async (t) => {
   const { apiKey } = await openKey();
   t.truthy(parseApiKey(apiKey));
   let tried = 0;
@@ -79,7 +79,7 @@ test('a key with one changed character is rejected without a query', async (t) =
   t.is(tried, 40 * 65);
 });
 
-test('a text that is not a key is rejected', async (t) => {
+test('text that does not have the format of an API key is rejected', async (t) => {
   const { apiKey } = await openKey();
   const texts = [
     '',
@@ -97,7 +97,7 @@ test('a text that is not a key is rejected', async (t) => {
   );
 });
 
-test('a key with two swapped neighboring characters is rejected', async (t) => {
+test('an API key with two neighboring characters swapped is rejected', async (t) => {
   const { apiKey } = await openKey();
   for (let at = 4; at < apiKey.length - 1; at += 1) {
     const swapped = apiKey.slice(0, at) + apiKey[at + 1] + apiKey[at] + apiKey.slice(at + 2);
@@ -105,7 +105,7 @@ test('a key with two swapped neighboring characters is rejected', async (t) => {
   }
 });
 
-test('an active key yields its organization and its rate limit', async (t) => {
+test('authenticating an active key returns its organization and its rate limit', async (t) => {
   const { apiKey, id: keyId, organizationId } = await openKey();
   const hash = parseApiKey(apiKey) ?? Buffer.alloc(0);
   t.deepEqual(await authenticate(db, hash), {
@@ -118,11 +118,11 @@ test('an active key yields its organization and its rate limit', async (t) => {
   t.like(await authenticate(db, hash), { kind: 'active', requestsPerMinute: 7 });
 });
 
-test('a well-formed key that was never issued is unknown', async (t) => {
+test('authenticating a well-formed key that was never issued returns "unknown"', async (t) => {
   t.deepEqual(await authenticate(db, Buffer.alloc(32, 7)), { kind: 'unknown' });
 });
 
-test('a revoked key is refused at once, and works again once it is reactivated', async (t) => {
+test('a revoked key stops working at once, and works again after it is reactivated', async (t) => {
   const { apiKey, id } = await openKey();
   const { revokedAt } = await revokeKey(db, BY, id);
   t.is(await stateOf(apiKey), 'revoked');
@@ -131,7 +131,7 @@ test('a revoked key is refused at once, and works again once it is reactivated',
   t.is(await stateOf(apiKey), 'active');
 });
 
-test('a rotated key stops working at once, and its successor works', async (t) => {
+test('a rotated key stops working at once, and the new key works', async (t) => {
   const old = await openKey();
   const { issued, replaced } = await rotateKey(db, BY, old.id);
   t.like(replaced, { id: old.id, state: 'inactive' });
@@ -140,7 +140,7 @@ test('a rotated key stops working at once, and its successor works', async (t) =
   t.is(issued.name, old.name);
 });
 
-test('after a rotation with an overlap both keys work until the overlap ends', async (t) => {
+test('after a rotation with an overlap, both keys work until the overlap ends', async (t) => {
   const old = await openKey();
   const { issued, replaced } = await rotateKey(db, BY, old.id, HOUR);
   t.is(await stateOf(old.apiKey), 'active');
@@ -151,7 +151,7 @@ test('after a rotation with an overlap both keys work until the overlap ends', a
   t.is(await stateOf(old.apiKey), 'inactive');
 });
 
-test('during an overlap a key is not rotated again, but its successor can be', async (t) => {
+test('during an overlap the new key can be rotated again, but not the old one', async (t) => {
   const old = await openKey();
   const { issued, replaced } = await rotateKey(db, BY, old.id, HOUR);
   await t.throwsAsync(rotateKey(db, BY, old.id, 10 * HOUR), {
@@ -164,7 +164,7 @@ test('during an overlap a key is not rotated again, but its successor can be', a
   await t.notThrowsAsync(rotateKey(db, BY, issued.id));
 });
 
-test('of concurrent rotations of a key, only one succeeds', async (t) => {
+test('only one of several concurrent rotations of a key succeeds', async (t) => {
   const old = await openKey();
   const outcomes = await Promise.allSettled(
     Array.from({ length: 8 }, () => rotateKey(db, BY, old.id, HOUR)),
@@ -176,7 +176,7 @@ test('of concurrent rotations of a key, only one succeeds', async (t) => {
   t.is((await listKeys(db, old.organizationId)).length, 2);
 });
 
-test('a leaked key is reactivated only by force', async (t) => {
+test('reactivating a leaked key must be forced', async (t) => {
   const { apiKey, id } = await openKey();
   t.like(await revokeKey(db, BY, id, true), { state: 'revoked', leaked: true });
   t.like(await revokeKey(db, BY, id), { leaked: true }, 'what leaked has leaked');
@@ -201,14 +201,14 @@ test('the keys of an organization stop working while it is suspended', async (t)
   t.deepEqual(await keys(), ['active', 'revoked', 'active']);
 });
 
-test('a revoked key is not rotated', async (t) => {
+test('a revoked key cannot be rotated', async (t) => {
   const { id, organizationId } = await openKey();
   await revokeKey(db, BY, id);
   await t.throwsAsync(rotateKey(db, BY, id), { code: 'key_not_active', instanceOf: Refusal });
   t.is((await listKeys(db, organizationId)).length, 1);
 });
 
-test('a key that is revoked and expired is shown as revoked everywhere', async (t) => {
+test('a key that was revoked and has also expired is shown as revoked', async (t) => {
   const { apiKey, id, organizationId } = await openKey();
   await rotateKey(db, BY, id);
   await revokeKey(db, BY, id);
@@ -232,7 +232,7 @@ test('the database stores only the hash of a key and its last four characters', 
   t.true(String(row?.text).includes(`"${apiKey.slice(-4)}"`));
 });
 
-test('a key is found by an index', async (t) => {
+test('the database finds an API key by an index, without a scan', async (t) => {
   const plan = await sql.begin(async (tx) => {
     await tx`set local enable_seqscan = off`;
     return await tx`explain select 1 from api_keys where hash = ${Buffer.alloc(32)}`;

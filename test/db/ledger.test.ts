@@ -25,7 +25,7 @@ async function openRequest(credits = 10) {
 
 const refusedBy = (constraint: string) => ({ message: new RegExp(constraint) });
 
-test('a constraint refuses an amount beyond the available credits', async (t) => {
+test('the database rejects spending more credits than an organization has', async (t) => {
   const { organizationId, requestId } = await openRequest(1);
   await t.throwsAsync(
     sql`insert into ledger_entries (organization_id, kind, amount) values (${organizationId}, 'adjustment', -1)`,
@@ -44,7 +44,7 @@ const entriesOf = async (ids: readonly string[]) =>
     await sql`select kind, amount::int, created_at from ledger_entries where request_id = any(${[...ids]}) order by id`
   ).map(({ kind, amount, created_at }) => [kind, amount, created_at]);
 
-test('triggers write the hold, charge and release of a request from its row', async (t) => {
+test('database triggers write the hold, charge, and release of each request', async (t) => {
   const organization = await openOrganization(db, 50);
   const command = submitCommand(organization, { npis: Array.from({ length: 8 }, () => NPI) });
   const { batchId } = acceptedIds(await submit(db, command, RULES));
@@ -109,7 +109,7 @@ test('triggers write the hold, charge and release of a request from its row', as
   );
 });
 
-test('a request is not inserted if its organization lacks the credits for it', async (t) => {
+test('the database rejects a request that its organization has no credits for', async (t) => {
   const { batchId, organizationId } = await openRequest(1);
   const insert = sql`
     insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
@@ -117,7 +117,7 @@ test('a request is not inserted if its organization lacks the credits for it', a
   await t.throwsAsync(insert, refusedBy('credit_balances_available'));
 });
 
-test('a hold, charge or release needs its request, and the owner writes none twice', async (t) => {
+test('holds, charges, and releases are written only by triggers, and only once', async (t) => {
   const { organizationId, requestId } = await openRequest();
   const post = (tx: Sql | TransactionSql, id: string, kind: string) => tx`
     insert into ledger_entries (organization_id, request_id, kind, amount) values (${organizationId}, ${id}, ${kind}, 1)`;
@@ -136,7 +136,7 @@ test('a hold, charge or release needs its request, and the owner writes none twi
   }
 });
 
-test('only a charge of the same organization, NPI and type makes an entitlement', async (t) => {
+test('an entitlement requires a charge for the same organization, NPI, and type', async (t) => {
   const { requestId, organizationId } = await openRequest();
   const other = await openOrganization(db, 1);
   const entitle = (organization: string, npi: string, id: string, type = 'personal') => sql`
@@ -183,7 +183,7 @@ test('ledger entries cannot be changed or deleted', async (t) => {
   await t.throwsAsync(sql`truncate ledger_entries`, refusedBy('append-only'));
 });
 
-test('a final request cannot change, and one in progress cannot return to accepted', async (t) => {
+test('a final request cannot change, and a started one cannot become "accepted" again', async (t) => {
   const { requestId } = await openRequest();
   await sql`update requests set status = 'in-progress', started_at = now() where id = ${requestId}`;
   await t.throwsAsync(
@@ -201,7 +201,7 @@ test('a final request cannot change, and one in progress cannot return to accept
   );
 });
 
-test('an email of another type than requested does not complete a request', async (t) => {
+test('a request cannot be completed with an email of a type that was not requested', async (t) => {
   const organization = await openOrganization(db, 10);
   const command = submitCommand(organization, { npis: [NPI], wantedType: 'professional' });
   const { requestIds } = acceptedIds(await submit(db, command, RULES));
@@ -212,7 +212,7 @@ test('an email of another type than requested does not complete a request', asyn
   );
 });
 
-test('a batch is completed exactly when all of its requests are final', async (t) => {
+test('a batch is completed as soon as all of its requests are final, and not before', async (t) => {
   const organization = await openOrganization(db, 10);
   const { batchId, requestIds } = acceptedIds(
     await submit(db, submitCommand(organization, { npis: [NPI, NPI, NPI] }), RULES),
@@ -226,7 +226,7 @@ test('a batch is completed exactly when all of its requests are final', async (t
   t.like(await batch(), { status: 'completed', completed_count: 3 });
 });
 
-test('each row of the ledger sums to zero, and so does each balance', async (t) => {
+test('every ledger entry sums to zero, and the entries add up to the balance', async (t) => {
   const { organizationId, requestId } = await openRequest(7);
   await settle(db, requestId, 'failed', 'test', RULES);
   const [row] = await sql`
@@ -236,7 +236,7 @@ test('each row of the ledger sums to zero, and so does each balance', async (t) 
   t.deepEqual({ ...row }, { balanced: true, total: 7, available: 7, held: 0, used: 0 });
 });
 
-test('a request cannot belong to another organization than its batch', async (t) => {
+test('a request must belong to the same organization as its batch', async (t) => {
   const { batchId } = await openRequest();
   const other = await openOrganization(db, 10);
   await t.throwsAsync(
@@ -246,7 +246,7 @@ test('a request cannot belong to another organization than its batch', async (t)
   );
 });
 
-test('batches and requests can neither be deleted nor change their organization', async (t) => {
+test('batches and requests cannot be deleted or moved to another organization', async (t) => {
   const { batchId, requestId } = await openRequest();
   const other = await openOrganization(db, 10);
   for (const [table, id] of Object.entries({ batches: batchId, requests: requestId })) {
@@ -268,7 +268,7 @@ test('the database refuses an NPI that is not ten ASCII digits', async (t) => {
   }
 });
 
-test('Idempotency-Keys are deleted once they expire, and not before', async (t) => {
+test('Idempotency-Keys are deleted only after they have expired', async (t) => {
   const organization = await openOrganization(db, 10);
   for (const key of ['over', 'kept']) {
     const idempotency = {

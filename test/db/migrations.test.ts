@@ -3,7 +3,7 @@ import { DatabaseError, OperatorProblem, toDatabaseError } from '../../db/errors
 import { migrate, readiness } from '../../db/migrate.ts';
 import { openTestDatabase } from '../support/database.ts';
 
-test('concurrent and repeated migrators leave one schema, and the API is then ready', async (t) => {
+test('migrations may run concurrently or repeatedly, and the API is ready afterwards', async (t) => {
   await using database = await openTestDatabase();
   const { db, sql } = database;
   await sql`drop schema public cascade`;
@@ -25,7 +25,7 @@ test('concurrent and repeated migrators leave one schema, and the API is then re
   t.is(await readiness(db), 'migrations_missing');
 });
 
-test('a database of other migrations is refused with an instruction, and unchanged', async (t) => {
+test('migrate leaves a database with unknown migrations unchanged and says what to do', async (t) => {
   await using database = await openTestDatabase();
   const { db, sql } = database;
   for (const earlier of [sql`created_at - 1`, sql`created_at + 86400000`]) {
@@ -47,7 +47,7 @@ test('a database of other migrations is refused with an instruction, and unchang
   t.is(await readiness(db), 'ready');
 });
 
-test('a database error has its code and constraint, and contains no value', async (t) => {
+test('a database error contains its code and constraint, but no values', async (t) => {
   await using database = await openTestDatabase();
   const { sql } = database;
   const secret = 'canary@example.com';

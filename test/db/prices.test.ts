@@ -29,7 +29,7 @@ async function booksOf(organizationId: string) {
   return { ...row };
 }
 
-test('a request that was submitted before a price change costs the old price', async (t) => {
+test('a request costs the price at its submit, even if the price changes later', async (t) => {
   const renewed = await mutantLedger(NEW_PRICE);
   const { organizationId, requestId } = await openPersonal(submit, '2000000010');
   t.deepEqual(await booksOf(organizationId), {
@@ -57,7 +57,7 @@ test('a request that was submitted before a price change costs the old price', a
   t.deepEqual(await auditLedger(sql, [organizationId], RULES.replayMs), []);
 });
 
-test('older code releases a request at the new price that it was submitted with', async (t) => {
+test('a worker with old prices releases the price that the request was submitted at', async (t) => {
   const renewed = await mutantLedger(NEW_PRICE);
   const { organizationId, requestId } = await openPersonal(renewed.submit);
   t.deepEqual(await booksOf(organizationId), {
@@ -78,7 +78,7 @@ test('older code releases a request at the new price that it was submitted with'
   t.deepEqual(await auditLedger(sql, [organizationId], RULES.replayMs), []);
 });
 
-test('the database refuses a change of the price of a request', async (t) => {
+test('the database rejects any change to the price of an existing request', async (t) => {
   const { requestId } = await openPersonal(submit);
   await t.throwsAsync(sql`update requests set cost = 1 where id = ${requestId}`, {
     message: /the price of request req_\w+ does not change/,

@@ -102,7 +102,7 @@ async function person(npi: string, name: string) {
   return { npi, email, lookupId, organization, batchId, requestIds, envelope };
 }
 
-test('an erasure by NPI removes every address and leaves all payments unchanged', async (t) => {
+test('erasing an NPI removes all its addresses and leaves all payments unchanged', async (t) => {
   const { npi, email, organization, envelope } = await person('2000010010', 'jane');
   t.deepEqual(await rowsWith(email), [
     'email_checks',
@@ -140,7 +140,7 @@ test('an erasure by NPI removes every address and leaves all payments unchanged'
   );
 });
 
-test('an erasure is recorded without the address, and a repeated one changes nothing', async (t) => {
+test('an erasure is recorded without the address, and repeating it changes nothing', async (t) => {
   const { npi, email } = await person('2000020019', 'rita');
   await eraseSubject(db, BY, { email });
   const again = await eraseSubject(db, BY, { email });
@@ -155,7 +155,7 @@ test('an erasure is recorded without the address, and a repeated one changes not
   t.deepEqual((await rowsWith(npi)).includes('requests'), true, 'the answers themselves stay');
 });
 
-test('the register of erasures lists person, times and subject, and is append-only', async (t) => {
+test('the append-only privacy register lists erasures, exports, and objections', async (t) => {
   await using database = await openTestDatabase();
   const { json, operator } = operatorOn(database.url);
   const received = '2026-01-05T10:00:00.000Z';
@@ -184,7 +184,7 @@ test('the register of erasures lists person, times and subject, and is append-on
   await t.throwsAsync(database.sql`delete from audit_log`, { message: /append-only/ });
 });
 
-test('an erasure by address removes it from every NPI and keeps their other addresses', async (t) => {
+test('erasing an address removes it from all NPIs but keeps their other addresses', async (t) => {
   const { npi, email } = await person('2000030018', 'nora');
   const [neighbor, other] = ['2000030026', 'other@clinic.example'];
   const known = { emailType: 'professional', lastValidatedAt: new Date(), source: 'test' } as const;
@@ -203,7 +203,7 @@ test('an erasure by address removes it from every NPI and keeps their other addr
   );
 });
 
-test('an erasure does not suppress an address that belongs to another person', async (t) => {
+test('erasing an NPI does not suppress an address that belongs to another person', async (t) => {
   const { npi } = await person('2000040017', 'mona');
   await eraseSubject(db, BY, { npi });
   const [row] =
@@ -212,7 +212,7 @@ test('an erasure does not suppress an address that belongs to another person', a
   t.deepEqual(row, { stranger: false, own: true });
 });
 
-test('an erased address is not stored again by checks, vendors or the registry', async (t) => {
+test('an erased address is not stored again by checks, vendors, or the NPI Registry', async (t) => {
   const { npi, email } = await person('2000050032', 'vida');
   await eraseSubject(db, BY, { email });
   const colleague = '2000050040';
@@ -253,7 +253,7 @@ test('an erased address is not stored again by checks, vendors or the registry',
   t.deepEqual(await rowsWith(email), []);
 });
 
-test('an import does not store an erased address again, in uppercase or lowercase', async (t) => {
+test('an import does not store an erased address again, in either case', async (t) => {
   const { npi, email } = await person('2000050016', 'vera');
   await eraseSubject(db, BY, { email });
   const row = {
@@ -277,35 +277,38 @@ test('an import does not store an erased address again, in uppercase or lowercas
 });
 
 // Guard: the lock on credit_balances in eraseSubject.
-test.serial('an erasure also erases a result that is being settled at the same time', async (t) => {
-  const npi = '2000060015';
-  const email = 'late@clinic.example';
-  const organization = await openOrganization(db, 10);
-  const { requestIds } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
-  );
-  const [requestId = ''] = requestIds;
-  const { organizationId } = organization;
-  const { erasing } = await db.drizzle.transaction(async (tx) => {
-    // The order of a settlement: the balance first, the result last.
-    await tx.execute(
-      sql`select from credit_balances where organization_id = ${organizationId} for update`,
+test.serial(
+  'an erasure also removes a result that is being written at the same time',
+  async (t) => {
+    const npi = '2000060015';
+    const email = 'late@clinic.example';
+    const organization = await openOrganization(db, 10);
+    const { requestIds } = acceptedIds(
+      await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
     );
-    const erasing = eraseSubject(db, BY, { npi });
-    await eventually(() => waitsFor('credit_balances'));
-    await tx.execute(sql`update requests set status = 'completed', email = ${email}, email_type = 'professional',
+    const [requestId = ''] = requestIds;
+    const { organizationId } = organization;
+    const { erasing } = await db.drizzle.transaction(async (tx) => {
+      // The order of a settlement: the balance first, the result last.
+      await tx.execute(
+        sql`select from credit_balances where organization_id = ${organizationId} for update`,
+      );
+      const erasing = eraseSubject(db, BY, { npi });
+      await eventually(() => waitsFor('credit_balances'));
+      await tx.execute(sql`update requests set status = 'completed', email = ${email}, email_type = 'professional',
       email_last_validated_at = now(), settled_at = clock_timestamp() where id = ${requestId}`);
-    await tx.execute(sql`insert into entitlements (organization_id, npi, email_type, request_id, charged_at)
+      await tx.execute(sql`insert into entitlements (organization_id, npi, email_type, request_id, charged_at)
       select organization_id, npi, email_type, id, settled_at from requests where id = ${requestId}`);
-    return { erasing };
-  });
-  t.like(await erasing, { answers: 1 });
-  t.deepEqual(await rowsWith(email), []);
-});
+      return { erasing };
+    });
+    t.like(await erasing, { answers: 1 });
+    t.deepEqual(await rowsWith(email), []);
+  },
+);
 
 // Guard: the lock on provider_endpoints in eraseSubject.
 test.serial(
-  'an erasure also erases an endpoint that a running import is about to commit',
+  'an erasure also removes an address that a running import is about to commit',
   async (t) => {
     const npi = '2000060023';
     const { erasing } = await db.drizzle.transaction(async (tx) => {
@@ -321,7 +324,7 @@ test.serial(
 
 // Guard: the order of recordCheck's CTEs.
 test.serial(
-  'an erasure does not deadlock with a check that is written at the same time',
+  'an erasure does not deadlock with a check that is stored at the same time',
   async (t) => {
     const { npi, email } = await person('2000060064', 'ilse');
     const writer = openDatabase({ url: database.url, poolSize: 1, applicationName: 'test' });
@@ -349,25 +352,28 @@ test.serial(
   },
 );
 
-test.serial('an erasure that waits for locks lets submits pass, and succeeds later', async (t) => {
-  const { npi, organization } = await person('2000060031', 'ines');
-  const other = await openOrganization(db, 1);
-  const { erasing } = await db.drizzle.transaction(async (tx) => {
-    const { organizationId } = organization;
-    await tx.execute(
-      sql`select from credit_balances where organization_id = ${organizationId} for update`,
-    );
-    const erasing = eraseSubject(db, BY, { npi });
-    await eventually(() => waitsFor('credit_balances'));
-    // The submit queues for the lock after the erasure, and still succeeds before it.
-    t.is(
-      (await submit(db, submitCommand(other, { npis: ['2000060049'] }), RULES)).kind,
-      'accepted',
-    );
-    return { erasing };
-  });
-  t.like(await erasing, { answers: 2 });
-});
+test.serial(
+  'an erasure that waits for locks does not block submits, and succeeds later',
+  async (t) => {
+    const { npi, organization } = await person('2000060031', 'ines');
+    const other = await openOrganization(db, 1);
+    const { erasing } = await db.drizzle.transaction(async (tx) => {
+      const { organizationId } = organization;
+      await tx.execute(
+        sql`select from credit_balances where organization_id = ${organizationId} for update`,
+      );
+      const erasing = eraseSubject(db, BY, { npi });
+      await eventually(() => waitsFor('credit_balances'));
+      // The submit queues for the lock after the erasure, and still succeeds before it.
+      t.is(
+        (await submit(db, submitCommand(other, { npis: ['2000060049'] }), RULES)).kind,
+        'accepted',
+      );
+      return { erasing };
+    });
+    t.like(await erasing, { answers: 2 });
+  },
+);
 
 test.serial(
   'an erasure that never gets its locks fails with a message and erases nothing',
@@ -390,7 +396,7 @@ test.serial(
 );
 
 // Guard: the predicates of the partial indexes. Everything else waits while an erasure runs.
-test.serial('an erasure scans no large table', async (t) => {
+test.serial('an erasure uses indexes on all large tables', async (t) => {
   await using large = await openTestDatabase();
   const world = large.db;
   const [npi, email] = ['2000060064', 'iris@clinic.example'];
@@ -463,7 +469,7 @@ async function wholeReads(world: Database) {
     select relname, seq_scan from pg_stat_user_tables where n_live_tup >= 20000 order by relname`);
 }
 
-test('a final result can be changed only by an erasure', async (t) => {
+test('the database lets only an erasure change a final result', async (t) => {
   const { requestIds } = await person('2000070014', 'olga');
   const [id] = requestIds;
   const gone = sql`email = null, email_type = null, email_last_validated_at = null`;
@@ -481,7 +487,7 @@ test('a final result can be changed only by an erasure', async (t) => {
   await t.throwsAsync(run(sql`update requests set erased_at = null where id = ${id}`));
 });
 
-test('an export contains all data about an NPI or an address', async (t) => {
+test('a privacy export contains everything we store about an NPI or an address', async (t) => {
   const { npi, email, lookupId, requestIds, organization } = await person('2000080013', 'petra');
   await run(
     sql`insert into providers (npi, entity_type, last_name, origin, row_hash) values (${npi}, 1, 'ROE', 'nppes', 1)`,
@@ -528,7 +534,7 @@ test('an export contains all data about an NPI or an address', async (t) => {
   t.true(after.requests.every((request) => request.email === null && request.erased_at !== null));
 });
 
-test('the command counts without --yes, erases with it, and prints no address', async (t) => {
+test('without --yes the erase command only counts, and it never prints an address', async (t) => {
   const { operator, json, text } = operatorOn(database.url);
   const { npi, email } = await person('2000090012', 'quinn');
   const exported = JSON.parse(

@@ -39,7 +39,7 @@ test.afterEach.always(async (t) => {
   await t.context.life?.stop();
 });
 
-test('a resend restarts the whole schedule under the same id and continues the log', async (t) => {
+test('a resend repeats the whole schedule under the same id and keeps the log', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
   t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
@@ -65,7 +65,7 @@ test('a resend restarts the whole schedule under the same id and continues the l
   t.is(receiver.calls, 11);
 });
 
-test('a successful delivery can be resent, and is pending in the meantime', async (t) => {
+test('a delivered webhook can be resent, and is pending until the next attempt ends', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
   receiver.answer = () => answered(200);
@@ -77,7 +77,7 @@ test('a successful delivery can be resent, and is pending in the meantime', asyn
   t.is((await showDelivery(life.db, id)).state, 'failed');
 });
 
-test('a resend sends a waiting delivery now, and once if it is requested repeatedly', async (t) => {
+test('resending a waiting delivery several times sends it at once, but only once', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(500);
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
@@ -93,7 +93,7 @@ test('a resend sends a waiting delivery now, and once if it is requested repeate
   t.is(receiver.calls, 4);
 });
 
-test('the response to an attempt is ignored after a resend during the attempt', async (t) => {
+test('a response to an attempt is ignored if the delivery was resent in the meantime', async (t) => {
   const { life, receiver } = t.context;
   const organization = await life.organization();
   const [id = ''] = await life.deliveries(organization, HOOK, 1);
@@ -114,7 +114,7 @@ test('the response to an attempt is ignored after a resend during the attempt', 
   t.like(await showDelivery(life.db, id), { state: 'pending', resends: 2, attempts: 2 });
 });
 
-test('a customer can resend only its own deliveries, and only final ones', async (t) => {
+test('a customer can resend only its own deliveries that have ended', async (t) => {
   const { life } = t.context;
   const organization = await life.organization();
   const other = await life.organization();
@@ -146,7 +146,7 @@ test('a customer can resend only its own deliveries, and only final ones', async
   t.is((await ask({ batchId: open.batchId, deliveryId: openId })).kind, 'pending');
 });
 
-test('a customer can resend a delivery ten times an hour, an operator without a limit', async (t) => {
+test('only operators can resend a delivery more than ten times an hour', async (t) => {
   const { life } = t.context;
   const organization = await life.organization();
   const { organizationId } = organization;
@@ -171,7 +171,7 @@ test('a customer can resend a delivery ten times an hour, an operator without a 
   t.is((await ask(id)).kind, 'resent');
 });
 
-test('while webhooks are suspended nothing is resent, later only by an operator', async (t) => {
+test('nothing is resent while webhooks are suspended; operators can resend it later', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(200);
   const organization = await life.organization();
@@ -191,7 +191,7 @@ test('while webhooks are suspended nothing is resent, later only by an operator'
   t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('all deliveries that failed since a time are resent, in steps, once each', async (t) => {
+test('all deliveries that failed since a given time are resent, each once, in batches', async (t) => {
   const { life } = t.context;
   const organization = await life.organization();
   const { organizationId } = organization;
@@ -220,7 +220,7 @@ test('all deliveries that failed since a time are resent, in steps, once each', 
   t.deepEqual(audited.map(({ details }) => details.resent).reverse(), [0, 3, 2, 0]);
 });
 
-test('a resend without a workflow is listed until its first check, and again later', async (t) => {
+test('the reconciler lists a new resend until it is checked, and again 30 s later', async (t) => {
   const { life } = t.context;
   const ids = await life.deliveries(await life.organization(), HOOK, 3);
   for (const id of ids) await life.look(id);
@@ -248,7 +248,7 @@ test('a resend without a workflow is listed until its first check, and again lat
   );
 });
 
-test('the log is read page by page, by the batch and by the organization', async (t) => {
+test('deliveries can be listed by batch, page by page, and by organization', async (t) => {
   const { life } = t.context;
   const organization = await life.organization();
   const { organizationId } = organization;
@@ -283,7 +283,7 @@ test('the log is read page by page, by the batch and by the organization', async
   });
 });
 
-test('old attempts are deleted from the log, and the delivery still counts them', async (t) => {
+test('old attempts are deleted from the log, but still counted', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(500);
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);

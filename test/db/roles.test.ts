@@ -99,7 +99,7 @@ for (const [role, forbidden] of [
   ['npe_worker', { ...TAMPERINGS, ...BY_OPERATORS_ALONE }],
   ['npe_operator', TAMPERINGS],
 ] as const) {
-  test(`${role} cannot tamper with the books or the audit log`, async (t) => {
+  test(`the database role ${role} cannot forge credits or change the audit log`, async (t) => {
     const organization = await openOrganization(db, 10);
     const command = submitCommand(organization, { npis: ['2000000010'] });
     acceptedIds(await submit(db, command, { ...RULES, replayMs: 0 }));
@@ -129,7 +129,7 @@ for (const [role, forbidden] of [
   });
 }
 
-test('operators import employers, workers read them, and the API has no access', async (t) => {
+test('operators write employer data, workers read it, and the API has no access', async (t) => {
   const rights = async (role: string) => {
     const rows = await sql`
       select relname, privilege from unnest(array['clinician_practices', 'employer_domains']) relname,
@@ -143,7 +143,7 @@ test('operators import employers, workers read them, and the API has no access',
   );
 });
 
-test('an API may note its namespace, and later another one', async (t) => {
+test('an API process may record its Temporal namespace and change it later', async (t) => {
   await withUser(['npe_api'], url, async (_its, itsUrl) => {
     const its = openDatabase({ url: itsUrl, poolSize: 1, applicationName: 'test' });
     for (const namespace of ['here', 'there']) await noteHome(its, namespace);
@@ -152,7 +152,7 @@ test('an API may note its namespace, and later another one', async (t) => {
   t.deepEqual([...(await sql`select namespace from sweeps`)], [{ namespace: 'there' }]);
 });
 
-test('each table is granted to at least one role', async (t) => {
+test('at least one database role may read each table', async (t) => {
   const forgotten = await sql`
     select relname from pg_class c
      where relnamespace = 'public'::regnamespace and relkind in ('r', 'v')
@@ -170,7 +170,7 @@ test('the database sets the time and user of an audit entry itself', async (t) =
   t.deepEqual({ ...entry }, { db_user: 'postgres', isNow: true });
 });
 
-test('even the owner cannot change or delete entries of the ledger and the audit log', async (t) => {
+test('not even the owner of the tables can change the ledger or the audit log', async (t) => {
   await grantCredits(
     db,
     { actor: 'test', reason: 'test' },
@@ -188,7 +188,7 @@ test('even the owner cannot change or delete entries of the ledger and the audit
   }
 });
 
-test('a migrator needs to own its database and be a member of npe_owner, nothing more', async (t) => {
+test('migrate only needs to own its database and be a member of npe_owner', async (t) => {
   await using database = await openEmptyDatabase();
   await withUser(['npe_owner'], database.url, async (its, itsUrl, name) => {
     await own(database, name);
@@ -201,7 +201,7 @@ test('a migrator needs to own its database and be a member of npe_owner, nothing
   });
 });
 
-test('a migrator that may not set up the roles prints the grant to run', async (t) => {
+test('if migrate may not set up the roles, its error contains the grant to run', async (t) => {
   await using database = await openEmptyDatabase();
   await withUser([], database.url, async (_its, itsUrl, name) => {
     await own(database, name);

@@ -39,7 +39,7 @@ const openLive = async () => (await createOrganization(db, BY, 'Acme')).id;
 const openSandbox = async (owner: string) =>
   (await issueKey(db, BY, owner, 'tests', true)).organizationId;
 
-test('the first test key makes the sandbox with test credits, and later keys use it', async (t) => {
+test('the first test key creates a sandbox with test credits; later keys share it', async (t) => {
   const live = await openLive();
   const keys = await Promise.all(
     Array.from({ length: 5 }, () => issueKey(db, BY, live, 'tests', true)),
@@ -54,7 +54,7 @@ test('the first test key makes the sandbox with test credits, and later keys use
   t.deepEqual(await listKeys(db, live), []);
 });
 
-test('every key of a sandbox is a test key, also a rotated one', async (t) => {
+test('every API key of a sandbox is a test key, even after a rotation', async (t) => {
   const sandbox = await openSandbox(await openLive());
   for (const { apiKey } of [
     await issueKey(db, BY, sandbox, 'one'),
@@ -68,7 +68,7 @@ test('every key of a sandbox is a test key, also a rotated one', async (t) => {
   t.regex(live.apiKey, /^npe_[0-9A-Za-z]{36}$/);
 });
 
-test('the list of organizations shows the owner of a sandbox', async (t) => {
+test('the list of organizations shows which organization each sandbox belongs to', async (t) => {
   const live = await openLive();
   const sandbox = await openSandbox(live);
   const listed = (await listOrganizations(db)).filter(({ id }) => [live, sandbox].includes(id));
@@ -81,7 +81,7 @@ test('the list of organizations shows the owner of a sandbox', async (t) => {
   );
 });
 
-test('a suspended organization has a suspended sandbox, even one that is made later', async (t) => {
+test('suspending an organization suspends its sandbox, even if that is created later', async (t) => {
   const [live, later] = [await openLive(), await openLive()];
   const sandbox = await openSandbox(live);
   const states = async (id: string) => {
@@ -99,7 +99,7 @@ test('a suspended organization has a suspended sandbox, even one that is made la
   t.deepEqual(await states(sandbox), [false, true]);
 });
 
-test('test keys belong only to sandboxes, and live keys only to organizations', async (t) => {
+test('the database accepts test keys only for sandboxes and live keys only for others', async (t) => {
   const live = await openLive();
   const sandbox = await openSandbox(live);
   const add = (organization: string, isTest: boolean) => sql`
@@ -117,7 +117,7 @@ test('test keys belong only to sandboxes, and live keys only to organizations', 
   );
 });
 
-test('an organization has one sandbox with an sbx id, and a sandbox has no sandbox', async (t) => {
+test('an organization has at most one sandbox, and a sandbox has none', async (t) => {
   const live = await openLive();
   const sandbox = await openSandbox(live);
   const add = (id: string, of: string | null) =>
@@ -132,7 +132,7 @@ test('an organization has one sandbox with an sbx id, and a sandbox has no sandb
   }
 });
 
-test('only requests of sandboxes have a test outcome, and they have no lookup', async (t) => {
+test('only sandbox requests have a test outcome, and they never join a lookup', async (t) => {
   const live = await openOrganization(db, 10);
   const sandbox = await openTestKey(db, live);
   const npis = ['2000000010'];
@@ -158,7 +158,7 @@ test('only requests of sandboxes have a test outcome, and they have no lookup', 
   );
 });
 
-test('results of a sandbox are neither erased nor suppressed nor exported', async (t) => {
+test('erasures and exports leave out the results of sandboxes', async (t) => {
   const npi = '2000000069';
   const sandbox = await openTestKey(db, await openOrganization(db, 0));
   const [requestId = ''] = acceptedIds(
@@ -175,7 +175,7 @@ test('results of a sandbox are neither erased nor suppressed nor exported', asyn
   t.is(await made(), email);
 });
 
-test('requests of sandboxes cause no new check and are not in the evidence of an NPI', async (t) => {
+test("sandbox requests cause no checks and are not part of an NPI's evidence", async (t) => {
   const npi = '2000000077';
   const live = await openOrganization(db, 10);
   const fading = {

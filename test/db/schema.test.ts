@@ -18,7 +18,7 @@ interface Column {
 
 const { sql } = freshDatabase(test);
 
-test('every table of the code is in the database, with the same columns', async (t) => {
+test('every table in db/schema.ts exists in the database, with the same columns', async (t) => {
   const inDatabase = await readTables();
   const inCode = new Map(
     Object.values(schema)

@@ -66,7 +66,7 @@ async function admit(
   return await admitCall(db, { source, limits, cost: 1, requestId, patienceMs });
 }
 
-test.serial('no window of a rate holds more calls than it allows', async (t) => {
+test.serial('slots never allow more calls in any window than the rate limit', async (t) => {
   const limits = { rates: [{ calls: 10, perMs: 1000 }], dailyCredits: null };
   const slots: number[] = [];
   for (const id of await requestsOf(40)) slots.push(await ask('windows', id, limits));
@@ -76,7 +76,7 @@ test.serial('no window of a rate holds more calls than it allows', async (t) => 
   }
 });
 
-test.serial('a request should ask again 2 s before its slot', async (t) => {
+test.serial('a waiting request is asked to return 2 s before its slot', async (t) => {
   const [one, two, three] = await requestsOf(3);
   t.deepEqual(
     [await ask('told', one), await ask('told', two), await ask('told', three)],
@@ -90,7 +90,7 @@ test.serial('a request should ask again 2 s before its slot', async (t) => {
   t.is(await ask('told', two), 0);
 });
 
-test.serial('a request keeps its place in front of later requests', async (t) => {
+test.serial('a request keeps its slot when later requests ask', async (t) => {
   const [one, two, late] = await requestsOf(3);
   await ask('places', one);
   await ask('places', two);
@@ -100,75 +100,84 @@ test.serial('a request keeps its place in front of later requests', async (t) =>
   t.deepEqual([await ask('places', late), await ask('places', two)], [8000, 0]);
 });
 
-test.serial('a slot less than 5 s away stays reserved for its owner', async (t) => {
+test.serial('a slot that begins within 5 s stays reserved for its request', async (t) => {
   const [one, two, three] = await requestsOf(3);
   t.deepEqual([await ask('near', one, QUICK), await ask('near', two, QUICK)], [0, 1000]);
   await time.advance(1500);
   t.deepEqual([await ask('near', three, QUICK), await ask('near', two, QUICK)], [500, 0]);
 });
 
-test.serial('an owner that asks more than 2 s late gets the next free slot', async (t) => {
-  const [one, two, three] = await requestsOf(3);
-  for (const id of [one, two, three]) await ask('overslept', id, QUICK);
-  await time.advance(4500);
-  t.deepEqual(
-    [await ask('overslept', two, QUICK), await ask('overslept', three, QUICK)],
-    [0, 1000],
-  );
-});
+test.serial(
+  'a request that returns more than 2 s after its slot gets the next free slot',
+  async (t) => {
+    const [one, two, three] = await requestsOf(3);
+    for (const id of [one, two, three]) await ask('overslept', id, QUICK);
+    await time.advance(4500);
+    t.deepEqual(
+      [await ask('overslept', two, QUICK), await ask('overslept', three, QUICK)],
+      [0, 1000],
+    );
+  },
+);
 
-test.serial('an owner that never asks again does not delay the next request', async (t) => {
-  const [one, dead, next] = await requestsOf(3);
-  t.deepEqual(
-    [await ask('dead', one), await ask('dead', dead), await ask('dead', next)],
-    [0, 8000, 18_000],
-  );
-  await time.advance(10_000);
-  t.is(await ask('dead', next), 8000);
-  await time.advance(8000);
-  t.is(await ask('dead', next), 0);
-});
+test.serial(
+  'a request that never returns for its slot does not delay the next request',
+  async (t) => {
+    const [one, dead, next] = await requestsOf(3);
+    t.deepEqual(
+      [await ask('dead', one), await ask('dead', dead), await ask('dead', next)],
+      [0, 8000, 18_000],
+    );
+    await time.advance(10_000);
+    t.is(await ask('dead', next), 8000);
+    await time.advance(8000);
+    t.is(await ask('dead', next), 0);
+  },
+);
 
-test.serial('a settled request gives its slot back', async (t) => {
+test.serial('the slot of a settled request is given to the next request', async (t) => {
   const [one, settled, next] = await requestsOf(3);
   for (const id of [one, settled]) await ask('settled', id);
   await settle(db, settled ?? '', 'failed', 'deadline', RULES);
   t.is(await ask('settled', next), 8000);
 });
 
-test.serial('a slot too late for a request is not reserved for it', async (t) => {
+test.serial('a slot is not reserved for a request whose time ends before it', async (t) => {
   const [one, hasty, patient] = await requestsOf(3);
   await ask('hasty', one);
   t.is(await ask('hasty', hasty, SLOW, 5000), 10_000);
   t.is(await ask('hasty', patient), 8000);
 });
 
-test.serial('a request without time left still gets a free slot', async (t) => {
+test.serial('a request whose time is over still gets a slot that is free now', async (t) => {
   const [one] = await requestsOf(1);
   t.is(await ask('no-time', one, SLOW, -1000), 0);
 });
 
-test.serial('an admitted call reports how long it waited for its slot', async (t) => {
+test.serial('an admitted call says how long it waited for its slot', async (t) => {
   const [one, two] = await requestsOf(2);
   for (const id of [one, two]) await ask('waited', id);
   await time.advance(10_000);
   t.like(await admit('waited', two ?? '', SLOW, DAY_MS), { kind: 'go', waitedMs: 10_000 });
 });
 
-test.serial('organizations take turns even if one of them has many more requests', async (t) => {
-  const many = await requestsOf(30);
-  const few = await requestsOf(5);
-  const calls = await play('turns', QUICK, [...many, ...few]);
-  const firstTwenty = calls.slice(0, 20);
-  t.is(firstTwenty.filter(({ id }) => few.includes(id)).length, 5);
-});
+test.serial(
+  'organizations take turns at slots even if one of them has many more requests',
+  async (t) => {
+    const many = await requestsOf(30);
+    const few = await requestsOf(5);
+    const calls = await play('turns', QUICK, [...many, ...few]);
+    const firstTwenty = calls.slice(0, 20);
+    t.is(firstTwenty.filter(({ id }) => few.includes(id)).length, 5);
+  },
+);
 
 for (const [calls, source] of [
   [5, 'a verifier'],
   [3, 'a vendor'],
 ] as const) {
   test.serial(
-    `300 requests call ${source} at ${calls} a second, and ask at most 3 times each`,
+    `300 requests call ${source} ${calls} times a second, asking at most 3 times each`,
     async (t) => {
       const limits = { rates: [{ calls, perMs: 1000 }], dailyCredits: null };
       const made = await play(source, limits, await requestsOf(300));

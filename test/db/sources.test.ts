@@ -107,7 +107,7 @@ const kinds = (admissions: readonly Admission[]) => {
   return { go: count('go'), wait: count('wait'), spent: count('spent') };
 };
 
-test('a rate limit holds across workers, and waiting calls get the time to ask again', async (t) => {
+test('all workers together stay within a rate limit, and others learn when to retry', async (t) => {
   const limits = { rates: [{ calls: 20, perMs: 600_000 }], dailyCredits: null };
   const admissions = await askAll('paced', limits, 60);
   const { go, wait } = kinds(admissions);
@@ -119,7 +119,7 @@ test('a rate limit holds across workers, and waiting calls get the time to ask a
   }
 });
 
-test('two requests for the same NPI call a vendor once, and pay for one call', async (t) => {
+test('two requests for the same NPI call and pay a vendor only once', async (t) => {
   const asked = npis.splice(0, 1);
   const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
   const question = {
@@ -150,7 +150,7 @@ test('two requests for the same NPI call a vendor once, and pay for one call', a
   t.is(spent?.credits, 1);
 });
 
-test('a job is polled at its vendor’s interval, also for other requests and lookups', async (t) => {
+test('all requests and lookups that share a vendor job keep its poll interval', async (t) => {
   const asked = npis.splice(0, 1);
   const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
   const question = {
@@ -179,7 +179,7 @@ test('a job is polled at its vendor’s interval, also for other requests and lo
   await waits(later);
 });
 
-test('the lowest of several rate limits applies', async (t) => {
+test('if a source has several rate limits, the lowest one applies', async (t) => {
   const limits = {
     rates: [
       { calls: 1000, perMs: 1000 },
@@ -191,7 +191,7 @@ test('the lowest of several rate limits applies', async (t) => {
   t.like(await admitNow('two-rates', limits), { kind: 'wait', why: 'rate_limit' });
 });
 
-test('concurrent calls spend the credits of a day to the last one and not beyond', async (t) => {
+test('concurrent calls can spend a daily credit limit in full, but not exceed it', async (t) => {
   const limits = { rates: [], dailyCredits: 30 };
   t.deepEqual(kinds(await askAll('dear', limits, 40, 3)), { go: 10, wait: 0, spent: 30 });
   const [row] = await first.drizzle.execute<{ credits: string }>(sql`
@@ -199,7 +199,7 @@ test('concurrent calls spend the credits of a day to the last one and not beyond
   t.is(Number(row?.credits), 30);
 });
 
-test('reserved credits that were not charged can be spent again', async (t) => {
+test('credits that were reserved for a call but not charged can be spent again', async (t) => {
   const limits = { rates: [], dailyCredits: 1 };
   const { at: askedAt, era } = await admitNow('pay-on-find', limits);
   t.is((await admitNow('pay-on-find', limits)).kind, 'spent');
@@ -213,7 +213,7 @@ test('reserved credits that were not charged can be spent again', async (t) => {
   t.is((await admitNow('pay-on-find', limits)).kind, 'go');
 });
 
-test('an organization gets all credits of a day, or half if others also need them', async (t) => {
+test('an organization may use all daily credits, or half if others need them too', async (t) => {
   const limits = { rates: [], dailyCredits: 10 };
   const [greedy = '', other = ''] = [...(await requestsOf(1)), ...(await requestsOf(1))];
   const goes = async (requestId: string | null, calls = 12) => {
@@ -246,11 +246,11 @@ test('an organization gets all credits of a day, or half if others also need the
   t.is(await goes(other), 9);
 });
 
-test('a call that costs more than the credits of a day is never admitted', async (t) => {
+test('a call that costs more than the daily credit limit is never admitted', async (t) => {
   t.is((await admitNow('tiny-budget', { rates: [], dailyCredits: 2 }, 3)).kind, 'spent');
 });
 
-test('a call waits while none of its required verifiers can be called', async (t) => {
+test('a vendor call waits while none of its required verifiers is available', async (t) => {
   const requiredVerifiers = [
     { source: 'verifier one', cost: 1, dailyCredits: null },
     { source: 'verifier two', cost: 1, dailyCredits: 2 },
@@ -281,7 +281,7 @@ test('a call waits while none of its required verifiers can be called', async (t
   t.is(await admit(), 'spent', 'what waited has cost nothing: three calls have');
 });
 
-test('five failures in a row open the breaker, and a response resets the count', async (t) => {
+test("five failures in a row open a source's breaker, and a response resets the count", async (t) => {
   await fail('shaky', 4);
   await record('shaky', { kind: 'answered' });
   await fail('shaky', 4);
@@ -290,7 +290,7 @@ test('five failures in a row open the breaker, and a response resets the count',
   t.like(await admitNow('shaky'), { kind: 'wait', why: 'breaker_open' });
 });
 
-test('fifty simultaneous failures open the breaker once, for seconds', async (t) => {
+test('fifty simultaneous failures open the breaker only once and only for seconds', async (t) => {
   const calls = await begin('crowded', 50);
   await Promise.all(calls.map((end) => end({ kind: 'failed', why: 'unanswered' })));
   t.true((await waitOf('crowded')) <= 8000);
@@ -299,7 +299,7 @@ test('fifty simultaneous failures open the breaker once, for seconds', async (t)
   t.deepEqual(kinds(await askAll('crowded', FREE, 12)), { go: 1, wait: 11, spent: 0 });
 });
 
-test('failures of calls from before the breaker opened do not extend or repeat that', async (t) => {
+test('failures of calls that began before the breaker opened keep it open no longer', async (t) => {
   const calls = await begin('late', 45);
   for (const end of calls.slice(0, 5)) await end({ kind: 'failed', why: 'upstream' });
   await pass('late', 6);
@@ -311,28 +311,28 @@ test('failures of calls from before the breaker opened do not extend or repeat t
   t.deepEqual(kinds(await askAll('late', FREE, 12)), { go: 12, wait: 0, spent: 0 });
 });
 
-test('a response to a call from before the breaker opened does not close it', async (t) => {
+test('a response to a call that began before the breaker opened does not close it', async (t) => {
   const [slow] = await begin('slow', 1);
   await fail('slow', 5);
   await slow?.({ kind: 'answered' });
   t.like(await admitNow('slow'), { kind: 'wait', why: 'breaker_open' });
 });
 
-test('an open breaker admits exactly one trial across workers after its pause', async (t) => {
+test('after its pause an open breaker admits exactly one trial call of all workers', async (t) => {
   await fail('half-open', 5);
   t.deepEqual(kinds(await askAll('half-open', FREE, 12)), { go: 0, wait: 12, spent: 0 });
   await pass('half-open', 8);
   t.deepEqual(kinds(await askAll('half-open', FREE, 12)), { go: 1, wait: 11, spent: 0 });
 });
 
-test('a trial that succeeds closes the breaker', async (t) => {
+test('a successful trial call closes the breaker', async (t) => {
   await fail('trial', 5);
   await pass('trial', 8);
   await record('trial', { kind: 'answered' });
   t.deepEqual(kinds(await askAll('trial', FREE, 6)), { go: 6, wait: 0, spent: 0 });
 });
 
-test('of concurrent calls that open or close the breaker, only one reports the change', async (t) => {
+test('the opening or closing of a breaker is reported by only one of concurrent calls', async (t) => {
   const endAll = (ends: readonly End[], outcome: CallOutcome) =>
     Promise.all(ends.map((end) => end(outcome)));
   const told = (changes: readonly (BreakerChange | null)[]) =>
@@ -352,7 +352,7 @@ test('of concurrent calls that open or close the breaker, only one reports the c
   t.deepEqual(told(await endAll(refused, { kind: 'refused', why: 'auth' })), ['opened']);
 });
 
-test('a source that is away gets a trial every eight seconds, even if it fails slowly', async (t) => {
+test('a failing source gets a trial call every eight seconds, even if it fails slowly', async (t) => {
   await fail('away', 5);
   for (let i = 0; i < 20; i += 1) {
     await pass('away', 8);
@@ -367,7 +367,7 @@ test('a source that is away gets a trial every eight seconds, even if it fails s
   t.is((await admitNow('away')).kind, 'go');
 });
 
-test('a hanging trial does not delay the next one, and its late response still closes', async (t) => {
+test('a hanging trial call does not delay the next and can still close the breaker', async (t) => {
   await fail('hanging', 5);
   const trials: End[] = [];
   for (let i = 0; i < 6; i += 1) {
@@ -381,7 +381,7 @@ test('a hanging trial does not delay the next one, and its late response still c
   t.deepEqual(kinds(await askAll('hanging', FREE, 6)), { go: 6, wait: 0, spent: 0 });
 });
 
-test('a refused key opens the breaker for minutes, and late outcomes change nothing', async (t) => {
+test('a rejected API key opens the breaker for minutes, regardless of older calls', async (t) => {
   const calls = await begin('refused', 12);
   await calls[0]?.({ kind: 'refused', why: 'auth' });
   await pass('refused', 60);
@@ -392,7 +392,7 @@ test('a refused key opens the breaker for minutes, and late outcomes change noth
   t.true(waitMs > 200_000 && waitMs <= 240_000, `${waitMs} ms`);
 });
 
-test('a refused trial opens the breaker for minutes again', async (t) => {
+test('a trial call with a rejected API key opens the breaker for minutes again', async (t) => {
   await fail('expired', 5);
   await pass('expired', 8);
   await record('expired', { kind: 'refused', why: 'credits' });
@@ -402,7 +402,7 @@ test('a refused trial opens the breaker for minutes again', async (t) => {
   t.true((await waitOf('expired')) > 200_000);
 });
 
-test('Retry-After pauses all calls to a source, and does not count as a failure', async (t) => {
+test('a response with Retry-After pauses all calls to a source but is not a failure', async (t) => {
   const calls = await begin('limited', 10);
   for (const end of calls.slice(1)) await end({ kind: 'rate_limit', afterMs: 20_000 });
   await calls[0]?.({ kind: 'rate_limit', afterMs: 1000 });
@@ -412,7 +412,7 @@ test('Retry-After pauses all calls to a source, and does not count as a failure'
   t.is((await admitNow('limited')).kind, 'go');
 });
 
-test('a request that fails repeatedly does not open the breaker for all others', async (t) => {
+test('a single request that fails repeatedly does not open the breaker', async (t) => {
   await fail('poisoned', 1);
   for (let i = 0; i < 9; i += 1)
     await record('poisoned', { kind: 'failed_again', why: 'upstream' });

@@ -24,7 +24,7 @@ async function kept(db: Database): Promise<string[]> {
   return rows.map(({ statement }) => statement);
 }
 
-test('submits and polls of one NPI or of 60 use the same prepared statements', async (t) => {
+test('submits and polls use the same prepared statements for two NPIs as for 60', async (t) => {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
   t.teardown(() => db.close());
   const organization = await openOrganization(db, 1000);
@@ -51,7 +51,7 @@ test('submits and polls of one NPI or of 60 use the same prepared statements', a
   t.deepEqual(await kept(db), before);
 });
 
-test('successive queries use one connection, whose plans and cached pages are warm', async (t) => {
+test('successive queries use the same connection, so its cached plans are used', async (t) => {
   const db = openDatabase({ url, poolSize: 5, applicationName: 'test' });
   t.teardown(() => db.close());
   const ask = () =>
@@ -75,7 +75,7 @@ async function rowsRead(db: Database): Promise<Record<string, number>> {
   return Object.fromEntries(tables.map(({ name, n }) => [name, n]));
 }
 
-test('a submit, a settlement and polls read few rows, even in large tables', async (t) => {
+test('a submit, its settlement, and its polls read few rows even in large tables', async (t) => {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
   t.teardown(() => db.close());
   const others = await openOrganization(db, 0);

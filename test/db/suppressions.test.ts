@@ -54,7 +54,7 @@ for (const [what, target, email] of [
     'one@mail.health.example',
   ],
 ] as const) {
-  test(`a stored address is neither returned nor replayed once ${what} is suppressed`, async (t) => {
+  test(`a stored address is not returned once ${what} is suppressed`, async (t) => {
     const npi = target.kind === 'npi' ? target.value : `20000200${email.length}`;
     await know(npi, email);
     const [payer, other] = [await api.organization(), await api.organization()];
@@ -71,14 +71,14 @@ for (const [what, target, email] of [
   });
 }
 
-test('a suppressed domain does not suppress another one that ends in the same letters', async (t) => {
+test('suppressing a domain does not suppress others that end in the same letters', async (t) => {
   const npi = '2000030012';
   await know(npi, 'one@otherclinics.example');
   await addSuppression(api.db, BY, { kind: 'domain', value: 'clinics.example' });
   t.is((await ask(await api.organization(), npi)).item?.status, 'completed');
 });
 
-test('polls and deliveries hide a suppressed address, with a new ETag; it stays paid', async (t) => {
+test('polls and webhooks hide a suppressed address, but its charge stays', async (t) => {
   const [npi, email] = ['2000040011', 'shown@clinic.example'];
   await know(npi, email);
   const client = await api.organization(10);
@@ -107,7 +107,7 @@ test('polls and deliveries hide a suppressed address, with a new ETag; it stays 
   t.false((await loadDelivery(api.db, delivery?.id ?? '')).body.includes(email));
 });
 
-test('an email returned during an uncommitted suppression is hidden once that commits', async (t) => {
+test('a result that was read before a suppression commits is hidden afterwards', async (t) => {
   const npi = '2000060019';
   await know(npi, 'meanwhile@clinic.example');
   const client = await api.organization();
@@ -121,7 +121,7 @@ test('an email returned during an uncommitted suppression is hidden once that co
   t.like((await client.get(answered.path)).json.data[0], { status: 'completed', email: null });
 });
 
-test('an email found during an uncommitted suppression is hidden once that commits', async (t) => {
+test('a result that was found before a suppression commits is hidden afterwards', async (t) => {
   const npi = '2000070018';
   const client = await api.organization();
   const { path } = await ask(client, npi);
@@ -140,7 +140,7 @@ test('an email found during an uncommitted suppression is hidden once that commi
   t.true(Number(seen?.before) > 0);
 });
 
-test('a replay returns another stored address, free, if the paid one is suppressed', async (t) => {
+test('if the paid address is suppressed, a replay returns another one for free', async (t) => {
   const npi = '2000050018';
   await know(npi, 'first@clinic.example');
   const client = await api.organization(10);
@@ -154,7 +154,7 @@ test('a replay returns another stored address, free, if the paid one is suppress
 });
 
 test.serial(
-  'doctor accepts a replay of another address after the suppression was removed',
+  'doctor accepts a replay of another address even after the suppression is gone',
   async (t) => {
     const replays = async () => {
       const { checks } = await diagnose(api.db, { ...RULES, webhookScheduleMs: [0] });
@@ -178,7 +178,7 @@ test.serial(
   },
 );
 
-test('an address that may not be stored is returned only to its own lookup', async (t) => {
+test('an address that we may not store is returned only to the lookup that found it', async (t) => {
   const npi = '2000060017';
   await know(npi, 'lent@clinic.example');
   await api.db.drizzle.execute(sql`
@@ -200,7 +200,7 @@ test('an address that may not be stored is returned only to its own lookup', asy
   );
 });
 
-test("a vendor's 451 suppresses the NPI once, and the audit log names the service", async (t) => {
+test("a vendor's 451 suppresses the NPI, and the audit log names the service as actor", async (t) => {
   const npi = '2000070016';
   await know(npi, 'left@clinic.example');
   await suppressFromVendor(api.db, npi, 'hunter');
@@ -213,7 +213,7 @@ test("a vendor's 451 suppresses the NPI once, and the audit log names the servic
   t.is(records.length, 1);
 });
 
-test('operators add, list and remove suppressions, and addresses are stored as hashes', async (t) => {
+test('operators add, list, and remove suppressions, whose addresses are only hashes', async (t) => {
   const { json, text, operator } = operatorOn(api.databaseUrl);
   const value = hashAddress('jane.roe@xn--grten-gra.example');
   const outcome = async (...args: string[]) => (await json('suppress', ...args, ...WHY)).outcome;
@@ -238,7 +238,7 @@ test('operators add, list and remove suppressions, and addresses are stored as h
   t.false(String(kept?.text).includes('roe@'));
 });
 
-test('an invalid target, or the domain of a whole country, is refused as wrong usage', async (t) => {
+test('suppressing an invalid target or a public suffix such as co.uk is wrong usage', async (t) => {
   const { operator } = operatorOn(api.databaseUrl);
   for (const target of [
     'com',

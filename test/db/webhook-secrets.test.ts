@@ -26,7 +26,7 @@ const { db, url, sql: raw } = freshDatabase(test);
 
 const newOrganization = async () => (await openOrganization(db, 0)).organizationId;
 
-test('a second rotation within 24 h is refused until a printed time, without changes', async (t) => {
+test('a second rotation within 24 h is rejected, and the error says when it can run', async (t) => {
   const { operator, json } = operatorOn(url);
   const id = await newOrganization();
   const first = await json<{ previous_secret_valid_until: string }>(
@@ -44,7 +44,7 @@ test('a second rotation within 24 h is refused until a printed time, without cha
   t.is((await records(id)).length, 1);
 });
 
-test('--force rotates within 24 h, and the oldest secret stops working at once', async (t) => {
+test('--force rotates a secret again within 24 h and ends the oldest one at once', async (t) => {
   const { json } = operatorOn(url);
   const id = await newOrganization();
   const secret = async () => (await showWebhookSecret(db, id)).webhookSecret;
@@ -60,7 +60,7 @@ test('--force rotates within 24 h, and the oldest secret stops working at once',
   );
 });
 
-test('a rotation after 24 h needs no --force', async (t) => {
+test('rotating a secret again after 24 h needs no --force', async (t) => {
   const id = await newOrganization();
   const { previousSecretValidUntil } = await rotateWebhookSecret(db, BY, id);
   const left = (previousSecretValidUntil?.getTime() ?? 0) - Date.now();
@@ -71,7 +71,7 @@ test('a rotation after 24 h needs no --force', async (t) => {
   await t.notThrowsAsync(rotateWebhookSecret(db, BY, id));
 });
 
-test('of concurrent rotations only one succeeds', async (t) => {
+test('only one of several concurrent rotations of a secret succeeds', async (t) => {
   const id = await newOrganization();
   const before = (await showWebhookSecret(db, id)).webhookSecret;
   const outcomes = await Promise.allSettled(
@@ -84,7 +84,7 @@ test('of concurrent rotations only one succeeds', async (t) => {
   t.is((await signingSecrets(id))[1], before);
 });
 
-test('a rotation for an unknown organization fails with organization_missing', async (t) => {
+test('rotating the secret of an unknown organization fails with organization_missing', async (t) => {
   const unknown = 'org_01h2xcejqtf2nbrexx3vqjhp41';
   await t.throwsAsync(rotateWebhookSecret(db, BY, unknown), { code: 'organization_missing' });
 });
@@ -113,7 +113,7 @@ function withKeys(t: ExecutionContext, databaseUrl: string, ...secretKeys: Secre
 
 const key = (version: string): SecretKey => ({ version, key: randomBytes(32) });
 
-test('secrets are stored encrypted, and bound to their organization', async (t) => {
+test('secrets are stored encrypted and can be decrypted only for their organization', async (t) => {
   const [id, other] = [await newOrganization(), await newOrganization()];
   const before = await showWebhookSecret(db, id);
   const after = await rotateWebhookSecret(db, BY, id);
@@ -129,7 +129,7 @@ test('secrets are stored encrypted, and bound to their organization', async (t) 
   await t.throwsAsync(showWebhookSecret(db, other));
 });
 
-test('a secret that was changed in the database is refused', async (t) => {
+test('an encrypted secret that was changed in the database is rejected', async (t) => {
   const id = await newOrganization();
   await db.drizzle.execute(
     sql`update organizations set webhook_secret = overlay(webhook_secret placing
@@ -138,7 +138,7 @@ test('a secret that was changed in the database is refused', async (t) => {
   await t.throwsAsync(showWebhookSecret(db, id));
 });
 
-test('a secret that is not encrypted is not stored', async (t) => {
+test('the database rejects a secret that is not encrypted', async (t) => {
   const id = await newOrganization();
   const refused = { message: /"organizations_secrets_encrypted"/ };
   await t.throwsAsync(
@@ -152,7 +152,7 @@ test('a secret that is not encrypted is not stored', async (t) => {
   );
 });
 
-test('without its key a secret is neither shown nor made, and the error says why', async (t) => {
+test('without the encryption key, secrets can be neither shown nor created', async (t) => {
   const id = await newOrganization();
   for (const [opened, message] of [
     [withKeys(t, url), /SECRETS_KEY is not set/],
@@ -166,7 +166,7 @@ test('without its key a secret is neither shown nor made, and the error says why
   await t.throwsAsync(rotateWebhookSecret(withKeys(t, url), BY, id), { name: 'SecretKeyMissing' });
 });
 
-test('after a re-encryption the new key reads all current and previous secrets', async (t) => {
+test('after re-encryption the new key decrypts all current and previous secrets', async (t) => {
   await using database = await openTestDatabase();
   const [old, next] = [key('v1'), key('v2')];
   const before = withKeys(t, database.url, old);
@@ -199,7 +199,7 @@ test('after a re-encryption the new key reads all current and previous secrets',
   );
 });
 
-test('after the loss of a key, a forced rotation drops the unreadable previous secret', async (t) => {
+test('if the encryption key is lost, a forced rotation drops the unreadable secret', async (t) => {
   await using database = await openTestDatabase();
   const [old, next, third] = [key('v1'), key('v2'), key('v3')];
   const before = withKeys(t, database.url, old);
@@ -229,7 +229,7 @@ async function records(organizationId: string): Promise<{ forced: boolean }[]> {
   return rows.map(({ details }) => details);
 }
 
-test('a wrong key of the right version reads and makes no secret; the error names it', async (t) => {
+test('a wrong encryption key cannot show or create secrets, and the error names it', async (t) => {
   await using database = await openTestDatabase();
   const right = withKeys(t, database.url, key('v1'));
   const wrong = withKeys(t, database.url, key('v1'));
@@ -247,7 +247,7 @@ test('a wrong key of the right version reads and makes no secret; the error name
   await t.notThrowsAsync(showWebhookSecret(right, id));
 });
 
-test('the first process with a key stores no check value if the key cannot decrypt', async (t) => {
+test('a process whose key cannot decrypt the secrets stores no check value for it', async (t) => {
   await using database = await openTestDatabase();
   const right = withKeys(t, database.url, key('v1'));
   await createOrganization(right, BY, 'One');
@@ -258,7 +258,7 @@ test('the first process with a key stores no check value if the key cannot decry
   t.deepEqual([...(await database.sql`select version from secret_keys`)], [{ version: 'v1' }]);
 });
 
-test('a process without the key of a stored secret reports it and adds no check value', async (t) => {
+test('a process without the key of a stored secret reports that and stores nothing', async (t) => {
   await using database = await openTestDatabase();
   const [old, next] = [key('v1'), key('v2')];
   const { id } = await createOrganization(withKeys(t, database.url, old), BY, 'One');
@@ -273,7 +273,7 @@ test('a process without the key of a stored secret reports it and adds no check 
   t.is(await secretKeysTrouble(lacking), null);
 });
 
-test('a forced rotation drops a previous secret that its key cannot decrypt', async (t) => {
+test('a forced rotation drops a secret that a wrong encryption key cannot decrypt', async (t) => {
   await using database = await openTestDatabase();
   const { id } = await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
   const lost = withKeys(t, database.url, key('v2'), key('v1'));
@@ -282,7 +282,7 @@ test('a forced rotation drops a previous secret that its key cannot decrypt', as
   await t.notThrowsAsync(showWebhookSecret(lost, id));
 });
 
-test('webhook-secret show with a wrong key prints one line without a stack trace', async (t) => {
+test('showing a webhook secret with a wrong key prints one line without a stack trace', async (t) => {
   await using database = await openTestDatabase();
   const { id } = await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
   const { operator } = operatorOn(database.url);
@@ -291,7 +291,7 @@ test('webhook-secret show with a wrong key prints one line without a stack trace
   t.regex(stderr, /^operator: the key v1 of SECRETS_KEY cannot decrypt.*\n$/);
 });
 
-test('a worker with a wrong key logs at start that it is not ready for deliveries', async (t) => {
+test('a worker with a wrong encryption key logs at its start that it cannot deliver', async (t) => {
   await using database = await openTestDatabase();
   await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
   const env = { DATABASE_URL: asRole(database.url, 'worker'), TEMPORAL_ADDRESS: '127.0.0.1:1' };
