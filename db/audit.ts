@@ -59,7 +59,10 @@ export async function recordReading(
   await transaction(db, (tx) => recordAudit(tx, by, { ...reading, details: {} }));
 }
 
-/** Lists changes, the newest first. Null lists the changes of all organizations. */
+/**
+ * Lists changes, the newest first.
+ * @param organizationId null for the changes of all organizations
+ */
 export async function listAudit(
   db: Database,
   organizationId: string | null,

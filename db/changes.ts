@@ -22,8 +22,8 @@ export interface Changes {
 
 /**
  * Triggers notify this channel with the id of the changed row: a request (its status), a batch (any
- * change), a key or an organization (its access). When a request or batch becomes final, the id is
- * sent with `endOf`.
+ * change), a key or an organization (its access). When a request or batch becomes final, they send
+ * `endOf` its id instead.
  */
 const CHANNEL = 'changed';
 const FINAL = ' final';

@@ -164,8 +164,9 @@ export function query<T>(db: Database, work: (tx: PostgresJsDatabase) => Promise
 export function run<Row = unknown>(by: Database | Pick<Transaction, 'execute'>) {
   return async (text: TemplateStringsArray, ...values: readonly unknown[]) => {
     const statement = sql(text, ...values);
-    const rows = 'execute' in by ? by.execute(statement) : query(by, (tx) => tx.execute(statement));
-    return [...(await rows)] as Row[];
+    if ('execute' in by) return [...(await by.execute(statement))] as Row[];
+    const rows = await query(by, (tx) => tx.execute(statement));
+    return [...rows] as Row[];
   };
 }
 

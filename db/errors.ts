@@ -5,6 +5,47 @@
 export class OperatorProblem extends Error {}
 
 /**
+ * Codes of bugs in our statements and of missing values. A missing table, column, function, or
+ * privilege (42P01, 42703, 42883, 42501) is not in this list, because a migration adds it and
+ * waiting calls then succeed.
+ */
+const PERMANENT: ReadonlySet<string> = new Set([
+  // Missing value: null in a column that needs one, undefined as a parameter.
+  '23502',
+  'UNDEFINED_VALUE',
+  // Syntax error.
+  '42601',
+  // Ambiguous column, ambiguous function.
+  '42702',
+  '42725',
+  // A column that is neither grouped nor aggregated.
+  '42803',
+  // Types that do not match, or that cannot be cast or inferred.
+  '42804',
+  '42846',
+  '42P08',
+  '42P18',
+  // Unknown parameter.
+  '42P02',
+]);
+
+const UNAVAILABLE: ReadonlySet<string> = new Set([
+  'CONNECTION_CLOSED',
+  'CONNECTION_DESTROYED',
+  'CONNECTION_ENDED',
+  'CONNECT_TIMEOUT',
+  'ECONNREFUSED',
+  'ECONNRESET',
+  'EPIPE',
+  'ETIMEDOUT',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+  'ENOENT',
+]);
+
+const BUSY: ReadonlySet<string> = new Set(['40001', '40P01', '55P03', '57014', 'client_deadline']);
+
+/**
  * A failure of PostgreSQL or of the connection to it, without anything that could contain a value.
  * drizzle puts all bound parameters into its message, and PostgreSQL puts values into `detail`. Any
  * function that queries PostgreSQL may throw it, so doc comments mention it only with a specific
@@ -52,47 +93,6 @@ export class DatabaseError extends Error {
     return this.code.startsWith('22') || PERMANENT.has(this.code);
   }
 }
-
-/**
- * Codes of bugs in our statements and of missing values. A missing table, column, function, or
- * privilege (42P01, 42703, 42883, 42501) is not in this list, because a migration adds it and
- * waiting calls then succeed.
- */
-const PERMANENT: ReadonlySet<string> = new Set([
-  // Missing value: null in a column that needs one, undefined as a parameter.
-  '23502',
-  'UNDEFINED_VALUE',
-  // Syntax error.
-  '42601',
-  // Ambiguous column, ambiguous function.
-  '42702',
-  '42725',
-  // A column that is neither grouped nor aggregated.
-  '42803',
-  // Types that do not match, or that cannot be cast or inferred.
-  '42804',
-  '42846',
-  '42P08',
-  '42P18',
-  // Unknown parameter.
-  '42P02',
-]);
-
-const UNAVAILABLE: ReadonlySet<string> = new Set([
-  'CONNECTION_CLOSED',
-  'CONNECTION_DESTROYED',
-  'CONNECTION_ENDED',
-  'CONNECT_TIMEOUT',
-  'ECONNREFUSED',
-  'ECONNRESET',
-  'EPIPE',
-  'ETIMEDOUT',
-  'ENOTFOUND',
-  'EAI_AGAIN',
-  'ENOENT',
-]);
-
-const BUSY: ReadonlySet<string> = new Set(['40001', '40P01', '55P03', '57014', 'client_deadline']);
 
 /**
  * Maps an error of drizzle or postgres.js to a `DatabaseError`. Other errors are returned

@@ -17,9 +17,9 @@ export type Figure = Readonly<{
 }>;
 
 /** The maximum number of rows that are counted, the oldest first. */
-const AT_MOST = 100_000;
-/** The number of deliveries whose age is read, the longest unchecked first. */
-const LOOKED_AT = 10_000;
+const MAX_COUNTED = 100_000;
+/** The maximum number of deliveries whose age is read, the longest unchecked first. */
+const MAX_PENDING = 10_000;
 
 /** Balances of organizations with fewer credits than they used within the last day. */
 const LOW = sql`
@@ -27,6 +27,12 @@ const LOW = sql`
        on u.organization_id = b.organization_id
       and u.hour = (select min(hour) from used_credits)
  where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0)`;
+
+/**
+ * A host whose breaker is open and that still gets deliveries. The longest step of the schedule is
+ * a day, plus up to a fifth of random delay.
+ */
+const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'`;
 
 /**
  * Reads the gauges of deploy/metrics.md. The cost depends on open rows and on the number of
@@ -49,7 +55,7 @@ export async function readFigures(
           from requests
          where settled_at is null
          order by deadline_at
-         limit ${AT_MOST}
+         limit ${MAX_COUNTED}
       ), owners as (
         select organization_id,
                count(*) filter (where status = 'in-progress') as open,
@@ -87,7 +93,7 @@ export async function readFigures(
            and coalesce(leased_until <= clock_timestamp(), true)
            and coalesce(checked_at <= clock_timestamp() - interval '1 minute', true)
          order by greatest(checked_at, due_at, created_at)
-         limit ${LOOKED_AT}
+         limit ${MAX_PENDING}
       ), balances as (
         select sum(available) as available, sum(held) as held, sum(used) as used
           from credit_balances
@@ -137,7 +143,7 @@ export async function readFigures(
               extract(epoch from at - (select swept_at from sweeps)), 'infinity')),
             ('npe_outbox_batches', (
               select count(*)
-                from (select from batches where started_at is null limit ${AT_MOST}) o)),
+                from (select from batches where started_at is null limit ${MAX_COUNTED}) o)),
             ('npe_outbox_overdue_seconds', coalesce(greatest(0,
               extract(epoch from at - (
                 select min(created_at) from batches where started_at is null))), 0)),
@@ -145,7 +151,7 @@ export async function readFigures(
             ('npe_deliveries_pending', (
               select count(*)
                 from (select from webhook_deliveries
-                       where state = 'pending' limit ${AT_MOST}) d)),
+                       where state = 'pending' limit ${MAX_COUNTED}) d)),
             ('npe_delivery_overdue_seconds', greatest(0,
               extract(epoch from at - (select min(due_at) from pending)))),
             ('npe_hosts_failing', (
@@ -157,16 +163,10 @@ export async function readFigures(
   });
 }
 
-/**
- * A host whose breaker is open and that still gets deliveries. The longest step of the schedule is
- * a day, plus up to a fifth of random delay.
- */
-const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'`;
-
 /** The default limit (of `organizations.requests_per_minute`). */
 const USUAL_RATE = 100;
-/** The number of entries per kind of concern. */
-const NAMED = 5;
+/** The maximum number of entries per kind of concern. */
+const MAX_CONCERNS = 5;
 
 /**
  * Lists the worst cases behind the gauges, by kind: organizations whose requests wait for a worker,
@@ -175,7 +175,7 @@ const NAMED = 5;
  */
 export async function readConcerns(db: Database) {
   const listed = (rows: SQL) =>
-    sql`(select coalesce(jsonb_agg(r), '[]') from (${rows} limit ${NAMED}) r)`;
+    sql`(select coalesce(jsonb_agg(r), '[]') from (${rows} limit ${MAX_CONCERNS}) r)`;
   const organization = sql`o.id as organization, o.name`;
   const seconds = (since: string) =>
     sql.raw(`extract(epoch from clock_timestamp() - ${since})::int as seconds`);

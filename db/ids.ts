@@ -36,7 +36,7 @@ export function idPattern(prefix: IdPrefix): string {
   return `^${prefix}${REST}`;
 }
 
-/** Returns whether an id is a well-formed id of that kind. It need not exist. */
+/** Returns whether a text is a well-formed id of a kind. The id need not exist. */
 export function isId(prefix: IdPrefix, text: string): boolean {
   return text.startsWith(prefix) && ID.test(text);
 }

@@ -12,6 +12,26 @@ const FOLDER = fileURLToPath(new URL('./migrations', import.meta.url));
 /** Any constant works, as long as all migrators use the same one. */
 const MIGRATION_LOCK = 7_041_776;
 
+/** drizzle identifies an applied migration by its timestamp. */
+const CARRIED = journal.entries.map((entry) => entry.when);
+
+/**
+ * SQLSTATEs of an unknown table, schema, or function: the database was never migrated, or by other
+ * migrations.
+ */
+const UNDEFINED: readonly string[] = ['42P01', '3F000', '42883'];
+
+const OTHER_HISTORY =
+  'the database was made by other migrations than those of db/migrations, perhaps by a version ' +
+  'before the first release; use an empty database, or, if it belongs to the local stack, delete ' +
+  'the folder .local with all its data and start again';
+
+/**
+ * The oldest major version with the features that the migrations use, such as `unique nulls not
+ * distinct`.
+ */
+const OLDEST_SERVER = 15;
+
 /**
  * Migrates the database at `url` to the newest schema, and grants each role the privileges it
  * needs. Several machines may run this at once: drizzle's migrator does not lock, so an advisory
@@ -39,12 +59,6 @@ export async function migrate(url: string): Promise<void> {
   }
 }
 
-/**
- * The oldest major version with the features that the migrations use, such as `unique nulls not
- * distinct`.
- */
-const OLDEST_SERVER = 15;
-
 async function refuseOldServer(client: Sql): Promise<void> {
   const [server] = await client<{ version: string; number: number }[]>`
     select current_setting('server_version') as version,
@@ -68,11 +82,6 @@ async function refuseOtherHistory(client: Sql): Promise<void> {
     select from drizzle.__drizzle_migrations having not bool_or(created_at = ${first})`;
   if (other) throw new OperatorProblem(OTHER_HISTORY);
 }
-
-const OTHER_HISTORY =
-  'the database was made by other migrations than those of db/migrations, perhaps by a version ' +
-  'before the first release; use an empty database, or, if it belongs to the local stack, delete ' +
-  'the folder .local with all its data and start again';
 
 async function grantRoles(client: Sql): Promise<void> {
   const [applied] = await client<{ newest: string; user: string }[]>`
@@ -107,15 +116,6 @@ function rolesMissing(user: string): string {
 }
 
 export type Readiness = 'ready' | 'migrations_missing' | 'database_away';
-
-/**
- * SQLSTATEs of an unknown table, schema, or function: the database was never migrated, or by other
- * migrations.
- */
-const UNDEFINED: readonly string[] = ['42P01', '3F000', '42883'];
-
-/** drizzle identifies an applied migration by its timestamp. */
-const CARRIED = journal.entries.map((entry) => entry.when);
 
 /**
  * Returns whether PostgreSQL responds and has all migrations of this code. Additional migrations

@@ -110,7 +110,10 @@ export async function findOrganizations(db: Database, text: string) {
      limit ${CANDIDATES}`;
 }
 
-/** @throws {Refusal} `organization_missing` for an unknown id */
+/**
+ * Reads an organization with its balance, and counts its keys and batches.
+ * @throws {Refusal} `organization_missing` for an unknown id
+ */
 export async function showOrganization(db: Database, organizationId: string) {
   type Shown = Organization & {
     readonly balance: Balance;
@@ -224,7 +227,10 @@ export async function suspendWebhooks(
   });
 }
 
-/** @throws {Refusal} `organization_missing` for an unknown id */
+/**
+ * Checks that an organization exists.
+ * @throws {Refusal} `organization_missing` for an unknown id
+ */
 export async function requireOrganization(db: Database, organizationId: string): Promise<void> {
   const found = await run(db)`select from organizations where id = ${organizationId}`;
   if (found.length === 0) throw new Refusal('organization_missing');

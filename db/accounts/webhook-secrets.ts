@@ -131,7 +131,10 @@ export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Prom
   return total;
 }
 
-/** @returns the number of organizations whose secrets were encrypted again */
+/**
+ * Encrypts the secrets of up to `REENCRYPTED_PER_STEP` organizations with the first key.
+ * @returns the number of organizations
+ */
 async function reencryptSome(
   tx: Transaction,
   secretKeys: readonly SecretKey[],

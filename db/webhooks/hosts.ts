@@ -167,9 +167,9 @@ async function judge(
 /** The running attempts, and those to the host in the last second. */
 interface Load {
   readonly ofOrganization: number;
-  /** Of the organization to the host. */
+  /** Attempts of the organization to the host. */
   readonly ofHost: number;
-  /** Of all organizations to the host. */
+  /** Attempts of all organizations to the host. */
   readonly byAll: number;
   readonly lastSecond: number;
   /** The mean duration of the organization's attempts. */

@@ -139,6 +139,9 @@ export interface DetailFile {
   readonly fingerprint: string;
 }
 
+/** As text, because postgres.js has no date for `infinity`. */
+const DAY = '$1::text::date';
+
 /** Returns whether a table has any rows. An import removes nothing from an empty table. */
 export async function hasRows(connection: NppesConnection, table: DetailTable): Promise<boolean> {
   const [row] = await connection.transaction((tx) => tx`select from ${tx(table)} limit 1`);
@@ -168,6 +171,10 @@ export async function countRemovals(
   });
 }
 
+const REMOVE_ERASED = `
+  delete from staged_provider_endpoints
+   where endpoint like '%@%' and is_erased(npi, endpoint_address(endpoint))`;
+
 /**
  * Replaces the details of the NPIs in the download, in one transaction. An NPI counts as part of
  * the download if it has a row in this file, or if the main file of this download has changed it,
@@ -192,13 +199,6 @@ export async function importDetails(
     return { erased, removed: removed.count, ...merged };
   });
 }
-
-const REMOVE_ERASED = `
-  delete from staged_provider_endpoints
-   where endpoint like '%@%' and is_erased(npi, endpoint_address(endpoint))`;
-
-/** As text, because postgres.js has no date for `infinity`. */
-const DAY = '$1::text::date';
 
 function statementsOf(table: DetailTable) {
   const { key, rest } = DETAIL_COLUMNS[table];
