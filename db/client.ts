@@ -141,7 +141,7 @@ function prepareUnsafe<T extends ISql>(client: T): T {
 /**
  * Returns the driver's error instead of drizzle's wrapper. A statement in a transaction that has
  * already failed gets error 25P02. The driver then throws the first failure in its place, but only
- * if it receives an error of its own class.
+ * if it receives an instance of its error class.
  */
 function withoutWrapper(error: unknown): unknown {
   if (error instanceof DrizzleQueryError && error.cause) return error.cause;
