@@ -149,14 +149,8 @@ async function attempt(deps: WebhookDeps, claim: Claim): Promise<DeliveryResult 
   if (made instanceof SecretUnreadable) return await hold(deps, claim, made);
   const { answer, batchId } = made;
   const outcome = outcomeOf(claim, answer, deps.rules.webhookScheduleMs);
-  const isAnswered = answer.kind === 'answered';
-  const record: AttemptRecord = {
-    startedAt: claim.at,
-    durationMs: Math.round(performance.now() - begun),
-    statusCode: isAnswered ? answer.status : null,
-    reason: reasonOf(answer),
-    responseExcerpt: isAnswered ? answer.excerpt : null,
-  };
+  const durationMs = Math.round(performance.now() - begun);
+  const record = recordOf(claim, answer, durationMs);
   const health = healthOf(answer, deps.rules.webhookScheduleMs);
   await throughOutage(() => recordAttempt(deps.db, claim, record, outcome, health));
   const n = made.attempts + 1;
@@ -168,6 +162,12 @@ async function attempt(deps: WebhookDeps, claim: Claim): Promise<DeliveryResult 
     message: `attempt ${n}: ${result}`,
     afterMs: outcome.afterMs,
   };
+}
+
+function recordOf({ at: startedAt }: Claim, answer: Answer, durationMs: number): AttemptRecord {
+  const common = { startedAt, durationMs, reason: reasonOf(answer) };
+  if (answer.kind === 'failed') return { ...common, statusCode: null, responseExcerpt: null };
+  return { ...common, statusCode: answer.status, responseExcerpt: answer.excerpt };
 }
 
 /** Puts a delivery off whose secret cannot be read, until an operator acts. */

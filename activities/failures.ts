@@ -76,7 +76,7 @@ function toFailure(error: unknown, log: Logger): unknown {
   }
   if (error instanceof DatabaseError) {
     const { message, code, isPermanent: nonRetryable } = error;
-    if (nonRetryable) log.error({ err: error }, 'activity failed: PostgreSQL refused it');
+    if (nonRetryable) log.error({ err: error }, 'activity failed: PostgreSQL rejected a statement');
     return ApplicationFailure.create({ message, type: `Database.${code}`, nonRetryable });
   }
   if (error instanceof Refusal) {
@@ -147,13 +147,11 @@ export function logBreaker(
   outcome: CallOutcome,
 ): void {
   if (change === 'closed') {
-    log.info({ source, breaker: 'closed' }, 'breaker closed: the source answers');
+    log.info({ source, breaker: 'closed' }, 'breaker closed: the source responds');
   }
   if (change === 'opened') {
     const why = 'why' in outcome ? outcome.why : null;
-    log.warn(
-      { source, breaker: 'open', why },
-      'breaker opened: the source is only called for trials',
-    );
+    const fields = { source, breaker: 'open', why };
+    log.warn(fields, 'breaker opened: the source is only called for trials');
   }
 }

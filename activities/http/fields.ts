@@ -52,7 +52,10 @@ export class Field {
    */
   pointed(pointer: Pointer): Field {
     let here: Field = this;
-    for (const part of pointer) here = Array.isArray(here.value) ? here.item(part) : here.at(part);
+    for (const part of pointer) {
+      if (Array.isArray(here.value)) here = here.item(part);
+      else here = here.at(part);
+    }
     return here;
   }
 

@@ -1,4 +1,4 @@
-import type { LookupAddress } from 'node:dns';
+import type { LookupAddress, RecordWithTtl } from 'node:dns';
 import { Resolver } from 'node:dns/promises';
 import { existsSync, readFileSync } from 'node:fs';
 import { isIP, type LookupFunction } from 'node:net';
@@ -206,7 +206,12 @@ async function findAddresses(
     channel.resolve4(name, { ttl: true }),
     channel.resolve6(name, { ttl: true }),
   ]);
-  const records = answers.flatMap((answer) => (answer.status === 'fulfilled' ? answer.value : []));
+  const records: RecordWithTtl[] = [];
+  const errors: NodeJS.ErrnoException[] = [];
+  for (const answer of answers) {
+    if (answer.status === 'fulfilled') records.push(...answer.value);
+    else errors.push(answer.reason);
+  }
   if (records.length > MAX_ADDRESSES) {
     const error = new Error(`${name} has too many addresses`);
     return failure(Object.assign(error, { code: 'EBADRESP' }));
@@ -216,10 +221,10 @@ async function findAddresses(
     const forMs = Math.min(LONGEST_MS, ...records.map(({ ttl }) => ttl * 1000));
     return { value, forMs, bytes: value.length * ADDRESS_BYTES };
   }
-  const errors = answers.flatMap((answer) => (answer.status === 'rejected' ? [answer.reason] : []));
   // "No address" for one family says nothing while the query for the other one fails.
   const unsure = errors.find(({ code }) => code !== 'ENOTFOUND' && code !== 'ENODATA');
-  return failure(unsure ?? errors[0]);
+  const [first = new Error(`${name} has no addresses`)] = errors;
+  return failure(unsure ?? first);
 }
 
 function failure(error: Error): Passing<Error> {

@@ -109,14 +109,16 @@ export function generationOf(suffix: string | null): number | null {
   return GENERATIONS.get(letters(suffix)) ?? null;
 }
 
+interface Stripped {
+  readonly name: string;
+  readonly generation: number | null;
+}
+
 /**
  * Removes titles from the start of a name, and credentials and generations from its end (`DR.
  * SMITH, JR., M.D.`). At least one word stays, so that Dr. Do and Ms. Ma keep their names.
  */
-export function stripTitles(text: string): {
-  readonly name: string;
-  readonly generation: number | null;
-} {
+export function stripTitles(text: string): Stripped {
   const words = text.replace(/,/g, ', ').split(/\s+/).filter(hasLetter);
   let generation: number | null = null;
   while (words.length > 1 && TITLES.has(letters(words[0] ?? ''))) words.shift();
@@ -265,15 +267,13 @@ export function recordReadings({ first, last }: PersonName): Pick<Reading, 'give
 function readFull(full: string): Reading[] {
   const [before = '', ...rest] = full.split(',');
   const given = rest.find((part) => !isSetOff(part));
-  const bare = stripTitles(given === undefined ? full : before);
-  const readings = readWords(bare.name, bare.generation);
-  if (given === undefined) return readings;
+  if (given === undefined) return readWords(stripTitles(full));
   // The surname comes first, unless a specialty or a place follows the comma. `Jr, MD` may follow
   // the given name.
   const behind = stripTitles(full.replace(given, ' ')).generation;
   const pairs = readPair(given, before);
   const complete = pairs.map((one) => ({ ...one, generation: one.generation ?? behind }));
-  return [...complete, ...readings];
+  return [...complete, ...readWords(stripTitles(before))];
 }
 
 function readPair(first: string, last: string): Reading[] {
@@ -288,8 +288,8 @@ function readPair(first: string, last: string): Reading[] {
  * Returns the readings of a name without a comma. The surname starts at each word in turn. A last
  * word that may be a degree is also read as one.
  */
-function readWords(bare: string, generation: number | null): Reading[] {
-  const words = bare.split(/\s+/);
+function readWords({ name, generation }: Stripped): Reading[] {
+  const words = name.split(/\s+/);
   const readings = splitAtEach(words, generation);
   const hasDegree = words.length > 2 && isCredential(words.at(-1) ?? '', true);
   if (hasDegree) readings.push(...splitAtEach(words.slice(0, -1), generation));

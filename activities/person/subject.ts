@@ -54,12 +54,17 @@ function personOf(facts: ProviderFacts): Person | null {
   return {
     ...name,
     middle: personName(facts.middleName),
-    // Some people write the generation after their last name.
-    generation: generationOf(facts.nameSuffix) ?? stripTitles(facts.lastName ?? '').generation,
+    generation: generationOf(facts.nameSuffix) ?? generationIn(facts.lastName),
     otherNames: isOther ? [other] : [],
     practice,
     otherStates: states.filter((one) => one !== null).filter((one) => one !== practice.state),
   };
+}
+
+/** Some people write the generation after their last name. */
+function generationIn(lastName: string | null): number | null {
+  if (lastName === null) return null;
+  return stripTitles(lastName).generation;
 }
 
 function practiceOf(facts: ProviderFacts): Person['practice'] {
