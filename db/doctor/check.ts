@@ -62,7 +62,9 @@ export function statement({ from, subject, checks }: Pass, examples: number): SQ
   );
   const offends = Object.values(checks).map((when) => sql`(${when})`);
   return sql`
-    select v.code, count(*)::int as findings, (array_agg(v.subject order by v.subject))[1:${examples}::int] as examples
+    select v.code,
+           count(*)::int as findings,
+           (array_agg(v.subject order by v.subject))[1:${examples}::int] as examples
       from ${from}
      cross join lateral (values ${sql.join(verdicts, sql`, `)}) v (code, subject, found)
      where (${sql.join(offends, sql` or `)}) and v.found

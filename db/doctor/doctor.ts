@@ -65,10 +65,10 @@ export async function runChecks(
 type Details = Readonly<Record<string, string | number | null>>;
 
 /**
- * A repair: a statement or a function that returns the details to record. No row, or null, means
- * that there is nothing left to repair, or that a repair is not safe.
+ * A repair of one subject.
+ * @returns the details to record; null if there is nothing left to repair, or a repair is not safe
  */
-type Fix = SQL | ((tx: Transaction, rules: DoctorRules) => Promise<Details | null>);
+type Fix = (tx: Transaction, subject: string, rules: DoctorRules) => Promise<Details | null>;
 
 export interface RepairRecord {
   readonly check: string;
@@ -92,28 +92,36 @@ export async function repair(
   rules: DoctorRules,
 ): Promise<RepairRecord[]> {
   const records: RepairRecord[] = [];
-  for (const [check, fixOf] of Object.entries(REPAIRS)) {
-    const subjects = diagnosis.checks.find(({ code }) => code === check)?.examples ?? [];
-    for (const subject of subjects) {
-      const work = transaction(db, async (tx) => {
-        const [{ id: organizationId } = { id: null }] = await tx.execute<{ id: string }>(
-          ownerOf(subject),
-        );
-        if (organizationId !== null) await balanceLock(tx, organizationId);
-        const fix = fixOf(subject);
-        const details = typeof fix === 'function' ? await fix(tx, rules) : await detailsOf(tx, fix);
-        const change = { action: 'doctor.repair', organizationId, subject } as const;
-        if (details) await recordAudit(tx, by, { ...change, details: { check, ...details } });
-        return details;
-      });
-      const ended = await work.then(
-        (details) => ({ outcome: details ? 'repaired' : 'left', details: details ?? {} }) as const,
-        (error) => ({ outcome: 'left', details: refusalOf(error) }) as const,
-      );
-      records.push({ check, subject, ...ended });
+  for (const [check, fix] of Object.entries(REPAIRS)) {
+    const found = diagnosis.checks.find(({ code }) => code === check);
+    for (const subject of found?.examples ?? []) {
+      records.push(await repairOne(db, by, { check, fix, subject }, rules));
     }
   }
   return records;
+}
+
+async function repairOne(
+  db: Database,
+  by: ChangedBy,
+  { check, fix, subject }: { readonly check: string; readonly fix: Fix; readonly subject: string },
+  rules: DoctorRules,
+): Promise<RepairRecord> {
+  try {
+    const details = await transaction(db, async (tx) => {
+      const organizationId = await findOwner(tx, subject);
+      if (organizationId !== null) await balanceLock(tx, organizationId);
+      const changes = await fix(tx, subject, rules);
+      if (changes === null) return null;
+      const change = { action: 'doctor.repair', organizationId, subject } as const;
+      await recordAudit(tx, by, { ...change, details: { check, ...changes } });
+      return changes;
+    });
+    if (details === null) return { check, subject, outcome: 'left', details: {} };
+    return { check, subject, outcome: 'repaired', details };
+  } catch (error) {
+    return { check, subject, outcome: 'left', details: refusalOf(error) };
+  }
 }
 
 function refusalOf(error: unknown): Details {
@@ -131,65 +139,115 @@ async function detailsOf(tx: Transaction, fix: SQL): Promise<Details | null> {
  * Finds the organization of a subject. The subject is the id of a batch, a request, or a delivery,
  * or it begins with an organization's id.
  */
-const ownerOf = (subject: string) => sql`
-  select id from organizations where id = split_part(${subject}, ' ', 1)
-  union all select organization_id from batches where id = ${subject}
-  union all select organization_id from requests where id = ${subject}
-  union all select b.organization_id from webhook_deliveries d join batches b on b.id = d.batch_id
-             where d.id = ${subject}`;
+async function findOwner(tx: Transaction, subject: string): Promise<string | null> {
+  const [owner] = await tx.execute<{ id: string }>(sql`
+    select id from organizations where id = split_part(${subject}, ' ', 1)
+    union all
+    select organization_id from batches where id = ${subject}
+    union all
+    select organization_id from requests where id = ${subject}
+    union all
+    select b.organization_id
+      from webhook_deliveries d join batches b on b.id = d.batch_id
+     where d.id = ${subject}`);
+  return owner?.id ?? null;
+}
 
 /**
  * The repairs in the order they run. Settlements change balances and counts, so these must be
  * correct first.
  */
-const REPAIRS: Readonly<Record<string, (subject: string) => Fix>> = {
-  balance_differs: (organizationId) => sql`select recompute_balance(${organizationId}) as details`,
-
-  batch_completed_count: (batchId) => sql`
-    update batches b
-       set completed_count = n.counted, updated_at = later(b.updated_at, clock_timestamp())
-      from (select count(settled_at)::int as counted from requests where batch_id = ${batchId}) n,
-           (select completed_count as before from batches where id = ${batchId}) was
-     where b.id = ${batchId} and b.completed_count <> n.counted
-    returning json_build_object('before', was.before, 'counted', n.counted) as details`,
-
-  delivery_attempts: (deliveryId) => sql`
-    update webhook_deliveries d
-       set attempts = n.last
-      from (select count(*)::int as made, coalesce(max(n), 0)::int as last
-              from webhook_attempts where delivery_id = ${deliveryId}) n,
-           (select attempts as before from webhook_deliveries where id = ${deliveryId} for update) was
-     where d.id = ${deliveryId} and n.made = n.last - d.forgotten and d.attempts <> n.last
-    returning json_build_object('before', was.before, 'counted', n.last) as details`,
-
-  entitlement_unearned: (subject) => {
-    const [organizationId = '', npi = '', emailType = ''] = subject.split(' ');
-    return sql`select rewrite_entitlement(${organizationId}, ${npi}, ${emailType}) as details`;
-  },
-
-  entitlement_missing: (requestId) => sql`
-    select rewrite_entitlement(organization_id, npi, email_type) as details from requests
-     where id = ${requestId} and credits_used > 0`,
-
-  hold_not_settled: (requestId) => sql`select release_hold(${requestId}) as details`,
-
-  request_overdue: (requestId) => async (tx, rules) => {
-    const { status, settledNow } = await settleIn(tx, requestId, 'failed', 'deadline', rules);
-    return settledNow ? { settled: status } : null;
-  },
-
-  lookup_left_open: (lookupId) => async (tx) => {
-    // Locked first, so that a request that is joining the lookup is seen.
-    await tx.execute(sql`select from lookups where id = ${lookupId} for update`);
-    return await detailsOf(
-      tx,
-      sql`update lookups l set closed_at = clock_timestamp()
-           where l.id = ${lookupId} and l.closed_at is null
-             and not exists (select from requests r where r.lookup_id = l.id and r.settled_at is null)
-          returning json_build_object('npi', l.npi) as details`,
-    );
-  },
+const REPAIRS: Readonly<Record<string, Fix>> = {
+  balance_differs: recomputeBalance,
+  batch_completed_count: recountBatch,
+  delivery_attempts: recountAttempts,
+  entitlement_unearned: rewriteEntitlement,
+  entitlement_missing: addEntitlement,
+  hold_not_settled: releaseHold,
+  request_overdue: settleRequest,
+  lookup_left_open: closeLookup,
 };
 
 /** The codes of the checks that `repair` can fix. */
 export const REPAIRABLE: ReadonlySet<string> = new Set(Object.keys(REPAIRS));
+
+async function recomputeBalance(tx: Transaction, organizationId: string) {
+  return await detailsOf(tx, sql`select recompute_balance(${organizationId}) as details`);
+}
+
+async function recountBatch(tx: Transaction, batchId: string) {
+  return await detailsOf(
+    tx,
+    sql`
+      update batches b
+         set completed_count = n.counted,
+             updated_at = later(b.updated_at, clock_timestamp())
+        from (select count(settled_at)::int as counted from requests where batch_id = ${batchId}) n,
+             (select completed_count as before from batches where id = ${batchId}) was
+       where b.id = ${batchId} and b.completed_count <> n.counted
+      returning json_build_object('before', was.before, 'counted', n.counted) as details`,
+  );
+}
+
+async function recountAttempts(tx: Transaction, deliveryId: string) {
+  return await detailsOf(
+    tx,
+    sql`
+      update webhook_deliveries d
+         set attempts = n.last
+        from (
+          select count(*)::int as made, coalesce(max(n), 0)::int as last
+            from webhook_attempts
+           where delivery_id = ${deliveryId}
+        ) n, (
+          select attempts as before from webhook_deliveries where id = ${deliveryId} for update
+        ) was
+       where d.id = ${deliveryId}
+         and n.made = n.last - d.forgotten
+         and d.attempts <> n.last
+      returning json_build_object('before', was.before, 'counted', n.last) as details`,
+  );
+}
+
+async function rewriteEntitlement(tx: Transaction, subject: string) {
+  const [organizationId = '', npi = '', emailType = ''] = subject.split(' ');
+  return await detailsOf(
+    tx,
+    sql`select rewrite_entitlement(${organizationId}, ${npi}, ${emailType}) as details`,
+  );
+}
+
+async function addEntitlement(tx: Transaction, requestId: string) {
+  return await detailsOf(
+    tx,
+    sql`
+      select rewrite_entitlement(organization_id, npi, email_type) as details
+        from requests
+       where id = ${requestId} and credits_used > 0`,
+  );
+}
+
+async function releaseHold(tx: Transaction, requestId: string) {
+  return await detailsOf(tx, sql`select release_hold(${requestId}) as details`);
+}
+
+async function settleRequest(tx: Transaction, requestId: string, rules: DoctorRules) {
+  const { status, settledNow } = await settleIn(tx, requestId, 'failed', 'deadline', rules);
+  return settledNow ? { settled: status } : null;
+}
+
+async function closeLookup(tx: Transaction, lookupId: string) {
+  // Locked first, so that a request that is joining the lookup is seen.
+  await tx.execute(sql`select from lookups where id = ${lookupId} for update`);
+  return await detailsOf(
+    tx,
+    sql`
+      update lookups l
+         set closed_at = clock_timestamp()
+       where l.id = ${lookupId}
+         and l.closed_at is null
+         and not exists (
+           select from requests r where r.lookup_id = l.id and r.settled_at is null)
+      returning json_build_object('npi', l.npi) as details`,
+  );
+}

@@ -1,4 +1,4 @@
-import { sql } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { span } from '../client.ts';
 import type { DoctorRules, Pass } from './check.ts';
 
@@ -6,8 +6,17 @@ import type { DoctorRules, Pass } from './check.ts';
  * Checks the balances, the ledger by itself and against the requests, and the replay window
  * (ARCHITECTURE.md, Invariants, L1 to L5).
  */
-export function ledgerPasses(rules: DoctorRules): Pass[] {
-  return [ACCOUNTS, ENTRIES, HISTORY, REQUESTS_AND_ENTRIES, ...promises(rules)];
+export function ledgerPasses({ replayMs }: DoctorRules): Pass[] {
+  const window = span(replayMs);
+  return [
+    ACCOUNTS,
+    ENTRIES,
+    HISTORY,
+    REQUESTS_AND_ENTRIES,
+    doubleCharges(window),
+    entitlements(window),
+    replays(window),
+  ];
 }
 
 const ACCOUNTS: Pass = {
@@ -15,14 +24,22 @@ const ACCOUNTS: Pass = {
     organizations o
     full join credit_balances b on b.organization_id = o.id
     full join (
-      select organization_id, -sum(granted) as total, sum(available) as available, sum(held) as held, sum(used) as used,
+      select organization_id,
+             -sum(granted) as total,
+             sum(available) as available,
+             sum(held) as held,
+             sum(used) as used,
              sum(granted + available + held + used) as remainder
-        from ledger_entries group by organization_id
+        from ledger_entries
+       group by organization_id
     ) e on e.organization_id = coalesce(o.id, b.organization_id)`,
   subject: sql`coalesce(b.organization_id, e.organization_id, o.id)`,
   checks: {
-    balance_differs: sql`b.organization_id is null or b.total <> coalesce(e.total, 0) or b.available <> coalesce(e.available, 0)
-        or b.held <> coalesce(e.held, 0) or b.used <> coalesce(e.used, 0)`,
+    balance_differs: sql`b.organization_id is null
+        or b.total <> coalesce(e.total, 0)
+        or b.available <> coalesce(e.available, 0)
+        or b.held <> coalesce(e.held, 0)
+        or b.used <> coalesce(e.used, 0)`,
     balance_not_conserved: sql`b.total <> b.available + b.held + b.used`,
     balance_negative: sql`least(b.total, b.available, b.held, b.used) < 0`,
     ledger_not_zero: sql`e.remainder <> 0`,
@@ -35,10 +52,14 @@ const ENTRIES: Pass = {
   checks: {
     entry_unbalanced: sql`l.granted + l.available + l.held + l.used <> 0`,
     entry_columns: sql`l.granted + l.available + l.held + l.used = 0 and not case l.kind
-        when 'hold' then l.available = -l.amount and l.held = l.amount and l.used = 0 and l.side = 'hold'
-        when 'charge' then l.held = -l.amount and l.used = l.amount and l.available = 0 and l.side = 'settlement'
-        when 'release' then l.held = -l.amount and l.available = l.amount and l.used = 0 and l.side = 'settlement'
-        else l.available = l.amount and l.held = 0 and l.used = 0 and l.side = 'funding' end`,
+        when 'hold'
+        then l.available = -l.amount and l.held = l.amount and l.used = 0 and l.side = 'hold'
+        when 'charge'
+        then l.held = -l.amount and l.used = l.amount and l.available = 0 and l.side = 'settlement'
+        when 'release'
+        then l.held = -l.amount and l.available = l.amount and l.used = 0 and l.side = 'settlement'
+        else l.available = l.amount and l.held = 0 and l.used = 0 and l.side = 'funding'
+      end`,
     entry_shape: sql`(l.request_id is null) = (l.kind in ('hold', 'charge', 'release'))
         or l.amount = 0 or (l.amount < 0 and l.kind <> 'adjustment')`,
   },
@@ -62,14 +83,18 @@ const REQUESTS_AND_ENTRIES: Pass = {
   from: sql`
     requests r
     full join (
-      select request_id, count(*) filter (where kind = 'hold') as holds,
-             count(*) filter (where kind = 'charge') as charges, count(*) filter (where kind = 'release') as releases,
+      select request_id,
+             count(*) filter (where kind = 'hold') as holds,
+             count(*) filter (where kind = 'charge') as charges,
+             count(*) filter (where kind = 'release') as releases,
              max(amount) filter (where kind = 'hold') as hold_amount,
              max(amount) filter (where kind <> 'hold') as settlement_amount,
              max(created_at) filter (where kind = 'charge') as charged_at,
-             min(organization_id) as first_organization, max(organization_id) as last_organization
+             min(organization_id) as first_organization,
+             max(organization_id) as last_organization
         from ledger_entries
-       where request_id is not null group by request_id
+       where request_id is not null
+       group by request_id
     ) e on e.request_id = r.id`,
   subject: sql`coalesce(r.id, e.request_id)`,
   checks: {
@@ -80,11 +105,14 @@ const REQUESTS_AND_ENTRIES: Pass = {
     settled_twice: sql`${settlements} > 1`,
     charge_without_result: sql`e.charges > 0 and not ${charged}`,
     result_without_charge: sql`e.holds > 0 and e.charges = 0 and ${charged}`,
-    release_without_reason: sql`e.releases > 0 and (r.settled_at is null or ${charged}) and r.id is not null`,
-    hold_not_settled: sql`r.settled_at is not null and not ${charged} and e.holds > 0 and ${settlements} = 0`,
+    release_without_reason: sql`e.releases > 0
+        and (r.settled_at is null or ${charged}) and r.id is not null`,
+    hold_not_settled: sql`r.settled_at is not null
+        and not ${charged} and e.holds > 0 and ${settlements} = 0`,
     settlement_amount: sql`e.settlement_amount <> e.hold_amount`,
     hold_amount: sql`e.hold_amount <> r.cost`,
-    entry_of_other_organization: sql`e.first_organization <> r.organization_id or e.last_organization <> r.organization_id`,
+    entry_of_other_organization: sql`e.first_organization <> r.organization_id
+        or e.last_organization <> r.organization_id`,
     charge_time: sql`e.charged_at <> r.settled_at`,
   },
 };
@@ -93,21 +121,25 @@ const REQUESTS_AND_ENTRIES: Pass = {
 // can therefore use a request with credits used as its charge, and `settled_at` as the time of the
 // charge.
 
-/** Checks that a paid result is free within the replay window (L4 and L5). */
-function promises({ replayMs }: DoctorRules): Pass[] {
-  const window = span(replayMs);
+/** Finds results that were charged twice within the replay window (L4 and L5). */
+function doubleCharges(window: SQL): Pass {
   const npi = sql`organization_id, npi`;
-  const doubleCharges: Pass = {
+  return {
     from: sql`(
       with charge as (
-        select id, ${npi}, wanted_type, email_type, settled_at from requests
+        select id, ${npi}, wanted_type, email_type, settled_at
+          from requests
          where credits_used > 0
-           and (${npi}) in (select ${npi} from requests where credits_used > 0 group by ${npi} having count(*) > 1)
+           and (${npi}) in (
+             select ${npi} from requests where credits_used > 0 group by ${npi} having count(*) > 1)
       )
-      select c.id from charge c
+      select c.id
+        from charge c
        where exists (
          select from charge e
-          where e.organization_id = c.organization_id and e.npi = c.npi and c.wanted_type in ('any', e.email_type)
+          where e.organization_id = c.organization_id
+            and e.npi = c.npi
+            and c.wanted_type in ('any', e.email_type)
             and (e.settled_at < c.settled_at
                  or (e.settled_at = c.settled_at and e.email_type = c.email_type and e.id < c.id))
             and c.settled_at - e.settled_at <= ${window})) c`,
@@ -116,40 +148,75 @@ function promises({ replayMs }: DoctorRules): Pass[] {
       charged_twice: sql`true`,
     },
   };
-  const entitlements: Pass = {
-    from: sql`(select * from requests where credits_used > 0) r full join entitlements e on e.request_id = r.id`,
-    subject: sql`case when e.request_id is null then r.id else concat_ws(' ', e.organization_id, e.npi, e.email_type) end`,
+}
+
+/** Compares entitlements with charges. */
+function entitlements(window: SQL): Pass {
+  return {
+    from: sql`
+      (select * from requests where credits_used > 0) r
+      full join entitlements e on e.request_id = r.id`,
+    subject: sql`case
+        when e.request_id is null then r.id
+        else concat_ws(' ', e.organization_id, e.npi, e.email_type)
+      end`,
     checks: {
-      entitlement_unearned: sql`e.request_id is not null and (r.id is null or r.organization_id <> e.organization_id or r.npi <> e.npi
-          or r.email_type <> e.email_type or r.settled_at <> e.charged_at)`,
-      entitlement_missing: sql`e.request_id is null and r.settled_at >= now() - ${window} and not exists (
-          select from entitlements x where x.organization_id = r.organization_id and x.npi = r.npi
-             and x.email_type = coalesce(r.email_type, x.email_type) and x.charged_at >= r.settled_at)`,
+      entitlement_unearned: sql`e.request_id is not null and (
+          r.id is null
+          or r.organization_id <> e.organization_id
+          or r.npi <> e.npi
+          or r.email_type <> e.email_type
+          or r.settled_at <> e.charged_at)`,
+      entitlement_missing: sql`e.request_id is null
+        and r.settled_at >= now() - ${window}
+        and not exists (
+          select from entitlements x
+           where x.organization_id = r.organization_id
+             and x.npi = r.npi
+             and x.email_type = coalesce(r.email_type, x.email_type)
+             and x.charged_at >= r.settled_at)`,
     },
   };
-  // A paid address may have been erased or suppressed since. Then the replay has another address,
-  // or is erased itself. A suppression that was removed after the replay is only in the audit log.
+}
+
+/**
+ * Finds replays without a charge in the replay window. A paid address may have been erased or
+ * suppressed since. Then the replay has another address, or is erased itself. A suppression that
+ * was removed after the replay is only in the audit log.
+ */
+function replays(window: SQL): Pass {
   const wasSuppressed = sql`exists (
     select from removed s
      where s.at >= r.accepted_at and case s.kind
            when 'npi' then s.value = c.npi
            when 'email' then s.value = encode(sha256(convert_to(lower(c.email), 'UTF8')), 'hex')
            else '.' || split_part(lower(c.email), '@', 2) like '%.' || s.value end)`;
-  const withheld = sql`(r.erased_at is not null or c.erased_at is not null or is_suppressed(c.npi, c.email) or ${wasSuppressed})`;
-  const replays: Pass = {
+  const withheld = sql`(
+    r.erased_at is not null
+    or c.erased_at is not null
+    or is_suppressed(c.npi, c.email)
+    or ${wasSuppressed})`;
+  return {
     from: sql`(
       with removed as materialized (
-        select at, subject as value, details ->> 'kind' as kind from audit_log where action = 'suppressions.remove'
+        select at, subject as value, details ->> 'kind' as kind
+          from audit_log
+         where action = 'suppressions.remove'
       )
-      select r.id from requests r
-       where r.replayed and r.test_outcome is distinct from 'replayed' and not exists (
-         select from requests c where c.organization_id = r.organization_id and c.npi = r.npi
-            and (c.email_type = r.email_type and c.email = r.email or ${withheld}) and c.credits_used > 0
-            and c.settled_at between r.settled_at - ${window} and r.settled_at)) r`,
+      select r.id
+        from requests r
+       where r.replayed
+         and r.test_outcome is distinct from 'replayed'
+         and not exists (
+           select from requests c
+            where c.organization_id = r.organization_id
+              and c.npi = r.npi
+              and (c.email_type = r.email_type and c.email = r.email or ${withheld})
+              and c.credits_used > 0
+              and c.settled_at between r.settled_at - ${window} and r.settled_at)) r`,
     subject: sql`r.id`,
     checks: {
       replay_without_charge: sql`true`,
     },
   };
-  return [doubleCharges, entitlements, replays];
 }

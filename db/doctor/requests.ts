@@ -1,4 +1,4 @@
-import { sql } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { GRACE, type Pass } from './check.ts';
 import { charged } from './ledger.ts';
 
@@ -8,8 +8,9 @@ const REQUESTS: Pass = {
   checks: {
     request_overdue: sql`r.settled_at is null and r.deadline_at < now() - ${GRACE}`,
     completed_late: sql`r.status = 'completed' and r.settled_at > r.deadline_at`,
-    email_of_other_type: sql`r.status = 'completed' and r.wanted_type <> 'any' and r.wanted_type <> r.email_type`,
-    request_state: sql`num_nonnulls(r.email, r.email_type, r.email_last_validated_at) 
+    email_of_other_type: sql`r.status = 'completed'
+        and r.wanted_type <> 'any' and r.wanted_type <> r.email_type`,
+    request_state: sql`num_nonnulls(r.email, r.email_type, r.email_last_validated_at)
           <> case when r.status = 'completed' and r.erased_at is null then 3 else 0 end
         or (r.erased_at is not null and r.status <> 'completed')
         or (r.settled_at is not null) <> (r.status in ('completed', 'not_found', 'failed'))
@@ -44,30 +45,44 @@ const REQUESTS_AND_LOOKUPS: Pass = {
   },
 };
 
-const hash = (email: string) =>
-  sql`encode(sha256(convert_to(lower(${sql.raw(email)}), 'UTF8')), 'hex')`;
+function hash(email: string): SQL {
+  return sql`encode(sha256(convert_to(lower(${sql.raw(email)}), 'UTF8')), 'hex')`;
+}
+
 /**
  * Selects the rows with an address that was erased, found by its NPI or its hash. Addresses are
  * hashed only if there are tombstones.
  */
-const held = (
+function held(
   table: string,
   subject: string,
   email = 't.email',
   isAddress = 't.email is not null',
-) => sql`
-  select ${sql.raw(subject)} as subject from ${sql.raw(table)} t
-   where ${sql.raw(isAddress)} and (select count(*) from tombstones) > 0
-     and (t.npi in (select value from tombstones where kind = 'npi')
-          or ${hash(email)} in (select value from tombstones where kind = 'email'))`;
+): SQL {
+  return sql`
+    select ${sql.raw(subject)} as subject
+      from ${sql.raw(table)} t
+     where ${sql.raw(isAddress)}
+       and (select count(*) from tombstones) > 0
+       and (t.npi in (select value from tombstones where kind = 'npi')
+            or ${hash(email)} in (select value from tombstones where kind = 'email'))`;
+}
 
 const ERASED: Pass = {
   from: sql`(
     with tombstones as materialized (select kind, value from suppressions where origin = 'erasure')
     ${held('requests', 't.id', 't.email', 't.email is not null and t.test_outcome is null')}
-    union all ${held('stored_emails', "'directory ' || t.npi")}
-    union all ${held('email_checks', "'evidence ' || t.npi || ' ' || t.id")}
-    union all ${held('provider_endpoints', "'endpoint ' || t.npi", 'endpoint_address(t.endpoint)', "t.endpoint like '%@%'")}) h`,
+    union all
+    ${held('stored_emails', "'directory ' || t.npi")}
+    union all
+    ${held('email_checks', "'evidence ' || t.npi || ' ' || t.id")}
+    union all
+    ${held(
+      'provider_endpoints',
+      "'endpoint ' || t.npi",
+      'endpoint_address(t.endpoint)',
+      "t.endpoint like '%@%'",
+    )}) h`,
   subject: sql`h.subject`,
   checks: {
     erased_but_held: sql`true`,
@@ -79,9 +94,13 @@ const ERASED: Pass = {
  * tables.
  */
 const SANDBOXES: Pass = {
-  from: sql`requests r join (
-    select request_id from vendor_attempts
-    union all select checking_for from stored_emails) s on s.request_id = r.id and r.test_outcome is not null`,
+  from: sql`
+    requests r
+    join (
+      select request_id from vendor_attempts
+      union all
+      select checking_for from stored_emails
+    ) s on s.request_id = r.id and r.test_outcome is not null`,
   subject: sql`r.id`,
   checks: { sandbox_not_apart: sql`true` },
 };

@@ -17,13 +17,20 @@ const BATCHES: Pass = {
   from: sql`
     batches b
     full join (
-      select batch_id, count(*) as total, count(settled_at) as final, min(position) as first, max(position) as last,
-             sum(hashtext(wanted_type)) as wanted_types, sum(hashtext(id)) as ids
-        from requests group by batch_id
+      select batch_id,
+             count(*) as total,
+             count(settled_at) as final,
+             min(position) as first,
+             max(position) as last,
+             sum(hashtext(wanted_type)) as wanted_types,
+             sum(hashtext(id)) as ids
+        from requests
+       group by batch_id
     ) r on r.batch_id = b.id
     left join (
       select batch_id, count(*) as total, sum(hashtext(request_id)) as request_ids
-        from webhook_deliveries group by batch_id
+        from webhook_deliveries
+       group by batch_id
     ) d on d.batch_id = b.id`,
   subject: sql`coalesce(b.id, r.batch_id)`,
   checks: {
@@ -32,9 +39,16 @@ const BATCHES: Pass = {
     batch_positions: sql`b.total = r.total and (r.first <> 0 or r.last <> b.total - 1)`,
     batch_wanted_type: sql`r.wanted_types <> r.total * hashtext(b.wanted_type)`,
     batch_completed_count: sql`b.completed_count <> coalesce(r.final, 0)`,
-    batch_status: sql`b.status <> case when b.completed_count = b.total then 'completed' else 'in-progress' end`,
+    batch_status: sql`b.status <> case
+        when b.completed_count = b.total then 'completed'
+        else 'in-progress'
+      end`,
     batch_not_started: sql`b.started_at is null and b.created_at < now() - ${GRACE}`,
-    batch_deliveries: sql`coalesce(d.total, 0) <> case b.webhook_mode when 'real-time' then b.total when 'batch' then 1 else 0 end
+    batch_deliveries: sql`coalesce(d.total, 0) <> case b.webhook_mode
+          when 'real-time' then b.total
+          when 'batch' then 1
+          else 0
+        end
         or d.request_ids is distinct from case b.webhook_mode when 'real-time' then r.ids end`,
   },
 };
@@ -63,22 +77,33 @@ function deliveries(scheduleMs: readonly number[]): Pass {
         select batch_id, max(settled_at) as completed_at from requests group by batch_id
       ) c on c.batch_id = d.batch_id and d.request_id is null
       left join (
-        select delivery_id, count(*) as made, max(n) as last, min(started_at) as first_at,
+        select delivery_id,
+               count(*) as made,
+               max(n) as last,
+               min(started_at) as first_at,
                bool_or(status_code between 200 and 299) as accepted,
                (array_agg(reason order by n desc))[1] as last_reason
-          from webhook_attempts group by delivery_id
+          from webhook_attempts
+         group by delivery_id
       ) a on a.delivery_id = d.id`,
     subject: sql`d.id`,
     checks: {
-      delivery_overdue: sql`d.state = 'pending' and b.status = 'completed' and not g.webhooks_suspended
-          and (${dueAt} + ${DELIVERY_GRACE} < now() and coalesce(d.checked_at <= now() - interval '1 minute', true)
+      delivery_overdue: sql`d.state = 'pending'
+          and b.status = 'completed'
+          and not g.webhooks_suspended
+          and (${dueAt} + ${DELIVERY_GRACE} < now()
+                 and coalesce(d.checked_at <= now() - interval '1 minute', true)
                or d.due_at > now() + make_interval(secs => 2 * ${step} / 1000) + ${DELIVERY_GRACE})`,
       delivery_secret_unreadable: sql`d.state = 'pending' and a.last_reason = 'secret_unreadable'`,
-      delivered_without_2xx: sql`d.state = 'delivered' and d.forgotten < d.attempts and a.accepted is not true`,
-      delivery_attempts: sql`d.attempts <> coalesce(a.last, d.attempts) or d.attempts - d.forgotten <> coalesce(a.made, 0)`,
-      delivery_too_early: sql`a.made > 0 and case when d.request_id is null
-          then b.status <> 'completed' or a.first_at < c.completed_at
-          else r.settled_at is null or a.first_at < r.settled_at end`,
+      delivered_without_2xx: sql`d.state = 'delivered'
+          and d.forgotten < d.attempts
+          and a.accepted is not true`,
+      delivery_attempts: sql`d.attempts <> coalesce(a.last, d.attempts)
+          or d.attempts - d.forgotten <> coalesce(a.made, 0)`,
+      delivery_too_early: sql`a.made > 0 and case
+          when d.request_id is null then b.status <> 'completed' or a.first_at < c.completed_at
+          else r.settled_at is null or a.first_at < r.settled_at
+        end`,
     },
   };
 }
@@ -87,19 +112,27 @@ const SWEEPS: Pass = {
   // Unfinished work that is older than the longest accepted gap between sweeps.
   from: sql`(
     select (select swept_at from sweeps) as swept_at
-     where exists (select from batches where status = 'in-progress' and created_at < now() - 2 * ${GRACE})) s`,
-  subject: sql`coalesce(to_char(s.swept_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), 'never')`,
+     where exists (
+       select from batches
+        where status = 'in-progress' and created_at < now() - 2 * ${GRACE})) s`,
+  subject: sql`coalesce(
+      to_char(s.swept_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), 'never')`,
   checks: {
     sweep_away: sql`s.swept_at is null or s.swept_at < now() - 2 * ${GRACE}`,
   },
 };
 
 const IDEMPOTENCY: Pass = {
-  from: sql`idempotency_keys i left join batches b on b.id = substring(i.response from '"batch_id":"([^"]+)"')`,
-  subject: sql`concat_ws(' ', i.organization_id, i.path, to_char(i.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))`,
+  from: sql`
+    idempotency_keys i
+    left join batches b on b.id = substring(i.response from '"batch_id":"([^"]+)"')`,
+  subject: sql`concat_ws(
+      ' ', i.organization_id, i.path,
+      to_char(i.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))`,
   checks: {
     idempotency_without_response: sql`i.response is null`,
-    idempotency_of_other_batch: sql`i.response is not null and b.organization_id is distinct from i.organization_id`,
+    idempotency_of_other_batch: sql`i.response is not null
+        and b.organization_id is distinct from i.organization_id`,
   },
 };
 
@@ -113,7 +146,9 @@ const GUARDS: Pass = {
           from pg_trigger t join pg_class c on c.oid = t.tgrelid
          where c.relnamespace = current_schema()::regnamespace and not t.tgisinternal
         union all
-        select conname, convalidated from pg_constraint where connamespace = current_schema()::regnamespace
+        select conname, convalidated
+          from pg_constraint
+         where connamespace = current_schema()::regnamespace
         union all
         select c.relname, i.indisvalid
           from pg_index i join pg_class c on c.oid = i.indexrelid
@@ -142,9 +177,11 @@ const WORK = {
     -- The sweep starts the workflow of a delivery that waits for its next attempt when that is due.
     select d.id, final.at from webhook_deliveries d
      cross join lateral (
-       select max(r.settled_at) as at, count(*) = count(r.settled_at) as is_so from requests r
+       select max(r.settled_at) as at, count(*) = count(r.settled_at) as all_settled
+         from requests r
         where r.batch_id = d.batch_id and (d.request_id is null or r.id = d.request_id)) final
-     where d.state = 'pending' and final.is_so
+     where d.state = 'pending'
+       and final.all_settled
        and greatest(final.at, d.due_at) < clock_timestamp() - ${GRACE}`,
   /**
    * Batches that finished at least two minutes ago, whose workflows must be closed. If the workflow
@@ -159,7 +196,9 @@ const WORK = {
           where d.batch_id = b.id and d.state = 'pending' and d.attempts = 0 and d.resends = 0)`,
   /** Requests that have been final for 60 s, so their lookups must not be running. */
   final: sql`
-    select r.id, r.settled_at as since from requests r where r.settled_at < clock_timestamp() - ${GRACE}`,
+    select r.id, r.settled_at as since
+      from requests r
+     where r.settled_at < clock_timestamp() - ${GRACE}`,
 };
 
 /**
@@ -171,10 +210,12 @@ export async function listWork(
   what: keyof typeof WORK,
   among: readonly string[] | null,
 ): Promise<string[]> {
-  const ids = sql`jsonb_array_elements_text(${JSON.stringify(among)}::jsonb)`;
-  const within = among === null ? sql`true` : sql`w.id in (select ${ids})`;
-  const rows = await run<{ id: string }>(
-    db,
-  )`select w.id from (${WORK[what]}) w where ${within} order by w.since`;
+  let within = sql`true`;
+  if (among !== null) {
+    const ids = sql`jsonb_array_elements_text(${JSON.stringify(among)}::jsonb)`;
+    within = sql`w.id in (select ${ids})`;
+  }
+  const rows = await run<{ id: string }>(db)`
+    select w.id from (${WORK[what]}) w where ${within} order by w.since`;
   return rows.map(({ id }) => id);
 }

@@ -1,4 +1,4 @@
-import { sql } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { cut, type Database, type Page, run } from '../client.ts';
 import type { batches } from '../schema.ts';
 import type { BatchStatus } from '../words.ts';
@@ -37,27 +37,63 @@ export async function listBatches(
   filter: BatchFilter,
   { after, limit }: Page,
 ) {
-  // Passed as numbers, because dates of the first and the last year have no common notation.
-  const moment = (at: Date | null, otherwise: string) =>
-    sql`coalesce(to_timestamp(${at && at.getTime() / 1000}::float8), ${sql.raw(otherwise)})`;
-  const asking = sql`select batch_id from requests where npi = ${filter.npi} and organization_id = ${organization}`;
-  const last = sql`select created_at, id from batches where id = ${after} and organization_id = ${organization}`;
-  const theirs = organization === null ? sql`true` : sql`organization_id = ${organization}`;
-  // A list of all organizations is sorted by id, which is in the order of time too. Few batches
-  // contain a given NPI, so that list must not use the index of times and read all the others.
-  const byTime = filter.npi ? sql`created_at + interval '0' desc,` : sql`created_at desc,`;
   const rows = await run<Listed>(db)`
-    select id as "batchId", organization_id as "organizationId", status, submitted_as as "submittedAs",
-           wanted_type as "wantedType", completed_count as "completedCount", total, created_at as "createdAt",
+    select id as "batchId",
+           organization_id as "organizationId",
+           status,
+           submitted_as as "submittedAs",
+           wanted_type as "wantedType",
+           completed_count as "completedCount",
+           total,
+           created_at as "createdAt",
            updated_at as "updatedAt"
       from batches
-     where ${theirs}
-       and created_at >= ${moment(filter.since, "'-infinity'")} and created_at < ${moment(filter.until, "'infinity'")}
-       -- A literal, so that the index of batches in progress is used.
-       and ${filter.status ? sql.raw(`status = '${filter.status}'`) : sql`true`}
-       and ${filter.npi ? sql`id = any(array(${asking}))` : sql`true`}
-       and ${after ? sql`(created_at, id) < (${last})` : sql`true`}
-     order by ${organization === null ? sql`` : byTime} id desc limit ${limit + 1}`;
-  const { items, last: end } = cut(rows, limit);
-  return { batches: items, next: end?.batchId ?? null };
+     where ${matching(organization, filter, after)}
+     order by ${orderOf(organization, filter)}
+     limit ${limit + 1}`;
+  const { items, last } = cut(rows, limit);
+  return { batches: items, next: last?.batchId ?? null };
+}
+
+function matching(
+  organization: string | null,
+  { status, since, until, npi }: BatchFilter,
+  after: Page['after'],
+): SQL {
+  const conditions = [
+    sql`created_at >= coalesce(${moment(since)}, '-infinity')`,
+    sql`created_at < coalesce(${moment(until)}, 'infinity')`,
+  ];
+  if (organization !== null) conditions.push(sql`organization_id = ${organization}`);
+  // A literal, so that the index of batches in progress is used.
+  if (status) conditions.push(sql.raw(`status = '${status}'`));
+  if (npi) {
+    conditions.push(sql`id = any(array(
+      select batch_id from requests where npi = ${npi} and organization_id = ${organization}))`);
+  }
+  if (after) {
+    conditions.push(sql`(created_at, id) < (
+      select created_at, id
+        from batches
+       where id = ${after} and organization_id = ${organization})`);
+  }
+  return sql.join(conditions, sql` and `);
+}
+
+/**
+ * Passes a time as a number, because dates of the first and the last year have no common notation.
+ */
+function moment(at: Date | null): SQL {
+  return sql`to_timestamp(${at && at.getTime() / 1000}::float8)`;
+}
+
+/**
+ * Returns the order of a list. The batches of all organizations are sorted by id, which follows
+ * time too. Few batches contain a given NPI, so a list with that filter must not use the index of
+ * times and read all the others.
+ */
+function orderOf(organization: string | null, { npi }: BatchFilter): SQL {
+  if (organization === null) return sql`id desc`;
+  if (npi) return sql`created_at + interval '0' desc, id desc`;
+  return sql`created_at desc, id desc`;
 }

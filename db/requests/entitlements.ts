@@ -39,10 +39,12 @@ export function knownEmails(
   return sql`
     with paid as (${paidFor(asked, replayMs)} and not is_inactive(e.npi))
     select distinct on (npi) * from (
-      select npi, email, email_type, email_last_validated_at, true as replayed, true as is_same from paid
+      select npi, email, email_type, email_last_validated_at, true as replayed, true as is_same
+        from paid
        where email is not null and not is_suppressed(npi, email)
       union all
-      select npi, email, email_type, last_validated_at, npi in (select npi from paid), false from stored_emails
+      select npi, email, email_type, last_validated_at, npi in (select npi from paid), false
+        from stored_emails
        where npi = ${npis} and ${isUsable(asked, freshnessMs)}
     ) known
      order by npi, is_same desc, email_type desc, email_last_validated_at desc, email desc`;
@@ -54,8 +56,10 @@ function paidFor({ organizationId, npis, wantedType, at }: Asked, replayMs: numb
   return sql`
       select e.npi, e.email_type, r.email, r.email_last_validated_at
         from entitlements e join requests r on r.id = e.request_id
-       where e.organization_id = ${organizationId} and e.npi = ${npis}
-         and e.charged_at >= ${at}::timestamptz - ${span(replayMs)} and ${wantedType} in ('any', e.email_type)`;
+       where e.organization_id = ${organizationId}
+         and e.npi = ${npis}
+         and e.charged_at >= ${at}::timestamptz - ${span(replayMs)}
+         and ${wantedType} in ('any', e.email_type)`;
 }
 
 /**
@@ -71,14 +75,31 @@ export function sandboxEmails(
 ): SQL {
   const { npis, wantedType, at, outcome, isDue } = asked;
   return sql`
-    with made_up as (select * from sandbox_emails(${npis}, ${outcome}) where ${wantedType} in ('any', email_type))
+    with made_up as (
+      select * from sandbox_emails(${npis}, ${outcome}) where ${wantedType} in ('any', email_type)
+    )
     select * from (
       select npi, email, email_type, email_last_validated_at, true as replayed, true as is_same
-        from (${paidFor(asked, replayMs)}) paid where email is not null and exists (select from made_up)
+        from (${paidFor(asked, replayMs)}) paid
+       where email is not null and exists (select from made_up)
       union all
-      select npi, email, email_type, ${at}::timestamptz, ${outcome} = 'replayed', false from made_up where ${isDue}
+      select npi, email, email_type, ${at}::timestamptz, ${outcome} = 'replayed', false
+        from made_up
+       where ${isDue}
     ) known
-     order by is_same desc, email_type desc limit 1`;
+     order by is_same desc, email_type desc
+     limit 1`;
+}
+
+/** The requests that known emails are searched for. */
+interface KnownQuery {
+  readonly organizationId: string;
+  readonly npis: readonly string[];
+  readonly wantedType: WantedType;
+  readonly at: Date;
+  readonly lookupId: string | null;
+  /** The outcomes of sandbox requests in the order of `npis`; null for other organizations. */
+  readonly outcomes: readonly TestOutcome[] | null;
 }
 
 /**
@@ -87,36 +108,46 @@ export function sandboxEmails(
  */
 export async function findKnownEmails(
   tx: Pick<Transaction, 'execute'>,
-  asked: {
-    readonly organizationId: string;
-    readonly npis: readonly string[];
-    readonly wantedType: WantedType;
-    readonly at: Date;
-    readonly lookupId: string | null;
-    /** The outcomes of sandbox requests in the order of `npis`; null for other organizations. */
-    readonly outcomes: readonly TestOutcome[] | null;
-  },
+  asked: KnownQuery,
   windows: KnownWindows,
 ): Promise<Map<string, KnownEmail>> {
+  const emails = emailsOf(asked, windows);
+  const rows = await run<KnownEmail & { readonly npi: string }>(tx)`
+    select npi,
+           email,
+           email_type as "emailType",
+           email_last_validated_at as "emailLastValidatedAt",
+           replayed,
+           (select n from suppression_changes) as "suppressionChange"
+      from (${emails}) known`;
+  return new Map(rows.map(({ npi, ...known }) => [npi, known]));
+}
+
+function emailsOf(asked: KnownQuery, windows: KnownWindows): SQL {
   const { outcomes } = asked;
+  if (outcomes) return emailsOfSandbox({ ...asked, outcomes }, windows.replayMs);
+  const npis = [...new Set(asked.npis)];
+  // A single NPI is compared by `=`. PostgreSQL considers a generic plan for lists worse than a
+  // plan for one value, so it would plan each of these statements again.
+  const anyOf = npis.length === 1 ? sql`${npis[0]}` : sql`any(${sql.param(npis)})`;
+  return knownEmails({ ...asked, npis: anyOf }, windows);
+}
+
+function emailsOfSandbox(
+  asked: KnownQuery & { readonly outcomes: readonly TestOutcome[] },
+  replayMs: number,
+): SQL {
   const one = {
     npis: sql`one.npi`,
     outcome: sql`one.outcome`,
     isDue: sql`outcome in ('stored', 'replayed')`,
   };
-  const npis = [...new Set(asked.npis)];
-  // A single NPI is compared by `=`. PostgreSQL considers a generic plan for lists worse than a
-  // plan for one value, so it would plan each of these statements again.
-  const anyOf = npis.length === 1 ? sql`${npis[0]}` : sql`any(${sql.param(npis)})`;
-  const emails = outcomes
-    ? sql`select known.* from unnest(${sql.param(asked.npis)}::text[], ${sql.param(outcomes)}::text[]) one (npi, outcome)
-          cross join lateral (${sandboxEmails({ ...asked, ...one }, windows.replayMs)}) known`
-    : knownEmails({ ...asked, npis: anyOf }, windows);
-  const rows = await run<KnownEmail & { readonly npi: string }>(tx)`
-    select npi, email, email_type as "emailType", email_last_validated_at as "emailLastValidatedAt", replayed,
-           (select n from suppression_changes) as "suppressionChange"
-      from (${emails}) known`;
-  return new Map(rows.map(({ npi, ...known }) => [npi, known]));
+  const npis = sql.param(asked.npis);
+  const outcomes = sql.param(asked.outcomes);
+  return sql`
+    select known.*
+      from unnest(${npis}::text[], ${outcomes}::text[]) one (npi, outcome)
+     cross join lateral (${sandboxEmails({ ...asked, ...one }, replayMs)}) known`;
 }
 
 /**
@@ -128,13 +159,20 @@ export function isUsable(
   freshnessMs: number,
 ): SQL {
   return sql`
-    verdict = 'valid' and not unchecked and last_validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
+    verdict = 'valid'
+      and not unchecked
+      and last_validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
       and ${wantedType} in ('any', email_type)
       -- An address that its source does not let us keep serves only its own lookup. Equality with
       -- null is never true.
-      and (may_store or exists (select from email_checks c where c.lookup_id = ${lookupId}
-            and c.npi = stored_emails.npi and c.email = stored_emails.email and c.kind = 'named'))
-      and not is_suppressed(stored_emails.npi, stored_emails.email) and not is_inactive(stored_emails.npi)`;
+      and (may_store or exists (
+        select from email_checks c
+         where c.lookup_id = ${lookupId}
+           and c.npi = stored_emails.npi
+           and c.email = stored_emails.email
+           and c.kind = 'named'))
+      and not is_suppressed(stored_emails.npi, stored_emails.email)
+      and not is_inactive(stored_emails.npi)`;
 }
 
 /**
@@ -146,7 +184,9 @@ export function isUsable(
 export function claimEntitlements(replayMs: number): SQL {
   return sql`
     insert into entitlements as e (organization_id, npi, email_type, request_id, charged_at)
-    select organization_id, npi, email_type, id, settled_at from settled where credits_used > 0
+    select organization_id, npi, email_type, id, settled_at
+      from settled
+     where credits_used > 0
         on conflict (organization_id, npi, email_type) do update
        set request_id = excluded.request_id, charged_at = excluded.charged_at
      where e.charged_at < excluded.charged_at - ${span(replayMs)}
@@ -157,7 +197,8 @@ export function claimEntitlements(replayMs: number): SQL {
  * Counts the charged requests of `settled`, and those of them that got the right to be charged in
  * `claimed`.
  */
-export const CLAIMS = sql`(select count(*)::int from settled where credits_used > 0) as charged,
+export const CLAIMS = sql`
+  (select count(*)::int from settled where credits_used > 0) as charged,
   (select count(*)::int from claimed) as claimed`;
 
 /** Rolls the transaction back by throwing if more requests are charged than may be. */

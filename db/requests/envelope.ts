@@ -28,18 +28,15 @@ export interface EnvelopeState {
   readonly ageMs: number;
 }
 
+type BatchFields = 'status' | 'total' | 'completedCount' | 'createdAt' | 'updatedAt';
+type ClientFields = 'webhookUrl' | 'webhookMode' | 'customData';
+
 /**
  * The content of an envelope. It is read in one statement, so that it is the state of one moment.
  */
 export interface Envelope
   extends EnvelopeState,
-    Readonly<
-      Pick<
-        typeof batches.$inferSelect,
-        'status' | 'total' | 'completedCount' | 'createdAt' | 'updatedAt'
-      >
-    >,
-    Readonly<Pick<typeof batches.$inferSelect, 'webhookUrl' | 'webhookMode' | 'customData'>> {
+    Readonly<Pick<typeof batches.$inferSelect, BatchFields | ClientFields>> {
   readonly balance: number;
   /**
    * In the order of the submit. The email fields are also null for an address that may no longer be
@@ -48,9 +45,9 @@ export interface Envelope
   readonly items: readonly Item[];
 }
 
-type Told = 'npi' | 'status' | 'replayed' | 'creditsUsed' | 'email' | 'emailType';
+type ItemFields = 'npi' | 'status' | 'replayed' | 'creditsUsed' | 'email' | 'emailType';
 
-interface Item extends Readonly<Pick<typeof requests.$inferSelect, Told>> {
+interface Item extends Readonly<Pick<typeof requests.$inferSelect, ItemFields>> {
   readonly requestId: string;
   readonly validatedAt: string | null;
   readonly delivery: DeliveryState | null;
@@ -79,28 +76,50 @@ export async function findEnvelope(
  * The version of an envelope. Triggers raise the batch's `updated_at` with every change of a
  * request or a delivery.
  */
-const STATE = sql`b.id as "batchId", (extract(epoch from clock_timestamp() - b.created_at) * 1000)::float8 as "ageMs",
-    concat_ws(' ', b.updated_at, c.available, s.n) as version`;
+const STATE = sql`
+      b.id as "batchId",
+      (extract(epoch from clock_timestamp() - b.created_at) * 1000)::float8 as "ageMs",
+      concat_ws(' ', b.updated_at, c.available, s.n) as version`;
 
 const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
-  sql`${STATE}, b.status, b.total, b.completed_count as "completedCount", b.created_at as "createdAt",
-      b.updated_at as "updatedAt", b.webhook_url as "webhookUrl", b.webhook_mode as "webhookMode", b.custom_data as "customData",
+  sql`${STATE},
+      b.status,
+      b.total,
+      b.completed_count as "completedCount",
+      b.created_at as "createdAt",
+      b.updated_at as "updatedAt",
+      b.webhook_url as "webhookUrl",
+      b.webhook_mode as "webhookMode",
+      b.custom_data as "customData",
       c.available as balance`,
   (isAskedFor, list) => sql`
     select ${list}(item) as items from (
-      select r.id as "requestId", r.npi, r.status, r.replayed, r.credits_used as "creditsUsed", given.email,
+      select r.id as "requestId",
+             r.npi,
+             r.status,
+             r.replayed,
+             r.credits_used as "creditsUsed",
+             given.email,
              case when given.email is not null then r.email_type end as "emailType",
-             case when given.email is not null then r.email_last_validated_at end as "validatedAt", d.state as delivery
+             case when given.email is not null then r.email_last_validated_at end as "validatedAt",
+             d.state as delivery
         from requests r
         -- Suppressions are checked only if they have changed since the email was recorded, so that
         -- a person who was suppressed later is not returned again. Without "offset" the check would
         -- run for each of the three fields. Suppressions do not apply to a sandbox.
         cross join lateral (
-          select case when r.email is not null and (r.suppression_change = s.n or r.test_outcome is not null
-                       or not is_suppressed(r.npi, r.email)) then r.email end as email offset 0
+          select case
+                   when r.email is not null
+                     and (r.suppression_change = s.n
+                          or r.test_outcome is not null
+                          or not is_suppressed(r.npi, r.email))
+                   then r.email
+                 end as email offset 0
         ) given
-        left join webhook_deliveries d on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
-       where ${isAskedFor} order by r.position
+        left join webhook_deliveries d
+          on d.batch_id = b.id and (d.request_id = r.id or d.request_id is null)
+       where ${isAskedFor}
+       order by r.position
     ) item`,
 );
 
@@ -108,8 +127,10 @@ const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
 export const findEnvelopeState = reader<EnvelopeState>(
   STATE,
   (isAskedFor) => sql`
-    select string_agg(status, ' ' order by position) as statuses, bool_and(settled_at is not null) as "isFinal"
-      from requests r where ${isAskedFor}`,
+    select string_agg(status, ' ' order by position) as statuses,
+           bool_and(settled_at is not null) as "isFinal"
+      from requests r
+     where ${isAskedFor}`,
 );
 
 /**
@@ -118,24 +139,30 @@ export const findEnvelopeState = reader<EnvelopeState>(
  * @param asked selects from the requests; `list` aggregates them into a list
  */
 function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
-  const [id, organizationId] = [sql.placeholder('id'), sql.placeholder('organizationId')];
-  const read = (batchId: SQL, ...asking: [isAskedFor: SQL, list: SQL]) =>
+  const id = sql.placeholder('id');
+  const organizationId = sql.placeholder('organizationId');
+  const read = (batchId: SQL, requestsOf: SQL) =>
     statement<Row>(sql`
-      select ${columns}, asked.* from batches b join credit_balances c on c.organization_id = b.organization_id
-        cross join suppression_changes s cross join lateral (${asked(...asking)}) asked
+      select ${columns}, asked.*
+        from batches b
+        join credit_balances c on c.organization_id = b.organization_id
+       cross join suppression_changes s
+       cross join lateral (${requestsOf}) asked
        where b.id = (select ${batchId} where id = ${id} and organization_id = ${organizationId})`);
   // A single request needs no aggregate.
-  const ofRequest = read(sql`batch_id from requests`, sql`r.id = ${id}`, sql`json_build_array`);
-  const ofBatch = read(sql`id from batches`, sql`r.batch_id = b.id`, sql`json_agg`);
-  return async (
-    db: Database,
-    { organizationId, ...asked }: EnvelopeSubject,
-  ): Promise<Row | null> => {
-    const [row] =
-      'requestId' in asked
-        ? await ofRequest(db, { id: asked.requestId, organizationId })
-        : await ofBatch(db, { id: asked.batchId, organizationId });
-    return row ?? null;
+  const one = asked(sql`r.id = ${id}`, sql`json_build_array`);
+  const all = asked(sql`r.batch_id = b.id`, sql`json_agg`);
+  const ofRequest = read(sql`batch_id from requests`, one);
+  const ofBatch = read(sql`id from batches`, all);
+  return async (db: Database, subject: EnvelopeSubject): Promise<Row | null> => {
+    const { organizationId } = subject;
+    let rows: readonly Row[];
+    if ('requestId' in subject) {
+      rows = await ofRequest(db, { id: subject.requestId, organizationId });
+    } else {
+      rows = await ofBatch(db, { id: subject.batchId, organizationId });
+    }
+    return rows[0] ?? null;
   };
 }
 
@@ -146,30 +173,34 @@ function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
  */
 export function envelopeText(envelope: Envelope, reader: 'poll' | 'delivery'): string {
   const { customData, balance, items } = envelope;
-  const webhook = envelope.webhookUrl && {
-    url: envelope.webhookUrl,
-    mode: envelope.webhookMode,
-    status:
-      reader === 'delivery'
-        ? 'pending'
-        : deliveryStatus(items.map((item) => item.delivery ?? 'none')),
-  };
   const usage = {
     credits_used: items.reduce((sum, { creditsUsed }) => sum + creditsUsed, 0),
     balance,
   };
-  return `{"batch":${JSON.stringify(batchObject(envelope))},"webhook":${JSON.stringify(webhook)},"custom_data":${
-    customData ?? 'null'
-  },"usage":${JSON.stringify(usage)},"data":${JSON.stringify(items.map(dataItem))}}`;
+  const members = [
+    `"batch":${JSON.stringify(batchObject(envelope))}`,
+    `"webhook":${JSON.stringify(webhookObject(envelope, reader))}`,
+    `"custom_data":${customData ?? 'null'}`,
+    `"usage":${JSON.stringify(usage)}`,
+    `"data":${JSON.stringify(items.map(dataItem))}`,
+  ];
+  return `{${members.join(',')}}`;
+}
+
+function webhookObject(
+  { webhookUrl, webhookMode, items }: Envelope,
+  reader: 'poll' | 'delivery',
+): object | null {
+  if (webhookUrl === null) return null;
+  let status: DeliveryState = 'pending';
+  if (reader === 'poll') {
+    status = deliveryStatus(items.map(({ delivery }) => delivery ?? 'none'));
+  }
+  return { url: webhookUrl, mode: webhookMode, status };
 }
 
 /** Returns the value of the member `batch`. */
-export function batchObject(
-  batch: Pick<
-    Envelope,
-    'batchId' | 'status' | 'total' | 'completedCount' | 'createdAt' | 'updatedAt'
-  >,
-) {
+export function batchObject(batch: Pick<Envelope, 'batchId' | BatchFields>) {
   return {
     id: batch.batchId,
     status: batch.status,
@@ -185,9 +216,10 @@ export function submitResponse(
   batchId: string,
   rows: readonly { id: string; npi: string; status: RequestStatus }[],
 ): string {
+  const isCompleted = rows.every(({ status }) => status === 'completed');
   return JSON.stringify({
     batch_id: batchId,
-    status: rows.every((row) => row.status === 'completed') ? 'completed' : 'in-progress',
+    status: isCompleted ? 'completed' : 'in-progress',
     requests: rows.map(({ id, npi }) => ({ npi, request_id: id, poll_url: `/api/v1/email/${id}` })),
   });
 }
@@ -202,6 +234,8 @@ function deliveryStatus(states: readonly DeliveryState[]): DeliveryState {
 }
 
 function dataItem(item: Item) {
+  let lastValidated: string | null = null;
+  if (item.validatedAt !== null) lastValidated = new Date(item.validatedAt).toISOString();
   return {
     request_id: item.requestId,
     npi: item.npi,
@@ -209,8 +243,7 @@ function dataItem(item: Item) {
     replayed: item.replayed,
     email_type: item.emailType,
     email: item.email,
-    email_last_validated:
-      item.validatedAt === null ? null : new Date(item.validatedAt).toISOString(),
+    email_last_validated: lastValidated,
     email_status: item.email === null ? null : 'valid',
   };
 }

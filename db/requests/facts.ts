@@ -1,4 +1,5 @@
 import { and, asc, eq, isNull, sql } from 'drizzle-orm';
+import type { PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { batches, requests } from '../schema.ts';
@@ -31,15 +32,7 @@ export async function readBatch(db: Database, batchId: string) {
     if (!first) throw new Refusal('batch_missing');
     const { organizationId, webhookMode } = first;
     // Read after the requests, so a request that is final above has its delivery here.
-    const due =
-      webhookMode === null
-        ? []
-        : await tx.execute<{ deliveryId: string; requestId: string | null }>(sql`
-            select webhook_deliveries.id as "deliveryId", webhook_deliveries.request_id as "requestId"
-              from webhook_deliveries left join requests request on request.id = webhook_deliveries.request_id
-             where webhook_deliveries.batch_id = ${batchId}
-               and state = 'pending' and attempts = 0 and resends = 0 and ${REPORTS_FINAL}
-             order by request.position`);
+    const due = webhookMode === null ? [] : await readDue(tx, batchId);
     const open = rows.filter(({ settledAt }) => settledAt === null);
     const count = (wanted: FinalStatus) => rows.filter(({ status }) => status === wanted).length;
     return {
@@ -50,12 +43,27 @@ export async function readBatch(db: Database, batchId: string) {
       open: open.map(({ requestId, npi, deadlineAt }) => {
         return { requestId, batchId, npi, deadline: deadlineAt.getTime() };
       }),
-      due: [...due],
+      due,
       completed: count('completed'),
       notFound: count('not_found'),
       failed: count('failed'),
     };
   });
+}
+
+/** Reads the deliveries of a batch that are due and were never attempted. */
+async function readDue(tx: PostgresJsDatabase, batchId: string) {
+  const rows = await tx.execute<{ deliveryId: string; requestId: string | null }>(sql`
+    select webhook_deliveries.id as "deliveryId", webhook_deliveries.request_id as "requestId"
+      from webhook_deliveries
+      left join requests request on request.id = webhook_deliveries.request_id
+     where webhook_deliveries.batch_id = ${batchId}
+       and state = 'pending'
+       and attempts = 0
+       and resends = 0
+       and ${REPORTS_FINAL}
+     order by request.position`);
+  return [...rows];
 }
 
 /**

@@ -24,14 +24,12 @@ const {
   attempts: _attempts,
   ...DELIVERY
 } = getTableColumns(webhookDeliveries);
+const { startedAt, endedAt } = vendorAttempts;
+const DURATION_MS = sql<number | null>`extract(epoch from ${endedAt} - ${startedAt}) * 1000`;
 const VENDOR_ATTEMPT = {
   ...getTableColumns(vendorAttempts),
   /** Null while it runs. */
-  durationMs: sql<
-    number | null
-  >`extract(epoch from ${vendorAttempts.endedAt} - ${vendorAttempts.startedAt}) * 1000`.mapWith(
-    Number,
-  ),
+  durationMs: DURATION_MS.mapWith(Number),
 };
 
 /**
@@ -39,9 +37,8 @@ const VENDOR_ATTEMPT = {
  * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function findBatch(db: Database, requestId: string): Promise<string> {
-  const [found] = await run<{ id: string }>(
-    db,
-  )`select batch_id as id from requests where id = ${requestId}`;
+  const [found] = await run<{ id: string }>(db)`
+    select batch_id as id from requests where id = ${requestId}`;
   if (!found) throw new Refusal('request_missing');
   return found.id;
 }
@@ -65,7 +62,7 @@ export async function inspectBatch(db: Database, batchId: string) {
       .where(ofBatch)
       .orderBy(asc(requests.position));
     const lookups = tx.select({ id: requests.lookupId }).from(requests).where(ofBatch);
-    const questions = await tx
+    const vendorCalls = await tx
       .select(VENDOR_ATTEMPT)
       .from(vendorAttempts)
       .where(inArray(vendorAttempts.lookupId, lookups))
@@ -85,7 +82,7 @@ export async function inspectBatch(db: Database, batchId: string) {
       batch,
       requests: asked.map((request) => ({
         ...request,
-        vendorAttempts: questions.filter(({ lookupId }) => lookupId === request.lookupId),
+        vendorAttempts: vendorCalls.filter(({ lookupId }) => lookupId === request.lookupId),
       })),
       deliveries: deliveries.map((delivery) => ({
         ...delivery,

@@ -26,15 +26,16 @@ export async function takeTurn(
   namespace: string,
 ): Promise<{ readonly isHome: boolean } | null> {
   const isHome = sql`coalesce(s.namespace = ${namespace}, true)`;
-  const [taken] = await run<{ isHome: boolean }>(db)`
-    insert into sweeps as s (due_at) values (clock_timestamp() + ${span(everyMs)})
+  const every = span(everyMs);
+  const [taken = null] = await run<{ isHome: boolean }>(db)`
+    insert into sweeps as s (due_at) values (clock_timestamp() + ${every})
         on conflict (one) do update set due_at = excluded.due_at
      -- A due time more than two intervals ahead was written before the clock or the interval was
      -- set back.
-     where s.due_at not between clock_timestamp() - case when ${isHome} then 0 else 1 end * ${span(everyMs)}
-           and clock_timestamp() + 2 * ${span(everyMs)}
+     where s.due_at not between clock_timestamp() - case when ${isHome} then 0 else 1 end * ${every}
+           and clock_timestamp() + 2 * ${every}
     returning ${isHome} as "isHome"`;
-  return taken ?? null;
+  return taken;
 }
 
 /**
@@ -47,11 +48,13 @@ export async function takeWorkflowTurn(
   everyMs: number,
   namespace: string,
 ): Promise<true | null> {
+  const every = span(everyMs);
   const taken = await run(db)`
-    update sweeps set workflows_due_at = clock_timestamp() + ${span(everyMs)}
+    update sweeps
+       set workflows_due_at = clock_timestamp() + ${every}
      where coalesce(namespace = ${namespace}, true)
-           -- See takeTurn about due times too far ahead.
-       and workflows_due_at not between clock_timestamp() and clock_timestamp() + 2 * ${span(everyMs)}
+       -- See takeTurn about due times too far ahead.
+       and workflows_due_at not between clock_timestamp() and clock_timestamp() + 2 * ${every}
     returning one`;
   return taken.length > 0 ? true : null;
 }
@@ -94,16 +97,23 @@ export async function listToStart(
   return await run<BatchStart>(db)`
     select ${START} from (
       select *, row_number() over (partition by organization_id order by created_at) as place
-        from batches where started_at is null and created_at < clock_timestamp() - ${span(olderThanMs)}
-       order by place, created_at limit ${limit}
-    ) batches order by place, created_at`;
+        from batches
+       where started_at is null
+         and created_at < clock_timestamp() - ${span(olderThanMs)}
+       order by place, created_at
+       limit ${limit}
+    ) batches
+     order by place, created_at`;
 }
 
 /** Lists the organizations with an open request past its deadline, the longest overdue first. */
 export async function listOverdueOwners(db: Database): Promise<string[]> {
   const rows = await run<{ id: string }>(db)`
-    select organization_id as id from requests where settled_at is null and deadline_at < now()
-     group by organization_id order by min(deadline_at)`;
+    select organization_id as id
+      from requests
+     where settled_at is null and deadline_at < now()
+     group by organization_id
+     order by min(deadline_at)`;
   return rows.map(({ id }) => id);
 }
 
@@ -119,10 +129,14 @@ export async function takeUnfinished(
   return await run<BatchStart>(db)`
     update batches set checked_at = clock_timestamp()
      where id in (
-       select id from batches
-        where started_at is not null and coalesce(checked_at, started_at) < now() - ${span(everyMs)}
+       select id
+         from batches
+        where started_at is not null
+          and coalesce(checked_at, started_at) < now() - ${span(everyMs)}
           and status = 'in-progress'
-        order by coalesce(checked_at, started_at) limit ${limit} for update skip locked)
+        order by coalesce(checked_at, started_at)
+        limit ${limit}
+          for update skip locked)
     returning ${START}`;
 }
 
@@ -138,5 +152,8 @@ export async function listOpen(db: Database, batchId: string) {
 
 /** Selects a row of batches as a `BatchStart`. */
 const START = sql`
-  batches.id as "batchId", organization_id as "organizationId", submitted_as as "submittedAs",
-  wanted_type as "wantedType", array(select npi from requests where batch_id = batches.id order by position) as npis`;
+  batches.id as "batchId",
+  organization_id as "organizationId",
+  submitted_as as "submittedAs",
+  wanted_type as "wantedType",
+  array(select npi from requests where batch_id = batches.id order by position) as npis`;

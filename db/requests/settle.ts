@@ -1,13 +1,13 @@
-import { type SQL, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { balanceLock } from '../accounts/balance.ts';
 import { type Database, run, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { countSettled, type Ended } from '../metrics.ts';
 import type { FinalStatus } from '../words.ts';
-import type { KnownWindows } from './entitlements.ts';
 import {
   CLAIMS,
   claimEntitlements,
+  type KnownWindows,
   knownEmails,
   requireClaims,
   sandboxEmails,
@@ -57,8 +57,7 @@ export async function settleIn(
   reason: string,
   rules: KnownWindows,
 ): Promise<Settlement> {
-  const owner = sql`(select organization_id from requests where id = ${requestId})`;
-  await lock(tx, owner, requestId);
+  await lock(tx, requestId);
   const [settled] = await write(tx, requestId, end, reason, rules);
   if (!settled) throw new Refusal('request_missing');
   requireClaims(settled);
@@ -67,10 +66,15 @@ export async function settleIn(
 }
 
 /** Locks the balance and then the request. Every writer of one organization locks in this order. */
-async function lock(tx: Transaction, owner: SQL, requestId: string): Promise<void> {
+async function lock(tx: Transaction, requestId: string): Promise<void> {
+  const owner = sql`(select organization_id from requests where id = ${requestId})`;
   await run(tx)`
-    with locked as (select organization_id from credit_balances where organization_id = ${owner} for update)
-    select from locked join requests using (organization_id) where requests.id = ${requestId} for update of requests`;
+    with locked as (
+      select organization_id from credit_balances where organization_id = ${owner} for update
+    )
+    select from locked join requests using (organization_id)
+     where requests.id = ${requestId}
+       for update of requests`;
 }
 
 /**
@@ -101,11 +105,20 @@ async function write(
        where id = ${requestId} and settled_at is null
     ), settled as (
       update requests r
-         set status = case when open.failed then 'failed' when known.npi is null then 'not_found' else 'completed' end,
-             reason = case when open.late and ${reason} not like 'deadline%' then 'deadline'
-                           when known.npi is null then ${reason} end,
-             replayed = coalesce(known.replayed, false), email = known.email, email_type = known.email_type,
-             email_last_validated_at = known.email_last_validated_at, settled_at = open.at,
+         set status = case
+               when open.failed then 'failed'
+               when known.npi is null then 'not_found'
+               else 'completed'
+             end,
+             reason = case
+               when open.late and ${reason} not like 'deadline%' then 'deadline'
+               when known.npi is null then ${reason}
+             end,
+             replayed = coalesce(known.replayed, false),
+             email = known.email,
+             email_type = known.email_type,
+             email_last_validated_at = known.email_last_validated_at,
+             settled_at = open.at,
              suppression_change = (select n from suppression_changes)
         from open left join lateral (
           select * from (${knownEmails(asked, windows)}) live
@@ -114,10 +127,17 @@ async function write(
        where r.id = open.id
       returning r.*
     ), claimed as (${claimEntitlements(windows.replayMs)})
-    select coalesce(s.status, r.status) as status, coalesce(s.reason, r.reason) as reason, s.id is not null as "settledNow", r.organization_id as "organizationId",
-           r.cost, s.email_type as "emailType", coalesce(s.replayed, r.replayed) as replayed,
-           (extract(epoch from s.settled_at - r.accepted_at))::float8 as seconds, ${CLAIMS}
-      from requests r left join settled s using (id) where r.id = ${requestId}`);
+    select coalesce(s.status, r.status) as status,
+           coalesce(s.reason, r.reason) as reason,
+           s.id is not null as "settledNow",
+           r.organization_id as "organizationId",
+           r.cost,
+           s.email_type as "emailType",
+           coalesce(s.replayed, r.replayed) as replayed,
+           (extract(epoch from s.settled_at - r.accepted_at))::float8 as seconds,
+           ${CLAIMS}
+      from requests r left join settled s using (id)
+     where r.id = ${requestId}`);
 }
 
 /**
@@ -134,15 +154,26 @@ export async function settleOverdue(
     await balanceLock(tx, organizationId);
     const settled = await tx.execute<Ended & { requestId: string; batchId: string }>(sql`
       with overdue as materialized (
-        select id, at from requests, date_trunc('milliseconds', clock_timestamp()) at
-         where organization_id = ${organizationId} and settled_at is null and deadline_at < at
-         limit ${limit} for update of requests skip locked
+        select id, at
+          from requests, date_trunc('milliseconds', clock_timestamp()) at
+         where organization_id = ${organizationId}
+           and settled_at is null
+           and deadline_at < at
+         limit ${limit}
+           for update of requests skip locked
       ), settled as (
-        update requests r set status = 'failed', reason = 'deadline', settled_at = at
-          from overdue where r.id = overdue.id
+        update requests r
+           set status = 'failed', reason = 'deadline', settled_at = at
+          from overdue
+         where r.id = overdue.id
         returning r.*
       )
-      select id as "requestId", batch_id as "batchId", organization_id as "organizationId", status, cost, replayed,
+      select id as "requestId",
+             batch_id as "batchId",
+             organization_id as "organizationId",
+             status,
+             cost,
+             replayed,
              (extract(epoch from settled_at - accepted_at))::float8 as seconds
         from settled`);
     const ids = settled.map(({ requestId }) => requestId);

@@ -11,6 +11,7 @@ import {
   CLAIMS,
   claimEntitlements,
   findKnownEmails,
+  type KnownEmail,
   type KnownWindows,
   requireClaims,
 } from './entitlements.ts';
@@ -72,6 +73,17 @@ const TEST_DEADLINE_MS = 5000;
 type OfBatch = 'batchId' | 'organizationId' | 'wantedType' | 'cost' | 'acceptedAt';
 type NewRequest = Omit<typeof requests.$inferInsert & Ended, OfBatch | 'seconds'>;
 
+/** The fields of a request that waits for a lookup. */
+const OPEN = {
+  status: 'accepted',
+  replayed: false,
+  email: null,
+  emailType: null,
+  emailLastValidatedAt: null,
+  suppressionChange: null,
+  settledAt: null,
+} as const;
+
 /** Rolls the transaction back: nothing is queued, and the Idempotency-Key stays unused. */
 class Refused extends Error {
   readonly outcome: SubmitOutcome;
@@ -122,24 +134,45 @@ async function claimIdempotencyKey(
   rules: SubmitRules,
 ): Promise<SubmitOutcome | null> {
   if (!command.idempotency) return null;
-  const { key, method, path, fingerprint } = command.idempotency;
+  const { organizationId, idempotency } = command;
+  const { key, method, path, fingerprint } = idempotency;
   await tx.execute(sql.raw(`set local lock_timeout = ${IDEMPOTENCY_WAIT_MS}`));
   const claimed = await run(tx)`
-    insert into idempotency_keys as k (organization_id, method, path, key, fingerprint, created_at, expires_at)
-    select ${command.organizationId}, ${method}, ${path}, ${key}, ${fingerprint}::bytea, at, at + ${span(rules.idempotencyMs)}
+    insert into idempotency_keys as k (
+      organization_id, method, path, key, fingerprint, created_at, expires_at
+    )
+    select ${organizationId}, ${method}, ${path}, ${key}, ${fingerprint}::bytea,
+           at, at + ${span(rules.idempotencyMs)}
       from clock_timestamp() at
         on conflict (organization_id, method, path, key) do update
-       set fingerprint = excluded.fingerprint, response = null,
-           created_at = excluded.created_at, expires_at = excluded.expires_at
-     where k.expires_at <= clock_timestamp() returning 1`;
+       set fingerprint = excluded.fingerprint,
+           response = null,
+           created_at = excluded.created_at,
+           expires_at = excluded.expires_at
+     where k.expires_at <= clock_timestamp()
+    returning 1`;
   await tx.execute(sql`set local lock_timeout = default`);
   if (claimed.length === 1) return null;
   const [stored] = await run<{ fingerprint: Buffer; response: string | null }>(tx)`
-    select fingerprint, response from idempotency_keys where ${sameKey(command.organizationId, command.idempotency)}`;
+    select fingerprint, response
+      from idempotency_keys
+     where ${sameKey(organizationId, idempotency)}`;
   if (!stored?.response) throw new Error('an Idempotency-Key was committed without its response');
-  return stored.fingerprint.equals(fingerprint)
-    ? { kind: 'repeated', response: stored.response }
-    : { kind: 'mismatch' };
+  if (!stored.fingerprint.equals(fingerprint)) return { kind: 'mismatch' };
+  return { kind: 'repeated', response: stored.response };
+}
+
+/** Stores the response for repeated submits with the same Idempotency-Key. */
+async function storeResponse(
+  tx: Transaction,
+  organizationId: string,
+  idempotency: NonNullable<SubmitCommand['idempotency']>,
+  response: string,
+): Promise<void> {
+  await tx.execute(sql`
+    update idempotency_keys
+       set response = ${response}
+     where ${sameKey(organizationId, idempotency)}`);
 }
 
 async function accept(
@@ -147,9 +180,36 @@ async function accept(
   command: SubmitCommand,
   rules: SubmitRules,
 ): Promise<SubmitOutcome> {
-  const { organizationId, wantedType, npis, outcomes } = command;
-  // The time is read under the lock, so that the times of one organization never run backwards.
-  const [organization] = await run<{
+  const { organizationId, wantedType, submittedAs, npis, outcomes, idempotency } = command;
+  const { at, available, held, suspended } = await lockBalance(tx, organizationId);
+  const asked = { organizationId, npis, wantedType, at, lookupId: null, outcomes };
+  const known = await findKnownEmails(tx, asked, rules);
+  const batch = newBatch(command, at, rules.lookupTimeoutMs);
+  const rows = newRequests(command, batch, known);
+  const required = rows.filter(({ replayed }) => !replayed).length * PRICES[wantedType];
+  if (required > available) throw new Refused({ kind: 'insufficient', required, available, held });
+
+  const response = submitResponse(batch.id, rows);
+  const deliveries = newDeliveries(batch, rows, suspended);
+  // Both statements are sent together.
+  await Promise.all([
+    insertBatch(tx, batch, rows, deliveries, rules.replayMs),
+    idempotency && storeResponse(tx, organizationId, idempotency, response),
+  ]);
+  return {
+    kind: 'accepted',
+    response,
+    start: { batchId: batch.id, organizationId, submittedAs, wantedType, npis },
+    requests: rows,
+  };
+}
+
+/**
+ * Locks an organization's balance. The time is read under the lock, so that the times of one
+ * organization never run backwards.
+ */
+async function lockBalance(tx: Transaction, organizationId: string) {
+  const [locked] = await run<{
     available: number;
     held: number;
     suspended: boolean;
@@ -158,39 +218,18 @@ async function accept(
     with locked as materialized (
       select b.available, b.held, o.webhooks_suspended as suspended
         from credit_balances b join organizations o on o.id = b.organization_id
-       where b.organization_id = ${organizationId} for update of b
+       where b.organization_id = ${organizationId}
+         for update of b
     )
     select *, clock_timestamp() as at from locked`;
-  if (!organization) throw new Refusal('organization_missing');
+  if (!locked) throw new Refusal('organization_missing');
+  return locked;
+}
 
-  const { at, available, held } = organization;
-  const batchId = newId('bat');
-  const asked = { organizationId, npis, wantedType, at, lookupId: null, outcomes };
-  const known = await findKnownEmails(tx, asked, rules);
-  const after = (ms: number) => new Date(at.getTime() + ms);
-  const deadlineAt = after(rules.lookupTimeoutMs);
-  const cost = PRICES[wantedType];
-
-  const rows = npis.map((npi, position): NewRequest => {
-    const answer = known.get(npi);
-    // A second entry for the same NPI is a replay of the first one, which is charged now.
-    if (answer) known.set(npi, { ...answer, replayed: true });
-    const testOutcome = outcomes?.[position] ?? null;
-    return {
-      id: newId('req'),
-      position,
-      npi,
-      deadlineAt: testOutcome === 'deadline' ? after(TEST_DEADLINE_MS) : deadlineAt,
-      testOutcome,
-      ...(answer ? { status: 'completed', ...answer, settledAt: at } : OPEN),
-    };
-  });
-  const required = rows.filter((row) => !row.replayed).length * cost;
-  if (required > available) throw new Refused({ kind: 'insufficient', required, available, held });
-
-  const { webhook, customData, submittedAs, apiKeyId } = command;
-  const batch = {
-    id: batchId,
+function newBatch(command: SubmitCommand, at: Date, lookupTimeoutMs: number) {
+  const { organizationId, apiKeyId, submittedAs, wantedType, npis, webhook, customData } = command;
+  return {
+    id: newId('bat'),
     organizationId,
     apiKeyId,
     submittedAs,
@@ -201,32 +240,54 @@ async function accept(
     customData,
     createdAt: at,
     updatedAt: at,
-    deadlineAt,
+    deadlineAt: later(at, lookupTimeoutMs),
   };
-  const response = submitResponse(batchId, rows);
-  const state = organization.suspended ? ('none' as const) : ('pending' as const);
-  const reported = webhook?.mode === 'batch' ? [null] : webhook ? rows.map((row) => row.id) : [];
-  const deliveries = reported.map((requestId) => ({
+}
+
+type NewBatch = ReturnType<typeof newBatch>;
+
+/** Makes the requests of a batch. Requests with a known email are completed already. */
+function newRequests(
+  { npis, outcomes }: SubmitCommand,
+  batch: NewBatch,
+  known: ReadonlyMap<string, KnownEmail>,
+): NewRequest[] {
+  const charged = new Set<string>();
+  return npis.map((npi, position) => {
+    const testOutcome = outcomes?.[position] ?? null;
+    let { deadlineAt } = batch;
+    if (testOutcome === 'deadline') deadlineAt = later(batch.createdAt, TEST_DEADLINE_MS);
+    const request = { id: newId('req'), position, npi, deadlineAt, testOutcome };
+    const answer = known.get(npi);
+    if (!answer) return { ...request, ...OPEN };
+    // A second entry for the same NPI is a replay of the first one, which is charged now.
+    const replayed = answer.replayed || charged.has(npi);
+    charged.add(npi);
+    return { ...request, status: 'completed', ...answer, replayed, settledAt: batch.createdAt };
+  });
+}
+
+/** Makes one delivery per request, one per batch, or none, depending on the webhook's mode. */
+function newDeliveries(batch: NewBatch, rows: readonly NewRequest[], isSuspended: boolean) {
+  const deliveryOf = (requestId: string | null) => ({
     id: newId('msg'),
-    batchId,
+    batchId: batch.id,
     requestId,
-    state,
-    createdAt: at,
-  }));
-  // Both statements are sent together.
-  await Promise.all([
-    insertBatch(tx, batch, rows, deliveries, rules.replayMs),
-    command.idempotency &&
-      tx.execute(
-        sql`update idempotency_keys set response = ${response} where ${sameKey(organizationId, command.idempotency)}`,
-      ),
-  ]);
-  return {
-    kind: 'accepted',
-    response,
-    start: { batchId, organizationId, submittedAs, wantedType, npis },
-    requests: rows,
-  };
+    state: isSuspended ? ('none' as const) : ('pending' as const),
+    createdAt: batch.createdAt,
+  });
+  switch (batch.webhookMode) {
+    case 'batch':
+      return [deliveryOf(null)];
+    case 'real-time':
+      return rows.map(({ id }) => deliveryOf(id));
+    case null:
+      return [];
+  }
+}
+
+function later(at: Date, ms: number): Date {
+  return new Date(at.getTime() + ms);
 }
 
 /** Counts a committed submit, new or repeated. */
@@ -246,16 +307,6 @@ function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
   }
 }
 
-const OPEN = {
-  status: 'accepted',
-  replayed: false,
-  email: null,
-  emailType: null,
-  emailLastValidatedAt: null,
-  suppressionChange: null,
-  settledAt: null,
-} as const;
-
 /**
  * Inserts a batch with its requests and deliveries, and the entitlements of requests that are
  * already completed. Triggers add the holds and charges.
@@ -269,12 +320,15 @@ async function insertBatch(
 ): Promise<void> {
   const { id: batchId, organizationId, wantedType, createdAt: acceptedAt } = batch;
   const ofBatch = { batchId, organizationId, wantedType, cost: PRICES[wantedType], acceptedAt };
-  const told =
-    deliveries.length > 0 ? sql`told as (${insertAll(webhookDeliveries, deliveries)}), ` : sql``;
+  let delivered = sql``;
+  if (deliveries.length > 0) {
+    delivered = sql`delivered as (${insertAll(webhookDeliveries, deliveries)}),`;
+  }
   const [counted] = await tx.execute<{ charged: number; claimed: number }>(sql`
-    with batch as (${insertAll(batches, [batch])}), ${told}added as (
-      ${insertAll(requests, rows, ofBatch)} returning *
-    ), settled as (select * from added where settled_at is not null), claimed as (${claimEntitlements(replayMs)})
+    with batch as (${insertAll(batches, [batch])}), ${delivered}
+    added as (${insertAll(requests, rows, ofBatch)} returning *),
+    settled as (select * from added where settled_at is not null),
+    claimed as (${claimEntitlements(replayMs)})
     select ${CLAIMS}`);
   if (counted) requireClaims(counted);
 }
@@ -283,5 +337,6 @@ function sameKey(
   organizationId: string,
   { key, method, path }: { key: string; method: string; path: string },
 ) {
-  return sql`(organization_id, method, path, key) = (${organizationId}, ${method}, ${path}, ${key})`;
+  return sql`
+    (organization_id, method, path, key) = (${organizationId}, ${method}, ${path}, ${key})`;
 }
