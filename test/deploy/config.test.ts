@@ -32,7 +32,7 @@ test('only DATABASE_URL is required, and all other settings have defaults', (t) 
   t.deepEqual([...seconds], [0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]);
 });
 
-test('all problems are reported at once, with names but without values', (t) => {
+test('all wrong settings are reported at once, by name and without their values', (t) => {
   const message = problemsOf({
     DATABASE_URL: 'mysql://secret@host',
     API_PORT: '99999',
@@ -60,7 +60,7 @@ test('all problems are reported at once, with names but without values', (t) => 
   t.false(message.includes('99999'));
 });
 
-test('an empty variable counts as missing', (t) => {
+test('an empty environment variable counts as missing', (t) => {
   for (const environment of [{}, { DATABASE_URL: '' }])
     t.regex(problemsOf(environment), /DATABASE_URL is missing/);
 });
@@ -70,7 +70,7 @@ test('the configuration cannot be changed after it was read', (t) => {
   t.true(Object.isFrozen(config));
 });
 
-test('the operator needs only the database, and npm start needs no variable', (t) => {
+test('the operator command needs only DATABASE_URL, and npm start needs no setting', (t) => {
   const operator = loadOperatorConfig({ ...MINIMAL, API_PORT: 'x' });
   t.deepEqual(operator, { databaseUrl: MINIMAL.DATABASE_URL, secretKeys: [] });
   t.like(loadLocalConfig({}), { databaseUrl: null, temporalAddress: null });
@@ -86,7 +86,7 @@ test('the operator needs only the database, and npm start needs no variable', (t
   });
 });
 
-test('durations have a unit', (t) => {
+test('a duration without a unit is rejected', (t) => {
   t.is(parseDuration('500ms'), 500);
   t.is(parseDuration('15m'), 900_000);
   t.is(parseDuration('30d'), 2_592_000_000);
@@ -94,7 +94,7 @@ test('durations have a unit', (t) => {
     t.is(parseDuration(text), null);
 });
 
-test('a source is configured if it has a key, and Reacher if it has a URL', (t) => {
+test('a source is configured by its API key, except Reacher, which needs only a URL', (t) => {
   const keys = {
     HUNTER_API_KEY: 'h',
     PROSPEO_URL: 'https://x.example',
@@ -110,7 +110,7 @@ test('a source is configured if it has a key, and Reacher if it has a URL', (t) 
   t.is(loadConfig({ ...MINIMAL, REACHER_API_KEY: 'r', REACHER_URL: '' }).access.reacher, null);
 });
 
-test('only a self-hosted Reacher may have an http URL outside this machine', (t) => {
+test('only Reacher may have an http URL on another machine; other sources need https', (t) => {
   const names = ['HUNTER_URL', 'ZEROBOUNCE_URL', 'REGISTRY_URL'];
   for (const name of names) {
     for (const url of [
@@ -135,13 +135,13 @@ test('only a self-hosted Reacher may have an http URL outside this machine', (t)
   t.regex(problemsOf({ ...MINIMAL, REACHER_URL: 'ftp://reacher' }), /REACHER_URL/);
 });
 
-test('wrong settings of sources are named like all others', (t) => {
+test('errors about the settings of sources name each wrong setting', (t) => {
   const wrong = { HUNTER_URL: 'x', VERIFY_POLICY: 'hope', CATCH_ALL: 'keep' };
   const message = problemsOf({ ...MINIMAL, ...wrong });
   for (const name of Object.keys(wrong)) t.true(message.includes(name), name);
 });
 
-test('a rate has a number of calls and a duration', (t) => {
+test('a rate must consist of a number of calls and a duration', (t) => {
   t.deepEqual(rate().validate('500/1m').value, { calls: 500, perMs: 60_000 });
   for (const text of ['', '5', '0/1s', '5/0s', '5/s', '5/1w', '-5/1s'])
     t.truthy(rate().validate(text).error, text);

@@ -80,7 +80,7 @@ async function lookedUp(npi: string) {
   return { requests, lookupId, own, bounced, stranger };
 }
 
-test('explain shows the calls, results and decisions of a request in order', async (t) => {
+test('explain shows the vendor calls, results, and decisions of a request in order', async (t) => {
   const npi = '2000010010';
   const { requests, lookupId, own, bounced, stranger } = await lookedUp(npi);
   await run(sql`insert into providers (npi, entity_type, first_name, last_name, credential, origin, row_hash)
@@ -134,7 +134,7 @@ test('explain shows the calls, results and decisions of a request in order', asy
   );
 });
 
-test('addresses are masked without --reveal, and similar ones stay distinct', async (t) => {
+test('explain masks email addresses without --reveal, but keeps similar ones distinct', async (t) => {
   const npi = '2000020019';
   const { requests } = await lookedUp(npi);
   const { text, json } = operatorOn(database.url);
@@ -160,7 +160,7 @@ test('addresses are masked without --reveal, and similar ones stay distinct', as
   ]);
 });
 
-test('an NPI is explained by all its requests, grouped by lookup', async (t) => {
+test('explain shows all requests for an NPI, grouped by lookup', async (t) => {
   const npi = '2000030018';
   const { requests, lookupId, own } = await lookedUp(npi);
   const organization = await openOrganization(db, 10);
@@ -190,7 +190,7 @@ test('an NPI is explained by all its requests, grouped by lookup', async (t) => 
   t.regex(story, /^suppressed +yes$/m);
 });
 
-test('open, failed and erased requests are shown as such', async (t) => {
+test('explain says whether a request is open, failed, or erased', async (t) => {
   const organization = await openOrganization(db, 10);
   const npis = ['2000040017', '2000040025'];
   const { requestIds } = acceptedIds(
@@ -209,7 +209,7 @@ test('open, failed and erased requests are shown as such', async (t) => {
   t.regex(story, /address erased from the answer of req_/);
 });
 
-test('a request that waits for a rate limit shows the source and the time', async (t) => {
+test('explain says which rate limit a request waits for, and since when', async (t) => {
   const organization = await openOrganization(db, 10);
   const npis = ['2000041015', '2000041023'];
   const { requestIds } = acceptedIds(
@@ -249,7 +249,7 @@ test('explain distinguishes a suppressed person from a suppressed address', asyn
   t.regex(await text('explain', '2000080013'), /^suppressed +not the NPI, and no address below$/m);
 });
 
-test('an unknown request is an error, and an unused NPI has an empty story', async (t) => {
+test('explain rejects an unknown request, but shows an unknown NPI without history', async (t) => {
   const { operator, json } = operatorOn(database.url);
   const id = newId('req');
   const unknown = await operator('explain', id);
@@ -259,7 +259,7 @@ test('an unknown request is an error, and an unused NPI has an empty story', asy
   t.is((await operator('explain', 'jane')).code, 2);
 });
 
-test('vendors are counted, timed and priced, with breakers and credits today', async (t) => {
+test("the vendors command shows calls, times, costs, breakers, and today's credits", async (t) => {
   await using own = await openTestDatabase();
   const ownDb = own.db;
   const organization = await openOrganization(ownDb, 10);

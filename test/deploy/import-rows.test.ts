@@ -37,7 +37,7 @@ async function stored(email: string) {
   return found;
 }
 
-test('every own address gets a verdict, and usable ones are stored', async (t) => {
+test('an import of our own addresses gives each row a verdict and stores usable ones', async (t) => {
   await addSuppression(db, BY, { kind: 'email', value: hashAddress('gone@clinic-one.com') });
   const rows: [string, string][] = [
     [`${NPI},Jane.Roe@Clinic-One.com,,${ago(3)},crm`, 'stored'],
@@ -120,7 +120,7 @@ test('every own address gets a verdict, and usable ones are stored', async (t) =
   t.like(JSON.parse(again.stdout), { verdicts: { unchanged: 4, suppressed: 1 } }, again.stderr);
 });
 
-test('an imported address is compared with the person of its NPI in NPPES', async (t) => {
+test('an imported address is rejected if it does not fit the person in NPPES', async (t) => {
   const [person, organization, gone, unknown] = [
     '1518000017',
     '1518000025',
@@ -178,7 +178,7 @@ test('an imported address is compared with the person of its NPI in NPPES', asyn
   );
 });
 
-test('an address that passed our checks stays checked when imported again', async (t) => {
+test('an address that passed our checks still counts as checked after another import', async (t) => {
   const row = {
     npi: '1520000013',
     email: 'again@clinic.com',
@@ -191,7 +191,7 @@ test('an address that passed our checks stays checked when imported again', asyn
   t.like(await stored('again@clinic.com'), { unchecked: false, verdict: 'valid' });
 });
 
-test('newer evidence wins, from vendors and imports alike', async (t) => {
+test('the newest information about an address wins, from a vendor or an import', async (t) => {
   const npi = '1003000100';
   const own = (email: string, days: number | null) => ({
     ...{ npi, email, emailType: 'professional' as const, source: 'crm', checked: true },
@@ -238,7 +238,7 @@ test('newer evidence wins, from vendors and imports alike', async (t) => {
   t.deepEqual(await storeOwnEmails(db, [own('older@clinic.com', null)]), ['unchanged']);
 });
 
-test('the newest of several rows about one address in a file is stored', async (t) => {
+test('if a file has several rows for an address, the newest one is stored', async (t) => {
   const row = {
     npi: '1568946812',
     email: 'twice@clinic.com',
@@ -255,7 +255,7 @@ test('the newest of several rows about one address in a file is stored', async (
   t.deepEqual((await stored('twice@clinic.com'))?.lastValidatedAt, dates[1]);
 });
 
-test('columns are found by name, or by order in a file without a header', async (t) => {
+test('columns are found by their names, or by their order if a file has no header', async (t) => {
   const npi = '1720377294';
   const headed = await file(
     'headed.csv',
@@ -275,7 +275,7 @@ test('columns are found by name, or by order in a file without a header', async 
   }
 });
 
-test('domains are imported by NPI, PAC id or name, with a verdict per row', async (t) => {
+test('employer domains are imported by NPI, PAC id, or name, with a verdict per row', async (t) => {
   const { json } = operatorOn(url);
   const rows: [string, string][] = [
     ['"ALDER CLINIC, P.L.L.C.",https://www.alderclinic.com/contact', 'added'],
@@ -334,7 +334,7 @@ test('domains are imported by NPI, PAC id or name, with a verdict per row', asyn
 
 const HASH = hashAddress('someone@clinic.com');
 
-test('an import never overwrites its own file', async (t) => {
+test('an import never overwrites the file that it reads', async (t) => {
   const { operator } = operatorOn(url);
   const path = await file('itself.csv', '2000010010\n');
   const { code, stderr } = await operator(
@@ -350,7 +350,7 @@ test('an import never overwrites its own file', async (t) => {
   t.is(await readFile(path, 'utf8'), '2000010010\n');
 });
 
-test('a suppression list has one value per line, or columns with a header', async (t) => {
+test('a suppression list has one value per line, or a header and columns', async (t) => {
   const { json } = operatorOn(url);
   const email = 'Listed.One@Clinic-Four.com';
   const bare: [string, string][] = [
@@ -408,7 +408,7 @@ test('a suppression list has one value per line, or columns with a header', asyn
   t.is(own?.all, true);
 });
 
-test("free-mail domains in a suppression list need --yes, other rows don't", async (t) => {
+test("suppressing a free-mail domain by a list needs --yes, but other rows don't", async (t) => {
   const { operator, text } = operatorOn(url);
   await db.drizzle.execute(sql`
     insert into stored_emails (npi, email, verdict, source)
@@ -429,7 +429,7 @@ test("free-mail domains in a suppression list need --yes, other rows don't", asy
   t.is(await suppressed('yahoo.com'), 1);
 });
 
-test('suppressing a free-mail domain shows its effect, and needs --yes', async (t) => {
+test('suppressing a free-mail domain by command shows its effect and needs --yes', async (t) => {
   const { operator, json } = operatorOn(url);
   await db.drizzle.execute(sql`
     insert into stored_emails (npi, email, verdict, source) values ('2000010010', 'jo@aol.com', 'unknown', 'test')`);
@@ -448,7 +448,7 @@ test('suppressing a free-mail domain shows its effect, and needs --yes', async (
   t.like(await json('suppress', 'add', 'aol.com', '--yes', ...WHY), { outcome: 'suppressed' });
 });
 
-test('an import is audited, and a killed one counts as failed when repeated', async (t) => {
+test('every import is audited, and a killed one is marked as failed by the next', async (t) => {
   const { json } = operatorOn(url);
   const path = await file('record.txt', '2000020019\n');
   const first = await json<{ id: string }>(
@@ -485,7 +485,7 @@ test('an import is audited, and a killed one counts as failed when repeated', as
 });
 
 // Guard: `refuses` of `suppressionRows`.
-test('a suppression list with columns but no header is rejected as a whole', async (t) => {
+test('a suppression list that has columns but no header is rejected as a whole', async (t) => {
   const { operator } = operatorOn(url);
   for (const text of [
     'domain,email\ngmail.com,jane@gmail.com\n',
@@ -503,7 +503,7 @@ test('a suppression list with columns but no header is rejected as a whole', asy
   t.is(row, undefined);
 });
 
-test('an unreadable file is one sentence, and an import that stops has failed', async (t) => {
+test('an unreadable file is reported in one sentence, and a stopped import as failed', async (t) => {
   const { operator } = operatorOn(url);
   const missing = await operator('import', 'suppressions', join(folder, 'nowhere.csv'));
   t.is(missing.code, 1);

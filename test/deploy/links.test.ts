@@ -22,22 +22,25 @@ async function withUi<T>(isSet: boolean, work: () => T | Promise<T>): Promise<T>
   }
 }
 
-test.serial('operator commands link to a batch, and to all workflows of an NPI', async (t) => {
-  const organization = await openOrganization(db, 10);
-  const { batchId, requestIds } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis: [NPI] }), RULES),
-  );
-  const { text, json } = operatorOn(url);
-  const show = () => json<{ temporal?: string }>('batch', 'show', batchId);
-  t.is((await withUi(true, show)).temporal, `${WORKFLOWS}/${batchId}`);
-  t.false('temporal' in (await withUi(false, show)));
-  const explain = () => text('explain', requestIds[0] ?? '');
-  const told = await withUi(true, explain);
-  t.true(told.includes(`${WORKFLOWS}?query=${encodeURIComponent(`Npi = "${NPI}"`)}`), told);
-  t.false((await withUi(false, explain)).includes('workflows'));
-});
+test.serial(
+  'operator commands print links to the workflows of a batch or an NPI in Temporal',
+  async (t) => {
+    const organization = await openOrganization(db, 10);
+    const { batchId, requestIds } = acceptedIds(
+      await submit(db, submitCommand(organization, { npis: [NPI] }), RULES),
+    );
+    const { text, json } = operatorOn(url);
+    const show = () => json<{ temporal?: string }>('batch', 'show', batchId);
+    t.is((await withUi(true, show)).temporal, `${WORKFLOWS}/${batchId}`);
+    t.false('temporal' in (await withUi(false, show)));
+    const explain = () => text('explain', requestIds[0] ?? '');
+    const told = await withUi(true, explain);
+    t.true(told.includes(`${WORKFLOWS}?query=${encodeURIComponent(`Npi = "${NPI}"`)}`), told);
+    t.false((await withUi(false, explain)).includes('workflows'));
+  },
+);
 
-test.serial('a log line about a workflow has its link', async (t) => {
+test.serial('a log line about a workflow contains a link to it in the Temporal UI', async (t) => {
   const linksOf = (line: object, isSet = true) =>
     withUi(isSet, () => {
       const lines: string[] = [];

@@ -102,7 +102,7 @@ async function grown(before: Samples): Promise<Samples> {
   return Object.fromEntries(after.map(([name, value]) => [name, value - (before[name] ?? 0)]));
 }
 
-test.serial('after a batch the metrics count each event once', async (t) => {
+test.serial('the metrics count each event of a batch exactly once', async (t) => {
   const client = await stack.organization(10);
   vendor.script(FOUND, () => foundStep(FOUND));
   broken.script(TROUBLE, () => ({ kind: 'fatal', why: 'plan' }));
@@ -138,7 +138,7 @@ test.serial('after a batch the metrics count each event once', async (t) => {
   t.is(settled('status="completed",email_type="professional",replayed="true"'), 1);
 });
 
-test.serial('a call without a connection is counted with its cause', async (t) => {
+test.serial('a vendor call that could not connect is counted with its cause', async (t) => {
   const before = parse(await scrape());
   const step = { kind: 'retry', why: 'unsent', cause: 'CERT_HAS_EXPIRED', afterMs: null } as const;
   await countCall('registry', 'registry', Promise.resolve(step));
@@ -147,7 +147,7 @@ test.serial('a call without a connection is counted with its cause', async (t) =
   t.is((await grown(before))[name], 1);
 });
 
-test.serial('a request that is settled again is not counted again', async (t) => {
+test.serial('settling a request twice counts it only once', async (t) => {
   const client = await stack.organization(10);
   const { json } = await client.single({ npi: TROUBLE });
   await client.completed(json.batch_id);
@@ -160,36 +160,42 @@ test.serial('a request that is settled again is not counted again', async (t) =>
   t.deepEqual([...new Set(settled.map(([, value]) => value))], [0]);
 });
 
-test.serial('a wait that the client asked for does not count as response time', async (t) => {
-  const sandbox = await stack.sandboxOf(await stack.organization(10));
-  const { json } = await sandbox.single({ npi: FOUND }, { 'test-outcome': 'deadline' });
-  const seconds =
-    'npe_http_request_duration_seconds_sum{route="/api/v1/batch/{batch_id}",method="get",status="200"}';
-  const before = parse(await scrape());
-  const { headers } = await sandbox.get(`/api/v1/batch/${json.batch_id}`, { prefer: 'wait=3' });
-  t.is(headers.get('preference-applied'), 'wait=3');
-  const took = await eventually(async () => (await grown(before))[seconds] || null);
-  t.true(took < 3, `${took} s`);
-});
-
-test.serial('sandbox requests are counted separately, and move no credits', async (t) => {
-  const sandbox = await stack.sandboxOf(await stack.organization(10));
-  const before = parse(await scrape());
-  const { json } = await sandbox.single({ npi: FOUND }, { 'test-outcome': 'professional' });
-  await sandbox.completed(json.batch_id);
-  const now = await grown(before);
-  t.is(now['npe_requests_submitted_total{wanted_type="any",sandbox="true"}'], 1);
-  const settled = 'status="completed",email_type="professional",replayed="false",sandbox="true"';
-  t.is(now[`npe_requests_settled_total{${settled}}`], 1);
-  const moved = Object.entries(now).filter(([name]) =>
-    /^npe_(credits_total|request_duration_seconds_count|credits_balance)/.test(name),
-  );
-  t.true(moved.length >= 6);
-  t.deepEqual([...new Set(moved.map(([, value]) => value))], [0]);
-});
+test.serial(
+  'the time that a client asked the API to wait does not count as response time',
+  async (t) => {
+    const sandbox = await stack.sandboxOf(await stack.organization(10));
+    const { json } = await sandbox.single({ npi: FOUND }, { 'test-outcome': 'deadline' });
+    const seconds =
+      'npe_http_request_duration_seconds_sum{route="/api/v1/batch/{batch_id}",method="get",status="200"}';
+    const before = parse(await scrape());
+    const { headers } = await sandbox.get(`/api/v1/batch/${json.batch_id}`, { prefer: 'wait=3' });
+    t.is(headers.get('preference-applied'), 'wait=3');
+    const took = await eventually(async () => (await grown(before))[seconds] || null);
+    t.true(took < 3, `${took} s`);
+  },
+);
 
 test.serial(
-  'a rejecting source has an open breaker, and its spending next to its limit',
+  'sandbox requests are counted separately, and not in the metrics of credits',
+  async (t) => {
+    const sandbox = await stack.sandboxOf(await stack.organization(10));
+    const before = parse(await scrape());
+    const { json } = await sandbox.single({ npi: FOUND }, { 'test-outcome': 'professional' });
+    await sandbox.completed(json.batch_id);
+    const now = await grown(before);
+    t.is(now['npe_requests_submitted_total{wanted_type="any",sandbox="true"}'], 1);
+    const settled = 'status="completed",email_type="professional",replayed="false",sandbox="true"';
+    t.is(now[`npe_requests_settled_total{${settled}}`], 1);
+    const moved = Object.entries(now).filter(([name]) =>
+      /^npe_(credits_total|request_duration_seconds_count|credits_balance)/.test(name),
+    );
+    t.true(moved.length >= 6);
+    t.deepEqual([...new Set(moved.map(([, value]) => value))], [0]);
+  },
+);
+
+test.serial(
+  "metrics show each source's breaker and its spending next to its daily limit",
   async (t) => {
     const figures = parse(await scrape());
     const breaker = (source: string, state: string) =>
@@ -211,7 +217,7 @@ test.serial(
   },
 );
 
-test.serial('metrics contain no text from users, vendors or receivers', async (t) => {
+test.serial('metrics contain no text from users, vendors, or webhook receivers', async (t) => {
   const client = await stack.organization(10);
   await stack.db.drizzle.execute(
     sql`update organizations set name = ${CANARY} where id = ${client.organizationId}`,
@@ -243,61 +249,67 @@ test.serial('metrics contain no text from users, vendors or receivers', async (t
   t.deepEqual(requests(many), requests(few));
 });
 
-test.serial('figures are read at most every 10 s, and kept while PostgreSQL is away', async (t) => {
-  const nowhere = new URL(await closedUrl()).host;
-  const away = openDatabase({
-    url: `postgres://u@${nowhere}/none`,
-    poolSize: 1,
-    applicationName: 'test',
-  });
-  t.teardown(() => away.close());
-  const db = { ...stack.workerDb };
-  const parts = [figuresOf(db, SOURCES, createLog('test', 'silent'))];
-  const look = async () => (await ask({ parts }, '/metrics')).text;
-  t.regex(await look(), /^npe_figures_up 1$/m);
-  Object.assign(db, { drizzle: away.drizzle });
-  t.regex(await look(), /^npe_figures_up 1$/m);
-  const { now } = performance;
-  performance.now = () => now.call(performance) + 10_000;
-  t.teardown(() => Object.assign(performance, { now }));
-  const text = await look();
-  t.regex(text, /^npe_figures_up 0$/m);
-  t.regex(text, /^npe_requests_open\{state="accepted"\} 0$/m);
-  t.regex(text, /^npe_credits_total\{movement="charge"\}/m);
-});
+test.serial(
+  'database metrics are read at most every 10 s and kept while PostgreSQL is down',
+  async (t) => {
+    const nowhere = new URL(await closedUrl()).host;
+    const away = openDatabase({
+      url: `postgres://u@${nowhere}/none`,
+      poolSize: 1,
+      applicationName: 'test',
+    });
+    t.teardown(() => away.close());
+    const db = { ...stack.workerDb };
+    const parts = [figuresOf(db, SOURCES, createLog('test', 'silent'))];
+    const look = async () => (await ask({ parts }, '/metrics')).text;
+    t.regex(await look(), /^npe_figures_up 1$/m);
+    Object.assign(db, { drizzle: away.drizzle });
+    t.regex(await look(), /^npe_figures_up 1$/m);
+    const { now } = performance;
+    performance.now = () => now.call(performance) + 10_000;
+    t.teardown(() => Object.assign(performance, { now }));
+    const text = await look();
+    t.regex(text, /^npe_figures_up 0$/m);
+    t.regex(text, /^npe_requests_open\{state="accepted"\} 0$/m);
+    t.regex(text, /^npe_credits_total\{movement="charge"\}/m);
+  },
+);
 
-test.serial('a worker reports why it cannot work, and that it is about to end', async (t) => {
-  const ending = new AbortController();
-  const nowhere = new URL(await closedUrl()).host;
-  const away = openDatabase({
-    url: `postgres://u@${nowhere}/none`,
-    poolSize: 1,
-    applicationName: 'test',
-  });
-  t.teardown(() => away.close());
-  const lost = new Client({ connection: Connection.lazy({ address: nowhere }) });
-  t.teardown(() => lost.connection.close());
-  const healthy = { db: stack.workerDb, client: stack.client, isPolling: () => true };
-  const look = async (over: Partial<typeof healthy> = {}) => {
-    const { db, client, isPolling } = { ...healthy, ...over };
-    const health = healthOf(db, client, ending.signal, isPolling);
-    const [alive, ready] = [await ask({ health }, '/healthz'), await ask({ health }, '/readyz')];
-    return [alive, ready].map(({ status, text }) => `${status} ${JSON.parse(text).status}`);
-  };
-  t.deepEqual(await look(), ['200 ok', '200 ok']);
-  t.deepEqual(await look({ isPolling: () => false }), ['200 ok', '503 not_polling']);
-  t.deepEqual(await look({ db: away }), ['200 ok', '503 database_away']);
-  t.deepEqual(await look({ client: lost }), ['200 ok', '503 temporal_away']);
-  const secretKeys = [{ version: 'v1', key: Buffer.alloc(32, 9) }];
-  t.deepEqual(await look({ db: { ...stack.db, secretKeys } }), [
-    '200 ok',
-    '503 not_ready_for_deliveries',
-  ]);
-  ending.abort();
-  t.deepEqual(await look(), ['503 ending', '503 ending']);
-});
+test.serial(
+  "a worker's health checks say why it cannot work, or that it is shutting down",
+  async (t) => {
+    const ending = new AbortController();
+    const nowhere = new URL(await closedUrl()).host;
+    const away = openDatabase({
+      url: `postgres://u@${nowhere}/none`,
+      poolSize: 1,
+      applicationName: 'test',
+    });
+    t.teardown(() => away.close());
+    const lost = new Client({ connection: Connection.lazy({ address: nowhere }) });
+    t.teardown(() => lost.connection.close());
+    const healthy = { db: stack.workerDb, client: stack.client, isPolling: () => true };
+    const look = async (over: Partial<typeof healthy> = {}) => {
+      const { db, client, isPolling } = { ...healthy, ...over };
+      const health = healthOf(db, client, ending.signal, isPolling);
+      const [alive, ready] = [await ask({ health }, '/healthz'), await ask({ health }, '/readyz')];
+      return [alive, ready].map(({ status, text }) => `${status} ${JSON.parse(text).status}`);
+    };
+    t.deepEqual(await look(), ['200 ok', '200 ok']);
+    t.deepEqual(await look({ isPolling: () => false }), ['200 ok', '503 not_polling']);
+    t.deepEqual(await look({ db: away }), ['200 ok', '503 database_away']);
+    t.deepEqual(await look({ client: lost }), ['200 ok', '503 temporal_away']);
+    const secretKeys = [{ version: 'v1', key: Buffer.alloc(32, 9) }];
+    t.deepEqual(await look({ db: { ...stack.db, secretKeys } }), [
+      '200 ok',
+      '503 not_ready_for_deliveries',
+    ]);
+    ending.abort();
+    t.deepEqual(await look(), ['503 ending', '503 ending']);
+  },
+);
 
-test.serial('npe_ready shows whether the process can work, and why not', async (t) => {
+test.serial('the metric npe_ready shows whether the process can work, and why not', async (t) => {
   const look = async (readiness: () => Promise<string>) => {
     const { text } = await ask({ readiness }, '/metrics');
     return text.match(/^npe_ready.*$/gm);
@@ -309,40 +321,43 @@ test.serial('npe_ready shows whether the process can work, and why not', async (
   t.deepEqual(await look(() => new Promise(() => {})), ['npe_ready{reason="timeout"} 0']);
 });
 
-test.serial("programs serve metrics on separate ports, and a worker adds the SDK's", async (t) => {
-  await stack.stopWorker();
-  const [ofApi, ofWorker] = [await freePort(), await freePort()];
-  const settings = { METRICS_PORT: String(ofApi), TASK_QUEUE: stack.taskQueue };
-  const api = await startApiProcess(stack.databaseUrl, settings);
-  t.teardown(() => api.stop());
-  t.teardown(() => workers.stop());
-  await workers.start(stack, { METRICS_PORT: String(ofWorker) });
-  const client = await stack.organization(10);
-  await client.completed((await client.single({ npi: '2000000044' })).json.batch_id);
-  const [{ text: told }, { text: toldByWorker }] = [
-    await get(ofApi, '/metrics'),
-    await get(ofWorker, '/metrics'),
-  ];
-  const answered = 'route="/healthz",method="get",status="200"';
-  t.true(told.includes(`\nnpe_http_request_duration_seconds_count{${answered}} `));
-  for (const name of ['nodejs_eventloop_lag_p99_seconds', 'process_resident_memory_bytes'])
-    t.true(told.includes(`\n# TYPE ${name} gauge`), name);
-  t.regex(told, /^npe_database_pool\{state="size"\} 16$/m);
-  t.notRegex(told, /npe_figures_up|temporal_/);
-  for (const text of [told, toldByWorker]) t.regex(text, /^npe_ready\{reason="ready"\} 1$/m);
-  // The native part of the SDK would cost every API process 30 MB.
-  if (process.platform === 'linux')
-    t.notRegex(await readFile(`/proc/${api.pid()}/maps`, 'utf8'), /core-bridge/);
-  t.regex(toldByWorker, /^npe_figures_up 1$/m);
-  t.regex(toldByWorker, /^temporal_num_pollers\{.*task_queue="webhooks-/m);
-  t.regex(toldByWorker, /^temporal_worker_task_slots_used\{.*worker_type="LocalActivityWorker"/m);
-  for (const name of OF_TEMPORAL) t.true(toldByWorker.includes(`\n# TYPE ${name} `), name);
-  t.deepEqual(await get(ofApi, '/readyz'), { status: 404, text: 'not found\n' });
-  t.deepEqual(await get(ofWorker, '/healthz'), { status: 200, text: '{"status":"ok"}' });
-  t.deepEqual(await get(ofWorker, '/readyz'), { status: 200, text: '{"status":"ok"}' });
-});
+test.serial(
+  "API and worker serve metrics on their own ports; the worker adds Temporal's",
+  async (t) => {
+    await stack.stopWorker();
+    const [ofApi, ofWorker] = [await freePort(), await freePort()];
+    const settings = { METRICS_PORT: String(ofApi), TASK_QUEUE: stack.taskQueue };
+    const api = await startApiProcess(stack.databaseUrl, settings);
+    t.teardown(() => api.stop());
+    t.teardown(() => workers.stop());
+    await workers.start(stack, { METRICS_PORT: String(ofWorker) });
+    const client = await stack.organization(10);
+    await client.completed((await client.single({ npi: '2000000044' })).json.batch_id);
+    const [{ text: told }, { text: toldByWorker }] = [
+      await get(ofApi, '/metrics'),
+      await get(ofWorker, '/metrics'),
+    ];
+    const answered = 'route="/healthz",method="get",status="200"';
+    t.true(told.includes(`\nnpe_http_request_duration_seconds_count{${answered}} `));
+    for (const name of ['nodejs_eventloop_lag_p99_seconds', 'process_resident_memory_bytes'])
+      t.true(told.includes(`\n# TYPE ${name} gauge`), name);
+    t.regex(told, /^npe_database_pool\{state="size"\} 16$/m);
+    t.notRegex(told, /npe_figures_up|temporal_/);
+    for (const text of [told, toldByWorker]) t.regex(text, /^npe_ready\{reason="ready"\} 1$/m);
+    // The native part of the SDK would cost every API process 30 MB.
+    if (process.platform === 'linux')
+      t.notRegex(await readFile(`/proc/${api.pid()}/maps`, 'utf8'), /core-bridge/);
+    t.regex(toldByWorker, /^npe_figures_up 1$/m);
+    t.regex(toldByWorker, /^temporal_num_pollers\{.*task_queue="webhooks-/m);
+    t.regex(toldByWorker, /^temporal_worker_task_slots_used\{.*worker_type="LocalActivityWorker"/m);
+    for (const name of OF_TEMPORAL) t.true(toldByWorker.includes(`\n# TYPE ${name} `), name);
+    t.deepEqual(await get(ofApi, '/readyz'), { status: 404, text: 'not found\n' });
+    t.deepEqual(await get(ofWorker, '/healthz'), { status: 200, text: '{"status":"ok"}' });
+    t.deepEqual(await get(ofWorker, '/readyz'), { status: 200, text: '{"status":"ok"}' });
+  },
+);
 
-test('metrics.md lists exactly the metrics that are served', async (t) => {
+test('the page metrics.md lists exactly the metrics that the service has', async (t) => {
   const page = await readFile(new URL('../../deploy/metrics.md', import.meta.url), 'utf8');
   const counted = register.getMetricsAsArray().map(({ name }) => name);
   const told = [

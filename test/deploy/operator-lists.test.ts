@@ -28,7 +28,7 @@ async function createOrg(name: string): Promise<string> {
   return (await json<{ id: string }>('org', 'create', name, ...WHY)).id;
 }
 
-test("commands accept an organization's name, or its beginning, instead of its id", async (t) => {
+test("operator commands accept an organization's name, or the start of it, as its id", async (t) => {
   const id = await createOrg('Northwind Health');
   const eastern = await createOrg('Northwind Health East');
   for (const name of ['Northwind Health', 'northwind health', ' NORTHWIND HEALTH ']) {
@@ -47,7 +47,7 @@ test("commands accept an organization's name, or its beginning, instead of its i
   });
 });
 
-test('an ambiguous name is an error that lists the matches, and changes nothing', async (t) => {
+test('an ambiguous organization name is an error that lists all matches', async (t) => {
   const ids = [
     await createOrg('Twin Clinics'),
     await createOrg('Twin Clinics'),
@@ -65,7 +65,7 @@ test('an ambiguous name is an error that lists the matches, and changes nothing'
   for (const id of ids) t.like(await json('org', 'show', id), { balance: { total: 0 } });
 });
 
-test('an empty name, a wildcard and an unknown name match no organization', async (t) => {
+test('an empty name, a wildcard, or an unknown name matches no organization', async (t) => {
   await createOrg('Lonely Practice');
   for (const name of ['', '   ', '%', 'Lonely_Practice', 'ely Practice', 'Nobody']) {
     const { code, stderr } = await operator('credits', 'grant', name, '5', ...WHY);
@@ -78,7 +78,7 @@ test('an empty name, a wildcard and an unknown name match no organization', asyn
   }
 });
 
-test('a sandbox has the name of its organization, and is found by its id', async (t) => {
+test("a sandbox has its organization's name, so operators name it by its id", async (t) => {
   const live = await openOrganization(db, 0);
   await sql`update organizations set name = 'Sandy Shores' where id = ${live.organizationId}`;
   const { organizationId: sandbox } = await openTestKey(db, live);
@@ -86,57 +86,64 @@ test('a sandbox has the name of its organization, and is found by its id', async
   t.is((await json('org', 'show', 'Sandy Shores')).id, live.organizationId);
 });
 
-test.serial('every list is newest first, and takes --limit and --since', async (t) => {
-  const organization = await openOrganization(db, 10);
-  const { organizationId: id, keyId } = organization;
-  const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
-  for (const npi of ['2000000202', '2000000210', '2000000228']) {
-    acceptedIds(await submit(db, submitCommand(organization, { npis: [npi], webhook }), RULES));
-    await addSuppression(db, BY, { kind: 'npi', value: npi });
-    await setBlock(db, BY, `h${npi}.example`, true);
-    await json('keys', 'issue', id, '--name', npi, ...WHY);
-    await json('privacy', 'erase', npi, '--yes', ...WHY);
-  }
-  const lists = [
-    ['org', 'list'],
-    ['keys', 'list', id],
-    ['credits', 'ledger', id],
-    ['audit', 'list', id],
-    ['batch', 'list'],
-    ['batch', 'list', '--organization', id],
-    ['batch', 'list', '--state', 'in-progress'],
-    ['webhooks', 'list'],
-    ['webhooks', 'blocks'],
-    ['suppress', 'list'],
-    ['privacy', 'list'],
-  ];
-  await createOrg('Newer One');
-  await createOrg('Newest One');
-  const timeOf = (row: Record<string, string>) =>
-    row.at ?? row.done_at ?? row.since ?? row.created_at ?? '';
-  for (const list of lists) {
-    const name = list.join(' ');
-    const rows = await json<Record<string, string>[]>(...list);
-    const times = rows.map((row) => Date.parse(timeOf(row)));
-    t.true(rows.length >= 3, name);
-    t.deepEqual(
-      times,
-      times.toSorted((a, b) => b - a),
-      name,
-    );
-    t.deepEqual(await json(...list, '--limit', '2'), rows.slice(0, 2), name);
-    t.regex(await text(...list, '--limit', '2'), /\n\nThe newest 2: --limit shows more\.\n$/, name);
-    const since = new Date(times[1] ?? 0).toISOString();
-    const newer = await json<unknown[]>(...list, '--since', since);
-    t.deepEqual(
-      newer,
-      rows.filter((_, n) => (times[n] ?? 0) >= (times[1] ?? 0)),
-      name,
-    );
-    t.true(newer.length < rows.length, name);
-  }
-  t.true((await json<{ id: string }[]>('keys', 'list', id)).at(-1)?.id === keyId);
-});
+test.serial(
+  'every list of the operator is newest first and accepts --limit and --since',
+  async (t) => {
+    const organization = await openOrganization(db, 10);
+    const { organizationId: id, keyId } = organization;
+    const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
+    for (const npi of ['2000000202', '2000000210', '2000000228']) {
+      acceptedIds(await submit(db, submitCommand(organization, { npis: [npi], webhook }), RULES));
+      await addSuppression(db, BY, { kind: 'npi', value: npi });
+      await setBlock(db, BY, `h${npi}.example`, true);
+      await json('keys', 'issue', id, '--name', npi, ...WHY);
+      await json('privacy', 'erase', npi, '--yes', ...WHY);
+    }
+    const lists = [
+      ['org', 'list'],
+      ['keys', 'list', id],
+      ['credits', 'ledger', id],
+      ['audit', 'list', id],
+      ['batch', 'list'],
+      ['batch', 'list', '--organization', id],
+      ['batch', 'list', '--state', 'in-progress'],
+      ['webhooks', 'list'],
+      ['webhooks', 'blocks'],
+      ['suppress', 'list'],
+      ['privacy', 'list'],
+    ];
+    await createOrg('Newer One');
+    await createOrg('Newest One');
+    const timeOf = (row: Record<string, string>) =>
+      row.at ?? row.done_at ?? row.since ?? row.created_at ?? '';
+    for (const list of lists) {
+      const name = list.join(' ');
+      const rows = await json<Record<string, string>[]>(...list);
+      const times = rows.map((row) => Date.parse(timeOf(row)));
+      t.true(rows.length >= 3, name);
+      t.deepEqual(
+        times,
+        times.toSorted((a, b) => b - a),
+        name,
+      );
+      t.deepEqual(await json(...list, '--limit', '2'), rows.slice(0, 2), name);
+      t.regex(
+        await text(...list, '--limit', '2'),
+        /\n\nThe newest 2: --limit shows more\.\n$/,
+        name,
+      );
+      const since = new Date(times[1] ?? 0).toISOString();
+      const newer = await json<unknown[]>(...list, '--since', since);
+      t.deepEqual(
+        newer,
+        rows.filter((_, n) => (times[n] ?? 0) >= (times[1] ?? 0)),
+        name,
+      );
+      t.true(newer.length < rows.length, name);
+    }
+    t.true((await json<{ id: string }[]>('keys', 'list', id)).at(-1)?.id === keyId);
+  },
+);
 
 test.serial('batches are listed by organization and by state', async (t) => {
   const [mine, other] = [await openOrganization(db, 5), await openOrganization(db, 5)];
@@ -175,7 +182,7 @@ test.serial('batches are listed by organization and by state', async (t) => {
   t.is((await operator('batch', 'list', '--state', 'final')).code, 2);
 });
 
-test('--csv prints tables and records, with formulas escaped', async (t) => {
+test('--csv prints tables and records as CSV, with spreadsheet formulas escaped', async (t) => {
   const names = ['=cmd|1', '+1', '-1', '@sum', 'Say "hi", please', 'Plain'];
   for (const name of names) await createOrg(name);
   const read = (csv: string) => parse(csv, { columns: true }) as Record<string, string>[];
@@ -209,7 +216,7 @@ test('--csv prints tables and records, with formulas escaped', async (t) => {
   t.is((await operator('org', 'list', '--csv', '--json')).code, 2);
 });
 
-test('all output has control and format characters escaped', async (t) => {
+test('all operator output has control and format characters escaped', async (t) => {
   // A one-character CSI, DEL, an override of direction, a tag above U+FFFF, and characters that
   // some programs take for a line end.
   const name = 'Left \u009b2J\u007f\u202e\u{e0041}\u2028\u200b"\\ right';
@@ -230,52 +237,55 @@ test('all output has control and format characters escaped', async (t) => {
     t.notRegex(output.replaceAll('\n', ''), /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u);
 });
 
-test.serial('a table that is too wide for the terminal is printed as whole records', async (t) => {
-  const sentence = 'the receiver was down from Monday until Thursday, '.repeat(19).trim();
-  const name = 'Größe & Söhne '.repeat(13).trim();
-  const { id } = await json<{ id: string }>('org', 'create', name, '--reason', sentence);
-  const key = await text('keys', 'issue', id, '--name', 'k'.repeat(200), ...WHY);
-  const { columns } = process.stdout;
-  t.teardown(() => (process.stdout.columns = columns));
-  for (const width of [80, 120, 200]) {
-    process.stdout.columns = width;
-    for (const command of [
-      ['audit', 'list', id],
-      ['org', 'list'],
-      ['org', 'show', id],
-      ['keys', 'list', id],
-      ['credits', 'ledger', id],
-      ['usage'],
-    ]) {
-      const printed = await text(...command);
-      const tooLong = printed.split('\n').filter((line) => line.length > width);
-      t.deepEqual(tooLong, [], `${command.join(' ')} at ${width}`);
+test.serial(
+  'a table that is too wide for the terminal is printed as one record per row',
+  async (t) => {
+    const sentence = 'the receiver was down from Monday until Thursday, '.repeat(19).trim();
+    const name = 'Größe & Söhne '.repeat(13).trim();
+    const { id } = await json<{ id: string }>('org', 'create', name, '--reason', sentence);
+    const key = await text('keys', 'issue', id, '--name', 'k'.repeat(200), ...WHY);
+    const { columns } = process.stdout;
+    t.teardown(() => (process.stdout.columns = columns));
+    for (const width of [80, 120, 200]) {
+      process.stdout.columns = width;
+      for (const command of [
+        ['audit', 'list', id],
+        ['org', 'list'],
+        ['org', 'show', id],
+        ['keys', 'list', id],
+        ['credits', 'ledger', id],
+        ['usage'],
+      ]) {
+        const printed = await text(...command);
+        const tooLong = printed.split('\n').filter((line) => line.length > width);
+        t.deepEqual(tooLong, [], `${command.join(' ')} at ${width}`);
+      }
+      const audit = await text('audit', 'list', id);
+      t.is(audit.match(/Monday/g)?.length, 19, audit);
+      t.true(audit.includes(id), 'what is copied stays in one piece');
     }
-    const audit = await text('audit', 'list', id);
-    t.is(audit.match(/Monday/g)?.length, 19, audit);
-    t.true(audit.includes(id), 'what is copied stays in one piece');
-  }
-  t.true(key.includes(id));
-  process.stdout.columns = 10;
-  t.true(
-    (await text('org', 'show', id)).includes(id),
-    'a terminal that is too narrow for anything',
-  );
-});
+    t.true(key.includes(id));
+    process.stdout.columns = 10;
+    t.true(
+      (await text('org', 'show', id)).includes(id),
+      'a terminal that is too narrow for anything',
+    );
+  },
+);
 
-test('in a pipe a row is one line', async (t) => {
+test('in a pipe each row of a table is one line, no matter how wide', async (t) => {
   const sentence = 'because of what was said on Monday, '.repeat(20).trim();
   const { id } = await json<{ id: string }>('org', 'create', 'Piped', '--reason', sentence);
   t.deepEqual((await text('audit', 'list', id)).split('\n').length, 3);
   t.true((await text('audit', 'list', id)).includes(sentence));
 });
 
-test('--version prints the version, without a database', async (t) => {
+test('--version prints the version and needs no database', async (t) => {
   const { code, stdout } = await operator('--version');
   t.deepEqual([code, stdout], [0, `${manifest.version}\n`]);
 });
 
-test('bash completes commands and options with the printed script', async (t) => {
+test('with the printed completion script, bash completes commands and options', async (t) => {
   const script = await text('completion', 'bash');
   const complete = async (...words: string[]) => {
     const asked = `${script}

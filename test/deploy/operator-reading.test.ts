@@ -54,27 +54,30 @@ test.before(async () => {
 
 const HIDDEN = /whsec_|sesame|jane\.roe@/;
 
-test.serial('reading a secret or personal data needs a reason and is audited', async (t) => {
-  const { operator } = operatorOn(url);
-  for (const [args, record] of readings) {
-    const name = args.join(' ');
-    const before = (await listAudit(db, null, 1000)).length;
-    const refused = await operator(...args);
-    t.deepEqual([refused.code, refused.stdout], [2, ''], name);
-    t.regex(refused.stderr, /--reason/, name);
-    t.is((await listAudit(db, null, 1000)).length, before, name);
+test.serial(
+  'an operator needs a reason to read secrets or personal data, which is audited',
+  async (t) => {
+    const { operator } = operatorOn(url);
+    for (const [args, record] of readings) {
+      const name = args.join(' ');
+      const before = (await listAudit(db, null, 1000)).length;
+      const refused = await operator(...args);
+      t.deepEqual([refused.code, refused.stdout], [2, ''], name);
+      t.regex(refused.stderr, /--reason/, name);
+      t.is((await listAudit(db, null, 1000)).length, before, name);
 
-    const shown = await operator(...args, ...WHY);
-    t.deepEqual([shown.code, shown.stderr], [0, ''], name);
-    t.regex(shown.stdout, HIDDEN, name);
-    const [newest, ...others] = await listAudit(db, null, 1000);
-    t.is(others.length, before, name);
-    t.like(newest, { ...record, actor: 'tester', reason: 'a test' }, name);
-    t.notRegex(JSON.stringify(newest), HIDDEN, name);
-  }
-});
+      const shown = await operator(...args, ...WHY);
+      t.deepEqual([shown.code, shown.stderr], [0, ''], name);
+      t.regex(shown.stdout, HIDDEN, name);
+      const [newest, ...others] = await listAudit(db, null, 1000);
+      t.is(others.length, before, name);
+      t.like(newest, { ...record, actor: 'tester', reason: 'a test' }, name);
+      t.notRegex(JSON.stringify(newest), HIDDEN, name);
+    }
+  },
+);
 
-test.serial('data is not shown if the audit log cannot record it', async (t) => {
+test.serial('personal data is not shown if the audit log cannot record that', async (t) => {
   const { operator } = operatorOn(url);
   await db.drizzle.execute(sql`create trigger full_disk before insert on audit_log
     for each row execute function refuse_change()`);
@@ -85,7 +88,7 @@ test.serial('data is not shown if the audit log cannot record it', async (t) => 
   await db.drizzle.execute(sql`drop trigger full_disk on audit_log`);
 });
 
-test.serial('an export whose reason contains an address is rejected', async (t) => {
+test.serial('a privacy export is rejected if its reason contains an email address', async (t) => {
   const { code, stdout } = await operatorOn(url).operator(
     'privacy',
     'export',
@@ -96,20 +99,26 @@ test.serial('an export whose reason contains an address is rejected', async (t) 
   t.deepEqual([code, stdout], [2, '']);
 });
 
-test.serial('an address can be read from stdin, to keep it off the command line', async (t) => {
-  const given = (...args: string[]) => spawnOperator(url, [...args, '-', ...WHY], `${EMAIL}\n`);
-  const exported = await given('privacy', 'export');
-  t.deepEqual([exported.code, exported.stderr], [0, '']);
-  t.like(JSON.parse(exported.stdout), { subject: { email: EMAIL }, stored_emails: [{ npi: NPI }] });
-  t.is((await given('suppress', 'add')).code, 0);
-  t.is((await given('suppress', 'remove')).code, 0);
-  t.regex((await given('privacy', 'erase', '--yes')).stdout, /^stored emails +1$/m);
+test.serial(
+  'an email address can be read from stdin, to keep it off the command line',
+  async (t) => {
+    const given = (...args: string[]) => spawnOperator(url, [...args, '-', ...WHY], `${EMAIL}\n`);
+    const exported = await given('privacy', 'export');
+    t.deepEqual([exported.code, exported.stderr], [0, '']);
+    t.like(JSON.parse(exported.stdout), {
+      subject: { email: EMAIL },
+      stored_emails: [{ npi: NPI }],
+    });
+    t.is((await given('suppress', 'add')).code, 0);
+    t.is((await given('suppress', 'remove')).code, 0);
+    t.regex((await given('privacy', 'erase', '--yes')).stdout, /^stored emails +1$/m);
 
-  const nothing = await spawnOperator(
-    url,
-    ['privacy', 'erase', '-', '--yes', ...WHY],
-    'jane at clinic',
-  );
-  t.deepEqual([nothing.code, nothing.stdout], [2, '']);
-  t.notRegex(nothing.stderr, /jane/);
-});
+    const nothing = await spawnOperator(
+      url,
+      ['privacy', 'erase', '-', '--yes', ...WHY],
+      'jane at clinic',
+    );
+    t.deepEqual([nothing.code, nothing.stdout], [2, '']);
+    t.notRegex(nothing.stderr, /jane/);
+  },
+);

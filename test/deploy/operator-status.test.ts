@@ -43,7 +43,7 @@ test.before(async () => {
   await sql`insert into sweeps (due_at, swept_at) values (now(), now())`;
 });
 
-test.serial('the status of a healthy service is one screen, and exits with 0', async (t) => {
+test.serial('status fits on one screen and exits with 0 if the service is healthy', async (t) => {
   const { code, attention, temporal, migrations, apis, workers } = await status();
   t.deepEqual([code, attention], [0, []]);
   t.is(migrations, 'ready');
@@ -62,7 +62,7 @@ test.serial('the status of a healthy service is one screen, and exits with 0', a
 
 /** Problems that need attention. Each is caused in a healthy service, and then undone. */
 const TROUBLES: Readonly<Record<string, readonly [what: RegExp, begin: string, end: string]>> = {
-  'the sweep is away': [
+  'the reconciler has not run': [
     /no sweep/,
     `update sweeps set swept_at = now() - interval '3 minutes'`,
     'update sweeps set swept_at = now()',
@@ -77,7 +77,7 @@ const TROUBLES: Readonly<Record<string, readonly [what: RegExp, begin: string, e
     `update workers set seen_at = now() - interval '1 hour' where kind = 'api'`,
     'update workers set seen_at = now()',
   ],
-  'the APIs are where no worker was ever seen': [
+  'an API uses a queue that never had a worker': [
     /an API is in default\/enrichmnt, .* check TEMPORAL_NAMESPACE and TASK_QUEUE/,
     `update workers set task_queue = 'enrichmnt' where kind = 'api'`,
     `update workers set task_queue = 'enrichment' where kind = 'api'`,
@@ -96,7 +96,7 @@ const TROUBLES: Readonly<Record<string, readonly [what: RegExp, begin: string, e
 };
 
 for (const [name, [what, begin, end]] of Object.entries(TROUBLES)) {
-  test.serial(`status reports a problem, and exits with 3, if ${name}`, async (t) => {
+  test.serial(`status reports a problem and exits with 3 if ${name}`, async (t) => {
     await sql.unsafe(begin);
     const { code, attention } = await status();
     await sql.unsafe(end);
@@ -107,7 +107,7 @@ for (const [name, [what, begin, end]] of Object.entries(TROUBLES)) {
 }
 
 test.serial(
-  'status lists queues, waiting organizations, low credits and failing hosts',
+  'status lists queues, waiting organizations, low credits, and failing hosts',
   async (t) => {
     const organization = await openOrganization(db, 20);
     const { organizationId } = organization;
@@ -149,7 +149,7 @@ test.serial(
   },
 );
 
-test.serial('workers that ended in order are not alive', async (t) => {
+test.serial('status does not count workers that have shut down normally', async (t) => {
   await noteStopped(db, 'w1');
   await noteStopped(db, 'w3');
   t.like((await status()).workers, [{ version: 'v1', workers: 1 }]);

@@ -75,7 +75,7 @@ async function usageOf({ organizationId }: Organization, ...args: string[]): Pro
   return usage;
 }
 
-test('usage has requests by outcome and type, and the credits of the ledger', async (t) => {
+test('usage counts requests by outcome and type, and credits as in the ledger', async (t) => {
   const organization = await live();
   const { organizationId } = organization;
   await text('credits', 'grant', organizationId, '20', ...WHY);
@@ -103,7 +103,7 @@ test('usage has requests by outcome and type, and the credits of the ledger', as
   t.is(held?.held - (usage.charged ?? 0) - (usage.released ?? 0), balance.held);
 });
 
-test('consecutive periods add up to the whole, and each charge is in one of them', async (t) => {
+test('the usage of consecutive periods adds up to the whole, without double counting', async (t) => {
   const organization = await live();
   const { entries } = await listLedger(db, organization.organizationId, {
     after: null,
@@ -128,7 +128,7 @@ test('consecutive periods add up to the whole, and each charge is in one of them
   }
 });
 
-test('sandboxes are not in the list, nor are organizations without usage', async (t) => {
+test('the usage of all organizations leaves out sandboxes and unused organizations', async (t) => {
   const organization = await live();
   const sandbox = await openTestKey(db, organization);
   const idle = await openOrganization(db, 0);
@@ -141,7 +141,7 @@ test('sandboxes are not in the list, nor are organizations without usage', async
 
 // Serial, because rows that another test commits between the two queries would be in only one of
 // them.
-test.serial('the lines of all organizations add up to the ledger', async (t) => {
+test.serial('the usage of all organizations adds up to the ledger', async (t) => {
   await live();
   const until = new Date().toISOString();
   const lines = await json<Usage[]>('usage', ...LONG_AGO, '--until', until);
@@ -157,7 +157,7 @@ test.serial('the lines of all organizations add up to the ledger', async (t) => 
   }
 });
 
-test('each CSV line has its period, and each organization has one line', async (t) => {
+test('usage as CSV has one line per organization, and each line names its period', async (t) => {
   const { organizationId } = await live();
   const time = ['--since', '2026-01-01T00:00Z', '--organization', organizationId];
   const csv = (await text('usage', ...time, '--csv')).split('\n');

@@ -84,7 +84,7 @@ async function auditedResends(organizationId: string) {
   return lines.filter(({ action }) => action === 'webhooks.resend');
 }
 
-test('deliveries are listed newest first, filtered, with masked URLs', async (t) => {
+test('operators can list and filter deliveries, newest first, with masked URLs', async (t) => {
   const [one, other] = [await openOrganization(db, 10), await openOrganization(db, 10)];
   const old = await failed(one);
   const pending = await submitted(one);
@@ -115,7 +115,7 @@ test('deliveries are listed newest first, filtered, with masked URLs', async (t)
   t.false(text.includes('sesame'));
 });
 
-test('a delivery is shown with attempts, and its URL only with --reveal', async (t) => {
+test('showing a delivery includes its attempts, but its URL only with --reveal', async (t) => {
   const { ids, batchId } = await failed(await openOrganization(db, 10));
   const [id = ''] = ids;
   const masked = await command.text('webhooks', 'show', id);
@@ -141,7 +141,7 @@ test('a delivery is shown with attempts, and its URL only with --reveal', async 
   }
 });
 
-test('named deliveries are resent under audit, and others are reported', async (t) => {
+test('resending by id is audited, and ids that cannot be resent are reported', async (t) => {
   const organization = await openOrganization(db, 10);
   const { ids, batchId } = await failed(organization, 2);
   const [first = '', second = ''] = ids;
@@ -183,7 +183,7 @@ test('named deliveries are resent under audit, and others are reported', async (
   t.is((await auditedResends(organization.organizationId)).length, 2);
 });
 
-test('nothing is resent while webhooks are suspended, but it can be afterwards', async (t) => {
+test('operators cannot resend while webhooks are suspended, but they can afterwards', async (t) => {
   const organization = await openOrganization(db, 10);
   const { organizationId } = organization;
   const { ids } = await failed(organization);
@@ -221,7 +221,7 @@ test('nothing is resent while webhooks are suspended, but it can be afterwards',
   t.deepEqual(await statesOf(open.batchId), ['none']);
 });
 
-test("--failed resends the organization's failures since a time, and counts them", async (t) => {
+test("--failed resends and counts an organization's failed deliveries since a time", async (t) => {
   const [one, other] = [await openOrganization(db, 1000), await openOrganization(db, 10)];
   const recent = await failed(one, 3);
   const old = await failed(one, 1, 5);
@@ -249,48 +249,51 @@ test("--failed resends the organization's failures since a time, and counts them
   t.like(await command.json(...all(moment)), { resent: 1 });
 });
 
-test.serial('many deliveries are resent in bounded transactions, each one once', async (t) => {
-  const organization = await openOrganization(db, 1000);
-  const { organizationId } = organization;
-  for (let n = 0; n < 9; n += 1) await failed(organization, 60);
-  // The deliveries fail again before the command ends. The trigger affects all organizations, but
-  // no other test runs now.
-  await db.drizzle.execute(sql`
+test.serial(
+  'many deliveries are resent in several small transactions, each one once',
+  async (t) => {
+    const organization = await openOrganization(db, 1000);
+    const { organizationId } = organization;
+    for (let n = 0; n < 9; n += 1) await failed(organization, 60);
+    // The deliveries fail again before the command ends. The trigger affects all organizations, but
+    // no other test runs now.
+    await db.drizzle.execute(sql`
     create function fail_again() returns trigger language plpgsql as $$
     begin
       new.state := 'failed'; new.decided_at := clock_timestamp(); new.step_at := null; new.due_at := null;
       return new;
     end $$`);
-  await db.drizzle.execute(
-    sql.raw(`create trigger fail_again before update of state on webhook_deliveries for each row
+    await db.drizzle.execute(
+      sql.raw(`create trigger fail_again before update of state on webhook_deliveries for each row
       when (new.state = 'pending' and current_setting('application_name') = 'operator')
       execute function fail_again()`),
-  );
-  const { code, stdout, stderr } = await command.operator(
-    ...[
-      'webhooks',
-      'resend',
-      '--failed',
-      '--organization',
-      organizationId,
-      '--since',
-      '1h',
-      ...WHY,
-      '--json',
-    ],
-  );
-  await db.drizzle.execute(sql`drop trigger fail_again on webhook_deliveries`);
-  t.is(code, 0);
-  t.like(JSON.parse(stdout), { resent: 540 });
-  // Progress is on stderr, so that stdout has only the document.
-  t.is(stderr, '500 deliveries resent, more to come\n');
-  const rounds = await db.drizzle.execute<{ state: string; resends: number; n: number }>(sql`
+    );
+    const { code, stdout, stderr } = await command.operator(
+      ...[
+        'webhooks',
+        'resend',
+        '--failed',
+        '--organization',
+        organizationId,
+        '--since',
+        '1h',
+        ...WHY,
+        '--json',
+      ],
+    );
+    await db.drizzle.execute(sql`drop trigger fail_again on webhook_deliveries`);
+    t.is(code, 0);
+    t.like(JSON.parse(stdout), { resent: 540 });
+    // Progress is on stderr, so that stdout has only the document.
+    t.is(stderr, '500 deliveries resent, more to come\n');
+    const rounds = await db.drizzle.execute<{ state: string; resends: number; n: number }>(sql`
     select d.state, d.resends, count(*) as n from webhook_deliveries d join batches b on b.id = d.batch_id
      where b.organization_id = ${organizationId} group by d.state, d.resends`);
-  t.deepEqual([...rounds], [{ state: 'failed', resends: 1, n: 540 }]);
-});
+    t.deepEqual([...rounds], [{ state: 'failed', resends: 1, n: 540 }]);
+  },
+);
 
-test('incomplete arguments are wrong usage, and nothing is resent', async (t) => {
+test('a resend with incomplete arguments is wrong usage and resends nothing', async (t) => {
   const organization = await openOrganization(db, 10);
   const { ids, batchId } = await failed(organization);
   const org = ['--organization', organization.organizationId];
@@ -328,7 +331,7 @@ test('incomplete arguments are wrong usage, and nothing is resent', async (t) =>
   t.deepEqual(await statesOf(batchId), ['failed']);
 });
 
-test('an organization that does not exist is named', async (t) => {
+test('a resend for an unknown organization fails and names the organization', async (t) => {
   const unknown = newId('org');
   for (const args of [
     ['list', '--organization', unknown],
@@ -347,7 +350,7 @@ interface Unconfirmed {
   readonly organizations: number;
 }
 
-test('a wide block shows what it would stop, and needs --yes', async (t) => {
+test('blocking a wide range of webhook targets shows its effect and needs --yes', async (t) => {
   const pending = async (url: string) => {
     const organization = await openOrganization(db, 10);
     await submit(
@@ -390,7 +393,7 @@ test('a wide block shows what it would stop, and needs --yes', async (t) => {
   for (const target of await targets()) await command.text('webhooks', 'unblock', target, ...WHY);
 });
 
-test('a target is blocked for all organizations, listed, unblocked and audited', async (t) => {
+test('a webhook target can be blocked for all organizations, listed, and unblocked', async (t) => {
   const outcome = async (...args: string[]) =>
     (await command.json<{ outcome: string }>('webhooks', ...args, ...WHY)).outcome;
   t.is(await outcome('block', '198.51.100.0/24'), 'blocked');

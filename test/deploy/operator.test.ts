@@ -86,7 +86,7 @@ async function createOrg(name = 'Acme Health'): Promise<string> {
   return (await json<{ id: string }>('org', 'create', name, ...WHY)).id;
 }
 
-test('an organization is created, listed and shown', async (t) => {
+test('an operator can create, list, and show an organization', async (t) => {
   const name = 'Größe & Söhne 医院';
   const id = await createOrg(name);
   t.regex(id, /^org_/);
@@ -111,7 +111,7 @@ test('an organization is created, listed and shown', async (t) => {
   t.regex(await text('org', 'show', id), /^balance available +0$/m);
 });
 
-test('credits are granted and adjusted, and the ledger shows how', async (t) => {
+test('an operator can grant and adjust credits, and the ledger shows each change', async (t) => {
   const id = await createOrg();
   t.like(await json('credits', 'grant', id, '1000', ...WHY), {
     organization_id: id,
@@ -135,7 +135,7 @@ test('credits are granted and adjusted, and the ledger shows how', async (t) => 
   t.regex(await text('credits', 'ledger', id), /adjustment +-300 +700 +-$/m);
 });
 
-test('credits are granted once per reference, and a repeat says when and how much', async (t) => {
+test('a grant with a reference is made once, and a repeat only reports the first one', async (t) => {
   const [id, other] = [await createOrg(), await createOrg()];
   const grant = (organization: string, amount: string, reference: string) =>
     operator('credits', 'grant', organization, amount, '--reference', reference, ...WHY);
@@ -166,7 +166,7 @@ test('only one of several concurrent grants with one reference adds credits', as
   t.like(await balanceOf(db, id), { total: 9 });
 });
 
-test('an adjustment below zero is rejected, changes nothing and is not audited', async (t) => {
+test('an adjustment to less than zero credits is rejected and not audited', async (t) => {
   const id = await createOrg();
   await text('credits', 'grant', id, '5', ...WHY);
   const refused = await operator('credits', 'adjust', id, '-6', ...WHY);
@@ -177,7 +177,7 @@ test('an adjustment below zero is rejected, changes nothing and is not audited',
   t.like(await audited(id), { action: 'credits.grant' });
 });
 
-test('credits held for running requests cannot be adjusted away', async (t) => {
+test('an adjustment cannot remove credits that are held for running requests', async (t) => {
   const organization = await openOrganization(db, 2);
   const held = await submit(db, submitCommand(organization, { npis: ['2000000101'] }), RULES);
   t.is(held.kind, 'accepted');
@@ -203,7 +203,7 @@ test('credits held for running requests cannot be adjusted away', async (t) => {
   );
 });
 
-test("an amount that isn't a whole number in the range is wrong usage", async (t) => {
+test('an amount of credits that is not a whole number in range is wrong usage', async (t) => {
   const id = await createOrg();
   for (const amount of [
     '0',
@@ -226,7 +226,7 @@ test("an amount that isn't a whole number in the range is wrong usage", async (t
   t.like(await balanceOf(db, id), { total: 0 });
 });
 
-test('a key is printed once, and never again', async (t) => {
+test('an API key is printed when it is issued, and never again', async (t) => {
   const id = await createOrg();
   const issuing = await text('keys', 'issue', id, '--name', 'production', ...WHY);
   const apiKey = API_KEY.exec(issuing)?.[0] ?? '';
@@ -246,7 +246,7 @@ test('a key is printed once, and never again', async (t) => {
   ]);
 });
 
-test("a test key belongs to the organization's sandbox, which is listed as one", async (t) => {
+test("a test key belongs to the organization's sandbox, which is listed as a sandbox", async (t) => {
   const id = await createOrg();
   const issue = () => text('keys', 'issue', id, '--test', '--name', 'tests', ...WHY);
   const issued = await issue();
@@ -264,7 +264,7 @@ test("a test key belongs to the organization's sandbox, which is listed as one",
   t.regex(await text('webhook-secret', 'show', sandbox, ...WHY), /whsec_/);
 });
 
-test('a key is revoked, reactivated and rotated, each with an audit record', async (t) => {
+test('revoking, reactivating, and rotating a key is recorded in the audit log', async (t) => {
   const id = await createOrg();
   const issued = await json<{ id: string; api_key: string }>(
     'keys',
@@ -310,7 +310,7 @@ test('a key is revoked, reactivated and rotated, each with an audit record', asy
   t.is(await state(API_KEY.exec(rotating)?.[0] ?? ''), 'active');
 });
 
-test('a rate limit is set', async (t) => {
+test('an operator can set the rate limit of an organization', async (t) => {
   const id = await createOrg();
   t.like(await json('limits', 'set', id, '--per-minute', '250', ...WHY), {
     requests_per_minute: 250,
@@ -319,7 +319,7 @@ test('a rate limit is set', async (t) => {
   t.is((await operator('limits', 'set', id, '--per-minute', '0', ...WHY)).code, 2);
 });
 
-test('a webhook secret is shown and rotated, and the old one signs for a day too', async (t) => {
+test('after a webhook secret is rotated, the old one also signs for one day', async (t) => {
   interface Secret {
     readonly webhook_secret: string;
     readonly previous_secret_valid_until: string | null;
@@ -355,7 +355,7 @@ test('a webhook secret is shown and rotated, and the old one signs for a day too
   );
 });
 
-test('an organization is suspended and resumed under both names of the command', async (t) => {
+test('an organization can be suspended and resumed by both names of the command', async (t) => {
   const id = await createOrg();
   for (const name of ['org', 'organization']) {
     t.like(await json(name, 'suspend', id, ...WHY), { id, suspended: true });
@@ -388,7 +388,7 @@ test('a leaked key is reactivated only with --yes', async (t) => {
   t.like(await audited(id), { action: 'keys.reactivate', details: { leaked: true } });
 });
 
-test('a key is not rotated during its overlap, and the error says what to do', async (t) => {
+test('a key cannot be rotated during an overlap, and the error says what to do', async (t) => {
   const id = await createOrg();
   const { id: key } = await json<{ id: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
   await text('keys', 'rotate', key, '--overlap', '1h', ...WHY);
@@ -398,7 +398,7 @@ test('a key is not rotated during its overlap, and the error says what to do', a
   t.is((await json<unknown[]>('keys', 'list', id)).length, 2);
 });
 
-test('webhooks are suspended and resumed', async (t) => {
+test('an operator can suspend and resume the webhooks of an organization', async (t) => {
   const id = await createOrg();
   t.like(await json('webhooks', 'suspend', id, ...WHY), { webhooks_suspended: true });
   t.like(await audited(id), { action: 'webhooks.suspend' });
@@ -407,7 +407,7 @@ test('webhooks are suspended and resumed', async (t) => {
   t.like(await audited(id), { action: 'webhooks.resume' });
 });
 
-test('a batch is shown with responses of vendors and receivers, emails masked', async (t) => {
+test('showing a batch includes responses of vendors and receivers, with masked emails', async (t) => {
   const [found, open] = ['2000000111', '2000000129'];
   const email = 'jane.roe@clinic.example';
   await storeEmail(db, {
@@ -510,7 +510,7 @@ test('the audit log of all organizations is listed, newest first', async (t) => 
   t.regex(await text('audit', 'list', first), /tester +postgres +org\.create/);
 });
 
-test('a change is rolled back if its audit record is rejected', async (t) => {
+test('a change is rolled back if it cannot be recorded in the audit log', async (t) => {
   const { organizationId, keyId, apiKey } = await openOrganization(db, 10);
   const shown = async () => [
     await showOrganization(db, organizationId),
@@ -540,12 +540,12 @@ test('a change is rolled back if its audit record is rejected', async (t) => {
   t.is((await authenticate(db, parseApiKey(apiKey) ?? Buffer.alloc(0))).kind, 'active');
 });
 
-test('the default actor is the user of the operating system', async (t) => {
+test('the actor in the audit log is by default the user of the operating system', async (t) => {
   const { id } = await json<{ id: string }>('org', 'create', 'x', '--reason', 'y');
   t.is((await audited(id))?.actor, userInfo().username);
 });
 
-test('a change without a reason is rejected', async (t) => {
+test('the operator command rejects a change without a reason', async (t) => {
   const id = await createOrg();
   for (const given of [[], ['--reason', ''], ['--reason', '   '], ['--reason', 'x'.repeat(1001)]]) {
     const { code, stdout, stderr } = await operator('credits', 'grant', id, '5', ...given);
@@ -556,7 +556,7 @@ test('a change without a reason is rejected', async (t) => {
   t.like(await balanceOf(db, id), { total: 0 });
 });
 
-test('an unknown id is one sentence and exit code 1', async (t) => {
+test('an unknown id is reported in one sentence, with exit code 1', async (t) => {
   const [org, key, batch] = [newId('org'), newId('key'), newId('bat')];
   const commands: [string, string[]][] = [
     [org, ['org', 'show', org]],
@@ -583,7 +583,7 @@ test('an unknown id is one sentence and exit code 1', async (t) => {
   }
 });
 
-test('a key that is given instead of its id is not repeated', async (t) => {
+test('if an API key is given instead of its id, the error does not print it', async (t) => {
   const id = await createOrg();
   const { api_key: apiKey } = await json<{ api_key: string }>(
     'keys',
@@ -599,7 +599,7 @@ test('a key that is given instead of its id is not repeated', async (t) => {
   t.regex(stderr, /unknown key \(an id looks like key_/);
 });
 
-test('an unreachable database is named by host and port, without the password', async (t) => {
+test('the error about an unreachable database has its host and port but no password', async (t) => {
   const { code, stdout, stderr } = await spawned(
     ['org', 'list'],
     'postgres://somebody:hunter2@127.0.0.1:1/x',
@@ -613,7 +613,7 @@ test('an unreachable database is named by host and port, without the password', 
   t.notRegex(stderr, /hunter2|somebody/);
 });
 
-test('after a broken connection, the error refers to the audit log', (t) => {
+test('if the connection breaks during a change, the error refers to the audit log', (t) => {
   for (const code of ['CONNECTION_CLOSED', 'client_deadline', '57P01']) {
     const sentence = explain(new DatabaseError(code), [], 'postgres://u:hunter2@db.example/x');
     t.regex(sentence, /^lost PostgreSQL at db\.example:5432 .*"audit list" shows whether/);
@@ -621,7 +621,7 @@ test('after a broken connection, the error refers to the audit log', (t) => {
   }
 });
 
-test('a database without tables causes an error that names the migrations', async (t) => {
+test('the error about a database without tables says to run the migrations', async (t) => {
   const url = new URL(database.url);
   url.pathname = '/postgres';
   const { code, stderr } = await operatorOn(url.href).operator('org', 'list');
@@ -629,13 +629,13 @@ test('a database without tables causes an error that names the migrations', asyn
   t.regex(stderr, /npm run migrate/);
 });
 
-test('a missing DATABASE_URL is named', async (t) => {
+test('the error about a missing DATABASE_URL names that setting', async (t) => {
   const { code, stderr } = await spawned(['org', 'list'], '');
   t.is(code, 1);
   t.regex(stderr, /DATABASE_URL/);
 });
 
-test('the process prints JSON or a table, errors on stderr, and an exit code', async (t) => {
+test('the operator command prints JSON or a table on stdout, and errors on stderr', async (t) => {
   const created = await spawned(['--json', 'org', 'create', 'Acme', '--reason', 'a test']);
   t.deepEqual([created.code, created.stderr], [0, '']);
   const { id } = JSON.parse(created.stdout) as { id: string };
@@ -649,7 +649,7 @@ test('the process prints JSON or a table, errors on stderr, and an exit code', a
   t.deepEqual([wrong.code, wrong.stdout], [2, '']);
 });
 
-test('wrong usage is exit code 2 and says how to get help', async (t) => {
+test('wrong usage has exit code 2, and the error says how to get help', async (t) => {
   for (const args of [
     [],
     ['nope'],
@@ -669,14 +669,14 @@ test('wrong usage is exit code 2 and says how to get help', async (t) => {
   }
 });
 
-test('help needs no database and shows examples', async (t) => {
+test('the help of the operator command needs no database and shows examples', async (t) => {
   const { code, stdout, stderr } = await spawned(['--help'], '');
   t.deepEqual([code, stderr], [0, '']);
   t.regex(stdout, /Examples:\n +npm run operator -- org create/);
   t.regex((await operator('batch', 'show', '--help')).stdout, /--reveal/);
 });
 
-test("output in a pipe has no color codes, and a closed pipe doesn't crash", async (t) => {
+test('output to a pipe has no color codes, and a closed pipe causes no crash', async (t) => {
   await createOrg();
   t.false((await spawned(['org', 'list'])).stdout.includes('\u001b'));
   t.deepEqual(await spawned(['org', 'list'], database.url, false), {

@@ -26,7 +26,7 @@ const root = temporaryFolder(test.after.always);
 test.before(() => installForProduction(root));
 
 for (const name of PROGRAMS) {
-  test(`${name} --help shows purpose, settings and exit codes, and needs no setting`, async (t) => {
+  test(`${name} --help shows purpose, settings, and exit codes, and needs no setting`, async (t) => {
     const { code, stdout, stderr } = await runProgram(name, ['--help']);
     t.deepEqual([code, stderr], [0, '']);
     t.true(stdout.startsWith(`Usage: npm run ${name} -- `), stdout);
@@ -54,7 +54,7 @@ test('migrate does nothing with --help or an unknown option', async (t) => {
 });
 
 test.serial(
-  'with an unpatched postgres.js no program starts, and each says what to run',
+  'without our patch of postgres.js no program starts, and each says what to run',
   async (t) => {
     const options = { root, env: { DATABASE_URL: await emptyDatabase(t) } };
     for (const [name, ...args] of [
@@ -94,7 +94,7 @@ test.serial(
 );
 
 test.serial(
-  'a worker without the key of the webhook secrets ends at once and says so',
+  'a worker without the encryption key SECRETS_KEY ends at once and says why',
   async (t) => {
     const env = { DATABASE_URL: 'postgres://127.0.0.1:1/none', SECRETS_KEY: '' };
     const { code, stderr } = await runProgram('worker', [], { root, env });
@@ -103,111 +103,111 @@ test.serial(
   },
 );
 
-test.serial('API and worker may start before the migration, and are ready after it', async (t) => {
-  const temporal = await startTemporal({
-    cli: testSetting('TEST_TEMPORAL_CLI'),
-    namespace: 'default',
-  });
-  t.teardown(() => temporal.stop());
-  const port = await freePort();
-  const bundle = join(root, 'workflow-bundle.js');
-  const env = {
-    DATABASE_URL: await emptyDatabase(t),
-    TEMPORAL_ADDRESS: temporal.address,
-    API_HOST: LOOPBACK,
-    API_PORT: String(port),
-    API_DRAIN_DELAY: '0s',
-    WORKFLOW_BUNDLE: bundle,
-  };
-  const readyz = async () => (await fetch(`http://${LOOPBACK}:${port}/readyz`)).status;
-  const api = start(t, 'api', env);
-  const early = start(t, 'worker', env);
-  for (const { says } of [api, early])
-    await says(/"msg":"the database lacks .* \\"npm run migrate\\"/);
-  t.is(await readyz(), 503);
-  t.notRegex(api.output(), /api ready/);
+test.serial(
+  'API and worker may start before the migration, and become ready after it',
+  async (t) => {
+    const temporal = await startTemporal({
+      cli: testSetting('TEST_TEMPORAL_CLI'),
+      namespace: 'default',
+    });
+    t.teardown(() => temporal.stop());
+    const port = await freePort();
+    const bundle = join(root, 'workflow-bundle.js');
+    const env = {
+      DATABASE_URL: await emptyDatabase(t),
+      TEMPORAL_ADDRESS: temporal.address,
+      API_HOST: LOOPBACK,
+      API_PORT: String(port),
+      API_DRAIN_DELAY: '0s',
+      WORKFLOW_BUNDLE: bundle,
+    };
+    const readyz = async () => (await fetch(`http://${LOOPBACK}:${port}/readyz`)).status;
+    const api = start(t, 'api', env);
+    const early = start(t, 'worker', env);
+    for (const { says } of [api, early])
+      await says(/"msg":"the database lacks .* \\"npm run migrate\\"/);
+    t.is(await readyz(), 503);
+    t.notRegex(api.output(), /api ready/);
 
-  t.is((await runProgram('migrate', [], { root, env })).code, 0);
-  await api.says(/"msg":"api ready"/);
-  // A response is cached for a second.
-  await eventually(async () => ((await readyz()) === 200 ? true : null));
-  t.is(await early.exited, 'exit code 1');
-  t.regex(early.output(), /^worker: cannot use the file \S+workflow-bundle\.js \(ENOENT\)/m);
+    t.is((await runProgram('migrate', [], { root, env })).code, 0);
+    await api.says(/"msg":"api ready"/);
+    // A response is cached for a second.
+    await eventually(async () => ((await readyz()) === 200 ? true : null));
+    t.is(await early.exited, 'exit code 1');
+    t.regex(early.output(), /^worker: cannot use the file \S+workflow-bundle\.js \(ENOENT\)/m);
 
-  const made = await runProgram('bundle', [bundle], { root });
-  t.deepEqual([made.code, made.stderr], [0, '']);
-  const said = /^bundle: build ([0-9a-f]{12}); start workers with WORKFLOW_BUNDLE=(.*)\n$/.exec(
-    made.stdout,
-  );
-  t.is(said?.[2], bundle);
-  const worker = start(t, 'worker', env);
-  await worker.says(/"msg":"worker ready"/);
-  t.true(worker.output().includes(`"version":"${said?.[1]}","msg":"worker ready"`));
-  for (const { pid, exited } of [api, worker]) {
-    process.kill(pid, 'SIGTERM');
-    t.is(await exited, 'exit code 0');
-  }
-});
+    const made = await runProgram('bundle', [bundle], { root });
+    t.deepEqual([made.code, made.stderr], [0, '']);
+    const said = /^bundle: build ([0-9a-f]{12}); start workers with WORKFLOW_BUNDLE=(.*)\n$/.exec(
+      made.stdout,
+    );
+    t.is(said?.[2], bundle);
+    const worker = start(t, 'worker', env);
+    await worker.says(/"msg":"worker ready"/);
+    t.true(worker.output().includes(`"version":"${said?.[1]}","msg":"worker ready"`));
+    for (const { pid, exited } of [api, worker]) {
+      process.kill(pid, 'SIGTERM');
+      t.is(await exited, 'exit code 0');
+    }
+  },
+);
 
-test.serial('a worker that waits for the migration ends at a signal', async (t) => {
+test.serial('a worker that waits for the migration stops at SIGTERM', async (t) => {
   const worker = start(t, 'worker', { DATABASE_URL: await emptyDatabase(t) });
   await worker.says(/npm run migrate/);
   process.kill(worker.pid, 'SIGTERM');
   t.is(await worker.exited, 'exit code 0');
 });
 
-test.serial(
-  'a worker without Temporal refunds overdue requests, and works once it is there',
-  async (t) => {
-    const url = await emptyDatabase(t);
-    t.is((await runProgram('migrate', [], { env: { DATABASE_URL: url } })).code, 0);
-    const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
-    t.teardown(() => db.close());
-    const port = await freePort();
-    const env = {
-      ...{
-        DATABASE_URL: url,
-        SWEEP_INTERVAL: '1s',
-        WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE'),
-      },
-      TEMPORAL_ADDRESS: `${LOOPBACK}:${port}`,
-      FULLENRICH_API_KEY: 'key-of-a-test',
-    };
-    const organization = await openOrganization(db, 1);
-    const balance = () => balanceOf(db, organization.organizationId);
-    const waits = async (target: object, why: string) => {
-      const worker = start(t, 'worker', { ...env, ...target });
-      await worker.says(
-        new RegExp(`"why":"Temporal at [0-9.:]+ ${why}.*"msg":"waiting for Temporal`),
-      );
-      const command = submitCommand(organization, { npis: ['2000000010'] });
-      await submit(db, command, { ...RULES, lookupTimeoutMs: 1 });
-      await eventually(async () => ((await balance()).available === 1 ? true : null));
-      return worker;
-    };
-    const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
-    const refused = await waits(
-      { TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE: 'nobody' },
-      'has no namespace nobody',
+test.serial('while a worker waits for Temporal, it still refunds overdue requests', async (t) => {
+  const url = await emptyDatabase(t);
+  t.is((await runProgram('migrate', [], { env: { DATABASE_URL: url } })).code, 0);
+  const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
+  t.teardown(() => db.close());
+  const port = await freePort();
+  const env = {
+    ...{
+      DATABASE_URL: url,
+      SWEEP_INTERVAL: '1s',
+      WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE'),
+    },
+    TEMPORAL_ADDRESS: `${LOOPBACK}:${port}`,
+    FULLENRICH_API_KEY: 'key-of-a-test',
+  };
+  const organization = await openOrganization(db, 1);
+  const balance = () => balanceOf(db, organization.organizationId);
+  const waits = async (target: object, why: string) => {
+    const worker = start(t, 'worker', { ...env, ...target });
+    await worker.says(
+      new RegExp(`"why":"Temporal at [0-9.:]+ ${why}.*"msg":"waiting for Temporal`),
     );
-    process.kill(refused.pid, 'SIGTERM');
-    t.is(await refused.exited, 'exit code 0');
-    const worker = await waits({}, 'cannot be reached; check TEMPORAL_ADDRESS');
+    const command = submitCommand(organization, { npis: ['2000000010'] });
+    await submit(db, command, { ...RULES, lookupTimeoutMs: 1 });
+    await eventually(async () => ((await balance()).available === 1 ? true : null));
+    return worker;
+  };
+  const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
+  const refused = await waits(
+    { TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE: 'nobody' },
+    'has no namespace nobody',
+  );
+  process.kill(refused.pid, 'SIGTERM');
+  t.is(await refused.exited, 'exit code 0');
+  const worker = await waits({}, 'cannot be reached; check TEMPORAL_ADDRESS');
 
-    const cli = testSetting('TEST_TEMPORAL_CLI');
-    const temporal = await startTemporal({ cli, namespace: 'default', port });
-    t.teardown(() => temporal.stop());
-    await worker.says(/"msg":"worker ready"/);
-    t.regex(
-      worker.output(),
-      /"vendors":\["fullenrich"\].*"msg":"not called, .*add a verifier \(HUNTER_API_KEY/,
-    );
-    process.kill(worker.pid, 'SIGTERM');
-    t.is(await worker.exited, 'exit code 0');
-  },
-);
+  const cli = testSetting('TEST_TEMPORAL_CLI');
+  const temporal = await startTemporal({ cli, namespace: 'default', port });
+  t.teardown(() => temporal.stop());
+  await worker.says(/"msg":"worker ready"/);
+  t.regex(
+    worker.output(),
+    /"vendors":\["fullenrich"\].*"msg":"not called, .*add a verifier \(HUNTER_API_KEY/,
+  );
+  process.kill(worker.pid, 'SIGTERM');
+  t.is(await worker.exited, 'exit code 0');
+});
 
-test('if the database rejects migrate, it is one sentence without the password', async (t) => {
+test('if the database rejects the login of migrate, the error contains no password', async (t) => {
   const url = new URL(await emptyDatabase(t));
   url.password = 'hunter2';
   const { code, stdout, stderr } = await runProgram('migrate', [], {

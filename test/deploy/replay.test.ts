@@ -97,26 +97,29 @@ async function lineOf(file: string, text: string): Promise<string> {
 
 const SLEEP = 'await (0,_temporalio_workflow__WEBPACK_IMPORTED_MODULE_1__.sleep)(1);';
 
-test.serial('a run is described with times, decisions, calls and failures', async (t) => {
-  const { code, stdout, stderr } = await replay([alone], { TEMPORAL_UI_URL: UI });
-  t.deepEqual([code, stderr], [0, '']);
-  t.regex(
-    stdout,
-    new RegExp(`^lookUpEmail ${alone}, begun 20\\d\\d-.*Z, pinned to build [0-9a-f]{12}\n`),
-  );
-  t.true(stdout.includes(`\n${UI}/namespaces/default/workflows/${alone}\n`));
-  t.regex(stdout, /^ +1 +\+0\.000 s {2}WorkflowExecutionStarted lookUpEmail/m);
-  t.regex(stdout, /s {2}MarkerRecorded planLookup: kind ask, .*sources \[rocketreach\]$/m);
-  t.regex(stdout, /s {2}ActivityTaskScheduled askVendor \(rocketreach for NPI 2000000101\)$/m);
-  t.regex(
-    stdout,
-    /\+1\d\.\d{3} s {2}ActivityTaskTimedOut askVendor \(.*\): activity ScheduleToClose timeout/m,
-  );
-  t.regex(stdout, /s {2}UpsertWorkflowSearchAttributes: Outcome failed: deadline$/m);
-  t.regex(stdout, /s {2}WorkflowExecutionCompleted: status failed, reason deadline\nfits\n$/);
-});
+test.serial(
+  'replay shows the times, decisions, calls, and failures of a workflow run',
+  async (t) => {
+    const { code, stdout, stderr } = await replay([alone], { TEMPORAL_UI_URL: UI });
+    t.deepEqual([code, stderr], [0, '']);
+    t.regex(
+      stdout,
+      new RegExp(`^lookUpEmail ${alone}, begun 20\\d\\d-.*Z, pinned to build [0-9a-f]{12}\n`),
+    );
+    t.true(stdout.includes(`\n${UI}/namespaces/default/workflows/${alone}\n`));
+    t.regex(stdout, /^ +1 +\+0\.000 s {2}WorkflowExecutionStarted lookUpEmail/m);
+    t.regex(stdout, /s {2}MarkerRecorded planLookup: kind ask, .*sources \[rocketreach\]$/m);
+    t.regex(stdout, /s {2}ActivityTaskScheduled askVendor \(rocketreach for NPI 2000000101\)$/m);
+    t.regex(
+      stdout,
+      /\+1\d\.\d{3} s {2}ActivityTaskTimedOut askVendor \(.*\): activity ScheduleToClose timeout/m,
+    );
+    t.regex(stdout, /s {2}UpsertWorkflowSearchAttributes: Outcome failed: deadline$/m);
+    t.regex(stdout, /s {2}WorkflowExecutionCompleted: status failed, reason deadline\nfits\n$/);
+  },
+);
 
-test.serial('a request that was final at its submit is found through its batch', async (t) => {
+test.serial('replay finds a request without its own workflow through its batch', async (t) => {
   const requestId = stored.requests[0]?.request_id ?? '';
   const without = await replay([requestId]);
   t.is(without.code, 1);
@@ -137,54 +140,57 @@ async function misfitOf(id: string, bundle: string): Promise<string> {
   return 'nothing';
 }
 
-test.serial('code that departs from a run is reported with the event and the line', async (t) => {
-  const lookup = both.requests[1]?.request_id ?? '';
-  const again = await changed(
-    'again',
-    'of plan.sources)',
-    'of [...plan.sources, ...plan.sources])',
-  );
-  const asks = await lineOf('workflows/lookup.ts', 'activities.askVendor(');
-  // An additional step displaces the expected one.
-  t.regex(
-    await misfitOf(lookup, again),
-    new RegExp(
-      '^does not fit at event 12: MarkerRecorded settleRequest\n' +
-        ` {2}the code does not do that, after ActivityTaskScheduled askVendor rocketreach, at ${asks} < .*\n {2}\\[TMPRL1100\\] `,
-    ),
-  );
-  // A different step in the same place.
-  const id = await changed('id', 'workflowId: requestId,', "workflowId: 'x' + requestId,");
-  const starts = await lineOf('workflows/batch.ts', 'await executeChild(lookUpEmail');
-  t.regex(
-    await misfitOf(both.batch_id, id),
-    new RegExp(
-      '^does not fit at event 6: StartChildWorkflowExecutionInitiated lookUpEmail req_\\w+ \\(NPI \\d+\\)\n' +
-        ` {2}the code does StartChildWorkflowExecutionInitiated lookUpEmail xreq_\\w+, at ${starts} < `,
-    ),
-  );
-  // A missing step.
-  const gone = await changed('gone', "if (status !== 'completed')", 'if (status === null)');
-  const settles = await lineOf('workflows/lookup.ts', 'return named(await findEmail(request))');
-  t.regex(
-    await misfitOf(lookup, gone),
-    new RegExp(
-      '^does not fit at event 13: UpsertWorkflowSearchAttributes\n' +
-        ` {2}the code does WorkflowExecutionCompleted, after MarkerRecorded settleRequest, at .* < ${settles}\n`,
-    ),
-  );
-  const broken = await changed('broken', 'const inbox = [];', 'const inbox = []; null.x();');
-  const throws = await lineOf('workflows/batch.ts', 'const inbox: News[] = [];');
-  t.regex(
-    await misfitOf(both.batch_id, broken),
-    new RegExp(
-      `\n {2}the code throws TypeError, at ${throws}( < .*)?\n {2}Cannot read properties of null`,
-    ),
-  );
-});
+test.serial(
+  'replay reports the event and the line where the code departs from a run',
+  async (t) => {
+    const lookup = both.requests[1]?.request_id ?? '';
+    const again = await changed(
+      'again',
+      'of plan.sources)',
+      'of [...plan.sources, ...plan.sources])',
+    );
+    const asks = await lineOf('workflows/lookup.ts', 'activities.askVendor(');
+    // An additional step displaces the expected one.
+    t.regex(
+      await misfitOf(lookup, again),
+      new RegExp(
+        '^does not fit at event 12: MarkerRecorded settleRequest\n' +
+          ` {2}the code does not do that, after ActivityTaskScheduled askVendor rocketreach, at ${asks} < .*\n {2}\\[TMPRL1100\\] `,
+      ),
+    );
+    // A different step in the same place.
+    const id = await changed('id', 'workflowId: requestId,', "workflowId: 'x' + requestId,");
+    const starts = await lineOf('workflows/batch.ts', 'await executeChild(lookUpEmail');
+    t.regex(
+      await misfitOf(both.batch_id, id),
+      new RegExp(
+        '^does not fit at event 6: StartChildWorkflowExecutionInitiated lookUpEmail req_\\w+ \\(NPI \\d+\\)\n' +
+          ` {2}the code does StartChildWorkflowExecutionInitiated lookUpEmail xreq_\\w+, at ${starts} < `,
+      ),
+    );
+    // A missing step.
+    const gone = await changed('gone', "if (status !== 'completed')", 'if (status === null)');
+    const settles = await lineOf('workflows/lookup.ts', 'return named(await findEmail(request))');
+    t.regex(
+      await misfitOf(lookup, gone),
+      new RegExp(
+        '^does not fit at event 13: UpsertWorkflowSearchAttributes\n' +
+          ` {2}the code does WorkflowExecutionCompleted, after MarkerRecorded settleRequest, at .* < ${settles}\n`,
+      ),
+    );
+    const broken = await changed('broken', 'const inbox = [];', 'const inbox = []; null.x();');
+    const throws = await lineOf('workflows/batch.ts', 'const inbox: News[] = [];');
+    t.regex(
+      await misfitOf(both.batch_id, broken),
+      new RegExp(
+        `\n {2}the code throws TypeError, at ${throws}( < .*)?\n {2}Cannot read properties of null`,
+      ),
+    );
+  },
+);
 
 test.serial(
-  "replay reads files from Temporal's CLI, its UI, its HTTP API and our tests",
+  "replay reads histories from Temporal's CLI, UI, and HTTP API, and our tests",
   async (t) => {
     const args = ['workflow', 'show', '--workflow-id', failed, '--output', 'json'];
     const address = ['--address', testSetting('TEST_TEMPORAL_ADDRESS')];
@@ -218,7 +224,7 @@ test.serial(
   },
 );
 
-test.serial('text in a history is masked if it looks like an address', async (t) => {
+test.serial('replay masks text in a history that looks like an email address', async (t) => {
   const history = JSON.parse(
     await readFile(
       fileURLToPath(new URL('../histories/lookup-terminated.json', import.meta.url)),
@@ -234,7 +240,7 @@ test.serial('text in a history is masked if it looks like an address', async (t)
   t.true(stdout.includes('WorkflowExecutionTerminated: asked by *** \\u001b[2J'), stdout);
 });
 
-test.serial('masking takes linear time, even for a word of 2 MB after an address', async (t) => {
+test.serial('replay masks addresses in linear time, even before a word of 2 MB', async (t) => {
   const history = await readFile(
     fileURLToPath(new URL('../histories/lookup-terminated.json', import.meta.url)),
     'utf8',
@@ -252,35 +258,41 @@ test.serial('masking takes linear time, even for a word of 2 MB after an address
   t.true(stdout.includes('WorkflowExecutionTerminated: *** @b aaaa'));
 });
 
-test.serial('runs pinned to another build need not fit, except with --all', async (t) => {
-  const table = (stdout: string) => stdout.split('\n').map((line) => line.trim().split(/ {2,}/));
-  const fits = await replay(['--since', '1h']);
-  t.is(fits.code, 0);
-  t.deepEqual(table(fits.stdout).slice(0, 5), [
-    ['WORKFLOW', 'RUNS', 'FIT', 'DO NOT', 'NEED NOT'],
-    ['enrichBatch', '4', '4', '0', '0'],
-    ['lookUpEmail', '4', '4', '0', '0'],
-    ['deliver', '1', '1', '0', '0'],
-    ['reverify', '0', '0', '0', '0'],
-  ]);
-  const pinned = await changed('pinned', 'const inbox = [];', `const inbox = []; ${SLEEP}`);
-  const others = await replay(['--since', '1h', '--bundle', pinned]);
-  t.deepEqual([others.code, table(others.stdout)[1]], [0, ['enrichBatch', '4', '0', '0', '4']]);
-  const all = await replay(['--since', '1h', '--bundle', pinned, '--all']);
-  t.deepEqual([all.code, all.stdout.match(/^bat_\w+ does not fit at event 5: /gm)?.length], [3, 4]);
+test.serial(
+  'replay accepts a mismatch in runs pinned to another build, unless --all is set',
+  async (t) => {
+    const table = (stdout: string) => stdout.split('\n').map((line) => line.trim().split(/ {2,}/));
+    const fits = await replay(['--since', '1h']);
+    t.is(fits.code, 0);
+    t.deepEqual(table(fits.stdout).slice(0, 5), [
+      ['WORKFLOW', 'RUNS', 'FIT', 'DO NOT', 'NEED NOT'],
+      ['enrichBatch', '4', '4', '0', '0'],
+      ['lookUpEmail', '4', '4', '0', '0'],
+      ['deliver', '1', '1', '0', '0'],
+      ['reverify', '0', '0', '0', '0'],
+    ]);
+    const pinned = await changed('pinned', 'const inbox = [];', `const inbox = []; ${SLEEP}`);
+    const others = await replay(['--since', '1h', '--bundle', pinned]);
+    t.deepEqual([others.code, table(others.stdout)[1]], [0, ['enrichBatch', '4', '0', '0', '4']]);
+    const all = await replay(['--since', '1h', '--bundle', pinned, '--all']);
+    t.deepEqual(
+      [all.code, all.stdout.match(/^bat_\w+ does not fit at event 5: /gm)?.length],
+      [3, 4],
+    );
 
-  const delivery = await changed(
-    'delivery',
-    'async function deliver({ deliveryId }) {',
-    `async function deliver({ deliveryId }) { ${SLEEP}`,
-  );
-  const gate = await replay(['--since', '1h', '--bundle', delivery]);
-  t.is(gate.code, 3);
-  t.true(gate.stdout.startsWith(`${deliveryId} does not fit at event 5: `), gate.stdout);
-});
+    const delivery = await changed(
+      'delivery',
+      'async function deliver({ deliveryId }) {',
+      `async function deliver({ deliveryId }) { ${SLEEP}`,
+    );
+    const gate = await replay(['--since', '1h', '--bundle', delivery]);
+    t.is(gate.code, 3);
+    t.true(gate.stdout.startsWith(`${deliveryId} does not fit at event 5: `), gate.stdout);
+  },
+);
 
 test.serial(
-  'the gate fails if the code throws, even in a run pinned to another build',
+  'replay fails if the code throws, even in a run that is pinned to another build',
   async (t) => {
     const bundle = await bundleWithBug(folder, 'enrichBatch');
     const { code, stdout } = await replay(['--since', '1h', '--bundle', bundle]);
@@ -292,13 +304,13 @@ test.serial(
   },
 );
 
-test.serial('the gate warns about a workflow without runs to replay', async (t) => {
+test.serial('replay warns about a workflow type without any runs to replay', async (t) => {
   const { code, stdout } = await replay(['--since', '1h']);
   t.is(code, 0);
   t.regex(stdout, /^warning: no run of reverify was replayed, so that code was not tried$/m);
 });
 
-test.serial('failed runs and runs that match a filter are found, newest first', async (t) => {
+test.serial('replay finds failed runs, or runs that match a filter, newest first', async (t) => {
   const runs = (stdout: string) =>
     stdout
       .match(/^(enrichBatch|lookUpEmail|deliver|reverify) +[1-9]/gm)
@@ -323,7 +335,7 @@ test.serial('failed runs and runs that match a filter are found, newest first', 
   t.deepEqual([none.code, runs(none.stdout)], [0, undefined]);
 });
 
-test.serial('each error is one sentence, with an exit code for its kind', async (t) => {
+test.serial('each error of replay is one sentence, with an exit code for its kind', async (t) => {
   for (const args of [
     [],
     ['bat_x', '--failed'],
@@ -389,7 +401,7 @@ for (const [where, eventOf, text] of [
     'reason: reasonOf(missing)',
   ],
 ] as const) {
-  test.serial(`a debugger stops ${where}`, async (t) => {
+  test.serial(`a debugger attached to replay stops ${where}`, async (t) => {
     const { stdout } = await replay([alone]);
     const event = new RegExp(`^ +(\\d+) .* ${eventOf}`, 'm').exec(stdout)?.[1] ?? '';
     const debugged = await debug([alone, '--inspect', event]);

@@ -30,7 +30,7 @@ async function commandsUnder(heading: string): Promise<string> {
   return blocks.join('');
 }
 
-test('a release is rolled out in steps and back as the page says, without failures', async (t) => {
+test('the commands of rollout.md roll a release out and back without failed requests', async (t) => {
   const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
   const temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS');
   const stack = await startStack({

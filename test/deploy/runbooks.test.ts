@@ -122,7 +122,7 @@ const blocksOf = (text: string, language: string) =>
     .map(([, , block = '']) => block);
 
 for (const [page, text] of pages) {
-  test.serial(`the commands on ${page} work`, async (t) => {
+  test.serial(`the commands in the runbook ${page} work`, async (t) => {
     const script = await filledIn(blocksOf(text, 'sh').join('\n'));
     const { code, output } = await run('bash', ['--norc', '-xeuo', 'pipefail', '-c', script], {
       env: {
@@ -143,7 +143,7 @@ for (const [page, text] of pages) {
   });
 }
 
-test('every alert links to a page that names it, and the first page names all', (t) => {
+test('every alert links to a runbook that names it, and the index names all alerts', (t) => {
   const alerts = readFileSync(join(ROOT, 'deploy/prometheus/alerts.yaml'), 'utf8');
   const led = [
     ...alerts.matchAll(/- alert: (\w+).*?runbook_url: deploy\/runbooks\/([^\n]+)/gs),

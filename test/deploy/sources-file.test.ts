@@ -21,7 +21,7 @@ const HTTP_MEMBERS = [
   ...['wait', 'call', 'rates', 'daily_credits', 'miss', 'candidates', 'identity'],
 ];
 
-test("settings that a file leaves out have the source's own defaults", (t) => {
+test("settings that the sources file leaves out have the source's own defaults", (t) => {
   const { vendors, verifiers, ...rest } = fileIn('{"vendors":{"fullenrich":{"wait":"90s"}}}');
   t.deepEqual(rest, {
     http: [],
@@ -47,7 +47,7 @@ test("settings that a file leaves out have the source's own defaults", (t) => {
   t.is(verifiers.order, null);
 });
 
-test('a vendor described as data has defaults for all but its license', (t) => {
+test('a vendor described in the sources file has defaults for most settings', (t) => {
   const [listed] = fileIn(sourceText('https://x.example'), { VENDOR_LISTED_KEY: 'k' }).http;
   t.like(listed, {
     method: 'GET',
@@ -61,7 +61,7 @@ test('a vendor described as data has defaults for all but its license', (t) => {
   });
 });
 
-test('an empty pointer is the whole document', (t) => {
+test('an empty JSON pointer means the whole document', (t) => {
   const { http, ...rest } = JSON.parse(sourceText('https://x.example'));
   const candidates = { ...http[0].candidates, list: '' };
   const file = { ...rest, http: [{ ...http[0], candidates }] };
@@ -69,7 +69,7 @@ test('an empty pointer is the whole document', (t) => {
   t.deepEqual(listed?.candidates.list, []);
 });
 
-test('an order may name built-in sources and sources described as data', (t) => {
+test('an order may name built-in sources and vendors described in the file', (t) => {
   const { http } = JSON.parse(sourceText('https://x.example'));
   const file = {
     order: ['listed', 'hunter'],
@@ -194,7 +194,7 @@ for (const [rest, problem] of [
     'http[0].candidates.status.values.ok must be one of [valid, catch_all, risky, invalid, unknown]',
   ],
 ] as const) {
-  test(`a vendor with ${JSON.stringify(rest)} is rejected: ${problem}`, (t) => {
+  test(`a vendor with ${JSON.stringify(rest)} is rejected with "${problem}"`, (t) => {
     t.deepEqual(problemsOf(sourceText('https://x.example', rest)), [problem]);
   });
 }
@@ -271,12 +271,12 @@ for (const [file, problem] of [
   [{ greylist_wait: '15m' }, 'greylist_wait must be between 1000 ms and 840000 ms'],
   [{ reverify_interval: '2d' }, 'reverify_interval must be between 1000 ms and 86400000 ms'],
 ] as const) {
-  test(`a file with ${JSON.stringify(file)} is rejected: ${problem}`, (t) => {
+  test(`a sources file with ${JSON.stringify(file)} is rejected with "${problem}"`, (t) => {
     t.deepEqual(problemsOf(JSON.stringify(file)), [problem]);
   });
 }
 
-test('all problems of a file are reported at once, each with its place', (t) => {
+test('all problems of a sources file are reported at once, each with its place', (t) => {
   const good = JSON.parse(sourceText('https://x.example')).http[0];
   const bad = { ...good, id: 'x', cost: -1, candidates: {}, url: 'https://x.example/{ssn}' };
   t.deepEqual(problemsOf(JSON.stringify({ http: [good, bad], registry: 'on' })), [
@@ -289,14 +289,14 @@ test('all problems of a file are reported at once, each with its place', (t) => 
   ]);
 });
 
-test('two vendors with the same id are rejected', (t) => {
+test('a sources file with two vendors of the same id is rejected', (t) => {
   const one = JSON.parse(sourceText('https://x.example')).http[0];
   t.deepEqual(problemsOf(JSON.stringify({ http: [one, one] })), [
     'http[1] contains a duplicate value',
   ]);
 });
 
-test('vendors without an id are not called duplicates', (t) => {
+test('the error about vendors without ids does not call them duplicates', (t) => {
   const { id: _id, ...one } = JSON.parse(sourceText('https://x.example')).http[0];
   t.deepEqual(problemsOf(JSON.stringify({ http: [one, one] })), [
     'http[0].id is missing',
@@ -310,12 +310,12 @@ for (const [text, problem] of [
   ['[]', 'value must be of type object'],
   ['null', 'value must be of type object'],
 ] as const) {
-  test(`a file that is ${JSON.stringify(text)} is rejected without quoting it`, (t) => {
+  test(`a sources file of ${JSON.stringify(text)} is rejected without quoting it`, (t) => {
     t.deepEqual(problemsOf(text), [problem]);
   });
 }
 
-test('no problem contains a secret or a value', (t) => {
+test('errors about a sources file contain no secrets and no values', (t) => {
   const rest = {
     url: 'https://me:pa55word@x.example/{npi}',
     cost: 'pa55word',

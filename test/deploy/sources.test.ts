@@ -53,7 +53,7 @@ async function idsOf(file: object | null, environment?: Readonly<Record<string, 
   return [vendors.map(({ vendor }) => vendor.id), verifiers.map(({ id }) => id)];
 }
 
-test('without a file, all sources with a key are called in the default order', async (t) => {
+test('without a sources file, all sources with a key are called in the default order', async (t) => {
   t.deepEqual(await idsOf(null), [
     ['rocketreach', 'fullenrich', 'hunter'],
     ['reacher', 'zerobounce', 'neverbounce', 'hunter-verifier'],
@@ -62,7 +62,7 @@ test('without a file, all sources with a key are called in the default order', a
   t.is((await sourcesOf(null)).registry, null);
 });
 
-test('vendors described as data come last, unless an order says otherwise', async (t) => {
+test('vendors described in the sources file are called last, unless it sets an order', async (t) => {
   const { http } = JSON.parse(sourceText('https://x.example'));
   t.deepEqual((await idsOf({ http }))[0], ['rocketreach', 'fullenrich', 'hunter', 'listed']);
   const order = ['listed', 'hunter', 'rocketreach'];
@@ -71,7 +71,7 @@ test('vendors described as data come last, unless an order says otherwise', asyn
   t.deepEqual(await idsOf({ order: [], verifiers: { order: [] } }), [[], []]);
 });
 
-test('each vendor has the types, times, limits and license from the file', async (t) => {
+test('each vendor has the types, times, limits, and license from the sources file', async (t) => {
   const settings = {
     ...{ wait: '90s', call: '20s', rates: ['2/1s', '9/1m'], daily_credits: 12.5, may_store: false },
   };
@@ -99,7 +99,7 @@ test('each vendor has the types, times, limits and license from the file', async
   }
 });
 
-test('the limit of a call reaches every vendor, and FullEnrich its poll interval', async (t) => {
+test('vendors use the call time-out of the sources file, FullEnrich its poll interval', async (t) => {
   const keys = Object.fromEntries(VENDOR_IDS.map((id) => [`${id.toUpperCase()}_API_KEY`, 'k']));
   const { url } = await playVendor(t, recorded('fullenrich/submitted'));
   const each = Object.fromEntries(VENDOR_IDS.map((id) => [id, { call: '2m' }]));
@@ -113,7 +113,7 @@ test('the limit of a call reaches every vendor, and FullEnrich its poll interval
   t.like(await fullenrich?.vendor.submit(SUBJECT, NEVER), { kind: 'pending', pollAfterMs: 7000 });
 });
 
-test('a vendor is called only if its results can become valid', async (t) => {
+test('a vendor is called only if its addresses can become valid', async (t) => {
   const [FULLENRICH_API_KEY, PROSPEO_API_KEY] = ['f', 'p'];
   const none = { verifiers: { order: [] } };
   for (const [environment, file, asked, useless] of [
@@ -141,7 +141,7 @@ test('a vendor is called only if its results can become valid', async (t) => {
   }
 });
 
-test('without a verifier only a dated claim or two agreeing sources are valid', (t) => {
+test('without a verifier, an address needs a dated claim or two agreeing sources', (t) => {
   for (const [agreed, believed] of [
     [false, ['valid']],
     [true, ['valid', 'catch_all']],
@@ -152,7 +152,7 @@ test('without a verifier only a dated claim or two agreeing sources are valid', 
   }
 });
 
-test("Hunter's verifier has the finder's key and URL, but separate limits", async (t) => {
+test("Hunter's verifier uses the same key and URL as Hunter's email finder", async (t) => {
   const { access } = loadConfig({
     DATABASE_URL: databaseUrl,
     ...{ HUNTER_API_KEY: 'h', HUNTER_URL: 'https://proxy.example/v2' },
@@ -161,7 +161,7 @@ test("Hunter's verifier has the finder's key and URL, but separate limits", asyn
   t.deepEqual(access['hunter-verifier'], access.hunter);
 });
 
-test('a verifier has the limits from the file', async (t) => {
+test('each verifier has the limits from the sources file', async (t) => {
   const dns = await startDns();
   t.teardown(dns.close);
   const given = {
@@ -182,7 +182,7 @@ test('a verifier has the limits from the file', async (t) => {
   }
 });
 
-test('a working verifier stays healthy, is polled again, and costs nothing', async (t) => {
+test('a verifier that is still checking an address is polled without cost', async (t) => {
   const dns = await startDns();
   t.teardown(dns.close);
   const { url: HUNTER_URL } = await playVendor(t, { status: 202, body: {} });
@@ -203,7 +203,7 @@ test('a working verifier stays healthy, is polled again, and costs nothing', asy
   t.is(spent[0]?.credits, 0);
 });
 
-test('times of the verification and the registry come from the file', async (t) => {
+test('the times for verification and the NPI Registry come from the sources file', async (t) => {
   const file = { registry: 'fallback', greylist_wait: '7m', reverify_interval: '3h' };
   const { registry, greylistMs, reverifyMs } = await sourcesOf(file);
   t.truthy(registry);
@@ -211,7 +211,7 @@ test('times of the verification and the registry come from the file', async (t) 
 });
 
 for (const policy of ['verifier-required', 'verify-always']) {
-  test(`a policy that needs a verifier is rejected without one: ${policy}`, async (t) => {
+  test(`VERIFY_POLICY ${policy} needs a verifier and is rejected without one`, async (t) => {
     const environment = { ...KEYS, VERIFY_POLICY: policy };
     t.is((await sourcesOf(null, environment)).verifiers.length, 4);
     await t.throwsAsync(sourcesOf({ verifiers: { order: [] } }, environment), {
@@ -221,7 +221,7 @@ for (const policy of ['verifier-required', 'verify-always']) {
   });
 }
 
-test('a verifier checks every address, unless the policy says otherwise', async (t) => {
+test('a configured verifier checks every address, unless the policy says otherwise', async (t) => {
   const dns = await startDns();
   t.teardown(dns.close);
   const given = { DNS_SERVERS: dns.address };
@@ -251,7 +251,7 @@ test('a verifier checks every address, unless the policy says otherwise', async 
   }
 });
 
-test('the local stack calls only simulated sources, even with real keys', async (t) => {
+test('npm start calls only simulated sources, even if real API keys are set', async (t) => {
   const real = Object.fromEntries(Object.keys(KEYS).map((name) => [name, 'https://real.example']));
   const simulated = sourceSettings(baseUrls('http://127.0.0.1:9'), 'k');
   const { access, registryUrl } = loadConfig({ DATABASE_URL: databaseUrl, ...real, ...simulated });

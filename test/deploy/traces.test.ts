@@ -29,22 +29,27 @@ function sender(url: string, environment: Readonly<Record<string, string>> = {})
 
 const tell = (batchId = newId('bat')) => tellSpan({ batchId, name: 'test', durationMs: 1 });
 
-test.serial('spans for an unreachable collector are bounded, and losses are logged', async (t) => {
-  const away = await startCollector(503);
-  const { said, close } = sender(away.url);
-  for (let n = 0; n < 10_500; n += 1) tell();
-  await eventually(async () => said().find(({ msg }) => msg.startsWith('failed')) ?? null);
-  t.like(said()[0], { what: 'sending traces', err: { code: 'HTTP_503' } });
-  away.answer(200);
-  await eventually(async () => said().find(({ msg }) => msg.startsWith('spans were lost')) ?? null);
-  await close();
-  t.like(said()[1], { lost: 500 });
-  const taken = new Set(away.spans().map(({ spanId }) => spanId));
-  t.is(taken.size, 10_000);
-  await away.stop();
-});
+test.serial(
+  'at most 10,000 spans wait for an unreachable collector, and losses are logged',
+  async (t) => {
+    const away = await startCollector(503);
+    const { said, close } = sender(away.url);
+    for (let n = 0; n < 10_500; n += 1) tell();
+    await eventually(async () => said().find(({ msg }) => msg.startsWith('failed')) ?? null);
+    t.like(said()[0], { what: 'sending traces', err: { code: 'HTTP_503' } });
+    away.answer(200);
+    await eventually(
+      async () => said().find(({ msg }) => msg.startsWith('spans were lost')) ?? null,
+    );
+    await close();
+    t.like(said()[1], { lost: 500 });
+    const taken = new Set(away.spans().map(({ spanId }) => spanId));
+    t.is(taken.size, 10_000);
+    await away.stop();
+  },
+);
 
-test.serial('spans that the collector rejects for good are not sent again', async (t) => {
+test.serial('spans that the collector rejects permanently are not sent again', async (t) => {
   const refusing = await startCollector(401, 200);
   const { said, close } = sender(refusing.url);
   tell();
@@ -58,28 +63,31 @@ test.serial('spans that the collector rejects for good are not sent again', asyn
   await refusing.stop();
 });
 
-test.serial('a share of the batches is traced as a whole, the same in every process', async (t) => {
-  const sampled = async () => {
-    const sampling = await startCollector();
-    const { close } = sender(sampling.url, { OTEL_TRACES_SAMPLER_ARG: '0.25' });
-    for (const id of ids) {
-      tell(id);
-      tell(id);
-    }
-    await close();
-    await sampling.stop();
-    return sampling.spans().map(({ traceId }) => traceId);
-  };
-  const ids = Array.from({ length: 400 }, () => newId('bat'));
-  const chosen = await sampled();
-  const traces = new Set(chosen);
-  t.is(chosen.length, 2 * traces.size);
-  t.true(traces.size > 40 && traces.size < 160, String(traces.size));
-  t.deepEqual(await sampled(), chosen);
-});
+test.serial(
+  'sampling traces a share of the batches as a whole, the same in every process',
+  async (t) => {
+    const sampled = async () => {
+      const sampling = await startCollector();
+      const { close } = sender(sampling.url, { OTEL_TRACES_SAMPLER_ARG: '0.25' });
+      for (const id of ids) {
+        tell(id);
+        tell(id);
+      }
+      await close();
+      await sampling.stop();
+      return sampling.spans().map(({ traceId }) => traceId);
+    };
+    const ids = Array.from({ length: 400 }, () => newId('bat'));
+    const chosen = await sampled();
+    const traces = new Set(chosen);
+    t.is(chosen.length, 2 * traces.size);
+    t.true(traces.size > 40 && traces.size < 160, String(traces.size));
+    t.deepEqual(await sampled(), chosen);
+  },
+);
 
 test.serial(
-  'the last spans are sent at the end, without waiting for a silent collector',
+  'a process sends its last spans as it ends, without waiting for a response',
   async (t) => {
     const silent = await startCollector(200, 'silence');
     const first = sender(silent.url);

@@ -36,7 +36,7 @@ test("every simulated domain accepts mail, except the closed practice's", async 
   t.like(closed[0], { exchange: '', priority: 0 });
 });
 
-test('every address of a magic NPI is at a domain that the name server knows', async (t) => {
+test('the local name server knows the domain of every address of a magic NPI', async (t) => {
   const server = await startDns();
   t.teardown(() => server.close());
   const resolver = resolverOf(server);
@@ -52,14 +52,14 @@ test('every address of a magic NPI is at a domain that the name server knows', a
   }
 });
 
-test('every address in the sample is at a domain that the name server knows', async (t) => {
+test('the local name server knows the domain of every address in the sample', async (t) => {
   const unknown = SAMPLE_NPIS.map(personOf)
     .flatMap(({ workEmail, homeEmail }) => [workEmail, homeEmail])
     .filter((email) => !DNS_TABLE.has(email.split('@')[1] ?? ''));
   t.deepEqual(unknown, []);
 });
 
-test('other names do not exist, and known names have no other records', async (t) => {
+test('the local name server denies all other names and record types', async (t) => {
   const server = await startDns();
   t.teardown(() => server.close());
   const resolver = resolverOf(server);
@@ -70,7 +70,7 @@ test('other names do not exist, and known names have no other records', async (t
   await t.throwsAsync(resolver.resolveTxt('gmail.com'), { code: 'ENODATA' });
 });
 
-test('a query in any case gets a response with its own id and name', async (t) => {
+test('a DNS response repeats the id and the name of its query, in the same case', async (t) => {
   const { ask } = await rawSocket(t);
   const answer = decode(await ask(encode(question(7, 'GMail.COM'))));
   t.is(answer.id, 7);
@@ -78,7 +78,7 @@ test('a query in any case gets a response with its own id and name', async (t) =
   t.is(answer.answers?.length, 1);
 });
 
-test('packets other than queries are dropped, and the next query is answered', async (t) => {
+test('the local name server drops packets that are not queries and keeps running', async (t) => {
   const { send, ask } = await rawSocket(t);
   // Responding to responses could start an endless loop between two servers.
   send(encode({ ...question(1, 'gmail.com'), type: 'response' }));

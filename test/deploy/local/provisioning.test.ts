@@ -14,7 +14,7 @@ import { eventually } from '../../support/organization.ts';
 import { endWithThisProcess } from '../../support/programs.ts';
 import { countTests, slowestTests, timedTest } from '../../support/report.ts';
 
-test('a kept PostgreSQL is found again with its data and its password', async (t) => {
+test('a PostgreSQL that is started again still has its data and its password', async (t) => {
   const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
   await withSql(first.url, (sql) => sql`create table kept as select 7 as number`);
@@ -27,7 +27,7 @@ test('a kept PostgreSQL is found again with its data and its password', async (t
   t.is((await stat(`${dataDir}.password`)).mode & 0o777, 0o600);
 });
 
-test('PostgreSQL listens on loopback, needs its password, allows 200 connections', async (t) => {
+test('the local PostgreSQL listens only on loopback and requires its password', async (t) => {
   const server = await startPostgres({});
   t.teardown(() => server.stop());
   const [settings] = await withSql(
@@ -41,7 +41,7 @@ test('PostgreSQL listens on loopback, needs its password, allows 200 connections
   await t.throwsAsync(() => withSql(url.href, (sql) => sql`select 1`), { code: '28P01' });
 });
 
-test('PostgreSQL starts despite an old lock file with a reused process number', async (t) => {
+test('PostgreSQL starts even if its old lock file names a process that runs again', async (t) => {
   const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
   process.kill(first.pid, 'SIGKILL');
@@ -60,7 +60,7 @@ test('PostgreSQL starts despite an old lock file with a reused process number', 
   t.is((await withSql(second.url, (sql) => sql`select 1`)).length, 1);
 });
 
-test('a second PostgreSQL on the same data is rejected in one sentence', async (t) => {
+test('starting a second PostgreSQL on the same data fails with one sentence', async (t) => {
   const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
   t.teardown(() => first.stop());
@@ -70,7 +70,7 @@ test('a second PostgreSQL on the same data is rejected in one sentence', async (
   t.true(error?.message.startsWith(`Another PostgreSQL (process ${first.pid}) already runs on `));
 });
 
-test('the error about a taken port names it and says what to do', async (t) => {
+test('the error about a port that is in use names the port and says what to do', async (t) => {
   const squatter = createServer().listen(0, LOOPBACK);
   await once(squatter, 'listening');
   t.teardown(() => squatter.close());
@@ -89,7 +89,7 @@ test('the error about a taken port names it and says what to do', async (t) => {
   });
 });
 
-test('a server survives Ctrl-C, and ends with its folder when its owner dies', async (t) => {
+test('a server ignores Ctrl-C, but ends when the process that started it dies', async (t) => {
   const owner = fork(new URL('../../support/server-owner.ts', import.meta.url), {
     detached: true,
     execArgv: [],
@@ -115,7 +115,7 @@ test('a server survives Ctrl-C, and ends with its folder when its owner dies', a
   await t.throwsAsync(() => withSql(url, (sql) => sql`select 1`), { code: 'ECONNREFUSED' });
 });
 
-test('programs that a test file started end with it, even after SIGKILL', async (t) => {
+test('programs that a test file started end with it, even after a SIGKILL', async (t) => {
   const module = new URL('../../support/programs.ts', import.meta.url).href;
   const code = `
     const { endWithThisProcess } = await import(${JSON.stringify(module)});
@@ -138,7 +138,7 @@ test('programs that a test file started end with it, even after SIGKILL', async 
   t.throws(() => process.kill(pid, 0), { code: 'ESRCH' });
 });
 
-test('Temporal is started again if another program took one of its ports', async (t) => {
+test('starting Temporal is repeated if another program has taken one of its ports', async (t) => {
   const cli = join(temporaryFolder(t.teardown), 'temporal');
   // Like the real one: the reason in one line, then the trace of a panic.
   await script(
@@ -153,7 +153,7 @@ test('Temporal is started again if another program took one of its ports', async
   t.pass();
 });
 
-test('without a Temporal CLI or a way to get one, the error says what to install', async (t) => {
+test('if there is no way to get the Temporal CLI, the error says what to install', async (t) => {
   const cacheDir = temporaryFolder(t.teardown);
   const { error } = await findCli(cacheDir, temporaryFolder(t.teardown));
   t.regex(
@@ -163,7 +163,7 @@ test('without a Temporal CLI or a way to get one, the error says what to install
   t.deepEqual(await readdir(cacheDir), []);
 });
 
-test('a CLI built by Go is kept, and found there the next time', async (t) => {
+test('a Temporal CLI that was built with Go is kept and found the next time', async (t) => {
   const [cacheDir, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   await symlink('/usr/bin/env', join(path, 'env'));
   await script(
@@ -178,7 +178,7 @@ test('a CLI built by Go is kept, and found there the next time', async (t) => {
   t.deepEqual(await readdir(cacheDir), ['temporal-v1.5.1']);
 });
 
-test('a failed build leaves no file that looks like a CLI', async (t) => {
+test('a failed build of the Temporal CLI leaves no file that looks like the CLI', async (t) => {
   const [cacheDir, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   await symlink('/usr/bin/env', join(path, 'env'));
   await script(
@@ -189,7 +189,7 @@ test('a failed build leaves no file that looks like a CLI', async (t) => {
   t.deepEqual(await readdir(cacheDir), []);
 });
 
-test('the runner counts passed tests, failed tests and hooks, crashes, time-outs', (t) => {
+test('the test runner counts passed tests, failures, crashes, and time-outs', (t) => {
   const report = [
     '  \u001B[32m✔\u001B[39m first',
     '  ✔ second (12ms)',
@@ -205,7 +205,7 @@ test('the runner counts passed tests, failed tests and hooks, crashes, time-outs
   t.deepEqual(report.reduce(countTests, { passed: 0, failed: 0 }), { passed: 2, failed: 8 });
 });
 
-test('the runner lists the slowest tests, slowest first', (t) => {
+test('the test runner lists the slowest tests, slowest first', (t) => {
   const report = [
     '  ✔ db › keys › quick',
     '  ✔ db › keys › a (b) (190ms)',

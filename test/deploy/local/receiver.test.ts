@@ -18,7 +18,7 @@ import { temporaryFolder } from '../../support/database.ts';
 
 const newSecret = () => `whsec_${randomBytes(24).toString('base64')}`;
 
-test('a delivery is recorded together with the result of its signature check', async (t) => {
+test('the webhook receiver records each delivery and whether its signature is valid', async (t) => {
   const secret = newSecret();
   const { listed, send } = await start(t, [newSecret(), secret]);
   await send('/', { secret });
@@ -31,7 +31,7 @@ test('a delivery is recorded together with the result of its signature check', a
   );
 });
 
-test('/fail/N returns 500 the first N times per webhook-id, then 200', async (t) => {
+test('the webhook receiver returns 500 for /fail/N the first N times, then 200', async (t) => {
   const { send } = await start(t);
   const statuses: number[] = [];
   for (const id of ['msg_a', 'msg_a', 'msg_b', 'msg_a', 'msg_b', 'msg_b', 'msg_a']) {
@@ -40,14 +40,14 @@ test('/fail/N returns 500 the first N times per webhook-id, then 200', async (t)
   t.deepEqual(statuses, [500, 500, 500, 200, 500, 200, 200]);
 });
 
-test('/status/CODE always returns CODE, and every other path 200', async (t) => {
+test('the webhook receiver always returns CODE for /status/CODE, and 200 by default', async (t) => {
   const { send } = await start(t);
   for (const code of [204, 301, 410, 503]) t.is(await send(`/status/${code}`, {}), code);
   for (const path of ['/', '/any', '/status/999', '/status/abc', '/fail/x'])
     t.is(await send(path, {}), 200, path);
 });
 
-test('received deliveries are listed as JSON, newest last', async (t) => {
+test('the webhook receiver lists its deliveries as JSON, newest last', async (t) => {
   const { listed, send } = await start(t);
   await send('/first', { id: 'msg_1' });
   await send('/second', { id: 'msg_2' });
@@ -60,7 +60,7 @@ test('received deliveries are listed as JSON, newest last', async (t) => {
   );
 });
 
-test('the certificate is kept between starts, and renewed if it is unreadable', async (t) => {
+test("the receiver's certificate is kept between starts, but renewed if unreadable", async (t) => {
   const dir = temporaryFolder(t.teardown);
   const first = await ensureCertificate(dir);
   t.is((await ensureCertificate(dir)).cert, first.cert);
@@ -70,7 +70,7 @@ test('the certificate is kept between starts, and renewed if it is unreadable', 
   t.is(await readFile(second.certFile, 'utf8'), second.cert);
 });
 
-test('the error about a taken port names it', async (t) => {
+test("the receiver's error about a port that is in use names the port", async (t) => {
   const { receiver, dir } = await start(t);
   const port = Number(new URL(receiver.url).port);
   const error = await t.throwsAsync(startReceiver(port, dir, []), {

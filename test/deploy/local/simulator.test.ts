@@ -93,13 +93,13 @@ function ordinaryNpis(count: number): string[] {
 }
 
 for (const path of ['/person/lookup', '/person/lookup?npi_number=12']) {
-  test(`RocketReach rejects ${path}, which has no NPI`, async (t) => {
+  test(`the simulated RocketReach rejects ${path}, which has no NPI`, async (t) => {
     const { ask } = await simulator(t);
     t.is((await ask(path)).status, 400);
   });
 }
 
-test('RocketReach returns a complete profile of the NPI, with name and state', async (t) => {
+test('the simulated RocketReach returns a complete profile with name and state', async (t) => {
   const { lookup } = await simulator(t);
   const { status, headers, body } = await lookup('2000000036');
   t.is(status, 200);
@@ -122,7 +122,7 @@ test('RocketReach returns a complete profile of the NPI, with name and state', a
   t.true(Date.now() - Date.parse(body.emails[0]?.last_validation_check ?? '') < 86_400_000);
 });
 
-test('RocketReach returns the same person for the same request', async (t) => {
+test('the simulated RocketReach returns the same person for the same request', async (t) => {
   const { lookup } = await simulator(t);
   const [first, second] = [await lookup('2000000028'), await lookup('2000000028')];
   t.is(first.body.id, second.body.id);
@@ -134,14 +134,14 @@ for (const [npi, status] of [
   ['2000000093', 404],
   ['2000000119', 500],
 ] as const) {
-  test(`RocketReach always returns ${status} for ${npi}`, async (t) => {
+  test(`the simulated RocketReach always returns ${status} for the NPI ${npi}`, async (t) => {
     const { lookup } = await simulator(t);
     t.is((await lookup(npi)).status, status);
     t.is((await lookup(npi)).status, status);
   });
 }
 
-test('RocketReach rejects the limited NPI once, with a retry in one second', async (t) => {
+test('the simulated RocketReach rejects one NPI once, with Retry-After: 1', async (t) => {
   const { lookup } = await simulator(t);
   const first = await lookup('2000000127');
   t.is(first.status, 429);
@@ -150,7 +150,7 @@ test('RocketReach rejects the limited NPI once, with a retry in one second', asy
   t.is((await lookup('2000000127')).status, 200);
 });
 
-test('RocketReach hides the emails until a status check says complete', async (t) => {
+test('the simulated RocketReach returns no emails until the lookup is complete', async (t) => {
   const { ask, lookup } = await simulator(t);
   const { body: started } = await lookup('2000000143');
   t.like(started, { status: 'progress', emails: null });
@@ -162,13 +162,13 @@ test('RocketReach hides the emails until a status check says complete', async (t
   t.is((await lookup('2000000143')).body.status, 'complete');
 });
 
-test('RocketReach returns a wrong person with another name and NPI', async (t) => {
+test("the simulated RocketReach returns another person's name and NPI for one NPI", async (t) => {
   const { lookup } = await simulator(t);
   const { body } = await lookup('2000000168');
   t.like(body, { name: 'Edda Kowalczyk', npi_data: { npi_number: '2000000010' } });
 });
 
-test('the hanging NPI gets no response, and the simulator can still close', async (t) => {
+test('the NPI for a hanging vendor gets no response, and the simulator still closes', async (t) => {
   const running = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
   const hanging = request(`${running.urls.rocketreach}/person/lookup?npi_number=2000000101`, {
     headers: { 'Api-Key': KEY },
@@ -190,7 +190,7 @@ test('the hanging NPI gets no response, and the simulator can still close', asyn
   t.is(await outcome, 'cut off');
 });
 
-test('every magic NPI except the hanging one gets a response', async (t) => {
+test('every magic NPI gets a response, except the one for a hanging vendor', async (t) => {
   const { running, lookup } = await simulator(t);
   const npis = [...MAGIC.keys()].filter((npi) => npi !== '2000000101');
   t.is(npis.length, 21);
@@ -198,7 +198,7 @@ test('every magic NPI except the hanging one gets a response', async (t) => {
   t.is(running.calls().length, 21);
 });
 
-test('ordinary NPIs have the documented shares, which never change', (t) => {
+test('ordinary NPIs get each outcome in the documented share, the same every time', (t) => {
   const npis = ordinaryNpis(5000);
   const shares = Object.groupBy(npis, shareOf);
   t.deepEqual(Object.groupBy(npis, shareOf), shares);
@@ -209,7 +209,7 @@ test('ordinary NPIs have the documented shares, which never change', (t) => {
   }
 });
 
-test('every vendor has its own base URL on one port, and other paths are 404', async (t) => {
+test('all simulated vendors share one port with separate paths, and others are 404', async (t) => {
   const { running } = await simulator(t);
   const origin = new URL(running.urls.rocketreach).origin;
   t.deepEqual(running.urls, {
@@ -232,7 +232,7 @@ test('every vendor has its own base URL on one port, and other paths are 404', a
   t.deepEqual(running.calls(), []);
 });
 
-test('a taken port is one clear sentence', async (t) => {
+test("the simulator's error about a port that is in use is one clear sentence", async (t) => {
   const { running } = await simulator(t);
   const port = Number(new URL(running.urls.rocketreach).port);
   await t.throwsAsync(createSimulator({ port, speed: 1, apiKey: KEY }), {
@@ -240,7 +240,7 @@ test('a taken port is one clear sentence', async (t) => {
   });
 });
 
-test("a wrong key is 401 in each vendor's format, and is not recorded as a call", async (t) => {
+test("a wrong API key gets a 401 in each vendor's format and is not recorded", async (t) => {
   const { running, lookup, submit, poll, enrich, find } = await simulator(t, 'another');
   const unknown = { code: 'error.api.key', message: 'Unknown api key' };
   t.like(await lookup('2000000010'), {
@@ -260,7 +260,7 @@ test("a wrong key is 401 in each vendor's format, and is not recorded as a call"
   t.deepEqual(running.calls(), []);
 });
 
-test('Prospeo responds with a person at once, and repeats are free', async (t) => {
+test('the simulated Prospeo returns a person at once, and repeats are free', async (t) => {
   const { running, enrich } = await simulator(t);
   const contact = { ...BIRKENFELD, company_website: 'summitorthopedics-sim.com' };
   const { status, body } = await enrich(contact);
@@ -284,7 +284,7 @@ test('Prospeo responds with a person at once, and repeats are free', async (t) =
   ]);
 });
 
-test('Prospeo returns a code for every error', async (t) => {
+test('the simulated Prospeo returns a code for every error', async (t) => {
   const { enrich } = await simulator(t);
   t.like(await enrich({ ...STONEHOUSE, company_name: 'X' }), {
     status: 400,
@@ -294,7 +294,7 @@ test('Prospeo returns a code for every error', async (t) => {
   t.like(await enrich(null), { status: 400, body: { error_code: 'INVALID_DATAPOINTS' } });
 });
 
-test('Hunter returns the likeliest address with its verification', async (t) => {
+test('the simulated Hunter returns the likeliest address with its verification', async (t) => {
   const { running, find } = await simulator(t);
   const query = { ...KETTLEBURN, company: 'Mesa View Dermatology' };
   const { status, body } = await find(query);
@@ -312,13 +312,13 @@ test('Hunter returns the likeliest address with its verification', async (t) => 
   ]);
 });
 
-test('Hunter knows no people elsewhere, and requires an employer', async (t) => {
+test('the simulated Hunter requires an employer and finds nobody at a wrong one', async (t) => {
   const { find } = await simulator(t);
   t.is((await find({ ...KETTLEBURN, domain: 'elsewhere.com' })).status, 404);
   t.like(await find(KETTLEBURN), { status: 400, body: { errors: [{ id: 'wrong_params' }] } });
 });
 
-test('FullEnrich returns an id, then 400 until the result with its cost', async (t) => {
+test('the simulated FullEnrich returns a job, and 400 for polls until the job is done', async (t) => {
   const { running, submit, poll } = await simulator(t);
   const contact = {
     ...STONEHOUSE,
@@ -353,7 +353,7 @@ test('FullEnrich returns an id, then 400 until the result with its cost', async 
   );
 });
 
-test('FullEnrich charges nothing without a result', async (t) => {
+test('the simulated FullEnrich charges nothing if it finds no email', async (t) => {
   const { submit, poll } = await simulator(t);
   const { body } = await submit({ first_name: 'Casimir', last_name: 'Thorne', ...AT });
   await poll(body.enrichment_id);
@@ -368,13 +368,13 @@ for (const [code, contact] of [
   ['last_name.empty', { first_name: 'Philippa', ...AT }],
   ['domain.empty', { ...STONEHOUSE, enrich_fields: AT.enrich_fields }],
 ] as const) {
-  test(`FullEnrich rejects a contact with error.enrichment.${code}`, async (t) => {
+  test(`the simulated FullEnrich rejects a contact with error.enrichment.${code}`, async (t) => {
     const { submit } = await simulator(t);
     t.like(await submit(contact), { status: 400, body: { code: `error.enrichment.${code}` } });
   });
 }
 
-test('FullEnrich returns 404 for an unknown job', async (t) => {
+test('the simulated FullEnrich returns 404 for an unknown job', async (t) => {
   const { poll } = await simulator(t);
   t.like(await poll('x'), { status: 404, body: { code: 'error.enrichment.not_found' } });
 });

@@ -173,7 +173,7 @@ async function occupy(
 const folder = temporaryFolder(test.after.always);
 
 test.serial(
-  'the first start does the main job, Ctrl-C ends it, the next finds its data',
+  'npm start runs a demo lookup, stops at Ctrl-C, and keeps its data for next time',
   async (t) => {
     const usual = await occupy(t, 8090);
     const first = start(t, folder, ['--port', '0'], {
@@ -267,7 +267,7 @@ test.serial(
 );
 
 for (const signal of ['SIGTERM', 'SIGHUP'] as const) {
-  test.serial(`${signal} to npm start ends everything that it started`, async (t) => {
+  test.serial(`${signal} ends npm start and everything that it started`, async (t) => {
     const away = temporaryFolder(t.teardown);
     const options = ['--port', '0', '--no-demo', '--dir', join(away, '.local')];
     const npm = follow(t, 'npm', ['start', '--', ...options], ROOT);
@@ -284,7 +284,7 @@ for (const signal of ['SIGTERM', 'SIGHUP'] as const) {
   });
 }
 
-test.serial('concurrent starts choose different ports', async (t) => {
+test.serial('several npm starts at the same time choose different ports', async (t) => {
   const folders = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   const running = folders.map((away) => start(t, away, ['--port', '0', '--no-demo']));
   await Promise.all(running.map(up));
@@ -300,33 +300,33 @@ test.serial('concurrent starts choose different ports', async (t) => {
   }
 });
 
-test.serial(
-  'the second of two concurrent starts with one API port reports it as taken',
-  async (t) => {
-    const port = String(await freePort());
-    const away = temporaryFolder(t.teardown);
-    const running = [1, 2].map(() => start(t, away, ['--port', port, '--no-demo']));
-    const first = await Promise.race(running.map((one) => one.exited().then(() => one)));
-    t.regex(first.output().trim(), new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`));
-    const other = running.find((one) => one !== first);
-    other?.process.kill('SIGTERM');
-    t.is(await other?.exited(), 0);
-  },
-);
-
-test.serial('a dead child process is one clear sentence, and ends the rest in order', async (t) => {
-  const running = start(t, folder, ['--port', '0', '--no-demo']);
-  await up(running);
-  t.false(running.output().includes('Submitting'));
-  const facts = await factsOf(folder);
-  process.kill(await workerPid(folder), 'SIGKILL');
-  t.is(await running.exited(), 1);
-  t.regex(running.output(), /the worker ended unexpectedly \(signal SIGKILL\); see its log in /);
-  t.false(await isReachable(facts.base_url));
+test.serial('npm start reports that its API port is in use by another npm start', async (t) => {
+  const port = String(await freePort());
+  const away = temporaryFolder(t.teardown);
+  const running = [1, 2].map(() => start(t, away, ['--port', port, '--no-demo']));
+  const first = await Promise.race(running.map((one) => one.exited().then(() => one)));
+  t.regex(first.output().trim(), new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`));
+  const other = running.find((one) => one !== first);
+  other?.process.kill('SIGTERM');
+  t.is(await other?.exited(), 0);
 });
 
 test.serial(
-  'on existing servers the stack uses an empty database and its own namespace',
+  'if a child process dies, npm start says so in one sentence and stops the others',
+  async (t) => {
+    const running = start(t, folder, ['--port', '0', '--no-demo']);
+    await up(running);
+    t.false(running.output().includes('Submitting'));
+    const facts = await factsOf(folder);
+    process.kill(await workerPid(folder), 'SIGKILL');
+    t.is(await running.exited(), 1);
+    t.regex(running.output(), /the worker ended unexpectedly \(signal SIGKILL\); see its log in /);
+    t.false(await isReachable(facts.base_url));
+  },
+);
+
+test.serial(
+  'with existing servers, npm start uses an empty database and its own namespace',
   async (t) => {
     await using database = await openEmptyDatabase();
     const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
@@ -394,7 +394,7 @@ test.serial(
   },
 );
 
-test.serial('a database that is in use is rejected and stays unchanged', async (t) => {
+test.serial('npm start rejects a database that is in use, and leaves it unchanged', async (t) => {
   await using used = await openTestDatabase();
   await using foreign = await openEmptyDatabase();
   const customer = await openOrganization(used.db, 10);
@@ -415,7 +415,7 @@ test.serial('a database that is in use is rejected and stays unchanged', async (
   }
 });
 
-test.serial('without a Temporal CLI nothing is started, not even PostgreSQL', async (t) => {
+test.serial('without a Temporal CLI, npm start starts nothing, not even PostgreSQL', async (t) => {
   const [away, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   const running = start(t, away, ['--port', '0'], {
     PATH: path,
@@ -427,7 +427,7 @@ test.serial('without a Temporal CLI nothing is started, not even PostgreSQL', as
   t.false(running.output().includes('PostgreSQL '));
 });
 
-test.serial('the real Temporal server refuses servers that the stack did not start', async (t) => {
+test.serial("npm start with Temporal's real server rejects existing servers", async (t) => {
   for (const name of ['DATABASE_URL', 'TEMPORAL_ADDRESS']) {
     const theirs = {
       DATABASE_URL: 'postgres://127.0.0.1:1/theirs',
@@ -443,7 +443,7 @@ test.serial('the real Temporal server refuses servers that the stack did not sta
 });
 
 test.serial(
-  'without Go the real Temporal server is not built, and nothing is started',
+  "without Go, npm start cannot build Temporal's real server and starts nothing",
   async (t) => {
     const [away, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
     const running = start(t, away, ['--port', '0', '--temporal', 'server'], {
@@ -459,25 +459,28 @@ test.serial(
   },
 );
 
-test.serial('a taken port is one clear sentence before anything is started', async (t) => {
+test.serial('npm start reports a port that is in use before it starts anything', async (t) => {
   const { port } = await occupy(t, 0);
   const running = start(t, folder, ['--port', String(port)]);
   t.is(await running.exited(), 1);
   t.regex(running.output().trim(), new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`));
 });
 
-test.serial('--help helps, and a bad option or variable is reported', async (t) => {
-  const help = start(t, folder, ['--help']);
-  t.is(await help.exited(), 0);
-  t.regex(help.output(), /--no-demo/);
-  t.regex(help.output(), /--temporal <KIND>/);
-  const bad = start(t, folder, ['--port', 'http']);
-  t.is(await bad.exited(), 2);
-  t.regex(bad.output(), /--port <PORT>.* whole number from 0 to 65535/);
-  const variable = start(t, folder, [], { LOOKUP_TIMEOUT: 'soon' });
-  t.is(await variable.exited(), 1);
-  t.regex(
-    variable.output(),
-    /^start: .*1 problem\(s\):\n {2}LOOKUP_TIMEOUT must be a duration [^\n]*\n$/,
-  );
-});
+test.serial(
+  'npm start prints its help with --help, and reports a wrong option or variable',
+  async (t) => {
+    const help = start(t, folder, ['--help']);
+    t.is(await help.exited(), 0);
+    t.regex(help.output(), /--no-demo/);
+    t.regex(help.output(), /--temporal <KIND>/);
+    const bad = start(t, folder, ['--port', 'http']);
+    t.is(await bad.exited(), 2);
+    t.regex(bad.output(), /--port <PORT>.* whole number from 0 to 65535/);
+    const variable = start(t, folder, [], { LOOKUP_TIMEOUT: 'soon' });
+    t.is(await variable.exited(), 1);
+    t.regex(
+      variable.output(),
+      /^start: .*1 problem\(s\):\n {2}LOOKUP_TIMEOUT must be a duration [^\n]*\n$/,
+    );
+  },
+);

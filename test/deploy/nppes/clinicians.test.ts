@@ -55,7 +55,7 @@ async function storedIn(sql: Sql): Promise<unknown[][]> {
 
 const AT = ['3035550101', '12 N MAIN ST STE 200|80201'] as const;
 
-test('each workplace of a clinician is stored once, with or without a group', async (t) => {
+test('each workplace of a clinician is stored once, even without an employer group', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
   const path = await fileOf(folder, [
     row(npi(1)),
@@ -78,7 +78,7 @@ test('each workplace of a clinician is stored once, with or without a group', as
   ]);
 });
 
-test('a later file replaces the rows of its NPIs, and needs --yes beyond 5 %', async (t) => {
+test("a clinician file replaces its NPIs' rows, and needs --yes to remove over 5 %", async (t) => {
   const { folder, imported, operator, sql } = await openNppesWorld(t, 'clinicians');
   await imported(await fileOf(folder, [row(npi(1)), row(npi(2)), row(npi(3))]));
   // The day of NPPES's data is irrelevant here.
@@ -112,7 +112,7 @@ test('a later file replaces the rows of its NPIs, and needs --yes beyond 5 %', a
   );
 });
 
-test('the same file is not read again, except with --again', async (t) => {
+test('the same clinician file is not imported again, except with --again', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
   const path = await fileOf(folder, [row(npi(1)), row(npi(2), SOLO)]);
   t.like(await imported(path, '--dry-run'), {
@@ -134,7 +134,7 @@ test('the same file is not read again, except with --again', async (t) => {
   );
 });
 
-test('rejected rows are listed with line and reason, but without names', async (t) => {
+test('rejected clinician rows are listed with line and reason, but without names', async (t) => {
   const { folder, imported } = await openNppesWorld(t, 'clinicians');
   const path = await fileOf(folder, [
     row(npi(1)),
@@ -169,7 +169,7 @@ const HEADERS: Readonly<Record<string, string>> = {
 };
 
 for (const [what, header] of Object.entries(HEADERS)) {
-  test(`the columns ${what} are found by their names`, async (t) => {
+  test(`an import finds the columns of a clinician file ${what} by their names`, async (t) => {
     const { folder, imported, sql } = await openNppesWorld(t, 'clinicians');
     const columns = header.trim().split(',');
     const values: [RegExp, string][] = [
@@ -194,7 +194,7 @@ for (const [what, header] of Object.entries(HEADERS)) {
   });
 }
 
-test('a file without the needed columns is rejected, and so are two files', async (t) => {
+test('a clinician file without the needed columns, or a folder with two, is rejected', async (t) => {
   const { folder, operator } = await openNppesWorld(t, 'clinicians');
   const refusal = async (header: string) => {
     const path = join(folder, 'file.csv');
@@ -214,7 +214,7 @@ test('a file without the needed columns is rejected, and so are two files', asyn
   t.regex((await operator(two)).stderr, /holds 2 csv files; name the one of them/);
 });
 
-test('a zip of the archive is read without unpacking', async (t) => {
+test('a zip from the archive of clinician files is read without unpacking it', async (t) => {
   const { folder, imported } = await openNppesWorld(t, 'clinicians');
   const content = Buffer.from(CLINICIAN_HEADER + clinicianLine(row(npi(1))));
   const path = join(folder, 'doctors_and_clinicians_10_2026.zip');
@@ -225,7 +225,7 @@ test('a zip of the archive is read without unpacking', async (t) => {
   t.like((await imported(path)).files, { clinicians: { read: 1, inserted: 1 } });
 });
 
-test.serial('an import that was killed and run again has the same result', async (t) => {
+test.serial('a clinician import that was killed and run again has the same result', async (t) => {
   const whole = await openNppesWorld(t, 'clinicians');
   const rows = Array.from({ length: 60_000 }, (_, n) =>
     row(npi(n), { org_pac_id: String(n % 900) }),

@@ -26,7 +26,7 @@ function rowsOf(text: string | Buffer, columns: number | null, pieceBytes = 1_00
 
 const cells = (text: string | Buffer, columns = 2) => rowsOf(text, columns).map((row) => row.cells);
 
-test('values are read unchanged, no matter how the file is cut into pieces', (t) => {
+test('CSV values are read unchanged, no matter how the file is cut into pieces', (t) => {
   const value = fc.string({
     unit: fc.constantFrom('a', '"', ',', '\n', '\r', ' ', 'é', '医', '\u{1f600}'),
   });
@@ -48,7 +48,7 @@ test('values are read unchanged, no matter how the file is cut into pieces', (t)
   );
 });
 
-test('values without quotes, a last row without a line end, blank lines are read', (t) => {
+test('the CSV reader accepts unquoted values, blank lines, and no final line end', (t) => {
   t.deepEqual(cells('a,b\r\n\n"c",d\r\n\r\n,"f"'), [
     ['a', 'b'],
     ['c', 'd'],
@@ -56,18 +56,18 @@ test('values without quotes, a last row without a line end, blank lines are read
   ]);
 });
 
-test('a quote inside a value need not be doubled if no comma follows it', (t) => {
+test('a quote inside a CSV value need not be doubled if no comma follows it', (t) => {
   t.deepEqual(cells('"JOHN "JACK" DOE","x"\n'), [['JOHN "JACK" DOE', 'x']]);
 });
 
-test('lines are numbered as in an editor, also inside values', (t) => {
+test('CSV lines are numbered as in an editor, even if values contain line ends', (t) => {
   t.deepEqual(
     rowsOf('"a","b\nb"\n\n"c","d"\n', 2).map(({ line }) => line),
     [1, 4],
   );
 });
 
-test('a row that is not UTF-8 is Latin-1, and its neighbors are not', (t) => {
+test('a CSV row that is not UTF-8 is read as Latin-1, without effect on other rows', (t) => {
   const rows = Buffer.concat([
     Buffer.from('"Ñuñez","utf8"\n'),
     Buffer.from('"Ñuñez","latin1"\n', 'latin1'),
@@ -80,7 +80,7 @@ test('a row that is not UTF-8 is Latin-1, and its neighbors are not', (t) => {
   ]);
 });
 
-test('a row with too few or too many values does not affect other rows', (t) => {
+test('a CSV row with too few or too many values does not affect other rows', (t) => {
   const rows = rowsOf('"a","b"\n"c"\n"d","e","f"\n"g","h"\n', 2);
   t.deepEqual(
     rows.map(({ line, whole }) => [line, whole]),
@@ -93,7 +93,7 @@ test('a row with too few or too many values does not affect other rows', (t) => 
   );
 });
 
-test('a quote that is never closed costs only its own line', (t) => {
+test('a CSV quote that is never closed invalidates only its own line', (t) => {
   const after = Array.from({ length: 20_000 }, (_, n) => `"${n}","x"\n`).join('');
   for (const broken of ['"open,"x"\n', '"a","open\n']) {
     const rows = rowsOf(broken + after, 2, 10_000);
@@ -106,7 +106,7 @@ test('a quote that is never closed costs only its own line', (t) => {
   }
 });
 
-test('a row ends after fifty lines, so unclosed quotes stay cheap', (t) => {
+test('a CSV row may span at most fifty lines, so an unclosed quote is found soon', (t) => {
   const [broken, ...rest] = rowsOf(`"open${'\n"x'.repeat(60)}","b"\n"c","d"\n`, 2);
   t.like(broken, { line: 1, whole: false });
   t.deepEqual(rest.at(-1), { line: 62, whole: true, cells: ['c', 'd'] });
@@ -122,7 +122,7 @@ test('a row ends after fifty lines, so unclosed quotes stay cheap', (t) => {
   t.is(rows, lines);
 });
 
-test('a value of more than 1,000 characters is known as too long', (t) => {
+test('a CSV value of more than 1,000 characters is marked as too long', (t) => {
   const reader = csvReader(2);
   const found: boolean[][] = [];
   const take: Parameters<typeof reader.end>[0] = (row) => {
@@ -134,13 +134,13 @@ test('a value of more than 1,000 characters is known as too long', (t) => {
   t.deepEqual(found, [[false, true, false]]);
 });
 
-test('a file without line ends is read as broken rows, not held in memory', (t) => {
+test('a CSV file without line ends is read as broken rows, so it needs little memory', (t) => {
   const rows = rowsOf(`"${'x'.repeat(1_000_000)}`, 2, 50_000);
   t.true(rows.length > 1);
   t.true(rows.every(({ whole }) => !whole));
 });
 
-test('two spellings of one place have the same keys', (t) => {
+test('an address or phone has the same comparison key in every spelling', (t) => {
   const same = [
     {
       phone: '(303) 555-0101',
@@ -160,7 +160,7 @@ test('two spellings of one place have the same keys', (t) => {
   }
 });
 
-test('incomplete places have no keys', (t) => {
+test('an incomplete address or phone has no comparison key', (t) => {
   const none = { phoneKey: null, addressKey: null };
   t.deepEqual(providerKeys({ phone: null, line1: null, line2: null, postalCode: null }), none);
   t.deepEqual(

@@ -58,7 +58,7 @@ const otherNameRow = (id: string, name: string) => ({
   'Provider Other Organization Name Type Code': '3',
 });
 
-test("a provider is stored with NPPES's values, except those that we don't read", async (t) => {
+test("an NPPES import stores a provider's values, except columns that we don't use", async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const path = await writeMember(folder, 'npidata', FULL, [
     personRow(npi(1), {
@@ -115,7 +115,7 @@ test("a provider is stored with NPPES's values, except those that we don't read"
   });
 });
 
-test('a weekly file updates, adds, deactivates and reactivates only its own NPIs', async (t) => {
+test('a weekly NPPES file changes only the NPIs that it contains', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   await imported(
     await writeMember(folder, 'npidata', FULL, [
@@ -165,7 +165,7 @@ test('a weekly file updates, adds, deactivates and reactivates only its own NPIs
   );
 });
 
-test('a provider reactivated before the last deactivation is not active', async (t) => {
+test('a provider whose last deactivation is after the reactivation is not active', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const dates = (deactivated: string, reactivated: string) => ({
     'NPI Deactivation Date': deactivated,
@@ -207,7 +207,7 @@ async function writeV3(
   return path;
 }
 
-test('in V3 an NPI is out of service if its status or its dates say so', async (t) => {
+test('in NPPES version 3, an NPI is inactive if its status or its dates say so', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const activeOnes = async () =>
     (await sql`select npi from providers where active order by npi`).map((row) => row.npi);
@@ -243,7 +243,7 @@ test('in V3 an NPI is out of service if its status or its dates say so', async (
   t.deepEqual(await activeOnes(), [npi(2), npi(4), npi(6), npi(10)]);
 });
 
-test('each import is audited with its actor, dry runs and skipped files are not', async (t) => {
+test('imports are recorded in the audit log, but dry runs and skipped files are not', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const path = await writeMember(folder, 'npidata', FULL, [personRow(npi(1))]);
   const why = ['--actor', 'ann', '--reason', 'August'];
@@ -264,7 +264,7 @@ test('each import is audited with its actor, dry runs and skipped files are not'
   );
 });
 
-test('an older file that comes late adds missing rows and changes no newer ones', async (t) => {
+test('an older file that is imported late adds missing rows but changes no newer ones', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const newer = join(folder, 'newer');
   const older = join(folder, 'older');
@@ -308,7 +308,7 @@ test('an older file that comes late adds missing rows and changes no newer ones'
   );
 });
 
-test('erased addresses stay out of later imports, and are counted as erased', async (t) => {
+test('later imports leave out erased addresses and count them as erased', async (t) => {
   const { url, folder, imported, sql } = await openNppesWorld(t);
   await writeMember(folder, 'npidata', FULL, [
     personRow(npi(1)),
@@ -356,7 +356,7 @@ test('erased addresses stay out of later imports, and are counted as erased', as
   t.is(checks.find(({ code }) => code === 'erased_but_held')?.findings, 0);
 });
 
-test('details are replaced for the NPIs of a file, and stay for all others', async (t) => {
+test('an import replaces the endpoints, names, and locations of only its own NPIs', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const full = join(folder, 'full');
   const week = join(folder, 'week');
@@ -474,10 +474,10 @@ async function detailCounts(sql: Sql): Promise<number[]> {
 }
 
 for (const [order, first, second] of [
-  ['monthly first', 'monthly', 'weekly'],
-  ['weekly first', 'weekly', 'monthly'],
+  ['monthly file first', 'monthly', 'weekly'],
+  ['weekly file first', 'weekly', 'monthly'],
 ] as const) {
-  test(`a weekly file of the same day removes no details of other NPIs, ${order}`, async (t) => {
+  test(`with the ${order}, a weekly file removes no details of other NPIs`, async (t) => {
     const { folder, imported, sql } = await openNppesWorld(t);
     const paths = await writeMonthAndWeek(folder);
     await imported(paths[first]);
@@ -489,7 +489,7 @@ for (const [order, first, second] of [
   });
 }
 
-test('a changed provider loses the details that its own download lacks', async (t) => {
+test('a provider loses the endpoints, names, and locations missing in a newer file', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   await imported((await writeMonthAndWeek(folder)).monthly);
   const changed = { 'Last Update Date': '08/12/2026' };
@@ -510,7 +510,7 @@ test('a changed provider loses the details that its own download lacks', async (
   );
 });
 
-test('an import killed before its details removes them when it is run again', async (t) => {
+test('an import that was killed halfway removes outdated details when it is run again', async (t) => {
   const { folder, imported, operator, sql } = await openNppesWorld(t);
   await imported((await writeMonthAndWeek(folder)).monthly);
   const later = await writeDownload(folder, 'later', {
@@ -568,7 +568,7 @@ test('an import that would remove more than 5 % of a table needs --yes', async (
   t.deepEqual(await detailCounts(sql), [37, 38, 40]);
 });
 
-test('each row has the number of the import that wrote it', async (t) => {
+test('each imported row contains the number of the import that wrote it', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const { monthly, weekly } = await writeMonthAndWeek(folder);
   await imported(monthly);
@@ -588,7 +588,7 @@ test('each row has the number of the import that wrote it', async (t) => {
   }
 });
 
-test('masked values are null, and control characters and wrong bytes are harmless', async (t) => {
+test('masked values are stored as null, and control characters are removed', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const path = join(folder, memberName('npidata', FULL));
   const last = (id: string, name: string) =>
@@ -612,7 +612,7 @@ test('masked values are null, and control characters and wrong bytes are harmles
   );
 });
 
-test('rejected rows are listed with line and reason, but without names', async (t) => {
+test('rejected NPPES rows are listed with line and reason, but without names', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const set = join(folder, 'set');
   await mkdir(set);
@@ -670,7 +670,7 @@ test('rejected rows are listed with line and reason, but without names', async (
   );
 });
 
-test("a long value is rejected with line and column, unless we don't read it", async (t) => {
+test("a value over 1,000 characters is rejected, except in a column that we don't use", async (t) => {
   const { folder, imported } = await openNppesWorld(t);
   const path = await writeMember(folder, 'npidata', FULL, [
     personRow(npi(1), { 'Provider License Number_1': 'X'.repeat(5_000) }),
@@ -688,7 +688,7 @@ test("a long value is rejected with line and column, unless we don't read it", a
   );
 });
 
-test('the same file is not read again, and --again reads it but writes no row', async (t) => {
+test('the same NPPES file is not imported again, and --again changes no row', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const set = join(folder, 'set');
   await mkdir(set);
@@ -718,7 +718,7 @@ test('the same file is not read again, and --again reads it but writes no row', 
   t.is(await versionsOf(sql), before);
 });
 
-test('the last row of an NPI in a file wins, also in a first import', async (t) => {
+test('if a file has several rows for an NPI, the last one is stored', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const named = (n: number, last: string) =>
     personRow(npi(n), { 'Provider Last Name (Legal Name)': last });
@@ -731,7 +731,7 @@ test('the last row of an NPI in a file wins, also in a first import', async (t) 
   t.is((await sql`select last_name from providers where npi = ${npi(1)}`)[0]?.last_name, 'LAST');
 });
 
-test('a dry run counts the changes without making them', async (t) => {
+test('a dry run of an import counts the changes without making them', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const set = join(folder, 'set');
   await mkdir(set);
@@ -755,7 +755,7 @@ test('a dry run counts the changes without making them', async (t) => {
   t.is((await imported(set)).outcome, 'imported');
 });
 
-test('newer data from the NPI registry stays, older data is replaced', async (t) => {
+test('an import replaces older data from the NPI Registry, but not newer data', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   for (const [id, asOf] of [
     [npi(1), '2026-08-10'],

@@ -29,7 +29,7 @@ const BROKEN = new Map([
 ]);
 const NAME = memberName('npidata', '20260809');
 
-test.serial('an import that was killed and run again has the same result', async (t) => {
+test.serial('an NPPES import that was killed and run again has the same result', async (t) => {
   const whole = await openNppesWorld(t);
   const path = join(whole.folder, NAME);
   await writeLargeMain(path, ROWS, BROKEN);
@@ -67,7 +67,7 @@ test.serial('an import that was killed and run again has the same result', async
 });
 
 test.serial(
-  'an import reports a killed PostgreSQL, and does the rest on the next run',
+  'if PostgreSQL is killed, an import says so, and the next run does the rest',
   async (t) => {
     t.timeout(120_000);
     const dataDir = join(temporaryFolder(t.teardown), 'data');
@@ -100,26 +100,29 @@ test.serial(
   },
 );
 
-test.serial('the second of two concurrent imports fails and names the running one', async (t) => {
-  const world = await openNppesWorld(t);
-  const path = join(world.folder, NAME);
-  await writeLargeMain(path, ROWS);
-  const { child, ended } = spawnImport(world, path);
-  await firstRows(world.sql);
-  const second = await world.operator(path);
-  t.is(second.code, 1);
-  t.regex(
-    second.stderr,
-    new RegExp(
-      `another import is under way \\(import nppes, process ${child.pid} on .*, ${NAME}, since `,
-    ),
-  );
-  const first = await ended;
-  t.is(first.code, 0);
-  t.is((JSON.parse(first.stdout) as Imported).files.npidata?.inserted, ROWS);
-});
+test.serial(
+  'starting an import during another one fails and names the running import',
+  async (t) => {
+    const world = await openNppesWorld(t);
+    const path = join(world.folder, NAME);
+    await writeLargeMain(path, ROWS);
+    const { child, ended } = spawnImport(world, path);
+    await firstRows(world.sql);
+    const second = await world.operator(path);
+    t.is(second.code, 1);
+    t.regex(
+      second.stderr,
+      new RegExp(
+        `another import is under way \\(import nppes, process ${child.pid} on .*, ${NAME}, since `,
+      ),
+    );
+    const first = await ended;
+    t.is(first.code, 0);
+    t.is((JSON.parse(first.stdout) as Imported).files.npidata?.inserted, ROWS);
+  },
+);
 
-test.serial('the last row of an NPI wins, even among thousands of new ones', async (t) => {
+test.serial('if a large file has several rows for an NPI, the last one is stored', async (t) => {
   const world = await openNppesWorld(t);
   const path = join(world.folder, NAME);
   const last = 'Provider Last Name (Legal Name)';
@@ -143,24 +146,27 @@ test.serial('the last row of an NPI wins, even among thousands of new ones', asy
   );
 });
 
-test.serial('a row that PostgreSQL rejects ends the import at once with a sentence', async (t) => {
-  const world = await openNppesWorld(t);
-  const path = join(world.folder, NAME);
-  await writeLargeMain(path, ROWS);
-  // The last row of the last chunk: by then everything has been sent.
-  await world.sql.unsafe(
-    `alter table providers add constraint refused check (npi <> '${largeNpi(ROWS - 1)}')`,
-  );
-  const { code, stderr } = await world.operator(path);
-  t.is(code, 1);
-  t.regex(
-    stderr,
-    /^operator: PostgreSQL refused; its log says why \(\w{5}\); run the same command again/m,
-  );
-  await world.sql`alter table providers drop constraint refused`;
-  const { inserted = 0, unchanged = 0 } = (await world.imported(path)).files.npidata ?? {};
-  t.is(inserted + unchanged, ROWS);
-});
+test.serial(
+  'a row that PostgreSQL rejects ends the import at once with a clear message',
+  async (t) => {
+    const world = await openNppesWorld(t);
+    const path = join(world.folder, NAME);
+    await writeLargeMain(path, ROWS);
+    // The last row of the last chunk: by then everything has been sent.
+    await world.sql.unsafe(
+      `alter table providers add constraint refused check (npi <> '${largeNpi(ROWS - 1)}')`,
+    );
+    const { code, stderr } = await world.operator(path);
+    t.is(code, 1);
+    t.regex(
+      stderr,
+      /^operator: PostgreSQL refused; its log says why \(\w{5}\); run the same command again/m,
+    );
+    await world.sql`alter table providers drop constraint refused`;
+    const { inserted = 0, unchanged = 0 } = (await world.imported(path)).files.npidata ?? {};
+    t.is(inserted + unchanged, ROWS);
+  },
+);
 
 /** Resolves when an import has written its first row. */
 async function firstRows(sql: Sql): Promise<void> {

@@ -4,7 +4,7 @@ import { DEACTIVATED_NPIS } from '../../../deploy/local/sim/magic.ts';
 import { personOf, SAMPLE_NPIS, SAMPLE_ORGANIZATIONS } from '../../../deploy/local/sim/people.ts';
 import { openNppesWorld } from '../../support/nppes.ts';
 
-test('the sample of the local stack is imported', async (t) => {
+test("npm start's sample of providers can be imported", async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const full = await imported(await writeSample(folder));
   const people = SAMPLE_NPIS.length + SAMPLE_ORGANIZATIONS.length;
@@ -27,7 +27,7 @@ test('the sample of the local stack is imported', async (t) => {
   }
 });
 
-test('people in the sample match their practice by telephone and by address', async (t) => {
+test('people in the sample match their practice by phone and by address', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   await imported(await writeSample(folder));
   const [lost] = await sql`
@@ -37,7 +37,7 @@ test('people in the sample match their practice by telephone and by address', as
   t.is(lost?.count, 0);
 });
 
-test('the sample is always the same, so a second start imports nothing', async (t) => {
+test('the sample is always the same, so a second npm start imports nothing', async (t) => {
   const { folder, imported } = await openNppesWorld(t);
   await imported(await writeSample(folder));
   t.is((await imported(await writeSample(folder))).outcome, 'already');

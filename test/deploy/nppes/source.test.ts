@@ -26,7 +26,7 @@ const endpointFile = () =>
       }),
   );
 
-test('a zip, its unpacked folder and its single files have the same result', async (t) => {
+test('importing a zip, its unpacked folder, or its single files has the same result', async (t) => {
   const zipped = await openNppesWorld(t);
   const zip = join(zipped.folder, 'NPPES_Data_Dissemination_August_2026_V2.ZIP');
   await writeZip(zip, [
@@ -60,7 +60,7 @@ test('a zip, its unpacked folder and its single files have the same result', asy
   t.is(await contentOf(single.sql), await contentOf(zipped.sql));
 });
 
-test('a zip is recognized by its content, not its name', async (t) => {
+test('a zip file is recognized by its content, not by its name', async (t) => {
   const { folder, imported } = await openNppesWorld(t);
   const path = join(folder, 'a.zip');
   await writeZip(path, [{ name: memberName('npidata', DAY), content: mainFile() }]);
@@ -82,7 +82,7 @@ test('nothing is imported if the list of rejected rows cannot be written', async
   t.is((await sql`select from import_runs`).length, 0);
 });
 
-test('unreadable zips have distinct error messages, and nothing is imported', async (t) => {
+test('each kind of unreadable zip has its own error message, and nothing is imported', async (t) => {
   const { folder, operator, sql } = await openNppesWorld(t);
   const path = join(folder, 'good.zip');
   await writeZip(path, [{ name: memberName('npidata', DAY), content: mainFile() }]);
@@ -125,7 +125,7 @@ test('unreadable zips have distinct error messages, and nothing is imported', as
   t.is((await sql`select from providers`).length, 0);
 });
 
-test('a folder with no files of NPPES, or with several downloads, is rejected', async (t) => {
+test('a folder without NPPES files, or with several downloads, is rejected', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   t.regex(
     (await operator(join(folder, 'nothing.zip'))).stderr,
@@ -140,7 +140,7 @@ test('a folder with no files of NPPES, or with several downloads, is rejected', 
   );
 });
 
-test('control characters in the name of a file in a zip are printed escaped', async (t) => {
+test('control characters in the names of zipped files are escaped when printed', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   const zip = join(folder, 'named.zip');
   const name = memberName('npidata', '20990104').replace('.csv', '\u009b2J\u202e.csv');
@@ -151,7 +151,7 @@ test('control characters in the name of a file in a zip are printed escaped', as
   t.notRegex(stderr.trimEnd(), /[\p{Cc}\p{Cf}]/u);
 });
 
-test('columns are found in any order and spelling, among other columns', async (t) => {
+test('NPPES columns are found in any order and spelling, even among unknown columns', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const turned = LAYOUT.npidata.toReversed();
   const values: Readonly<Record<string, string>> = personRow(npi(1));
@@ -169,7 +169,7 @@ test('columns are found in any order and spelling, among other columns', async (
   t.is((await sql`select name from provider_other_names`)[0]?.name, 'THE CLINIC');
 });
 
-test('a file with missing or repeated columns is rejected before the import', async (t) => {
+test('an NPPES file with missing or repeated columns is rejected before the import', async (t) => {
   const { folder, operator, sql } = await openNppesWorld(t);
   await writeMember(folder, 'npidata', DAY, [personRow(npi(1))]);
   const endpoints = join(folder, memberName('endpoint', DAY));
@@ -192,7 +192,7 @@ test('a file with missing or repeated columns is rejected before the import', as
   t.is((await sql`select from providers`).length, 0);
 });
 
-test('a column that may say who is out of service is never ignored', async (t) => {
+test('a file is rejected if an unknown column may mark inactive providers', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   const path = join(folder, memberName('npidata', DAY));
   for (const name of [
@@ -211,7 +211,7 @@ test('a column that may say who is out of service is never ignored', async (t) =
   }
 });
 
-test('the first row of a file without a header is not printed', async (t) => {
+test("the error about a missing header does not print the file's first row", async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   const path = join(folder, memberName('npidata', DAY));
   await writeFile(path, rowLine('npidata', personRow(npi(1))));
@@ -236,7 +236,7 @@ test('an import prints a table, or only JSON with --json', async (t) => {
   t.is(again.stderr, '');
 });
 
-test('progress is a line every ten seconds, with rate and time left', (t) => {
+test('an import prints its progress, rate, and remaining time every ten seconds', (t) => {
   const lines: string[] = [];
   let now = 0;
   performance.now = () => now;
@@ -262,7 +262,7 @@ test('progress is a line every ten seconds, with rate and time left', (t) => {
   ]);
 });
 
-test('a zip with long names or many files is rejected before its directory is read', async (t) => {
+test('a zip with too long names or too many files is rejected before it is read', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
   const content = Buffer.from('x');
   const long = join(folder, 'long.zip');

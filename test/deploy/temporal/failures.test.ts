@@ -26,7 +26,7 @@ function hasNoPath(text: string): boolean {
   return !text.includes(ROOT) && !/ at |node_modules|\.[jt]s:/.test(text);
 }
 
-test('a failed activity leaves no path in its history', async (t) => {
+test("a failed activity leaves no file path in the workflow's history", async (t) => {
   const vendor = createScriptedVendor();
   vendor.script(NPI, ({ nth }) => {
     if (nth === 1) throw new TypeError('a fault');
@@ -59,7 +59,7 @@ test('an activity with wrong SQL is not retried', async (t) => {
   t.is(vendor.asked(NPI, 'submit'), 1);
 });
 
-test('a failed workflow task leaves no path in its history', async (t) => {
+test("a failed workflow task leaves no file path in the workflow's history", async (t) => {
   const stack = await startStack({ providers: [] });
   t.teardown(() => stack.stop());
   await stack.stopWorker();

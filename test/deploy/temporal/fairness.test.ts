@@ -51,7 +51,7 @@ async function submit({ stack }: Awaited<ReturnType<typeof startService>>): Prom
   await client.bulk({ npis: ordinaryNpis('found', 1) });
 }
 
-test('worker and doctor say that a server does not serve organizations in turn', async (t) => {
+test('worker and doctor report a Temporal that does not serve organizations in turn', async (t) => {
   const service = await startService(t, false);
   await submit(service);
   const worker = await service.startWorker();
@@ -60,7 +60,7 @@ test('worker and doctor say that a server does not serve organizations in turn',
   t.regex(await service.doctor(), /^fairness_off: .*\n.*\n {2}1 found {2}enrichment-/m);
 });
 
-test('worker and doctor are silent about a server that serves organizations in turn', async (t) => {
+test('worker and doctor say nothing if Temporal serves organizations in turn', async (t) => {
   const service = await startService(t, true);
   const idle = await service.doctor();
   t.regex(idle, /^Temporal does not show whether fairness is on: see "Fairness"/m);
@@ -70,7 +70,7 @@ test('worker and doctor are silent about a server that serves organizations in t
   t.notRegex(await service.doctor(), /fairness/i);
 });
 
-test('a server that refuses the question is not reported as unfair', async (t) => {
+test('a Temporal that does not say how it serves organizations is not reported', async (t) => {
   const address = await startRefusing(t, 7);
   t.is(await fairnessOf({ connectionOptions: { address } }, 'enrichment'), 'unknown');
 });

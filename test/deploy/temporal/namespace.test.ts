@@ -21,14 +21,14 @@ const stack = fresh(test, () => startStack());
 const keep = () => keepNamespace(stack.client, stack.taskQueue, 3_600_000, log);
 const schedule = () => stack.client.schedule.getHandle(reverifyScheduleId(stack.taskQueue));
 
-test.serial('a deleted Schedule is created again', async (t) => {
+test.serial('a worker creates its Temporal Schedule again if it was deleted', async (t) => {
   await schedule().delete();
   await t.throwsAsync(schedule().describe());
   await keep();
   t.is((await schedule().describe()).action.workflowType, WORKFLOWS.reverify);
 });
 
-test.serial('a Schedule that an operator has paused stays paused', async (t) => {
+test.serial('a Temporal Schedule that an operator has paused stays paused', async (t) => {
   await schedule().pause('a test');
   await keep();
   t.like((await schedule().describe()).state, { paused: true, note: 'a test' });
@@ -50,7 +50,7 @@ async function migrate(env: Readonly<Record<string, string>>) {
   return await runProgram('migrate', [], { env: { DATABASE_URL: database.url, ...env } });
 }
 
-test('migrate creates the namespace and search attributes, or leaves them as is', async (t) => {
+test("migrate creates Temporal's namespace and search attributes if they are missing", async (t) => {
   const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
   const TEMPORAL_NAMESPACE = `migrated-${randomBytes(4).toString('hex')}`;
   t.is(await isComplete(TEMPORAL_NAMESPACE), null);
@@ -64,7 +64,7 @@ test('migrate creates the namespace and search attributes, or leaves them as is'
   }
 });
 
-test('migrate prints commands for the namespace if it may not change it', async (t) => {
+test('migrate prints commands to run if it has no right to change the namespace', async (t) => {
   const namespace = `by-hand-${randomBytes(4).toString('hex')}`;
   const refusing = await startRefusing(t, 7);
   const refused = await migrate({ TEMPORAL_ADDRESS: refusing, TEMPORAL_NAMESPACE: namespace });
@@ -99,7 +99,7 @@ test('migrate prints commands for the namespace if it may not change it', async 
   t.regex(away.stderr, /Temporal at 127\.0\.0\.1:1 cannot be reached/);
 });
 
-test('each view on the page is a valid filter, and its link has that filter', async (t) => {
+test('each view in operations.md is a valid filter, and its link has the same filter', async (t) => {
   const page = await readFile(new URL('../../../deploy/operations.md', import.meta.url), 'utf8');
   const views = [...page.matchAll(/^\| \[.*\]\((http\S+)\) \| `(.+)` \|$/gm)];
   t.true(views.length > 8);

@@ -27,7 +27,7 @@ function written(...entries: readonly (readonly [LogEntry['level'], string, obje
 const IDS = { workflow_id: BEGUN.workflowId, workflow_type: 'enrichBatch', run_id: RUN.runId };
 const TASK = 'Failing workflow task';
 
-test('a failed workflow task is logged with workflow, run and type of the failure', (t) => {
+test('a failed workflow task is logged with workflow, run, and type of the failure', (t) => {
   const error = new TypeError(CANARY);
   const { last, text } = written(
     ['DEBUG', 'Workflow started', BEGUN],
@@ -38,7 +38,7 @@ test('a failed workflow task is logged with workflow, run and type of the failur
   t.false(text.includes(CANARY));
 });
 
-test('a failure that Temporal has a name for is logged with that name', (t) => {
+test('a failure is logged with the name that Temporal has for it', (t) => {
   const info =
     'Some(ApplicationFailureInfo(ApplicationFailureInfo { r#type: "Refusal.batch_missing" }))';
   const begun = ['DEBUG', 'Workflow started', BEGUN] as const;
@@ -48,7 +48,7 @@ test('a failure that Temporal has a name for is logged with that name', (t) => {
   t.is(ofType(failed('None', 'NonDeterministicError')), 'NonDeterministicError');
 });
 
-test('a connection error is logged with its gRPC code', (t) => {
+test('a connection error of the Temporal SDK is logged with its gRPC code', (t) => {
   const about = { ...CORE, ...RUN };
   const of = (error: string) =>
     written(['WARN', 'Error while completing workflow activation', { ...about, error }]).last
@@ -60,7 +60,7 @@ test('a connection error is logged with its gRPC code', (t) => {
   t.is(of(`Status { code: ResourceExhausted, message: "${CANARY}" }`), 'ResourceExhausted');
 });
 
-test('a line of an activity has the ids of its workflow', (t) => {
+test('a log line of an activity has the ids of its workflow', (t) => {
   const { workflowId, workflowType } = BEGUN;
   const meta = {
     workflowId,
@@ -74,7 +74,7 @@ test('a line of an activity has the ids of its workflow', (t) => {
   t.false(text.includes(CANARY));
 });
 
-test('the warning that the lookups queue has no workflows is left out', (t) => {
+test("the SDK's warning that the lookups queue has no workflows is not logged", (t) => {
   const { text } = written(
     ['WARN', 'No workflows registered, not polling for workflow tasks', { taskQueue: 'lookups' }],
     ['WARN', TASK, CORE],

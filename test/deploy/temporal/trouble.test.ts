@@ -29,11 +29,11 @@ async function startTls(t: ExecutionContext): Promise<string> {
 const trouble = async (env: Readonly<Record<string, string>>) =>
   (await temporalTrouble(temporalTarget(env)))?.message ?? null;
 
-test('right settings cause no error', async (t) => {
+test('correct Temporal settings cause no error', async (t) => {
   t.is(await trouble({ TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS') }), null);
 });
 
-test('each wrong address, TLS setting, certificate and namespace is reported', async (t) => {
+test('each wrong Temporal address, TLS setting, certificate, or namespace is reported', async (t) => {
   const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
   const tls = await startTls(t);
   t.is(
@@ -62,7 +62,7 @@ test('each wrong address, TLS setting, certificate and namespace is reported', a
   );
 });
 
-test('a wrong key and missing rights are reported', async (t) => {
+test('a wrong Temporal API key and missing rights are reported', async (t) => {
   const key = await startRefusing(t, 16);
   t.is(
     await trouble({ TEMPORAL_ADDRESS: key }),
@@ -75,7 +75,7 @@ test('a wrong key and missing rights are reported', async (t) => {
   );
 });
 
-test('doctor reports the same sentence', async (t) => {
+test('doctor reports wrong Temporal settings in the same sentence', async (t) => {
   await using database = await openTestDatabase();
   const env = {
     DATABASE_URL: database.url,

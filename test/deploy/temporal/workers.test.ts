@@ -8,7 +8,7 @@ import { programCommand, runProgram } from '../../support/programs.ts';
 
 // API and workers need the same namespace and queue. Otherwise every live request fails.
 
-test('an API with no worker on its queue is not ready, and doctor says so', async (t) => {
+test('an API whose task queue has no worker is not ready, and doctor says so', async (t) => {
   await using database = await openTestDatabase();
   const { db } = database;
   const port = await freePort();

@@ -27,7 +27,7 @@ function distinct(values: readonly unknown[]): number {
   return new Set(values).size;
 }
 
-test('the sample has 500 people at 60 practices, with valid unassigned NPIs', (t) => {
+test('the sample has 500 people at 60 practices, with NPIs that are valid but unused', (t) => {
   t.is(SAMPLE_NPIS.length, 500);
   t.is(SAMPLE_ORGANIZATIONS.length, 60);
   const npis = [...SAMPLE_NPIS, ...ORGANIZATION_IDS];
@@ -38,7 +38,7 @@ test('the sample has 500 people at 60 practices, with valid unassigned NPIs', (t
   );
 });
 
-test('every magic NPI is in the sample, the organization among organizations', (t) => {
+test('the sample contains every magic NPI, one of them as an organization', (t) => {
   const individuals = [...MAGIC.keys()].filter((npi) => npi !== MAGIC_ORGANIZATION_NPI);
   t.deepEqual(
     individuals.filter((npi) => !SAMPLE_NPIS.includes(npi)),
@@ -54,7 +54,7 @@ test('every magic NPI is in the sample, the organization among organizations', (
   );
 });
 
-test('practices share no domain, address or phone, and use only fictional ones', (t) => {
+test('each practice has a different domain, address, and phone, all fictional', (t) => {
   t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ domain }) => domain)), 60);
   t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ name }) => name)), 60);
   t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ phone }) => phone)), 60);
@@ -66,14 +66,14 @@ test('practices share no domain, address or phone, and use only fictional ones',
   }
 });
 
-test('an NPI is the same person every time, and no two people share an address', (t) => {
+test('an NPI is the same person every time, and no two people share an email address', (t) => {
   t.deepEqual(personOf('1234567893'), personOf('1234567893'));
   const people = SAMPLE_NPIS.map(personOf);
   t.is(distinct(people.map(({ workEmail }) => workEmail)), 500);
   t.is(distinct(people.map(({ homeEmail }) => homeEmail)), 500);
 });
 
-test('a person is found by name and employer, and nowhere else', (t) => {
+test('a simulated person is found only by name together with the right employer', (t) => {
   const people = SAMPLE_NPIS.map(personOf);
   const found = (
     { first, last }: { first: string; last: string },
@@ -95,7 +95,7 @@ test('a person is found by name and employer, and nowhere else', (t) => {
   t.is(found(tomas, null, '...'), null);
 });
 
-test('every vendor knows ordinary people, but two have no personal addresses', (t) => {
+test('every simulated vendor finds work addresses, but only two find personal ones', (t) => {
   const VENDORS = ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const;
   for (const npi of SAMPLE_NPIS.filter((one) => !MAGIC.has(one))) {
     const share = shareOf(npi);
@@ -105,7 +105,7 @@ test('every vendor knows ordinary people, but two have no personal addresses', (
   }
 });
 
-test('the endpoints contain every trap of the real file', (t) => {
+test("the sample's endpoints contain every difficult case of the real NPPES file", (t) => {
   const ofType = (type: string) => SAMPLE_ENDPOINTS.filter((one) => one.type === type);
   t.like(
     SAMPLE_ENDPOINTS.find(({ npi }) => npi === '2000000150'),
@@ -141,7 +141,7 @@ for (const [email, mailbox] of [
   ['unknown.jones@lakesidepediatrics-sim.com', 'unknown'],
   ['jo@elsewhere.com', 'unknown'],
 ] as const) {
-  test(`the mailbox of ${email} is ${mailbox}`, (t) => {
+  test(`the simulated Reacher reports the mailbox ${email} as "${mailbox}"`, (t) => {
     t.is(mailboxOf(email), mailbox);
   });
 }

@@ -73,7 +73,7 @@ for (const [npi, vendor] of [
   ['2000000200', 'prospeo'],
   ['2000000218', 'hunter'],
 ] as const) {
-  test(`only ${vendor} finds ${npi}`, async (t) => {
+  test(`${vendor} is the only simulated vendor that finds the NPI ${npi}`, async (t) => {
     const vendors = await simulated(t);
     const { workEmail, first, last } = personOf(npi);
     for (const id of ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const) {
@@ -93,7 +93,7 @@ for (const [npi, vendor] of [
   });
 }
 
-test('an incomplete profile is polled, which is not charged', async (t) => {
+test('an incomplete profile of RocketReach is polled until it is complete', async (t) => {
   const { rocketreach, simulator } = await simulated(t);
   await ask(rocketreach, subjectOf('2000000143'));
   t.deepEqual(
@@ -102,27 +102,27 @@ test('an incomplete profile is polled, which is not charged', async (t) => {
   );
 });
 
-test('RocketReach hits its rate limit once, and then finds the person', async (t) => {
+test('the simulated RocketReach rate-limits one call, then finds the person', async (t) => {
   const { rocketreach } = await simulated(t);
   const subject = subjectOf('2000000127');
   t.deepEqual(await ask(rocketreach, subject), { kind: 'retry', why: 'rate_limit', afterMs: 1000 });
   t.is((await ask(rocketreach, subject)).kind, 'found');
 });
 
-test("a response about another person has that person's name", async (t) => {
+test("a simulated response about another person contains that person's name", async (t) => {
   const { fullenrich } = await simulated(t);
   const { first, last } = STRANGER;
   t.like(await ask(fullenrich, subjectOf('2000000226')), { identity: { name: { first, last } } });
 });
 
-test('repeating a paid Prospeo lookup is free', async (t) => {
+test('repeating a paid lookup at the simulated Prospeo is free', async (t) => {
   const { prospeo } = await simulated(t);
   t.like(await ask(prospeo, subjectOf('2000000200')), { credits: 1 });
   t.like(await ask(prospeo, subjectOf('2000000200')), { credits: 0 });
 });
 
 for (const id of ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const) {
-  test(`a wrong key is a fatal error at ${id}`, async (t) => {
+  test(`a wrong API key is a fatal error at the simulated ${id}`, async (t) => {
     const { [id]: vendor } = await simulated(t, 'another');
     t.deepEqual(await ask(vendor, subjectOf('2000000010')), { kind: 'fatal', why: 'auth' });
   });
@@ -138,7 +138,7 @@ test('a call to a hanging vendor ends when the caller aborts it', async (t) => {
   t.is(simulator.calls().length, 2);
 });
 
-test('a vendor that is unreachable was not called', async (t) => {
+test('a call to an unreachable vendor counts as not made', async (t) => {
   const { rocketreach, simulator } = await simulated(t);
   await simulator.close();
   t.like(await ask(rocketreach, subjectOf('2000000010')), { kind: 'retry', why: 'unsent' });
@@ -182,7 +182,7 @@ const EXPECTED: Readonly<Record<string, readonly string[]>> = {
   '226': ['miss', 'identity_mismatch', 'miss', 'valid professional'],
 };
 
-test('each magic NPI has the outcomes of the table at each vendor', async (t) => {
+test('each simulated vendor gives each magic NPI its expected outcome', async (t) => {
   const { rocketreach, fullenrich, prospeo, hunter } = await simulated(t);
   const all = [rocketreach, fullenrich, prospeo, hunter];
   const outcomes: Record<string, string[]> = {};
