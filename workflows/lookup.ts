@@ -189,10 +189,10 @@ function unresolved(error: unknown): VendorAnswer {
   return OUT_OF_TIME;
 }
 
-/** Reason if there was no source to ask. */
+/** The reason if the plan has no source. */
 const NO_SOURCE = 'no_source';
 
-/** Settles the request: as `not_found` only if every source said that it has nothing. */
+/** Settles the request: as `not_found` only if every source has nothing for it. */
 async function settle(
   request: LookupInput,
   { unidentified }: SourcePlan,

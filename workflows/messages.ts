@@ -69,7 +69,7 @@ export const requestSettled = defineSignal<[Settled]>('requestSettled');
 export type LookupPlan =
   /** The request is already final. */
   | { readonly kind: 'settled'; readonly result: LookupResult }
-  /** No import knows the NPI, so the NPI Registry is asked first. */
+  /** The NPI Registry is asked first, because no import knows the NPI. */
   | { readonly kind: 'unidentified' }
   | SourcePlan;
 

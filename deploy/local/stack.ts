@@ -308,7 +308,7 @@ async function startOurTemporal(
   await mkdir(dir, { recursive: true });
   let server: Temporal;
   if (programs.kind === 'dev') {
-    // Each database has its own file, so the namespace can have the same name.
+    // Uses one file per database, so the namespace can have the same name.
     const dbFile = join(dir, `${stackId}.db`);
     server = await startTemporal({ ...common, cli: programs.cli, dbFile });
   } else {
@@ -386,7 +386,7 @@ async function startProcess(
   parts: Parts,
 ): Promise<void> {
   const log = logTo(parts.logs, name);
-  const said = Promise.withResolvers<void>();
+  const ready = Promise.withResolvers<void>();
   const server = launch({
     name: `the ${name}`,
     command: process.execPath,
@@ -394,11 +394,11 @@ async function startProcess(
     env,
     onLine(line) {
       log(line);
-      if (line.includes(`"${name} ready"`)) said.resolve();
+      if (line.includes(`"${name} ready"`)) ready.resolve();
     },
   });
   parts.add(`the ${name}`, server.stop, server.exited);
-  await said.promise;
+  await ready.promise;
 }
 
 function logTo(logs: string, name: string): (line: string) => void {

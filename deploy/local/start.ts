@@ -104,7 +104,7 @@ ${pollBatch}  curl -sk ${facts.receiver_url}
 Ctrl-C stops everything this started.`;
 }
 
-/** Returns the command for the operator's tool, which finds only the stack in `.local` by itself. */
+/** Returns the operator command. By itself, it finds only a stack in `.local`. */
 function operatorCommand(facts: StackFacts, dir: string): string {
   const command = 'npm run operator --';
   if (dir === '.local') return command;

@@ -36,7 +36,7 @@ export type Temporal = Awaited<ReturnType<typeof bringUp>>;
 export interface DevServerOptions extends TemporalOptions {
   /** From `findTemporalCli`. */
   readonly cli: string;
-  /** Where workflows are stored; its folder must exist. Without it they are kept in memory. */
+  /** Stores the workflows; its folder must exist. Without a file they are kept in memory. */
   readonly dbFile?: string;
 }
 

@@ -219,8 +219,8 @@ async function startDeliveries(deps: ReconcilerDeps, isOver: () => boolean): Pro
 }
 
 /**
- * Starts the workflow of a delivery, unless a workflow for it is open. A new round does not wait for
- * the workflow of the round before, which may sleep for a day.
+ * Starts the workflow of a delivery, unless a workflow for it is open. A new round does not wait
+ * for the workflow of the round before, which may sleep for a day.
  * @returns whether it started one
  */
 async function redeliver({ control }: ReconcilerDeps, waiting: WaitingDelivery): Promise<boolean> {
@@ -268,7 +268,7 @@ async function forEachItem<Item extends { readonly batchId: string }>(
   items: readonly Item[],
 ): Promise<{ readonly done: number; readonly failed: number }> {
   const result = { done: 0, failed: 0 };
-  // All lanes share one iterator, so each item goes to the first lane that is free.
+  // The lanes share one iterator, so each item goes to the first lane that is free.
   const left = items.values();
   const runLane = async () => {
     for (const item of left) {

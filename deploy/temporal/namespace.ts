@@ -34,8 +34,8 @@ const SERVED_TRIES = 60;
 const SERVED_MS = 500;
 
 /**
- * Makes sure that the namespace has our search attributes and the Schedule of re-verification. It is
- * safe to repeat, and a paused Schedule stays paused. If the cluster does not let us add search
+ * Makes sure that the namespace has our search attributes and the Schedule of re-verification. It
+ * is safe to repeat, and a paused Schedule stays paused. If the cluster does not let us add search
  * attributes (Temporal Cloud), logs which ones to add by hand.
  */
 export async function keepNamespace(

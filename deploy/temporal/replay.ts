@@ -4,8 +4,8 @@ import commands from './commands.json' with { type: 'json' };
 import { decoded, type EventAttributes, type HistoryEvent, type Run } from './history.ts';
 import { titleOf } from './story.ts';
 
-// Replays runs. The SDK finds out whether workflows repeat the commands that a history recorded, but
-// not which line departs from it. So each command is recorded with its stack.
+// Replays runs. The SDK finds out whether workflows repeat the commands that a history recorded,
+// but not which line departs from it. So each command is recorded with its stack.
 
 /** The SDK's commands (coresdk.workflow_commands), and the events that they lead to. */
 const EVENTS: Readonly<Record<string, string>> = commands;
@@ -102,11 +102,11 @@ class Recorder {
     const name = EVENTS[kind];
     if (!attributes || !name) return false;
     const { seq, activityType, workflowType, activityId, workflowId } = attributes;
+    const type = activityType ?? workflowType;
     if (kind === 'scheduleLocalActivity') {
-      const what = words(name, activityType ?? workflowType, null);
-      return this.record(this.keys.keyOf(seq), what, error);
+      return this.record(this.keys.keyOf(seq), words(name, type, null), error);
     }
-    const what = words(name, activityType ?? workflowType, activityId ?? workflowId);
+    const what = words(name, type, activityId ?? workflowId);
     return this.record(this.keys.keyOf(null), what, error);
   }
 
@@ -219,9 +219,7 @@ async function* recorded(
 
 /** Returns three lines: the event, the place in the code, and the SDK's reason. */
 function misfitOf({ message }: Error, { events }: Run, recorder: Recorder): string {
-  const { eventId, does, places } = recorder.thrown
-    ? thrownAt(recorder.thrown, recorder)
-    : departureOf(events, recorder);
+  const { eventId, does, places } = departureOf(events, recorder);
   const event = events.find(({ id }) => id === eventId);
   const why = /message: "((?:[^"\\]|\\.)*)"/.exec(message)?.[1] ?? message;
   return [
@@ -241,22 +239,20 @@ interface Departure {
   readonly places: readonly { readonly what: string | null; readonly error: Error }[];
 }
 
-function thrownAt(thrown: NonNullable<Recorder['thrown']>, { done }: Recorder): Departure {
-  const { error, eventId } = thrown;
-  const before = [...done.values()].reverse();
-  return { eventId, does: `throws ${error.name}`, places: [{ what: null, error }, ...before] };
-}
-
-/** Finds the first step that differs. */
-function departureOf(events: readonly HistoryEvent[], { done }: Recorder): Departure {
+/** Finds the error that the code threw, or the first step that differs. */
+function departureOf(events: readonly HistoryEvent[], { done, thrown }: Recorder): Departure {
+  const latestFirst = [...done.values()].reverse();
+  if (thrown !== null) {
+    const places = [{ what: null, error: thrown.error }, ...latestFirst];
+    return { eventId: thrown.eventId, does: `throws ${thrown.error.name}`, places };
+  }
   const steps = stepsOf(events);
   const at = steps.findIndex(({ key, what }) => done.get(key)?.what !== what);
   const first = steps[at];
   const step = first && done.get(first.key);
   if (step === undefined) {
     // Shows the last recorded step, where the code stopped.
-    const places = [...done.values()].reverse();
-    return { eventId: first?.eventId, does: 'does not do that', places };
+    return { eventId: first?.eventId, does: 'does not do that', places: latestFirst };
   }
   // Falls back to the step before, because the end of a workflow has no line.
   const before = steps.slice(0, at).flatMap(({ key }) => done.get(key) ?? []);

@@ -65,11 +65,9 @@ function detailsOf(event: HistoryEvent, earlier: HistoryEvent): string {
   const texts = [];
   if (attempt > 1) texts.push(`attempt ${attempt}`);
   if (lastFailure) texts.push(failureText(lastFailure));
-  if (name === 'WorkflowExecutionStarted' || name === 'WorkflowExecutionSignaled') {
-    texts.push(payloadsText(event.input));
-  } else {
-    texts.push(payloadsText(event.result ?? event.details?.result));
-  }
+  const hasInput = name === 'WorkflowExecutionStarted' || name === 'WorkflowExecutionSignaled';
+  if (hasInput) texts.push(payloadsText(event.input));
+  else texts.push(payloadsText(event.result ?? event.details?.result));
   if (name.startsWith('Upsert')) texts.push(searchAttributesText(event));
   texts.push(earlier.startToFireTimeout, reason);
   return joined(texts, '; ');

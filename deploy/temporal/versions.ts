@@ -58,7 +58,7 @@ export interface RolloutOptions {
 /** A deployment as the server describes it, with our version in it. */
 interface Deployment {
   readonly conflictToken: Uint8Array;
-  /** The build of the current version, or null if there is no current version. */
+  /** The build of the current version, or null if no version is current. */
   readonly current: string | null;
   readonly versions: readonly Version[];
   readonly own: Version;
@@ -72,7 +72,7 @@ interface Version {
 }
 
 /**
- * One worker process's part in choosing the current version.
+ * Takes part in choosing the current version, for one worker process.
  *
  * A version becomes current when its first worker starts. It becomes current again when one of its
  * workers starts and the current version has no worker left, or when the workers of the current
@@ -121,7 +121,9 @@ class Rollout {
     return true;
   }
 
-  /** Repeats the first step until the server knows the version and the current version is decided. */
+  /**
+   * Repeats the first step until the server knows the version and the current version is decided.
+   */
   async begin(signal?: AbortSignal): Promise<void> {
     const { log, version } = this.options;
     let err: unknown = null;
@@ -244,7 +246,7 @@ class Rollout {
 
 type Builds = Awaited<ReturnType<typeof readBuilds>>;
 
-/** Creates one worker process's part in choosing the current version. Its methods need no `this`. */
+/** Creates a worker process's part in choosing the current version. */
 export function createRollout(options: RolloutOptions) {
   const rollout = new Rollout(options);
   return {

@@ -135,8 +135,8 @@ export class Workers {
   }
 
   /**
-   * Drains: takes no new tasks, and gives running ones their grace period. Ends within seconds after
-   * it, and logs the work that was cut off.
+   * Drains: takes no new tasks, and gives running ones their grace period. Ends within seconds
+   * after it, and logs the work that was cut off.
    */
   async stop(): Promise<void> {
     this.shutDown();

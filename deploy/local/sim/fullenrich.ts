@@ -55,7 +55,7 @@ function missingField(entry: Fields): string {
   return 'domain';
 }
 
-/** Returns the first contact of a request, without fields if there is none. */
+/** Returns the first contact of a request, or an empty one if the request has no contact. */
 function firstOf({ data }: Fields): Fields {
   if (!Array.isArray(data)) return {};
   return Object(data[0]);
