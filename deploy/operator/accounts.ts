@@ -22,12 +22,13 @@ import {
   showWebhookSecret,
 } from '../../db/accounts/webhook-secrets.ts';
 import { type ChangedBy, listAudit, recordReading } from '../../db/audit.ts';
+import type { Database } from '../../db/client.ts';
 import { parseDuration } from '../config/values.ts';
 import { change, integer, label, lists, OF_ORG, ORG, parser, pastMoment } from './arguments.ts';
 import { fields, type Report, type Run, table } from './print.ts';
 
-const CREDITS_AT_MOST = 1_000_000_000;
-const OVERLAP_AT_MOST_MS = 30 * 86_400_000;
+const MAX_CREDITS = 1_000_000_000;
+const MAX_OVERLAP_MS = 30 * 86_400_000;
 const KEY = ['<KEY>', 'key id (key_…)'] as const;
 
 /**
@@ -35,6 +36,8 @@ const KEY = ['<KEY>', 'key id (key_…)'] as const;
  */
 export function addCommands(program: Command, run: Run): void {
   addOrganizationCommands(program, run);
+  addLimitCommands(program, run);
+  addWebhookSecretCommands(program, run);
   addUsageCommand(program, run);
   addCreditCommands(program, run);
   addKeyCommands(program, run);
@@ -45,12 +48,12 @@ function addOrganizationCommands(program: Command, run: Run): void {
   const org = program
     .command('org')
     .alias('organization')
-    .description('create, look at, suspend organizations');
+    .description('create, show, list and suspend organizations');
   change(org, 'create', 'create an organization with no credits')
-    .argument('<NAME>', 'for people', label(200))
+    .argument('<NAME>', 'a name for people', label(200))
     .action((name: string, by: ChangedBy) => run((db) => createOrganization(db, by, name)));
   lists(
-    org.command('list').description('organizations, newest first'),
+    org.command('list').description('list organizations, newest first'),
     run,
     'createdAt',
     (db) => listOrganizations(db),
@@ -58,65 +61,58 @@ function addOrganizationCommands(program: Command, run: Run): void {
   );
   org
     .command('show')
-    .description('balance, limit, and how many keys and batches there are')
+    .description('show the balance, the limit, and the number of keys and batches')
     .argument(...ORG)
     .action((id: string) => run((db) => showOrganization(db, id)));
-  for (const [name, suspended, description] of [
-    [
-      'suspend',
-      true,
-      'all its keys answer 403 from the next request on; lookups and webhook deliveries go on',
-    ],
-    ['resume', false, 'its keys are again what they were'],
-  ] as const) {
-    change(org, name, description)
-      .argument(...ORG)
-      .action((id: string, by: ChangedBy) =>
-        run((db) => suspendOrganization(db, by, id, suspended)),
-      );
-  }
+  change(org, 'suspend', 'reject all its keys with 403; lookups and webhook deliveries continue')
+    .argument(...ORG)
+    .action((id: string, by: ChangedBy) => run((db) => suspendOrganization(db, by, id, true)));
+  change(org, 'resume', 'end a suspension; each key is as it was before')
+    .argument(...ORG)
+    .action((id: string, by: ChangedBy) => run((db) => suspendOrganization(db, by, id, false)));
+}
 
+function addLimitCommands(program: Command, run: Run): void {
   const limits = program.command('limits').description("set an organization's rate limit");
-  change(limits, 'set', 'how many requests each key may make in any 60 s, from the next request on')
+  change(limits, 'set', 'set the number of requests that each key may make in any 60 s')
     .argument(...ORG)
     .requiredOption('--per-minute <N>', '1 to 100000', integer(1, 100_000))
     .action((id: string, by: ChangedBy & { readonly perMinute: number }) =>
       run((db) => setLimit(db, by, id, by.perMinute)),
     );
+}
 
+function addWebhookSecretCommands(program: Command, run: Run): void {
   const secret = program
     .command('webhook-secret')
-    .description('the secret that webhook deliveries are signed with');
-  change(secret, 'show', 'the secret, to hand to the organization')
+    .description('show and rotate the secret that signs webhook deliveries');
+  change(secret, 'show', 'print the secret, to give it to the organization')
     .argument(...ORG)
-    .action((id: string, by: ChangedBy) =>
-      run(async (db) => {
-        const shown = await showWebhookSecret(db, id);
-        await recordReading(db, by, {
-          action: 'webhook-secret.show',
-          organizationId: id,
-          subject: id,
-        });
-        return shown;
-      }),
-    );
+    .action((id: string, by: ChangedBy) => run((db) => showSecret(db, by, id)));
   change(
     secret,
     'rotate',
-    'a new secret; deliveries carry both signatures for 24 h, and until then it is not rotated again',
+    'replace the secret; for 24 h, deliveries have both signatures and a second rotation is refused',
   )
     .argument(...ORG)
     .option(
       '--force',
-      'also within the 24 h, or if its key is lost: the secret before the present one, or that cannot be read, ends at once',
+      'rotate within the 24 h, or if the encryption key is lost; the previous or unreadable secret ends at once',
       false,
     )
     .action((id: string, by: ChangedBy & { readonly force: boolean }) =>
       run((db) => rotateWebhookSecret(db, by, id, by.force)),
     );
-  change(secret, 'reencrypt', 'encrypt all of them with the first key of SECRETS_KEY').action(
+  change(secret, 'reencrypt', 'encrypt all secrets with the first key of SECRETS_KEY').action(
     (by: ChangedBy) => run(async (db) => ({ reencrypted: await reencryptWebhookSecrets(db, by) })),
   );
+}
+
+async function showSecret(db: Database, by: ChangedBy, id: string): Promise<object> {
+  const secret = await showWebhookSecret(db, id);
+  const action = 'webhook-secret.show';
+  await recordReading(db, by, { action, organizationId: id, subject: id });
+  return secret;
 }
 
 interface UsageOptions {
@@ -129,18 +125,23 @@ interface UsageOptions {
 function addUsageCommand(program: Command, run: Run): void {
   program
     .command('usage')
-    .description("organizations' requests by outcome and type, and their credits, in a time")
-    .option('--since <WHEN>', 'from then on (default: 30d)', pastMoment)
-    .option('--until <WHEN>', 'to before then (default: now)', pastMoment)
+    .description('count requests by outcome and type, and credits, per organization')
+    .option('--since <WHEN>', 'from this moment on (default: 30d)', pastMoment)
+    .option('--until <WHEN>', 'up to this moment, exclusive (default: now)', pastMoment)
     .option(...OF_ORG)
-    .action(
-      ({ since = pastMoment('30d'), until = new Date(), organization = null }: UsageOptions) =>
-        run(async (db) => {
-          const usage = await readUsage(db, organization, since, until);
-          const text = `From ${since.toISOString()} to before ${until.toISOString()}\n\n${table(usage)}`;
-          return { data: usage.map((line) => ({ since, until, ...line })), text };
-        }),
-    );
+    .action((options: UsageOptions) => run((db) => reportUsage(db, options)));
+}
+
+async function reportUsage(db: Database, options: UsageOptions): Promise<Report> {
+  const { since = pastMoment('30d'), until = new Date(), organization = null } = options;
+  const usage = await readUsage(db, organization, since, until);
+  const heading = `From ${since.toISOString()} to before ${until.toISOString()}`;
+  const data = usage.map((line) => ({ since, until, ...line }));
+  return { data, text: `${heading}\n\n${table(usage)}` };
+}
+
+interface GrantOptions extends ChangedBy {
+  readonly reference?: string;
 }
 
 function addCreditCommands(program: Command, run: Run): void {
@@ -149,32 +150,31 @@ function addCreditCommands(program: Command, run: Run): void {
     .description('grant and adjust credits, read the ledger');
   change(credits, 'grant', 'add credits that were bought')
     .argument(...ORG)
-    .argument('<AMOUNT>', '1 to 1000000000', integer(1, CREDITS_AT_MOST))
-    .option('--reference <TEXT>', 'the invoice or order; granted only once under it', label(200))
-    .action(
-      (
-        organizationId: string,
-        amount: number,
-        options: ChangedBy & { readonly reference?: string },
-      ) =>
-        run(async (db) => ({
-          organizationId,
-          ...(await grantCredits(db, options, organizationId, amount, options.reference)),
-        })),
+    .argument('<AMOUNT>', '1 to 1000000000', integer(1, MAX_CREDITS))
+    .option('--reference <TEXT>', 'an invoice or order, which is granted only once', label(200))
+    .action((organizationId: string, amount: number, options: GrantOptions) =>
+      run(async (db) => {
+        const granted = await grantCredits(db, options, organizationId, amount, options.reference);
+        return { organizationId, ...granted };
+      }),
     );
-  change(credits, 'adjust', 'correct a balance; never takes more than is available')
+  change(
+    credits,
+    'adjust',
+    'correct a balance; rejected if it takes more credits than are available',
+  )
     .argument(...ORG)
     .argument('<AMOUNT>', 'may be negative', creditsToAdjust)
     .action((organizationId: string, amount: number, by: ChangedBy) =>
-      run(async (db) => ({
-        organizationId,
-        ...(await adjustCredits(db, by, organizationId, amount)),
-      })),
+      run(async (db) => {
+        const adjusted = await adjustCredits(db, by, organizationId, amount);
+        return { organizationId, ...adjusted };
+      }),
     );
   lists(
     credits
       .command('ledger')
-      .description('every movement of credits, newest first')
+      .description('list all movements of credits, newest first')
       .argument(...ORG),
     run,
     'createdAt',
@@ -182,28 +182,34 @@ function addCreditCommands(program: Command, run: Run): void {
   );
 }
 
-const creditsToAdjust = parser(
-  'another amount: an adjustment of 0 changes nothing',
-  (text) => integer(-CREDITS_AT_MOST, CREDITS_AT_MOST)(text) || null,
-);
+const amountToAdjust = integer(-MAX_CREDITS, MAX_CREDITS);
+const creditsToAdjust = parser('another amount: an adjustment of 0 changes nothing', (text) => {
+  const amount = amountToAdjust(text);
+  return amount === 0 ? null : amount;
+});
 
 function addKeyCommands(program: Command, run: Run): void {
   const keys = program
     .command('keys')
     .description('issue, rotate, revoke, reactivate and list API keys');
-  change(keys, 'issue', 'a new key, printed once')
+  change(keys, 'issue', 'create a key and print it once')
     .argument(...ORG)
-    .requiredOption('--name <NAME>', 'what the key is for', label(200))
+    .requiredOption('--name <NAME>', 'the purpose of the key', label(200))
     .option(
       '--test',
-      'a test key, for the sandbox of the organization; the first one makes the sandbox',
+      "issue a test key for the organization's sandbox; the first one creates the sandbox",
     )
     .action((id: string, by: ChangedBy & { readonly name: string; readonly test?: true }) =>
       run(async (db) => shownOnce(await issueKey(db, by, id, by.name, by.test))),
     );
-  change(keys, 'rotate', 'a new key, printed once, in place of an active one')
+  change(keys, 'rotate', 'replace an active key, and print the new one once')
     .argument(...KEY)
-    .option('--overlap <DURATION>', 'how long the old key stays valid, such as 1h', overlap, 0)
+    .option(
+      '--overlap <DURATION>',
+      'time for which the old key stays valid, such as 1h',
+      overlap,
+      0,
+    )
     .action((id: string, by: ChangedBy & { readonly overlap: number }) =>
       run(async (db) => {
         const { issued, replaced } = await rotateKey(db, by, id, by.overlap);
@@ -212,20 +218,20 @@ function addKeyCommands(program: Command, run: Run): void {
     );
   change(keys, 'revoke', 'end a key at once (403)')
     .argument(...KEY)
-    .option('--leaked', 'somebody else has it: it is not made valid again by mistake')
+    .option('--leaked', 'record that it leaked, so that "keys reactivate" needs --yes')
     .action((id: string, by: ChangedBy & { readonly leaked?: true }) =>
       run((db) => revokeKey(db, by, id, by.leaked)),
     );
-  change(keys, 'reactivate', 'make a revoked or expired key valid again, without an end')
+  change(keys, 'reactivate', 'make a revoked or expired key valid again, without an expiry')
     .argument(...KEY)
-    .option('--yes', 'also one that was revoked because it leaked')
+    .option('--yes', 'reactivate a key that was revoked because it leaked')
     .action((id: string, by: ChangedBy & { readonly yes?: true }) =>
       run((db) => reactivateKey(db, by, id, by.yes)),
     );
   lists(
     keys
       .command('list')
-      .description('keys of an organization, newest first, without the keys themselves')
+      .description('list the keys of an organization, newest first, without their secrets')
       .argument(...ORG),
     run,
     'createdAt',
@@ -235,14 +241,15 @@ function addKeyCommands(program: Command, run: Run): void {
 
 function shownOnce<T extends IssuedKey>(data: T): Report {
   const once =
-    'This is the only time the key is shown: hand it over now. It is stored nowhere; "keys rotate" replaces it.';
+    'This is the only time the key is shown. Hand it over now. We do not store it; "keys rotate" replaces it.';
   return { data, text: `${fields(data)}\n\n${once}` };
 }
 
 /** Parses a duration. @returns milliseconds */
 const overlap = parser('a duration of at most 30d, such as 0s, 15m, 1h or 7d', (text) => {
   const ms = parseDuration(text);
-  return ms !== null && ms <= OVERLAP_AT_MOST_MS ? ms : null;
+  if (ms === null || ms > MAX_OVERLAP_MS) return null;
+  return ms;
 });
 
 function addAuditCommands(program: Command, run: Run): void {
@@ -250,8 +257,8 @@ function addAuditCommands(program: Command, run: Run): void {
   lists(
     audit
       .command('list')
-      .description('every change made with this command, newest first')
-      .argument('[ORG]', `${ORG[1]}; all if none is given`),
+      .description('list all changes made with this command, newest first')
+      .argument('[ORG]', `${ORG[1]}; default: all`),
     run,
     'at',
     (db, { limit }, id?: string) => listAudit(db, id ?? null, limit),

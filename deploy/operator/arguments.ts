@@ -15,7 +15,7 @@ import { type Run, shown, table } from './print.ts';
 /** The argument of commands about one organization. */
 export const ORG = ['<ORG>', "organization's id, name, or the beginning of its name"] as const;
 /** The option of commands that may be limited to one organization. */
-export const OF_ORG = ['--organization <ORG>', `of this one: ${ORG[1]}`] as const;
+export const OF_ORG = ['--organization <ORG>', `only this one: ${ORG[1]}`] as const;
 
 /**
  * Replaces an organization's name by its id in the arguments and options of a command, so that
@@ -24,20 +24,26 @@ export const OF_ORG = ['--organization <ORG>', `of this one: ${ORG[1]}`] as cons
  * organization matches
  */
 export async function nameOrganizations(command: Command, database: () => Database): Promise<void> {
-  const idOf = async (given: string) => {
-    const [found, ...others] = await findOrganizations(database(), given.trim());
-    if (found === undefined) throw new Refusal('organization_missing');
-    if (others.length === 0) return found.id;
-    const candidates = [found, ...others].map(({ id, name }) => `${id} (${printable(name)})`);
-    throw new OperatorProblem(
-      `several organizations are called so; give the id of one: ${candidates.join(', ')}`,
-    );
-  };
   const at = command.registeredArguments.findIndex((argument) => argument.name() === 'ORG');
   const argument: string | undefined = command.processedArgs[at];
   const { organization } = command.opts<{ readonly organization?: string }>();
-  if (argument !== undefined) command.processedArgs[at] = await idOf(argument);
-  if (organization !== undefined) command.setOptionValue('organization', await idOf(organization));
+  if (argument !== undefined) {
+    command.processedArgs[at] = await organizationId(database(), argument);
+  }
+  if (organization !== undefined) {
+    command.setOptionValue('organization', await organizationId(database(), organization));
+  }
+}
+
+async function organizationId(db: Database, given: string): Promise<string> {
+  const found = await findOrganizations(db, given.trim());
+  const [first, ...others] = found;
+  if (first === undefined) throw new Refusal('organization_missing');
+  if (others.length === 0) return first.id;
+  const candidates = found.map(({ id, name }) => `${id} (${printable(name)})`);
+  throw new OperatorProblem(
+    `several organizations match this name; give the id of one: ${candidates.join(', ')}`,
+  );
 }
 
 /**
@@ -48,19 +54,18 @@ export function change(parent: Command, name: string, description: string): Comm
   return audited(parent.command(name).description(description));
 }
 
+const REASON = 'the reason, for the audit log';
+const ACTOR = 'your name, for the audit log';
+
 /**
  * Adds the options for the audit log.
  * @param usual the default reason; without it, a reason is required
  */
 export function audited(command: Command, usual?: string): Command {
+  const reason = usual === undefined ? `${REASON} (required)` : REASON;
   return command
-    .requiredOption(
-      '--reason <TEXT>',
-      `why, for the audit log${usual ? '' : ' (required)'}`,
-      label(1000),
-      usual,
-    )
-    .requiredOption('--actor <NAME>', 'who, for the audit log', label(200), userName());
+    .requiredOption('--reason <TEXT>', reason, label(1000), usual)
+    .requiredOption('--actor <NAME>', ACTOR, label(200), userName());
 }
 
 /**
@@ -88,12 +93,12 @@ export function revealing(command: Command, what: string): Command {
 export function accountable(command: Command, flag: string, description: string): Command {
   return command
     .option(`--${flag}`, `${description}; needs --reason`)
-    .option('--reason <TEXT>', `why, for the audit log (with --${flag})`, label(1000))
-    .option('--actor <NAME>', `who, for the audit log (with --${flag})`, label(200), userName())
+    .option('--reason <TEXT>', `${REASON} (with --${flag})`, label(1000))
+    .option('--actor <NAME>', `${ACTOR} (with --${flag})`, label(200), userName())
     .hook('preAction', () => {
       const { [flag]: isGiven, reason, actor } = command.opts();
-      if (isGiven && !(reason && actor))
-        command.error(`error: --${flag} needs --reason and --actor, for the audit log`);
+      if (!isGiven || (reason && actor)) return;
+      command.error(`error: --${flag} needs --reason and --actor, for the audit log`);
     });
 }
 
@@ -123,16 +128,18 @@ export function lists<Row extends object, Options = unknown>(
   listed: (row: Row) => object = (row) => row,
 ): Command {
   return command
-    .option('--since <WHEN>', 'only what is newer, such as 24h or 2026-11-20T00:00Z', pastMoment)
-    .option('--limit <N>', 'how many at most, 1 to 10000', integer(1, 10_000), 50)
+    .option('--since <WHEN>', 'only newer rows, such as 24h or 2026-11-20T00:00Z', pastMoment)
+    .option('--limit <N>', 'maximum number of rows, 1 to 10000', integer(1, 10_000), 50)
     .action(() =>
       run(async (db) => {
         const options = command.opts<Options & Listed>();
         const { since = new Date(0), limit } = options;
-        const read = (await rows(db, options, command.processedArgs[0])).slice(0, limit);
-        const data = read.filter((row) => new Date(row[time] as string | Date) >= since);
-        const more = data.length < limit ? '' : `\n\nThe newest ${limit}: --limit shows more.`;
-        return { data, text: `${table(data.map(listed))}${more}` };
+        const read = await rows(db, options, command.processedArgs[0]);
+        const newest = read.slice(0, limit);
+        const data = newest.filter((row) => new Date(row[time] as string | Date) >= since);
+        const parts = [table(data.map(listed))];
+        if (data.length === limit) parts.push(`The newest ${limit}: --limit shows more.`);
+        return { data, text: parts.join('\n\n') };
       }),
     );
 }
@@ -154,15 +161,16 @@ export function parser<T>(what: string, parse: (text: string) => T | null): (tex
 export const label = (longest: number) =>
   parser(`1 to ${longest} characters on one line`, (text) => {
     const trimmed = text.trim();
-    return trimmed !== '' && [...trimmed].length <= longest && !/\p{Cc}/u.test(trimmed)
-      ? trimmed
-      : null;
+    const { length } = [...trimmed];
+    if (length === 0 || length > longest || /\p{Cc}/u.test(trimmed)) return null;
+    return trimmed;
   });
 
 /** A whole number in plain digits. `1e9`, `0x10`, `1,000` and `5.0` are usually typing errors. */
 export const integer = (smallest: number, largest: number) =>
   parser(`a whole number from ${smallest} to ${largest} in digits`, (text) => {
-    const value = /^-?[0-9]{1,10}$/.test(text) ? Number(text) : Number.NaN;
+    if (!/^-?[0-9]{1,10}$/.test(text)) return null;
+    const value = Number(text);
     return value >= smallest && value <= largest ? value : null;
   });
 
@@ -174,10 +182,11 @@ const MOMENT =
  * because the time zone would be a guess without it.
  */
 export const pastMoment = parser(
-  'how long ago, such as 24h, or a past moment, such as 2026-11-20T00:00Z',
+  'a time ago, such as 24h, or a past moment, such as 2026-11-20T00:00Z',
   (text) => {
     const ms = parseDuration(text);
-    const at = ms === null ? (MOMENT.test(text) ? Date.parse(text) : Number.NaN) : Date.now() - ms;
+    if (ms !== null) return new Date(Date.now() - ms);
+    const at = MOMENT.test(text) ? Date.parse(text) : Number.NaN;
     return at <= Date.now() ? new Date(at) : null;
   },
 );

@@ -8,12 +8,14 @@ import { fields, type Run, sections, table } from './print.ts';
 
 /** Adds `batch`. */
 export function addCommands(program: Command, run: Run): void {
-  const batch = program.command('batch').description('list batches, look into one');
-  const list = batch.command('list').description('batches, newest first');
+  const batch = program.command('batch').description('list and show batches');
+  const list = batch.command('list').description('list batches, newest first');
   lists(
     list
       .option(...OF_ORG)
-      .addOption(new Option('--state <STATE>', 'only those').choices(BATCH_STATUSES)),
+      .addOption(
+        new Option('--state <STATE>', 'only batches in this state').choices(BATCH_STATUSES),
+      ),
     run,
     'createdAt',
     async (db, { organization = null, state: status = null, limit }: Selected & Listed) => {
@@ -21,8 +23,8 @@ export function addCommands(program: Command, run: Run): void {
       return (await listBatches(db, organization, filter, { after: null, limit })).batches;
     },
   );
-  revealing(batch.command('show'), "emails, the webhook's URL and what its receiver answered")
-    .description('its requests, what vendors answered, and its webhook deliveries')
+  revealing(batch.command('show'), "emails, the webhook's URL and its receiver's responses")
+    .description('show its requests, the calls of vendors, and its webhook deliveries')
     .argument('<BATCH>', 'batch id (bat_…)')
     .action((id: string, by: Revealing) =>
       run(async (db) => {
@@ -41,47 +43,69 @@ interface Selected {
 }
 
 function presented({ batch, requests, deliveries }: BatchInspection) {
-  const ui = temporalUi();
   return {
     ...batch,
-    ...(ui && { temporal: `${ui}/${batch.id}` }),
-    requests: requests.map((request) => ({
-      ...request,
-      durationMs: request.settledAt && request.settledAt.getTime() - request.acceptedAt.getTime(),
-    })),
+    ...linkTo(batch.id),
+    requests: requests.map((request) => ({ ...request, durationMs: durationOf(request) })),
     deliveries,
   };
 }
 
+/** Returns the link to a batch in the Temporal UI, or no member if TEMPORAL_UI_URL is not set. */
+function linkTo(batchId: string): { readonly temporal?: string } {
+  const ui = temporalUi();
+  if (ui === null) return {};
+  return { temporal: `${ui}/${batchId}` };
+}
+
+type Request = BatchInspection['requests'][number];
+
+/** Returns null if the request is not settled. */
+function durationOf({ acceptedAt, settledAt }: Request): number | null {
+  return settledAt === null ? null : settledAt.getTime() - acceptedAt.getTime();
+}
+
+const REQUEST_COLUMNS = [
+  'id',
+  'npi',
+  'status',
+  'replayed',
+  'creditsUsed',
+  'emailType',
+  'email',
+  'reason',
+  'durationMs',
+] as const;
+
+const ATTEMPT_COLUMNS = [
+  'npi',
+  'vendor',
+  'n',
+  'state',
+  'reason',
+  'startedAt',
+  'durationMs',
+  'credits',
+] as const;
+
 function textOf({ requests, deliveries, ...batch }: ReturnType<typeof presented>): string {
   // Requests for the same NPI share a lookup and its attempts.
-  const attempts = requests.flatMap(({ npi, vendorAttempts }) =>
-    vendorAttempts.map(
-      (one) => [`${one.lookupId} ${one.vendor} ${one.n}`, { ...one, npi }] as const,
-    ),
-  );
+  const attempts = new Map<string, Request['vendorAttempts'][number] & { npi: string }>();
+  for (const { npi, vendorAttempts } of requests) {
+    for (const attempt of vendorAttempts) {
+      const { lookupId, vendor, n } = attempt;
+      attempts.set(`${lookupId} ${vendor} ${n}`, { ...attempt, npi });
+    }
+  }
   return sections([
     fields(batch),
     'REQUESTS',
-    table(requests, [
-      'id',
-      'npi',
-      'status',
-      'replayed',
-      'creditsUsed',
-      'emailType',
-      'email',
-      'reason',
-      'durationMs',
-    ]),
+    table(requests, REQUEST_COLUMNS),
     'VENDOR ATTEMPTS',
-    table(
-      [...new Map(attempts).values()],
-      ['npi', 'vendor', 'n', 'state', 'reason', 'startedAt', 'durationMs', 'credits'],
-    ),
+    table([...attempts.values()], ATTEMPT_COLUMNS),
     'DELIVERIES',
     table(deliveries, ['id', 'requestId', 'state', 'decidedAt']),
     'DELIVERY ATTEMPTS',
-    table(deliveries.flatMap(({ attempts }) => attempts)),
+    table(deliveries.flatMap(({ attempts: log }) => log)),
   ]);
 }

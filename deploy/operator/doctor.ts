@@ -8,10 +8,10 @@ import { checkProcesses } from '../../db/doctor/processes.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { type Config, loadConfig } from '../config/config.ts';
 import { accountable } from './arguments.ts';
-import { counted, type Run, table } from './print.ts';
+import { counted, type Report, type Run, table } from './print.ts';
 
 /** Maximum number of findings per check that `--fix` repairs. */
-const REPAIRS_AT_MOST = 1000;
+const MAX_REPAIRS = 1000;
 /** Number of ids shown for each finding. */
 const SHOWN = 3;
 
@@ -19,43 +19,51 @@ const NOT_SET = 'Workflows were not checked: TEMPORAL_ADDRESS is not set.';
 const FAIRNESS_UNKNOWN =
   'Temporal does not show whether fairness is on: see "Fairness" in deploy/operations.md.';
 
+interface DoctorOptions extends ChangedBy {
+  readonly fix?: true;
+  readonly offline?: true;
+}
+
 /** Adds `doctor`. */
 export function addCommands(program: Command, run: Run): void {
-  accountable(program.command('doctor'), 'fix', 'repair what is safe to repair')
-    .description('check every promise about money and work that the database can prove')
-    .option('--offline', 'leave out processes, and what only Temporal knows')
-    .action(
-      ({ fix, offline, ...by }: ChangedBy & { readonly fix?: true; readonly offline?: true }) =>
-        run(async (db) => {
-          const config = loadConfig();
-          const repairs =
-            fix && (await repair(db, by, await diagnose(db, config, REPAIRS_AT_MOST), config));
-          const begun = performance.now();
-          const { checks: inDatabase } = await diagnose(db, config);
-          const checks = [...inDatabase];
-          if (!offline) checks.push(...(await checkProcesses(db)));
-          const notes: string[] = [];
-          if (!offline) {
-            const temporal = await checkTemporal(db, config);
-            checks.push(...temporal.checks);
-            notes.push(...temporal.notes);
-          }
-          const durationMs = Math.round(performance.now() - begun);
-          const findings = checks.reduce((sum, check) => sum + check.findings, 0);
-          const parts = [
-            ...checks.flatMap((check) => (check.findings > 0 ? [textOf(check)] : [])),
-            ...(repairs ? [`REPAIRS\n${table(repairs)}`] : []),
-            ...notes,
-            `${checks.length} checks in ${(durationMs / 1000).toFixed(1)} s: ${findings === 0 ? 'no findings' : counted(findings, 'finding')}`,
-          ];
-          const rows = checks.map((check) => ({
-            ...check,
-            repairable: REPAIRABLE.has(check.code),
-          }));
-          const data = { findings, durationMs, checks: rows, ...(repairs && { repairs }) };
-          return { data, rows, text: parts.join('\n\n'), exitCode: findings > 0 ? 3 : 0 };
-        }),
-    );
+  accountable(program.command('doctor'), 'fix', 'repair the findings that are safe to repair')
+    .description('check all promises about money and work that the database can prove')
+    .option('--offline', 'skip the checks of processes and of Temporal')
+    .action((options: DoctorOptions) => run((db) => examine(db, options)));
+}
+
+/** Repairs the findings that are safe to repair. @returns the repairs */
+async function repairAll(db: Database, by: ChangedBy, config: Config) {
+  const diagnosis = await diagnose(db, config, MAX_REPAIRS);
+  return await repair(db, by, diagnosis, config);
+}
+
+async function examine(db: Database, { fix, offline, ...by }: DoctorOptions): Promise<Report> {
+  const config = loadConfig();
+  const repairs = fix ? await repairAll(db, by, config) : undefined;
+  const begun = performance.now();
+  const { checks: inDatabase } = await diagnose(db, config);
+  const checks = [...inDatabase];
+  const notes: string[] = [];
+  if (!offline) {
+    checks.push(...(await checkProcesses(db)));
+    const temporal = await checkTemporal(db, config);
+    checks.push(...temporal.checks);
+    notes.push(...temporal.notes);
+  }
+  const durationMs = Math.round(performance.now() - begun);
+  const findings = checks.reduce((sum, check) => sum + check.findings, 0);
+
+  const parts = checks.filter((check) => check.findings > 0).map(textOf);
+  if (repairs !== undefined) parts.push(`REPAIRS\n${table(repairs)}`);
+  parts.push(...notes);
+  const seconds = (durationMs / 1000).toFixed(1);
+  const result = findings === 0 ? 'no findings' : counted(findings, 'finding');
+  parts.push(`${checks.length} checks in ${seconds} s: ${result}`);
+
+  const rows = checks.map((check) => ({ ...check, repairable: REPAIRABLE.has(check.code) }));
+  const data = { findings, durationMs, checks: rows, repairs };
+  return { data, rows, text: parts.join('\n\n'), exitCode: findings > 0 ? 3 : 0 };
 }
 
 /** The results of checks in Temporal, and notes about checks that were not possible. */
@@ -88,7 +96,7 @@ async function checkTemporal(db: Database, config: Config): Promise<TemporalChec
   } catch (error) {
     // Any other error is only a finding, so that the findings from PostgreSQL are still printed.
     if (error instanceof DatabaseError) throw error;
-    const unusable = unreachable(`Temporal answers, and not this: ${(error as Error).message}`);
+    const unusable = unreachable(`Temporal rejected a check: ${(error as Error).message}`);
     return { checks: [unusable, workers], notes: [] };
   } finally {
     await client.connection.close();

@@ -2,6 +2,7 @@ import type { Command } from 'commander';
 import { buildSubject } from '../../activities/person/subject.ts';
 import type { Organization } from '../../activities/vendors/vendor.ts';
 import { printable } from '../../api/client/printable.ts';
+import type { Database } from '../../db/client.ts';
 import { isId } from '../../db/ids.ts';
 import {
   type Chapter,
@@ -15,37 +16,39 @@ import {
 import { readProvider } from '../../db/providers/subject.ts';
 import { temporalUi } from '../config/config.ts';
 import { parser, type Revealing, revealed, revealing } from './arguments.ts';
-import { counted, fields, type Run, table } from './print.ts';
+import { counted, fields, type Report, type Run, table } from './print.ts';
 
 /** Adds `explain`. */
 export function addCommands(program: Command, run: Run): void {
   revealing(program.command('explain'), 'addresses')
     .description(
-      'how a request, or the newest requests of an NPI, came to an answer: who was asked, what each said',
+      'show how a request, or the newest requests of an NPI, got the result: each call and each response',
     )
     .argument('<REQUEST_OR_NPI>', 'request id (req_…) or NPI', reference)
-    .action((about: Reference, by: Revealing) =>
-      run(async (db) => {
-        const held = await readEvidence(db, about);
-        const isNpi = 'npi' in about;
-        const evidence = await revealed(db, held, by, {
-          action: 'explain.reveal',
-          organizationId: isNpi ? null : (held.chapters[0]?.requests[0]?.organizationId ?? null),
-          subject: isNpi ? about.npi : about.requestId,
-        });
-        // The organization as a lookup would derive it now. Vendors that search by name get it.
-        const facts = await readProvider(db, held.npi);
-        const { organization } = buildSubject(held.npi, facts, 'any');
-        const chapters = evidence.chapters.map((chapter) => ({
-          ...chapter,
-          candidates: candidatesOf(chapter),
-        }));
-        return {
-          data: { ...evidence, organization, chapters },
-          text: textOf(evidence, organization),
-        };
-      }),
-    );
+    .action((about: Reference, by: Revealing) => run((db) => explainRequests(db, about, by)));
+}
+
+async function explainRequests(db: Database, about: Reference, by: Revealing): Promise<Report> {
+  const held = await readEvidence(db, about);
+  const evidence = await revealed(db, held, by, readingOf(about, held));
+  // The organization as a lookup would derive it now. Vendors that search by name get it.
+  const facts = await readProvider(db, held.npi);
+  const { organization } = buildSubject(held.npi, facts, 'any');
+  const chapters = evidence.chapters.map((chapter) => {
+    return { ...chapter, candidates: candidatesOf(chapter) };
+  });
+  return {
+    data: { ...evidence, organization, chapters },
+    text: textOf(evidence, organization),
+  };
+}
+
+/** Returns the entry of the audit log for a reading without masks. */
+function readingOf(about: Reference, { chapters }: Evidence) {
+  const action = 'explain.reveal';
+  if ('npi' in about) return { action, organizationId: null, subject: about.npi } as const;
+  const organizationId = chapters[0]?.requests[0]?.organizationId ?? null;
+  return { action, organizationId, subject: about.requestId } as const;
 }
 
 type Reference = Parameters<typeof readEvidence>[1];
@@ -64,40 +67,11 @@ function employer({ name, domain, source, confidence }: Organization): string {
   return `${parts.join(', ')} (${source}, confidence ${Math.round(confidence * 100) / 100})`;
 }
 
-function textOf(evidence: Evidence, organization: Organization | null): string {
-  const { provider, stored, chapters, otherChecks, suppressions } = evidence;
-  const ui = temporalUi();
-  const parts = [
-    fields({
-      npi: evidence.npi,
-      provider:
-        provider === null ? 'unknown: not in the NPPES tables' : entity(provider.entityType),
-      name: provider && nameOf(provider),
-      'works at': organization && employer(organization),
-      active: provider?.active ?? null,
-      'deactivated on': provider?.deactivatedOn ?? null,
-      'known from': provider?.origin ?? null,
-      'endpoints in NPPES': evidence.endpoints,
-      suppressed: suppression(evidence),
-      ...(ui && { temporal: `${ui}?query=${encodeURIComponent(`Npi = "${evidence.npi}"`)}` }),
-    }),
-    ...(suppressions.length === 0 ? [] : [`SUPPRESSED BY\n${table(suppressions)}`]),
-    ...chapters.flatMap((chapter) => [
-      storyOf(chapter),
-      ...(chapter.checks.length === 0 ? [] : [table(candidatesOf(chapter))]),
-    ]),
-    ...(otherChecks.length === 0
-      ? []
-      : [
-          `CHECKED AGAIN, no request waiting\n${table(otherChecks, ['at', 'email', 'kind', 'source', 'verdict', 'reason'])}`,
-        ]),
-    `IN THE DIRECTORY NOW\n${table(stored, STORED)}`,
-  ];
-  return parts.join('\n\n');
-}
+/** The columns that are printed for a check that no request waited for. */
+const CHECK_COLUMNS = ['at', 'email', 'kind', 'source', 'verdict', 'reason'] as const;
 
 /** The columns that are printed for a stored address. */
-const STORED = [
+const STORED_COLUMNS = [
   'email',
   'emailType',
   'verdict',
@@ -109,54 +83,96 @@ const STORED = [
   'isSuppressed',
 ] as const;
 
+function textOf(evidence: Evidence, organization: Organization | null): string {
+  const { stored, chapters, otherChecks, suppressions } = evidence;
+  const parts = [fields(aboutProvider(evidence, organization))];
+  if (suppressions.length > 0) parts.push(`SUPPRESSED BY\n${table(suppressions)}`);
+  for (const chapter of chapters) {
+    parts.push(storyOf(chapter));
+    if (chapter.checks.length > 0) parts.push(table(candidatesOf(chapter)));
+  }
+  if (otherChecks.length > 0) {
+    parts.push(`CHECKED AGAIN, no request waiting\n${table(otherChecks, CHECK_COLUMNS)}`);
+  }
+  parts.push(`IN THE DIRECTORY NOW\n${table(stored, STORED_COLUMNS)}`);
+  return parts.join('\n\n');
+}
+
+function aboutProvider(evidence: Evidence, organization: Organization | null): object {
+  const { npi, provider, endpoints } = evidence;
+  const about = {
+    npi,
+    provider: provider === null ? 'unknown: not in the NPPES tables' : entity(provider.entityType),
+    name: provider === null ? null : nameOf(provider),
+    'works at': organization === null ? null : employer(organization),
+    active: provider?.active,
+    'deactivated on': provider?.deactivatedOn,
+    'known from': provider?.origin,
+    'endpoints in NPPES': endpoints,
+    suppressed: suppression(evidence),
+  };
+  const ui = temporalUi();
+  if (ui === null) return about;
+  return { ...about, temporal: `${ui}?query=${encodeURIComponent(`Npi = "${npi}"`)}` };
+}
+
 function suppression({ isSuppressed, stored }: Evidence): true | string {
   if (isSuppressed) return true;
   const addresses = stored.filter((row) => row.isSuppressed).length;
+  if (addresses > 0) return `${addresses} of its addresses`;
   // Refers only to the addresses below: a suppressed address from a vendor is dropped without a
   // trace.
-  return addresses > 0 ? `${addresses} of its addresses` : 'not the NPI, and no address below';
+  return 'not the NPI, and no address below';
 }
 
 function entity(entityType: number | null): string {
-  if (entityType === null) return 'deactivated: NPPES says no more';
+  if (entityType === null) return 'deactivated: NPPES has no other data';
   return entityType === 1 ? 'person (type 1)' : 'organization (type 2)';
 }
 
 function nameOf(provider: NonNullable<Evidence['provider']>): string | null {
   const { organizationName, firstName, middleName, lastName, credential } = provider;
-  const name = [firstName, middleName, lastName, credential].filter(
-    (part) => part !== null && part !== '',
-  );
-  return organizationName ?? (name.length === 0 ? null : name.join(' '));
+  if (organizationName !== null) return organizationName;
+  const parts = [firstName, middleName, lastName, credential];
+  const name = parts.filter((part) => part !== null && part !== '').join(' ');
+  return name === '' ? null : name;
 }
 
-/**
- * A line of a story, left out while its time is null. At equal times, the lower rank comes first,
- * because it is the cause.
- */
-type Happening = readonly [at: Date | null, rank: number, what: string];
+/** A line of a story. At equal times, the lower rank comes first, because it is the cause. */
+interface Happening {
+  readonly at: Date;
+  readonly rank: number;
+  readonly what: string;
+}
 
 /** Returns a chapter as text: a heading, then a line for each event with its time, in order. */
-function storyOf({ lookup, requests, attempts, checks, slots }: Chapter): string {
+function storyOf(chapter: Chapter): string {
+  const happenings = happeningsOf(chapter);
+  happenings.sort((a, b) => a.at.getTime() - b.at.getTime() || a.rank - b.rank);
+  const lines = happenings.map(({ at, what }) => `${at.toISOString()}  ${printable(what)}`);
+  return [headingOf(chapter), ...lines].join('\n');
+}
+
+function headingOf({ lookup, requests }: Chapter): string {
+  if (!lookup) return `REQUEST ${requests[0]?.id}, answered without a lookup`;
+  const others = lookup.requestCount - requests.length;
+  if (others <= 0) return `LOOKUP ${lookup.id}`;
+  return `LOOKUP ${lookup.id}, shared with ${counted(others, 'more request')}`;
+}
+
+function happeningsOf({ lookup, requests, attempts, checks, slots }: Chapter): Happening[] {
   const happenings = [
-    ...requests.flatMap(acceptedAndSettled),
-    ...attempts.flatMap(asked),
-    ...checks.map(checked),
-    ...slots.map(waits),
+    ...requests.flatMap(requestHappenings),
+    ...attempts.flatMap(attemptHappenings),
+    ...checks.map(checkHappening),
+    ...slots.map(slotHappening),
   ];
-  let heading = `REQUEST ${requests[0]?.id}, answered without a lookup`;
-  if (lookup) {
-    const { id, openedAt, closedAt, wantedType, requestCount } = lookup;
-    const others = requestCount - requests.length;
-    heading = `LOOKUP ${id}${others > 0 ? `, shared with ${counted(others, 'more request')}` : ''}`;
-    happenings.push([openedAt, 1, `lookup ${id} begins, for a wanted type of ${wantedType}`]);
-    happenings.push([closedAt, 5, 'lookup ends']);
-  }
-  const lines = happenings
-    .flatMap(([at, rank, what]) => (at ? [{ at, rank, what }] : []))
-    .sort((a, b) => a.at.getTime() - b.at.getTime() || a.rank - b.rank)
-    .map(({ at, what }) => `${at.toISOString()}  ${printable(what)}`);
-  return [heading, ...lines].join('\n');
+  if (!lookup) return happenings;
+  const { id, openedAt, closedAt, wantedType } = lookup;
+  const what = `lookup ${id} begins, for a requested type of ${wantedType}`;
+  happenings.push({ at: openedAt, rank: 1, what });
+  if (closedAt) happenings.push({ at: closedAt, rank: 5, what: 'lookup ends' });
+  return happenings;
 }
 
 /**
@@ -166,67 +182,82 @@ function storyOf({ lookup, requests, attempts, checks, slots }: Chapter): string
 function candidatesOf({ requests, checks }: Chapter) {
   return [...Map.groupBy(checks, ({ email }) => email)].map(([email, lines]) => {
     const named = lines.filter(({ kind }) => kind === 'named').map(({ source }) => source);
-    // An address that belongs to another person is not checked any further.
-    const last = lines.findLast(({ kind }) => kind === 'verdict' || kind === 'identity');
-    const isRefused = last?.kind === 'identity';
-    const basis = lines.findLast(
-      ({ kind, verdict }) => kind !== 'verdict' && verdict === last?.verdict,
-    );
     return {
       email,
       namedBy: [...new Set(named)].join(', '),
-      verdict: last === undefined ? null : isRefused ? 'rejected' : last.verdict,
-      reason: last?.reason ?? null,
-      decidedBy:
-        last === undefined
-          ? null
-          : isRefused
-            ? 'identity check'
-            : basis
-              ? speakerOf(basis)
-              : 'policy',
+      ...decisionOf(lines),
       isReturned: requests.some((request) => request.email === email),
     };
   });
 }
 
-function acceptedAndSettled(request: EvidenceRequest): Happening[] {
-  const { id, organizationId, batchId, wantedType, acceptedAt, deadlineAt } = request;
-  const { status, reason, settledAt, erasedAt, replayed, creditsUsed } = request;
-  const wish = `wants ${wantedType}, by ${deadlineAt.toISOString()}`;
-  const price = creditsUsed === 0 ? 'nothing charged' : `${counted(creditsUsed, 'credit')} charged`;
-  const what =
-    status === 'completed'
-      ? `completed with ${answer(request)}`
-      : `${status}: ${reason ?? 'no reason noted'}`;
-  return [
-    [acceptedAt, 0, `${id} of ${organizationId} accepted in ${batchId}: ${wish}`],
-    settledAt
-      ? [settledAt, 6, `${id} ${what}; ${replayed ? 'free replay' : price}`]
-      : [new Date(), 9, `${id} is still ${status}`],
-    [erasedAt, 8, `address erased from the answer of ${id}`],
-  ];
+/** Returns the decision about an address, from the checks of it. */
+function decisionOf(checks: readonly EvidenceCheck[]) {
+  // An address that belongs to another person is not checked any further.
+  const last = checks.findLast(({ kind }) => kind === 'verdict' || kind === 'identity');
+  if (last === undefined) return { verdict: null, reason: null, decidedBy: null };
+  const { kind, verdict, reason } = last;
+  if (kind === 'identity') return { verdict: 'rejected', reason, decidedBy: 'identity check' };
+  const basis = checks.findLast((check) => check.kind !== 'verdict' && check.verdict === verdict);
+  return { verdict, reason, decidedBy: basis === undefined ? 'policy' : speakerOf(basis) };
 }
 
-function answer({ email, emailType, emailLastValidatedAt }: EvidenceRequest): string {
+function requestHappenings(request: EvidenceRequest): Happening[] {
+  const { id, organizationId, batchId, wantedType, acceptedAt, deadlineAt } = request;
+  const { status, settledAt, erasedAt } = request;
+  const wish = `for ${wantedType}, by ${deadlineAt.toISOString()}`;
+  const accepted = `${id} of ${organizationId} accepted in ${batchId}: ${wish}`;
+  const happenings = [{ at: acceptedAt, rank: 0, what: accepted }];
+  if (settledAt) happenings.push({ at: settledAt, rank: 6, what: settlement(request) });
+  else happenings.push({ at: new Date(), rank: 9, what: `${id} is still ${status}` });
+  if (erasedAt) {
+    happenings.push({ at: erasedAt, rank: 8, what: `address erased from the result of ${id}` });
+  }
+  return happenings;
+}
+
+function settlement(request: EvidenceRequest): string {
+  const { id, status, reason } = request;
+  const price = priceOf(request);
+  if (status === 'completed') return `${id} completed with ${resultOf(request)}; ${price}`;
+  return `${id} ${status}: ${reason ?? 'no reason noted'}; ${price}`;
+}
+
+function priceOf({ replayed, creditsUsed }: EvidenceRequest): string {
+  if (replayed) return 'free replay';
+  return creditsUsed === 0 ? 'nothing charged' : `${counted(creditsUsed, 'credit')} charged`;
+}
+
+function resultOf({ email, emailType, emailLastValidatedAt }: EvidenceRequest): string {
   if (email === null) return 'an address that was erased since';
   return `${email} (${emailType}, validated ${emailLastValidatedAt?.toISOString()})`;
 }
 
-function asked(attempt: EvidenceAttempt): Happening[] {
-  const { vendor, n, state, reason, startedAt, endedAt, polls, candidates, waitedMs } = attempt;
-  const why = reason === null ? '' : ` (${reason})`;
-  if (state === 'skip') return [[startedAt, 2, `${vendor} not asked${why}`]];
-  const facts = [
-    `after ${endedAt && endedAt.getTime() - startedAt.getTime()} ms`,
-    ...(polls === 0 ? [] : [counted(polls, 'poll')]),
-    ...(state === 'found' ? [counted(candidates, 'candidate')] : []),
-    `${counted(attempt.credits, 'credit')} of the vendor`,
-  ];
-  return [
-    [startedAt, 2, `${vendor} asked${n === 1 ? '' : `, time ${n}`}${afterWait(waitedMs)}`],
-    [endedAt, 3, `${vendor} answers ${state}${why} ${facts.join(', ')}`],
-  ];
+function attemptHappenings(attempt: EvidenceAttempt): Happening[] {
+  const { vendor, n, state, startedAt, endedAt, waitedMs } = attempt;
+  const why = inBrackets(attempt.reason);
+  if (state === 'skip') return [{ at: startedAt, rank: 2, what: `${vendor} not called${why}` }];
+  const attemptNumber = n === 1 ? '' : `, time ${n}`;
+  const begin = `${vendor} called${attemptNumber}${afterWait(waitedMs)}`;
+  const happenings = [{ at: startedAt, rank: 2, what: begin }];
+  if (endedAt) {
+    const facts = responseFacts(attempt, endedAt).join(', ');
+    happenings.push({ at: endedAt, rank: 3, what: `${vendor} returns ${state}${why} ${facts}` });
+  }
+  return happenings;
+}
+
+function responseFacts(attempt: EvidenceAttempt, endedAt: Date): string[] {
+  const { state, startedAt, polls, candidates, credits } = attempt;
+  const facts = [`after ${endedAt.getTime() - startedAt.getTime()} ms`];
+  if (polls > 0) facts.push(counted(polls, 'poll'));
+  if (state === 'found') facts.push(counted(candidates, 'candidate'));
+  facts.push(`${counted(credits, 'credit')} of the vendor`);
+  return facts;
+}
+
+function inBrackets(reason: string | null): string {
+  return reason === null ? '' : ` (${reason})`;
 }
 
 /**
@@ -234,33 +265,35 @@ function asked(attempt: EvidenceAttempt): Happening[] {
  * wait.
  */
 function afterWait(waitedMs: number | null): string {
-  return waitedMs === null || waitedMs === 0
-    ? ''
-    : `, after ${waitedMs} ms of waiting for its rate limit`;
+  if (waitedMs === null || waitedMs === 0) return '';
+  return `, after ${waitedMs} ms of waiting for its rate limit`;
 }
 
-function waits({ source, requestId, askedAt, slotAt }: EvidenceSlot): Happening {
-  const since = askedAt.toISOString();
-  return [
-    slotAt,
-    7,
-    `${requestId} is expected to call ${source}: it waits for its rate limit since ${since}`,
-  ];
+function slotHappening({ source, requestId, askedAt, slotAt }: EvidenceSlot): Happening {
+  const wait = `it waits for its rate limit since ${askedAt.toISOString()}`;
+  return { at: slotAt, rank: 7, what: `${requestId} is expected to call ${source}: ${wait}` };
 }
 
-function checked(check: EvidenceCheck): Happening {
-  const { at, email, kind, source, verdict, reason, durationMs, waitedMs } = check;
-  const why = reason === null ? '' : ` (${reason})`;
-  const time = durationMs === null ? '' : ` in ${durationMs} ms`;
-  const ours = `${verdict}${why} by ${speakerOf(check)}${time}${afterWait(waitedMs)}`;
-  const what: Record<typeof kind, string> = {
-    named: `named by ${source} as ${verdict}${why}`,
-    identity: `rejected${why}: it belongs to somebody else`,
-    local: ours,
-    verifier: ours,
-    verdict: `${verdict === 'valid' ? 'accepted' : `rejected as ${verdict}`}${why}`,
-  };
-  return [at, 4, `${email} ${what[kind]}`];
+function checkHappening(check: EvidenceCheck): Happening {
+  return { at: check.at, rank: 4, what: `${check.email} ${checkText(check)}` };
+}
+
+function checkText(check: EvidenceCheck): string {
+  const { kind, source, verdict, durationMs, waitedMs } = check;
+  const why = inBrackets(check.reason);
+  switch (kind) {
+    case 'named':
+      return `named by ${source} as ${verdict}${why}`;
+    case 'identity':
+      return `rejected${why}: it belongs to somebody else`;
+    case 'verdict':
+      return verdict === 'valid' ? `accepted${why}` : `rejected as ${verdict}${why}`;
+    case 'local':
+    case 'verifier': {
+      const time = durationMs === null ? '' : ` in ${durationMs} ms`;
+      return `${verdict}${why} by ${speakerOf(check)}${time}${afterWait(waitedMs)}`;
+    }
+  }
 }
 
 function speakerOf({ kind, source }: EvidenceCheck): string {

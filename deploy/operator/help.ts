@@ -7,9 +7,12 @@ import { Argument, type Command } from 'commander';
  */
 export function helpTexts(): ReadonlyMap<string, string> {
   const [, ...texts] = readFileSync(new URL('help.txt', import.meta.url), 'utf8').split(/^= /m);
-  return new Map(
-    texts.map((text) => /^(.*?)(\n.*)$/s.exec(text.trimEnd())?.slice(1) as [string, string]),
-  );
+  const byCommand = new Map<string, string>();
+  for (const text of texts) {
+    const nameEnd = text.indexOf('\n');
+    byCommand.set(text.slice(0, nameEnd), text.slice(nameEnd).trimEnd());
+  }
+  return byCommand;
 }
 
 /** Returns a command and all its subcommands, each with the words that call it. */
@@ -17,10 +20,8 @@ export function commandsOf(
   command: Command,
   words = 'operator',
 ): [words: string, command: Command][] {
-  return [
-    [words, command],
-    ...command.commands.flatMap((one) => commandsOf(one, `${words} ${one.name()}`)),
-  ];
+  const below = command.commands.flatMap((one) => commandsOf(one, `${words} ${one.name()}`));
+  return [[words, command], ...below];
 }
 
 /**
@@ -33,12 +34,18 @@ export function addCompletionCommand(program: Command, stdout: (text: string) =>
     .description('print a script that completes "operator" in a shell')
     .addArgument(new Argument('<SHELL>').choices(['bash', 'zsh', 'fish']))
     .action((shell: string) => {
-      const tree = commandsOf(program).map(([words, { commands, options }]) => {
-        const flags = [...options, ...program.options].map(({ long }) => long);
-        const next = new Set([...commands.map((one) => one.name()), ...flags, '--help']);
-        return `${words}:${[...next].join(' ')}`;
-      });
-      const script = readFileSync(new URL(`completion/operator.${shell}`, import.meta.url), 'utf8');
-      stdout(script.replace('TREE', tree.join('\n')));
+      const file = new URL(`completion/operator.${shell}`, import.meta.url);
+      stdout(readFileSync(file, 'utf8').replace('TREE', treeOf(program)));
     });
+}
+
+/** Returns a line for each command: its words, and the words that may follow them. */
+function treeOf(program: Command): string {
+  const lines = commandsOf(program).map(([words, { commands, options }]) => {
+    const names = commands.map((one) => one.name());
+    const flags = [...options, ...program.options].map(({ long }) => long);
+    const next = new Set([...names, ...flags, '--help']);
+    return `${words}:${[...next].join(' ')}`;
+  });
+  return lines.join('\n');
 }

@@ -94,14 +94,14 @@ test('explain shows the vendor calls, results, and decisions of a request in ord
   const accepted = `${asker?.requestId} of ${asker?.organizationId} accepted in `;
   t.true(lines[0]?.startsWith(accepted), lines[0]);
   t.deepEqual(lines.slice(1, -1), [
-    `lookup ${lookupId} begins, for a wanted type of any`,
-    'prospeo asked',
-    'prospeo answers retry (upstream) after 100 ms, 0 credits of the vendor',
-    'prospeo asked, time 2',
-    'prospeo answers miss (NO_MATCH) after 100 ms, 0 credits of the vendor',
-    'hunter not asked (missing organization\\u001b[2J)',
-    'rocketreach asked',
-    'rocketreach answers found after 1250 ms, 2 polls, 3 candidates, 1.5 credits of the vendor',
+    `lookup ${lookupId} begins, for a requested type of any`,
+    'prospeo called',
+    'prospeo returns retry (upstream) after 100 ms, 0 credits of the vendor',
+    'prospeo called, time 2',
+    'prospeo returns miss (NO_MATCH) after 100 ms, 0 credits of the vendor',
+    'hunter not called (missing organization\\u001b[2J)',
+    'rocketreach called',
+    'rocketreach returns found after 1250 ms, 2 polls, 3 candidates, 1.5 credits of the vendor',
     `${own} named by rocketreach as valid`,
     `${bounced} named by rocketreach as valid`,
     `${stranger} named by rocketreach as valid`,
@@ -206,7 +206,7 @@ test('explain says whether a request is open, failed, or erased', async (t) => {
     where id = ${paid?.requestId}`);
   const story = await text('explain', paid?.requestId ?? '');
   t.regex(story, /completed with an address that was erased since; 1 credit charged$/m);
-  t.regex(story, /address erased from the answer of req_/);
+  t.regex(story, /address erased from the result of req_/);
 });
 
 test('explain says which rate limit a request waits for, and since when', async (t) => {
