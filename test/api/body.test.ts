@@ -30,7 +30,7 @@ async function brokenAt(
   t.is(answer.text, JSON.stringify(expected), String(body).slice(0, 80));
 }
 
-test('broken JSON is reported with the offset of the error', async (t) => {
+test('a submit with broken JSON is a 422 with the offset of the error', async (t) => {
   const cases: readonly (readonly [text: string, offset: number])[] = [
     ['{', 1],
     ['{"npi"', 6],
@@ -80,7 +80,7 @@ test('broken JSON is reported with the offset of the error', async (t) => {
   await brokenAt(t, `{"a":"${'x'.repeat(65_000)}`, 5);
 });
 
-test('bytes that are not UTF-8 are reported as broken JSON, with the first offset', async (t) => {
+test('bytes that are not UTF-8 are reported as broken JSON, with their offset', async (t) => {
   const around = (bytes: number[], before = '{"npi":"') =>
     Buffer.concat([Buffer.from(before), Buffer.from(bytes), Buffer.from('"}')]);
   for (const bytes of [
@@ -102,13 +102,13 @@ test('bytes that are not UTF-8 are reported as broken JSON, with the first offse
   await brokenAt(t, Buffer.from([0x1f, 0x8b, 0x08]), 1);
 });
 
-test('a byte order mark is allowed and not counted in the offset', async (t) => {
+test('a byte order mark before the JSON is allowed, and offsets do not count it', async (t) => {
   t.is((await post(`\ufeff${GOOD}`)).status, 202);
   await brokenAt(t, '\ufeff{', 1);
   await brokenAt(t, '\ufeff\ufeff{}', 0);
 });
 
-test('an empty body counts as missing, unless its content type is not JSON', async (t) => {
+test('an empty body is a 422 "Field required", unless its content type is not JSON', async (t) => {
   const missing = '{"detail":[{"loc":["body"],"msg":"Field required","type":"missing"}]}';
   t.is((await post('')).text, missing);
   const headers = `Host: x\r\nX-API-Key: ${client.apiKey}\r\nConnection: close\r\n`;
@@ -124,7 +124,7 @@ test('an empty body counts as missing, unless its content type is not JSON', asy
   t.is((await post('', { 'content-type': 'text/plain' })).status, 415);
 });
 
-test('another content type or encoding than JSON is refused', async (t) => {
+test('a body with a content type other than JSON, or with an encoding, is a 415', async (t) => {
   const refused = [
     'text/plain',
     'text/json',
@@ -196,7 +196,7 @@ test('a body of 10 MB gets an error response, and the connection still works', a
   t.is((await post(GOOD)).status, 202);
 });
 
-test('a client that reads only after it has sent everything gets its response', async (t) => {
+test('a client that reads nothing until it has sent its whole body gets its response', async (t) => {
   const size = 5 * 1024 * 1024;
   for (const [request, status] of [
     [`POST ${SINGLE} HTTP/1.1\r\n`, 401],
@@ -230,7 +230,7 @@ function send(socket: Socket, bytes: number, done: () => void): void {
     );
 }
 
-test('a client with Expect: 100-continue gets a 100, or an error at once', async (t) => {
+test('a client with Expect: 100-continue gets a 100, or its error before the body', async (t) => {
   const head = `POST ${SINGLE} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n`;
   const ask = `Content-Length: ${GOOD.length}\r\nExpect: 100-continue\r\n\r\n`;
   t.regex(await exchange(api.port, head + ask), /^HTTP\/1\.1 401 /);
@@ -240,7 +240,7 @@ test('a client with Expect: 100-continue gets a 100, or an error at once', async
   t.regex(await exchange(api.port, unknown), /^HTTP\/1\.1 202 /);
 });
 
-test('deeply nested JSON is accepted in ignored fields, and is a 422 in all others', async (t) => {
+test('deeply nested JSON is a 422, except in fields that we ignore', async (t) => {
   const deep = `${'['.repeat(30_000)}${']'.repeat(30_000)}`;
   const objects = `${'{"a":'.repeat(9_000)}1${'}'.repeat(9_000)}`;
   const problemAt = async (body: string) => {
@@ -268,7 +268,7 @@ test('deeply nested JSON is accepted in ignored fields, and is a 422 in all othe
   }
 });
 
-test('clients that send one byte per second are cut off after 10 s', async (t) => {
+test('a request that is incomplete after 10 s gets a 408', async (t) => {
   // hapi's own time-out, which ours replaces, would wait for the last byte, here for a thousand
   // seconds.
   t.timeout(120_000);

@@ -35,7 +35,7 @@ async function refused(
   t.deepEqual([body.status, body.code], [status, code]);
 }
 
-test('malformed HTTP gets an error response like any other, and ends the connection', async (t) => {
+test('malformed HTTP gets a 400 in the usual error format and ends the connection', async (t) => {
   const bad = [
     '\u0016\u0003\u0001\u0000\u00a5\u0001\u0000\r\n\r\n',
     'GET\r\n\r\n',
@@ -54,13 +54,13 @@ test('malformed HTTP gets an error response like any other, and ends the connect
   t.is((await client.get('/api/v1/credits')).status, 200);
 });
 
-test('paths and headers over 16 KiB are a 431', async (t) => {
+test('a path or headers of more than 16 KiB are a 431', async (t) => {
   await refused(t, `GET /${'a'.repeat(20_000)} HTTP/1.1\r\n${keyed()}`, 431, 'headers_too_large');
   await refused(t, credits(`X-Long: ${'a'.repeat(20_000)}\r\n`), 431, 'headers_too_large');
   await refused(t, credits(Array(2000).fill('X-Many: a\r\n').join('')), 431, 'headers_too_large');
 });
 
-test('a target that is not a path is refused, and the process keeps running', async (t) => {
+test('a request target that is not a path is a 400, and the API keeps running', async (t) => {
   for (const target of [
     '*',
     'http://[bad/',
@@ -80,7 +80,7 @@ test('a target that is not a path is refused, and the process keeps running', as
   t.is((await client.get('/healthz')).status, 200);
 });
 
-test('a path with dot segments matches no route', async (t) => {
+test('a path with . or .. segments is a 404', async (t) => {
   for (const target of [
     '/api/v1/../../readyz',
     '/api/v1/%2e%2E/.%2e/readyz',
@@ -109,7 +109,7 @@ test('a path with dot segments matches no route', async (t) => {
   t.regex(dotted, /^HTTP\/1\.1 422 /);
 });
 
-test('an idle connection stays open for longer than a request may take', async (t) => {
+test('an idle connection stays open for longer than the time-out of a request', async (t) => {
   const get = 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n';
   const socket = connect(api.port, '127.0.0.1');
   const answers = socket.setEncoding('utf8').iterator({ destroyOnReturn: false });
@@ -129,7 +129,7 @@ test('an idle connection is closed after the keep-alive time', async (t) => {
   await own.stop();
 });
 
-test('headers without a meaning for this API change nothing', async (t) => {
+test('headers and query strings that the API does not use change nothing', async (t) => {
   const plain = await exchange(api.port, credits());
   t.regex(plain, /^HTTP\/1\.1 200 OK\r\n/);
   const bodyOf = (answer: string) => answer.slice(answer.indexOf('\r\n\r\n'));
@@ -171,7 +171,7 @@ test('headers without a meaning for this API change nothing', async (t) => {
   }
 });
 
-test('HTTP/1.0, chunks, pipelines and a GET with a body are served', async (t) => {
+test('HTTP/1.0, chunked bodies, pipelined requests, and GET with a body work', async (t) => {
   const old = await exchange(
     api.port,
     `GET /api/v1/credits HTTP/1.0\r\nX-API-Key: ${client.apiKey}\r\n\r\n`,
@@ -194,7 +194,7 @@ test('HTTP/1.0, chunks, pipelines and a GET with a body are served', async (t) =
   t.regex(withBody, /^HTTP\/1\.1 200 OK\r\n/);
 });
 
-test('clients that abort in the middle of their body leave the API usable', async (t) => {
+test('the API keeps working after clients abort in the middle of their body', async (t) => {
   const cut = Array.from({ length: 20 }, async () => {
     const controller = new AbortController();
     const body = new ReadableStream<Uint8Array>({

@@ -63,12 +63,12 @@ test('the connection of a client that does not read its response is closed', asy
   socket.destroy();
 });
 
-test('a client may stall for longer than the longest wait, but under two minutes', (t) => {
+test('the time-out of a silent connection is longer than the longest wait', (t) => {
   const { timeout } = createListener(75_000);
   t.true(timeout > 55_000 && timeout < 120_000);
 });
 
-test('one address can use only its share of connections, and others still connect', async (t) => {
+test('one IP address can open only a limited number of connections', async (t) => {
   const refusedSoFar = async () => {
     const found = /^npe_connections_refused_total (\d+)$/m.exec(await register.metrics());
     return Number(found?.[1] ?? 0);
@@ -88,7 +88,7 @@ test('one address can use only its share of connections, and others still connec
   for (const socket of [...first, other, next]) socket.destroy();
 });
 
-test('connections of a trusted proxy are not bounded', async (t) => {
+test('the number of connections of a trusted proxy is not limited', async (t) => {
   const sockets = Array.from({ length: 10 }, () => connectFrom('127.0.0.9', api.port));
   for (const socket of sockets) t.true(await isServed(socket));
   for (const socket of sockets) socket.destroy();
@@ -108,7 +108,7 @@ async function ask(localAddress: string, path: string, encoding: string) {
   return { head: answer.subarray(0, end).toString().toLowerCase(), body: answer.subarray(end + 4) };
 }
 
-test('public documents are compressed in advance', async (t) => {
+test('the documentation pages are compressed in advance', async (t) => {
   for (const path of [
     '/openapi.json',
     '/docs',
@@ -132,7 +132,7 @@ test('public documents are compressed in advance', async (t) => {
   }
 });
 
-test('an address may request public documents 100 times in each window', async (t) => {
+test('an IP address may request the documentation 100 times per window', async (t) => {
   const statuses: string[] = [];
   for (let i = 0; i < 51; i += 1) {
     for (const path of ['/openapi.json', '/docs']) {

@@ -44,7 +44,7 @@ async function echoesOf(body: string): Promise<string[]> {
   });
 }
 
-test('custom_data is returned character by character, from any place in the body', async (t) => {
+test('custom_data is returned exactly as it was written, from any place in the body', async (t) => {
   let values = 0;
   const seed = Number(TEST_SEED ?? Date.now() % 1_000_000_000);
   t.log(`TEST_SEED=${seed}`);
@@ -70,7 +70,7 @@ test('custom_data is returned character by character, from any place in the body
   t.log(`${values} values`);
 });
 
-test('custom_data that parsing would change is returned unchanged', async (t) => {
+test('custom_data that a JSON parser would change is returned unchanged', async (t) => {
   for (const text of [
     '{}',
     '{ "a" : [ 1 , 2 ] }',
@@ -86,7 +86,7 @@ test('custom_data that parsing would change is returned unchanged', async (t) =>
   }
 });
 
-test('custom_data of 16 KiB as sent is accepted, and one byte more is refused', async (t) => {
+test('custom_data of 16 KiB is accepted, and one byte more is rejected', async (t) => {
   const sized = (bytes: number, char: string) => {
     const n = (bytes - 8) / Buffer.byteLength(char);
     return `{"a":"${char.repeat(n)}"}`;
@@ -114,7 +114,7 @@ test('custom_data of 16 KiB as sent is accepted, and one byte more is refused', 
   t.is((await submit(`{"npi":"${NPI}","custom_data":{${' '.repeat(MAX_BYTES)}}}`)).text, tooLarge);
 });
 
-test('custom_data with 32 levels is accepted, and with 33 it is refused', async (t) => {
+test('custom_data with 32 levels of nesting is accepted, and 33 levels are rejected', async (t) => {
   const deep = (levels: number, [open, close]: readonly [string, string]) =>
     `{"a":${open.repeat(levels - 1)}1${close.repeat(levels - 1)}}`;
   const tooDeep = JSON.stringify({

@@ -75,7 +75,7 @@ function isAway(t: ExecutionContext, answer: Answer): void {
 }
 
 test.serial(
-  'a submit that waited too long for the balance is a 503 and writes nothing later',
+  'a submit that waits too long for a lock is a 503 and writes nothing later',
   async (t) => {
     const client = await api.organization(10);
     const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'late' });
@@ -92,51 +92,60 @@ test.serial(
   },
 );
 
-test.serial('a submit whose COMMIT got no response is a 503, and its key replays it', async (t) => {
-  const client = await api.organization(10);
-  const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'lost' });
-  const open = await shutGate();
-  isAway(t, await submit());
-  await open();
-  await settled('test api');
-  const again = await submit();
-  t.is(again.status, 202);
-  t.is(again.headers.get('idempotent-replayed'), 'true');
-  t.deepEqual(await factsOf(client), { batches: 1, holds: 1, keys: 1, available: 9, held: 1 });
-});
-
-test.serial('an accepted submit is a 202 even if the wait for its results fails', async (t) => {
-  const client = await api.organization(10);
-  const submitted = client.single({ npi: NPI }, { prefer: 'wait=55' });
-  const batchId = await eventually(async () => {
-    const [row] =
-      await admin`select id from batches where organization_id = ${client.organizationId}`;
-    return row?.id ?? null;
-  });
-  const release = await hold((tx) => tx`lock table batches in access exclusive mode`);
-  await admin`select pg_notify('changed', ${endOf(batchId)})`;
-  const answer = await submitted;
-  await release();
-  t.is(answer.status, 202);
-  t.is(answer.json.batch_id, batchId);
-});
-
-test.serial('a transaction that waited too long for a connection is not begun', async (t) => {
-  const db = openDatabase({ url, poolSize: 1, applicationName: 'narrow', deadlineMs: 3000 });
-  const begun: string[] = [];
-  const { promise: held, resolve: release } = Promise.withResolvers<void>();
-  const first = transaction(db, () => held);
-  const second = transaction(db, async () => begun.push('second'));
-  await t.throwsAsync(second, { message: /client_deadline/ });
-  release();
-  await t.throwsAsync(first, { message: /client_deadline/ });
-  await transaction(db, async () => begun.push('third'));
-  t.deepEqual(begun, ['third']);
-  await db.close();
-});
+test.serial(
+  'if PostgreSQL does not confirm a submit, it is a 503 and can be repeated safely',
+  async (t) => {
+    const client = await api.organization(10);
+    const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'lost' });
+    const open = await shutGate();
+    isAway(t, await submit());
+    await open();
+    await settled('test api');
+    const again = await submit();
+    t.is(again.status, 202);
+    t.is(again.headers.get('idempotent-replayed'), 'true');
+    t.deepEqual(await factsOf(client), { batches: 1, holds: 1, keys: 1, available: 9, held: 1 });
+  },
+);
 
 test.serial(
-  'a COMMIT sent in time succeeds even if its response comes after the deadline',
+  'a submit that was accepted is a 202 even if waiting for its results fails',
+  async (t) => {
+    const client = await api.organization(10);
+    const submitted = client.single({ npi: NPI }, { prefer: 'wait=55' });
+    const batchId = await eventually(async () => {
+      const [row] =
+        await admin`select id from batches where organization_id = ${client.organizationId}`;
+      return row?.id ?? null;
+    });
+    const release = await hold((tx) => tx`lock table batches in access exclusive mode`);
+    await admin`select pg_notify('changed', ${endOf(batchId)})`;
+    const answer = await submitted;
+    await release();
+    t.is(answer.status, 202);
+    t.is(answer.json.batch_id, batchId);
+  },
+);
+
+test.serial(
+  'a transaction does not start if it has waited too long for a connection',
+  async (t) => {
+    const db = openDatabase({ url, poolSize: 1, applicationName: 'narrow', deadlineMs: 3000 });
+    const begun: string[] = [];
+    const { promise: held, resolve: release } = Promise.withResolvers<void>();
+    const first = transaction(db, () => held);
+    const second = transaction(db, async () => begun.push('second'));
+    await t.throwsAsync(second, { message: /client_deadline/ });
+    release();
+    await t.throwsAsync(first, { message: /client_deadline/ });
+    await transaction(db, async () => begun.push('third'));
+    t.deepEqual(begun, ['third']);
+    await db.close();
+  },
+);
+
+test.serial(
+  'a COMMIT that was sent in time succeeds even if its response comes late',
   async (t) => {
     const db = openDatabase({ url, poolSize: 1, applicationName: 'slow', deadlineMs: 10_000 });
     await query(db, (tx) => tx.execute(sql`select 1`));

@@ -93,7 +93,7 @@ function codeOf({ json }: Answer): string {
   return (json as { readonly code: string }).code;
 }
 
-test('the log lists deliveries in submit order, with each attempt and its response', async (t) => {
+test('the webhook log lists deliveries in submit order, with attempts and responses', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   stack.receiver.setBehavior(path, (response) => {
@@ -131,7 +131,7 @@ test('the log lists deliveries in submit order, with each attempt and its respon
   t.is(listed.headers.get('x-ratelimit-limit'), '100000');
 });
 
-test('a page stays below 256 KiB even if receivers sent large responses', async (t) => {
+test('a page of the webhook log is below 256 KiB, even with large responses in it', async (t) => {
   const client = await idle.organization();
   const { json } = await client.bulk({ npis: Array(60).fill(NOBODY[0]), webhook: ELSEWHERE });
   // Half of the responses are control characters, the others the longest characters.
@@ -160,7 +160,7 @@ test('a page stays below 256 KiB even if receivers sent large responses', async 
   t.deepEqual([kept.length, Math.max(...kept)], [300, 600]);
 });
 
-test('a single delivery shows all its attempts, up to 50 per page', async (t) => {
+test('a single webhook delivery shows all its attempts, up to 50 per page', async (t) => {
   const client = await idle.organization();
   const { json } = await client.single({ npi: NOBODY[0], webhook: ELSEWHERE });
   const [listed] = (await logOf(client, json.batch_id)).json.deliveries;
@@ -187,7 +187,7 @@ test('a single delivery shows all its attempts, up to 50 per page', async (t) =>
   t.deepEqual(numbers, [from(71, 120), from(21, 70), from(1, 20)]);
 });
 
-test('pages list each delivery once, in order, even with resends between them', async (t) => {
+test('the webhook log lists each delivery once, even if some are resent between pages', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   stack.receiver.setBehavior(path, status(410));
@@ -215,7 +215,7 @@ test('pages list each delivery once, in order, even with resends between them', 
   t.deepEqual([exactly.deliveries.length, exactly.next_cursor], [7, null]);
 });
 
-test('a batch has one delivery in batch mode and no delivery without a webhook', async (t) => {
+test('a batch has one delivery in batch mode, and none without a webhook', async (t) => {
   const client = await idle.organization();
   const batch = (await client.bulk({ npis: NOBODY, webhook: { ...ELSEWHERE, mode: 'batch' } }))
     .json;
@@ -226,7 +226,7 @@ test('a batch has one delivery in batch mode and no delivery without a webhook',
   t.deepEqual((await logOf(client, silent.batch_id)).json, { deliveries: [], next_cursor: null });
 });
 
-test('all problems of the parameters are reported together, in order', async (t) => {
+test('all wrong parameters of the webhook log are reported together, in order', async (t) => {
   const client = await idle.organization();
   const batchId = newId('bat');
   const problemsOf = async (path: string, method = 'GET') => {
@@ -272,7 +272,7 @@ test('all problems of the parameters are reported together, in order', async (t)
   t.deepEqual(await problemsOf(`${list}?other=1`), [['query', 'other', 'extra_forbidden']]);
 });
 
-test("another organization's delivery is a 404 like an unknown one, also for a resend", async (t) => {
+test("reading or resending another organization's delivery is a 404, as if unknown", async (t) => {
   const theirs = await stack.organization();
   const { json } = await theirs.single({ npi: NOBODY[0], webhook: { url: t.context.url } });
   const [delivery] = await decided(theirs, json.batch_id);
@@ -296,7 +296,7 @@ test("another organization's delivery is a 404 like an unknown one, also for a r
 });
 
 for (const mode of ['real-time', 'batch'] as const) {
-  test(`${mode}: a resend moves webhook.status from failed via pending to delivered`, async (t) => {
+  test(`in ${mode} mode, a resend changes webhook.status to pending, then to delivered`, async (t) => {
     const { url, path } = t.context;
     const client = await stack.organization();
     stack.receiver.setBehavior(path, status(410));
@@ -361,7 +361,7 @@ for (const mode of ['real-time', 'batch'] as const) {
   });
 }
 
-test('a successful delivery can be resent, and gets the whole schedule again', async (t) => {
+test('a delivered webhook can be resent, and is retried by the whole schedule again', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });
@@ -377,7 +377,7 @@ test('a successful delivery can be resent, and gets the whole schedule again', a
   );
 });
 
-test('only one of several concurrent resends is sent, and the others are a 409', async (t) => {
+test('only one of several concurrent resends is accepted, and the others are a 409', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });
@@ -394,7 +394,7 @@ test('only one of several concurrent resends is sent, and the others are a 409',
   t.is(arrived(path).length, 2);
 });
 
-test('nothing is resent before the result is final, or while webhooks are suspended', async (t) => {
+test('a webhook cannot be resent before its result is final or during a suspension', async (t) => {
   const client = await idle.organization();
   const open = (await client.single({ npi: NOBODY[0], webhook: ELSEWHERE })).json.batch_id;
   const [waiting] = (await logOf(client, open)).json.deliveries;
@@ -411,7 +411,7 @@ test('nothing is resent before the result is final, or while webhooks are suspen
   }
 });
 
-test('a resend sends a waiting delivery now, even if the API cannot reach Temporal', async (t) => {
+test("resending a waiting delivery sends it now, even if the API can't reach Temporal", async (t) => {
   const lonely = await startStack({
     apiTemporalAddress: '127.0.0.1:1',
     sweepIntervalMs: 1000,
@@ -444,7 +444,7 @@ test('a resend sends a waiting delivery now, even if the API cannot reach Tempor
   }
 });
 
-test('resends and the log count against the rate limit, and a body is ignored', async (t) => {
+test('resends and requests for the webhook log count against the rate limit', async (t) => {
   const { url } = t.context;
   const client = await stack.organization(10, 100_000);
   const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });

@@ -66,7 +66,7 @@ function isProblem(
   t.is(answer.headers.has('retry-after'), [409, 429, 503].includes(status));
 }
 
-test('every endpoint is a 401 without a key and with an invalid one', async (t) => {
+test('every endpoint is a 401 without an API key or with an invalid one', async (t) => {
   const { apiKey } = await api.organization();
   const other = apiKey.endsWith('A') ? 'B' : 'A';
   for (const [method, path] of KEYED) {
@@ -99,7 +99,7 @@ test('every endpoint is a 401 without a key and with an invalid one', async (t) 
   }
 });
 
-test('a 401 says how the key is malformed, and never contains it', async (t) => {
+test('a 401 says what is wrong with the format of the key, but does not contain it', async (t) => {
   const { apiKey } = await api.organization();
   const bare = /Write "Bearer" before it/;
   const usual = /Check it for missing characters/;
@@ -145,7 +145,7 @@ test('error messages use singular and plural correctly', async (t) => {
   t.regex((await few.get('/api/v1/credits')).text, /may send 1 request in 60 s/);
 });
 
-test('a trailing slash is ignored, and an unknown path links to the documentation', async (t) => {
+test('a trailing slash is ignored, and a 404 links to the documentation', async (t) => {
   const client = await api.organization();
   const { batch_id } = (
     await client.call<{ batch_id: string }>('POST', '/api/v1/email/', `{"npi":"${NPI}"}`)
@@ -166,7 +166,7 @@ test('a trailing slash is ignored, and an unknown path links to the documentatio
   }
 });
 
-test('both headers accept a key, and Authorization wins if both are sent', async (t) => {
+test('Authorization and X-API-Key both accept a key, and Authorization has priority', async (t) => {
   const { apiKey } = await api.organization();
   const credits = (headers: Record<string, string>) => send('GET', '/api/v1/credits', headers);
   t.is((await credits({ 'x-api-key': apiKey })).status, 200);
@@ -197,7 +197,7 @@ const untilStatus = (status: number, headers: Record<string, string>) =>
     (await send('GET', '/api/v1/credits', headers)).status === status ? true : null,
   );
 
-test('403 for a key that was revoked or replaced, within a second', async (t) => {
+test('a revoked or rotated key gets a 403 within a second', async (t) => {
   const organization = await api.organization();
   const headers = { 'x-api-key': organization.apiKey };
   t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
@@ -214,7 +214,7 @@ test('403 for a key that was revoked or replaced, within a second', async (t) =>
   t.is((await send('GET', '/api/v1/credits', { 'x-api-key': issued.apiKey })).status, 200);
 });
 
-test('403 for every key of a suspended organization, until it is resumed', async (t) => {
+test('every key of a suspended organization gets a 403 until the organization resumes', async (t) => {
   const organization = await api.organization();
   const headers = { 'x-api-key': organization.apiKey };
   t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
@@ -226,7 +226,7 @@ test('403 for every key of a suspended organization, until it is resumed', async
   t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
 });
 
-test('402 states the shortfall, queues nothing and leaves the Idempotency-Key free', async (t) => {
+test('a 402 says how many credits are missing, and the Idempotency-Key stays free', async (t) => {
   const client = await api.organization(4);
   const rows = async () => [
     await api.db.drizzle.$count(batches, eq(batches.organizationId, client.organizationId)),
@@ -265,7 +265,7 @@ test('402 states the shortfall, queues nothing and leaves the Idempotency-Key fr
   });
 });
 
-test("another organization's id is a 404 exactly like an unknown id", async (t) => {
+test("another organization's id gets exactly the same 404 as an unknown id", async (t) => {
   const [owner, stranger] = [await api.organization(), await api.organization()];
   const { batch_id, requests } = (await owner.single({ npi: NPI, custom_data: { a: 1 } })).json;
   t.is((await owner.get(`/api/v1/batch/${batch_id}`)).status, 200);
@@ -295,7 +295,7 @@ function comparable({ headers }: Answer): string[] {
     .map(([name, value]) => `${name}: ${value}`);
 }
 
-test('404 for a path that does not exist, with and without a key', async (t) => {
+test('a path that does not exist is a 404, with and without a key', async (t) => {
   const { apiKey } = await api.organization();
   for (const path of [
     '/api',
@@ -325,7 +325,7 @@ test('404 for a path that does not exist, with and without a key', async (t) => 
   }
 });
 
-test('405 lists the allowed methods, with and without a key', async (t) => {
+test('a 405 lists the allowed methods, with and without a key', async (t) => {
   const { apiKey } = await api.organization();
   const allowed = {
     '/api/v1/email': 'POST',
@@ -349,7 +349,7 @@ test('405 lists the allowed methods, with and without a key', async (t) => {
   }
 });
 
-test('checks run in a fixed order, and each error hides the later ones', async (t) => {
+test('a request is checked in a fixed order, and only the first error is returned', async (t) => {
   const client = await api.organization(0);
   const key = { 'idempotency-key': 'order' };
   const bad = { 'idempotency-key': 'a b', 'content-type': 'text/plain' };
@@ -387,7 +387,7 @@ test('checks run in a fixed order, and each error hides the later ones', async (
   t.is((await client.single({ npi: NPI })).status, 402);
 });
 
-test('HEAD is GET without a body', async (t) => {
+test('HEAD returns the same as GET, without a body', async (t) => {
   const client = await api.organization();
   const { batch_id } = (await client.single({ npi: NPI })).json;
   for (const path of [
@@ -403,7 +403,7 @@ test('HEAD is GET without a body', async (t) => {
   }
 });
 
-test("every response carries a request id, the client's own if it is harmless", async (t) => {
+test("every response has a request id, and the client's own if that is harmless", async (t) => {
   const { get, call } = await api.organization();
   const idOf = async (sent: string) => {
     const { headers } = await get('/api/v1/credits', { 'x-request-id': sent });
@@ -422,7 +422,7 @@ test("every response carries a request id, the client's own if it is harmless", 
   t.is(new Set(ids.map(({ headers }) => headers.get('x-request-id'))).size, 4);
 });
 
-test('without PostgreSQL requests are a 503 with Retry-After, and /healthz is 200', async (t) => {
+test('without PostgreSQL, requests are a 503 with Retry-After, but /healthz is a 200', async (t) => {
   const { apiKey } = await api.organization();
   const away = await startApi({
     databaseUrl: `postgres://nobody@127.0.0.1:${await freePort()}/nothing`,
@@ -466,7 +466,7 @@ test('/healthz and /readyz need no key and do not count against the rate limit',
   t.is((await client.get('/api/v1/credits')).status, 429);
 });
 
-test('without migrations the service is not ready, and its responses contain no SQL', async (t) => {
+test('an API without migrations is not ready, and its responses contain no SQL', async (t) => {
   const { apiKey } = await api.organization();
   await using database = await openEmptyDatabase();
   const lines: string[] = [];
@@ -487,7 +487,7 @@ test('without migrations the service is not ready, and its responses contain no 
   }
 });
 
-test('no error and no log line repeats input of the client', async (t) => {
+test("neither errors nor log lines repeat the client's input", async (t) => {
   const lines: string[] = [];
   const logged = await startApi({
     databaseUrl: api.databaseUrl,

@@ -40,8 +40,12 @@ test.before(() =>
 test.after.always(() => relay.close());
 
 const KEYS = [
-  { title: 'without a key', headers: {}, last: 'with batch' },
-  { title: 'with a key', headers: { 'idempotency-key': 'first' }, last: 'update idempotency_keys' },
+  { title: 'without an Idempotency-Key', headers: {}, last: 'with batch' },
+  {
+    title: 'with an Idempotency-Key',
+    headers: { 'idempotency-key': 'first' },
+    last: 'update idempotency_keys',
+  },
 ];
 type Key = (typeof KEYS)[number];
 
@@ -123,12 +127,12 @@ const CAUSES = [
 
 for (const key of KEYS) {
   for (const { code, cause } of CAUSES) {
-    test.serial(`a submit that fails because of ${cause} is a 503, ${key.title}`, (t) =>
+    test.serial(`a submit ${key.title} that fails because of ${cause} is a 503`, (t) =>
       failsAs503(t, code, key),
     );
   }
 
-  test.serial(`a submit that loses a deadlock is retried and accepted, ${key.title}`, async (t) => {
+  test.serial(`a submit ${key.title} that PostgreSQL ends in a deadlock is repeated`, async (t) => {
     const client = await openClient(key);
     const { promise: atGate, resolve: goOn } = Promise.withResolvers<void>();
     // PostgreSQL ends the session that finds the deadlock. This one looks for it later than the

@@ -66,7 +66,7 @@ async function pagesOf<T extends { readonly next_cursor: string | null }>(
   return pages;
 }
 
-test('the ledger lists every credit movement, newest first, with reason and balance', async (t) => {
+test('the credit ledger lists every movement, newest first, with reason and balance', async (t) => {
   const client = await api.organization(10);
   const found = (await client.bulk({ npis: [STORED, '1234567893'] })).json.requests;
   const [first = '', second = ''] = found.map(({ request_id }) => request_id);
@@ -90,7 +90,7 @@ test('the ledger lists every credit movement, newest first, with reason and bala
     t.regex(created_at, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
 });
 
-test('pages of the ledger list each entry once, even if entries are added in between', async (t) => {
+test("the ledger's pages list each entry once, even if others are added in between", async (t) => {
   const client = await api.organization(100);
   await client.bulk({ npis: [STORED, STORED, '1234567893', '1234567894'] });
   const all = (await ledgerOf(client)).entries;
@@ -122,7 +122,7 @@ test('pages of the ledger list each entry once, even if entries are added in bet
   t.deepEqual([exactly.entries.length, exactly.next_cursor], [1, null]);
 });
 
-test('a ledger cursor does not depend on the activity of other organizations', async (t) => {
+test('a cursor of the ledger reveals nothing about other organizations', async (t) => {
   const cursors: unknown[] = [];
   for (let n = 0; n < 2; n += 1) {
     const client = await api.organization(10);
@@ -133,7 +133,7 @@ test('a ledger cursor does not depend on the activity of other organizations', a
   t.deepEqual(cursors, ['10-f2', '10-f2']);
 });
 
-test('batches are listed as in their polls, newest first, each on one page', async (t) => {
+test('the list of batches shows each batch once, newest first, as in its poll', async (t) => {
   const client = await api.organization();
   const submitted: string[] = [];
   for (let n = 0; n < 5; n += 1)
@@ -157,7 +157,7 @@ test('batches are listed as in their polls, newest first, each on one page', asy
   t.is((await batchesOf(client, '?limit=100')).batches.length, 8);
 });
 
-test('batches are filtered by status, time and NPI, together and page by page', async (t) => {
+test('the list of batches can be filtered by status, time, and NPI', async (t) => {
   const client = await api.organization();
   const submit = async (...npis: string[]) => (await client.bulk({ npis })).json.batch_id;
   const [a, b, c, d] = [
@@ -201,7 +201,7 @@ test('batches are filtered by status, time and NPI, together and page by page', 
   ]);
 });
 
-test('all problems of the filters are reported together, in order', async (t) => {
+test('all wrong filters of the lists are reported together, in order', async (t) => {
   const client = await api.organization();
   const problemsOf = async (path: string) => {
     const answer = await client.get<{ detail: { loc: string[]; msg: string; type: string }[] }>(
@@ -284,7 +284,7 @@ test('all problems of the filters are reported together, in order', async (t) =>
   }
 });
 
-test('an unknown filter is refused, and the error lists the known ones', async (t) => {
+test('an unknown filter is rejected, and the error lists the known ones', async (t) => {
   const client = await api.organization();
   const query = `limit=0&${Array.from({ length: 2000 }, (_, i) => `x${i}`).join('&')}`;
   for (const [path, names] of [

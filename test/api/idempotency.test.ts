@@ -33,7 +33,7 @@ const mismatch = JSON.stringify({
   ],
 });
 
-test('the same body gets the same 202 byte for byte, and is charged once', async (t) => {
+test('a repeated submit gets the same 202, byte for byte, and is charged once', async (t) => {
   const client = await api.organization(10);
   const body = `{"npi":"${NPI}","custom_data":{"a":1}}`;
   const first = await send(client, body, 'k');
@@ -50,7 +50,7 @@ test('the same body gets the same 202 byte for byte, and is charged once', async
   t.deepEqual(await client.credits(), { balance: 9, total: 10, used: 0 });
 });
 
-test('a body with the same meaning in another notation counts as the same', async (t) => {
+test('a repeated submit may write the same JSON in another notation', async (t) => {
   const client = await api.organization(10);
   const url = 'https://example.com/';
   const data = '{"n":150,"big":12345678901234567890,"s":"é/","nil":null,"list":[1,{"b":2,"a":1}]}';
@@ -75,7 +75,7 @@ test('a body with the same meaning in another notation counts as the same', asyn
   }
 });
 
-test('a different body is a mismatch, even by a number beyond double precision', async (t) => {
+test('an Idempotency-Key with another body is rejected, even for a tiny difference', async (t) => {
   const client = await api.organization(10);
   const withData = (data: string) => `{"npi":"${NPI}","custom_data":${data}}`;
   const data = '{"n":12345678901234567890,"f":0.1,"e":1e400,"z":0,"a":[1,2],"s":"é"}';
@@ -109,7 +109,7 @@ test('a different body is a mismatch, even by a number beyond double precision',
   );
 });
 
-test('a key belongs to one organization and path, and quotes around it do not count', async (t) => {
+test('an Idempotency-Key applies to one organization and path, with or without quotes', async (t) => {
   const [one, two] = [await api.organization(10), await api.organization(10)];
   const body = `{"npi":"${NPI}","npis":["${NPI}"]}`;
   const { apiKey } = await issueKey(api.db, BY, one.organizationId, 'second');
@@ -133,7 +133,7 @@ test('a key belongs to one organization and path, and quotes around it do not co
   t.is((await send(one, body, longest)).text, (await send(one, body, `"${longest}"`)).text);
 });
 
-test('two equal submits without a key make two batches', async (t) => {
+test('two equal submits without an Idempotency-Key create two batches', async (t) => {
   const client = await api.organization(10);
   const ids = [await client.single({ npi: NPI }), await client.single({ npi: NPI })].map(
     ({ json }) => json.batch_id,
@@ -141,7 +141,7 @@ test('two equal submits without a key make two batches', async (t) => {
   t.is(new Set(ids).size, 2);
 });
 
-test('concurrent identical requests make one batch', async (t) => {
+test('concurrent submits with the same Idempotency-Key create one batch', async (t) => {
   const client = await api.organization(1000);
   const bodies = Array.from({ length: 10 }, (_, i) => `{"npi":"123456789${i}"}`);
   const answers = await Promise.all(
@@ -156,7 +156,7 @@ test('concurrent identical requests make one batch', async (t) => {
   t.is(await batchesOf(client), 10);
 });
 
-test('only one of several concurrent bodies with the same key is accepted', async (t) => {
+test('only one of several concurrent bodies with the same Idempotency-Key is accepted', async (t) => {
   const client = await api.organization(1000);
   const bodies = Array.from({ length: 10 }, (_, i) => `{"npi":"123456789${i}"}`);
   const answers = await Promise.all(bodies.map((body) => send(client, body, 'k')));
@@ -166,32 +166,29 @@ test('only one of several concurrent bodies with the same key is accepted', asyn
 });
 
 // Serial, because it waits for lock waits, and other tests cause them too.
-test.serial(
-  'a second request waits for the response of the first, and is a 409 after 5 s',
-  async (t) => {
-    const client = await api.organization(10);
-    const body = `{"npi":"${NPI}"}`;
-    // Holds every submit of this organization inside its transaction.
-    const release = await holdBalance(client);
-    try {
-      const first = send(client, body, 'k');
-      await lockWaits(1);
-      const second = await send(client, body, 'k');
-      t.is(second.status, 409);
-      t.is((second.json as unknown as { code: string }).code, 'idempotency_in_progress');
-      t.regex(second.headers.get('retry-after') ?? '', /^[1-9]$/);
-      const third = send(client, body, 'k');
-      await lockWaits(2);
-      await release();
-      t.is((await first).status, 202);
-      t.is((await third).text, (await first).text);
-      t.is((await third).headers.get('idempotent-replayed'), 'true');
-      t.is(await batchesOf(client), 1);
-    } finally {
-      await release();
-    }
-  },
-);
+test.serial('a repeated submit waits for the first one for 5 s, then gets a 409', async (t) => {
+  const client = await api.organization(10);
+  const body = `{"npi":"${NPI}"}`;
+  // Holds every submit of this organization inside its transaction.
+  const release = await holdBalance(client);
+  try {
+    const first = send(client, body, 'k');
+    await lockWaits(1);
+    const second = await send(client, body, 'k');
+    t.is(second.status, 409);
+    t.is((second.json as unknown as { code: string }).code, 'idempotency_in_progress');
+    t.regex(second.headers.get('retry-after') ?? '', /^[1-9]$/);
+    const third = send(client, body, 'k');
+    await lockWaits(2);
+    await release();
+    t.is((await first).status, 202);
+    t.is((await third).text, (await first).text);
+    t.is((await third).headers.get('idempotent-replayed'), 'true');
+    t.is(await batchesOf(client), 1);
+  } finally {
+    await release();
+  }
+});
 
 async function holdBalance({ organizationId }: ApiClient): Promise<() => Promise<void>> {
   const release = Promise.withResolvers<void>();
@@ -217,7 +214,7 @@ async function lockWaits(n: number): Promise<void> {
   });
 }
 
-test('an expired key can be used for a new submit', async (t) => {
+test('an expired Idempotency-Key can be used for a new submit', async (t) => {
   const client = await api.organization(10);
   const body = `{"npi":"${NPI}"}`;
   const first = await send(client, body, 'k');
@@ -239,7 +236,7 @@ test('an expired key can be used for a new submit', async (t) => {
   t.is(await batchesOf(client), 2);
 });
 
-test('only a 202 is remembered', async (t) => {
+test('an Idempotency-Key is stored only if its submit is accepted', async (t) => {
   const client = await api.organization(0);
   t.is((await send(client, '{"npi":5}', 'k')).status, 422);
   t.is((await send(client, '{', 'k')).status, 422);

@@ -10,7 +10,7 @@ const { TEST_SEED } = process.env;
 const RUN = { numRuns: 500, ...(TEST_SEED === undefined ? {} : { seed: Number(TEST_SEED) }) };
 const space = fc.stringMatching(/^[ \t\r\n]{0,3}$/);
 
-test('memberText returns the text of the last member of a name, without outer spaces', (t) => {
+test('memberText returns the trimmed text of the last member with a given name', (t) => {
   const member = fc.record({
     name: stringText,
     value: valueText,
@@ -132,7 +132,7 @@ test('canonicalJson differs for JSON with a different meaning', (t) => {
   t.is(new Set(texts.map(canonicalJson)).size, texts.length);
 });
 
-test('jsonErrorOffset points at the broken token, or at the end of a text cut off', (t) => {
+test('jsonErrorOffset points at the broken token, or at the end of incomplete JSON', (t) => {
   // A character that is invalid everywhere: unescaped control characters in strings, not a token
   // elsewhere.
   fc.assert(
@@ -160,7 +160,7 @@ test('jsonErrorOffset points at text after the first value', (t) => {
     t.is(jsonErrorOffset(text), text.startsWith('[') ? 1 : 0, text);
 });
 
-test('the text before the offset can still become JSON', (t) => {
+test('the text before jsonErrorOffset is always the start of some valid JSON', (t) => {
   const anything = fc.oneof(
     fc.stringMatching(/^[[\]{}:,"0-9.eE+\-a truefalsn\\]{0,20}$/),
     fc.tuple(objectText, fc.nat(), fc.string({ maxLength: 2 })).map(([text, pick, patch]) => {
@@ -179,7 +179,7 @@ test('the text before the offset can still become JSON', (t) => {
   );
 });
 
-test('texts that are hard to parse take linear time', (t) => {
+test('JSON that is hard to parse takes linear time', (t) => {
   // At this length quadratic time would exceed AVA's time-out.
   const n = 2_000_000;
   // Too deep for recursion.

@@ -78,12 +78,12 @@ function exactSchema(operation: string, status: number): Joi.Schema | null {
   return operation === CREDITS ? answers.creditsAnswer : answers.envelope;
 }
 
-test('the document is valid OpenAPI 3.1', async (t) => {
+test('/openapi.json is valid OpenAPI 3.1', async (t) => {
   const { valid, errors } = await new Validator().validate(structuredClone(openapi));
   t.true(valid, JSON.stringify(errors));
 });
 
-test('the document describes exactly the routes of the server', async (t) => {
+test('/openapi.json describes exactly the routes of the server', async (t) => {
   const described = operations();
   // The document does not describe the pages for people. pages.test.ts tests them.
   const isPage = (path: string) => /^\/(?:docs\b.*|llms\.txt|)$/.test(path);
@@ -103,7 +103,7 @@ test('the document describes exactly the routes of the server', async (t) => {
   }
 });
 
-test('the pages for users list exactly the errors and routes of the server', async (t) => {
+test('the documentation lists exactly the errors and routes of the server', async (t) => {
   const read = (name: string) =>
     readFile(new URL(`../../api/docs/${name}`, import.meta.url), 'utf8');
   const [told, routed] = await Promise.all([read('errors.md'), read('lifecycle.md')]);
@@ -130,7 +130,7 @@ test('the pages for users list exactly the errors and routes of the server', asy
   );
 });
 
-test('links and problems name existing operations, and every body has an example', (t) => {
+test('/openapi.json names only existing operations, and every body has an example', (t) => {
   const ids: readonly string[] = ROUTES.map(({ id }) => id);
   const text = JSON.stringify(openapi);
   const linked = [...text.matchAll(/"operationId":"(\w+)"/g)].map(([, id = '']) => id);
@@ -142,7 +142,7 @@ test('links and problems name existing operations, and every body has an example
   t.false(text.includes('"examples":{}'));
 });
 
-test('the document avoids constructs that break client generators', (t) => {
+test('/openapi.json contains no constructs that break client generators', (t) => {
   const wrong: string[] = [];
   JSON.stringify(openapi, (at, value: unknown) => {
     const words = typeof value === 'object' && value !== null ? Object.keys(value) : [];
@@ -175,13 +175,13 @@ test('the document avoids constructs that break client generators', (t) => {
   for (const operation of operations) t.true(Object.hasOwn(operation as JsonObject, 'description'));
 });
 
-test('every example matches its schema', (t) => {
+test('every example in /openapi.json matches its schema', (t) => {
   const examples = examplesOf(openapi);
   t.true(examples.length > 30);
   for (const { at, schema, value } of examples) t.deepEqual(violations(schema, value), [], at);
 });
 
-test('the schemas of bodies accept exactly the bodies that the service accepts', (t) => {
+test('the body schemas in /openapi.json accept exactly what the service accepts', (t) => {
   const scalar = fc.constantFrom<unknown>(
     null,
     5,
@@ -237,7 +237,7 @@ test('the schemas of bodies accept exactly the bodies that the service accepts',
   );
 });
 
-test('the document needs no key, does not count, and has an ETag', async (t) => {
+test('/openapi.json needs no key, does not count against rate limits, and has an ETag', async (t) => {
   const path = '/openapi.json';
   const operation = `GET ${path}`;
   const first = await createCaller(api.baseUrl, '').get(path);
@@ -249,7 +249,7 @@ test('the document needs no key, does not count, and has an ETag', async (t) => 
   t.is((await client.get(path)).headers.get('etag'), etag);
 });
 
-test('submits and polls match the document: 202, 200, 304', async (t) => {
+test('responses to submits and polls match /openapi.json: 202, 200, 304', async (t) => {
   const submitted = {
     npis: [NPI, STORED],
     webhook: { url: 'https://a.example/' },
@@ -281,7 +281,7 @@ test('submits and polls match the document: 202, 200, 304', async (t) => {
   conforms(t, CREDITS, 200, await client.get('/api/v1/credits'));
 });
 
-test('errors for keys match the document: 401, 403, 429', async (t) => {
+test('errors about API keys match /openapi.json: 401, 403, 429', async (t) => {
   const replaced = await api.organization();
   await revokeKey(api.db, BY, replaced.keyId);
   const few = await api.organization(0, 1);
@@ -297,7 +297,7 @@ test('errors for keys match the document: 401, 403, 429', async (t) => {
   }
 });
 
-test('errors for submits match the document: 402, 409, 413, 415, 422', async (t) => {
+test('errors of submits match /openapi.json: 402, 409, 413, 415, 422', async (t) => {
   const poor = await api.organization(0);
   for (const [operation, body] of [
     [SINGLE, { npi: NPI }],
@@ -342,7 +342,7 @@ async function whileRunning(path: string, ask: () => Promise<Answer>): Promise<A
   });
 }
 
-test('the delivery log and resends match the document: 200, 202, 404, 409, 422, 429', async (t) => {
+test('the webhook log and resends match /openapi.json: 200, 202, 404, 409, 422, 429', async (t) => {
   const { json } = await client.bulk({
     npis: [STORED, NPI],
     webhook: { url: 'https://a.example/' },
@@ -386,7 +386,7 @@ test('the delivery log and resends match the document: 200, 202, 404, 409, 422, 
   conforms(t, DELIVERIES, 422, await client.get(`${path}?limit=0&cursor=x`));
 });
 
-test('the lists of batches and credits match the document: 200, 422', async (t) => {
+test('the lists of batches and credits match /openapi.json: 200, 422', async (t) => {
   const one = await api.organization();
   await one.bulk({ npis: [STORED, NPI] });
   await one.single({ npi: STORED });
@@ -401,7 +401,7 @@ test('the lists of batches and credits match the document: 200, 422', async (t) 
   }
 });
 
-test('errors for polls match the document: 404, 422', async (t) => {
+test('errors of polls match /openapi.json: 404, 422', async (t) => {
   const unknown = '01jd9x6k2vfr8at0z5q7w4m1hb';
   conforms(t, REQUEST, 404, await client.get(`/api/v1/email/req_${unknown}`));
   conforms(t, BATCH, 404, await client.get(`/api/v1/batch/bat_${unknown}`));
@@ -409,7 +409,7 @@ test('errors for polls match the document: 404, 422', async (t) => {
   conforms(t, BATCH, 422, await client.get('/api/v1/batch/%ff'));
 });
 
-test('errors of every operation match the document: 400, 405, 408, 431', async (t) => {
+test('errors of every operation match /openapi.json: 400, 405, 408, 431', async (t) => {
   const slow = exchange(api.port, 'POST /api/v1/email HTTP/1.1\r\nHost: x\r\nX-Slow: ');
   const broken = await exchange(api.port, 'GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n');
   const large = await exchange(
@@ -437,7 +437,7 @@ function toAnswer(raw: string): Answer {
   return { status: Number(status.split(' ')[1]), headers, text, json: undefined };
 }
 
-test('health checks and a missing database match the document: 200, 503', async (t) => {
+test('health checks and a missing database match /openapi.json: 200, 503', async (t) => {
   conforms(t, 'GET /healthz', 200, await client.get('/healthz'));
   conforms(t, 'GET /readyz', 200, await client.get('/readyz'));
   const away = await startApi({ databaseUrl: 'postgres://nobody@127.0.0.1:1/none' });

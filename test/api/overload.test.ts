@@ -15,7 +15,7 @@ const BY = { actor: 'test', reason: 'test' };
 const { sql, url: databaseUrl } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl }));
 
-test('an address that floods with bad keys gets 429, and its valid keys still work', async (t) => {
+test('an IP address with many bad keys gets a 429, but its valid keys still work', async (t) => {
   const api = await startApi();
   const client = await api.organization();
   const knock = (headers: Record<string, string>) =>
@@ -33,7 +33,7 @@ test('an address that floods with bad keys gets 429, and its valid keys still wo
   await api.stop();
 });
 
-test('the window of the flood guard slides per IPv4 address or IPv6 /64 network', (t) => {
+test('bad keys are counted in a sliding window per IPv4 address or IPv6 /64 network', (t) => {
   let now = 0;
   const guard = createFloodGuard(60_000, () => now);
   const addressOf = createAddressOf([]);
@@ -54,7 +54,7 @@ test('the window of the flood guard slides per IPv4 address or IPv6 /64 network'
   t.is(fail('2001:db8:0:2::1'), 401);
 });
 
-test('requests with a key are all logged, and those without a valid key are sampled', async (t) => {
+test('requests with a valid key are all logged, and other requests are sampled', async (t) => {
   const lines: { msg: string; status: number; organization_id?: string; suppressed?: number }[] =
     [];
   const begun = performance.now();
@@ -85,7 +85,7 @@ test('requests with a key are all logged, and those without a valid key are samp
   t.true(keyed.every(({ status, suppressed }) => status === 422 && suppressed === undefined));
 });
 
-test('a sample logs one line per status in 10 s, and counts the suppressed ones', (t) => {
+test('the log sample has one line per status in 10 s and counts the lines left out', (t) => {
   let now = 0;
   const sample = createSample(() => now);
   t.deepEqual([sample(401), sample(401), sample(401), sample(404)], [0, null, null, 0]);
@@ -123,7 +123,7 @@ async function answersTo(text: string): Promise<string> {
 }
 
 // Guard: `guesses.refusal` before `authenticate` in api/http/auth.ts.
-test('after 100 bad keys from an address, only keys recently used there are looked up', async (t) => {
+test('after 100 bad keys, an IP address may use only keys that worked there recently', async (t) => {
   const own = await startApi();
   const [known, other] = [await own.organization(), await own.organization()];
   t.is((await known.get('/api/v1/credits')).status, 200);
@@ -138,7 +138,7 @@ test('after 100 bad keys from an address, only keys recently used there are look
 });
 
 // Guard: `createAddressOf` of api/http/overload.ts.
-test('X-Forwarded-For is used only from trusted proxies: its last untrusted address', async (t) => {
+test("only trusted proxies may set the client's IP address by X-Forwarded-For", async (t) => {
   const [behind, open] = [
     await startApi({ trustedProxies: ['127.0.0.0/8', '10.0.0.0/8'] }),
     await startApi(),
@@ -187,7 +187,7 @@ const codeOf = async (answer: Response) => ((await answer.json()) as { code: str
 // Guards: `maxPerClient` and `maxRunningPerClient` of the writes in api/http/turn-queue.ts; `enterQueue`
 // before `countRequest`.
 test.serial(
-  "an organization's submits wait in a short queue, and more are refused uncounted",
+  'each organization has a short queue of submits, and more get an uncounted 429',
   async (t) => {
     const [client, other] = [await api.organization(1000, 150), await api.organization()];
     const release = await holdBalance(client);
@@ -215,28 +215,31 @@ test.serial(
 );
 
 // Guard: `maxTotal` in api/http/turn-queue.ts.
-test.serial('with too many submits of all organizations, one more is a 503 at once', async (t) => {
-  const own = await startApi({ databaseUrl, databasePool: 1 });
-  const clients = await Promise.all([own.organization(), own.organization(), own.organization()]);
-  const releases = await Promise.all(clients.map(holdBalance));
-  const answering = clients.flatMap((client) =>
-    Array.from({ length: 50 }, () => submitOnce(own, client)),
-  );
-  const refused = await Promise.any(
-    answering.map((one) =>
-      one.then((answer) => (answer.status === 503 ? answer : Promise.reject())),
-    ),
-  );
-  t.is(await codeOf(refused), 'overloaded');
-  t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
-  for (const release of releases) await release();
-  const statuses = new Set((await Promise.all(answering)).map(({ status }) => status));
-  t.deepEqual([...statuses].sort(), [202, 503]);
-  await own.stop();
-});
+test.serial(
+  'if too many submits of all organizations wait, the next one is a 503 at once',
+  async (t) => {
+    const own = await startApi({ databaseUrl, databasePool: 1 });
+    const clients = await Promise.all([own.organization(), own.organization(), own.organization()]);
+    const releases = await Promise.all(clients.map(holdBalance));
+    const answering = clients.flatMap((client) =>
+      Array.from({ length: 50 }, () => submitOnce(own, client)),
+    );
+    const refused = await Promise.any(
+      answering.map((one) =>
+        one.then((answer) => (answer.status === 503 ? answer : Promise.reject())),
+      ),
+    );
+    t.is(await codeOf(refused), 'overloaded');
+    t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
+    for (const release of releases) await release();
+    const statuses = new Set((await Promise.all(answering)).map(({ status }) => status));
+    t.deepEqual([...statuses].sort(), [202, 503]);
+    await own.stop();
+  },
+);
 
 // Guard: `whenOver` in `enterQueue` of api/http/auth.ts.
-test('clients that disconnect while their key is looked up leave the queue', async (t) => {
+test('a client that disconnects while its key is looked up leaves the submit queue', async (t) => {
   const own = await startApi();
   const client = await own.organization(1000, 1000);
   await transaction(own.db, async (tx) => {
@@ -263,7 +266,7 @@ test('clients that disconnect while their key is looked up leave the queue', asy
 // Guards: `nextLookAt` of api/routes/service.ts, without which each request holds a connection, and
 // its race.
 test.serial(
-  'readiness requests share one query, and get a response while PostgreSQL hangs',
+  'readiness checks share one query and get a response even if PostgreSQL hangs',
   async (t) => {
     const client = await api.organization();
     const ask = async () => (await fetch(`${api.baseUrl}/readyz`)).text();

@@ -27,7 +27,7 @@ async function submitTwo() {
   };
 }
 
-test('a poll returns the request, or the batch in the order of the submit', async (t) => {
+test('a poll returns one request, or all requests of a batch in submit order', async (t) => {
   const { client, first, second, paths } = await submitTwo();
   const [single, batch] = [await client.get(paths[0]), await client.get(paths[1])];
   t.deepEqual(
@@ -49,7 +49,7 @@ test('a poll returns the request, or the batch in the order of the submit', asyn
   t.is((await client.batch(alone.batch_id)).data[0]?.request_id, alone.requests[0]?.request_id);
 });
 
-test('Retry-After grows with the age of an open request, and ends with it', async (t) => {
+test("Retry-After of a poll grows with the request's age until the request is final", async (t) => {
   const { client, first, second, paths } = await submitTwo();
   const after = async (path: string) => (await client.get(path)).headers.get('retry-after');
   const age = (seconds: number) => sql`update batches
@@ -121,7 +121,7 @@ test('If-None-Match with the current ETag is a 304 without a body', async (t) =>
   t.is((await client.call('HEAD', paths[0], undefined, { 'if-none-match': '*' })).status, 304);
 });
 
-test('all keys of an organization see the same ETag, which changes with the balance', async (t) => {
+test('all keys of an organization get the same ETag, which changes with the balance', async (t) => {
   const { client, paths } = await submitTwo();
   const { apiKey } = await issueKey(api.db, BY, client.organizationId, 'second');
   const other = createCaller(api.baseUrl, apiKey);
@@ -140,7 +140,7 @@ test('all keys of an organization see the same ETag, which changes with the bala
 
 // Guard: `later` of the migrations. An ETag that changed for nothing would end a wait of
 // `until=change`.
-test('the ETag changes only with the content of the response, also twice in a moment', async (t) => {
+test("a poll's ETag changes exactly when the content of the response changes", async (t) => {
   const { client, first, second, paths } = await submitTwo();
   const batch = sql`id = (select batch_id from requests where id = ${first})`;
   const etags = () =>
@@ -158,7 +158,7 @@ test('the ETag changes only with the content of the response, also twice in a mo
   t.is(new Set(seen).size, 4);
 });
 
-test.serial('a suppression changes the ETag, and so does its removal', async (t) => {
+test.serial('adding or removing a suppression changes the ETag of a poll', async (t) => {
   const client = await api.organization(10);
   const npi = '1234567885';
   const email = 'someone@suppressed.example';
@@ -185,7 +185,7 @@ test.serial('a suppression changes the ETag, and so does its removal', async (t)
   }
 });
 
-test('no response may be cached, not even a compressed one or a 304', async (t) => {
+test('every response forbids caching, even a compressed one or a 304', async (t) => {
   const client = await api.organization(100);
   const { batch_id } = (await client.bulk({ npis: Array(60).fill('1234567893') })).json;
   const answer = await client.get(`/api/v1/batch/${batch_id}`, { 'accept-encoding': 'gzip' });

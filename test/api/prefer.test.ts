@@ -18,7 +18,7 @@ const CHANGE = { prefer: 'wait=50, until=change' };
 const NPI = '2000000010';
 const BY = { actor: 'test', reason: 'test' };
 
-test('a waiting poll of a request responds when the request is settled', async (t) => {
+test('a poll with Prefer: wait returns as soon as its request is final', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const requestId = json.requests[0]?.request_id ?? '';
@@ -34,7 +34,7 @@ test('a waiting poll of a request responds when the request is settled', async (
   t.is(answer.headers.get('retry-after'), null);
 });
 
-test('a change wakes polls of its request and its batch, but not of other requests', async (t) => {
+test('a change ends the waiting polls of its request and batch, but no others', async (t) => {
   const client = await stack.organization();
   const { json } = await client.bulk({ npis: [NPI, NPI] });
   const [first = '', second = ''] = json.requests.map((request) => request.request_id);
@@ -51,7 +51,7 @@ test('a change wakes polls of its request and its batch, but not of other reques
 });
 
 // Guard: `isNews` of api/routes/poll.ts, and the notification of a batch's end.
-test('a waiting batch poll responds only when the whole batch is completed', async (t) => {
+test('a waiting poll of a batch returns only when the whole batch is completed', async (t) => {
   const client = await stack.organization(1000, 300);
   const { json } = await client.bulk({ npis: Array(4).fill(NPI) });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -99,7 +99,7 @@ test('a poll does not wait if the batch is final or the ETag is outdated', async
   t.is((await client.get(path, WAIT)).json.batch.status, 'completed');
 });
 
-test('Prefer is read in all notations of RFC 7240', async (t) => {
+test('the Prefer header is accepted in all notations of RFC 7240', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -117,7 +117,7 @@ test('Prefer is read in all notations of RFC 7240', async (t) => {
   t.is(submitted.headers.get('preference-applied'), 'wait=1', 'a submit waits for its end');
 });
 
-test('a wait without a change returns the state, or a 304 if the ETag matches', async (t) => {
+test('a wait without a change returns the current state, or a 304 if the ETag matches', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -127,7 +127,7 @@ test('a wait without a change returns the state, or a 304 if the ETag matches', 
   t.is((await client.get(path, { prefer: 'wait=1', 'if-none-match': etag })).status, 304);
 });
 
-test('a waiting submit responds when its batch is completed', async (t) => {
+test('a submit with Prefer: wait returns when its batch is completed', async (t) => {
   const client = await stack.organization();
   const submitted = client.single({ npi: NPI }, WAIT);
   const settleAll = async () => {
@@ -144,7 +144,7 @@ test('a waiting submit responds when its batch is completed', async (t) => {
 });
 
 // Guard: `waits` of api/http/overload.ts.
-test('500 waiting clients hold no database connection, and more are not made to wait', async (t) => {
+test('up to 500 clients can wait without a database connection; others get no wait', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -164,7 +164,7 @@ test('500 waiting clients hold no database connection, and more are not made to 
   t.true(waited.every((answer) => answer.json.batch.status === 'completed'));
 });
 
-test('a wait survives the loss of the listening connection', async (t) => {
+test('a waiting poll survives the loss of the connection that listens for changes', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -188,7 +188,7 @@ for (const [how, code, end] of [
     ({ organizationId }) => suspendOrganization(stack.db, BY, organizationId, true),
   ],
 ] satisfies [string, string, (whose: Organization) => Promise<unknown>][]) {
-  test(`a waiting poll is refused as soon as ${how}, and others keep waiting`, async (t) => {
+  test(`a waiting poll gets a 403 as soon as ${how}, and others keep waiting`, async (t) => {
     // With this limit, its requests are counted one by one.
     const client = await stack.organization(1000, 300);
     const bystander = await stack.organization();
@@ -227,7 +227,7 @@ async function admitted(keyId: string, db = stack.db): Promise<number> {
   return row?.hits ?? 0;
 }
 
-test('an invalid preference is ignored', async (t) => {
+test('an invalid Prefer header is ignored', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   for (const prefer of [

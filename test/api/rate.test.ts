@@ -49,7 +49,7 @@ function says(
   if (reset !== undefined) t.is(Number(s), reset);
 }
 
-test('an idle key may send 100 requests over both processes, and the 101st is refused', async (t) => {
+test('two API processes together admit 100 requests of a key and reject the 101st', async (t) => {
   const client = await api.organization(0, 100);
   const other = createCaller(second.baseUrl, client.apiKey);
   const answers = await Promise.all(
@@ -69,7 +69,7 @@ test('an idle key may send 100 requests over both processes, and the 101st is re
   }
 });
 
-test('a 429 is a problem with the wait to the second', async (t) => {
+test('a 429 says how many seconds to wait', async (t) => {
   const client = await api.organization(0, 3);
   const elapsed = await setHits(client, [40.5, 30, 0]);
   const refused = await credits(client);
@@ -87,7 +87,7 @@ test('a 429 is a problem with the wait to the second', async (t) => {
   says(t, refused, 3, 0);
 });
 
-test('the window slides: each request counts for 60 s', async (t) => {
+test('each request counts against the rate limit for 60 s', async (t) => {
   const clientAfter = async (ages: readonly number[]) => {
     const client = await api.organization(0, 3);
     await setHits(client, ages);
@@ -104,7 +104,7 @@ test('the window slides: each request counts for 60 s', async (t) => {
   says(t, await credits(await clientAfter([3600, 61, 60])), 3, 2, 60);
 });
 
-test('a refusal writes nothing, and is repeated without a query until its Retry-After', async (t) => {
+test('a 429 writes nothing, and is repeated without a query until its Retry-After', async (t) => {
   const client = await api.organization(0, 2);
   await setHits(client, [30, 20]);
   const window = () =>
@@ -122,7 +122,7 @@ test('a refusal writes nothing, and is repeated without a query until its Retry-
   t.deepEqual(await window(), before);
 });
 
-test('the requests of one second share one entry of the row, at any limit', async (t) => {
+test('the rate limiter stores one entry per second, however high the limit is', async (t) => {
   const key = { keyId: (await api.organization()).keyId, requestsPerMinute: 100_000 };
   const [before] = await sql`select clock_timestamp() as at`;
   for (let n = 0; n < 200; n += 1) t.is((await takePlaces(api.db, key, 60_000, 100)).taken, 100);
@@ -133,7 +133,7 @@ test('the requests of one second share one entry of the row, at any limit', asyn
   t.true(row?.entries <= row?.seconds + 2, `${row?.entries} entries in ${row?.seconds} s`);
 });
 
-test('after a clock was set back, a key is refused for at most one window', async (t) => {
+test('if the clock is set back, a key is rejected for at most one rate window', async (t) => {
   const requestsPerMinute = 100;
   const { keyId } = await api.organization(0, requestsPerMinute);
   const take = (wanted: number) => takePlaces(api.db, { keyId, requestsPerMinute }, 60_000, wanted);
@@ -145,7 +145,7 @@ test('after a clock was set back, a key is refused for at most one window', asyn
   t.true(row?.isPast);
 });
 
-test('no window admits more requests than the limit, at any start', async (t) => {
+test('no period of 60 s has more requests than the rate limit, wherever it begins', async (t) => {
   const [limit, windowMs] = [10, 300];
   const fast = [await startApi({ databaseUrl, rateWindowMs: windowMs })];
   fast.push(await startApi({ databaseUrl, rateWindowMs: windowMs }));
@@ -191,7 +191,7 @@ test('no window admits more requests than the limit, at any start', async (t) =>
   }
 });
 
-test('304, 404 and 422 count; 401, 403, 405, unknown paths and health checks do not', async (t) => {
+test('304, 404, and 422 count against the rate limit; 401, 403, and 405 do not', async (t) => {
   const client = await api.organization(5, 100);
   const { batch_id } = (await client.single({ npi: '1234567893' })).json;
   let taken = 1;
@@ -230,7 +230,7 @@ test('304, 404 and 422 count; 401, 403, 405, unknown paths and health checks do 
   says(t, await credits(client), 100, 100 - taken - 1);
 });
 
-test('a limit that the operator raises or lowers applies within a second', async (t) => {
+test('a rate limit that an operator changes applies within a second', async (t) => {
   const client = await api.organization(0, 2);
   t.deepEqual([(await credits(client)).status, (await credits(client)).status], [200, 200]);
   t.is((await credits(client)).status, 429);
@@ -247,7 +247,7 @@ test('a limit that the operator raises or lowers applies within a second', async
   says(t, refused, 2, 0);
 });
 
-test('each key has its own window', async (t) => {
+test('each API key has its own rate limit', async (t) => {
   const client = await api.organization(0, 1);
   const { apiKey } = await issueKey(api.db, BY, client.organizationId, 'second');
   const other = createCaller(api.baseUrl, apiKey);

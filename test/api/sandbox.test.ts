@@ -31,7 +31,7 @@ async function submitted(client: Pick<ApiClient, 'single' | 'get'>) {
   };
 }
 
-test('no route shows a live key data of the sandbox, or a test key live data', async (t) => {
+test('live keys never see data of the sandbox, and test keys never see live data', async (t) => {
   const live = await api.organization();
   const sandbox = await api.sandboxOf(live);
   const clients = [live, sandbox] as const;
@@ -71,7 +71,7 @@ test('no route shows a live key data of the sandbox, or a test key live data', a
   ]);
 });
 
-test('replays and Idempotency-Keys of test keys and live keys are separate', async (t) => {
+test('test keys and live keys have separate replays and Idempotency-Keys', async (t) => {
   const key = { 'idempotency-key': 'both' };
   const npi = '2000000051';
   const first = await sandbox.single({ npi }, key);
@@ -83,7 +83,7 @@ test('replays and Idempotency-Keys of test keys and live keys are separate', asy
   t.is(again?.replayed, true);
 });
 
-test('an unknown Test-Outcome is a 422 that lists the known ones', async (t) => {
+test('an unknown Test-Outcome header is a 422 that lists the known outcomes', async (t) => {
   const { status, text } = await sandbox.single(
     {},
     { 'test-outcome': 'Stored', 'idempotency-key': 'ü' },
@@ -98,7 +98,7 @@ test('an unknown Test-Outcome is a 422 that lists the known ones', async (t) => 
   for (const outcome of TEST_OUTCOMES) t.true(detail[2].msg.includes(`'${outcome}'`));
 });
 
-test('a Test-Outcome is ignored with a live key, also by its Idempotency-Key', async (t) => {
+test('a Test-Outcome header has no effect with a live key', async (t) => {
   const key = { 'idempotency-key': 'live' };
   const first = await live.single({ npi: NPI }, { ...key, 'test-outcome': 'stored' });
   t.deepEqual([first.status, first.json.status], [202, 'in-progress']);
@@ -106,7 +106,7 @@ test('a Test-Outcome is ignored with a live key, also by its Idempotency-Key', a
   t.deepEqual([again.status, again.text], [202, first.text]);
 });
 
-test('with a test key, an Idempotency-Key also covers the Test-Outcome', async (t) => {
+test('with a test key, a repeated submit must have the same Test-Outcome header', async (t) => {
   const key = { 'idempotency-key': 'test' };
   const [stored, failed] = [{ 'test-outcome': 'stored' }, { 'test-outcome': 'failed' }];
   const first = await sandbox.single({ npi: '2000000044' }, { ...key, ...stored });
@@ -118,7 +118,7 @@ test('with a test key, an Idempotency-Key also covers the Test-Outcome', async (
   }
 });
 
-test('the test keys of a suspended organization are refused too', async (t) => {
+test('the test keys of a suspended organization are rejected too', async (t) => {
   const other = await api.organization();
   const its = await api.sandboxOf(other);
   await suspendOrganization(api.db, BY, other.organizationId, true);
@@ -127,7 +127,7 @@ test('the test keys of a suspended organization are refused too', async (t) => {
   await t.notThrowsAsync(its.credits());
 });
 
-test('the page for users lists every magic NPI, and the document every outcome', async (t) => {
+test('the documentation lists every magic NPI and every test outcome', async (t) => {
   const page = await readFile(new URL('../../api/docs/sandbox.md', import.meta.url), 'utf8');
   const rows = [...page.matchAll(/^\| `(\w+)` \| [^|]+ \| ([0-9, ]+) \|$/gm)];
   const shown = rows.flatMap(([, outcome, npis = '']) =>

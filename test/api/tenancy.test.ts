@@ -42,7 +42,7 @@ test("another organization's ids get exactly the responses of unknown ids", asyn
   }
 });
 
-test("another organization's deliveries get exactly the responses of unknown ones", async (t) => {
+test("requests for another organization's deliveries are answered as if unknown", async (t) => {
   const list = (batchId: string) => `/api/v1/batch/${batchId}/deliveries`;
   const webhook = { url: 'https://example.com/hook' };
   const submitted = async (client: ApiClient) => {
@@ -68,7 +68,7 @@ test("another organization's deliveries get exactly the responses of unknown one
   }
 });
 
-test('lists hide other organizations, and treat their ids like unknown ones', async (t) => {
+test('lists never show other organizations and treat their ids as unknown', async (t) => {
   const [own, other] = [await api.organization(7), await api.organization(11)];
   const mine = (await own.single({ npi: '2000000028' })).json.batch_id;
   const other1 = (await other.single({ npi: '2000000036' })).json.batch_id;
@@ -101,7 +101,7 @@ test('lists hide other organizations, and treat their ids like unknown ones', as
   t.false((await amounts(other)).includes(7), "a cursor opens nobody else's ledger");
 });
 
-test('Idempotency-Keys, balances and replays are separate per organization', async (t) => {
+test('each organization has its own Idempotency-Keys, balance, and replays', async (t) => {
   const key = { 'idempotency-key': 'shared' };
   const a = await theirs.single({ npi: '2000000028' }, key);
   const b = await ours.single({ npi: '2000000036' }, key);

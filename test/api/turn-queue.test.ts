@@ -22,7 +22,7 @@ function createWork(queue: TurnQueue) {
   };
 }
 
-test('clients take turns even if one of them has much more waiting work', async (t) => {
+test('clients take turns in the queue even if one of them has much more waiting work', async (t) => {
   const work = createWork(new TurnQueue(LIMITS));
   const all = ['a1', 'a2', 'a3', 'b1', 'c1'].map(work.add);
   await setImmediate();
@@ -32,7 +32,7 @@ test('clients take turns even if one of them has much more waiting work', async 
   t.deepEqual(work.begun, ['a1', 'a2', 'b1', 'c1', 'a3']);
 });
 
-test('one client leaves a turn for the others', async (t) => {
+test('one client cannot use all running places of the queue', async (t) => {
   const work = createWork(new TurnQueue({ ...LIMITS, maxRunning: 3, maxRunningPerClient: 2 }));
   const all = ['a1', 'a2', 'a3', 'b1'].map(work.add);
   await setImmediate();
@@ -41,7 +41,7 @@ test('one client leaves a turn for the others', async (t) => {
   await Promise.all(all);
 });
 
-test('a client with too much work is refused, and others still enter', (t) => {
+test('a client with too much waiting work gets a 429, and others can still enter', (t) => {
   const queue = new TurnQueue({ ...LIMITS, maxPerClient: 2 });
   queue.enter('a');
   queue.enter('a');
@@ -49,7 +49,7 @@ test('a client with too much work is refused, and others still enter', (t) => {
   t.notThrows(() => queue.enter('b'));
 });
 
-test('a full queue refuses everybody until a place is free', (t) => {
+test('a full queue returns a 503 to every client until a place is free', (t) => {
   const queue = new TurnQueue({ ...LIMITS, maxTotal: 2 });
   const place = queue.enter('a');
   queue.enter('b');
@@ -58,7 +58,7 @@ test('a full queue refuses everybody until a place is free', (t) => {
   t.notThrows(() => queue.enter('c'));
 });
 
-test('failed work and a place that is given up free their places', async (t) => {
+test('work that fails, or a place that is given up, leaves the queue', async (t) => {
   const queue = new TurnQueue({ ...LIMITS, maxPerClient: 1, maxTotal: 2 });
   const failed = queue.inTurn('a', async () => {
     throw new Error('failed');

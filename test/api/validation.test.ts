@@ -67,14 +67,14 @@ async function refusedField(
   for (const value of values) refused(t, await post(SINGLE, bodyOf(value)), [expected], value);
 }
 
-test('a missing field is refused', async (t) => {
+test('a submit with a missing field is a 422', async (t) => {
   refused(t, await post(SINGLE, {}), [missing('body', 'npi')]);
   refused(t, await post(SINGLE, { npis: [NPI] }), [missing('body', 'npi')]);
   refused(t, await post(BULK, { npi: NPI }), [missing('body', 'npis')]);
   refused(t, await post(SINGLE, { npi: NPI, webhook: {} }), [missing('body', 'webhook', 'url')]);
 });
 
-test('an NPI that is not a string is refused', async (t) => {
+test('an NPI that is not a string is a 422', async (t) => {
   const values = [null, 1234567893, 1e9, true, [NPI], [[NPI]], { npi: NPI }];
   await refusedField(t, values, (npi) => ({ npi }), noString('body', 'npi'));
   for (const value of values) {
@@ -82,7 +82,7 @@ test('an NPI that is not a string is refused', async (t) => {
   }
 });
 
-test('an NPI that is not 10 ASCII digits is refused', async (t) => {
+test('an NPI that is not 10 ASCII digits is a 422', async (t) => {
   const values = [
     '',
     '123456789',
@@ -113,7 +113,7 @@ test('an NPI that is not 10 ASCII digits is refused', async (t) => {
   );
 });
 
-test('an unknown choice is refused with one entry, even if it is not a string', async (t) => {
+test('an unknown email type or webhook mode is one error, even if it is not a string', async (t) => {
   const values = ['Any', 'any ', 'both', '', 5, true, [], ['any'], {}];
   const type = noType('body', 'enrichment_email_type');
   await refusedField(
@@ -131,14 +131,14 @@ test('an unknown choice is refused with one entry, even if it is not a string', 
   );
 });
 
-test('a webhook that is not an object and a URL that is not a string are refused', async (t) => {
+test('a webhook that is not an object, or a URL that is not a string, is a 422', async (t) => {
   const others = ['https://example.com', 5, true, [], [{ url: 'https://example.com' }]];
   await refusedField(t, others, (webhook) => ({ npi: NPI, webhook }), noObject('body', 'webhook'));
   const withUrl = (url: unknown) => ({ npi: NPI, webhook: { url } });
   await refusedField(t, [null, 5, true, [], {}], withUrl, noString('body', 'webhook', 'url'));
 });
 
-test('custom_data that is not an object is refused', async (t) => {
+test('custom_data that is not an object is a 422', async (t) => {
   const values = ['x', '', 0, true, [], [{}]];
   await refusedField(
     t,
@@ -148,7 +148,7 @@ test('custom_data that is not an object is refused', async (t) => {
   );
 });
 
-test('a list of NPIs of another type, empty or too long is refused', async (t) => {
+test('npis must be a list of 1 to 60 items', async (t) => {
   for (const npis of [null, NPI, 5, true, {}, { 0: NPI, length: 1 }]) {
     refused(t, await post(BULK, { npis }), [noList('body', 'npis')], npis);
   }
@@ -167,14 +167,14 @@ test('a list of NPIs of another type, empty or too long is refused', async (t) =
   t.is((await post(BULK, { npis: [NPI] })).status, 202);
 });
 
-test('a body that is not an object is refused', async (t) => {
+test('a body that is not an object is a 422', async (t) => {
   for (const body of [[], [{ npi: NPI }], 'x', 5, true, null]) {
     refused(t, await post(SINGLE, body), [noObject('body')], body);
     refused(t, await post(BULK, body), [noObject('body')], body);
   }
 });
 
-test('all problems are reported together in field order, with headers last', async (t) => {
+test('all problems of a submit are reported together, in the order of the fields', async (t) => {
   const body = {
     custom_data: [],
     webhook: { mode: 'never', url: 'http://example.com' },
@@ -201,7 +201,7 @@ test('all problems are reported together in field order, with headers last', asy
   ]);
 });
 
-test('a malformed Idempotency-Key is refused, and reported together with the body', async (t) => {
+test('a malformed Idempotency-Key is reported together with problems of the body', async (t) => {
   const bad = noKey('header', 'Idempotency-Key');
   for (const key of ['', '""', 'a b', 'a\tb', 'ä', 'x'.repeat(256), `"${'x'.repeat(256)}"`]) {
     refused(t, await post(SINGLE, { npi: NPI }, { 'idempotency-key': key }), [bad], key);
@@ -217,7 +217,7 @@ test('a malformed Idempotency-Key is refused, and reported together with the bod
   }
 });
 
-test('a malformed id in a path is refused if the key is valid', async (t) => {
+test('a malformed id in a path is a 422, or a 401 without a valid key', async (t) => {
   const good = '01hzy3v7x9k2m4n6p8q0r2s4t6';
   const bad = [
     'x',
@@ -277,7 +277,7 @@ test('a malformed id in a path is refused if the key is valid', async (t) => {
   t.is((await client.get(`/api/v1/email/req_${good}`)).status, 404);
 });
 
-test('a malformed webhook URL is refused', async (t) => {
+test('a malformed webhook URL is a 422', async (t) => {
   const values = [
     '',
     'x',
@@ -322,7 +322,7 @@ test('a malformed webhook URL is refused', async (t) => {
   );
 });
 
-test('a webhook URL that is not https, or contains a password, is refused', async (t) => {
+test('a webhook URL that is not https, or contains a user or password, is a 422', async (t) => {
   const withUrl = (url: unknown) => ({ npi: NPI, webhook: { url } });
   const schemes = [
     'http://example.com',
@@ -349,7 +349,7 @@ test('a webhook URL that is not https, or contains a password, is refused', asyn
   }
 });
 
-test('a webhook URL whose address or name is not public is refused, in any notation', async (t) => {
+test('a webhook URL with a private IP address or name is a 422, in any notation', async (t) => {
   const hosts = [
     '127.0.0.1',
     '127.1',
@@ -409,7 +409,7 @@ test('a webhook URL whose address or name is not public is refused, in any notat
   }
 });
 
-test('null for an optional field means absent, and unknown fields are ignored', async (t) => {
+test('null means that an optional field is absent, and unknown fields are ignored', async (t) => {
   const absent = { enrichment_email_type: null, webhook: null, custom_data: null };
   const answer = await client.single({ npi: NPI, ...absent });
   t.is(answer.status, 202);
@@ -443,7 +443,7 @@ test('null for an optional field means absent, and unknown fields are ignored', 
 });
 
 // Guards: `hintFor` of api/routes/submit.ts; the body of the 422 stays the same.
-test('the link of a 422 points to its first error type, with a hint as title', async (t) => {
+test('the Link header of a 422 points to its first error type, with a hint as title', async (t) => {
   const linkOf = async (path: string, body: unknown) =>
     (await post(path, body)).headers.get('link');
   const link = (type: string, title = '') =>
@@ -474,7 +474,7 @@ test('the link of a 422 points to its first error type, with a hint as title', a
 });
 
 // Guard: `ignoredFields` of api/http/validation.ts.
-test('every response lists ignored fields with any name in a header', async (t) => {
+test('every response to a submit lists ignored fields in a header', async (t) => {
   const ignored = async (extra: object, webhook: object = {}) => {
     const hook = { url: 'https://example.com', ...webhook };
     const answer = await post(SINGLE, {
@@ -520,7 +520,7 @@ test('every response lists ignored fields with any name in a header', async (t) 
   t.is(proto.headers.get('ignored-fields'), '__proto__');
 });
 
-test('npis in a single submit and npi in a bulk submit are unknown fields', async (t) => {
+test('npis in a single submit, and npi in a bulk submit, are ignored', async (t) => {
   const single = await client.single({ npi: NPI, npis: Array(100).fill('x') });
   t.deepEqual(
     single.json.requests.map(({ npi }) => npi),
@@ -533,7 +533,7 @@ test('npis in a single submit and npi in a bulk submit are unknown fields', asyn
   );
 });
 
-test('__proto__ is a normal field: ignored outside of custom_data, never a prototype', async (t) => {
+test('a field __proto__ is ignored like any other unknown field', async (t) => {
   const send = (text: string) => client.call<{ batch_id: string }>('POST', SINGLE, text);
   refused(t, await send(`{"__proto__":{"npi":"${NPI}"}}`), [missing('body', 'npi')]);
   refused(t, await send(`{"npi":"${NPI}","webhook":{"__proto__":{"url":"https://example.com"}}}`), [
@@ -545,7 +545,7 @@ test('__proto__ is a normal field: ignored outside of custom_data, never a proto
   t.is((await client.get(`/api/v1/batch/${answer.json.batch_id}`)).json.custom_data, null);
 });
 
-test('the last of two fields with the same name counts', async (t) => {
+test('if a body has two fields with the same name, the last one is used', async (t) => {
   const send = (text: string) => client.call<{ batch_id: string }>('POST', SINGLE, text);
   t.is((await send(`{"npi":5,"npi":"${NPI}"}`)).status, 202);
   refused(t, await send(`{"npi":"${NPI}","npi":5}`), [noString('body', 'npi')]);

@@ -74,7 +74,7 @@ async function emailsOf(folder: string): Promise<string[]> {
 
 const ENRICH = ['enrich', 'contacts.csv', '--out', 'result.csv'];
 
-test('the result keeps rows, columns and format of the input, and adds the results', async (t) => {
+test("the result file keeps the input's rows, columns, and format, and adds results", async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const [found = '', unknown = ''] = npisFrom(0, 2);
@@ -114,7 +114,7 @@ test('the result keeps rows, columns and format of the input, and adds the resul
   await t.throwsAsync(stat(join(folder, 'result.csv.state.json')));
 });
 
-test('an address that a spreadsheet would run as a formula is made harmless', async (t) => {
+test('an email address that a spreadsheet would run as a formula is made harmless', async (t) => {
   const client = await api.organization(100);
   const [npi = ''] = npisFrom(100, 1);
   await sql`insert into stored_emails (npi, email, email_type, last_validated_at, source, verdict, reason)
@@ -140,7 +140,7 @@ test('a dry run sends no request and prints the maximum cost', async (t) => {
   );
 });
 
-test('wrong usage ends with 2 and a message without a request, and help with 0', async (t) => {
+test('wrong usage exits with 2 and sends no request, and --help exits with 0', async (t) => {
   const client = await api.organization(100);
   const { url, passed } = await startGateway(t, api.baseUrl);
   const folder = await folderWith(t, csvOf(npisFrom(0, 1)));
@@ -177,7 +177,7 @@ test('wrong usage ends with 2 and a message without a request, and help with 0',
   }
 });
 
-test('a run of 500 NPIs that is killed twice gets no 429 and is charged once', async (t) => {
+test('a run of 500 NPIs that is killed twice is charged once and never rate-limited', async (t) => {
   const client = await api.organization(1000, 100);
   const npis = npisFrom(10_000, 500);
   const folder = await folderWith(t, csvOf(npis));
@@ -226,7 +226,7 @@ test('a run of 500 NPIs that is killed twice gets no 429 and is charged once', a
   t.deepEqual(await client.credits(), { balance: 750, total: 1000, used: 250 });
 });
 
-test('only the user can read the result, even if a killed run left part of one', async (t) => {
+test('only the user can read the result file, even one that a killed run left', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const folder = await folderWith(t, csvOf(npisFrom(50_000, 1)));
@@ -235,7 +235,7 @@ test('only the user can read the result, even if a killed run left part of one',
   t.is((await stat(join(folder, 'result.csv'))).mode & 0o777, 0o600);
 });
 
-test('plain http to another machine is wrong usage, and no request is sent', async (t) => {
+test('a plain http URL of another machine is wrong usage, and no request is sent', async (t) => {
   const client = await api.organization(100);
   const folder = await folderWith(t, csvOf(npisFrom(50_010, 1)));
   const { code, stdout, stderr } = await run(folder, ENRICH, {
@@ -249,7 +249,7 @@ test('plain http to another machine is wrong usage, and no request is sent', asy
   );
 });
 
-test('an interrupted run ends with 130 and leaves only its state file', async (t) => {
+test('an interrupted run exits with 130 and leaves only its state file', async (t) => {
   const client = await api.organization(100);
   const folder = await folderWith(t, csvOf(npisFrom(20_000, 2)));
   let kill = (_signal: NodeJS.Signals) => {};
@@ -270,7 +270,7 @@ test('an interrupted run ends with 130 and leaves only its state file', async (t
   t.is((await client.credits()).used, 1);
 });
 
-test('without credits a run ends with 3 and a partial result, and continues later', async (t) => {
+test('a run without enough credits exits with 3, keeps its results, and can continue', async (t) => {
   const client = await api.organization(70);
   const npis = npisFrom(30_000, 120);
   const folder = await folderWith(t, csvOf(npis));
@@ -288,7 +288,7 @@ test('without credits a run ends with 3 and a partial result, and continues late
   t.is((await client.credits()).used, 60);
 });
 
-test('an error ends with 1 and prints the request id, and never the key from the file', async (t) => {
+test('an error exits with 1 and prints the request id, but never the API key', async (t) => {
   const client = await api.organization(100);
   const folder = await folderWith(t, csvOf(npisFrom(40_000, 1)));
   await writeFile(join(folder, 'key.txt'), `${client.apiKey}x\n`);
@@ -309,7 +309,7 @@ test('an error ends with 1 and prints the request id, and never the key from the
   t.false(`${stdout}${stderr}${refused.stderr}`.includes(client.apiKey));
 });
 
-test('the example in the README of the client compiles as TypeScript and runs', async (t) => {
+test("the example in the client's README compiles as TypeScript and runs", async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const page = await readFile(join(ROOT, 'api/client/README.md'), 'utf8');

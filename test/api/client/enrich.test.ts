@@ -53,7 +53,7 @@ function submits(passed: readonly Passed[]): Passed[] {
   return passed.filter(({ method }) => method === 'POST');
 }
 
-test('NPIs are submitted in batches, equal ones once, and each gets its result', async (t) => {
+test('the client submits NPIs in batches, repeated ones once, and returns all results', async (t) => {
   const client = await api.organization(1000);
   work(t, api, client.organizationId);
   const different = npisFrom(300, 130);
@@ -75,12 +75,12 @@ test('NPIs are submitted in batches, equal ones once, and each gets its result',
   t.is((await client.credits()).used, 65);
 });
 
-test('the prices of the client match the service', (t) => {
+test('the client knows the same prices as the service', (t) => {
   const charged: object = CHARGED;
   t.deepEqual(PRICES, charged);
 });
 
-test('a submit whose response was lost is repeated with its key and charged once', async (t) => {
+test('the client repeats a submit without a response, and it is charged once', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const { url, passed } = await startGateway(t, api.baseUrl, ({ method }, moment) =>
@@ -94,7 +94,7 @@ test('a submit whose response was lost is repeated with its key and charged once
   t.is(await batchesOf(client), 1);
 });
 
-test('409, 429, 500, 502 and 503 are retried after their Retry-After', async (t) => {
+test('the client retries 409, 429, 500, 502, and 503 after their Retry-After', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const times: number[] = [];
@@ -117,7 +117,7 @@ test('409, 429, 500, 502 and 503 are retried after their Retry-After', async (t)
   t.true(areApart(times));
 });
 
-test('a permanent error is thrown at once, with its code and request id', async (t) => {
+test('the client throws a permanent error at once, with its code and request id', async (t) => {
   const client = await api.organization(100);
   const elsewhere = await startGateway(t, api.baseUrl);
   const moved = { status: 307, headers: { location: `${elsewhere.url}/api/v1/credits` } };
@@ -152,7 +152,7 @@ test('a permanent error is thrown at once, with its code and request id', async 
   t.is(error?.message, 'NPI 2 is not 10 digits.');
 });
 
-test('an address that would send the key unencrypted is refused before any request', async (t) => {
+test('the client rejects a base URL that would send the API key unencrypted', async (t) => {
   const client = await api.organization();
   for (const baseUrl of [
     'http://api.example.com',
@@ -172,7 +172,7 @@ test('an address that would send the key unencrypted is refused before any reque
   }
 });
 
-test('a run that was aborted at any point continues without duplicate batches', async (t) => {
+test('a run that was aborted can continue without submitting a batch twice', async (t) => {
   const client = await api.organization(1000);
   const npis = npisFrom(1000, 200);
   const stateFile = stateFileOf(t);
@@ -216,7 +216,7 @@ test('a run that was aborted at any point continues without duplicate batches', 
   t.is(await batchesOf(client), 4);
 });
 
-test('a lost submit is repeated after its key expired, and charged once', async (t) => {
+test('a submit that is repeated after its Idempotency-Key expired is charged once', async (t) => {
   const client = await api.organization(1000);
   const npis = npisFrom(2000, 60);
   work(t, api, client.organizationId);
@@ -229,7 +229,7 @@ test('a lost submit is repeated after its key expired, and charged once', async 
   t.is((await client.credits()).used, 30);
 });
 
-test('the state file identifies the run, and contains neither key nor results', async (t) => {
+test('the state file of a run contains neither the API key nor results', async (t) => {
   const client = await api.organization(1000);
   work(t, api, client.organizationId);
   const stateFile = stateFileOf(t);
@@ -244,7 +244,7 @@ test('the state file identifies the run, and contains neither key nor results', 
   t.truthy(run && began);
 });
 
-test('a state file can be used only by its own run', async (t) => {
+test('a state file can be used only with the NPIs, options, and key of its run', async (t) => {
   const client = await api.organization(1000);
   const stateFile = stateFileOf(t);
   const npis = npisFrom(4000, 2);
@@ -278,7 +278,7 @@ test('a state file can be used only by its own run', async (t) => {
   t.is(await codeOf(enrich(npis, options)), 'state_unreadable');
 });
 
-test('without credits a run stops once its batches are completed, and continues later', async (t) => {
+test('a run without enough credits finishes its open batches and can continue later', async (t) => {
   const client = await api.organization(70);
   work(t, api, client.organizationId);
   const options = { ...optionsOf(client), stateFile: stateFileOf(t) };
@@ -302,7 +302,7 @@ test('without credits a run stops once its batches are completed, and continues 
   t.is(await batchesOf(client), 3);
 });
 
-test('a batch that could exceed the maximum of the run is not submitted', async (t) => {
+test('the client submits no batch that could exceed the maxCredits of the run', async (t) => {
   const client = await api.organization(1000);
   work(t, api, client.organizationId);
   const { url, passed } = await startGateway(t, api.baseUrl);
@@ -326,7 +326,7 @@ test('a batch that could exceed the maximum of the run is not submitted', async 
   t.is(submits(passed).length, 3);
 });
 
-test('a run stays within the rate limit of its key, even next to other requests', async (t) => {
+test("a run stays within its key's rate limit, even if others use the key too", async (t) => {
   const client = await api.organization(1000, 6);
   work(t, api, client.organizationId);
   const { url, passed } = await startGateway(t, api.baseUrl);
@@ -341,7 +341,7 @@ test('a run stays within the rate limit of its key, even next to other requests'
   );
 });
 
-test('a poll that did not wait is repeated after its Retry-After', async (t) => {
+test('the client repeats a poll after its Retry-After if the API did not wait', async (t) => {
   const client = await api.organization(1000);
   const npis = npisFrom(8000, 2);
   const times: number[] = [];
@@ -355,7 +355,7 @@ test('a poll that did not wait is repeated after its Retry-After', async (t) => 
   t.true(areApart(times));
 });
 
-test('a run gives up a batch without progress after its patience, and can continue', async (t) => {
+test('a run without progress times out after patienceMs and can continue later', async (t) => {
   const client = await api.organization(1000);
   const options = { ...optionsOf(client), stateFile: stateFileOf(t), patienceMs: 0 };
   const npis = npisFrom(9000, 2);

@@ -19,7 +19,7 @@ function headersOf(body: string, { secrets = [SECRET], ageS = 0 } = {}) {
   };
 }
 
-test('a verified delivery returns its envelope, for all types of bodies and headers', (t) => {
+test('verifying a webhook returns its content, for every type of body and headers', (t) => {
   const headers = headersOf(BODY);
   const envelope = JSON.parse(BODY);
   t.deepEqual(verifyWebhook(BODY, headers, SECRET), envelope);
@@ -31,7 +31,7 @@ test('a verified delivery returns its envelope, for all types of bodies and head
   );
 });
 
-test('a delivery that is not signed correctly is refused with a code', (t) => {
+test('verifying a webhook without a correct signature throws an error with a code', (t) => {
   const cases: Record<string, readonly [unknown, object, string?]> = {
     'another secret': [
       BODY,

@@ -59,7 +59,7 @@ const shells = Map.groupBy(
   ({ page }) => page,
 );
 for (const [page, blocks] of shells) {
-  test(`the shell lines of ${page} run as pasted`, async (t) => {
+  test(`the shell commands on ${page} work when pasted`, async (t) => {
     const script = filledIn(blocks.map(({ text }) => text).join('\n'));
     const out = await run('bash', ['-euo', 'pipefail', '-c', script], folder);
     for (const pattern of FOUND[page] ?? []) t.regex(out, pattern);
@@ -77,7 +77,7 @@ for (const [file, prints] of [
   ['quick-start.ts', /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/],
   ['enrich.ts', /^2000000010 completed \S+@\S+\n2000000044 not_found null\n\d credits\n$/],
 ] as const) {
-  test(`${file} runs as pasted`, async (t) => {
+  test(`the program ${file} from the documentation works when pasted`, async (t) => {
     await writeFile(join(folder, file), program(file));
     t.regex(await run(process.execPath, [file], folder), prints);
   });

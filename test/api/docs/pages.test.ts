@@ -26,13 +26,13 @@ async function pagePaths(): Promise<string[]> {
   return names.map((name) => (name === 'index' ? '/docs' : `/docs/${name}`));
 }
 
-test('the root redirects to the pages', async (t) => {
+test('the path / redirects to the documentation', async (t) => {
   const { status, headers } = await get('/');
   t.is(status, 302);
   t.is(headers.get('location'), '/docs');
 });
 
-test('every page exists as HTML and Markdown, and is a 304 for a matching ETag', async (t) => {
+test('every documentation page exists as HTML and as Markdown, with an ETag', async (t) => {
   const paths = await pagePaths();
   t.true(paths.length > 7);
   for (const path of ['/docs/style.css', ...paths]) {
@@ -53,7 +53,7 @@ test('every page exists as HTML and Markdown, and is a 304 for a matching ETag',
   t.is((await get('/docs/nothing')).status, 404);
 });
 
-test('the errors page has a heading for every code, and the reference every operation', async (t) => {
+test('the documentation covers every error code and every operation', async (t) => {
   const errors = await (await get('/docs/errors')).text();
   const codes = Object.values(PROBLEMS).flatMap(({ codes }) => Object.keys(codes));
   t.deepEqual(

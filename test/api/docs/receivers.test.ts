@@ -30,7 +30,7 @@ for (const [name, file, command] of [
   ['Python', 'receiver.py', python],
 ] as const) {
   const run = command === null ? test.skip : test;
-  run(`the ${name} receiver takes each result once and refuses bad signatures`, async (t) => {
+  run(`the ${name} receiver uses each result once and rejects bad signatures`, async (t) => {
     const { url, line } = await start(t, command ?? '', file);
     const send = (parts: Parts) => deliver(url, parts);
     const first = { body: bodyOf('req_1', 'req_2') };
