@@ -2,8 +2,8 @@ import { sql } from 'drizzle-orm';
 import { type Database, run, type Transaction, transaction } from './client.ts';
 
 /**
- * The operator of a change or of a reading of secret or personal data (1 to 200 characters), and
- * the reason (1 to 1,000 characters).
+ * The operator who makes a change or reads secret or personal data, and the reason. `actor` has 1
+ * to 200 characters, and `reason` has 1 to 1,000.
  */
 export interface ChangedBy {
   readonly actor: string;
@@ -16,7 +16,7 @@ export interface AuditedChange {
    * `.reveal`.
    */
   readonly action: `${string}.${string}`;
-  /** Null if the change belongs to no organization. */
+  /** Null if the change does not concern a single organization. */
   readonly organizationId: string | null;
   /** The id of the changed object, or the SHA-256 of an address. */
   readonly subject: string;
@@ -31,8 +31,8 @@ export interface AuditRecord extends Omit<AuditedChange, 'action'>, ChangedBy {
 }
 
 /**
- * Records a change. Call it in the transaction of the change, so that neither exists without the
- * other.
+ * Records a change in the audit log. Call it in the transaction that makes the change, so that
+ * either both are committed or neither is.
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function recordAudit(
@@ -60,8 +60,8 @@ export async function recordReading(
 }
 
 /**
- * Lists changes, the newest first.
- * @param organizationId null for the changes of all organizations
+ * Lists the entries of the audit log, the newest first.
+ * @param organizationId null for the entries of all organizations
  */
 export async function listAudit(
   db: Database,

@@ -2,44 +2,51 @@ import { sql } from 'drizzle-orm';
 import { type Database, query } from './client.ts';
 
 /**
- * Waits for changes of requests and batches. It does not poll, and does not need a connection per
- * waiter.
+ * Notifies waiting callers when a request or a batch changes. Nothing polls, and all waiting
+ * callers of the process share one connection to PostgreSQL.
  */
 export interface Changes {
   /**
-   * Watches ids: a request or a batch (or `endOf` its id), and the key and the organization of the
-   * waiting client. Start watching before reading their state, so that no change falls in between.
-   * @returns `next` resolves with true at the next change, or when a change may have been missed.
-   * It resolves with false after `stop` or `close`.
+   * Watches some ids for changes: the id of a request or batch (or `endOf` that id), and the ids of
+   * the API key and the organization of the waiting client. Call it before you read the current
+   * state. Otherwise a change between the read and this call would be missed.
+   * @returns `next` resolves with true at the next change, or when a notification may have been
+   * lost. It resolves with false after `stop` or `close`.
    */
   watch(...ids: readonly string[]): {
     readonly next: () => Promise<boolean>;
     readonly stop: () => void;
   };
-  /** Wakes all waiters, including later ones, because the process is about to end. */
+  /**
+   * Makes `next` resolve with false for all current and later watchers. Call it when the process
+   * shuts down.
+   */
   close(): void;
 }
 
 /**
- * Triggers notify this channel with the id of the changed row: a request (its status), a batch (any
- * change), a key or an organization (its access). When a request or batch becomes final, they send
- * `endOf` its id instead.
+ * Triggers send the id of a changed row to this channel: a request whose status changed, a batch
+ * with any change, or an API key or an organization whose access changed. When a request or a batch
+ * becomes final, they send `endOf` its id instead.
  */
 const CHANNEL = 'changed';
 const FINAL = ' final';
 const HEARTBEAT = 'heartbeat';
 const HEARTBEAT_MS = 3000;
 
-/** Returns the name to watch if only the end of a request or batch matters. */
+/**
+ * Returns the text to watch instead of the id, for a caller that only needs to know when the
+ * request or batch becomes final.
+ */
 export function endOf(id: string): string {
   return id + FINAL;
 }
 
 /**
- * Listens on one connection for the whole process, starting with the first waiter. While there are
- * waiters, a heartbeat through the channel proves that the connection still works. If a heartbeat
- * is missing, this listens again and wakes all waiters, so that they read changes they may have
- * missed.
+ * Opens one listening connection for the whole process when the first caller waits. While callers
+ * wait, a heartbeat through the channel proves that the connection still works. If a heartbeat does
+ * not arrive, this listens again and wakes all waiting callers, so that they read changes they may
+ * have missed.
  */
 export function listenForChanges(db: Database): Changes {
   return new Listener(db);
@@ -96,7 +103,7 @@ class Listener implements Changes {
   #notify(payload: string): void {
     if (payload === HEARTBEAT) this.#heard = true;
     this.#wake(payload);
-    // A watcher of the id itself is notified of the end too.
+    // Watchers of the id itself also need to know that it became final.
     if (payload.endsWith(FINAL)) this.#wake(payload.slice(0, -FINAL.length));
   }
 

@@ -9,9 +9,12 @@ export type Transaction = Parameters<Parameters<PostgresJsDatabase['transaction'
 
 /** A pool of connections to PostgreSQL. All queries go through it. */
 export interface Database {
-  /** Statements outside a transaction. Use through `query`, so that errors are mapped. */
+  /**
+   * Runs statements outside a transaction. Use it inside `query`, which maps errors to
+   * `DatabaseError`.
+   */
   readonly drizzle: PostgresJsDatabase & { readonly $client: Sql };
-  /** Time until a call fails with `client_deadline`, in milliseconds. */
+  /** Milliseconds after which a call fails with `client_deadline`. */
   readonly deadlineMs: number;
   /** Keys that encrypt webhook secrets. Empty in processes that do not use webhook secrets. */
   readonly secretKeys: readonly SecretKey[];
@@ -23,8 +26,9 @@ export interface Database {
   /**
    * Calls `onNotify` for each NOTIFY on a channel. Uses a separate connection. A lost connection
    * may go unnoticed, because postgres.js tries to listen again only once.
-   * @param onGap called whenever listening starts or restarts: earlier notifications may be lost
-   * @returns stops listening
+   * @param onGap called whenever listening starts or restarts, because notifications before that
+   * may be lost
+   * @returns a function that stops listening
    */
   listen(
     channel: string,
@@ -48,15 +52,16 @@ export interface DatabaseOptions {
 }
 
 /**
- * The server cancels a slow statement before the client's deadline passes. So `client_deadline`
- * means several slow statements, or a dead connection.
+ * PostgreSQL cancels a statement after 10 s, before the client's deadline of 12 s. So a call fails
+ * with `client_deadline` only if several statements together were slow, or if the connection is
+ * dead.
  */
 const STATEMENT_TIMEOUT_MS = 10_000;
 const CLIENT_DEADLINE_MS = 12_000;
 
 /**
- * Checks that postgres.js has our patch (see patches/README.md). Programs that run for long or
- * write call this first.
+ * Checks that postgres.js has our patch (see patches/README.md). Long-running programs and programs
+ * that write to the database call this first.
  * @throws {OperatorProblem} if postgres.js is unpatched
  */
 export function requirePatchedDriver(): void {
@@ -78,7 +83,8 @@ export function openDatabase(options: DatabaseOptions): Database {
   const client = postgres(url, {
     max: poolSize,
     connect_timeout: 5,
-    // At most 2 s, so that the pool reconnects soon after PostgreSQL is back.
+    // Waits at most 2 s between two attempts, so that the pool reconnects soon after PostgreSQL is
+    // back.
     backoff: (retries: number) => Math.min(2, 0.1 * 2 ** retries),
     onnotice: () => {},
     connection: {
@@ -88,8 +94,9 @@ export function openDatabase(options: DatabaseOptions): Database {
     },
   });
   const database = drizzle(preparing(client));
-  // drizzle converts times and bigints by column. Raw SQL statements have no columns, so the driver
-  // converts their values.
+  // drizzle converts times and bigints, because it knows the types of a table's columns. It does
+  // not know the types in raw SQL statements, so the driver converts their values. 1184 is the type
+  // timestamptz, and 20 is bigint.
   const { parsers, serializers } = client.options;
   parsers[1184] = (text: string) => new Date(text);
   serializers[1184] = (time: Date | string) => (time instanceof Date ? time.toISOString() : time);
@@ -113,9 +120,9 @@ export function openDatabase(options: DatabaseOptions): Database {
 
 /**
  * Makes the driver prepare all statements. Without this, drizzle needs two round trips per
- * statement, one for the types of the parameters, and PostgreSQL plans the statement every time. A
- * connection keeps the plan of each prepared text. So the number of texts must be small: pass a
- * list as one array, not as one placeholder per item.
+ * statement, one for the types of the parameters, and PostgreSQL plans the statement every time.
+ * Each connection keeps the plan of every statement text that it has prepared. So there must be few
+ * different texts: pass a list as one array, not as one placeholder per item.
  */
 function preparing(client: Sql): Sql {
   const { begin } = client;
@@ -130,7 +137,7 @@ function preparing(client: Sql): Sql {
   return Object.assign(prepareUnsafe(client), { begin: preparingBegin as Sql['begin'] });
 }
 
-/** Makes `unsafe`, which drizzle calls for its statements, prepare them. */
+/** Changes `unsafe`, which drizzle calls for each statement, so that it prepares the statement. */
 function prepareUnsafe<T extends ISql>(client: T): T {
   const { unsafe } = client;
   const prepared: ISql['unsafe'] = (text, values, options) =>
@@ -139,9 +146,9 @@ function prepareUnsafe<T extends ISql>(client: T): T {
 }
 
 /**
- * Returns the driver's error instead of drizzle's wrapper. A statement in a transaction that has
- * already failed gets error 25P02. The driver then throws the first failure in its place, but only
- * if it receives an instance of its error class.
+ * Returns the driver's error instead of drizzle's wrapper. After a statement fails, later
+ * statements of the same transaction fail with 25P02. The driver then throws the first failure
+ * instead of 25P02, but only if it receives an instance of its own error class.
  */
 function withoutWrapper(error: unknown): unknown {
   if (error instanceof DrizzleQueryError && error.cause) return error.cause;
@@ -158,8 +165,9 @@ export function query<T>(db: Database, work: (tx: PostgresJsDatabase) => Promise
 }
 
 /**
- * Runs one statement, in a transaction or on its own: run(db)`select …`. Throws like `query`.
- * @returns its rows
+ * Runs one statement, in a transaction or on its own: run(db)`select …`. It throws the same errors
+ * as `query`.
+ * @returns the rows of its result
  */
 export function run<Row = unknown>(by: Database | Pick<Transaction, 'execute'>) {
   return async (text: TemplateStringsArray, ...values: readonly unknown[]) => {
@@ -177,10 +185,10 @@ export function only<Row>([row]: readonly Row[]): Row {
 }
 
 /**
- * Prepares a statement for a hot path. Its text is built only once.
+ * Prepares a statement that runs often. Its SQL text is built only once.
  * @param template contains a `sql.placeholder` for each value
- * @returns a function that runs the statement with named values and returns its rows. It throws
- * like `query`.
+ * @returns a function that runs the statement with named values and returns its rows. It throws the
+ * same errors as `query`.
  */
 export function statement<Row>(template: SQL) {
   const { sql: text, params } = new PgDialect().sqlToQuery(template);
@@ -192,11 +200,12 @@ export function statement<Row>(template: SQL) {
 }
 
 /**
- * Runs `work` in one READ COMMITTED transaction. Credit rules rely on row locks and constraints and
- * never on SERIALIZABLE, so only the victim of a deadlock is retried.
+ * Runs `work` in one READ COMMITTED transaction. The rules about credits rely on row locks and
+ * constraints, not on the isolation level SERIALIZABLE. So only a transaction that PostgreSQL
+ * aborts to resolve a deadlock is run again, up to three times in total.
  *
- * After `client_deadline`, the caller can rely on a rollback, because a late transaction rolls
- * back. The outcome is unknown only if COMMIT was sent and got no response.
+ * If the deadline passes before COMMIT is sent, the transaction is rolled back, even if `work` ends
+ * later. The outcome is unknown only if COMMIT was sent and got no response.
  * @throws {DatabaseError} like `query`, and any error of `work`
  */
 export async function transaction<T>(
@@ -207,11 +216,11 @@ export async function transaction<T>(
     try {
       return await bounded(db, (deadline) =>
         db.drizzle.transaction(async (tx) => {
-          // The wait for a connection counts too.
+          // The deadline may have passed during the wait for a connection.
           deadline.check();
           const result = await work(tx);
-          // COMMIT follows in the same turn of the event loop, so no timer fires in between. It
-          // gets a new deadline. Otherwise, after slow work, a transaction that commits could be
+          // COMMIT is sent in this turn of the event loop, so no timer fires before it. COMMIT gets
+          // a new deadline. Otherwise, after slow work, a transaction that commits could be
           // reported as failed.
           deadline.renew();
           return result;
@@ -235,8 +244,9 @@ const WHOLE_TABLES = Object.entries({
 }).map(([name, value]) => sql`set_config(${name}, ${value}, true)`);
 
 /**
- * Reads large parts of the database for an operator, as of one moment and without locks. It has no
- * client deadline.
+ * Runs `work` in a read-only transaction, in which an operator's command reads large parts of the
+ * database. All its statements see the same moment. It does not lock rows, and no client deadline
+ * applies to it.
  */
 export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promise<T>): Promise<T> {
   try {
@@ -253,9 +263,9 @@ export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promi
 }
 
 /**
- * Builds an insert of rows that all have the same members. The text of the statement does not
- * depend on the number of rows.
- * @param common members that all rows share; they are sent once
+ * Builds an insert statement for rows that all have the same properties. Its text does not depend
+ * on the number of rows, so it can be prepared.
+ * @param common properties that are equal in all rows; they are sent once
  */
 export function insertAll<T extends PgTable, Common extends keyof T['$inferInsert'] = never>(
   table: T,
@@ -277,28 +287,29 @@ export function insertAll<T extends PgTable, Common extends keyof T['$inferInser
 
 type Member = readonly [member: string, column: PgColumn];
 
-/** Returns the columns of a table whose members are in a row. */
+/** Returns the columns that have a value in a row, each with its property name. */
 function membersIn(table: PgTable, row: object): Member[] {
   return Object.entries(getTableColumns(table)).filter(([member]) => member in row);
 }
 
-/** Returns the column definitions of a JSON record. */
+/** Returns the column definitions for `json_to_record` and `json_to_recordset`. */
 function definitions(members: readonly Member[]): SQL {
   return sql.raw(
     members.map(([member, column]) => `"${member}" ${column.getSQLType()}`).join(', '),
   );
 }
 
-/** A page of a list: its start and its maximum length. */
+/** The part of a list to read: where to start, and how many items to return at most. */
 export interface Page<Place = string> {
-  /** Null for the first page. */
+  /** The place of the last item on the previous page. Null for the first page. */
   readonly after: Place | null;
   readonly limit: number;
 }
 
 /**
- * Cuts rows to a page. The caller reads one row more than `limit`.
- * @returns the items, and the last of them if more follow, else null
+ * Cuts rows to a page. The caller reads one row more than `limit`, to see whether another page
+ * follows.
+ * @returns `last`: the last item if another page follows, otherwise null
  */
 export function cut<T>(
   rows: readonly T[],

@@ -5,9 +5,9 @@
 export class OperatorProblem extends Error {}
 
 /**
- * Codes of bugs in our statements and of missing values. A missing table, column, function, or
- * privilege (42P01, 42703, 42883, 42501) is not in this list, because a migration adds it and
- * waiting calls then succeed.
+ * Error codes that a retry cannot fix, because a value is missing or our statement has a bug. A
+ * missing table, column, function, or privilege (42P01, 42703, 42883, 42501) is not in this list,
+ * because the next migration may add it, and then a retried call succeeds.
  */
 const PERMANENT: ReadonlySet<string> = new Set([
   // Missing value: null in a column that needs one, undefined as a parameter.
@@ -46,10 +46,10 @@ const UNAVAILABLE: ReadonlySet<string> = new Set([
 const BUSY: ReadonlySet<string> = new Set(['40001', '40P01', '55P03', '57014', 'client_deadline']);
 
 /**
- * A failure of PostgreSQL or of the connection to it, without anything that could contain a value.
- * drizzle puts all bound parameters into its message, and PostgreSQL puts values into `detail`. Any
- * function that queries PostgreSQL may throw it, so doc comments mention it only with a specific
- * code.
+ * A failure of PostgreSQL or of the connection to it. It contains no message of drizzle or
+ * PostgreSQL, because drizzle puts all bound parameters into its message, and PostgreSQL puts
+ * values into `detail`. Any function that queries PostgreSQL may throw this error, so doc comments
+ * mention it only with a specific code.
  */
 export class DatabaseError extends Error {
   override readonly name = 'DatabaseError';
@@ -78,16 +78,16 @@ export class DatabaseError extends Error {
   }
 
   /**
-   * True if the call took too long, waited too long for a row, or was a deadlock's victim. Other
-   * calls may still succeed.
+   * True if the call took too long, waited too long for a row lock, or was aborted to resolve a
+   * deadlock. Other calls may still succeed.
    */
   get isBusy(): boolean {
     return BUSY.has(this.code);
   }
 
   /**
-   * True if the call itself is wrong, such as a missing id or a bug in its SQL. The same call never
-   * succeeds.
+   * True if the call itself is wrong, for example because a value is missing or its SQL has a bug.
+   * The same call never succeeds.
    */
   get isPermanent(): boolean {
     return this.code.startsWith('22') || PERMANENT.has(this.code);
@@ -112,7 +112,7 @@ export function toDatabaseError(error: unknown): unknown {
   return error;
 }
 
-/** Returns the error with the code: PostgreSQL's own error, or the cause of drizzle's wrapper. */
+/** Returns the error that has the code: the error itself, or its cause if drizzle wrapped it. */
 function driverErrorOf(error: Error): Error {
   if (error.name !== 'PostgresError' && error.cause instanceof Error) return error.cause;
   return error;
@@ -136,16 +136,19 @@ export type RefusalCode =
   | 'delivery_missing'
   | 'webhooks_suspended';
 
-/** An earlier grant: its credits and its time. */
+/** An earlier grant of credits: how many and when. */
 export type Granted = Readonly<{ amount: number; at: Date }>;
 
-/** A business rule forbids the call, and nothing was done. The database is fine. */
+/**
+ * The call failed because a business rule forbids it. Nothing was changed, and the database is
+ * fine.
+ */
 export class Refusal extends Error {
   override readonly name = 'Refusal';
   readonly code: RefusalCode;
-  /** With `rotation_too_soon`: from this time on, a rotation does not end a secret early. */
+  /** Only with `rotation_too_soon`: the time from which the secret can be rotated again. */
   readonly until: Date | null;
-  /** With `reference_used`: the grant that already has the reference. */
+  /** Only with `reference_used`: the earlier grant that has the same reference. */
   readonly granted: Granted | null;
 
   constructor(code: RefusalCode, until: Date | null = null, granted: Granted | null = null) {

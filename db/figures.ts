@@ -2,26 +2,32 @@ import { type SQL, sql } from 'drizzle-orm';
 import { type Database, only, run, transaction } from './client.ts';
 import type { FigureName } from './metrics.ts';
 
-/** A configured source, with its daily credits. Null means no limit. */
+/** A configured source, and how many credits it may cost us per day. Null means no limit. */
 export type ConfiguredSource = readonly [
   kind: 'vendor' | 'verifier' | 'registry' | 'dns',
   source: string,
   dailyCredits: number | null,
 ];
 
-/** A sample of a gauge. */
+/** One value of a Prometheus gauge. */
 export type Figure = Readonly<{
   name: FigureName;
   labels: Readonly<Record<string, string>>;
   value: number;
 }>;
 
-/** The maximum number of rows that are counted, the oldest first. */
+/** A gauge counts at most this many rows, so that a large backlog does not slow the query. */
 const MAX_COUNTED = 100_000;
-/** The maximum number of deliveries whose age is read, the longest unchecked first. */
+/**
+ * The maximum number of pending deliveries that are read to find the most overdue one. Those that
+ * were not checked for the longest time are read first.
+ */
 const MAX_PENDING = 10_000;
 
-/** Balances of organizations with fewer credits than they used within the last day. */
+/**
+ * Selects the balances of organizations that have fewer credits left than they used within the last
+ * day.
+ */
 const LOW = sql`
   credit_balances b left join used_credits u
        on u.organization_id = b.organization_id
@@ -29,15 +35,17 @@ const LOW = sql`
  where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0)`;
 
 /**
- * A host whose breaker is open and that still gets deliveries. The longest step of the schedule is
+ * Tests whether a host's breaker is open and the host still gets deliveries. A breaker whose trial
+ * attempt is overdue by 30 hours has no deliveries left: the longest step of the retry schedule is
  * a day, plus up to a fifth of random delay.
  */
 const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'`;
 
 /**
- * Reads the gauges of deploy/metrics.md. The cost depends on open rows and on the number of
- * organizations. It never reads settled rows, because there may be a billion. Sequential scans are
- * off, because a connection may keep a plan from when the tables were small.
+ * Reads the values of the gauges that deploy/metrics.md lists. The query reads only open requests,
+ * pending deliveries, and one balance per organization. It never scans final requests, because
+ * there may be a billion. Sequential scans are disabled, because a connection may keep a plan from
+ * when the tables were small.
  * @throws {DatabaseError} within 3 s if the server is busy
  */
 export async function readFigures(
@@ -87,8 +95,8 @@ export async function readFigures(
                    where b.id = d.batch_id and d.request_id is null and b.status = 'completed')
                ) as due_at
           from webhook_deliveries d
-         -- Skips deliveries that wait in their receiver's queue, whose turn has just come, or that
-         -- are being sent.
+         -- Skips deliveries that are being sent, that wait in their receiver's queue, or that were
+         -- checked within the last minute.
          where state = 'pending'
            and coalesce(leased_until <= clock_timestamp(), true)
            and coalesce(checked_at <= clock_timestamp() - interval '1 minute', true)
@@ -163,15 +171,15 @@ export async function readFigures(
   });
 }
 
-/** The default limit (of `organizations.requests_per_minute`). */
+/** The default of `organizations.requests_per_minute`. */
 const USUAL_RATE = 100;
-/** The maximum number of entries per kind of concern. */
+/** The maximum number of entries in each list of `readConcerns`. */
 const MAX_CONCERNS = 5;
 
 /**
- * Lists the worst cases behind the gauges, by kind: organizations whose requests wait for a worker,
- * organizations that are nearly out of credits, hosts that are away, and organizations with a
- * feature that an operator has switched off.
+ * Lists the worst cases behind the gauges, in four lists: organizations whose requests wait for a
+ * worker, organizations that are nearly out of credits, hosts whose breaker is open, and
+ * organizations that an operator has suspended or limited.
  */
 export async function readConcerns(db: Database) {
   const listed = (rows: SQL) =>
@@ -211,8 +219,8 @@ export async function readConcerns(db: Database) {
 }
 
 /**
- * Stores once an hour how many credits each organization has used so far, and deletes entries that
- * are older than a day.
+ * Stores how many credits each organization has used so far, once per hour even if it is called
+ * more often. Deletes entries that are older than a day.
  */
 export async function noteUsedCredits(db: Database): Promise<void> {
   await run(db)`

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 
-/** `sbx` is an organization that serves as the sandbox of another one. */
+/** The types of objects that have an id. `sbx` is the sandbox of an organization. */
 export type IdPrefix = 'org' | 'sbx' | 'key' | 'bat' | 'req' | 'msg' | 'lkp' | 'imp';
 
 const DIGITS = '0123456789abcdefghjkmnpqrstvwxyz';
@@ -8,15 +8,16 @@ const DIGITS = '0123456789abcdefghjkmnpqrstvwxyz';
 let last = 0n;
 
 /**
- * Returns a new id: `bat_` / `req_` … + 26 characters of lowercase Crockford base32 of a UUIDv7
- * (TypeID; DECISIONS.md, Ids and time). Ids of one process ascend in the order of creation.
+ * Returns a new id in TypeID format: the prefix, `_`, and a UUIDv7 as 26 characters of lowercase
+ * Crockford base32 (DECISIONS.md, Ids and time). Ids that one process creates sort by the order of
+ * their creation.
  */
 export function newId(prefix: IdPrefix): string {
   const now = BigInt(Date.now()) << 12n;
   last = now > last ? now : last + 1n;
-  // UUIDv7 (RFC 9562): 48 bits of milliseconds, the version, a 12-bit counter, the variant, 62
-  // random bits. The end is taken from a UUIDv4, because it has the same layout and Node
-  // pregenerates many.
+  // UUIDv7 (RFC 9562): 48 bits of milliseconds, the version, a 12-bit counter, the variant, and 62
+  // random bits. The variant and the random bits are taken from a UUIDv4, which has them at the
+  // same place. This is fast, because Node generates UUIDv4s in advance.
   const end = BigInt(`0x${randomUUID().slice(19).replace('-', '')}`);
   let uuid = ((last >> 12n) << 80n) | (7n << 76n) | ((last & 0xfffn) << 64n) | end;
   let text = '';
@@ -27,16 +28,18 @@ export function newId(prefix: IdPrefix): string {
   return `${prefix}_${text}`;
 }
 
-/** 26 base32 digits hold 130 bits, so the first digit is at most 7. */
+/** A UUID has 128 bits, and 26 base32 digits have 130. So the first digit is at most 7. */
 const REST = '_[0-7][0-9a-hjkmnp-tv-z]{25}$';
 const ID = new RegExp(`^[a-z]{3}${REST}`);
 
-/** Returns a regular expression, as text, that matches well-formed ids of a kind. */
+/** Returns the text of a regular expression that matches well-formed ids with a prefix. */
 export function idPattern(prefix: IdPrefix): string {
   return `^${prefix}${REST}`;
 }
 
-/** Returns whether a text is a well-formed id of a kind. The id need not exist. */
+/**
+ * Returns whether a text is a well-formed id with a prefix. An object with this id need not exist.
+ */
 export function isId(prefix: IdPrefix, text: string): boolean {
   return text.startsWith(prefix) && ID.test(text);
 }

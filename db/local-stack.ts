@@ -3,12 +3,12 @@ import { sql } from 'drizzle-orm';
 import { type Database, only, openDatabase, run, transaction } from './client.ts';
 
 /**
- * Marks a database as the local stack's, by the table `local_stack`. Simulated vendors respond only
- * in a marked database. The mark is made only while the database has no tables, so a marked
- * database never holds organizations of another installation. Replacing the schema, for example by
- * restoring a dump, removes the mark.
- * @param isOwnServer true if the stack made the server too: then its databases are the stack's,
- * marked or not
+ * Marks a database as belonging to the local stack, by creating the table `local_stack`. Simulated
+ * vendors respond only in a marked database. On a server that the stack did not create, only a
+ * database without tables is marked, so that no other installation's organizations get simulated
+ * results. Replacing the schema, for example by restoring a dump, removes the mark.
+ * @param isOwnServer true if the stack also created the PostgreSQL server; then a database with
+ * tables is marked too
  * @returns the id in the mark; null if the database belongs to another installation, and then
  * nothing is written
  */
@@ -38,15 +38,15 @@ export async function claimForLocalStack(
 }
 
 /**
- * Deletes the stored addresses of these NPIs, so that the stack can store its own as if they were
- * new.
+ * Deletes the stored addresses of these NPIs, so that the local stack can store its sample
+ * addresses as if they were new.
  */
 export async function forgetStored(db: Database, npis: readonly string[]): Promise<void> {
   await run(db)`delete from stored_emails where npi = any(${sql.param(npis)})`;
 }
 
 /**
- * Creates a user of the server for each role of a migrated database, with a new password. So the
+ * Creates a PostgreSQL user for each role of a migrated database, and sets a new password. So the
  * processes of the local stack have the same privileges as in production.
  * @returns the database's URL for each user
  */

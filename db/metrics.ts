@@ -4,9 +4,9 @@ import METRICS from './metrics.json' with { type: 'json' };
 import { traced } from './traces.ts';
 import { EMAIL_TYPES } from './words.ts';
 
-// Metrics of a process for Prometheus (deploy/metrics.md). They are in this folder because all
-// other folders may import it. Labels are our own terms, routes, and configured ids. They never
-// contain text of a client, a vendor, or a receiver.
+// The metrics of this process for Prometheus (deploy/metrics.md). This file is in db/ because all
+// other folders may import db/. Labels are our own terms, routes, and configured ids. They never
+// contain text that comes from a client, a vendor, or a receiver.
 
 type Labels = Readonly<Record<string, string | number>>;
 type Counted = keyof typeof METRICS.counted;
@@ -47,14 +47,14 @@ export function time(name: Timed, labels: Labels, seconds: number): void {
   histograms.get(name)?.observe(labels, seconds);
 }
 
-/** The result of a request. */
+/** A request that became final. */
 export type Ended = Readonly<{
   status: string;
   organizationId: string;
   cost: number;
   replayed: boolean;
   emailType?: string | null;
-  /** Time since the submit. */
+  /** Seconds from the submit until the request became final. */
   seconds: number;
 }>;
 
@@ -79,7 +79,8 @@ export function countSettled(ended: Ended, wasHeld = true): void {
 }
 
 /**
- * The result of a call to a source. `cause`: why no connection was made, from a fixed set of words.
+ * The result of a call to a source. If no connection was made, `cause` says why, with one word of a
+ * fixed set.
  */
 interface CallAnswer {
   readonly kind: string;
@@ -89,8 +90,8 @@ interface CallAnswer {
 }
 
 /**
- * Counts and times a call to a source, and records a span. The label `answer` is the verdict, the
- * reason why there is no verdict, or the kind of result.
+ * Counts and times a call to a source, and records a span. The label `answer` is the reason why
+ * there is no verdict, or otherwise the verdict, or otherwise the kind of the result.
  */
 export async function countCall<T extends CallAnswer>(
   kind: 'vendor' | 'verifier' | 'registry' | 'dns',
@@ -99,7 +100,7 @@ export async function countCall<T extends CallAnswer>(
 ): Promise<T> {
   const begun = performance.now();
   const counted = async () => {
-    // A call that throws was aborted by us.
+    // A call throws only if we aborted it.
     const labels = await call.then(labelsOf, () => ({ answer: 'aborted' }));
     const seconds = (performance.now() - begun) / 1000;
     time('npe_source_call_duration_seconds', { kind, source }, seconds);

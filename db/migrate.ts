@@ -12,12 +12,15 @@ const FOLDER = fileURLToPath(new URL('./migrations', import.meta.url));
 /** Any constant works, as long as all migrators use the same one. */
 const MIGRATION_LOCK = 7_041_776;
 
-/** drizzle identifies an applied migration by its timestamp. */
+/**
+ * The timestamps of this release's migrations. drizzle stores the timestamp of each migration that
+ * it has applied.
+ */
 const CARRIED = journal.entries.map((entry) => entry.when);
 
 /**
- * SQLSTATEs of an unknown table, schema, or function: the database was never migrated, or by other
- * migrations.
+ * SQLSTATEs for an unknown table, schema, or function. They mean that the database was never
+ * migrated, or was made by other migrations than ours.
  */
 const UNDEFINED: readonly string[] = ['42P01', '3F000', '42883'];
 
@@ -86,7 +89,7 @@ async function refuseOtherHistory(client: Sql): Promise<void> {
 async function grantRoles(client: Sql): Promise<void> {
   const [applied] = await client<{ newest: string; user: string }[]>`
     select max(created_at) as newest, current_user as user from drizzle.__drizzle_migrations`;
-  // A newer release has already granted the privileges of its tables.
+  // If a newer release has migrated this database, it has also granted all privileges.
   if (!applied || Number(applied.newest) > Math.max(...CARRIED)) return;
   const roles = await readFile(`${FOLDER}/roles.sql`, 'utf8');
   try {
@@ -118,9 +121,9 @@ function rolesMissing(user: string): string {
 export type Readiness = 'ready' | 'migrations_missing' | 'database_away';
 
 /**
- * Returns whether PostgreSQL responds and has all migrations of this code. Additional migrations
- * are fine. Migrations only go forward and stay compatible with the previous release, which keeps
- * running during a rollout.
+ * Returns whether PostgreSQL responds and has all migrations of this release. It may also have
+ * migrations of a newer release, because each migration stays compatible with the previous release,
+ * which keeps running during a rollout.
  */
 export async function readiness(db: Database): Promise<Readiness> {
   try {

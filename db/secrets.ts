@@ -50,7 +50,8 @@ const TAG_BYTES = 16;
 
 /**
  * Encrypts a secret with the first key.
- * @param owner the id of the secret's owner: the ciphertext is valid only in that owner's row
+ * @param owner the id of the secret's owner, such as an organization; decryption needs the same id,
+ * so the result is useless in another owner's row
  * @returns the key's version, `.`, and base64 of nonce, tag, and ciphertext
  * @throws {SecretKeyMissing} without a key
  */
@@ -69,8 +70,9 @@ export function encryptSecret(
 
 /**
  * Decrypts the result of `encryptSecret`.
- * @throws {SecretKeyMissing} without the key of its version; {SecretUnreadable} if the key of that
- * version is a different one, the stored text was changed, or it belongs to another owner
+ * @throws {SecretKeyMissing} if no key has the version of the stored text; {SecretUnreadable} if
+ * the secret was encrypted with a different key of that version or for another owner, or if the
+ * stored text was changed
  */
 export function decryptSecret(keys: readonly SecretKey[], owner: string, stored: string): string {
   const [version = '', encoded = ''] = stored.split('.');
@@ -103,7 +105,7 @@ export function canDecrypt(keys: readonly SecretKey[], owner: string, stored: st
 }
 
 /**
- * Returns the version of the key that encrypts.
+ * Returns the version of the first key, which encrypts new secrets.
  * @throws {SecretKeyMissing} without a key
  */
 export function firstVersion([first]: readonly SecretKey[]): string {

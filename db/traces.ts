@@ -3,18 +3,21 @@ import { randomBytes } from 'node:crypto';
 import { channel } from 'node:diagnostics_channel';
 import { isId, uuidOf } from './ids.ts';
 
-// Spans of the work for a batch. All spans of a batch form one trace. Trace and span ids follow
-// from our ids: the batch is the trace, the submit is its root, and the requests are below it. So
-// nothing needs to pass through Temporal and workflows know nothing of traces. Work of a sweep, of
-// another version, or of a worker three days later still lands in the same trace. Without a
-// subscriber to `spans` (`sendTraces` of deploy/traces.ts), no span is made.
+// Creates tracing spans for the work on a batch. All spans of a batch form one trace. Its ids are
+// computed from our ids: the batch id gives the trace id and the id of the root span (the submit),
+// and each request id gives the id of a child span. So no trace context passes through Temporal,
+// and workflows have no tracing code. Work that is done by a sweep, by another version, or by a
+// worker three days later still lands in the same trace. Without a subscriber to `spans`
+// (`sendTraces` of deploy/traces.ts), no span is created.
 
 /** A completed piece of work for a batch. */
 export interface Span {
   readonly batchId: string;
-  /** A new id by default. */
+  /** By default, a new id is created. */
   readonly spanId?: string;
-  /** The submit by default; null for the submit itself. */
+  /**
+   * The id of the parent span. By default, the submit is the parent. Null for the submit itself.
+   */
   readonly parentId?: string | null | undefined;
   readonly name: string;
   readonly kind?: 'server' | 'client';
@@ -22,7 +25,7 @@ export interface Span {
   /** Ids, codes, and numbers. Never an address, a URL, a name, or the text of an error. */
   readonly attributes?: Readonly<Record<string, string | number | null | undefined>>;
   readonly isError?: boolean;
-  /** The client's span, which is in the client's trace. */
+  /** The span in the client's own trace from which the client called us. */
   readonly link?: { readonly traceId: string; readonly spanId: string | undefined } | undefined;
 }
 
@@ -37,7 +40,8 @@ export const spanIdOf = (id: string) => uuidOf(id).slice(16);
 const here = new AsyncLocalStorage<{ readonly batchId: string; readonly spanId: string }>();
 
 /**
- * Records a span of the work, below the current span. Work that belongs to no batch gets no span.
+ * Runs `work`, and records it as a child of the current span. If the work does not belong to a
+ * batch, no span is recorded.
  * @param outcomeOf returns the parts of the span that depend on the result
  */
 export async function traced<T>(
@@ -65,7 +69,8 @@ export async function traced<T>(
     end(outcomeOf(result));
     return result;
   } catch (error) {
-    // The error's code, never its text. A benign error in Temporal means waiting, not a failure.
+    // Records the error's code, never its text. Activities throw an error of the category BENIGN to
+    // be called again later. Such an error is not a failure.
     const { type, name, category } = Object(error);
     end({ attributes: { 'error.type': type ?? name }, isError: category !== 'BENIGN' });
     throw error;
@@ -73,8 +78,8 @@ export async function traced<T>(
 }
 
 /**
- * Returns the trace and span ids of a log line, by its batch or else by the activity that writes
- * it.
+ * Returns the trace id and the span id to add to a log line. A line without a batch id belongs to
+ * the batch of the current span.
  */
 export function traceOfLine(line: { readonly batch_id?: unknown }) {
   if (!spans.hasSubscribers) return {};

@@ -1,4 +1,4 @@
-// The terms of the API contract (api/docs/) as types. All layers above use them.
+// The terms of the API contract (api/docs/) as types. All other folders use them.
 
 export const EMAIL_TYPES = ['professional', 'personal'] as const;
 export type EmailType = (typeof EMAIL_TYPES)[number];
@@ -33,10 +33,12 @@ export const DELIVERY_STATES = ['pending', 'delivered', 'failed', 'none'] as con
 export type DeliveryState = (typeof DELIVERY_STATES)[number];
 
 /**
- * Reasons why a delivery attempt was not a plain 2xx. Reasons with a status code: `redirect` (3xx),
- * `http_status` (any other status except 2xx), and `body_timeout` and `body_broken`. The last two
- * mean a 2xx whose body did not end, which still counts as delivered. All other reasons have no
- * status code.
+ * The reasons why a delivery attempt did not get a complete 2xx response.
+ *
+ * Four reasons come with a status code. `redirect` means 3xx, and `http_status` means any other
+ * status except 2xx. `body_timeout` and `body_broken` mean that the status was 2xx but the body did
+ * not end. Such an attempt still counts as delivered. With all other reasons, there was no status
+ * code.
  */
 export const ATTEMPT_REASONS = [
   'redirect',
@@ -79,7 +81,10 @@ export type VendorAttemptState =
   | 'fatal'
   | 'lost';
 
-/** The kind of a row of evidence about an address: see email_checks in the migrations. */
+/**
+ * The kinds of rows in the table email_checks, which holds the evidence about addresses. The
+ * migrations explain each kind.
+ */
 export type CheckKind = 'named' | 'identity' | 'local' | 'verifier' | 'verdict';
 /** Reasons to reject an address because of its domain's DNS records. */
 export const DNS_REFUSALS = [

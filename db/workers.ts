@@ -1,24 +1,24 @@
 import { sql } from 'drizzle-orm';
 import { type Database, run } from './client.ts';
 
-// The running workers and APIs. All times are of PostgreSQL's clock.
+// Records which worker and API processes are running. All times are PostgreSQL's.
 
-/** An API process, or the part of a worker that both have. APIs have no build id. */
+/** A running API process. Worker processes have these properties too. */
 export interface ApiProcess {
   readonly id: string;
   readonly namespace: string;
-  /** The enrichment queue. */
+  /** The Temporal task queue `enrichment`, under its configured name. */
   readonly taskQueue: string;
 }
 
 export interface WorkerProcess extends ApiProcess {
-  /** The build id of its workflows. */
+  /** The build id of its workflows. API processes have none. */
   readonly buildId: string;
 }
 
 /**
- * The last heartbeat is less than 45 s old. A process is considered dead after three missed
- * heartbeats.
+ * Tests whether a process runs: it was not stopped, and its last heartbeat is less than 45 s old. A
+ * process that misses three heartbeats is considered dead.
  */
 const LIVE = sql`(stopped_at is null and seen_at > clock_timestamp() - interval '45 seconds')`;
 
@@ -62,8 +62,9 @@ export async function noteStopped(db: Database, id: string): Promise<void> {
 }
 
 /**
- * Returns the build ids of a queue that did not stop properly. `silent` means that all its
- * processes lack a recent heartbeat: they were killed, or PostgreSQL was unavailable.
+ * Returns the build ids of a queue's workers, except workers that stopped properly. A build is
+ * `live` if one of its workers has a recent heartbeat. It is `silent` if none has: they were
+ * killed, or PostgreSQL was unavailable.
  */
 export async function readBuilds(
   db: Database,
@@ -88,7 +89,10 @@ export function listVersions(db: Database) {
      order by 1, 2, 4 desc`;
 }
 
-/** Lists the places of live APIs, with their number and whether a worker was ever seen there. */
+/**
+ * Lists each namespace and queue that live APIs use, with the number of APIs and whether a worker
+ * was ever seen there.
+ */
 export function listApis(db: Database) {
   return run<{ namespace: string; queue: string; apis: number; has_worker: boolean }>(db)`
     select namespace, task_queue as queue, count(*)::int as apis,
@@ -103,9 +107,9 @@ export function listApis(db: Database) {
 }
 
 /**
- * Lists the places of live workers, as `namespace/queue`, if no worker was ever seen at the given
- * place: then one of the two settings is wrong. An empty list is not an error, because workers may
- * still be starting.
+ * If no worker was ever seen with the given namespace and queue, lists where workers run instead,
+ * each as `namespace/queue`. Then the settings of the caller or of the workers are wrong. The list
+ * is empty if workers were seen there, or if no worker runs yet.
  */
 export async function listElsewhere(
   db: Database,

@@ -1,8 +1,8 @@
 import { run, type Transaction } from '../client.ts';
 
 /**
- * Locks the balance of an organization. Each writer locks the balance first, so that all writers
- * lock in the same order.
+ * Locks the balance of an organization. Every transaction that changes credits takes this lock
+ * first, so that two of them cannot deadlock.
  */
 export async function balanceLock(tx: Transaction, organizationId: string) {
   return await run(tx)`

@@ -15,9 +15,9 @@ import { balanceLock } from './balance.ts';
 import type { Balance } from './organizations.ts';
 
 /**
- * Credits per email found (api/docs/lifecycle.md, Credits). A submit stores the price in each
- * request's row, and later steps use that price. So a price change here does not affect earlier
- * requests.
+ * The price of an email in credits, by requested type (api/docs/lifecycle.md, Credits). A submit
+ * stores the price in each request's row, and later steps use that price. So a price change here
+ * does not affect earlier requests.
  */
 export const PRICES: Readonly<Record<WantedType, number>> = {
   any: 1,
@@ -47,8 +47,8 @@ export async function balanceOf(
  * @param reference the invoice or order, 1 to 200 characters; a second grant with the same
  * reference is rejected
  * @returns the new balance
- * @throws {Refusal} `organization_missing`; `reference_used` with the grant that has the reference;
- * {DatabaseError} 23514 for an amount below 1
+ * @throws {Refusal} `organization_missing`; `reference_used`, with the earlier grant that has the
+ * same reference; {DatabaseError} 23514 for an amount below 1
  */
 export async function grantCredits(
   db: Database,
@@ -73,8 +73,8 @@ export async function grantCredits(
  * Corrects a balance. Credits that are held for running requests cannot be removed.
  * @param amount whole credits, negative to remove credits, never 0
  * @returns the new balance
- * @throws {Refusal} `organization_missing`; `credits_below_zero` if it removes more than is
- * available; {DatabaseError} 23514 for 0
+ * @throws {Refusal} `organization_missing`; `credits_below_zero` if fewer credits are available
+ * than it would remove; {DatabaseError} 23514 if `amount` is 0
  */
 export async function adjustCredits(
   db: Database,
@@ -95,18 +95,22 @@ function isViolation(error: unknown, constraint: string): boolean {
 }
 
 /**
- * The end of a page of the ledger. It identifies the last entry by values that the organization
- * knows. The entry's number is not used, because it counts the entries of all organizations.
+ * Identifies the last entry of a page of the ledger, by values that the organization may know. The
+ * entry's number is not used, because it would show how many entries all organizations have
+ * together.
  */
 export type LedgerPlace = {
   /**
-   * The credits available before the entry. This value never changes, because entries are only
-   * added.
+   * The credits that were available before the entry. They never change, because entries are only
+   * added at the end.
    */
   readonly available: number;
 } & (
   | { readonly side: 'hold' | 'settlement'; readonly requestId: string }
-  /** A grant or an adjustment has no request. `ordinal` counts them per organization, from 1. */
+  /**
+   * A grant or an adjustment has no request. `ordinal` is its number among the organization's
+   * grants and adjustments, from 1.
+   */
   | { readonly side: 'funding'; readonly ordinal: number }
 );
 
@@ -120,28 +124,29 @@ interface LedgerRow {
   readonly availableAfter: number;
   readonly requestId: string | null;
   readonly side: LedgerPlace['side'];
-  /** The change of the available credits. */
+  /** How many credits the entry added to the available credits. Negative if it reduced them. */
   readonly added: number;
 }
 
 /**
  * Lists an organization's ledger, the newest entries first.
  * @param page.after the last entry of the previous page; an unknown entry gives an empty page
- * @returns `next`: the place to continue from, null at the end
+ * @returns `next`: the `after` of the next page, or null if this is the last page
  */
 export async function listLedger(
   db: Database,
   organizationId: string,
   { after, limit }: Page<LedgerPlace>,
 ) {
-  // A page starts from the current balance, or from the balance before the entry `after`.
+  // The first page starts with the current balance, and later pages with the balance before the
+  // entry `after`.
   let newest = sql`b.available`;
   let isOnPage = sql`true`;
   if (after !== null) {
     newest = sql`${after.available}::bigint`;
     isOnPage = sql`id < (${idOf(organizationId, after)})`;
   }
-  // Read in a single statement, so that the balance and the entries are of the same moment.
+  // One statement reads the balance and the entries, so that both are from the same moment.
   const rows = await run<LedgerRow>(db)`
     select id, created_at as "createdAt", kind, amount,
            (${newest} - coalesce(sum(l.available) over (
@@ -159,7 +164,9 @@ export async function listLedger(
   return { entries, next: await placeOf(db, organizationId, last) };
 }
 
-/** Returns a query for the number of the entry at a place. It uses an index. */
+/**
+ * Returns a query that selects the number of the entry that a place identifies. It uses an index.
+ */
 function idOf(organizationId: string, place: LedgerPlace): SQL {
   if (place.side === 'funding') {
     return sql`
@@ -198,7 +205,7 @@ const FUNDING_ACTIONS = { grant: 'credits.grant', adjustment: 'credits.adjust' }
 async function fund(db: Database, by: ChangedBy, funding: Funding): Promise<Balance> {
   const { kind, organizationId, amount, reference } = funding;
   return await transaction(db, async (tx) => {
-    // Lock the balance first, like all writers of the ledger, so that writers cannot deadlock.
+    // All writers of the ledger lock the balance first, so that they cannot deadlock.
     const [locked] = await balanceLock(tx, organizationId);
     if (!locked) throw new Refusal('organization_missing');
     await run(tx)`

@@ -7,9 +7,10 @@ import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { isSandbox, openSandbox, requireOrganization } from './organizations.ts';
 
-// A key is `npe_` or `npe_test_`, 30 base62 characters (178 random bits), and a check of 6
-// characters, the CRC32 of the text before it. Secret scanners can detect a key, and a mistyped key
-// is rejected without a query (DECISIONS.md, Keys and rate).
+// An API key consists of `npe_` or `npe_test_`, 30 random base62 characters (178 bits), and 6 check
+// characters: the CRC32 of the text before them. Secret scanners recognize the prefix. The check
+// characters show that a key is mistyped, so it is rejected without a query (DECISIONS.md, Keys and
+// rate).
 
 export interface ApiKey {
   readonly id: string;
@@ -62,8 +63,8 @@ export function parseApiKey(text: string): Buffer | null {
 
 /**
  * Returns the key's organization and whether the key is active, with one indexed query. Nothing is
- * cached between requests, so a revocation applies from the next request on. While its organization
- * is suspended, an active key is inactive.
+ * cached between requests, so a revoked key is rejected from the next request on. While an
+ * organization is suspended, its active keys count as inactive.
  */
 export async function authenticate(db: Database, hash: Buffer): Promise<Authentication> {
   type Found = Omit<Extract<Authentication, { kind: 'active' }>, 'kind'> & Pick<ApiKey, 'state'>;
@@ -111,10 +112,9 @@ export async function issueKey(
 }
 
 /**
- * Issues a new key with the name of an active one, which expires after the overlap. A key can have
- * only one successor at a time, so a second rotation is rejected.
- * @param overlapMs time during which both keys are valid, in milliseconds; 0 ends the old key at
- * once
+ * Replaces an active key. Issues a new key with the same name, and lets the old key expire after
+ * the overlap. During the overlap, the old key cannot be rotated again.
+ * @param overlapMs milliseconds during which both keys are valid; 0 ends the old key at once
  * @throws {Refusal} `key_missing`; `key_not_active` for a key that is revoked or has expired;
  * `key_rotated` during an overlap
  */
@@ -127,7 +127,7 @@ export async function rotateKey(
   return await transaction(db, async (tx) => {
     const before = await lockKey(tx, keyId);
     if (before.state !== 'active') throw new Refusal('key_not_active');
-    // Only a rotation sets when a key expires.
+    // Only a rotation sets the time when a key expires, so this key was already rotated.
     if (before.expiresAt) throw new Refusal('key_rotated');
     const expiresAt = new Date((await clock(tx)).getTime() + overlapMs);
     const replaced = await updateKey(tx, { ...before, expiresAt });
@@ -147,9 +147,9 @@ export async function rotateKey(
 }
 
 /**
- * Revokes a key at once. A key that was already revoked keeps its revocation time, and its mark if
- * it leaked.
- * @param leaked true if somebody else has the key
+ * Revokes a key at once. A key that was already revoked keeps its revocation time. A key that was
+ * marked as leaked keeps the mark.
+ * @param leaked true to mark the key as leaked
  * @throws {Refusal} `key_missing`
  */
 export async function revokeKey(
@@ -200,7 +200,7 @@ function newApiKey(isTest: boolean): string {
   return checked + checkCharacters(checked);
 }
 
-/** Returns the CRC32 as 6 base62 characters, which is enough because 62^6 > 2^32. */
+/** Returns the CRC32 of a text as 6 base62 characters. That is enough, because 62^6 > 2^32. */
 function checkCharacters(checked: string): string {
   let rest = crc32(checked);
   let characters = '';
@@ -231,8 +231,8 @@ async function insertKey(
 }
 
 /**
- * Locks a key, so that changes of one key run one after the other. Authentication and submits do
- * not wait for this lock.
+ * Locks a key, so that concurrent changes of the same key run one after the other. Authentication
+ * and submits do not wait for this lock.
  */
 async function lockKey(tx: Transaction, keyId: string): Promise<ApiKey> {
   const [found] = await run<ApiKey>(tx)`

@@ -1,23 +1,26 @@
 import { type Database, only, run, span } from '../client.ts';
 
-/** Places in a key's sliding window that were taken together. */
+/**
+ * The result of `takePlaces`. An API key has a rate limit with a sliding window, and each request
+ * needs one place in it.
+ */
 export interface Places {
   readonly taken: number;
-  /** Used places of the whole limit, including these. */
+  /** The number of places in use, including those just taken. */
   readonly used: number;
-  /** Time until a place becomes free, if all are used. */
+  /** Milliseconds until the next place becomes free if all are in use, otherwise 0. */
   readonly freeInMs: number;
-  /** Time until the whole window is empty. */
+  /** Milliseconds until no place is in use. */
   readonly emptyInMs: number;
   /** PostgreSQL's time of this result, in milliseconds since 1970. */
   readonly atMs: number;
 }
 
 /**
- * Takes places in the sliding window of a key. It is one statement on one row, so that all API
- * processes share one window (ARCHITECTURE.md, Invariants, R1). If no place is free, it changes
+ * Takes places under the rate limit of a key. It is one statement on one row, so that all API
+ * processes share the limit (ARCHITECTURE.md, Invariants, R1). If no place is free, it changes
  * nothing.
- * @param wanted the number of places to take; fewer or 0 may be taken
+ * @param wanted the number of places to take; if fewer are free, only those are taken
  */
 export async function takePlaces(
   db: Database,

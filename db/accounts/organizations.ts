@@ -11,11 +11,11 @@ export interface Organization {
   readonly name: string;
   /** The organization whose sandbox this is. Null if it is not a sandbox. */
   readonly sandboxOf: string | null;
-  /** The maximum number of requests per key in any minute. */
+  /** The maximum number of requests that each API key may make in any 60 seconds. */
   readonly requestsPerMinute: number;
-  /** True if all its keys are rejected. */
+  /** True while the API rejects all of its keys. */
   readonly suspended: boolean;
-  /** True if new submits get no deliveries. */
+  /** True while its webhooks are suspended. Submits made in this time never get a delivery. */
   readonly webhooksSuspended: boolean;
   readonly createdAt: Date;
 }
@@ -27,7 +27,7 @@ const ORGANIZATION = sql`
 /** A balance in credits: total = used + held + available at all times (DECISIONS.md, Credits). */
 export type Balance = Readonly<Record<'total' | 'used' | 'held' | 'available', number>>;
 
-/** Selects the `balance` of an organization. */
+/** Selects the balance of the current row of `organizations`. */
 const WITH_BALANCE = sql`(
   select json_build_object('total', total, 'used', used, 'held', held, 'available', available)
     from credit_balances where organization_id = organizations.id) as balance`;
@@ -52,16 +52,16 @@ export async function createOrganization(
 const PLAY_CREDITS = 10_000;
 
 /**
- * Returns whether an organization is another one's sandbox. The prefix of its id decides, here and
- * in the database.
+ * Returns whether an organization is another one's sandbox. The database uses the same rule: a
+ * sandbox has an id that starts with `sbx_`.
  */
 export function isSandbox(organizationId: string): boolean {
   return organizationId.startsWith('sbx_');
 }
 
 /**
- * Returns the id of an organization's sandbox. Creates the sandbox if it does not exist: an
- * organization with play credits, a separate limit, and a separate webhook secret.
+ * Returns the id of an organization's sandbox. If there is none, creates it: an organization with
+ * play credits and its own rate limit and webhook secret.
  * @throws {Refusal} `organization_missing`; {SecretKeyMissing} if it must be created
  */
 export async function openSandbox(tx: Transaction, db: Database, by: ChangedBy, sandboxOf: string) {
@@ -87,11 +87,11 @@ export async function listOrganizations(db: Database) {
      order by created_at desc, id desc`;
 }
 
-/** The maximum number of matches for a name. */
+/** The maximum number of organizations that a search returns. */
 const CANDIDATES = 20;
 
 /**
- * Finds organizations by text: the one with this id, those with this name, or else those whose
+ * Finds the organizations whose id or name equals the text. If there are none, finds those whose
  * names start with it. Case does not matter for names. Sandboxes share the names of their
  * organizations, so they are found only by id.
  */
@@ -143,7 +143,7 @@ export async function showOrganization(db: Database, organizationId: string) {
 
 /**
  * Sets the maximum number of requests per minute for each key of an organization. It applies from
- * the next request on. A sandbox has a separate limit.
+ * the next request on. It does not change the limit of the organization's sandbox.
  * @param requestsPerMinute 1 to 100000
  * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a number outside the range
  */
@@ -170,9 +170,9 @@ export async function setLimit(
 }
 
 /**
- * Suspends or resumes an organization and its sandbox. While it is suspended, its active keys are
- * inactive; resuming restores them. Both apply from the next request on. Requests that were
- * submitted before continue. Safe to repeat.
+ * Suspends or resumes an organization and its sandbox. During the suspension, the API rejects its
+ * active keys. Both changes apply from the next request on. Requests that were submitted before
+ * continue. Safe to repeat.
  * @throws {Refusal} `organization_missing`
  */
 export async function suspendOrganization(
@@ -237,8 +237,8 @@ export async function requireOrganization(db: Database, organizationId: string):
 }
 
 /**
- * Locks an organization. FOR UPDATE would conflict with each submit, because submits refer to the
- * organization.
+ * Locks an organization. It uses FOR NO KEY UPDATE, because FOR UPDATE would block submits, whose
+ * rows reference the organization.
  */
 async function lockOrganization(tx: Transaction, organizationId: string): Promise<Organization> {
   const [found] = await run<Organization>(tx)`

@@ -8,16 +8,16 @@ import {
   SecretUnreadable,
 } from '../secrets.ts';
 
-// A wrong SECRETS_KEY with the right version encrypts without an error and fails only when a
-// delivery is signed. So for each version the database stores a check value that was encrypted with
-// its key.
+// If SECRETS_KEY contains a wrong key under a correct version, encryption works, and the error
+// appears only when a delivery is signed. To notice a wrong key earlier, the database stores a
+// check value per version, which was encrypted with the right key.
 
-/** The owner of check values, in place of an organization's id. */
+/** Check values are encrypted with this text in place of the id of an owner. */
 const OWNER = 'secret_keys';
 
 /**
- * Checks each key against the check value of its version. The first process with a key stores the
- * check value, unless the key cannot decrypt existing secrets of its version.
+ * Checks each key against the check value of its version. If a version has no check value, stores
+ * one, unless the key cannot decrypt existing secrets of its version.
  * @returns the versions with a wrong key
  */
 async function wrongVersions(
@@ -47,13 +47,16 @@ async function isRightKey(db: Database | Transaction, key: SecretKey): Promise<b
   await run(db)`
     insert into secret_keys (version, check_value) values (${version}, ${checkValue})
         on conflict do nothing`;
-  // Another process may have stored a check value of another key first.
+  // Another process may have stored a check value first, and with a different key.
   const [stored] = await run<{ value: string }>(db)`
     select check_value as value from secret_keys where version = ${version}`;
   return stored !== undefined && canDecrypt([key], OWNER, stored.value);
 }
 
-/** Returns the version of a secret that signs deliveries and that has no key, or undefined. */
+/**
+ * Returns a version that encrypts a stored webhook secret in use but is missing in SECRETS_KEY.
+ * Undefined if no version is missing.
+ */
 async function missingVersion(db: Database): Promise<string | undefined> {
   const versions = db.secretKeys.map(({ version }) => version);
   const [missing] = await run<{ version: string }>(db)`
@@ -70,8 +73,8 @@ async function missingVersion(db: Database): Promise<string | undefined> {
 
 /**
  * Returns one sentence that says why SECRETS_KEY cannot decrypt the webhook secrets of this
- * database, or null if it can. Stores no check value while a key is missing, because the other keys
- * may be wrong too.
+ * database, or null if it can. While a key is missing, no check value is stored, because the other
+ * keys may be wrong too.
  * @throws {DatabaseError} if PostgreSQL is unavailable
  */
 export async function secretKeysTrouble(db: Database): Promise<string | null> {
@@ -83,7 +86,8 @@ export async function secretKeysTrouble(db: Database): Promise<string | null> {
 }
 
 /**
- * Checks that the encrypting key is the one that this database knows by that version.
+ * Checks that the first key, which encrypts new secrets, is the same key that this database knows
+ * under its version.
  * @throws {SecretUnreadable} if it is not
  */
 export async function requireRightKey(

@@ -7,7 +7,9 @@ const PARTS = {
   foundAny: 'found any',
   foundProfessional: 'found professional',
   foundPersonal: 'found personal',
-  /** Found and free, because the result was paid for before. */
+  /**
+   * Requests with an email that was free, because the organization had paid for this result before.
+   */
   replayed: 'replayed',
   notFound: 'not_found',
   failed: 'failed',
@@ -23,8 +25,9 @@ export type Usage = { readonly organizationId: string; readonly name: string } &
 };
 
 /**
- * Reads the usage from `since` to before `until`, so that consecutive periods add up. Credits come
- * from the ledger. A charge belongs to the moment when its request was settled.
+ * Reads the usage of a period that includes `since` but not `until`, so that consecutive periods do
+ * not overlap. Credits are summed from the ledger. A charge belongs to the period in which its
+ * request became final.
  * @param organizationId null for all organizations with usage, without sandboxes
  */
 export async function readUsage(
@@ -33,7 +36,7 @@ export async function readUsage(
   since: Date,
   until: Date,
 ): Promise<Usage[]> {
-  // The usage of all organizations leaves out sandboxes, and organizations without usage.
+  // A report of all organizations leaves out sandboxes, and organizations without usage.
   let isCounted = sql`not is_sandbox(organization_id)`;
   let isListed = sql`h.organization_id is not null`;
   if (organizationId !== null) {

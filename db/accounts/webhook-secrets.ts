@@ -15,11 +15,14 @@ import { requireRightKey } from './secret-keys.ts';
 export interface WebhookSecret {
   readonly organizationId: string;
   readonly webhookSecret: string;
-  /** Deliveries are also signed with the previous secret until this time. Null if they are not. */
+  /**
+   * Until this time, deliveries are also signed with the previous secret. Null if no previous
+   * secret is valid.
+   */
   readonly previousSecretValidUntil: Date | null;
 }
 
-/** Time that receivers have to switch to a rotated secret. */
+/** The time that receivers have to switch to a new secret. */
 const OVERLAP_MS = 24 * 3_600_000;
 
 /**
@@ -55,13 +58,13 @@ export async function showWebhookSecret(
 
 /**
  * Replaces an organization's webhook secret. For 24 h, deliveries are signed with both the old and
- * the new one. Only one previous secret is kept. So a second rotation within 24 h would end the
- * first secret early, and is rejected unless it is forced.
+ * the new one. Only one previous secret is kept. A second rotation within 24 h would end that
+ * secret early, so it is rejected unless it is forced.
  *
- * Rotating a secret that cannot be decrypted must be forced too. That secret ends at once, because
- * no delivery can be signed with it.
- * @param force true for a secret that leaked right after its rotation, or that cannot be decrypted;
- * receivers that still use the old secret fail
+ * To rotate a secret that cannot be decrypted, `force` must be true too. Such a secret ends at
+ * once, because it cannot sign deliveries.
+ * @param force true if the new secret leaked right after a rotation, or if the secret cannot be
+ * decrypted; receivers that still use the secret that ends early will reject deliveries
  * @throws {Refusal} `rotation_too_soon` within 24 h of the last rotation; `organization_missing`;
  * {SecretKeyMissing}
  */
@@ -93,7 +96,7 @@ export async function rotateWebhookSecret(
       returning previous_webhook_secret_expires_at as until`;
     if (!rotated) {
       const { previousSecretValidUntil } = await showWebhookSecret(db, organizationId, tx);
-      // Null if the overlap has just ended.
+      // `previousSecretValidUntil` is null if the overlap has just ended.
       throw new Refusal('rotation_too_soon', previousSecretValidUntil ?? (await clock(tx)));
     }
     await recordAudit(tx, by, {
@@ -114,10 +117,10 @@ export async function rotateWebhookSecret(
 const REENCRYPTED_PER_STEP = 1000;
 
 /**
- * Encrypts all secrets with the first key. After that, the other keys can be removed. Safe to
- * repeat and to interrupt.
+ * Encrypts all secrets again with the first key. After that, the other keys can be removed from
+ * SECRETS_KEY. Safe to repeat and to interrupt.
  * @returns the number of organizations whose secrets were encrypted again
- * @throws {SecretKeyMissing} without the key of a secret
+ * @throws {SecretKeyMissing} if a secret's key is missing
  */
 export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Promise<number> {
   const key = firstVersion(db.secretKeys);

@@ -11,7 +11,10 @@ import { hashAddress, type SuppressionTarget } from './suppressions.ts';
  */
 export type DataSubject = { readonly npi: string } | { readonly email: string };
 
-/** Returns the suppression of a person. Its value also identifies the person in the audit log. */
+/**
+ * Returns the suppression that excludes a person. Its value also identifies the person in the audit
+ * log.
+ */
 function suppressionOf(subject: DataSubject): SuppressionTarget {
   if ('npi' in subject) return { kind: 'npi', value: subject.npi };
   return { kind: 'email', value: hashAddress(subject.email) };
@@ -27,8 +30,8 @@ export interface AskedBy extends ChangedBy {
 
 /**
  * Lists the register of privacy requests and their results, the newest first. It is read from the
- * audit log, which cannot be rewritten. For an objection, the reason contains the person and the
- * time.
+ * audit log, which cannot be rewritten. An objection is a suppression that an operator added. Its
+ * reason says who objected and when.
  */
 export async function listPrivacyRequests(db: Database, limit: number) {
   return await run<{ readonly doneAt: string }>(db)`
@@ -46,7 +49,7 @@ export async function listPrivacyRequests(db: Database, limit: number) {
 }
 
 /**
- * Records a privacy request in the register. Await it before showing any data.
+ * Records a privacy request in the audit log. Await it before showing any data.
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function recordPrivacyRequest(
@@ -61,7 +64,7 @@ export async function recordPrivacyRequest(
   await recordAudit(tx, by, { action, organizationId: null, subject: value, details });
 }
 
-/** Columns that are computed from other columns, for internal use. */
+/** Columns for internal use, computed from other columns. An export leaves them out. */
 const DERIVED = [
   'row_hash',
   'import_number',
@@ -73,16 +76,17 @@ const DERIVED = [
 ];
 
 /**
- * Returns the NPI or the address of a person. The other one is null, which equals nothing in SQL.
+ * Returns the NPI and the address of a person, of which one is null. In SQL, no value equals null.
  */
 function keysOf(subject: DataSubject) {
   return { npi: null, email: null, ...subject };
 }
 
 /**
- * Exports all data about a person. For an NPI: its NPPES rows, and its lookups and requests. For an
- * address: all rows that contain it. Organizations appear by id, because their names are not the
- * person's data. `custom_data` belongs to the customer and is left out.
+ * Exports all data about a person. For an NPI, these are its NPPES data, its addresses, lookups,
+ * and requests. For an address, these are all rows that contain it. Organizations appear only with
+ * their ids, because their names are not the person's data. `custom_data` belongs to the customer
+ * and is left out.
  * @returns rows with the column names of the tables
  */
 export async function exportSubject(db: Database, subject: DataSubject) {
@@ -135,18 +139,19 @@ const ATTEMPTS = 5;
 const PAUSE_MS = 500;
 
 /**
- * Erases all addresses of a person, and adds suppressions so that no import and no vendor brings
- * them back: the NPI if it was given, and the hash of each address. Addresses of other people that
- * a vendor returned for the NPI are deleted without a suppression. Charges stay, and `custom_data`
+ * Erases all addresses of a person. It suppresses the NPI, if it was given, and the hash of each
+ * address, so that no import and no vendor brings them back. Addresses of other people that a
+ * vendor returned for the NPI are deleted without a suppression. Charges stay, and `custom_data`
  * stays because it belongs to the customer. Sandbox data stays because it is made up.
  *
  * It runs in one transaction that blocks submits and settling. Otherwise, a result in progress
- * could store the address right after the erasure. A waiting lock request blocks all later ones, so
- * it gives up soon, lets them pass, and tries again a few times. Safe to repeat.
- * @param isRehearsal true to roll everything back: it returns what would be removed and adds no
- * entry to the register
- * @returns removed rows by kind; `tombstones` counts the suppressions that are new or had another
- * origin
+ * could store the address right after the erasure. While it waits for a lock, all later requests
+ * for that lock wait behind it. So it gives up after 1.2 s, lets them pass, and tries again, five
+ * times in total. Safe to repeat.
+ * @param isRehearsal true to roll everything back and only return the numbers of rows that would be
+ * removed; the audit log then gets no entry
+ * @returns the numbers of removed rows by kind; `tombstones` is the number of suppressions that
+ * were added, or that existed with another origin
  * @throws {DatabaseError} 55P03 if it could not get its locks; nothing was erased
  */
 export async function eraseSubject(
@@ -166,7 +171,10 @@ export async function eraseSubject(
   }
 }
 
-/** Longer than the second after which PostgreSQL cancels an autovacuum that blocks a lock. */
+/**
+ * Waits longer than 1 s for a lock, because PostgreSQL cancels an autovacuum that holds the lock
+ * only after 1 s.
+ */
 const LOCK_TIMEOUT = sql`set local lock_timeout = '1200ms'`;
 
 async function erase(db: Database, by: AskedBy, subject: DataSubject, isRehearsal: boolean) {
@@ -174,14 +182,15 @@ async function erase(db: Database, by: AskedBy, subject: DataSubject, isRehearsa
   let erasure: Record<string, number> = {};
   await transaction(db, async (tx) => {
     await tx.execute(LOCK_TIMEOUT);
-    // First the endpoints, because an import may lock them for a minute. While this waits for them,
-    // it must not hold locks that block others.
+    // Locks the endpoints first, because an import may hold them for a minute. While this
+    // transaction waits for them, it must not hold other locks that submits and settling need.
     await tx.execute(sql`lock table provider_endpoints in share row exclusive mode`);
-    // Balances come next, because settling a request locks a balance first. The address tables
-    // follow, in the order that their writers use.
+    // Locks the balances before the address tables, because settling a request also locks a balance
+    // first.
     await tx.execute(sql`select hold_balances()`);
-    // All writers of both tables lock stored_emails first. A prepared statement locks the tables of
-    // its CTEs in their order, after the table that it inserts into or deletes from.
+    // Locks stored_emails before email_checks, as all other writers of these tables do. They do so
+    // because a prepared statement first locks the table that it inserts into or deletes from, and
+    // then the tables of its CTEs in their order.
     await tx.execute(sql`lock table stored_emails, email_checks in share row exclusive mode`);
     erasure = only(await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason)));
     await recordPrivacyRequest(tx, by, 'privacy.erase', subject, erasure);
@@ -200,7 +209,7 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
   const inColumn = isTheirs(sql`email`);
   return sql`
     with addresses as materialized (
-      -- All addresses ever stored for the NPI, except those of another person.
+      -- Selects all addresses that were ever stored for the NPI, except those of another person.
       select ${email}::text as email
       union
       select email from stored_emails where npi = ${npi}
@@ -231,8 +240,8 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
        where email is not null and test_outcome is null and ${inColumn}
       returning id, batch_id
     ), excerpts as (
-      -- A receiver's response may repeat what it was sent, even a result that retention has erased
-      -- since.
+      -- A receiver's response may repeat the address that we sent, even the address of a request
+      -- from which retention has deleted it since.
       update webhook_attempts set response_excerpt = null
        where response_excerpt is not null and delivery_id in (
          select d.id from webhook_deliveries d

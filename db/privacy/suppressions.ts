@@ -4,9 +4,9 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, only, run, transaction } from '../client.ts';
 import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.ts';
 
-// Suppressions: people who must not be looked up or returned. All results are checked with
-// `is_suppressed` of the migrations: at submit, on replay, and, if suppressions have changed since,
-// with each poll and delivery.
+// Suppressions name people who must not be looked up or returned. The SQL function `is_suppressed`
+// of the migrations checks every result when it is submitted or replayed. If suppressions have
+// changed since then, polls and deliveries check the result again.
 
 /**
  * The suppressed value as it is stored: an NPI, the SHA-256 of an address, or a domain with its
@@ -26,7 +26,8 @@ export interface Suppression extends SuppressionTarget {
 /**
  * Returns the hash that identifies an address that must not be stored.
  * @param email normalized: lowercase, its domain in A-labels
- * @returns 64 hex digits; they match other parties' lists of SHA-256 hashes of lowercase addresses
+ * @returns 64 hex digits; other companies' lists with SHA-256 hashes of lowercase addresses contain
+ * the same hash for the same address
  */
 export function hashAddress(email: string): string {
   return createHash('sha256').update(email).digest('hex');
@@ -49,7 +50,8 @@ export async function addSuppression(
           on conflict do nothing
       returning 1`);
     const isNew = added.length > 0;
-    // A person's objection is recorded even if the suppression already existed.
+    // An operator's suppression is a person's objection, which is recorded even if the suppression
+    // already existed.
     if (isNew || origin === 'operator') {
       await recordAudit(tx, by, {
         action: 'suppressions.add',
@@ -63,8 +65,9 @@ export async function addSuppression(
 }
 
 /**
- * Suppresses a person at a vendor's notice (Hunter's 451). Safe to repeat. It is written before the
- * vendor's response, so that a recorded response never lacks its suppression.
+ * Suppresses a person because a vendor says that the person must not be processed (Hunter responds
+ * with status 451). Call it before you store the vendor's response, so that a crash in between
+ * cannot lose the suppression. Safe to repeat.
  */
 export async function suppressFromVendor(db: Database, npi: string, vendor: string): Promise<void> {
   const by = { actor: SERVICE, reason: `${vendor}: the person asked not to be processed` };
@@ -80,8 +83,8 @@ export interface DomainReach extends Record<string, unknown> {
 }
 
 /**
- * Counts the addresses of domains and of their subdomains. Reads the whole directory and all
- * requests.
+ * Counts stored and returned addresses at these domains and their subdomains. It is slow, because
+ * it reads all stored addresses and all requests.
  */
 export async function countDomains(db: Database, domains: readonly string[]): Promise<DomainReach> {
   const patterns = domains.flatMap((domain) => [`%@${domain}`, `%@%.${domain}`]);
@@ -141,7 +144,8 @@ export async function listSuppressions(
 
 /**
  * Adds the suppressions of an imported list. The audit log records only the import. Safe to repeat.
- * @returns for each row whether it was new; of equal rows, only the first one is new
+ * @returns for each row whether it was new; if several rows are equal, only the first one counts as
+ * new
  */
 export async function importSuppressions(
   db: Database,
@@ -157,7 +161,7 @@ export async function importSuppressions(
     ), firsts as (
       select distinct on (kind, value) * from given order by kind, value, n
     ), added as (
-      -- In a fixed order, so that two concurrent imports cannot deadlock.
+      -- Inserts in a fixed order, so that two concurrent imports cannot deadlock.
       insert into suppressions (kind, value, origin, reason)
       select kind, value, 'import', reason from firsts order by kind, value collate "C"
           on conflict do nothing returning kind, value

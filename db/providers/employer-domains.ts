@@ -1,8 +1,11 @@
 import { type Database, run } from '../client.ts';
 
-/** An employer's domain that an operator has entered. A null removes the domain. */
+/**
+ * An employer's domain that an operator has entered. If `domain` is null, the stored domain is
+ * removed.
+ */
 export interface EmployerDomain {
-  /** `npi:…`, `pac_id:…`, or `name:…` with the key of a name. */
+  /** `npi:…`, `pac_id:…`, or `name:…` with the result of `organizationKey`. */
   readonly key: string;
   readonly domain: string | null;
 }
@@ -10,9 +13,9 @@ export interface EmployerDomain {
 export type DomainVerdict = 'added' | 'changed' | 'removed' | 'unchanged';
 
 /**
- * Stores up to a few thousand domains in one statement. Among rows with the same key the last one
- * counts. Safe to repeat.
- * @returns a verdict for each row
+ * Stores up to a few thousand domains in one statement. If several rows have the same key, the last
+ * one is used. Safe to repeat.
+ * @returns for each row what has changed
  */
 export async function storeEmployerDomains(
   db: Database,

@@ -1,9 +1,9 @@
 import words from './key-words.json' with { type: 'json' };
 
 /**
- * Returns keys that match a provider's location with an organization's, even if they are spelled
- * differently.
- * @param at the practice location from NPPES or the NPI Registry
+ * Returns a key for the telephone number and one for the address of a location. Equal keys mean the
+ * same number or address, even if it is spelled differently. They connect a provider with the
+ * organizations at the same location.
  */
 export function providerKeys(
   at: Readonly<Record<'phone' | 'line1' | 'line2' | 'postalCode', string | null>>,
@@ -12,10 +12,13 @@ export function providerKeys(
   return { phoneKey: phoneKey(at.phone), addressKey: addressKey(lines, at.postalCode) };
 }
 
-/** Maps words of street addresses to their standard abbreviation. */
+/** Maps words of street addresses to their standard abbreviations, such as STREET to ST. */
 const STREET_WORDS = new Map(Object.entries(words.streetWords));
 
-/** Returns the last ten digits. Null if there are fewer, or if all are the same digit. */
+/**
+ * Returns the last ten digits of a telephone number. Null if it has fewer, or if all digits are the
+ * same.
+ */
 function phoneKey(phone: string | null): string | null {
   if (phone === null) return null;
   const digits = phone.replace(/[^0-9]/g, '').slice(-10);
@@ -24,9 +27,10 @@ function phoneKey(phone: string | null): string | null {
 }
 
 /**
- * Returns the street, number, and suite in one spelling, `|`, and five digits of ZIP code. It does
- * not matter on which line they stand. Null if the street or the ZIP code is missing. An address
- * without a suite does not match the tenants' addresses.
+ * Returns a key such as `12 MAIN ST STE 5|02139`: the address lines in a standard spelling, and the
+ * five-digit ZIP code. It does not matter how the address is divided into lines. Null if the lines
+ * or the ZIP code are missing. The key of a building without a suite does not match the keys of its
+ * suites.
  */
 function addressKey(lines: string, postalCode: string | null): string | null {
   if (lines === '' || postalCode === null) return null;
@@ -39,24 +43,29 @@ function addressKey(lines: string, postalCode: string | null): string | null {
     .split(/[^\p{L}\p{N}]+/u)
     .filter((word) => word !== '')
     .map((word) => STREET_WORDS.get(word) ?? word)
-    // `STE # 5`
+    // `STE # 5` has become `STE STE 5`. Keep one STE.
     .filter((word, index, all) => word !== 'STE' || all[index + 1] !== 'STE');
   if (spelled.length === 0) return null;
   return `${spelled.join(' ')}|${zip}`;
 }
 
 /**
- * Returns the id of a group in Medicare's enrollment system: ten digits. Spreadsheets drop the
- * leading zeros, so they are added again.
+ * Returns the PAC ID of a group: its id in Medicare's enrollment system, with ten digits.
+ * Spreadsheets drop leading zeros, so they are added again. Null if the text is not such an id.
  */
 export function pacIdOf(text: string): string | null {
   return /^[0-9]{1,10}$/.test(text) ? text.padStart(10, '0') : null;
 }
 
-/** Legal forms that are also postal codes of states: `Cardiology of PA` is in Pennsylvania. */
+/**
+ * Legal forms that are also abbreviations of states. In `Cardiology of PA`, PA means Pennsylvania.
+ */
 const FORMS_AND_STATES: ReadonlySet<string> = new Set(['co', 'pa', 'sc']);
 const FORMS: ReadonlySet<string> = new Set(words.legalForms);
-/** The words before a state, or before a `Co` that is part of the name. */
+/**
+ * Matches text before a word that is not a legal form: before a state, such as `of` or `in North`,
+ * and `&` before `Co`.
+ */
 const BEFORE_STATE = /(?: (?:of|in|and)(?: (?:north|south|east|west)(?:ern)?| central)?|&)$/;
 const PHRASE = new RegExp(` (?:${words.legalPhrases.join('|')})$`);
 const DOING_BUSINESS_AS = /\b(?:d[./]?b[./]?a\b[.:]?|doing business as\b)/i;
@@ -70,7 +79,7 @@ export function organizationWords(text: string): string[] {
   const [legal = '', door = ''] = text.split(DOING_BUSINESS_AS);
   const name = /\p{L}/u.test(door) ? door : legal;
   const left = name
-    // `P. A.`
+    // Changes `P. A.` to `P.A.`
     .replace(/\b(\p{L})\. (?=\p{L}\.)/gu, '$1.')
     .split(/[\s,]+/)
     .filter((word) => /[\p{L}\p{N}&]/u.test(word));
@@ -82,7 +91,7 @@ export function organizationWords(text: string): string[] {
   return left;
 }
 
-/** Returns the number of words at the end that are a legal form. */
+/** Returns how many words at the end of a name are its legal form. */
 function legalFormLength(name: readonly string[]): number {
   const plain = name.map((word) => word.toLowerCase().replace(/[^a-z&]/g, ''));
   const text = ` ${plain.join(' ')}`;

@@ -3,8 +3,8 @@ import { type Database, insertAll, run, transaction } from '../client.ts';
 import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../schema.ts';
 import { providerKeys } from './keys.ts';
 
-// Rows from the NPI Registry, for NPIs that are missing in NPPES imports. Imports have priority,
-// and their rows are never changed here.
+// Stores data from the NPI Registry, for NPIs that no NPPES import contains. Imports have priority,
+// so nothing here changes an imported row.
 
 type Row = typeof providers.$inferSelect;
 
@@ -41,9 +41,9 @@ export type RegistryLocation = Readonly<
 export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi' | 'importNumber'>;
 
 /**
- * Lists those of the NPIs to look up in the registry: no import has them, and the last registry
- * lookup is at least a day old (the etiquette for public clients of the registry). An older row
- * stays in use until a newer response arrives.
+ * Returns those of the NPIs for which the registry must be asked: no import contains them, and the
+ * registry was not asked within the last 24 hours. Clients of the public registry should not ask
+ * more often. An older row stays in use until a newer response arrives.
  */
 export async function listRegistryDue(db: Database, npis: readonly string[]): Promise<string[]> {
   const rows = await run<{ npi: string }>(db)`
@@ -56,10 +56,10 @@ export async function listRegistryDue(db: Database, npis: readonly string[]): Pr
 
 /**
  * Stores the registry's response for an NPI and replaces the previous one. Changes nothing if an
- * import has the NPI, or if a concurrent call was first.
- * @param provider null if the registry has no active provider: then the NPI is stored as
- * deactivated today, without other data. This row blocks lookups for a day. Then the registry is
- * asked again, because an NPI may be new or reactivated.
+ * import contains the NPI, or if a concurrent call stored a response first.
+ * @param provider null if the registry has no active provider with this NPI. Then the NPI is stored
+ * as deactivated today, without other data, and is not looked up for a day. After that, the
+ * registry is asked again, because the NPI may be new or reactivated.
  */
 export async function storeRegistryAnswer(
   db: Database,
@@ -87,8 +87,8 @@ export async function storeRegistryAnswer(
       .returning({ npi: providers.npi });
     if (written.length === 0) return;
     for (const [table, rows] of details) {
-      // Details that are missing in the new response are deleted. Among duplicates the first one
-      // counts.
+      // Deletes old details, because the new response may not contain them. If the response
+      // contains duplicates, the first one is stored.
       await tx.delete(table).where(sql`npi = ${npi}`);
       if (rows.length === 0) continue;
       const insert = insertAll(table, rows, { npi, importNumber: null });
@@ -109,7 +109,10 @@ function practiceOf(practice: RegistryLocation) {
   };
 }
 
-/** The columns of an address are part of the primary key, so they are empty rather than null. */
+/**
+ * The columns of an address are part of the primary key and cannot be null. So a missing part is
+ * stored as empty text.
+ */
 function locationRow(location: RegistryLocation) {
   const part = (name: keyof RegistryLocation) => location[name] ?? '';
   return {

@@ -4,17 +4,18 @@ import { providers } from '../schema.ts';
 import type { EndpointKind } from '../words.ts';
 import { organizationKey } from './keys.ts';
 
-// Facts about an NPI: identity, billing groups, and neighbors. They come unjudged from CMS and the
-// operator.
+// Reads the facts about an NPI: the provider's identity, groups that bill for the provider, and
+// organizations at the same telephone number or address. These facts come from CMS and from the
+// operator, and nothing here decides whether they are right.
 
 export interface EndpointFact {
   readonly kind: EndpointKind;
-  /** As in the file: an address, a URL, or neither. */
+  /** The text in CMS's file, which may be an email address, a URL, or something else. */
   readonly endpoint: string;
   readonly affiliationName: string | null;
 }
 
-/** An active organization (type 2) that shares a telephone or an address with a provider. */
+/** An active organization (type 2) that shares a telephone number or an address with a provider. */
 export interface Neighbor {
   readonly npi: string;
   /** The legal business name. */
@@ -29,15 +30,15 @@ export interface Neighbor {
 /** A telephone number or an address of a provider, with the organizations there. */
 export interface Place {
   /**
-   * `elsewhere`: not the primary practice location, but another location in NPPES, or one from
-   * which Medicare is billed.
+   * `phone` and `address` belong to the primary practice location. `elsewhere` means another
+   * practice location in NPPES, or a location in Medicare's data.
    */
   readonly at: 'phone' | 'address' | 'elsewhere';
   /** A `phone_key` or an `address_key`. */
   readonly key: string;
   /**
-   * Null if too many organizations share it to mean anything, such as an answering service or a
-   * hospital's switchboard.
+   * Null if more than `MAX_NEIGHBORS` organizations share it. Then it says nothing about the
+   * employer, because it may be an answering service or a hospital's switchboard.
    */
   readonly neighbors: readonly Neighbor[] | null;
 }
@@ -58,13 +59,13 @@ export type ProviderFacts = NonNullable<Awaited<ReturnType<typeof readProvider>>
 export type GateReason = 'organization_npi' | 'deactivated' | 'suppressed';
 
 /**
- * The maximum number of organizations at one telephone number or address. More than this is a
- * crowd.
+ * The maximum number of organizations that are read for one telephone number or address. If there
+ * are more, none of them is used.
  */
 const MAX_NEIGHBORS = 20;
 /**
- * The maximum number of other locations, including people's, that are read per telephone number or
- * address.
+ * The maximum number of other practice locations, of people and organizations, that are read for
+ * one telephone number or address.
  */
 const MAX_LOCATIONS = 200;
 const MAX_ENDPOINTS = 50;
@@ -74,8 +75,8 @@ const MAX_COLLEAGUES = 50;
 const MAX_PLACES = 10;
 
 /**
- * The reason to refuse an NPI. A refusal from the registry is valid for a day (see
- * `storeRegistryAnswer`).
+ * The reason why an NPI is not looked up. If the reason comes from the registry, it applies for a
+ * day (see `storeRegistryAnswer`).
  */
 const REFUSAL = sql<Exclude<GateReason, 'suppressed'> | null>`case
   when not is_inactive(providers.npi) then null
@@ -84,7 +85,7 @@ const REFUSAL = sql<Exclude<GateReason, 'suppressed'> | null>`case
 
 /**
  * Returns the NPIs of a batch that must not be looked up, with the reasons, in one statement. An
- * NPI that is in no table passes.
+ * NPI that is not stored may be looked up.
  * @param npis 10 digits each
  */
 export async function gate(
@@ -105,8 +106,9 @@ export async function gate(
 }
 
 /**
- * Reads all facts about a provider's identity and workplaces. It takes a few indexed reads, which
- * are limited even if many share a telephone number, an address, or a group.
+ * Reads all facts about a provider's identity and workplaces. It needs only a few indexed reads,
+ * and each has a limit, because very many providers may share a telephone number, an address, or a
+ * group.
  * @returns null if neither NPPES nor the registry has the NPI
  */
 export async function readProvider(db: Database, npi: string) {
@@ -114,7 +116,9 @@ export async function readProvider(db: Database, npi: string) {
     const [row] = await tx
       .select({
         provider: providers,
-        /** The reason not to look it up. Null if it is an active individual, as far as is known. */
+        /**
+         * The reason not to look up the NPI. Null if it seems to belong to an active individual.
+         */
         refusal: REFUSAL,
         /** States of the practice locations, except the primary one. */
         otherStates: sql<string[]>`array(
@@ -145,9 +149,9 @@ export async function readProvider(db: Database, npi: string) {
     return {
       ...provider,
       ...facts,
-      /** The primary places first. */
+      /** The places of the primary practice location come first. */
       places,
-      /** Domains that the operator has entered for all employers named here. */
+      /** The domains that the operator has entered for possible employers. */
       domains: knowsDomains ? await readDomains(tx, npi, facts, places) : [],
     };
   });
@@ -168,8 +172,9 @@ async function readPlaces(
     if (key !== phoneKey && key !== addressKey) places.push({ at: 'elsewhere', key });
   }
   const keys = places.map(({ key }) => key);
-  // Telephone keys and address keys never collide. Other name type 3 is "Doing Business As". The
-  // other types are former names, and other people's terms.
+  // A telephone key never equals an address key, so one list can hold both. Type 3 of an
+  // organization's other names is "Doing Business As". The other types, such as former names, are
+  // not read.
   const rows = await run<Neighbor & { readonly key: string }>(tx)`
     select asked.key, p.npi, p.organization_name as name, p.parent_name as "parentName",
            array(
@@ -191,7 +196,10 @@ async function readPlaces(
   });
 }
 
-/** Selects the organizations with this key: one more than `MAX_NEIGHBORS` shows a crowd. */
+/**
+ * Selects the organizations with the key `asked.key`. Each part selects up to `MAX_NEIGHBORS` + 1
+ * rows, so that the caller can see that there are too many.
+ */
 function organizationsAt(column: 'phone_key' | 'address_key'): SQL {
   return sql`
     (select npi from providers
