@@ -60,10 +60,10 @@ export class ApiError extends Error {
 }
 
 /** Returns the header that links to the explanation of a code or of a type of a 422 (RFC 8288). */
-function helpLink(code: string, title: string | null = null) {
-  return {
-    link: `</docs/errors#${code}>; rel="help"${title === null ? '' : `; title="${title}"`}`,
-  };
+function helpLink(code: string, title: string | null = null): { link: string } {
+  const link = `</docs/errors#${code}>; rel="help"`;
+  if (title === null) return { link };
+  return { link: `${link}; title="${title}"` };
 }
 
 /**
@@ -75,26 +75,28 @@ export function problem(
   values: Values = {},
   headers: Readonly<Record<string, string>> = {},
 ): ApiError {
-  const kind =
-    Object.values(PROBLEMS).find(({ codes }) => Object.hasOwn(codes, code)) ??
-    PROBLEMS.InternalError;
-  const wait = values.wait === undefined ? {} : { 'retry-after': String(values.wait) };
-  return new ApiError(kind.status, problemBody(kind, code, values), {
-    ...helpLink(code),
-    ...wait,
-    ...headers,
-  });
+  const kinds = Object.values(PROBLEMS);
+  const kind = kinds.find(({ codes }) => Object.hasOwn(codes, code)) ?? PROBLEMS.InternalError;
+  const all: Record<string, string> = { ...helpLink(code), ...headers };
+  if (values.wait !== undefined) all['retry-after'] = String(values.wait);
+  return new ApiError(kind.status, problemBody(kind, code, values), all);
 }
 
 /** Returns the body for one code. */
 export function problemBody(kind: ProblemKind, code: string, values: Values = {}) {
   const { status, title, codes, hasMembers } = kind;
-  const detail = (codes[code] ?? '').replaceAll(
-    /\{(\w+)( \w+)?\}/g,
-    (_, name: string, noun = '') =>
-      `${values[name]}${noun}${noun === '' || values[name] === 1 ? '' : 's'}`,
-  );
-  return { type: 'about:blank', title, status, code, detail, ...(hasMembers ? values : {}) };
+  const detail = filledIn(codes[code] ?? '', values);
+  const body = { type: 'about:blank', title, status, code, detail };
+  return hasMembers ? { ...body, ...values } : body;
+}
+
+/** Replaces `{name}` by a value and `{name noun}` by a number with its noun. */
+function filledIn(text: string, values: Values): string {
+  return text.replaceAll(/\{(\w+)( \w+)?\}/g, (_, name: string, noun?: string) => {
+    const value = values[name];
+    if (noun === undefined) return String(value);
+    return value === 1 ? `1${noun}` : `${value}${noun}s`;
+  });
 }
 
 /** An entry of a 422 (api/docs/errors.md, Errors), worded like FastAPI and pydantic 2. */
@@ -132,11 +134,9 @@ export function registerErrors(server: Server, log: Logger): void {
     if (!(response instanceof Error)) return h.continue;
     const { status, body, headers } = toApiError(response, request, log);
     await discardBody(request);
-    const isInvalid = status === 422;
     const answer = h.response(JSON.stringify(body)).code(status);
-    answer
-      .type(isInvalid ? 'application/json' : 'application/problem+json')
-      .charset(isInvalid ? 'utf-8' : '');
+    if (status === 422) answer.type('application/json').charset('utf-8');
+    else answer.type('application/problem+json').charset('');
     for (const [name, value] of Object.entries(headers)) answer.header(name, value);
     return answer;
   });

@@ -1,5 +1,11 @@
 import { randomUUID } from 'node:crypto';
-import { server as hapiServer, type Lifecycle, type Request, type Server } from '@hapi/hapi';
+import {
+  server as hapiServer,
+  type Lifecycle,
+  type Request,
+  type RouteOptions,
+  type Server,
+} from '@hapi/hapi';
 import { time } from '../db/metrics.ts';
 import { parseTraceparent, spanIdOf, tellSpan } from '../db/traces.ts';
 import { registerDocs } from './docs/docs.ts';
@@ -155,16 +161,13 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
     throw problem('method_not_allowed', { allow }, { allow });
   };
   for (const { id, method, path, scope } of ROUTES) {
-    const auth = scope === 'open' ? { auth: false as const } : {};
-    const payload = method === 'POST' ? { payload: UNREAD_BODY } : {};
-    server.route({ method, path, options: { ...auth, ...payload }, handler: handlers[id] });
+    const options: RouteOptions = {};
+    if (scope === 'open') options.auth = false;
+    if (method === 'POST') options.payload = UNREAD_BODY;
+    server.route({ method, path, options, handler: handlers[id] });
     // Each path has only one method.
-    server.route({
-      method: '*',
-      path,
-      options: open,
-      handler: refuse(method === 'GET' ? 'GET, HEAD' : method),
-    });
+    const allowed = method === 'GET' ? 'GET, HEAD' : method;
+    server.route({ method: '*', path, options: open, handler: refuse(allowed) });
   }
   // Otherwise, `{request_id}` would match this path.
   server.route({
@@ -217,48 +220,32 @@ function clientRequestId(request: Request): string | null {
  */
 function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
   server.events.on('response', (request) => {
-    const { response } = request;
-    const { credentials } = request.auth;
+    const { app, auth, info, response } = request;
     const status = response instanceof Error ? response.output.statusCode : response?.statusCode;
-    const { app, info } = request;
     // The template is logged instead of the path, because a client can put anything there.
     const { method, path: route } = request.route;
     const ms = Date.now() - info.received;
     // The two clocks may differ by a millisecond.
     const workedMs = Math.max(0, ms - (app.waitedMs ?? 0));
-    time(
-      'npe_http_request_duration_seconds',
-      { route, method, status: status ?? 'none' },
-      workedMs / 1000,
-    );
-    const ids = { organization_id: credentials?.organizationId, batch_id: app.batchId };
+    const labels = { route, method, status: status ?? 'none' };
+    time('npe_http_request_duration_seconds', labels, workedMs / 1000);
+    const ids = { organization_id: auth.credentials?.organizationId, batch_id: app.batchId };
     if (app.batchId) {
-      const place = { batchId: app.batchId, spanId: spanIdOf(app.batchId), parentId: null };
-      const attributes = { 'http.route': route, 'http.response.status_code': status, ...ids };
-      const link = parseTraceparent(request.headers.traceparent);
       tellSpan({
-        ...place,
+        batchId: app.batchId,
+        spanId: spanIdOf(app.batchId),
+        parentId: null,
         name: `POST ${route}`,
         kind: 'server',
         durationMs: ms,
-        attributes,
-        link,
+        attributes: { 'http.route': route, 'http.response.status_code': status, ...ids },
+        link: parseTraceparent(request.headers.traceparent),
       });
     }
-    const suppressed = credentials ? undefined : sample(status);
+    const suppressed = auth.credentials ? undefined : sample(status);
     if (suppressed === null) return;
-    log.info(
-      {
-        http_request_id: app.requestId,
-        method,
-        route,
-        status,
-        suppressed,
-        ms,
-        ...ids,
-        ...idsIn(request),
-      },
-      'http',
-    );
+    const http_request_id = app.requestId;
+    const line = { http_request_id, method, route, status, suppressed, ms };
+    log.info({ ...line, ...ids, ...idsIn(request) }, 'http');
   });
 }

@@ -15,7 +15,7 @@ export function reference(): string {
     return [
       `## ${operation.summary}`,
       `\`${method} ${path}\``,
-      ...(operation.description ? [String(operation.description)] : []),
+      String(operation.description),
       ...parameters(operation),
       ...fields('Body', operation.requestBody),
       ...answers(member(operation, 'responses')),
@@ -33,14 +33,17 @@ function member(object: unknown, name: string): JsonObject {
 
 function plain(value: unknown): JsonObject {
   const object = (value ?? {}) as JsonObject;
-  if (typeof object.$ref === 'string') {
-    const names = object.$ref.slice(2).split('/');
-    return {
-      ...(names.reduce<unknown>((at, name) => (at as JsonObject)[name], openapi) as JsonObject),
-    };
-  }
-  const [one] = ((object.anyOf ?? []) as JsonObject[]).filter(({ type }) => type !== 'null');
+  if (typeof object.$ref === 'string') return referenced(object.$ref);
+  const choices = (object.anyOf ?? []) as JsonObject[];
+  const one = choices.find(({ type }) => type !== 'null');
   return one && !object.type ? { ...plain(one), isNullable: true } : object;
+}
+
+/** Returns the object that a reference such as `#/components/schemas/Batch` leads to. */
+function referenced(reference: string): JsonObject {
+  let at: unknown = openapi;
+  for (const name of reference.slice(2).split('/')) at = (at as JsonObject)[name];
+  return at as JsonObject;
 }
 
 function parameters({ parameters = [] }: JsonObject): string[] {
@@ -69,29 +72,36 @@ function rowsOf(schema: JsonObject, prefix: string): unknown[][] {
   });
 }
 
-function typeOf({ type, enum: values, const: only, isNullable }: JsonObject): string {
-  const words = (values as unknown[] | undefined) ?? (only === undefined ? undefined : [only]);
-  const name = words ? words.map((word) => `\`${word}\``).join(', ') : [type].flat().join(' or ');
-  return isNullable ? `${name} or null` : name;
+function typeOf(field: JsonObject): string {
+  const name = typeNameOf(field);
+  return field.isNullable ? `${name} or null` : name;
+}
+
+function typeNameOf({ type, enum: values, const: only }: JsonObject): string {
+  if (only !== undefined) return `\`${only}\``;
+  if (Array.isArray(values)) return values.map((word) => `\`${word}\``).join(', ');
+  return [type].flat().join(' or ');
 }
 
 function answers(responses: JsonObject): string[] {
   const rows = Object.entries(responses).map(([status, value]) => {
     const answer = plain(value);
-    const names = Object.keys((answer.headers ?? {}) as object).filter((name) => !USUAL.test(name));
+    const names = Object.keys(member(answer, 'headers')).filter((name) => !USUAL.test(name));
     return [status, answer.description, names.map((name) => `\`${name}\``).join(', ')];
   });
-  const [success] = Object.entries(responses).filter(([status]) => status.startsWith('2'));
+  const success = Object.keys(responses).find((status) => status.startsWith('2'));
   return [
     ...table(['status', 'meaning', 'headers'], rows),
-    ...fields(`Body of a ${success?.[0]}`, success?.[1]),
+    ...fields(`Body of a ${success}`, success && responses[success]),
   ];
 }
 
 function table(head: readonly string[], rows: readonly (readonly unknown[])[]): string[] {
   if (rows.length === 0) return [];
   const written = (cell: unknown) =>
-    String(cell ?? '').replace(/\||\n/g, (sign) => (sign === '|' ? '\\|' : ' '));
+    String(cell ?? '')
+      .replaceAll('|', '\\|')
+      .replaceAll('\n', ' ');
   const line = (cells: readonly unknown[]) => `| ${cells.map(written).join(' | ')} |`;
   return [[line(head), line(head.map(() => '---')), ...rows.map(line)].join('\n')];
 }

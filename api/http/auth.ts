@@ -28,22 +28,35 @@ export interface AuthDeps {
  */
 export function registerAuth(server: Server, deps: AuthDeps): void {
   const { db, rateWindowMs } = deps;
-  const { reads, writes } = server.app.queues;
+  const { reads } = server.app.queues;
   const addressOf = createAddressOf(deps.trustedProxies);
   const strays = createFloodGuard(rateWindowMs);
   const guesses = createFloodGuard(rateWindowMs);
   const keyring = createKeyring(db);
   const countRequest = createLimit(db, rateWindowMs);
-  const enterQueue = (request: Request, organizationId: string) => {
-    if (request.method !== 'post') return;
-    const place = writes.enter(organizationId);
-    request.app.place = place;
-    whenOver(request, () => place.leave());
+
+  /** Looks up a key that this process has not seen, for a client that is only an address. */
+  const meet = async (request: Request, hash: Buffer): Promise<Authentication> => {
+    const address = addressOf(request.raw.req);
+    // A request that is rejected here causes no query and is not counted.
+    const flooded = guesses.refusal(address);
+    if (flooded) throw flooded;
+    const found = await reads.inTurn(address, () => keyring.lookUp(hash));
+    if (found.kind === 'active') enterQueue(request, found.organizationId);
+    return found;
   };
+
+  /** Returns the owner of a key that was valid before, from the database once a second. */
+  const recognize = async (request: Request, hash: Buffer, known: Known) => {
+    const { organizationId } = known.owner;
+    enterQueue(request, organizationId);
+    if (known.isTrusted) return known.owner;
+    return await reads.inTurn(organizationId, () => keyring.lookUp(hash));
+  };
+
   server.auth.scheme('api-key', () => ({
     async authenticate(request, h) {
-      const presented = presentedKey(request);
-      const hash = presented === null ? null : parseApiKey(presented);
+      const hash = parseApiKey(presentedKey(request) ?? '');
       if (!hash) {
         const flooded = strays.countFailure(addressOf(request.raw.req));
         // The delay slows a client that retries at once to ten requests a second.
@@ -51,36 +64,36 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
         throw flooded ?? unauthorized(request);
       }
       const known = keyring.find(hash);
-      // A request that is rejected here causes no query and is not counted.
-      const refused = known === null ? guesses.refusal(addressOf(request.raw.req)) : null;
-      if (refused) throw refused;
-      if (known !== null) enterQueue(request, known.owner.organizationId);
-      const found = known?.isTrusted
-        ? known.owner
-        : await reads.inTurn(known?.owner.organizationId ?? addressOf(request.raw.req), () =>
-            keyring.lookUp(hash),
-          );
+      const found = known ? await recognize(request, hash, known) : await meet(request, hash);
       if (found.kind !== 'active') {
         const flooded = guesses.countFailure(addressOf(request.raw.req));
-        throw (
-          flooded ??
-          (found.kind === 'unknown' ? unauthorized(request) : problem(`api_key_${found.kind}`))
-        );
+        if (flooded) throw flooded;
+        if (found.kind === 'unknown') throw unauthorized(request);
+        throw problem(`api_key_${found.kind}`);
       }
       const { keyId, organizationId, requestsPerMinute } = found;
-      if (known === null) enterQueue(request, organizationId);
       const credentials = { keyId, organizationId, requestsPerMinute };
       // The request is counted here because hapi reads the body next, and a rejected request must
       // not cost that. One statement at a time counts all waiting requests of the same key, so
       // counting needs no turn in a queue.
       const exhausted = await countRequest(request, credentials);
-      return exhausted
-        ? h.unauthenticated(exhausted, { credentials })
-        : h.authenticated({ credentials });
+      if (exhausted) return h.unauthenticated(exhausted, { credentials });
+      return h.authenticated({ credentials });
     },
   }));
   server.auth.strategy('api-key', 'api-key');
   server.auth.default('api-key');
+}
+
+/**
+ * Gives a POST its place in the queue of submits.
+ * @throws {ApiError} as `TurnQueue.enter`
+ */
+function enterQueue(request: Request, organizationId: string): void {
+  if (request.method !== 'post') return;
+  const place = request.server.app.queues.writes.enter(organizationId);
+  request.app.place = place;
+  whenOver(request, () => place.leave());
 }
 
 /**
@@ -89,9 +102,10 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
  */
 export async function keyRefusal(request: Request, db: Database): Promise<ApiError | null> {
   const hash = parseApiKey(presentedKey(request) ?? '');
-  const owner = hash ? await authenticate(db, hash) : ({ kind: 'inactive' } as const);
-  if (owner.kind === 'active') return null;
-  return problem(owner.kind === 'revoked' ? 'api_key_revoked' : 'api_key_inactive');
+  if (!hash) return problem('api_key_inactive');
+  const { kind } = await authenticate(db, hash);
+  if (kind === 'active') return null;
+  return problem(kind === 'revoked' ? 'api_key_revoked' : 'api_key_inactive');
 }
 
 /**
@@ -120,9 +134,8 @@ function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): 
     return 'Send only the key in X-API-Key, without "Bearer".';
   if (sent.includes('whsec_')) return 'This is a webhook secret. An API key begins with "npe_".';
   if (/^(bearer)?\s*$/i.test(sent)) return 'It is empty. Check the variable that contains it.';
-  return authorization === undefined || hasScheme
-    ? 'Check it for missing characters.'
-    : 'Write "Bearer" before it: "Authorization: Bearer <API_KEY>".';
+  if (authorization === undefined || hasScheme) return 'Check it for missing characters.';
+  return 'Write "Bearer" before it: "Authorization: Bearer <API_KEY>".';
 }
 
 /**
@@ -135,6 +148,12 @@ const MAX_KEYS = 10_000;
 
 type Owner = Extract<Authentication, { kind: 'active' }>;
 
+/** The owner of a key when it was last valid, and whether that can still be trusted. */
+interface Known {
+  readonly owner: Owner;
+  readonly isTrusted: boolean;
+}
+
 /**
  * Keeps the keys that were valid when this process last looked them up. A key never changes its
  * organization.
@@ -142,11 +161,8 @@ type Owner = Extract<Authentication, { kind: 'active' }>;
 function createKeyring(db: Database) {
   const keys = new Map<string, { readonly owner: Owner; readonly until: number }>();
   return {
-    /**
-     * Returns the owner of a key when it was last valid, and whether that can still be trusted;
-     * null for an unknown key.
-     */
-    find(hash: Buffer): { readonly owner: Owner; readonly isTrusted: boolean } | null {
+    /** Returns what is known about a key, or null for an unknown one. */
+    find(hash: Buffer): Known | null {
       const known = keys.get(hash.toString('base64'));
       return known ? { owner: known.owner, isTrusted: performance.now() < known.until } : null;
     },

@@ -28,8 +28,8 @@ export function check<T>(
   const problems = details
     .filter((_, i) => fields.indexOf(fields[i] ?? '') === i)
     .map(({ path, type: found, context: { limit, value, regex, valids } = {} }) => {
-      const [type, text] = FINDINGS[`${path.at(-1)} ${found}`] ??
-        FINDINGS[found] ?? ['value_error', 'Input is not valid'];
+      const finding = FINDINGS[`${path.at(-1)} ${found}`] ?? FINDINGS[found] ?? OTHER_FINDING;
+      const [type, text] = finding;
       const msg = text
         .replace('{limit}', limit)
         .replace('{length}', value?.length)
@@ -86,6 +86,8 @@ const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> =
   ],
 };
 
+const OTHER_FINDING: readonly [type: string, msg: string] = ['value_error', 'Input is not valid'];
+
 /** Returns text like `'any', 'professional' or 'personal'`. */
 function choices(values: readonly string[]): string {
   const quoted = values.map((value) => `'${value}'`);
@@ -112,11 +114,10 @@ export function ignoredFields(schema: Joi.Schema, body: unknown): string {
 function unknownMembers(schema: Joi.Schema, value: unknown): string[][] {
   const known = namesOf(schema);
   if (!known || typeof value !== 'object' || value === null || Array.isArray(value)) return [];
-  return Object.entries(value).flatMap(([name, member]) =>
-    known.includes(name)
-      ? unknownMembers(schema.extract(name), member).map((path) => [name, ...path])
-      : [[name]],
-  );
+  return Object.entries(value).flatMap(([name, member]) => {
+    if (!known.includes(name)) return [[name]];
+    return unknownMembers(schema.extract(name), member).map((path) => [name, ...path]);
+  });
 }
 
 /** Returns the members that an object may have, or null if it may have any. */
@@ -171,8 +172,10 @@ const time = Joi.custom((text: string, helpers) => {
 function wholeNumber(least: number, most: number) {
   return Joi.custom((text: string, helpers) => {
     if (!/^-?[0-9]+$/.test(text)) return helpers.error('number.base');
-    if (Number(text) < least) return helpers.error('number.min', { limit: least });
-    return Number(text) > most ? helpers.error('number.max', { limit: most }) : Number(text);
+    const number = Number(text);
+    if (number < least) return helpers.error('number.min', { limit: least });
+    if (number > most) return helpers.error('number.max', { limit: most });
+    return number;
   });
 }
 
@@ -212,7 +215,6 @@ interface Paging {
   readonly cursor: string | null;
 }
 
-const { status, since, until, npi, cursor, ledger_cursor } = PARAMETERS;
 /** Returns the place in the ledger that a cursor of the form LEDGER_PAGE names. */
 export function ledgerPlace(cursor: string): LedgerPlace {
   const [available = '', entry = ''] = cursor.split('-');
@@ -228,6 +230,8 @@ export function ledgerCursor(place: LedgerPlace): string {
   if (place.side === 'funding') return `${place.available}-f${place.ordinal}`;
   return `${place.available}-${place.side.charAt(0)}${place.requestId.slice('req_'.length)}`;
 }
+
+const { status, since, until, npi, cursor, ledger_cursor } = PARAMETERS;
 
 /** Schemas of the lists' queries. */
 export const BATCHES_QUERY = Joi.object<BatchFilter & Paging>({
@@ -263,13 +267,14 @@ export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids &
   // A parameter that is given twice becomes `a,b`, which no schema accepts.
   const given = Object.entries(request.query).map(([name, value]) => [name, String(value)]);
   const { value, problems } = check('query', query.unknown(), Object.fromEntries(given));
+  const all = [...idProblems(request), ...problems];
   const names = namesOf(query) ?? [];
   // Only the first one is reported, because there may be thousands.
-  const [stray] = Object.keys(request.query).filter((name) => !names.includes(name));
-  const msg = `Extra inputs are not permitted, only ${choices(names)}`;
-  const extra =
-    stray === undefined ? [] : [{ loc: ['query', stray], msg, type: 'extra_forbidden' }];
-  const all = [...idProblems(request), ...problems, ...extra];
+  const stray = Object.keys(request.query).find((name) => !names.includes(name));
+  if (stray !== undefined) {
+    const msg = `Extra inputs are not permitted, only ${choices(names)}`;
+    all.push({ loc: ['query', stray], msg, type: 'extra_forbidden' });
+  }
   if (all.length > 0) throw invalid(all);
   return { ...(request.params as Ids), ...value };
 }
@@ -278,10 +283,9 @@ function idProblems({ params }: Request): Problem[] {
   return Object.entries(params as Ids).flatMap(([name, id]) => {
     const prefix = PREFIXES[name];
     if (!prefix || isId(prefix, id)) return [];
-    const [other] = Object.entries(PREFIXES).find(([, one]) => isId(one, id)) ?? [];
-    const msg = other
-      ? `This is a ${other}; a ${name} begins with '${prefix}_'`
-      : `String should match pattern '${idPattern(prefix)}'`;
+    const other = Object.keys(PREFIXES).find((one) => isId(PREFIXES[one] ?? prefix, id));
+    let msg = `String should match pattern '${idPattern(prefix)}'`;
+    if (other) msg = `This is a ${other}. A ${name} begins with '${prefix}_'`;
     return [{ loc: ['path', name], msg, type: 'string_pattern_mismatch' }];
   });
 }

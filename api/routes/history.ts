@@ -1,4 +1,4 @@
-import type { Lifecycle } from '@hapi/hapi';
+import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import { listLedger } from '../../db/accounts/credits.ts';
 import { listBatches } from '../../db/requests/batches.ts';
 import { batchObject } from '../../db/requests/envelope.ts';
@@ -24,11 +24,14 @@ import { problem } from '../problems.ts';
 import { startDelivery } from '../temporal.ts';
 import type { SubmitDeps } from './submit.ts';
 
+type HistoryDeps = Pick<SubmitDeps, 'db' | 'log' | 'start'>;
+
 /**
  * Returns the handlers for an organization's batches, its ledger, and the log of its webhook
  * deliveries, including the resend of a delivery.
  */
-export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log' | 'start'>) {
+export function historyHandlers(deps: HistoryDeps) {
+  const { db } = deps;
   return {
     getBatches: async (request) => {
       const { limit, cursor, ...filter } = listedBy(request, BATCHES_QUERY);
@@ -75,41 +78,43 @@ export function historyHandlers({ db, log, start }: Pick<SubmitDeps, 'db' | 'log
       if (!found) throw problem('delivery_not_found');
       return presented(found, Number.POSITIVE_INFINITY);
     },
-    resendDelivery: async (request, h) => {
-      const { batch_id, delivery_id } = idsOf(request);
-      const { organizationId } = request.auth.credentials;
-      const which = { organizationId, batchId: batch_id, deliveryId: delivery_id };
-      const outcome = await request.app.place.inTurn(() => resendOwn(db, which));
-      switch (outcome.kind) {
-        case 'resent': {
-          // The resend is committed. If Temporal is down, the sweep starts it.
-          const started = await start((...temporal) =>
-            startDelivery(...temporal, { ...which, npis: outcome.npis }),
-          );
-          // The mark may fail. Then the sweep starts the delivery once more, which changes nothing.
-          if (started) {
-            const { resends } = outcome.delivery;
-            await noteDeliveryLook(db, { deliveryId: delivery_id, resends }).catch(() => {});
-          }
-          log.info(
-            { organization_id: organizationId, batch_id, delivery_id, started },
-            'delivery resent',
-          );
-          return h.response(presented(outcome.delivery, LISTED_CHARACTERS)).code(202);
-        }
-        case 'unknown':
-          throw problem('delivery_not_found');
-        case 'pending':
-          throw problem('delivery_pending');
-        case 'suspended':
-          throw problem('webhooks_suspended');
-        case 'limited':
-          throw problem('resend_limited', { wait: Math.ceil(outcome.waitMs / 1000) });
-        default:
-          return outcome satisfies never;
-      }
-    },
+    resendDelivery: (request, h) => resend(request, h, deps),
   } satisfies Record<string, Lifecycle.Method>;
+}
+
+async function resend(
+  request: Request,
+  h: ResponseToolkit,
+  { db, log, start }: HistoryDeps,
+): Promise<ResponseObject> {
+  const { batch_id, delivery_id } = idsOf(request);
+  const { organizationId } = request.auth.credentials;
+  const which = { organizationId, batchId: batch_id, deliveryId: delivery_id };
+  const outcome = await request.app.place.inTurn(() => resendOwn(db, which));
+  switch (outcome.kind) {
+    case 'resent':
+      break;
+    case 'unknown':
+      throw problem('delivery_not_found');
+    case 'pending':
+      throw problem('delivery_pending');
+    case 'suspended':
+      throw problem('webhooks_suspended');
+    case 'limited':
+      throw problem('resend_limited', { wait: Math.ceil(outcome.waitMs / 1000) });
+    default:
+      return outcome satisfies never;
+  }
+  const { delivery, npis } = outcome;
+  // The resend is committed. If Temporal is down, the sweep starts it.
+  const started = await start((...temporal) => startDelivery(...temporal, { ...which, npis }));
+  if (started) {
+    // The mark may fail. Then the sweep starts the delivery once more, which changes nothing.
+    const mark = { deliveryId: delivery_id, resends: delivery.resends };
+    await noteDeliveryLook(db, mark).catch(() => {});
+  }
+  log.info({ organization_id: organizationId, batch_id, delivery_id, started }, 'delivery resent');
+  return h.response(presented(delivery, LISTED_CHARACTERS)).code(202);
 }
 
 /**

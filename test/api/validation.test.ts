@@ -259,17 +259,17 @@ test('a malformed id in a path is a 422, or a 401 without a valid key', async (t
     [
       `/api/v1/email/bat_${good}`,
       'request_id',
-      "This is a batch_id; a request_id begins with 'req_'",
+      "This is a batch_id. A request_id begins with 'req_'",
     ],
     [
       `/api/v1/batch/req_${good}`,
       'batch_id',
-      "This is a request_id; a batch_id begins with 'bat_'",
+      "This is a request_id. A batch_id begins with 'bat_'",
     ],
     [
       `/api/v1/email/msg_${good}`,
       'request_id',
-      "This is a delivery_id; a request_id begins with 'req_'",
+      "This is a delivery_id. A request_id begins with 'req_'",
     ],
   ] as const) {
     refused(t, await client.get(path), [problem('string_pattern_mismatch', msg)('path', name)]);
