@@ -7,7 +7,7 @@ import { type OperationId, ROUTES } from '../routes.ts';
 import EXAMPLES from './examples.json' with { type: 'json' };
 import written from './operations.json' with { type: 'json' };
 import * as bodies from './schemas.ts';
-import { type JsonObject, jsonSchema, problemSchema } from './schemas.ts';
+import { type Json, type JsonObject, jsonSchema, problemSchema } from './schemas.ts';
 
 // The handwritten part is in operations.json and examples.json. The rest follows from the routes,
 // the problems, and the schemas that validate.
@@ -61,12 +61,11 @@ const COUNTED = Object.keys(HEADERS).filter((name) => name.includes('RateLimit')
  * some.
  */
 function responseHeaders(always: readonly string[], some: readonly string[] = []): JsonObject {
-  return {
-    ...Object.fromEntries(
-      [...EVERY, ...always].map((name) => [name, { $ref: `#/components/headers/${name}` }]),
-    ),
-    ...Object.fromEntries(some.map((name) => [name, { ...HEADERS[name], required: false }])),
-  };
+  const headers: Record<string, JsonObject> = {};
+  for (const name of [...EVERY, ...always])
+    headers[name] = { $ref: `#/components/headers/${name}` };
+  for (const name of some) headers[name] = { ...HEADERS[name], required: false };
+  return headers;
 }
 
 function content({ schema, examples }: Body): JsonObject {
@@ -104,18 +103,20 @@ function failures({ id, scope }: (typeof ROUTES)[number]): JsonObject {
 
 function problemResponse(name: string, kind: ProblemKind): JsonObject {
   const { description, headers: own = [], counted, codes, example } = kind;
+  const always = ['Link', ...own];
+  const sometimes: string[] = [];
+  if (counted === 'always') always.push(...COUNTED);
+  if (counted === 'sometimes') sometimes.push(...COUNTED);
+  const examples: Record<string, JsonObject> = {};
+  for (const code of Object.keys(codes))
+    examples[code] = { value: problemBody(kind, code, example) };
   return {
     description,
-    headers:
-      counted === 'always'
-        ? responseHeaders(['Link', ...COUNTED, ...own])
-        : responseHeaders(['Link', ...own], counted && COUNTED),
+    headers: responseHeaders(always, sometimes),
     content: {
       'application/problem+json': {
         schema: { $ref: `#/components/schemas/${name}Problem` },
-        examples: Object.fromEntries(
-          Object.keys(codes).map((code) => [code, { value: problemBody(kind, code, example) }]),
-        ),
+        examples,
       },
     },
   };
@@ -127,34 +128,32 @@ function problemResponse(name: string, kind: ProblemKind): JsonObject {
  */
 function operationOf(route: (typeof ROUTES)[number]): JsonObject {
   const { id, scope } = route;
-  const isOpen = scope === 'open';
-  const { parameters = [], requestBody, responses, isDelivered, ...rest } = OPERATIONS[id];
-  const answerOf = ([status, { body, always = [], sometimes, ...answer }]: [string, Answer]) => {
-    const headers = responseHeaders([...(isOpen ? [] : COUNTED), ...always], sometimes);
-    return [status, { ...answer, headers, ...(body ? { content: content(body) } : {}) }];
-  };
-  const listed = parameters.map((name) =>
-    SHARED.includes(name) ? { $ref: `#/components/parameters/${name}` } : parameter(name),
-  );
-  return {
-    operationId: id,
-    ...(isOpen ? { security: [] } : {}),
-    ...rest,
-    ...(listed.length > 0 ? { parameters: listed } : {}),
-    ...(requestBody ? { requestBody: { required: true, content: content(requestBody) } } : {}),
-    responses: {
-      ...Object.fromEntries(Object.entries(responses).map(answerOf)),
-      ...(listed.length > 0 && !isOpen ? { 422: { $ref: '#/components/responses/Invalid' } } : {}),
-      ...failures(route),
-    },
-    ...(isDelivered
-      ? {
-          callbacks: {
-            result: { '{$request.body#/webhook/url}': { post: received(`${id}Result`) } },
-          },
-        }
-      : {}),
-  };
+  const { parameters = [], requestBody, responses: own, isDelivered, ...rest } = OPERATIONS[id];
+  const responses: Record<string, JsonObject> = {};
+  for (const [status, answer] of Object.entries(own)) responses[status] = responseOf(answer, scope);
+  if (parameters.length > 0 && scope === 'keyed')
+    responses[422] = { $ref: '#/components/responses/Invalid' };
+  Object.assign(responses, failures(route));
+  const operation: Record<string, Json> = { operationId: id, ...rest, responses };
+  if (scope === 'open') operation.security = [];
+  if (parameters.length > 0) operation.parameters = parameters.map(parameterOrReference);
+  if (requestBody) operation.requestBody = { required: true, content: content(requestBody) };
+  if (isDelivered) {
+    const post = received(`${id}Result`);
+    operation.callbacks = { result: { '{$request.body#/webhook/url}': { post } } };
+  }
+  return operation;
+}
+
+function responseOf(answer: Answer, scope: 'keyed' | 'open'): JsonObject {
+  const { body, always = [], sometimes, ...rest } = answer;
+  const counted = scope === 'keyed' ? COUNTED : [];
+  const response = { ...rest, headers: responseHeaders([...counted, ...always], sometimes) };
+  return body ? { ...response, content: content(body) } : response;
+}
+
+function parameterOrReference(name: string): JsonObject {
+  return SHARED.includes(name) ? { $ref: `#/components/parameters/${name}` } : parameter(name);
 }
 
 const { vector, headers: deliveryHeaders, requestBody, ...delivery } = written.delivery;

@@ -66,22 +66,18 @@ export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject>
   const { examples, items: itemSchemas = [] } = schema.$_terms;
   // The validator decides, so that every way to accept `null` is translated.
   const isNullable = schema.validate(null).error === undefined;
-  const member = (name: string) => [name, jsonSchema(schema.extract(name), named)];
-  const own: JsonObject = {
-    ...(type === undefined ? {} : { type: [type].flat()[0] ?? null }),
-    ...kept,
-    ...(Array.isArray(choices)
-      ? choices.length > 1
-        ? { enum: choices }
-        : { const: choices[0] }
-      : {}),
-    ...(properties ? { properties: Object.fromEntries(Object.keys(properties).map(member)) } : {}),
-    ...(items
-      ? { items: itemSchemas.length === 1 ? jsonSchema(itemSchemas[0], named) : items }
-      : {}),
-    ...meta.jsonSchema,
-    ...(examples ? { examples } : {}),
-  };
+  const own: Record<string, Json> = { ...kept };
+  if (type !== undefined) own.type = [type].flat()[0] ?? null;
+  if (Array.isArray(choices) && choices.length === 1) own.const = choices[0];
+  else if (choices) own.enum = choices;
+  if (properties) {
+    const names = Object.keys(properties);
+    const members = names.map((name) => [name, jsonSchema(schema.extract(name), named)]);
+    own.properties = Object.fromEntries(members);
+  }
+  if (items) own.items = itemSchemas.length === 1 ? jsonSchema(itemSchemas[0], named) : items;
+  Object.assign(own, meta.jsonSchema);
+  if (examples) own.examples = examples;
   if (meta.name === undefined) {
     return isNullable && own.type !== undefined ? { ...own, type: [own.type, 'null'] } : own;
   }

@@ -13,7 +13,7 @@ import { keyRefusal } from '../http/auth.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { readInTurn } from '../http/turn-queue.ts';
 import { idsOf } from '../http/validation.ts';
-import { problem } from '../problems.ts';
+import { type ApiError, problem } from '../problems.ts';
 
 /**
  * Returns the handlers of both polls, which read from PostgreSQL (api/docs/lifecycle.md, Polling).
@@ -33,45 +33,65 @@ async function poll(
   db: Database,
   changes: Changes,
 ): Promise<ResponseObject> {
-  const subject: EnvelopeSubject = {
-    ...asked,
-    organizationId: request.auth.credentials.organizationId,
-  };
-  const known: unknown = request.headers['if-none-match'];
+  const { organizationId } = request.auth.credentials;
+  const subject: EnvelopeSubject = { ...asked, organizationId };
+  const [id = ''] = Object.values(asked);
   const wait = preferredWait(request);
+  if (wait) await waitForNews(request, id, subject, wait, db, changes);
   const answer = (response: ResponseObject, state: EnvelopeState) => {
     applied(response.header('etag', `"${etagOf(state)}"`), wait);
     return state.isFinal ? response : response.header('retry-after', retryAfter(state));
   };
-  const look = async () => (await findEnvelopeState(db, subject)) ?? refuse(subject);
-  if (wait) {
-    const first = await readInTurn(request, look);
-    // With If-None-Match, the client waits for a different ETag. Without it, the client waits for a
-    // change of the requested statuses.
-    const isNews = (state: EnvelopeState) =>
-      state.isFinal ||
-      (wait.until === 'change' &&
-        (known === undefined ? state.statuses !== first.statuses : !matches(known, etagOf(state))));
-    const lookAgain = async () => {
-      const refused = await keyRefusal(request, db);
-      if (refused) throw refused;
-      return isNews(await look());
-    };
-    const [id = ''] = Object.values(asked);
-    // The ETag changes with the whole batch.
-    const watched = wait.until === 'end' ? endOf(id) : known === undefined ? id : first.batchId;
-    if (!isNews(first)) await holdUntil(request, changes, watched, wait.seconds, lookAgain);
-  }
+  const known: unknown = request.headers['if-none-match'];
   if (known !== undefined) {
-    const state = await readInTurn(request, look);
+    const state = await readInTurn(request, () => readState(db, subject));
     if (matches(known, etagOf(state))) return answer(h.response().code(304), state);
   }
-  const envelope = (await readInTurn(request, () => findEnvelope(db, subject))) ?? refuse(subject);
+  const envelope = await readInTurn(request, () => findEnvelope(db, subject));
+  if (!envelope) throw unknownId(subject);
   return answer(h.response(envelopeText(envelope, 'poll')).type('application/json'), envelope);
 }
 
-function refuse(subject: EnvelopeSubject): never {
-  throw problem('requestId' in subject ? 'request_not_found' : 'batch_not_found');
+/**
+ * Waits until the request or batch is final, or for the first change if the client prefers that.
+ * With If-None-Match, a change is a different ETag. Without it, a change is a different status.
+ */
+async function waitForNews(
+  request: Request,
+  id: string,
+  subject: EnvelopeSubject,
+  { seconds, until }: NonNullable<ReturnType<typeof preferredWait>>,
+  db: Database,
+  changes: Changes,
+): Promise<void> {
+  const known: unknown = request.headers['if-none-match'];
+  const first = await readInTurn(request, () => readState(db, subject));
+  const isNews = (state: EnvelopeState) => {
+    if (state.isFinal) return true;
+    if (until === 'end') return false;
+    if (known === undefined) return state.statuses !== first.statuses;
+    return !matches(known, etagOf(state));
+  };
+  if (isNews(first)) return;
+  let watched = endOf(id);
+  // The ETag changes with the whole batch.
+  if (until === 'change') watched = known === undefined ? id : first.batchId;
+  await holdUntil(request, changes, watched, seconds, async () => {
+    const refused = await keyRefusal(request, db);
+    if (refused) throw refused;
+    return isNews(await readState(db, subject));
+  });
+}
+
+/** @throws {ApiError} 404 for an id that is not the organization's */
+async function readState(db: Database, subject: EnvelopeSubject): Promise<EnvelopeState> {
+  const state = await findEnvelopeState(db, subject);
+  if (!state) throw unknownId(subject);
+  return state;
+}
+
+function unknownId(subject: EnvelopeSubject): ApiError {
+  return problem('requestId' in subject ? 'request_not_found' : 'batch_not_found');
 }
 
 function etagOf({ version }: EnvelopeState): string {
@@ -81,9 +101,8 @@ function etagOf({ version }: EnvelopeState): string {
 /** Compares a list of entity tags weakly (RFC 9110, section 13.1.2). */
 function matches(header: unknown, etag: string): boolean {
   if (typeof header !== 'string') return false;
-  return header
-    .split(',')
-    .some((tag) => tag.trim() === '*' || tag.trim().replace(/^W\//, '') === `"${etag}"`);
+  const tags = header.split(',').map((tag) => tag.trim());
+  return tags.some((tag) => tag === '*' || tag.replace(/^W\//, '') === `"${etag}"`);
 }
 
 /**
@@ -91,5 +110,6 @@ function matches(header: unknown, etag: string): boolean {
  * minutes, so the interval grows with age.
  */
 function retryAfter({ ageMs }: EnvelopeState): string {
-  return String(Math.min(30, Math.max(1, Math.round(ageMs / 5000))));
+  const seconds = Math.round(ageMs / 5000);
+  return String(Math.min(30, Math.max(1, seconds)));
 }

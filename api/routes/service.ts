@@ -70,8 +70,9 @@ export function serviceHandlers({ db }: { readonly db: Database }) {
     getHealth: () => ({ status: 'ok' }),
     getReadiness: async ({ server }, h) => {
       const status = await server.app.readiness();
-      const response = h.response({ status }).code(status === 'ready' ? 200 : 503);
-      return status === 'ready' ? response : response.header('retry-after', '5');
+      const response = h.response({ status });
+      if (status === 'ready') return response;
+      return response.code(503).header('retry-after', '5');
     },
     getDescription: published('application/json', JSON.stringify(openapi, null, 1)),
   } satisfies Record<string, Lifecycle.Method>;

@@ -50,63 +50,24 @@ async function accept(
   schema: Joi.ObjectSchema,
   deps: SubmitDeps,
 ): Promise<ResponseObject> {
-  const { organizationId, keyId: apiKeyId } = request.auth.credentials;
-  const { headers, route } = request;
+  const { organizationId } = request.auth.credentials;
   const { value: header, problems } = check('header', HEADERS, {
-    'Idempotency-Key': headers['idempotency-key'],
+    'Idempotency-Key': request.headers['idempotency-key'],
     // Test-Outcome is ignored for a live key.
-    'Test-Outcome': isSandbox(organizationId) ? headers['test-outcome'] : undefined,
+    'Test-Outcome': isSandbox(organizationId) ? request.headers['test-outcome'] : undefined,
   });
   const bytes = await readBody(request.raw.req);
-  // Quotes around the key are not part of it.
-  const key = header['Idempotency-Key']?.replace(/^"(.*)"$/, '$1') ?? null;
-  const forced = header['Test-Outcome'];
   // The body is parsed in its turn, because parsing many bodies that arrive at once would delay all
   // other requests.
   const outcome = await request.app.place.inTurn(async () => {
     const body = parseBody(request, bytes, schema, deps.forbids, problems);
-    const command: SubmitCommand = {
-      ...{ organizationId, apiKeyId, submittedAs, ...body },
-      outcomes: isSandbox(organizationId)
-        ? body.npis.map((npi) => forced ?? deps.testOutcomeOf(npi))
-        : null,
-      idempotency:
-        key === null
-          ? null
-          : { key, method: 'POST', path: route.path, fingerprint: fingerprint(body, forced) },
-    };
+    const command = commandFor(request, submittedAs, body, header, deps.testOutcomeOf);
     return await submit(deps.db, command, deps.rules);
   });
   const accepted = (response: string) => h.response(response).code(202).type('application/json');
   switch (outcome.kind) {
-    case 'accepted': {
-      const { batchId } = outcome.start;
-      request.app.batchId = batchId;
-      deps.log.info(
-        { organization_id: organizationId, batch_id: batchId, total: outcome.start.npis.length },
-        'batch accepted',
-      );
-      await startNow(deps, outcome.start, request.info.received);
-      const preferred = preferredWait(request);
-      // The response shows everything except the end, so a submit can only wait for the end.
-      const wait = preferred && { ...preferred, until: 'end' as const };
-      // The wait ends if the key becomes invalid. The batch stays accepted.
-      const look = async () =>
-        (await keyRefusal(request, deps.db)) !== null ||
-        (await findEnvelopeState(deps.db, { organizationId, batchId }))?.isFinal === true;
-      if (wait) {
-        // The batch is accepted, so the response must be 202. If the wait fails, it only ends
-        // early.
-        await holdUntil(request, deps.changes, endOf(batchId), wait.seconds, look).catch(
-          (error) => {
-            deps.log.warn({ err: error, batch_id: batchId }, 'wait ended early');
-          },
-        );
-      }
-      // The body equals byte for byte the one that a repeated Idempotency-Key gets, with or without
-      // a wait.
-      return applied(accepted(outcome.response), wait);
-    }
+    case 'accepted':
+      return await finishAccepted(request, accepted(outcome.response), outcome.start, deps);
     case 'repeated':
       return accepted(outcome.response).header('idempotent-replayed', 'true');
     case 'mismatch':
@@ -127,6 +88,74 @@ async function accept(
     default:
       return outcome satisfies never;
   }
+}
+
+function commandFor(
+  request: Request,
+  submittedAs: SubmittedAs,
+  body: SubmitBody,
+  header: SubmitHeaders,
+  testOutcomeOf: SubmitDeps['testOutcomeOf'],
+): SubmitCommand {
+  const { organizationId, keyId: apiKeyId } = request.auth.credentials;
+  const forced = header['Test-Outcome'];
+  const outcomes = body.npis.map((npi) => forced ?? testOutcomeOf(npi));
+  return {
+    organizationId,
+    apiKeyId,
+    submittedAs,
+    ...body,
+    outcomes: isSandbox(organizationId) ? outcomes : null,
+    idempotency: idempotencyOf(request, body, header),
+  };
+}
+
+function idempotencyOf(
+  { route }: Request,
+  body: SubmitBody,
+  header: SubmitHeaders,
+): SubmitCommand['idempotency'] {
+  if (header['Idempotency-Key'] === null) return null;
+  return {
+    // Quotes around the key are not part of it.
+    key: header['Idempotency-Key'].replace(/^"(.*)"$/, '$1'),
+    method: 'POST',
+    path: route.path,
+    fingerprint: fingerprint(body, header['Test-Outcome']),
+  };
+}
+
+/** Starts the workflow of a new batch, and waits for the end of the batch if the client prefers. */
+async function finishAccepted(
+  request: Request,
+  response: ResponseObject,
+  batch: BatchStart,
+  deps: SubmitDeps,
+): Promise<ResponseObject> {
+  const { organizationId } = request.auth.credentials;
+  const { batchId } = batch;
+  request.app.batchId = batchId;
+  const line = { organization_id: organizationId, batch_id: batchId, total: batch.npis.length };
+  deps.log.info(line, 'batch accepted');
+  await startNow(deps, batch, request.info.received);
+  const preferred = preferredWait(request);
+  if (!preferred) return response;
+  // The wait ends if the key becomes invalid. The batch stays accepted.
+  const look = async () => {
+    if ((await keyRefusal(request, deps.db)) !== null) return true;
+    const state = await findEnvelopeState(deps.db, { organizationId, batchId });
+    return state?.isFinal === true;
+  };
+  const { seconds } = preferred;
+  try {
+    await holdUntil(request, deps.changes, endOf(batchId), seconds, look);
+  } catch (error) {
+    // The batch is accepted, so the response must be 202. If the wait fails, it only ends early.
+    deps.log.warn({ err: error, batch_id: batchId }, 'wait ended early');
+  }
+  // The response shows everything except the end, so a submit can only wait for the end. The body
+  // equals byte for byte the one that a repeated Idempotency-Key gets, with or without a wait.
+  return applied(response, { seconds, until: 'end' });
 }
 
 /**
@@ -187,9 +216,12 @@ function hintFor(schema: Joi.ObjectSchema, body: unknown): string | null {
     return 'npis is a field of POST /api/v1/email/bulk. Use npi here, one string';
   if (schema === bulkBody && npis === undefined && npi !== undefined)
     return 'npi is a field of POST /api/v1/email. Use npis here, a list of strings';
-  const isPadded = (one: unknown) =>
-    typeof one === 'string' && one.trim() !== one && /^[0-9]{10}$/.test(one.trim());
-  return [npi, npis].flat().some(isPadded) ? 'Remove the spaces around the NPI' : null;
+  if ([npi, npis].flat().some(isPadded)) return 'Remove the spaces around the NPI';
+  return null;
+}
+
+function isPadded(npi: unknown): boolean {
+  return typeof npi === 'string' && npi.trim() !== npi && /^[0-9]{10}$/.test(npi.trim());
 }
 
 /**
@@ -226,11 +258,13 @@ const MAX_CUSTOM_DATA_BYTES = 16 * 1024;
 const MAX_CUSTOM_DATA_DEPTH = 32;
 const MAX_URL_LENGTH = 2048;
 
-const HEADERS = Joi.object<{
+interface SubmitHeaders {
   readonly 'Idempotency-Key': string | null;
   /** The outcome of every NPI in a sandbox submit; null if each NPI decides its outcome. */
   readonly 'Test-Outcome': TestOutcome | null;
-}>({
+}
+
+const HEADERS = Joi.object<SubmitHeaders>({
   'Idempotency-Key': PARAMETERS['Idempotency-Key'],
   'Test-Outcome': Joi.string()
     .valid(...TEST_OUTCOMES)
@@ -263,7 +297,8 @@ const url = Joi.string()
     // `URL` also accepts `https:///x` as the host x.
     if (!URL_START.test(text)) return helpers.error('url.parsing');
     if (parsed.username !== '' || parsed.password !== '') return helpers.error('url.userinfo');
-    return contextOf(helpers).forbids(parsed) ? helpers.error('url.forbidden') : text;
+    if (contextOf(helpers).forbids(parsed)) return helpers.error('url.forbidden');
+    return text;
   });
 
 export const webhookMode = Joi.string()
@@ -303,9 +338,9 @@ const common = {
     const text = contextOf(helpers).customData ?? '';
     if (Buffer.byteLength(text) > MAX_CUSTOM_DATA_BYTES)
       return helpers.error('dict.too_large', { limit: MAX_CUSTOM_DATA_BYTES });
-    return jsonDepth(text) > MAX_CUSTOM_DATA_DEPTH
-      ? helpers.error('dict.too_deep', { limit: MAX_CUSTOM_DATA_DEPTH })
-      : value;
+    if (jsonDepth(text) > MAX_CUSTOM_DATA_DEPTH)
+      return helpers.error('dict.too_deep', { limit: MAX_CUSTOM_DATA_DEPTH });
+    return value;
   }),
 };
 
