@@ -104,7 +104,7 @@ const CASES: Readonly<Record<string, Case>> = {
 };
 
 for (const [title, one] of Object.entries(CASES)) {
-  test.serial(`bounded events per NPI: ${title}`, async (t) => {
+  test.serial(`the number of Temporal events per NPI is limited: ${title}`, async (t) => {
     const stack = one.isUnknown ? stacks[1] : stacks[0];
     if (!stack) throw new Error('no stack');
     const asked = one.npis();

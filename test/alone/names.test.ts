@@ -7,7 +7,7 @@ import test from 'ava';
 const PROGRAM = new URL('../support/names-memory.ts', import.meta.url).pathname;
 
 for (const addresses of [6000, 60]) {
-  test(`two thousand names with ${addresses} addresses each take less than 20 MB`, async (t) => {
+  test(`2,000 names with ${addresses} addresses each take less than 20 MB in the DNS cache`, async (t) => {
     const args = ['--expose-gc', PROGRAM, '2000', String(addresses)];
     const { stdout } = await promisify(execFile)(process.execPath, args);
     t.log(`${stdout.trim()} bytes`);

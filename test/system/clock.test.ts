@@ -22,7 +22,7 @@ const workers = workerProcesses();
 test.after.always(() => workers.stop());
 
 for (const [title, stepMs] of Object.entries(STEPS)) {
-  test.serial(`a worker whose clock is ${title} works like one whose clock is right`, async (t) => {
+  test.serial(`a worker works normally even if its clock is ${title}`, async (t) => {
     const stack = await startStack({
       elsewhere: {
         temporalAddress: testSetting('TEST_TEMPORAL_ADDRESS'),

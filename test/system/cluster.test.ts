@@ -22,7 +22,7 @@ const FOUND = 20;
 const NOT_FOUND = 10;
 const UP = 'Ctrl-C stops everything this started.';
 
-test('a Temporal server killed during a batch loses nothing and charges nothing twice', async (t) => {
+test("killing Temporal's server during a batch loses nothing and charges nothing twice", async (t) => {
   const programs = await findTemporalServer({
     cacheDir: cacheFolder(process.env.XDG_CACHE_HOME),
     onProgress: t.log,
@@ -93,7 +93,7 @@ test('a Temporal server killed during a batch loses nothing and charges nothing 
   t.is(row?.shards, 4);
 });
 
-test("npm start -- --temporal server runs the demonstration on Temporal's server", async (t) => {
+test("npm start --temporal server runs the demo on Temporal's real server", async (t) => {
   const folder = temporaryFolder(t.teardown);
   const programOf = (path: string) =>
     fileURLToPath(new URL(`../../deploy/${path}`, import.meta.url));

@@ -60,7 +60,7 @@ async function startSilentServer() {
   };
 }
 
-test('a submit while Temporal is down is accepted, then started by the sweep', async (t) => {
+test('a submit while Temporal is down is accepted, and the reconciler starts it later', async (t) => {
   const silent = await startSilentServer();
   const own = await startStack({ apiTemporalAddress: silent.address, sweepIntervalMs: 1000 });
   try {
@@ -80,7 +80,7 @@ test('a submit while Temporal is down is accepted, then started by the sweep', a
   }
 });
 
-test('requests are refunded once workers return after the deadline', async (t) => {
+test('requests whose deadline passed without workers are refunded on their return', async (t) => {
   const own = await startStack({ lookupTimeoutMs: 1500, sweepIntervalMs: 1000 });
   try {
     await own.stopWorker();
@@ -112,7 +112,7 @@ test('requests are refunded once workers return after the deadline', async (t) =
 
 // Serial, because the test fails if the call misses a heartbeat. The heartbeat timeout is a third
 // of the deadline.
-test.serial('a request whose vendor hangs past the deadline is failed and refunded', async (t) => {
+test.serial('a request whose vendor hangs past the deadline fails and is refunded', async (t) => {
   const [npi = ''] = freshNpis(1);
   vendor.script(npi, ({ signal }) => aborted(signal));
   const client = await stack.organization();
@@ -131,7 +131,7 @@ test.serial('a request whose vendor hangs past the deadline is failed and refund
 // Serial, because the test fails if the call misses a heartbeat. The heartbeat timeout is a third
 // of the deadline.
 test.serial(
-  'a result after the deadline is stored uncharged and serves the next submit',
+  'a result after the deadline is not charged, but stored for the next submit',
   async (t) => {
     const [npi = ''] = freshNpis(1);
     vendor.script(npi, async ({ signal }) => {
@@ -159,7 +159,7 @@ test.serial(
   },
 );
 
-test('exactly one of a result and a simultaneous time-out settles a request', async (t) => {
+test('either a result or a time-out settles a request, even if both come at once', async (t) => {
   const organization = await openOrganization(stack.db, 100);
   const wins = { answered: 0, failed: 0 };
   for (const npi of freshNpis(30)) {
@@ -198,7 +198,7 @@ test('exactly one of a result and a simultaneous time-out settles a request', as
 });
 
 // Serial, because starting other stacks at the same time could use up its deadline.
-test.serial('an asynchronous job is not bought again after a failed poll', async (t) => {
+test.serial('a vendor job is not paid for again after a failed poll', async (t) => {
   const [npi = ''] = freshNpis(1);
   vendor.script(npi, ({ operation, nth }) => {
     if (operation === 'submit') return { kind: 'pending', jobRef: 'job-1', pollAfterMs: 50 };
@@ -211,107 +211,101 @@ test.serial('an asynchronous job is not bought again after a failed poll', async
   t.is(vendor.asked(npi, 'poll'), 2);
 });
 
-test.serial(
-  'a vendor that fails 20 calls at once is called again, and all requests complete',
-  async (t) => {
-    const shaky = createScriptedVendor('shaky');
-    const own = await startStack({ providers: [shaky] });
-    try {
-      const together = freshNpis(20);
-      const allAsked = Promise.withResolvers<void>();
-      let asked = 0;
-      for (const npi of together) {
-        shaky.script(npi, async ({ nth }) => {
-          if (nth > 1) return foundStep(npi);
-          asked += 1;
-          if (asked === together.length) allAsked.resolve();
-          await allAsked.promise;
-          return { kind: 'retry', why: 'upstream', afterMs: null };
-        });
-      }
-      const client = await own.organization();
-      const { json } = await client.bulk({ npis: together });
-      const { data } = await client.completed(json.batch_id);
-      t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
-      const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
-        sql`select state, era from source_health where source = 'shaky'`,
-      );
-      // The breaker opened once and closed once.
-      t.deepEqual({ ...row }, { state: 'closed', era: 2 });
-    } finally {
-      await own.stop();
+test.serial('after a vendor fails 20 calls at once, all are repeated and succeed', async (t) => {
+  const shaky = createScriptedVendor('shaky');
+  const own = await startStack({ providers: [shaky] });
+  try {
+    const together = freshNpis(20);
+    const allAsked = Promise.withResolvers<void>();
+    let asked = 0;
+    for (const npi of together) {
+      shaky.script(npi, async ({ nth }) => {
+        if (nth > 1) return foundStep(npi);
+        asked += 1;
+        if (asked === together.length) allAsked.resolve();
+        await allAsked.promise;
+        return { kind: 'retry', why: 'upstream', afterMs: null };
+      });
     }
-  },
-);
+    const client = await own.organization();
+    const { json } = await client.bulk({ npis: together });
+    const { data } = await client.completed(json.batch_id);
+    t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
+    const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
+      sql`select state, era from source_health where source = 'shaky'`,
+    );
+    // The breaker opened once and closed once.
+    t.deepEqual({ ...row }, { state: 'closed', era: 2 });
+  } finally {
+    await own.stop();
+  }
+});
 
-test.serial(
-  'requests complete once the breakers of a vendor and a verifier close again',
-  async (t) => {
-    const away = new Set<string>();
-    const unstable = createScriptedVendor('unstable');
-    const expired = {
-      kind: 'retry',
-      why: 'unsent',
-      cause: 'CERT_HAS_EXPIRED',
-      afterMs: null,
-    } as const;
-    const lines: string[] = [];
-    const baseUrl = await serveVendor(t, (_request, response) => {
-      response.writeHead(away.has('reacher') ? 503 : 200, { 'content-type': 'application/json' });
-      response.end(JSON.stringify({ is_reachable: 'safe' }));
-    });
-    const { access } = loadConfig({ DATABASE_URL: stack.databaseUrl });
-    const own = await startStack({
-      providers: [unstable],
-      access: { ...access, reacher: { baseUrl, apiKey: '' } },
-      lookupTimeoutMs: 300_000,
-      onLog: (line) => lines.push(line),
-    });
-    const healthOf = async (source: string) => {
-      const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
-        sql`select state, era from source_health where source = ${source}`,
-      );
-      return { ...row };
-    };
-    const opened = (source: string) =>
-      eventually(async () => ((await healthOf(source)).state === 'open' ? true : null));
-    try {
-      const asked = freshNpis(12);
-      for (const npi of asked) {
-        const found = foundStep(npi);
-        if (found.kind !== 'found') throw new Error(found.kind);
-        // The vendor reports no mailbox check, so the verifier has to decide.
-        const candidates = found.candidates.map((one) => ({ ...one, verdict: 'unknown' as const }));
-        unstable.script(npi, () => (away.has('unstable') ? expired : { ...found, candidates }));
-      }
-      away.add('unstable').add('reacher');
-      const client = await own.organization();
-      const { json } = await client.bulk({ npis: asked });
-      for (const source of ['unstable', 'reacher']) {
-        await opened(source);
-        away.delete(source);
-      }
-      const { data } = await client.completed(json.batch_id);
-      t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
-      // Each breaker opened once and closed once.
-      for (const source of ['unstable', 'reacher'])
-        t.deepEqual(await healthOf(source), { state: 'closed', era: 2 }, source);
-      const logged = lines.map((line) => JSON.parse(line)).filter((line) => 'breaker' in line);
-      const ofSource = (id: string) =>
-        logged.filter(({ source }) => source === id).map(({ breaker, why }) => [breaker, why]);
-      t.deepEqual(ofSource('unstable'), [
-        ['open', 'unsent: CERT_HAS_EXPIRED'],
-        ['closed', undefined],
-      ]);
-      t.deepEqual(ofSource('reacher'), [
-        ['open', 'upstream'],
-        ['closed', undefined],
-      ]);
-      const figures = await readSourceFigures(own.db, new Date(0));
-      const errors = figures.find(({ source }) => source === 'unstable')?.errors;
-      t.true((errors?.['retry: unsent: CERT_HAS_EXPIRED'] ?? 0) >= 5);
-    } finally {
-      await own.stop();
+test.serial('requests complete once a vendor and a verifier recover from an outage', async (t) => {
+  const away = new Set<string>();
+  const unstable = createScriptedVendor('unstable');
+  const expired = {
+    kind: 'retry',
+    why: 'unsent',
+    cause: 'CERT_HAS_EXPIRED',
+    afterMs: null,
+  } as const;
+  const lines: string[] = [];
+  const baseUrl = await serveVendor(t, (_request, response) => {
+    response.writeHead(away.has('reacher') ? 503 : 200, { 'content-type': 'application/json' });
+    response.end(JSON.stringify({ is_reachable: 'safe' }));
+  });
+  const { access } = loadConfig({ DATABASE_URL: stack.databaseUrl });
+  const own = await startStack({
+    providers: [unstable],
+    access: { ...access, reacher: { baseUrl, apiKey: '' } },
+    lookupTimeoutMs: 300_000,
+    onLog: (line) => lines.push(line),
+  });
+  const healthOf = async (source: string) => {
+    const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
+      sql`select state, era from source_health where source = ${source}`,
+    );
+    return { ...row };
+  };
+  const opened = (source: string) =>
+    eventually(async () => ((await healthOf(source)).state === 'open' ? true : null));
+  try {
+    const asked = freshNpis(12);
+    for (const npi of asked) {
+      const found = foundStep(npi);
+      if (found.kind !== 'found') throw new Error(found.kind);
+      // The vendor reports no mailbox check, so the verifier has to decide.
+      const candidates = found.candidates.map((one) => ({ ...one, verdict: 'unknown' as const }));
+      unstable.script(npi, () => (away.has('unstable') ? expired : { ...found, candidates }));
     }
-  },
-);
+    away.add('unstable').add('reacher');
+    const client = await own.organization();
+    const { json } = await client.bulk({ npis: asked });
+    for (const source of ['unstable', 'reacher']) {
+      await opened(source);
+      away.delete(source);
+    }
+    const { data } = await client.completed(json.batch_id);
+    t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
+    // Each breaker opened once and closed once.
+    for (const source of ['unstable', 'reacher'])
+      t.deepEqual(await healthOf(source), { state: 'closed', era: 2 }, source);
+    const logged = lines.map((line) => JSON.parse(line)).filter((line) => 'breaker' in line);
+    const ofSource = (id: string) =>
+      logged.filter(({ source }) => source === id).map(({ breaker, why }) => [breaker, why]);
+    t.deepEqual(ofSource('unstable'), [
+      ['open', 'unsent: CERT_HAS_EXPIRED'],
+      ['closed', undefined],
+    ]);
+    t.deepEqual(ofSource('reacher'), [
+      ['open', 'upstream'],
+      ['closed', undefined],
+    ]);
+    const figures = await readSourceFigures(own.db, new Date(0));
+    const errors = figures.find(({ source }) => source === 'unstable')?.errors;
+    t.true((errors?.['retry: unsent: CERT_HAS_EXPIRED'] ?? 0) >= 5);
+  } finally {
+    await own.stop();
+  }
+});

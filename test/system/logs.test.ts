@@ -4,7 +4,7 @@ import { createLog } from '../../deploy/log.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
 
-test('the log shows a batch by its IDs and contains nothing personal or secret', async (t) => {
+test('the log of a batch contains its IDs, but nothing personal or secret', async (t) => {
   const lines: string[] = [];
   const stack = await startStack({ onLog: (line) => lines.push(line), lookupTimeoutMs: 12_000 });
   const client = await stack.organization();
@@ -51,7 +51,7 @@ test('the log shows a batch by its IDs and contains nothing personal or secret',
   t.true(of('http').some((entry) => entry.batch_id === batchId && entry.status === 200));
 });
 
-test('control characters in a log line are escaped without changing its value', (t) => {
+test('control characters in log lines are escaped without changing the values', (t) => {
   const lines: string[] = [];
   const log = createLog('test', 'info', { write: (line) => lines.push(line) });
   log.info({ host: 'a\u009b2J\u202e\u{e0041}' }, 'said');
@@ -59,7 +59,7 @@ test('control characters in a log line are escaped without changing its value', 
   t.is(JSON.parse(lines[0] ?? '').host, 'a\u009b2J\u202e\u{e0041}');
 });
 
-test('an error in the log keeps its name, code, and frames, and loses its message', (t) => {
+test('a logged error keeps its name, code, and stack, but loses its message', (t) => {
   const lines: string[] = [];
   const log = createLog('test', 'info', { write: (line) => lines.push(line) });
   const error = Object.assign(new TypeError('canary@example.com'), { code: 'E_TEST' });

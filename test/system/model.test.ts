@@ -127,44 +127,47 @@ const openCounts = (): Counts => ({ sequences: 0, steps: 0, calls: 0, told: {} }
 const real: Ledger = { submit, settle };
 
 // Runs first, because the doctor reads whole tables.
-test.serial('the doctor finds nothing after every step', async (t) => {
+test.serial('doctor finds nothing after any step of random submits and settlements', async (t) => {
   const counts = openCounts();
   const run = { ledger: real, counts, seed: SEED, numRuns: 12, afterStep: requireSilentDoctor };
   t.is(await runSequences(run), null);
   t.log(counts);
 });
 
-test.serial('the database follows the rules under any mix of concurrent calls', async (t) => {
-  // No longer than necessary. While a test's own time limit runs, AVA does not end other files that
-  // hang.
-  t.timeout(60_000 + RUNS * 400);
-  t.log(`TEST_SEED=${SEED}`);
-  const counts = openCounts();
-  const shards = TEST_PATH === undefined ? SHARDS : 1;
-  const failures = await Promise.all(
-    Array.from({ length: shards }, (_, shard) =>
-      runSequences({
-        ledger: real,
-        counts,
-        afterStep: requireSilentAudit,
-        seed: SEED + shard,
-        numRuns: Math.ceil(RUNS / shards),
-        ...(TEST_PATH === undefined ? {} : { path: TEST_PATH }),
-      }),
-    ),
-  );
-  t.log(counts);
-  for (const failure of failures) if (failure !== null) t.fail(failure);
-  await requireSilentDoctor();
-  // Deadlocks are retried and would stay unseen. No deadlock may happen, because all writers lock
-  // in the same order.
-  const [waits] =
-    await sql`select deadlocks::int from pg_stat_database where datname = current_database()`;
-  t.is(waits?.deadlocks, 0);
-  if (TEST_PATH === undefined && RUNS >= 500) t.true(counts.calls >= 10_000);
-});
+test.serial(
+  'random concurrent submits and settlements never break the rules of the ledger',
+  async (t) => {
+    // No longer than necessary. While a test's own time limit runs, AVA does not end other files that
+    // hang.
+    t.timeout(60_000 + RUNS * 400);
+    t.log(`TEST_SEED=${SEED}`);
+    const counts = openCounts();
+    const shards = TEST_PATH === undefined ? SHARDS : 1;
+    const failures = await Promise.all(
+      Array.from({ length: shards }, (_, shard) =>
+        runSequences({
+          ledger: real,
+          counts,
+          afterStep: requireSilentAudit,
+          seed: SEED + shard,
+          numRuns: Math.ceil(RUNS / shards),
+          ...(TEST_PATH === undefined ? {} : { path: TEST_PATH }),
+        }),
+      ),
+    );
+    t.log(counts);
+    for (const failure of failures) if (failure !== null) t.fail(failure);
+    await requireSilentDoctor();
+    // Deadlocks are retried and would stay unseen. No deadlock may happen, because all writers lock
+    // in the same order.
+    const [waits] =
+      await sql`select deadlocks::int from pg_stat_database where datname = current_database()`;
+    t.is(waits?.deadlocks, 0);
+    if (TEST_PATH === undefined && RUNS >= 500) t.true(counts.calls >= 10_000);
+  },
+);
 
-test.serial('unchanged copies of the real code pass', async (t) => {
+test.serial('the test of the ledger passes with an unchanged copy of the code', async (t) => {
   const ledger = await mutantLedger([]);
   const run = {
     ledger,
@@ -218,7 +221,7 @@ const BUGS: Record<string, readonly Mutation[]> = {
 };
 
 for (const [bug, mutations] of Object.entries(BUGS)) {
-  test.serial(`the model catches ${bug}`, async (t) => {
+  test.serial(`the test of the ledger detects ${bug}`, async (t) => {
     const counts = openCounts();
     const ledger = await mutantLedger(mutations);
     const run = {

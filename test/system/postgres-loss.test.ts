@@ -19,20 +19,17 @@ const KILLS = Number(process.env.TEST_POSTGRES_KILLS ?? 3);
 const PACKAGE = fileURLToPath(new URL('../../node_modules/postgres', import.meta.url));
 const CLIENT = new URL('../support/loss-client.ts', import.meta.url);
 
-test.serial(
-  'a busy pool survives kill -9 of PostgreSQL without hangs or half-written data',
-  async (t) => {
-    t.timeout(60_000 + KILLS * 20_000);
-    const { counts, halves } = await killUnderLoad(t, PACKAGE, KILLS);
-    t.log(counts);
-    t.is(counts.uncaught, 0);
-    t.is(counts.hanging, 0);
-    t.is(halves, 0);
-    t.true(counts.fulfilled > 0 && counts.rejected > 0);
-  },
-);
+test.serial('a busy connection pool survives kill -9 of PostgreSQL', async (t) => {
+  t.timeout(60_000 + KILLS * 20_000);
+  const { counts, halves } = await killUnderLoad(t, PACKAGE, KILLS);
+  t.log(counts);
+  t.is(counts.uncaught, 0);
+  t.is(counts.hanging, 0);
+  t.is(halves, 0);
+  t.true(counts.fulfilled > 0 && counts.rejected > 0);
+});
 
-test.serial('the unpatched postgres.js does not survive kill -9 of PostgreSQL', async (t) => {
+test.serial('postgres.js without our patch does not survive kill -9 of PostgreSQL', async (t) => {
   t.timeout(120_000);
   const published = await addPublishedPostgres(temporaryFolder(t.teardown));
   // One kill causes a few uncaught exceptions, or sometimes zero.
@@ -42,7 +39,7 @@ test.serial('the unpatched postgres.js does not survive kill -9 of PostgreSQL', 
 });
 
 test.serial(
-  'listeners receive changes again after PostgreSQL was killed and restarted',
+  'clients that listen for changes hear them again after PostgreSQL was killed',
   async (t) => {
     const dataDir = join(temporaryFolder(t.teardown), 'data');
     let server = await startPostgres({ dataDir });
@@ -76,7 +73,7 @@ test.serial(
   },
 );
 
-test('a transaction that fills the pipeline keeps its connection to itself', async (t) => {
+test('a transaction never shares its connection, even if it fills the query pipeline', async (t) => {
   await using database = await openTestDatabase();
   const sql = postgres(database.url, { max: 1, onnotice: () => {} });
   t.teardown(() => sql.end({ timeout: 1 }));
@@ -97,7 +94,7 @@ test('a transaction that fills the pipeline keeps its connection to itself', asy
   ]);
 });
 
-test('a statement that a transaction sends after losing its connection is rejected', async (t) => {
+test('a transaction that has lost its connection cannot run another statement', async (t) => {
   await using database = await openTestDatabase();
   const killer = database.sql;
   const sql = postgres(database.url, { max: 1, backoff: () => 0.01, onnotice: () => {} });
@@ -117,7 +114,7 @@ test('a statement that a transaction sends after losing its connection is reject
   t.deepEqual(Array.from(await sql`select step from steps`), []);
 });
 
-test('a query fails on a server that accepts connections only to close them', async (t) => {
+test('a query fails if the server closes every connection at once', async (t) => {
   const server = createServer((socket) => socket.end());
   server.listen(0, LOOPBACK);
   await once(server, 'listening');

@@ -55,73 +55,73 @@ async function openWithKeys(credits: number, count: number) {
 }
 
 // Guard: FOR UPDATE on the balance in `accept` of db/requests/submit.ts.
-test.serial('exactly one of 1,000 callers at two API processes gets the last credit', async (t) => {
-  t.timeout(60_000 * (ROUNDS + 1));
-  for (let round = 0; round < ROUNDS; round += 1) {
-    const client = await openWithKeys(1, 10);
-    const answers = await Promise.all(
-      times(1000, (index) => {
-        const body = { npi: npiOf(index) };
-        return postUntilAnswered(apiOf(index).url, client.keyOf(index), '/api/v1/email', body);
-      }),
-    );
-    const accepted = answers.filter(({ status }) => status === 202);
-    const refused = answers.filter(({ status }) => status === 402);
-    t.deepEqual([accepted.length, refused.length], [1, 999]);
-    for (const { json } of refused) t.like(json, { required: 1, available: 0, shortfall: 1 });
-    const balance = await balanceOf(pools[0], client.organizationId);
-    t.deepEqual(balance, { total: 1, available: 0, held: 1, used: 0 });
-    t.deepEqual(await audit(client), []);
-  }
-});
-
-// Guard: the primary key of idempotency_keys, which the insert in `claimIdempotencyKey` of
-// db/requests/submit.ts waits on.
 test.serial(
-  '50 callers with the same 100 Idempotency-Keys create exactly 100 batches',
+  "exactly one of 1,000 concurrent submits gets an organization's last credit",
   async (t) => {
-    t.timeout(300_000);
-    const client = await openWithKeys(100, 50);
-    const texts = new Map<string, number>();
-    let first = 0;
-    for (let begin = 0; begin < 100; begin += 5) {
-      const calls = times(250, (index) => ({
-        key: begin + Math.floor(index / 50),
-        caller: index % 50,
-      }));
+    t.timeout(60_000 * (ROUNDS + 1));
+    for (let round = 0; round < ROUNDS; round += 1) {
+      const client = await openWithKeys(1, 10);
       const answers = await Promise.all(
-        calls.map(({ key, caller }) =>
-          postUntilAnswered(
-            apiOf(caller).url,
-            client.keyOf(caller),
-            '/api/v1/email',
-            { npi: npiOf(key) },
-            { 'idempotency-key': `key-${key}` },
-          ),
-        ),
+        times(1000, (index) => {
+          const body = { npi: npiOf(index) };
+          return postUntilAnswered(apiOf(index).url, client.keyOf(index), '/api/v1/email', body);
+        }),
       );
-      for (const [index, { status, text, headers }] of answers.entries()) {
-        t.is(status, 202);
-        if (headers.get('idempotent-replayed') === null) first += 1;
-        const seen = `${calls[index]?.key} ${text}`;
-        texts.set(seen, (texts.get(seen) ?? 0) + 1);
-      }
+      const accepted = answers.filter(({ status }) => status === 202);
+      const refused = answers.filter(({ status }) => status === 402);
+      t.deepEqual([accepted.length, refused.length], [1, 999]);
+      for (const { json } of refused) t.like(json, { required: 1, available: 0, shortfall: 1 });
+      const balance = await balanceOf(pools[0], client.organizationId);
+      t.deepEqual(balance, { total: 1, available: 0, held: 1, used: 0 });
+      t.deepEqual(await audit(client), []);
     }
-    t.is(first, 100);
-    t.deepEqual(
-      [...texts.values()],
-      times(100, () => 50),
-    );
-    const [batches] =
-      await sql`select count(*)::int as n from batches where organization_id = ${client.organizationId}`;
-    t.is(batches?.n, 100);
-    t.deepEqual(await audit(client), []);
   },
 );
 
+// Guard: the primary key of idempotency_keys, which the insert in `claimIdempotencyKey` of
+// db/requests/submit.ts waits on.
+test.serial('50 clients that share 100 Idempotency-Keys create exactly 100 batches', async (t) => {
+  t.timeout(300_000);
+  const client = await openWithKeys(100, 50);
+  const texts = new Map<string, number>();
+  let first = 0;
+  for (let begin = 0; begin < 100; begin += 5) {
+    const calls = times(250, (index) => ({
+      key: begin + Math.floor(index / 50),
+      caller: index % 50,
+    }));
+    const answers = await Promise.all(
+      calls.map(({ key, caller }) =>
+        postUntilAnswered(
+          apiOf(caller).url,
+          client.keyOf(caller),
+          '/api/v1/email',
+          { npi: npiOf(key) },
+          { 'idempotency-key': `key-${key}` },
+        ),
+      ),
+    );
+    for (const [index, { status, text, headers }] of answers.entries()) {
+      t.is(status, 202);
+      if (headers.get('idempotent-replayed') === null) first += 1;
+      const seen = `${calls[index]?.key} ${text}`;
+      texts.set(seen, (texts.get(seen) ?? 0) + 1);
+    }
+  }
+  t.is(first, 100);
+  t.deepEqual(
+    [...texts.values()],
+    times(100, () => 50),
+  );
+  const [batches] =
+    await sql`select count(*)::int as n from batches where organization_id = ${client.organizationId}`;
+  t.is(batches?.n, 100);
+  t.deepEqual(await audit(client), []);
+});
+
 // Guard: the stored response is written in the transaction of the batch (db/requests/submit.ts),
 // and the 202 sent after it.
-test.serial('kill -9 of the API loses no acknowledged batch and duplicates no batch', async (t) => {
+test.serial('kill -9 of the API loses no accepted batch and duplicates no batch', async (t) => {
   t.timeout(300_000);
   const api = await startApiProcess(url);
   t.teardown(() => api.stop());
@@ -210,12 +210,12 @@ const found = (npi: string) =>
 
 // Guard: FOR UPDATE on balance and request in `lock` of db/requests/settle.ts. The second test
 // removes it.
-test.serial('exactly one of a simultaneous result and time-out settles the request', async (t) => {
+test.serial('exactly one of a simultaneous result and time-out settles a request', async (t) => {
   t.is(await raceTimeOuts({ submit, settle }), 0);
 });
 
 test.serial(
-  'without the locks of a settlement, a result and a time-out both try to settle',
+  'without its locks, a request could be settled by a result and by a time-out',
   async (t) => {
     t.true((await raceTimeOuts(await mutantLedger(WITHOUT_LOCKS))) > 0);
   },
@@ -257,13 +257,13 @@ async function raceBulks(ledger: Ledger, storedBefore: boolean, begin: number): 
 // Guard: FOR UPDATE on the balance in `lock` of db/requests/settle.ts and in `accept` of
 // db/requests/submit.ts, so that the second settlement sees the first one's charge. The conditional
 // upsert of `claimEntitlements` is a second guard.
-test.serial('the same NPI in three bulks at once is charged once', async (t) => {
+test.serial('the same NPI in three concurrent bulk submits is charged once', async (t) => {
   t.is(await raceBulks({ submit, settle }, false, 200_000), 0);
   t.is(await raceBulks({ submit, settle }, true, 201_000), 0);
 });
 
 test.serial(
-  'without the locks and the entitlement condition, an NPI is charged repeatedly',
+  'without its locks, an NPI in concurrent submits would be charged repeatedly',
   async (t) => {
     const mutant = await mutantLedger([
       ...WITHOUT_LOCKS,
@@ -279,33 +279,36 @@ test.serial(
 
 // Guards: `known.set` in `accept` of db/requests/submit.ts for the stored NPI, and `knownEmails` in
 // db/requests/settle.ts for the other one.
-test.serial('60 equal NPIs in one bulk cause one charge and 59 replays', async (t) => {
-  for (const storedBefore of [true, false]) {
-    const npi = npiOf(storedBefore ? 300_000 : 300_001);
-    // A stored NPI costs one credit. Without a stored email, each of the 60 holds its own credit
-    // until the first is settled.
-    const organization = await openOrganization(pools[0], storedBefore ? 1 : 60);
-    if (storedBefore) await found(npi);
-    const command = submitCommand(organization, { npis: times(60, () => npi) });
-    const { requestIds } = acceptedIds(await submit(pools[0], command, RULES));
-    await found(npi);
-    const settled = await Promise.all(
-      requestIds.map((id, index) => settle(poolOf(index), id, 'answered', 'result', RULES)),
-    );
-    t.deepEqual([...new Set(settled.map(({ status }) => status))], ['completed']);
-    const [seen] = await sql`
+test.serial(
+  'the same NPI 60 times in one bulk submit causes one charge and 59 free replays',
+  async (t) => {
+    for (const storedBefore of [true, false]) {
+      const npi = npiOf(storedBefore ? 300_000 : 300_001);
+      // A stored NPI costs one credit. Without a stored email, each of the 60 holds its own credit
+      // until the first is settled.
+      const organization = await openOrganization(pools[0], storedBefore ? 1 : 60);
+      if (storedBefore) await found(npi);
+      const command = submitCommand(organization, { npis: times(60, () => npi) });
+      const { requestIds } = acceptedIds(await submit(pools[0], command, RULES));
+      await found(npi);
+      const settled = await Promise.all(
+        requestIds.map((id, index) => settle(poolOf(index), id, 'answered', 'result', RULES)),
+      );
+      t.deepEqual([...new Set(settled.map(({ status }) => status))], ['completed']);
+      const [seen] = await sql`
       select count(*) filter (where replayed)::int as replayed, sum(credits_used)::int as charged
         from requests where organization_id = ${organization.organizationId}`;
-    t.deepEqual({ ...seen }, { replayed: 59, charged: 1 });
-    t.like(await balanceOf(pools[0], organization.organizationId), { used: 1, held: 0 });
-    t.deepEqual(await audit(organization), []);
-  }
-});
+      t.deepEqual({ ...seen }, { replayed: 59, charged: 1 });
+      t.like(await balanceOf(pools[0], organization.organizationId), { used: 1, held: 0 });
+      t.deepEqual(await audit(organization), []);
+    }
+  },
+);
 
 // Guard: one statement on one row in `takePlaces` of db/accounts/limits.ts. A window per process,
 // or a read before the write, would admit more than 100.
 test.serial(
-  'the rate limit admits exactly 100 of 101 simultaneous requests at two APIs',
+  'two API processes together admit exactly 100 of 101 simultaneous requests',
   async (t) => {
     const organization = await openOrganization(pools[0], 0, 100);
     const answers = await Promise.all(
@@ -325,7 +328,7 @@ test.serial(
 
 // Runs last, because it makes this client's address one with many failures. Guard: api/http/auth.ts
 // trusts a key for one second after the database has confirmed it, and no longer.
-test.serial('requests are rejected from one second after their key was revoked', async (t) => {
+test.serial('a revoked API key is rejected everywhere after at most one second', async (t) => {
   const organization = await openOrganization(pools[0], 10_000);
   let refusedFrom = Number.POSITIVE_INFINITY;
   let seenBefore = 0;

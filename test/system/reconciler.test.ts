@@ -100,7 +100,7 @@ async function refunded(
   );
 }
 
-test('one process gets the turn per interval, even if its due time is a day away', async (t) => {
+test('only one process per interval runs the reconciler, even after a wrong due time', async (t) => {
   const { db, url } = await open(t);
   const other = openDatabase({ url, poolSize: 10, applicationName: 'test' });
   t.teardown(() => other.close());
@@ -127,7 +127,7 @@ test('one process gets the turn per interval, even if its due time is a day away
   }
 });
 
-test('while Temporal is down, 2,000 overdue requests are refunded and lookups closed', async (t) => {
+test('the reconciler refunds 2,000 overdue requests while Temporal is down', async (t) => {
   const { db, url } = await open(t);
   const organizations = await Promise.all(times(4, () => openOrganization(db, 500)));
   for (const organization of organizations) {
@@ -168,7 +168,7 @@ test('while Temporal is down, 2,000 overdue requests are refunded and lookups cl
   t.deepEqual(await auditLedger(reader, ids, RULES.replayMs), []);
 });
 
-test("a worker outside the API's namespace refunds requests but touches no workflow", async (t) => {
+test('a worker in another Temporal namespace than the API starts no workflows', async (t) => {
   const { db } = await open(t);
   await noteHome(db, 'home');
   await noteHome(db, 'home');
@@ -211,7 +211,7 @@ test("a worker outside the API's namespace refunds requests but touches no workf
   t.like(await balanceOf(db, organization.organizationId), { available: 1, held: 2 });
 });
 
-test('a stopping sweep starts no further batch', async (t) => {
+test('a reconciler that is stopping starts no more batches', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 5);
   for (const index of times(5, (i) => i)) {
@@ -226,7 +226,7 @@ test('a stopping sweep starts no further batch', async (t) => {
 });
 
 // Guards: `more` in `forEachPage`, and `place` in `listToStart`.
-test('a sweep starts all waiting batches, and stops after one page if Temporal fails', async (t) => {
+test('the reconciler starts all waiting batches, or stops early if Temporal fails', async (t) => {
   const { db } = await open(t);
   const [many, one] = [await openOrganization(db, 210), await openOrganization(db, 1)];
   for (const npi of times(210, npiOf))
@@ -250,7 +250,7 @@ test('a sweep starts all waiting batches, and stops after one page if Temporal f
   t.is(asked.indexOf(batchId), 1);
 });
 
-test('overdue requests are refunded while calls to Temporal hang', async (t) => {
+test('the reconciler refunds overdue requests while calls to Temporal hang', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 2);
   await submit(db, submitCommand(organization, { npis: [npiOf(0)] }), RULES);
@@ -271,7 +271,7 @@ test('overdue requests are refunded while calls to Temporal hang', async (t) => 
   t.pass();
 });
 
-test("overdue requests are settled even if another organization's balance is broken", async (t) => {
+test('one broken balance does not keep other organizations from their refunds', async (t) => {
   const { db } = await open(t);
   const [broken, well] = [await openOrganization(db, 1), await openOrganization(db, 1)];
   const { requestIds } = await overdue(db, broken, [npiOf(0)]);
@@ -287,7 +287,7 @@ test("overdue requests are settled even if another organization's balance is bro
   t.is(row?.settled_at, null);
 });
 
-test('overdue requests of one organization are settled up to the limit', async (t) => {
+test('settling overdue requests respects its limit and the organization', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 100);
   const { organizationId } = organization;
@@ -306,7 +306,7 @@ test('overdue requests of one organization are settled up to the limit', async (
   t.like(await balanceOf(db, organizationId), { available: 99, held: 1 });
 });
 
-test("settlements and joins of shared lookups don't deadlock each other", async (t) => {
+test('settling requests and joining the same lookups cannot deadlock', async (t) => {
   const { db, url } = await open(t);
   const name = newId('org');
   const pool = openDatabase({ url, poolSize: 10, applicationName: name });
@@ -355,7 +355,7 @@ test("settlements and joins of shared lookups don't deadlock each other", async 
   t.deepEqual({ ...row }, { deadlocks: 0, open: npis.length });
 });
 
-test('a locked request does not delay the others', async (t) => {
+test('a locked overdue request does not delay the others', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 2);
   const { organizationId } = organization;
@@ -371,7 +371,7 @@ test('a locked request does not delay the others', async (t) => {
   t.is((await settleOverdue(db, { organizationId, limit: 60 })).length, 1);
 });
 
-test('results, time-outs, joins, and sweeps at the deadline settle each hold once', async (t) => {
+test('results, time-outs, and the reconciler together settle each request once', async (t) => {
   const { db, url } = await open(t);
   const organizations = await Promise.all(times(2, () => openOrganization(db, 1000)));
   const npis = times(30, npiOf);
@@ -477,7 +477,7 @@ test.serial('the reconciler continues after an outage of PostgreSQL', async (t) 
   t.pass();
 });
 
-test('the first sweep after a Temporal outage starts a delivery without its workflow', async (t) => {
+test('after an outage of Temporal, the reconciler starts webhooks without a workflow', async (t) => {
   const life = await startDelivering(async () => answered(204));
   t.teardown(() => life.stop());
   const [deliveryId = ''] = await life.deliveries(

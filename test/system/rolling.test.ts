@@ -29,7 +29,7 @@ const BATCH = 5;
 const { url: databaseUrl, db } = freshDatabase(test);
 const workers = fresh(test, async () => workerProcesses());
 
-test('a stopping API is not ready but still serves, and closes its connections', async (t) => {
+test('a stopping API is not ready, but serves requests until its connections close', async (t) => {
   const api = await startApiProcess(databaseUrl, { API_DRAIN_DELAY: '5m' });
   t.teardown(() => api.kill());
   const { apiKey } = await openOrganization(db, 0);
@@ -56,7 +56,7 @@ test('a stopping API is not ready but still serves, and closes its connections',
   t.like(await get('/healthz'), { status: 200 });
 });
 
-test('rolling out APIs and workers under load fails no request and loses no batch', async (t) => {
+test('replacing APIs and workers under load fails no request and loses no batch', async (t) => {
   // This only limits a hang. On a busy machine the test takes longer than the usual limit.
   t.timeout(600_000);
   const stack = await startStack({

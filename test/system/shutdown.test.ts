@@ -38,7 +38,7 @@ test('an activity that ignores the shutdown is cut off and named in the log', as
   });
 });
 
-test('a worker stops even if PostgreSQL is down and a plan is being retried', async (t) => {
+test('a worker stops even while it retries work because PostgreSQL is down', async (t) => {
   const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
   const stack = await startStack({
     elsewhere: { temporalAddress: testSetting('TEST_TEMPORAL_ADDRESS'), taskQueue },

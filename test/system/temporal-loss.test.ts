@@ -22,7 +22,7 @@ const taskQueue = 'enrichment';
 /** Number of requests of a bulk that are open when Temporal is lost. */
 const UNDER_WAY = 50;
 
-test('open requests are looked up again by a Temporal that returns empty', async (t) => {
+test('open requests are looked up again if Temporal loses all its data', async (t) => {
   const temporalOptions = {
     cli: testSetting('TEST_TEMPORAL_CLI'),
     namespace: 'default',

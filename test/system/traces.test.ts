@@ -57,7 +57,7 @@ function edgesOf(trace: readonly ReceivedSpan[]): string[] {
 }
 
 test.serial(
-  'a submit is one trace, from the POST to the last attempt of its webhook',
+  'a submit is one trace, from its POST to the last attempt of its webhook',
   async (t) => {
     const worker = await workers.start(stack, settings());
     const submitted = await customer.single(
@@ -153,7 +153,7 @@ test.serial(
   },
 );
 
-test.serial('a bulk that calls the registry is one trace', async (t) => {
+test.serial('a bulk submit that calls the NPI Registry is one trace', async (t) => {
   const unknown = ordinaryNpis('found', 2, 90_000);
   const { json } = await customer.bulk({ npis: unknown });
   await customer.completed(json.batch_id);
@@ -201,13 +201,16 @@ test.serial('histories contain no trace IDs and replay with and without traces',
   t.is(versions[0], versions[1]);
 });
 
-test.serial('a collector that never responds delays neither submits nor shutdown', async (t) => {
-  collector.answer('silence');
-  const worker = await workers.start(stack, settings());
-  const { json } = await customer.single({ npi: ordinaryNpis('found', 2)[1] });
-  const { data } = await customer.completed(json.batch_id);
-  t.is(data[0]?.status, 'completed');
-  process.kill(worker.pid, 'SIGTERM');
-  t.is(await worker.exited, 'exit code 0');
-  await api.stop();
-});
+test.serial(
+  'a trace collector that never responds delays neither submits nor shutdown',
+  async (t) => {
+    collector.answer('silence');
+    const worker = await workers.start(stack, settings());
+    const { json } = await customer.single({ npi: ordinaryNpis('found', 2)[1] });
+    const { data } = await customer.completed(json.batch_id);
+    t.is(data[0]?.status, 'completed');
+    process.kill(worker.pid, 'SIGTERM');
+    t.is(await worker.exited, 'exit code 0');
+    await api.stop();
+  },
+);

@@ -30,26 +30,26 @@ function isWithin({ wrong, of }: Score, percent: number): true | string {
   return share <= percent || [`${wrong.length} of ${of}:`, ...wrong.map(tell)].join('\n');
 }
 
-test('at most 5 in 100 bad addresses are returned', (t) => {
+test('the service returns at most 5 % of the bad addresses in the trap set', (t) => {
   t.is(isWithin(scoresOf(outcomes).returned, 5), true);
 });
 
-test('at most 3 in 100 good addresses are refused', (t) => {
+test('the service rejects at most 3 % of the good addresses in the trap set', (t) => {
   t.is(isWithin(scoresOf(outcomes).refused, 3), true);
 });
 
-test('at most 3 in 100 returned good addresses have the wrong type', (t) => {
+test('at most 3 % of the returned good addresses have the wrong type', (t) => {
   t.is(isWithin(scoresOf(outcomes).type, 3), true);
 });
 
-test('every request ends as completed or not_found', (t) => {
+test('every request for an address of the trap set ends as completed or not_found', (t) => {
   t.deepEqual(
     outcomes.filter(({ state }) => state !== 'completed' && state !== 'not_found').map(tell),
     [],
   );
 });
 
-test('the set is large, and 55 to 65 in 100 addresses are bad', (t) => {
+test('the trap set has at least 320 addresses, of which 55 to 65 % are bad', (t) => {
   const bad = TRAPS.filter(({ careful }) => careful === 'refuse').length;
   t.true(TRAPS.length >= 320);
   t.true(bad / TRAPS.length > 0.55 && bad / TRAPS.length < 0.65);
@@ -62,7 +62,7 @@ test('the set is large, and 55 to 65 in 100 addresses are bad', (t) => {
   );
 });
 
-test('the scores reject a service that returns everything, nothing, or the other type', (t) => {
+test('the trap test fails a service that returns everything, nothing, or a wrong type', (t) => {
   const as = (returned: (outcome: Outcome) => Outcome['returned']) =>
     outcomes.map((outcome) => ({ ...outcome, returned: returned(outcome) }));
   const { returned, refused } = scoresOf(as(() => 'professional'));

@@ -93,7 +93,7 @@ async function findings({ db, client, taskQueue }: Stack): Promise<string[]> {
 }
 
 test.serial(
-  'an incompatible release is rolled out and back, and all running batches finish',
+  'running batches finish even if an incompatible release is rolled out and back',
   async (t) => {
     const stack = await startWithoutWorker();
     t.teardown(() => stack.stop());
@@ -161,24 +161,32 @@ test.serial(
   },
 );
 
-test.serial('with a manual rollout a new version waits for the command from its log', async (t) => {
-  const stack = await startWithoutWorker();
-  t.teardown(() => stack.stop());
-  const client = await stack.organization(10);
-  const worker = await workers.start(stack, { WORKER_ROLLOUT: 'manual' });
-  const { json } = await client.single({ npi: '2000000010' });
-  t.is(await current(stack), null);
+test.serial(
+  'with a manual rollout, a new version waits for the command that its log shows',
+  async (t) => {
+    const stack = await startWithoutWorker();
+    t.teardown(() => stack.stop());
+    const client = await stack.organization(10);
+    const worker = await workers.start(stack, { WORKER_ROLLOUT: 'manual' });
+    const { json } = await client.single({ npi: '2000000010' });
+    t.is(await current(stack), null);
 
-  const command =
-    /temporal (worker deployment set-current-version [\w -]+)/.exec(worker.output())?.[1] ?? '';
-  const args = [...command.split(' '), '--yes', '--address', testSetting('TEST_TEMPORAL_ADDRESS')];
-  await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), args);
-  await client.completed(json.batch_id);
-  await worker.stop();
-});
+    const command =
+      /temporal (worker deployment set-current-version [\w -]+)/.exec(worker.output())?.[1] ?? '';
+    const args = [
+      ...command.split(' '),
+      '--yes',
+      '--address',
+      testSetting('TEST_TEMPORAL_ADDRESS'),
+    ];
+    await promisify(execFile)(testSetting('TEST_TEMPORAL_CLI'), args);
+    await client.completed(json.batch_id);
+    await worker.stop();
+  },
+);
 
 test.serial(
-  'the service runs on a Temporal without Worker Deployments, and logs it once',
+  'the service runs on a Temporal without Worker Deployments, and logs that once',
   async (t) => {
     const temporal = await startTemporal({
       cli: testSetting('TEST_TEMPORAL_CLI'),
@@ -197,33 +205,36 @@ test.serial(
   },
 );
 
-test.serial('runs of a version without workers continue with the current version', async (t) => {
-  const stack = await startStack({ simulatorSpeed: 1, lookupTimeoutMs: 100_000 });
-  t.teardown(() => stack.stop());
-  const client = await stack.organization(100);
-  const { json } = await client.bulk({ npis: ordinaryNpis('found_later', BATCH, 9000) });
-  await eventually(async () => stack.simulator.calls().length >= BATCH || null);
-  await stack.stopWorker();
+test.serial(
+  'workflows of a version that has no more workers continue with the current one',
+  async (t) => {
+    const stack = await startStack({ simulatorSpeed: 1, lookupTimeoutMs: 100_000 });
+    t.teardown(() => stack.stop());
+    const client = await stack.organization(100);
+    const { json } = await client.bulk({ npis: ordinaryNpis('found_later', BATCH, 9000) });
+    await eventually(async () => stack.simulator.calls().length >= BATCH || null);
+    await stack.stopWorker();
 
-  // A version with another name and the same workflows.
-  const code = `// another\n${await readFile(testSetting('TEST_WORKFLOW_BUNDLE'), 'utf8')}`;
-  const step = await stack.startWorker(code);
-  const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
-  const { buildId } = versionOf(stack.taskQueue, code);
-  t.is(await current(stack), buildId);
-  const ids = [json.batch_id, ...json.requests.map(({ request_id }) => request_id)];
-  t.deepEqual((await tasksOf(stack.client, ids)).builds, [old.buildId]);
-  await eventually(async () => {
-    await step();
-    return (await client.batch(json.batch_id)).batch.status === 'completed' || null;
-  });
-  await stack.client.workflow.getHandle(json.batch_id).result();
-  const { failed, builds } = await tasksOf(stack.client, ids);
-  t.deepEqual(failed, []);
-  t.true(builds.includes(buildId));
-});
+    // A version with another name and the same workflows.
+    const code = `// another\n${await readFile(testSetting('TEST_WORKFLOW_BUNDLE'), 'utf8')}`;
+    const step = await stack.startWorker(code);
+    const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
+    const { buildId } = versionOf(stack.taskQueue, code);
+    t.is(await current(stack), buildId);
+    const ids = [json.batch_id, ...json.requests.map(({ request_id }) => request_id)];
+    t.deepEqual((await tasksOf(stack.client, ids)).builds, [old.buildId]);
+    await eventually(async () => {
+      await step();
+      return (await client.batch(json.batch_id)).batch.status === 'completed' || null;
+    });
+    await stack.client.workflow.getHandle(json.batch_id).result();
+    const { failed, builds } = await tasksOf(stack.client, ids);
+    t.deepEqual(failed, []);
+    t.true(builds.includes(buildId));
+  },
+);
 
-test.serial('a version stays current for a minute after its worker was last seen', async (t) => {
+test.serial('a version stays current for one minute after its last worker was seen', async (t) => {
   const stack = await startStack();
   t.teardown(() => stack.stop());
   await stack.stopWorker();

@@ -37,7 +37,7 @@ async function countDelivered(): Promise<number> {
   return row?.n ?? 0;
 }
 
-test('killing workers every few seconds loses no delivery and repeats only open ones', async (t) => {
+test('killing workers every few seconds loses no webhook', async (t) => {
   const npis = ordinaryNpis('found', 50);
   for (const npi of npis) {
     const known = { npi, email: `p${npi}@clinic.example`, emailType: 'professional' } as const;

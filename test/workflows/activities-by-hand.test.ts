@@ -57,7 +57,7 @@ async function asked(npi: string, operation: 'submit' | 'poll'): Promise<void> {
 }
 
 for (const how of ['pauseActivity', 'resetActivity'] as const) {
-  test(`${how} lets a running vendor call finish, and its result counts`, async (t) => {
+  test(`${how} during a vendor call lets the call finish, and its result is used`, async (t) => {
     const stack = await start(30_000);
     t.teardown(stack.stop);
     const [npi = '', other = ''] = npis.splice(0, 2);
@@ -84,7 +84,7 @@ for (const how of ['pauseActivity', 'resetActivity'] as const) {
   });
 }
 
-test('the longest vendor call ends before its first heartbeat is due', async (t) => {
+test('the longest vendor call ends before its heartbeat could time out', async (t) => {
   const stack = await start(900_000);
   t.teardown(stack.stop);
   const [npi = ''] = npis.splice(0, 1);
@@ -104,7 +104,7 @@ test('the longest vendor call ends before its first heartbeat is due', async (t)
   await stack.workflow(json.batch_id).result();
 });
 
-test('paused, reset, or misrouted vendor jobs are refunded at the deadline', async (t) => {
+test('a request is refunded if its vendor activity is paused, reset, or misrouted', async (t) => {
   const stack = await start(30_000);
   t.teardown(stack.stop);
   const { service, vendorOf } = stack;
@@ -187,7 +187,7 @@ test('a paused webhook delivery is sent after it is unpaused or resent', async (
   t.deepEqual(await leftOver(stack), []);
 });
 
-test('unknown or malformed queries and updates change nothing', async (t) => {
+test('unknown or malformed Temporal queries and updates have no effect on a workflow', async (t) => {
   const stack = await start(60_000);
   t.teardown(stack.stop);
   const [npi = '', other = ''] = npis.splice(0, 2);

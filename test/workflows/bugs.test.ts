@@ -77,7 +77,7 @@ async function reasonsOf(batchId: string): Promise<string[]> {
 }
 
 test.serial(
-  'a bug in a lookup shows in history and log, and its requests are refunded',
+  'a bug in a lookup is visible in its history and in the log, and is refunded',
   async (t) => {
     const worker = await workWithBug(t, 'ask');
     const client = await stack.organization(10);
@@ -104,7 +104,7 @@ for (const [name, staysStuck] of [
   ['lookUp', false],
 ] as const) {
   test.serial(
-    `a bug in ${name} shows in history and log, and the requests are refunded`,
+    `a bug in ${name} is visible in history and log, and its requests are refunded`,
     async (t) => {
       const worker = await workWithBug(t, name);
       const client = await stack.organization(10);
@@ -118,11 +118,14 @@ for (const [name, staysStuck] of [
   );
 }
 
-test.serial('a bug in startDelivery shows in history and log', async (t) => {
-  const worker = await workWithBug(t, 'startDelivery');
-  const client = await stack.organization(10);
-  const webhook = { url: `${stack.receiver.url}/fail/1/bug` };
-  const { json } = await client.bulk({ npis: ordinaryNpis('found', 2, 300), webhook });
-  await isShown(t, worker, json.batch_id);
-  await isStuck(t, json.batch_id);
-});
+test.serial(
+  "a bug in startDelivery is visible in the workflow's history and in the log",
+  async (t) => {
+    const worker = await workWithBug(t, 'startDelivery');
+    const client = await stack.organization(10);
+    const webhook = { url: `${stack.receiver.url}/fail/1/bug` };
+    const { json } = await client.bulk({ npis: ordinaryNpis('found', 2, 300), webhook });
+    await isShown(t, worker, json.batch_id);
+    await isStuck(t, json.batch_id);
+  },
+);

@@ -6,7 +6,7 @@ import { startStack } from '../support/stack.ts';
 
 const stack = fresh(test, () => startStack({ lookupTimeoutMs: 20_000, simulatorSpeed: 20 }));
 
-test('each request of a mixed bulk ends with an email or a refund', async (t) => {
+test('each request of a bulk submit ends with an email or a refund', async (t) => {
   const client = await stack.organization(100);
   const expected: Record<string, string> = {
     '2000000010': 'completed professional',

@@ -71,7 +71,7 @@ async function heldBatch(path: string) {
   return { client, json, slow, quick, received, release: held.release };
 }
 
-test('false, empty, and unknown signals change nothing', async (t) => {
+test('false, empty, and unknown signals to a batch workflow have no effect', async (t) => {
   const { client, json, slow, quick, received, release } = await heldBatch('/lies');
   const [first] = json.requests;
   const batch = workflow(json.batch_id);
@@ -103,7 +103,7 @@ test('false, empty, and unknown signals change nothing', async (t) => {
   t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
 });
 
-test('a hanging lookup does not hold back the webhook of its final request', async (t) => {
+test('a request that becomes final during a lookup gets its webhook at once', async (t) => {
   const { json, slow, received, release } = await heldBatch('/stuck');
   const requestId = json.requests[0]?.request_id ?? '';
   await settle(stack.db, requestId, 'failed', 'deadline', RULES);
@@ -116,7 +116,7 @@ test('a hanging lookup does not hold back the webhook of its final request', asy
   t.deepEqual(await workflow(json.batch_id).result(), { completed: 1, notFound: 0, failed: 1 });
 });
 
-test('a delivery is not claimed before the requests it reports are final', async (t) => {
+test('a webhook is not sent before the requests in it are final', async (t) => {
   const { json, slow, received, release } = await heldBatch('/early');
   const rows = await eventually(async () => {
     const all = await deliveriesOf(json.batch_id);
@@ -142,7 +142,7 @@ test('a delivery is not claimed before the requests it reports are final', async
   t.true(received().includes(`${slow} completed`));
 });
 
-test('workflows started by hand with unknown IDs fail at once and call no vendor', async (t) => {
+test('workflows that are started by hand with unknown IDs fail and call no vendor', async (t) => {
   const start = async (type: string, input: object) => {
     const handle = await stack.client.workflow.start(type, {
       taskQueue: stack.taskQueue,
@@ -166,7 +166,7 @@ test('workflows started by hand with unknown IDs fail at once and call no vendor
   t.is(vendor.asked(npis[0] ?? '', 'submit'), 0);
 });
 
-test('a batch whose lookup was canceled by hand waits for the refund and ends', async (t) => {
+test('a batch completes after one of its lookups is canceled by hand and refunded', async (t) => {
   const [open = '', good = ''] = npis.splice(0, 2);
   vendor.script(open, () => aborted(Context.current().cancellationSignal));
   vendor.script(good, () => foundStep(good));

@@ -55,7 +55,7 @@ async function lookUp(npi: string) {
   return { batchId, requestId, status: envelope.data[0]?.status, reason: row?.reason ?? null };
 }
 
-test('a lookup calls the registry once, plans with its response, and stays short', async (t) => {
+test('a lookup of an unknown NPI calls the NPI Registry once, before any vendor', async (t) => {
   const npi = take();
   registry.set(npi, () => person(npi));
   byName.script(npi, () => foundStep(npi));
@@ -68,7 +68,7 @@ test('a lookup calls the registry once, plans with its response, and stays short
   t.is(events.MarkerRecorded, 2, 'the plan without the registry, and with it');
 });
 
-test('without the registry, vendors that need a name are skipped and the lookup fails', async (t) => {
+test('if the NPI Registry is down, vendors that need a name are skipped', async (t) => {
   const npi = take();
   registry.set(npi, () => ({ kind: 'retry', why: 'upstream', afterMs: 60_000 }));
   const { status, reason } = await lookUp(npi);
@@ -76,7 +76,7 @@ test('without the registry, vendors that need a name are skipped and the lookup 
   t.deepEqual([byNpi.asked(npi, 'submit'), byName.asked(npi, 'submit')], [1, 0]);
 });
 
-test('a lookup waits for a registry that recovers in time', async (t) => {
+test('a lookup waits for the NPI Registry to recover', async (t) => {
   const npi = take();
   let asked = 0;
   registry.set(npi, () => {
@@ -88,14 +88,14 @@ test('a lookup waits for a registry that recovers in time', async (t) => {
   t.is(asked, 2);
 });
 
-test('no vendor is called for an NPI that the registry does not list', async (t) => {
+test('no vendor is called for an NPI that the NPI Registry does not list', async (t) => {
   const npi = take();
   const { status, reason } = await lookUp(npi);
   t.deepEqual([status, reason], ['not_found', 'deactivated']);
   t.deepEqual([byNpi.asked(npi, 'submit'), byName.asked(npi, 'submit')], [0, 0]);
 });
 
-test('a suppression added after the batch was planned prevents vendor calls', async (t) => {
+test('no vendor is called if the NPI is suppressed while its lookup waits', async (t) => {
   const npi = take();
   registry.set(npi, async () => {
     await suppressFromVendor(stack.db, npi, 'test');
@@ -106,7 +106,7 @@ test('a suppression added after the batch was planned prevents vendor calls', as
   t.deepEqual([byNpi.asked(npi, 'submit'), byName.asked(npi, 'submit')], [0, 0]);
 });
 
-test('all calls of a lookup use the person as planned, even if the data changes', async (t) => {
+test('all vendor calls of a lookup use the same name, even if provider data changes', async (t) => {
   const npi = take();
   registry.set(npi, () => person(npi));
   byName.script(npi, async ({ operation }) => {
@@ -135,7 +135,7 @@ async function submitAll(...npis: string[]) {
   return { ...json, workflow, statusOf };
 }
 
-test('each lookup of a batch calls the registry; an inactive NPI reaches no vendor', async (t) => {
+test('the lookups of a batch call the NPI Registry, and then vendors for active NPIs', async (t) => {
   const npis = [take(), take(), take()];
   const [one = '', two = '', gone = ''] = npis;
   for (const npi of [one, two]) {
@@ -161,7 +161,7 @@ test('each lookup of a batch calls the registry; an inactive NPI reaches no vend
   t.is(byNpi.asked(gone, 'submit'), 0);
 });
 
-test('known and identified NPIs are looked up while others wait for the registry', async (t) => {
+test('an NPI that waits for the NPI Registry does not delay the others of its batch', async (t) => {
   const [known, quick, slow] = [take(), take(), take()];
   registry.set(known, () => person(known));
   for (const npi of [known, quick, slow]) byName.script(npi, () => foundStep(npi));
@@ -183,7 +183,7 @@ test('known and identified NPIs are looked up while others wait for the registry
   t.is(await statusOf(slow), 'completed');
 });
 
-test('canceling a batch that waits for the registry fails and refunds its requests', async (t) => {
+test('canceling a batch that waits for the NPI Registry refunds its requests', async (t) => {
   const npis = [take(), take()];
   let asked = 0;
   for (const npi of npis) {

@@ -57,7 +57,7 @@ test('an imported address whose domain accepts no mail is never returned', async
   t.deepEqual(await storedRow(email), { verdict: 'invalid', reason: 'null_mx', unchecked: false });
 });
 
-test('without a verifier an undated imported address waits for a later check', async (t) => {
+test('without a verifier, an imported address without a date is not returned', async (t) => {
   const client = await stack.organization(10);
   const email = `pquill@${PRACTICE_DOMAINS[0]}`;
   await importAddress(UNDATED, email, null);

@@ -53,7 +53,7 @@ async function outcomesInTemporal(query: string): Promise<Map<string, string>> {
   return found;
 }
 
-test('the views list each request without an email, with the recorded reason', async (t) => {
+test('the views in the Temporal UI list each request without an email and its reason', async (t) => {
   const npis = mixedNpis();
   await stack.db.drizzle.execute(
     sql`insert into suppressions (kind, value, origin) values ('npi', ${npis[1]}, 'operator')`,

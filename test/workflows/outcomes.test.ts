@@ -57,14 +57,17 @@ async function lookUp(npi: string, caller = client) {
   };
 }
 
-test.serial('not_found needs a definitive response from every vendor', async (t) => {
-  const npi = take();
-  t.like(await lookUp(npi), { status: 'not_found', reason: 'nobody' });
-  for (const vendor of Object.values(vendors)) t.is(vendor.asked(npi, 'submit'), 1, vendor.id);
-});
+test.serial(
+  'a request is not_found only after every vendor has said that it has no result',
+  async (t) => {
+    const npi = take();
+    t.like(await lookUp(npi), { status: 'not_found', reason: 'nobody' });
+    for (const vendor of Object.values(vendors)) t.is(vendor.asked(npi, 'submit'), 1, vendor.id);
+  },
+);
 
 test.serial(
-  'a vendor that rejects our call makes the request failed if no other finds it',
+  'a request fails if a vendor rejects our call and no other vendor finds an email',
   async (t) => {
     const npi = take();
     vendors.second.script(npi, () => ({
@@ -87,7 +90,7 @@ test.serial('a rate-limited vendor is called again until it responds', async (t)
 });
 
 test.serial(
-  'a vendor that is rate-limited past its share of the time is called again last',
+  'a vendor that is rate-limited for too long is called again after the others',
   async (t) => {
     const npi = take();
     vendors.second.script(npi, ({ nth }) => (nth === 1 ? MISS : foundStep(npi)));
@@ -100,19 +103,16 @@ test.serial(
   },
 );
 
-test.serial(
-  'a lookup leaves a vendor that never finishes and finds the email at the next',
-  async (t) => {
-    const npi = take();
-    vendors.first.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 500 }));
-    vendors.second.script(npi, () => foundStep(npi));
-    t.like(await lookUp(npi), { status: 'completed' });
-    t.is(vendors.first.asked(npi, 'submit'), 1);
-  },
-);
+test.serial('a lookup gives up a vendor that never finishes, and calls the next one', async (t) => {
+  const npi = take();
+  vendors.first.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 500 }));
+  vendors.second.script(npi, () => foundStep(npi));
+  t.like(await lookUp(npi), { status: 'completed' });
+  t.is(vendors.first.asked(npi, 'submit'), 1);
+});
 
 test.serial(
-  'a vendor without a result at the deadline makes the request failed and refunded',
+  'a request whose vendor has no result at the deadline fails and is refunded',
   async (t) => {
     const npi = take();
     const other = await stack.organization(10);
@@ -142,7 +142,7 @@ test.serial('a vendor at its daily credit limit is not called and costs nothing'
   ]);
 });
 
-test.serial('a result that we may not store serves only its own lookup', async (t) => {
+test.serial('a result that we may not store is used only for its own lookup', async (t) => {
   const npi = take();
   vendors.borrowed.script(npi, () => foundStep(npi));
   t.like(await lookUp(npi), { status: 'completed' });
@@ -153,13 +153,13 @@ test.serial('a result that we may not store serves only its own lookup', async (
   t.true((await lookUp(npi)).atOnce, 'its own organization has it replayed: it was paid for');
 });
 
-test.serial('an address that the vendor matched to another NPI is not returned', async (t) => {
+test.serial('an address that a vendor found for another NPI is not returned', async (t) => {
   const npi = take();
   vendors.first.script(npi, () => foundStep(take()));
   t.like(await lookUp(npi), { status: 'not_found' });
 });
 
-test.serial('a response that does not identify its person does not count', async (t) => {
+test.serial('an address is not returned if the vendor does not say whose it is', async (t) => {
   const npi = take();
   const found = foundStep(npi);
   if (found.kind !== 'found') throw new Error('not found');
@@ -171,7 +171,7 @@ test.serial('a response that does not identify its person does not count', async
 });
 
 test.serial(
-  'a paid call without a response is repeated once, after all other vendors',
+  'a paid vendor call without a response is repeated once, after other vendors',
   async (t) => {
     const npi = take();
     const { costly, first, borrowed } = vendors;
@@ -192,35 +192,46 @@ test.serial(
   },
 );
 
-test.serial('the next lookup polls an unfinished job instead of buying it again', async (t) => {
-  const npi = take();
-  const { first } = vendors;
-  first.script(npi, ({ operation }) =>
-    operation === 'submit'
-      ? { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 }
-      : pollOf(npi),
-  );
-  done.delete(npi);
-  const other = await stack.organization(10);
-  t.like(await lookUp(npi, other), { status: 'failed' });
-  done.add(npi);
-  t.like(await lookUp(npi, other), { status: 'completed' });
-  t.is(first.asked(npi, 'submit'), 1);
-  t.deepEqual(await attemptsAt('first', npi), ['lost 0', 'found 1'], 'what it cost is booked once');
-});
+test.serial(
+  'the next lookup polls an unfinished vendor job instead of paying for a new one',
+  async (t) => {
+    const npi = take();
+    const { first } = vendors;
+    first.script(npi, ({ operation }) =>
+      operation === 'submit'
+        ? { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 }
+        : pollOf(npi),
+    );
+    done.delete(npi);
+    const other = await stack.organization(10);
+    t.like(await lookUp(npi, other), { status: 'failed' });
+    done.add(npi);
+    t.like(await lookUp(npi, other), { status: 'completed' });
+    t.is(first.asked(npi, 'submit'), 1);
+    t.deepEqual(
+      await attemptsAt('first', npi),
+      ['lost 0', 'found 1'],
+      'what it cost is booked once',
+    );
+  },
+);
 
-test.serial('a job survives a poll with a rejected key and is not bought again', async (t) => {
-  const npi = take();
-  const { first } = vendors;
-  first.script(npi, ({ operation, nth }) => {
-    if (operation === 'submit') return { kind: 'pending', jobRef: 'job of a key', pollAfterMs: 1 };
-    return nth === 1 ? { kind: 'fatal', why: 'auth' } : foundStep(npi);
-  });
-  t.like(await lookUp(npi), { status: 'failed', reason: 'auth' });
-  await stack.db.drizzle.execute(sql`delete from source_health`);
-  t.like(await lookUp(npi), { status: 'completed' });
-  t.is(first.asked(npi, 'submit'), 1);
-});
+test.serial(
+  'a vendor job whose poll had a rejected API key is polled again, not paid again',
+  async (t) => {
+    const npi = take();
+    const { first } = vendors;
+    first.script(npi, ({ operation, nth }) => {
+      if (operation === 'submit')
+        return { kind: 'pending', jobRef: 'job of a key', pollAfterMs: 1 };
+      return nth === 1 ? { kind: 'fatal', why: 'auth' } : foundStep(npi);
+    });
+    t.like(await lookUp(npi), { status: 'failed', reason: 'auth' });
+    await stack.db.drizzle.execute(sql`delete from source_health`);
+    t.like(await lookUp(npi), { status: 'completed' });
+    t.is(first.asked(npi, 'submit'), 1);
+  },
+);
 
 /** Returns the final state and the credits of each attempt at a vendor. */
 async function attemptsAt(vendor: string, npi: string): Promise<string[]> {
@@ -231,7 +242,7 @@ async function attemptsAt(vendor: string, npi: string): Promise<string[]> {
 }
 
 test.serial(
-  'an address that NPPES lists as DIRECT is not returned when a vendor finds it',
+  "a vendor's address is not returned if NPPES lists it as a Direct address",
   async (t) => {
     const npi = take();
     vendors.first.script(npi, () => foundStep(npi));

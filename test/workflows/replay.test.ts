@@ -44,7 +44,7 @@ function typeOf({ history }: SavedHistory): string {
   return (started as { workflowType?: { name?: string } } | undefined)?.workflowType?.name ?? '';
 }
 
-test('the saved histories cover every workflow and ending', (t) => {
+test('the saved histories cover every workflow and every way that it can end', (t) => {
   t.true(histories.length >= 20);
   t.deepEqual([...new Set(histories.map(typeOf))].sort(), Object.values(WORKFLOWS).sort());
   const ends = histories.map(
@@ -65,11 +65,11 @@ test('the saved histories cover every workflow and ending', (t) => {
   );
 });
 
-test('every saved history replays', async (t) => {
+test('every saved history replays with the current workflow code', async (t) => {
   t.deepEqual(await divergent({ codePath: testSetting('TEST_WORKFLOW_BUNDLE') }), []);
 });
 
-test('a history downloaded from Temporal replays, and detects a changed workflow', async (t) => {
+test('a history downloaded from Temporal replays, unless the workflow has changed', async (t) => {
   const client = await stack.organization();
   // A found email is settled by its vendor's activity, without a local step.
   const { json } = await client.bulk({ npis: ordinaryNpis('not_found', 2) });
@@ -193,7 +193,7 @@ const MUTANTS: readonly Mutant[] = [
 ];
 
 for (const { title, caughtBy, ...mutant } of MUTANTS) {
-  test.serial(`replay catches ${title}`, async (t) => {
+  test.serial(`replaying saved histories detects ${title}`, async (t) => {
     const expected = histories.filter(caughtBy).map(({ name }) => name);
     t.true(expected.length > 0, 'there is a history that shows it');
     const caught = new Set(
@@ -220,7 +220,7 @@ const UNSEEN: readonly Omit<Mutant, 'caughtBy'>[] = [
 ];
 
 for (const { title, ...mutant } of UNSEEN) {
-  test.serial(`replay doesn't detect ${title}, which other tests cover`, async (t) => {
+  test.serial(`replaying saved histories does not detect ${title}`, async (t) => {
     t.deepEqual(await divergent(await mutate(mutant)), []);
   });
 }

@@ -117,30 +117,27 @@ async function heldBatch(
   return { client, batchId: json.batch_id, requestId: json.requests[0]?.request_id ?? '', release };
 }
 
-test.serial(
-  'a batch can be reset to each of its tasks, during its run and afterwards',
-  async (t) => {
-    const [slow = '', quick = '', nobody = ''] = npis.splice(0, 3);
-    const { client, batchId, release } = await heldBatch('/bulk', {
-      held: slow,
-      quick,
-      others: [nobody],
-    });
-    await resetWhileRunning(batchId);
-    release();
-    await workflow(batchId).result();
-    await resetWhenOver(batchId);
-    t.deepEqual(
-      delivered('/bulk'),
-      [`${quick} completed`, `${nobody} not_found`, `${slow} completed`].sort(),
-    );
-    for (const npi of [quick, nobody, slow]) t.is(vendor.asked(npi, 'submit'), 1, npi);
-    t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
-    t.deepEqual(await leftOver(stack), []);
-  },
-);
+test.serial('an operator can reset a batch workflow to any task, even after its end', async (t) => {
+  const [slow = '', quick = '', nobody = ''] = npis.splice(0, 3);
+  const { client, batchId, release } = await heldBatch('/bulk', {
+    held: slow,
+    quick,
+    others: [nobody],
+  });
+  await resetWhileRunning(batchId);
+  release();
+  await workflow(batchId).result();
+  await resetWhenOver(batchId);
+  t.deepEqual(
+    delivered('/bulk'),
+    [`${quick} completed`, `${nobody} not_found`, `${slow} completed`].sort(),
+  );
+  for (const npi of [quick, nobody, slow]) t.is(vendor.asked(npi, 'submit'), 1, npi);
+  t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
+  t.deepEqual(await leftOver(stack), []);
+});
 
-test.serial('a batch of one can be reset to each of its tasks', async (t) => {
+test.serial('an operator can reset the workflow of a batch with one NPI to any task', async (t) => {
   const [npi = ''] = npis.splice(0, 1);
   const { client, batchId, release } = await heldBatch('/one', { held: npi });
   await resetWhileRunning(batchId);
@@ -154,7 +151,7 @@ test.serial('a batch of one can be reset to each of its tasks', async (t) => {
 });
 
 test.serial(
-  'a lookup can be reset to each of its tasks, during its run and afterwards',
+  'an operator can reset a lookup workflow to any task, even after its end',
   async (t) => {
     const [slow = '', nobody = ''] = npis.splice(0, 2);
     const { client, batchId, requestId, release } = await heldBatch('/lookup', {
@@ -173,7 +170,7 @@ test.serial(
   },
 );
 
-test.serial('a batch that loses signals in a reset still sends its webhook', async (t) => {
+test.serial('a batch workflow that loses signals in a reset still sends its webhook', async (t) => {
   const [slow = '', quick = ''] = npis.splice(0, 2);
   const { client, batchId, release } = await heldBatch('/lost', {
     held: slow,
@@ -199,7 +196,7 @@ test.serial('a batch that loses signals in a reset still sends its webhook', asy
   t.deepEqual(await leftOver(stack), []);
 });
 
-test.serial('a delivery that took several attempts can be reset after it has ended', async (t) => {
+test.serial('an operator can reset a delivery workflow after several attempts', async (t) => {
   const [npi = ''] = npis.splice(0, 1);
   vendor.script(npi, () => foundStep(npi));
   const client = await stack.organization();

@@ -33,80 +33,83 @@ async function verdictOn(npi: string): Promise<{ verdict: string; age_days: numb
   return { ...row };
 }
 
-test.serial('only requested addresses that are about to go stale are checked again', async (t) => {
-  const [fading = '', dead = '', young = '', unasked = '', typed = ''] = ordinaryNpis(
-    'found',
-    5,
-    70_000,
-  );
-  const emailOf = (npi: string) => personOf(npi).workEmail;
-  const domain = emailOf(dead).split('@')[1];
-  await store(fading, emailOf(fading), 27);
-  await store(dead, `missing.person@${domain}`, 27);
-  await store(young, emailOf(young), 10);
-  await store(unasked, emailOf(unasked), 27);
-  await store(typed, emailOf(typed), 27);
-  const client = await stack.organization();
-  await client.bulk({ npis: [fading, dead, young, typed] });
-  await stack.db.drizzle.execute(sql`
+test.serial(
+  'the scheduled check covers only requested addresses that are about to go stale',
+  async (t) => {
+    const [fading = '', dead = '', young = '', unasked = '', typed = ''] = ordinaryNpis(
+      'found',
+      5,
+      70_000,
+    );
+    const emailOf = (npi: string) => personOf(npi).workEmail;
+    const domain = emailOf(dead).split('@')[1];
+    await store(fading, emailOf(fading), 27);
+    await store(dead, `missing.person@${domain}`, 27);
+    await store(young, emailOf(young), 10);
+    await store(unasked, emailOf(unasked), 27);
+    await store(typed, emailOf(typed), 27);
+    const client = await stack.organization();
+    await client.bulk({ npis: [fading, dead, young, typed] });
+    await stack.db.drizzle.execute(sql`
     insert into provider_endpoints (npi, kind, endpoint) values (${typed}, 'DIRECT', ${emailOf(typed)})`);
 
-  const result = await stack.client.workflow.execute(WORKFLOWS.reverify, {
-    taskQueue: stack.taskQueue,
-    workflowId: `reverify-by-hand-${stack.taskQueue}`,
-  });
-  t.deepEqual(result, { valid: 1, notValid: 2, undecided: 0 });
-  t.deepEqual(await verdictOn(fading), { verdict: 'valid', age_days: 0 });
-  t.is((await verdictOn(dead)).verdict, 'invalid');
-  t.is(
-    (await verdictOn(typed)).verdict,
-    'invalid',
-    'NPPES says by now that it takes Direct messages',
-  );
-  t.deepEqual(await verdictOn(young), { verdict: 'valid', age_days: 10 });
-  t.deepEqual(await verdictOn(unasked), { verdict: 'valid', age_days: 27 });
-
-  const asked = stack.simulator.calls().filter(({ vendor }) => vendor === 'reacher');
-  t.is(asked.length, 2);
-});
-
-// Guard: the condition on `email_checks` in `listFading`.
-test.serial('an undecided address is left out of the next round', async (t) => {
-  const [npi = ''] = ordinaryNpis('found', 1, 71_000);
-  const domain = personOf(npi).workEmail.split('@')[1];
-  await store(npi, `unknown.person@${domain}`, 27);
-  await (await stack.organization()).single({ npi });
-  const round = (n: number) =>
-    stack.client.workflow.execute(WORKFLOWS.reverify, {
+    const result = await stack.client.workflow.execute(WORKFLOWS.reverify, {
       taskQueue: stack.taskQueue,
-      workflowId: `reverify-undecided-${n}-${stack.taskQueue}`,
+      workflowId: `reverify-by-hand-${stack.taskQueue}`,
     });
-  t.is((await round(1)).undecided, 1);
-  t.is((await round(2)).undecided, 0);
-  t.deepEqual(await verdictOn(npi), { verdict: 'valid', age_days: 27 });
-});
+    t.deepEqual(result, { valid: 1, notValid: 2, undecided: 0 });
+    t.deepEqual(await verdictOn(fading), { verdict: 'valid', age_days: 0 });
+    t.is((await verdictOn(dead)).verdict, 'invalid');
+    t.is(
+      (await verdictOn(typed)).verdict,
+      'invalid',
+      'NPPES says by now that it takes Direct messages',
+    );
+    t.deepEqual(await verdictOn(young), { verdict: 'valid', age_days: 10 });
+    t.deepEqual(await verdictOn(unasked), { verdict: 'valid', age_days: 27 });
 
-test.serial(
-  'the number of sources that named an address counts when it is checked again',
-  async (t) => {
-    const [npi = ''] = ordinaryNpis('found', 1, 73_000);
-    await store(npi, personOf(npi).workEmail, 27);
-    await (await stack.organization()).single({ npi });
-    await stack.db.drizzle.execute(sql`
-    insert into email_checks (npi, email, kind, source, verdict, at)
-    select ${npi}, ${personOf(npi).workEmail}, 'named', source, 'unknown', now() - make_interval(days => days)
-      from (values ('one', 40), ('two', 50), ('three', 70)) named (source, days)`);
-    const fading = await listFading(stack.db, {
-      freshnessMs: 30 * DAY,
-      leadMs: 5 * DAY,
-      limit: 50,
-    });
-    t.is(fading.find((one) => one.npi === npi)?.namedBy, 2, 'the third is older than 60 days');
+    const asked = stack.simulator.calls().filter(({ vendor }) => vendor === 'reacher');
+    t.is(asked.length, 2);
   },
 );
 
+// Guard: the condition on `email_checks` in `listFading`.
 test.serial(
-  'queueing an address again because of its age does not count as naming it',
+  'an address without a clear result is not checked by the next scheduled run',
+  async (t) => {
+    const [npi = ''] = ordinaryNpis('found', 1, 71_000);
+    const domain = personOf(npi).workEmail.split('@')[1];
+    await store(npi, `unknown.person@${domain}`, 27);
+    await (await stack.organization()).single({ npi });
+    const round = (n: number) =>
+      stack.client.workflow.execute(WORKFLOWS.reverify, {
+        taskQueue: stack.taskQueue,
+        workflowId: `reverify-undecided-${n}-${stack.taskQueue}`,
+      });
+    t.is((await round(1)).undecided, 1);
+    t.is((await round(2)).undecided, 0);
+    t.deepEqual(await verdictOn(npi), { verdict: 'valid', age_days: 27 });
+  },
+);
+
+test.serial('checking an address again considers how many sources named it recently', async (t) => {
+  const [npi = ''] = ordinaryNpis('found', 1, 73_000);
+  await store(npi, personOf(npi).workEmail, 27);
+  await (await stack.organization()).single({ npi });
+  await stack.db.drizzle.execute(sql`
+    insert into email_checks (npi, email, kind, source, verdict, at)
+    select ${npi}, ${personOf(npi).workEmail}, 'named', source, 'unknown', now() - make_interval(days => days)
+      from (values ('one', 40), ('two', 50), ('three', 70)) named (source, days)`);
+  const fading = await listFading(stack.db, {
+    freshnessMs: 30 * DAY,
+    leadMs: 5 * DAY,
+    limit: 50,
+  });
+  t.is(fading.find((one) => one.npi === npi)?.namedBy, 2, 'the third is older than 60 days');
+});
+
+test.serial(
+  'checking an old address again does not count as another source naming it',
   async (t) => {
     const [npi = ''] = ordinaryNpis('found', 1, 74_000);
     const email = personOf(npi).workEmail;
@@ -149,27 +152,30 @@ for (const [n, [by, kind, reason]] of [
   ['name servers', 'local', 'nxdomain'],
   ['a verifier', 'verifier', 'mailbox_missing'],
 ].entries()) {
-  test.serial(`an address that ${by} rejected is checked again after a day`, async (t) => {
-    const [npi = ''] = ordinaryNpis('found', 1, 75_000 + n * 1000);
-    await reject(npi, 25, kind ?? '', reason ?? '');
-    const client = await stack.organization();
-    const { data } = await client.completed((await client.single({ npi })).json.batch_id);
-    t.deepEqual([data[0]?.status, data[0]?.email], ['completed', personOf(npi).workEmail]);
-    const bought = await stack.db.drizzle.execute(sql`
+  test.serial(
+    `an address that ${by} rejected is checked again in a lookup a day later`,
+    async (t) => {
+      const [npi = ''] = ordinaryNpis('found', 1, 75_000 + n * 1000);
+      await reject(npi, 25, kind ?? '', reason ?? '');
+      const client = await stack.organization();
+      const { data } = await client.completed((await client.single({ npi })).json.batch_id);
+      t.deepEqual([data[0]?.status, data[0]?.email], ['completed', personOf(npi).workEmail]);
+      const bought = await stack.db.drizzle.execute(sql`
       select vendor from vendor_attempts join lookups on lookups.id = lookup_id where npi = ${npi}`);
-    t.deepEqual([...bought], [], 'no vendor was asked');
-  });
+      t.deepEqual([...bought], [], 'no vendor was asked');
+    },
+  );
 }
 
 for (const [n, [about, hours, kind, reason, isQueued]] of (
   [
-    ['rejected by name servers 25 hours ago is', 25, 'local', 'nxdomain', true],
-    ['rejected by name servers 23 hours ago is not', 23, 'local', 'nxdomain', false],
-    ['rejected by our own rules is not', 25, 'local', 'lookalike', false],
-    ['called invalid by its source is not', 25, '', 'mailbox_missing', false],
+    ['rejected by name servers 25 hours ago is checked', 25, 'local', 'nxdomain', true],
+    ['rejected by name servers 23 hours ago is not checked', 23, 'local', 'nxdomain', false],
+    ['rejected by our own rules is not checked', 25, 'local', 'lookalike', false],
+    ['called invalid by its source is not checked', 25, '', 'mailbox_missing', false],
   ] as const
 ).entries()) {
-  test.serial(`an address ${about} queued again`, async (t) => {
+  test.serial(`an address ${about} again`, async (t) => {
     const [npi = ''] = ordinaryNpis('found', 1, 77_000 + n * 1000);
     await reject(npi, hours, kind, reason);
     const lookup = { npi, lookupId: `lookup-of-a-rejection-${n}` };
@@ -180,7 +186,7 @@ for (const [n, [about, hours, kind, reason, isQueued]] of (
   });
 }
 
-test.serial('a rejected address whose evidence was deleted is queued again', async (t) => {
+test.serial('a rejected address whose evidence was deleted is checked again', async (t) => {
   const [npi = ''] = ordinaryNpis('found', 1, 81_000);
   await reject(npi, 200 * 24, 'local', 'nxdomain');
   await stack.db.drizzle.execute(sql`delete from email_checks where npi = ${npi}`);
@@ -191,34 +197,40 @@ test.serial('a rejected address whose evidence was deleted is queued again', asy
   t.true(waiting.has(lookup.lookupId));
 });
 
-test.serial('queueing a rejected address again does not count as naming it', async (t) => {
-  const [npi = ''] = ordinaryNpis('found', 1, 82_000);
-  await reject(npi, 40 * 24, 'verifier', 'mailbox_missing');
-  const lookup = { npi, lookupId: 'lookup-of-an-old-rejection' };
-  await stack.db.drizzle.execute(sql`
+test.serial(
+  'checking a rejected address again does not count as another source naming it',
+  async (t) => {
+    const [npi = ''] = ordinaryNpis('found', 1, 82_000);
+    await reject(npi, 40 * 24, 'verifier', 'mailbox_missing');
+    const lookup = { npi, lookupId: 'lookup-of-an-old-rejection' };
+    await stack.db.drizzle.execute(sql`
     insert into lookups (id, npi, wanted_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
-  await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
-  const claim = {
-    ...lookup,
-    requestId: 'req_of_a_rejection',
-    except: [],
-    greylisted: false,
-    claimMs: DAY,
-  };
-  t.like(await claimUnchecked(stack.db, claim), { verdict: 'unknown', namedBy: 0 });
-});
+    await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
+    const claim = {
+      ...lookup,
+      requestId: 'req_of_a_rejection',
+      except: [],
+      greylisted: false,
+      claimMs: DAY,
+    };
+    t.like(await claimUnchecked(stack.db, claim), { verdict: 'unknown', namedBy: 0 });
+  },
+);
 
 // Guard: the type of `waitedMs` in `claimUnchecked`, which counts milliseconds.
-test.serial('an address that has waited more than 25 days for its check is checked', async (t) => {
-  const [npi = ''] = ordinaryNpis('found', 1, 72_000);
-  await store(npi, personOf(npi).workEmail, 27);
-  await stack.db.drizzle.execute(sql`
+test.serial(
+  'an address that has waited for its check for more than 25 days is checked',
+  async (t) => {
+    const [npi = ''] = ordinaryNpis('found', 1, 72_000);
+    await store(npi, personOf(npi).workEmail, 27);
+    await stack.db.drizzle.execute(sql`
     update stored_emails set unchecked = true, verdict = 'unknown', updated_at = now() - interval '30 days'
      where npi = ${npi}`);
-  const client = await stack.organization();
-  const { data } = await client.completed((await client.single({ npi })).json.batch_id);
-  t.deepEqual([data[0]?.status, data[0]?.email], ['completed', personOf(npi).workEmail]);
-  const bought = await stack.db.drizzle.execute(sql`
+    const client = await stack.organization();
+    const { data } = await client.completed((await client.single({ npi })).json.batch_id);
+    t.deepEqual([data[0]?.status, data[0]?.email], ['completed', personOf(npi).workEmail]);
+    const bought = await stack.db.drizzle.execute(sql`
     select vendor from vendor_attempts join lookups on lookups.id = lookup_id where npi = ${npi}`);
-  t.deepEqual([...bought], [], 'nobody was paid for it');
-});
+    t.deepEqual([...bought], [], 'nobody was paid for it');
+  },
+);

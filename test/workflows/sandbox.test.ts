@@ -85,65 +85,62 @@ const PROFESSIONAL = { status: 'completed', email_type: 'professional', email_st
 const PERSONAL = { ...PROFESSIONAL, email_type: 'personal' };
 const NOTHING = { email: null, email_type: null, email_last_validated: null, email_status: null };
 
-test.serial(
-  "sandbox requests don't read or change the data that all organizations share",
-  async (t) => {
-    // Each of these rows would change a result if the sandbox read it.
-    const stored = [...MAGIC_NPIS, ...ORDINARY];
-    const refused = [100_400_003, 100_400_004, 100_400_005].map(withCheckDigit);
-    const npis = [...stored, ...refused];
-    await stack.db.drizzle.execute(sql`
+test.serial('sandbox requests neither read nor change data that organizations share', async (t) => {
+  // Each of these rows would change a result if the sandbox read it.
+  const stored = [...MAGIC_NPIS, ...ORDINARY];
+  const refused = [100_400_003, 100_400_004, 100_400_005].map(withCheckDigit);
+  const npis = [...stored, ...refused];
+  await stack.db.drizzle.execute(sql`
     insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
     select npi, 'real@clinic.test', 'professional', 'valid', now(), 'test' from unnest(${sql.param(stored)}::text[]) npi`);
-    await stack.db.drizzle.execute(sql`
+  await stack.db.drizzle.execute(sql`
     insert into suppressions (kind, value, origin)
     select 'npi', npi, 'operator' from unnest(${sql.param(refused)}::text[]) npi
     union all select 'domain', 'example.com', 'operator'`);
-    await stack.db.drizzle.execute(sql`
+  await stack.db.drizzle.execute(sql`
     insert into providers (npi, deactivated_on, origin, row_hash)
     select npi, '2020-01-01', 'nppes', 1 from unnest(${sql.param(refused)}::text[]) npi`);
-    for (const npi of npis) vendor.script(npi, () => foundStep(npi));
-    const before = await sharedRows();
-    t.true(Object.keys(before).length > 12);
+  for (const npi of npis) vendor.script(npi, () => foundStep(npi));
+  const before = await sharedRows();
+  t.true(Object.keys(before).length > 12);
 
-    const webhook = { url: `${stack.receiver.url}/everything` };
-    const all = [await sandbox.bulk({ npis, webhook })];
-    for (const type of ['professional', 'personal']) {
-      all.push(
-        await sandbox.bulk({
-          npis,
-          enrichment_email_type: type,
-          webhook: { ...webhook, mode: 'batch' },
-        }),
-      );
-    }
-    for (const outcome of TEST_OUTCOMES) {
-      all.push(
-        await sandbox.bulk({ npis: [newNpi(), newNpi()], webhook }, { 'test-outcome': outcome }),
-      );
-    }
-    const answers: EnvelopeAnswer[] = [];
-    for (const { json } of all) answers.push(await sandbox.completed(json.batch_id));
-
-    t.deepEqual(await leftOver(stack), []);
-    t.deepEqual(await sharedRows(), before);
-    t.deepEqual(
-      [...npis, ...registered].filter((npi) => vendor.asked(npi, 'submit') > 0),
-      [],
+  const webhook = { url: `${stack.receiver.url}/everything` };
+  const all = [await sandbox.bulk({ npis, webhook })];
+  for (const type of ['professional', 'personal']) {
+    all.push(
+      await sandbox.bulk({
+        npis,
+        enrichment_email_type: type,
+        webhook: { ...webhook, mode: 'batch' },
+      }),
     );
-    t.deepEqual(registered, []);
-    const emails = answers.flatMap(({ data }) => data.flatMap(({ email }) => email ?? []));
-    t.true(emails.length > 40);
-    const unrefused = answers[0]?.data.filter(({ npi, email }) => refused.includes(npi) && email);
-    t.is(unrefused?.length, 3);
-    t.deepEqual(
-      emails.filter((email) => !/^npi[0-9]{10}@(clinic|home)\.example\.com$/.test(email)),
-      [],
+  }
+  for (const outcome of TEST_OUTCOMES) {
+    all.push(
+      await sandbox.bulk({ npis: [newNpi(), newNpi()], webhook }, { 'test-outcome': outcome }),
     );
-  },
-);
+  }
+  const answers: EnvelopeAnswer[] = [];
+  for (const { json } of all) answers.push(await sandbox.completed(json.batch_id));
 
-test('the digits of an NPI decide between a professional, a personal, and no address', async (t) => {
+  t.deepEqual(await leftOver(stack), []);
+  t.deepEqual(await sharedRows(), before);
+  t.deepEqual(
+    [...npis, ...registered].filter((npi) => vendor.asked(npi, 'submit') > 0),
+    [],
+  );
+  t.deepEqual(registered, []);
+  const emails = answers.flatMap(({ data }) => data.flatMap(({ email }) => email ?? []));
+  t.true(emails.length > 40);
+  const unrefused = answers[0]?.data.filter(({ npi, email }) => refused.includes(npi) && email);
+  t.is(unrefused?.length, 3);
+  t.deepEqual(
+    emails.filter((email) => !/^npi[0-9]{10}@(clinic|home)\.example\.com$/.test(email)),
+    [],
+  );
+});
+
+test('the digits of an NPI decide which type of address the sandbox returns, if any', async (t) => {
   const npis = [3, 4, 5, 6, 7, 8, 9, 1, 2, 0].map((digit) => withCheckDigit(100_200_000 + digit));
   const { json } = await sandbox.bulk({ npis: [...npis, '1234567890'] });
   const { data } = await sandbox.completed(json.batch_id);
@@ -154,7 +151,7 @@ test('the digits of an NPI decide between a professional, a personal, and no add
   t.is(data.at(-1)?.status, 'not_found');
 });
 
-test('professional and personal are found only for a matching requested type', async (t) => {
+test('the outcomes professional and personal apply only to a matching requested type', async (t) => {
   t.like(await forced('professional'), {
     ...PROFESSIONAL,
     submitted: 'in-progress',
@@ -170,7 +167,7 @@ test('professional and personal are found only for a matching requested type', a
   });
 });
 
-test('found returns an address of the requested type', async (t) => {
+test('the outcome found returns an address of the requested type', async (t) => {
   const npi = newNpi();
   t.like(await forced('found', npi, 'personal'), {
     ...PERSONAL,
@@ -180,7 +177,7 @@ test('found returns an address of the requested type', async (t) => {
   t.like(await forced('found'), PROFESSIONAL);
 });
 
-test('not_found and failed refund the credits and record a reason', async (t) => {
+test('the outcomes not_found and failed refund the credits and record a reason', async (t) => {
   const [notFound, failed] = [await forced('not_found'), await forced('failed')];
   t.like(notFound, { ...NOTHING, status: 'not_found', credits: 0 });
   t.like(failed, { ...NOTHING, status: 'failed', credits: 0 });
@@ -188,7 +185,7 @@ test('not_found and failed refund the credits and record a reason', async (t) =>
   t.is((await row(failed.batchId))?.reason, 'test_outcome');
 });
 
-test('the deadline outcome comes within seconds and only for its own request', async (t) => {
+test('the outcome deadline comes within seconds, and only for its own request', async (t) => {
   // Its digits select a professional address.
   const other = withCheckDigit(100_500_003);
   const { json } = await sandbox.bulk({ npis: ['2000000101', other] });
@@ -217,7 +214,7 @@ test('the deadline outcome comes within seconds and only for its own request', a
   t.true(Number(timeout.seconds) <= 5);
 });
 
-test('slow ends like a slow vendor, and greylisted like a greylisting mail server', async (t) => {
+test('the outcomes slow and greylisted take the same steps as real delays', async (t) => {
   const [slow, greylisted] = await Promise.all([forced('slow'), forced('greylisted')]);
   for (const [answer, steps] of [
     [slow, ['the sandbox: slow']],
@@ -234,7 +231,7 @@ test('slow ends like a slow vendor, and greylisted like a greylisting mail serve
   }
 });
 
-test('stored and replayed are final at the submit, and paid results are replayed', async (t) => {
+test('the outcomes stored and replayed are final as soon as they are submitted', async (t) => {
   const npi = newNpi();
   t.like(await forced('replayed'), {
     ...PROFESSIONAL,
@@ -280,7 +277,7 @@ test("sandbox webhooks are signed with the sandbox's own secret", async (t) => {
   t.throws(() => check(other));
 });
 
-test('Temporal distinguishes sandboxes from live organizations', async (t) => {
+test('searches in Temporal can distinguish sandboxes from live organizations', async (t) => {
   const { batchId } = await forced('found');
   const { json } = await live.single({ npi: newNpi() });
   await live.completed(json.batch_id);

@@ -68,7 +68,7 @@ function delivered(path: string): string[] {
   return items.map((item) => `${item.npi} ${item.status}`).sort();
 }
 
-test('a terminated batch is started again, keeps its lookups, and sends all webhooks', async (t) => {
+test('a terminated batch workflow restarts, keeps its lookups, and sends all webhooks', async (t) => {
   const [quick = '', slow = ''] = freshNpis(2);
   const held = heldScript(foundStep(slow));
   vendor.script(quick, () => foundStep(quick));
@@ -89,7 +89,7 @@ test('a terminated batch is started again, keeps its lookups, and sends all webh
   t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
 });
 
-test('a lookup terminated after its batch restarted is refunded at its deadline', async (t) => {
+test('a lookup that is terminated after its batch restarted is refunded in time', async (t) => {
   const [npi = '', other = ''] = freshNpis(2);
   vendor.script(npi, hang);
   vendor.script(other, () => foundStep(other));
@@ -107,7 +107,7 @@ test('a lookup terminated after its batch restarted is refunded at its deadline'
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('a restarted batch refunds the lookup that was terminated with it', async (t) => {
+test('a restarted batch refunds a lookup that was terminated together with it', async (t) => {
   const [npi = '', other = ''] = freshNpis(2);
   vendor.script(npi, hang);
   vendor.script(other, () => foundStep(other));
@@ -128,7 +128,7 @@ test('a restarted batch refunds the lookup that was terminated with it', async (
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('the lookup of a terminated batch of one continues, and its webhook is sent', async (t) => {
+test('after a batch with one NPI is terminated, its lookup and its webhook still work', async (t) => {
   const [npi = ''] = freshNpis(1);
   const held = heldScript(foundStep(npi));
   vendor.script(npi, held.script);
@@ -143,7 +143,7 @@ test('the lookup of a terminated batch of one continues, and its webhook is sent
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('canceling a batch of one fails and refunds it and sends its webhook', async (t) => {
+test('canceling a batch with one NPI refunds it and sends its webhook', async (t) => {
   const [npi = ''] = freshNpis(1);
   vendor.script(npi, hang);
   const client = await stack.organization();
@@ -159,7 +159,7 @@ test('canceling a batch of one fails and refunds it and sends its webhook', asyn
   t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
 });
 
-test('terminated and canceled lookups are refunded, and the batch completes', async (t) => {
+test('terminated or canceled lookups are refunded, and their batch completes', async (t) => {
   const [good = '', ended = '', called = ''] = freshNpis(3);
   vendor.script(good, () => foundStep(good));
   for (const npi of [ended, called]) vendor.script(npi, hang);
@@ -207,7 +207,7 @@ test('canceling a batch refunds its open requests and sends all webhooks', async
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });
 
-test('a batch canceled before it starts calls no vendor, refunds, and sends webhooks', async (t) => {
+test('a batch that is canceled before it starts refunds everything and sends webhooks', async (t) => {
   const own = await startStack();
   try {
     await own.stopWorker();

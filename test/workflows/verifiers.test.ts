@@ -87,13 +87,13 @@ async function lookUp(npi: string) {
   return { status: data[0]?.status, email: data[0]?.email, reason: row?.reason ?? null };
 }
 
-for (const [word, end] of [
-  ['safe', 'completed'],
-  ['missing', 'not_found'],
-  ['silent', 'completed'],
+for (const [word, does, end] of [
+  ['safe', 'confirms', 'completed'],
+  ['missing', 'rejects', 'not_found'],
+  ['silent', 'cannot check', 'completed'],
 ] as const) {
   test.serial(
-    `an address that a vendor verified today is checked: ${word} gives ${end}`,
+    `if a verifier ${does} an address that its vendor verified, the request is ${end}`,
     async (t) => {
       const npi = take();
       vendor.script(npi, () => foundStep(npi));
@@ -112,7 +112,7 @@ for (const [hours, verdict, reason, times, end] of [
   [23, 'unknown', 'verifier_unsent', 1, 'completed'],
 ] as const) {
   test.serial(
-    `a verifier is ${times ? 'called' : 'not called'} again ${hours} hours after ${verdict} ${reason}`,
+    `${hours} hours after ${verdict} (${reason}), a verifier is ${times ? '' : 'not '}called again`,
     async (t) => {
       const npi = take();
       vendor.script(npi, () => foundStep(npi));
@@ -125,7 +125,7 @@ for (const [hours, verdict, reason, times, end] of [
 }
 
 test.serial(
-  "an unidentified address that repeats our input needs the verifier's approval",
+  'an address that only repeats our input must be confirmed by the verifier',
   async (t) => {
     const [echoed, known, both] = [take(), take(), take()];
     for (const npi of [echoed, known, both]) {
@@ -142,7 +142,7 @@ test.serial(
 );
 
 test.serial(
-  'the address of a spouse or of the office is not returned, and explain says why',
+  'addresses of a spouse or of the office are not returned, and explain says why',
   async (t) => {
     const npi = '2000000010';
     const { first, last, organization } = personOf(npi);
@@ -168,7 +168,7 @@ test.serial(
 );
 
 test.serial(
-  'while no verifier is available no vendor is called and the request is refunded',
+  'while no verifier is available, no vendor is called and requests are refunded',
   async (t) => {
     const npi = take();
     vendor.script(npi, () => foundStep(npi));
@@ -193,7 +193,7 @@ test.serial('a recovered verifier gets a test address before the vendor is calle
   t.is(vendor.asked(npi, 'submit'), 1);
 });
 
-test.serial('a failing verifier is reported under its own name', async (t) => {
+test.serial('failures of a verifier are reported under its own name', async (t) => {
   const npi = take();
   vendor.script(npi, () => foundStep(npi));
   says = 'down';
@@ -208,7 +208,7 @@ test.serial('a failing verifier is reported under its own name', async (t) => {
 });
 
 test.serial(
-  'our own checks of an address are recorded once, even if its verifier fails',
+  'our own checks of an address are recorded only once, even if its verifier fails',
   async (t) => {
     const npi = take();
     vendor.script(npi, () => foundStep(npi));

@@ -56,7 +56,7 @@ async function currentDetails(id: string): Promise<string> {
   return metadata.currentDetails ?? '';
 }
 
-test('a batch is found by organization and NPI, and a lookup also by outcome', async (t) => {
+test('Temporal finds a batch by organization and NPI, and a lookup also by outcome', async (t) => {
   const { organizationId } = client;
   const own = `OrganizationId = '${organizationId}'`;
   t.deepEqual(
@@ -94,7 +94,7 @@ test('a batch is found by organization and NPI, and a lookup also by outcome', a
   t.deepEqual(await find(`OrganizationId = 'org_nobody'`, 0), []);
 });
 
-test('a batch shows its organization, size, and progress', async (t) => {
+test('a batch workflow in Temporal shows its organization, size, and progress', async (t) => {
   const other = await stack.organization();
   const npis = [...ordinaryNpis('found', 2), '2000000101'];
   const { json } = await other.bulk({ npis });
@@ -117,7 +117,7 @@ test('a batch shows its organization, size, and progress', async (t) => {
   t.is(progress, '**2 of 3** final');
 });
 
-test('a lookup shows its NPI, its vendors, and their results', async (t) => {
+test('a lookup workflow in Temporal shows its NPI, its vendors, and their results', async (t) => {
   await client.completed(submitted.batch_id);
   const details = async (npi: string) => {
     const request = submitted.requests.find((one) => one.npi === npi);
@@ -150,7 +150,7 @@ async function summaries(id = ''): Promise<string[]> {
     );
 }
 
-test('Temporal stores no email, URL, key, secret, or custom_data', async (t) => {
+test('Temporal stores no email addresses, URLs, keys, secrets, or custom_data', async (t) => {
   await client.completed(submitted.batch_id);
   await workflow(submitted.batch_id).result();
   const emails = await stack.db.drizzle.execute<{ email: string }>(

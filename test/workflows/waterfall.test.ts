@@ -108,7 +108,7 @@ test('vendors are called one after the other until one finds an email', async (t
   ]);
 });
 
-test('no vendor is called for an NPI that is inactive, an organization, or suppressed', async (t) => {
+test('no vendor is called for an NPI that is inactive, suppressed, or an organization', async (t) => {
   for (const npi of ['2000000085', '2000000093', SUPPRESSED]) {
     t.deepEqual(
       stack.simulator.calls().filter(({ subject }) => subject === npi),
@@ -119,7 +119,7 @@ test('no vendor is called for an NPI that is inactive, an organization, or suppr
   }
 });
 
-test('rejected NPIs look the same to the caller as NPIs without a result', async (t) => {
+test('customers cannot distinguish rejected NPIs from NPIs without a result', async (t) => {
   const { json } = await client.bulk({
     npis: ['2000000085', '2000000093', SUPPRESSED, '2000000011'],
   });
@@ -131,7 +131,7 @@ test('rejected NPIs look the same to the caller as NPIs without a result', async
   t.like(envelope.data[0], { status: 'not_found', email: null, replayed: false });
 });
 
-test('a stale stored address is checked again before a vendor is called', async (t) => {
+test('a stored address that is out of date is checked again before vendors are called', async (t) => {
   t.deepEqual(asked('2000000069'), []);
   t.is(answers.get('2000000069')?.email, STORED_EMAILS[1]?.email);
   const [row] = await stack.db.drizzle.execute<{ fresh: boolean }>(sql`
@@ -142,7 +142,7 @@ test('a stale stored address is checked again before a vendor is called', async 
   t.not(answers.get('2000000077')?.email, STORED_EMAILS[2]?.email);
 });
 
-test('an address listed in NPPES is checked before vendors, unless it is suppressed', async (t) => {
+test('an address listed in NPPES is checked before vendors are called', async (t) => {
   // This person has entered their ordinary address as a Direct address.
   const { npi = '' } =
     SAMPLE_ENDPOINTS.find((one) => one.type === 'DIRECT' && /@gmail|@yahoo/.test(one.endpoint)) ??
@@ -160,7 +160,7 @@ test('an address listed in NPPES is checked before vendors, unless it is suppres
   t.deepEqual([...named], [{ email: homeEmail, source: 'nppes' }]);
 });
 
-test('a greylisted check is repeated, and the second response counts', async (t) => {
+test('the check of a greylisted address is repeated, and its second result is used', async (t) => {
   const [row] = await stack.db.drizzle.execute<{ reasons: string }>(sql`
     select string_agg(source || ' ' || verdict || ' ' || coalesce(reason, ''), ', ' order by id) as reasons
       from email_checks where npi = '2000000143' and kind in ('verifier', 'verdict')`);
@@ -170,7 +170,7 @@ test('a greylisted check is repeated, and the second response counts', async (t)
   );
 });
 
-test('a response about another person is recorded as evidence and never returned', async (t) => {
+test('a response about another person is recorded as evidence but never returned', async (t) => {
   t.deepEqual((await attempts('2000000226')).slice(0, 2), [
     'rocketreach: miss (no_profile)',
     'fullenrich: found (identity_mismatch)',
@@ -181,7 +181,7 @@ test('a response about another person is recorded as evidence and never returned
   t.is(row?.n, 0);
 });
 
-test('a person who opted out at a vendor is suppressed from then on', async (t) => {
+test('a person who has opted out at a vendor is suppressed from then on', async (t) => {
   const [row] = await stack.db.drizzle.execute(sql`
     select origin from suppressions where kind = 'npi' and value = '2000000176'`);
   t.deepEqual({ ...row }, { origin: 'vendor' });
@@ -193,7 +193,7 @@ test('a person who opted out at a vendor is suppressed from then on', async (t) 
   t.is(calls(), before);
 });
 
-test('a vendor that never responds is called again with the remaining time', async (t) => {
+test('a vendor that never responds is called again if time remains', async (t) => {
   const lines = await attempts('2000000101');
   t.true(lines.filter((line) => line.startsWith('rocketreach: ')).length >= 2, lines.join('\n'));
   t.true(
@@ -202,7 +202,7 @@ test('a vendor that never responds is called again with the remaining time', asy
   );
 });
 
-test('a Direct address is never returned', async (t) => {
+test('an address for Direct messages is never returned', async (t) => {
   const rows = await stack.db.drizzle.execute<{ line: string }>(sql`
     select verdict || ' ' || reason as line from stored_emails where npi = '2000000150'`);
   t.deepEqual([...new Set(rows.map(({ line }) => line))], ['invalid direct']);
@@ -214,7 +214,7 @@ async function forget(npi: string): Promise<void> {
   await forgetMisses(stack.db, BY, npi);
 }
 
-test('NPIs without a result cost no second vendor call, whichever organization asks', async (t) => {
+test('NPIs without a result cause no more vendor calls, even for other organizations', async (t) => {
   const npis = Object.keys(EXPECTED).filter((npi) => EXPECTED[npi]?.startsWith('not_found'));
   const calls = () =>
     stack.simulator.calls().filter(({ subject }) => npis.includes(subject)).length;
@@ -230,7 +230,7 @@ test('NPIs without a result cost no second vendor call, whichever organization a
   t.is(calls(), before);
 });
 
-test('organizations that wait for the same NPI share its lookup and are each charged', async (t) => {
+test('organizations that wait for the same NPI share its lookup, and each is charged', async (t) => {
   const npi = '2000000192';
   await forget(npi);
   // A recent verdict of a verifier would be reused.
@@ -271,7 +271,7 @@ test('organizations that wait for the same NPI share its lookup and are each cha
   t.is(row?.lookups, 1);
 });
 
-test('the Temporal UI shows a lookup vendor by vendor', async (t) => {
+test('the Temporal UI shows which vendors a lookup called, in order', async (t) => {
   const { json } = await client.single({
     npi: '2000000218',
     enrichment_email_type: 'professional',

@@ -71,7 +71,7 @@ async function prematureAttempts(batchId: string): Promise<number> {
   return Number(row?.premature);
 }
 
-test('in real-time mode each final request is delivered once, signed and by itself', async (t) => {
+test('in real-time mode, each final request gets its own signed webhook', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
@@ -107,7 +107,7 @@ test('in real-time mode each final request is delivered once, signed and by itse
   t.throws(() => delivery && verify(delivery, otherSecret));
 });
 
-test('in batch mode one delivery reports every request once the batch is completed', async (t) => {
+test('in batch mode, a completed batch gets one webhook with all its requests', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const npis = [FOUND_TOO, NOBODY, FOUND_TOO];
@@ -126,7 +126,7 @@ test('in batch mode one delivery reports every request once the batch is complet
   t.is(await prematureAttempts(json.batch_id), 0);
 });
 
-test('a submit that is completed at once is delivered in both modes', async (t) => {
+test('a submit that is completed at once gets its webhooks in both modes', async (t) => {
   const { url, path } = t.context;
   const first = await stack.organization();
   await first.completed((await first.single({ npi: KNOWN })).json.batch_id);
@@ -152,7 +152,7 @@ test('a submit that is completed at once is delivered in both modes', async (t) 
   t.like(item('stored'), { npi: KNOWN, status: 'completed', replayed: false });
 });
 
-test('a delivery that succeeds after three 500 responses keeps its ID and is pending', async (t) => {
+test('a webhook that is retried after a 500 keeps its ID and is pending until then', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const held: ServerResponse[] = [];
@@ -204,7 +204,7 @@ test('a delivery that succeeds after three 500 responses keeps its ID and is pen
   t.true(waited >= 0.8 * 300 && waited <= 1.2 * 300, `${waited} ms`);
 });
 
-test('a delivery that its receiver never accepts fails after the whole schedule', async (t) => {
+test('a webhook that its receiver never accepts fails after the last attempt', async (t) => {
   const client = await stack.organization();
   const { path } = t.context;
   stack.receiver.setBehavior(path, status(503));
@@ -215,7 +215,7 @@ test('a delivery that its receiver never accepts fails after the whole schedule'
   t.is((await client.batch(json.batch_id)).batch.status, 'completed');
 });
 
-test('a batch with one failed and one successful delivery has the status failed', async (t) => {
+test('a batch with a failed and a delivered webhook has the webhook status failed', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   let refused = '';
@@ -236,7 +236,7 @@ test('a batch with one failed and one successful delivery has the status failed'
   t.is((await client.batch(json.batch_id)).webhook?.status, 'failed');
 });
 
-test('webhooks of a suspended organization are not sent and have the status none', async (t) => {
+test("while an organization's webhooks are suspended, they get the status none", async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   await suspendWebhooks(stack.db, BY, client.organizationId, true);
@@ -254,7 +254,7 @@ test('webhooks of a suspended organization are not sent and have the status none
   t.is(arrived(path).length, 1);
 });
 
-test('a delivery carries both signatures after the secret was rotated', async (t) => {
+test('after a rotation of the secret, webhooks have a signature by each secret', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { organizationId } = client;
@@ -269,7 +269,7 @@ test('a delivery carries both signatures after the secret was rotated', async (t
   t.notThrows(() => verify(delivery, after.webhookSecret));
 });
 
-test('custom_data is delivered exactly as it was sent', async (t) => {
+test('webhooks contain custom_data exactly as it was submitted', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const sent = String.raw`{"b":1.0,"a":12345678901234567890,"c":"\ud800","":1e400,"__proto__":{"d":-0}}`;
@@ -285,7 +285,7 @@ test('custom_data is delivered exactly as it was sent', async (t) => {
   );
 });
 
-test('without a webhook nothing is delivered', async (t) => {
+test('a submit without a webhook sends no webhook', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: MORE[1] });
   await over(json.batch_id);
