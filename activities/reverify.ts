@@ -50,7 +50,7 @@ async function recheck(
   const id = { npi, email, lookupId: null };
   // The candidate claims no earlier check of the mailbox. Otherwise no verifier would be called.
   const unseen = { verdict: 'unknown', validatedAt: null, isEcho: false } as const;
-  const candidate = { ...fading, ...unseen, looked: null, toldNothing: {} };
+  const candidate = { ...fading, ...unseen, lastVerdict: null, undecided: {} };
   const subject = buildSubject(npi, await readProvider(db, npi), 'any');
   const checked = await check(candidate, subject, signal, null);
   if (checked.kind === 'decided' && checked.verdict !== 'unknown') {

@@ -91,10 +91,10 @@ export function createCheck(options: CheckOptions) {
     const { owner, domain, email, emailType } = owned;
 
     const evidence: Evidence[] = [];
-    const claim = claimOf(candidate, owner, candidate.takenAt, freshnessMs);
+    const claim = claimOf(candidate, owner, candidate.claimedAt, freshnessMs);
     const agreed = catchAll === 'two-sources' && candidate.namedBy >= 2;
     const known = { policy, finder: claim.word, agreed };
-    const decide = (word: Word | null, at = candidate.takenAt) =>
+    const decide = (word: Word | null, at = candidate.claimedAt) =>
       decided({ email, emailType, evidence }, rule(known, claim, word, at));
     const unaided = decide(null);
     const isAsking = verifiers.length > 0 && verifierCanHelp(known);
@@ -108,12 +108,12 @@ export function createCheck(options: CheckOptions) {
     }
     evidence.push(localEvidence('valid', 'local_checks', started));
     if (!isAsking) return unaided;
-    const earlier = candidate.looked;
+    const earlier = candidate.lastVerdict;
     // `consult` recorded the reason in the earlier check.
     if (earlier !== null) return decide(earlier as Word, earlier.at);
 
     const question = [email, signal, requestId] as const;
-    const consulted = await consult(verifiers, question, candidate.toldNothing, evidence);
+    const consulted = await consult(verifiers, question, candidate.undecided, evidence);
     switch (consulted.kind) {
       case 'word': {
         const ruled = decide(consulted);

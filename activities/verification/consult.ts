@@ -29,7 +29,7 @@ type NotNow = Readonly<{ kind: 'transient'; reason: VerifierTrouble; afterMs: nu
  * decide or cannot be called. It is called after greylisting too, because the mail server may
  * already know its servers. Greylisting outweighs a rate limit, because a retry before the mail
  * server's pause is over starts the pause again.
- * @param toldNothing verifiers that recently could not decide, with their reasons; they are not
+ * @param undecided verifiers that recently could not decide, with their reasons; they are not
  * called and paid again
  * @param evidence receives each verifier's result, or the reason for its missing result
  * @returns the combined result
@@ -42,7 +42,7 @@ type NotNow = Readonly<{ kind: 'transient'; reason: VerifierTrouble; afterMs: nu
 export async function consult(
   verifiers: readonly Verifier[],
   question: Readonly<Parameters<Verifier['check']>>,
-  toldNothing: NamedCandidate['toldNothing'],
+  undecided: NamedCandidate['undecided'],
   evidence: Evidence[],
 ) {
   let unknown: MailboxReason | null = null;
@@ -51,7 +51,7 @@ export async function consult(
   let notNow: NotNow | null = null;
 
   for (const verifier of verifiers) {
-    const earlier = toldNothing[verifier.id];
+    const earlier = undecided[verifier.id];
     if (earlier !== undefined) {
       // The reason was recorded with the earlier response.
       unknown ??= earlier as MailboxReason;

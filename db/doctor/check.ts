@@ -3,7 +3,7 @@ import type { KnownWindows } from '../requests/entitlements.ts';
 import FINDINGS from './findings.json' with { type: 'json' };
 
 /**
- * The rules that the workers follow, which the checks compare the database with. Times are in
+ * The rules that the workers follow. The checks compare the database with them. Times are in
  * milliseconds.
  */
 export interface DoctorRules extends KnownWindows {
@@ -47,8 +47,8 @@ export interface Pass {
 }
 
 /**
- * How late an automatic step may be before it is a finding (ARCHITECTURE.md, Invariants, S2 and
- * S4).
+ * The maximum delay of an automatic step before it is a finding (ARCHITECTURE.md, Invariants, S2
+ * and S4).
  */
 export const GRACE = sql`interval '60 seconds'`;
 

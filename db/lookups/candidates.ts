@@ -12,11 +12,11 @@ import {
 import { epochMs } from './sources.ts';
 
 // The directory holds every address that a source named for an NPI, with its newest verdict. An
-// address starts as an unchecked candidate. One worker at a time checks it, for whichever request
-// needs it first. Every finding about it is kept as evidence.
+// address starts as an unchecked candidate. One worker at a time checks it, for the first request
+// that needs it. Every finding about it is kept as evidence.
 //
-// An erasure locks both tables. A statement that inserts into one of them reads the suppressions,
-// or the stored rows, either before or after the erasure, never during it.
+// An erasure locks both tables. A statement that inserts into one of them therefore runs before or
+// after the erasure, and reads the suppressions or the stored rows of that time.
 
 /** An address as its source reported it. */
 export interface NamedCandidate {
@@ -148,13 +148,14 @@ const GREYLISTED = 'greylisted';
 const STALE = 'stale';
 
 /**
- * How long a rejection by name servers or a verifier stands before the address is checked again.
- * Both may be wrong for a while.
+ * The time for which a rejection by name servers or a verifier stands. After that the address is
+ * checked again, because both may be wrong for a while.
  */
 const RECHECK_MS = 86_400_000;
 
 /**
- * Queues known addresses for the lookups of their NPIs, if they may answer once they are checked:
+ * Queues known addresses for the lookups of their NPIs, if they may be returned once they are
+ * checked:
  *
  * - valid addresses that are no longer fresh
  * - ordinary email addresses that NPPES lists for the provider
@@ -285,14 +286,14 @@ async function nameQueued(tx: Transaction, asked: SQL, { freshSince, canVerify }
     select distinct "lookupId" from waiting`);
 }
 
-/** One line of evidence on an address. */
+/** A line of evidence about an address. */
 export interface Evidence {
   readonly kind: CheckKind;
   readonly source: string;
   readonly verdict: StoredVerdict;
   readonly reason: string | null;
   readonly durationMs: number | null;
-  /** How long the call of a verifier waited for its rate-limit slot. */
+  /** The time that a verifier's call waited for its rate-limit slot. */
   readonly waitedMs?: number;
 }
 
@@ -315,14 +316,14 @@ export interface ClaimedEmail extends NamedCandidate {
    * The time of the claim, in milliseconds since the epoch by PostgreSQL's clock. Customers see it
    * as the date of the check, and a worker's clock may be wrong.
    */
-  readonly takenAt: number;
+  readonly claimedAt: number;
   /**
    * The newest definite verdict of a verifier within 24 hours. `at` is in milliseconds since the
    * epoch.
    */
-  readonly looked: (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number }) | null;
+  readonly lastVerdict: (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number }) | null;
   /** The verifiers that returned `unknown` within 24 hours, with their reasons. */
-  readonly toldNothing: Readonly<Record<string, string>>;
+  readonly undecided: Readonly<Record<string, string>>;
   /** The time since this lookup named it. */
   readonly waitedMs: number;
   /** True if another unchecked address of the lookup is valid according to its source. */
@@ -386,7 +387,7 @@ export async function claimUnchecked(
               s.source,
               ${IS_TYPED_DIRECT} as "isTypedDirect",
               s.is_echo as "isEcho",
-              floor(${claimedAt})::float8 as "takenAt",
+              floor(${claimedAt})::float8 as "claimedAt",
               (select json_build_object(
                         'verdict', c.verdict,
                         'reason', c.reason,
@@ -395,14 +396,14 @@ export async function claimUnchecked(
                 where c.npi = s.npi and c.email = s.email
                   and c.kind = 'verifier' and c.verdict <> 'unknown'
                   and c.at > now() - interval '24 hours'
-                order by c.id desc limit 1) as looked,
+                order by c.id desc limit 1) as "lastVerdict",
               (select coalesce(json_object_agg(c.source, c.reason), '{}')
                  from email_checks c
                 where c.npi = s.npi and c.email = s.email
                   and c.kind = 'verifier' and c.verdict = 'unknown'
                   and c.reason <> ${GREYLISTED}
                   and not starts_with(c.reason, 'verifier_')
-                  and c.at > now() - interval '24 hours') as "toldNothing",
+                  and c.at > now() - interval '24 hours') as "undecided",
               ${epochMs(sinceNamed)} as "waitedMs",
               ${namedBy(0)} as "namedBy",
               exists (
@@ -547,14 +548,14 @@ export async function recordCheck(
 
 type Fading = Pick<
   ClaimedEmail,
-  'email' | 'vendorType' | 'source' | 'isTypedDirect' | 'namedBy' | 'takenAt'
+  'email' | 'vendorType' | 'source' | 'isTypedDirect' | 'namedBy' | 'claimedAt'
 > & {
   readonly npi: string;
 };
 
 /**
- * How many of the newest requests are searched for NPIs. Ids sort by time. More requests would cost
- * a round more than they bring.
+ * The number of newest requests that are searched for NPIs. Ids sort by time. More requests would
+ * cost a round more than they bring.
  */
 const ASKED = 20_000;
 
@@ -575,7 +576,7 @@ export async function listFading(
            s.source,
            ${IS_TYPED_DIRECT} as "isTypedDirect",
            ${namedBy(search.freshnessMs)} as "namedBy",
-           floor(${readAt})::float8 as "takenAt"
+           floor(${readAt})::float8 as "claimedAt"
       from (
         select distinct npi from (
           select npi from requests where test_outcome is null order by id desc limit ${ASKED}

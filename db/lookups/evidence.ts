@@ -29,7 +29,7 @@ export type EvidenceAttempt = typeof vendorAttempts.$inferSelect;
 export type EvidenceCheck = typeof emailChecks.$inferSelect;
 export type EvidenceSlot = typeof sourceSlots.$inferSelect;
 export type Evidence = Awaited<ReturnType<typeof readEvidence>>;
-/** One lookup with all its vendor attempts and checks, or one request that needed no lookup. */
+/** A lookup with all its vendor attempts and checks, or a request that needed no lookup. */
 export type Chapter = Evidence['chapters'][number];
 
 const {

@@ -23,7 +23,7 @@ export interface OwnEmail {
 }
 
 /**
- * Stores up to a few thousand addresses in one statement. Safe to repeat: newer evidence wins
+ * Stores up to a few thousand addresses in one statement. Safe to repeat. Newer evidence wins
  * regardless of its source, and an erased or suppressed address stays out.
  * @returns a verdict for each row. If several rows have the same address, the newest one is stored
  * and the others are `unchanged`

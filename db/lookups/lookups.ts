@@ -4,8 +4,8 @@ import { type Database, only, run, span, type Transaction, transaction } from '.
 import { newId } from '../ids.ts';
 import type { WantedType } from '../words.ts';
 
-// One lookup serves all requests that wait for the same NPI and type, across organizations. Each
-// vendor is called and paid once for all of them. Each request is settled and charged to its own
+// Requests that wait for the same NPI and type share a lookup, across organizations. Each vendor is
+// called and paid once for all of them. Each request is settled and charged to its own
 // organization.
 
 /**
@@ -46,7 +46,7 @@ export async function joinLookups(
       select * from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb)
         new ("requestId" text, id text, hash text)
     ), open as materialized (
-      -- Filters by lists of ids here and below. A plain join would read all rows of a small table.
+      -- Filters by lists of ids, here and below. A plain join would read all rows of a small table.
       select r.*, new.id as new_id, new.hash
         from requests r join new on r.id = new."requestId"
        where r.id = any(array(select "requestId" from new)) and r.settled_at is null

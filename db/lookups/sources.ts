@@ -24,12 +24,11 @@ export interface Call {
   readonly cost: number;
   /** The request that the call is made for; null on our own account. */
   readonly requestId: string | null;
-  /**
-   * How long the call may wait for a slot under the rate limits. A slot that comes later is not
-   * kept.
-   */
+  /** The time that the call may wait for a slot under the rate limits. A later slot is not kept. */
   readonly patienceMs: number;
-  /** Unless one of these can be called, the call is not made. Empty if it needs none. */
+  /**
+   * The call is made only if one of these verifiers can be called. Empty if it needs no verifier.
+   */
   readonly requiredVerifiers?: readonly RequiredVerifier[];
 }
 
@@ -44,13 +43,13 @@ export type Admission = {
 } & (
   | {
       readonly kind: 'go';
-      /** How long the call waited for its slot. */
+      /** The time that the call waited for its slot. */
       readonly waitedMs: number;
     }
   | {
       readonly kind: 'wait';
       readonly why: 'paused' | 'rate_limit' | 'breaker_open' | 'verifier_unavailable';
-      /** How long to wait before the next `admitCall`. */
+      /** The time to wait before the next `admitCall`. */
       readonly afterMs: number;
     }
   /** Today's budget is spent. */
@@ -257,7 +256,7 @@ export async function giveBack(
  * The activity of a source since a given time, and its state now. Times are in milliseconds, and
  * credits are the source's own.
  */
-export interface SourceFigures extends Record<string, unknown> {
+export interface SourceStats extends Record<string, unknown> {
   readonly source: string;
   /** `other`: neither of the two, but called under limits, such as the NPI registry. */
   readonly role: 'vendor' | 'verifier' | 'other';
@@ -275,7 +274,7 @@ export interface SourceFigures extends Record<string, unknown> {
   /** Durations of finished calls; null if there are no such calls. */
   readonly p50Ms: number | null;
   readonly p95Ms: number | null;
-  /** How long those calls waited for a slot under the rate limits. */
+  /** The time those calls waited for a slot under the rate limits. */
   readonly p95WaitedMs: number | null;
   /** Requests that are waiting for a slot now. */
   readonly waiting: number;
@@ -295,11 +294,11 @@ export interface SourceFigures extends Record<string, unknown> {
  * Returns the stats of every source that was called since the given time or has a health state,
  * sorted by name.
  */
-export async function readSourceFigures(db: Database, since: Date): Promise<SourceFigures[]> {
+export async function readSourceStats(db: Database, since: Date): Promise<SourceStats[]> {
   const from = sql`${since.toISOString()}::timestamptz`;
   const openUntil = isoTime(sql`h.open_until`);
   const pausedUntil = isoTime(sql`h.paused_until`);
-  return await run<SourceFigures>(db)`
+  return await run<SourceStats>(db)`
     with called as (
       select vendor as source,
              'vendor' as role,
@@ -327,7 +326,7 @@ export async function readSourceFigures(db: Database, since: Date): Promise<Sour
              waited_ms
         from email_checks
        where kind = 'verifier' and at >= ${from}
-    ), figures as (
+    ), stats as (
       select source,
              min(role) as role,
              count(*) filter (where state <> 'skip')::int as asked,
@@ -388,7 +387,7 @@ export async function readSourceFigures(db: Database, since: Date): Promise<Sour
            case when h.paused_until > clock_timestamp() then ${pausedUntil} end as "pausedUntil",
            h.last_error as "lastError",
            coalesce(s.today, 0) as "creditsToday"
-      from figures f
+      from stats f
       full join source_health h using (source)
       full join spent s using (source)
       left join errors e using (source)

@@ -68,7 +68,7 @@ export interface VendorCall extends Pick<Call, 'limits' | 'patienceMs' | 'requir
   readonly cost: (wantedType: WantedType) => number;
   /** True if a call may be repeated after its response was lost. */
   readonly mayRepeat: boolean;
-  /** How long a call may take. A longer call has died with its worker. */
+  /** The maximum time of a call. A longer call has died with its worker. */
   readonly callMs: number;
   readonly freshnessMs: number;
 }

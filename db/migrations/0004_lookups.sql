@@ -18,7 +18,7 @@ create table vendor_attempts (
   candidates smallint not null default 0,
   -- True if a client received an address that this call found.
   returned boolean not null default false,
-  -- How long the call waited for its slot under the vendor's rate limits, in milliseconds.
+  -- The time that the call waited for its slot under the vendor's rate limits, in milliseconds.
   waited_ms integer not null default 0,
   started_at timestamptz(3) not null,
   ended_at timestamptz(3),
@@ -301,7 +301,7 @@ create table email_checks (
   verdict text not null check (verdict in ('valid', 'catch_all', 'risky', 'invalid', 'unknown')),
   reason text,
   duration_ms integer,
-  -- How long the call of a verifier waited for its slot under the verifier's rate limits, in
+  -- The time that a verifier's call waited for its slot under the verifier's rate limits, in
   -- milliseconds.
   waited_ms integer,
   at timestamptz(3) not null default clock_timestamp()

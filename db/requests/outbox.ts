@@ -20,7 +20,7 @@ export interface BatchStart {
  * A process in another namespace than the API's gets it only if no other process sweeps.
  * @returns whether the process is in the API's namespace; null if it is not its turn
  */
-export async function takeTurn(
+export async function claimTurn(
   db: Database,
   everyMs: number,
   namespace: string,
@@ -43,7 +43,7 @@ export async function takeTurn(
  * interval.
  * @returns null if it is not its turn, or if the API starts workflows in another namespace
  */
-export async function takeWorkflowTurn(
+export async function claimWorkflowTurn(
   db: Database,
   everyMs: number,
   namespace: string,
@@ -53,7 +53,7 @@ export async function takeWorkflowTurn(
     update sweeps
        set workflows_due_at = clock_timestamp() + ${every}
      where coalesce(namespace = ${namespace}, true)
-       -- See takeTurn about due times too far ahead.
+       -- See claimTurn about due times too far ahead.
        and workflows_due_at not between clock_timestamp() and clock_timestamp() + 2 * ${every}
     returning one`;
   return taken.length > 0 ? true : null;
@@ -121,7 +121,7 @@ export async function listOverdueOwners(db: Database): Promise<string[]> {
  * Claims started batches with an open request that were not checked for `everyMs`, and marks them
  * as checked, so that sweeps share the work.
  */
-export async function takeUnfinished(
+export async function claimUnfinished(
   db: Database,
   everyMs: number,
   limit: number,

@@ -2,7 +2,7 @@ import { type SQL, sql } from 'drizzle-orm';
 import { type Database, query, span } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 
-/** How long personal and customer data is kept, in milliseconds. */
+/** The retention of personal and customer data, in milliseconds. */
 export interface Retention {
   /** Addresses in results. The requests stay, completed and paid, as after an erasure. */
   readonly answersMs: number;

@@ -14,7 +14,7 @@ import {
 } from './entitlements.ts';
 
 /**
- * How a lookup ended. `answered` completes the request from the directory, if it holds an email.
+ * The end of a lookup. `answered` completes the request from the directory, if it holds an email.
  * `failed` refunds the credits.
  */
 export type LookupEnd = 'answered' | 'failed';
@@ -23,18 +23,18 @@ export interface Settlement extends Ended {
   readonly status: FinalStatus;
   /** False if the request was already final. Settling it again changes nothing. */
   readonly settledNow: boolean;
-  /** The recorded reason why there is no email; null if there is one. */
+  /** The recorded reason for a missing email; null if there is an email. */
   readonly reason: string | null;
 }
 
 /**
  * Makes one request final, in one transaction with its charge or release. Safe to repeat and to run
- * concurrently: a result and a timeout lock the same row, and the second one finds the request
+ * concurrently. A result and a timeout lock the same row, and the second one finds the request
  * final.
  *
  * A result after the deadline settles the request as `failed`. The addresses it found stay in the
  * directory for the next request (DECISIONS.md, Requests and batches).
- * @param reason why there is no email, for operators; recorded only if there is none
+ * @param reason the reason for a missing email, for operators; not recorded if there is an email
  * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function settle(

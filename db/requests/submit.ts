@@ -18,7 +18,7 @@ import {
 import { submitResponse } from './envelope.ts';
 import type { BatchStart } from './outbox.ts';
 
-/** One parsed submit, single or bulk. */
+/** A parsed submit, single or bulk. */
 export interface SubmitCommand {
   readonly organizationId: string;
   readonly apiKeyId: string;
@@ -63,7 +63,9 @@ export type SubmitOutcome =
       'available' | 'held'
     >);
 
-/** How long a repeated Idempotency-Key waits for the first one (DECISIONS.md, Idempotency-Key). */
+/**
+ * The time that a repeated Idempotency-Key waits for the first one (DECISIONS.md, Idempotency-Key).
+ */
 const IDEMPOTENCY_WAIT_MS = 5000;
 
 /** The deadline of a sandbox request whose outcome is `deadline`. */

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { DNS } from '../../activities/verification/dns-control.ts';
 import { readConcerns, readFigures } from '../../db/figures.ts';
-import { readSourceFigures } from '../../db/lookups/sources.ts';
+import { readSourceStats } from '../../db/lookups/sources.ts';
 import { readiness } from '../../db/migrate.ts';
 import { listApis, listVersions } from '../../db/workers.ts';
 import { loadConfig } from '../config/config.ts';
@@ -35,7 +35,7 @@ export function addCommands(program: Command, run: Run): void {
           const figure = [name.replace('npe_', ''), ...kinds].join('_');
           figures[figure] = Math.round((figures[figure] ?? 0) + value);
         }
-        const sources = (await readSourceFigures(db, new Date(Date.now() - HOUR_MS))).map(
+        const sources = (await readSourceStats(db, new Date(Date.now() - HOUR_MS))).map(
           ({ source, role, breaker, pausedUntil, creditsToday, asked, found, lastError }) => {
             return { source, role, breaker, pausedUntil, creditsToday, asked, found, lastError };
           },

@@ -2,7 +2,7 @@ import { type Command, Option } from 'commander';
 import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { forgetChecks, forgetMisses } from '../../db/lookups/lookups.ts';
-import { readSourceFigures, type SourceFigures } from '../../db/lookups/sources.ts';
+import { readSourceStats, type SourceStats } from '../../db/lookups/sources.ts';
 import { change, label, parser, pastMoment } from './arguments.ts';
 import { type Run, sections, table } from './print.ts';
 
@@ -18,7 +18,7 @@ export function addCommands(program: Command, run: Run): void {
     )
     .action(({ since = pastMoment('30d') }: { readonly since?: Date }) =>
       run(async (db) => {
-        const data = (await readSourceFigures(db, since)).map(withRates);
+        const data = (await readSourceStats(db, since)).map(withRates);
         return { data, text: textOf(data) };
       }),
     );
@@ -82,7 +82,7 @@ function addForgetCommand(lookups: Command, run: Run): void {
 
 const npi = parser('an NPI of 10 digits', (text) => (/^[0-9]{10}$/.test(text) ? text : null));
 
-function withRates(figures: SourceFigures) {
+function withRates(figures: SourceStats) {
   const { asked, open, returned, credits } = figures;
   const per = (part: number | null, whole: number | null) =>
     part === null || !whole ? null : Math.round((part / whole) * 1000) / 1000;

@@ -5,14 +5,14 @@ import { DatabaseError } from '../../db/errors.ts';
 import { noteUsedCredits } from '../../db/figures.ts';
 import {
   type BatchStart,
+  claimTurn,
+  claimUnfinished,
+  claimWorkflowTurn,
   listOpen,
   listOverdueOwners,
   listToStart,
   markStarted,
   noteSweep,
-  takeTurn,
-  takeUnfinished,
-  takeWorkflowTurn,
 } from '../../db/requests/outbox.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
 import { settleOverdue } from '../../db/requests/settle.ts';
@@ -53,11 +53,11 @@ export async function runReconciler(
   const { db, control } = deps;
   const { namespace } = control;
   const books = {
-    take: () => takeTurn(db, everyMs, namespace),
+    take: () => claimTurn(db, everyMs, namespace),
     work: () => keepBooks(deps, stopped),
   };
   const workflows = {
-    take: () => takeWorkflowTurn(db, everyMs, namespace),
+    take: () => claimWorkflowTurn(db, everyMs, namespace),
     work: () => tendWorkflows(deps, stopped),
   };
   await Promise.all([
@@ -180,7 +180,7 @@ async function restartBatches(deps: ReconcilerDeps, isOver: () => boolean): Prom
   const { db, rules } = deps;
   return await forEachPage(deps, isOver, {
     what: 'restart',
-    list: () => takeUnfinished(db, rules.sweep.checkEveryMs, PAGE),
+    list: () => claimUnfinished(db, rules.sweep.checkEveryMs, PAGE),
     work: (batch) => restart(deps, batch),
   });
 }

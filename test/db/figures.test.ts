@@ -2,7 +2,7 @@ import test from 'ava';
 import { type Database, openDatabase } from '../../db/client.ts';
 import type { ConfiguredSource } from '../../db/figures.ts';
 import { noteUsedCredits, readFigures } from '../../db/figures.ts';
-import { noteSweep, takeTurn } from '../../db/requests/outbox.ts';
+import { claimTurn, noteSweep } from '../../db/requests/outbox.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { asRole, freshDatabase } from '../support/database.ts';
@@ -133,7 +133,7 @@ test.serial(
 test.serial(
   'metrics report the last run of the reconciler and the state of each breaker',
   async (t) => {
-    await takeTurn(worker, 60_000, 'default');
+    await claimTurn(worker, 60_000, 'default');
     await noteSweep(worker);
     await sql`update sweeps set swept_at = now() - interval '40 s'`;
     await sql`insert into source_health (source, state, open_until) values ('registry', 'open', now() + interval '1 h')`;

@@ -55,9 +55,9 @@ export function candidate(email: string, rest: Partial<NamedCandidate> = {}): Na
     namedBy: 1,
     isTypedDirect: false,
     isEcho: false,
-    takenAt: NOW,
-    looked: null,
-    toldNothing: {},
+    claimedAt: NOW,
+    lastVerdict: null,
+    undecided: {},
     ...rest,
   };
 }

@@ -3,7 +3,7 @@ import { createServer, type Socket } from 'node:net';
 import { Context } from '@temporalio/activity';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { readSourceFigures } from '../../db/lookups/sources.ts';
+import { readSourceStats } from '../../db/lookups/sources.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
@@ -302,7 +302,7 @@ test.serial('requests complete once a vendor and a verifier recover from an outa
       ['open', 'upstream'],
       ['closed', undefined],
     ]);
-    const figures = await readSourceFigures(own.db, new Date(0));
+    const figures = await readSourceStats(own.db, new Date(0));
     const errors = figures.find(({ source }) => source === 'unstable')?.errors;
     t.true((errors?.['retry: unsent: CERT_HAS_EXPIRED'] ?? 0) >= 5);
   } finally {

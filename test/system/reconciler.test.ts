@@ -12,7 +12,7 @@ import { type Database, openDatabase, transaction } from '../../db/client.ts';
 import { newId } from '../../db/ids.ts';
 import { joinLookups } from '../../db/lookups/lookups.ts';
 import { migrate } from '../../db/migrate.ts';
-import { noteHome, takeTurn, takeWorkflowTurn } from '../../db/requests/outbox.ts';
+import { claimTurn, claimWorkflowTurn, noteHome } from '../../db/requests/outbox.ts';
 import { settle, settleOverdue } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
@@ -106,13 +106,13 @@ test('only one process per interval runs the reconciler, even after a wrong due 
   t.teardown(() => other.close());
   const turns = async () => {
     const taken = await Promise.all(
-      times(20, (index) => takeTurn(index % 2 === 0 ? db : other, MINUTE, 'default')),
+      times(20, (index) => claimTurn(index % 2 === 0 ? db : other, MINUTE, 'default')),
     );
     return taken.filter(Boolean).length;
   };
   const workflowTurns = async () => {
     const taken = await Promise.all(
-      times(20, (index) => takeWorkflowTurn(index % 2 === 0 ? db : other, MINUTE, 'default')),
+      times(20, (index) => claimWorkflowTurn(index % 2 === 0 ? db : other, MINUTE, 'default')),
     );
     return taken.filter(Boolean).length;
   };
@@ -172,12 +172,12 @@ test('a worker in another Temporal namespace than the API starts no workflows', 
   const { db } = await open(t);
   await noteHome(db, 'home');
   await noteHome(db, 'home');
-  t.deepEqual(await takeTurn(db, MINUTE, 'home'), { isHome: true });
+  t.deepEqual(await claimTurn(db, MINUTE, 'home'), { isHome: true });
   const dueAgo = (ms: number) =>
     query(db, sql`update sweeps set due_at = clock_timestamp() - ${ms} * interval '1 millisecond'`);
   await dueAgo(MINUTE / 2);
-  t.is(await takeTurn(db, MINUTE, 'elsewhere'), null);
-  t.deepEqual(await takeTurn(db, MINUTE, 'home'), { isHome: true });
+  t.is(await claimTurn(db, MINUTE, 'elsewhere'), null);
+  t.deepEqual(await claimTurn(db, MINUTE, 'home'), { isHome: true });
   await dueAgo(MINUTE);
 
   const organization = await openOrganization(db, 3);

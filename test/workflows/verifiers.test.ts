@@ -4,7 +4,7 @@ import { json } from 'node:stream/consumers';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import type { Step } from '../../activities/vendors/vendor.ts';
-import { readSourceFigures } from '../../db/lookups/sources.ts';
+import { readSourceStats } from '../../db/lookups/sources.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
 import { fresh } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
@@ -178,7 +178,7 @@ test.serial(
     t.like(await lookUp(npi), { status: 'failed', reason: 'deadline (verifier_unavailable)' });
     t.is(vendor.asked(npi, 'submit'), 0);
     t.deepEqual(await client.credits(), before);
-    const figures = await readSourceFigures(stack.db, new Date(Date.now() - 60_000));
+    const figures = await readSourceStats(stack.db, new Date(Date.now() - 60_000));
     t.is(figures.find(({ source }) => source === 'reacher')?.lastError, 'auth');
   },
 );

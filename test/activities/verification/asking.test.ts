@@ -101,7 +101,7 @@ for (const [about, steps, verdict, asked] of [
 test('a verifier without a result is not called again while another is rate-limited', async (t) => {
   const { checked, asked } = await checkedBy([VALID, LIMITED], {
     ...UNKNOWN,
-    toldNothing: { v1: 'inconclusive' },
+    undecided: { v1: 'inconclusive' },
   });
   t.is(inWords(checked), 'transient verifier_rate_limit');
   t.is(asked, '0,1');

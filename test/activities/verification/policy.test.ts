@@ -199,7 +199,7 @@ for (const [about, step, rest, verdict, asked] of [
   [
     'said no an hour ago',
     INCONCLUSIVE,
-    { looked: { verdict: 'invalid', reason: 'mailbox_missing', at: NOW - 3_600_000 } },
+    { lastVerdict: { verdict: 'invalid', reason: 'mailbox_missing', at: NOW - 3_600_000 } },
     'invalid mailbox_missing',
     0,
   ],
@@ -232,10 +232,10 @@ test('a dated claim decides if one verifier has no result and another is unavail
 
 test('an earlier result of a verifier has its own date', async (t) => {
   const at = NOW - 3_600_000;
-  const looked = { verdict: 'valid', reason: 'mailbox_ok', at } as const;
+  const lastVerdict = { verdict: 'valid', reason: 'mailbox_ok', at } as const;
   const verifiers = [verifierOf('one', INCONCLUSIVE)];
   const checked = await checkOf({ policy: 'verify-always', verifiers })(
-    candidate('jo@clinic.com', { looked }),
+    candidate('jo@clinic.com', { lastVerdict }),
   );
   t.like(checked, { verdict: 'valid', validatedAt: new Date(at) });
 });
