@@ -30,10 +30,10 @@ import { idsIn } from './http/validation.ts';
 import { type ApiError, PRIVATE, problem, registerErrors } from './problems.ts';
 import { historyHandlers } from './routes/history.ts';
 import { pollHandlers } from './routes/poll.ts';
-import { createReadiness, serviceHandlers } from './routes/service.ts';
+import { Readiness, serviceHandlers } from './routes/service.ts';
 import { type SubmitDeps, submitHandlers } from './routes/submit.ts';
 import { type OperationId, ROUTES } from './routes.ts';
-import { createStarter, type TemporalDeps } from './temporal.ts';
+import { Starter, type TemporalDeps } from './temporal.ts';
 
 declare module '@hapi/hapi' {
   interface ServerApplicationState {
@@ -68,7 +68,7 @@ declare module '@hapi/hapi' {
   }
 }
 
-export interface ApiDeps extends Omit<SubmitDeps, 'start'>, TemporalDeps, AuthDeps {
+export interface ApiDeps extends Omit<SubmitDeps, 'starter'>, TemporalDeps, AuthDeps {
   readonly host: string;
   /** 0 picks a free port. */
   readonly port: number;
@@ -107,8 +107,11 @@ export function createServer(deps: ApiDeps): Server {
   boundPipelines(listener);
   boundConnections(listener, deps.connectionsPerAddress, createPeerOf(deps.trustedProxies));
   server.app.queues = createQueues(deps.poolSize);
-  const readiness = createReadiness(deps);
-  server.app.readiness = async () => (server.app.isDraining ? 'draining' : await readiness());
+  const readiness = new Readiness(deps);
+  server.app.readiness = async () => {
+    if (server.app.isDraining) return 'draining';
+    return await readiness.check();
+  };
   const addressOf = createAddressOf(deps.trustedProxies);
   const readers = createFloodGuard(deps.rateWindowMs);
   server.app.countReader = (request) => readers.countFailure(addressOf(request.raw.req));
@@ -148,12 +151,12 @@ export function createServer(deps: ApiDeps): Server {
  * says 405.
  */
 function registerRoutes(server: Server, deps: ApiDeps): void {
-  const { start, ended } = createStarter(deps, deps.log);
-  server.ext('onPostStop', async () => void (await ended()));
+  const starter = new Starter(deps, deps.log);
+  server.ext('onPostStop', () => starter.ended());
   const handlers: Readonly<Record<OperationId, Lifecycle.Method>> = {
-    ...submitHandlers({ ...deps, start }),
+    ...submitHandlers({ ...deps, starter }),
     ...pollHandlers(deps.db, deps.changes),
-    ...historyHandlers({ ...deps, start }),
+    ...historyHandlers({ ...deps, starter }),
     ...serviceHandlers(deps),
   };
   const open = { auth: false, payload: UNREAD_BODY } as const;

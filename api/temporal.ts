@@ -31,54 +31,64 @@ const PAUSE_MS = 5000;
  */
 const START_TIMEOUT_MS = 3000;
 
-/**
- * Tries to start a workflow by a deadline (milliseconds since the epoch). Returns false if it did
- * not start, or if Temporal was down a moment ago. A start that is too slow continues in the
- * background.
- */
-export type Starter = (
-  start: (client: Client, taskQueue: string) => Promise<void>,
-  deadline?: number,
-) => Promise<boolean>;
+type Start = (client: Client, taskQueue: string) => Promise<void>;
 
 /**
- * Creates a starter that makes only one client wait while Temporal is down: after a failure, one of
+ * Starts workflows, and makes only one client wait while Temporal is down: after a failure, one of
  * them tries the next start some seconds later. Logs when an outage begins and when it ends.
- * @returns `ended` resolves once no start continues in the background. The SDK retries in a timer,
- * and over a connection that was closed in the meantime that would end the process
  */
-export function createStarter({ client, taskQueue, trouble }: TemporalDeps, log: Logger) {
-  let pausedUntil = 0;
-  let isAway = false;
-  const underWay = new Set<Promise<void>>();
-  const start: Starter = async (work, deadline = Date.now() + START_TIMEOUT_MS) => {
-    if (isAway && performance.now() < pausedUntil) return false;
-    pausedUntil = performance.now() + PAUSE_MS;
-    const started = client.withDeadline(deadline, () => work(client, taskQueue));
-    underWay.add(started);
-    void started.catch(() => {}).then(() => underWay.delete(started));
+export class Starter {
+  readonly #temporal: TemporalDeps;
+  readonly #log: Logger;
+  readonly #underWay = new Set<Promise<void>>();
+  #isAway = false;
+  #pausedUntil = 0;
+
+  constructor(temporal: TemporalDeps, log: Logger) {
+    this.#temporal = temporal;
+    this.#log = log;
+  }
+
+  /**
+   * Tries to start a workflow by a deadline (milliseconds since the epoch). A start that is too slow
+   * continues in the background.
+   * @returns false if it did not start, or if Temporal was down a moment ago
+   */
+  async start(start: Start, deadline = Date.now() + START_TIMEOUT_MS): Promise<boolean> {
+    if (this.#isAway && performance.now() < this.#pausedUntil) return false;
+    this.#pausedUntil = performance.now() + PAUSE_MS;
+    const { client, taskQueue } = this.#temporal;
+    const started = client.withDeadline(deadline, () => start(client, taskQueue));
+    this.#underWay.add(started);
+    void started.catch(() => {}).then(() => this.#underWay.delete(started));
     // The SDK may take a second longer, because it retries before it checks the time.
     const late = setTimeout(Math.max(1, deadline - Date.now()), 'late', { ref: false });
     try {
-      if ((await Promise.race([started, late])) === 'late') throw new Error('no answer in time');
+      if ((await Promise.race([started, late])) === 'late') throw new Error('no response in time');
     } catch (error) {
-      pausedUntil = performance.now() + PAUSE_MS;
-      if (!isAway) {
-        isAway = true;
-        // The client does not wait for the reason.
-        void trouble()
-          .catch(() => null)
-          .then((why) =>
-            log.error({ err: error, why }, 'workflows cannot be started, the sweep will'),
-          );
-      }
+      this.#pausedUntil = performance.now() + PAUSE_MS;
+      // The client does not wait for the reason.
+      if (!this.#isAway) void this.#logOutage(error);
+      this.#isAway = true;
       return false;
     }
-    if (isAway) log.info('workflows can be started again');
-    isAway = false;
+    if (this.#isAway) this.#log.info('workflows can be started again');
+    this.#isAway = false;
     return true;
-  };
-  return { start, ended: () => Promise.allSettled(underWay) };
+  }
+
+  async #logOutage(err: unknown): Promise<void> {
+    const why = await this.#temporal.trouble().catch(() => null);
+    this.#log.error({ err, why }, 'workflows cannot be started, the sweep will');
+  }
+
+  /**
+   * Resolves once no start continues in the background. The SDK retries in a timer, and over a
+   * connection that was closed in the meantime that would end the process.
+   */
+  async ended(): Promise<void> {
+    await Promise.allSettled(this.#underWay);
+  }
 }
 
 /**

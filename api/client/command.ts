@@ -45,8 +45,6 @@ const OPTIONS = {
   help: { type: 'boolean' },
 } as const;
 
-process.exitCode = await main(process.argv.slice(2)).catch(report);
-
 async function main(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseArgs({
     args: [...args],
@@ -100,7 +98,7 @@ async function run(contacts: Contacts, out: string, options: Options): Promise<v
   const interruption = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM'] as const)
     process.once(signal, () => interruption.abort());
-  const bar = createBar();
+  const bar = new ProgressBar();
   const onProgress = (progress: Progress) => {
     for (const result of progress.results) results.set(result.npi, result);
     bar.show(progress);
@@ -147,34 +145,41 @@ function judge(
 }
 
 /** Shows the progress on stderr: one changing line on a terminal, otherwise a line every 10 s. */
-function createBar() {
-  const { isTTY } = process.stderr;
-  const begun = Date.now();
-  let text = '';
-  const draw = () => {
-    if (text === '') return;
-    const line = isTTY ? `\r${text.slice(0, process.stderr.columns - 1)}\x1b[K` : `${text}\n`;
-    process.stderr.write(line);
-  };
-  const timer = setInterval(draw, isTTY ? 1000 : 10_000);
-  return {
-    show({ total, earlier, completed, not_found, failed, creditsUsed }: Progress): void {
-      const done = completed + not_found + failed;
-      const perMinute = (60_000 * (done - earlier)) / (Date.now() - begun);
-      const left = perMinute > 0 ? `, ${Math.ceil((total - done) / perMinute)} min left` : '';
-      const filled = '#'.repeat((20 * done) / total);
-      text =
-        `[${filled.padEnd(20, '.')}] ${done} of ${total}, ${Math.round(perMinute)} a minute${left}: ` +
-        `${completed} found, ${not_found} not, ${failed} failed, ${count(creditsUsed, 'credit')}`;
-    },
-    end(): void {
-      clearInterval(timer);
-      draw();
-      if (isTTY && text) process.stderr.write('\n');
-    },
-  };
+class ProgressBar {
+  readonly #isTerminal = process.stderr.isTTY;
+  readonly #begun = Date.now();
+  readonly #timer = setInterval(() => this.#draw(), this.#isTerminal ? 1000 : 10_000);
+  #text = '';
+
+  show({ total, earlier, completed, not_found, failed, creditsUsed }: Progress): void {
+    const done = completed + not_found + failed;
+    const perMinute = (60_000 * (done - earlier)) / (Date.now() - this.#begun);
+    const left = perMinute > 0 ? `, ${Math.ceil((total - done) / perMinute)} min left` : '';
+    const filled = '#'.repeat((20 * done) / total);
+    const pace = `[${filled.padEnd(20, '.')}] ${done} of ${total}, ${Math.round(perMinute)} a minute`;
+    const found = `${completed} found, ${not_found} not, ${failed} failed`;
+    this.#text = `${pace}${left}: ${found}, ${count(creditsUsed, 'credit')}`;
+  }
+
+  end(): void {
+    clearInterval(this.#timer);
+    this.#draw();
+    if (this.#isTerminal && this.#text !== '') process.stderr.write('\n');
+  }
+
+  #draw(): void {
+    if (this.#text === '') return;
+    if (!this.#isTerminal) {
+      process.stderr.write(`${this.#text}\n`);
+      return;
+    }
+    const shown = this.#text.slice(0, process.stderr.columns - 1);
+    process.stderr.write(`\r${shown}\x1b[K`);
+  }
 }
 
 function count(number: number, what: string): string {
   return `${number} ${what}${number === 1 ? '' : 's'}`;
 }
+
+process.exitCode = await main(process.argv.slice(2)).catch(report);

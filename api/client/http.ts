@@ -76,7 +76,7 @@ export function createCaller(
     );
   }
   checkBaseUrl(baseUrl);
-  const pace = createPace();
+  const pace = new Pace();
   let hasAnswered = false;
   return async (path, headers = {}, body) => {
     const init: RequestInit = {
@@ -181,42 +181,43 @@ const LEEWAY_MS = 1000;
  * with the same key, which the response headers reveal. An earlier run of this program that was
  * killed is one of these.
  */
-function createPace() {
-  let quota = 100;
-  let windowMs = 60_000;
-  let sent: number[] = [];
-  return {
-    /**
-     * Waits for a place in the window.
-     * @returns the time at which the request is sent, in milliseconds since the epoch
-     */
-    async turn(signal: AbortSignal): Promise<number> {
-      for (;;) {
-        const now = Date.now();
-        sent = sent.filter((at) => at > now - windowMs - LEEWAY_MS);
-        if (sent.length < quota) {
-          sent.push(now);
-          return now;
-        }
-        await sleep((sent[0] ?? now) + windowMs + LEEWAY_MS - now, undefined, { signal });
+class Pace {
+  #quota = 100;
+  #windowMs = 60_000;
+  #sent: number[] = [];
+
+  /**
+   * Waits for a place in the window.
+   * @returns the time at which the request is sent, in milliseconds since the epoch
+   */
+  async turn(signal: AbortSignal): Promise<number> {
+    for (;;) {
+      const now = Date.now();
+      const windowMs = this.#windowMs + LEEWAY_MS;
+      this.#sent = this.#sent.filter((at) => at > now - windowMs);
+      if (this.#sent.length < this.#quota) {
+        this.#sent.push(now);
+        return now;
       }
-    },
-    /**
-     * Updates the window from response headers. They describe the moment at which the request
-     * arrived, however long the response took.
-     */
-    heed(headers: Headers | undefined, sentAt: number): void {
-      const policy = /;q=(?<quota>\d+);w=(?<seconds>\d+)/.exec(
-        headers?.get('ratelimit-policy') ?? '',
-      )?.groups;
-      const state = /;r=(?<left>\d+)/.exec(headers?.get('ratelimit') ?? '')?.groups;
-      if (!policy || !state) return;
-      quota = Number(policy.quota);
-      windowMs = Number(policy.seconds) * 1000;
-      const ours = sent.filter((at) => at <= sentAt).length;
-      const others = quota - Number(state.left) - ours;
-      for (let n = 0; n < others; n += 1) sent.push(sentAt);
-      sent.sort((a, b) => a - b);
-    },
-  };
+      const [oldest = now] = this.#sent;
+      await sleep(oldest + windowMs - now, undefined, { signal });
+    }
+  }
+
+  /**
+   * Updates the window from response headers. They describe the moment at which the request
+   * arrived, however long the response took.
+   */
+  heed(headers: Headers | undefined, sentAt: number): void {
+    const policy = headers?.get('ratelimit-policy') ?? '';
+    const limit = /;q=(?<quota>\d+);w=(?<seconds>\d+)/.exec(policy)?.groups;
+    const state = /;r=(?<left>\d+)/.exec(headers?.get('ratelimit') ?? '')?.groups;
+    if (!limit || !state) return;
+    this.#quota = Number(limit.quota);
+    this.#windowMs = Number(limit.seconds) * 1000;
+    const ours = this.#sent.filter((at) => at <= sentAt).length;
+    const others = this.#quota - Number(state.left) - ours;
+    for (let n = 0; n < others; n += 1) this.#sent.push(sentAt);
+    this.#sent.sort((a, b) => a - b);
+  }
 }

@@ -24,7 +24,7 @@ import { problem } from '../problems.ts';
 import { startDelivery } from '../temporal.ts';
 import type { SubmitDeps } from './submit.ts';
 
-type HistoryDeps = Pick<SubmitDeps, 'db' | 'log' | 'start'>;
+type HistoryDeps = Pick<SubmitDeps, 'db' | 'log' | 'starter'>;
 
 /**
  * Returns the handlers for an organization's batches, its ledger, and the log of its webhook
@@ -85,7 +85,7 @@ export function historyHandlers(deps: HistoryDeps) {
 async function resend(
   request: Request,
   h: ResponseToolkit,
-  { db, log, start }: HistoryDeps,
+  { db, log, starter }: HistoryDeps,
 ): Promise<ResponseObject> {
   const { batch_id, delivery_id } = idsOf(request);
   const { organizationId } = request.auth.credentials;
@@ -107,7 +107,9 @@ async function resend(
   }
   const { delivery, npis } = outcome;
   // The resend is committed. If Temporal is down, the sweep starts it.
-  const started = await start((...temporal) => startDelivery(...temporal, { ...which, npis }));
+  const started = await starter.start((...temporal) =>
+    startDelivery(...temporal, { ...which, npis }),
+  );
   if (started) {
     // The mark may fail. Then the sweep starts the delivery once more, which changes nothing.
     const mark = { deliveryId: delivery_id, resends: delivery.resends };

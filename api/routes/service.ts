@@ -4,7 +4,7 @@ import { deflateSync, gzipSync } from 'node:zlib';
 import type { Lifecycle, Request, ResponseObject, ResponseToolkit } from '@hapi/hapi';
 import { balanceOf } from '../../db/accounts/credits.ts';
 import type { Database } from '../../db/client.ts';
-import { type Readiness, readiness } from '../../db/migrate.ts';
+import { type Readiness as DatabaseReadiness, readiness } from '../../db/migrate.ts';
 import { listElsewhere } from '../../db/workers.ts';
 import { readInTurn } from '../http/turn-queue.ts';
 import { openapi } from '../openapi/document.ts';
@@ -16,45 +16,53 @@ const READINESS_MS = 1000;
 const PATIENCE_MS = 800;
 
 /**
- * Returns a function that reports whether the API can serve: `ready`, or the reason why not. To
- * serve, it needs PostgreSQL up and migrated, and the workers must not all be on another namespace
- * or queue.
+ * Checks whether the API can serve. To serve, it needs PostgreSQL up and migrated, and the workers
+ * must not all be on another namespace or queue.
  */
-export function createReadiness({
-  db,
-  client,
-  taskQueue,
-}: TemporalDeps & { readonly db: Database }): () => Promise<string> {
-  const place = { namespace: client.options.namespace, taskQueue };
-  let known: Readiness | 'worker_elsewhere' | null = null;
-  let looked: ReturnType<typeof look>;
-  let nextLookAt = 0;
-  const look = async () => {
+export class Readiness {
+  readonly #db: Database;
+  readonly #place: { readonly namespace: string; readonly taskQueue: string };
+  #known: State | null = null;
+  #checked: Promise<State> | null = null;
+  #nextCheckAt = 0;
+
+  constructor({ db, client, taskQueue }: TemporalDeps & { readonly db: Database }) {
+    this.#db = db;
+    this.#place = { namespace: client.options.namespace, taskQueue };
+  }
+
+  /** Returns `ready`, or the reason why the API can't serve. */
+  async check(): Promise<string> {
+    if (this.#checked === null || performance.now() >= this.#nextCheckAt) {
+      const checking = this.#look();
+      this.#checked = checking;
+      // A slow check is not an outage yet. Until it ends, the last result holds.
+      if (this.#known)
+        this.#checked = Promise.race([checking, delay(PATIENCE_MS, this.#known, { ref: false })]);
+    }
+    return await this.#checked;
+  }
+
+  async #look(): Promise<State> {
     const nextAt = performance.now() + READINESS_MS;
     // No second check starts while one hangs, because each holds a connection.
-    nextLookAt = Number.POSITIVE_INFINITY;
+    this.#nextCheckAt = Number.POSITIVE_INFINITY;
+    let state: State;
     try {
-      const state = await readiness(db);
-      const elsewhere = state === 'ready' ? await listElsewhere(db, place) : [];
-      known = elsewhere.length > 0 ? 'worker_elsewhere' : state;
-      return known;
+      state = await readiness(this.#db);
+      const elsewhere = state === 'ready' ? await listElsewhere(this.#db, this.#place) : [];
+      if (elsewhere.length > 0) state = 'worker_elsewhere';
     } catch {
       // PostgreSQL went down between the two statements.
-      known = 'database_away';
-      return known;
-    } finally {
-      nextLookAt = nextAt;
+      state = 'database_away';
     }
-  };
-  return async () => {
-    if (performance.now() >= nextLookAt) {
-      const looking = look();
-      // A slow check is not an outage yet. Until it ends, the last result holds.
-      looked = known ? Promise.race([looking, delay(PATIENCE_MS, known, { ref: false })]) : looking;
-    }
-    return await looked;
-  };
+    this.#nextCheckAt = nextAt;
+    this.#known = state;
+    return state;
+  }
 }
+
+type State = DatabaseReadiness | 'worker_elsewhere';
 
 /**
  * Returns the handlers for an organization's credits and, without a key, for liveness, readiness,

@@ -25,7 +25,7 @@ import { type Starter, startBatch } from '../temporal.ts';
 export interface SubmitDeps {
   readonly db: Database;
   readonly log: Logger;
-  readonly start: Starter;
+  readonly starter: Starter;
   readonly rules: SubmitRules;
   readonly forbids: (url: URL) => boolean;
   /** Returns the outcome of an NPI in a sandbox. */
@@ -171,12 +171,13 @@ const TEMPORAL_MS = 1400;
  * repeats it.
  */
 async function startNow(
-  { db, log, start }: SubmitDeps,
+  { db, log, starter }: SubmitDeps,
   batch: BatchStart,
   receivedAt: number,
 ): Promise<void> {
   const deadline = Math.max(receivedAt + TEMPORAL_MS, Date.now() + 300);
-  if (!(await start((...temporal) => startBatch(...temporal, batch), deadline))) return;
+  const isStarted = await starter.start((...temporal) => startBatch(...temporal, batch), deadline);
+  if (!isStarted) return;
   // The response does not wait for this.
   void markStarted(db, batch.batchId).catch((error) => {
     log.warn(
