@@ -26,39 +26,41 @@ import {
 } from './messages.ts';
 import { db, refundCredits } from './options.ts';
 
-/** Temporal ends a lookup that is still running this long after its deadline. */
+/** If a lookup is still running this long after its deadline, Temporal ends it. */
 const GRACE_MS = 5 * 60_000;
-/** The reconciler has settled any open request by this long after its deadline. */
+/** The reconciler settles every open request within this time after its deadline. */
 const SETTLED_AFTER_MS = 60_000;
 
-/** An event that a batch waits for. */
+/** An event that the batch workflow waits for. */
 type News =
   | ({ readonly kind: 'settled' } & Settled)
   | { readonly kind: 'all lookups ended' }
   | { readonly kind: 'bug'; readonly bug: unknown };
 
 /**
- * Runs one submit: a lookup for each open NPI, and a webhook for each request that settles. All
- * facts are in PostgreSQL, so a terminated batch can be started again and goes on from there.
+ * Runs one batch: starts a lookup for each open request, and sends the webhooks of settled
+ * requests. All facts are in PostgreSQL, so a batch that was terminated can be started again and
+ * continues where it stopped.
  */
 export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult> {
   const inbox: News[] = [];
   setHandler(requestSettled, (signal) => {
-    // Anyone can send a signal, with anything in it.
+    // An operator can send a signal by hand, with any content, so we check its fields.
     if (typeof signal?.requestId !== 'string') return;
     const deliveryId = typeof signal.deliveryId === 'string' ? signal.deliveryId : null;
     inbox.push({ kind: 'settled', requestId: signal.requestId, deliveryId });
   });
 
-  // A canceled batch reads its requests too, because it refunds their credits.
+  // This read also runs in a batch that was canceled at its start, because it must still refund the
+  // credits of its open requests.
   const batch = await CancellationScope.nonCancellable(() => db.readBatch({ batchId }));
   const settled = new Set<string>();
   const lookups = batch.open.map((request) => lookUp(request, batch, settled));
   const onBug = (bug: unknown) => void inbox.push({ kind: 'bug', bug });
   void Promise.all(lookups).then(() => inbox.push({ kind: 'all lookups ended' }), onBug);
 
-  // A cancellation cancels the lookups, which refund their credits. The batch itself goes on until
-  // all have ended.
+  // Canceling the batch cancels its lookups, and each lookup refunds its credits. The batch itself
+  // continues until all lookups have ended.
   const webhooks = new Webhooks(batch, onBug);
   const result = await CancellationScope.nonCancellable(() =>
     report(batch, inbox, settled, webhooks),
@@ -69,7 +71,7 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
   return result;
 }
 
-/** Shows progress and dispatches webhooks, until all lookups have ended. */
+/** Shows the progress and dispatches webhooks until all lookups have ended. */
 async function report(
   batch: BatchFacts,
   inbox: News[],
@@ -99,8 +101,8 @@ async function report(
     webhooks.dispatch(due);
     show(batch, settled.size, webhooks.count);
   }
-  // The stored facts decide how the batch ended. They also include the webhooks whose signal was
-  // lost.
+  // The numbers of the result come from PostgreSQL, not from signals. PostgreSQL also lists the
+  // webhooks that are due although their signal was lost.
   const end = batch.open.length === 0 ? batch : await db.readBatch({ batchId: batch.batchId });
   webhooks.dispatch(end.due);
   show(end, 0, webhooks.count);
@@ -109,7 +111,10 @@ async function report(
   return { completed, notFound, failed };
 }
 
-/** Runs one lookup to its end, and settles its request if the lookup could not. */
+/**
+ * Runs one lookup to its end. If the lookup ends without settling its request, this function
+ * settles the request as failed.
+ */
 async function lookUp(
   request: LookupInput,
   { organizationId }: BatchFacts,
@@ -120,7 +125,8 @@ async function lookUp(
     await executeChild(lookUpEmail, {
       workflowId: requestId,
       args: [request],
-      // Lets the lookups go on if the batch is terminated, because a customer pays for them.
+      // If the batch is terminated, its lookups continue, because the customer pays for their
+      // results.
       parentClosePolicy: ParentClosePolicy.ABANDON,
       workflowExecutionTimeout: Math.max(deadline - Date.now(), 0) + GRACE_MS,
       typedSearchAttributes: [
@@ -132,16 +138,16 @@ async function lookUp(
   } catch (error) {
     if (error instanceof WorkflowExecutionAlreadyStartedError) return await adopt(request, settled);
     if (!(error instanceof TemporalFailure)) throw error;
-    // A terminated lookup did not refund its credits. Other lookups did, and a second refund does
-    // no harm.
+    // A lookup that was terminated did not refund its credits. A lookup that failed or was canceled
+    // did, and refunding it again changes nothing.
     const reason = isCancellation(error) ? 'cancelled' : 'lookup_lost';
     await CancellationScope.nonCancellable(() => refundCredits({ ...request, reason }));
   }
 }
 
 /**
- * Waits for a lookup that an earlier run of this batch started. It signals the batch id, so this
- * run gets the signal.
+ * Waits for a lookup that an earlier run of this batch started. The lookup signals the workflow
+ * with the batch's id, so its signal reaches this run.
  */
 async function adopt(request: LookupInput, settled: ReadonlySet<string>): Promise<void> {
   const { requestId, npi, deadline } = request;
@@ -152,7 +158,7 @@ async function adopt(request: LookupInput, settled: ReadonlySet<string>): Promis
     if (!isCancellation(error)) throw error;
     await CancellationScope.nonCancellable(async () => {
       await refundCredits({ ...request, reason: 'cancelled' });
-      // This fails if the lookup has closed already, which is fine.
+      // Canceling fails if the lookup has already closed. That error can be ignored.
       await getExternalWorkflowHandle(requestId)
         .cancel()
         .catch(() => {});
@@ -161,8 +167,8 @@ async function adopt(request: LookupInput, settled: ReadonlySet<string>): Promis
 }
 
 /**
- * Shows operators the progress of the batch. It counts signals, which may be wrong; the facts at
- * the end are exact.
+ * Shows the progress of the batch in the Temporal UI. While lookups run, the numbers count signals
+ * and may be wrong. At the end they come from PostgreSQL and are exact.
  */
 function show(batch: BatchFacts, signals: number, webhooks: number): void {
   const { completed, notFound, failed, open } = batch;

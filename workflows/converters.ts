@@ -1,6 +1,7 @@
 import { DefaultFailureConverter, defaultPayloadConverter, type Payload } from '@temporalio/common';
 
-// Converters for the values and failures in histories. The SDK requires these two export names.
+// Converters for the values and failures in Temporal histories. The SDK requires the export names
+// `payloadConverter` and `failureConverter`.
 
 /**
  * Decodes a malformed payload to undefined, because a malformed signal must not stop the workflow
@@ -18,8 +19,8 @@ export const payloadConverter = {
 };
 
 /**
- * Removes stack traces from failures: people read histories, and a trace names folders on the
- * worker's machine.
+ * Removes stack traces from failures, because everyone with access to the Temporal UI can read
+ * histories, and a stack trace shows folder names of the worker's machine.
  */
 class FailureConverter extends DefaultFailureConverter {
   override errorToFailure(...args: Parameters<DefaultFailureConverter['errorToFailure']>) {

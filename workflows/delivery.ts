@@ -18,20 +18,21 @@ import {
 } from './messages.ts';
 import { deliveries } from './options.ts';
 
-/** Makes all attempts of one delivery, over its whole schedule. It runs on the webhooks queue. */
+/** Attempts one delivery until it succeeds or its schedule ends. Runs on the webhooks queue. */
 export async function deliver({ deliveryId }: DeliverInput) {
   const { deliverWebhook } = deliveries(workflowInfo().taskQueue, `webhook ${deliveryId}`);
   return await deliverWebhook({ deliveryId });
 }
 
-// A delivery waits for days and outlives the version that started it. Its history is one activity,
-// so newer code can replay it. Without worker versioning, the server rejects this option.
+// A delivery may run for days, longer than the worker version that started it. Its history is only
+// one activity, so a newer version can replay it. The option is set only with worker versioning,
+// because the server rejects it otherwise.
 setWorkflowOptions(() => {
   const isVersioned = !!workflowInfo().currentDeploymentVersion?.deploymentName;
   return isVersioned ? { versioningBehavior: 'AUTO_UPGRADE' } : {};
 }, deliver);
 
-/** The webhooks of one run of a batch. */
+/** Sends the webhooks of a batch, during one run of its workflow. */
 export class Webhooks {
   private readonly batch: BatchFacts;
   private readonly dispatched = new Set<string>();
@@ -44,7 +45,8 @@ export class Webhooks {
   }
 
   /**
-   * Makes the first attempts of deliveries that became due in the same moment, all by one activity.
+   * Starts one activity that makes the first attempts of these deliveries. Skips deliveries that
+   * were dispatched before.
    */
   dispatch(due: readonly DueDelivery[]): void {
     const fresh = due.filter(({ deliveryId }) => !this.dispatched.has(deliveryId));
@@ -55,7 +57,7 @@ export class Webhooks {
     this.attempts.push(attempt);
   }
 
-  /** Returns the delivery that a signal reports as due. */
+  /** Returns the delivery that a signal reports as due, or an empty list if it reports none. */
   dueBy({ requestId, deliveryId }: Settled): DueDelivery[] {
     if (deliveryId === null) return [];
     if (this.batch.webhookMode === 'batch') return [{ deliveryId, requestId: null }];
@@ -66,7 +68,10 @@ export class Webhooks {
     return this.dispatched.size;
   }
 
-  /** Resolves when each delivery has succeeded, has failed for good, or has its own workflow. */
+  /**
+   * Resolves when each dispatched delivery has succeeded, has finally failed, or has its own
+   * workflow.
+   */
   async attempted(): Promise<void> {
     await Promise.all(this.attempts);
   }
@@ -81,12 +86,15 @@ export class Webhooks {
         if (undecided.includes(delivery.deliveryId)) await this.startDelivery(delivery);
       }
     } catch (error) {
-      // The reconciler starts these deliveries later if the activity fails for good.
+      // The activity has finally failed. The reconciler starts these deliveries later.
       if (!(error instanceof ActivityFailure)) throw error;
     }
   }
 
-  /** Starts the workflow of one delivery. It may run for days, so it outlives the batch. */
+  /**
+   * Starts the workflow of one delivery. It may run for days, so it continues after the batch has
+   * ended.
+   */
   private async startDelivery(delivery: DueDelivery): Promise<void> {
     const { batchId, organizationId } = this.batch;
     const { deliveryId } = delivery;
@@ -105,7 +113,7 @@ export class Webhooks {
         staticSummary: this.name(delivery),
       });
     } catch (error) {
-      // An earlier run or a resend has already started it.
+      // An earlier run of the batch, or a resend, has already started the workflow.
       if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
     }
   }

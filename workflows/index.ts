@@ -4,10 +4,12 @@ export { deliver } from './delivery.ts';
 export { lookUpEmail } from './lookup.ts';
 export { reverify } from './reverify.ts';
 
-// Limits stack traces to three frames. The SDK keeps the trace of each promise's creation, which
-// the Temporal UI shows as the call stack. With ten frames each, these traces would take a fifth of
-// a worker's CPU time for workflows. Each function that waits creates its own promise, so two
-// frames of each show the whole path (the third frame is the SDK's). The limit can be set here
-// because this module is preloaded (`bundleWorkflows` of deploy/temporal/workers.ts). The SDK
-// freezes Error afterwards, so this line would throw in a bundle that is built in another way.
+// Limits stack traces to three frames. The SDK records a stack trace when a promise is created, and
+// the Temporal UI shows these traces as the call stack. With the default of ten frames, they would
+// take a fifth of the CPU time that a worker spends on workflows. Three frames are enough: each
+// function that waits creates its own promise, so the traces together show the whole path.
+//
+// The limit can be set here because this module is preloaded (`bundleWorkflows` of
+// deploy/temporal/workers.ts). After preloading, the SDK freezes Error. In a bundle that does not
+// preload this module, the line would throw.
 Error.stackTraceLimit = 3;

@@ -21,23 +21,26 @@ import {
 } from './messages.ts';
 import { askFor, db, refundCredits } from './options.ts';
 
-/** Time limit for the NPI Registry. */
+/** The longest time that a lookup waits for the NPI Registry. */
 const IDENTIFY_MS = 60_000;
-/** Extra time, after the vendor's share, to check the addresses that it returned. */
+/**
+ * Extra time to check the addresses that a vendor returned, after the vendor's own share of the
+ * time has ended.
+ */
 const VERIFY_MS = 2 * 60_000;
-/** Time reserved for a last check and for settling. */
+/** The time before the deadline that is reserved for a last check and for settling the request. */
 const RESERVE_MS = 5000;
 
 /**
- * Finds the email of one NPI and settles its request. If something fails, this workflow refunds the
- * credits. If our code has a bug, the reconciler does.
+ * Finds the email of one NPI and settles its request. If an activity fails or the workflow is
+ * canceled, it refunds the credits. If our code has a bug, the reconciler refunds them.
  */
 export async function lookUpEmail(request: LookupInput): Promise<LookupResult> {
   try {
     return named(await findEmail(request));
   } catch (error) {
-    // A bug fails the workflow task, which operators see. The reconciler refunds the credits at the
-    // deadline.
+    // Any other error is a bug. It fails the workflow task, and operators see that. The reconciler
+    // refunds the credits at the deadline.
     if (!(error instanceof TemporalFailure)) throw error;
     const reason = isCancellation(error) ? 'cancelled' : 'lookup_failed';
     const result = await CancellationScope.nonCancellable(() =>
@@ -55,7 +58,10 @@ async function findEmail(request: LookupInput): Promise<LookupResult> {
   return await settle(request, plan, await askSources(request, plan));
 }
 
-/** Decides which sources to ask. The NPI Registry is asked first if no import knows the NPI. */
+/**
+ * Decides which sources to ask. If the imported NPPES files do not contain the NPI, the NPI
+ * Registry is asked first.
+ */
 async function makePlan(
   request: LookupInput,
 ): Promise<Exclude<LookupPlan, { kind: 'unidentified' }>> {
@@ -68,8 +74,8 @@ async function makePlan(
 }
 
 /**
- * Returns the reason why the registry could not identify the NPI, or null if its response is
- * stored.
+ * Asks the NPI Registry who the NPI belongs to. Returns null if its response is stored, or the
+ * reason why the registry did not respond.
  */
 async function askRegistry(request: LookupInput): Promise<string | null> {
   const msLeft = Math.min(IDENTIFY_MS, timeLeft(request) - RESERVE_MS);
@@ -82,8 +88,9 @@ async function askRegistry(request: LookupInput): Promise<string | null> {
 }
 
 /**
- * Asks one source after the other until one has a usable email. Sources that have not responded in
- * their share of the time are asked again after all the others, with the rest of the time.
+ * Asks one source after the other until one has a usable email. Each source has a share of the
+ * time. The sources that did not respond in their share are asked again at the end, with the
+ * remaining time.
  * @returns the last response of each source that was asked
  */
 async function askSources(request: LookupInput, plan: SourcePlan): Promise<VendorAnswer[]> {
@@ -108,8 +115,8 @@ async function askSources(request: LookupInput, plan: SourcePlan): Promise<Vendo
 }
 
 /**
- * Asks one source. If a mail server greylists an address, it is asked again after a pause, before
- * any other source.
+ * Asks one source. If a mail server greylists an address of this source, the address is checked
+ * again after a pause. No other source is asked during the pause.
  */
 async function ask(
   request: LookupInput,
@@ -118,7 +125,7 @@ async function ask(
   msLeft: number,
   again: boolean,
 ): Promise<VendorAnswer> {
-  // A response after the deadline would cost money for nothing.
+  // A response after the deadline would cost money, but could not be used.
   if (msLeft <= 0) return OUT_OF_TIME;
   const answer = await askOnce(request, plan, source, msLeft, again);
   const pauseMs = Math.min(plan.greylistMs, timeLeft(request) - RESERVE_MS);
@@ -152,7 +159,7 @@ async function askVendor(
   return await activities.askVendor({ ...request, vendor, again, until }).catch(unresolved);
 }
 
-/** Checks known addresses, or checks greylisted ones again. */
+/** Checks addresses that are already known, or checks greylisted addresses again. */
 async function verify(
   request: LookupInput,
   { lookupId, wantedType }: SourcePlan,
@@ -169,13 +176,16 @@ async function verify(
 
 const OUT_OF_TIME: VendorAnswer = { kind: 'unresolved', reason: null };
 
-/** Prefix of the failure types that say why a source could not be asked yet. */
+/**
+ * Prefix of the failure types with which `retryLater` reports why a source has not responded yet.
+ * For example, `Source.rate_limit` means that the source's rate limit is used up.
+ */
 const SOURCE = 'Source.';
 
 /**
- * Returns the response that stands for a failed activity. Retries are unlimited, so an activity
- * fails in only two ways. Either it ran out of time, and the failure of its last attempt says what
- * it was waiting for, or it threw a non-retryable failure.
+ * Returns the response to record for a source whose activity failed. Retries are unlimited, so an
+ * activity fails for one of two reasons. Either it ran out of time, and the failure of its last
+ * attempt says what it was waiting for. Or it threw a failure that must not be retried.
  */
 function unresolved(error: unknown): VendorAnswer {
   if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error;
@@ -189,10 +199,14 @@ function unresolved(error: unknown): VendorAnswer {
   return OUT_OF_TIME;
 }
 
-/** The reason if the plan has no source. */
+/** The reason of a result if no source could be asked. */
 const NO_SOURCE = 'no_source';
 
-/** Settles the request: as `not_found` only if every source has nothing for it. */
+/**
+ * Settles the request after the sources were asked. It ends as `not_found` only if every source
+ * responded that it has no usable email. If a response is missing, the request fails and its
+ * credits are refunded.
+ */
 async function settle(
   request: LookupInput,
   { unidentified }: SourcePlan,
@@ -208,15 +222,15 @@ async function settle(
 }
 
 /**
- * Returns the reason for a refund: the failure, or the deadline and what the lookup was waiting
- * for.
+ * Returns the reason for a refund. It is the failure of a source, or `deadline` with what the
+ * lookup was waiting for, such as `deadline (rate_limit)`.
  */
 function reasonOf({ kind, reason }: VendorAnswer): string {
   if (MEANING[kind] === 'failed') return reason ?? kind;
   return reason === null ? 'deadline' : `deadline (${reason})`;
 }
 
-/** Makes lookups without an email searchable by their reason. */
+/** Adds the status and reason of a lookup without an email to its search attributes. */
 function named(result: LookupResult): LookupResult {
   const { status, reason } = result;
   if (status !== 'completed') {
@@ -233,7 +247,7 @@ function timeLeft({ deadline }: LookupInput): number {
   return deadline - Date.now();
 }
 
-/** Shows operators the response of each source. */
+/** Shows the response of each source in the Temporal UI. */
 function show(answers: ReadonlyMap<PlannedSource, VendorAnswer>): void {
   const lines = [...answers].map(([source, { kind, reason }]) => {
     const result = reason === null ? kind : `${kind} (${reason})`;

@@ -1,8 +1,9 @@
 import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common';
 import { defineSignal } from '@temporalio/workflow';
 
-// Everything that passes through Temporal: ids, outcomes, and numbers. Never an email, a URL, a
-// key, or custom_data, so any history can be shown to anyone.
+// The types of all data that passes through Temporal. It consists of ids, outcomes, and numbers. It
+// never contains an email, a URL, a key, or `custom_data`, so a history reveals nothing
+// confidential.
 
 export type FinalStatus = 'completed' | 'not_found' | 'failed';
 export type WantedType = 'any' | 'professional' | 'personal';
@@ -12,7 +13,7 @@ export interface BatchInput {
   readonly batchId: string;
 }
 
-/** Result of `enrichBatch`: how its requests ended. */
+/** Result of `enrichBatch`: the number of its requests by final status. */
 export interface BatchResult {
   readonly completed: number;
   readonly notFound: number;
@@ -28,13 +29,13 @@ export interface BatchFacts extends BatchResult {
   readonly npis: Readonly<Record<string, string>>;
   /** Requests that are not final. */
   readonly open: readonly LookupInput[];
-  /** Webhooks that are due and were never attempted. */
+  /** Webhooks that are due and have not been attempted yet. */
   readonly due: readonly DueDelivery[];
 }
 
 export interface DueDelivery {
   readonly deliveryId: string;
-  /** The request that it reports; null if it reports the whole batch. */
+  /** The request that the webhook reports, or null if the webhook reports the whole batch. */
   readonly requestId: string | null;
 }
 
@@ -43,19 +44,20 @@ export interface LookupInput {
   readonly requestId: string;
   readonly batchId: string;
   readonly npi: string;
-  /** Milliseconds since the epoch: 15 minutes after the request was accepted. */
+  /** The time 15 minutes after the request was accepted, in milliseconds since the epoch. */
   readonly deadline: number;
 }
 
 export interface LookupResult {
   readonly status: FinalStatus;
-  /** The reason for a missing email; null if an email was found. */
+  /** The reason why there is no email, or null if an email was found. */
   readonly reason: string | null;
 }
 
 /**
- * Signal that a batch gets from the activity that settles one of its requests. The signal changes
- * no fact: before a webhook is sent, PostgreSQL decides whether it is due.
+ * The signal that an activity sends to the batch workflow after it has settled a request of the
+ * batch. A false or repeated signal does no harm, because PostgreSQL decides whether a webhook is
+ * due before it is sent.
  */
 export interface Settled {
   readonly requestId: string;
@@ -69,7 +71,7 @@ export const requestSettled = defineSignal<[Settled]>('requestSettled');
 export type LookupPlan =
   /** The request is already final. */
   | { readonly kind: 'settled'; readonly result: LookupResult }
-  /** The NPI Registry is asked first, because no import knows the NPI. */
+  /** The imported NPPES files do not contain the NPI, so the NPI Registry must be asked first. */
   | { readonly kind: 'unidentified' }
   | SourcePlan;
 
@@ -78,13 +80,13 @@ export interface SourcePlan {
   readonly lookupId: string;
   readonly wantedType: WantedType;
   /**
-   * Milliseconds to wait before a mail server that greylists is asked again (RFC 6647: a few
-   * minutes).
+   * Milliseconds to wait before an address is checked again after its mail server greylisted it.
+   * RFC 6647 recommends a few minutes.
    */
   readonly greylistMs: number;
   /**
-   * The reason why the registry could not identify the NPI, if a vendor is skipped because of that.
-   * Such a request can't end as `not_found`. Null if no vendor is skipped.
+   * The reason why the registry did not respond, if a vendor is skipped because the person is
+   * unknown. Such a request can't end as `not_found`. Otherwise null.
    */
   readonly unidentified: string | null;
   /** Sources in the order in which they are asked. */
@@ -92,19 +94,22 @@ export interface SourcePlan {
 }
 
 export interface PlannedSource {
-  /** Null for addresses that are already known. They are checked before money is spent. */
+  /**
+   * The id of a vendor. Null stands for addresses that are already known, which are checked before
+   * any vendor is paid.
+   */
   readonly vendor: string | null;
   /** Milliseconds to wait for this source before the next one is asked. */
   readonly capMs: number;
 }
 
 /**
- * Possible results of asking one source, and what each means for the request.
- * - `final`: no other source is asked
- * - `definitive`: this source has nothing that passes our checks; `not_found` needs that of every
- *   source
- * - `failed`: the source failed, and asking again would not help
- * - `open`: the source has not responded yet, and is asked again after all the others
+ * The possible results of asking one source, and what each result means for the request.
+ * - `final`: the search ends here, and no other source is asked.
+ * - `definitive`: this source has no email that passes our checks. If all sources are definitive,
+ *   the request ends as `not_found`.
+ * - `failed`: the source failed, and asking it again would not help.
+ * - `open`: the source has not responded yet. It is asked again after all other sources.
  */
 export const MEANING = {
   found: 'final',
@@ -117,7 +122,7 @@ export const MEANING = {
   unusable: 'definitive',
   fatal: 'failed',
   lost: 'open',
-  // The mail server wants us to retry later before it says whether the mailbox exists.
+  // The mail server asked us to try again later (greylisting).
   later: 'open',
   unresolved: 'open',
 } as const;
@@ -125,7 +130,7 @@ export const MEANING = {
 export interface VendorAnswer {
   readonly kind: keyof typeof MEANING;
   readonly reason: string | null;
-  /** The result of the request if this response settled it; otherwise absent. */
+  /** The result of the request, if this response settled it. */
   readonly settled?: LookupResult;
 }
 
@@ -135,14 +140,14 @@ export interface DeliverInput {
 }
 
 /**
- * Safety limit of a delivery. It is decided within a week, unless its receiver is down or
- * deliveries are suspended.
+ * The longest time that the workflow of a delivery may run. A delivery normally succeeds or fails
+ * within a week. It takes longer if the receiver is down or if deliveries are suspended.
  */
 export const DELIVERY_TIMEOUT = '30d';
 
 export type DeliveryResult = 'delivered' | 'failed' | 'none';
 
-/** Workflow types, as operators see them. */
+/** The names of the workflow types, as the Temporal UI shows them. */
 export const WORKFLOWS = {
   batch: 'enrichBatch',
   lookup: 'lookUpEmail',
@@ -151,9 +156,8 @@ export const WORKFLOWS = {
 } as const;
 
 /**
- * Search attributes. The Temporal UI finds a batch by its organization or any of its NPIs, and a
- * lookup without an email by its status and reason, such as `failed: deadline`. A batch is in
- * progress as long as it runs.
+ * Search attributes. In the Temporal UI, batches and lookups can be found by organization or NPI. A
+ * lookup without an email can also be found by its status and reason, such as `failed: deadline`.
  */
 export const ORGANIZATION_ID = defineSearchAttributeKey(
   'OrganizationId',
@@ -162,23 +166,29 @@ export const ORGANIZATION_ID = defineSearchAttributeKey(
 export const NPI = defineSearchAttributeKey('Npi', SearchAttributeType.KEYWORD_LIST);
 export const OUTCOME = defineSearchAttributeKey('Outcome', SearchAttributeType.KEYWORD);
 
-/** The enrichment queue of a deployment. A namespace per environment keeps deployments apart. */
+/**
+ * The default name of the enrichment queue. Deployments that share a Temporal server do not share
+ * this queue, because each environment has its own namespace.
+ */
 export const TASK_QUEUE = 'enrichment';
 
 /**
- * Returns the queues that belong to an enrichment queue: `enrichment-x` has `lookups-x` and
- * `webhooks-x`.
+ * Returns the names of the queues that belong to an enrichment queue. For example, `enrichment-x`
+ * belongs with `lookups-x` and `webhooks-x`.
  */
 export function queuesOf(enrichment: string) {
   const suffix = suffixOf(enrichment);
   return {
     /** Batches, lookups, and short activities. */
     enrichment,
-    /** Vendor activities only, because a lookup may hold its slot for minutes. */
+    /**
+     * Activities that call vendors and other sources. They have their own queue because one
+     * activity may occupy a worker's slot for minutes.
+     */
     lookups: `lookups${suffix}`,
     /**
-     * Deliveries only, including their workflows, so that a storm of failing receivers doesn't
-     * delay a batch.
+     * Deliveries and their workflows. They have their own queue so that many failing receivers do
+     * not delay batches.
      */
     webhooks: `webhooks${suffix}`,
   };

@@ -7,12 +7,13 @@ import {
 import type { Activities } from '../activities/index.ts';
 import { queuesOf } from './messages.ts';
 
-// Activity options. Retries are unlimited unless an activity fails with a non-retryable
-// failure, because refunds and webhooks must happen in the end.
+// Options of the activities. Refunds and webhooks must eventually succeed, so an activity is
+// retried without limit until it fails with a non-retryable failure.
 
 /**
- * Activities that only need PostgreSQL. They take milliseconds, so they run inside the workflow
- * task. While PostgreSQL is down, Temporal waits with timers, which hold no worker.
+ * Activities that only need PostgreSQL. They take milliseconds, so they run as local activities
+ * inside the workflow task. While PostgreSQL is down, the delay between retries is a timer and does
+ * not occupy a worker.
  */
 export const db = proxyLocalActivities<Activities>({
   startToCloseTimeout: '10s',
@@ -20,7 +21,10 @@ export const db = proxyLocalActivities<Activities>({
   retry: { initialInterval: '500ms', maximumInterval: '30s' },
 });
 
-/** Refunds the credits and settles the request as `failed`. A compensation has no deadline. */
+/**
+ * Refunds the credits and settles the request as `failed`. It has no deadline, because it must
+ * happen even after the deadline of the request.
+ */
 export const { refundCredits } = proxyActivities<Activities>({
   startToCloseTimeout: '20s',
   retry: { initialInterval: '500ms', maximumInterval: '30s' },
@@ -28,16 +32,19 @@ export const { refundCredits } = proxyActivities<Activities>({
 });
 
 /**
- * The SDK sends heartbeats at two thirds of this time-out. A call of 30 s, the longest by default,
- * ends before the first.
+ * The longest heartbeat time-out. `withHeartbeat` sends a heartbeat after two thirds of the
+ * time-out, which is 32 s here. A vendor call takes 30 s at most by default, so it ends before its
+ * first heartbeat.
  */
 const MAX_HEARTBEAT_MS = 48_000;
 
 /**
- * Returns activities that ask an external source on the lookups queue, for at most `msLeft`,
- * including retries. A worker's shutdown uses up an attempt, and waiting for a slot or a job is a
- * retry, so attempts are unlimited within that time.
- * @param activityId the source; replay compares it and so detects a different order of sources
+ * Returns the activities that ask an external source, with options for the lookups queue. The
+ * number of attempts is not limited, because each wait for a rate-limit slot or a vendor's job is a
+ * retry, and so is a worker's shutdown.
+ * @param msLeft time for all attempts together
+ * @param activityId names the source. Replay compares these ids, so it detects when the order of
+ * the sources has changed.
  */
 export function askFor(msLeft: number, activityId: string, summary: string): Activities {
   const options: ActivityOptions = {
@@ -52,24 +59,27 @@ export function askFor(msLeft: number, activityId: string, summary: string): Act
 }
 
 /**
- * Returns activities that attempt deliveries. The schedule comes as `nextRetryDelay`, so waiting
- * adds no history.
+ * Returns the activities that attempt deliveries. The activity itself sets the delay before its
+ * next attempt (`nextRetryDelay`), so waiting adds no events to the history.
  */
 export function deliveries(taskQueue: string, summary: string): Activities {
   return proxyActivities<Activities>({
     taskQueue,
-    // An attempt waits up to 10 s for a slot and ends after 15 s. The rest is for reading and
-    // recording.
+    // An activity waits up to 10 s for a free slot, and sending takes up to 15 s. The remaining
+    // time is for reading and recording the delivery.
     startToCloseTimeout: '60s',
-    // An attempt that died with its worker is soon repeated.
+    // If a worker dies, Temporal repeats its attempts after 10 s.
     heartbeatTimeout: '10s',
-    // Waiting counts as attempts too, so retries soon come at the longest interval.
+    // Each wait counts as an attempt, so the retry interval soon reaches its maximum.
     retry: { initialInterval: '5s', maximumInterval: '20s' },
     summary,
   });
 }
 
-/** A round of the Schedule `reverify`. It is not retried, because the next round does the work. */
+/**
+ * The activity of one run of the Temporal Schedule `reverify`. It is not retried, because the next
+ * run checks the same addresses.
+ */
 export const { reverifyOnce } = proxyActivities<Activities>({
   startToCloseTimeout: '10m',
   heartbeatTimeout: '30s',

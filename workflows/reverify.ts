@@ -1,6 +1,9 @@
 import { reverifyOnce } from './options.ts';
 
-/** Checks stored addresses again before they go stale, a few at a time. A Schedule runs it. */
+/**
+ * Checks some of the stored addresses again before their verdicts become too old to use. A Temporal
+ * Schedule starts this workflow regularly.
+ */
 export async function reverify() {
   return await reverifyOnce();
 }
