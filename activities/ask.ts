@@ -27,11 +27,14 @@ import { verify } from './verify.ts';
 
 interface VendorQuestion extends RequestIds {
   readonly vendor: string;
-  /** True if a request whose response was lost may be sent again, even if that costs twice. */
+  /**
+   * True if a request whose response was lost may be sent again, even if the vendor charges for
+   * both.
+   */
   readonly again: boolean;
   /**
-   * The end of the vendor's share of the time, in milliseconds since the epoch. Our own checks may
-   * take longer.
+   * The time until which the vendor may be called, in milliseconds since the epoch. Our checks of
+   * its addresses may end later.
    */
   readonly until: number;
 }
@@ -43,21 +46,22 @@ type AskDeps = Pick<
   readonly subjects: Subjects;
 };
 
-/** Delay before the next poll after one that failed. */
+/** The delay before the next poll if a poll failed and the vendor named no delay. */
 const POLL_AGAIN_MS = 3000;
 
 /**
- * Returns the activity that calls vendors. Every step is recorded before and after the call, so
- * that a retry continues at the point where the last attempt died.
+ * Returns the activity that calls vendors. Each call of a vendor is recorded before it is sent and
+ * after its response, so a retry continues where the previous attempt stopped.
  */
 export function createAskActivities(deps: AskDeps) {
   return {
     /**
      * Calls one vendor for one NPI, checks the addresses it returns, and settles the request if one
      * passes.
-     * @returns how the lookup ended at this vendor; the email itself stays in the directory
-     * @throws {ApplicationFailure} retryable, if the vendor is still working, limits us, or is
-     * unavailable
+     * @returns how the lookup ended at this vendor, without the email, which is only in the
+     * database
+     * @throws {ApplicationFailure} retryable, if the vendor is still working, is unavailable, or
+     * limits our requests
      */
     async askVendor(question: VendorQuestion): Promise<VendorAnswer> {
       const test = answerForSandbox(question.vendor, 'first');
@@ -72,7 +76,7 @@ export function createAskActivities(deps: AskDeps) {
   };
 }
 
-/** A call of `askVendor` at work. */
+/** The context of one run of `askVendor`. */
 interface Conversation {
   readonly question: VendorQuestion;
   readonly source: VendorSource;
@@ -128,15 +132,18 @@ async function waitForStep(
   return wait(conversation, why, verifierMs);
 }
 
-/** Returns the result of an attempt that is already recorded, after checks that are still open. */
+/**
+ * Returns the result of a call whose response is already recorded. If its addresses are not checked
+ * yet, checks them first.
+ */
 async function resume(
   deps: AskDeps,
   { question, signal }: Conversation,
   { state, reason, lookupId, wantedType }: Extract<NextStep, { kind: 'over' }>,
 ): Promise<VendorAnswer> {
   if (state !== 'found') return { kind: state, reason };
-  // Either the response was about another person, or the process died after the response and
-  // before the checks were done.
+  // If there is a reason, the response was about another person. Otherwise, the addresses may still
+  // be unchecked because the process died after the response was recorded.
   if (reason !== null) return { kind: 'unusable', reason };
   const { requestId, npi } = question;
   return await verify(deps, { requestId, npi, lookupId, wantedType, patience: 'first' }, signal);
@@ -180,8 +187,8 @@ function send(vendor: Vendor, jobRef: string | null, subject: Subject, signal: A
 }
 
 /**
- * Keeps a job open after a poll that got no response, or after a rejected API key. If we ended the
- * job here, we would buy it a second time.
+ * Keeps a vendor's job open after a poll that got no response, or after the vendor rejected our API
+ * key. If we closed the job, the next request would buy it a second time.
  */
 async function keepJob(
   deps: AskDeps,
@@ -207,13 +214,12 @@ async function recordJob(
   logBreaker(log, key.vendor, change, outcome);
 }
 
-/** A step that ends an attempt: any step but `pending`. */
+/** A step that ends the call of a vendor: any step except `pending`. */
 type Answered = Exclude<Step, { kind: 'pending' }>;
 
 /**
  * Records the response of a vendor.
- * @returns the result if it is already clear: the response was lost, or is about another person;
- * otherwise null
+ * @returns the result if the response was lost or is about another person; otherwise null
  */
 async function record(
   { db, log, rules }: AskDeps,
@@ -228,7 +234,8 @@ async function record(
     mismatch = mismatchOf(step.identity, npi, person);
     named = { ...namedIn(step), npi, mismatch, mayStore };
   }
-  // The request was sent and got no response. If repeating it costs, we count it as paid and lost.
+  // The request may have reached the vendor, but we got no response. If the vendor charges for
+  // repeated requests, we assume that it charged for this one.
   const isLost = step.kind === 'retry' && step.why === 'unanswered' && !vendor.repeatIsFree;
   if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
   const outcome = outcomeOf(step, key.n > 1);
@@ -246,7 +253,10 @@ async function record(
   return null;
 }
 
-/** Returns the addresses of a response. An unreadable address stays as the vendor writes it. */
+/**
+ * Returns the addresses of a response in normalized form. An address that cannot be parsed stays as
+ * the vendor wrote it.
+ */
 function namedIn({ isEcho, candidates }: Extract<Step, { kind: 'found' }>) {
   const parsed = candidates.map((candidate) => {
     const email = parseAddress(candidate.email)?.email;
@@ -255,7 +265,7 @@ function namedIn({ isEcho, candidates }: Extract<Step, { kind: 'found' }>) {
   return { isEcho, candidates: parsed };
 }
 
-/** Returns the reason in one or a few words, or null if the kind says everything. */
+/** Returns the reason to record for a step, or null if the step has an email. */
 function reasonOf(step: Answered): string | null {
   switch (step.kind) {
     case 'miss':
@@ -275,7 +285,8 @@ function reasonOf(step: Answered): string | null {
 }
 
 /**
- * Returns the cost in the vendor's credits. A response that we cannot read was probably charged.
+ * Returns how many of the vendor's credits a step cost. We assume that the vendor charged for a
+ * response that we cannot read.
  */
 function creditsOf(step: Answered, cost: number): number {
   switch (step.kind) {
@@ -291,8 +302,8 @@ function creditsOf(step: Answered, cost: number): number {
 }
 
 /**
- * Throws a retryable failure if the next attempt is within the vendor's share of the time.
- * Otherwise returns `unresolved`.
+ * Throws a retryable failure if there is time for another attempt at this vendor. Otherwise returns
+ * `unresolved`.
  */
 function wait({ question, now }: Conversation, why: string, afterMs: number | null): VendorAnswer {
   const nextAt = now() + (afterMs ?? 0);

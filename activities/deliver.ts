@@ -39,8 +39,8 @@ interface ReportedAttempt {
 }
 
 /**
- * The reason why a delivery is tried again, and the delay. A null delay means the activity's own
- * backoff.
+ * The reason why a delivery is tried again later, and the delay before that. If the delay is null,
+ * the retry policy of the activity sets it.
  */
 interface Later {
   readonly why: string;
@@ -48,27 +48,30 @@ interface Later {
   readonly afterMs: number | null;
 }
 
-/** The time a first attempt waits inside its activity for a slot. After that it waits in Temporal. */
+/**
+ * The longest time that a first attempt waits for a free slot inside its activity. After that, the
+ * delivery gets its own workflow and waits there.
+ */
 const SLOT_WAIT_MS = 10_000;
 
 /**
- * The time we keep a receiver's response while the database is unavailable. If we dropped it, the
- * webhook would be sent again.
+ * If the database is unavailable, we keep a receiver's response in memory for this long and try to
+ * record it. Without a record, the webhook would be sent again.
  */
 const OUTAGE_MS = 15_000;
 const AGAIN_MS = 500;
 
 /**
- * Returns the activities that send webhooks (DECISIONS.md, Webhooks). One run makes at most one
- * attempt. After the first attempt, Temporal's retries are the schedule. They also cover every
- * other wait: for a free slot, for a host that is unavailable, and for an attempt on another
- * worker.
+ * Returns the activities that send webhooks (DECISIONS.md, Webhooks). Each run of an activity makes
+ * at most one attempt for a delivery. Later attempts are retries by Temporal, whose delays follow
+ * the webhook schedule. An activity is also retried to wait for a free slot, for a host that is
+ * unavailable, or for an attempt on another worker.
  */
 export function createWebhookActivities(deps: WebhookDeps) {
   return {
     /**
-     * Makes the first attempts of deliveries that became due at the same moment, concurrently.
-     * @returns the ids of the deliveries that are still undecided
+     * Makes the first attempts of several deliveries concurrently.
+     * @returns the ids of the deliveries that have neither succeeded nor finally failed
      */
     async attemptDeliveries({
       deliveryIds,
@@ -84,11 +87,12 @@ export function createWebhookActivities(deps: WebhookDeps) {
     },
 
     /**
-     * Sends one delivery once, when it is due and has a slot. The database counts its place in the
-     * schedule, because a worker's shutdown uses up Temporal attempts that never left this machine.
-     * @returns the result, once the delivery is decided
-     * @throws {ApplicationFailure} retryable while the delivery is undecided, with the delay until
-     * the next run
+     * Makes one attempt of a delivery if it is due and has a free slot. The database counts the
+     * attempts. Temporal's own count is too high, because an activity that a worker's shutdown
+     * interrupts also counts.
+     * @returns the result, if the delivery has succeeded or finally failed
+     * @throws {ApplicationFailure} retryable, with the delay until the next run, if the delivery
+     * has to be tried again
      */
     async deliverWebhook({ deliveryId }: { deliveryId: string }): Promise<DeliveryResult> {
       const tried = await withHeartbeat(Context.current(), () => tryDelivery(deps, deliveryId));
@@ -101,8 +105,9 @@ export function createWebhookActivities(deps: WebhookDeps) {
 }
 
 /**
- * Makes the first attempt. Waits until the deadline if there is no free slot yet.
- * @returns true if that attempt decided the delivery
+ * Makes the first attempt of a delivery. If there is no free slot, waits for one until the
+ * deadline.
+ * @returns true if the delivery has succeeded or finally failed
  */
 async function attemptFirst(
   deps: WebhookDeps,
@@ -120,8 +125,8 @@ async function attemptFirst(
 }
 
 /**
- * Makes at most one attempt.
- * @returns the result of the delivery, or the reason and delay for another run
+ * Makes at most one attempt of a delivery.
+ * @returns the final result of the delivery, or the reason and the delay if it must be tried later
  */
 async function tryDelivery(deps: WebhookDeps, deliveryId: string): Promise<DeliveryResult | Later> {
   const claimed = await claimDelivery(deps.db, deliveryId, deps.rules);
@@ -170,7 +175,9 @@ function recordOf({ at: startedAt }: Claim, answer: Answer, durationMs: number):
   return { ...common, statusCode: answer.status, responseExcerpt: answer.excerpt };
 }
 
-/** Puts a delivery off whose secret cannot be read, until an operator acts. */
+/**
+ * Postpones a delivery whose webhook secret cannot be read. An operator has to repair the secret.
+ */
 async function hold(
   { db, log }: WebhookDeps,
   claim: Claim,
@@ -239,12 +246,14 @@ async function makeAttempt({ db, log, post }: WebhookDeps, claim: Claim) {
 }
 
 /**
- * Returns the addresses that an attempt may connect to. `proven` ones have accepted a delivery of
- * this organization before. `counted` ones have not, and take slots until the attempt is recorded.
+ * Returns the addresses that an attempt may connect to.
+ * - `proven` addresses have accepted a delivery of this organization before.
+ * - `counted` addresses have not. Each occupies a slot until the attempt is recorded.
  */
 async function admitAddresses(db: Database, claim: Claim, addresses: readonly string[]) {
   const proven = addresses.filter((address) => isInNetworks(address, claim.provenNetworks));
-  // A retry tries the other addresses too, because the proven ones may be unavailable.
+  // A first attempt only uses the proven addresses. A retry also tries the others, because the
+  // proven addresses may be unavailable.
   if (proven.length > 0 && claim.step === 0) return { proven, counted: [] };
   const others = addresses.filter((address) => !proven.includes(address));
   if (others.length === 0) return { proven, counted: [] };
@@ -271,7 +280,7 @@ function healthOf(answer: Answer, scheduleMs: readonly number[]): HostHealth | n
   return { kind: 'silent', reason: answer.reason, restMs: firstRestMs(scheduleMs) };
 }
 
-/** Repeats database work while the database is unavailable, for at most `OUTAGE_MS`. */
+/** Runs database work, and repeats it for up to `OUTAGE_MS` while the database is unavailable. */
 async function throughOutage(work: () => Promise<void>): Promise<void> {
   const giveUpAt = performance.now() + OUTAGE_MS;
   for (;;) {

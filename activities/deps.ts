@@ -20,17 +20,23 @@ export type WorkflowState = 'open' | 'closed' | 'unknown';
 export interface WorkflowControl {
   readonly namespace: string;
   /**
-   * Starts the batch workflow, or starts it again if it has closed. A running workflow continues.
+   * Starts the batch workflow, or starts it again if it has closed. Does nothing if it is running.
    */
   startBatch(start: BatchStart): Promise<void>;
-  /** Starts the workflow of a delivery that is sent again. Replaces a workflow that may be open. */
+  /**
+   * Starts the workflow of a delivery that is sent again. If a workflow of this delivery is still
+   * running, replaces it.
+   */
   startDelivery(start: DeliveryStart): Promise<void>;
   /**
-   * Returns the state of the newest run of a workflow. Returns `unknown` for a workflow that was
-   * lost; a closed one is still known.
+   * Returns the state of the newest run of a workflow. Returns `unknown` if Temporal has no such
+   * workflow.
    */
   stateOf(workflowId: string): Promise<WorkflowState>;
-  /** Signals a batch workflow, if it is running, that one of its requests is final. */
+  /**
+   * Signals a batch workflow that one of its requests is final. Does nothing if the workflow is not
+   * running.
+   */
   signalBatch(batchId: string, settled: Settled): Promise<void>;
 }
 
@@ -42,7 +48,10 @@ export interface ActivityDeps {
   readonly vendors: readonly VendorSource[];
   /** Verifiers in the order in which `check` calls them. */
   readonly verifiers: readonly Verifier[];
-  /** Null if NPIs that are missing from our imports stay unknown. */
+  /**
+   * Identifies NPIs that the imported NPPES files do not contain. Null if we do not use the
+   * registry.
+   */
   readonly registry: Registry | null;
   readonly check: ReturnType<typeof createCheck>;
   readonly requiredVerifiers: ReturnType<typeof createRequiredVerifiers>;
@@ -50,34 +59,38 @@ export interface ActivityDeps {
   readonly rules: ActivityRules;
 }
 
-/** A vendor as it is configured here. */
+/** A vendor with the operator's configuration for it. */
 export interface VendorSource {
   readonly vendor: Vendor;
   readonly limits: SourceLimits;
-  /** The email types we request from it, a subset of the types it finds. */
+  /** The email types that we request from the vendor. It may find more types. */
   readonly types: readonly EmailType[];
-  /** The time a lookup waits for it before the next vendor is called. */
+  /** The time that a lookup waits for the vendor before it calls the next one. */
   readonly capMs: number;
-  /** True if its license lets us keep its results for later requests. */
+  /** True if the vendor's license lets us keep its results for later requests. */
   readonly mayStore: boolean;
 }
 
 /** Rules that operators configure. Times are in milliseconds. */
 export interface ActivityRules extends KnownWindows {
-  /** The time before a vendor that found nothing is called again with the same data. */
+  /** A vendor that found nothing is not called again with the same data within this time. */
   readonly missMs: number;
-  /** The configured part of the rules that make an address valid. */
+  /** The part of the verification policy that operators configure, as text. */
   readonly policy: string;
-  /** The pause before a greylisting mail server is asked again. */
+  /** The pause before an address is checked again after its mail server greylisted it. */
   readonly greylistMs: number;
   readonly webhookScheduleMs: readonly number[];
   readonly retention: Retention;
   readonly sweep: {
     /**
-     * The age at which the sweep starts the workflow of an accepted batch, if it is not started.
+     * If the workflow of a batch has not started this long after the batch was accepted, the
+     * reconciler starts it.
      */
     readonly startAfterMs: number;
-    /** The interval between checks of an unfinished batch's workflows. */
+    /**
+     * The interval at which the reconciler checks whether an unfinished batch still has its
+     * workflow.
+     */
     readonly checkEveryMs: number;
   };
 }

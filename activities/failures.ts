@@ -17,7 +17,7 @@ import type { RegistryStep } from './person/registry.ts';
 import type { Step } from './vendors/vendor.ts';
 import type { VerifierStep } from './verification/verifiers/verifier.ts';
 
-/** An activity that is running, for the log of a worker that is killed. */
+/** A running activity. A worker that has to be killed logs the activities that it was running. */
 export interface RunningActivity {
   readonly queue: string;
   readonly activity: string;
@@ -25,10 +25,11 @@ export interface RunningActivity {
 }
 
 /**
- * Returns the interceptor that turns errors into Temporal failures. Histories store failures as
- * plain text and the UI shows them. An error that we did not write ourselves is therefore reduced
- * to its name, and its stack goes to the log.
- * @param atWork the activities that are running; the interceptor adds and removes its own
+ * Returns the interceptor that turns errors into Temporal failures. Temporal stores failures as
+ * plain text, and its UI shows them. The message of an unexpected error may contain personal data,
+ * so the failure only has the error's name. The log has the rest.
+ * @param atWork the running activities of the worker; the interceptor adds its own and removes it
+ * at the end
  */
 export function failureInterceptor(
   log: Logger,
@@ -57,8 +58,8 @@ export function failureInterceptor(
 }
 
 /**
- * Returns the trace span of an activity attempt. Its parent is the request or the batch that the
- * activity works for, if any.
+ * Returns the trace span of one attempt of an activity. If the activity works for a request or a
+ * batch, that is the parent of the span.
  */
 function spanOf({ workflowExecution, workflowType, activityType, attempt }: Info, input: unknown) {
   const { workflowId = '', runId } = workflowExecution ?? {};
@@ -80,7 +81,7 @@ function toFailure(error: unknown, log: Logger): unknown {
     return ApplicationFailure.create({ message, type: `Database.${code}`, nonRetryable });
   }
   if (error instanceof Refusal) {
-    // A retry would be refused again.
+    // A retry would be refused for the same reason.
     return ApplicationFailure.nonRetryable(error.message, `Refusal.${error.code}`);
   }
   const name = error instanceof Error ? error.name : 'unknown';
@@ -88,13 +89,16 @@ function toFailure(error: unknown, log: Logger): unknown {
   return ApplicationFailure.create({ message: `${name}: see the worker's log`, type: 'Internal' });
 }
 
-/** Prevents a tight loop when a source keeps answering "retry now". */
+/**
+ * The shortest delay before a retry. It prevents a tight loop if a source keeps responding "retry
+ * now".
+ */
 const MIN_WAIT_MS = 100;
 
 /**
  * Returns the failure that an activity throws to be retried later. Waiting for a source is not an
- * error, so the failure is BENIGN: that keeps it out of error logs and metrics.
- * @param afterMs null for the backoff of the activity's options
+ * error, so the failure has the category BENIGN, which keeps it out of error logs and metrics.
+ * @param afterMs the delay before the retry, or null for the delay of the activity's retry policy
  */
 export function retryLater(
   source: string,
@@ -107,7 +111,7 @@ export function retryLater(
 
 /**
  * Returns a retryable failure that is not logged or counted as an error.
- * @param delayMs null for the backoff of the activity's options
+ * @param delayMs the delay before the retry, or null for the delay of the activity's retry policy
  */
 export function benignFailure(
   message: string,
@@ -126,7 +130,8 @@ export function benignFailure(
  */
 export function outcomeOf(step: Step | VerifierStep | RegistryStep, again = false): CallOutcome {
   if (step.kind === 'fatal') {
-    // A single unreadable record says little about the source. Many in a row open the breaker.
+    // One unreadable response does not mean that the source is down, so it counts as an ordinary
+    // failure. Many in a row open the breaker.
     const kind = step.why === 'protocol' ? 'failed' : 'refused';
     return { kind, why: wordOf(step) };
   }
@@ -137,8 +142,8 @@ export function outcomeOf(step: Step | VerifierStep | RegistryStep, again = fals
 }
 
 /**
- * Logs that a breaker opened or closed. PostgreSQL reports the change only to the call that made
- * it.
+ * Logs that a breaker opened or closed. The state is in PostgreSQL, which reports a change only to
+ * the call that caused it, so each change is logged once.
  */
 export function logBreaker(
   log: Logger,

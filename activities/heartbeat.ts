@@ -3,20 +3,22 @@ import type { Context } from '@temporalio/activity';
 const HEARTBEAT_MS = 30_000;
 
 /**
- * Returns the time in milliseconds since the epoch by Temporal's clock, because the deadlines of
- * activities are made with that clock. It is the time at which this attempt was scheduled plus the
- * time that has passed in this process. A worker's own clock may be off by minutes.
+ * Returns the current time by the clock of the Temporal server, in milliseconds since the epoch.
+ * Deadlines of activities were computed with that clock, and a worker's own clock may be off by
+ * minutes. The time is the moment at which the server scheduled this attempt, plus the time that
+ * has passed in this process since then.
  */
 export type Clock = () => number;
 
 /**
- * Runs `work` with heartbeats, so that Temporal notices a dead worker. A heartbeat is sent every
- * two thirds of the timeout, so shorter calls send none. That keeps the number of heartbeats low
- * when many calls are open.
+ * Runs `work` with heartbeats, so that Temporal notices when the worker has died. The first
+ * heartbeat is sent after two thirds of the heartbeat timeout. Work that ends earlier sends none,
+ * which keeps the number of heartbeats low.
  *
- * `signal` aborts when an operator cancels the activity or the worker shuts down. If only the
- * deadline has passed, the work continues for one more heartbeat timeout. Its result no longer
- * settles the request, but is stored for the next one (DECISIONS.md, Requests and batches).
+ * `signal` aborts when an operator cancels the activity or the worker shuts down. If the activity
+ * has only passed its deadline, the work may continue for the length of one heartbeat timeout. Its
+ * result is too late for this request, but it is stored for later requests (DECISIONS.md, Requests
+ * and batches).
  */
 export async function withHeartbeat<T>(
   context: Context,
@@ -30,10 +32,10 @@ export async function withHeartbeat<T>(
   let lateness: NodeJS.Timeout | undefined;
   context.cancellationSignal.addEventListener('abort', () => {
     const end = () => ending.abort(context.cancellationSignal.reason);
-    // Temporal sends `notFound` in reply to the heartbeat of an activity that has timed out.
+    // If an activity has timed out, Temporal replies `notFound` to its next heartbeat.
     const { timedOut, notFound, paused, reset } = context.cancellationDetails ?? {};
-    // Pausing or resetting an activity is meant for its next attempt. A call that we cut off now is
-    // still charged.
+    // An operator who pauses or resets an activity affects its next attempt. This attempt
+    // continues, because a vendor would charge for the call even if we aborted it.
     if (paused || reset) return;
     if (timedOut || notFound) lateness = setTimeout(end, timeoutMs);
     else end();

@@ -8,8 +8,8 @@ import { createSettleActivities } from './settle.ts';
 import { createVerifyActivities } from './verify.ts';
 
 /**
- * Returns the activities of all three queues. Each worker registers all of them and receives only
- * those that its queue brings.
+ * Returns the activities of all three queues. Each worker registers all activities, but only
+ * receives those that are sent to its queue.
  */
 export function createActivities(deps: ActivityDeps) {
   const subjects = createSubjects(deps.db);

@@ -28,19 +28,19 @@ export type LookupDeps = SettleDeps &
   Pick<ActivityDeps, 'vendors' | 'verifiers' | 'registry'> & { readonly subjects: Subjects };
 
 export const REGISTRY = 'registry';
-/** The longest time that checks of known addresses delay a lookup's vendors. */
+/** The longest time that a lookup checks known addresses before it calls its first vendor. */
 const KNOWN_MS = 2 * 60_000;
 
 /**
- * The reason to skip a vendor that found nothing last time. A request ends with this reason if no
- * other vendor is left.
+ * The reason for skipping a vendor that recently found nothing for this NPI. If all vendors are
+ * skipped, the request may end with this reason.
  */
 const KNOWN_MISS = 'known_miss';
 
 type ToPlan = RequestIds & {
   /**
-   * The result of asking the NPI Registry, or null if it was not asked yet. `trouble` is the reason
-   * why it gave no response.
+   * Null if the NPI Registry was not asked yet. Once it was asked, `trouble` is the reason why it
+   * did not respond, or null if its response is stored.
    */
   readonly registry: { readonly trouble: string | null } | null;
 };
@@ -49,8 +49,9 @@ type ToPlan = RequestIds & {
 export function createLookupActivities(deps: LookupDeps) {
   return {
     /**
-     * Decides how a request is looked up, and adds it to the open lookup of its NPI. Settles an NPI
-     * as `not_found` if it cannot be an active individual or must not be looked up.
+     * Decides which sources to ask for a request, and adds the request to the open lookup of its
+     * NPI. If the NPI cannot belong to an active individual or must not be looked up, settles the
+     * request as `not_found`.
      * @throws {Refusal} `request_missing` for an unknown id
      */
     planLookup: (request: ToPlan): Promise<LookupPlan> => planLookup(deps, request),
@@ -58,13 +59,15 @@ export function createLookupActivities(deps: LookupDeps) {
     /**
      * Asks the NPI Registry about an NPI that is missing from our imports, and stores the response.
      * @param request.until no attempt is made after this, in milliseconds since the epoch
-     * @returns null once the response is stored; otherwise the reason why there is none
+     * @returns null if the response is stored; otherwise the reason why the registry did not
+     * respond
      * @throws {ApplicationFailure} retryable, while the registry is unavailable or limits us and
      * there is time left
      */
     async identify(request: RequestIds & { readonly until: number }): Promise<string | null> {
       const due = await listRegistryDue(deps.db, [request.npi]);
-      // Another lookup may have asked already, or an earlier attempt of this one that died.
+      // Another lookup may have asked the registry already. So may an earlier attempt of this
+      // activity that died afterwards.
       if (due.length === 0) return null;
       return await withHeartbeat(Context.current(), async (signal, now) => {
         const time = { signal, now, until: request.until };
@@ -95,7 +98,9 @@ async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan
   return await planSources(deps, request);
 }
 
-/** Ends a lookup before any source is called. A request that is already final keeps its status. */
+/**
+ * Settles a request before any source is called. A request that is already final keeps its status.
+ */
 async function end(
   deps: LookupDeps,
   request: RequestIds,
@@ -109,8 +114,8 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
   const { db, vendors, rules, subjects } = deps;
   const { requestId, npi } = request;
   const facts = await readProvider(db, npi);
-  // The registry has just reported this. Suppressions that arrive later are checked before each
-  // vendor.
+  // This check comes after the registry's response, which may be the reason for the refusal. It is
+  // not the last one: suppressions are checked again before each vendor is called.
   if (facts?.refusal) return await end(deps, request, facts.refusal);
   const about = buildSubject(npi, facts, 'any');
   const hashes = new Map([[requestId, hashOf(deps, about)]]);
@@ -139,7 +144,10 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
   return { kind: 'ask', lookupId, wantedType, greylistMs, unidentified, sources };
 }
 
-/** Queues known addresses to be checked again. Returns true if any wait for a check. */
+/**
+ * Adds the known addresses of an NPI to those that the lookup checks. Returns true if there are
+ * any.
+ */
 async function queueKnown(
   { db, rules, verifiers }: LookupDeps,
   lookupId: string,
@@ -152,7 +160,10 @@ async function queueKnown(
   return waiting.size > 0;
 }
 
-/** Returns the sources of a lookup. Known addresses come first, if any wait for a check. */
+/**
+ * Returns the sources of a lookup in the order in which they are asked. Known addresses that wait
+ * for a check come first.
+ */
 function sourcesOf(judged: Judged['judged'], hasKnown: boolean): PlannedSource[] {
   const eligible = judged.filter(({ obstacle }) => obstacle === null);
   const sources: PlannedSource[] = eligible.map(({ vendor, capMs }) => ({ vendor, capMs }));
@@ -161,8 +172,8 @@ function sourcesOf(judged: Judged['judged'], hasKnown: boolean): PlannedSource[]
 }
 
 /**
- * Returns a hash of everything that decides a vendor's response and how we judge it. A recorded
- * miss stays valid while the hash is the same.
+ * Returns a hash of everything that affects a vendor's response and our verdict about it. If the
+ * hash has changed since a vendor found nothing, the vendor is asked again.
  */
 function hashOf(
   { verifiers, rules }: Pick<LookupDeps, 'verifiers' | 'rules'>,
@@ -174,7 +185,9 @@ function hashOf(
   return createHash('sha256').update(known).digest('base64');
 }
 
-/** Returns why a vendor is not called for this subject, or null if it is. */
+/**
+ * Returns the reason why a vendor is not called for this subject, or null if the vendor is called.
+ */
 function obstacleTo(
   { vendor, types }: VendorSource,
   subject: Subject,
@@ -190,9 +203,9 @@ function obstacleTo(
 /**
  * Asks the NPI Registry about an NPI that is missing from our imports, and stores the response.
  * @param time.until no attempt is made after this, in milliseconds since the epoch
- * @returns null once the response is stored. Otherwise `why` is the reason, `again` is true if
- * there is time for another attempt, and `afterMs` is the delay before it (null for our own
- * backoff)
+ * @returns null if the response is stored. Otherwise `why` is the reason why there is none. `again`
+ * is true if there is time for another attempt. `afterMs` is the delay before that attempt, or null
+ * for the delay of the activity's retry policy.
  */
 export async function askRegistry(
   { db, log, registry }: LookupDeps,
@@ -236,18 +249,22 @@ export async function askRegistry(
 
 export type Subjects = ReturnType<typeof createSubjects>;
 
-/** The number of lookups kept in memory. A lookup older than this many others has ended. */
+/**
+ * The number of lookups whose subjects are kept in memory. When this many newer lookups have
+ * started, an older one has usually ended.
+ */
 const MAX_SUBJECTS = 1000;
 
 /**
- * Returns a cache of lookup subjects, so that each worker builds a subject once per lookup and not
- * at every step of a vendor. The cache is only in memory, so personal data is not stored a second
- * time. Suppressions and erasures are still checked at every step.
+ * Returns a cache of subjects, so that each worker builds a subject once per lookup and not before
+ * every vendor call. The cache is only in memory, so it stores no second copy of personal data.
+ * Suppressions and erasures are still checked before every vendor call.
  */
 export function createSubjects(db: Database) {
   const kept = new Map<string, Subject>();
   const keep = (lookupId: string, subject: Subject) => {
-    // An unknown person may be identified at any time, also by another process.
+    // A lookup without a person is not cached, because another process may identify the person at
+    // any time.
     if (subject.person === null) return;
     kept.set(lookupId, subject);
     const [oldest] = kept.keys();

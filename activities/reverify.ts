@@ -6,11 +6,11 @@ import type { ActivityDeps } from './deps.ts';
 import { withHeartbeat } from './heartbeat.ts';
 import { buildSubject } from './person/subject.ts';
 
-/** The time before an address goes stale at which it is checked again. */
+/** An address is checked again this long before its verdict becomes too old to use. */
 const LEAD_MS = 5 * 86_400_000;
 /**
- * The number of addresses in one round. Together with the Schedule's interval, this keeps us below
- * the verifiers' own limits.
+ * The number of addresses that one run checks. With the interval of the Temporal Schedule, it keeps
+ * our calls below the verifiers' rate limits.
  */
 const MAX_ADDRESSES = 50;
 
@@ -19,12 +19,12 @@ type ReverifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'check' | 'verifiers' | 'r
 type Fading = Awaited<ReturnType<typeof listFading>>[number];
 
 /**
- * Returns the activity that keeps used addresses of the directory fresh, so that more requests can
- * be answered from it.
+ * Returns the activity that rechecks stored addresses that customers use. Fresh verdicts let us
+ * fulfill more requests from the directory, without calling vendors.
  */
 export function createReverifyActivities(deps: ReverifyDeps) {
   return {
-    /** Runs one round. Does nothing if no verifier is configured. */
+    /** Rechecks up to `MAX_ADDRESSES` addresses. Does nothing if no verifier is configured. */
     async reverifyOnce() {
       const { db, log, verifiers, rules } = deps;
       const result = { valid: 0, notValid: 0, undecided: 0 };
@@ -48,7 +48,8 @@ async function recheck(
 ): Promise<'valid' | 'notValid' | 'undecided'> {
   const { npi, email } = fading;
   const id = { npi, email, lookupId: null };
-  // The candidate claims no earlier check of the mailbox. Otherwise no verifier would be called.
+  // The candidate hides that its mailbox was checked before. Otherwise `check` would not call a
+  // verifier.
   const unseen = { verdict: 'unknown', validatedAt: null, isEcho: false } as const;
   const candidate = { ...fading, ...unseen, lastVerdict: null, undecided: {} };
   const subject = buildSubject(npi, await readProvider(db, npi), 'any');
@@ -57,8 +58,8 @@ async function recheck(
     await recordCheck(db, id, checked.evidence, checked);
     return checked.verdict === 'valid' ? 'valid' : 'notValid';
   }
-  // An undecided check leaves no record. This entry makes the address wait for a day, so that
-  // others have their turn.
+  // A check without a verdict would leave no record, and the next run would take the same address
+  // again. This entry postpones the address for a day, so that other addresses are checked first.
   const entry = {
     kind: 'local',
     source: SERVICE,

@@ -7,14 +7,15 @@ import { retryLater } from './failures.ts';
 import MAGIC from './magic-npis.json' with { type: 'json' };
 import { hasNpiCheckDigit } from './person/npi.ts';
 
-// This file answers requests of sandboxes in place of vendors, directory, and registry
-// (api/docs/sandbox.md, Sandbox).
+// This file produces the results of sandbox requests, which call no vendor or registry and do not
+// use the directory (api/docs/sandbox.md, Sandbox).
 
 const OUTCOMES = new Map(MAGIC.map(({ npi, outcome }) => [npi, outcome as TestOutcome]));
 
 /**
- * Returns the outcome of an NPI in a sandbox. Magic NPIs have the outcome of their table. All
- * others depend on their digits, so that a list of NPIs has some of each kind.
+ * Returns the outcome of an NPI in a sandbox. Magic NPIs have the outcome that magic-npis.json
+ * lists. The outcome of any other NPI depends on its digits, so a list of NPIs has results of each
+ * kind.
  */
 export function testOutcomeOf(npi: string): TestOutcome {
   const magic = OUTCOMES.get(npi);
@@ -34,7 +35,7 @@ export function testOutcomeOf(npi: string): TestOutcome {
 
 /**
  * The prefix of a sandbox source. No vendor id starts with it, because it contains a space. The
- * outcome follows it, for operators to see.
+ * outcome follows the prefix, so the Temporal UI shows it.
  */
 const SANDBOX = 'the sandbox: ';
 const GREYLIST_MS = 3000;

@@ -5,7 +5,7 @@ import { findDueDelivery } from '../db/webhooks/deliveries.ts';
 import type { LookupResult, VendorAnswer } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 
-/** A request, and the batch whose workflow is signaled when it is final. */
+/** A request, and its batch. The workflow of the batch is signaled when the request is final. */
 export interface RequestIds {
   readonly requestId: string;
   readonly batchId: string;
@@ -17,28 +17,31 @@ export type SettleDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 type Ending = RequestIds & { readonly reason: string };
 
 /**
- * Returns the activities that end a lookup. All are safe to repeat, because settling is idempotent
- * by request id.
+ * Returns the activities that end a lookup. They are safe to repeat, because a request is settled
+ * only once.
  */
 export function createSettleActivities(deps: SettleDeps) {
   return {
     /**
-     * Settles a request whose sources have all responded: charges for the addresses that the
-     * directory now holds, or releases the credits.
+     * Settles a request after all its sources have responded. If the directory now has an address
+     * for it, the organization is charged. Otherwise, the credits are released.
      */
     settleRequest: (ending: Ending): Promise<LookupResult> =>
       settleAndSignal(deps, ending, 'answered'),
 
     /**
-     * Compensates for a failed lookup: returns the credits and settles as `failed`, unless the
-     * request is already final.
+     * Compensates for a failed lookup: returns the credits and settles the request as `failed`.
+     * Does nothing if the request is already final.
      */
     refundCredits: (ending: Ending): Promise<LookupResult> =>
       settleAndSignal(deps, ending, 'failed'),
   };
 }
 
-/** Settles the request if the result ends the lookup, inside the activity that produced it. */
+/**
+ * Settles the request if a source or a check found an email. This happens inside the activity that
+ * found the email, so no other activity is needed.
+ */
 export async function settleFound(
   deps: SettleDeps,
   request: RequestIds,
@@ -50,9 +53,10 @@ export async function settleFound(
 }
 
 /**
- * Settles a request and signals its batch. If the signal fails, the activity is retried: settling
- * again changes nothing, and the signal is sent again.
- * @returns the status and reason that are recorded, which may be those of an earlier settlement
+ * Settles a request and signals its batch. If the signal fails, the activity is retried. The retry
+ * sends the signal again, and settling again changes nothing.
+ * @returns the recorded status and reason. If the request was settled earlier, they are from that
+ * time.
  */
 export async function settleAndSignal(
   deps: SettleDeps,
@@ -70,12 +74,12 @@ export async function settleAndSignal(
   return { status: settled.status, reason: settled.reason };
 }
 
-/** Writes the one log line and the one trace span that record how a request ended. */
+/** Writes the log line and the trace span about the end of a request. */
 export function logSettled(
   log: Logger,
   settled: LookupResult &
     Pick<RequestIds, 'requestId' | 'batchId'> & {
-      /** Time from acceptance to settlement. */
+      /** Seconds between the acceptance of the request and its settlement. */
       readonly seconds: number;
     },
 ): void {

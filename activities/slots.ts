@@ -2,8 +2,8 @@ import { setTimeout } from 'node:timers/promises';
 import { time } from '../db/metrics.ts';
 
 /**
- * A slot within this time is reserved (`next_slot` in db/migrations), and the caller waits for it
- * here.
+ * If the next free slot is less than this away, it is reserved for the caller (`next_slot` in
+ * db/migrations), and the caller waits for it in `waitForSlot`.
  */
 const NEAR_MS = 5000;
 
@@ -14,11 +14,12 @@ interface Answer {
 }
 
 /**
- * Requests a call of a source, and waits for its slot if it is near. Temporal may start a retry
- * some seconds late, so retries are only used for slots that are further away.
- * @param ask requests the call, as `admitCall` does
- * @returns its last response; if it says `wait` for `rate_limit`, retry the activity after
- * `afterMs`
+ * Asks for permission to call a source. If the rate limit allows a call within `NEAR_MS`, waits for
+ * that moment. For later slots the caller must retry its activity. Temporal may start a retry some
+ * seconds late, so a retry is too inexact for near slots.
+ * @param ask asks for permission, as `admitCall` does
+ * @returns the last response of `ask`. If it is `wait` because of `rate_limit`, the caller retries
+ * its activity after `afterMs`.
  * @throws {AbortError} when `signal` aborts
  */
 export async function waitForSlot<A extends Answer>(

@@ -26,8 +26,11 @@ interface ToVerify {
   readonly lookupId: string;
   readonly wantedType: WantedType;
   /**
-   * The handling of greylisted addresses. `first` skips them. `early` checks them again because no
-   * time is left. `over` checks them after their pause and accepts the result.
+   * How greylisted addresses are handled.
+   * - `first`: they are skipped.
+   * - `early`: they are checked again before their pause has ended, because the deadline is near.
+   * - `over`: they are checked after their pause, and the result is accepted even if the mail
+   *   server greylists them again.
    */
   readonly patience: 'first' | 'early' | 'over';
   /** The person of the lookup, if already built. */
@@ -41,18 +44,22 @@ type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules
 type CheckDeps = Pick<VerifyDeps, 'db' | 'check' | 'rules' | 'subjects'>;
 
 /**
- * Verifiers run one after the other, each for up to 90 s. An older claim belongs to a dead worker.
+ * The time after which a claim of an address counts as abandoned because its worker has died. A
+ * check normally takes less time, because each verifier responds within 90 s.
  */
 const CLAIM_MS = 120_000;
-/** A name server that has not responded for this long has more than a short outage. */
+/**
+ * If a name server still does not respond this long after the lookup learned of an address, we stop
+ * waiting for it.
+ */
 const DNS_PATIENCE_MS = 30_000;
 
-/** Returns the activity that checks addresses without calling a vendor again. */
+/** Returns the activity that checks addresses without calling a vendor. */
 export function createVerifyActivities(deps: VerifyDeps) {
   return {
     /**
      * Checks addresses of an NPI that are already known or that were greylisted. Settles the
-     * request if one passes.
+     * request if one of them is valid.
      */
     async verifyEmails(lookup: ToVerify & RequestIds): Promise<VendorAnswer> {
       const test = answerForSandbox(lookup.lookupId, lookup.patience);
@@ -79,10 +86,10 @@ interface Progress {
 }
 
 /**
- * Checks each waiting address of the requested type that a lookup named, most promising first.
- * Addresses that their vendor does not call valid are only checked until one address satisfies the
- * request. Throws if a check cannot be made now, so that the activity is retried: a short outage of
- * a resolver or a verifier does not count against an address.
+ * Checks the unchecked addresses of a lookup that have the requested type, most promising first.
+ * Once one address satisfies the request, only addresses that their vendor calls valid are still
+ * checked. If a name server or a verifier has a short outage, throws a retryable failure, so that
+ * the outage does not count against an address.
  */
 export async function verify(
   deps: CheckDeps,
@@ -143,7 +150,7 @@ interface ToCheck {
   readonly subject: Subject;
 }
 
-/** Checks one claimed address, and adds the result to the progress. */
+/** Checks one claimed address, and records the result in `progress`. */
 async function checkOne(
   deps: CheckDeps,
   { lookup, candidate, subject }: ToCheck,
@@ -182,7 +189,10 @@ async function recordVerdict(
   if (satisfies) progress.satisfied = true;
 }
 
-/** Records the evidence of a check without a verdict, and releases the address. */
+/**
+ * Records the evidence of a check that ended without a verdict, and releases the address for other
+ * lookups.
+ */
 async function putBack(
   { db }: CheckDeps,
   { requestId, npi, lookupId }: ToVerify,
@@ -194,7 +204,10 @@ async function putBack(
   await releaseUnchecked(db, { npi, email, requestId }, greylistedMs);
 }
 
-/** Returns the result after all claimed addresses were checked, or throws to be retried. */
+/**
+ * Returns the result after all claimed addresses were checked. Throws a retryable failure if an
+ * address has to be checked later.
+ */
 async function conclude(
   { db, rules }: CheckDeps,
   { npi, lookupId, wantedType }: ToVerify,
@@ -203,7 +216,8 @@ async function conclude(
   const search = { npi, lookupId, wantedType, freshnessMs: rules.freshnessMs, except: claimed };
   const { stored, elsewhere, greylisted } = await standingOf(db, search);
   if (stored) return { kind: 'found', reason: null };
-  // This comes before any retry. A mail server that is asked too early restarts its pause.
+  // This comes before the retryable failures below, because a retry would check greylisted
+  // addresses too early. A mail server that is asked too early may restart its pause.
   if (isLater || greylisted > 0) return { kind: 'later', reason: 'greylisted' };
   if (elsewhere > 0) throw retryLater('verification', 'checked_elsewhere', 1000);
   if (notNow !== null) throw notNow;
