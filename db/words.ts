@@ -82,8 +82,8 @@ export type VendorAttemptState =
   | 'lost';
 
 /**
- * The kinds of rows in the table email_checks, which holds the evidence about addresses. The
- * migrations explain each kind.
+ * The kinds of rows in the table email_checks, which holds the evidence about addresses.
+ * db/schema/lookups.ts explains each kind.
  */
 export type CheckKind = 'named' | 'identity' | 'local' | 'verifier' | 'verdict';
 /** Reasons to reject an address because of its domain's DNS records. */

@@ -1,18 +1,5 @@
 -- Suppressions, erasures, and the audit log.
 
--- People and domains that must not be looked up or returned. Addresses are stored only as SHA-256,
--- so that the list itself contains no personal address.
-create table suppressions (
-  kind text not null check (kind in ('npi', 'email', 'domain')),
-  -- An NPI, the hex SHA-256 of a lowercase address, or a lowercase domain including its subdomains.
-  value text collate "C" not null,
-  origin text not null check (origin in ('import', 'vendor', 'erasure', 'operator')),
-  reason text not null default '',
-  created_at timestamptz(3) not null default clock_timestamp(),
-  primary key (value, kind),
-  check (case kind when 'npi' then value ~ '^[0-9]{10}$' when 'email' then value ~ '^[0-9a-f]{64}$' else value ~ '^[a-z0-9.-]+$' end)
-);
-
 -- True if an NPI, or this address of it, must not be returned. A null address checks only the NPI.
 -- It is plpgsql with a generic plan, so that it is planned once per connection and not in each
 -- statement.
@@ -32,13 +19,7 @@ begin
   );
 end $$;
 
--- The number of changes of suppressions. A result that was checked at the same number needs no new
--- check.
-create table suppression_changes (
-  one boolean primary key default true check (one),
-  n bigint not null
-);
-
+-- The only row of the table. A trigger updates it.
 insert into suppression_changes (n) values (0);
 
 create function count_suppression_change() returns trigger language plpgsql as $$
@@ -71,21 +52,6 @@ end $$;
 
 create trigger provider_endpoints_skip_erased before insert on provider_endpoints
   for each row when (new.endpoint like '%@%') execute function skip_erased_endpoint();
-
-create table audit_log (
-  id bigint primary key generated always as identity,
-  at timestamptz(3) not null default clock_timestamp(),
-  actor text not null check (length(actor) between 1 and 200),
-  action text not null,
-  organization_id text references organizations,
-  subject text,
-  reason text not null check (length(reason) between 1 and 1000),
-  details jsonb not null default '{}',
-  -- The database user that wrote it.
-  db_user text
-);
-create index audit_log_privacy_requests on audit_log (id)
-  where action in ('privacy.export', 'privacy.erase', 'suppressions.add');
 
 create trigger audit_log_append_only before update or delete on audit_log
   for each row execute function refuse_change();

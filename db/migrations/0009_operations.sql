@@ -1,38 +1,6 @@
--- The registry of processes, and functions that do what the roles in roles.sql cannot do directly.
-
--- The heartbeats of workers and APIs. APIs, the doctor, and other workers see which workers
--- Temporal can reach, and operators see missing processes.
-create table workers (
-  id text primary key,
-  kind text not null default 'worker' check (kind in ('worker', 'api')),
-  namespace text not null,
-  task_queue text not null,
-  -- The build of a worker's workflows; null for APIs.
-  build_id text,
-  seen_at timestamptz(3) not null default clock_timestamp(),
-  stopped_at timestamptz(3),
-  check ((kind = 'worker') = (build_id is not null))
-);
-
--- The sweep is two loops in every worker process. This row grants each turn to one process per
--- interval. The first turn to settle inserts it.
-create table sweeps (
-  one boolean primary key default true check (one),
-  -- When the next sweep settles overdue requests.
-  due_at timestamptz(3) not null,
-  -- When the next sweep starts and restarts workflows. It is a separate loop, so that refunds never
-  -- wait for Temporal.
-  workflows_due_at timestamptz(3) not null default '-infinity',
-  -- When a sweep last settled all overdue requests.
-  swept_at timestamptz(3),
-  -- The namespace in which the API starts workflows. A worker in another namespace cannot see
-  -- whether they run.
-  namespace text
-);
-
--- Repair functions for operators, which run with the owner's rights. Each derives rows from the
--- ledger or the requests, so that repeated calls change nothing. They return the old and the new
--- state.
+-- Functions for operators, which run with the owner's rights because the roles in roles.sql cannot
+-- do this directly. Each repair derives rows from the ledger or the requests, so that repeated calls
+-- change nothing. It returns the old and the new state.
 
 create function recompute_balance(an_organization text) returns jsonb language sql as $$
   with was as (select * from credit_balances where organization_id = an_organization), now as (

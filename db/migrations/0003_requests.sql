@@ -1,0 +1,128 @@
+-- Requests: their states, and the counts and ledger entries that follow from them.
+
+-- Returns the made-up addresses that an outcome brings for an NPI. Their hosts can have no owner
+-- (RFC 2606).
+create function sandbox_emails(an_npi text, an_outcome text) returns table (npi text, email text, email_type text)
+language sql immutable strict as $$
+  select an_npi, 'npi' || an_npi || host, type
+    from (values ('professional', '@clinic.example.com'), ('personal', '@home.example.com')) made_up (type, host)
+   where an_outcome not in ('not_found', 'failed', 'deadline')
+     and (an_outcome not in ('professional', 'personal') or an_outcome = type)
+$$;
+
+create function refuse_change() returns trigger language plpgsql as $$
+begin
+  raise exception '% is append-only', tg_table_name using errcode = 'restrict_violation';
+end $$;
+
+-- The owner is checked once per statement at insert, so it must not change later.
+create trigger batches_kept before delete or update of id, organization_id on batches
+  for each row execute function refuse_change();
+
+create trigger requests_kept before delete or update of id, batch_id, organization_id on requests
+  for each row execute function refuse_change();
+
+create function guard_request_state() returns trigger language plpgsql as $$
+begin
+  if new.cost <> old.cost then
+    raise exception 'the price of request % does not change', old.id
+      using errcode = 'restrict_violation', constraint = 'requests_price_kept';
+  end if;
+  if old.settled_at is not null then
+    -- A final request allows one change: the erasure of the address. Generated columns are
+    -- excluded, because they are not computed yet.
+    if new.erased_at is not null and old.erased_at is null
+       and to_jsonb(new) - array['email', 'email_type', 'email_last_validated_at', 'erased_at', 'credits_used']
+         = to_jsonb(old) - array['email', 'email_type', 'email_last_validated_at', 'erased_at', 'credits_used'] then
+      return new;
+    end if;
+    raise exception 'request % is final', old.id using errcode = 'restrict_violation', constraint = 'requests_final';
+  end if;
+  if old.status = 'in-progress' and new.status = 'accepted' then
+    raise exception 'request % never goes back to accepted', old.id
+      using errcode = 'restrict_violation', constraint = 'requests_never_backwards';
+  end if;
+  return new;
+end $$;
+
+create trigger requests_guard_state before update on requests
+  for each row execute function guard_request_state();
+
+create function later(than timestamptz, at timestamptz) returns timestamptz language sql stable as $$
+  select greatest(than + interval '1 microsecond', at)
+$$;
+
+-- Counts inserted requests in their batches and adds their holds, and their charges if they are
+-- completed. The loop updates one batch at a time by its id. For a join with the rows of a
+-- statement the planner expects two hundred rows and reads all batches.
+create function count_settled_requests() returns trigger language plpgsql as $$
+declare
+  n record;
+begin
+  for n in
+    select batch_id, organization_id, count(settled_at) as settled,
+           max(coalesce(settled_at, started_at, accepted_at)) as at
+      from changed group by batch_id, organization_id
+  loop
+    update batches b
+       set completed_count = b.completed_count + n.settled, updated_at = greatest(b.updated_at, n.at)
+     where b.id = n.batch_id and b.organization_id = n.organization_id;
+    if not found then
+      raise exception 'a request is of a batch of its organization'
+        using errcode = 'foreign_key_violation', constraint = 'requests_batch';
+    end if;
+  end loop;
+  insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
+  select organization_id, id, entry.kind, cost, entry.at
+    from changed, lateral (values
+           ('hold', accepted_at), (case when credits_used > 0 then 'charge' else 'release' end, settled_at)
+         ) entry (kind, at)
+   where not replayed and entry.at is not null
+   order by entry.kind = 'hold' desc, position;
+  return null;
+end $$;
+
+create trigger requests_count_inserted after insert on requests
+  referencing new table as changed for each statement execute function count_settled_requests();
+
+-- Counts requests that became final in this statement, signals their changes, and adds their
+-- charges and releases. An erasure changes a request that was already counted, so it is not counted
+-- again.
+create function count_newly_settled_requests() returns trigger language plpgsql as $$
+declare
+  n record;
+begin
+  if not exists (select from changed) then
+    return null;
+  end if;
+  for n in
+    select c.batch_id, count(c.settled_at) filter (where e.settled_at is null) as settled,
+           max(coalesce(c.erased_at, c.settled_at, c.started_at, c.accepted_at)) as at
+      from changed c join earlier e on e.id = c.id
+     where (c.status, c.erased_at) is distinct from (e.status, e.erased_at) group by c.batch_id
+  loop
+    update batches b set completed_count = b.completed_count + n.settled, updated_at = later(b.updated_at, n.at)
+     where b.id = n.batch_id;
+  end loop;
+  perform pg_notify('changed', c.id || case when c.settled_at is null then '' else ' final' end)
+     from changed c join earlier e on e.id = c.id and e.status <> c.status;
+  insert into ledger_entries (organization_id, request_id, kind, amount, created_at)
+  select c.organization_id, c.id, case when c.credits_used > 0 then 'charge' else 'release' end, c.cost, c.settled_at
+    from changed c join earlier e on e.id = c.id
+   where c.settled_at is not null and e.settled_at is null;
+  return null;
+end $$;
+
+create trigger requests_count_updated after update on requests
+  referencing old table as earlier new table as changed
+  for each statement execute function count_newly_settled_requests();
+
+create trigger batches_announce_change after update on batches
+  for each row when (
+    old.status = new.status
+    and (old.completed_count is distinct from new.completed_count or old.updated_at is distinct from new.updated_at)
+  )
+  execute function announce_change();
+
+create trigger batches_announce_end after update on batches
+  for each row when (old.status <> new.status) execute function announce_change(' final');

@@ -1,0 +1,83 @@
+-- Money: the rules of the append-only ledger and of the tables derived from it.
+
+create trigger ledger_entries_append_only before update or delete on ledger_entries
+  for each row execute function refuse_change();
+
+create trigger ledger_entries_no_truncate before truncate on ledger_entries
+  for each statement execute function refuse_change();
+
+-- Rejects entries with a request that a trigger did not write. Holds, charges, and releases are
+-- written only by the triggers of their request, so that request and ledger never contradict each
+-- other. Only operators may insert the other kinds.
+create function refuse_entry() returns trigger language plpgsql as $$
+begin
+  raise exception 'a % follows from its request, and is not written by itself', new.kind
+    using errcode = 'insufficient_privilege', constraint = 'ledger_entries_follow';
+end $$;
+
+create trigger ledger_entries_follow before insert on ledger_entries
+  for each row when (new.request_id is not null and current_user <> 'npe_owner') execute function refuse_entry();
+
+-- For the same reason as in rate_windows.
+alter table credit_balances set (fillfactor = 50);
+
+create function open_credit_balance() returns trigger language plpgsql as $$
+begin
+  insert into credit_balances (organization_id) values (new.id);
+  return null;
+end $$;
+
+create trigger organizations_open_balance after insert on organizations
+  for each row execute function open_credit_balance();
+
+-- Adds ledger entries to the balances, one organization at a time for the same reason as
+-- count_settled_requests.
+create function apply_ledger_entries() returns trigger language plpgsql as $$
+declare
+  n record;
+begin
+  for n in
+    select organization_id, sum(granted) as granted, sum(available) as available, sum(held) as held, sum(used) as used
+      from added group by organization_id
+  loop
+    update credit_balances b
+       set total = b.total - n.granted, available = b.available + n.available,
+           held = b.held + n.held, used = b.used + n.used
+     where b.organization_id = n.organization_id;
+    if not found then
+      raise exception 'the ledger is for organizations only'
+        using errcode = 'foreign_key_violation', constraint = 'ledger_entries_organization';
+    end if;
+  end loop;
+  return null;
+end $$;
+
+create trigger ledger_entries_apply after insert on ledger_entries
+  referencing new table as added for each statement execute function apply_ledger_entries();
+
+-- Checks once per statement that each entitlement has its charge. The settings force an index
+-- lookup per row and a generic plan, because a connection keeps a plan that it made while the
+-- tables were empty.
+create function require_charges() returns trigger language plpgsql
+set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+begin
+  if exists (
+    select from entitled e left join lateral (select * from requests where id = e.request_id limit 1) r on true
+     where (r.organization_id, r.npi, r.email_type, r.credits_used > 0)
+           is distinct from (e.organization_id, e.npi, e.email_type, true)
+  ) then
+    raise exception 'what entitles to an answer is a charge for it, of the same organization'
+      using errcode = 'foreign_key_violation', constraint = 'entitlements_charged';
+  end if;
+  -- The clock may be slightly behind after a failover.
+  if exists (select from entitled where charged_at > clock_timestamp() + interval '1 minute') then
+    raise exception 'the charge of an entitlement is in the future' using errcode = 'check_violation', constraint = 'entitlements_charged';
+  end if;
+  return null;
+end $$;
+
+create trigger entitlements_charged after insert on entitlements
+  referencing new table as entitled for each statement execute function require_charges();
+
+create trigger entitlements_charged_again after update on entitlements
+  referencing new table as entitled for each statement execute function require_charges();

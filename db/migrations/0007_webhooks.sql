@@ -1,0 +1,14 @@
+create function touch_batch_of_delivery() returns trigger language plpgsql as $$
+begin
+  update batches set updated_at = later(updated_at, clock_timestamp()) where id = new.batch_id;
+  return null;
+end $$;
+
+create trigger webhook_deliveries_touch_batch after update of state on webhook_deliveries
+  for each row when (old.state is distinct from new.state) execute function touch_batch_of_delivery();
+
+-- Returns the network that an address is counted in. One machine can have all addresses of an IPv6
+-- /64.
+create function webhook_network(address inet) returns cidr language sql immutable parallel safe as $$
+  select network(set_masklen(address, case family(address) when 4 then 32 else 64 end))
+$$;

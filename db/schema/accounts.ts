@@ -1,0 +1,111 @@
+import { sql } from 'drizzle-orm';
+import {
+  boolean,
+  check,
+  foreignKey,
+  index,
+  integer,
+  pgTable,
+  text,
+  timestamp,
+} from 'drizzle-orm/pg-core';
+import { bytea, clockTime, time } from './columns.ts';
+
+export const organizations = pgTable(
+  'organizations',
+  {
+    id: text('id').primaryKey(),
+    /** The organization whose test keys use this sandbox; null for other organizations. */
+    sandboxOf: text('sandbox_of').unique('organizations_sandbox_of_key'),
+    name: text('name').notNull(),
+    requestsPerMinute: integer('requests_per_minute').notNull().default(100),
+    webhookSecret: text('webhook_secret').notNull(),
+    previousWebhookSecret: text('previous_webhook_secret'),
+    previousWebhookSecretExpiresAt: time('previous_webhook_secret_expires_at'),
+    webhooksSuspended: boolean('webhooks_suspended').notNull().default(false),
+    /** True while all keys of the organization are rejected. The keys themselves do not change. */
+    suspended: boolean('suspended').notNull().default(false),
+    createdAt: time('created_at').notNull().default(clockTime),
+  },
+  (table) => [
+    foreignKey({
+      name: 'organizations_sandbox_of_fkey',
+      columns: [table.sandboxOf],
+      foreignColumns: [table.id],
+    }),
+    check('organizations_name_check', sql`length(name) between 1 and 200`),
+    check('organizations_requests_per_minute_check', sql`requests_per_minute between 1 and 100000`),
+    check(
+      'organizations_check',
+      sql`(previous_webhook_secret is null) = (previous_webhook_secret_expires_at is null)`,
+    ),
+    check(
+      'organizations_secrets_encrypted',
+      sql`webhook_secret !~ '^whsec_' and coalesce(previous_webhook_secret !~ '^whsec_', true)`,
+    ),
+    check(
+      'organizations_sandbox',
+      sql`is_sandbox(id) = (sandbox_of is not null) and is_sandbox(sandbox_of) is not true`,
+    ),
+  ],
+);
+
+/**
+ * A value encrypted with each version of SECRETS_KEY. A program decrypts it to check that it has
+ * the right key.
+ */
+export const secretKeys = pgTable('secret_keys', {
+  version: text('version').primaryKey(),
+  checkValue: text('check_value').notNull(),
+  createdAt: time('created_at').notNull().default(clockTime),
+});
+
+export const apiKeys = pgTable(
+  'api_keys',
+  {
+    id: text('id').primaryKey(),
+    organizationId: text('organization_id').notNull(),
+    name: text('name').notNull(),
+    hint: text('hint').notNull(),
+    hash: bytea('hash').notNull().unique('api_keys_hash_key'),
+    createdAt: time('created_at').notNull().default(clockTime),
+    expiresAt: time('expires_at'),
+    revokedAt: time('revoked_at'),
+    /** A leaked key must not be unrevoked by mistake. */
+    leaked: boolean('leaked').notNull().default(false),
+    /** True if the key begins with `npe_test_`. */
+    isTest: boolean('is_test').notNull(),
+  },
+  (table) => [
+    foreignKey({
+      name: 'api_keys_organization_id_fkey',
+      columns: [table.organizationId],
+      foreignColumns: [organizations.id],
+    }),
+    check('api_keys_name_check', sql`length(name) between 1 and 200`),
+    check('api_keys_hash_check', sql`octet_length(hash) = 32`),
+    check('api_keys_test_is_of_sandbox', sql`is_test = is_sandbox(organization_id)`),
+    check('api_keys_leaked_is_revoked', sql`not leaked or revoked_at is not null`),
+    index('api_keys_by_organization').on(table.organizationId),
+  ],
+);
+
+/**
+ * The sliding window of a key: the times of its admitted requests, oldest first, and their numbers.
+ * All requests of one second share the time of the last of them, so a row stays small at any limit.
+ */
+export const rateWindows = pgTable(
+  'rate_windows',
+  {
+    apiKeyId: text('api_key_id').primaryKey(),
+    hits: timestamp('hits', { withTimezone: true }).array().notNull().default(sql`'{}'`),
+    counts: integer('counts').array().notNull().default(sql`'{}'`),
+  },
+  (table) => [
+    foreignKey({
+      name: 'rate_windows_api_key_id_fkey',
+      columns: [table.apiKeyId],
+      foreignColumns: [apiKeys.id],
+    }),
+  ],
+);

@@ -1,0 +1,263 @@
+import { sql } from 'drizzle-orm';
+import {
+  boolean,
+  check,
+  date,
+  foreignKey,
+  index,
+  integer,
+  numeric,
+  pgTable,
+  primaryKey,
+  smallint,
+  text,
+  timestamp,
+  uniqueIndex,
+} from 'drizzle-orm/pg-core';
+import type * as words from '../words.ts';
+import { bytewiseText, clockTime, count, time } from './columns.ts';
+import { lookups, requests } from './requests.ts';
+
+// Calls of vendors and other sources, and the addresses and evidence they produced.
+
+/** A row is one call of a vendor. It is written before the call, so that a crash leaves a trace. */
+export const vendorAttempts = pgTable(
+  'vendor_attempts',
+  {
+    lookupId: text('lookup_id').notNull(),
+    vendor: text('vendor').notNull(),
+    n: smallint('n').notNull(),
+    /** The request whose workflow made the call. All requests of the lookup share its result. */
+    requestId: text('request_id').notNull(),
+    state: text('state').$type<words.VendorAttemptState>().notNull(),
+    jobRef: text('job_ref'),
+    reason: text('reason'),
+    /** The time until which the calling worker is assumed to be alive. */
+    leaseUntil: time('lease_until'),
+    polls: integer('polls').notNull().default(0),
+    /**
+     * The cost in the vendor's credits. Set aside before the call, and corrected after the
+     * response.
+     */
+    credits: numeric('credits', { precision: 12, scale: 3, mode: 'number' }).notNull().default(0),
+    candidates: smallint('candidates').notNull().default(0),
+    /** True if a client received an address that this call found. */
+    returned: boolean('returned').notNull().default(false),
+    /** The time that the call waited for its slot under the vendor's rate limits, in milliseconds. */
+    waitedMs: integer('waited_ms').notNull().default(0),
+    startedAt: time('started_at').notNull(),
+    endedAt: time('ended_at'),
+  },
+  (table) => [
+    primaryKey({ name: 'vendor_attempts_pkey', columns: [table.lookupId, table.vendor, table.n] }),
+    foreignKey({
+      name: 'vendor_attempts_lookup_id_fkey',
+      columns: [table.lookupId],
+      foreignColumns: [lookups.id],
+    }),
+    foreignKey({
+      name: 'vendor_attempts_request_id_fkey',
+      columns: [table.requestId],
+      foreignColumns: [requests.id],
+    }),
+    check(
+      'vendor_attempts_state_check',
+      sql`state in (
+        'submitting', 'pending', 'found', 'miss', 'skip', 'blocked', 'retry', 'fatal', 'lost'
+      )`,
+    ),
+    check('vendor_attempts_credits_check', sql`credits >= 0`),
+    check('vendor_attempts_check', sql`(ended_at is null) = (state in ('submitting', 'pending'))`),
+    check('vendor_attempts_check1', sql`state <> 'pending' or job_ref is not null`),
+    // A lookup has at most one open call per vendor, whichever request makes it.
+    uniqueIndex('vendor_attempts_open')
+      .on(table.lookupId, table.vendor)
+      .where(sql`ended_at is null`),
+    index('vendor_attempts_by_time').on(table.startedAt),
+  ],
+);
+
+/**
+ * The health of all sources that cost money or have limits: vendors, verifiers, and the NPI
+ * registry.
+ */
+export const sourceHealth = pgTable(
+  'source_health',
+  {
+    source: text('source').primaryKey(),
+    state: text('state').$type<'closed' | 'open'>().notNull().default('closed'),
+    failures: integer('failures').notNull().default(0),
+    /**
+     * Increased with each opening and each closing of the breaker. The outcome of a call that was
+     * admitted in an earlier era does not count.
+     */
+    era: integer('era').notNull().default(0),
+    /** The time of the next trial call while the breaker is open. */
+    openUntil: time('open_until'),
+    /** The end of the pause that the source asked for (Retry-After). No calls are made before. */
+    pausedUntil: time('paused_until'),
+    lastError: text('last_error'),
+  },
+  () => [check('source_health_state_check', sql`state in ('closed', 'open')`)],
+);
+
+/** The time at which each rate limit of a source allows its next call. One row per limit. */
+export const sourceRates = pgTable(
+  'source_rates',
+  {
+    source: text('source').notNull(),
+    limitName: text('limit_name').notNull(),
+    nextAt: timestamp('next_at', { withTimezone: true }).notNull(),
+  },
+  (table) => [primaryKey({ name: 'source_rates_pkey', columns: [table.source, table.limitName] })],
+);
+
+/**
+ * Requests that wait for a slot under a source's rate limits, in the order of round and n (see
+ * next_slot).
+ */
+export const sourceSlots = pgTable(
+  'source_slots',
+  {
+    source: text('source').notNull(),
+    requestId: text('request_id').notNull(),
+    organizationId: text('organization_id').notNull(),
+    round: count('round').notNull(),
+    n: count('n').notNull().generatedAlwaysAsIdentity(),
+    /** The time when the request first asked for a slot. */
+    askedAt: time('asked_at').notNull(),
+    /** The moment of the call if the slot is reserved, or else the moment that is expected. */
+    slotAt: time('slot_at').notNull(),
+    isReserved: boolean('is_reserved').notNull(),
+  },
+  (table) => [
+    primaryKey({ name: 'source_slots_pkey', columns: [table.source, table.requestId] }),
+    check('source_slots_organization_id_check', sql`not is_sandbox(organization_id)`),
+    index('source_slots_by_request').on(table.requestId),
+  ],
+);
+
+/** The credits spent at a source per day (UTC). */
+export const sourceSpend = pgTable(
+  'source_spend',
+  {
+    source: text('source').notNull(),
+    day: date('day').notNull(),
+    /** The organization whose requests used the credits; empty for our own calls. */
+    organizationId: text('organization_id').notNull().default(''),
+    credits: numeric('credits', { precision: 14, scale: 3, mode: 'number' }).notNull().default(0),
+  },
+  (table) => [
+    primaryKey({
+      name: 'source_spend_pkey',
+      columns: [table.source, table.day, table.organizationId],
+    }),
+    check('source_spend_organization_id_check', sql`not is_sandbox(organization_id)`),
+    check('source_spend_credits_check', sql`credits >= 0`),
+    index('source_spend_by_age').on(table.day),
+  ],
+);
+
+/**
+ * The directory: every address that a source named for an NPI, with its newest verdict and its
+ * source.
+ */
+export const storedEmails = pgTable(
+  'stored_emails',
+  {
+    npi: bytewiseText('npi').notNull(),
+    email: text('email').notNull(),
+    emailType: text('email_type').$type<words.EmailType>(),
+    verdict: text('verdict').$type<words.StoredVerdict>().notNull(),
+    reason: text('reason'),
+    lastValidatedAt: time('last_validated_at'),
+    source: text('source').notNull(),
+    /** True while the candidate waits for our own checks. */
+    unchecked: boolean('unchecked').notNull().default(false),
+    /**
+     * Set while a worker checks it or a mail server asked us to retry later, so that the same check
+     * is not paid for twice.
+     */
+    checkingUntil: time('checking_until'),
+    /** The request for which it was last claimed. */
+    checkingFor: text('checking_for'),
+    /** True if the only evidence of the address owner repeats our input. */
+    isEcho: boolean('is_echo').notNull().default(false),
+    /**
+     * False if the source's license lets us return the address but not keep it. Then it serves only
+     * its own lookup.
+     */
+    mayStore: boolean('may_store').notNull().default(true),
+    firstSeenAt: time('first_seen_at').notNull().default(clockTime),
+    updatedAt: time('updated_at').notNull().default(clockTime),
+  },
+  (table) => [
+    primaryKey({ name: 'stored_emails_pkey', columns: [table.npi, table.email] }),
+    check('stored_emails_npi_check', sql`npi ~ '^[0-9]{10}$'`),
+    check('stored_emails_email_type_check', sql`email_type in ('professional', 'personal')`),
+    check(
+      'stored_emails_verdict_check',
+      sql`verdict in ('valid', 'catch_all', 'risky', 'invalid', 'unknown')`,
+    ),
+    check(
+      'stored_emails_valid_is_complete',
+      sql`verdict <> 'valid' or unchecked or (email_type is not null and last_validated_at is not null)`,
+    ),
+    index('stored_emails_going_stale')
+      .on(table.lastValidatedAt)
+      .where(sql`verdict = 'valid' and not unchecked`),
+    index('stored_emails_not_kept').on(table.updatedAt).where(sql`not may_store`),
+    // Used by erasures, because a person names an address and not an NPI.
+    index('stored_emails_by_email').on(table.email),
+  ],
+);
+
+/**
+ * Append-only evidence: every verdict on an address, with the source that named it, the checks that
+ * accepted or rejected it, and the reasons.
+ */
+export const emailChecks = pgTable(
+  'email_checks',
+  {
+    id: count('id').primaryKey().generatedAlwaysAsIdentity(),
+    npi: bytewiseText('npi').notNull(),
+    email: text('email').notNull(),
+    lookupId: text('lookup_id'),
+    /**
+     * `named`: a source named it. `identity` and `local`: our own checks. `verifier`: a mailbox
+     * check. `verdict`: the combined result.
+     */
+    kind: text('kind').$type<words.CheckKind>().notNull(),
+    /** A vendor, a verifier, or `nppes`; `service` for our own checks. */
+    source: text('source').notNull(),
+    verdict: text('verdict').$type<words.StoredVerdict>().notNull(),
+    reason: text('reason'),
+    durationMs: integer('duration_ms'),
+    /**
+     * The time that the call of a verifier waited for its slot under the verifier's rate limits, in
+     * milliseconds.
+     */
+    waitedMs: integer('waited_ms'),
+    at: time('at').notNull().default(clockTime),
+  },
+  (table) => [
+    foreignKey({
+      name: 'email_checks_lookup_id_fkey',
+      columns: [table.lookupId],
+      foreignColumns: [lookups.id],
+    }),
+    check(
+      'email_checks_kind_check',
+      sql`kind in ('named', 'identity', 'local', 'verifier', 'verdict')`,
+    ),
+    check(
+      'email_checks_verdict_check',
+      sql`verdict in ('valid', 'catch_all', 'risky', 'invalid', 'unknown')`,
+    ),
+    index('email_checks_by_npi').on(table.npi, table.email, table.id),
+    index('email_checks_by_lookup').on(table.lookupId).where(sql`lookup_id is not null`),
+    index('email_checks_by_email').on(table.email),
+    // Used by stats of verifiers, like vendor_attempts_by_time by those of vendors.
+    index('email_checks_by_verifier').on(table.at).where(sql`kind = 'verifier'`),
+  ],
+);

@@ -1,0 +1,230 @@
+import { sql } from 'drizzle-orm';
+import {
+  bigint,
+  boolean,
+  check,
+  foreignKey,
+  index,
+  pgTable,
+  primaryKey,
+  smallint,
+  text,
+  timestamp,
+  unique,
+  uniqueIndex,
+} from 'drizzle-orm/pg-core';
+import type * as words from '../words.ts';
+import { apiKeys, organizations } from './accounts.ts';
+import { bytea, bytewiseText, time } from './columns.ts';
+
+// Batches of requests, and the lookups that answer them.
+
+/** A lookup serves all requests that wait for the same NPI and type, across organizations. */
+export const lookups = pgTable(
+  'lookups',
+  {
+    id: text('id').primaryKey(),
+    npi: bytewiseText('npi').notNull(),
+    wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
+    openedAt: time('opened_at').notNull(),
+    /**
+     * Set when one of its requests has its result, or when the last waiting one has given up. The
+     * next request opens a new lookup.
+     */
+    closedAt: time('closed_at'),
+    /**
+     * The hash of the facts that were known when it began. A later lookup with the same hash skips
+     * vendors that had no result here. Null if no miss is remembered.
+     */
+    facts: text('facts'),
+  },
+  (table) => [
+    check('lookups_npi_check', sql`npi ~ '^[0-9]{10}$'`),
+    check('lookups_wanted_type_check', sql`wanted_type in ('any', 'professional', 'personal')`),
+    uniqueIndex('lookups_open').on(table.npi, table.wantedType).where(sql`closed_at is null`),
+    index('lookups_by_npi').on(table.npi, table.openedAt),
+    index('lookups_facts_by_age').on(table.openedAt).where(sql`facts is not null`),
+  ],
+);
+
+export const batches = pgTable(
+  'batches',
+  {
+    id: text('id').primaryKey(),
+    organizationId: text('organization_id').notNull(),
+    apiKeyId: text('api_key_id'),
+    submittedAs: text('submitted_as').$type<words.SubmittedAs>().notNull(),
+    wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
+    total: smallint('total').notNull(),
+    completedCount: smallint('completed_count').notNull().default(0),
+    status: text('status')
+      .$type<'in-progress' | 'completed'>()
+      .notNull()
+      .generatedAlwaysAs(
+        sql`case when completed_count = total then 'completed' else 'in-progress' end`,
+      ),
+    webhookUrl: text('webhook_url'),
+    webhookMode: text('webhook_mode').$type<words.WebhookMode>(),
+    /** Escaped JSON text exactly as it was sent. Both jsonb and JSON.parse would change it. */
+    customData: text('custom_data'),
+    createdAt: time('created_at').notNull(),
+    /** The version of the batch's envelope. Each change gets a different time (see `later`). */
+    updatedAt: timestamp('updated_at', { withTimezone: true }).notNull(),
+    deadlineAt: time('deadline_at').notNull(),
+    /** Null until Temporal has started the batch workflow. Batches with null are the outbox. */
+    startedAt: time('started_at'),
+    /** The last time when the sweep checked that the workflows of this batch are running. */
+    checkedAt: time('checked_at'),
+  },
+  (table) => [
+    foreignKey({
+      name: 'batches_organization_id_fkey',
+      columns: [table.organizationId],
+      foreignColumns: [organizations.id],
+    }),
+    foreignKey({
+      name: 'batches_api_key_id_fkey',
+      columns: [table.apiKeyId],
+      foreignColumns: [apiKeys.id],
+    }),
+    check('batches_submitted_as_check', sql`submitted_as in ('single', 'bulk')`),
+    check('batches_wanted_type_check', sql`wanted_type in ('any', 'professional', 'personal')`),
+    check('batches_total_check', sql`total between 1 and 60`),
+    check('batches_check', sql`completed_count between 0 and total`),
+    check('batches_webhook_mode_check', sql`webhook_mode in ('real-time', 'batch')`),
+    check('batches_custom_data_check', sql`octet_length(custom_data) <= 16384`),
+    check('batches_check1', sql`(webhook_url is null) = (webhook_mode is null)`),
+    check('batches_check2', sql`submitted_as = 'bulk' or total = 1`),
+    index('batches_to_start').on(table.createdAt).where(sql`started_at is null`),
+    index('batches_in_progress').on(table.id).where(sql`status = 'in-progress'`),
+    index('batches_by_organization').on(table.organizationId, table.createdAt),
+    // Retention reads the oldest rows first.
+    index('batches_custom_data_by_age').on(table.createdAt).where(sql`custom_data is not null`),
+  ],
+);
+
+export const requests = pgTable(
+  'requests',
+  {
+    id: text('id').primaryKey(),
+    /** References a batch of the same organization: count_settled_requests checks this. */
+    batchId: text('batch_id').notNull(),
+    organizationId: text('organization_id').notNull(),
+    position: smallint('position').notNull(),
+    npi: bytewiseText('npi').notNull(),
+    wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
+    /**
+     * The price in credits if an email is found. It is set at submit, so that a price change does
+     * not affect past requests.
+     */
+    cost: smallint('cost').notNull(),
+    status: text('status').$type<words.RequestStatus>().notNull(),
+    /** The lookup that it waits for, or waited for. Null if no lookup was needed. */
+    lookupId: text('lookup_id'),
+    replayed: boolean('replayed').notNull().default(false),
+    creditsUsed: smallint('credits_used')
+      .notNull()
+      .generatedAlwaysAs(sql`case when status = 'completed' and not replayed then cost else 0 end`),
+    email: text('email'),
+    emailType: text('email_type').$type<words.EmailType>(),
+    emailLastValidatedAt: time('email_last_validated_at'),
+    /**
+     * The value of suppression_changes.n at which this email was known not to be suppressed. The
+     * check is skipped while the value is the same.
+     */
+    suppressionChange: bigint('suppression_change', { mode: 'number' }),
+    /** The reason why there is no email. It is for operators; the API never shows it. */
+    reason: text('reason'),
+    acceptedAt: time('accepted_at').notNull(),
+    deadlineAt: time('deadline_at').notNull(),
+    startedAt: time('started_at'),
+    settledAt: time('settled_at'),
+    /**
+     * The time when its email was erased at the person's request. The charge stays in the ledger.
+     */
+    erasedAt: time('erased_at'),
+    /** The outcome of a sandbox request; null for all other requests. */
+    testOutcome: text('test_outcome').$type<words.TestOutcome>(),
+  },
+  (table) => [
+    foreignKey({
+      name: 'requests_lookup_id_fkey',
+      columns: [table.lookupId],
+      foreignColumns: [lookups.id],
+    }),
+    unique('requests_batch_id_position_key').on(table.batchId, table.position),
+    check('requests_position_check', sql`position between 0 and 59`),
+    check('requests_npi_check', sql`npi ~ '^[0-9]{10}$'`),
+    check('requests_wanted_type_check', sql`wanted_type in ('any', 'professional', 'personal')`),
+    check('requests_cost_positive', sql`cost > 0`),
+    check(
+      'requests_status_check',
+      sql`status in ('accepted', 'in-progress', 'completed', 'not_found', 'failed')`,
+    ),
+    check('requests_email_type_check', sql`email_type in ('professional', 'personal')`),
+    check(
+      'requests_test_outcome_check',
+      sql`test_outcome in (
+        'professional', 'personal', 'found', 'stored', 'replayed', 'slow', 'greylisted',
+        'not_found', 'failed', 'deadline'
+      )`,
+    ),
+    check(
+      'requests_email_iff_completed',
+      sql`num_nonnulls(email, email_type, email_last_validated_at) =
+        case when status = 'completed' and erased_at is null then 3 else 0 end`,
+    ),
+    check(
+      'requests_settled_iff_final',
+      sql`(settled_at is not null) = (status in ('completed', 'not_found', 'failed'))`,
+    ),
+    check('requests_replayed_only_completed', sql`not replayed or status = 'completed'`),
+    check('requests_erased_only_completed', sql`erased_at is null or status = 'completed'`),
+    check(
+      'requests_wanted_type_is_a_filter',
+      sql`status <> 'completed' or wanted_type = 'any' or email_type = wanted_type`,
+    ),
+    check(
+      'requests_test_is_of_sandbox',
+      sql`is_sandbox(organization_id) = (test_outcome is not null)`,
+    ),
+    // Lookups and their dependent rows are shared by all organizations.
+    check('requests_test_joins_no_lookup', sql`num_nonnulls(test_outcome, lookup_id) < 2`),
+    index('requests_open').on(table.deadlineAt).where(sql`settled_at is null`),
+    index('requests_by_npi').on(table.npi, table.organizationId),
+    // Finds an organization's results of a period. BRIN, because rows are stored in the order of
+    // time, so the index costs almost nothing.
+    index('requests_by_settlement').using('brin', table.settledAt),
+    index('requests_by_lookup').on(table.lookupId).where(sql`lookup_id is not null`),
+    index('requests_by_email').on(table.email).where(sql`email is not null`),
+    index('requests_answers_by_age').on(table.settledAt).where(sql`email is not null`),
+  ],
+);
+
+export const idempotencyKeys = pgTable(
+  'idempotency_keys',
+  {
+    organizationId: text('organization_id').notNull(),
+    method: text('method').notNull(),
+    path: text('path').notNull(),
+    key: text('key').notNull(),
+    fingerprint: bytea('fingerprint').notNull(),
+    /** Null only inside the transaction that writes the batch. */
+    response: text('response'),
+    createdAt: time('created_at').notNull(),
+    expiresAt: time('expires_at').notNull(),
+  },
+  (table) => [
+    primaryKey({
+      name: 'idempotency_keys_pkey',
+      columns: [table.organizationId, table.method, table.path, table.key],
+    }),
+    foreignKey({
+      name: 'idempotency_keys_organization_id_fkey',
+      columns: [table.organizationId],
+      foreignColumns: [organizations.id],
+    }),
+    check('idempotency_keys_key_check', sql`length(key) between 1 and 255`),
+    index('idempotency_keys_by_expiry').on(table.expiresAt),
+  ],
+);

@@ -1,0 +1,194 @@
+import { sql } from 'drizzle-orm';
+import {
+  check,
+  cidr,
+  foreignKey,
+  index,
+  integer,
+  pgTable,
+  primaryKey,
+  smallint,
+  text,
+  unique,
+} from 'drizzle-orm/pg-core';
+import type * as words from '../words.ts';
+import { organizations } from './accounts.ts';
+import { bytea, clockTime, time } from './columns.ts';
+import { batches, requests } from './requests.ts';
+
+// Webhooks: deliveries with their place in the schedule, the attempts log, the health of receivers,
+// and blocked targets.
+
+export const webhookDeliveries = pgTable(
+  'webhook_deliveries',
+  {
+    id: text('id').primaryKey(),
+    batchId: text('batch_id').notNull(),
+    /** Null for the one delivery of a batch in `batch` mode. */
+    requestId: text('request_id'),
+    state: text('state').$type<words.DeliveryState>().notNull(),
+    /** The number of attempts in all rounds. */
+    attempts: integer('attempts').notNull().default(0),
+    /** The number of resends. Each resend starts the schedule again, as a new round. */
+    resends: integer('resends').notNull().default(0),
+    /** The position of the next attempt in the schedule, from 0. */
+    step: smallint('step').notNull().default(0),
+    /** The time since which the next attempt has been due by the schedule. */
+    stepAt: time('step_at'),
+    /**
+     * The earliest time of the next attempt. It is later than step_at if the receiver was
+     * unavailable.
+     */
+    dueAt: time('due_at'),
+    /** The end of the running attempt's lease, which prevents two attempts at once. */
+    leasedUntil: time('leased_until'),
+    /**
+     * The host and port of the leased attempt. Concurrent attempts per host are counted by it,
+     * across workers.
+     */
+    leasedHost: text('leased_host'),
+    /** The last time when the sweep checked that the delivery has its workflow. */
+    checkedAt: time('checked_at'),
+    /** Times of the customer's resends, the newest first. There are at most ten, the hourly limit. */
+    customerResends: time('customer_resends').array().notNull().default(sql`'{}'`),
+    /**
+     * The number of attempts that the log no longer holds. They are the ones with the lowest
+     * numbers.
+     */
+    forgotten: integer('forgotten').notNull().default(0),
+    createdAt: time('created_at').notNull(),
+    decidedAt: time('decided_at'),
+  },
+  (table) => [
+    foreignKey({
+      name: 'webhook_deliveries_batch_id_fkey',
+      columns: [table.batchId],
+      foreignColumns: [batches.id],
+    }),
+    foreignKey({
+      name: 'webhook_deliveries_request_id_fkey',
+      columns: [table.requestId],
+      foreignColumns: [requests.id],
+    }),
+    unique('webhook_deliveries_batch_id_request_id_key')
+      .on(table.batchId, table.requestId)
+      .nullsNotDistinct(),
+    check(
+      'webhook_deliveries_state_check',
+      sql`state in ('pending', 'delivered', 'failed', 'none')`,
+    ),
+    check('webhook_deliveries_check', sql`(decided_at is null) = (state in ('pending', 'none'))`),
+    check(
+      'webhook_deliveries_waits_only_pending',
+      sql`state = 'pending' or num_nonnulls(step_at, due_at) = 0`,
+    ),
+    check('webhook_deliveries_customer_resends', sql`cardinality(customer_resends) <= 10`),
+    check('webhook_deliveries_forgotten', sql`forgotten between 0 and attempts`),
+    index('webhook_deliveries_pending').on(table.batchId).where(sql`state = 'pending'`),
+    // Used by the sweep, which checks all deliveries that could continue, including those in their
+    // first round. A delivery that its first attempt did not decide has its own workflow.
+    index('webhook_deliveries_to_look_after')
+      .on(sql`greatest(checked_at, due_at, created_at)`)
+      .where(sql`state = 'pending'`),
+    index('webhook_deliveries_failed').on(table.decidedAt).where(sql`state = 'failed'`),
+    index('webhook_deliveries_leased').on(table.leasedUntil).where(sql`leased_until is not null`),
+  ],
+);
+
+export const webhookAttempts = pgTable(
+  'webhook_attempts',
+  {
+    deliveryId: text('delivery_id').notNull(),
+    n: integer('n').notNull(),
+    startedAt: time('started_at').notNull(),
+    durationMs: integer('duration_ms').notNull(),
+    statusCode: smallint('status_code'),
+    /**
+     * The reason why the attempt failed or was not a plain 2xx. It stands next to a status code
+     * that does not say enough.
+     */
+    reason: text('reason').$type<words.AttemptReason>(),
+    responseExcerpt: bytea('response_excerpt'),
+  },
+  (table) => [
+    primaryKey({ name: 'webhook_attempts_pkey', columns: [table.deliveryId, table.n] }),
+    foreignKey({
+      name: 'webhook_attempts_delivery_id_fkey',
+      columns: [table.deliveryId],
+      foreignColumns: [webhookDeliveries.id],
+    }),
+    check('webhook_attempts_response_excerpt_check', sql`octet_length(response_excerpt) <= 1024`),
+    index('webhook_attempts_by_age').on(table.startedAt),
+  ],
+);
+
+/**
+ * The health of receivers. There is a row per organization and host, so that a broken path of one
+ * organization does not delay the deliveries of another one to the same host. The row is also the
+ * queue of deliveries that wait for a working host. It stays without failures after the host works
+ * again, until retention removes it.
+ */
+export const webhookHosts = pgTable(
+  'webhook_hosts',
+  {
+    organizationId: text('organization_id').notNull(),
+    host: text('host').notNull(),
+    /** The number of attempts in a row without a response. */
+    failures: integer('failures').notNull(),
+    failingSince: time('failing_since'),
+    lastReason: text('last_reason'),
+    /** The time of the next trial attempt; null while the breaker is closed. */
+    openUntil: time('open_until'),
+    timesOpened: integer('times_opened').notNull().default(0),
+    /** Increased with each opening. */
+    era: integer('era').notNull().default(0),
+    /** The time when the last delivery in its queue tries again. */
+    turnAt: time('turn_at'),
+    /** The day when the host last returned 2xx to this organization; null for never. */
+    acceptedAt: time('accepted_at'),
+    /**
+     * The networks of those 2xx responses, newest first. Attempts to any other address are counted
+     * in webhook_networks, because the owner of the name may point it at a machine that never
+     * agreed.
+     */
+    provenNetworks: cidr('proven_networks').array().notNull().default(sql`'{}'`),
+  },
+  (table) => [
+    primaryKey({ name: 'webhook_hosts_pkey', columns: [table.organizationId, table.host] }),
+    foreignKey({
+      name: 'webhook_hosts_organization_id_fkey',
+      columns: [table.organizationId],
+      foreignColumns: [organizations.id],
+    }),
+    index('webhook_hosts_by_age').on(
+      sql`greatest(failing_since, open_until, turn_at, accepted_at)`,
+    ),
+  ],
+);
+
+/**
+ * Protects third parties from attacks through our deliveries. One address gets few attempts from
+ * receivers that have not proven themselves, across organizations, names, and ports. A row has the
+ * allowance of one network.
+ */
+export const webhookNetworks = pgTable(
+  'webhook_networks',
+  {
+    network: cidr('network').primaryKey(),
+    /** The time at which the allowance is complete again. */
+    spentUntil: time('spent_until').notNull(),
+  },
+  (table) => [index('webhook_networks_by_age').on(table.spentUntil)],
+);
+
+/** Targets that operators have blocked. */
+export const webhookBlocks = pgTable(
+  'webhook_blocks',
+  {
+    /** An address range such as 192.0.2.0/24, or a host with all its subdomains. */
+    target: text('target').primaryKey(),
+    reason: text('reason').notNull(),
+    createdAt: time('created_at').notNull().default(clockTime),
+  },
+  () => [check('webhook_blocks_target_check', sql`target ~ '^[0-9a-z.:_-]+(/[0-9]+)?$'`)],
+);
