@@ -41,7 +41,7 @@ async function portOf(t: ExecutionContext, server: Server): Promise<number> {
   return (server.address() as AddressInfo).port;
 }
 
-test('a call that exceeds its time may have been charged', async (t) => {
+test('a vendor call that times out may have been charged', async (t) => {
   const silent = await serveVendor(t, () => undefined);
   const slow = await serveVendor(
     t,
@@ -52,7 +52,7 @@ test('a call that exceeds its time may have been charged', async (t) => {
   t.deepEqual(await post(silent, 50), UNANSWERED);
 });
 
-test('a call of a vendor with an untrusted certificate counts as not sent', async (t) => {
+test("a vendor call counts as not sent if the vendor's certificate is not trusted", async (t) => {
   const { cert, key } = await ensureCertificate(temporaryFolder(t.teardown));
   let asked = 0;
   const server = createTlsServer({ cert, key }, () => {
@@ -66,13 +66,13 @@ test('a call of a vendor with an untrusted certificate counts as not sent', asyn
 });
 
 for (const [about, cause, handle] of [
-  ['talks no TLS', 'ERR_SSL', (socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n')],
-  ['ends the handshake', 'ECONNRESET', (socket) => socket.end()],
+  ['does not speak TLS', 'ERR_SSL', (socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n')],
+  ['ends the TLS handshake', 'ECONNRESET', (socket) => socket.end()],
   // The code is the same as for a reset after the request. The only difference is that there was no
   // connection yet.
-  ['resets the handshake', 'ECONNRESET', (socket) => socket.resetAndDestroy()],
+  ['resets the TLS handshake', 'ECONNRESET', (socket) => socket.resetAndDestroy()],
 ] as const satisfies readonly (readonly [string, string, (socket: Socket) => void])[]) {
-  test(`a call of a vendor that ${about} counts as not sent`, async (t) => {
+  test(`a vendor call counts as not sent if the vendor ${about}`, async (t) => {
     const server = createTcpServer((socket) =>
       socket.on('error', () => {}).once('data', () => handle(socket)),
     );
@@ -80,11 +80,11 @@ for (const [about, cause, handle] of [
   });
 }
 
-test('a call of a vendor with an unknown host name counts as not sent', async (t) => {
+test("a vendor call counts as not sent if the vendor's host name is unknown", async (t) => {
   t.deepEqual(await get('http://vendor.invalid'), unsent('ENOTFOUND'));
 });
 
-test('a request on a reused connection that is reset may have been charged', async (t) => {
+test('a vendor call on a reused connection that is reset may have been charged', async (t) => {
   const served = new WeakSet<Socket>();
   const url = await serveVendor(t, ({ socket }, response) => {
     if (served.has(socket)) socket.resetAndDestroy();
@@ -97,7 +97,7 @@ test('a request on a reused connection that is reset may have been charged', asy
   t.deepEqual(answer, UNANSWERED);
 });
 
-test('reading stops early in an endless response', async (t) => {
+test('an endless response of a vendor is not read to the end', async (t) => {
   const url = await serveVendor(t, (_request, response) => {
     const chunk = ' '.repeat(65_536);
     const pour = () => {

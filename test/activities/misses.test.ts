@@ -154,7 +154,7 @@ function datedAhead(npi: string): Step {
   return { ...found, candidates: found.candidates.map((one) => ({ ...one, validatedAt })) };
 }
 
-test('a vendor without a result is not called again, and the request is free', async (t) => {
+test('a vendor that had no result for an NPI is not called again, at no cost', async (t) => {
   const npi = await person();
   t.is(await lookUp(npi), AGAIN);
   t.is(await lookUp(npi), REMEMBERED);
@@ -171,7 +171,7 @@ test('a vendor without a result is not called again, and the request is free', a
   );
 });
 
-test('a miss is remembered from its response on, and later requests keep its end', async (t) => {
+test('a vendor without a result is called again 14 days after its response', async (t) => {
   const npi = await person();
   await lookUp(npi);
   const age = (
@@ -186,14 +186,14 @@ test('a miss is remembered from its response on, and later requests keep its end
   t.is(await lookUp(await person(), { rules: { missMs: 0 } }), AGAIN);
 });
 
-test('a miss is remembered per requested type', async (t) => {
+test('"no result" is remembered separately for each requested type', async (t) => {
   const npi = await person();
   await lookUp(npi);
   t.is(await lookUp(npi, { wantedType: 'personal' }), AGAIN);
   t.is(await lookUp(npi, { wantedType: 'personal' }), REMEMBERED);
 });
 
-test('after a miss, only a new vendor is called', async (t) => {
+test('after a lookup without a result, only a new vendor is called', async (t) => {
   const npi = await person();
   await lookUp(npi);
   const vendors = [vendorSource(one), vendorSource(other)];
@@ -221,7 +221,7 @@ for (const [about, change] of [
   });
 }
 
-test('vendors are called again after the policy or the verifiers change', async (t) => {
+test('vendors are called again after the verification policy or the verifiers change', async (t) => {
   const npi = await person();
   await lookUp(npi);
   const verifiers = [verifierOf('reacher', VERDICT('valid', 'mailbox_ok'))];
@@ -229,7 +229,7 @@ test('vendors are called again after the policy or the verifiers change', async 
   t.is(await lookUp(npi, { verifiers, rules: { policy: 'verifier-required reject' } }), AGAIN);
 });
 
-test('an operator deletes the remembered misses of an NPI, with an audit record', async (t) => {
+test('an operator can make vendors be called again for an NPI, which is audited', async (t) => {
   const npi = await person();
   await lookUp(npi);
   const { json, operator } = operatorOn(url);
@@ -240,7 +240,7 @@ test('an operator deletes the remembered misses of an NPI, with an audit record'
   t.deepEqual(entry, { action: 'lookups.forget', subject: npi, details: { lookups: 1 } });
 });
 
-test('an operator undoes the verdicts of a broken verifier, after a dry run, audited', async (t) => {
+test('an operator can undo the verdicts of a broken verifier, after a dry run', async (t) => {
   const npi = await person();
   const later = await person();
   const { operator, json } = operatorOn(url);
@@ -268,7 +268,7 @@ test('an operator undoes the verdicts of a broken verifier, after a dry run, aud
   t.is((await operator('lookups', 'forget', '--reason', 'x')).code, 2);
 });
 
-test('an operator undoes the verdicts of a broken resolver by their reason', async (t) => {
+test('an operator can undo the verdicts of a broken DNS resolver by their reason', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const verifiers = [verifierOf('reacher', VERDICT('invalid', 'mailbox_missing'))];
@@ -296,7 +296,7 @@ for (const [about, step] of [
   ['by a verifier', undated],
   ['by a vendor', (npi: string) => datedAhead(npi)],
 ] as const) {
-  test(`a worker whose clock is ahead stores no future validation ${about}`, async (t) => {
+  test(`a worker whose clock is ahead stores no future date of a validation ${about}`, async (t) => {
     const npi = await person();
     one.script(npi, () => step(npi));
     const verifiers = [verifierOf('reacher', VERDICT('valid', 'mailbox_ok'))];
@@ -312,7 +312,7 @@ for (const [about, step] of [
   });
 }
 
-test('an erasure deletes the remembered misses', async (t) => {
+test('erasing an NPI also deletes which vendors had no result for it', async (t) => {
   const npi = await person();
   await lookUp(npi);
   await eraseSubject(db, { ...ASKED, reason: 'test' }, { npi });
@@ -320,7 +320,7 @@ test('an erasure deletes the remembered misses', async (t) => {
   t.is(await lookUp(npi), AGAIN);
 });
 
-test('the erasure of an address deletes the misses of the NPIs it was found for', async (t) => {
+test('erasing an address also deletes which vendors had no result for its NPI', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   t.is(await lookUp(npi), 'one not_found none_valid');
@@ -333,7 +333,7 @@ test('the erasure of an address deletes the misses of the NPIs it was found for'
   t.is(kept?.facts, 0);
 });
 
-test('remembered misses are deleted together with the evidence', async (t) => {
+test('which vendors had no result is deleted together with the evidence', async (t) => {
   const npi = await person();
   await lookUp(npi);
   await sql`update lookups set opened_at = now() - interval '181 days' where npi = ${npi}`;
@@ -342,7 +342,7 @@ test('remembered misses are deleted together with the evidence', async (t) => {
   t.is(kept?.facts, 0);
 });
 
-test('a result that our checks rejected is not bought again', async (t) => {
+test('a result that our checks rejected is not paid for again', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   t.is(await lookUp(npi), 'one not_found none_valid');
@@ -353,7 +353,7 @@ for (const [about, step] of [
   ['that our checks rejected', undated],
   ['about another person', () => foundStep('2000000010')],
 ] as const) {
-  test(`a result ${about} is bought again after a day, unlike a miss`, async (t) => {
+  test(`a result ${about} is paid for again after a day`, async (t) => {
     const npi = await person();
     const age = (
       hours: number,
@@ -369,14 +369,14 @@ for (const [about, step] of [
   });
 }
 
-test('a result about another person is not bought again', async (t) => {
+test('a result about another person is not paid for again', async (t) => {
   const npi = await person();
   one.script(npi, () => foundStep('2000000010'));
   t.is(await lookUp(npi), 'one not_found identity_mismatch');
   t.is(await lookUp(npi), REMEMBERED);
 });
 
-test('an address of another type is neither checked nor bought again', async (t) => {
+test('an address of another type than requested is not checked or paid for again', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const verifier = verifierOf('reacher', VERDICT('valid', 'mailbox_ok'));
@@ -386,7 +386,7 @@ test('an address of another type is neither checked nor bought again', async (t)
   t.deepEqual([one.asked(npi, 'submit'), verifier.asked()], [1, 0]);
 });
 
-test('an undated result keeps the stored date, and confirms an address from an echo', async (t) => {
+test('a result without a date confirms a stored address and keeps its date', async (t) => {
   const npi = await person();
   const [named] = (foundStep(npi) as Extract<Step, { kind: 'found' }>).candidates;
   await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source, unchecked, is_echo)
@@ -395,7 +395,7 @@ test('an undated result keeps the stored date, and confirms an address from an e
   t.is(await lookUp(npi), 'one completed found');
 });
 
-test('a result that could not be verified in time is bought again', async (t) => {
+test('a result that could not be verified in time is paid for again', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const slow = [verifierOf('reacher', VERDICT('unknown', 'timeout'))];
@@ -403,7 +403,7 @@ test('a result that could not be verified in time is bought again', async (t) =>
   t.regex(await lookUp(npi, { verifiers: slow }), /^one /);
 });
 
-test('a greylisted address is remembered only once the mail server has decided', async (t) => {
+test('a greylisted address is remembered only after the mail server has decided', async (t) => {
   const [npi, never] = [await person(), await person()];
   for (const which of [npi, never]) one.script(which, () => undated(which));
   const decided = [
@@ -416,7 +416,7 @@ test('a greylisted address is remembered only once the mail server has decided',
   t.regex(await lookUp(never, { verifiers: greylisting }), /^one /);
 });
 
-test('no miss is remembered while a verifier is out of service', async (t) => {
+test('"no result" is not remembered while a verifier is out of service', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const broke = [verifierOf('reacher', { kind: 'fatal', why: 'credits' })];
@@ -426,7 +426,7 @@ test('no miss is remembered while a verifier is out of service', async (t) => {
   t.regex(await lookUp(npi), /^one /);
 });
 
-test('a returned result does not count as a miss, even if it may not be stored', async (t) => {
+test('a returned result is never remembered as "no result", even if it is not stored', async (t) => {
   const npi = await person();
   one.script(npi, () => foundStep(npi));
   const borrowed = { vendors: [vendorSource(other), vendorSource(one, { mayStore: false })] };

@@ -18,7 +18,7 @@ async function namesBy(
   return { ...createNames([server.address]), questions: server.questions };
 }
 
-test('a lookup returns IPv4 and IPv6 addresses, and is cached while they are valid', async (t) => {
+test('a DNS lookup returns IPv4 and IPv6 addresses and is cached while they are valid', async (t) => {
   const { find, questions } = await namesBy(t, () => ['192.0.2.1', '192.0.2.2', '2001:db8::1']);
   const found = [
     { address: '192.0.2.1', family: 4 },
@@ -31,7 +31,7 @@ test('a lookup returns IPv4 and IPv6 addresses, and is cached while they are val
   t.deepEqual(questions.toSorted(), ['A hook.example', 'AAAA hook.example']);
 });
 
-test('a response with a TTL of zero is not cached', async (t) => {
+test('a DNS response with a TTL of zero is not cached', async (t) => {
   let address = '192.0.2.1';
   const { find } = await namesBy(t, () => [address], 0);
   t.like(await find('hook.example'), [{ address }]);
@@ -49,7 +49,7 @@ for (const [what, say, code] of [
     'ESERVFAIL',
   ],
 ] as const satisfies readonly (readonly [string, (name: string, type: string) => Said, string])[]) {
-  test(`a name ${what} has its own error code, which is cached`, async (t) => {
+  test(`a DNS name ${what} has its own error code, which is cached`, async (t) => {
     const { find, questions } = await namesBy(t, say);
     await t.throwsAsync(find('hook.example'), { code });
     const asked = questions.length;
@@ -58,12 +58,12 @@ for (const [what, say, code] of [
   });
 }
 
-test('silence about one kind of address does not hide the other kind', async (t) => {
+test('if name servers are silent about IPv6, IPv4 addresses are still found', async (t) => {
   const { find } = await namesBy(t, (_name, type) => (type === 'A' ? ['192.0.2.1'] : 'silence'));
   t.deepEqual(await find('hook.example'), [{ address: '192.0.2.1', family: 4 }]);
 });
 
-test('silent name servers are given up, and do not delay other names', async (t) => {
+test('name servers that never respond are given up and do not delay other names', async (t) => {
   const say = (name: string): Said =>
     name.endsWith('.silent.example') ? 'silence' : ['192.0.2.1'];
   const servers = await Promise.all(Array.from({ length: 4 }, () => startNameServer(say)));
@@ -82,14 +82,14 @@ test('silent name servers are given up, and do not delay other names', async (t)
   }
 });
 
-test('the hosts file has priority', async (t) => {
+test('the hosts file has priority over name servers', async (t) => {
   const { find, questions } = await namesBy(t, () => 'NXDOMAIN');
   const found = await find('localhost');
   t.true(found.some(({ address }) => address === '127.0.0.1'));
   t.deepEqual(questions, []);
 });
 
-test('a name server without an IP address is refused at the start', (t) => {
+test('configuring a name server by its name instead of its IP address is an error', (t) => {
   t.throws(() => createNames(['ns.example']), { code: 'ERR_INVALID_IP_ADDRESS' });
 });
 
@@ -108,7 +108,7 @@ test('calls to vendors use the configured name servers', async (t) => {
   t.true(questions.includes('A vendor.example'));
 });
 
-test('cached responses expire, and the oldest are dropped when the cache is full', async (t) => {
+test('cached DNS responses expire, and the oldest is dropped when the cache is full', async (t) => {
   const asked: string[] = [];
   let now = 0;
   const ask = async (key: string) => {
@@ -127,7 +127,7 @@ test('cached responses expire, and the oldest are dropped when the cache is full
   t.is(asked.length, 5);
 });
 
-test('an expired response is dropped before an older valid one', async (t) => {
+test('a full DNS cache drops an expired response before an older valid one', async (t) => {
   const asked: string[] = [];
   let now = 0;
   const ask = async (key: string) => {
@@ -143,7 +143,7 @@ test('an expired response is dropped before an older valid one', async (t) => {
   t.deepEqual(asked, ['lasting', 'brief', 'another']);
 });
 
-test('the oldest responses are dropped when the cache takes too many bytes', async (t) => {
+test('the oldest DNS responses are dropped when the cache takes too many bytes', async (t) => {
   const asked: string[] = [];
   const ask = async (key: string) => {
     asked.push(key);
@@ -154,7 +154,7 @@ test('the oldest responses are dropped when the cache takes too many bytes', asy
   t.deepEqual(asked, ['a', 'b', 'c', 'a']);
 });
 
-test('for a name with many addresses, only those that a connection can use are kept', async (t) => {
+test('a name with many addresses keeps only as many as a connection tries', async (t) => {
   const inner = Array.from({ length: 10 }, (_, n) => `10.0.0.${n}`);
   const open = Array.from({ length: 10 }, (_, n) => `198.41.0.${n}`);
   const { find } = await namesBy(t, () => [...inner, ...open, '2001:503:ba3e::2:30']);
@@ -169,7 +169,7 @@ for (const [count, outcome] of [
   [64, 'works'],
   [65, 'fails'],
 ] as const) {
-  test(`a name with ${count} addresses ${outcome}`, async (t) => {
+  test(`looking up a name with ${count} addresses ${outcome}`, async (t) => {
     const { find } = await namesBy(t, () =>
       Array.from({ length: count }, (_, n) => `198.41.0.${n}`),
     );

@@ -25,7 +25,7 @@ async function employersOf(npi: string) {
   return [...(organization ? [organization] : []), ...otherOrganizations];
 }
 
-test("the domain of the provider's own address comes first, with its organization", async (t) => {
+test("the domain of a provider's own address is the likeliest employer", async (t) => {
   const place = newPlace();
   await practice('SOMEBODY ELSE LLC', place, [{ endpoint: 'info@elsewhere.com' }]);
   const npi = await person(place, [
@@ -44,7 +44,7 @@ test("the domain of the provider's own address comes first, with its organizatio
   });
 });
 
-test('an address of an office has less confidence than a personal mailbox', async (t) => {
+test('an office address says less about the employer than a personal mailbox', async (t) => {
   const confidence = async (endpoint: string) =>
     (await employerOf(await person(null, [{ endpoint }])))?.confidence;
   t.is(await confidence('jane.public@cedarclinic.com'), 0.85);
@@ -54,7 +54,7 @@ test('an address of an office has less confidence than a personal mailbox', asyn
   t.is((await employerOf(lee))?.confidence, 0.5);
 });
 
-test('employer domains come from hosts of URLs and parents of Direct message hosts', async (t) => {
+test('employer domains come from URLs and from hosts of Direct messages', async (t) => {
   const domain = async (endpoint: string, kind: EndpointKind = 'OTHERS') =>
     (await employerOf(await person(null, [{ kind, endpoint }])))?.domain ?? null;
   t.is(await domain('https://fhir.cedarclinic.com/r4', 'FHIR'), 'cedarclinic.com');
@@ -64,7 +64,7 @@ test('employer domains come from hosts of URLs and parents of Direct message hos
   t.is(await domain('jpublic@cedarclinic.com', 'DIRECT'), null);
 });
 
-test('software makers, mail carriers, billers and free mail do not count as employers', async (t) => {
+test('software vendors, mail services, billers, and free mail are not employers', async (t) => {
   const npi = await person(null, [
     { endpoint: 'jane.public@29651.direct.athenahealth.com' },
     { endpoint: 'jane.public@direct.nextgen.com' },
@@ -81,7 +81,7 @@ test('software makers, mail carriers, billers and free mail do not count as empl
   t.is(await employerOf(npi), null);
 });
 
-test('a domain that fits no organization name is listed apart from the practice', async (t) => {
+test("a domain that fits no organization's name counts as a separate employer", async (t) => {
   const place = newPlace();
   await practice('CEDAR VALLEY PEDIATRICS LLC', place);
   const npi = await person(place, [{ endpoint: 'enroll@papersdone.com' }]);
@@ -104,7 +104,7 @@ test('a domain belongs to the organization whose name it resembles', async (t) =
   }
 });
 
-test('several domains of a provider reduce the confidence in each', async (t) => {
+test('several domains of a provider reduce the confidence in each employer', async (t) => {
   const npi = await person(null, [
     { endpoint: 'a@aaclinic.com' },
     { endpoint: 'b@bbclinic.com' },
@@ -119,7 +119,7 @@ test('several domains of a provider reduce the confidence in each', async (t) =>
   );
 });
 
-test('a provider works for the organization named with an endpoint', async (t) => {
+test("an organization that is named with a provider's endpoint is an employer", async (t) => {
   const place = newPlace();
   await practice('THE BIG HOSPITAL, INC.', place, [{ endpoint: 'info@bighospital.org' }]);
   const direct = {
@@ -134,7 +134,7 @@ test('a provider works for the organization named with an endpoint', async (t) =
   t.deepEqual(await employerOf(elsewhere), { ...organization, domain: null });
 });
 
-test('an organization with the same phone is found with its trade name and domain', async (t) => {
+test('an organization with the same phone is an employer, with its name and domain', async (t) => {
   const place = newPlace();
   const clinic = await practice('DENVER PROVIDERS 2 PLLC', place, [
     { endpoint: 'records@alder.com' },
@@ -150,7 +150,7 @@ test('an organization with the same phone is found with its trade name and domai
   });
 });
 
-test('an organization at the same address is found, with more confidence in one suite', async (t) => {
+test('an organization at the same address is an employer, likelier in the same suite', async (t) => {
   const at = async (line2: string | null) => {
     const place = newPlace(line2);
     await practice('ALDER CLINIC LLC', place);
@@ -164,7 +164,7 @@ test('an organization at the same address is found, with more confidence in one 
   t.deepEqual(await at('SUITE 200'), { ...organization, source: 'same_suite', confidence: 0.55 });
 });
 
-test('another tenant of the building is not the employer', async (t) => {
+test("another tenant of the provider's building is not an employer", async (t) => {
   const { line1, postalCode } = newPlace();
   const suite = (line2: string) => ({ phone: null, line1, line2, postalCode });
   await practice('ALDER CLINIC LLC', suite('STE 200'));
@@ -175,7 +175,7 @@ test('another tenant of the building is not the employer', async (t) => {
   );
 });
 
-test('an organization is found by other locations of itself and of the provider', async (t) => {
+test('other locations of organization and provider are compared too', async (t) => {
   const [place, other] = [newPlace(), newPlace()];
   const clinic = await practice('ALDER CLINIC LLC', newPlace());
   await location(clinic, 'CO', place);
@@ -197,14 +197,14 @@ test('an organization is found by other locations of itself and of the provider'
   );
 });
 
-test('a deactivated organization and the provider are not employers', async (t) => {
+test('neither a deactivated organization nor the provider is an employer', async (t) => {
   const place = newPlace();
   await insert({ entityType: 2, organizationName: 'GONE LLC', deactivatedOn: '2024-05-01' }, place);
   await person(place);
   t.is(await employerOf(await person(place)), null);
 });
 
-test('several NPIs of one organization count as one', async (t) => {
+test('several NPIs of one organization count as one employer', async (t) => {
   const place = newPlace();
   await practice('ALDER CLINIC LLC', place);
   await practice('ALDER CLINIC, L.L.C.', place);
@@ -214,7 +214,7 @@ test('several NPIs of one organization count as one', async (t) => {
   t.like(await employerOf(await person(place)), { name: 'Alder Clinic', confidence: 0.7 });
 });
 
-test('parts of one organization count as one', async (t) => {
+test('parts of one organization count as one employer', async (t) => {
   const place = newPlace();
   const part = { parentName: 'BIG HEALTH SYSTEM, INC.' };
   await practice('EAST SIDE LAB', place, [], part);
@@ -226,7 +226,7 @@ test('parts of one organization count as one', async (t) => {
   );
 });
 
-test('several organizations at one phone reduce confidence, and many are ignored', async (t) => {
+test('several organizations with one phone reduce confidence, and many are ignored', async (t) => {
   const place = { ...newPlace(), line1: null };
   await otherName(await practice('BIRCH PUBLICATIONS LLC', place), '<UNAVAIL>', '3');
   await otherName(await practice('CEDAR FAMILY MEDICINE LLC', place), '<UNAVAIL>', '3');
@@ -247,7 +247,7 @@ test('several organizations at one phone reduce confidence, and many are ignored
   t.deepEqual(await employersOf(await person(place, [], { lastName: 'ROE' })), []);
 });
 
-test('a phone or an address that hundreds share is ignored', async (t) => {
+test('a phone or address that hundreds of organizations share is ignored', async (t) => {
   const place = newPlace();
   const keys = providerKeys(place);
   const row = { origin: 'nppes' as const, rowHash: 1, entityType: 2, ...keys };
@@ -268,7 +268,7 @@ test('a phone or an address that hundreds share is ignored', async (t) => {
   t.is(facts && buildSubject(facts.npi, facts, 'any').organization, null);
 });
 
-test('a group that the provider bills for comes before an old practice', async (t) => {
+test('a group that the provider bills for is likelier than an old practice', async (t) => {
   const [old, now] = [newPlace(), newPlace()];
   await practice('OLD PRACTICE LLC', old);
   await practice('ALDER MEDICAL GROUP INC', now, [
@@ -281,7 +281,7 @@ test('a group that the provider bills for comes before an old practice', async (
   t.like(second, { source: 'same_phone', name: 'Old Practice' });
 });
 
-test("a group's domain is shared by several clinicians, or resembles its name", async (t) => {
+test("a group's domain is shared by several of its clinicians or resembles its name", async (t) => {
   const place = newPlace();
   const group = (pacId: string) => [pacId, 'ALDER MEDICAL GROUP'] as const;
   const employer = async (pacId: string, ...endpoints: string[]) => {
@@ -296,7 +296,7 @@ test("a group's domain is shared by several clinicians, or resembles its name", 
   t.is(await employer('3', 'a@aldermed.com'), 'aldermed.com');
 });
 
-test('several groups reduce the confidence in each, least at the own address', async (t) => {
+test("several groups reduce the confidence in each, least at the provider's address", async (t) => {
   const place = newPlace();
   const npi = await person(place);
   await bills(npi, ['1', 'ALDER CLINIC'], newPlace());
@@ -311,7 +311,7 @@ test('several groups reduce the confidence in each, least at the own address', a
   );
 });
 
-test('the larger of two groups is likelier', async (t) => {
+test('the larger of two groups is the likelier employer', async (t) => {
   const npi = await person(null);
   await bills(npi, ['1', 'ALDER CLINIC'], newPlace(), 4);
   await bills(npi, ['2', 'BIRCH HOSPITAL'], newPlace(), 1200);
@@ -324,7 +324,7 @@ test('the larger of two groups is likelier', async (t) => {
   );
 });
 
-test("the operator's table decides the domain, by NPI, PAC id or name", async (t) => {
+test("the operator's table of employer domains has priority, by NPI, PAC id, or name", async (t) => {
   const place = newPlace();
   const clinic = await practice('CHESTNUT CLINIC LLC', place, [{ endpoint: 'info@wrong.com' }]);
   const npi = await person(place);
@@ -348,7 +348,7 @@ test("the operator's table decides the domain, by NPI, PAC id or name", async (t
   t.like(await employerOf(biller), { name: 'Quiet Group', domain: 'quiet.org' });
 });
 
-test("a part of an organization has its parent's domain", async (t) => {
+test('a part of an organization has the domain of its parent organization', async (t) => {
   const place = newPlace();
   await practice('EAST SIDE FAMILY MEDICINE', place, [], {
     parentName: 'VAST HEALTH SYSTEM, INC.',

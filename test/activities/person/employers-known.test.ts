@@ -104,7 +104,7 @@ async function measure(vendor: Vendor): Promise<Measured> {
 
 const AT_ONCE = 20;
 
-test.serial('the employers of 500 clinicians are mostly known, and rarely wrong', async (t) => {
+test.serial('the employers of 500 clinicians are mostly found, and rarely wrong', async (t) => {
   const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: 'sim' });
   t.teardown(() => simulator.close());
   const vendor = createHunter({ baseUrl: simulator.urls.hunter, apiKey: 'sim' });

@@ -47,7 +47,7 @@ function named(name: GivenName, more: Partial<Identity> = {}): Identity {
 const isSame = (name: GivenName, who: Person, more: Partial<Identity> = {}) =>
   mismatchOf(named(name, more), NPI, who) === null;
 
-test('the NPI in a result decides first', (t) => {
+test("an NPI in a vendor's result decides whether it is about our person", (t) => {
   const jane = person('Jane', 'Public');
   const said = (npi: string | null, name: GivenName | null, who: Person | null) =>
     mismatchOf({ npi, name, state: null }, NPI, who);
@@ -60,7 +60,7 @@ test('the NPI in a result decides first', (t) => {
   t.is(said(OTHER_NPI, null, null), 'identity_mismatch');
 });
 
-test('our NPI on a profile of another person is a mismatch', (t) => {
+test("a result with our NPI but another person's name is a mismatch", (t) => {
   const verdict = mismatchOf(
     named(parts('Hugo', 'Stranger'), { npi: NPI }),
     NPI,
@@ -69,7 +69,7 @@ test('our NPI on a profile of another person is a mismatch', (t) => {
   t.is(verdict, 'identity_mismatch');
 });
 
-test('a result without an identity is not accepted', (t) => {
+test('a result without a name or an NPI is not accepted', (t) => {
   const unknown = 'identity_unknown';
   t.is(mismatchOf({ npi: null, name: null, state: 'CO' }, NPI, person('Jane', 'Public')), unknown);
   t.is(mismatchOf(named(parts('Jane', 'Public')), NPI, null), unknown);
@@ -434,11 +434,11 @@ function confusion(table: Readonly<Record<string, string>>, isOne: boolean): str
   ];
 }
 
-test('different notations of a name are the same person', (t) => {
+test('different notations of a name count as the same person', (t) => {
   t.is(confusion(SAME, true).join('\n'), '');
 });
 
-test('similar names of different people are different people', (t) => {
+test('similar names of different people count as different people', (t) => {
   t.is(confusion(STRANGERS, false).join('\n'), '');
   t.false(
     isSame(full(`${'Jane '.repeat(50)}Public`), person('Jane', 'Public')),
@@ -450,7 +450,7 @@ test('similar names of different people are different people', (t) => {
   );
 });
 
-test('similar names of different people are different in both directions', (t) => {
+test('similar names are distinguished, no matter which of the two is ours', (t) => {
   for (const { text, said, record } of Object.values(STRANGERS).flatMap(pairsOf)) {
     if (
       said.kind !== 'parts' ||
@@ -463,7 +463,7 @@ test('similar names of different people are different in both directions', (t) =
   }
 });
 
-test('our NPI with the same last name is the same person under any first name', (t) => {
+test('a result with our NPI and last name is our person under any first name', (t) => {
   const said = (name: string, record: string) => {
     const [pair] = pairsOf(`${name} ~ ${record}`);
     return pair !== undefined && isSame(pair.said, pair.record, { npi: NPI });
@@ -491,7 +491,7 @@ test('our NPI with the same last name is the same person under any first name', 
     t.false(said(name, record), name);
 });
 
-test('a state in which the person does not practice distinguishes namesakes', (t) => {
+test('a result in a state where our person does not practice is about a namesake', (t) => {
   const jane = person('Jane', 'Public', { state: 'CO', otherStates: ['WY'] });
   const at = (state: string | null, who = jane) => isSame(parts('Jane', 'Public'), who, { state });
   t.true(at('CO'));
@@ -502,7 +502,7 @@ test('a state in which the person does not practice distinguishes namesakes', (t
   t.true(at('TX', person('Jane', 'Public')), 'no state on record is no difference');
 });
 
-test('with our NPI, another state and another notation of the name are accepted', (t) => {
+test('a result with our NPI may have another state and another notation of the name', (t) => {
   const ian = person('Ian', 'Public', { middle: 'Adam', suffix: 'Jr', state: 'CO' });
   const identity = named(full('Ian B. Public Sr.'), { npi: NPI, state: 'TX' });
   t.is(mismatchOf(identity, NPI, ian), null);
@@ -517,7 +517,7 @@ const letters = fc.string({
 const word = letters.map((text) => `zo${text}`);
 const name = fc.record({ first: word, last: word });
 
-test('other case, accents, titles and order of a name are the same person', (t) => {
+test('case, accents, titles, and order of a name make no difference', (t) => {
   const dress = (text: string) => `${text.toUpperCase().replace(/A/g, 'Á').replace(/U/g, 'Ü')}`;
   fc.assert(
     fc.property(name, ({ first, last }) => {
@@ -535,7 +535,7 @@ test('other case, accents, titles and order of a name are the same person', (t) 
   t.pass();
 });
 
-test('another last name of one word is never the same person', (t) => {
+test('a result with another one-word last name is never about our person', (t) => {
   fc.assert(
     fc.property(name, word, fc.boolean(), ({ first, last }, other, inOnePiece) => {
       fc.pre(other !== last);
@@ -547,7 +547,7 @@ test('another last name of one word is never the same person', (t) => {
   t.pass();
 });
 
-test('every text of a source gets a verdict', (t) => {
+test('the comparison of names accepts any text without an error', (t) => {
   const text = fc.string({ unit: 'binary', maxLength: 60 });
   const given: fc.Arbitrary<GivenName> = fc.oneof(
     fc.record({ kind: fc.constant('parts' as const), first: text, last: text }),

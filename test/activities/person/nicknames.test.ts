@@ -8,21 +8,21 @@ const linesOf = (list: string) =>
     .split('\n')
     .filter((line) => line !== '' && !line.startsWith('#'));
 
-test('all spellings of a name from another script have one common spelling', (t) => {
+test('all spellings of a name from another script count as the same name', (t) => {
   t.is(commonSpelling('md'), commonSpelling('muhammad'));
   t.is(commonSpelling('kovalskiy'), commonSpelling('kovalsky'));
   t.is(commonSpelling('skiy'), 'skiy');
   t.is(commonSpelling('public'), 'public');
 });
 
-test('a courtesy suffix may be missing on one side, but not differ', (t) => {
+test('a courtesy suffix such as -bhai may be missing in one name, but must not differ', (t) => {
   t.true(sameGivenName('manibhai', 'mani'));
   t.true(sameGivenName('mani', 'maniben'));
   t.false(sameGivenName('manibhai', 'maniben'));
   t.false(sameGivenName('', ''));
 });
 
-test('the lists of names contain folded words, each spelling in one line', (t) => {
+test('the lists of names contain only normalized words, each spelling in one line', (t) => {
   for (const list of ['nicknames', 'spellings']) {
     for (const line of linesOf(list))
       t.deepEqual(nameWords(line), [...new Set(line.split(' '))], line);

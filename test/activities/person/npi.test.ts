@@ -23,13 +23,13 @@ for (const npi of [
   });
 }
 
-test('exactly one of ten last digits is valid', (t) => {
+test('exactly one of ten possible last digits of an NPI is valid', (t) => {
   for (const stem of ['123456789', '200000001', '999999999', '000000000']) {
     t.is(Array.from('0123456789').filter((digit) => hasNpiCheckDigit(stem + digit)).length, 1);
   }
 });
 
-test('two swapped neighboring digits are detected', (t) => {
+test('an NPI with two swapped neighboring digits is invalid', (t) => {
   t.false(hasNpiCheckDigit('1234567983'));
 });
 

@@ -40,7 +40,7 @@ const NAMES: readonly (readonly [written: string, read: string])[] = [
 ];
 
 for (const [written, read] of NAMES) {
-  test(`${written} is called ${read}`, (t) => {
+  test(`the organization "${written}" is called "${read}"`, (t) => {
     t.is(organizationName(written), read);
   });
 }
@@ -65,7 +65,7 @@ test('placeholders are not organization names', (t) => {
   }
 });
 
-test('all notations of a name have one key, and other names have other keys', (t) => {
+test("all notations of an organization's name have one comparison key", (t) => {
   const spellings = [
     'THE ALDER CLINIC, P.L.L.C.',
     'Alder Clinic',
@@ -76,7 +76,7 @@ test('all notations of a name have one key, and other names have other keys', (t
   t.not(organizationKey('CARDIOLOGY OF PA'), organizationKey('CARDIOLOGY OF SC'));
 });
 
-test('a domain resembles a name by a rare word or by its initials', (t) => {
+test("a domain resembles an organization's name by a rare word or by its initials", (t) => {
   const pairs: [string, string, boolean][] = [
     ['cedarvalleyclinic.com', 'Cedar Valley Clinic', true],
     ['cedarpeds.com', 'Cedar Valley Pediatrics', true],

@@ -83,7 +83,7 @@ async function personWith(fields: Record<string, unknown>, basic: Record<string,
   return answer;
 }
 
-test('the request has the documented form, and a User-Agent with our name', async (t) => {
+test('the NPI Registry gets the documented request, with a User-Agent', async (t) => {
   const seen: { url: string | undefined; headers: IncomingHttpHeaders }[] = [];
   const empty = await recorded('empty');
   const registry = await registryAt(t, ({ url, headers }, response) => {
@@ -95,7 +95,7 @@ test('the request has the documented form, and a User-Agent with our name', asyn
   t.regex(seen[0]?.headers['user-agent'] ?? '', /^npi-email-enrichment\//);
 });
 
-test('a current response about a person is read', async (t) => {
+test('a current NPI Registry response about a person is read completely', async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('person')));
   t.deepEqual(provider, {
     npi: NPI,
@@ -143,12 +143,12 @@ test('a current response about a person is read', async (t) => {
   });
 });
 
-test('an old response with integers as numbers is read', async (t) => {
+test('an old NPI Registry response with integers as numbers is read too', async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('person-2019')));
   t.like(provider, { npi: NPI, lastName: 'ASHDOWN', endpoints: [], locations: [] });
 });
 
-test('an organization is read with all its names', async (t) => {
+test('an NPI Registry response about an organization is read with all names', async (t) => {
   const provider = providerOf(
     t,
     await stepFor(t, 200, await recorded('organization'), {}, '2000000093'),
@@ -166,20 +166,20 @@ test('an organization is read with all its names', async (t) => {
   );
 });
 
-test('no result, another status and the error for deactivated NPIs mean inactive', async (t) => {
+test("the NPI Registry's response can say in three ways that an NPI is inactive", async (t) => {
   const absent = { kind: 'inactive_or_unknown' } as const;
   t.deepEqual(await stepFor(t, 200, await recorded('empty')), absent);
   t.deepEqual(await stepFor(t, 200, await recorded('deactivated')), absent);
   t.deepEqual(await stepFor(t, 200, await personWith({}, { status: 'D' })), absent);
 });
 
-test('errors in a 200 are fatal, and not a result for an NPI', async (t) => {
+test('an error in a 200 of the NPI Registry is fatal, not a result', async (t) => {
   const fatal = { kind: 'fatal', why: 'protocol', field: 'Errors[0]' } as const;
   t.deepEqual(await stepFor(t, 200, await recorded('error-version')), fatal);
   t.deepEqual(await stepFor(t, 200, await recorded('error-number')), fatal);
 });
 
-test('an undocumented response is fatal with the name of the field, without its value', async (t) => {
+test('the error about an NPI Registry response names the wrong field, not its value', async (t) => {
   const fieldOf = async (body: unknown) => {
     const step = await stepFor(t, 200, body);
     return step.kind === 'fatal' && step.why === 'protocol' ? step.field : step;
@@ -201,7 +201,7 @@ test('an undocumented response is fatal with the name of the field, without its 
   t.is(await fieldOf(await personWith({ addresses: ['?'] })), 'results[0].addresses[0]');
 });
 
-test('errors of the registry are retried, and unexpected statuses are not', async (t) => {
+test('server errors of the NPI Registry are retried, and unexpected statuses are not', async (t) => {
   t.deepEqual(await stepFor(t, 429, '', { 'retry-after': '7' }), {
     kind: 'retry',
     why: 'rate_limit',
@@ -221,7 +221,7 @@ test('errors of the registry are retried, and unexpected statuses are not', asyn
   }
 });
 
-test('silence and broken connections are retried, and an abort is thrown', async (t) => {
+test('a silent or broken connection to the NPI Registry is retried', async (t) => {
   const unanswered = { kind: 'retry', why: 'unanswered', afterMs: null } as const;
   const silent = await registryAt(t, () => {}, 50);
   t.deepEqual(await silent.find(NPI, NEVER), unanswered);
@@ -257,7 +257,7 @@ async function age(npi: string, hours: number) {
   );
 }
 
-test('a stored registry response is read like an import, and relates to imported rows', async (t) => {
+test('a stored NPI Registry response is used like an imported provider', async (t) => {
   const npi = '2000000119';
   await stored(t, await recorded('organization'), '2000000093');
   await stored(t, await personAs(npi), npi);
@@ -275,7 +275,7 @@ test('a stored registry response is read like an import, and relates to imported
   t.deepEqual(await gate(db, [npi, '2000000093']), new Map([['2000000093', 'organization_npi']]));
 });
 
-test('a newer response replaces an older one completely', async (t) => {
+test('a newer NPI Registry response replaces an older one completely', async (t) => {
   const npi = '2000000127';
   await stored(t, await personAs(npi), npi);
   const second = await personWith(
@@ -287,7 +287,7 @@ test('a newer response replaces an older one completely', async (t) => {
   t.like(await readProvider(db, npi), { lastName: 'NEW', endpoints: [], otherStates: [] });
 });
 
-test('an import has priority over the registry', async (t) => {
+test('an imported provider has priority over the NPI Registry', async (t) => {
   const npi = '2000000135';
   const imported = {
     npi,
@@ -309,7 +309,7 @@ test('an import has priority over the registry', async (t) => {
   t.deepEqual(await listRegistryDue(db, [npi]), []);
 });
 
-test('an NPI unknown to the registry counts as inactive for a day', async (t) => {
+test('an NPI that the NPI Registry does not know counts as inactive for a day', async (t) => {
   const npi = '2000000143';
   t.deepEqual(await listRegistryDue(db, [npi]), [npi]);
   await stored(t, await personAs(npi), npi);
@@ -334,7 +334,7 @@ test('an NPI unknown to the registry counts as inactive for a day', async (t) =>
   t.deepEqual(await listRegistryDue(db, [npi]), []);
 });
 
-test('text that a database or an index cannot store is handled', async (t) => {
+test('NPI Registry text that the database cannot store causes no error', async (t) => {
   const npi = '2000000150';
   // Repetitive text would be compressed until it fits an index.
   const long = randomBytes(5000).toString('hex');
@@ -355,7 +355,7 @@ test('text that a database or an index cannot store is handled', async (t) => {
   t.like(await readProvider(db, npi), { lastName: 'ASH DOWN' });
 });
 
-test('the simulated registry knows the simulated people', async (t) => {
+test('the simulated NPI Registry knows the simulated people', async (t) => {
   const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: 'none needed' });
   t.teardown(() => simulator.close());
   const baseUrl = simulator.urls.registry;

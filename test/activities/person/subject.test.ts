@@ -14,7 +14,7 @@ async function subjectOf(npi: string) {
   return buildSubject(npi, await readProvider(db, npi), 'any');
 }
 
-test('the gate lists the NPIs of a batch that no vendor is called for, with reasons', async (t) => {
+test('NPIs that no vendor is called for are listed with their reasons', async (t) => {
   const active = await person(null);
   const organization = await practice('A CLINIC', null);
   const gone = await insert({ entityType: null, deactivatedOn: '2024-05-01' }, null);
@@ -42,7 +42,7 @@ test('the gate lists the NPIs of a batch that no vendor is called for, with reas
   t.deepEqual(await gate(db, []), new Map());
 });
 
-test('vendors get no name for an NPI that is not an active individual', async (t) => {
+test('vendors get no name for an NPI that is not an active person', async (t) => {
   const nobody = {
     wantedType: 'any' as const,
     person: null,
@@ -62,7 +62,7 @@ test('vendors get no name for an NPI that is not an active individual', async (t
     t.deepEqual(await subjectOf(npi), { npi, ...nobody });
 });
 
-test('a person has a name in mixed case, and all states of practice', async (t) => {
+test("vendors get a person's name in mixed case and all states of practice", async (t) => {
   const place = {
     phone: '(303) 555-0100',
     line1: '12 MAIN ST',
@@ -133,7 +133,7 @@ const NAMES: readonly (readonly [written: string, read: string])[] = [
   ['null', 'Null'],
 ];
 
-test('last names are converted from capitals, and placeholders are removed', async (t) => {
+test('last names in capitals are converted, and placeholders are removed', async (t) => {
   for (const [written, expected] of NAMES) {
     const npi = await person(null, [], { lastName: written });
     t.is((await subjectOf(npi)).person?.last, expected, written);
@@ -159,14 +159,14 @@ test('a person with only one name is looked up by NPI, not by name', async (t) =
   }
 });
 
-test('a name in lowercase is read too', async (t) => {
+test('a name in lowercase is converted too', async (t) => {
   const row = { firstName: 'mary-jo', practiceCity: 'colorado springs' };
   const { person: mary } = await subjectOf(await person(null, [], row));
   t.is(mary?.first, 'Mary-Jo');
   t.is(mary?.practice.city, 'Colorado Springs');
 });
 
-test('a generation after the last name is read like one in the suffix', async (t) => {
+test('a generation such as Jr. is found after the last name or in the suffix', async (t) => {
   const generationOf = async (row: Parameters<typeof person>[2]) =>
     (await subjectOf(await person(null, [], row))).person?.generation;
   t.is(await generationOf({ lastName: 'PUBLIC III' }), 3);
@@ -174,7 +174,7 @@ test('a generation after the last name is read like one in the suffix', async (t
   t.is(await generationOf({ lastName: 'PUBLIC', nameSuffix: '--' }), null);
 });
 
-test('another name in NPPES is added, and its missing half is the current one', async (t) => {
+test("a person's other name in NPPES is added, completed by the current one", async (t) => {
   const otherNames = async (row: Parameters<typeof person>[2]) =>
     (await subjectOf(await person(null, [], row))).person?.otherNames;
   t.deepEqual(await otherNames({ otherFirstName: 'JANIE', otherLastName: 'MAIDEN' }), [
@@ -185,7 +185,7 @@ test('another name in NPPES is added, and its missing half is the current one', 
   t.deepEqual(await otherNames({}), []);
 });
 
-test('ordinary addresses in NPPES are candidates, normalized and without duplicates', async (t) => {
+test('ordinary NPPES addresses are candidates, normalized and without duplicates', async (t) => {
   const npi = await person(null, [
     { kind: 'CONNECT', endpoint: 'mailto:Jane@PublicClinic.com' },
     { kind: 'DIRECT', endpoint: 'jane.public@gmail.com' },

@@ -46,7 +46,7 @@ async function stepFor(t: ExecutionContext, id: string, answer: Played) {
   return await vendor.submit(SUBJECT, NEVER);
 }
 
-test('the example searches by NPI, with its secret in a header', async (t) => {
+test('the example vendor is called by NPI, with its secret in a header', async (t) => {
   const { vendor, asked, source } = await exampleVendor(
     t,
     'hcp-registry',
@@ -65,7 +65,7 @@ test('the example searches by NPI, with its secret in a header', async (t) => {
   t.deepEqual([vendor.cost('any'), vendor.repeatIsFree, source.may_store], [1, false, true]);
 });
 
-test('the mapping of the example yields candidates and their identity', async (t) => {
+test("the example's response is mapped to candidates and their identity", async (t) => {
   t.deepEqual(await stepFor(t, 'hcp-registry', recorded('http-json/listed')), {
     kind: 'found',
     candidates: [
@@ -112,7 +112,7 @@ test('the example with POST sends known fields and leaves out unknown ones', asy
   );
 });
 
-test('the list pointer may select a single candidate', async (t) => {
+test('the JSON pointer to the candidates may select a single one', async (t) => {
   const contact = { email: 'jo@clinic.com', email_status: 'Accept-All', full_name: 'Jo Doe' };
   t.deepEqual(await stepFor(t, 'name-finder', { status: 200, body: { contact } }), {
     kind: 'found',
@@ -125,15 +125,15 @@ test('the list pointer may select a single candidate', async (t) => {
 });
 
 for (const [about, answer] of [
-  ['a status of the file', { status: 404, body: {} }],
-  ['a value of the file', { status: 200, body: { found: false } }],
+  ['a status in the sources file', { status: 404, body: {} }],
+  ['a value in the sources file', { status: 200, body: { found: false } }],
 ] as const) {
-  test(`${about} means a miss`, async (t) => {
+  test(`${about} can mean that the vendor has no result`, async (t) => {
     t.deepEqual(await stepFor(t, 'hcp-registry', answer), { kind: 'miss', reason: 'no_match' });
   });
 }
 
-test('a value of the file means a miss also in an error response', async (t) => {
+test('even a value in an error response can mean that the vendor has no result', async (t) => {
   const answer = { status: 422, body: { error: { code: 'NO_RESULT' } } };
   t.deepEqual(await stepFor(t, 'name-finder', answer), { kind: 'miss', reason: 'no_match' });
 });
@@ -142,13 +142,13 @@ for (const [status, step] of [
   [401, { kind: 'fatal', why: 'auth' }],
   [429, { kind: 'retry', why: 'rate_limit', afterMs: null }],
 ] as const) {
-  test(`a ${status} has priority over a miss in the body`, async (t) => {
+  test(`a ${status} is an error even if its body says that there is no result`, async (t) => {
     const answer = { status, body: { error: { code: 'NO_RESULT' } } };
     t.deepEqual(await stepFor(t, 'name-finder', answer), step);
   });
 }
 
-test('a vendor without an NPI in its results needs a name to compare', async (t) => {
+test('a vendor without NPIs in its results is called only with a name to compare', async (t) => {
   const settings = { url: 'http://127.0.0.1/{npi}', needs: ['npi'], identity: { full: '/name' } };
   const { vendor, asked } = await listedVendor(t, settings);
   t.deepEqual(vendor.needs, ['npi', 'name']);
@@ -157,7 +157,7 @@ test('a vendor without an NPI in its results needs a name to compare', async (t)
   t.is(asked.length, 0);
 });
 
-test('any other error response is not a miss', async (t) => {
+test('any other error response does not mean that the vendor has no result', async (t) => {
   const answer = { status: 422, body: { error: { code: 'BAD_NAME' } } };
   t.deepEqual(await stepFor(t, 'name-finder', answer), {
     kind: 'fatal',
@@ -171,7 +171,7 @@ for (const results of [
   null,
   [{ address: null, kind: null, deliverable: null, checked_at: null }],
 ]) {
-  test(`results of ${JSON.stringify(results)} are a miss`, async (t) => {
+  test(`results of ${JSON.stringify(results)} count as no result`, async (t) => {
     const { body } = recorded('http-json/listed');
     const answer = { status: 200, body: { ...(body as object), results } };
     t.deepEqual(await stepFor(t, 'hcp-registry', answer), { kind: 'miss', reason: 'no_email' });
@@ -198,14 +198,14 @@ for (const [field, about, body] of [
   ['results[0].checked_at', 'a number', { results: [{ ...ENTRY, checked_at: 5 }] }],
   ['provider.name', 'text', { results: [ENTRY], provider: { name: 'x' } }],
 ] as const) {
-  test(`fatal if ${field} is ${about}: ${JSON.stringify(body)}`, async (t) => {
+  test(`an error names ${field} if that is ${about}: ${JSON.stringify(body)}`, async (t) => {
     const step = await stepFor(t, 'hcp-registry', { status: 200, body });
     t.deepEqual(step, { kind: 'fatal', why: 'protocol', field });
   });
 }
 
 for (const word of ['guessed by a child', 'constructor', '']) {
-  test(`a status of '${word}' without a meaning in the file is unknown`, async (t) => {
+  test(`an email status '${word}' that the sources file does not list is unknown`, async (t) => {
     const contact = { email: 'jo@clinic.com', email_status: word };
     t.like(await stepFor(t, 'name-finder', { status: 200, body: { contact } }), {
       candidates: [{ verdict: 'unknown' }],
@@ -213,12 +213,12 @@ for (const word of ['guessed by a child', 'constructor', '']) {
   });
 }
 
-test('a vendor has dated results if its file points to a date', async (t) => {
+test("a vendor's results have dates if the sources file points to a date", async (t) => {
   t.true((await exampleVendor(t, 'hcp-registry')).vendor.isDated);
   t.false((await exampleVendor(t, 'name-finder')).vendor.isDated);
 });
 
-test('values in a URL are escaped', async (t) => {
+test('values in the URL of a vendor are escaped', async (t) => {
   const person = { ...SUBJECT.person, last: 'a/b?c=d&e#f{npi}%41' } as Subject['person'];
   const { vendor, asked } = await listedVendor(t, {}, { status: 404, body: {} });
   await vendor.submit({ ...SUBJECT, person }, NEVER);
@@ -232,7 +232,7 @@ for (const [template, first, last] of [
   ['/people/.{last}', 'Jo', '.'],
   ['/people/%2E{last}', 'Jo', '.'],
 ] as const) {
-  test(`${template} for ${first} ${last} is not requested, because dots change the path`, async (t) => {
+  test(`${template} is skipped for "${first} ${last}", because dots change the path`, async (t) => {
     const { url, asked } = await playVendor(t, { status: 404, body: {} });
     const [source] = fileIn(sourceText(url, { url: url + template }), KEYS).http;
     if (!source) throw new Error('the file describes no vendor');
@@ -242,7 +242,7 @@ for (const [template, first, last] of [
   });
 }
 
-test('dots next to other characters are part of a value', async (t) => {
+test('dots next to other characters stay in the URL', async (t) => {
   const { url, asked } = await playVendor(t, { status: 404, body: {} });
   const [source] = fileIn(sourceText(url, { url: `${url}/people/{first}/{last}` }), KEYS).http;
   if (!source) throw new Error('the file describes no vendor');
@@ -251,7 +251,7 @@ test('dots next to other characters are part of a value', async (t) => {
   t.is(asked[0]?.url, '/people/J./..St.%20John');
 });
 
-test('a URL with an unknown organization name is not requested', async (t) => {
+test("a URL that needs an organization's name is not requested without it", async (t) => {
   const { vendor, asked } = await listedVendor(t, { url: 'http://127.0.0.1/{company}' });
   const organization = {
     name: null,
@@ -264,7 +264,7 @@ test('a URL with an unknown organization name is not requested', async (t) => {
   t.is(asked.length, 0);
 });
 
-test('a vendor that needs an address gets its known parts', async (t) => {
+test('a vendor that needs a postal address gets the known parts', async (t) => {
   const settings = {
     method: 'POST',
     body: { at: ['{street}', '{city}', '{state} {zip}'], unknown: null },
@@ -296,12 +296,12 @@ for (const [text, parts] of [
   ['/~2', null],
   ['/~', null],
 ] as const) {
-  test(`the JSON pointer '${text}' is ${JSON.stringify(parts)}`, (t) => {
+  test(`the JSON pointer '${text}' is parsed as ${JSON.stringify(parts)}`, (t) => {
     t.deepEqual(parsePointer(text), parts && [...parts]);
   });
 }
 
-test('a pointer does not select inherited properties of objects', async (t) => {
+test('a JSON pointer does not select inherited properties of objects', async (t) => {
   const candidates = { list: '/one', email: '/address', validated_at: '/constructor' };
   const body = { one: { address: 'jo@clinic.com' }, npi: SUBJECT.npi };
   const { vendor } = await listedVendor(t, { candidates }, { status: 200, body });
@@ -311,7 +311,7 @@ test('a pointer does not select inherited properties of objects', async (t) => {
   });
 });
 
-test('a pointer selects items of lists only by their index', async (t) => {
+test('a JSON pointer selects items of lists only by their index', async (t) => {
   const body = { pages: [{ rows: [] }, { rows: [{ address: 'jo@clinic.com' }] }] };
   const at = (list: string) => ({ candidates: { list, email: '/address' } });
   const { vendor } = await listedVendor(t, at('/pages/1/rows/0'), { status: 200, body });

@@ -31,7 +31,7 @@ function found(contact_info: unknown): Played {
   return { status: 200, body: { ...result, data: [{ ...result.data[0], contact_info }] } };
 }
 
-test('a job for one contact is submitted in the documented form', async (t) => {
+test('FullEnrich gets a job for one contact in the documented form', async (t) => {
   const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
   t.deepEqual(await vendor.submit(SUBJECT, NEVER), {
     kind: 'pending',
@@ -62,7 +62,7 @@ for (const [wantedType, fields, cost] of [
   ['personal', ['contact.personal_emails'], 3],
   ['any', ['contact.work_emails', 'contact.personal_emails'], 4],
 ] as const) {
-  test(`for ${wantedType} only the requested type is bought, for at most ${cost}`, async (t) => {
+  test(`for ${wantedType}, FullEnrich finds only that type, for at most ${cost} credits`, async (t) => {
     const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
     await vendor.submit({ ...SUBJECT, wantedType }, NEVER);
     t.like(asked[0]?.body, { data: [{ enrich_fields: fields }] });
@@ -70,7 +70,7 @@ for (const [wantedType, fields, cost] of [
   });
 }
 
-test('unknown fields of the organization are not sent', async (t) => {
+test('FullEnrich does not get unknown fields of the organization', async (t) => {
   const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
   const organization = {
     name: null,
@@ -92,7 +92,7 @@ test('unknown fields of the organization are not sent', async (t) => {
   });
 });
 
-test('a running job is a 400, and is polled again', async (t) => {
+test('a 400 of FullEnrich means that a job is running, so it is polled again', async (t) => {
   const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/running'), finished);
   const pending = { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS } as const;
   t.deepEqual(await vendor.poll(JOB, SUBJECT, NEVER), pending);
@@ -103,7 +103,7 @@ test('a running job is a 400, and is polled again', async (t) => {
   );
 });
 
-test('a finished job yields candidates without duplicates, the most probable first', async (t) => {
+test('a finished FullEnrich job lists its most probable address first, and only once', async (t) => {
   t.deepEqual(await polled(t, finished), {
     kind: 'found',
     candidates: [
@@ -125,7 +125,7 @@ function candidate(email: string, vendorType: string, verdict: string) {
   return { email, vendorType, verdict, validatedAt: null };
 }
 
-test('the identity of a result comes from its profile, not from the echoed input', async (t) => {
+test('the identity of a FullEnrich result comes from its profile, not from our input', async (t) => {
   const profile = {
     full_name: 'Maria O’Malley',
     location: { country_code: 'US', region: 'North Dakota' },
@@ -149,7 +149,7 @@ for (const [status, verdict] of [
   ['SOMETHING_NEW', 'unknown'],
   [null, 'unknown'],
 ] as const) {
-  test(`an email of status ${status} is ${verdict}`, async (t) => {
+  test(`FullEnrich's email status ${status} means "${verdict}"`, async (t) => {
     const step = await polled(t, found({ work_emails: [{ email: 'jo@clinic.com', status }] }));
     t.like(step, { candidates: [{ email: 'jo@clinic.com', verdict }] });
   });
@@ -164,13 +164,13 @@ for (const [status, step] of [
   ['CREDITS_INSUFFICIENT', { kind: 'miss', reason: 'no_email', credits: 0 }],
   ['RATE_LIMIT', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
 ] as const) {
-  test(`a job that is ${status} is ${step.kind}`, async (t) => {
+  test(`FullEnrich's job status ${status} is read as "${step.kind}"`, async (t) => {
     const { body } = recorded('fullenrich/nothing');
     t.deepEqual(await polled(t, { status: 200, body: { ...(body as object), status } }), step);
   });
 }
 
-test('a job that found nothing is a free miss', async (t) => {
+test('a FullEnrich job without a result costs nothing', async (t) => {
   t.deepEqual(await polled(t, recorded('fullenrich/nothing')), {
     kind: 'miss',
     reason: 'no_email',
@@ -178,26 +178,26 @@ test('a job that found nothing is a free miss', async (t) => {
   });
 });
 
-test('a 402 means that credits ran out', async (t) => {
+test('a 402 of FullEnrich means that its credits ran out', async (t) => {
   t.deepEqual(await polled(t, recorded('fullenrich/credits')), { kind: 'fatal', why: 'credits' });
 });
 
-test('a result in a 402 has been paid for, and counts', async (t) => {
+test('a result in a 402 of FullEnrich has been paid for and is used', async (t) => {
   const body = { ...result, status: 'CREDITS_INSUFFICIENT' };
   t.like(await polled(t, { status: 402, body }), { kind: 'found', credits: 4 });
 });
 
-test('an unreadable 402 also means that credits ran out', async (t) => {
+test('an unreadable 402 of FullEnrich also means that its credits ran out', async (t) => {
   t.deepEqual(await polled(t, { status: 402, body: '<html>' }), { kind: 'fatal', why: 'credits' });
 });
 
-test('a rate limit without Retry-After ends after the documented minute', async (t) => {
+test('a FullEnrich rate limit without Retry-After lasts one minute, as documented', async (t) => {
   const step = { kind: 'retry', why: 'rate_limit', afterMs: 60_000 } as const;
   t.deepEqual(await submitted(t, recorded('fullenrich/limited')), step);
   t.deepEqual(await polled(t, recorded('fullenrich/limited')), step);
 });
 
-test('a failed poll is repeated after the poll interval, and an unsent one at once', async (t) => {
+test('a failed poll of FullEnrich is repeated after the usual interval', async (t) => {
   const afterMs = FULLENRICH_POLL_MS;
   t.deepEqual(await polled(t, { status: 500, body: '' }), {
     kind: 'retry',
@@ -214,7 +214,7 @@ test('a failed poll is repeated after the poll interval, and an unsent one at on
   t.deepEqual(await nobody.poll(JOB, SUBJECT, NEVER), unsent);
 });
 
-test('polls are five minutes apart, and the first one is after 100 seconds', async (t) => {
+test('FullEnrich is polled after 100 seconds, then every five minutes', async (t) => {
   const { vendor } = await fullEnrich(
     t,
     recorded('fullenrich/submitted'),
@@ -224,7 +224,7 @@ test('polls are five minutes apart, and the first one is after 100 seconds', asy
   t.like(await vendor.poll(JOB, SUBJECT, NEVER), { pollAfterMs: 300_000 });
 });
 
-test('a job that the vendor has lost is retried, and does not count as a miss', async (t) => {
+test('a FullEnrich job that is unknown at a poll is retried, not read as "no result"', async (t) => {
   const body = { code: 'error.enrichment.not_found', message: 'Enrichment ID not found' };
   const afterMs = FULLENRICH_POLL_MS;
   t.deepEqual(await polled(t, { status: 404, body }), { kind: 'retry', why: 'upstream', afterMs });
@@ -232,7 +232,7 @@ test('a job that the vendor has lost is retried, and does not count as a miss', 
   t.deepEqual(await polled(t, page), { kind: 'fatal', why: 'protocol', field: 'body' });
 });
 
-test('a 404 for a submission is fatal, because the URL is wrong', async (t) => {
+test('a 404 for a FullEnrich submit is a fatal error, because the URL is wrong', async (t) => {
   const body = { code: 'error.not_found', message: 'Not found' };
   t.deepEqual(await submitted(t, { status: 404, body }), {
     kind: 'fatal',
@@ -246,7 +246,7 @@ for (const [code, step] of [
   ['error.enrichment.domain.empty', { kind: 'skip', missing: ['organization'] }],
   ['error.enrichment.enrich_field.value', { kind: 'fatal', why: 'protocol', field: 'code' }],
 ] as const) {
-  test(`a submission refused with ${code} is ${step.kind}`, async (t) => {
+  test(`the FullEnrich error ${code} is read as "${step.kind}"`, async (t) => {
     t.deepEqual(await submitted(t, { status: 400, body: { code, message: '' } }), step);
   });
 }
@@ -261,7 +261,7 @@ for (const [about, answer, field] of [
   ],
   ['a refusal has no code', { status: 400, body: { error: 'no' } }, 'code'],
 ] as const) {
-  test(`a submission is fatal if ${about}`, async (t) => {
+  test(`the response to a FullEnrich submit is a fatal error if ${about}`, async (t) => {
     t.deepEqual(await submitted(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }
@@ -294,7 +294,7 @@ for (const [field, about, answer] of [
   ['code', 'of something else', { status: 400, body: { code: 'error.other' } }],
   ['body', 'empty', { status: 400, body: '' }],
 ] as const) {
-  test(`a result is fatal and names ${field} if that is ${about}`, async (t) => {
+  test(`the error about a FullEnrich result names ${field} if that is ${about}`, async (t) => {
     t.deepEqual(await polled(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

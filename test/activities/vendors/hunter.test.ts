@@ -23,7 +23,7 @@ function found(rest: object): Played {
   return { status: 200, body: { data: { ...data, ...rest } } };
 }
 
-test('the request has the documented form, with the key only in a header', async (t) => {
+test('Hunter gets the documented request, with the API key only in a header', async (t) => {
   const { vendor, asked } = await hunter(t, valid);
   await vendor.submit(SUBJECT, NEVER);
   t.is(
@@ -33,7 +33,7 @@ test('the request has the documented form, with the key only in a header', async
   t.like(asked[0], { method: 'GET', headers: { 'x-api-key': KEY } });
 });
 
-test('a found address is one professional candidate', async (t) => {
+test('an address that Hunter finds is a professional candidate', async (t) => {
   t.deepEqual(await stepFor(t, valid), {
     kind: 'found',
     candidates: [
@@ -54,7 +54,7 @@ test('a found address is one professional candidate', async (t) => {
   });
 });
 
-test('after a 202 the same request is repeated as a poll', async (t) => {
+test('a 202 of Hunter is polled by repeating the same request', async (t) => {
   const { vendor, asked } = await hunter(
     t,
     { status: 202, body: '' },
@@ -76,16 +76,16 @@ for (const [status, step] of [
   [422, { kind: 'fatal', why: 'protocol', field: 'status' }],
   [429, { kind: 'fatal', why: 'credits' }],
 ] as const) {
-  test(`a status of ${status} is ${step.kind} for this vendor`, async (t) => {
+  test(`a ${status} of Hunter is read as "${step.kind}"`, async (t) => {
     t.deepEqual(await stepFor(t, { status, body: { errors: [{ id: 'x', code: status }] } }), step);
   });
 }
 
-test('a person who opted out of processing is blocked', async (t) => {
+test('a person who has opted out at Hunter is blocked', async (t) => {
   t.deepEqual(await stepFor(t, recorded('hunter/claimed')), { kind: 'blocked' });
 });
 
-test('a response without an address is a free miss', async (t) => {
+test('a Hunter response without an address costs nothing', async (t) => {
   t.deepEqual(await stepFor(t, recorded('hunter/nothing')), {
     kind: 'miss',
     reason: 'no_email',
@@ -93,7 +93,7 @@ test('a response without an address is a free miss', async (t) => {
   });
 });
 
-test('a refusal of parameters skips this person', async (t) => {
+test('if Hunter rejects our parameters, the person is skipped', async (t) => {
   const body = { errors: [{ id: 'wrong_params', code: 400, details: 'The domain is invalid' }] };
   t.deepEqual(await stepFor(t, { status: 400, body }), {
     kind: 'skip',
@@ -111,17 +111,17 @@ for (const [status, verdict] of [
   ['something_new', 'unknown'],
   [null, 'unknown'],
 ] as const) {
-  test(`a verification of status ${status} is ${verdict}`, async (t) => {
+  test(`Hunter's verification status ${status} means "${verdict}"`, async (t) => {
     const step = await stepFor(t, found({ verification: { date: null, status } }));
     t.like(step, { candidates: [{ verdict, validatedAt: null }] });
   });
 }
 
-test('"valid" at a domain that accepts all mail is a catch-all', async (t) => {
+test("a valid of Hunter's at a domain that accepts all mail is read as a catch-all", async (t) => {
   t.like(await stepFor(t, found({ accept_all: true })), { candidates: [{ verdict: 'catch_all' }] });
 });
 
-test('an address that was never verified is unknown', async (t) => {
+test('an address that Hunter has never verified is unknown', async (t) => {
   t.like(await stepFor(t, found({ verification: null })), { candidates: [{ verdict: 'unknown' }] });
 });
 
@@ -145,7 +145,7 @@ for (const [field, about, answer] of [
   ['errors[0].id', 'missing', { status: 400, body: {} }],
   ['errors', 'an object', { status: 400, body: { errors: {} } }],
 ] as const) {
-  test(`a response is fatal and names ${field} if that is ${about}`, async (t) => {
+  test(`the error about a Hunter response names ${field} if that is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

@@ -44,7 +44,7 @@ test('a person not found at the likeliest employer is looked up at the next one'
   t.deepEqual(domainsOf(asked), ['cedarvalleyclinic-sim.com', 'elsewhere.com']);
 });
 
-test('a person is looked up at two employers at most', async (t) => {
+test('a vendor looks up a person at no more than two employers', async (t) => {
   const { vendor, asked } = await hunter(t, NOBODY, NOBODY);
   t.deepEqual((await converse(vendor, ELSEWHERE)).at(-1), {
     kind: 'miss',
@@ -54,13 +54,13 @@ test('a person is looked up at two employers at most', async (t) => {
   t.is(asked.length, 2);
 });
 
-test('a miss at the only employer is final', async (t) => {
+test('no result at the only employer is final', async (t) => {
   const { vendor, asked } = await hunter(t, NOBODY);
   t.is((await vendor.submit(SUBJECT, NEVER)).kind, 'miss');
   t.is(asked.length, 1);
 });
 
-test('only a free miss is followed by a lookup at the next employer', async (t) => {
+test('only a free "no result" is followed by a lookup at the next employer', async (t) => {
   for (const answer of [
     recorded('hunter/valid'),
     { status: 500, body: {} },
@@ -72,7 +72,7 @@ test('only a free miss is followed by a lookup at the next employer', async (t) 
   }
 });
 
-test('a charged miss is not followed by a lookup at the next employer', async (t) => {
+test('a "no result" that was charged is not followed by another lookup', async (t) => {
   const email = { status: 'VERIFIED', revealed: true, email: 'm***@elsewhere.com' };
   const masked = { status: 200, body: { error: false, free_enrichment: false, person: { email } } };
   const { url, asked } = await playVendor(t, masked);
@@ -81,7 +81,7 @@ test('a charged miss is not followed by a lookup at the next employer', async (t
   t.is(asked.length, 1);
 });
 
-test('polls of the second lookup keep the second employer, also after errors', async (t) => {
+test('polls of a lookup at the second employer keep that employer, even after errors', async (t) => {
   const { vendor, asked } = await hunter(
     t,
     NOBODY,
@@ -99,7 +99,7 @@ test('polls of the second lookup keep the second employer, also after errors', a
   t.deepEqual(domainsOf(asked).slice(1), ['elsewhere.com', 'elsewhere.com', 'elsewhere.com']);
 });
 
-test('if the next employer is unknown or refused, the first miss counts', async (t) => {
+test('if the next employer is unknown or rejected, the first "no result" is final', async (t) => {
   const refused = {
     status: 400,
     body: { errors: [{ id: 'wrong_params', code: 400, details: '' }] },
@@ -112,7 +112,7 @@ test('if the next employer is unknown or refused, the first miss counts', async 
   });
 });
 
-test('Prospeo is called for the next employer, but FullEnrich, which is slow, is not', async (t) => {
+test('Prospeo is called for the next employer too, but FullEnrich is not, being slow', async (t) => {
   const noMatch = { status: 400, body: { error: true, error_code: 'NO_MATCH' } };
   const prospeo = await playVendor(t, noMatch, noMatch);
   await converse(createProspeo({ baseUrl: prospeo.url, apiKey: 'key' }), ELSEWHERE);

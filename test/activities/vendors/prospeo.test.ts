@@ -23,7 +23,7 @@ function matched(email: unknown, rest: object = {}): Played {
   return { status: 200, body: { ...match, ...rest, person: { ...match.person, email } } };
 }
 
-test('the request has the documented form, with all known fields', async (t) => {
+test('Prospeo gets the documented request with all known fields', async (t) => {
   const { vendor, asked } = await prospeo(t, verified);
   await vendor.submit(SUBJECT, NEVER);
   t.like(asked[0], {
@@ -42,7 +42,7 @@ test('the request has the documented form, with all known fields', async (t) => 
   });
 });
 
-test('a match is one professional candidate with its identity', async (t) => {
+test('a Prospeo match is a professional candidate with its identity', async (t) => {
   t.deepEqual(await stepFor(t, verified), {
     kind: 'found',
     candidates: [
@@ -63,7 +63,7 @@ test('a match is one professional candidate with its identity', async (t) => {
   });
 });
 
-test('a match that was bought before is free', async (t) => {
+test('a Prospeo match that was paid for before is free', async (t) => {
   t.like(await stepFor(t, matched(match.person.email, { free_enrichment: true })), { credits: 0 });
 });
 
@@ -79,7 +79,7 @@ for (const [about, email, reason] of [
   ],
   ['null', null, 'no_email'],
 ] as const) {
-  test(`an email that is ${about} is a miss, although it was paid for`, async (t) => {
+  test(`a Prospeo email that is ${about} counts as no result, although it was paid for`, async (t) => {
     t.deepEqual(await stepFor(t, matched(email)), { kind: 'miss', reason, credits: 1 });
   });
 }
@@ -90,7 +90,7 @@ for (const [status, verdict] of [
   ['CATCH_ALL', 'unknown'],
   [null, 'unknown'],
 ] as const) {
-  test(`an email of status ${status} is ${verdict}`, async (t) => {
+  test(`Prospeo's email status ${status} means "${verdict}"`, async (t) => {
     t.like(await stepFor(t, matched({ ...match.person.email, status })), {
       candidates: [{ verdict }],
     });
@@ -107,17 +107,17 @@ for (const [error_code, step] of [
   ['INVALID_REQUEST', { kind: 'fatal', why: 'protocol', field: 'error_code' }],
   ['SOMETHING_NEW', { kind: 'fatal', why: 'protocol', field: 'error_code' }],
 ] as const) {
-  test(`a 400 with ${error_code} is ${step.kind}`, async (t) => {
+  test(`the Prospeo error ${error_code} is read as "${step.kind}"`, async (t) => {
     t.deepEqual(await stepFor(t, { status: 400, body: { error: true, error_code } }), step);
   });
 }
 
-test('an error counts with any status', async (t) => {
+test('an error of Prospeo is recognized with any HTTP status', async (t) => {
   const { body } = recorded('prospeo/no-match');
   t.like(await stepFor(t, { status: 200, body }), { kind: 'miss', reason: 'no_match' });
 });
 
-test('a response whose person is null is a free miss', async (t) => {
+test('a Prospeo response without a person costs nothing', async (t) => {
   const body = { error: false, person: null, company: null };
   t.deepEqual(await stepFor(t, { status: 200, body }), {
     kind: 'miss',
@@ -133,13 +133,13 @@ for (const [about, headers, afterMs] of [
   ['for the time of Retry-After', { 'retry-after': '3' }, 3000],
   ['for our default time without a header', { 'x-minute-reset-seconds': 'soon' }, null],
 ] as const) {
-  test(`a rate limit waits ${about}`, async (t) => {
+  test(`a Prospeo rate limit makes us wait ${about}`, async (t) => {
     const step = await stepFor(t, { ...limited, headers: { ...limited.headers, ...headers } });
     t.deepEqual(step, { kind: 'retry', why: 'rate_limit', afterMs });
   });
 }
 
-test('a state of another country does not count as a US state', async (t) => {
+test('a state of another country in a Prospeo result is not read as a US state', async (t) => {
   const location = { country_code: 'CA', state: 'CA' };
   const body = { ...match, person: { ...match.person, location } };
   t.like(await stepFor(t, { status: 200, body }), { identity: { state: null } });
@@ -163,7 +163,7 @@ for (const [field, about, answer] of [
   ['free_enrichment', 'a number', matched(email, { free_enrichment: 0 })],
   ['status', '404', { status: 404, body: { error: true, error_code: 'INVALID_REQUEST' } }],
 ] as const) {
-  test(`a response is fatal and names ${field} if that is ${about}`, async (t) => {
+  test(`the error about a Prospeo response names ${field} if that is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

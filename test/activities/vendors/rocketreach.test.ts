@@ -62,7 +62,7 @@ for (const [api, wantedType, lookup, status] of [
     '/universal/person/check_status',
   ],
 ] as const) {
-  test(`the ${api} request for ${wantedType} has the documented form`, async (t) => {
+  test(`RocketReach's ${api} API gets the documented request for ${wantedType}`, async (t) => {
     const { vendor, asked } = await rocketReach(t, api, { status: 404, body: {} });
     await vendor.submit({ ...SUBJECT, wantedType }, NEVER);
     await vendor.poll('7', SUBJECT, NEVER);
@@ -83,26 +83,26 @@ for (const [api, wantedType, cost] of [
   ['universal', 'personal', 3],
   ['universal', 'any', 5],
 ] as const) {
-  test(`a ${api} request for ${wantedType} costs at most ${cost}`, async (t) => {
+  test(`a request for ${wantedType} to RocketReach's ${api} API costs at most ${cost}`, async (t) => {
     const { vendor } = await rocketReach(t, api, { status: 404, body: {} });
     t.is(vendor.cost(wantedType), cost);
   });
 }
 
-test('the universal API needs a name to check the identity of its results', async (t) => {
+test("RocketReach's universal API is called only with a name to compare", async (t) => {
   const needsOf = async (api: 'legacy' | 'universal') =>
     (await rocketReach(t, api, { status: 404, body: {} })).vendor.needs;
   t.deepEqual([await needsOf('legacy'), await needsOf('universal')], [['npi'], ['npi', 'name']]);
 });
 
-test('universal credits are charged for the found types', async (t) => {
+test("RocketReach's universal API costs credits only for the types that it finds", async (t) => {
   const answer = { status: 200, body: FOUND };
   const { vendor } = await rocketReach(t, 'universal', answer, recorded('rocketreach/complete'));
   t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', credits: 2 });
   t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', credits: 5 });
 });
 
-test('a complete profile becomes candidates with their identity', async (t) => {
+test('a complete RocketReach profile becomes candidates with their identity', async (t) => {
   const { vendor } = await rocketReach(t, 'legacy', recorded('rocketreach/complete'));
   t.deepEqual(await vendor.submit(SUBJECT, NEVER), {
     kind: 'found',
@@ -126,7 +126,7 @@ test('a complete profile becomes candidates with their identity', async (t) => {
   });
 });
 
-test('an unfinished lookup is polled until it is complete', async (t) => {
+test('an unfinished RocketReach lookup is polled until it is complete', async (t) => {
   const complete = recorded('rocketreach/complete');
   const listed = { status: 200, body: [complete.body] };
   const { vendor } = await rocketReach(t, 'legacy', recorded('rocketreach/searching'), listed);
@@ -139,29 +139,29 @@ test('an unfinished lookup is polled until it is complete', async (t) => {
 });
 
 for (const [status, meaning, step] of [
-  [400, 'unreadable', { kind: 'fatal', why: 'protocol', field: 'status' }],
+  [400, 'a fatal error', { kind: 'fatal', why: 'protocol', field: 'status' }],
   [402, 'an empty account', { kind: 'fatal', why: 'credits' }],
   [403, 'a plan without the API', { kind: 'fatal', why: 'plan' }],
   [404, 'a person without a profile', { kind: 'miss', reason: 'no_profile', credits: 0 }],
   [429, 'a rate limit', { kind: 'retry', why: 'rate_limit', afterMs: null }],
   [451, 'a person who opted out', { kind: 'blocked' }],
 ] as const) {
-  test(`a status of ${status} is ${meaning} with any body`, async (t) => {
+  test(`a ${status} of RocketReach means ${meaning}, with any body`, async (t) => {
     t.deepEqual(await stepFor(t, status, '<garbage'), step);
   });
 }
 
 for (const [about, meaning, body, step] of [
-  ['lists it', 'a result', [{ ...PROFILE, id: 6 }, FOUND], { kind: 'found' }],
-  ['lists it as failed', 'retried', [{ ...PROFILE, status: 'failed' }], GIVEN_UP],
-  ['lists no profile', 'retried', [], GIVEN_UP],
-  ['lists others', 'retried', [{ ...PROFILE, id: 6 }], GIVEN_UP],
-  ['lists it unreadably', 'fatal', [{ ...PROFILE, status: 1 }], unreadable('[0].status')],
-  ['lists no profiles', 'fatal', ['x'], unreadable('[0]')],
+  ['lists our lookup', 'a result', [{ ...PROFILE, id: 6 }, FOUND], { kind: 'found' }],
+  ['lists our lookup as failed', 'retried', [{ ...PROFILE, status: 'failed' }], GIVEN_UP],
+  ['lists no lookup', 'retried', [], GIVEN_UP],
+  ['lists other lookups', 'retried', [{ ...PROFILE, id: 6 }], GIVEN_UP],
+  ['lists our lookup unreadably', 'fatal', [{ ...PROFILE, status: 1 }], unreadable('[0].status')],
+  ['lists something else', 'fatal', ['x'], unreadable('[0]')],
   ['is not a list', 'fatal', PROFILE, unreadable('body')],
   ['is null', 'fatal', 'null', unreadable('body')],
 ] as const) {
-  test(`a status check that ${about} is ${meaning}`, async (t) => {
+  test(`a RocketReach status check that ${about} is ${meaning}`, async (t) => {
     const { vendor } = await rocketReach(t, 'legacy', { status: 200, body });
     t.like(await vendor.poll('7', SUBJECT, NEVER), step);
   });
@@ -171,7 +171,7 @@ function unreadable(field: string) {
   return { kind: 'fatal', why: 'protocol', field } as const;
 }
 
-test('a status check of a lost lookup is retried, and does not count as a miss', async (t) => {
+test('a RocketReach lookup that is unknown later is retried, not read as "no result"', async (t) => {
   const { vendor } = await rocketReach(t, 'legacy', {
     status: 404,
     body: { detail: 'Not found.' },
@@ -212,12 +212,12 @@ for (const [field, about, body] of [
     { ...PROFILE, emails: [{ ...EMAIL, last_validation_check: 1_700_000_000 }] },
   ],
 ] as const) {
-  test(`a profile is fatal and names ${field} if that is ${about}`, async (t) => {
+  test(`the error about a RocketReach profile names ${field} if that is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, 200, body), unreadable(field));
   });
 }
 
-test('unused fields may have any value', async (t) => {
+test('unused fields of a RocketReach profile may have any value', async (t) => {
   const extras = { phones: 'x', toString: null, emails: [{ ...EMAIL, constructor: 1 }] };
   t.is((await stepFor(t, 200, { ...PROFILE, ...extras })).kind, 'found');
 });
@@ -230,7 +230,7 @@ for (const [about, npi_data, npi] of [
   ['that is missing', {}, null],
   ['without its object', null, null],
 ] as const) {
-  test(`an npi_number ${about} becomes part of the identity`, async (t) => {
+  test(`an npi_number ${about} is read from a RocketReach profile`, async (t) => {
     t.like(await stepFor(t, 200, { ...FOUND, npi_data }), { kind: 'found', identity: { npi } });
   });
 }
@@ -242,7 +242,7 @@ for (const [region, country_code, state] of [
   ['ON', 'US', null],
   [null, 'US', null],
 ] as const) {
-  test(`the region ${region} of ${country_code} is the state ${state}`, async (t) => {
+  test(`RocketReach's region ${region} of country ${country_code} is the state ${state}`, async (t) => {
     t.like(await stepFor(t, 200, { ...FOUND, region, country_code }), { identity: { state } });
   });
 }
@@ -253,7 +253,7 @@ for (const [about, emails] of [
   ['an empty email', [{ ...EMAIL, email: null }]],
   ['an email that cannot be stored', [{ ...EMAIL, email: 'jo\u0000@clinic.com' }]],
 ] as const) {
-  test(`a complete profile with ${about} is a miss`, async (t) => {
+  test(`a complete RocketReach profile with ${about} counts as no result`, async (t) => {
     t.deepEqual(await stepFor(t, 200, { ...PROFILE, emails }), {
       kind: 'miss',
       reason: 'no_email',
@@ -261,7 +261,7 @@ for (const [about, emails] of [
   });
 }
 
-test('a profile of status failed is retried, and does not count as a miss', async (t) => {
+test('a failed RocketReach lookup is retried and does not count as no result', async (t) => {
   t.deepEqual(await stepFor(t, 200, { ...PROFILE, status: 'failed' }), GIVEN_UP);
 });
 
@@ -273,7 +273,7 @@ for (const [about, rest, pollAfterMs] of [
   ['a hint of years', { status: 'searching', retry_after_seconds: 1e9 }, 60_000],
   ['a hint that is text', { status: 'searching', retry_after_seconds: '5' }, 3000],
 ] as const) {
-  test(`a profile with ${about} is polled after ${pollAfterMs} ms`, async (t) => {
+  test(`a RocketReach profile with ${about} is polled after ${pollAfterMs} ms`, async (t) => {
     const step = await stepFor(t, 200, { ...PROFILE, ...rest });
     t.deepEqual(step, { kind: 'pending', jobRef: '7', pollAfterMs });
   });
@@ -294,7 +294,7 @@ for (const [about, email, verdict] of [
   ['type role-based', { type: 'role-based' }, 'risky'],
   ['type role-based at a catch-all', { type: 'role-based', smtp_valid: 'accept-all' }, 'catch_all'],
 ] as const) {
-  test(`an email with ${about} is ${verdict}`, async (t) => {
+  test(`a RocketReach email with ${about} is "${verdict}"`, async (t) => {
     t.like(await candidateFor(t, email), { verdict });
   });
 }
@@ -305,7 +305,7 @@ for (const [type, vendorType] of [
   ['role-based', null],
   [null, null],
 ] as const) {
-  test(`an email of type ${type} is ${vendorType}`, async (t) => {
+  test(`RocketReach's email type ${type} is read as ${vendorType}`, async (t) => {
     t.like(await candidateFor(t, { type }), { vendorType });
   });
 }
@@ -321,7 +321,7 @@ for (const [text, iso] of [
   ['', null],
   [null, null],
 ] as const) {
-  test(`a last validation of '${text}' is ${iso}`, async (t) => {
+  test(`RocketReach's last validation '${text}' is read as ${iso}`, async (t) => {
     const candidate = await candidateFor(t, { last_validation_check: text });
     t.is(
       candidate && 'validatedAt' in candidate ? (candidate.validatedAt?.toISOString() ?? null) : '',

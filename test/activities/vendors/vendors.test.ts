@@ -17,58 +17,68 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
       { status: 200, headers: HTML, body: '<html>' },
       unreadable('body'),
     ],
-    ['nothing', 'unreadable', { status: 200, body: '' }, unreadable('body')],
-    ['half a response', 'unreadable', { status: 200, body: '{"id":7,"data":' }, unreadable('body')],
-    ['a list', 'unreadable', { status: 200, body: '["x"]' }, { kind: 'fatal', why: 'protocol' }],
+    ['an empty response', 'unreadable', { status: 200, body: '' }, unreadable('body')],
     [
-      'a megabyte',
+      'an incomplete response',
+      'unreadable',
+      { status: 200, body: '{"id":7,"data":' },
+      unreadable('body'),
+    ],
+    [
+      'a JSON list',
+      'unreadable',
+      { status: 200, body: '["x"]' },
+      { kind: 'fatal', why: 'protocol' },
+    ],
+    [
+      'a response of a megabyte',
       'unreadable',
       { status: 200, body: `"${' '.repeat(1024 * 1024)}"` },
       unreadable('body'),
     ],
-    ['a status without a body', 'unreadable', { status: 204, body: '' }, unreadable('status')],
-    ['a wrong key', 'fatal', { status: 401, body: {} }, { kind: 'fatal', why: 'auth' }],
-    ['an empty account', 'fatal', { status: 402, body: {} }, { kind: 'fatal', why: 'credits' }],
+    ['a 204 without a body', 'unreadable', { status: 204, body: '' }, unreadable('status')],
+    ['a wrong API key', 'a fatal error', { status: 401, body: {} }, { kind: 'fatal', why: 'auth' }],
     [
-      'a failure with a page',
-      'retried',
+      'an account without credits',
+      'a fatal error',
+      { status: 402, body: {} },
+      { kind: 'fatal', why: 'credits' },
+    ],
+    [
+      'a 500 with a web page',
+      'a temporary failure',
       { status: 500, headers: HTML, body: '<html>' },
       upstream(null),
     ],
     [
-      'a gateway with a broken response',
+      'a 502 of a gateway',
       'perhaps charged',
       { status: 502, headers: HTML, body: '<html>' },
       unanswered(null),
     ],
     [
-      'a gateway with a time-out',
+      'a 504 of a gateway',
       'perhaps charged',
       { status: 504, headers: { 'retry-after': '7' }, body: '' },
       unanswered(7000),
     ],
+    ['a 524 of a gateway', 'perhaps charged', { status: 524, body: '' }, unanswered(null)],
     [
-      'a gateway with its own status',
-      'perhaps charged',
-      { status: 524, body: '' },
-      unanswered(null),
-    ],
-    [
-      'a busy server',
-      'retried after Retry-After',
+      'a 503',
+      'a temporary failure with Retry-After',
       { status: 503, headers: { 'retry-after': '7' }, body: '' },
       upstream(7000),
     ],
-    ['a time-out of the server', 'retried', { status: 408, body: '' }, upstream(null)],
+    ['a 408', 'a temporary failure', { status: 408, body: '' }, upstream(null)],
     [
-      'a page for a wrong URL',
-      'fatal',
+      'a 404 with a web page',
+      'a fatal error',
       { status: 404, headers: HTML, body: '<html>' },
       { kind: 'fatal' },
     ],
     ['an opt-out of the person', 'blocked', { status: 451, body: {} }, { kind: 'blocked' }],
   ] as const) {
-    test(`${id}: ${about} is ${meaning}`, async (t) => {
+    test(`the ${id} adapter reads ${about} as ${meaning}`, async (t) => {
       const { url } = await playVendor(t, answer);
       const vendor = create({ baseUrl: url, apiKey: KEY });
       t.like(await vendor.submit(SUBJECT, NEVER), step);
@@ -89,20 +99,20 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     ],
     ["that isn't HTTP", ({ socket }) => socket.end('220 ready\r\n')],
   ] as const satisfies readonly (readonly [string, RequestListener])[]) {
-    test(`${id}: a response ${about} may have been charged`, async (t) => {
+    test(`the ${id} adapter reads a response ${about} as perhaps charged`, async (t) => {
       const vendor = create({ baseUrl: await serveVendor(t, handle), apiKey: KEY });
       t.deepEqual(await vendor.submit(SUBJECT, NEVER), unanswered(null));
       t.like(await vendor.poll('7', SUBJECT, NEVER), { kind: 'retry', why: 'unanswered' });
     });
   }
 
-  test(`${id}: a call of an unreachable vendor counts as not sent`, async (t) => {
+  test(`the ${id} adapter knows that a call to an unreachable vendor was not sent`, async (t) => {
     const vendor = create({ baseUrl: await closedUrl(), apiKey: KEY });
     const unsent = { kind: 'retry', why: 'unsent', cause: 'ECONNREFUSED', afterMs: null } as const;
     t.deepEqual(await vendor.submit(SUBJECT, NEVER), unsent);
   });
 
-  test(`${id}: a call that exceeds its time may have been charged`, async (t) => {
+  test(`the ${id} adapter reads a time-out as perhaps charged`, async (t) => {
     const silent = await serveVendor(t, () => undefined);
     const vendor = create({ baseUrl: silent, apiKey: KEY, callMs: 50 });
     t.is(vendor.callMs, 50);
@@ -110,7 +120,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     t.like(await vendor.poll('7', SUBJECT, NEVER), { kind: 'retry', why: 'unanswered' });
   });
 
-  test(`${id}: a redirect is not followed, so the key is sent nowhere else`, async (t) => {
+  test(`the ${id} adapter does not follow a redirect with the API key`, async (t) => {
     const elsewhere = await playVendor(t, { status: 200, body: {} });
     const moved = { status: 307, headers: { location: elsewhere.url }, body: '' };
     const { url, asked } = await playVendor(t, moved);
@@ -120,14 +130,14 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     t.is(elsewhere.asked.length, 0);
   });
 
-  test(`${id}: the key is only in a header`, async (t) => {
+  test(`the ${id} adapter sends the API key only in a header`, async (t) => {
     const { url, asked } = await playVendor(t, { status: 500, body: '' });
     await create({ baseUrl: url, apiKey: KEY }).submit(SUBJECT, NEVER);
     t.regex(JSON.stringify(asked[0]?.headers), new RegExp(KEY));
     t.notRegex(JSON.stringify([asked[0]?.url, asked[0]?.body]), new RegExp(KEY));
   });
 
-  test(`${id}: an abort is thrown, and an aborted call sends no request`, async (t) => {
+  test(`the ${id} adapter throws if it is aborted, and sends no request afterwards`, async (t) => {
     const controller = new AbortController();
     let asked = 0;
     const url = await serveVendor(t, (_request, response) => {
@@ -140,7 +150,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     t.is(asked, 1);
   });
 
-  test(`${id}: a person without the needed fields is skipped`, async (t) => {
+  test(`the ${id} adapter skips a person without the fields that it needs`, async (t) => {
     const { url, asked } = await playVendor(t, { status: 200, body: {} });
     const vendor = create({ baseUrl: url, apiKey: KEY });
     if (vendor.needs.includes('name')) {
@@ -181,7 +191,7 @@ for (const [value, afterMs] of [
   ['-5', null],
   ['1.5', null],
 ] as const) {
-  test(`Retry-After: ${value} is ${afterMs} ms`, async (t) => {
+  test(`a vendor's Retry-After: ${value} is read as ${afterMs} ms`, async (t) => {
     const { url } = await playVendor(t, {
       status: 503,
       headers: { 'retry-after': value },
@@ -192,7 +202,7 @@ for (const [value, afterMs] of [
   });
 }
 
-test('Retry-After may be a date in the future', async (t) => {
+test("a vendor's Retry-After may be a date in the future", async (t) => {
   const date = new Date(Date.now() + 3_600_000).toUTCString();
   const { url } = await playVendor(t, { status: 503, headers: { 'retry-after': date }, body: '' });
   const step = await ADAPTERS.prospeo?.({ baseUrl: url, apiKey: KEY }).submit(SUBJECT, NEVER);

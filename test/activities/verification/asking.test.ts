@@ -53,7 +53,7 @@ for (const [about, step, rest, verdict] of [
   });
 }
 
-test('an old address that a verifier confirms has the current date', async (t) => {
+test('an old address that a verifier confirms gets the current date', async (t) => {
   const old = { validatedAt: new Date(NOW - 40 * DAY_MS) };
   const { checked } = await checkedBy([VALID], old);
   t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });
@@ -66,12 +66,12 @@ test('an old address that no verifier confirms keeps its date and is not valid',
 });
 
 for (const [about, rest] of [
-  ['a fresh date of the vendor', {}],
-  ["a vendor's invalid", { verdict: 'invalid' }],
-  ['a role address', { ...UNKNOWN, email: 'info@clinic.com' }],
-  ['a Direct address', { ...UNKNOWN, email: 'jo@direct.clinic.com' }],
+  ['an address with a fresh date of its vendor', {}],
+  ['an address that its vendor calls invalid', { verdict: 'invalid' }],
+  ['an address of a role such as info@', { ...UNKNOWN, email: 'info@clinic.com' }],
+  ['an address for Direct messages', { ...UNKNOWN, email: 'jo@direct.clinic.com' }],
 ] as const) {
-  test(`no verifier is called after ${about}`, async (t) => {
+  test(`no verifier is called for ${about}`, async (t) => {
     const { asked } = await checkedBy([VALID], rest);
     t.is(asked, '0');
   });
@@ -108,37 +108,41 @@ test('a verifier without a result is not called again while another is rate-limi
 });
 
 for (const [about, steps, outcome] of [
-  ['all are rate-limited', [LIMITED, AWAY], { reason: 'verifier_rate_limit', afterMs: 2000 }],
-  ['one cannot be reached', [AWAY], { reason: 'verifier_unsent', afterMs: null }],
   [
-    'one has no result and the other is rate-limited',
+    'all verifiers are rate-limited',
+    [LIMITED, AWAY],
+    { reason: 'verifier_rate_limit', afterMs: 2000 },
+  ],
+  ['a verifier cannot be reached', [AWAY], { reason: 'verifier_unsent', afterMs: null }],
+  [
+    'a verifier has no result and another is rate-limited',
     [INCONCLUSIVE, LIMITED],
     { reason: 'verifier_rate_limit', afterMs: 2000 },
   ],
   [
-    'one is out of service and the other is rate-limited',
+    'a verifier is out of service and another is rate-limited',
     [BROKE, LIMITED],
     { reason: 'verifier_rate_limit', afterMs: 2000 },
   ],
   [
-    'two are rate-limited, for the shorter time',
+    'two verifiers are rate-limited, until the first is free',
     [LIMITED, { kind: 'retry', why: 'upstream', afterMs: 1000 }, LIMITED],
     { reason: 'verifier_upstream', afterMs: 1000 },
   ],
 ] as const) {
-  test(`nothing is decided if ${about}`, async (t) => {
+  test(`an address stays undecided if ${about}`, async (t) => {
     const { checked } = await checkedBy(steps);
     t.like(checked, { kind: 'transient', ...outcome });
   });
 }
 
-test('the evidence contains the cause of a failed connection to a verifier', async (t) => {
+test('the evidence says why a verifier could not be reached', async (t) => {
   const { checked } = await checkedBy([AWAY]);
   const [, asked] = checked.evidence;
   t.like(asked, { kind: 'verifier', verdict: 'unknown', reason: 'verifier_unsent: ECONNREFUSED' });
 });
 
-test('nothing is decided if the only verifier is unavailable', async (t) => {
+test('an address stays undecided if the only verifier is unavailable', async (t) => {
   const { checked } = await checkedBy([
     { kind: 'unavailable', why: 'unavailable', afterMs: 30_000 },
   ]);
@@ -146,10 +150,13 @@ test('nothing is decided if the only verifier is unavailable', async (t) => {
 });
 
 for (const [about, steps] of [
-  ['an operator must act first', [BROKE, { kind: 'fatal', why: 'protocol', field: 'body' }]],
-  ['one has no result and an operator must act for the other', [INCONCLUSIVE, BROKE]],
+  [
+    "all verifiers need an operator's help",
+    [BROKE, { kind: 'fatal', why: 'protocol', field: 'body' }],
+  ],
+  ["one has no result and the other needs an operator's help", [INCONCLUSIVE, BROKE]],
 ] as const) {
-  test(`nothing is decided if ${about}`, async (t) => {
+  test(`an address stays undecided if ${about}`, async (t) => {
     t.is(inWords((await checkedBy(steps)).checked), 'transient verifier_unavailable');
   });
 }
@@ -171,7 +178,7 @@ test('a greylisted address is valid once the mail server accepts it later', asyn
   t.is(inWords(await check(named)), 'valid mailbox_ok');
 });
 
-test('the evidence contains every step in order', async (t) => {
+test('the evidence of an address contains every step in order', async (t) => {
   const { checked } = await checkedBy([GREYLISTED, LIMITED, INCONCLUSIVE, MISSING]);
   t.deepEqual(
     checked.evidence.map(
@@ -192,7 +199,7 @@ test('the evidence contains every step in order', async (t) => {
   );
 });
 
-test('the evidence of an address refused without a check contains the reason', async (t) => {
+test('the evidence says why an address was rejected without calling a verifier', async (t) => {
   const checked = await checkOf()(candidate('info@clinic.com'));
   t.deepEqual(
     checked.evidence.map(({ kind, source, verdict, reason }) => [kind, source, verdict, reason]),
@@ -200,7 +207,7 @@ test('the evidence of an address refused without a check contains the reason', a
   );
 });
 
-test('verifiers get the normalized address that we would return', async (t) => {
+test('verifiers get the address in the normalized form that we would return', async (t) => {
   const asked: string[] = [];
   const verifier: Verifier = {
     id: 'one',
@@ -214,7 +221,7 @@ test('verifiers get the normalized address that we would return', async (t) => {
   t.deepEqual(asked, ['jo@xn--bcher-kva.de']);
 });
 
-test('an aborted check throws the reason of the abort', async (t) => {
+test('a check that is aborted throws the reason for the abort', async (t) => {
   const verifier: Verifier = { id: 'one', cost: 1, check: (_email, signal) => aborted(signal) };
   const reason = new Error('stopped');
   const check = checkOf({ verifiers: [verifier], signal: AbortSignal.abort(reason) });

@@ -59,20 +59,20 @@ test.serial.beforeEach(async () => {
 });
 
 for (const [about, say, denied] of [
-  ['denies all domains', () => 'NXDOMAIN', `${OWN}: nxdomain`],
-  ['denies all records', () => [], `${OWN}: no_mx`],
+  ['denies that any domain exists', () => 'NXDOMAIN', `${OWN}: nxdomain`],
+  ['denies that any domain has records', () => [], `${OWN}: no_mx`],
   [
-    'denies all addresses of hosts',
+    'denies that any host has an address',
     (name, type) => (type === 'MX' ? sayThisMachine(name, type) : 'NXDOMAIN'),
     `${OWN}: bad_mx`,
   ],
   [
-    'denies a free-mail domain',
+    'denies that a free-mail domain exists',
     (name, type) => (name === 'yahoo.com' ? 'NXDOMAIN' : truth(name, type)),
     'yahoo.com: nxdomain',
   ],
 ] as const satisfies readonly (readonly [string, Say, string])[]) {
-  test.serial(`a resolver that ${about} is not trusted`, async (t) => {
+  test.serial(`a DNS resolver that ${about} is not trusted`, async (t) => {
     const { verdictOf, lines } = await startWorker(t, say);
     t.is(await verdictOf('clinic.com'), 'transient dns_untrusted');
     t.is(await breaker(), `open denied ${denied}`);
@@ -81,28 +81,31 @@ for (const [about, say, denied] of [
   });
 }
 
-test.serial('a truthful resolver is trusted about a domain without mail', async (t) => {
-  const { verdictOf, lines } = await startWorker(t, truth);
-  t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
-  t.is(await verdictOf('hospital.com'), 'valid mailbox_ok');
-  t.is(await breaker(), 'closed null');
-  t.deepEqual(lines, []);
-});
+test.serial(
+  'a truthful DNS resolver is trusted when it says that a domain has no mail',
+  async (t) => {
+    const { verdictOf, lines } = await startWorker(t, truth);
+    t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
+    t.is(await verdictOf('hospital.com'), 'valid mailbox_ok');
+    t.is(await breaker(), 'closed null');
+    t.deepEqual(lines, []);
+  },
+);
 
-test.serial('a resolver that is silent about the control domains is not trusted', async (t) => {
+test.serial('a DNS resolver that is silent about well-known domains is not trusted', async (t) => {
   const say: Say = (name, type) => (name.endsWith('clinic.com') ? truth(name, type) : 'silence');
   const { verdictOf } = await startWorker(t, say);
   t.is(await verdictOf('clinic.com'), 'transient dns_untrusted');
   t.is(await breaker(), 'open silent');
 });
 
-test.serial('one silent control domain does not matter if the others are known', async (t) => {
+test.serial('a DNS resolver may be silent about one of the well-known domains', async (t) => {
   const say: Say = (name, type) => (name === 'gmail.com' ? 'silence' : truth(name, type));
   const { verdictOf } = await startWorker(t, say);
   t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
 });
 
-test.serial('one passed control is enough for all domains for 30 s', async (t) => {
+test.serial('checking a DNS resolver once is enough for all domains for 30 s', async (t) => {
   const { verdictOf, controls, pass } = await startWorker(t, truth);
   const domains = ['clinic.com', 'a-clinic.com', 'b-clinic.com'];
   for (const verdict of await Promise.all(domains.map(verdictOf)))
@@ -116,18 +119,15 @@ test.serial('one passed control is enough for all domains for 30 s', async (t) =
   t.is(controls(), 2);
 });
 
-test.serial(
-  'a resolver that begins to lie is not trusted once its control is 30 s old',
-  async (t) => {
-    const { verdictOf, nowSays, pass } = await startWorker(t, truth);
-    t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
-    nowSays(() => 'NXDOMAIN');
-    pass(31_000);
-    t.is(await verdictOf('hospital.com'), 'transient dns_untrusted');
-  },
-);
+test.serial('a DNS resolver that begins to lie is no longer trusted after 30 s', async (t) => {
+  const { verdictOf, nowSays, pass } = await startWorker(t, truth);
+  t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
+  nowSays(() => 'NXDOMAIN');
+  pass(31_000);
+  t.is(await verdictOf('hospital.com'), 'transient dns_untrusted');
+});
 
-test.serial('a repaired resolver is trusted again after one trial', async (t) => {
+test.serial('a repaired DNS resolver is trusted again after one successful check', async (t) => {
   const { verdictOf, nowSays, controls, lines } = await startWorker(t, () => 'NXDOMAIN');
   t.is(await verdictOf('clinic.com'), 'transient dns_untrusted');
   nowSays(truth);
@@ -140,7 +140,7 @@ test.serial('a repaired resolver is trusted again after one trial', async (t) =>
   t.is(lines.at(-1), 'name servers can be trusted again');
 });
 
-test.serial('the metrics and the status command report a lying resolver', async (t) => {
+test.serial('the metrics and the status command report a DNS resolver that lies', async (t) => {
   const counted = async () => {
     const { values = [] } = (await register.getSingleMetric('npe_source_calls_total')?.get()) ?? {};
     return (

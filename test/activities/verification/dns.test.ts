@@ -24,20 +24,32 @@ const NO_MX = { resolveMx: failure('ENODATA') };
 
 for (const [about, dns, verdict] of [
   [
-    'no MX',
+    'no MX record',
     { ...NO_MX, resolve4: failure('ENODATA'), resolve6: failure('ENODATA') },
     'invalid no_mx',
   ],
-  ['no MX but an address', NO_MX, 'invalid no_mx'],
-  ['a null MX', { resolveMx: async () => [{ exchange: '', priority: 0 }] }, 'invalid null_mx'],
-  ['no such domain', { resolveMx: failure('ENOTFOUND') }, 'invalid nxdomain'],
-  ['a failing server', { resolveMx: failure('ESERVFAIL') }, 'transient dns_failure'],
-  ['a refusing server', { resolveMx: failure('EREFUSED') }, 'transient dns_failure'],
-  ['a silent server', { resolveMx: failure('ETIMEOUT') }, 'transient timeout'],
-  ["an exchanger's failing server", { resolve4: failure('ESERVFAIL') }, 'transient dns_failure'],
-  ["an exchanger's silent server", { resolve4: failure('ETIMEOUT') }, 'transient timeout'],
+  ['an address but no MX record', NO_MX, 'invalid no_mx'],
+  [
+    'a null MX record',
+    { resolveMx: async () => [{ exchange: '', priority: 0 }] },
+    'invalid null_mx',
+  ],
+  ['no entry in the DNS', { resolveMx: failure('ENOTFOUND') }, 'invalid nxdomain'],
+  ['failing name servers', { resolveMx: failure('ESERVFAIL') }, 'transient dns_failure'],
+  ['name servers that refuse', { resolveMx: failure('EREFUSED') }, 'transient dns_failure'],
+  ['silent name servers', { resolveMx: failure('ETIMEOUT') }, 'transient timeout'],
+  [
+    'a mail exchanger with failing name servers',
+    { resolve4: failure('ESERVFAIL') },
+    'transient dns_failure',
+  ],
+  [
+    'a mail exchanger with silent name servers',
+    { resolve4: failure('ETIMEOUT') },
+    'transient timeout',
+  ],
 ] as const) {
-  test(`name servers: ${about} makes it ${verdict}`, async (t) => {
+  test(`an address at a domain with ${about} is "${verdict}"`, async (t) => {
     const nothing = { resolve6: failure('ENODATA') };
     t.is(await verdictOf('jo@clinic.com', {}, { ...nothing, ...dns }), verdict);
   });
@@ -126,7 +138,7 @@ for (const [about, zone, verdict] of [
   ],
   ['of throwaway mail', { MX: ['mx.emlhub.com'], 'mx.emlhub.com': PUBLIC }, 'invalid disposable'],
 ] as const satisfies readonly (readonly [string, Zone, string])[]) {
-  test(`a mail exchanger ${about} makes it ${verdict}`, async (t) => {
+  test(`a mail exchanger ${about} makes an address "${verdict}"`, async (t) => {
     t.is((await verdictIn(t, zone)).verdict, verdict);
   });
 }
@@ -141,7 +153,7 @@ test('mail exchangers are looked up in the order of their priority', async (t) =
   t.is(await verdictOf('jo@clinic.com', {}, dns), 'valid mailbox_ok');
 });
 
-test('only the first of many mail exchangers are looked up', async (t) => {
+test('only the first few of many mail exchangers are looked up', async (t) => {
   const names = Array.from({ length: 30 }, (_, n) => `mx${n}.a.com`);
   const { verdict, questions } = await verdictIn(t, { MX: names, 'mx29.a.com': PUBLIC });
   t.is(verdict, 'invalid bad_mx');
@@ -171,7 +183,7 @@ test('no verifier is called for a domain without mail or with failing name serve
   t.is(verifier.asked(), 0);
 });
 
-test('a domain is looked up once, and again after some minutes', async (t) => {
+test('the mail servers of a domain are looked up once, and again after some minutes', async (t) => {
   let asked = 0;
   let now = NOW;
   const resolveMx = async () => {
@@ -191,7 +203,7 @@ test('a domain is looked up once, and again after some minutes', async (t) => {
   t.is(asked, 3);
 });
 
-test('a domain that was dropped from the bounded cache is looked up again', async (t) => {
+test('a domain that was dropped from the full cache is looked up again', async (t) => {
   const asked = new Map<string, number>();
   const resolveMx = async (domain: string) => {
     asked.set(domain, (asked.get(domain) ?? 0) + 1);
@@ -206,7 +218,7 @@ test('a domain that was dropped from the bounded cache is looked up again', asyn
   t.is(asked.get('clinic1999.com'), 1);
 });
 
-test('a failure of name servers is not cached', async (t) => {
+test('a failure of the name servers is not cached', async (t) => {
   let broken = true;
   const resolveMx = async () => {
     if (broken) return await failure('ESERVFAIL')();
@@ -218,7 +230,7 @@ test('a failure of name servers is not cached', async (t) => {
   t.like(await check(candidate('jo@clinic.com')), { kind: 'decided', verdict: 'valid' });
 });
 
-test('responses of the production resolver are read correctly', async (t) => {
+test('responses of the DNS resolver that production uses are read correctly', async (t) => {
   const said: Readonly<Record<string, Said>> = {
     'MX clinic.com': ['mx.clinic.com'],
     'A mx.clinic.com': ['198.41.0.4'],

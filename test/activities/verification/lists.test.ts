@@ -13,7 +13,7 @@ import { buildLists } from '../../../deploy/build/lists.ts';
 const built = buildLists();
 const FOLDER = new URL('../../../activities/verification/lists/', import.meta.url);
 
-test('the generated lists match the installed packages', async (t) => {
+test('the generated lists of domains match the installed packages', async (t) => {
   for (const [name, text] of Object.entries(built)) {
     // Not with t.is, which would print thousands of lines.
     t.true(
@@ -23,7 +23,7 @@ test('the generated lists match the installed packages', async (t) => {
   }
 });
 
-test('the generated lists contain their origin, its version and its license', async (t) => {
+test('the generated lists of domains name their origin, its version, and its license', async (t) => {
   t.regex(
     await readFile(new URL('disposable.txt', FOLDER), 'utf8'),
     /^#.*\n# From \S+ [0-9.]+ \(CC0-1\.0\)/,
@@ -34,7 +34,7 @@ test('the generated lists contain their origin, its version and its license', as
   );
 });
 
-test('every other list contains its source', async (t) => {
+test('every list that is written by hand names its source', async (t) => {
   const byHand = (await readdir(FOLDER)).filter((name) => !Object.hasOwn(built, name));
   t.true(byHand.length > 5);
   for (const name of byHand) {
@@ -47,7 +47,7 @@ for (const name of [
   ...['disposable', 'disposable-more', 'personal', 'personal-more', 'relays', 'hisps', 'parkers'],
   ...['mail-providers', 'near-misses'],
 ]) {
-  test(`the domains of ${name} are normalized, unique and sorted`, (t) => {
+  test(`the domains in the list ${name} are normalized, unique, and sorted`, (t) => {
     const list = [...readList(name)];
     t.true(list.length > 3);
     t.deepEqual(
@@ -58,7 +58,7 @@ for (const name of [
   });
 }
 
-test('every placeholder is a domain or a plain local part', (t) => {
+test('every entry of the list of placeholders is a domain or a plain local part', (t) => {
   for (const entry of readList('placeholders')) {
     t.true(
       /^[a-z]+(?:\/[a-z])?@$/.test(entry) || parseAddress(`jo@${entry}`)?.domain === entry,
@@ -67,11 +67,11 @@ test('every placeholder is a domain or a plain local part', (t) => {
   }
 });
 
-test('every confusable is one character and a different Latin letter', (t) => {
+test('the list of confusables maps one character to a different Latin letter', (t) => {
   for (const pair of readList('confusables')) t.regex(pair, /^[^a-z][a-z]$/u);
 });
 
-test('entries added by hand are not in the packages', (t) => {
+test('lists of domains written by hand do not repeat the installed packages', (t) => {
   for (const name of ['disposable', 'personal']) {
     const listed = readList(name);
     t.deepEqual(
@@ -85,7 +85,7 @@ test('no domain is both disposable and personal', (t) => {
   t.deepEqual([...readList('personal', 'personal-more')].filter(isDisposable), []);
 });
 
-test('no real domain counts as a misspelled one', (t) => {
+test('no real mail domain counts as a misspelled one', (t) => {
   const real = [...readList('personal', 'personal-more', 'relays', 'hisps', 'near-misses')];
   t.deepEqual(real.filter(isLookalike), []);
 });
@@ -103,7 +103,7 @@ for (const domain of words(`
   hargray.com buckeye-express.com paulbunyan.net arvig.net bresnan.net iglou.com voyager.net
   alumni.stanford.edu alum.mit.edu post.harvard.edu aya.yale.edu cal.berkeley.edu caa.columbia.edu
   alumni.harvard.edu stanfordalumni.org psualum.com uclaalumni.net alum.dartmouth.org`)) {
-  test(`${domain} is personal for any vendor type`, (t) => {
+  test(`an address at ${domain} is personal, no matter what the vendor says`, (t) => {
     t.is(classify(domain, 'professional'), 'personal');
   });
 }

@@ -173,7 +173,7 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
 for (const [who, domain, owners] of TABLE) {
   const { first = 'nobody', last = '' } = who.person ?? {};
   for (const [owner, locals] of Object.entries(owners)) {
-    test(`${owner} for ${first} ${last} at ${domain}: ${locals.replace(/\s+/g, ' ')}`, (t) => {
+    test(`for ${first} ${last} at ${domain}, these local parts are "${owner}": ${locals.replace(/\s+/g, ' ')}`, (t) => {
       const wrong = locals
         .split(/\s+/)
         .filter((local) => ownerOf({ local, domain }, who) !== owner);
@@ -185,7 +185,7 @@ for (const [who, domain, owners] of TABLE) {
   }
 }
 
-test('the table has enough cases to measure the rules', (t) => {
+test('the table of local parts has enough cases to measure the rules', (t) => {
   const cases = TABLE.flatMap(([, , owners]) => Object.values(owners))
     .join(' ')
     .split(/\s+/);
@@ -197,7 +197,7 @@ for (const [email, verdict] of [
   ['karen.omalley@clinic.com', 'risky other_person'],
   ['drsomalley@clinic.com', 'risky shared'],
 ] as const) {
-  test(`${email} is ${verdict} for Mary Jo O'Malley even if a verifier says valid`, async (t) => {
+  test(`for Mary Jo O'Malley, ${email} is "${verdict}" even if a verifier says valid`, async (t) => {
     const verifier = verifierOf('one', { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' });
     const check = checkOf({ policy: 'verify-always', verifiers: [verifier] });
     t.is(inWords(await check(candidate(email), SUBJECT)), verdict);

@@ -35,7 +35,7 @@ function casesThatAre(verdict: string): string[] {
   );
 }
 
-test('every case has a verdict, and every row of the table decides a case', (t) => {
+test('the policy table has a verdict for every case, and no unused rows', (t) => {
   t.is(CASES.length, 3 * 9 * 6 * 2);
   for (const row of POLICY_TABLE) {
     t.true(
@@ -84,7 +84,7 @@ test('an address is valid only if a source or a verifier confirms it', (t) => {
   );
 });
 
-test('an invalid from any source decides', (t) => {
+test('an address is invalid if any source says so', (t) => {
   for (const one of CASES) {
     const isInvalid = judge(one)[0] === 'invalid';
     t.is(isInvalid, one.finder === 'invalid' || one.verifier === 'invalid', JSON.stringify(one));
@@ -98,7 +98,7 @@ test('a catch-all is valid only if two sources agree or a verifier confirms it',
   }
 });
 
-test('an address only from NPPES is valid only with a verifier or a second source', (t) => {
+test('an address known only from NPPES needs a verifier or a second source', (t) => {
   for (const one of CASES) {
     if (one.finder !== 'registry' || judge(one)[0] !== 'valid') continue;
     t.true(
@@ -134,27 +134,43 @@ async function verdictOf(rest: Partial<NamedCandidate>, options: Partial<CheckOp
 }
 
 for (const [about, rest, verdict] of [
-  ['30 days old is fresh', { validatedAt: new Date(NOW - 30 * DAY_MS) }, 'valid mailbox_ok'],
-  ['older is stale', { validatedAt: new Date(NOW - 30 * DAY_MS - 1) }, 'unknown stale_evidence'],
-  ['without a date there is no evidence', { validatedAt: null }, 'unknown no_evidence'],
-  ['an invalid date does not count', { validatedAt: new Date(Number.NaN) }, 'unknown no_evidence'],
   [
-    'a date in the future does not count',
+    'a claim that is 30 days old is fresh',
+    { validatedAt: new Date(NOW - 30 * DAY_MS) },
+    'valid mailbox_ok',
+  ],
+  [
+    'a claim that is older than 30 days is stale',
+    { validatedAt: new Date(NOW - 30 * DAY_MS - 1) },
+    'unknown stale_evidence',
+  ],
+  ['a claim without a date is not evidence', { validatedAt: null }, 'unknown no_evidence'],
+  [
+    'a claim with an invalid date is not evidence',
+    { validatedAt: new Date(Number.NaN) },
+    'unknown no_evidence',
+  ],
+  [
+    'a claim with a future date is not evidence',
     { validatedAt: new Date(NOW + 2 * DAY_MS) },
     'unknown no_evidence',
   ],
-  ["the vendor's unknown stays unknown", { verdict: 'unknown' }, 'unknown no_evidence'],
-  ["the vendor's invalid stays invalid", { verdict: 'invalid' }, 'invalid mailbox_missing'],
-  ["the vendor's catch-all stays one", { verdict: 'catch_all' }, 'catch_all null'],
-  ["the vendor's risky stays risky", { verdict: 'risky' }, 'risky null'],
-  ['NPPES has no evidence', { verdict: 'unknown', source: 'nppes' }, 'unknown no_evidence'],
+  ["a vendor's verdict unknown stays unknown", { verdict: 'unknown' }, 'unknown no_evidence'],
+  ["a vendor's verdict invalid stays invalid", { verdict: 'invalid' }, 'invalid mailbox_missing'],
+  ["a vendor's verdict catch_all stays catch_all", { verdict: 'catch_all' }, 'catch_all null'],
+  ["a vendor's verdict risky stays risky", { verdict: 'risky' }, 'risky null'],
+  [
+    'an address in NPPES is not evidence',
+    { verdict: 'unknown', source: 'nppes' },
+    'unknown no_evidence',
+  ],
 ] as const) {
-  test(`evidence: ${about}`, async (t) => {
+  test(`without a verifier, ${about}`, async (t) => {
     t.is(await verdictOf(rest), verdict);
   });
 }
 
-test('the future date of a vendor whose clock is ahead becomes the current time', async (t) => {
+test("if a vendor's clock is slightly ahead, its future date becomes the current time", async (t) => {
   const checked = await checkOf()(
     candidate('jo@clinic.com', { validatedAt: new Date(NOW + 60_000) }),
   );
@@ -189,29 +205,29 @@ for (const [about, step, rest, verdict, asked] of [
   ],
   ['is greylisted', { kind: 'greylisted' }, {}, 'later greylisted', 1],
   [
-    'is away',
+    'is down',
     { kind: 'retry', why: 'upstream', afterMs: null },
     {},
     'transient verifier_upstream',
     1,
   ],
-  ['refuses us', { kind: 'fatal', why: 'auth' }, {}, 'transient verifier_unavailable', 1],
+  ['rejects our API key', { kind: 'fatal', why: 'auth' }, {}, 'transient verifier_unavailable', 1],
   [
-    'said no an hour ago',
+    'denied it an hour ago',
     INCONCLUSIVE,
     { lastVerdict: { verdict: 'invalid', reason: 'mailbox_missing', at: NOW - 3_600_000 } },
     'invalid mailbox_missing',
     0,
   ],
 ] as const) {
-  test(`under verify-always, ${verdict} if the verifier ${about}`, async (t) => {
+  test(`under verify-always, an address is "${verdict}" if the verifier ${about}`, async (t) => {
     const verifier = verifierOf('one', step);
     t.is(await verdictOf(rest, { policy: 'verify-always', verifiers: [verifier] }), verdict);
     t.is(verifier.asked(), asked);
   });
 }
 
-test("an address that stays greylisted has the verdict of the vendor's date", async (t) => {
+test("an address that stays greylisted is judged by the vendor's claim", async (t) => {
   const verifiers = [verifierOf('one', { kind: 'greylisted' })];
   const check = checkOf({ policy: 'verify-always', verifiers });
   t.like(await check(candidate('jo@clinic.com')), {
@@ -221,7 +237,7 @@ test("an address that stays greylisted has the verdict of the vendor's date", as
   t.like(undated, { otherwise: { verdict: 'unknown', reason: 'greylisted' } });
 });
 
-test('a dated claim decides if one verifier has no result and another is unavailable', async (t) => {
+test("a vendor's dated claim decides if no verifier has a result", async (t) => {
   const verifiers = [
     verifierOf('one', INCONCLUSIVE),
     verifierOf('two', { kind: 'fatal', why: 'auth' }),
@@ -230,7 +246,7 @@ test('a dated claim decides if one verifier has no result and another is unavail
   t.like(checked, { verdict: 'valid' });
 });
 
-test('an earlier result of a verifier has its own date', async (t) => {
+test('an address that was verified earlier keeps the date of that verification', async (t) => {
   const at = NOW - 3_600_000;
   const lastVerdict = { verdict: 'valid', reason: 'mailbox_ok', at } as const;
   const verifiers = [verifierOf('one', INCONCLUSIVE)];
@@ -274,7 +290,7 @@ for (const [about, rest, step, verdict] of [
   });
 }
 
-test("a vendor's claim is not enough if a verifier is required", async (t) => {
+test("a vendor's claim is not enough under the policy verifier-required", async (t) => {
   t.is(await verdictOf({}, { policy: 'verifier-required' }), 'unknown not_verified');
 });
 
@@ -283,14 +299,14 @@ for (const [namedBy, catchAll, verdict] of [
   [2, 'two-sources', 'valid two_sources'],
   [2, 'reject', 'catch_all null'],
 ] as const) {
-  test(`a catch-all from ${namedBy} sources is ${verdict} under ${catchAll}`, async (t) => {
+  test(`with CATCH_ALL ${catchAll}, a catch-all from ${namedBy} source(s) is "${verdict}"`, async (t) => {
     t.is(await verdictOf({ verdict: 'catch_all', namedBy }, { catchAll }), verdict);
     const verifiers = [verifierOf('one', { kind: 'answer', verdict: 'catch_all', reason: null })];
     t.is(await verdictOf({ verdict: 'unknown', namedBy }, { catchAll, verifiers }), verdict);
   });
 }
 
-test('an address that two sources agree on has the current date', async (t) => {
+test('an address that two sources agree on gets the current date', async (t) => {
   const check = checkOf({ catchAll: 'two-sources' });
   const checked = await check(candidate('jo@clinic.com', { verdict: 'catch_all', namedBy: 2 }));
   t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });

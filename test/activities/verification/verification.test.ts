@@ -31,7 +31,7 @@ for (const [text, email] of [
   ["mary-o'hara+npi@sub.clinic.co.uk", "mary-o'hara+npi@sub.clinic.co.uk"],
   [`${'a'.repeat(64)}@clinic.com`, `${'a'.repeat(64)}@clinic.com`],
 ] as const) {
-  test(`${text.slice(0, 40)} is an address`, (t) => {
+  test(`${text.slice(0, 40)} is a valid email address`, (t) => {
     t.is(parseAddress(text)?.email, email);
   });
 }
@@ -77,7 +77,7 @@ for (const text of [
   `jo@${'a.'.repeat(130)}com`,
   `${'a'.repeat(60)}@${'abc.'.repeat(48)}com`,
 ]) {
-  test(`${JSON.stringify(text).slice(0, 60)} (${text.length} characters) is not an address`, async (t) => {
+  test(`${JSON.stringify(text).slice(0, 60)} (${text.length} characters) is not an email address`, async (t) => {
     t.is(parseAddress(text), null);
     t.is(await verdictOf(text), 'invalid syntax');
   });
@@ -90,7 +90,7 @@ for (const domain of [
   'co.uk',
   'printer.local',
 ]) {
-  test(`a domain without an ICANN suffix is refused: ${domain}`, async (t) => {
+  test(`${domain} is rejected, because its suffix is not one that ICANN lists`, async (t) => {
     t.is(await verdictOf(`jo@${domain}`), 'invalid no_suffix');
   });
 }
@@ -131,7 +131,7 @@ for (const [email, verdict] of [
   ['info@gmial.com', 'invalid lookalike'],
   ['info@direct.clinic.com', 'invalid direct'],
 ] as const) {
-  test(`${email} is refused: ${verdict}`, async (t) => {
+  test(`${email} is rejected as "${verdict}"`, async (t) => {
     t.is(await verdictOf(email), verdict);
   });
 }
@@ -155,7 +155,7 @@ for (const email of [
   '1112223333@clinic.com',
   'jo@mailinator-clinic.com',
 ]) {
-  test(`${email} is not refused`, async (t) => {
+  test(`${email} is not rejected`, async (t) => {
     t.is(await verdictOf(email), 'valid mailbox_ok');
   });
 }
@@ -170,7 +170,7 @@ const FREE_MAIL_SLIPS = `
   sbcgobal.net earthlnk.net optonlin.net protonmial.com googlmail.com rocketmial.com mail.gmial.com`;
 
 for (const domain of FREE_MAIL_SLIPS.trim().split(/\s+/)) {
-  test(`${domain} counts as misspelled free mail`, async (t) => {
+  test(`${domain} counts as a misspelled free-mail domain`, async (t) => {
     t.is(await verdictOf(`jo.hartley@${domain}`), 'invalid lookalike');
   });
 }
@@ -183,7 +183,7 @@ for (const domain of [
   'comcast.nte',
   'clinic.con',
 ]) {
-  test(`${domain} has no existing suffix`, async (t) => {
+  test(`${domain} does not end in an existing top-level domain`, async (t) => {
     t.is(await verdictOf(`jo.hartley@${domain}`), 'invalid no_suffix');
   });
 }
@@ -199,7 +199,7 @@ for (const domain of [
   'ցmail.com', // With an Armenian letter.
   'gmaıl.com', // All Latin, with a dotless i.
 ]) {
-  test(`${domain} (${domainToASCII(domain)}) is a lookalike in both notations`, async (t) => {
+  test(`${domain} (${domainToASCII(domain)}) counts as a lookalike in both notations`, async (t) => {
     t.is(await verdictOf(`jo@${domain}`), 'invalid lookalike');
     t.is(await verdictOf(`jo@${domainToASCII(domain)}`), 'invalid lookalike');
   });
@@ -213,7 +213,7 @@ for (const domain of `
   קליניקה.com clinic.рф xn--mller-praxis-dlb.de`
   .trim()
   .split(/\s+/)) {
-  test(`${domain} is not a lookalike`, async (t) => {
+  test(`${domain} does not count as a lookalike of another domain`, async (t) => {
     t.is(await verdictOf(`jo.hartley@${domain}`), 'valid mailbox_ok');
   });
 }
@@ -223,12 +223,12 @@ for (const email of `jo.hartley@example.com jo@mail.example.org first.last@domai
   no-email@gmail.com no.email123@clinic.com noemailprovided@clinic.com none@none.com not.available@clinic.com
   n/a@clinic.com unknown@clinic.com test@clinic.com test_2@clinic.com testuser@gmail.com xxx@clinic.com aaaa@clinic.com
   null@clinic.com user+npi@clinic.com asdf@clinic.com placeholder@clinic.com`.split(/\s+/)) {
-  test(`${email} is a placeholder`, async (t) => {
+  test(`${email} counts as a placeholder, not as an address`, async (t) => {
     t.is(await verdictOf(email), 'invalid placeholder');
   });
 }
 
-test('an address of type DIRECT in NPPES is refused, except free mail', async (t) => {
+test('an address of type DIRECT in NPPES is rejected, except at free-mail domains', async (t) => {
   const named = async (email: string, isTypedDirect: boolean) =>
     inWords(await checkOf()(candidate(email, { isTypedDirect })));
   t.is(await named('jo@clinic.com', true), 'invalid direct');
@@ -257,7 +257,7 @@ for (const [domain, vendorType, type] of [
   ['stanfordalumni.org', 'professional', 'personal'],
   ['gov.clinic.com', 'personal', 'personal'],
 ] as const) {
-  test(`${domain} of vendor type ${vendorType} is ${type}`, (t) => {
+  test(`an address at ${domain} whose vendor says ${vendorType} is ${type}`, (t) => {
     t.is(classify(domain, vendorType), type);
   });
 }
@@ -269,7 +269,7 @@ for (const [domain, employer, type] of [
   ['hartleyclinic.com', 'hartleydental.com', 'personal'],
   ['gmail.com', 'gmail.com', 'personal'],
 ] as const) {
-  test(`${domain} of vendor type personal is ${type} for an employee of ${employer}`, (t) => {
+  test(`an address at ${domain} is ${type} for an employee of ${employer}`, (t) => {
     t.is(classify(domain, 'personal', employer), type);
   });
 }
@@ -298,7 +298,7 @@ for (const [kind, endpoint, what] of [
   ['OTHERS', '(555) 010-0100', 'junk'],
   ['OTHERS', '', 'junk'],
 ] as const) {
-  test(`an NPPES endpoint ${JSON.stringify(endpoint)} of type ${kind} is ${what}`, (t) => {
+  test(`an NPPES endpoint ${JSON.stringify(endpoint)} of type ${kind} counts as ${what}`, (t) => {
     t.is(classifyEndpoint(kind, endpoint), what);
   });
 }

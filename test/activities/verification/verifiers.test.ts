@@ -47,7 +47,7 @@ async function inWords(verifier: ReturnType<typeof make>, email = EMAIL): Promis
 }
 
 for (const id of VERIFIER_IDS) {
-  test(`${id}: every documented response has its expected meaning`, async (t) => {
+  test(`the ${id} adapter reads every documented response as expected`, async (t) => {
     const seen: Record<string, string> = {};
     for (const [name, body] of answersOf(id))
       seen[name] = await stepOf(t, id, { status: 200, body });
@@ -55,7 +55,7 @@ for (const id of VERIFIER_IDS) {
   });
 }
 
-test('the requests have the documented forms', async (t) => {
+test('every verifier gets the documented request', async (t) => {
   const seen: unknown[] = [];
   for (const id of VERIFIER_IDS) {
     const { url, asked } = await playVendor(t, { status: 500, body: '' });
@@ -70,7 +70,7 @@ test('the requests have the documented forms', async (t) => {
   ]);
 });
 
-test("Hunter's key is in a header, where no log of URLs contains it", async (t) => {
+test("Hunter's verifier gets its API key in a header, so no log of URLs has it", async (t) => {
   const { url, asked } = await playVendor(t, { status: 500, body: '' });
   await make('hunter-verifier', url).check(EMAIL, NEVER);
   t.is(asked[0]?.headers['x-api-key'], KEY);
@@ -81,12 +81,12 @@ for (const [status, headers, step] of [
   [202, { 'retry-after': '7' }, 'working 7000'],
   [222, {}, 'greylisted'],
 ] as const) {
-  test(`hunter-verifier: HTTP ${status} is ${step}`, async (t) => {
+  test(`the hunter-verifier adapter reads HTTP ${status} as "${step}"`, async (t) => {
     t.is(await stepOf(t, 'hunter-verifier', { status, headers, body: {} }), step);
   });
 }
 
-test('Reacher gets its secret for the hosted server and for our own, or no secret', async (t) => {
+test('Reacher gets its secret in both headers, or no secret', async (t) => {
   const { url, asked } = await playVendor(t, { status: 500, body: '' });
   await make('reacher', url).check(EMAIL, NEVER);
   await make('reacher', url, '').check(EMAIL, NEVER);
@@ -142,7 +142,7 @@ for (const [id, about, name, change, step] of [
   ['neverbounce', 'a number for its result', 'valid', { result: 0 }, 'protocol result'],
   ['neverbounce', 'text for its flags', 'valid', { flags: 'role_account' }, 'protocol flags'],
 ] as const) {
-  test(`${id}: ${about} is ${step}`, async (t) => {
+  test(`the ${id} adapter reads ${about} as "${step}"`, async (t) => {
     t.is(
       await stepOf(t, id, { status: 200, body: { ...answersOf(id).get(name), ...change } }),
       step,
@@ -161,12 +161,12 @@ for (const [about, body, step] of [
   ['another error', { error: 'Something else' }, 'protocol error'],
   ['an empty error', { error: '', status: 'valid', sub_status: '' }, 'valid mailbox_ok'],
 ] as const) {
-  test(`zerobounce: ${about} is ${step}, with 200 and with 400`, async (t) => {
+  test(`the zerobounce adapter reads ${about} as "${step}", with 200 and with 400`, async (t) => {
     for (const status of [200, 400]) t.is(await stepOf(t, 'zerobounce', { status, body }), step);
   });
 }
 
-test('reacher: a wrong secret is a 400 with the name of the header', async (t) => {
+test('the reacher adapter reads a 400 that names its header as a wrong secret', async (t) => {
   const body = { error: 'Missing or invalid x-reacher-secret header.' };
   t.is(await stepOf(t, 'reacher', { status: 400, body }), 'fatal auth');
   t.is(
@@ -203,7 +203,7 @@ for (const id of VERIFIER_IDS) {
     const all: Partial<Record<VerifierId | '', string>> =
       typeof meaning === 'string' ? { '': meaning } : meaning;
     const step = all[id] ?? all[''] ?? '';
-    test(`${id}: HTTP ${status} is ${step}`, async (t) => {
+    test(`the ${id} adapter reads HTTP ${status} as "${step}"`, async (t) => {
       const headers = { 'retry-after': '7', location: 'http://127.0.0.1:1/' };
       const body = answersOf(id).get('valid') ?? answersOf(id).get('safe');
       t.is(await stepOf(t, id, { status, headers, body }), step);
@@ -218,18 +218,18 @@ for (const id of VERIFIER_IDS) {
     ['a web page', '<html></html>'],
     ['half a response', '{"status":"val'],
   ] as const) {
-    test(`${id}: a body of ${about} is a protocol error`, async (t) => {
+    test(`the ${id} adapter reads a body of ${about} as a protocol error`, async (t) => {
       t.is(await stepOf(t, id, { status: 200, body }), 'protocol body');
     });
   }
 
-  test(`${id}: a call may be charged if the server hangs up, not if it is unreachable`, async (t) => {
+  test(`the ${id} adapter knows that a call to an unreachable server is not charged`, async (t) => {
     const url = await serveVendor(t, (request) => request.socket.destroy());
     t.is(await inWords(make(id, url)), 'retry unanswered null');
     t.is(await inWords(make(id, await closedUrl())), 'retry unsent null');
   });
 
-  test(`${id}: an aborted call throws the reason of the abort`, async (t) => {
+  test(`the ${id} adapter throws the reason for an abort`, async (t) => {
     const asked = Promise.withResolvers<void>();
     const url = await serveVendor(t, () => asked.resolve());
     const controller = new AbortController();
@@ -240,7 +240,7 @@ for (const id of VERIFIER_IDS) {
     t.is(await t.throwsAsync(check), reason);
   });
 
-  test(`${id}: no step contains the address or the key`, async (t) => {
+  test(`the ${id} adapter never returns the address or the API key`, async (t) => {
     const bodies = [
       ...answersOf(id).values(),
       { error: `${EMAIL} ${KEY}` },
@@ -275,7 +275,7 @@ test('the simulated Reacher reports the mailbox of an address', async (t) => {
   ]);
 });
 
-test('the simulated Reacher refuses a wrong key, and greylists once', async (t) => {
+test('the simulated Reacher rejects a wrong API key, and greylists only once', async (t) => {
   t.is(await (await simulated(t, 'another'))('jo.ashdown'), 'fatal auth');
   const ask = await simulated(t);
   t.deepEqual(

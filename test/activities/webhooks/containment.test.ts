@@ -79,7 +79,7 @@ function roomAfter(look: Look): number | null {
   return look.kind === 'wait' && look.why === 'no_room' ? Math.round(look.afterMs / 10) * 10 : null;
 }
 
-test('after five time-outs a dead host gets one attempt at a time until schedules end', async (t) => {
+test('after five time-outs, a host gets only one webhook attempt at a time', async (t) => {
   const { life, answers, sent } = t.context;
   answers.set('dead.example', () => SILENT);
   const ids = await life.deliveries(await life.organization(), DEAD, 12);
@@ -98,7 +98,7 @@ test('after five time-outs a dead host gets one attempt at a time until schedule
   t.true(looks < 200 * ids.length, `${looks} looks`);
 });
 
-test('a host that is back gets all deliveries within about the time it was away', async (t) => {
+test('a host that is back gets its waiting webhooks within the time that it was away', async (t) => {
   const { life, answers } = t.context;
   answers.set('dead.example', () => SILENT);
   const ids = await life.deliveries(await life.organization(), DEAD, 30);
@@ -111,7 +111,7 @@ test('a host that is back gets all deliveries within about the time it was away'
   t.true(last < 1.2 * HOUR, `${last / MINUTE} min`);
 });
 
-test('while a host is away it gets one attempt at a time, also for new deliveries', async (t) => {
+test('while a host is away, new webhooks wait while one attempt at a time is made', async (t) => {
   const { life, answers, sent } = t.context;
   answers.set('dead.example', () => SILENT);
   const organization = await life.organization();
@@ -133,7 +133,7 @@ test('while a host is away it gets one attempt at a time, also for new deliverie
   for (const id of others) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('a host that is dead for one organization still gets deliveries of another', async (t) => {
+test('a host that fails for one organization still gets webhooks of another one', async (t) => {
   const { life, answers, sent } = t.context;
   answers.set('dead.example', () => SILENT);
   const dead = await life.deliveries(await life.organization(), DEAD, 9);
@@ -150,7 +150,7 @@ test('a host that is dead for one organization still gets deliveries of another'
   await trying;
 });
 
-test('results of attempts from before a host was given up do not change its state', async (t) => {
+test('attempts that began before a host was given up do not change its state later', async (t) => {
   const { life, answers, sent } = t.context;
   const replies = Array.from({ length: 10 }, () => Promise.withResolvers<Answer>());
   answers.set('dead.example', () => replies[sent.length - 1]?.promise ?? answered(200));
@@ -183,7 +183,7 @@ test('results of attempts from before a host was given up do not change its stat
   t.deepEqual(await life.look(ids[1] ?? ''), { kind: 'over', state: 'delivered' });
 });
 
-test('a response with any status keeps a host open', async (t) => {
+test('a host that responds with any status is not given up', async (t) => {
   const { life, answers, sent } = t.context;
   answers.set('dead.example', () => answered(500));
   const ids = await life.deliveries(await life.organization(), DEAD, 20);
@@ -191,7 +191,7 @@ test('a response with any status keeps a host open', async (t) => {
   t.is(sent.length, 20);
 });
 
-test('a slow host gets ten deliveries at once, and another host is not affected', async (t) => {
+test('a slow host gets ten webhooks at a time and does not delay another host', async (t) => {
   const { life, answers, sent } = t.context;
   const reply = Promise.withResolvers<Answer>();
   answers.set('slow.example', () => reply.promise);
@@ -220,7 +220,7 @@ test('a slow host gets ten deliveries at once, and another host is not affected'
     t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('an organization has twenty running deliveries over all hosts, apart from others', async (t) => {
+test('an organization has at most twenty webhooks running at a time over all hosts', async (t) => {
   const { life, answers, sent } = t.context;
   const reply = Promise.withResolvers<Answer>();
   const organization = await life.organization();
@@ -246,7 +246,7 @@ test('an organization has twenty running deliveries over all hosts, apart from o
   t.deepEqual(await life.look(third), { kind: 'over', state: 'delivered' });
 });
 
-test('an attempt that died with its worker frees its slot, and slows no others', async (t) => {
+test('an attempt whose worker died frees its slot and does not delay others', async (t) => {
   const { life } = t.context;
   const [next = '', ...ids] = await life.deliveries(await life.organization(), DEAD, 11);
   await life.time.freeze();
@@ -261,7 +261,7 @@ test('an attempt that died with its worker frees its slot, and slows no others',
   t.deepEqual(await life.look(next), { kind: 'over', state: 'delivered' });
 });
 
-test('a delivery without a slot waits behind earlier ones, by the time of attempts', async (t) => {
+test('a webhook that waits for a slot waits as long as the earlier ones will take', async (t) => {
   const { life, answers, sent } = t.context;
   const reply = Promise.withResolvers<Answer>();
   answers.set('slow.example', () => reply.promise);

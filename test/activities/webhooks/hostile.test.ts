@@ -31,7 +31,7 @@ async function decided(organizationId: string, batchId: string) {
   });
 }
 
-test('sixteen hostile receivers have their expected outcomes, and 1 KiB each is kept', async (t) => {
+test('sixteen hostile receivers do no harm, and only 1 KiB of each response is kept', async (t) => {
   const { hostilities, close } = await startHostileReceiver(stack.receiver, dir);
   t.teardown(close);
   t.is(hostilities.length, 16);
@@ -55,7 +55,7 @@ test('sixteen hostile receivers have their expected outcomes, and 1 KiB each is 
   }
 });
 
-test("the sweep starts an operator's resends of one delivery and of all failed ones", async (t) => {
+test('the reconciler starts the webhooks that an operator resends', async (t) => {
   const client = await stack.organization();
   const path = '/resent';
   const url = `${stack.receiver.url}${path}`;

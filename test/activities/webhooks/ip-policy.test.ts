@@ -83,12 +83,12 @@ const HOSTILE_HOSTS = [
 ] as const;
 
 for (const [what, host] of HOSTILE_HOSTS) {
-  test(`a URL may not contain ${what}: ${JSON.stringify(host)}`, (t) => {
+  test(`a webhook URL may not contain ${what}: ${JSON.stringify(host)}`, (t) => {
     t.true(policy.forbids(new URL(`https://${host}/hook`)));
   });
 }
 
-test('a URL may contain public addresses up to the edges of closed ranges', (t) => {
+test('a webhook URL may contain public IP addresses right next to forbidden ranges', (t) => {
   const hosts = [
     '8.8.8.8',
     '0x08080808',
@@ -116,7 +116,7 @@ test('a URL may contain public addresses up to the edges of closed ranges', (t) 
   }
 });
 
-test('a host name is allowed in a URL, unless it is clearly an internal one', (t) => {
+test('a host name is allowed in a webhook URL, unless it is clearly internal', (t) => {
   for (const host of [
     'localhost',
     'a.localhost',
@@ -132,7 +132,7 @@ test('a host name is allowed in a URL, unless it is clearly an internal one', (t
   }
 });
 
-test('a text that is not an address in the notation of resolvers is not allowed', (t) => {
+test('text that is not an IP address in standard notation is not allowed', (t) => {
   for (const text of [
     '',
     'localhost',
@@ -149,7 +149,7 @@ test('a text that is not an address in the notation of resolvers is not allowed'
   t.true(policy.allows('8.8.8.8'));
 });
 
-test('opened ranges are allowed next to public ones, and their neighbors are not', (t) => {
+test('WEBHOOK_OPEN_CIDRS allows exactly its ranges, in addition to public addresses', (t) => {
   const opened = createAddressPolicy({ openCidrs: ['127.0.0.0/8', '::1/128'] });
   t.true(opened.allows('127.0.0.1'));
   t.true(opened.allows('::1'));
@@ -161,7 +161,7 @@ test('opened ranges are allowed next to public ones, and their neighbors are not
     t.false(opened.allows(ip), ip);
 });
 
-test('a malformed range is refused, and the error contains it', (t) => {
+test('a malformed range of IP addresses is rejected, and the error contains it', (t) => {
   for (const text of [
     '',
     '127.0.0.1',
@@ -193,7 +193,7 @@ const HOSTILE_ANSWERS: readonly (readonly [string, readonly string[]])[] = [
 ];
 
 for (const [what, answers] of HOSTILE_ANSWERS) {
-  test(`a name that resolves to ${what} is blocked without a connection`, async (t) => {
+  test(`a webhook to a name that resolves to ${what} makes no connection`, async (t) => {
     const trap = await startTrap(t);
     const post = postWith(createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }), () => answers);
     t.deepEqual(await post(trap.port, 'hook.example'), {
@@ -204,7 +204,7 @@ for (const [what, answers] of HOSTILE_ANSWERS) {
   });
 }
 
-test('internal addresses are left out if a name also has public ones', async (t) => {
+test('if a name has internal and public addresses, internal ones get no connection', async (t) => {
   const trap = await startTrap(t);
   const mixed = ['127.0.0.1', '127.0.0.2', '0.0.0.0', '::ffff:127.0.0.1'];
   const post = postWith(createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }), () => mixed);
@@ -212,7 +212,7 @@ test('internal addresses are left out if a name also has public ones', async (t)
   t.is(trap.connections(), 0);
 });
 
-test('a name is looked up once, and a later response is never used', async (t) => {
+test('the name of a webhook host is looked up only once for each attempt', async (t) => {
   const trap = await startTrap(t);
   let lookups = 0;
   const post = postWith(createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }), () => {
@@ -224,7 +224,7 @@ test('a name is looked up once, and a later response is never used', async (t) =
   t.is(trap.connections(), 0);
 });
 
-test('a literal address is blocked without a lookup and a connection', async (t) => {
+test('a forbidden IP address in a URL is blocked without a lookup or a connection', async (t) => {
   const trap = await startTrap(t);
   const post = postWith(policy, () => {
     t.fail('looked up');
@@ -249,7 +249,7 @@ test('addresses from the hosts file are checked too, so localhost is blocked', a
   t.is(trap.connections(), 0);
 });
 
-test('a connection to another address than the allowed one is closed before sending', async (t) => {
+test('a connection to another IP address than the checked one is closed unused', async (t) => {
   const trap = await startTrap(t);
   let asked = 0;
   const turning: AddressPolicy = {
@@ -269,7 +269,7 @@ test('a connection to another address than the allowed one is closed before send
   t.is(trap.bytes(), 0);
 });
 
-test('names and addresses that operators block get no connection', async (t) => {
+test('names and IP addresses that operators block get no connection', async (t) => {
   const trap = await startTrap(t);
   const opened = createAddressPolicy({ openCidrs: ['127.0.0.0/8', '::1/128'] });
   const send = (host: string, blocked: readonly string[], answers: readonly string[]) =>

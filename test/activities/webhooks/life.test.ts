@@ -21,7 +21,7 @@ test.afterEach.always(async (t) => {
   await t.context.life?.stop();
 });
 
-test('a delivery has ten attempts in three days, each after its wait, and then fails', async (t) => {
+test('a webhook is attempted ten times in three days, and then fails', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   const waits: number[] = [];
@@ -59,7 +59,7 @@ test('a delivery has ten attempts in three days, each after its wait, and then f
   t.is(log[9]?.responseExcerpt?.toString(), '503\n');
 });
 
-test('Retry-After extends a wait to up to twice its step', async (t) => {
+test('Retry-After can extend the wait for the next attempt to twice its usual time', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(429, 1000 * HOUR);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
@@ -72,7 +72,7 @@ test('Retry-After extends a wait to up to twice its step', async (t) => {
   t.is(receiver.calls, 10);
 });
 
-test('an early check, for example after a restart, waits for the remaining time', async (t) => {
+test('a webhook that is checked too early, as after a restart, waits until it is due', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   await life.look(id);
@@ -86,7 +86,7 @@ test('an early check, for example after a restart, waits for the remaining time'
   t.is(receiver.calls, 2);
 });
 
-test('two workers with the same delivery make one attempt', async (t) => {
+test('two workers with the same webhook make only one attempt', async (t) => {
   const { life, receiver } = t.context;
   const reply = Promise.withResolvers<Answer>();
   const sending = Promise.withResolvers<void>();
@@ -105,7 +105,7 @@ test('two workers with the same delivery make one attempt', async (t) => {
   t.is(receiver.calls, 1);
 });
 
-test('an attempt that died with its worker is repeated in half a minute, counted once', async (t) => {
+test('an attempt whose worker died is repeated within 30 s, and both count as one', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(204);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
@@ -121,7 +121,7 @@ test('an attempt that died with its worker is repeated in half a minute, counted
   t.is((await showDelivery(life.db, id)).attempts, 1);
 });
 
-test('an attempt is recorded once, even if recording is repeated', async (t) => {
+test('a webhook attempt is recorded once, even if recording it is repeated', async (t) => {
   const { life } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   const claimed = await claimDelivery(life.db, id, { webhookScheduleMs: SCHEDULE_MS });
@@ -146,7 +146,7 @@ test('an attempt is recorded once, even if recording is repeated', async (t) => 
   t.deepEqual([attempts, log.length], [1, 1]);
 });
 
-test('a delivery is held while its organization is suspended, and keeps its schedule', async (t) => {
+test('a webhook waits while its organization is suspended, and then continues', async (t) => {
   const { life, receiver } = t.context;
   const organization = await life.organization();
   const [id = ''] = await life.deliveries(organization, URL_, 1);
@@ -169,7 +169,7 @@ test('a delivery is held while its organization is suspended, and keeps its sche
   t.is(receiver.calls, 2);
 });
 
-test('410 is retried for the whole schedule like any other status except 2xx', async (t) => {
+test('a webhook with a 410 is retried like with any other status except 2xx', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(410);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
@@ -187,7 +187,7 @@ test('410 is retried for the whole schedule like any other status except 2xx', a
   );
 });
 
-test('a blocked address ends a delivery at once', async (t) => {
+test('a webhook to a blocked IP address fails at once, without retries', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => ({ kind: 'failed', reason: 'blocked_address' });
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
@@ -199,7 +199,7 @@ test('a blocked address ends a delivery at once', async (t) => {
   );
 });
 
-test('a delivery with an unreadable secret stays pending, and is logged once', async (t) => {
+test('a webhook whose secret cannot be decrypted stays pending, with one log entry', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   const wrong = life.startWorker([{ version: 'v1', key: randomBytes(32) }]);

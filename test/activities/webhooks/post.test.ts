@@ -44,61 +44,58 @@ test.after.always(async (t) => {
   if (t.context.dir) await rm(t.context.dir, { recursive: true });
 });
 
-test.serial(
-  '2xx: the delivery arrives completely, once, with the host name of its URL',
-  async (t) => {
-    const { receiver } = t.context;
-    const names: (string | false | null)[] = [];
-    receiver.setBehavior('/ok', (response) => {
-      if (response.socket instanceof TLSSocket) names.push(servernameOf(response.socket));
-      status(200)(response);
-    });
-    const url = `${receiver.url.replace('127.0.0.1', 'localhost')}/ok`;
-    const headers = {
-      'webhook-id': 'msg_whole',
-      'webhook-timestamp': '1700000000',
-      'webhook-signature': 'v1,x',
-      'content-type': 'application/json',
-    };
-    const body = '{"text":"Zoë 医師 🩺"}';
-    const answer = await postTo(t, { lookup: async () => LOOPBACK })({
-      url,
-      headers,
-      body,
-      blocked: [],
-    });
+test.serial('a webhook arrives completely, once, with the host name of its URL', async (t) => {
+  const { receiver } = t.context;
+  const names: (string | false | null)[] = [];
+  receiver.setBehavior('/ok', (response) => {
+    if (response.socket instanceof TLSSocket) names.push(servernameOf(response.socket));
+    status(200)(response);
+  });
+  const url = `${receiver.url.replace('127.0.0.1', 'localhost')}/ok`;
+  const headers = {
+    'webhook-id': 'msg_whole',
+    'webhook-timestamp': '1700000000',
+    'webhook-signature': 'v1,x',
+    'content-type': 'application/json',
+  };
+  const body = '{"text":"Zoë 医師 🩺"}';
+  const answer = await postTo(t, { lookup: async () => LOOPBACK })({
+    url,
+    headers,
+    body,
+    blocked: [],
+  });
 
-    t.deepEqual(answer, {
-      kind: 'answered',
-      status: 200,
-      address: '127.0.0.1',
-      retryAfterMs: null,
-      excerpt: Buffer.from('200\n'),
-      body: null,
-    });
-    const arrived = receiver.deliveries().filter(({ path }) => path === '/ok');
-    t.is(arrived.length, 1);
-    t.is(arrived[0]?.body, body);
-    t.deepEqual(names, ['localhost']);
-    t.like(arrived[0]?.headers, {
-      ...headers,
-      host: new URL(url).host,
-      'content-length': String(Buffer.byteLength(body)),
-      'user-agent': 'enrichment-test/1',
-      'accept-encoding': 'identity',
-    });
-  },
-);
+  t.deepEqual(answer, {
+    kind: 'answered',
+    status: 200,
+    address: '127.0.0.1',
+    retryAfterMs: null,
+    excerpt: Buffer.from('200\n'),
+    body: null,
+  });
+  const arrived = receiver.deliveries().filter(({ path }) => path === '/ok');
+  t.is(arrived.length, 1);
+  t.is(arrived[0]?.body, body);
+  t.deepEqual(names, ['localhost']);
+  t.like(arrived[0]?.headers, {
+    ...headers,
+    host: new URL(url).host,
+    'content-length': String(Buffer.byteLength(body)),
+    'user-agent': 'enrichment-test/1',
+    'accept-encoding': 'identity',
+  });
+});
 
-test.serial('204: a response without a body is a response', async (t) => {
+test.serial('a 204 without a body is a complete response', async (t) => {
   t.deepEqual(await sendTo(t, '/status/204'), answered(204, ''));
 });
 
-test.serial('5xx: the status and the body are returned', async (t) => {
+test.serial('the status and body of a 5xx are returned', async (t) => {
   t.deepEqual(await sendTo(t, '/status/500'), answered(500, '500\n'));
 });
 
-test.serial('429 and 503 return Retry-After in seconds', async (t) => {
+test.serial('Retry-After of a 429 or 503 is returned', async (t) => {
   t.context.receiver.setBehavior('/429', status(429, { 'retry-after': '7' }));
   t.context.receiver.setBehavior('/503', status(503, { 'retry-after': '120' }));
   t.deepEqual(await sendTo(t, '/429'), { ...answered(429, '429\n'), retryAfterMs: 7_000 });
@@ -106,7 +103,7 @@ test.serial('429 and 503 return Retry-After in seconds', async (t) => {
 });
 
 test.serial(
-  'Retry-After may be a date, even a past one, and invalid values are ignored',
+  'Retry-After may be a date, even in the past, and invalid values are ignored',
   async (t) => {
     const { receiver } = t.context;
     const inAnHour = new Date(Date.now() + 3_600_000).toUTCString();
@@ -125,11 +122,11 @@ test.serial(
   },
 );
 
-test.serial('410: the status is returned', async (t) => {
+test.serial('the status of a 410 is returned', async (t) => {
   t.deepEqual(await sendTo(t, '/status/410'), answered(410, '410\n'));
 });
 
-test.serial('a redirect is a response and is not followed', async (t) => {
+test.serial('a redirect is returned as a response and not followed', async (t) => {
   const { receiver } = t.context;
   for (const code of [301, 302, 303, 307, 308]) {
     receiver.setBehavior(
@@ -144,7 +141,7 @@ test.serial('a redirect is a response and is not followed', async (t) => {
   );
 });
 
-test.serial('a redirect to an internal address makes no connection', async (t) => {
+test.serial('a redirect to an internal IP address causes no connection', async (t) => {
   let connections = 0;
   const port = await listen(t, () => {
     connections += 1;
@@ -157,22 +154,25 @@ test.serial('a redirect to an internal address makes no connection', async (t) =
   t.is(connections, 0);
 });
 
-test.serial('silence after the request ends with the total time-out', async (t) => {
+test.serial('a receiver that never responds is cut off by the total time-out', async (t) => {
   t.deepEqual(await sendTo(t, '/silence', silence, SHORT), {
     kind: 'failed',
     reason: 'timeout_total',
   });
 });
 
-test.serial('endlessly dripping headers end with the total time-out', async (t) => {
-  t.deepEqual(await sendTo(t, '/header-drip', headerDrip, SHORT), {
-    kind: 'failed',
-    reason: 'timeout_total',
-  });
-});
+test.serial(
+  'a receiver that sends headers slowly forever is cut off by the total time-out',
+  async (t) => {
+    t.deepEqual(await sendTo(t, '/header-drip', headerDrip, SHORT), {
+      kind: 'failed',
+      reason: 'timeout_total',
+    });
+  },
+);
 
 test.serial(
-  'an endlessly dripping body ends with the total time-out, and its status counts',
+  'a receiver that sends its body slowly forever is cut off, but its status counts',
   async (t) => {
     const answer = await sendTo(t, '/body-drip', bodyDrip, SHORT);
     t.like(answer, { kind: 'answered', status: 200, body: 'body_timeout' });
@@ -180,7 +180,7 @@ test.serial(
   },
 );
 
-test.serial('a response whose body breaks off after the status still counts', async (t) => {
+test.serial('a response whose body breaks off still counts by its status', async (t) => {
   const answer = await sendTo(t, '/broken', (response) => {
     response.writeHead(200, { 'content-length': 100 });
     response.write('half', () => response.destroy());
@@ -188,7 +188,7 @@ test.serial('a response whose body breaks off after the status still counts', as
   t.deepEqual(answer, answered(200, 'half', 'body_broken'));
 });
 
-test.serial('no more than 1 KiB of 100 MB is kept, and the rest is not read', async (t) => {
+test.serial('only 1 KiB of a response of 100 MB is kept, and the rest is not read', async (t) => {
   const sent = Promise.withResolvers<number>();
   const answer = await sendTo(t, '/flood', (response) => {
     const { socket } = response;
@@ -199,7 +199,7 @@ test.serial('no more than 1 KiB of 100 MB is kept, and the rest is not read', as
   t.true((await sent.promise) < 50 * 1024 * 1024);
 });
 
-test.serial('a gzip bomb is not unpacked', async (t) => {
+test.serial('a compressed response is not unpacked, so a gzip bomb does no harm', async (t) => {
   const answer = await sendTo(t, '/bomb', gzipBomb);
   t.like(answer, { kind: 'answered', status: 200 });
   const excerpt = answer.kind === 'answered' ? answer.excerpt : Buffer.alloc(0);
@@ -207,11 +207,11 @@ test.serial('a gzip bomb is not unpacked', async (t) => {
   t.deepEqual([...excerpt.subarray(0, 2)], [0x1f, 0x8b]);
 });
 
-test.serial('a reset instead of a response is a failed attempt', async (t) => {
+test.serial('a connection that is reset before a response is a failed attempt', async (t) => {
   t.deepEqual(await sendTo(t, '/reset', reset), { kind: 'failed', reason: 'reset' });
 });
 
-test.serial('a connection closed instead of a response is a failed attempt', async (t) => {
+test.serial('a connection that is closed before a response is a failed attempt', async (t) => {
   t.deepEqual(await sendTo(t, '/hang-up', hangUp), { kind: 'failed', reason: 'closed' });
 });
 
@@ -237,7 +237,7 @@ test.serial('endless headers are a failed attempt', async (t) => {
   t.deepEqual(answer, { kind: 'failed', reason: 'headers_too_large' });
 });
 
-test.serial('an untrusted certificate ends the attempt', async (t) => {
+test.serial('a receiver with an untrusted certificate is a failed attempt', async (t) => {
   const post = postTo(t, { ca: undefined });
   t.deepEqual(await post(messageTo(`${t.context.receiver.url}/tls`)), {
     kind: 'failed',
@@ -249,17 +249,20 @@ test.serial('an untrusted certificate ends the attempt', async (t) => {
   );
 });
 
-test.serial('a trusted certificate for another name ends the attempt', async (t) => {
-  const post = postTo(t, { lookup: async () => LOOPBACK });
-  const url = t.context.receiver.url.replace('127.0.0.1', 'hook.example');
-  t.deepEqual(await post(messageTo(`${url}/name`)), { kind: 'failed', reason: 'tls_name' });
-  t.deepEqual(
-    t.context.receiver.deliveries().filter(({ path }) => path === '/name'),
-    [],
-  );
-});
+test.serial(
+  'a receiver with a trusted certificate for another name is a failed attempt',
+  async (t) => {
+    const post = postTo(t, { lookup: async () => LOOPBACK });
+    const url = t.context.receiver.url.replace('127.0.0.1', 'hook.example');
+    t.deepEqual(await post(messageTo(`${url}/name`)), { kind: 'failed', reason: 'tls_name' });
+    t.deepEqual(
+      t.context.receiver.deliveries().filter(({ path }) => path === '/name'),
+      [],
+    );
+  },
+);
 
-test.serial('a server that does not speak TLS ends the attempt', async (t) => {
+test.serial('a receiver that does not speak TLS is a failed attempt', async (t) => {
   const port = await listen(t, (socket) =>
     socket.on('data', () => socket.end('HTTP/1.1 400 Bad\r\n\r\n')),
   );
@@ -267,7 +270,7 @@ test.serial('a server that does not speak TLS ends the attempt', async (t) => {
   t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
 });
 
-test.serial('a server that requests a client certificate ends the attempt', async (t) => {
+test.serial('a receiver that requires a client certificate is a failed attempt', async (t) => {
   const { cert, key } = await ensureCertificate(t.context.dir);
   const server = createTlsServer({
     cert,
@@ -294,25 +297,25 @@ test.serial('an unfinished TLS handshake ends with the shorter connect time-out'
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
 });
 
-test.serial('an unknown name is a failed attempt', async (t) => {
+test.serial('a host name that does not exist is a failed attempt', async (t) => {
   const lookup = () => Promise.reject(Object.assign(new Error('not found'), { code: 'ENOTFOUND' }));
   const answer = await postTo(t, { lookup })(messageTo('https://unknown.example/'));
   t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
 });
 
-test.serial('a name without an address is a failed attempt', async (t) => {
+test.serial('a host name without an IP address is a failed attempt', async (t) => {
   const answer = await postTo(t, { lookup: async () => [] })(messageTo('https://empty.example/'));
   t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
 });
 
-test.serial('an endless lookup ends with the shorter connect time-out', async (t) => {
+test.serial('a DNS lookup without a response ends with the shorter connect time-out', async (t) => {
   const lookup = () => new Promise<never>(() => {});
   const answer = await postTo(t, { lookup, connectMs: 50 })(messageTo('https://slow.example/'));
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
 });
 
 test.serial(
-  'an attempt that PostgreSQL counts too late does not count against the receiver',
+  "an attempt that PostgreSQL counts too late is not the receiver's failure",
   async (t) => {
     const lookup = async () => [{ address: '93.184.215.14', family: 4 }];
     const post = postTo(t, { lookup, connectMs: 20 });
@@ -339,7 +342,7 @@ test.serial('a closed port is a failed attempt', async (t) => {
   t.deepEqual(answer, { kind: 'failed', reason: 'refused' });
 });
 
-test.serial('the allowed addresses of a name are tried until one responds', async (t) => {
+test.serial('the allowed IP addresses of a name are tried until one responds', async (t) => {
   const { receiver } = t.context;
   const mixed = ['10.0.0.1', '127.0.0.3', '127.0.0.1', '169.254.169.254'];
   const lookup = async () => mixed.map((address) => ({ address, family: 4 }));
@@ -349,7 +352,7 @@ test.serial('the allowed addresses of a name are tried until one responds', asyn
   t.like(await post(messageTo(url)), { kind: 'answered', status: 200 });
 });
 
-test.serial('each attempt makes its own connection, to the checked address', async (t) => {
+test.serial('each attempt makes its own connection, to the checked IP address', async (t) => {
   const { cert, key } = await ensureCertificate(t.context.dir);
   let connections = 0;
   const server = createTlsServer({ cert, key }, (socket) => {
@@ -368,7 +371,7 @@ test.serial('each attempt makes its own connection, to the checked address', asy
   }
 });
 
-test.serial('deliveries are sent only to https URLs without user info', async (t) => {
+test.serial('webhooks are sent only to https URLs without a user name', async (t) => {
   const { host } = new URL(t.context.receiver.url);
   const post = postTo(t);
   const urls = ['http://', 'ftp://', 'https://user@', 'https://user:pass@', 'https://:pass@'];

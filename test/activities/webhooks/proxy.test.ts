@@ -82,7 +82,7 @@ async function postThrough(t: ExecutionContext<Context>, settings: Partial<PostS
     post({ url, headers: { 'webhook-id': 'msg_proxied' }, body: '{}', blocked: [] });
 }
 
-test('the proxy gets the checked address, and the receiver gets the name', async (t) => {
+test('the webhook proxy gets the checked IP address, and the receiver gets the name', async (t) => {
   const proxy = await startProxy(t);
   const lookup = async () => [{ address: '127.0.0.1', family: 4 }];
   const post = await postThrough(t, { proxy: proxy.url, lookup });
@@ -100,7 +100,7 @@ test('the proxy gets the checked address, and the receiver gets the name', async
   t.is(delivery?.headers['proxy-authorization'], undefined);
 });
 
-test('an address that may not be reached directly is not requested from the proxy', async (t) => {
+test('an IP address that is forbidden directly is not requested from the proxy', async (t) => {
   const proxy = await startProxy(t);
   const closed = createAddressPolicy({ openCidrs: [] });
   const lookup = async () => [
@@ -125,7 +125,7 @@ test('an address that may not be reached directly is not requested from the prox
   t.deepEqual(proxy.asked, []);
 });
 
-test('the addresses of a name are tried in turn, with credentials for the proxy', async (t) => {
+test('the IP addresses of a name are tried in turn, with credentials for the proxy', async (t) => {
   const { port } = new URL(t.context.receiver.url);
   const proxy = await startProxy(t, (authority) => (authority === `127.0.0.1:${port}` ? 200 : 502));
   proxy.url.username = 'us%20er';
@@ -147,7 +147,7 @@ test('the addresses of a name are tried in turn, with credentials for the proxy'
   ]);
 });
 
-test('for a name with many addresses, a few of each kind are tried', async (t) => {
+test('only a few IPv4 and IPv6 addresses of a name with many are tried', async (t) => {
   const proxy = await startProxy(t, () => 502);
   const lookup = async () =>
     Array.from({ length: 500 }, (_, n) => [
@@ -159,21 +159,21 @@ test('for a name with many addresses, a few of each kind are tried', async (t) =
   t.is(proxy.asked.length, 8);
 });
 
-test('a proxy that refuses, or never responds, is a failed attempt', async (t) => {
+test('a webhook proxy that rejects us or never responds is a failed attempt', async (t) => {
   const refusing = await postThrough(t, { proxy: (await startProxy(t, () => 403)).url });
   t.deepEqual(await refusing(t.context.receiver.url), { kind: 'failed', reason: 'proxy' });
   const silent = await postThrough(t, { proxy: (await startProxy(t, () => 0)).url });
   t.deepEqual(await silent(t.context.receiver.url), { kind: 'failed', reason: 'timeout_connect' });
 });
 
-test('the limits hold through a proxy', async (t) => {
+test('the time-outs of a webhook also apply through a proxy', async (t) => {
   const post = await postThrough(t, { proxy: (await startProxy(t)).url });
   t.context.receiver.setBehavior('/silence', silence);
   const answer = await post(`${t.context.receiver.url}/silence`);
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_total' });
 });
 
-test('if our own proxy is away, no attempt is counted and the delivery is retried', async (t) => {
+test('if our own proxy is down, webhooks are retried without counting an attempt', async (t) => {
   const proxy = new URL('http://127.0.0.1:1');
   const post = createPost({ policy, userAgent: 'test', lookup: createNames([]).find, proxy });
   const life = await startDelivering(post);
@@ -185,7 +185,7 @@ test('if our own proxy is away, no attempt is counted and the delivery is retrie
   t.like(await showDelivery(life.db, id), { state: 'pending', attempts: 0, nextAttemptAt: null });
 });
 
-test('a burst with many names and ports sends twenty requests to one public address', async (t) => {
+test('webhooks to many names at one IP address send only twenty requests to it', async (t) => {
   const { port } = new URL(t.context.receiver.url);
   const proxy = await startProxy(
     t,
@@ -216,7 +216,7 @@ test('a burst with many names and ports sends twenty requests to one public addr
   t.is(proxy.asked.length, 20);
 });
 
-test('an attempt that our own proxy lost is not counted for its address', async (t) => {
+test('an attempt that failed at our own proxy is not counted for its IP address', async (t) => {
   const lookup = async () => [{ address: '93.184.215.14', family: 4 }];
   const post = await postTo(t, { proxy: new URL('http://127.0.0.1:1'), lookup });
   const life = await startDelivering(post);

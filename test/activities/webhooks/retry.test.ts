@@ -22,13 +22,13 @@ test('the default schedule has ten attempts with the published waits', (t) => {
   t.deepEqual(waits, [0, 5 * S, 5 * M, 30 * M, 2 * H, 5 * H, 10 * H, 14 * H, 20 * H, 24 * H]);
 });
 
-test('no attempt follows the last one, even with Retry-After', (t) => {
+test('no attempt follows the last one in the schedule, even with Retry-After', (t) => {
   t.is(delayBefore(11, SCHEDULE, null, 0.5), null);
   t.is(delayBefore(11, SCHEDULE, 1000, 0.5), null);
   t.is(delayBefore(2, [0], null, 0.5), null);
 });
 
-test('a wait varies by up to 20 % around its step', (t) => {
+test('the wait before a retry varies randomly by up to 20 %', (t) => {
   t.is(delayBefore(3, SCHEDULE, null, 0), 4 * M);
   t.is(delayBefore(3, SCHEDULE, null, 1), 6 * M);
   const generated = fc.property(fc.double({ min: 0, max: 1, noNaN: true }), (random) => {
@@ -38,7 +38,7 @@ test('a wait varies by up to 20 % around its step', (t) => {
   t.notThrows(() => fc.assert(generated));
 });
 
-test('Retry-After is honored between once and twice the step', (t) => {
+test('Retry-After can make a wait up to twice as long, but not shorter', (t) => {
   t.is(delayBefore(3, SCHEDULE, 7 * M, 0), 7 * M);
   t.is(delayBefore(3, SCHEDULE, 0, 0), 5 * M);
   t.is(delayBefore(3, SCHEDULE, 24 * H, 1), 10 * M);
@@ -50,7 +50,7 @@ test('only a 2xx is a successful delivery', (t) => {
     t.false(isDelivered(status), String(status));
 });
 
-test('only a 2xx and a blocked address end the attempts, and 410 is retried', (t) => {
+test('only a 2xx or a blocked IP address ends the attempts, and even a 410 is retried', (t) => {
   for (const status of [200, 204]) t.true(isFinal(answered(status)), String(status));
   for (const status of [301, 307, 400, 404, 410, 429, 500, 503])
     t.false(isFinal(answered(status)), String(status));

@@ -78,7 +78,7 @@ function cases(): readonly (readonly [Given, RegExp])[] {
   ];
 }
 
-test('the library from npm accepts only deliveries that we signed', (t) => {
+test('the npm package standardwebhooks accepts only webhooks that we signed', (t) => {
   for (const [given, said] of cases()) t.regex(node(given), said);
 });
 
@@ -89,7 +89,7 @@ pythonTest('the library from PyPI accepts only deliveries that we signed', async
   for (const [n, [, expected]] of all.entries()) t.regex(said[n] ?? '', expected);
 });
 
-test('we and the library from npm compute the documented test vector', (t) => {
+test('we and the npm package standardwebhooks compute the documented test vector', (t) => {
   t.is(body, JSON.stringify(examples.delivery['real-time'].value));
   t.is(signature, sign({ id, timestamp, body, secrets: [secret] }));
   t.is(signature, new Webhook(secret).sign(id, new Date(timestamp * 1000), body));
@@ -99,7 +99,7 @@ pythonTest('the library from PyPI computes the test vector too', async (t) => {
   t.deepEqual(await python([{ secret, body, sign: { id, timestamp } }]), [signature]);
 });
 
-test('the headers of the callback have the values of the test vector as examples', (t) => {
+test('the header examples in the OpenAPI document are those of the test vector', (t) => {
   const examples = examplesOf(openapi);
   for (const name of ['webhook-id', 'webhook-timestamp', 'webhook-signature'] as const) {
     t.true(

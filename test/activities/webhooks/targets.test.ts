@@ -59,7 +59,7 @@ async function lookAtAll({ context }: { readonly context: Context }, ids: readon
   return { sent: context.sent - before, putOff, looks };
 }
 
-test('a host gets one delivery at a time until its first 2xx, then as many as others', async (t) => {
+test('a new webhook host gets one delivery at a time until its first 2xx', async (t) => {
   const { life } = t.context;
   const reply = Promise.withResolvers<Answer>();
   t.context.answer = () => reply.promise;
@@ -95,7 +95,7 @@ function standAt(
   return posts;
 }
 
-test('an address gets twenty unproven attempts an hour from all organizations', async (t) => {
+test('an IP address gets twenty unproven webhooks an hour from all organizations', async (t) => {
   const { life } = t.context;
   const posts = standAt(t, ['192.0.2.7'], answered(404));
   await life.time.freeze();
@@ -123,7 +123,7 @@ test('an address gets twenty unproven attempts an hour from all organizations', 
   t.is(elsewhere.length, 2);
 });
 
-test('all addresses of an IPv6 /64 share one allowance', async (t) => {
+test('all addresses of an IPv6 /64 network share one limit', async (t) => {
   const { life } = t.context;
   await life.time.freeze();
   const organization = await life.organization();
@@ -140,7 +140,7 @@ test('all addresses of an IPv6 /64 share one allowance', async (t) => {
   t.is(next.length, 1);
 });
 
-test('a 2xx proves only one name and port of an address, to one organization', async (t) => {
+test('a 2xx proves one name and port at an IP address, for one organization only', async (t) => {
   const { life } = t.context;
   await life.time.freeze();
   const organization = await life.organization();
@@ -159,7 +159,7 @@ test('a 2xx proves only one name and port of an address, to one organization', a
   t.is(posts.length, 19);
 });
 
-test('a proven name at a new address gets twenty attempts an hour there', async (t) => {
+test('a proven host that moves to a new IP address gets twenty attempts an hour there', async (t) => {
   const { life } = t.context;
   await life.time.freeze();
   const ids = await life.deliveries(await life.organization(), HOOK, 60, 'unproven');
@@ -177,7 +177,7 @@ test('a proven name at a new address gets twenty attempts an hour there', async 
   t.is(await deliver(['192.0.2.8'], answered(204), 25), 25);
 });
 
-test('a retry also tries addresses at which a receiver is unproven', async (t) => {
+test('only a retry tries IP addresses at which a host is not yet proven', async (t) => {
   const { life } = t.context;
   const admitted: (readonly string[])[] = [];
   t.context.answer = async ({ admit }) => {
@@ -200,7 +200,7 @@ test('a retry also tries addresses at which a receiver is unproven', async (t) =
   );
 });
 
-test('an unused allowance of an address is deleted', async (t) => {
+test('the counter of an IP address is deleted once it is unused', async (t) => {
   const { life } = t.context;
   standAt(t, ['192.0.2.7'], answered(404));
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1, 'unproven');
@@ -214,7 +214,7 @@ test('an unused allowance of an address is deleted', async (t) => {
   t.is(await known(), 0);
 });
 
-test('the proof of a host is kept while it returns 2xx, and deleted a month later', async (t) => {
+test('a host stays proven while it returns 2xx, and for a month afterwards', async (t) => {
   const { life } = t.context;
   const organization = await life.organization();
   // All deliveries are made now, because their requests would be too old later.
@@ -245,7 +245,7 @@ test('the proof of a host is kept while it returns 2xx, and deleted a month late
   await one.looks;
 });
 
-test('a host gets forty deliveries at once from all organizations, apart from others', async (t) => {
+test('a host gets at most forty webhooks at a time from all organizations together', async (t) => {
   const { life } = t.context;
   const reply = Promise.withResolvers<Answer>();
   t.context.answer = ({ url }) => (url === HOOK ? reply.promise : answered(200));
@@ -266,7 +266,7 @@ test('a host gets forty deliveries at once from all organizations, apart from ot
     t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('a host gets at most two hundred deliveries a second, even if it is fast', async (t) => {
+test('a host gets at most two hundred webhooks a second, even if it is fast', async (t) => {
   const { life } = t.context;
   const ids = await life.deliveries(await life.organization(), HOOK, 201);
   await life.time.freeze();
@@ -284,7 +284,7 @@ test('a host gets at most two hundred deliveries a second, even if it is fast', 
   t.deepEqual(await life.look(last), { kind: 'over', state: 'delivered' });
 });
 
-test("operators' blocks are read before every attempt, and can be removed", async (t) => {
+test('blocks of operators apply to the next attempt, until they are removed', async (t) => {
   const { life } = t.context;
   const by = { actor: 'test', reason: 'a complaint' };
   const blocked: (readonly string[])[] = [];
@@ -304,7 +304,7 @@ test("operators' blocks are read before every attempt, and can be removed", asyn
   t.deepEqual(blocked, [['hooks.example'], []]);
 });
 
-test('deliveries that wait for a slot do not hide lost deliveries from the sweep', async (t) => {
+test('webhooks that wait for a slot do not hide lost ones from the reconciler', async (t) => {
   const { life } = t.context;
   const reply = Promise.withResolvers<Answer>();
   t.context.answer = () => reply.promise;
@@ -330,7 +330,7 @@ test('deliveries that wait for a slot do not hide lost deliveries from the sweep
   await waiting.looks;
 });
 
-test('a delivery that workflows do not advance is retried by the sweep less and less', async (t) => {
+test('the reconciler retries a stuck webhook at growing intervals', async (t) => {
   const { life } = t.context;
   const [id] = await life.deliveries(await life.organization(), HOOK, 1);
   await life.time.freeze();
