@@ -25,105 +25,112 @@ interface RowOptions extends ChangedBy {
   readonly yes?: true;
 }
 
+type DownloadOptions = Omit<ImportOptions, 'dataset' | 'path' | 'databaseUrl' | 'output'>;
+
 /**
  * Adds `import nppes`, `import clinicians`, `import domains`, `import emails`, `import
  * suppressions`.
  */
-export function addCommands(
-  program: Command,
+export function addCommands(program: Command, run: Run, surroundings: CommandSurroundings): void {
+  const parent = program.command('import').description('import data from files');
+  addDownloadCommand(parent, run, surroundings, 'nppes').description(
+    'import providers, their endpoints, other names and practice locations from the files of NPPES',
+  );
+  addDownloadCommand(parent, run, surroundings, 'clinicians').description(
+    'import the workplaces and groups of clinicians from the "Doctors and Clinicians" of CMS',
+  );
+  addRowCommand(parent, run, 'domains', (db) => domainRows(db)).description(
+    "import employers' domains, each row with a verdict",
+  );
+  addRowCommand(parent, run, 'emails', (db, { source }) => emailRows(db, source))
+    .description("import the operator's own addresses, each row with a verdict")
+    .option('--source <NAME>', 'the source of rows that do not name one', sourceName, 'import');
+  addRowCommand(parent, run, 'suppressions', (db, { yes = false }) => suppressionRows(db, yes))
+    .description('import people who must not be looked up or returned, each row with a verdict')
+    .option('--yes', 'also suppress free-mail domains, such as gmail.com');
+}
+
+const sourceName = parser('1 to 40 of a-z, 0-9, dot, dash and underscore', (text) =>
+  SOURCE_NAME.test(text) ? text : null,
+);
+
+function addDownloadCommand(
+  parent: Command,
   run: Run,
   { databaseUrl, output }: CommandSurroundings,
-): void {
-  const parent = program.command('import').description('bring in data from files');
-  const ofDownload = (dataset: Dataset, description: string) =>
-    audited(parent.command(dataset), 'import')
-      .description(description)
-      .argument('<PATH>', 'a zip, a folder or a csv file')
-      .option(
-        '--rejects <FILE>',
-        'where rows that cannot be imported are listed (default: NAME.rejects.csv here)',
-        label(4096),
-      )
-      .option('--dry-run', 'count what would change, and change nothing')
-      .option('--again', 'import a file that was imported before')
-      .option('--yes', 'go on although it removes more than 5 % of a table')
-      .action(
-        (
-          path: string,
-          options: Omit<ImportOptions, 'dataset' | 'path' | 'databaseUrl' | 'output'>,
-        ) =>
-          run(async () => {
-            const given = { ...options, dataset, path, databaseUrl: databaseUrl(), output };
-            return downloadReport(await importDownload(given));
-          }),
-      );
-  ofDownload(
-    'nppes',
-    'providers, their endpoints, other names and practice locations, from the files of NPPES',
-  );
-  ofDownload(
-    'clinicians',
-    'where clinicians work and for which group, from the "Doctors and Clinicians" of CMS',
-  );
-  const ofRows = <T extends object>(
-    kind: Exclude<ImportKind, Dataset>,
-    description: string,
-    rowsOf: (db: Database, options: RowOptions) => RowImport<T>,
-  ) =>
-    audited(parent.command(kind), 'import')
-      .description(`${description}, each row with a verdict`)
-      .argument('<CSV>', 'the file')
-      .option(
-        '--verdicts <FILE>',
-        'where the line and verdict of each row are written',
-        label(4096),
-      )
-      .action((path: string, options: RowOptions) =>
-        run((db) => importFile(db, kind, path, options, rowsOf(db, options))),
-      );
-  ofRows('domains', "employers' domains", (db) => domainRows(db));
-  ofRows('emails', "the operator's own addresses", (db, { source }) =>
-    emailRows(db, source),
-  ).option(
-    '--source <NAME>',
-    'where rows come from that do not say',
-    parser('1 to 40 of a-z, 0-9, dot, dash and underscore', (text) =>
-      SOURCE_NAME.test(text) ? text : null,
-    ),
-    'import',
-  );
-  ofRows('suppressions', 'who must not be looked up or returned', (db, { yes = false }) =>
-    suppressionRows(db, yes),
-  ).option('--yes', 'also free-mail domains, such as gmail.com');
+  dataset: Dataset,
+): Command {
+  return audited(parent.command(dataset), 'import')
+    .argument('<PATH>', 'a zip, a folder or a csv file')
+    .option(
+      '--rejects <FILE>',
+      'the file that lists rejected rows (default: NAME.rejects.csv in this folder)',
+      label(4096),
+    )
+    .option('--dry-run', 'count the changes, and change nothing')
+    .option('--again', 'import a file that was imported before')
+    .option('--yes', 'continue even if it removes more than 5 % of a table')
+    .action((path: string, options: DownloadOptions) =>
+      run(async () => {
+        const given = { ...options, dataset, path, databaseUrl: databaseUrl(), output };
+        return downloadReport(await importDownload(given));
+      }),
+    );
+}
+
+function addRowCommand<T extends object>(
+  parent: Command,
+  run: Run,
+  kind: Exclude<ImportKind, Dataset>,
+  rowsOf: (db: Database, options: RowOptions) => RowImport<T>,
+): Command {
+  return audited(parent.command(kind), 'import')
+    .argument('<CSV>', 'the file')
+    .option('--verdicts <FILE>', 'the file for the line and verdict of each row', label(4096))
+    .action((path: string, options: RowOptions) =>
+      run((db) => importFile(db, kind, path, options, rowsOf(db, options))),
+    );
 }
 
 const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
   imported: 'imported',
-  already: 'already imported, nothing to do (--again imports it again)',
-  rehearsed: 'read and compared; nothing was changed',
+  already: 'already imported, nothing was changed (--again imports it again)',
+  rehearsed: 'compared; nothing was changed',
 };
+
+/** Everything that can happen to a row of a file. */
+const FATES = [
+  'read',
+  'inserted',
+  'updated',
+  'unchanged',
+  'removed',
+  'erased',
+  'deactivated',
+  'reactivated',
+  'outdated',
+  'repeated',
+  'rejected',
+];
 
 function downloadReport({ counts, members, ...result }: ImportResult): Report {
   const { file, asOf, outcome, rejectsPath, seconds, rowsPerSecond } = result;
-  const fates = members.map((kind) =>
-    Object.fromEntries(FATES.map((fate) => [fate, counts[`${kind}.${fate}`]])),
-  );
-  const files = Object.fromEntries(members.map((kind, n) => [kind, fates[n]]));
-  const speed = `${seconds.toFixed(1)} s, ${rowsPerSecond.toLocaleString('en-US')} rows/s`;
-  const text = [
-    `${file}${asOf === null ? '' : `, as of ${asOf}`}: ${HEADLINES[outcome]}`,
-    table(members.map((kind, n) => ({ file: kind, ...fates[n] }))),
-    ...(rejectsPath === null ? [] : [`Rejected rows are listed in ${rejectsPath}`]),
-    ...(outcome === 'already' ? [] : [speed]),
-  ].join('\n\n');
-  return { data: { file, asOf, outcome, files, rejectsPath, seconds, rowsPerSecond }, text };
+  const files: Record<string, object> = {};
+  for (const kind of members) {
+    files[kind] = Object.fromEntries(FATES.map((fate) => [fate, counts[`${kind}.${fate}`]]));
+  }
+  const heading = asOf === null ? file : `${file}, as of ${asOf}`;
+  const parts = [
+    `${heading}: ${HEADLINES[outcome]}`,
+    table(Object.entries(files).map(([kind, fates]) => ({ file: kind, ...fates }))),
+  ];
+  if (rejectsPath !== null) parts.push(`Rejected rows are listed in ${rejectsPath}`);
+  if (outcome !== 'already') {
+    parts.push(`${seconds.toFixed(1)} s, ${rowsPerSecond.toLocaleString('en-US')} rows/s`);
+  }
+  const data = { file, asOf, outcome, files, rejectsPath, seconds, rowsPerSecond };
+  return { data, text: parts.join('\n\n') };
 }
-
-/** Everything that can happen to a row of a file. */
-const FATES =
-  'read inserted updated unchanged removed erased deactivated reactivated outdated repeated rejected'.split(
-    ' ',
-  );
 
 async function importFile<T extends object>(
   db: Database,
@@ -144,17 +151,18 @@ async function importFile<T extends object>(
   }
   await endImport(db, id, 'done', counts);
   const rows = Object.values(counts).reduce((sum, count) => sum + count, 0);
-  const closing =
-    verdicts === undefined ? 'Each row with its verdict: --verdicts FILE' : `Each row: ${verdicts}`;
   const data = { id, file: file.name, rows, verdicts: counts };
-  const parts = [fields({ import: id, file: file.name, rows, ...counts }), closing];
-  const domains = [...(work.unconfirmed ?? [])].sort();
-  if (domains.length === 0) return { data, text: parts.join('\n\n') };
+  const parts = [fields({ import: id, file: file.name, rows, ...counts })];
+  if (verdicts === undefined) parts.push('To list the verdict of each row, add --verdicts FILE.');
+  else parts.push(`The verdict of each row is in ${verdicts}`);
+  const { unconfirmed: skipped = new Set<string>() } = work;
+  if (skipped.size === 0) return { data, text: parts.join('\n\n') };
+  const domains = [...skipped].sort();
   const reach = await countDomains(db, domains);
   const unconfirmed = { domains, ...reach };
   parts.push(
     fields({ 'not suppressed': domains.join(', '), ...reach }),
-    'Rows with free-mail domains were left out: add --yes to suppress these domains too.',
+    'Rows with free-mail domains were skipped. Add --yes to suppress these domains too.',
   );
   return { data: { ...data, unconfirmed }, text: parts.join('\n\n'), exitCode: 1 };
 }

@@ -49,22 +49,26 @@ const NARROWEST_TEXT = 30;
 export function fields(record: object): string {
   const cells = cellsOf(record);
   const width = longest(cells.map(([name]) => spelled(name, ' ')));
-  const room = Math.max(lineWidth() - width - GAP.length, NARROWEST_TEXT);
-  return cells
-    .map(([name, cell]) => {
-      const lines = wrapped(printable(textOf(cell)), room);
-      return `${spelled(name, ' ').padEnd(width)}${GAP}${lines.join(`\n${' '.repeat(width)}${GAP}`)}`;
-    })
-    .join('\n');
+  const textWidth = Math.max(lineWidth() - width - GAP.length, NARROWEST_TEXT);
+  const nextLine = `\n${' '.repeat(width)}${GAP}`;
+  const lines = cells.map(([name, cell]) => {
+    const text = wrapped(printable(textOf(cell)), textWidth).join(nextLine);
+    return `${spelled(name, ' ').padEnd(width)}${GAP}${text}`;
+  });
+  return lines.join('\n');
 }
 
 /** Returns the names and values of a record. The members of a nested record get both names. */
 function cellsOf(record: object): readonly (readonly [name: string, cell: unknown])[] {
-  return Object.entries(record).flatMap(([name, cell]) =>
-    isRecord(cell)
-      ? Object.entries(cell).map(([inner, innerCell]) => [`${name} ${inner}`, innerCell] as const)
-      : [[name, cell] as const],
-  );
+  const cells: [string, unknown][] = [];
+  for (const [name, cell] of Object.entries(record)) {
+    if (!isRecord(cell)) {
+      cells.push([name, cell]);
+      continue;
+    }
+    for (const [inner, value] of Object.entries(cell)) cells.push([`${name} ${inner}`, value]);
+  }
+  return cells;
 }
 
 /**
@@ -79,20 +83,26 @@ export function table<T extends object>(
   if (rows.length === 0) return '(none)';
   const columns = names.map((name) => {
     const cells = rows.map((row) => row[name]);
-    const texts = [
-      spelled(name, ' ').toUpperCase(),
-      ...cells.map((cell) => printable(textOf(cell))),
-    ];
-    const width = longest(texts);
-    const isNumber = cells.some((cell) => typeof cell === 'number');
-    return texts.map((text) => (isNumber ? text.padStart(width) : text.padEnd(width)));
+    return columnOf(name, cells);
   });
-  const lines = Array.from({ length: rows.length + 1 }, (_, n) =>
-    columns.map((texts) => texts[n]).join(GAP),
-  );
-  if ((lines[0] ?? '').length <= lineWidth()) return lines.map((line) => line.trimEnd()).join('\n');
-  const records = rows.map((row) => Object.fromEntries(names.map((name) => [name, row[name]])));
-  return records.map(fields).join('\n\n');
+  const heading = columns.map((texts) => texts[0]).join(GAP);
+  if (heading.length > lineWidth()) {
+    const records = rows.map((row) => Object.fromEntries(names.map((name) => [name, row[name]])));
+    return records.map(fields).join('\n\n');
+  }
+  const body = rows.map((_, n) => columns.map((texts) => texts[n + 1]).join(GAP));
+  return [heading, ...body].map((line) => line.trimEnd()).join('\n');
+}
+
+/** Returns the heading and the texts of a column, all of the same length. */
+function columnOf(name: string, cells: readonly unknown[]): readonly string[] {
+  const heading = spelled(name, ' ').toUpperCase();
+  const texts = [heading, ...cells.map((cell) => printable(textOf(cell)))];
+  const width = longest(texts);
+  if (cells.some((cell) => typeof cell === 'number')) {
+    return texts.map((text) => text.padStart(width));
+  }
+  return texts.map((text) => text.padEnd(width));
 }
 
 function longest(texts: readonly string[]): number {
@@ -105,21 +115,20 @@ function longest(texts: readonly string[]): number {
  * the names.
  */
 function csv(rows: readonly object[]): string {
-  const lines = rows.map((row) => new Map(cellsOf(row)));
-  const names = [...new Set(lines.flatMap((cells) => [...cells.keys()]))];
-  const quoted = (text: string) =>
-    /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-  const textIn = (cell: unknown) => {
-    if (cell === null || cell === undefined) return '';
-    if (typeof cell === 'boolean') return String(cell);
-    return quoted(
-      typeof cell === 'string' && /^[=+\-@\t\r]/.test(cell) ? `'${cell}` : textOf(cell),
-    );
-  };
+  const records = rows.map((row) => new Map(cellsOf(row)));
+  const names = [...new Set(records.flatMap((cells) => [...cells.keys()]))];
   const heading = names.map((name) => spelled(name, '_').replaceAll(' ', '_'));
-  return [heading, ...lines.map((cells) => names.map((name) => textIn(cells.get(name))))]
-    .map((cells) => cells.join(','))
-    .join('\n');
+  const lines = records.map((cells) => names.map((name) => csvCell(cells.get(name))));
+  return [heading, ...lines].map((cells) => cells.join(',')).join('\n');
+}
+
+function csvCell(cell: unknown): string {
+  if (cell === null || cell === undefined) return '';
+  if (typeof cell === 'boolean') return String(cell);
+  const isFormula = typeof cell === 'string' && /^[=+\-@\t\r]/.test(cell);
+  const text = isFormula ? `'${cell}` : textOf(cell);
+  if (!/[",\r\n]/.test(text)) return text;
+  return `"${text.replaceAll('"', '""')}"`;
 }
 
 /** Breaks a text between words, or within a word that is too long. */
@@ -130,7 +139,7 @@ function wrapped(text: string, width: number): readonly string[] {
 
 /** Returns `1 credit`, `2 credits`. */
 export function counted(n: number, one: string): string {
-  return `${n} ${one}${n === 1 ? '' : 's'}`;
+  return n === 1 ? `1 ${one}` : `${n} ${one}s`;
 }
 
 /**
@@ -140,30 +149,43 @@ export function counted(n: number, one: string): string {
  * they may repeat what we sent.
  */
 export function shown<T>(data: T, reveal = false): T {
-  const alike = new Map<string, Set<string>>();
-  const masks: Readonly<Record<string, (text: string) => string>> = {
-    email: (email) => {
-      const short = `${email.slice(0, 1)}***${email.slice(email.lastIndexOf('@'))}`;
-      const emails = (alike.get(short) ?? new Set()).add(email);
-      alike.set(short, emails);
-      const n = [...emails].indexOf(email) + 1;
-      return n === 1 ? short : `${short} (${n})`;
-    },
-    url: (url) => `${URL.parse(url)?.origin ?? '***'}/***`,
-  };
-  const of = (value: unknown, name: string): unknown => {
-    if (Buffer.isBuffer(value)) return value.toString();
-    if (Array.isArray(value)) return value.map((one) => of(one, name));
-    if (isRecord(value)) {
-      const members = Object.entries(value).filter(
-        ([member]) => reveal || member !== 'responseExcerpt',
-      );
-      return Object.fromEntries(members.map(([member, its]) => [member, of(its, member)]));
-    }
-    const mask = reveal ? undefined : masks[name === 'webhookUrl' ? 'url' : name];
-    return mask && typeof value === 'string' ? mask(value) : value;
-  };
-  return of(data, '') as T;
+  return shownValue(data, '', reveal ? null : new Masks()) as T;
+}
+
+/** @param masks null to mask nothing */
+function shownValue(value: unknown, name: string, masks: Masks | null): unknown {
+  if (Buffer.isBuffer(value)) return value.toString();
+  if (Array.isArray(value)) return value.map((one) => shownValue(one, name, masks));
+  if (typeof value === 'string' && masks !== null) return masks.mask(name, value);
+  if (!isRecord(value)) return value;
+  const members: [string, unknown][] = [];
+  for (const [member, its] of Object.entries(value)) {
+    if (masks !== null && member === 'responseExcerpt') continue;
+    members.push([member, shownValue(its, member, masks)]);
+  }
+  return Object.fromEntries(members);
+}
+
+/** Masks the values of one report. */
+class Masks {
+  /** The addresses that look alike, by their masked form. */
+  readonly #alike = new Map<string, string[]>();
+
+  /** Returns the text of a member, masked if the name says that it is an address or a URL. */
+  mask(name: string, text: string): string {
+    if (name === 'email') return this.#email(text);
+    if (name === 'url' || name === 'webhookUrl') return `${URL.parse(text)?.origin ?? '***'}/***`;
+    return text;
+  }
+
+  #email(email: string): string {
+    const short = `${email.slice(0, 1)}***${email.slice(email.lastIndexOf('@'))}`;
+    const emails = this.#alike.get(short) ?? [];
+    if (!emails.includes(email)) emails.push(email);
+    this.#alike.set(short, emails);
+    const n = emails.indexOf(email) + 1;
+    return n === 1 ? short : `${short} (${n})`;
+  }
 }
 
 /**
@@ -179,26 +201,26 @@ export function sections(parts: readonly string[]): string {
  * milliseconds.
  */
 export function json(data: unknown): string {
-  const renamed = (_: string, value: unknown) =>
-    isRecord(value)
-      ? Object.fromEntries(
-          Object.entries(value).map(([name, member]) => [spelled(name, '_'), member]),
-        )
-      : value;
-  return JSON.stringify(data, renamed, 2);
+  return JSON.stringify(data, (_, value) => renamed(value), 2);
+}
+
+function renamed(value: unknown): unknown {
+  if (!isRecord(value)) return value;
+  const members = Object.entries(value);
+  return Object.fromEntries(members.map(([name, member]) => [spelled(name, '_'), member]));
 }
 
 function textOf(cell: unknown): string {
   if (cell === null || cell === undefined) return '-';
   if (typeof cell === 'boolean') return cell ? 'yes' : 'no';
   if (cell instanceof Date) return cell.toISOString();
-  return typeof cell === 'object' ? JSON.stringify(cell).replaceAll(',"', ', "') : String(cell);
+  if (typeof cell === 'object') return JSON.stringify(cell).replaceAll(',"', ', "');
+  return String(cell);
 }
 
 function isRecord(cell: unknown): cell is Readonly<Record<string, unknown>> {
-  return (
-    typeof cell === 'object' && cell !== null && !Array.isArray(cell) && !(cell instanceof Date)
-  );
+  if (typeof cell !== 'object' || cell === null) return false;
+  return !Array.isArray(cell) && !(cell instanceof Date);
 }
 
 /** Spells `createdAt` as `created_at` or `created at`. */

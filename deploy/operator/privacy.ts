@@ -2,7 +2,7 @@ import { type Command, Option } from 'commander';
 import { isFreeMail, registrableDomain } from '../../activities/verification/domains.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
 import type { ChangedBy } from '../../db/audit.ts';
-import { transaction } from '../../db/client.ts';
+import { type Database, transaction } from '../../db/client.ts';
 import {
   type AskedBy,
   type DataSubject,
@@ -22,7 +22,7 @@ import {
 } from '../../db/privacy/suppressions.ts';
 import type { SuppressionKind } from '../../db/words.ts';
 import { change, lists, orStdin, parser, pastMoment } from './arguments.ts';
-import { fields, json, type Run } from './print.ts';
+import { fields, json, type Report, type Run } from './print.ts';
 
 const SUBJECT = 'an NPI, or an address; - reads it from stdin';
 
@@ -31,39 +31,54 @@ export function addCommands(program: Command, run: Run): void {
   addSuppressCommands(program, run);
   const privacy = program
     .command('privacy')
-    .description("people's rights: what is held about them, and its erasure");
-  asked(privacy, 'export', 'everything held about a person, as JSON')
+    .description('export and erase the data about a person');
+  asked(privacy, 'export', 'print all data about a person, as JSON')
     .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
-    .action((subject: DataSubject, by: AskedBy) =>
-      run(async (db) => {
-        const data = { subject, ...(await exportSubject(db, subject)) };
-        await transaction(db, (tx) => recordPrivacyRequest(tx, by, 'privacy.export', subject, {}));
-        return { data, text: json(data) };
-      }),
-    );
+    .action((subject: DataSubject, by: AskedBy) => run((db) => exportData(db, by, subject)));
   asked(privacy, 'erase', 'erase the addresses of a person, for good')
     .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
-    .option('--yes', 'do it; there is no way back')
-    .action((subject: DataSubject, { yes, ...by }: AskedBy & { readonly yes?: true }) =>
-      run(async (db) => {
-        const counts = await eraseSubject(db, by, subject, !yes);
-        const isNothing = Object.values(counts).every((count) => count === 0);
-        const done = isNothing
-          ? 'Nothing was left to erase.'
-          : "Erased. custom_data is the customer's own and was kept.";
-        const closing = yes ? done : 'Nothing was erased: add --yes to erase it for good.';
-        const data = { erased: yes === true, ...counts };
-        return { data, text: `${fields(counts)}\n\n${closing}`, exitCode: yes ? 0 : 1 };
-      }),
+    .option('--yes', 'erase them; this cannot be undone')
+    .action((subject: DataSubject, options: EraseOptions) =>
+      run((db) => eraseData(db, options, subject)),
     );
   lists(
     privacy
       .command('list')
-      .description('the register: exports, erasures, objections, newest first'),
+      .description('list the register of exports, erasures and objections, newest first'),
     run,
     'doneAt',
     (db, { limit }) => listPrivacyRequests(db, limit),
   );
+}
+
+async function exportData(db: Database, by: AskedBy, subject: DataSubject): Promise<Report> {
+  const data = { subject, ...(await exportSubject(db, subject)) };
+  await transaction(db, (tx) => recordPrivacyRequest(tx, by, 'privacy.export', subject, {}));
+  return { data, text: json(data) };
+}
+
+interface EraseOptions extends AskedBy {
+  readonly yes?: boolean;
+}
+
+async function eraseData(
+  db: Database,
+  { yes = false, ...by }: EraseOptions,
+  subject: DataSubject,
+): Promise<Report> {
+  const counts = await eraseSubject(db, by, subject, !yes);
+  const closing = closingOf(yes, Object.values(counts));
+  return {
+    data: { erased: yes, ...counts },
+    text: `${fields(counts)}\n\n${closing}`,
+    exitCode: yes ? 0 : 1,
+  };
+}
+
+function closingOf(isErased: boolean, counts: readonly number[]): string {
+  if (!isErased) return 'Nothing was erased: add --yes to erase it for good.';
+  if (counts.every((count) => count === 0)) return 'There was nothing to erase.';
+  return "Erased. custom_data was kept, because it is the customer's own.";
 }
 
 /**
@@ -72,8 +87,8 @@ export function addCommands(program: Command, run: Run): void {
 function discreet(parent: Command, name: string, description: string): Command {
   const command = change(parent, name, description);
   return command.hook('preAction', () => {
-    if (command.opts<ChangedBy>().reason.includes('@'))
-      command.error('error: name no address in --reason: it is kept forever');
+    if (!command.opts<ChangedBy>().reason.includes('@')) return;
+    command.error('error: --reason contains an address, but is kept forever; leave it out');
   });
 }
 
@@ -84,13 +99,13 @@ function discreet(parent: Command, name: string, description: string): Command {
 function asked(parent: Command, name: string, description: string): Command {
   return discreet(parent, name, description)
     .addOption(
-      new Option('--asked-by <WHO>', 'who asked')
+      new Option('--asked-by <WHO>', 'the one who made the request')
         .choices(['person', 'agent', 'authority'])
         .default('person'),
     )
     .option(
       '--received <WHEN>',
-      'when: 24h (ago), 2026-11-20T00:00Z; now if it is not said',
+      'when it arrived: 24h (ago), 2026-11-20T00:00Z; default: now',
       pastMoment,
       new Date(),
     );
@@ -100,65 +115,77 @@ const dataSubject = parser(SUBJECT, (text): DataSubject | null => {
   const trimmed = text.trim();
   if (NPI.test(trimmed)) return { npi: trimmed };
   const address = parseAddress(trimmed);
-  return address && { email: address.email };
+  if (address === null) return null;
+  return { email: address.email };
 });
 
 const TARGET =
   'an NPI, an address, its SHA-256 in hex, or a domain (its subdomains included); - reads it from stdin';
 
+const ALREADY = 'was suppressed already; the request was added to the register';
+
 function addSuppressCommands(program: Command, run: Run): void {
   const suppress = program
     .command('suppress')
-    .description('who must not be looked up or returned, whatever any source says');
-  discreet(
-    suppress,
-    'add',
-    'from now on: not looked up, not returned, not shown again in polls and deliveries',
-  )
+    .description('manage the list of people who must not be looked up or returned');
+  discreet(suppress, 'add', 'stop lookups and results, also in polls and deliveries, from now on')
     .argument('<TARGET>', TARGET, orStdin(target))
-    .option('--yes', 'also a free-mail domain, such as gmail.com')
-    .action((which: SuppressionTarget, { yes, ...options }: ChangedBy & { readonly yes?: true }) =>
-      run(async (db) => {
-        if (!yes && isFreeMailTarget(which)) {
-          const data = { ...which, suppressed: false, ...(await countDomains(db, [which.value])) };
-          const closing =
-            'Nothing was suppressed: this is a free-mail domain. Add --yes to suppress all of it.';
-          return { data, text: `${fields(data)}\n\n${closing}`, exitCode: 1 };
-        }
-        const isNew = await addSuppression(db, options, which);
-        return {
-          ...which,
-          outcome: isNew
-            ? 'suppressed'
-            : 'was suppressed already; it is in the register all the same',
-        };
-      }),
+    .option('--yes', 'also suppress a free-mail domain, such as gmail.com')
+    .action((which: SuppressionTarget, options: SuppressOptions) =>
+      run((db) => addTarget(db, options, which)),
     );
   discreet(
     suppress,
     'remove',
-    "end a suppression, an erasure's too: sources may bring the address back",
+    'end a suppression, also one from an erasure; sources may return the address again',
   )
     .argument('<TARGET>', TARGET, orStdin(target))
-    .action((which: SuppressionTarget, options: ChangedBy) =>
-      run(async (db) => {
-        const origin = await removeSuppression(db, options, which);
-        const outcome =
-          origin === null
-            ? 'was not suppressed; nothing was changed'
-            : `removed; it came from: ${origin}`;
-        return { data: { ...which, outcome }, exitCode: origin === null ? 1 : 0 };
-      }),
-    );
+    .action((which: SuppressionTarget, by: ChangedBy) => run((db) => removeTarget(db, by, which)));
   lists<Suppression, { readonly kind?: SuppressionKind }>(
     suppress
       .command('list')
-      .description('suppressions, newest first; addresses as their SHA-256')
-      .addOption(new Option('--kind <KIND>', 'only these').choices(['npi', 'email', 'domain'])),
+      .description('list suppressions, newest first; addresses as their SHA-256')
+      .addOption(new Option('--kind <KIND>', 'only this kind').choices(['npi', 'email', 'domain'])),
     run,
     'createdAt',
     (db, { kind, limit }) => listSuppressions(db, kind ?? null, limit),
   );
+}
+
+interface SuppressOptions extends ChangedBy {
+  readonly yes?: true;
+}
+
+async function addTarget(
+  db: Database,
+  { yes, ...by }: SuppressOptions,
+  which: SuppressionTarget,
+): Promise<object> {
+  if (!yes && isFreeMailTarget(which)) return await unconfirmed(db, which);
+  const isNew = await addSuppression(db, by, which);
+  return { ...which, outcome: isNew ? 'suppressed' : ALREADY };
+}
+
+/** Reports what the suppression of a free-mail domain would hide. */
+async function unconfirmed(db: Database, which: SuppressionTarget): Promise<Report> {
+  const reach = await countDomains(db, [which.value]);
+  const data = { ...which, suppressed: false, ...reach };
+  const closing =
+    'Nothing was suppressed: this is a free-mail domain. Add --yes to suppress all of it.';
+  return { data, text: `${fields(data)}\n\n${closing}`, exitCode: 1 };
+}
+
+async function removeTarget(
+  db: Database,
+  by: ChangedBy,
+  which: SuppressionTarget,
+): Promise<Report> {
+  const origin = await removeSuppression(db, by, which);
+  if (origin === null) {
+    const outcome = 'was not suppressed; nothing was changed';
+    return { data: { ...which, outcome }, exitCode: 1 };
+  }
+  return { data: { ...which, outcome: `removed; it came from: ${origin}` } };
 }
 
 const target = parser(`${TARGET}; not a suffix such as co.uk`, (text) => {
@@ -180,12 +207,14 @@ export const TARGETS: Readonly<Record<TargetWord, (text: string) => SuppressionT
   sha256: (text) => (SHA256.test(text) ? { kind: 'email', value: text.toLowerCase() } : null),
   email(text) {
     const address = parseAddress(text);
-    return address && { kind: 'email', value: hashAddress(address.email) };
+    if (address === null) return null;
+    return { kind: 'email', value: hashAddress(address.email) };
   },
   domain(text) {
     const domain = parseAddress(`x@${text}`)?.domain;
     // Suppressing `com` or `co.uk` would hide a whole country.
-    return domain === undefined || isSuffix(domain) ? null : { kind: 'domain', value: domain };
+    if (domain === undefined || isSuffix(domain)) return null;
+    return { kind: 'domain', value: domain };
   },
 };
 

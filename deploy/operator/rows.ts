@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { open, stat } from 'node:fs/promises';
+import { type FileHandle, open, stat } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { isEmployerDomain } from '../../activities/person/employer.ts';
@@ -55,7 +55,7 @@ export interface RowImport<T extends object> {
   store(rows: readonly T[]): Promise<readonly string[]>;
 }
 
-const ROWS_AT_ONCE = 1000;
+const MAX_BATCH_ROWS = 1000;
 
 /**
  * Imports a file.
@@ -64,50 +64,79 @@ const ROWS_AT_ONCE = 1000;
  * @throws {ImportProblem} if a file cannot be read or written, or has the wrong content
  */
 export async function importRows<T extends object>(
-  { columns, header, refuses, judge, store }: RowImport<T>,
+  work: RowImport<T>,
   path: string,
   verdictsPath: string | undefined,
   counts: Record<string, number>,
 ): Promise<void> {
-  if (verdictsPath) await requireOther(path, verdictsPath);
-  const file =
-    verdictsPath && (await orImportProblem(open(verdictsPath, 'w'), cannotOpen(verdictsPath)));
+  const output = verdictsPath === undefined ? null : await openVerdicts(path, verdictsPath);
   try {
-    if (file) await file.write('line,verdict\n');
-    let places: readonly string[] = [];
+    let places: readonly string[] | null = null;
     for await (const rows of readRows(path)) {
-      const [first] = rows;
-      if (first && places.length === 0) {
-        const names = first.cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
-        const hasHeader = header.every((name) => names.includes(name));
-        const refusal = hasHeader ? null : refuses?.(first);
-        if (refusal) throw new ImportProblem(refusal);
-        places = hasHeader ? names : columns;
-        if (hasHeader) rows.shift();
-      }
-      const judged = rows.map(({ cells }) => {
-        if (cells.length === 0) return 'broken_row';
-        const cellOf = (column: string) => cells[places.indexOf(column)] ?? '';
-        const long = columns.find((column) => cellOf(column).length > MAX_VALUE_LENGTH);
-        return long === undefined ? judge(cellOf) : `${long}_too_long`;
-      });
-      const stored = (await store(judged.filter((one) => typeof one !== 'string'))).values();
-      const verdicts = judged.map((one) =>
-        typeof one === 'string' ? one : (stored.next().value ?? 'unchanged'),
-      );
+      places ??= takeHeader(work, rows);
+      const verdicts = await judgeAndStore(work, places, rows);
       for (const verdict of verdicts) counts[verdict] = (counts[verdict] ?? 0) + 1;
-      if (file) await file.write(rows.map(({ line }, n) => `${line},${verdicts[n]}\n`).join(''));
+      const lines = rows.map(({ line }, n) => `${line},${verdicts[n]}\n`);
+      await output?.write(lines.join(''));
     }
-    if (places.length === 0) throw new ImportProblem(`${path} holds no rows`);
+    if (places === null) throw new ImportProblem(`${path} has no rows; check the file`);
   } finally {
-    if (file) await file.close();
+    await output?.close();
   }
+}
+
+/** Opens the file for verdicts. @throws {ImportProblem} if it is the imported file, or not writable */
+async function openVerdicts(path: string, verdictsPath: string): Promise<FileHandle> {
+  await requireOther(path, verdictsPath);
+  const file = await orImportProblem(open(verdictsPath, 'w'), cannotOpen(verdictsPath));
+  await file.write('line,verdict\n');
+  return file;
+}
+
+/**
+ * Removes the header from the first rows of a file, if there is one.
+ * @returns the columns of the file, in its order
+ * @throws {ImportProblem} if the first row can be neither a header nor data
+ */
+function takeHeader<T extends object>(
+  { columns, header, refuses }: RowImport<T>,
+  rows: Row[],
+): readonly string[] {
+  const [first] = rows;
+  if (first === undefined) return columns;
+  const names = first.cells.map((cell) => cell.toLowerCase().replaceAll(' ', '_'));
+  if (header.every((name) => names.includes(name))) {
+    rows.shift();
+    return names;
+  }
+  const refusal = refuses?.(first);
+  if (refusal) throw new ImportProblem(refusal);
+  return columns;
+}
+
+/** Checks rows and stores the good ones. @returns a verdict for each row */
+async function judgeAndStore<T extends object>(
+  { columns, judge, store }: RowImport<T>,
+  places: readonly string[],
+  rows: readonly Row[],
+): Promise<string[]> {
+  const judged = rows.map(({ cells }) => {
+    if (cells.length === 0) return 'broken_row';
+    const cellOf = (column: string) => cells[places.indexOf(column)] ?? '';
+    const long = columns.find((column) => cellOf(column).length > MAX_VALUE_LENGTH);
+    return long === undefined ? judge(cellOf) : `${long}_too_long`;
+  });
+  const stored = (await store(judged.filter((one) => typeof one !== 'string'))).values();
+  return judged.map((one) => {
+    if (typeof one === 'string') return one;
+    return stored.next().value ?? 'unchanged';
+  });
 }
 
 /** Returns a file's name without its folder, and a hash of its content. @throws {ImportProblem} */
 export async function identify(path: string): Promise<{ name: string; fingerprint: string }> {
   const status = await orImportProblem(stat(path), cannotOpen(path));
-  if (status.isDirectory()) throw new ImportProblem(`${path} is a folder; name a csv file`);
+  if (status.isDirectory()) throw new ImportProblem(`${path} is a folder; give a csv file`);
   const hash = createHash('sha256');
   await orImportProblem(pipeline(createReadStream(path), hash), cannotOpen(path));
   return { name: basename(path), fingerprint: hash.digest('hex') };
@@ -121,19 +150,25 @@ async function* readRows(path: string): AsyncGenerator<Row[]> {
   const reader = csvReader(null);
   const rows: Row[] = [];
   const add = (record: CsvRecord) => {
-    const { line, columns, whole } = record;
-    const cells = whole
-      ? Array.from({ length: columns }, (_, column) => record.text(column).trim())
-      : [];
-    if (!whole || cells.some((cell) => cell !== '')) rows.push({ line, cells });
+    const { line, whole } = record;
+    if (!whole) {
+      rows.push({ line, cells: [] });
+      return;
+    }
+    const cells = cellsOf(record);
+    if (cells.some((cell) => cell !== '')) rows.push({ line, cells });
   };
   // Rows are short, so a piece of this size contains about a thousand.
   for await (const piece of createReadStream(path, { highWaterMark: 65_536 })) {
     reader.push(piece as Buffer, add);
-    while (rows.length >= ROWS_AT_ONCE) yield rows.splice(0, ROWS_AT_ONCE);
+    while (rows.length >= MAX_BATCH_ROWS) yield rows.splice(0, MAX_BATCH_ROWS);
   }
   reader.end(add);
-  while (rows.length > 0) yield rows.splice(0, ROWS_AT_ONCE);
+  while (rows.length > 0) yield rows.splice(0, MAX_BATCH_ROWS);
+}
+
+function cellsOf(record: CsvRecord): string[] {
+  return Array.from({ length: record.columns }, (_, column) => record.text(column).trim());
 }
 
 const DAY_MS = 86_400_000;
@@ -156,6 +191,9 @@ interface EmailRow {
   readonly name: string;
 }
 
+const EMAILS_HEADER =
+  'the first row must be a header with at least npi and email, or data that begins with npi,email';
+
 /**
  * Returns the rules for the operator's own addresses. Each address passes the same checks as a
  * vendor's candidate. Checks that need only the file run here. DNS and verifiers are asked by the
@@ -168,10 +206,7 @@ export function emailRows(db: Database, source: string): RowImport<EmailRow> {
   return {
     columns: ['npi', 'email', 'type', 'validated_at', 'source', 'name'],
     header: ['npi', 'email'],
-    refuses: ({ cells: [npi = ''] }) =>
-      /^[0-9]{10}$/.test(npi)
-        ? null
-        : 'the first row must name the columns, npi and email at least, or be npi,email itself',
+    refuses: ({ cells: [npi = ''] }) => (/^[0-9]{10}$/.test(npi) ? null : EMAILS_HEADER),
     judge: (cell) => judgeEmail(cell, source, now),
     async store(rows) {
       const judged = await judgeOwners(db, rows);
@@ -180,13 +215,16 @@ export function emailRows(db: Database, source: string): RowImport<EmailRow> {
       return judged.map((one) => {
         if (typeof one === 'string') return one;
         const verdict = stored.next().value ?? 'unchanged';
-        if (verdict !== 'stored') return verdict;
-        const at = one.validatedAt?.getTime();
-        if (at === undefined) return 'candidate';
-        return at >= freshSince ? 'stored' : 'stale';
+        return verdict === 'stored' ? freshnessOf(one, freshSince) : verdict;
       });
     },
   };
+}
+
+/** Returns the verdict of a stored address by the date of its last validation. */
+function freshnessOf({ validatedAt }: OwnEmail, freshSince: number): string {
+  if (validatedAt === null) return 'candidate';
+  return validatedAt.getTime() >= freshSince ? 'stored' : 'stale';
 }
 
 /**
@@ -223,7 +261,8 @@ function judgeOwner(row: EmailRow, facts: ProviderFacts | null): OwnEmail | stri
   const identity = { npi, name: given, state: null };
   const mismatch = mismatchOf(identity, npi, subject.person);
   if (mismatch !== null) return mismatch;
-  const isTypedDirect = (facts?.endpoints ?? []).some(
+  const endpoints = facts === null ? [] : facts.endpoints;
+  const isTypedDirect = endpoints.some(
     ({ kind, endpoint }) => kind === 'DIRECT' && addressOfEndpoint(endpoint) === email,
   );
   const looked = look(email, isTypedDirect, subject.person);
@@ -258,11 +297,16 @@ function judgeEmail(cell: CellOf, defaultSource: string, now: number): EmailRow 
  */
 function parseDate(text: string, now: number): Date | null | 'bad' {
   if (text === '') return null;
-  const time = DATE.test(text) && isDay(text.slice(0, 10)) ? Date.parse(text) : Number.NaN;
-  return Number.isNaN(time) || time - now >= DAY_MS ? 'bad' : new Date(Math.min(time, now));
+  if (!DATE.test(text) || !isDay(text.slice(0, 10))) return 'bad';
+  const time = Date.parse(text);
+  if (Number.isNaN(time) || time - now >= DAY_MS) return 'bad';
+  return new Date(Math.min(time, now));
 }
 
 type Suppressed = SuppressionTarget & { readonly reason: string };
+
+const SUPPRESSIONS_HEADER =
+  'the first row must be a header with at least value, separated by commas, or each line must be one value';
 
 const REFUSALS: Readonly<Record<TargetWord, string>> = {
   npi: 'not_an_npi',
@@ -285,11 +329,10 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
     // The first of several columns without a header could be anything, such as a domain that must
     // not be suppressed.
     refuses: ({ cells }) =>
-      cells.length === 1 && !cells[0]?.includes(';')
-        ? null
-        : 'the first row must name the columns, value at least, separated by commas; or each line is one value',
+      cells.length === 1 && !cells[0]?.includes(';') ? null : SUPPRESSIONS_HEADER,
     judge(cell) {
-      const [kind, value] = [cell('kind').toLowerCase(), cell('value')];
+      const kind = cell('kind').toLowerCase();
+      const value = cell('value');
       const reason = cell('reason').replace(/\p{C}+/gu, ' ');
       const word = kind === '' ? guessWord(value) : (kind as TargetWord);
       if (!Object.hasOwn(TARGETS, word)) return 'unknown_kind';
@@ -302,8 +345,10 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
       // A reason with an address is dropped, because the list must not contain personal data.
       return { ...target, reason: reason.includes('@') ? '' : reason };
     },
-    store: async (rows) =>
-      (await importSuppressions(db, rows)).map((isNew) => (isNew ? 'added' : 'already_there')),
+    async store(rows) {
+      const stored = await importSuppressions(db, rows);
+      return stored.map((isNew) => (isNew ? 'added' : 'already_there'));
+    },
   };
 }
 
@@ -325,10 +370,12 @@ function judgeDomain(cell: CellOf): EmployerDomain | string {
   const domain = registrableDomain(parseAddress(`x@${host}`)?.domain ?? '');
   if (text !== '' && domain === null) return 'not_a_domain';
   if (domain !== null && !isEmployerDomain(domain)) return 'not_an_employer';
-  const [npi, pacId] = [cell('npi'), cell('pac_id')];
+  const npi = cell('npi');
   if (npi !== '') return hasNpiCheckDigit(npi) ? { key: `npi:${npi}`, domain } : 'invalid_npi';
-  if (pacId !== '')
-    return pacIdOf(pacId) ? { key: `pac_id:${pacIdOf(pacId)}`, domain } : 'invalid_pac_id';
+  if (cell('pac_id') !== '') {
+    const pacId = pacIdOf(cell('pac_id'));
+    return pacId ? { key: `pac_id:${pacId}`, domain } : 'invalid_pac_id';
+  }
   const key = organizationKey(cell('organization'));
   return key === '' ? 'no_organization' : { key: `name:${key}`, domain };
 }

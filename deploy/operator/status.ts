@@ -1,91 +1,128 @@
 import type { Command } from 'commander';
 import { DNS } from '../../activities/verification/dns-control.ts';
+import type { Database } from '../../db/client.ts';
 import { readConcerns, readFigures } from '../../db/figures.ts';
 import { readSourceStats } from '../../db/lookups/sources.ts';
 import { readiness } from '../../db/migrate.ts';
 import { listApis, listVersions } from '../../db/workers.ts';
 import { loadConfig } from '../config/config.ts';
-import { fields, type Run, sections, spelled, table } from './print.ts';
+import { fields, type Report, type Run, sections, spelled, table } from './print.ts';
 
 const HOUR_MS = 3_600_000;
 
-/** Limits above which a figure needs attention, the same as in doctor, and the text for each. */
-const LATE: Readonly<Record<string, readonly [seconds: number, what: string]>> = {
-  sweep_age_seconds: [
-    120,
-    'no sweep for two minutes: look for "sweep failed" in the log of the workers',
-  ],
-  request_overdue_seconds: [60, 'a request is overdue: "doctor" says which'],
-  delivery_overdue_seconds: [900, 'a delivery is overdue: "doctor" says which'],
-};
+/** A figure that needs attention above a limit, the same as in doctor. */
+interface Limit {
+  readonly figure: string;
+  readonly seconds: number;
+  readonly warning: string;
+}
+
+const LIMITS: readonly Limit[] = [
+  {
+    figure: 'sweep_age_seconds',
+    seconds: 120,
+    warning: 'no sweep for two minutes: look for "sweep failed" in the log of the workers',
+  },
+  {
+    figure: 'request_overdue_seconds',
+    seconds: 60,
+    warning: 'a request is overdue: "doctor" says which',
+  },
+  {
+    figure: 'delivery_overdue_seconds',
+    seconds: 900,
+    warning: 'a delivery is overdue: "doctor" says which',
+  },
+];
 
 /** Adds `status`. */
 export function addCommands(program: Command, run: Run): void {
   program
     .command('status')
-    .description('how the service is, on one screen; ends with 3 if something wants attention')
-    .action(() =>
-      run(async (db) => {
-        const figures: Record<string, number> = {};
-        for (const { name, labels, value } of await readFigures(db, [])) {
-          // Adds up all organizations.
-          const kinds = Object.entries(labels).flatMap(([label, kind]) =>
-            label === 'organization' ? [] : [kind],
-          );
-          const figure = [name.replace('npe_', ''), ...kinds].join('_');
-          figures[figure] = Math.round((figures[figure] ?? 0) + value);
-        }
-        const sources = (await readSourceStats(db, new Date(Date.now() - HOUR_MS))).map(
-          ({ source, role, breaker, pausedUntil, creditsToday, asked, found, lastError }) => {
-            return { source, role, breaker, pausedUntil, creditsToday, asked, found, lastError };
-          },
-        );
-        const workers = await listVersions(db);
-        const apis = await listApis(db);
-        const lists = { apis, workers, ...(await readConcerns(db)), sourcesInTheLastHour: sources };
-        const health = { temporal: await askTemporal(), migrations: await readiness(db) };
-        const attention = [
-          ...(health.temporal.startsWith('Temporal') ? [health.temporal] : []),
-          ...(health.migrations === 'ready'
-            ? []
-            : ['migrations are missing: run "npm run migrate"']),
-          ...trouble(apis, workers),
-          ...Object.entries(LATE).flatMap(([name, [late, what]]) =>
-            (figures[name] ?? 0) > late ? [what] : [],
-          ),
-          ...sources.flatMap(({ source, breaker, lastError }) =>
-            breaker === 'closed' ? [] : [notAsked(source, lastError)],
-          ),
-        ];
-        const alive = {
-          apisAlive: apis.reduce((sum, one) => sum + one.apis, 0),
-          workersAlive: workers.reduce((sum, one) => sum + one.workers, 0),
-        };
-        const text = sections([
-          attention.length === 0
-            ? 'Nothing wants attention.'
-            : `WANTS ATTENTION\n${attention.join('\n')}`,
-          'NOW',
-          fields({ ...health, ...alive, ...figures }),
-          ...Object.entries(lists).flatMap(([name, rows]) =>
-            rows.length === 0 ? [] : [spelled(name, ' ').toUpperCase(), table<object>(rows)],
-          ),
-        ]);
-        const data = { attention, ...health, figures, ...lists };
-        return {
-          data,
-          rows: [{ ...health, ...figures }],
-          text,
-          exitCode: attention.length > 0 ? 3 : 0,
-        };
-      }),
-    );
+    .description('show the state of the service on one screen; exits with 3 if it needs attention')
+    .action(() => run(reportStatus));
+}
+
+async function reportStatus(db: Database): Promise<Report> {
+  const figures = await sumFigures(db);
+  const sources = await listSources(db);
+  const workers = await listVersions(db);
+  const apis = await listApis(db);
+  const lists = { apis, workers, ...(await readConcerns(db)), sourcesInTheLastHour: sources };
+  const health = { temporal: await askTemporal(), migrations: await readiness(db) };
+
+  const attention = [...healthWarnings(health), ...trouble(apis, workers)];
+  for (const { figure, seconds, warning } of LIMITS) {
+    const value = figures[figure] ?? 0;
+    if (value > seconds) attention.push(warning);
+  }
+  for (const { source, breaker, lastError } of sources) {
+    if (breaker !== 'closed') attention.push(notAsked(source, lastError));
+  }
+
+  const apisAlive = apis.reduce((sum, one) => sum + one.apis, 0);
+  const workersAlive = workers.reduce((sum, one) => sum + one.workers, 0);
+  const parts = [
+    summaryOf(attention),
+    'NOW',
+    fields({ ...health, apisAlive, workersAlive, ...figures }),
+  ];
+  for (const [name, rows] of Object.entries(lists)) {
+    if (rows.length > 0) parts.push(spelled(name, ' ').toUpperCase(), table<object>(rows));
+  }
+  return {
+    data: { attention, ...health, figures, ...lists },
+    rows: [{ ...health, ...figures }],
+    text: sections(parts),
+    exitCode: attention.length > 0 ? 3 : 0,
+  };
+}
+
+/** Returns the figures of all organizations together, such as `requests_accepted`. */
+async function sumFigures(db: Database): Promise<Record<string, number>> {
+  const figures: Record<string, number> = {};
+  for (const { name, labels, value } of await readFigures(db, [])) {
+    const words = [name.replace('npe_', '')];
+    for (const [label, kind] of Object.entries(labels)) {
+      if (label !== 'organization') words.push(kind);
+    }
+    const figure = words.join('_');
+    figures[figure] = Math.round((figures[figure] ?? 0) + value);
+  }
+  return figures;
+}
+
+async function listSources(db: Database) {
+  const sources = await readSourceStats(db, new Date(Date.now() - HOUR_MS));
+  return sources.map(
+    ({ source, role, breaker, pausedUntil, creditsToday, asked, found, lastError }) => {
+      return { source, role, breaker, pausedUntil, creditsToday, asked, found, lastError };
+    },
+  );
+}
+
+interface Health {
+  readonly temporal: string;
+  readonly migrations: string;
+}
+
+function healthWarnings({ temporal, migrations }: Health): string[] {
+  const warnings: string[] = [];
+  if (temporal.startsWith('Temporal')) warnings.push(temporal);
+  if (migrations !== 'ready') warnings.push('migrations are missing: run "npm run migrate"');
+  return warnings;
+}
+
+function summaryOf(attention: readonly string[]): string {
+  if (attention.length === 0) return 'Nothing needs attention.';
+  return `NEEDS ATTENTION\n${attention.join('\n')}`;
 }
 
 function notAsked(source: string, lastError: string | null): string {
-  if (source === DNS)
+  if (source === DNS) {
     return `name servers are not believed (${lastError}): see deploy/runbooks/dns-lying.md`;
-  return `${source} is not asked (${lastError}): see "vendors"`;
+  }
+  return `${source} is not called (${lastError}): see "vendors"`;
 }
 
 /** Returns what is wrong with the processes, one sentence each. */
@@ -101,9 +138,8 @@ function trouble(
   }
   for (const { namespace, queue, has_worker: hasWorker } of apis) {
     if (hasWorker) continue;
-    found.push(
-      `an API is in ${namespace}/${queue}, where no worker was ever seen: check TEMPORAL_NAMESPACE and TASK_QUEUE`,
-    );
+    const where = `an API is in ${namespace}/${queue}, where no worker was ever seen`;
+    found.push(`${where}: check TEMPORAL_NAMESPACE and TASK_QUEUE`);
   }
   return found;
 }
@@ -115,9 +151,10 @@ function trouble(
  */
 async function askTemporal(): Promise<string> {
   const { temporalEnvironment } = loadConfig();
-  if (!temporalEnvironment.TEMPORAL_ADDRESS) return 'not asked: TEMPORAL_ADDRESS is not set';
+  if (!temporalEnvironment.TEMPORAL_ADDRESS) return 'not checked: TEMPORAL_ADDRESS is not set';
   // Loaded only here, because its client takes longer to load than a command takes to run.
   const { temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
-  return (await temporalTrouble(temporalTarget(temporalEnvironment)))?.message ?? 'ok';
+  const found = await temporalTrouble(temporalTarget(temporalEnvironment));
+  return found === null ? 'ok' : found.message;
 }

@@ -1,6 +1,7 @@
 import { type Command, Option } from 'commander';
 import { VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import type { ChangedBy } from '../../db/audit.ts';
+import type { Database } from '../../db/client.ts';
 import { forgetChecks, forgetMisses } from '../../db/lookups/lookups.ts';
 import { readSourceStats, type SourceStats } from '../../db/lookups/sources.ts';
 import { change, label, parser, pastMoment } from './arguments.ts';
@@ -10,21 +11,22 @@ import { type Run, sections, table } from './print.ts';
 export function addCommands(program: Command, run: Run): void {
   program
     .command('vendors')
-    .description('hit rate, cost, latency and breaker of each vendor and verifier')
+    .description('show hit rate, cost, latency and breaker of each vendor and verifier')
     .option(
       '--since <WHEN>',
-      'since then, such as 30d or 2026-11-20T00:00Z (default: 30d)',
+      'from this moment on, such as 30d or 2026-11-20T00:00Z (default: 30d)',
       pastMoment,
     )
     .action(({ since = pastMoment('30d') }: { readonly since?: Date }) =>
       run(async (db) => {
-        const data = (await readSourceStats(db, since)).map(withRates);
+        const figures = await readSourceStats(db, since);
+        const data = figures.map(withRates);
         return { data, text: textOf(data) };
       }),
     );
   const lookups = program
     .command('lookups')
-    .description('what is remembered of whom vendors did not know');
+    .description('discard stored results that no longer hold');
   addForgetCommand(lookups, run);
 }
 
@@ -40,60 +42,73 @@ function addForgetCommand(lookups: Command, run: Run): void {
   const forget = change(
     lookups,
     'forget',
-    'the next lookup asks again: every vendor about an NPI, or (--since) about what broken checks rejected',
+    'let the next lookup call vendors again: for one NPI, or (--since) for rejections by broken checks',
   );
   forget
     .argument('[NPI]', '10 digits', npi)
-    .option('--since <WHEN>', 'undo what our checks rejected since then, such as 24h', pastMoment)
-    .option('--until <WHEN>', 'until then (default: now)', pastMoment)
+    .option(
+      '--since <WHEN>',
+      'discard rejections by our checks since this moment, such as 24h',
+      pastMoment,
+    )
+    .option('--until <WHEN>', 'up to this moment (default: now)', pastMoment)
     .addOption(
       new Option('--verdict-reason <WORD>', 'only rejections for this reason, such as nxdomain')
         .argParser(label(100))
         .conflicts('source'),
     )
     .option('--source <ID>', 'only rejections by this verifier, such as reacher', label(100))
-    .option('--dry-run', 'only count what would be forgotten')
-    .hook('preAction', () => {
-      const { since, until, verdictReason, source, dryRun } = forget.opts<ForgetOptions>();
-      const isOfNpi = forget.processedArgs[0] !== undefined;
-      if (isOfNpi === (since !== undefined)) forget.error('error: give either an NPI or --since');
-      if (isOfNpi && (until ?? verdictReason ?? source ?? dryRun) !== undefined) {
-        forget.error('error: an NPI needs no other option: all of its misses are forgotten');
-      }
-    })
+    .option('--dry-run', 'only count the results that would be discarded')
+    .hook('preAction', () => requireNpiOrSince(forget))
     .action((which: string | undefined, options: ForgetOptions) =>
       run(async (db) => {
-        const {
-          since,
-          until = new Date(),
-          verdictReason = null,
-          source = null,
-          dryRun = false,
-          ...by
-        } = options;
-        if (which !== undefined)
-          return { npi: which, forgotten: await forgetMisses(db, by, which) };
-        if (since === undefined) throw new Error('--since is missing');
-        const counts = await forgetChecks(db, by, { since, until, verdictReason, source }, dryRun);
-        return { dryRun, since, until, ...counts };
+        if (which === undefined) return await forgetRejections(db, options);
+        return { npi: which, forgotten: await forgetMisses(db, options, which) };
       }),
     );
+}
+
+function requireNpiOrSince(forget: Command): void {
+  const { since, until, verdictReason, source, dryRun } = forget.opts<ForgetOptions>();
+  const isOfNpi = forget.processedArgs[0] !== undefined;
+  if (isOfNpi === (since !== undefined)) forget.error('error: give either an NPI or --since');
+  const others = [until, verdictReason, source, dryRun];
+  if (isOfNpi && others.some((option) => option !== undefined)) {
+    forget.error('error: an NPI allows no other option, because all its misses are discarded');
+  }
+}
+
+async function forgetRejections(db: Database, options: ForgetOptions): Promise<object> {
+  const { since, until = new Date(), dryRun = false, actor, reason } = options;
+  if (since === undefined) throw new Error('--since is missing');
+  const { verdictReason = null, source = null } = options;
+  const selected = { since, until, verdictReason, source };
+  const counts = await forgetChecks(db, { actor, reason }, selected, dryRun);
+  return { dryRun, since, until, ...counts };
 }
 
 const npi = parser('an NPI of 10 digits', (text) => (/^[0-9]{10}$/.test(text) ? text : null));
 
 function withRates(figures: SourceStats) {
   const { asked, open, returned, credits } = figures;
-  const per = (part: number | null, whole: number | null) =>
-    part === null || !whole ? null : Math.round((part / whole) * 1000) / 1000;
   return {
     ...figures,
     // A source without calls has no recorded role.
     role: Object.hasOwn(VERIFIERS, figures.source) ? ('verifier' as const) : figures.role,
     // The share of finished calls, 0 to 1.
-    hitRate: per(returned, asked - open),
-    creditsPerReturned: per(credits, returned),
+    hitRate: ratio(returned, asked - open),
+    creditsPerReturned: ratio(credits, returned),
   };
+}
+
+/** Returns a ratio with three decimals, or null if it is undefined. */
+function ratio(part: number | null, whole: number | null): number | null {
+  if (part === null || whole === null || whole === 0) return null;
+  return Math.round((part / whole) * 1000) / 1000;
+}
+
+function percent(share: number | null): string | null {
+  return share === null ? null : `${(share * 100).toFixed(1)} %`;
 }
 
 function textOf(lines: readonly ReturnType<typeof withRates>[]): string {
@@ -101,12 +116,9 @@ function textOf(lines: readonly ReturnType<typeof withRates>[]): string {
     Object.entries(errors).map(([error, times]) => ({ source, error, times })),
   );
   const figures = lines.map(
-    ({ source, role, hitRate, breaker, openUntil, pausedUntil, lastError, errors, ...rest }) => ({
-      source,
-      role,
-      hitRate: hitRate === null ? null : `${(hitRate * 100).toFixed(1)} %`,
-      ...rest,
-    }),
+    ({ source, role, hitRate, breaker, openUntil, pausedUntil, lastError, errors, ...rest }) => {
+      return { source, role, hitRate: percent(hitRate), ...rest };
+    },
   );
   return sections([
     table(figures),

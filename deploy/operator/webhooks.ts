@@ -37,7 +37,12 @@ import {
 const REVEAL = 'webhooks.reveal';
 
 /** Deliveries per transaction, which locks a row for each. */
-const RESEND_AT_ONCE = 500;
+const MAX_RESENDS = 500;
+
+const YES =
+  'also block a range wider than /24 (IPv6: /48), a public suffix, or a whole registrable domain';
+const TARGET = 'an address, a range such as 192.0.2.0/24, or a host with all names below it';
+const DELIVERY = 'delivery id (msg_…), the webhook-id in the request to the receiver';
 
 interface Selected extends Revealing {
   readonly organization?: string;
@@ -50,155 +55,188 @@ interface ResendOptions extends ChangedBy {
   readonly since?: Date;
 }
 
+interface BlockOptions extends ChangedBy {
+  readonly yes?: true;
+}
+
 /** Adds `webhooks`. */
 export function addCommands(program: Command, run: Run, { output }: CommandSurroundings): void {
   const webhooks = program
     .command('webhooks')
-    .description(
-      "look at webhook deliveries, send them again, suspend an organization's, block receivers",
-    );
-  const list = webhooks.command('list').description('deliveries, newest first');
+    .description('show, resend and suspend webhook deliveries, block receivers');
+  addReadingCommands(webhooks, run);
+  addResendCommand(webhooks, run, output.line);
+  change(
+    webhooks,
+    'suspend',
+    'create no deliveries for new submits (webhook.status "none"), and hold pending deliveries',
+  )
+    .argument(...ORG)
+    .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, true)));
+  change(
+    webhooks,
+    'resume',
+    'create deliveries for new submits again; held deliveries continue within 5 minutes',
+  )
+    .argument(...ORG)
+    .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, false)));
+  addBlockCommands(webhooks, run);
+}
+
+function addReadingCommands(webhooks: Command, run: Run): void {
+  const list = webhooks.command('list').description('list deliveries, newest first');
   lists<ReturnType<typeof presented>, Selected>(
     revealing(list, 'URLs')
       .option(...OF_ORG)
-      .addOption(new Option('--state <STATE>', 'only those').choices(DELIVERY_STATES)),
+      .addOption(
+        new Option('--state <STATE>', 'only deliveries in this state').choices(DELIVERY_STATES),
+      ),
     run,
     'createdAt',
     async (db, { organization: organizationId = null, state = null, limit, ...by }) => {
       const { deliveries } = await listOrganizationDeliveries(db, { organizationId, state, limit });
       const reading = { action: REVEAL, organizationId, subject: organizationId ?? 'all' } as const;
-      return (await revealed(db, deliveries, by, reading)).map(presented);
+      const data = await revealed(db, deliveries, by, reading);
+      return data.map(presented);
     },
     ({ log: _log, ...rest }) => rest,
   );
-  revealing(webhooks.command('show'), 'the URL and what the receiver answered')
-    .description('a delivery with its attempts')
-    .argument('<DELIVERY>', 'delivery id (msg_…), the webhook-id that the receiver saw')
-    .action((id: string, by: Revealing) =>
-      run(async (db) => {
-        const delivery = await showDelivery(db, id);
-        const { organizationId } = delivery;
-        const reading = { action: REVEAL, organizationId, subject: id } as const;
-        const data = presented(await revealed(db, delivery, by, reading));
-        const { log, ...rest } = data;
-        return { data, text: sections([fields(rest), 'ATTEMPTS KEPT', table(log)]) };
-      }),
-    );
-  change(webhooks, 'resend', 'send decided deliveries again')
+  revealing(webhooks.command('show'), "the URL and the receiver's responses")
+    .description('show a delivery with its attempts')
+    .argument('<DELIVERY>', DELIVERY)
+    .action((id: string, by: Revealing) => run((db) => reportDelivery(db, by, id)));
+}
+
+async function reportDelivery(db: Database, by: Revealing, id: string): Promise<Report> {
+  const delivery = await showDelivery(db, id);
+  const { organizationId } = delivery;
+  const reading = { action: REVEAL, organizationId, subject: id } as const;
+  const data = presented(await revealed(db, delivery, by, reading));
+  const { log, ...rest } = data;
+  return { data, text: sections([fields(rest), 'ATTEMPTS KEPT', table(log)]) };
+}
+
+function addResendCommand(webhooks: Command, run: Run, progress: (line: string) => void): void {
+  change(webhooks, 'resend', 'send deliveries again that have succeeded or failed')
     .argument('[DELIVERY...]', 'delivery ids (msg_…)')
-    .option('--failed', 'in place of ids: everything that failed, of --organization, --since')
+    .option('--failed', 'resend all failed deliveries of --organization since --since')
     .option(...OF_ORG)
     .option('--since <WHEN>', 'failed since then, such as 24h or 2026-11-20T00:00Z', pastMoment)
     .action((ids: string[], options: ResendOptions, command: Command) => {
-      const { failed, organization, since } = options;
-      const isWhole =
-        failed && organization !== undefined && since !== undefined && ids.length === 0;
-      const isNamed =
-        !failed && organization === undefined && since === undefined && ids.length > 0;
-      if (isWhole)
-        return run((db) => resendAllFailed(db, options, organization, since, output.line));
-      if (isNamed) return run((db) => resendNamed(db, options, ids));
+      const { failed = false, organization, since } = options;
+      const hasIds = ids.length > 0;
+      if (failed && organization !== undefined && since !== undefined && !hasIds) {
+        return run((db) => resendAllFailed(db, options, organization, since, progress));
+      }
+      if (!failed && organization === undefined && since === undefined && hasIds) {
+        return run((db) => resendNamed(db, options, ids));
+      }
       return command.error('error: give delivery ids, or --failed with --organization and --since');
     });
-  for (const [name, suspended, description] of [
-    [
-      'suspend',
-      true,
-      'submits get no deliveries from now on (webhook.status "none"); pending ones are held',
-    ],
-    [
-      'resume',
-      false,
-      'submits get deliveries again from now on; what was held goes on within 5 minutes',
-    ],
-  ] as const) {
-    change(webhooks, name, description)
-      .argument(...ORG)
-      .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, suspended)));
-  }
-  for (const [name, blocked, description] of [
-    [
-      'block',
-      true,
-      'send nothing there, for any organization: what is pending fails with its next attempt',
-    ],
-    ['unblock', false, 'end that; what failed meanwhile is sent again by "webhooks resend"'],
-  ] as const) {
-    const command = change(webhooks, name, description).argument('<TARGET>', TARGET, blockTarget);
-    if (blocked) command.option('--yes', YES);
-    command.action((target: string, { yes, ...options }: ChangedBy & { readonly yes?: true }) =>
+}
+
+const blockTarget = parser(TARGET, (text) => blockOf(text.trim()));
+
+function addBlockCommands(webhooks: Command, run: Run): void {
+  change(
+    webhooks,
+    'block',
+    'send nothing to this target, for any organization; pending deliveries fail with their next attempt',
+  )
+    .argument('<TARGET>', TARGET, blockTarget)
+    .option('--yes', YES)
+    .action((target: string, options: BlockOptions) => run((db) => block(db, options, target)));
+  change(
+    webhooks,
+    'unblock',
+    'end a block; "webhooks resend" sends the deliveries that failed because of it',
+  )
+    .argument('<TARGET>', TARGET, blockTarget)
+    .action((target: string, by: ChangedBy) =>
       run(async (db) => {
-        const reach = blocked && !yes ? reachOf(target) : null;
-        if (reach !== null) return await unconfirmed(db, target, reach);
-        const changed = await setBlock(db, options, target, blocked);
-        const outcome = `${changed ? '' : 'was '}${name}ed${changed ? '' : ' already; nothing was changed'}`;
-        return { target, outcome };
+        const isChanged = await setBlock(db, by, target, false);
+        return { target, outcome: isChanged ? 'unblocked' : alreadyIs('unblocked') };
       }),
     );
-  }
-  const blocks = webhooks.command('blocks').description('targets that are blocked, newest first');
+  const blocks = webhooks.command('blocks').description('list blocked targets, newest first');
   lists(blocks, run, 'since', (db) => listBlocks(db));
 }
 
-const YES =
-  'also a range wider than /24 (IPv6: /48), a public suffix, or a whole registrable domain';
+async function block(db: Database, { yes, ...by }: BlockOptions, target: string): Promise<object> {
+  const reach = yes ? null : reachOf(target);
+  if (reach !== null) return await unconfirmed(db, target, reach);
+  const isChanged = await setBlock(db, by, target, true);
+  return { target, outcome: isChanged ? 'blocked' : alreadyIs('blocked') };
+}
+
+function alreadyIs(state: 'blocked' | 'unblocked'): string {
+  return `was ${state} already; nothing was changed`;
+}
 
 /** Returns why a block reaches so far that it needs `--yes`, or null if it does not. */
 function reachOf(target: string): string | null {
-  const [ip = '', bits] = target.split('/');
-  if (bits !== undefined) {
-    const widest = isIP(ip) === 6 ? 48 : 24;
-    return Number(bits) < widest
-      ? `a range of 2^${(isIP(ip) === 6 ? 128 : 32) - Number(bits)} addresses`
-      : null;
-  }
-  if (isSharedSuffix(target)) return 'a public suffix: everybody has names below it';
-  return registrableDomain(target) === target
-    ? 'a registrable domain: all names below it as well'
-    : null;
+  if (target.includes('/')) return reachOfRange(target);
+  if (isSharedSuffix(target)) return 'a public suffix: many organizations have names below it';
+  if (registrableDomain(target) === target) return 'a registrable domain with all names below it';
+  return null;
+}
+
+function reachOfRange(range: string): string | null {
+  const [ip = '', bits] = range.split('/');
+  const isV6 = isIP(ip) === 6;
+  const widest = isV6 ? 48 : 24;
+  if (Number(bits) >= widest) return null;
+  const size = isV6 ? 128 : 32;
+  return `a range of 2^${size - Number(bits)} addresses`;
 }
 
 /** Reports what a block would stop now. */
 async function unconfirmed(db: Database, target: string, reach: string): Promise<Report> {
   const pending = await listPendingHosts(db);
-  const hit = pending.filter(({ host }) => isBlocked(host.replace(/^\[(.*)\]$/, '$1'), [target]));
+  const hit = pending.filter(({ host }) => isBlocked(withoutBrackets(host), [target]));
   const counts = {
     pendingDeliveries: hit.reduce((sum, { deliveries }) => sum + deliveries, 0),
     hosts: new Set(hit.map(({ host }) => host)).size,
     organizations: new Set(hit.map(({ organizationId }) => organizationId)).size,
   };
-  const names = pending.filter(({ host }) => isIP(host.replace(/^\[(.*)\]$/, '$1')) === 0);
   const data = { target, blocked: false, reach, ...counts };
   const parts = [fields(data)];
   if (target.includes('/')) {
+    const names = pending.filter(({ host }) => isIP(withoutBrackets(host)) === 0);
     const hosts = new Set(names.map(({ host }) => host)).size;
     parts.push(
-      `${counted(hosts, 'more host')} with pending deliveries ${hosts === 1 ? 'is a name' : 'are names'}: their addresses are not known here.`,
+      `Not counted, because their addresses are not known here: ${counted(hosts, 'host name')} with pending deliveries.`,
     );
   }
   parts.push('Nothing was blocked: add --yes to block it.');
   return { data, text: parts.join('\n\n'), exitCode: 1 };
 }
 
-const TARGET = 'an address, a range such as 192.0.2.0/24, or a host (all names below it included)';
-
-const blockTarget = parser(TARGET, (text) => blockOf(text.trim()));
-
-async function resendNamed(db: Database, by: ChangedBy, ids: readonly string[]): Promise<Report> {
-  const data: { readonly delivery: string; readonly outcome: OperatorOutcome['kind'] }[] = [];
-  for (const id of ids) data.push({ delivery: id, outcome: (await resendAny(db, by, id)).kind });
-  const text = table(
-    data.map(({ delivery, outcome }) => ({ delivery, outcome: OUTCOMES[outcome] })),
-  );
-  return { data, text, exitCode: data.some(({ outcome }) => outcome !== 'resent') ? 1 : 0 };
+/** Returns the address of an IPv6 host in a URL, and other hosts unchanged. */
+function withoutBrackets(host: string): string {
+  return host.replace(/^\[(.*)\]$/, '$1');
 }
 
 const OUTCOMES: Readonly<Record<OperatorOutcome['kind'], string>> = {
   resent: 'pending: the sweep starts it within SWEEP_INTERVAL',
-  pending: 'left alone: it is on its way already, or its result is not there yet',
-  suspended: 'left alone: webhooks of its organization are suspended ("webhooks resume ORG")',
+  pending: 'not resent: it is already under way, or its result is not there yet',
+  suspended: 'not resent: webhooks of its organization are suspended ("webhooks resume ORG")',
   unknown: 'unknown; "webhooks list" and "batch show BATCH" show ids',
 };
+
+async function resendNamed(db: Database, by: ChangedBy, ids: readonly string[]): Promise<Report> {
+  const data: { readonly delivery: string; readonly outcome: OperatorOutcome['kind'] }[] = [];
+  for (const delivery of ids) {
+    const { kind } = await resendAny(db, by, delivery);
+    data.push({ delivery, outcome: kind });
+  }
+  const rows = data.map(({ delivery, outcome }) => ({ delivery, outcome: OUTCOMES[outcome] }));
+  const isDone = data.every(({ outcome }) => outcome === 'resent');
+  return { data, text: table(rows), exitCode: isDone ? 0 : 1 };
+}
+
+const NONE_FAILED = 'Nothing has failed since then: there is nothing to send.';
+const STARTED_LATER = 'The sweep starts them, in rounds (SWEEP_INTERVAL).';
 
 /**
  * Resends failed deliveries in transactions of bounded size. Safe to repeat after an interruption,
@@ -216,22 +254,14 @@ async function resendAllFailed(
   const until = await query(db, clock);
   let resent = 0;
   for (;;) {
-    const batch = await resendFailed(db, by, {
-      organizationId,
-      since,
-      until,
-      limit: RESEND_AT_ONCE,
-    });
+    const selected = { organizationId, since, until, limit: MAX_RESENDS };
+    const batch = await resendFailed(db, by, selected);
     resent += batch.resent;
     if (!batch.more) break;
     progress(`${resent} deliveries resent, more to come\n`);
   }
   const data = { organizationId, since, resent };
-  const closing =
-    resent === 0
-      ? 'Nothing has failed since then: there is nothing to send.'
-      : 'The sweep starts them, in rounds (SWEEP_INTERVAL).';
-  return { data, text: `${fields(data)}\n\n${closing}` };
+  return { data, text: `${fields(data)}\n\n${resent === 0 ? NONE_FAILED : STARTED_LATER}` };
 }
 
 function presented({ log, ...delivery }: LoggedDelivery) {

@@ -47,14 +47,14 @@ test.serial('status fits on one screen and exits with 0 if the service is health
   const { code, attention, temporal, migrations, apis, workers } = await status();
   t.deepEqual([code, attention], [0, []]);
   t.is(migrations, 'ready');
-  t.regex(temporal, /not asked: TEMPORAL_ADDRESS/);
+  t.regex(temporal, /not checked: TEMPORAL_ADDRESS/);
   t.deepEqual(apis, [{ namespace: 'default', queue: 'enrichment', apis: 2, has_worker: true }]);
   t.deepEqual(workers, [
     { namespace: 'default', queue: 'enrichment', version: 'v1', workers: 2 },
     { namespace: 'default', queue: 'enrichment', version: 'v2', workers: 1 },
   ]);
   const { stdout } = await operator('status');
-  t.regex(stdout, /^Nothing wants attention\.\n\nNOW\ntemporal +not asked/);
+  t.regex(stdout, /^Nothing needs attention\.\n\nNOW\ntemporal +not checked/);
   t.regex(stdout, /^apis alive +2$/m);
   t.regex(stdout, /^workers alive +3$/m);
   t.true(stdout.split('\n').length < 50, stdout);
@@ -83,7 +83,7 @@ const TROUBLES: Readonly<Record<string, readonly [what: RegExp, begin: string, e
     `update workers set task_queue = 'enrichment' where kind = 'api'`,
   ],
   'a breaker is open': [
-    /prospeo is not asked \(upstream\)/,
+    /prospeo is not called \(upstream\)/,
     `insert into source_health (source, state, open_until, last_error)
      values ('prospeo', 'open', now() + interval '1 hour', 'upstream')`,
     `update source_health set state = 'closed', open_until = null`,

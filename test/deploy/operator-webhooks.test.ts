@@ -193,7 +193,7 @@ test('operators cannot resend while webhooks are suspended, but they can afterwa
   for (const id of [...ids, ...never.ids]) {
     const { code, stdout } = await resend(id);
     t.is(code, 1);
-    t.regex(stdout.replace(/\s+/g, ' '), /left alone: webhooks of its organization are suspended/);
+    t.regex(stdout.replace(/\s+/g, ' '), /not resent: webhooks of its organization are suspended/);
   }
   const all = [
     'webhooks',
@@ -216,7 +216,7 @@ test('operators cannot resend while webhooks are suspended, but they can afterwa
   t.deepEqual(await statesOf(never.batchId), ['pending']);
   t.regex(
     (await resend(open.ids[0])).stdout.replace(/\s+/g, ' '),
-    /left alone: it is on its way already, or its result/,
+    /not resent: it is already under way, or its result/,
   );
   t.deepEqual(await statesOf(open.batchId), ['none']);
 });
