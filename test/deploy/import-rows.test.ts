@@ -421,7 +421,7 @@ test("suppressing a free-mail domain by a list needs --yes, but other rows don't
     unconfirmed: { domains: ['yahoo.com'], stored_emails: 1, results: 0, organizations: 0 },
   });
   const asText = await operator('import', 'suppressions', path);
-  t.regex(asText.stdout, /add --yes to suppress these domains too\.\n$/);
+  t.regex(asText.stdout, /Add --yes to suppress these domains too\.\n$/);
   const suppressed = async (value: string) =>
     (await db.drizzle.execute(sql`select from suppressions where value = ${value}`)).length;
   t.deepEqual([await suppressed('yahoo.com'), await suppressed('quiet-clinic.com')], [0, 1]);
