@@ -18,13 +18,13 @@ import {
 } from './vendor.ts';
 
 /**
- * A vendor from the sources file, checked and with its secrets filled in. README.md explains each
- * field.
+ * A vendor that the sources file describes, after validation and with its secrets filled in.
+ * README.md explains each field.
  */
 export interface HttpJsonSource {
   readonly id: string;
   readonly method: 'GET' | 'POST';
-  /** Placeholders may stand in its path and query only. */
+  /** Only its path and query may contain placeholders. */
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
   /** Null for GET. */
@@ -45,7 +45,7 @@ export interface HttpJsonSource {
   readonly candidates: {
     /** Points at a list of candidates, or at the only candidate. */
     readonly list: Pointer;
-    /** Relative to a candidate, like the pointers below. */
+    /** A pointer inside a candidate, like the pointers below. */
     readonly email: Pointer;
     readonly type: Mapping<EmailType> | null;
     readonly status: Mapping<Verdict> | null;
@@ -54,10 +54,10 @@ export interface HttpJsonSource {
   readonly identity: Readonly<Record<'npi' | 'first' | 'last' | 'full' | 'state', Pointer | null>>;
 }
 
-/** Maps the vendor's words, in lowercase, to our meanings. */
+/** Maps the vendor's words, in lowercase, to our own terms. */
 export type Words<Meaning> = Readonly<Record<string, Meaning>>;
 
-/** A field with one of the vendor's words. */
+/** A field of the response, and the meanings of the words that it may contain. */
 interface Mapping<Meaning> {
   readonly pointer: Pointer;
   readonly values: Words<Meaning>;
@@ -66,9 +66,9 @@ interface Mapping<Meaning> {
 const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
 
 /**
- * Creates a vendor that returns its result as JSON in the same response and is described by data
- * instead of code. HTTP statuses have their usual meaning, except those that the description lists
- * as "no result".
+ * Creates a vendor from a description instead of code. The vendor must return its result as JSON at
+ * once. HTTP statuses have their usual meaning, except those that the description lists as "no
+ * result".
  */
 export function createHttpJson(source: HttpJsonSource): Vendor {
   const { id, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
@@ -80,16 +80,16 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   const byStatus = stepBy(meanings);
   const read = (answer: HttpAnswer): Step => {
     const step = byStatus(answer);
-    // The status decides before the body. A rejected key or a rate limit says nothing about a
-    // person.
+    // The body is read only if the status allows it. A rejected key or a rate limit says nothing
+    // about a person, whatever the body contains.
     const isOpen = answer.status === 200 || (step.kind === 'fatal' && step.why === 'protocol');
     if (isOpen && saysMiss(answer, source.miss.when)) return NO_MATCH;
     return step;
   };
 
   const submit: Vendor['submit'] = async (subject, signal) => {
-    // We may know only the name or only the domain of an organization, and the URL may need the
-    // other.
+    // We may know only the name or only the domain of an organization, and the URL may need the one
+    // that we do not know.
     const { text: path, missing: unfit } = fillUrl(source.url, subject);
     const missing = new Set([...missingOf(subject, needs), ...unfit]);
     if (missing.size > 0) return { kind: 'skip', missing: [...missing] };
@@ -111,7 +111,10 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   };
 }
 
-/** Adds the name if the response has no NPI, because then only the name can be compared. */
+/**
+ * Returns the vendor's needs. If its response has no NPI, they include the name, because then only
+ * the name can be compared.
+ */
 function needsOf(source: HttpJsonSource): readonly Need[] {
   if (source.identity.npi !== null) return source.needs;
   return [...new Set<Need>([...source.needs, 'name'])];
@@ -141,7 +144,7 @@ function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
   // The identity in a response without an email is not read. It may have any form.
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
   const identity = identityIn(body, source.identity);
-  // The identity may only repeat our input.
+  // If we sent the name or the NPI that is compared, the response may only repeat our input.
   const compared: Need = identity.name === null ? 'npi' : 'name';
   const isEcho = source.needs.includes(compared);
   return { kind: 'found', candidates, identity, isEcho };
@@ -170,7 +173,7 @@ function claimOf(
   };
 }
 
-/** Returns null without a mapping, and for a word that the sources file does not map. */
+/** Returns null if there is no mapping, or if the mapping does not contain the vendor's word. */
 function meaningOf<Meaning>(entry: Field, mapping: Mapping<Meaning> | null): Meaning | null {
   if (mapping === null) return null;
   const { pointer, values } = mapping;
@@ -201,8 +204,9 @@ const PLACEHOLDERS: ReadonlyMap<string, Placeholder> = new Map<string, Placehold
 const PLACEHOLDER = /\{([a-z]+)\}/g;
 
 /**
- * Returns the placeholder names in a text, or in all texts of a JSON value.
- * @returns the need that each placeholder belongs to, by its name; null for an unknown placeholder
+ * Finds the placeholders in a text, or in all texts of a JSON value.
+ * @returns for each placeholder's name the need that it belongs to, or null for an unknown
+ * placeholder
  */
 export function placeholdersIn(template: unknown): ReadonlyMap<string, Need | null> {
   const needs = new Map<string, Need | null>();
@@ -215,8 +219,8 @@ export function placeholdersIn(template: unknown): ReadonlyMap<string, Need | nu
 
 /**
  * Fills in the URL for one person. Values are percent-encoded, so a value can never add a part to
- * the URL. Values made only of dots and slashes count as missing: in a path they would refer to a
- * parent path even when encoded, because `%2e%2e` in a URL means `..` too.
+ * the URL. A value that consists only of dots and slashes counts as missing. In a path, it would
+ * refer to a parent path even when encoded, because `%2e%2e` in a URL means `..` too.
  */
 function fillUrl(template: string, subject: Subject) {
   return fill(template, subject, encodePart);
@@ -230,7 +234,7 @@ function encodePart(value: string): string {
 /** Fills in the body for one person. Members and items with an unknown value are left out. */
 function fillJson(template: object, subject: Subject): unknown {
   return JSON.parse(JSON.stringify(template), (_key, part: unknown) => {
-    // Items that were left out are holes in the list.
+    // Removes the holes that items with an unknown value have left in the list.
     if (Array.isArray(part)) return part.filter(() => true);
     if (typeof part !== 'string') return part;
     const { text, missing } = fill(part, subject, String);
@@ -241,7 +245,7 @@ function fillJson(template: object, subject: Subject): unknown {
 
 /**
  * Fills in a template for one person.
- * @param encode returns an empty text for a value that must not stand in the text
+ * @param encode returns an empty text for a value that is not allowed
  * @returns the text, and the needs with a value that is unknown or not allowed
  */
 function fill(template: string, subject: Subject, encode: (value: string) => string) {

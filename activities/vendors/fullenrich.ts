@@ -52,14 +52,14 @@ const FIELDS: Readonly<Record<EmailType, string>> = {
 const CREDITS: Readonly<Record<EmailType, number>> = { professional: 1, personal: 3 };
 
 /**
- * Creates FullEnrich's contact enrichment, version 2, by name and place of work
- * (docs.fullenrich.com; its OpenAPI, operations `postContactBulkEnrich` and
- * `GetContactBulkEnrichByID`). Each job has one contact, so that ending one request
- * never affects another. A lookup usually needs two of the account's 60 calls a minute.
+ * Creates the adapter of FullEnrich's contact enrichment, version 2, which searches by name and
+ * employer (docs.fullenrich.com; its OpenAPI, operations `postContactBulkEnrich` and
+ * `GetContactBulkEnrichByID`). Each job contains one contact, so that each request can end
+ * independently. A lookup usually needs two of the account's 60 calls a minute.
  *
  * The statuses are unusual: a poll of a running job is a 400, and a 402 carries a whole result.
- * Repeating a job is free only if the first one has ended. After a lost response we can't know
- * that.
+ * Repeating a job is free only if the first job has ended, which we can't know if its response was
+ * lost.
  * @param options.pollMs the interval between two polls of a job: FULLENRICH_POLL_MS, or less only
  * for a simulator that runs faster
  */
@@ -87,7 +87,7 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
         company_name: employee.company || undefined,
         enrich_fields: typesOf(subject.wantedType).map((type) => FIELDS[type]),
       };
-      // The vendor's own pages show this name for the job.
+      // The vendor shows this name for the job on its website.
       const job = { name: `NPI ${subject.npi}`, data: [contact] };
       return await ask({ path, json: job }, signal, readSubmit);
     },
@@ -130,7 +130,7 @@ function createPollReader(jobRef: string, pollMs: number) {
       return protocol('code');
     }),
     402(answer) {
-      // Results found before the credits ran out are paid for.
+      // Results that were found before the credits ran out are paid for, so they are used.
       const step = readResult(answer);
       if (step.kind === 'found') return step;
       return { kind: 'fatal', why: 'credits' };
@@ -210,10 +210,7 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['invalid_domain', 'invalid'],
 ]);
 
-/**
- * Returns the most probable email of each type first. If an address is listed twice, the first
- * entry counts.
- */
+/** Returns a claim for each listed email. For each type, the most probable email comes first. */
 function claimsOf(contact: Field): Claim[] {
   return [
     ...claimsOfType(contact, 'work', 'professional'),
@@ -238,7 +235,7 @@ function claimOf(entry: Field, vendorType: EmailType): Claim {
 
 /**
  * Returns the identity of the person the vendor found. A profile exists only for contacts submitted
- * with a LinkedIn URL, which NPPES does not have. Without one, the vendor says only that the
+ * with a LinkedIn URL, which NPPES does not have. Without a profile, the vendor says only that the
  * addresses belong to the person in `input`.
  */
 function identityOfRecord(record: Field): Identity {

@@ -30,7 +30,10 @@ export const HUNTER = {
   ],
 } as const satisfies VendorFacts;
 
-/** The longest time until the vendor responds with a 202. It is below our own timeout of a call. */
+/**
+ * If a search takes longer than this, the vendor responds with a 202. It is shorter than our
+ * timeout of a call.
+ */
 const MAX_DURATION_SECONDS = '20';
 /** The wait after a 202. */
 const REPEAT_MS = 5000;
@@ -46,10 +49,11 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
 ]);
 
 /**
- * Creates Hunter's Email Finder, version 2, by name and place of work
+ * Creates the adapter of Hunter's Email Finder, version 2, which searches by name and employer
  * (hunter.io/api-documentation/v2; its OpenAPI, operation `emailFinder`). Its statuses are special:
- * 202 asks us to repeat the request, 403 is the rate limit, 429 is the used-up quota, and 451 is a
- * person who asked not to be processed. An address costs one credit.
+ * 202 asks us to repeat the request, 403 means that the rate limit is exceeded, 429 means that the
+ * quota is used up, and 451 means that the person asked not to be processed. An address costs one
+ * credit.
  */
 export function createHunter(options: VendorOptions): Vendor {
   const { baseUrl, apiKey, callMs = HUNTER.callMs } = options;
@@ -69,7 +73,7 @@ export function createHunter(options: VendorOptions): Vendor {
 
 const read = stepBy({
   200: inBody(stepOfFound),
-  // The response has no job ID.
+  // The response has no job ID, because the poll repeats the request.
   202: ({ headers }) => ({
     kind: 'pending',
     jobRef: '',

@@ -26,9 +26,10 @@ export const PROSPEO = {
 } as const satisfies VendorFacts;
 
 /**
- * Creates Prospeo's enrich-person by name and place of work (prospeo.io/api-docs/enrich-person). A
- * match costs one credit, once in the lifetime of the account. Errors arrive as a 400 with a code,
- * so bodies are read before statuses.
+ * Creates the adapter of Prospeo's enrich-person API, which searches by name and employer
+ * (prospeo.io/api-docs/enrich-person). A match costs one credit, and repeating it is free for the
+ * lifetime of the account. Errors arrive as a 400 with a code in the body, so the code decides and
+ * not the status.
  */
 export function createProspeo(options: VendorOptions): Vendor {
   const { baseUrl, apiKey, callMs = PROSPEO.callMs } = options;
@@ -56,8 +57,8 @@ const NO_MATCH: Step = { kind: 'miss', reason: 'no_match', credits: 0 };
 
 /** Maps the vendor's error codes, except its rate limits and internal errors. */
 const ERRORS: ReadonlyMap<string, Step> = new Map<string, Step>([
-  // The vendor also sends it for a person without a verified address, because we request only
-  // those.
+  // The vendor also sends this code for a person without a verified address, because we request
+  // only verified addresses.
   ['NO_MATCH', NO_MATCH],
   // "The datapoints […] to identify the person" are not enough: the vendor can't read the name or
   // rejects the website.

@@ -44,8 +44,8 @@ const MAX_POLL_MS = 60_000;
 const UNIVERSAL_CREDITS: Readonly<Record<EmailType, number>> = { professional: 2, personal: 3 };
 
 /**
- * The vendor's two person APIs: their needs, and the credits they charge for addresses of these
- * types.
+ * The vendor's two APIs for people: the data that each needs, and the credits that it charges for
+ * addresses of some types.
  */
 const APIS = {
   legacy: {
@@ -78,14 +78,14 @@ export type RocketReachApi = keyof typeof APIS;
 export const ROCKETREACH_APIS = Object.keys(APIS) as RocketReachApi[];
 
 /**
- * Creates RocketReach's people lookup, version 2, by NPI (docs.rocketreach.co; its OpenAPI,
- * operations `create_person_lookup` and `check_person_lookup_status`, or the `universal` operations
- * of the same names).
+ * Creates the adapter of RocketReach's people lookup, version 2, which searches by NPI
+ * (docs.rocketreach.co; its OpenAPI, operations `create_person_lookup` and
+ * `check_person_lookup_status`, or the `universal` operations of the same names).
  *
- * The vendor has no idempotency key. Every `submit` may be charged again, a `poll` never is. A
- * response of 200 that cannot be read is therefore `fatal` `protocol` and not `retry`, because a
- * second request would pay for another response of the same form. The body of a failing server or
- * gateway (5xx) is never read, and the step is always `retry`.
+ * The vendor has no idempotency key. Every `submit` may be charged again, but a `poll` is free. So
+ * a 200 that cannot be read is `fatal` `protocol` and not `retry`, because we would pay for a
+ * second response of the same form. The body of a failing server or gateway (5xx) is never read,
+ * and the step is always `retry`.
  * @param options.api the person API that the account uses. Newer accounts pay in universal credits.
  */
 export function createRocketReach(
@@ -105,8 +105,8 @@ export function createRocketReach(
       const parameters = new URLSearchParams({
         npi_number: npi,
         ...query(wantedType),
-        // Cached addresses are unverified. Without them the lookup ends once all addresses are
-        // verified.
+        // Cached addresses are not verified. Without cached addresses, the lookup ends only when
+        // all addresses are verified.
         return_cached_emails: 'false',
       });
       const read = stepBy({
@@ -119,8 +119,8 @@ export function createRocketReach(
     async poll(jobRef, _subject, signal) {
       const parameters = new URLSearchParams({ ids: jobRef });
       const read = stepBy({
-        // The list has one profile per known ID. A lookup that the vendor has forgotten says
-        // nothing about the person.
+        // The list has one profile per known ID. If ours is missing, the vendor has forgotten the
+        // lookup, which says nothing about the person.
         200: inBody((profiles) => {
           const hasId = (profile: Field) => String(profile.at('id').value) === jobRef;
           const profile = profiles.items().find(hasId);
@@ -155,19 +155,20 @@ function stepOfProfile(profile: Field, cost: Cost): Step {
     state: profile.at('region'),
     country: profile.at('country_code'),
   });
-  // Null or absent while a lookup with `return_cached_emails=false` is running.
+  // `emails` is null or absent while a lookup with `return_cached_emails=false` is running.
   if (status === 'complete') emails.present();
   const candidates = candidatesOf(emails.items().map(claimOf));
   if (status === 'failed') return GIVEN_UP;
   if (status !== 'complete') {
-    // "A status other than complete indicates the lookup is not finished". This includes new words.
+    // "A status other than complete indicates the lookup is not finished". This applies to
+    // undocumented words too.
     const { value: hint } = profile.at('retry_after_seconds');
     return { kind: 'pending', jobRef: String(id), pollAfterMs: pollAfterMs(hint) };
   }
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
   // We sent only the NPI, so a name is the vendor's own data.
   const isEcho = identity.name === null;
-  // An address without a type is charged at least as a professional address.
+  // An address without a type costs at least as much as a professional address.
   const types = new Set(candidates.map(({ vendorType }) => vendorType ?? 'professional'));
   return { kind: 'found', candidates, identity, isEcho, credits: cost(types) };
 }

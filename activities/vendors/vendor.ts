@@ -20,8 +20,8 @@ export type GivenName =
   | { readonly kind: 'full'; readonly full: string };
 
 /**
- * The person in the vendor's response, as far as the vendor names them. Compared with NPPES before
- * anything is accepted.
+ * The person that the vendor's response is about, as far as the response says. It is compared with
+ * NPPES before any address is accepted.
  */
 export interface Identity {
   /** 10 digits. */
@@ -44,8 +44,8 @@ export interface PersonName {
 export interface Person extends PersonName {
   readonly middle: string | null;
   /**
-   * The number that separates people of the same name in one family: 1 for `Sr`, 2 for `Jr` and
-   * `II`, and so on.
+   * The number that distinguishes people of the same name in one family: 1 for `Sr`, 2 for `Jr` and
+   * `II`, and so on. Null if the name has none.
    */
   readonly generation: number | null;
   /** Other names on record, such as one before a marriage. */
@@ -57,7 +57,7 @@ export interface Person extends PersonName {
     /** Five digits. */
     readonly zip: string | null;
   };
-  /** Two-letter codes of the other states they practice in, besides the primary one. */
+  /** Two-letter codes of the states that they practice in, except the primary one. */
   readonly otherStates: readonly string[];
 }
 
@@ -79,16 +79,19 @@ export interface Subject {
   readonly wantedType: WantedType;
   /** Null if the NPI is in neither NPPES nor the registry. */
   readonly person: Person | null;
-  /** The likeliest employer. */
+  /** The likeliest employer. Null if none is known. */
   readonly organization: Organization | null;
   /** Less likely employers, the likeliest first. */
   readonly otherOrganizations: readonly Organization[];
 }
 
-/** Data about a person that a vendor requires. `organization` is its name or its domain. */
+/**
+ * Data about a person that a vendor requires. `organization` means the name or the domain of the
+ * employer.
+ */
 export type Need = 'npi' | 'name' | 'organization' | 'address';
 
-/** Returns the needs of a vendor that the known data does not meet, in the given order. */
+/** Returns those of a vendor's needs for which we lack the data, in the given order. */
 export function missingOf({ person, organization }: Subject, needs: readonly Need[]): Need[] {
   const practice = person?.practice;
   const met: Readonly<Record<Need, boolean>> = {
@@ -101,15 +104,15 @@ export function missingOf({ person, organization }: Subject, needs: readonly Nee
 }
 
 /**
- * A person at their place of work, in the form for vendors that search by name. The organization
- * has a name, a domain, or both.
+ * A person with their employer, as needed by vendors that search by name. The employer has a name,
+ * a domain, or both.
  */
 export type Employee = Exclude<ReturnType<typeof employeeOf>, { kind: 'skip' }>;
 
 /**
  * Returns the person with their likeliest employer.
- * @returns `skip` with everything that is missing, if the person's name is unknown, or both the
- * name and the domain of the organization
+ * @returns `skip` with the missing data, if we know neither the name nor the domain of the
+ * employer, or if we do not know the person's name
  */
 export function employeeOf(subject: Subject) {
   const missing = missingOf(subject, ['name', 'organization']);
@@ -130,12 +133,13 @@ export function employeeOf(subject: Subject) {
 /**
  * The result of one vendor request.
  * - `pending`: the vendor is working on the job; poll it with `jobRef` after `pollAfterMs`
- * - `found`: a response with candidates, good or bad
- * - `miss`: a definitive "no such person" or "no email"; never a vendor's word that it gave up
+ * - `found`: the response contains at least one address, whether good or bad
+ * - `miss`: the vendor says that it has no such person or no email; never used if the vendor only
+ *   gave up
  * - `skip`: no request was made, because data that the vendor needs is unknown
  * - `blocked`: the person asked not to be processed
- * - `retry`: no response; another request costs again if `why` is `unanswered` and the vendor's
- *   `repeatIsFree` is false
+ * - `retry`: there is no usable response now; if `why` is `unanswered` and the vendor's
+ *   `repeatIsFree` is false, another request may cost credits again
  * - `fatal`: the vendor will not serve us until an operator acts
  */
 export type Step =
@@ -143,12 +147,15 @@ export type Step =
   | {
       readonly kind: 'found';
       /**
-       * The candidates before our own checks. The vendor's type of a candidate only breaks ties,
-       * because our own classification decides.
+       * The candidates, which we have not checked yet. The vendor's email type is used only if our
+       * own classification by domain cannot decide.
        */
       readonly candidates: readonly NamedCandidate[];
       readonly identity: Identity;
-      /** True if the identity only repeats our input, and so proves nothing. */
+      /**
+       * True if the identity only repeats our input. Then it does not prove that the response is
+       * about this person.
+       */
       readonly isEcho: boolean;
       /** The cost of the response in the vendor's credits, if reported or documented. */
       readonly credits?: number;
@@ -162,8 +169,8 @@ export type Step =
 export const GIVEN_UP = { kind: 'retry', why: 'upstream', afterMs: null } as const satisfies Step;
 
 /**
- * Reads a vendor's response by its status. 451 means the same for every vendor, except that a
- * firewall sends it with a web page.
+ * Returns a function that reads a vendor's response by its HTTP status. For every vendor, 451 means
+ * that the person must not be processed, unless a firewall sent it, with a web page.
  */
 export function stepBy(meanings: Meanings<Step>) {
   return byStatus<Step>({ 451: unlessPage({ kind: 'blocked' }), ...meanings });
@@ -171,8 +178,8 @@ export function stepBy(meanings: Meanings<Step>) {
 
 /**
  * Returns a reader for a status with a special meaning: no such person, an unknown job, a person
- * who must not be processed. The vendor's own response is JSON. A web page comes from a wrong base
- * URL or a gateway, and must not be read as one of these meanings.
+ * who must not be processed. A vendor sends such a status with JSON. If it comes with a web page,
+ * the base URL is wrong or a gateway sent it, so it has no special meaning.
  */
 export function unlessPage(meaning: Step) {
   return ({ headers }: HttpAnswer): Step => {
@@ -187,7 +194,7 @@ export interface SourceFacts {
    * Short, stable, and in lowercase. It is stored with the source's results and shown to operators.
    */
   readonly id: string;
-  /** The base of the request paths; null for a server that every operator runs on their own. */
+  /** The base of the request paths. Null for a server that each operator runs. */
   readonly url: string | null;
   readonly rates: readonly Rate[];
   /** The timeout of one call, in milliseconds. */
@@ -199,8 +206,8 @@ export interface VendorFacts extends SourceFacts {
   /** The types of email that the vendor can find. */
   readonly gives: readonly EmailType[];
   /**
-   * True if the vendor reports when it last saw the mailbox respond. Without a date, an address is
-   * never valid without a verifier.
+   * True if the vendor reports when it last saw the mailbox respond. Without this date, an address
+   * can become valid only through a verifier.
    */
   readonly isDated: boolean;
   /** True if a request can be repeated at no cost after its response was lost. */
@@ -217,7 +224,7 @@ export function typesOf(wantedType: WantedType): EmailType[] {
   return [wantedType];
 }
 
-/** The input of every built-in vendor's factory. */
+/** The options with which every built-in vendor is created. */
 export interface VendorOptions {
   /** The URL up to and including the version, if the paths have one. */
   readonly baseUrl: string;
@@ -227,10 +234,10 @@ export interface VendorOptions {
 }
 
 /**
- * Turns an NPI into candidates. Synchronous vendors respond in `submit`. Asynchronous vendors
- * return `pending` and are polled with `poll`. Neither method waits, because the workflow owns
- * every delay. Both take `callMs` at most, and throw only the reason that `signal` was aborted
- * with. Every vendor response, and a missing response, is a `Step`.
+ * An adapter that turns an NPI into candidates. Synchronous vendors respond in `submit`.
+ * Asynchronous vendors return `pending` and are polled with `poll`. Neither method waits between
+ * calls, because the workflow does so. Both take at most `callMs`. They throw only if `signal` is
+ * aborted, and then its reason. Every vendor response, and a missing response, is a `Step`.
  */
 export interface Vendor
   extends Pick<VendorFacts, 'id' | 'needs' | 'gives' | 'isDated' | 'repeatIsFree' | 'callMs'> {
@@ -243,15 +250,16 @@ export interface Vendor
   poll(jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step>;
 }
 
-// The employer to search at. Stored in place of a job reference.
+// These values are stored in place of a job reference. They say whether to search at the first or
+// at the second employer.
 const AT_FIRST = '0';
 const AT_NEXT = '1';
 
 /**
  * Creates a vendor that responds at once and charges one credit for a result and nothing for a
  * miss. If the person is not known at the likeliest employer, the next employer is tried too. The
- * second request costs a call, and may succeed where the first employer was wrong. It is made as a
- * poll, so that it passes the vendor's limits again and a crash loses nothing.
+ * second request may succeed if the first employer was wrong. It is made as a poll, so that the
+ * vendor's limits apply to it and a crash cannot lose it.
  * @param ask may be called again, because a poll repeats the request
  */
 export function askingByEmployer(
@@ -268,7 +276,7 @@ export function askingByEmployer(
     if (isFirst && next && step.kind === 'miss' && step.credits === 0) {
       return { kind: 'pending', jobRef: AT_NEXT, pollAfterMs: 0 };
     }
-    // A skip at the second employer does not undo the miss at the first one.
+    // If the second employer is skipped, the result is still the miss at the first one.
     if (!isFirst && step.kind === 'skip') {
       return { kind: 'miss', reason: 'no_match', credits: 0 };
     }
@@ -297,8 +305,9 @@ export interface Claim extends Omit<NamedCandidate, 'email'> {
 }
 
 /**
- * Returns a candidate for each usable address. If an address is named twice, the first claim
- * counts. A long list is cut, and valid addresses come first.
+ * Returns a candidate for each usable address. If an address is named twice, the first claim is
+ * used. Addresses that are valid according to the vendor come first, and the list is cut after
+ * `MAX_CANDIDATES`.
  * @throws {FieldError} if an address is not a text
  */
 export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
@@ -326,8 +335,8 @@ export function stepOfCandidates(found: Omit<Found, 'kind'>): Step {
 }
 
 /**
- * Reads the identity from the fields that the vendor has for it. The name is null if too little of
- * it is given.
+ * Reads the identity from the fields that the vendor has for it. The name is null unless the vendor
+ * gives a full name or both a first and a last name.
  * @throws {FieldError} if a name or a state is not a text
  */
 export function identityOf(
@@ -371,7 +380,8 @@ export function timestampOf(text: string | null): Date | null {
   const offset = zone === 'UTC' ? 'Z' : zone.toUpperCase();
   const date = new Date(`${day}T${time}${offset}`);
   const year = date.getUTCFullYear();
-  // PostgreSQL has no year 0, and no mailbox existed before there was email.
+  // A date before 1970 must be wrong, because there was no email. PostgreSQL cannot store the year
+  // 0.
   if (year >= 1970 && year < 9999) return date;
   return null;
 }

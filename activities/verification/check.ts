@@ -23,7 +23,7 @@ export interface Decided extends Ruling {
   readonly kind: 'decided';
   /** Null if the address does not belong to a person. */
   readonly emailType: EmailType | null;
-  /** The normalized address. Stored, compared, and returned in this form. */
+  /** The normalized address. Addresses are stored, compared, and returned in this form. */
   readonly email: string;
   /** The results of the single checks, in the order of the checks. */
   readonly evidence: readonly Evidence[];
@@ -32,14 +32,20 @@ export interface Decided extends Ruling {
 /** The result of the checks of one candidate. */
 export type Checked =
   | Decided
-  /** The mail server asked to retry. Check again in about five minutes, or use `otherwise`. */
+  /**
+   * The mail server asked the verifier to retry later. Check again in about five minutes. If there
+   * is no time for that, use `otherwise`.
+   */
   | {
       readonly kind: 'later';
       readonly reason: 'greylisted';
       readonly otherwise: Decided;
       readonly evidence: readonly Evidence[];
     }
-  /** No decision. Check again after `afterMs`; if it is null, the caller picks the pause. */
+  /**
+   * There is no decision yet. Check again after `afterMs`. If it is null, the caller chooses the
+   * wait.
+   */
   | {
       readonly kind: 'transient';
       readonly reason: 'timeout' | 'dns_failure' | 'dns_untrusted' | VerifierTrouble;
@@ -52,22 +58,25 @@ export interface CheckOptions {
   readonly dnsControl: DnsControl;
   readonly policy: Policy;
   readonly catchAll: CatchAllPolicy;
-  /** The age in milliseconds up to which a validation counts. */
+  /**
+   * The maximum age of a vendor's last check of a mailbox, in milliseconds. An older check is not
+   * evidence.
+   */
   readonly freshnessMs: number;
   /** Verifiers in call order. */
   readonly verifiers: readonly Verifier[];
   /**
-   * The clock of the cache of domains, in milliseconds; Date.now by default. Verdicts carry
-   * PostgreSQL's time.
+   * Returns the time in milliseconds, for the cache of domains only; Date.now by default. Verdicts
+   * have PostgreSQL's time.
    */
   readonly now?: () => number;
 }
 
 /**
- * Creates the check that every candidate must pass before it is returned to a client. It looks at
- * the address itself, its owner, the vendor's claim, the domain's name servers, and then asks the
- * verifiers. A step runs only if it can still change the verdict under the policy (policy.ts). A
- * rate limit, an outage, or a temporary DNS failure never becomes a verdict. The check is then
+ * Creates the check that every candidate must pass before it is returned to a client. It examines
+ * the address itself, its owner, the vendor's claim, and the domain's DNS records. Last, it asks
+ * the verifiers. A step runs only if it can still change the verdict under the policy (policy.ts).
+ * A rate limit, an outage, or a temporary DNS failure never becomes a verdict. The check is then
  * `transient` and can be repeated. It throws only the reason that `signal` was aborted with.
  */
 export function createCheck(options: CheckOptions) {
@@ -109,7 +118,7 @@ export function createCheck(options: CheckOptions) {
     evidence.push(localEvidence('valid', 'local_checks', started));
     if (!isAsking) return unaided;
     const earlier = candidate.lastVerdict;
-    // `consult` recorded the reason in the earlier check.
+    // The cast is safe, because an earlier check recorded the result of `consult`.
     if (earlier !== null) return decide(earlier as Word, earlier.at);
 
     const question = [email, signal, requestId] as const;
@@ -117,8 +126,8 @@ export function createCheck(options: CheckOptions) {
     switch (consulted.kind) {
       case 'word': {
         const ruled = decide(consulted);
-        // A verifier that cannot be called now might still call the address valid. So this is not
-        // "nothing found" yet.
+        // A verifier that cannot be called now might later say that the address is valid. So the
+        // check is not finished.
         if (ruled.verdict !== 'valid' && consulted.away) return { ...consulted.away, evidence };
         return ruled;
       }

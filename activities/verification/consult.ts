@@ -21,22 +21,26 @@ import type {
   VerifierTrouble,
 } from './verifiers/verifier.ts';
 
-/** No judgment for now. `afterMs` is null if the time of the next possible call is unknown. */
+/**
+ * There is no judgment for now. `afterMs` is null if we do not know when a verifier can be called
+ * again.
+ */
 type NotNow = Readonly<{ kind: 'transient'; reason: VerifierTrouble; afterMs: number | null }>;
 
 /**
  * Calls verifiers in order until one judges the address. The next verifier is called if one cannot
- * decide or cannot be called. It is called after greylisting too, because the mail server may
- * already know its servers. Greylisting outweighs a rate limit, because a retry before the mail
- * server's pause is over starts the pause again.
+ * decide or cannot be called. It is also called after greylisting, because the mail server may
+ * already accept mail from this verifier's servers. If one verifier was greylisted and another is
+ * rate limited, the result is `greylisted`. A retry before the mail server's pause is over would
+ * start the pause again.
  * @param undecided verifiers that recently could not decide, with their reasons; they are not
- * called and paid again
+ * called again, because they would cost credits again
  * @param evidence receives each verifier's result, or the reason for its missing result
  * @returns the combined result
- * - `word`: a verifier judged the address. The verdict is `unknown` if no verifier could decide;
- *   `away` is then the earliest of those that could not be called
+ * - `word`: a verifier judged the address, or the verdict is `unknown` because no verifier could
+ *   decide. `away` then says when the first verifier that could not be called can be called
  * - `greylisted`: no verifier judged, and the mail server asked one of them to retry
- * - `transient`: no verifier judged, and one that might do so could not respond now
+ * - `transient`: no verifier judged, and one that might judge could not respond now
  * @throws every error that a verifier's `check` throws
  */
 export async function consult(
@@ -128,10 +132,16 @@ function recordedReason(step: Finished): string | null {
 
 type LimitedVerifier = Verifier & Pick<SourceLimits, 'dailyCredits'>;
 
-/** The longest that a request waits for a slot. A request that ends returns its slot. */
+/**
+ * The maximum time that a request waits for a slot under a verifier's rate limit. A request that
+ * ends earlier frees its slot.
+ */
 const PATIENCE_MS = 15 * 60_000;
 
-/** Wraps a verifier in the limits that all workers share: rate, budget, circuit breaker. */
+/**
+ * Adds the limits that all workers share to a verifier: its rate limits, its daily budget, and its
+ * circuit breaker.
+ */
 export function limited(
   db: Database,
   log: Logger,
@@ -168,7 +178,7 @@ export function limited(
   };
 }
 
-/** An address without an owner (RFC 2606). ZeroBounce's sandbox checks it for free. */
+/** An address that belongs to no one (RFC 2606). ZeroBounce's sandbox checks it for free. */
 const NOBODY = 'invalid@example.com';
 
 /**
@@ -186,8 +196,9 @@ export function createRequiredVerifiers(policy: Policy, verifiers: readonly Limi
       return all;
     },
     /**
-     * Calls the verifiers with an address without an owner, each as soon as its breaker allows a
-     * trial. Otherwise their breakers might never close, because no other call is made.
+     * Asks the verifiers about an address that belongs to no one, each as soon as its breaker
+     * allows a trial. While the breakers are open, no vendor is called, so no other address needs a
+     * check. Without these trials, the breakers might never close.
      * @returns the milliseconds until the next try, or null if unknown
      */
     async tryAgain(signal: AbortSignal, requestId: string): Promise<number | null> {

@@ -5,9 +5,12 @@ import { count, countCall } from '../../db/metrics.ts';
 import { remember } from '../http/names.ts';
 import { type Distrust, type DnsControl, findRoute, type MailResolver } from './mx.ts';
 
-/** The name of the name servers as a source, in the breaker and in metrics. */
+/** Our name servers have a breaker and metrics like any source. This is their source name. */
 export const DNS = 'dns';
-/** Domains that have taken mail for decades. Name servers that say otherwise are broken. */
+/**
+ * Domains that have taken mail for decades. If our name servers say that one takes no mail, they
+ * are broken.
+ */
 export const CONTROL_DOMAINS: readonly string[] = ['gmail.com', 'outlook.com', 'yahoo.com'];
 /**
  * The wait before a broken resolver is queried again. It is short, so that waiting requests
@@ -15,7 +18,8 @@ export const CONTROL_DOMAINS: readonly string[] = ['gmail.com', 'outlook.com', '
  */
 const TRY_AGAIN_MS = 8000;
 /**
- * The lifetime of a passed control, so that a list of dead domains does not cost one control each.
+ * How long a passed control counts. Without it, a batch with many dead domains would need one
+ * control for each.
  */
 const PASSED_MS = 30_000;
 const NO_LIMITS = { rates: [], dailyCredits: null };
@@ -37,11 +41,12 @@ interface DnsControlOptions {
 }
 
 /**
- * Creates the control that queries our name servers for domains that are known to take mail. It
- * runs before a domain counts as one without mail. A resolver that denies the control domains too
- * is broken, and its response is not evidence. A passed control counts for 30 s, and concurrent
- * callers share one. The breaker of `dns` opens at the first failed control. From then on the
- * trials of the breaker are the controls, one at a time.
+ * Creates the control that shows whether our name servers can be trusted. It looks up domains that
+ * are known to take mail. It runs whenever a domain seems to take no mail. If name servers also
+ * deny the known domains, they are broken, and their responses are not evidence.
+ *
+ * A passed control counts for 30 s, and concurrent callers share one control. The breaker of `dns`
+ * opens at the first failed control. Until it closes, only its trials run a control, one at a time.
  */
 export function createDnsControl(options: DnsControlOptions): DnsControl {
   // Prometheus needs the counter at 0 first. It sees no increase in a counter that starts above 0.

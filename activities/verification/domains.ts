@@ -3,8 +3,8 @@ import { getPublicSuffix, parse } from 'tldts';
 import type { EmailType } from '../../db/words.ts';
 
 /**
- * Returns the registrable part of a domain (`clinic.co.uk` of `mail.clinic.co.uk`) under a suffix
- * that ICANN delegates.
+ * Returns the registrable part of a domain, such as `clinic.co.uk` for `mail.clinic.co.uk`. Only
+ * suffixes that ICANN delegates count as suffixes.
  * @returns null if the suffix does not exist or the domain is only a suffix
  */
 export function registrableDomain(domain: string): string | null {
@@ -14,9 +14,9 @@ export function registrableDomain(domain: string): string | null {
 }
 
 /**
- * Returns true if the names below this one belong to many owners. This is the case for a public
- * suffix such as `com`, `co.uk`, or `herokuapp.com`, where each customer of a hosting company has a
- * name.
+ * Returns true if the names below this domain belong to many owners. These domains are public
+ * suffixes such as `com` and `co.uk`, and domains such as `herokuapp.com`, below which each
+ * customer of a hosting company has a name.
  */
 export function isSharedSuffix(domain: string): boolean {
   return getPublicSuffix(domain, { allowPrivateDomains: true }) === domain;
@@ -35,8 +35,9 @@ export function holdsDomain(list: ReadonlySet<string>, domain: string): boolean 
 }
 
 /**
- * Reads one or more files of `lists/`. The lists are read at startup and not imported from
- * packages, so that the classification of a domain changes with a commit and never with an install.
+ * Reads one or more files of `lists/`. The lists are files of this repository and are not imported
+ * from packages. So the classification of a domain changes only with a commit, never with an
+ * install.
  * @param names names of files, without `.txt`
  * @throws if a file is missing, because without its lists the service would return bad addresses
  */
@@ -66,10 +67,11 @@ const ALUMNI = /(?:^|\.)(?:alum|[^.]*alumni)(?:\.|$)/;
 const INSTITUTION = /\.(?:edu|gov|mil)$/;
 
 /**
- * Returns the email type by the domain. Listed domains of free mail and internet access are always
- * personal. So are alumni domains, which are free mail for life. The employer's own domain is
- * professional, and so are `.edu`, `.gov`, and `.mil`, which only institutions in the United States
- * receive (RFC 1591). For other domains the vendor's type counts, and the default is professional.
+ * Returns the email type that follows from the domain of an address. Listed domains of free mail
+ * and internet access are always personal. So are alumni domains, which are free mail for life. The
+ * employer's own domain is professional, and so are `.edu`, `.gov`, and `.mil`, which only
+ * institutions in the United States receive (RFC 1591). For other domains, returns the vendor's
+ * type, or `professional` if there is none.
  * @param domain in the form that `parseAddress` returns
  * @param employerDomain the domain of the person's employer, or null if unknown
  */

@@ -5,9 +5,11 @@ import { readList, registrableDomain } from './domains.ts';
 import type { Address } from './syntax.ts';
 
 /**
- * The owner of an address according to its local part, the part before the @. `shared`: several
- * people read the mailbox, and it outlives each of them. `unclear`: it says nothing for or against
- * the person.
+ * The owner of an address, judged by its local part, the part before the @:
+ * - `person`: the person that we look for
+ * - `other_person`: somebody else
+ * - `shared`: several people read the mailbox, and it stays when one of them leaves
+ * - `unclear`: the local part does not show whose address it is
  */
 export type Owner = 'person' | 'other_person' | 'shared' | 'unclear';
 
@@ -21,14 +23,23 @@ const GIVEN_NAMES = readList('given-names');
 const SURNAMES = readList('surnames');
 
 /**
- * The kinds of pieces in a local part and their costs. The cheapest reading counts. The costs favor
- * few pieces, and the person's own names over words, and words over other people's names.
- * - `S`, `G`: the person's surname or given name; `p`: the beginning or a longer form of one
- * - `i`: the initial of one of their given names; `l`: of their surname; `x`: any other letter
- * - `T`: a title or degree; `R`: a word of a role or practice
- * - `N`, `F`: another given name or surname
- * - `U`: an unknown text between two separators, `V` if it starts with an initial of the person;
- *   `u`: any other letters
+ * A local part is split into pieces, such as an initial and a surname in `jsmith`. Each kind of
+ * piece has a cost, and the split with the lowest total cost is used. The costs prefer few pieces.
+ * They prefer the person's own names over words, and words over other people's names.
+ * - `S`: the person's surname
+ * - `G`: one of the person's given names
+ * - `p`: the beginning or a longer form of one of these names
+ * - `i`: the initial of one of the person's given names
+ * - `l`: the initial of the person's surname
+ * - `x`: any other single letter
+ * - `T`: a title or degree
+ * - `R`: a word for a role or for the practice
+ * - `N`: a given name that is not the person's
+ * - `F`: a surname that is not the person's
+ * - `U`: an unknown word between two separators
+ * - `V`: an unknown word between two separators that starts with the initial of one of the person's
+ *   given names
+ * - `u`: any other letters
  */
 const COST = {
   S: 6,
@@ -47,40 +58,41 @@ const COST = {
 };
 type Kind = keyof typeof COST;
 /**
- * The extra cost per letter of an unknown piece. It makes a longer known word within the piece
- * worth splitting off.
+ * The extra cost per letter of an unknown piece. Because of it, a known word inside unknown letters
+ * becomes a separate piece.
  */
 const UNKNOWN_LETTER = 3;
 
 /**
- * Maps a reading, without its titles, to the owner. The first match counts. The default is
- * `unclear`.
+ * Maps the kinds of the pieces in their order, without titles, to the owner. For example, `iS` is
+ * an initial with the surname. The first match is used, and the default is `unclear`.
  */
 const MEANING: readonly (readonly [reading: RegExp, owner: Owner])[] = [
-  // `doctor`, `mail`.
+  // Only titles, such as `doctor` or `mail`.
   [/^$/, 'shared'],
-  // `jcare` may be a person of that name, unless it is the person we look for.
+  // `jcare`: the letter is not the person's initial, and Care may be the surname of somebody else.
   [/^xR$/, 'other_person'],
-  // A role decides even with a name: `smithoffice`, `frontdesk`, `karen.billing`; `johnandkaren`.
+  // A role word, even with a name: `smithoffice`, `frontdesk`, `karen.billing`, `johnandkaren`.
   [/R/, 'shared'],
-  // `john.q.smith`, `smith_john1970`.
+  // A given name and the surname: `john.q.smith`, `smith_john1970`.
   [/S.*G|G.*S/, 'person'],
-  // `jsmith`, `jqsmith`, `smithj`, `jsmithjones` after a marriage that NPPES does not know.
+  // An initial and the surname: `jsmith`, `jqsmith`, `smithj`, and `jsmithjones` after a marriage
+  // that NPPES does not know.
   [/^i[ilxF]*S|^S+i/, 'person'],
-  // `drsmith`, `maryjo`, `johns`, `jquincy`.
+  // Only the surname or given names: `drsmith`, `maryjo`, `johns`, `jquincy`.
   [/^S+$|^i?G+[il]*$/, 'person'],
-  // `karen.smith`, `ksmith`, `smithk`: a spouse in the same practice.
+  // Another given name or initial with the surname: `karen.smith`, `ksmith`, `smithk`, perhaps a
+  // spouse in the same practice.
   [/[NUF].*S|S.*[NU]|^[lx][ilx]*S|^S[lx]/, 'other_person'],
-  // `maria.gonzalez`, `mgonzalez`, `gonzalezm`, `maria`, `john.gonzalez`.
+  // Another person's name: `maria.gonzalez`, `mgonzalez`, `gonzalezm`, `maria`, `john.gonzalez`.
   [/^[GNilx]*[NF][ilx]*$|^F[GN]$|^xx$/, 'other_person'],
-  // `chidi.okwuosa`, `john.okwuosa`, `okwuosa.c`: unknown names in the form of a name.
+  // Unknown words in the form of a name: `chidi.okwuosa`, `john.okwuosa`, `okwuosa.c`.
   [/^[GNUVilx][UV]$|^[UV][GNFilx]$|^F[UV]$/, 'other_person'],
 ];
 
 /**
- * Returns the owner of an address by its local part. Compares the part with the person's names,
- * role words, and the names of the practice and its domain, with and without separators. A pure
- * function.
+ * Returns the owner of an address by its local part. Compares it with the person's names, with role
+ * words, and with the names of the practice and its domain, with and without separators.
  * @param whose if the person is null, the result is never `person` or `other_person`
  */
 export function ownerOf({ local, domain }: Pick<Address, 'local' | 'domain'>, whose: Whose): Owner {
@@ -103,7 +115,7 @@ function ownNames(person: Whose['person']) {
   const joined = words.map((some) => some.join(''));
   const given = [...words.flat(), ...joined].filter(Boolean);
   const called = [...new Set(given)].filter((name) => name.length > 1);
-  // Nicknames have their own initials: Bill is a William.
+  // A nickname may have a different initial, such as Bill for William.
   const nicknames = called.flatMap((name) => [...formsOf(name)]);
   return {
     surnames: new Set(families.flatMap(surnameForms)),
@@ -121,7 +133,7 @@ function surnameForms(words: readonly string[]): string[] {
   const ends = words.map((_, index) => words.slice(index).join(''));
   const parts = words.filter((word) => word.length > 2 && !isParticle(word));
   const forms = [...ends, ...parts];
-  // `muller` for Mueller, the spelling without an umlaut.
+  // Adds the spelling without an umlaut, such as `muller` for Mueller.
   return forms.flatMap((form) => [
     form,
     form.replace(/^saint(?=.)/, 'st'),
@@ -130,8 +142,9 @@ function surnameForms(words: readonly string[]): string[] {
 }
 
 /**
- * Returns the words of the practice: its name, its domain, and its town, each also as one word, the
- * initials of its name, and names for the family.
+ * Returns the words that may stand for the practice: the words of its name, its domain, and its
+ * town, separately and joined; the initials of its name; and names for the person's family, such as
+ * `thesmiths`.
  */
 function practiceWords(
   domain: string,
@@ -150,7 +163,10 @@ function practiceWords(
   return words;
 }
 
-/** Finds the cheapest reading of a local part by dynamic programming over its letters. */
+/**
+ * Finds the split of a local part with the lowest cost, by dynamic programming over its letters,
+ * and returns the owner that it means.
+ */
 function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>): Owner {
   // The text after a plus sign is a tag that the owner picks.
   const tokens = local.replace(/\+.*/, '').match(/[a-z]+/g) ?? [];
@@ -188,7 +204,9 @@ function costOf(kind: Kind, text: string): number {
 
 type Place = Readonly<Record<'isWhole' | 'isToken' | 'isEdge' | 'isFirst', boolean>>;
 
-/** @param tokenOf the index of the token for each letter */
+/**
+ * @param tokenOf for each letter, the index of its token, which is a text between two separators
+ */
 function placeOf(tokenOf: readonly number[], start: number, end: number): Place {
   const token = tokenOf[start];
   const isWhole = token === tokenOf[end - 1];
@@ -204,8 +222,8 @@ function placeOf(tokenOf: readonly number[], start: number, end: number): Place 
 
 /**
  * Returns the kind of one piece, or null if the text can't be one piece.
- * @param place `isWhole`: contains no separator; `isToken`: fills the space between two separators;
- * `isEdge`: touches a separator
+ * @param place `isWhole`: contains no separator; `isToken`: is the whole text between two
+ * separators; `isEdge`: touches a separator
  */
 function kindOf(
   text: string,
@@ -217,15 +235,16 @@ function kindOf(
   if (own.given.some((name) => sameGivenName(text, name))) return 'G';
   if (isWhole && TITLES.has(text)) return 'T';
   if (isWhole && !isFirst && isCredential(text, true)) return 'T';
-  // `front.desk`, `do-not-reply`. `list` does not count inside a word, but `and` does. `hr` counts
-  // only between separators.
+  // A role word may contain separators, such as `front.desk` or `do-not-reply`. A word of three or
+  // four letters counts only next to a separator, except `and`, which counts anywhere. A word of
+  // two letters, such as `hr`, counts only between separators.
   const isRole = ROLES.has(text) || practice.has(text);
   const isClear = text.length > 4 || isToken;
   const isShort = text.length > 2 && (isEdge || text === 'and');
   if (isRole && (isClear || isShort)) return 'R';
   if (!isWhole) return null;
   if (text.length === 1) return letterKind(text, own);
-  // Two letters are more likely two initials, one of them known, than a name.
+  // Two letters that start with a known initial are more likely two initials than a name.
   if (text.length === 2 && own.initials.has(text.charAt(0))) return 'p';
   if (isCloseTo(own, text)) return 'p';
   if (GIVEN_NAMES.has(text)) return 'N';
@@ -242,13 +261,14 @@ function letterKind(letter: string, { initials, surnameInitials }: OwnNames): Ki
 }
 
 /**
- * Returns true for `hart` (Hartley) and `chri` (Christina), as mail systems cut names, and for
- * `maryann` (Mary).
+ * Returns true if the text is the beginning of one of the person's names, because some mail systems
+ * cut names: `hart` for Hartley, `chri` for Christina. Also returns true for a given name that
+ * starts with one of theirs, such as `maryann` for Mary.
  */
 function isCloseTo({ surnames, given }: OwnNames, text: string): boolean {
   const isLonger = (name: string) =>
     name.length > 2 && text.startsWith(name) && GIVEN_NAMES.has(text);
-  // Juan and Juana are two names.
+  // `juan` is not the beginning of Juana, because it is a given name itself.
   const isCut = (name: string) =>
     text.length > 3 && name.startsWith(text) && !GIVEN_NAMES.has(text);
   return given.some(isLonger) || [...surnames, ...given].some(isCut);

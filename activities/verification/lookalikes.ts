@@ -1,17 +1,17 @@
 import { domainToUnicode } from 'node:url';
 import { readList, registrableDomain } from './domains.ts';
 
-// Domains that look like another domain: a typo of a big mail provider's name, or similar letters
-// of another alphabet. Their owner can read all mail to them, so a responding mail server is not a
-// sign of a real person.
+// Finds domains that look like another domain: a typo of a big mail provider's name, or letters of
+// another alphabet that look similar. The owner of such a domain can read all mail sent to it. So a
+// mail server that accepts an address there does not prove that the person exists.
 
 const PROVIDERS = [...readList('mail-providers')];
 const REAL = readList('mail-providers', 'near-misses');
 
 /**
- * Returns true if a domain looks like another one. This is a misspelled free-mail domain
- * (`gmial.com`, `yahoo.cm`, `gmai1.com`), or a word with mixed alphabets. A word in one other
- * alphabet is fine, unless it reads as a provider's name.
+ * Returns true if a domain looks like another one. Such a domain is a misspelled free-mail domain
+ * (`gmial.com`, `yahoo.cm`, `gmai1.com`) or contains a word that mixes alphabets. A word in a
+ * single other alphabet is fine, unless it looks like a provider's name.
  * @param domain in the form that `parseAddress` returns
  */
 export function isLookalike(domain: string): boolean {
@@ -24,14 +24,15 @@ export function isLookalike(domain: string): boolean {
 
 function isMistakenFor(read: string, provider: string): boolean {
   const [name = ''] = provider.split('.');
-  // Most typos of a short name are real domains. Only a wrong suffix (`aol.co`) and a repeated
-  // letter count.
+  // Most typos of a short provider name are real domains of others. So only a wrong suffix
+  // (`aol.co`) and a repeated letter count as typos.
   if (name.length < 5) {
     if (read.replace(/(.)\1+/g, '$1') === provider) return true;
     return read.startsWith(`${name}.`) && isNear(read, provider, 1);
   }
-  // The owner of such a `.com` name has it under every suffix. An access provider's `.net` name may
-  // have other owners elsewhere.
+  // A big provider with a `.com` domain owns its name under every real suffix, so any other suffix
+  // is a typo. The name of an internet provider with a `.net` domain may have other owners under
+  // other suffixes.
   if (provider.endsWith('.com') && read.startsWith(`${name}.`)) return true;
   const slips = name.length < 8 ? 1 : 2;
   return isNear(read, provider, slips);
@@ -39,7 +40,8 @@ function isMistakenFor(read: string, provider: string): boolean {
 
 /**
  * Returns true if at most `slips` typos turn `meant` into `typed`. A typo is an extra or missing
- * letter, two swapped letters, a wrong key, or a repeat of the letter before.
+ * letter, two swapped letters, a wrong key, or the previous letter typed again in place of a
+ * letter.
  */
 function isNear(typed: string, meant: string, slips: number): boolean {
   if (typed === meant) return true;
@@ -58,7 +60,7 @@ function isNear(typed: string, meant: string, slips: number): boolean {
   return isSwapped && rest(2, 2);
 }
 
-// Each row of keys starts farther right than the row above it.
+// The rows of a keyboard, and how far right each row starts, in key widths.
 const ROWS = [
   ['qwertyuiop', 0],
   ['asdfghjkl', 0.25],
@@ -70,8 +72,9 @@ for (const [y, [keys, left]] of ROWS.entries()) {
 }
 
 /**
- * Returns true for a neighboring key, another vowel, or i and l: `gnail`, `gmeil`. Any other letter
- * makes another word: `grail`.
+ * Returns true if a typist may hit one key instead of the other: a neighboring key (`gnail`),
+ * another vowel (`gmeil`), or one of i and l for the other. Any other letter usually makes a
+ * different word, such as `grail`.
  */
 function isWrongKey(typed: string, meant: string): boolean {
   if (/^(?:[aeiouy]{2}|il|li)$/.test(typed + meant)) return true;
@@ -94,7 +97,7 @@ function asRead(shown: string): string {
   return letters.join('').replaceAll('rn', 'm');
 }
 
-// The scripts of East Asia are not included, because their words often mix several.
+// The scripts of East Asia are not included, because words there often mix scripts.
 const ALPHABETS = [
   /\p{Script=Latin}/u,
   /\p{Script=Cyrillic}/u,

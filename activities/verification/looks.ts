@@ -10,11 +10,12 @@ import { parseAddress } from './syntax.ts';
 type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
 
 /**
- * Checks an address by itself, without any request. A refusal here costs nothing.
+ * Checks an address by its text, without any request, so this check is free.
  * @param isTypedDirect true if NPPES lists the address as an endpoint of type DIRECT
- * @param person the person we look for, because their name may equal a placeholder (Jane Doe)
- * @returns the address if it passes; otherwise the most important reason against it, and the text
- * in normalized form as far as possible
+ * @param person the person that we look for; if their name equals a placeholder, such as Jane Doe,
+ * it is allowed
+ * @returns the address if it passes; otherwise the most important reason against it, and the text,
+ * normalized as far as possible
  */
 export function look(text: string, isTypedDirect = false, person: PersonName | null = null) {
   const address = parseAddress(text);
@@ -90,8 +91,9 @@ export function isDirect(domain: string): boolean {
  * An endpoint of type DIRECT is a Direct address, except on a free-mail domain. Direct services do
  * not use those domains, so it is a personal address, entered by mistake. `email` is only a
  * candidate of low confidence. An address on a domain without ordinary mailboxes is junk. Direct
- * certificates of the domain (DNS `CERT`, LDAP) are not looked up. A Direct address on an unlisted
- * host that is typed as a URL therefore passes as email, and then has to pass a verifier.
+ * certificates of the domain (DNS `CERT`, LDAP) are not looked up. So a Direct address on an
+ * unlisted host passes as email if NPPES gives it another type, and then a verifier has to check
+ * it.
  * @param endpoint the text in the file
  */
 export function classifyEndpoint(

@@ -39,8 +39,8 @@ const MEMORY: MemoryLimits = { entries: 2000, bytes: 4_000_000 };
 
 /**
  * Creates a lookup of mail routes that caches definite results for five minutes, so that a batch of
- * one hospital's staff causes one lookup. "Takes no mail" counts only if the name servers respond
- * correctly for domains that are known to take mail.
+ * one hospital's staff causes one lookup. The result that a domain takes no mail is trusted only if
+ * the name servers respond correctly for domains that are known to take mail.
  * @param now the time in milliseconds
  */
 export function createMailRoutes(
@@ -71,8 +71,8 @@ async function findTrustedRoute(
 const PARKERS = readList('parkers');
 const { allows: isPublicAddress } = createAddressPolicy({ openCidrs: [] });
 /**
- * The maximum number of exchangers to look up. More would hold up the check if the name servers of
- * each are silent.
+ * The maximum number of mail exchangers whose addresses are looked up. If none of their name
+ * servers respond, each one delays the check.
  */
 const MAX_EXCHANGERS = 3;
 
@@ -121,7 +121,7 @@ async function routeTo(resolver: MailResolver, exchanger: string): Promise<MailR
   return unsure ?? { kind: 'refuses', reason: 'bad_mx' };
 }
 
-/** Returns the records, or the route that their absence stands for. */
+/** Returns the records, or the mail route that follows from the DNS error. */
 async function ask<T>(resolve: () => Promise<readonly T[]>): Promise<readonly T[] | MailRoute> {
   try {
     return await resolve();

@@ -3,28 +3,31 @@ import type { Verdict } from '../vendors/vendor.ts';
 import type { Owner } from './local-part.ts';
 import type { MailboxReason, VerifierTrouble } from './verifiers/verifier.ts';
 
-// The rules for calling an address `valid`, as one table. Other functions look their answers up in
-// this table, so that a change of the rules only changes rows.
+// One table contains the rules that decide whether an address is `valid`. All functions here use
+// this table, so that a change of the rules changes only its rows.
 
 /**
  * The evidence that makes an address valid.
- * - `verify-always`: a verifier's current result; if it can't decide, the vendor's recent check of
- *   the mailbox
- * - `vendor-or-verifier`: either one
- * - `verifier-required`: a verifier's current result
+ * - `verify-always`: a verifier's current result. If no verifier can decide, the vendor's recent
+ *   check of the mailbox is enough
+ * - `vendor-or-verifier`: the vendor's recent check of the mailbox, or a verifier's current result
+ * - `verifier-required`: only a verifier's current result
  */
 export const POLICIES = ['verify-always', 'vendor-or-verifier', 'verifier-required'] as const;
 export type Policy = (typeof POLICIES)[number];
 
-/** Decides if an address on a catch-all domain can be valid when two sources named it. */
+/** Decides whether an address on a catch-all domain can be valid if two sources named it. */
 export const CATCH_ALL_POLICIES = ['reject', 'two-sources'] as const;
 export type CatchAllPolicy = (typeof CATCH_ALL_POLICIES)[number];
 
 /**
- * The finder's claim about the address. `valid` is recent evidence, `stale` is old evidence, and
- * `undated` is a claim without a date. `registry` is NPPES, which makes no claim and is often
- * wrong. `unclear` overrides the claim: the identity only repeats our input, and the address does
- * not show its owner either.
+ * What the finder, the source that named the address, claims about it. A verdict is the finder's
+ * own, and `valid` means that it checked the mailbox recently. The other words are:
+ * - `stale`: the finder's check is too old
+ * - `undated`: the finder claims that the address is valid, but not when it checked
+ * - `registry`: the finder is NPPES, which makes no claim and is often wrong
+ * - `unclear`: used instead of the claim if the identity only repeats our input and the address
+ *   does not show its owner either
  */
 export type FinderWord = Verdict | 'stale' | 'undated' | 'registry' | 'unclear';
 
@@ -72,7 +75,7 @@ export type Reason =
   /** The local part names a role, a practice, several people, or another person. */
   | Exclude<Owner, 'person' | 'unclear'>;
 
-/** The input of a table lookup. */
+/** The facts that decide about an address: the input for `POLICY_TABLE`. */
 export interface Case {
   readonly policy: Policy;
   readonly finder: FinderWord;
@@ -101,7 +104,7 @@ const NOT_DOUBTED: readonly FinderWord[] = [
   'registry',
 ];
 
-/** The first matching row decides. The default is NOTHING_KNOWN. */
+/** The rules. The first row that matches decides. If none matches, the outcome is NOTHING_KNOWN. */
 export const POLICY_TABLE: readonly Row[] = [
   // An address is never returned if the vendor or a verifier says that its mailbox does not exist.
   ['*', '*', ['invalid'], '*', ['invalid', 'verifier']],
@@ -208,7 +211,7 @@ export type Word = Pick<Ruling, 'verdict' | 'reason'>;
 const NOT_ASKED = { verdict: 'none', reason: null } as const;
 
 /**
- * Looks up a case in the policy and dates the outcome.
+ * Looks up the outcome in the policy table, and adds the date of the check that it is based on.
  * @param word null if no verifier was called or no call got a response
  * @param now the time in milliseconds
  */
@@ -226,8 +229,8 @@ export function rule(
 }
 
 /**
- * Returns the date of the verdict. If the finder's check made the address valid, that check's date
- * counts.
+ * Returns the date of the check that the verdict is based on. If the finder's check made the
+ * address valid, this is the date of that check.
  */
 function dateOf(
   verdict: Verdict,

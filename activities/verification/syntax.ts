@@ -2,7 +2,7 @@ import { domainToASCII } from 'node:url';
 
 /** A normalized address that mail on the internet can reach. */
 export interface Address {
-  /** In lowercase, a dot-atom. */
+  /** The part before the @, in lowercase: words of allowed characters, separated by dots. */
   readonly local: string;
   /** In lowercase, with at least two A-labels and no trailing dot. */
   readonly domain: string;
@@ -11,14 +11,14 @@ export interface Address {
 }
 
 const MAX_LOCAL = 64;
-/** This limit also keeps the domain within DNS's 253. */
+/** This limit also keeps the domain within the 253 characters that DNS allows. */
 const MAX_EMAIL = 254;
 
 // Dot-string of RFC 5321 without `*`, because vendors mask unpaid addresses with it.
 const LOCAL = /^[a-z0-9!#$%&'+/=?^_`{|}~-]+(?:\.[a-z0-9!#$%&'+/=?^_`{|}~-]+)*$/;
 const LABEL = /^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/;
-// Must be checked first: domainToASCII parses its input as a URL's host, so it would decode `%61`
-// and turn `127.1` into an IP address.
+// The domain is checked with this before it is passed to domainToASCII, which parses its input as a
+// URL's host. So domainToASCII would decode `%61` and turn `127.1` into an IP address.
 const RAW_DOMAIN = /^[\p{L}\p{M}\p{N}.\u3002-]+$/u;
 
 /**

@@ -1,14 +1,15 @@
 import type { AttemptReason } from '../../db/words.ts';
 
 /**
- * The reason for an attempt without a response. `network` is every error without its own reason.
+ * The reason why an attempt got no response. `network` stands for all errors that have no reason of
+ * their own.
  */
 export type FailureReason = Exclude<
   AttemptReason,
   'redirect' | 'http_status' | 'body_timeout' | 'body_broken'
 >;
 
-/** Ends a delivery attempt. Never leaves `post.ts`. */
+/** Thrown to end a delivery attempt without a response. `post.ts` catches it. */
 export class AttemptFailure extends Error {
   override readonly name = 'AttemptFailure';
   readonly reason: FailureReason;
@@ -19,7 +20,10 @@ export class AttemptFailure extends Error {
   }
 }
 
-/** No attempt was made because of an error on our side. The receiver is not to blame. */
+/**
+ * Thrown if no attempt was made because of an error on our side. It says nothing about the
+ * receiver.
+ */
 export abstract class NotAttempted extends Error {
   abstract readonly why: string;
 }
@@ -30,7 +34,7 @@ export class ProxyUnavailable extends NotAttempted {
   readonly why = 'proxy_unavailable';
 }
 
-/** The attempt was counted only after its time limit. */
+/** PostgreSQL counted the attempt only after the attempt's time limit had passed. */
 export class CountedTooLate extends NotAttempted {
   override readonly name = 'CountedTooLate';
   readonly why = 'counted_too_late';
@@ -51,8 +55,8 @@ const REASONS: Readonly<Record<string, FailureReason>> = {
 };
 
 /**
- * Families of error codes: OpenSSL's, its certificate check's (X509_V_ERR_…), and those of Node's
- * HTTP parser.
+ * The reasons for groups of similar error codes: those of OpenSSL, those of its certificate check
+ * (X509_V_ERR_…), and those of Node's HTTP parser.
  */
 const FAMILIES: readonly (readonly [RegExp, FailureReason])[] = [
   [/^ERR_SSL/, 'tls_handshake'],
@@ -62,7 +66,7 @@ const FAMILIES: readonly (readonly [RegExp, FailureReason])[] = [
 
 /**
  * Waits for one step of an attempt.
- * @param otherwise the reason for errors that have a meaning only in this step
+ * @param otherwise the failure reason for errors whose code has no reason above
  * @throws {AttemptFailure}
  */
 export async function step<T>(work: Promise<T>, otherwise: FailureReason): Promise<T> {
@@ -77,7 +81,8 @@ function reasonOf(error: unknown, otherwise: FailureReason): FailureReason {
   if (!(error instanceof Error)) return otherwise;
   const { code, syscall } = error as NodeJS.ErrnoException;
   if (code === undefined) return otherwise;
-  // Node uses this code also for a connection that was closed properly but too early.
+  // Node also uses this code if the receiver closed the connection properly but too early. Then the
+  // error has no system call.
   if (code === 'ECONNRESET') return syscall === undefined ? 'closed' : 'reset';
   const known = REASONS[code];
   if (known !== undefined) return known;

@@ -100,7 +100,7 @@ async function findAddresses(
   return addresses;
 }
 
-/** Keeps the order of the addresses. */
+/** Returns at most `MAX_OF_FAMILY` addresses per IP version, in their original order. */
 function limitPerFamily(addresses: readonly LookupAddress[]): readonly LookupAddress[] {
   const ipv4 = addresses.filter(({ family }) => family === 4).slice(0, MAX_OF_FAMILY);
   const ipv6 = addresses.filter(({ family }) => family === 6).slice(0, MAX_OF_FAMILY);
@@ -207,8 +207,8 @@ async function resolve(
 ): Promise<readonly LookupAddress[]> {
   const literal = literalOf(target);
   if (literal !== null) return [{ address: literal, family: isIP(literal) }];
-  // Other callers may wait for the same lookup, and it has its own timeout. If the signal comes
-  // first, the lookup goes on without us.
+  // Other callers may wait for the same lookup, and it has its own timeout. So an abort by the
+  // signal ends only our wait, not the lookup.
   const aborted = new Promise<never>((_resolve, reject) => {
     signal.addEventListener('abort', reject, { once: true });
   });
@@ -259,7 +259,7 @@ async function openTunnel(
     if (!reached) {
       throw new ProxyUnavailable('the webhook proxy cannot be reached. Check WEBHOOK_PROXY.');
     }
-    // If a time limit is over, the caller uses the signal's reason instead.
+    // If a time limit has passed, the caller replaces this reason with that of the signal.
     throw new AttemptFailure('proxy');
   }
   const [response, socket, head] = answer as [{ statusCode?: number }, Socket, Buffer];

@@ -1,15 +1,14 @@
 import { isIP } from 'node:net';
 import ipaddr from 'ipaddr.js';
 
-/**
- * Decides about the addresses that webhook deliveries may reach (DECISIONS.md, Webhooks, target).
- */
+/** Decides which addresses webhook deliveries may reach (DECISIONS.md, Webhooks, target). */
 export type AddressPolicy = ReturnType<typeof createAddressPolicy>;
 
 type Address = ipaddr.IPv4 | ipaddr.IPv6;
 type Range = [Address, number];
 
-// The only block for global unicast addresses (RFC 4291, 2.4 and IANA's IPv6 address space).
+// All global unicast addresses of IPv6 are in this block (RFC 4291, 2.4 and IANA's IPv6 address
+// space).
 const GLOBAL_UNICAST: [ipaddr.IPv6, number] = ipaddr.IPv6.parseCIDR('2000::/3');
 // Azure's platform address. It is in a public range, but inside Azure it returns the virtual
 // machine's own settings.
@@ -20,11 +19,11 @@ const AZURE_PLATFORM = '168.63.129.16';
 const INNER_NAME = /(?:^|\.)(?:localhost|local|internal)\.*$/;
 
 /**
- * Creates the policy. It allows ranges instead of denying listed ones, so that an overlooked block
- * stays closed. All blocks in IANA's special-purpose registries are refused. This includes the few
- * that are globally reachable, because they are anycast and transition services without receivers.
- * All IPv6 forms of an IPv4 address (mapped, compatible, NAT64, 6to4, Teredo) are refused too,
- * because a translator on the way could lead them to an internal host.
+ * Creates the policy. It lists the ranges that are allowed and not those that are denied, so that a
+ * block that we overlooked is denied. All blocks in IANA's special-purpose registries are refused.
+ * This includes the few that are globally reachable, because they are anycast and transition
+ * services without receivers. All IPv6 forms of an IPv4 address (mapped, compatible, NAT64, 6to4,
+ * Teredo) are refused too, because a translator on the way could lead them to an internal host.
  * @param openCidrs ranges that are allowed anyway, for development and tests; if there are any,
  * internal names are allowed too
  * @throws {Error} code `bad_cidr` for the first text that isn't a CIDR range
@@ -41,8 +40,8 @@ export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonl
   };
   return {
     /**
-     * Returns true if an address may be reached. Takes the form of resolvers and sockets; any other
-     * text is not allowed.
+     * Returns true if an address may be reached. `ip` is written as resolvers and sockets write
+     * addresses. Any other text is not allowed.
      */
     allows,
     /** Returns true if an address is in one of `openCidrs`. */
@@ -107,7 +106,7 @@ export function isBlocked(target: string, blocked: readonly string[]): boolean {
 
 /**
  * Returns whether an address is in one of the networks.
- * @param networks ranges as 192.0.2.7/32
+ * @param networks CIDR ranges, such as 192.0.2.7/32
  */
 export function isInNetworks(ip: string, networks: readonly string[]): boolean {
   const address = parseAddress(ip);

@@ -15,9 +15,9 @@ import {
 
 /**
  * The result of one attempt.
- * - `answered`: a status arrived. Only the status counts, even if the body stalls or breaks off.
- * - `failed`: no response. The targets of `blocked_address` and `blocked_by_operator` may not be
- *   reached, now or later.
+ * - `answered`: a status arrived. Only the status decides, even if the body stops early.
+ * - `failed`: there was no response. With `blocked_address` and `blocked_by_operator`, the target
+ *   must not be contacted again.
  */
 export type Answer =
   | {
@@ -29,12 +29,18 @@ export type Answer =
       readonly retryAfterMs: number | null;
       /** At most the first 1024 bytes of the body as sent, so possibly compressed. */
       readonly excerpt: Buffer;
-      /** Set if the body was incomplete at the time limit or broke off. */
+      /**
+       * `body_timeout` if the body was incomplete at the time limit, `body_broken` if the
+       * connection ended during the body. Otherwise null.
+       */
       readonly body: 'body_timeout' | 'body_broken' | null;
     }
   | { readonly kind: 'failed'; readonly reason: FailureReason };
 
-/** Returns the reason for the delivery log, in addition to the status; null for a plain 2xx. */
+/**
+ * Returns the reason that the delivery log shows in addition to the status. Null for a complete 2xx
+ * response.
+ */
 export function reasonOf(answer: Answer): AttemptReason | null {
   if (answer.kind === 'failed') return answer.reason;
   const { status, body } = answer;
@@ -145,7 +151,8 @@ async function readExcerpt(response: IncomingMessage, signal: AbortSignal) {
       if (size >= EXCERPT_BYTES) break;
     }
   } catch {
-    // The status has arrived and decides. The body is only for the delivery log.
+    // The status has already arrived, and only the status decides. The body is only for the
+    // delivery log.
     body = signal.aborted ? 'body_timeout' : 'body_broken';
   }
   return { excerpt: Buffer.concat(chunks, Math.min(size, EXCERPT_BYTES)), body };

@@ -5,10 +5,12 @@ const JITTER = 0.2;
 /**
  * Returns the wait before an attempt (DECISIONS.md, Webhooks, schedule).
  * @param attempt the number of the next attempt, counted from 1
- * @param schedule milliseconds after the previous attempt; index 0 is for the first attempt
+ * @param schedule for each attempt, the milliseconds after the previous one; index 0 is the first
+ * attempt
  * @param retryAfterMs the wait that the receiver asked for, limited to 1× to 2× of the scheduled
- * wait; null if it did not ask
- * @param random from 0 to 1; spreads the wait over ±20 % if the receiver did not ask
+ * wait; null if the receiver did not ask
+ * @param random a random number from 0 to 1, which spreads the wait over ±20 % if the receiver did
+ * not ask
  * @returns whole milliseconds; null when the schedule is used up
  */
 export function delayBefore(

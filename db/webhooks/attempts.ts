@@ -6,22 +6,24 @@ import type { DeliveryState } from '../words.ts';
 import { lockDelivery, REPORTS_FINAL } from './deliveries.ts';
 import { admitToHost, giveBackAddresses, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
 
-// A delivery's place in its schedule is stored in its row. So after any crash, the next worker
-// continues from there. A lease on the row keeps two workers from sending it at once.
+// The row of a delivery stores which attempt of the retry schedule is next. So after a crash,
+// another worker continues there. A lease on the row keeps two workers from sending the delivery at
+// the same time.
 
 /** The right to make one attempt. */
 export interface Claim {
   readonly deliveryId: string;
   /**
-   * The round of the attempt. A resend in the meantime starts a new round, which this attempt does
-   * not affect.
+   * How often the delivery had been resent when the attempt was claimed. Each resend starts the
+   * retry schedule again. If the delivery is resent during this attempt, the attempt's result is
+   * only logged.
    */
   readonly resends: number;
-  /** The position in the schedule, from 0. */
+  /** The position of this attempt in the retry schedule, from 0. */
   readonly step: number;
   readonly organizationId: string;
   readonly host: string;
-  /** The era of its host's breaker when the attempt was admitted. */
+  /** How often the host's breaker had opened when the attempt was admitted. */
   readonly era: number;
   /**
    * Networks from which the host has responded 2xx to this organization before, such as
@@ -29,13 +31,17 @@ export interface Claim {
    */
   readonly provenNetworks: readonly string[];
   /**
-   * PostgreSQL's time of the claim. A worker's clock may be minutes off, and receivers would reject
-   * its timestamps.
+   * The time of the claim by PostgreSQL's clock. A worker's clock may be minutes off, and receivers
+   * would reject a wrong timestamp.
    */
   readonly at: Date;
 }
 
-/** `wait`: the reason to make no attempt now. It does not count as an attempt. */
+/**
+ * The result of `claimDelivery`. `attempt`: make the attempt now. `over`: the delivery is already
+ * decided. `wait`: make no attempt now, because of `why`, and try to claim again after `afterMs`.
+ * Waiting does not count as an attempt.
+ */
 export type Claimed =
   | { readonly kind: 'attempt'; readonly claim: Claim }
   | { readonly kind: 'over'; readonly state: Exclude<DeliveryState, 'pending'> }
@@ -50,17 +56,21 @@ export type AttemptOutcome =
   | { readonly state: 'delivered' | 'failed' }
   | { readonly state: 'pending'; readonly afterMs: number };
 
-/** Milliseconds between two checks of whether an organization is still suspended. */
+/** Milliseconds between two checks of whether an organization's webhooks are still suspended. */
 const SUSPENDED_MS = 300_000;
-/** The workflow was started too early, by hand or by mistake. */
+/**
+ * The request or batch is not final yet. This happens only if the workflow was started too early,
+ * by hand or by mistake.
+ */
 const NOT_FINAL = { kind: 'wait', why: 'not_final', afterMs: 60_000 } as const;
 
 /**
  * Claims the next attempt of a delivery, or returns the reason to wait: the reported result is not
- * final, the attempt is not due, the delivery is being sent, its organization is suspended, its
- * host is away, or there is no free slot. A delivery that waits keeps its place in the schedule.
- * @param rules.webhookScheduleMs milliseconds before each attempt of a round, after the previous
- * one
+ * final, the attempt is not due, the delivery is being sent, its organization's webhooks are
+ * suspended, its host's breaker is open, or there is no free slot. Waiting does not change the
+ * delivery's place in the retry schedule, except while its host is away.
+ * @param rules.webhookScheduleMs the retry schedule: for each attempt, the milliseconds after the
+ * previous one
  * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function claimDelivery(
@@ -77,7 +87,7 @@ export async function claimDelivery(
     if (row.leasedMs > 0) return { kind: 'wait', why: 'in_flight', afterMs: row.leasedMs };
     if (row.dueMs > 0) return { kind: 'wait', why: 'not_due', afterMs: row.dueMs };
     if (row.suspended) {
-      // The schedule stops during a suspension.
+      // While webhooks are suspended, the retry schedule does not advance.
       await putOff(tx, deliveryId, { step, stepAt: null }, SUSPENDED_MS);
       return { kind: 'wait', why: 'suspended', afterMs: SUSPENDED_MS };
     }
@@ -90,8 +100,8 @@ export async function claimDelivery(
         const place = advance(step, stepAt, await clock(tx), webhookScheduleMs);
         await putOff(tx, deliveryId, place, afterMs);
       } else {
-        // The sweep need not check it before its turn. Otherwise waiting deliveries would keep the
-        // sweep from the others.
+        // The sweep skips the delivery until its turn, because checked_at is in the future.
+        // Otherwise the sweep would spend all its time on waiting deliveries.
         await tx.execute(sql`
           update webhook_deliveries set checked_at = clock_timestamp() + ${span(afterMs)}
            where id = ${deliveryId}`);
@@ -112,8 +122,8 @@ export async function claimDelivery(
 }
 
 /**
- * Returns a claim that led to no attempt.
- * @param addresses addresses for which the attempt was counted
+ * Gives a claim back, because no attempt was made.
+ * @param addresses addresses for which the attempt was already counted
  */
 export async function releaseClaim(
   db: Database,
@@ -172,8 +182,8 @@ export async function holdUnreadable(db: Database, claim: Claim): Promise<number
 
 /**
  * Adds an attempt to the delivery's log, and updates the delivery (its state or its next place in
- * the schedule) and the health of its host. If the delivery was decided or sent again in the
- * meantime, the attempt is only logged. Safe to repeat: the start time identifies an attempt.
+ * the schedule) and the health of its host. If the delivery was decided or resent in the meantime,
+ * the attempt is only logged. Safe to repeat, because the start time identifies an attempt.
  * @param health null if no request reached the host
  */
 export async function recordAttempt(
@@ -187,8 +197,8 @@ export async function recordAttempt(
   await transaction(db, async (tx) => {
     const row = await lockDelivery(tx, deliveryId);
     if (!row) throw new Refusal('delivery_missing');
-    // A separate statement, because the one that locks does not see rows that another worker has
-    // just written.
+    // This needs a separate statement, because the statement that locked the delivery does not see
+    // an attempt that another worker has just written.
     const [recorded] = await tx.execute(sql`
       select n from webhook_attempts
        where delivery_id = ${deliveryId}
@@ -216,8 +226,9 @@ async function changesBy(tx: Transaction, outcome: AttemptOutcome, step: number)
 }
 
 /**
- * Advances the schedule while a host is away. An attempt that is deferred beyond the time of the
- * next one is merged with it. The last attempt is always made.
+ * Returns the place in the retry schedule of a delivery whose host is away. If an attempt is
+ * deferred past the time of the next attempt, both become one attempt. The last attempt is never
+ * skipped.
  */
 function advance(step: number, stepAt: Date | null, now: Date, scheduleMs: readonly number[]) {
   let place = { step, stepAt: stepAt ?? now };

@@ -15,8 +15,8 @@ export const REPORTS_FINAL = sql`case
      where r.id = webhook_deliveries.request_id and r.settled_at is not null) end`;
 
 /**
- * Returns the id of the delivery that is due because a request became final and that was never
- * attempted, or null.
+ * Returns the id of the delivery whose first attempt is due because this request became final. This
+ * is the delivery of the request or of its batch. Null if there is none.
  */
 export async function findDueDelivery(
   db: Database,
@@ -31,8 +31,8 @@ export async function findDueDelivery(
 }
 
 /**
- * Returns whether a batch belongs to an organization. A separate statement, so that another
- * organization's id takes as long as an unknown one.
+ * Returns whether a batch belongs to an organization. Uses a separate statement, so that the query
+ * for another organization's batch takes as long as for an unknown batch.
  */
 export async function ownsBatch(
   tx: Pick<Transaction, 'execute'>,
@@ -51,8 +51,9 @@ type Reported = Pick<Columns, 'id' | 'batchId' | 'attempts'> & {
 };
 
 /**
- * Locks a delivery. Times are milliseconds from now, and 0 if they have passed.
- * @param batchId the batch it must belong to, or null for any batch
+ * Locks a delivery and reads its state. `leasedMs` and `dueMs` are milliseconds from now, or 0 if
+ * that time has passed.
+ * @param batchId the batch that the delivery must belong to, or null for any batch
  */
 export async function lockDelivery(
   tx: Transaction,

@@ -3,14 +3,15 @@ import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
 import type { AttemptReason } from '../words.ts';
 
-// Limits for sending to hosts, per organization and host. They are stored in the database, so that
-// they apply across workers:
-// - The number of concurrent attempts to a host. It is lower until the host has accepted a
-//   delivery. A limit for all organizations together keeps them from flooding a host through us.
-// - The number of attempts that an address gets from hosts that have not accepted any delivery.
-// - A circuit breaker. While it is open, one attempt at a time tests whether the host is back. The
-//   first and the last attempt of a delivery are owed and may run as soon as no other trial runs.
-//   Only one of the other attempts may run per rest period.
+// Limits the webhooks that are sent to a host. The limits apply per organization and host, and they
+// are stored in the database, so that all workers share them:
+// - The number of concurrent attempts to a host. Only one is allowed until the host has accepted a
+//   delivery. A second limit counts the attempts of all organizations, so that they cannot flood a
+//   host through us.
+// - The number of attempts to an IP address, for hosts that have never accepted a delivery there.
+// - A circuit breaker. While it is open, only one attempt at a time runs, as a trial of whether the
+//   host is back. The first and the last attempt of a delivery are owed, so they may run as soon as
+//   no other trial runs. Only one of the other attempts may run per rest period.
 
 export interface HostKey {
   readonly organizationId: string;
@@ -18,68 +19,86 @@ export interface HostKey {
   readonly host: string;
 }
 
-/** The host's health after an attempt: it responded, with or without 2xx, or it did not. */
+/**
+ * The result of an attempt for its host. `answered`: the host responded, and `accepted` is true for
+ * a 2xx. `silent`: it did not respond, and `restMs` is the first rest of its breaker.
+ */
 export type HostHealth =
   | { readonly kind: 'answered'; readonly accepted: boolean; readonly address: string }
   | { readonly kind: 'silent'; readonly reason: AttemptReason; readonly restMs: number };
 
 /**
- * `era`: the era of the host's breaker, which is stored with the result of the attempt.
- * `provenNetworks`: networks from which the host has responded 2xx to this organization. Attempts
- * to addresses in them are not counted.
+ * The decision about an attempt. `era` is how often the host's breaker has opened so far. It is
+ * passed back with the result of the attempt. `provenNetworks` are networks from which the host has
+ * responded 2xx to this organization. Attempts to addresses in them are not counted.
  */
 type HostAdmission =
   | Readonly<{ kind: 'go'; era: number; provenNetworks: readonly string[] }>
   | Readonly<{ kind: 'wait'; why: 'host_away' | 'no_room'; afterMs: number }>;
 
 /**
- * Time after which an unrecorded attempt counts as lost with its worker: 15 s to send, and the rest
- * to load and record.
+ * An attempt without a recorded result counts as lost after this time, because its worker has died.
+ * Sending takes up to 15 s, and the rest is for loading the delivery and recording the result.
  */
 export const LEASE_MS = 25_000;
-/** Concurrent attempts per organization. In total there are as many as the workers have slots. */
+/**
+ * The maximum number of concurrent attempts per organization. Only the workers' activity slots
+ * limit the attempts of all organizations together.
+ */
 const ORGANIZATION_CONCURRENCY = 20;
-/** Concurrent attempts per organization to one host. */
+/** The maximum number of concurrent attempts of one organization to one host. */
 const HOST_CONCURRENCY = 10;
 /**
- * Attempts of all organizations to one host: concurrently, and per second. Higher than the limit of
- * a single organization.
+ * The limits for the attempts of all organizations to one host: how many may run at once, and how
+ * many may start per second. They are higher than the limit of a single organization.
  */
 const SHARED_HOST_CONCURRENCY = 40;
 const SHARED_HOST_PER_SECOND = 200;
-/** Concurrent attempts to a host that has never responded 2xx to this organization. */
+/**
+ * The maximum number of concurrent attempts to a host that has never responded 2xx to this
+ * organization.
+ */
 const UNPROVEN_HOST_CONCURRENCY = 1;
-/** Networks that are stored per host, the newest first. */
+/** The maximum number of proven networks that are stored per host. The oldest are dropped. */
 const MAX_PROVEN_NETWORKS = 16;
-/** Attempts per hour to one address, from all hosts that are unproven there. */
+/**
+ * The maximum number of attempts per hour to one IP address. Only attempts for hosts that have
+ * never responded 2xx from this address are counted.
+ */
 const ADDRESS_ATTEMPTS_PER_HOUR = 20;
 const HOUR_MS = 3_600_000;
 const SPEND_MS = HOUR_MS / ADDRESS_ATTEMPTS_PER_HOUR;
-/** Namespaces of advisory locks. */
+/** The first key of each advisory lock, which says what is locked. */
 const ORGANIZATION_LOCK = 2;
 const HOST_LOCK = 3;
 const SHORTEST_ATTEMPT_MS = 100;
 const LONGEST_WAIT_FOR_SLOT_MS = 120_000;
 /**
- * Older attempts are ignored when measuring the pace, because most of them are leases of a dead
- * worker.
+ * Running attempts that are older than this are left out of the mean duration, because most of them
+ * belong to a dead worker.
  */
 const PACE_FROM_MS = 5000;
 
 const FAILURES_TO_OPEN = 5;
-/** The rest between two trials doubles up to this multiple of the first rest. */
+/**
+ * While the breaker is open, the rest between two trials doubles each time, up to this multiple of
+ * the first rest.
+ */
 const LONGEST_REST = 12;
 const DEFAULT_REST_MS = 5000;
 const DEFAULT_LONGEST_WAIT_MS = 1_800_000;
 
-/** All deliveries that wait for one host check it at most ten times a second in total. */
+/**
+ * Deliveries that wait for a host whose breaker is open take turns. The turns are at least this
+ * many milliseconds apart.
+ */
 const TURN_MS = 100;
 
 /**
- * Decides whether an attempt may be made. An attempt that may not is deferred until its turn, so
- * that thousands of waiting deliveries cost almost nothing. If the host is away, it waits about as
- * long as the host has been away, at most half an hour. If there is no free slot, it waits about as
- * long as the attempts ahead of it take.
+ * Decides whether an attempt may be made now, or how long it has to wait. Waiting deliveries take
+ * turns, so that thousands of them cause almost no load. If the host is away, an attempt waits
+ * about as long as the host has been away, at most half an hour. If there is no free slot, it waits
+ * about as long as the attempts ahead of it take.
  * @param owed true for the first or the last attempt of a delivery
  */
 export async function admitToHost(
@@ -89,8 +108,8 @@ export async function admitToHost(
   scheduleMs: readonly number[],
 ): Promise<HostAdmission> {
   const first = await judge(tx, key, owed, scheduleMs);
-  // A deferred attempt needs no lock. The others are judged again under the lock, or two concurrent
-  // attempts would both get the last slot.
+  // A deferred attempt needs no lock. An attempt that may run is judged again under the lock.
+  // Otherwise two concurrent attempts could both get the last slot.
   if (first.kind === 'wait') return first;
   const { organizationId, host } = key;
   await tx.execute(sql`
@@ -100,11 +119,11 @@ export async function admitToHost(
 }
 
 /**
- * Counts one attempt for each unproven address that the attempt may connect to. An address allows
- * 20 attempts, and gets one back every three minutes. Only a 2xx response under one name and port
- * to one organization proves a receiver. So a 2xx does not lift the limit for other names at the
- * same address. It does not lift the limit for other addresses of the same name either, because its
- * owner can change DNS at any time.
+ * Counts one attempt for each unproven address that the attempt may connect to. An address has 20
+ * attempts, and gets one back every three minutes. A 2xx response proves a host only for one
+ * organization, one name and port, and one address. So it does not lift the limit for other names
+ * at the same address. It does not lift the limit for other addresses of the same name either,
+ * because the owner of the name can change its DNS records at any time.
  * @param addresses the resolved and checked addresses of the host
  * @returns the addresses that may be connected to
  */
@@ -117,7 +136,7 @@ export async function admitToAddresses(
       select address, webhook_network(address::inet) as network
         from unnest(${sql.param(addresses)}::text[]) address
     ), admitted as (
-      -- In a fixed order, so that two attempts cannot deadlock.
+      -- Inserts in a fixed order, so that two attempts cannot deadlock.
       insert into webhook_networks as n (network, spent_until)
       select distinct network, clock_timestamp() + ${span(SPEND_MS)}
         from asked
@@ -150,7 +169,8 @@ async function judge(
   scheduleMs: readonly number[],
 ): Promise<HostAdmission> {
   const [load, breaker] = await Promise.all([readLoad(tx, key), readBreaker(tx, key)]);
-  // While the breaker is open, a running attempt is its only trial.
+  // While the breaker is open, only one attempt may run at a time. During the rest, this must be an
+  // owed attempt.
   if (breaker.open && (load.ofHost > 0 || (breaker.rests && !owed))) {
     return await waitForHost(tx, key, breaker.awayMs, scheduleMs);
   }
@@ -164,7 +184,7 @@ async function judge(
   return { kind: 'go', era: breaker.era, provenNetworks: breaker.networks };
 }
 
-/** The running attempts, and those to the host in the last second. */
+/** How many attempts are running, and how many to the host have started within the last second. */
 interface Load {
   readonly ofOrganization: number;
   /** Attempts of the organization to the host. */
@@ -177,7 +197,7 @@ interface Load {
 }
 
 async function readLoad(tx: Transaction, { organizationId, host }: HostKey): Promise<Load> {
-  // A running attempt is half over on average.
+  // The mean duration is twice the mean age, because on average a running attempt is half over.
   const load = await run<Load>(tx)`
     select count(*) filter (where ours)::int as "ofOrganization",
            count(*) filter (where ours and theirs)::int as "ofHost",
@@ -203,9 +223,11 @@ async function readLoad(tx: Transaction, { organizationId, host }: HostKey): Pro
 interface Breaker {
   readonly era: number;
   readonly open: boolean;
-  /** Null if it is not open. */
+  /** True until the next trial is due. Null if the breaker is closed. */
   readonly rests: boolean | null;
-  /** Time since the first failure in a row. Null if there was no failure yet. */
+  /**
+   * Milliseconds since the first of the latest failures in a row. Null if there was no failure yet.
+   */
   readonly awayMs: number | null;
   readonly proven: boolean;
   readonly networks: readonly string[];
@@ -244,7 +266,8 @@ async function waitForHost(
 }
 
 async function waitForSlot(tx: Transaction, key: HostKey, load: Load): Promise<HostAdmission> {
-  // An organization without a free slot has one queue for all its hosts.
+  // If the organization has no free slot, its deliveries to all hosts wait in one queue, which is
+  // stored under an empty host.
   const isOrganizationFull = load.ofOrganization >= ORGANIZATION_CONCURRENCY;
   const queue = isOrganizationFull ? { ...key, host: '' } : key;
   const paceMs = Math.max(load.meanMs, SHORTEST_ATTEMPT_MS) / HOST_CONCURRENCY;
@@ -254,7 +277,7 @@ async function waitForSlot(tx: Transaction, key: HostKey, load: Load): Promise<H
 }
 
 /**
- * Reserves the next turn in a queue.
+ * Reserves the next turn in a queue of deliveries.
  * @returns milliseconds until the turn; null if the queue is longer than `longestMs`
  */
 async function takeTurn(
@@ -278,15 +301,18 @@ function spread(ms: number): number {
   return ms * (0.5 + Math.random() / 2);
 }
 
-/** Returns the first rest of the breaker, in milliseconds: the first wait of the schedule. */
+/**
+ * Returns how long a breaker rests after it has opened, in milliseconds. This is the wait before
+ * the second attempt of the retry schedule.
+ */
 export function firstRestMs(scheduleMs: readonly number[]): number {
   return scheduleMs[1] || DEFAULT_REST_MS;
 }
 
 /**
  * Records the result of an attempt for its host. Any response closes the breaker, and five silent
- * attempts in a row open it. Each opening starts a new era. Only attempts of the current era count,
- * because earlier ones prove nothing new.
+ * attempts in a row open it. The result is ignored if the breaker has opened since the attempt was
+ * admitted, because the attempt says nothing about the host's state since then.
  */
 export async function noteHost(
   tx: Transaction,
@@ -339,7 +365,7 @@ async function noteSilence(
   reason: AttemptReason,
   restMs: number,
 ): Promise<void> {
-  // An owed trial that was made early does not make the rest longer.
+  // An owed attempt that fails during the rest does not make the rest longer.
   const opens = sql`case when h.open_until is null then h.failures + 1 >= ${FAILURES_TO_OPEN}
     else h.open_until <= clock_timestamp() end`;
   const rest = sql`least(power(2, h.times_opened), ${LONGEST_REST}) * ${restMs / 1000}::float8`;
@@ -358,10 +384,11 @@ async function noteSilence(
      where h.era = ${era}`);
 }
 
-// Targets that operators have blocked for all organizations. They are read before each attempt.
+// The functions below read and change the targets that operators have blocked for all
+// organizations. These targets are read before each attempt.
 
 /**
- * Blocks a target, or unblocks it.
+ * Blocks or unblocks a target.
  * @returns false if nothing changed
  */
 export async function setBlock(
@@ -394,8 +421,8 @@ async function unblock(tx: Transaction, target: string): Promise<boolean> {
 }
 
 /**
- * Pending deliveries of an organization to a host. `host` is as in a URL, with an IPv6 address in
- * brackets.
+ * How many pending deliveries an organization has to a host. `host` is written as in a URL, so an
+ * IPv6 address is in brackets.
  */
 export interface PendingHost extends Record<string, unknown> {
   readonly organizationId: string;

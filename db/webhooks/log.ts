@@ -6,8 +6,8 @@ import { batches, webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
 import { ownsBatch } from './deliveries.ts';
 
-// The parts of deliveries that customers and operators may see. Receivers' responses may contain
-// anything, so the caller decides who sees them.
+// Reads deliveries with their attempts for customers and operators. A receiver's response may
+// contain anything, so the caller decides who may see it.
 
 const { dueAt } = webhookDeliveries;
 const NEXT_ATTEMPT_AT =
@@ -26,7 +26,7 @@ const DELIVERY = {
   nextAttemptAt: NEXT_ATTEMPT_AT,
   /** The number of attempts, including deleted ones. */
   attempts: webhookDeliveries.attempts,
-  /** The number of resends from the start of the schedule. */
+  /** How often the delivery was resent. Each resend starts the retry schedule again. */
   resends: webhookDeliveries.resends,
   url: sql<string>`${batches.webhookUrl}`,
   organizationId: batches.organizationId,
@@ -37,14 +37,14 @@ export type LoggedDelivery = Awaited<ReturnType<typeof selectPage>>['deliveries'
 
 // A page of a list has at most 60 deliveries, the maximum of a batch, and must stay below 256 KiB
 // as JSON. So a list contains only the newest attempts, with the beginning of each response. A
-// single delivery is read with the rest. PostgreSQL cuts both, so that no process holds a complete
-// log.
+// single delivery is read with more attempts and whole excerpts. PostgreSQL applies these limits,
+// so that no process holds a complete log in memory.
 
-/** The number of attempts per delivery in a list, the newest ones. */
+/** A list contains this many attempts per delivery, the newest ones. */
 const LISTED_ATTEMPTS = 5;
 /**
- * The length of an excerpt in a list, in characters. A character has at most 3 bytes in UTF-8, or 4
- * if it counts as two.
+ * The length of an excerpt in a list, in UTF-16 code units. Each has at most 3 bytes in UTF-8,
+ * because a character of 4 bytes has two units.
  */
 export const LISTED_CHARACTERS = 200;
 const LISTED_BYTES = 3 * LISTED_CHARACTERS;
@@ -54,8 +54,8 @@ const READ_ATTEMPTS = 50;
 /**
  * Lists the deliveries of a batch in the order of the submit, each with its newest attempts.
  * @param page.after the id of the last delivery of the previous page
- * @returns `next`: the id to continue from, null at the end; null if this organization has no such
- * batch
+ * @returns null if this organization has no such batch; otherwise `next` is the `after` of the next
+ * page, or null if this is the last page
  */
 export async function listBatchDeliveries(
   db: Database,
@@ -126,7 +126,7 @@ export async function showDelivery(db: Database, deliveryId: string): Promise<Lo
 }
 
 /**
- * Reads one delivery as in a list, in the caller's transaction.
+ * Reads one delivery with the same attempts as in a list, in the caller's transaction.
  * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function selectDelivery(tx: Selecting, deliveryId: string): Promise<LoggedDelivery> {
@@ -140,8 +140,8 @@ export async function selectDelivery(tx: Selecting, deliveryId: string): Promise
 type Selecting = Pick<Transaction, 'select'>;
 
 /**
- * Reads a page of deliveries, and then their attempts. A joined query would cut the page in the
- * middle of a delivery.
+ * Reads a page of deliveries, and then their attempts. The limit of a single joined query would
+ * count attempts instead of deliveries.
  */
 async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, limit: number) {
   const rows = await tx
@@ -155,7 +155,8 @@ async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, lim
   const ids = items.map(({ id }) => id);
   const { responseExcerpt, ...columns } = getTableColumns(webhookAttempts);
   const beginning = sql<Buffer | null>`substring(${responseExcerpt} for ${LISTED_BYTES})`;
-  // Numbers have no gaps, because the lowest numbers are deleted first.
+  // The newest attempts have the highest numbers, up to `attempts`. There are no gaps, because the
+  // lowest numbers are deleted first.
   const attempts = await tx
     .select({ ...columns, responseExcerpt: beginning })
     .from(webhookAttempts)

@@ -5,16 +5,17 @@ import { Refusal } from '../errors.ts';
 import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
-// Resends. The delivery keeps its id and starts a new round of its schedule. Its row is the outbox
-// entry of the workflow that sends it, and checked_at is null until that workflow exists. The sweep
-// starts deliveries that have no workflow, including those of first rounds.
+// Resends deliveries. A resent delivery keeps its id and starts its retry schedule again. Its row
+// is also an outbox entry for the workflow that sends it: checked_at is null until that workflow
+// exists. The sweep starts the workflow of each delivery that has none, even if the delivery was
+// never resent.
 
 /** The input of the workflow of a resend. */
 export interface DeliveryStart {
   readonly deliveryId: string;
   readonly batchId: string;
   readonly organizationId: string;
-  /** The reported NPIs. */
+  /** The NPIs whose results the delivery reports. */
   readonly npis: readonly string[];
 }
 
@@ -22,14 +23,14 @@ export type ResendOutcome =
   | { readonly kind: 'resent'; readonly delivery: LoggedDelivery; readonly npis: readonly string[] }
   /** This organization and batch have no such delivery. */
   | { readonly kind: 'unknown' }
-  /** It is due or being sent, or its result is not final yet. */
+  /** The delivery is due or being sent, or the result that it reports is not final yet. */
   | { readonly kind: 'pending' }
-  /** Its organization's deliveries are suspended, or were suspended when it was submitted. */
+  /** The organization's webhooks are suspended, or were suspended at the time of the submit. */
   | { readonly kind: 'suspended' }
   /** The customer has resent it ten times within the last hour. */
   | { readonly kind: 'limited'; readonly waitMs: number };
 
-/** An operator's resends have no limit. */
+/** The result of an operator's resend. It is never `limited`. */
 export type OperatorOutcome = Exclude<ResendOutcome, { readonly kind: 'limited' }>;
 
 /**
@@ -40,7 +41,7 @@ const RESENDS_PER_HOUR = 10;
 
 /**
  * Resends a delivery at its customer's request, at most ten times an hour. A delivery that waits
- * for a later attempt is sent now. One that is being sent is not sent twice, so a repeated request
+ * for a later attempt is sent now. A delivery that is being sent is not resent, so a repeated call
  * changes nothing.
  */
 export async function resendOwn(
@@ -48,8 +49,8 @@ export async function resendOwn(
   { organizationId, batchId, deliveryId }: Omit<DeliveryStart, 'npis'>,
 ): Promise<ResendOutcome> {
   return await transaction(db, async (tx) => {
-    // Checked first, in a separate query. Another organization's delivery must take as long as an
-    // unknown one, and must not be locked.
+    // Checks the owner first, in a separate query. A request for another organization's delivery
+    // must take as long as for an unknown one, and must not lock it.
     if (!(await ownsBatch(tx, organizationId, batchId))) return { kind: 'unknown' };
     const row = await lockDelivery(tx, deliveryId, batchId);
     if (!row) return { kind: 'unknown' };
@@ -63,8 +64,8 @@ export async function resendOwn(
 }
 
 /**
- * Counts a customer's resend if the hourly limit allows another one. The row is locked.
- * @returns null if it is allowed, else milliseconds until the next one is
+ * Counts a customer's resend if the hourly limit allows another one. The caller has locked the row.
+ * @returns null if the resend is allowed, otherwise the milliseconds until one will be
  */
 async function takeResend(tx: Transaction, deliveryId: string): Promise<number | null> {
   const taken = await run(tx)`
@@ -113,9 +114,9 @@ export async function resendAny(
 
 /**
  * Resends the deliveries of an organization that failed within a period, the oldest first. Safe to
- * repeat, because a delivery that is being sent has not failed.
- * @param what.until excludes later failures: otherwise a caller that repeats this until `more` is
- * false would never stop if resent deliveries fail again at once
+ * repeat, because a resent delivery is pending and no longer failed.
+ * @param what.until excludes later failures; a caller repeats this until `more` is false, and would
+ * never stop if resent deliveries fail again at once
  * @param what.limit the maximum number of deliveries
  * @returns the number of resent deliveries, and whether there are more
  * @throws {Refusal} `organization_missing`, `webhooks_suspended`
@@ -173,10 +174,13 @@ export async function noteDeliveryLook(
 }
 
 /**
- * A delivery that could continue. Its round says which workflow makes its attempts. `first`: its
- * batch's workflow makes the first attempt. `new`: a resend without a workflow, even if one of an
- * older round is still running. `seen`: it was listed before and needs a separate workflow, because
- * its batch's workflow may have been reset, paused, or broken.
+ * A delivery that is due and may have no running workflow. `round` says which workflow should make
+ * its attempts:
+ * - `first`: the workflow of its batch makes the first attempt
+ * - `new`: the delivery was resent and needs a new workflow, even if the workflow of an earlier
+ *   round is still running
+ * - `seen`: the delivery was listed before and needs a separate workflow, because the workflow of
+ *   its batch may have been reset, paused, or broken
  */
 export interface WaitingDelivery extends DeliveryStart {
   readonly round: 'first' | 'new' | 'seen';
@@ -184,10 +188,10 @@ export interface WaitingDelivery extends DeliveryStart {
 }
 
 /**
- * Lists deliveries that could continue and had no completed check for `everyMs`, and resends that
- * were not started for `olderThanMs`. A delivery that waits for its next attempt is listed once it
- * is due. `noteDeliveryLook` marks each delivery after its check. If a check fails, because
- * Temporal is unavailable, the next sweep repeats it.
+ * Lists deliveries that are due and were not checked for `everyMs`, and resent deliveries whose
+ * workflow was not started for `olderThanMs`. The caller marks each delivery with
+ * `noteDeliveryLook` after its check. If a check fails because Temporal is unavailable, the next
+ * sweep lists the delivery again.
  */
 export async function listDeliveriesToLookAt(
   db: Database,
@@ -196,7 +200,7 @@ export async function listDeliveriesToLookAt(
   limit: number,
 ): Promise<WaitingDelivery[]> {
   return await run<WaitingDelivery>(db)`
-    -- The first bound is the same for all rows, so that the index scan can end there.
+    -- The first time limit is the same for all rows, so that the index scan can end there.
     select webhook_deliveries.id as "deliveryId", batch_id as "batchId",
            b.organization_id as "organizationId", resends,
            array(

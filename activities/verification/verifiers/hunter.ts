@@ -12,8 +12,8 @@ const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
 
 /**
  * Hunter's Email Verifier, version 2 (hunter.io/api-documentation/v2#email-verifier). It does not
- * contact the servers of free mail (`webmail`), so its result is then `unknown`. Its limits and
- * breaker are separate from the finder's. Key and URL are the same.
+ * contact the servers of free mail (`webmail`), so its result is then `unknown`. It uses the key
+ * and the URL of Hunter's Email Finder, but has its own limits and breaker.
  */
 export const HUNTER_VERIFIER = {
   id: 'hunter-verifier',
@@ -24,14 +24,14 @@ export const HUNTER_VERIFIER = {
   ],
   // "The request will run for 20 seconds."
   callMs: 30_000,
-  // The finder's credits. A lookup costs it 1 credit, and a check without a result costs nothing
-  // (help.hunter.io, "How do credits work").
+  // In credits of the account that the Email Finder uses too, where a search costs 1 credit. A
+  // check without a result is free (help.hunter.io, "How do credits work").
   cost: 0.5,
   headersOf: (apiKey) => ({ 'X-API-KEY': apiKey }),
   questionAbout: (email) => ({ path: `/email-verifier?${new URLSearchParams({ email })}` }),
   meanings: {
     200: inBody(judge),
-    // A repeat of the request is not counted again.
+    // Repeating the request is not charged again.
     202: ({ headers }) => ({ kind: 'working', afterMs: retryAfterMs(headers) ?? 5000 }),
     // The mail server's response was unexpected: "We advise you to retry later."
     222: { kind: 'greylisted' },

@@ -19,7 +19,7 @@ export const NEVERBOUNCE = {
 const AUTH: VerifierStep = { kind: 'fatal', why: 'auth' };
 
 /**
- * Errors arrive with HTTP 200 and a `status` other than `success`. There are six of them
+ * Errors arrive with HTTP 200 and one of six `status` values other than `success`
  * (…/reference/error-handling).
  */
 const ERRORS = new Map<string, VerifierStep>([
@@ -39,7 +39,9 @@ function stepOfEnvelope(body: Field): VerifierStep {
   return ERRORS.get(status) ?? protocol('status');
 }
 
-/** Maps the vendor's results. It has no word for greylisting. It waits, or returns `unknown`. */
+/**
+ * Maps the vendor's results. There is none for greylisting: the vendor waits, or returns `unknown`.
+ */
 const MEANINGS = new Map<string, VerifierStep>([
   ['valid', answer('valid', 'mailbox_ok')],
   ['invalid', answer('invalid', 'mailbox_missing')],
@@ -47,7 +49,7 @@ const MEANINGS = new Map<string, VerifierStep>([
   ['catchall', answer('catch_all', null)],
 ]);
 
-/** Flags that lower a result. They never raise one. The first match counts. */
+/** Flags that change a result to a worse one. The first match is used. */
 const LOWERING = [
   ['valid', 'disposable_email', answer('risky', 'disposable')],
   ['valid', 'role_account', answer('risky', 'role')],

@@ -12,10 +12,10 @@ export const REACHER = {
   // service.
   url: null,
   rates: [{ calls: 5, perMs: 1000 }],
-  // It talks to slow mail servers, twice if one greylists it. Its own limit is 45 s per step.
+  // It talks to slow mail servers, and twice if greylisted. Its own limit is 45 s per step.
   callMs: 90_000,
   cost: 1,
-  // A self-hosted server reads the first header, the hosted service the second.
+  // A self-hosted server reads the first header, and the hosted service reads the second.
   headersOf(apiKey): Record<string, string> {
     if (apiKey === '') return {};
     return { 'x-reacher-secret': apiKey, authorization: apiKey };
@@ -48,7 +48,10 @@ function stepOfOutput(body: Field): VerifierStep {
   }
 }
 
-/** The reasons that a second source can't outweigh come first. */
+/**
+ * Returns the reason for a risky address. A second source can outweigh only the reason that the
+ * domain is a catch-all, so the other reasons are tested first.
+ */
 function stepOfRisky(misc: Field, smtp: Field): VerifierStep {
   if (misc.at('is_disposable').flag()) return answer('risky', 'disposable');
   if (misc.at('is_role_account').flag()) return answer('risky', 'role');
@@ -58,8 +61,8 @@ function stepOfRisky(misc: Field, smtp: Field): VerifierStep {
 }
 
 /**
- * If Reacher could not connect to an existing mail server, its `invalid` says nothing about the
- * mailbox.
+ * Returns the reason for an invalid address. If Reacher could not connect to an existing mail
+ * server, its `invalid` says nothing about the mailbox.
  */
 function stepOfInvalid(mx: Field, smtp: Field): VerifierStep {
   const accepts = mx.at('accepts_mail');
@@ -69,13 +72,16 @@ function stepOfInvalid(mx: Field, smtp: Field): VerifierStep {
   return INCONCLUSIVE;
 }
 
-/** Detects greylisting by name, by RFC 6647's code, or by a temporary reply that asks to retry. */
+/**
+ * Matches a mail server's reply that mentions greylisting, has the code from RFC 6647, or is a
+ * temporary error that asks to retry.
+ */
 const GREYLISTED =
   /gr[ae]y[- ]?list|postgrey|\b4[.]7[.]1\b|(?:^transient:|\b45[01]\b).*\b(?:later|again)\b/i;
 
 /**
- * Reads `error`. Its `message` is the mail server's own line, mostly without the code in front;
- * `description` is Reacher's.
+ * Reads Reacher's `error`. Its `message` is the line that the mail server sent, usually without the
+ * status code in front. Its `description` comes from Reacher.
  */
 function stepOfUnknown(smtp: Field): VerifierStep {
   const error = smtp.at('error');

@@ -23,7 +23,7 @@ export type MailboxReason =
  * A verifier's result for one address.
  * - `answer`: a judgment
  * - `greylisted`: the mail server asked to retry; a later request may succeed
- * - `working`: not judged yet; repeating the request later is not charged again
+ * - `working`: the verifier has not finished; repeating the request later is not charged again
  * - `retry`, `fatal`: no response, for the same reasons as with a vendor
  */
 export type VerifierStep =
@@ -57,12 +57,13 @@ export interface VerifierKind extends SourceFacts {
   readonly cost: number;
   headersOf(apiKey: string): HttpHeaders;
   questionAbout(email: string, apiKey: string): Question;
-  /** The statuses with a special meaning, different from HTTP's. */
+  /** How to read HTTP statuses that mean something else here than usual. */
   readonly meanings: Meanings<VerifierStep>;
 }
 
 /**
- * No call was made: the breaker is open, the budget is spent, or the rate limit has no slot soon.
+ * No call was made, because the breaker is open, the budget is spent, or the rate limit has no slot
+ * soon.
  */
 export interface Unavailable {
   readonly kind: 'unavailable';
@@ -74,7 +75,7 @@ export interface Unavailable {
 /** A verifier's result, the duration of its call, and the wait for a slot before the call. */
 export type Asked = VerifierStep & { readonly durationMs: number; readonly waitedMs: number };
 
-/** Checks if a mailbox takes mail. */
+/** A service that checks whether a mailbox accepts mail. */
 export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {
   /** @param requestId the request that the check is made for, or null */
   check(email: string, signal: AbortSignal, requestId: string | null): Promise<Asked | Unavailable>;
@@ -82,7 +83,7 @@ export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {
 
 /**
  * Creates a verifier that is called over HTTP. `check` throws only the reason that `signal` was
- * aborted with. Some verifiers take the key or the address in the URL. Errors and results never
+ * aborted with. Some verifiers need the key or the address in the URL, so errors and results never
  * contain the URL.
  * @param at.baseUrl the URL without the version, except for Hunter, which shares the finder's URL
  * @param at.apiKey empty for a self-hosted server without a key

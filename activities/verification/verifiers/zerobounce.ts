@@ -5,8 +5,8 @@ import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './ve
 const readBody = inBody((body) => stepOfError(body) ?? judge(body));
 
 /**
- * ZeroBounce's single validation, version 2. The URL is the one in the United States, where the
- * people live. `api-eu.` is in the European Union, and so is `api.`, once the only host
+ * ZeroBounce's single validation, version 2. The URL is the host in the United States, where the
+ * providers live. The hosts `api-eu.` and `api.`, once the only one, are in the European Union
  * (zerobounce.net/docs/api-dashboard, "API Endpoints").
  */
 export const ZEROBOUNCE = {
@@ -24,15 +24,15 @@ export const ZEROBOUNCE = {
     // Errors arrive with 200, and from some of the vendor's hosts with 400.
     200: readBody,
     400: readBody,
-    // "API Shield": the vendor is blocking an attack, maybe not ours. A wrong key is an error with
-    // 200.
+    // "API Shield": the vendor blocks an attack, which may have nothing to do with us. A wrong key
+    // is reported with 200 instead.
     403: ({ headers }) => ({ kind: 'retry', why: 'upstream', afterMs: retryAfterMs(headers) }),
   },
 } as const satisfies VerifierKind;
 
 /**
- * Reads an error text or a list of them. The text for a wrong key and for an empty account is the
- * same, and the operator checks the account for both.
+ * Reads an error text or a list of error texts. A wrong key and an empty account have the same
+ * text, and in both cases the operator has to check the account.
  */
 function stepOfError(body: Field): VerifierStep | null {
   const error = body.at('error');

@@ -13,8 +13,8 @@ export interface ProviderChunk {
   /** The number of lines. */
   readonly rows: number;
   /**
-   * True if all its NPIs are expected to be new. It is then inserted without a comparison at first,
-   * which takes a third of the time.
+   * True if all its NPIs are expected to be new. Then an insert without a comparison is tried
+   * first, which takes a third of the time.
    */
   readonly expectsNew: boolean;
   /** True to only count changes and note the NPIs that would change. */
@@ -26,8 +26,8 @@ const CHANGES = COPIED_PROVIDER_COLUMNS.filter((column) => column !== 'npi')
   .map((column) => `${column} = excluded.${column}`)
   .join(', ');
 
-// Compares rows before writing, so that an unchanged row costs no lock and no log. The last row of
-// the file with an NPI counts.
+// Compares rows before writing, so that unchanged rows are neither locked nor logged. If a chunk
+// has several rows for an NPI, the last one is used.
 const JUDGED = `
   judged as materialized (
     select distinct on (s.npi) s.*, p.active as was_active,
@@ -55,7 +55,7 @@ const NOTED = `
     insert into changed_providers select npi from judged where change in ('inserted', 'updated')
   )`;
 
-/** Counts the staged rows by result. */
+/** Returns the columns that count the staged rows by result. */
 function countsOf(staged: string): string {
   return `
          count(*) filter (where change = 'inserted')::integer as inserted,
@@ -73,7 +73,10 @@ const COUNTED = `
            as reactivated
     from judged`;
 
-/** Error codes of a copy in which some rows exist already, and of the next statement. */
+/**
+ * If some of the copied rows exist already, the copy fails with 23505, or the next statement with
+ * 25P02.
+ */
 const NOT_NEW: ReadonlySet<string> = new Set(['23505', '25P02']);
 
 /**
@@ -90,8 +93,8 @@ export async function importProviders(
   }
   return await connection.transaction(async (tx) => {
     await copyTo(tx, 'staged_providers', COPIED_PROVIDER_COLUMNS, chunk.copy);
-    // Staging tables have no statistics, so the planner does not know that a chunk is small next to
-    // the table.
+    // Staging tables have no statistics, so the planner does not know that a chunk is much smaller
+    // than `providers`.
     await tx`
       select set_config('enable_hashjoin', 'off', true),
              set_config('enable_mergejoin', 'off', true)`;
@@ -101,7 +104,9 @@ export async function importProviders(
   });
 }
 
-/** Returns false, and inserts nothing, if some of the rows exist already. */
+/**
+ * Inserts the rows of a chunk. If some of them exist already, inserts nothing and returns false.
+ */
 async function insertNew(connection: NppesConnection, copy: readonly Buffer[]): Promise<boolean> {
   try {
     await connection.transaction((tx) => copyTo(tx, 'providers', COPIED_PROVIDER_COLUMNS, copy));
@@ -112,8 +117,9 @@ async function insertNew(connection: NppesConnection, copy: readonly Buffer[]): 
   }
 }
 
-// Endpoints, other names, and practice locations. Their files are a hundredth of the size of the
-// main one, so each is staged completely and then compared in one statement.
+// The functions below import details, such as endpoints, other names, and practice locations. Their
+// files have a hundredth of the size of the main file, so each is staged completely and then
+// compared in one statement.
 
 /**
  * Adds lines to the staging table.
@@ -132,26 +138,28 @@ export async function stageDetails(
 export interface DetailFile {
   readonly table: DetailTable;
   /**
-   * The date of the file. `infinity` for a file without a date, which is newer than all providers.
+   * The date of the file. `infinity` for a file without a date, which then counts as newer than all
+   * providers.
    */
   readonly asOf: string;
   /** Identifies the download, as in `import_runs`. */
   readonly fingerprint: string;
 }
 
-/** As text, because postgres.js has no date for `infinity`. */
+/** The date is passed as text, because postgres.js cannot pass `infinity` as a date. */
 const DAY = '$1::text::date';
 
-/** Returns whether a table has any rows. An import removes nothing from an empty table. */
+/**
+ * Returns whether a table has any rows. If it has none, an import cannot remove anything from it.
+ */
 export async function hasRows(connection: NppesConnection, table: DetailTable): Promise<boolean> {
   const [row] = await connection.transaction((tx) => tx`select from ${tx(table)} limit 1`);
   return row !== undefined;
 }
 
 /**
- * Counts the rows that `importDetails` would remove, and the rows of the table. Before this, the
- * download must be staged completely, and the changes of its main file must be noted in
- * `changed_providers`.
+ * Counts the rows that `importDetails` would remove, and the rows of the table. Call it only after
+ * the download is staged completely and the changes of its main file are in `changed_providers`.
  */
 export async function countRemovals(
   connection: NppesConnection,
@@ -178,8 +186,8 @@ const REMOVE_ERASED = `
 /**
  * Replaces the details of the NPIs in the download, in one transaction. An NPI counts as part of
  * the download if it has a row in this file, or if the main file of this download has changed it,
- * because NPPES counts a change of details as a change of the provider. Details that a later file
- * has changed stay.
+ * because NPPES counts a change of details as a change of the provider. If a later file has already
+ * changed a provider, its details stay as they are.
  * @param importNumber stored in the written rows
  * @returns the number of rows by result
  */
@@ -190,7 +198,8 @@ export async function importDetails(
 ): Promise<Counts> {
   const { areRemoved, merge } = statementsOf(table);
   return await connection.transaction(async (tx) => {
-    // Erased data must not return. A concurrent erasure is handled by the table's trigger.
+    // An import must not bring erased addresses back. A trigger of the table handles an erasure
+    // that runs at the same time.
     let erased = 0;
     if (table === 'provider_endpoints') erased = (await tx.unsafe(REMOVE_ERASED)).count;
     await tx`analyze ${tx(`staged_${table}`)}`;
@@ -210,8 +219,8 @@ function statementsOf(table: DetailTable) {
   const takes = [...rest, 'import_number']
     .map((column) => `${column} = excluded.${column}`)
     .join(', ');
-  // A killed run of the same file may have changed providers too. It has another number and the
-  // same fingerprint.
+  // An earlier run of the same download may have changed providers before it was killed. It has
+  // another number and the same fingerprint.
   const areRemoved = `
      where d.npi in (select npi from staged_${table} union
                      select npi from changed_providers union
@@ -220,7 +229,7 @@ function statementsOf(table: DetailTable) {
                         select number from import_runs where fingerprint = $2))
        and not exists (select from staged_${table} s where ${sameKey('s', 'd')})
        and not exists (select from providers p where p.npi = d.npi and p.as_of > ${DAY})`;
-  // The choice among rows with the same key must be the same in each run. Otherwise a repeated run
+  // If several rows have the same key, every run must pick the same one. Otherwise a repeated run
   // would always find changes.
   const merge = `
     with picked as (

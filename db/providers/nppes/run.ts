@@ -14,15 +14,15 @@ export interface NppesConnection {
 
 /** Any constant works, as long as all importers use the same one and no other code uses it. */
 const IMPORT_LOCK = 7_041_777;
-/** Enough to sort a chunk, and to keep the staged rows, in memory. */
+/** With this much memory, a chunk is sorted and staged rows are kept without using the disk. */
 const MEMORY = '64MB';
 
 /**
  * Connects, takes the lock that lets one import run at a time, and creates the staging tables. They
- * are temporary tables: they are written without a log and disappear with the connection.
+ * are temporary tables, which are not logged and disappear with the connection.
  * @param name shown in `pg_stat_activity`, and in the error of another import that finds the lock
  * taken
- * @throws {OperatorProblem} that names the holder of the lock, if it is taken
+ * @throws {OperatorProblem} if another import holds the lock; the message names it
  */
 export async function connectForImport(url: string, name: string): Promise<NppesConnection> {
   let lost = false;
@@ -55,7 +55,7 @@ export async function connectForImport(url: string, name: string): Promise<Nppes
     async transaction(work) {
       if (lost) throw new DatabaseError('CONNECTION_CLOSED');
       try {
-        // The cast undoes postgres.js's unwrapping of arrays of promises.
+        // The cast is needed because the return type of `begin` unwraps arrays of promises.
         return (await client.begin(work)) as Awaited<ReturnType<typeof work>>;
       } catch (error) {
         throw toDatabaseError(error);
@@ -74,7 +74,8 @@ async function takeLock(client: Sql): Promise<void> {
   const [lock] = await client<{ taken: boolean }[]>`
     select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
   if (lock?.taken) return;
-  // PostgreSQL hides the connection time of other users. Then the start of the run is shown.
+  // PostgreSQL hides when the connection of another user started. Then the message contains the
+  // start of the import instead.
   const [holder] = await client<{ text: string }[]>`
     select concat_ws(', ', a.application_name, run.file, 'since ' || to_char(
              coalesce(a.backend_start, run.started_at) at time zone 'utc',

@@ -2,8 +2,8 @@ import type { Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { TransactionSql } from 'postgres';
 
-// Staging tables, in which rows of CMS files wait to be merged. The columns are in the order in
-// which the importer writes them.
+// The staging tables, which hold rows of CMS files until they are merged. The columns are in the
+// order in which the importer writes them.
 
 /** The columns of `providers` that a file contains. */
 const PROVIDER_COLUMNS = [
@@ -33,8 +33,8 @@ const PROVIDER_COLUMNS = [
 ];
 
 /**
- * The columns that are copied: the values of the file, the hash that shows a changed row, the day
- * of the file, and its import.
+ * The columns that are copied: the values in the file, a hash that shows whether a row has changed,
+ * the date and the origin of the file, and the number of the import.
  */
 export const COPIED_PROVIDER_COLUMNS = [
   'row_hash',
@@ -45,8 +45,8 @@ export const COPIED_PROVIDER_COLUMNS = [
 ];
 
 /**
- * Details of which a provider may have several. Each kind has a separate table and file. `key`
- * lists the key columns and `rest` the others.
+ * The kinds of details that a provider may have several of. Each kind has its own table and file.
+ * `key` lists the key columns and `rest` the others.
  */
 export const DETAIL_COLUMNS = {
   provider_endpoints: { key: ['npi', 'kind', 'endpoint'], rest: ['affiliation_name'] },
@@ -84,11 +84,11 @@ export async function copyTo(
 ): Promise<void> {
   if (lines.length === 0) return;
   const stream: Writable = await tx`copy ${tx(table)} (${tx(columns)}) from stdin`.writable();
-  // An error after the last line is reported by the next statement.
+  // If the copy fails after the last line, the next statement reports the error.
   stream.on('error', () => {});
   await pipeline(lines, stream, { end: false });
-  // A short last piece may still be buffered. The copy must not end before it is sent, or the next
-  // statement would be rejected.
+  // A short last piece may still be buffered. The copy must not end before this piece is sent.
+  // Otherwise the next statement would be rejected.
   await new Promise<void>((resolve) => {
     stream.write(Buffer.alloc(0), () => resolve());
   });
