@@ -20,7 +20,10 @@ export interface AuditedChange {
   readonly organizationId: string | null;
   /** The id of the changed object, or the SHA-256 of an address. */
   readonly subject: string;
-  /** The old and the new value. Never holds a key, a secret, or an address. */
+  /**
+   * Details of the change, such as the old and the new value. They never contain a key, a secret,
+   * or an address.
+   */
   readonly details: Readonly<Record<string, string | number | boolean | null>>;
 }
 

@@ -7,8 +7,8 @@ import { type Database, query } from './client.ts';
  */
 export interface Changes {
   /**
-   * Watches some ids for changes: the id of a request or batch (or `endOf` that id), and the ids of
-   * the API key and the organization of the waiting client. Call it before you read the current
+   * Watches some ids for changes. A waiting client needs the id of its request or batch (or `endOf`
+   * that id), and the ids of its API key and its organization. Call it before you read the current
    * state. Otherwise a change between the read and this call would be missed.
    * @returns `next` resolves with true at the next change, or when a notification may have been
    * lost. It resolves with false after `stop` or `close`.
@@ -57,7 +57,7 @@ class Listener implements Changes {
   readonly #watchers = new Map<string, Set<Watcher>>();
   readonly #timer: NodeJS.Timeout;
   #listening: Promise<() => Promise<void>> | null = null;
-  /** Whether the last heartbeat has arrived. */
+  /** True if the last heartbeat has come back through the channel. */
   #heard = true;
   #closed = false;
 
@@ -126,7 +126,7 @@ class Listener implements Changes {
       await this.#listening;
       this.#heard = true;
     } catch {
-      // The next heartbeat tries again.
+      // The next heartbeat tries to listen again.
       this.#listening = null;
     }
   }
@@ -145,7 +145,7 @@ class Listener implements Changes {
     try {
       await query(this.#db, (tx) => tx.execute(notify));
     } catch {
-      // The database is unavailable. A later heartbeat tries again.
+      // The database is unavailable. The next heartbeat tries again.
     }
   }
 }

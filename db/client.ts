@@ -40,14 +40,14 @@ export interface Database {
 }
 
 export interface DatabaseOptions {
-  /** `postgres://…`. Overrides all PG* environment variables. */
+  /** The URL of the database, `postgres://…`. It overrides all PG* environment variables. */
   readonly url: string;
   /** The maximum number of connections. */
   readonly poolSize: number;
-  /** Shown by PostgreSQL in `pg_stat_activity`. */
+  /** The name that PostgreSQL shows for the connections, in `pg_stat_activity`. */
   readonly applicationName: string;
   readonly secretKeys?: readonly SecretKey[];
-  /** Milliseconds; 12 s by default. Tests set a shorter deadline. */
+  /** The deadline of a call in milliseconds, 12,000 by default. Tests set a shorter one. */
   readonly deadlineMs?: number;
 }
 
@@ -245,8 +245,8 @@ const WHOLE_TABLES = Object.entries({
 
 /**
  * Runs `work` in a read-only transaction, in which an operator's command reads large parts of the
- * database. All its statements see the same moment. It does not lock rows, and no client deadline
- * applies to it.
+ * database. All its statements see the database at the same moment. It does not lock rows, and no
+ * client deadline applies to it.
  */
 export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promise<T>): Promise<T> {
   try {
@@ -349,7 +349,7 @@ async function bounded<T>(
 }
 
 class Deadline {
-  /** Rejects when the deadline passes. */
+  /** A promise that rejects when the deadline passes. */
   readonly passing: Promise<never>;
   readonly #ms: number;
   readonly #reject: (error: DatabaseError) => void;

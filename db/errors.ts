@@ -10,7 +10,7 @@ export class OperatorProblem extends Error {}
  * because the next migration may add it, and then a retried call succeeds.
  */
 const PERMANENT: ReadonlySet<string> = new Set([
-  // Missing value: null in a column that needs one, undefined as a parameter.
+  // A missing value: null in a column that must not be null, or undefined as a parameter.
   '23502',
   'UNDEFINED_VALUE',
   // Syntax error.
@@ -18,14 +18,14 @@ const PERMANENT: ReadonlySet<string> = new Set([
   // Ambiguous column, ambiguous function.
   '42702',
   '42725',
-  // A column that is neither grouped nor aggregated.
+  // A selected column that is neither grouped nor aggregated.
   '42803',
   // Types that do not match, or that cannot be cast or inferred.
   '42804',
   '42846',
   '42P08',
   '42P18',
-  // Unknown parameter.
+  // A parameter that does not exist, such as $3 in a statement with two.
   '42P02',
 ]);
 

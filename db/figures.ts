@@ -35,9 +35,9 @@ const LOW = sql`
  where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0)`;
 
 /**
- * Tests whether a host's breaker is open and the host still gets deliveries. A breaker whose trial
- * attempt is overdue by 30 hours has no deliveries left: the longest step of the retry schedule is
- * a day, plus up to a fifth of random delay.
+ * Tests whether a host's breaker is open and deliveries to the host still wait. If the trial of a
+ * breaker has been due for 30 hours, no delivery is left to make it. The longest wait of the retry
+ * schedule is a day plus a random fifth, so every waiting delivery would have been tried by then.
  */
 const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'`;
 
@@ -219,8 +219,8 @@ export async function readConcerns(db: Database) {
 }
 
 /**
- * Stores how many credits each organization has used so far, once per hour even if it is called
- * more often. Deletes entries that are older than a day.
+ * Stores how many credits each organization has used so far, but at most once per hour. Deletes
+ * entries that are older than a day.
  */
 export async function noteUsedCredits(db: Database): Promise<void> {
   await run(db)`

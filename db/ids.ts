@@ -44,7 +44,7 @@ export function isId(prefix: IdPrefix, text: string): boolean {
   return text.startsWith(prefix) && ID.test(text);
 }
 
-/** Returns the UUID in an id, as 32 hex digits. */
+/** Returns the UUID that an id contains, as 32 hex digits. */
 export function uuidOf(id: string): string {
   let uuid = 0n;
   for (const digit of id.slice(4)) {

@@ -60,7 +60,7 @@ export type Ended = Readonly<{
 
 /**
  * Counts a request that became final in a committed transaction.
- * @param wasHeld whether credits were held for it, which are now charged or released
+ * @param wasHeld true if credits were held for the request, which are now charged or released
  */
 export function countSettled(ended: Ended, wasHeld = true): void {
   const { status, organizationId, cost, replayed, emailType, seconds } = ended;

@@ -9,7 +9,10 @@ import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
 import journal from './migrations/meta/_journal.json' with { type: 'json' };
 
 const FOLDER = fileURLToPath(new URL('./migrations', import.meta.url));
-/** Any constant works, as long as all migrators use the same one. */
+/**
+ * The key of the advisory lock that lets only one process migrate at a time. Any constant works, as
+ * long as all migrating processes use the same one.
+ */
 const MIGRATION_LOCK = 7_041_776;
 
 /**
@@ -57,7 +60,7 @@ export async function migrate(url: string): Promise<void> {
   } catch (error) {
     throw toDatabaseError(error);
   } finally {
-    // Ending the session releases the lock.
+    // Closing the connection releases the advisory lock.
     await client.end({ timeout: 5 });
   }
 }

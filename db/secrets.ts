@@ -20,7 +20,10 @@ const NO_KEY =
   'SECRETS_KEY is not set, and webhook secrets are encrypted with it; set it to the value that ' +
   'the workers have';
 
-/** There is no key, or no key of the secret's version. The message says which. */
+/**
+ * No key is configured, or none with the secret's version. The message says which of the two is
+ * missing.
+ */
 export class SecretKeyMissing extends SecretUnreadable {
   override readonly name = 'SecretKeyMissing';
 
@@ -49,7 +52,7 @@ const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
 
 /**
- * Encrypts a secret with the first key.
+ * Encrypts a secret with the first configured key.
  * @param owner the id of the secret's owner, such as an organization; decryption needs the same id,
  * so the result is useless in another owner's row
  * @returns the key's version, `.`, and base64 of nonce, tag, and ciphertext

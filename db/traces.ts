@@ -22,7 +22,10 @@ export interface Span {
   readonly name: string;
   readonly kind?: 'server' | 'client';
   readonly durationMs: number;
-  /** Ids, codes, and numbers. Never an address, a URL, a name, or the text of an error. */
+  /**
+   * Attributes are ids, codes, and numbers. They never contain an address, a URL, a name, or the
+   * text of an error.
+   */
   readonly attributes?: Readonly<Record<string, string | number | null | undefined>>;
   readonly isError?: boolean;
   /** The span in the client's own trace from which the client called us. */
@@ -36,7 +39,7 @@ export const newSpanId = () => randomBytes(8).toString('hex');
 /** Returns the span id of a batch or a request: the random half of its id. */
 export const spanIdOf = (id: string) => uuidOf(id).slice(16);
 
-/** The current span. */
+/** The span of the work that is running now, and its batch. */
 const here = new AsyncLocalStorage<{ readonly batchId: string; readonly spanId: string }>();
 
 /**

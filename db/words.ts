@@ -6,7 +6,7 @@ export type EmailType = (typeof EMAIL_TYPES)[number];
 export const WANTED_TYPES = ['any', 'professional', 'personal'] as const;
 export type WantedType = (typeof WANTED_TYPES)[number];
 
-/** Outcomes of a sandbox request (api/docs/sandbox.md, Sandbox). */
+/** The outcomes that a sandbox request can simulate (api/docs/sandbox.md, Sandbox). */
 export const TEST_OUTCOMES = [
   'professional',
   'personal',
@@ -96,7 +96,7 @@ export const DNS_REFUSALS = [
   'nxdomain',
 ] as const;
 export type DnsRefusal = (typeof DNS_REFUSALS)[number];
-/** The endpoint types of NPPES. */
+/** The types of electronic endpoints that NPPES distinguishes. */
 export const ENDPOINT_KINDS = ['DIRECT', 'CONNECT', 'SOAP', 'FHIR', 'REST', 'OTHERS'] as const;
 export type EndpointKind = (typeof ENDPOINT_KINDS)[number];
 export type ImportKind = 'nppes' | 'clinicians' | 'domains' | 'emails' | 'suppressions';

@@ -27,7 +27,7 @@ export interface HttpJsonSource {
   /** Only its path and query may contain placeholders. */
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
-  /** Null for GET. */
+  /** The JSON body with its placeholders. Null for GET. */
   readonly body: object | null;
   readonly needs: readonly Need[];
   readonly gives: readonly EmailType[];
@@ -183,7 +183,7 @@ function meaningOf<Meaning>(entry: Field, mapping: Mapping<Meaning> | null): Mea
 }
 
 interface Placeholder {
-  /** The need that the placeholder belongs to. */
+  /** The need (`needs`) that covers the placeholder's value. */
   readonly need: Need;
   readonly value: (subject: Subject) => string | null | undefined;
 }

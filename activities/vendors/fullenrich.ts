@@ -96,7 +96,8 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
       const question = { path: `${path}/${encodeURIComponent(jobRef)}` };
       const readPoll = createPollReader(jobRef, pollMs);
       const step = await ask(question, signal, readPoll);
-      // A failed poll counts as a poll, unless the request was never sent.
+      // After a failed poll, the wait is as long as after any poll, unless the request was never
+      // sent.
       if (step.kind === 'retry' && step.why !== 'unsent' && step.afterMs === null) {
         return { ...step, afterMs: pollMs };
       }

@@ -35,7 +35,7 @@ export const HUNTER = {
  * timeout of a call.
  */
 const MAX_DURATION_SECONDS = '20';
-/** The wait after a 202. */
+/** The wait in milliseconds before a request is repeated after a 202. */
 const REPEAT_MS = 5000;
 /** A lookup without a result is free: "If a request returns no results", it does not count. */
 const NO_EMAIL = { kind: 'miss', reason: 'no_email', credits: 0 } as const satisfies Step;

@@ -30,8 +30,8 @@ export const ROCKETREACH = {
 } as const satisfies VendorFacts;
 
 /**
- * "Poll about every 3 seconds". Polls are free, but count toward the account's 10 requests a
- * second.
+ * The wait between polls: the vendor says "Poll about every 3 seconds". Polls are free, but count
+ * toward the account's 10 requests a second.
  */
 const POLL_MS = 3000;
 const MIN_POLL_MS = 100;
@@ -211,8 +211,7 @@ function claimOf(entry: Field): Claim {
  * Returns the verdict of `smtp_valid` (`inconclusive`, `unknown`, and new words are `unknown`).
  * Type and grade can only lower it. A disposable mailbox is useless, a role mailbox does not belong
  * to a person, and F is the vendor's grade for an address it gave up on. The better grades (A to D)
- * rate how likely the address is to be this person's current one. They say nothing about the
- * mailbox.
+ * say how likely the address is this person's current one, but nothing about the mailbox.
  */
 function judge(smtpValid: string, type: string, grade: string): Verdict {
   const verdict = VERDICTS.get(smtpValid.replaceAll(/[-_]/g, '')) ?? 'unknown';

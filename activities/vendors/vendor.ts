@@ -11,7 +11,7 @@ import {
 import type { Field } from '../http/fields.ts';
 import { usState } from '../person/us-states.ts';
 
-/** The verdict on one address. Only a `valid` address is ever returned to a client. */
+/** The verdict on an address. Only an address with the verdict `valid` is returned to a client. */
 export type Verdict = StoredVerdict;
 
 /** A name as the vendor gives it: in parts, or as one text. */
@@ -24,23 +24,23 @@ export type GivenName =
  * NPPES before any address is accepted.
  */
 export interface Identity {
-  /** 10 digits. */
+  /** The NPI in the response: 10 digits. */
   readonly npi: string | null;
   readonly name: GivenName | null;
-  /** Two-letter code of a US state. */
+  /** The state in the response, as the two-letter code of a US state. */
   readonly state: string | null;
 }
 
 export interface PersonName {
   /**
-   * In the usual spelling: `Mary Jo`. Empty if the person has only one name, which is then the last
-   * name, or if the first name is unknown.
+   * The first name in the usual spelling, such as `Mary Jo`. Empty if it is unknown, or if the
+   * person has only one name, which is then the last name.
    */
   readonly first: string;
   readonly last: string;
 }
 
-/** An individual as recorded in NPPES. */
+/** A person as recorded in NPPES. */
 export interface Person extends PersonName {
   readonly middle: string | null;
   /**
@@ -48,13 +48,13 @@ export interface Person extends PersonName {
    * `II`, and so on. Null if the name has none.
    */
   readonly generation: number | null;
-  /** Other names on record, such as one before a marriage. */
+  /** Other names of the person in NPPES, such as a name before a marriage. */
   readonly otherNames: readonly PersonName[];
   readonly practice: {
     readonly line1: string | null;
     readonly city: string | null;
     readonly state: string | null;
-    /** Five digits. */
+    /** The five-digit ZIP code. */
     readonly zip: string | null;
   };
   /** Two-letter codes of the states that they practice in, except the primary one. */
@@ -66,15 +66,18 @@ export interface Organization {
   readonly name: string | null;
   /** The registrable domain in lowercase. */
   readonly domain: string | null;
-  /** The kind of the strongest evidence, as named in `activities/person/employer.ts`. */
+  /**
+   * The kind of the strongest evidence for this employer, as named in
+   * `activities/person/employer.ts`.
+   */
   readonly source: string;
-  /** 0 to 1. */
+  /** How sure we are that the person works there, from 0 to 1. */
   readonly confidence: number;
 }
 
 /** The data about a provider that a vendor request can use. */
 export interface Subject {
-  /** 10 ASCII digits with a correct check digit. */
+  /** The NPI: 10 ASCII digits with a correct check digit. */
   readonly npi: string;
   readonly wantedType: WantedType;
   /** Null if the NPI is in neither NPPES nor the registry. */
@@ -188,10 +191,11 @@ export function unlessPage(meaning: Step) {
   };
 }
 
-/** Facts from the documentation of a source, written once, in the source's own file. */
+/** Facts from the documentation of a source. Each source's own file defines them. */
 export interface SourceFacts {
   /**
-   * Short, stable, and in lowercase. It is stored with the source's results and shown to operators.
+   * A short name in lowercase that never changes. It is stored with the source's results and shown
+   * to operators.
    */
   readonly id: string;
   /** The base of the request paths. Null for a server that each operator runs. */
@@ -226,10 +230,10 @@ export function typesOf(wantedType: WantedType): EmailType[] {
 
 /** The options with which every built-in vendor is created. */
 export interface VendorOptions {
-  /** The URL up to and including the version, if the paths have one. */
+  /** The start of all URLs of the vendor, including the version if there is one. */
   readonly baseUrl: string;
   readonly apiKey: string;
-  /** Replaces the vendor's usual timeout. */
+  /** The timeout of one call in milliseconds. By default, the vendor's `callMs` is used. */
   readonly callMs?: number;
 }
 
@@ -299,7 +303,10 @@ const STORABLE = /^[^\p{C}]{1,320}$/u;
 /** The maximum number of candidates. Each may need a paid check. */
 const MAX_CANDIDATES = 20;
 
-/** A vendor's claim about an address. The address is still a field of the response. */
+/**
+ * A vendor's claim about an address, in which the address is still a field of the response and not
+ * yet checked.
+ */
 export interface Claim extends Omit<NamedCandidate, 'email'> {
   readonly email: Field;
 }

@@ -25,7 +25,7 @@ export interface Decided extends Ruling {
   readonly emailType: EmailType | null;
   /** The normalized address. Addresses are stored, compared, and returned in this form. */
   readonly email: string;
-  /** The results of the single checks, in the order of the checks. */
+  /** The results of the individual checks, in the order of the checks. */
   readonly evidence: readonly Evidence[];
 }
 
@@ -63,7 +63,7 @@ export interface CheckOptions {
    * evidence.
    */
   readonly freshnessMs: number;
-  /** Verifiers in call order. */
+  /** The verifiers, in the order in which they are called. */
   readonly verifiers: readonly Verifier[];
   /**
    * Returns the time in milliseconds, for the cache of domains only; Date.now by default. Verdicts

@@ -57,7 +57,7 @@ export async function consult(
   for (const verifier of verifiers) {
     const earlier = undecided[verifier.id];
     if (earlier !== undefined) {
-      // The reason was recorded with the earlier response.
+      // The cast is safe, because the reason was recorded with the verifier's earlier response.
       unknown ??= earlier as MailboxReason;
       continue;
     }
@@ -165,7 +165,7 @@ export function limited(
       const started = performance.now();
       const step = await countCall('verifier', id, check(email, signal));
       const durationMs = Math.round(performance.now() - started);
-      // A request that was sent and got no response may still be charged.
+      // A request may be charged even if its response was lost.
       const isCharged =
         step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');
       const credits = isCharged ? 0 : cost;

@@ -18,8 +18,8 @@ export const CONTROL_DOMAINS: readonly string[] = ['gmail.com', 'outlook.com', '
  */
 const TRY_AGAIN_MS = 8000;
 /**
- * How long a passed control counts. Without it, a batch with many dead domains would need one
- * control for each.
+ * How long a passed control counts, in milliseconds. Otherwise, a batch with many dead domains
+ * would need a control for each domain.
  */
 const PASSED_MS = 30_000;
 const NO_LIMITS = { rates: [], dailyCredits: null };
@@ -49,7 +49,8 @@ interface DnsControlOptions {
  * opens at the first failed control. Until it closes, only its trials run a control, one at a time.
  */
 export function createDnsControl(options: DnsControlOptions): DnsControl {
-  // Prometheus needs the counter at 0 first. It sees no increase in a counter that starts above 0.
+  // The counters start at 0, because Prometheus sees no increase if a counter's first value is
+  // above 0.
   for (const answer of ['passed', 'lies', 'silent']) {
     count('npe_source_calls_total', { kind: DNS, source: DNS, answer }, 0);
   }

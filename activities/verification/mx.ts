@@ -3,7 +3,7 @@ import { type MemoryLimits, type Names, remember } from '../http/names.ts';
 import { createAddressPolicy } from '../webhooks/ip-policy.ts';
 import { holdsDomain, isDisposable, readList, registrableDomain } from './domains.ts';
 
-/** The DNS lookups that the mail checks need. */
+/** The DNS queries that the checks of a mail domain need. */
 export type MailResolver = Pick<Names, 'resolveMx' | 'resolve4' | 'resolve6'>;
 
 /**
@@ -31,7 +31,9 @@ export interface Distrust {
   readonly afterMs: number | null;
 }
 
-/** Returns null if our name servers can be trusted. Never rejects. */
+/**
+ * A function that returns null if our name servers can be trusted now. Its promise never rejects.
+ */
 export type DnsControl = () => Promise<Distrust | null>;
 
 const DEFINITE_MS = 5 * 60_000;
@@ -78,8 +80,9 @@ const MAX_EXCHANGERS = 3;
 
 /**
  * Finds the mail servers of a domain by RFC 5321 section 5.1 and RFC 7505 (null MX), with stricter
- * rules. The domain's own address does not replace an MX, because every website has one. An
- * exchanger must have a registrable name and a public address. Never rejects.
+ * rules. Unlike in the RFC, the domain's own address does not replace a missing MX record, because
+ * every website has an address. An exchanger must have a registrable name and a public address.
+ * Never rejects.
  */
 export async function findRoute(resolver: MailResolver, domain: string): Promise<MailRoute> {
   const mx = await ask(() => resolver.resolveMx(domain));

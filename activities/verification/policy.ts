@@ -51,17 +51,23 @@ export type Reason =
   | VerifierTrouble
   /** The domain accepts all mail, but two sources named the address. */
   | 'two_sources'
-  /** Our own checks passed, and no other check was needed. */
+  /** Our own checks passed. This is the reason in the evidence, not of a final verdict. */
   | 'local_checks'
-  /** The mailbox was never seen to respond, or too long ago. */
+  /**
+   * `no_evidence`: no source has seen the mailbox respond. `stale_evidence`: the last time was too
+   * long ago.
+   */
   | ('no_evidence' | 'stale_evidence')
-  /** Only the vendor checked the mailbox, and a verifier is required. */
+  /** Only the vendor checked the mailbox, but the policy requires a verifier. */
   | 'not_verified'
   /** Only our own input links the address to this person. */
   | 'unclear_owner'
   /** A verifier could not decide, because the mail server asked it to retry. */
   | 'greylisted'
-  /** The address cannot be reached by mail on the internet. */
+  /**
+   * Mail on the internet cannot reach the address, because its form is wrong or its domain is not
+   * below an existing public suffix.
+   */
   | ('syntax' | 'no_suffix')
   /**
    * The domain takes no mail. Its mail exchangers are not on the internet, or belong to a parking
@@ -159,7 +165,7 @@ const DAY_MS = 86_400_000;
 /** An address with the sources that named it and their claims. */
 export type NamedCandidate = Omit<ClaimedEmail, 'waitedMs' | 'hasRival'>;
 
-/** The finder's claim about a mailbox, and the time of its last check, if known. */
+/** The finder's claim about a mailbox, and the time when the finder last checked it, if known. */
 export interface Claim {
   readonly word: FinderWord;
   readonly seenAt: Date | null;
@@ -205,7 +211,7 @@ export interface Ruling {
   readonly validatedAt: Date | null;
 }
 
-/** A verifier's judgment. */
+/** A verifier's judgment on an address. */
 export type Word = Pick<Ruling, 'verdict' | 'reason'>;
 
 const NOT_ASKED = { verdict: 'none', reason: null } as const;

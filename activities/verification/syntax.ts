@@ -4,7 +4,7 @@ import { domainToASCII } from 'node:url';
 export interface Address {
   /** The part before the @, in lowercase: words of allowed characters, separated by dots. */
   readonly local: string;
-  /** In lowercase, with at least two A-labels and no trailing dot. */
+  /** The domain in lowercase, with at least two A-labels and no dot at the end. */
   readonly domain: string;
   /** `local@domain`, the form that is stored and compared. */
   readonly email: string;

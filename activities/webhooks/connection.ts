@@ -30,7 +30,7 @@ export interface Connection {
   readonly address: string;
 }
 
-/** The target of an attempt. */
+/** The target of an attempt, and the limits for it. */
 export interface Destination {
   readonly target: URL;
   /** The hosts and addresses that operators blocked, in the form for `isBlocked`. */
@@ -54,8 +54,8 @@ export interface Destination {
  */
 export function createConnect(settings: ConnectionSettings) {
   const { policy, ca, lookup, proxy = null } = settings;
-  // Created once, because reading a hundred root certificates takes longer than the rest of an
-  // attempt.
+  // The root certificates are read only once, because reading a hundred of them takes longer than
+  // the rest of an attempt.
   const trusted = ca === undefined ? undefined : [...getCACertificates('default'), ca];
   const secureContext = createSecureContext({ ca: trusted });
 

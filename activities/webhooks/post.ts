@@ -23,7 +23,7 @@ export type Answer =
   | {
       readonly kind: 'answered';
       readonly status: number;
-      /** The connected IP address. */
+      /** The IP address that the attempt was connected to. */
       readonly address: string;
       /** The `Retry-After` header in milliseconds from now; null if it is missing or unreadable. */
       readonly retryAfterMs: number | null;
@@ -105,7 +105,7 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
     } finally {
       clearTimeout(ending);
       clearTimeout(connecting);
-      // Releases the listeners on the signal.
+      // Removes the listeners from the signal.
       attempt.abort();
     }
   };

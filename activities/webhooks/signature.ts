@@ -7,7 +7,7 @@ interface Signed {
   readonly timestamp: number;
   /** The body exactly as sent. */
   readonly body: string;
-  /** Secrets as `whsec_` with base64, the current one first. */
+  /** The signing secrets, each as `whsec_` and base64. The current one comes first. */
   readonly secrets: readonly string[];
 }
 

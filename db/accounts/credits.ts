@@ -118,7 +118,10 @@ interface LedgerRow {
   readonly id: number;
   readonly createdAt: Date;
   readonly kind: LedgerKind;
-  /** Credits moved. Negative only for an adjustment that removes credits. */
+  /**
+   * The number of credits that the entry moves. Negative only for an adjustment that removes
+   * credits.
+   */
   readonly amount: number;
   /** The credits available after this entry. */
   readonly availableAfter: number;

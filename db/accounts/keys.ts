@@ -16,7 +16,7 @@ export interface ApiKey {
   readonly id: string;
   readonly organizationId: string;
   readonly name: string;
-  /** True for a sandbox's key. */
+  /** True if the key belongs to a sandbox. */
   readonly isTest: boolean;
   /** The last 4 characters of the key. */
   readonly hint: string;
@@ -25,7 +25,7 @@ export interface ApiKey {
   readonly createdAt: Date;
   readonly expiresAt: Date | null;
   readonly revokedAt: Date | null;
-  /** True if it was revoked because it leaked. */
+  /** True if the key was revoked because it leaked. */
   readonly leaked: boolean;
 }
 

@@ -48,7 +48,7 @@ export async function createOrganization(
   );
 }
 
-/** Initial play credits of a sandbox. An operator can grant more. */
+/** The play credits that a new sandbox gets. An operator can grant more. */
 const PLAY_CREDITS = 10_000;
 
 /**
@@ -65,7 +65,7 @@ export function isSandbox(organizationId: string): boolean {
  * @throws {Refusal} `organization_missing`; {SecretKeyMissing} if it must be created
  */
 export async function openSandbox(tx: Transaction, db: Database, by: ChangedBy, sandboxOf: string) {
-  // Locked, so that concurrent calls create only one sandbox.
+  // Locks the organization, so that concurrent calls create only one sandbox.
   const owner = await lockOrganization(tx, sandboxOf);
   const [existing] = await run<Pick<Organization, 'id'>>(tx)`
     select id from organizations where sandbox_of = ${sandboxOf}`;

@@ -3,7 +3,7 @@ import { type Database, run, snapshot } from '../client.ts';
 
 /** The parts of a usage report: requests by result, then credits by kind of movement. */
 const PARTS = {
-  /** Charged requests by requested type, which determines the price. */
+  /** Requests that were charged, by requested type, which determines the price. */
   foundAny: 'found any',
   foundProfessional: 'found professional',
   foundPersonal: 'found personal',
@@ -16,7 +16,7 @@ const PARTS = {
   charged: 'charge',
   released: 'release',
   granted: 'grant',
-  /** Negative if more credits were removed than added. */
+  /** The sum of all adjustments. Negative if they removed more credits than they added. */
   adjusted: 'adjustment',
 };
 

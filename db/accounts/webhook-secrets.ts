@@ -26,10 +26,10 @@ export interface WebhookSecret {
 const OVERLAP_MS = 24 * 3_600_000;
 
 /**
- * Creates a secret: `whsec_` + base64 of 32 random bytes. Standard Webhooks 1.0, "Signature
- * scheme", requires 24 to 64 bytes.
+ * Creates a webhook secret: `whsec_` and 32 random bytes in base64. Standard Webhooks 1.0,
+ * "Signature scheme", requires 24 to 64 bytes.
  * @returns the encrypted secret, as it is stored
- * @throws {SecretKeyMissing} without a key
+ * @throws {SecretKeyMissing} if SECRETS_KEY has no key
  */
 export function newWebhookSecret({ secretKeys }: Database, organizationId: string): string {
   return encryptSecret(secretKeys, organizationId, `whsec_${randomBytes(32).toString('base64')}`);

@@ -6,8 +6,8 @@ import { DatabaseError } from '../errors.ts';
 import { hashAddress, type SuppressionTarget } from './suppressions.ts';
 
 /**
- * The subject of a privacy request: the provider of an NPI, or the owner of an address
- * (normalized).
+ * The subject of a privacy request: the provider with an NPI, or the owner of a normalized email
+ * address.
  */
 export type DataSubject = { readonly npi: string } | { readonly email: string };
 
@@ -29,9 +29,9 @@ export interface AskedBy extends ChangedBy {
 }
 
 /**
- * Lists the register of privacy requests and their results, the newest first. It is read from the
- * audit log, which cannot be rewritten. An objection is a suppression that an operator added. Its
- * reason says who objected and when.
+ * Lists all privacy requests, the newest first. They are read from the audit log, which cannot be
+ * rewritten. An objection is a suppression that an operator added. Its reason says who objected and
+ * when.
  */
 export async function listPrivacyRequests(db: Database, limit: number) {
   return await run<{ readonly doneAt: string }>(db)`
@@ -117,7 +117,8 @@ export async function exportSubject(db: Database, subject: DataSubject) {
         from requests
        where ${theirs} and test_outcome is null
        order by accepted_at, id`),
-    // Deliveries that reported one of these results, individually or as part of a batch.
+    // The deliveries that reported the result of one of these requests, individually or as part of
+    // a batch.
     deliveries: await rows(sql`
       select id, batch_id, request_id, state, attempts, created_at, decided_at
         from webhook_deliveries
@@ -201,7 +202,10 @@ async function erase(db: Database, by: AskedBy, subject: DataSubject, isRehearsa
   return erasure;
 }
 
-/** Builds the erasing statement. Requests keep their status, price, and ledger entries. */
+/**
+ * Builds the statement that erases a person's addresses. Requests keep their status, price, and
+ * ledger entries.
+ */
 function eraseAddresses(subject: DataSubject, reason: string): SQL {
   const { npi, email } = keysOf(subject);
   const isTheirs = (address: SQL) =>

@@ -9,8 +9,8 @@ import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.
 // changed since then, polls and deliveries check the result again.
 
 /**
- * The suppressed value as it is stored: an NPI, the SHA-256 of an address, or a domain with its
- * subdomains.
+ * A suppressed value, in the form in which it is stored: an NPI, the SHA-256 of an address, or a
+ * domain with its subdomains.
  */
 export interface SuppressionTarget {
   readonly kind: SuppressionKind;
@@ -74,7 +74,7 @@ export async function suppressFromVendor(db: Database, npi: string, vendor: stri
   await addSuppression(db, by, { kind: 'npi', value: npi }, 'vendor');
 }
 
-/** The data that suppressing some domains would hide. */
+/** How much stored data would be hidden if some domains were suppressed. */
 export interface DomainReach extends Record<string, unknown> {
   readonly storedEmails: number;
   /** Completed requests whose result is an address of these domains. */

@@ -8,7 +8,10 @@ import { providerKeys } from './keys.ts';
 
 type Row = typeof providers.$inferSelect;
 
-/** An active NPI from the registry, in NPPES terms. Empty fields are null. */
+/**
+ * A provider with an active NPI, as the registry returns it, with the field names of NPPES. Empty
+ * fields are null.
+ */
 export interface RegistryProvider
   extends Readonly<
     Pick<
@@ -28,12 +31,12 @@ export interface RegistryProvider
   readonly entityType: 1 | 2;
   readonly practice: RegistryLocation | null;
   readonly endpoints: readonly RegistryEndpoint[];
-  /** Only for organizations. */
+  /** Other names, which only organizations have. */
   readonly otherNames: readonly { readonly name: string; readonly typeCode: string }[];
   readonly locations: readonly RegistryLocation[];
 }
 
-/** A practice location. Postal codes have five or nine digits. */
+/** A practice location. Its postal code has five or nine digits. */
 export type RegistryLocation = Readonly<
   Record<'line1' | 'line2' | 'city' | 'state' | 'postalCode' | 'phone', string | null>
 >;

@@ -22,7 +22,7 @@ export interface Neighbor {
   readonly name: string | null;
   /** The legal business name of the parent organization. */
   readonly parentName: string | null;
-  /** Its "doing business as" names. */
+  /** The organization's "doing business as" names. */
   readonly otherNames: readonly string[];
   readonly endpoints: readonly EndpointFact[];
 }
@@ -43,7 +43,7 @@ export interface Place {
   readonly neighbors: readonly Neighbor[] | null;
 }
 
-/** A row of CMS's "Doctors and Clinicians". */
+/** A group for which a provider bills Medicare, from CMS's file "Doctors and Clinicians". */
 export interface ClinicianPractice
   extends Readonly<Record<'pacId' | 'phoneKey' | 'addressKey', string>> {
   readonly name: string | null;
@@ -52,7 +52,10 @@ export interface ClinicianPractice
   readonly colleagues: readonly EndpointFact[];
 }
 
-/** A provider as stored. Text is as in NPPES, including capitals and stray characters. */
+/**
+ * The stored facts about a provider. Texts are as in NPPES, including capitals and stray
+ * characters.
+ */
 export type ProviderFacts = NonNullable<Awaited<ReturnType<typeof readProvider>>>;
 
 /** The reason why an NPI is not looked up. */

@@ -10,7 +10,7 @@ import { admitToHost, giveBackAddresses, type HostHealth, LEASE_MS, noteHost } f
 // another worker continues there. A lease on the row keeps two workers from sending the delivery at
 // the same time.
 
-/** The right to make one attempt. */
+/** The right to make one attempt of a delivery. */
 export interface Claim {
   readonly deliveryId: string;
   /**
@@ -51,7 +51,7 @@ export type Claimed =
       readonly afterMs: number;
     };
 
-/** The result of an attempt: the end of the delivery, or another attempt. */
+/** What follows from an attempt: the delivery ends, or another attempt is made after `afterMs`. */
 export type AttemptOutcome =
   | { readonly state: 'delivered' | 'failed' }
   | { readonly state: 'pending'; readonly afterMs: number };
@@ -148,8 +148,8 @@ const UNREADABLE_MS = 60_000;
 
 /**
  * Defers a delivery because its signing secret cannot be decrypted. Nothing was sent, so its
- * schedule does not advance. The log gets one such attempt, unless the newest attempt has the same
- * reason.
+ * schedule does not advance. The log gets an entry with this reason, unless the newest entry
+ * already has it.
  * @returns milliseconds until the next check
  */
 export async function holdUnreadable(db: Database, claim: Claim): Promise<number> {
@@ -216,7 +216,9 @@ export async function recordAttempt(
   });
 }
 
-/** Returns the new values of a delivery that is decided, or that moves on in its schedule. */
+/**
+ * Returns the columns of a delivery that an attempt changes: its final state, or its next attempt.
+ */
 async function changesBy(tx: Transaction, outcome: AttemptOutcome, step: number) {
   if (outcome.state === 'pending') {
     const dueAt = sql`clock_timestamp() + ${span(outcome.afterMs)}`;

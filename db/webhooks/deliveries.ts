@@ -86,8 +86,8 @@ export async function lockDelivery(
 
 /**
  * Loads everything for an attempt of a delivery: its current body and its organization's secrets,
- * including the previous one for 24 h after a rotation. The secrets and the personal data in the
- * body never leave the activity.
+ * including the previous one for 24 h after a rotation. The secrets, and the personal data in the
+ * body, stay in the activity and are never passed to Temporal.
  * @throws {Refusal} `delivery_missing` for an unknown id; {SecretKeyMissing}; {SecretUnreadable}
  */
 export async function loadDelivery(db: Database, deliveryId: string) {

@@ -15,7 +15,7 @@ import type { AttemptReason } from '../words.ts';
 
 export interface HostKey {
   readonly organizationId: string;
-  /** The host and port. */
+  /** The host and port of the webhook URL. */
   readonly host: string;
 }
 
@@ -187,9 +187,9 @@ async function judge(
 /** How many attempts are running, and how many to the host have started within the last second. */
 interface Load {
   readonly ofOrganization: number;
-  /** Attempts of the organization to the host. */
+  /** The number of running attempts of the organization to the host. */
   readonly ofHost: number;
-  /** Attempts of all organizations to the host. */
+  /** The number of running attempts of all organizations to the host. */
   readonly byAll: number;
   readonly lastSecond: number;
   /** The mean duration of the organization's attempts. */

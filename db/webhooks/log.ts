@@ -14,7 +14,7 @@ const NEXT_ATTEMPT_AT =
   sql<Date | null>`case when ${dueAt} > clock_timestamp() then ${dueAt} end`.mapWith(dueAt);
 
 const DELIVERY = {
-  /** The `webhook-id` of all its attempts. */
+  /** The id of the delivery. All its attempts send it as `webhook-id`. */
   id: webhookDeliveries.id,
   batchId: webhookDeliveries.batchId,
   /** Null for the one delivery of a batch in `batch` mode. */
@@ -22,9 +22,9 @@ const DELIVERY = {
   state: webhookDeliveries.state,
   createdAt: webhookDeliveries.createdAt,
   decidedAt: webhookDeliveries.decidedAt,
-  /** Null unless it waits for its next attempt. */
+  /** The time of the next attempt. Null unless the delivery waits for it. */
   nextAttemptAt: NEXT_ATTEMPT_AT,
-  /** The number of attempts, including deleted ones. */
+  /** The number of attempts, including those that were deleted from the log. */
   attempts: webhookDeliveries.attempts,
   /** How often the delivery was resent. Each resend starts the retry schedule again. */
   resends: webhookDeliveries.resends,
@@ -48,7 +48,7 @@ const LISTED_ATTEMPTS = 5;
  */
 export const LISTED_CHARACTERS = 200;
 const LISTED_BYTES = 3 * LISTED_CHARACTERS;
-/** The number of attempts that are read with a single delivery. */
+/** A single delivery is read with at most this many attempts. */
 const READ_ATTEMPTS = 50;
 
 /**

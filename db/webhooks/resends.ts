@@ -10,7 +10,7 @@ import { type LoggedDelivery, selectDelivery } from './log.ts';
 // exists. The sweep starts the workflow of each delivery that has none, even if the delivery was
 // never resent.
 
-/** The input of the workflow of a resend. */
+/** The input of the workflow that sends a resent delivery. */
 export interface DeliveryStart {
   readonly deliveryId: string;
   readonly batchId: string;
@@ -27,7 +27,7 @@ export type ResendOutcome =
   | { readonly kind: 'pending' }
   /** The organization's webhooks are suspended, or were suspended at the time of the submit. */
   | { readonly kind: 'suspended' }
-  /** The customer has resent it ten times within the last hour. */
+  /** The customer has resent the delivery ten times within the last hour. */
   | { readonly kind: 'limited'; readonly waitMs: number };
 
 /** The result of an operator's resend. It is never `limited`. */
@@ -177,8 +177,8 @@ export async function noteDeliveryLook(
  * A delivery that is due and may have no running workflow. `round` says which workflow should make
  * its attempts:
  * - `first`: the workflow of its batch makes the first attempt
- * - `new`: the delivery was resent and needs a new workflow, even if the workflow of an earlier
- *   round is still running
+ * - `new`: the delivery was resent and needs a new workflow, even if an earlier workflow of the
+ *   delivery is still running
  * - `seen`: the delivery was listed before and needs a separate workflow, because the workflow of
  *   its batch may have been reset, paused, or broken
  */
@@ -245,7 +245,7 @@ async function beginRound(tx: Transaction, deliveryIds: readonly string[]): Prom
      where id = any(${sql.param(deliveryIds)}::text[])`);
 }
 
-/** Returns the reason why a delivery cannot be resent now, or null. */
+/** Returns the reason why a delivery cannot be resent now, or null if it can. */
 function obstacleTo(row: NonNullable<Locked>): Exclude<OperatorOutcome, Resent> | null {
   if (row.suspended) return { kind: 'suspended' };
   const isOnItsWay = row.state === 'pending' && (row.leasedMs > 0 || row.dueMs === 0);

@@ -22,10 +22,10 @@ export const HUNTER_VERIFIER = {
     { calls: 10, perMs: 1000 },
     { calls: 300, perMs: 60_000 },
   ],
-  // "The request will run for 20 seconds."
+  // The vendor's documentation says: "The request will run for 20 seconds."
   callMs: 30_000,
-  // In credits of the account that the Email Finder uses too, where a search costs 1 credit. A
-  // check without a result is free (help.hunter.io, "How do credits work").
+  // The cost in credits of the account, in which a search by the Email Finder costs 1. A check
+  // without a result is free (help.hunter.io, "How do credits work").
   cost: 0.5,
   headersOf: (apiKey) => ({ 'X-API-KEY': apiKey }),
   questionAbout: (email) => ({ path: `/email-verifier?${new URLSearchParams({ email })}` }),

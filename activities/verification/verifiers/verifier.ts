@@ -12,7 +12,7 @@ import type { SourceFacts, Verdict } from '../../vendors/vendor.ts';
 export type MailboxReason =
   /** Everything passed, and the vendor or a verifier recently saw the mailbox respond. */
   | 'mailbox_ok'
-  /** Mail to it bounces. */
+  /** Mail to the address bounces. */
   | ('mailbox_missing' | 'mailbox_full' | 'mailbox_disabled' | 'no_mx')
   /** A real address, but not a person's mailbox. */
   | ('disposable' | 'role')

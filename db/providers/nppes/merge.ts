@@ -17,7 +17,10 @@ export interface ProviderChunk {
    * first, which takes a third of the time.
    */
   readonly expectsNew: boolean;
-  /** True to only count changes and note the NPIs that would change. */
+  /**
+   * True to change no provider. Then the changes are only counted, and the NPIs that would change
+   * are stored in `changed_providers`.
+   */
   readonly dryRun: boolean;
 }
 
@@ -134,7 +137,7 @@ export async function stageDetails(
   await connection.transaction((tx) => copyTo(tx, `staged_${table}`, [...key, ...rest], copy));
 }
 
-/** A file of details. */
+/** A file with details of providers. */
 export interface DetailFile {
   readonly table: DetailTable;
   /**

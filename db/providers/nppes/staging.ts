@@ -92,7 +92,8 @@ export async function copyTo(
   await new Promise<void>((resolve) => {
     stream.write(Buffer.alloc(0), () => resolve());
   });
-  // Not awaited: if PostgreSQL refuses the last bytes, postgres.js never ends the stream.
+  // The end of the stream is not awaited, because postgres.js never ends it if PostgreSQL rejects
+  // the last bytes.
   stream.end();
   await tx`select`;
 }
