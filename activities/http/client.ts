@@ -10,7 +10,8 @@ import {
 import { bodyOf, type Field, FieldError } from './fields.ts';
 import { lookupBy, type Names } from './names.ts';
 
-// This file calls JSON APIs over HTTP and reads the responses that mean the same everywhere.
+// This file calls JSON APIs over HTTP. It also interprets the status codes that mean the same for
+// all vendors.
 
 /** The parts of an HTTP response that adapters read. */
 export interface HttpAnswer {
@@ -20,22 +21,26 @@ export interface HttpAnswer {
   readonly text: string | null;
 }
 
-/** Makes all calls of this process resolve host names with `find`. */
+/** Makes all HTTP calls of this process resolve host names with `find`. */
 export function findHostsBy(find: Names['find']): void {
   setGlobalDispatcher(new Agent({ autoSelectFamily: true, connect: { lookup: lookupBy(find) } }));
 }
 
 export type HttpHeaders = Readonly<Record<string, string>>;
 
-/** The most bytes that are read of a body. A response about one person has a few kilobytes. */
+/**
+ * The most bytes that are read from a response body. A normal response about one person has a few
+ * kilobytes.
+ */
 const MAX_BODY = 1024 * 1024;
 const MAX_RETRY_AFTER_MS = 86_400_000;
 
 /**
- * Errors of connections that failed before they could carry a request. fetch's own errors do not
- * show this: a reset during the TLS handshake and a reset after the request have the same code.
- * undici publishes the same error object that becomes the cause of fetch's error (its
- * docs/api/DiagnosticsChannel, `undici:client:connectError`).
+ * The errors of connections that failed before a request was sent. The error code does not show
+ * this. For example, a reset during the TLS handshake and a reset after the request have the same
+ * code. undici publishes each connection error on a diagnostics channel
+ * (`undici:client:connectError`, see its docs/api/DiagnosticsChannel). The same object later
+ * becomes the cause of fetch's error.
  */
 const connectErrors = new WeakSet<Error>();
 subscribe('undici:client:connectError', (message) => {
@@ -43,7 +48,7 @@ subscribe('undici:client:connectError', (message) => {
   if (message.error instanceof Error) connectErrors.add(message.error);
 });
 
-/** A request: a GET, or a POST of `json` if it is given. */
+/** A request to a JSON API. It is a POST if `json` is given, and otherwise a GET. */
 export interface Question {
   readonly path: string;
   readonly json?: unknown;
@@ -51,13 +56,13 @@ export interface Question {
 
 /**
  * Returns a function that sends one request to a JSON API and reads the whole response with `read`.
- * If no response arrives, it returns a `retry`. Redirects are not followed, because fetch would
- * send a vendor's own key header to the new host. The function throws the reason with which
- * `signal` was aborted.
+ * If no response arrives, it returns a `retry`. If `signal` is aborted, it throws the reason of the
+ * abort. Redirects are not followed, because fetch would send the header with the vendor's API key
+ * to the new host.
  * @param baseUrl the URL that paths are appended to, with or without a slash at its end; empty if
  * each path is a whole URL
  * @param headers sent with every request, such as the API key
- * @param callMs for a whole call, from the first byte sent to the last one read
+ * @param callMs time limit of a whole call, including the connection and the body
  */
 export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
   const base = baseUrl.replace(/\/+$/, '');
@@ -72,7 +77,8 @@ export function jsonApi(baseUrl: string, headers: HttpHeaders, callMs: number) {
     try {
       answer = await send(base + question.path, { ...request, signal: either });
     } catch (error) {
-      // Our own timeout counts as a missing response. An abort by the caller is thrown again.
+      // If the caller aborted the request, this throws. Our own timeout counts as a missing
+      // response.
       signal.throwIfAborted();
       return troubleOf(error);
     }
@@ -102,20 +108,23 @@ function troubleOf(error: unknown): Trouble {
   return { kind: 'retry', why: 'unsent', cause, afterMs: null };
 }
 
-/** Loopback hosts, in the form to which the URL standard normalizes them. */
+/** Matches loopback hosts, as a URL object normalizes them. */
 const LOOPBACK = /^(?:localhost|127\.[0-9]+\.[0-9]+\.[0-9]+|\[::1\])$/;
 
 /**
- * Returns true if nothing that is sent to a URL can be read on the way. We send keys, names, and
- * addresses.
+ * Returns true if a request to this URL is encrypted or stays on this machine. Requests contain API
+ * keys, names, and addresses.
  */
 export function isConfidential({ protocol, hostname }: URL): boolean {
   return protocol === 'https:' || (protocol === 'http:' && LOOPBACK.test(hostname));
 }
 
-/** The reported codes of failed connections. They are metric labels, so the set is bounded. */
+/**
+ * The error codes of failed connections that we report unchanged. They become metric labels, so
+ * their number must be limited.
+ */
 const CONNECT_CODES: ReadonlySet<string> = new Set([
-  // Name servers.
+  // Codes of failed DNS lookups.
   'EAI_AGAIN',
   'EBADNAME',
   'EBADRESP',
@@ -127,7 +136,7 @@ const CONNECT_CODES: ReadonlySet<string> = new Set([
   'EREFUSED',
   'ESERVFAIL',
   'ETIMEOUT',
-  // The network.
+  // Codes of network errors.
   'EACCES',
   'EADDRNOTAVAIL',
   'ECONNABORTED',
@@ -144,7 +153,7 @@ const CONNECT_CODES: ReadonlySet<string> = new Set([
   'ETIMEDOUT',
   'UND_ERR_CONNECT_TIMEOUT',
   'UND_ERR_SOCKET',
-  // Certificates.
+  // Codes of invalid TLS certificates.
   'CERT_CHAIN_TOO_LONG',
   'CERT_HAS_EXPIRED',
   'CERT_NOT_YET_VALID',
@@ -164,9 +173,10 @@ const CONNECT_CODES: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Returns why no connection was made, or null if a connection may have existed. An `unsent` request
- * is sent again, so a request that was sent after all would be paid twice. All errors of OpenSSL
- * are reported as `ERR_SSL`, and codes outside the list as `other`.
+ * Returns the error code of a failed connection, or null if a connection may have been made. Null
+ * must be returned in case of doubt: we repeat a request whose connection failed, and a vendor that
+ * had received it would charge twice. All errors of OpenSSL are reported as `ERR_SSL`, and codes
+ * outside `CONNECT_CODES` as `other`.
  */
 function connectCause(error: unknown): string | null {
   const cause = error instanceof Error ? error.cause : null;
@@ -180,7 +190,7 @@ async function readText(response: Response): Promise<string | null> {
   const decoder = new TextDecoder();
   let size = 0;
   let text = '';
-  // Leaving the loop early cancels the stream and closes the connection.
+  // Returning from inside the loop cancels the stream and closes the connection.
   for await (const chunk of response.body ?? []) {
     size += chunk.byteLength;
     if (size > MAX_BODY) return null;
@@ -190,8 +200,8 @@ async function readText(response: Response): Promise<string | null> {
 }
 
 /**
- * Returns `Retry-After` in milliseconds from now, at most a day. Returns null if the header is
- * absent or unreadable.
+ * Returns the delay that the header `Retry-After` demands, in milliseconds and at most a day.
+ * Returns null if the header is absent or unreadable.
  */
 export function retryAfterMs(headers: Headers, header = 'retry-after'): number | null {
   const ms = parseRetryAfter(headers.get(header));
@@ -200,31 +210,33 @@ export function retryAfterMs(headers: Headers, header = 'retry-after'): number |
 
 /**
  * Parses `Retry-After` (RFC 9110, 10.2.3), which is a number of seconds or a GMT date. Returns
- * milliseconds from now, or 0 for a date in the past.
+ * milliseconds from now, 0 for a date in the past, or null if the text is neither.
  */
 export function parseRetryAfter(header: string | null | undefined): number | null {
   const text = header?.trim() ?? '';
   if (/^[0-9]+$/.test(text)) return Number(text) * 1000;
-  // Date.parse accepts `-5` and `1.5` as years.
+  // Date.parse would accept `-5` and `1.5` as dates, so we require the form of a GMT date.
   if (!/^[A-Z].* GMT$/.test(text)) return null;
   const at = Date.parse(text);
   return Number.isNaN(at) ? null : Math.max(0, at - Date.now());
 }
 
 /**
- * A failed call. A `retry` may be repeated after `afterMs` (null: our own backoff).
- * - `rate_limit`: too many requests; nothing was done
- * - `upstream`: the source reported that it failed or gave up (500, 503, an error in a body, a job
- *   that has failed, been canceled, or is no longer known)
- * - `unsent`: no connection was made (no name, refused, unreachable, TLS or its certificate), so
- *   the source did nothing and charges nothing; `cause` is the code of the failed connection, one
- *   of a known set, such as `ECONNREFUSED`
- * - `unanswered`: the request was or may have been sent, and the response was lost: too slow,
- *   reset, cut off, at a gateway (502, 504, 520 to 530), or an unknown error; the source may have
- *   done the work, and may have charged
+ * A failed call. A call that ended as `retry` may be repeated after `afterMs`. If `afterMs` is
+ * null, the retry policy of the activity sets the delay. The reasons for a `retry`:
+ * - `rate_limit`: the source rejected the call because we sent too many requests.
+ * - `upstream`: the source reported an error of its own, such as a status of 500 or 503, an error
+ *   in the body, or a job that failed, was canceled, or is unknown.
+ * - `unsent`: no connection was made, so the source did nothing and charges nothing. Examples are
+ *   an unknown host, a refused connection, and an invalid certificate. `cause` is the error code,
+ *   such as `ECONNREFUSED`. Only known codes are reported.
+ * - `unanswered`: the request may have reached the source, but we got no complete response.
+ *   Examples are a timeout, a reset connection, and an error of a gateway (502, 504, 520 to 530).
+ *   The source may have done the work and may have charged for it.
  *
- * A `fatal` needs an operator, or the response is not as documented (`protocol`). `field` is the
- * place, such as `emails[0].type`, `status`, or `body`, and never contains a value.
+ * A call that ended as `fatal` is not repeated. With `auth`, `credits`, or `plan`, an operator must
+ * act. With `protocol`, the response is not as documented. `field` is the place of the deviation,
+ * such as `emails[0].type`, `status`, or `body`, and never contains a value.
  */
 export type Trouble =
   | {
@@ -241,7 +253,7 @@ export type Trouble =
   | { readonly kind: 'fatal'; readonly why: 'auth' | 'credits' | 'plan' }
   | { readonly kind: 'fatal'; readonly why: 'protocol'; readonly field: string };
 
-/** Returns a short text, such as `unsent: CERT_HAS_EXPIRED`. */
+/** Returns a short text for a failed call, such as `unsent: CERT_HAS_EXPIRED`. */
 export function wordOf(trouble: Trouble): string {
   switch (trouble.why) {
     case 'protocol':
@@ -253,14 +265,18 @@ export function wordOf(trouble: Trouble): string {
   }
 }
 
-/** Returns the failure of a response that is not as documented at this place. */
+/**
+ * Returns the failure for a response that is not as documented.
+ * @param field the place of the deviation
+ */
 export function protocol(field: string): Trouble {
   return { kind: 'fatal', why: 'protocol', field };
 }
 
 /**
- * Returns a reader of JSON bodies. An unreadable response is not requested again: the next one
- * would have the same form, and may cost again.
+ * Returns a function that parses a JSON body and passes it to `read`. A response that is not as
+ * documented becomes a `fatal`, because a second response would have the same form and might cost
+ * again.
  */
 export function inBody<Step>(read: (body: Field, answer: HttpAnswer) => Step) {
   return (answer: HttpAnswer): Step | Trouble => {
@@ -273,13 +289,13 @@ export function inBody<Step>(read: (body: Field, answer: HttpAnswer) => Step) {
   };
 }
 
-/** The step for each status, or a function that reads it from the response. */
+/** The step for each HTTP status, or a function that reads the step from the response. */
 export type Meanings<Step> = Readonly<Record<number, Step | ((answer: HttpAnswer) => Step)>>;
 
 /**
- * Reads a response by its status. A status without a meaning here has its HTTP meaning. The bodies
- * of those are never read, because they may come from a failing server or a gateway and not from
- * the source itself.
+ * Returns a function that reads a response by its HTTP status. A status that is not in `meanings`
+ * has its general meaning (`stepOfStatus`). In that case the body is not read, because it may come
+ * from a gateway and not from the source.
  */
 export function byStatus<Step extends object>(meanings: Meanings<Step>) {
   return (answer: HttpAnswer): Step | Trouble => {
@@ -296,7 +312,8 @@ const REFUSALS = new Map<number, 'auth' | 'credits' | 'plan'>([
 
 const RETRIES = new Map<number, 'rate_limit' | 'upstream'>([
   [429, 'rate_limit'],
-  // Requests with these statuses may succeed later, although some are in the 4xx class.
+  // Requests that got one of the following statuses may succeed later, although 408 and 425 are
+  // client errors.
   [408, 'upstream'],
   [425, 'upstream'],
   [500, 'upstream'],
@@ -310,8 +327,8 @@ export function stepOfStatus({ status, headers }: HttpAnswer): Trouble {
   const afterMs = retryAfterMs(headers);
   const why = RETRIES.get(status);
   if (why) return { kind: 'retry', why, afterMs };
-  // Other 5xx codes mean that a gateway lost a response. The source behind it may have done the
-  // work.
+  // Any other 5xx status comes from a gateway that got no response from the source. The source may
+  // have done the work.
   if (status >= 500) return { kind: 'retry', why: 'unanswered', afterMs };
   return protocol('status');
 }

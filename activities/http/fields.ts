@@ -1,21 +1,21 @@
-// This file reads a vendor's JSON. If it is not as documented, errors name the place but never a
-// value.
+// This file reads the JSON of a vendor's response. If the JSON is not as documented, the error
+// names the place in the response, but never a value, because values may be personal data.
 
 /**
- * Thrown if a field is missing or has another type than documented. The message is its place, as in
- * `Trouble`, never its value.
+ * Thrown if a required field is missing or a field has another type than documented. The message is
+ * the place of the field, such as `emails[0].type`, and never contains its value.
  */
 export class FieldError extends Error {}
 
-/** The parts of a JSON pointer, unescaped. */
+/** The unescaped names and indexes in a JSON pointer. */
 export type Pointer = readonly string[];
 
 /**
- * A value in a response and its place. Reading it as another type throws a FieldError. An absent
- * field reads as null, empty, or false, unless it is required.
+ * A value in a response, with its place. Reading the value as a type that it does not have throws a
+ * FieldError. An absent value reads as null, empty, or false, unless it is required.
  */
 export class Field {
-  /** The place, such as `emails[0].type`; empty for the whole body. */
+  /** The place in the response, such as `emails[0].type`. Empty for the whole body. */
   readonly path: string;
   readonly value: unknown;
 
@@ -24,7 +24,7 @@ export class Field {
     this.value = value;
   }
 
-  /** JSON's null counts as absent for every vendor. */
+  /** True if the field is missing or null. All vendors use null for missing values. */
   get isAbsent(): boolean {
     return this.value === undefined || this.value === null;
   }
@@ -34,21 +34,21 @@ export class Field {
   }
 
   /**
-   * Returns a member of an object. An absent field has absent members, so optional objects need no
-   * check.
+   * Returns the member of an object. If this field is absent, all its members are absent too, so
+   * callers need not check optional objects.
    */
   at(key: string): Field {
     const isBody = this.path === '';
     const path = isBody ? key : `${this.path}.${key}`;
     if (!isBody && this.isAbsent) return new Field(path, undefined);
     const members = this.object().value as Readonly<Record<string, unknown>>;
-    // Own members only, because a vendor never means `constructor`.
+    // Inherited members, such as `constructor`, do not come from the vendor.
     return new Field(path, Object.hasOwn(members, key) ? members[key] : undefined);
   }
 
   /**
-   * Returns the field at a JSON pointer, absent if an object or a list on the path has no such
-   * member.
+   * Returns the field at a JSON pointer. The field is absent if an object or a list on the path
+   * does not have the next member.
    */
   pointed(pointer: Pointer): Field {
     let here: Field = this;
@@ -59,20 +59,25 @@ export class Field {
     return here;
   }
 
-  /** Returns the item of a list at an index such as `0`, absent if there is none. */
+  /**
+   * Returns the item of a list at an index such as `0`. The item is absent if the list is shorter.
+   */
   private item(index: string): Field {
     const isIndex = /^(?:0|[1-9][0-9]*)$/.test(index);
     const item = isIndex ? this.items()[Number(index)] : undefined;
     return item ?? new Field(`${this.path}[${index}]`, undefined);
   }
 
-  /** Requires the field, which may be null. A renamed field must not read as "nothing found". */
+  /**
+   * Requires that the field exists, although it may be null. Without this check, a field that a
+   * vendor renamed would read as "nothing found".
+   */
   present(): Field {
     if (this.value === undefined) return this.fail();
     return this;
   }
 
-  /** Requires an object. */
+  /** Requires that the value is an object. */
   object(): Field {
     const { value } = this;
     const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -80,14 +85,16 @@ export class Field {
     return this;
   }
 
-  /** Returns the items of a list, or an empty list if it is absent. A body must be a list. */
+  /**
+   * Returns the items of a list. An absent field is an empty list, but an absent body is an error.
+   */
   items(): Field[] {
     if (this.path !== '' && this.isAbsent) return [];
     if (!Array.isArray(this.value)) return this.fail();
     return this.value.map((value: unknown, index) => new Field(`${this.path}[${index}]`, value));
   }
 
-  /** Returns trimmed text, or null if it is absent or empty. */
+  /** Returns the trimmed text, or null if the field is absent or empty. */
   text(): string | null {
     if (this.isAbsent) return null;
     if (typeof this.value !== 'string') return this.fail();
@@ -99,8 +106,8 @@ export class Field {
   }
 
   /**
-   * Returns a status or type in lowercase, or empty text if it is absent. Tables of words then need
-   * one spelling only.
+   * Returns text such as a status or a type in lowercase, so that callers can compare it with one
+   * spelling. Returns empty text if the field is absent.
    */
   word(): string {
     return this.text()?.toLowerCase() ?? '';
@@ -133,7 +140,8 @@ export class Field {
 /**
  * Parses the body of a response as JSON.
  * @param text null if it was too large to be read
- * @throws {FieldError} `body`, if it is not JSON: empty, cut off, a web page
+ * @throws {FieldError} with the message `body`, if the text is not JSON, such as an empty body, a
+ * truncated one, or a web page
  */
 export function bodyOf(text: string | null): Field {
   try {
@@ -144,8 +152,8 @@ export function bodyOf(text: string | null): Field {
 }
 
 /**
- * Parses a JSON pointer (RFC 6901) such as `/results/0/email`. Names escape a slash as `~1` and a
- * tilde as `~0`. An empty text is the whole body.
+ * Parses a JSON pointer (RFC 6901) such as `/results/0/email`. A slash inside a name is written as
+ * `~1`, and a tilde as `~0`. An empty text stands for the whole body.
  * @returns null if the text is not a JSON pointer
  */
 export function parsePointer(text: string): Pointer | null {

@@ -4,46 +4,49 @@ import { existsSync, readFileSync } from 'node:fs';
 import { isIP, type LookupFunction } from 'node:net';
 import { createAddressPolicy } from '../webhooks/ip-policy.ts';
 
-// This file resolves names with c-ares instead of getaddrinfo. getaddrinfo blocks one of the
-// process's few shared threads until a name server responds. A query here only holds a socket, and
-// only until its timeout.
+// This file resolves host names with the c-ares resolver of Node.js instead of getaddrinfo.
+// getaddrinfo blocks one of the few threads that the process shares until a name server responds. A
+// c-ares query only uses a socket, and we cancel it after `QUESTION_MS`.
 
 export type Names = ReturnType<typeof createNames>;
 
 /** Timeout of the first try at one name server. */
 const SERVER_MS = 1000;
 /**
- * Timeout of a whole query. It is shorter than a delivery's connection timeout, so that the log can
- * say which side failed.
+ * Timeout of a whole query. It is shorter than the connection timeout of a webhook delivery, so the
+ * log can distinguish a silent name server from a silent receiver.
  */
 const QUESTION_MS = 4000;
-/** The time a failure is cached. Sixty deliveries to a silent domain then need one query. */
+/**
+ * The time for which a failed query is cached, so that 60 deliveries to an unresponsive domain need
+ * only one query.
+ */
 const FAILURE_MS = 3000;
 const LONGEST_MS = 300_000;
 const MEMORY: MemoryLimits = { entries: 5000, bytes: 4_000_000 };
 /**
- * The most addresses a name may have; no honest name has more. Customers choose names, so their
- * name servers must not fill our memory.
+ * The most addresses that a name may have. Legitimate names have fewer. Customers choose the host
+ * names of webhooks, so a malicious name server could otherwise fill our memory.
  */
 const MAX_ADDRESSES = 64;
-/**
- * The number of addresses of each family that a connection tries. A name may have more, but we must
- * not try them all.
- */
+/** The most IPv4 addresses and the most IPv6 addresses of a name that a connection tries. */
 export const MAX_OF_FAMILY = 4;
-/** Memory of an address or an error in bytes, rounded up, measured with Node.js 24. */
+/**
+ * The memory that a cached address or a cached error takes, in bytes. Measured with Node.js 24 and
+ * rounded up.
+ */
 const ADDRESS_BYTES = 200;
 const ERROR_BYTES = 2000;
 const { allows: isPublicAddress } = createAddressPolicy({ openCidrs: [] });
 const HOSTS_FILE = '/etc/hosts';
 
 /**
- * Returns functions that resolve names. Addresses come from the hosts file, which is read once, or
- * from name servers. Names are queried as written, without a search list.
- * @param servers `address:port` of name servers; if empty, the system's
+ * Returns functions that resolve host names. Addresses come from the hosts file, which is read
+ * once, or from name servers. The search domains of the system are not used.
+ * @param servers name servers as `address:port`; if empty, the name servers of the system
  */
 export function createNames(servers: readonly string[]) {
-  // This throws at startup if the address of a server is wrong.
+  // This validates the addresses of the name servers, so a wrong address fails at startup.
   openChannel(servers);
   const hosts = readHosts();
   const remembered = remember(
@@ -52,9 +55,8 @@ export function createNames(servers: readonly string[]) {
   );
 
   /**
-   * Finds the addresses of a name that a connection can use.
-   * Rejects with a code of node:dns if the name has no address or too many, or if its servers do
-   * not respond.
+   * Finds the addresses of a name that a connection can use. Rejects with an error code of node:dns
+   * if the name has no address or too many, or if its name servers do not respond.
    */
   const find = async (name: string): Promise<readonly LookupAddress[]> => {
     const found = hosts.get(name) ?? (await remembered(name));
@@ -70,8 +72,9 @@ export function createNames(servers: readonly string[]) {
 }
 
 /**
- * Opens a channel for each query, for two reasons. c-ares marks a silent server as slow, so a
- * customer's silent domain would slow down all others. And only a whole channel can be canceled.
+ * Opens a c-ares channel. Each query needs its own channel, for two reasons. On a shared channel,
+ * c-ares would treat our name server as slow after a query for an unresponsive domain, which would
+ * delay queries for other domains. Also, c-ares can only cancel all queries of a channel together.
  */
 function openChannel(servers: readonly string[]): Resolver {
   const channel = new Resolver({ timeout: SERVER_MS, tries: 2 });
@@ -92,7 +95,10 @@ async function query<T>(
   }
 }
 
-/** Returns the lookup function of a socket. The socket must request all addresses. */
+/**
+ * Returns a lookup function for sockets. It always returns all addresses, so the socket must use
+ * the option `all`.
+ */
 export function lookupBy(find: Names['find']): LookupFunction {
   return (name, _options, callback) => {
     find(name).then(
@@ -102,7 +108,7 @@ export function lookupBy(find: Names['find']): LookupFunction {
   };
 }
 
-/** A value, the time it stays valid, and its size in memory. */
+/** A value, the time for which it stays valid, and its size in memory. */
 type Passing<T> = Readonly<{ value: T; forMs: number; bytes?: number }>;
 
 export interface MemoryLimits {
@@ -116,15 +122,20 @@ interface Entry<T> {
   bytes: number;
 }
 
-/** Memory of an entry with its promise and a key of 255 characters in bytes, rounded up. */
+/**
+ * The memory that a cache entry takes in bytes, rounded up. It includes the promise and a key of
+ * 255 characters.
+ */
 const ENTRY_BYTES = 800;
-/** The shortest time between two searches for expired values. */
+/** The shortest time between two searches for expired values, unless the cache is full. */
 const DROP_EVERY_MS = 1000;
 
 /**
- * Caches values for as long as each is valid. Concurrent calls for one key share one request.
- * @param ask never rejects
- * @param limits of the cache; if it is full, expired values are dropped first, then the oldest ones
+ * Returns a function that caches the values of `ask`, each for as long as it is valid. Concurrent
+ * calls for the same key share one call of `ask`.
+ * @param ask must never reject
+ * @param limits the size of the cache. If it is full, expired values are dropped first, and then
+ * the oldest ones.
  */
 export function remember<T>(
   ask: (key: string) => Promise<Passing<T>>,
@@ -164,7 +175,7 @@ class Memory<T> {
     return value;
   }
 
-  /** Adds the size and the end of the validity of a value that has arrived. */
+  /** Completes the entry of a value that has arrived with the value's size and expiry. */
   #complete(key: string, entry: Entry<T>, { forMs, bytes = 0 }: Passing<T>): void {
     entry.until = this.#now() + forMs;
     if (this.#entries.get(key) !== entry) return;
@@ -221,7 +232,8 @@ async function findAddresses(
     const forMs = Math.min(LONGEST_MS, ...records.map(({ ttl }) => ttl * 1000));
     return { value, forMs, bytes: value.length * ADDRESS_BYTES };
   }
-  // "No address" for one family says nothing while the query for the other one fails.
+  // If one query found no address and the other one failed, the name may still have addresses. We
+  // then report the failure.
   const unsure = errors.find(({ code }) => code !== 'ENOTFOUND' && code !== 'ENODATA');
   const [first = new Error(`${name} has no addresses`)] = errors;
   return failure(unsure ?? first);
@@ -232,8 +244,9 @@ function failure(error: Error): Passing<Error> {
 }
 
 /**
- * Keeps as many addresses of each family as a connection tries. Public and private ones are counted
- * separately. A webhook may only go to public ones, even if the name has many private ones.
+ * Keeps as many addresses as a connection tries, for IPv4 and IPv6 separately. Public and private
+ * addresses are also counted separately: a webhook may only go to public addresses, and many
+ * private ones must not displace them.
  */
 function usable(addresses: readonly LookupAddress[]): LookupAddress[] {
   const kindOf = ({ address, family }: LookupAddress) => `${family} ${isPublicAddress(address)}`;

@@ -19,51 +19,63 @@ interface Trust {
 }
 
 /**
- * The confidence of each kind of evidence if it names only one employer, and its witness. Several
- * pieces from one witness count once. Pieces from several witnesses add up as if they were
- * independent.
+ * The confidence of each kind of evidence about an employer, if the evidence names only one
+ * organization. The `witness` groups kinds of evidence that have the same origin: from each group,
+ * only the strongest piece counts. Pieces from different groups are combined as independent
+ * probabilities.
  */
 const TRUST = {
-  // The operator's table has a domain for this person.
+  // The operator has entered a domain for this person.
   operator: { confidence: 0.97, witness: 'operator' },
-  // An address that contains their surname, ordinary or Direct.
+  // An endpoint of the provider that contains their surname. It is an ordinary email address or a
+  // Direct address (secure health email).
   own_mailbox: { confidence: 0.85, witness: 'mailbox' },
-  // The group for which they bill Medicare. Another organization at its address is mostly the same.
+  // The group for which the provider bills Medicare. Another organization at the group's address is
+  // usually the same employer under another name.
   clinician_group: { confidence: 0.75, witness: 'practices' },
-  // A phone number belongs to one practice, except for answering services and shared switchboards.
+  // An organization with the provider's phone number. A phone number usually belongs to one
+  // practice. Exceptions are answering services and shared switchboards.
   same_phone: { confidence: 0.7, witness: 'primary practice location' },
-  // The organization of an endpoint, entered by the provider or their office. Often it is a health
-  // system and not the practice.
+  // The organization that the provider or their office has entered for an endpoint. It is often a
+  // health system and not the practice.
   affiliation: { confidence: 0.6, witness: 'affiliation' },
   same_suite: { confidence: 0.55, witness: 'primary practice location' },
-  // An office's address or a server's host. Some offices enter the company that does their
-  // paperwork.
+  // The domain of an endpoint that does not contain the surname. Some offices enter an endpoint of
+  // the company that does their paperwork.
   endpoint_domain: { confidence: 0.5, witness: 'endpoint' },
-  // A place without a suite is shared with all others in the building that give none.
+  // An organization at the same address without a suite number. It may be any organization in the
+  // building.
   same_address: { confidence: 0.4, witness: 'primary practice location' },
-  // A place where they work one day a week, or worked before they moved.
+  // An organization at another practice location. The provider may work there only one day a week,
+  // or may have moved away.
   elsewhere: { confidence: 0.35, witness: 'practices' },
 } as const satisfies Readonly<Record<string, Trust>>;
 type Source = keyof typeof TRUST;
 
-/** The most organizations at one place. Among more, none is more likely than the others. */
+/**
+ * The most organizations at one place that count as possible employers. If there are more, none of
+ * them counts, except one with the provider's surname.
+ */
 const MAX_DIFFERENT = 3;
 /**
- * The weight of an organization with the provider's surname in its name. Most practices of a single
- * physician have it.
+ * The weight of an organization whose name contains the provider's surname. Other organizations
+ * have a weight of 1. Most practices of a single physician are named after the physician.
  */
 const NAMESAKE = 4;
-/** The shortest surnames that count. Shorter ones occur in local parts and domains by chance. */
+/**
+ * The shortest surnames that we search for. Shorter ones occur in local parts and domains by
+ * chance.
+ */
 const MIN_SURNAME = { local: 3, domain: 5 };
 const MAX_EMPLOYERS = 3;
-/** The lowest confidence; less is a guess. */
+/** Organizations with a lower confidence are not returned. */
 const MIN_CONFIDENCE = 0.1;
 
 interface Evidence {
   readonly source: Source;
   /**
-   * The question that this evidence answers: a place, or a kind of evidence. The organizations
-   * named there share its confidence.
+   * A place, or a kind of evidence. All organizations that are named for the same question compete,
+   * so they share its confidence according to their weights.
    */
   readonly question: string;
   readonly weight: number;
@@ -74,13 +86,13 @@ interface Evidence {
 
 type Place = ProviderFacts['places'][number];
 
-/** All evidence about one organization. */
+/** All pieces of evidence about one organization. */
 type Employer = readonly Evidence[];
 
 /**
- * Derives the organizations where a provider works, most likely first.
- * @returns at most three, each with a name or a domain; empty if the evidence is missing or
- * ambiguous
+ * Derives the organizations where a provider probably works, most likely first.
+ * @returns at most three organizations, each with a name or a domain. Empty if there is no evidence
+ * or the evidence is ambiguous.
  */
 export function deriveEmployers(facts: ProviderFacts): Organization[] {
   const employers = together(evidenceIn(facts));
@@ -110,7 +122,10 @@ function evidenceIn(facts: ProviderFacts): Evidence[] {
   return evidence;
 }
 
-/** Replaces derived domains with the operator's, if one is known for a key. */
+/**
+ * Replaces the domains of a piece of evidence if the operator has entered a domain for one of its
+ * keys.
+ */
 function withKnownDomain(evidence: Evidence, known: ReadonlyMap<string, string>): Evidence {
   for (const key of evidence.keys) {
     const domain = known.get(key);
@@ -143,8 +158,9 @@ function sourceAt(at: Place['at'], key: string): Source {
 }
 
 /**
- * Returns the evidence of an organization at the same place or phone. People know a practice by the
- * name on its door. If it has several, its legal name is as likely as any.
+ * Returns the evidence that an organization with the same address or phone number gives. People
+ * know a practice by the name under which it does business. If it has exactly one such name, only
+ * that name is used. Otherwise its legal name is used as well.
  */
 function ofNeighbor(
   one: Neighbor,
@@ -167,9 +183,10 @@ function ofNeighbor(
 }
 
 /**
- * Returns the evidence of a group that the provider bills for. A group's clinicians share its
- * domain. A single one of them may have a second employer. A larger group is more likely to give
- * out mailboxes, so the weight is the number of digits of its size.
+ * Returns the evidence that a group gives for which the provider bills Medicare. A domain counts as
+ * the group's if several of its clinicians use it or if it resembles the group's name. The domain
+ * of only one clinician may belong to another employer. Larger groups are more likely to provide
+ * mailboxes, so the weight is the number of digits of the group's size.
  */
 function ofPractice(practice: ClinicianPractice, facts: ProviderFacts): Evidence[] {
   const { pacId, name, members, phoneKey, addressKey, colleagues } = practice;
@@ -201,8 +218,9 @@ function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidenc
 }
 
 /**
- * Groups evidence by employer. Two pieces belong together if they share a key or a domain, or if
- * one has only a domain and the other only a name that it resembles.
+ * Groups evidence by employer. Two pieces belong together if they share a key or a domain. They
+ * also belong together if one has only a domain, the other has only names, and the domain resembles
+ * one of the names.
  */
 function together(evidence: readonly Evidence[]): Employer[] {
   let employers: Employer[] = [];
@@ -228,7 +246,10 @@ function share(values: readonly string[], others: readonly string[]): boolean {
   return values.some((value) => others.includes(value));
 }
 
-/** Returns true if evidence with only a domain fits evidence with only a name. */
+/**
+ * Returns true if the first piece has only a domain, the other has only names, and the domain
+ * resembles one of them.
+ */
 function isDomainOf({ names, domains }: Evidence, other: Evidence): boolean {
   if (names.length > 0 || other.domains.length > 0) return false;
   return domains.some((domain) => other.names.some((name) => resembles(domain, name)));
@@ -259,7 +280,10 @@ function describe(employer: Employer, all: readonly Employer[]): Organization {
   };
 }
 
-/** Returns the most trusted domain. A domain that resembles the name comes first. */
+/**
+ * Returns the employer's domain with the highest confidence. A domain that resembles the name is
+ * preferred.
+ */
 function domainOf(employer: Employer, name: string | null): string | null {
   let best: string | null = null;
   let bestTrust = 0;
@@ -275,7 +299,10 @@ function domainOf(employer: Employer, name: string | null): string | null {
   return best;
 }
 
-/** Returns an employer's share of a question's confidence, by the weight of its evidence there. */
+/**
+ * Returns an employer's share of the confidence of one question. It is the employer's weight
+ * divided by the weights of all employers that are named for this question.
+ */
 function shareOf(employer: Employer, question: string, all: readonly Employer[]): number {
   const weights = all.map((one) => weightOf(one, question)).filter((weight) => weight > 0);
   const own = weightOf(employer, question);
@@ -292,7 +319,10 @@ function namesIn(texts: readonly (string | null)[]): string[] {
   return texts.map(organizationName).filter((name) => name !== null);
 }
 
-/** Counts each value, most frequent first. Values with equal counts keep their order. */
+/**
+ * Counts how often each value occurs. Returns the most frequent value first. Values with equal
+ * counts keep their order.
+ */
 function byFrequency(values: readonly string[]) {
   const groups = [...Map.groupBy(values, (value) => value)];
   const counted = groups.map(([value, { length }]) => ({ value, times: length }));
@@ -302,9 +332,9 @@ function byFrequency(values: readonly string[]) {
 const NOT_EMPLOYERS = readLines(new URL('./not-employers.txt', import.meta.url));
 
 /**
- * Returns true if a domain may belong to an employer. Free mail, hosts of Direct messages for
- * others, and domains in not-employers.txt do not count. The latter show the software that is used,
- * not the employer.
+ * Returns true if a domain may belong to an employer. Three kinds of domains do not: free mail
+ * services, services for Direct messages, and the domains in not-employers.txt. The last kind
+ * belongs to suppliers of the provider, such as makers of record systems.
  * @param domain registrable
  */
 export function isEmployerDomain(domain: string): boolean {
@@ -316,8 +346,8 @@ export function isEmployerDomain(domain: string): boolean {
 }
 
 /**
- * Returns the registrable domains of addresses and URLs that may belong to an employer, one for
- * each endpoint.
+ * Returns the registrable domains of endpoints, but only those that may belong to an employer. A
+ * domain that several endpoints have is returned several times.
  */
 function domainsOf(endpoints: readonly EndpointFact[]): string[] {
   const hosts = endpoints.map(hostOf).filter((host) => classify(host, null) !== 'personal');
@@ -326,8 +356,9 @@ function domainsOf(endpoints: readonly EndpointFact[]): string[] {
 }
 
 /**
- * Returns the host of an endpoint, or empty text if it says nothing about the owner. A host for
- * Direct messages may serve many organizations, unless it is like `direct.clinic.org`.
+ * Returns the host of an endpoint, or empty text if the host does not reveal the employer. A host
+ * for Direct messages may serve many organizations, so it only counts if its name starts with
+ * `direct.`, as in `direct.clinic.org`.
  */
 function hostOf({ kind, endpoint }: EndpointFact): string {
   const text = endpoint.trim().replace(/^mailto:/i, '');
@@ -345,13 +376,16 @@ function hostOfUrl(text: string): string {
 
 const SMALL_WORDS: ReadonlySet<string> = new Set('and at by for in of on the to'.split(' '));
 
-/** Matches the keys of `N/A` and of names that are only a legal form. */
+/**
+ * Matches the normalized form of names without information, such as `N/A`, `SELF`, and names that
+ * consist only of a legal form.
+ */
 const SAYS_NOTHING = /^(?:na|notapplicable|same|self)?$/;
 
 /**
- * Returns an organization's name as people write it, without its legal form, because nobody
- * searches for that.
- * @returns null if the name says nothing
+ * Returns an organization's name as people write it. The legal form is removed, because people do
+ * not search for it.
+ * @returns null if the name contains no information, such as `N/A`
  */
 export function organizationName(text: string | null): string | null {
   if (text === null) return null;
@@ -364,8 +398,9 @@ export function organizationName(text: string | null): string | null {
 }
 
 /**
- * Writes a word in mixed case. Abbreviations stay in capitals if we recognize them: no vowel, a dot
- * or a sign in them, a state at the end.
+ * Changes a word of an organization's name from capitals to mixed case. A word stays in capitals if
+ * it looks like an abbreviation: it has no vowels, contains a dot, `&`, or a slash, or is the code
+ * of a state at the end of the name.
  */
 function caseWord(word: string, index: number, words: readonly string[]): string {
   if (index > 0 && SMALL_WORDS.has(word.toLowerCase())) return word.toLowerCase();
@@ -377,14 +412,18 @@ function caseWord(word: string, index: number, words: readonly string[]): string
   return capitalize(word);
 }
 
-/** Words that occur in the names and domains of thousands of practices. */
+/** Words that occur in the names of thousands of practices, so they do not identify one. */
 const COMMON = readLines(new URL('./practice-words.txt', import.meta.url));
-/** The shortest words and initials that count. Shorter ones occur in domains by chance. */
+/**
+ * The shortest words and initials that we compare with a domain. Shorter ones occur in domains by
+ * chance.
+ */
 const MIN_TELLING = { word: 4, initials: 3 };
 
 /**
- * Returns true if a domain was made from an organization's name. It either contains a rare word of
- * the name, or is its initials with at most a word such as `md` or `clinic` after them.
+ * Returns true if a domain was probably made from an organization's name. Either it contains a rare
+ * word of the name, or it consists of the name's initials. A word such as `md` or `clinic` may
+ * follow the initials.
  */
 export function resembles(domain: string, name: string | null): boolean {
   if (name === null) return false;

@@ -10,21 +10,23 @@ import {
 import { sameGivenName } from './nicknames.ts';
 
 /**
- * Checks that a source's response is about the person whom NPPES has under the NPI. This is the
- * main defense against giving out a stranger's address.
+ * Checks that a source's response is about the person to whom NPPES assigned the NPI. This is the
+ * main protection against returning a stranger's address.
  *
- * - If the source returns an NPI, it must be ours. A name that it also returns must still agree,
- *   because sources guess the NPIs of profiles. The same surname is enough, because many people use
- *   a first name that NPPES does not have.
- * - Without an NPI the name must agree, and no other detail may contradict it: a state in which the
- *   person does not practice, another generation (`Sr`, `III`), or another middle initial. With our
- *   NPI these differences decide nothing, because people move or write their names differently.
- * - If no person is on record, only our NPI is accepted. Half a name does not count as a name.
+ * - If the response contains an NPI, it must be the requested one. If the response also contains a
+ *   name, the name is still compared, because sources sometimes guess the NPI of a profile. An
+ *   equal surname is enough, because many people use a first name that NPPES does not have.
+ * - If the response contains no NPI, the name must agree with NPPES, and no other detail may
+ *   contradict it. These details are the state, the generation (`Sr`, `III`), and the middle
+ *   initial. They are not compared if the response has the requested NPI, because people move or
+ *   write their names differently.
+ * - If we do not know the person, only a response with the requested NPI is accepted. A name that
+ *   lacks the surname or the given name is ignored.
  *
- * See `namesAgree` for the comparison of names. Pure, and throws nothing.
+ * See `namesAgree` for the comparison of names. This function never throws.
  * @param npi 10 digits
- * @param person null if neither NPPES nor the registry has the NPI
- * @returns why the response is not accepted, or null if it is about this person
+ * @param person the person of the NPI, or null if the NPI is not in NPPES
+ * @returns the reason for rejecting the response, or null if it is about this person
  */
 export function mismatchOf(identity: Identity, npi: string, person: Person | null) {
   const claimed = identity.npi?.trim() || null;
@@ -39,14 +41,14 @@ export function mismatchOf(identity: Identity, npi: string, person: Person | nul
   return 'identity_mismatch';
 }
 
-/** Decides without an NPI. */
+/** Decides whether a response without an NPI is about the person. */
 function isPerson({ state }: Identity, readings: readonly Reading[], person: Person): boolean {
-  // Too many people have the same single name.
+  // A person with only one name is rejected, because too many people share a single name.
   if (person.first === '' || !stateAgrees(state, person)) return false;
   return readings.some((one) => namesAgree(one, person) && !contradicts(one, person));
 }
 
-/** Decides if the response has our NPI. */
+/** Decides whether a response with the requested NPI is about the person. */
 function mayBePerson(readings: readonly Reading[], person: Person): boolean {
   return readings.some((one) => {
     if (namesAgree(one, person)) return true;
@@ -61,11 +63,15 @@ function kinshipsOf({ family }: Reading, person: Person) {
 }
 
 /**
- * Returns true if the name combines a surname and a given name on record. The surname may be the
- * present one or another. The given name may be the first name, a form of it (nickname, other
- * spelling), the first or a later word of a compound one, its initial, or the full middle name,
- * which many people use. An initial is not enough if the surnames share only a part (`Smith` for
- * `Smith-Jones`) or have different spellings.
+ * Returns true if the surname and the given name of a response agree with our record of the person.
+ *
+ * The surname must agree with the person's surname or with one of their other names. The given name
+ * must be one of the following:
+ * - the person's first name, or a nickname or another spelling of it
+ * - one word of a first name with several words
+ * - the initial of the first name, if the surnames are equal; it is not enough if they only share a
+ *   part (`Smith` for `Smith-Jones`) or have different spellings
+ * - the full middle name, because many people use it as their first name
  */
 function namesAgree(reading: Reading, person: Person): boolean {
   const record = [person, ...person.otherNames].flatMap(recordReadings);
@@ -85,21 +91,25 @@ function goesBy(
   const given = fullNames(said);
   const recorded = fullNames([...first, ...middle]);
   if (sameGivenName(given.join(''), first.join(''))) return true;
-  // If both have several full names, all names of one must agree. Sisters may be Maria Elena and
-  // Maria Luisa.
+  // If both sides have several full names, every name of the shorter side must agree with a name of
+  // the other side. Otherwise, the sisters Maria Elena and Maria Luisa would count as one person.
   const [few, many] = shorterFirst(given, recorded);
   if (few.length > 1) return few.every((name) => many.some((other) => sameGivenName(name, other)));
-  // `J. Robert` goes by Robert; the J does not matter.
+  // The response has one full name, such as Robert in `J. Robert`. It must agree with one recorded
+  // name. Initials are ignored.
   const [called] = given;
   return called !== undefined && recorded.some((name) => sameGivenName(name, called));
 }
 
-/** Leaves out initials. */
+/** Returns the names that are longer than an initial. */
 function fullNames(words: readonly string[]): string[] {
   return words.filter((word) => word.length > 1);
 }
 
-/** Returns true if one side has only the initial of the other. */
+/**
+ * Returns true if one of the two first names is only an initial and both begin with the same
+ * letter.
+ */
 function sharesInitial([said = '']: readonly string[], [first = '']: readonly string[]): boolean {
   const isInitial = said.length === 1 || first.length === 1;
   return isInitial && said[0] === first[0];
@@ -114,7 +124,10 @@ function contradicts({ given, generation }: Reading, person: Person): boolean {
   return given.some((word) => word.length === 1 && !initials.has(word));
 }
 
-/** Returns true if the states agree. A missing state, given or on record, agrees with any. */
+/**
+ * Returns true if the person practices in the state that a response names. If the response names no
+ * state, or none is on record, the result is also true.
+ */
 function stateAgrees(given: string | null, { practice, otherStates }: Person): boolean {
   const state = given?.trim().toUpperCase();
   if (!state) return true;

@@ -1,10 +1,11 @@
 import type { GivenName, PersonName } from '../vendors/vendor.ts';
 import { commonSpelling, readTable } from './nicknames.ts';
 
-// NPPES writes names in capitals and may have other text in the field. This file turns them into
-// names as people write them, and compares two spellings of one name.
+// NPPES writes names in capitals, and its name fields may contain titles and other text. This file
+// turns such a field into a name as people write it. It also decides whether two names may belong
+// to the same person.
 
-/** The generation of a `Person` by the suffix of the name. */
+/** The number of a generation (`Person.generation`) by the suffix of the name. */
 const GENERATIONS = new Map(Object.entries({ sr: 1, jr: 2, ii: 2, iii: 3, iv: 4, v: 5 }));
 
 const TITLES: ReadonlySet<string> = new Set([
@@ -21,13 +22,14 @@ const TITLES: ReadonlySet<string> = new Set([
 const CREDENTIALS: ReadonlySet<string> = new Set(readTable('credentials').flat());
 
 /**
- * Credentials that are also surnames. They count as credentials only with dots or after a comma.
+ * Credentials that are also surnames. They count as credentials only if they contain a dot or
+ * follow a comma.
  */
 const SURNAMES_TOO: ReadonlySet<string> = new Set(['do', 'ma', 'pa']);
 
 /**
- * Words that mean "nothing" in NPPES. Visas of people with a single name say `FNU` or `LNU`: first
- * or last name unknown.
+ * Words that NPPES has in place of a missing name. `FNU` and `LNU` mean "first name unknown" and
+ * "last name unknown". They come from the visas of people with a single name.
  */
 const PLACEHOLDERS: ReadonlySet<string> = new Set(
   'unavail fnu lnu nfn nln nmi nmn none null unknown'.split(' '),
@@ -39,12 +41,15 @@ const PARTICLES: ReadonlySet<string> = new Set(
 
 const MAC_NAMES: ReadonlySet<string> = new Set(readTable('mac-names').flat());
 
-/** Letters that do not decompose into a base letter and a mark. */
+/**
+ * Letters that Unicode normalization (NFKD) does not decompose into ASCII letters, with their
+ * replacements.
+ */
 const LETTERS = { ß: 'ss', ø: 'o', ł: 'l', æ: 'ae', œ: 'oe', đ: 'd', ð: 'd', þ: 'th', ı: 'i' };
 
 /**
- * Letters that some people spell with two letters if their keyboard lacks them. As many people only
- * drop the mark.
+ * Letters that some people write as two letters if their keyboard lacks them. Just as many people
+ * only omit the mark, so we accept both spellings.
  */
 const SPELLED_OUT: Readonly<Record<string, string>> = {
   ä: 'ae',
@@ -54,15 +59,15 @@ const SPELLED_OUT: Readonly<Record<string, string>> = {
   å: 'aa',
 };
 
-/** A nickname in a name: `Robert (Bob) Smith`. */
+/** Matches a nickname inside a name, as in `Robert (Bob) Smith`. */
 const ASIDE = /\([^)]*\)|["“][^"”]*["”]/g;
 
 const APOSTROPHES = /[‘’ʻʼʾʿ`´]/g;
 
 /**
- * Splits a name into words without case and marks, which are equal for two spellings of one name.
- * Words end at spaces, hyphens, and dots, but not at apostrophes: `Núñez-O'Dea` and `NUNEZ ODEA`
- * give the same words.
+ * Splits a name into lowercase words without accents, which we call folded. Two spellings of one
+ * name then give the same words. Spaces, hyphens, and dots separate words, but apostrophes do not.
+ * For example, `Núñez-O'Dea` and `NUNEZ ODEA` give the same words.
  */
 export function nameWords(text: string | null): string[] {
   if (text === null) return [];
@@ -76,12 +81,16 @@ export function nameWords(text: string | null): string[] {
   return words.map((word) => word.replace(/^st$/, 'saint'));
 }
 
-/** The number of umlauts that are spelled out. Each one doubles the number of spellings. */
+/**
+ * The most umlauts in a text for which both spellings are returned. Each one doubles the number of
+ * results.
+ */
 const MAX_UMLAUTS = 4;
 
 /**
- * Returns the ways to write a name. Each of its first umlauts is written both as it is and as two
- * letters: `Mueller` for `Müller`.
+ * Returns the possible spellings of a name. Umlauts and similar letters (`SPELLED_OUT`) can be
+ * written as two letters, so `Müller` also gives `Mueller`. This applies only to the first
+ * `MAX_UMLAUTS` of them.
  */
 export function spellings(text: string): string[] {
   const pieces = text.normalize('NFC').split(/(?=[äöüøå])/iu);
@@ -95,14 +104,14 @@ export function spellings(text: string): string[] {
   return ways;
 }
 
-/** Returns true if a folded word only connects the words of a surname: `van`, `de`. */
+/** Returns true if a folded word is a particle of a surname, such as `van` or `de`. */
 export function isParticle(word: string): boolean {
   return PARTICLES.has(word);
 }
 
 /**
- * Returns the generation of a suffix as NPPES (`Jr.`, `III`) or a vendor writes it, or null if it
- * names no generation.
+ * Returns the number of the generation that a suffix such as `Jr.` or `III` names, or null if it
+ * names none.
  */
 export function generationOf(suffix: string | null): number | null {
   if (suffix === null) return null;
@@ -116,7 +125,8 @@ interface Stripped {
 
 /**
  * Removes titles from the start of a name, and credentials and generations from its end (`DR.
- * SMITH, JR., M.D.`). At least one word stays, so that Dr. Do and Ms. Ma keep their names.
+ * SMITH, JR., M.D.`). At least one word always stays, so that `Dr. Do` and `Ms. Ma` keep their
+ * surnames.
  */
 export function stripTitles(text: string): Stripped {
   const words = text.replace(/,/g, ', ').split(/\s+/).filter(hasLetter);
@@ -133,8 +143,8 @@ export function stripTitles(text: string): Stripped {
 }
 
 /**
- * Returns true if a word is a credential.
- * @param set true if a comma separates it from the name
+ * Returns true if a word is a credential, such as `MD`.
+ * @param set true if a comma separates the word from the name
  */
 export function isCredential(word: string, set: boolean): boolean {
   const plain = letters(word);
@@ -144,8 +154,8 @@ export function isCredential(word: string, set: boolean): boolean {
 
 /**
  * Returns a person's name, or a part of it, as people write it: `Mary Jo`, `O'Brien`, `McDonald`,
- * `De la Cruz`. Removes titles, credentials, and stray punctuation. Text with both capitals and
- * lowercase letters keeps them.
+ * `De la Cruz`. Removes titles, credentials, and stray punctuation. If the text has both capital
+ * and lowercase letters, its case is not changed.
  * @returns null if no name is left
  */
 export function personName(text: string | null): string | null {
@@ -164,7 +174,8 @@ export function personName(text: string | null): string | null {
 }
 
 /**
- * Returns true if a text is all capitals or all lowercase, so that its case carries no information.
+ * Returns true if all letters of a text are capitals, or none is. We then have to choose the case
+ * ourselves.
  */
 export function hasOneCase(text: string): boolean {
   return isShouted(text) || !/\p{Lu}/u.test(text);
@@ -175,12 +186,15 @@ export function isShouted(text: string): boolean {
   return !/\p{Ll}/u.test(text);
 }
 
-/** The letter after an apostrophe that follows one or two letters: `O'B`. */
+/**
+ * Matches the start of a name such as `O'Brien`: one or two letters, an apostrophe, and the next
+ * letter.
+ */
 const AFTER_APOSTROPHE = /(?<![\p{L}\p{M}'])(\p{L}{1,2}')(\p{L})(?=\p{L})/gu;
 
 /**
- * Capitalizes each part of a word: `Mary`, `Jean-Luc`, `O'Brien`. The letter after a longer word's
- * apostrophe stays lowercase: `Women's`.
+ * Capitalizes each part of a word: `Mary`, `Jean-Luc`, `O'Brien`. After three or more letters, the
+ * letter behind an apostrophe stays lowercase: `Women's`.
  */
 export function capitalize(word: string): string {
   return word
@@ -191,7 +205,7 @@ export function capitalize(word: string): string {
     });
 }
 
-/** Returns true if a text is one of the placeholders for "nothing" in NPPES. */
+/** Returns true if a text is one of the words that NPPES has in place of a missing name. */
 export function isPlaceholder(text: string): boolean {
   return PLACEHOLDERS.has(letters(text));
 }
@@ -217,21 +231,27 @@ function letters(text: string): string {
   return text.toLowerCase().replace(/[^\p{L}]/gu, '');
 }
 
-/** A way to read a name: the folded words of the surname and of the names before it. */
+/**
+ * One possible interpretation of a name: which of its words are given names, and which are the
+ * surname. The words are folded.
+ */
 export interface Reading {
   readonly given: readonly string[];
   readonly family: readonly string[];
   readonly generation: number | null;
 }
 
-/** The longest text that is read as a name. Longer text is not worth reading in every way. */
+/**
+ * The longest text that is read as a name. A longer text is not a name, and trying all its
+ * interpretations would take too long.
+ */
 const MAX_LENGTH = 200;
 
 /**
- * Returns every way to read a given name. `Maria Garcia Lopez` may have two given names or two
- * surnames, and the last word of `Jane Kim Do` may be a surname or a degree, so each reading is
- * tried. `Public, Jane Q., MD` has one reading that fits.
- * @returns empty unless the text has both a given name and a surname
+ * Returns all possible interpretations of a vendor's name for a person. For example, `Maria Garcia
+ * Lopez` may have two given names or two surnames, and the last word of `Jane Kim Do` may be a
+ * surname or a degree.
+ * @returns an empty list if the text does not contain both a given name and a surname
  */
 export function readName(name: GivenName | null): Reading[] {
   if (name === null) return [];
@@ -249,7 +269,10 @@ function everyReading(name: GivenName): Reading[] {
   return spellings(first).flatMap((given) => lasts.flatMap((family) => readPair(given, family)));
 }
 
-/** A person with an unknown surname has a single name, which becomes the surname. */
+/**
+ * Repairs a reading whose surname is a placeholder such as `LNU`. The person has a single name, and
+ * we treat that name as the surname. `Null` is a real surname.
+ */
 function withSurname(reading: Reading): Reading {
   const { given, family } = reading;
   const isUnknown = isPlaceholder(family.join('')) && family[0] !== 'null';
@@ -257,7 +280,7 @@ function withSurname(reading: Reading): Reading {
   return { ...reading, given: family, family: given };
 }
 
-/** Returns the readings of a name on record in the same form. */
+/** Returns all spellings of a recorded name in the form of readings. */
 export function recordReadings({ first, last }: PersonName): Pick<Reading, 'given' | 'family'>[] {
   const families = spellings(last).map(nameWords);
   const givens = spellings(first).map(nameWords);
@@ -268,8 +291,8 @@ function readFull(full: string): Reading[] {
   const [before = '', ...rest] = full.split(',');
   const given = rest.find((part) => !isSetOff(part));
   if (given === undefined) return readWords(stripTitles(full));
-  // The surname comes first, unless a specialty or a place follows the comma. `Jr, MD` may follow
-  // the given name.
+  // The text before the comma is usually the surname. We also try it as a full name, because a
+  // specialty or a place may follow the comma. `Jr` or `MD` may follow the given name.
   const behind = stripTitles(full.replace(given, ' ')).generation;
   const pairs = readPair(given, before);
   const complete = pairs.map((one) => ({ ...one, generation: one.generation ?? behind }));
@@ -285,8 +308,8 @@ function readPair(first: string, last: string): Reading[] {
 }
 
 /**
- * Returns the readings of a name without a comma. The surname starts at each word in turn. A last
- * word that may be a degree is also read as one.
+ * Returns the readings of a name without a comma. Each word except the first may be the start of
+ * the surname. If the last word may be a degree, readings without it are added.
  */
 function readWords({ name, generation }: Stripped): Reading[] {
   const words = name.split(/\s+/);
@@ -306,7 +329,10 @@ function splitAtEach(words: readonly string[], generation: number | null): Readi
   return readings;
 }
 
-/** Returns true if the text after a comma is not a name, such as `MD`, ` Jr.`, or ` PA-C MPH`. */
+/**
+ * Returns true if a text that follows a comma contains only credentials and generations, such as
+ * `MD`, ` Jr.`, or ` PA-C MPH`.
+ */
 function isSetOff(part: string): boolean {
   const words = part.split(/\s+/).filter((word) => nameWords(word).length > 0);
   return words.every(
@@ -314,16 +340,19 @@ function isSetOff(part: string): boolean {
   );
 }
 
-/** The length of the shortest words that distinguish surnames. */
+/** The shortest words that count when two surnames are compared by their parts. */
 const MIN_TELLING = 3;
 
 /**
- * Compares two surnames in all their spellings. `spelled` means two spellings of one surname from
- * another script. People often use only some words of a long surname, and marriage adds or removes
- * one. All words of the shorter one must then occur in the longer one (`part`). Surnames that
- * contain an initial are equal or unrelated: otherwise `A Smith` of `John A Smith` would pass for a
- * surname of two words.
- * @param one folded words, as `other` is
+ * Compares two surnames. The result is one of the following:
+ * - `same`: they are equal.
+ * - `spelled`: they are two spellings of one surname from another script.
+ * - `part`: all words of the shorter surname occur in the longer one. People often use only some
+ *   words of a long surname, and marriage adds or removes words. A surname that contains an initial
+ *   is never a part, because the `A Smith` of `John A Smith` is not a surname of two words.
+ * - `none`: they are different.
+ * @param one folded words
+ * @param other folded words
  */
 export function compareSurnames(one: readonly string[], other: readonly string[]) {
   if (one.length === 0 || other.length === 0) return 'none';
@@ -337,7 +366,9 @@ export function compareSurnames(one: readonly string[], other: readonly string[]
   return sharesShorter(spelledA, spelledB) ? 'part' : 'none';
 }
 
-/** Returns true if all words of the shorter surname occur in the other. Particles do not count. */
+/**
+ * Returns true if all words of the shorter surname occur in the other one. Particles are ignored.
+ */
 function sharesShorter(one: readonly string[], other: readonly string[]): boolean {
   const a = one.filter((word) => !isParticle(word));
   const b = other.filter((word) => !isParticle(word));
@@ -353,8 +384,9 @@ export function shorterFirst<T>(a: readonly T[], b: readonly T[]): [readonly T[]
 }
 
 /**
- * Joins prefixes, because some people write `O Brien`, `Mc Donald`, and `St. John` as one word:
- * `OBrien`, `McDonald`, `StJohn`.
+ * Joins a prefix with the word after it, so that two ways to write a surname compare as equal. For
+ * example, `O Brien` becomes `OBrien`, `Mc Donald` becomes `McDonald`, and `St. John` becomes
+ * `StJohn`.
  */
 function joinPrefixes(words: readonly string[]): string[] {
   const text = words.join(' ').replace(/(?<!\p{L})(o|ma?c|saint) (?=\p{L}{2})/gu, '$1');

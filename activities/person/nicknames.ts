@@ -1,7 +1,7 @@
 import { readLines } from '../verification/domains.ts';
 
 /**
- * Reads a list in this folder, one line as its words.
+ * Reads a list in this folder. Returns the words of each line.
  * @throws if the file is missing
  */
 export function readTable(
@@ -11,7 +11,7 @@ export function readTable(
   return [...lines].map((line) => line.split(' '));
 }
 
-/** Names from other scripts: each spelling with the common one. */
+/** Names from other scripts: maps each spelling to the most common one. */
 const SPELLINGS = new Map<string, string>();
 for (const [common = '', ...others] of readTable('spellings')) {
   for (const spelling of [common, ...others]) SPELLINGS.set(spelling, common);
@@ -19,14 +19,17 @@ for (const [common = '', ...others] of readTable('spellings')) {
 
 /**
  * Returns the common spelling of a name from another script: `mohammed` for `muhammad` and `md`,
- * `kovalski` for `kovalskiy` and `kovalsky`. A name with one spelling stays the same.
+ * `kovalski` for `kovalskiy` and `kovalsky`. A name without other spellings is returned unchanged.
  * @param name folded
  */
 export function commonSpelling(name: string): string {
   return SPELLINGS.get(name) ?? name.replace(/(?<=\p{L}sk)(?:y|yi|yy|iy|ii|ij)$/u, 'i');
 }
 
-/** Given names with all names on the same line, in their common spellings. */
+/**
+ * Maps each given name to all names that share a line with it in nicknames.txt. All names have
+ * their common spelling.
+ */
 const FORMS = new Map<string, Set<string>>();
 for (const line of readTable('nicknames')) {
   const names = line.map(commonSpelling);
@@ -36,22 +39,24 @@ for (const line of readTable('nicknames')) {
   }
 }
 
-/** Returns all forms of a given name, in common spellings. */
+/** Returns all nicknames and full forms of a given name, each in its common spelling. */
 export function formsOf(name: string): ReadonlySet<string> {
   const common = commonSpelling(name);
   return FORMS.get(common) ?? new Set([common]);
 }
 
 /**
- * The suffixes `brother` and `sister` that Gujaratis add to a given name. They often drop them in
- * other company.
+ * Matches the suffixes `bhai` (brother) and `ben` (sister), which Gujarati speakers add to given
+ * names. People often leave them out elsewhere.
  */
 const COURTESY = /(?<=\p{L}{4}|\p{L}{2}[aeiou])(?:bhai|ben)$/u;
 
 /**
- * Returns true if two given names are the same or forms of the same one: `bob` and `robert`, `rob`
- * and `bob`, `ahmad` and `ahmed`, `ramesh` and `rameshbhai` (but `manibhai` isn't `maniben`).
- * @param one folded, as `other` is
+ * Returns true if two given names are equal or are forms of the same name. Examples are `bob` and
+ * `robert`, `rob` and `bob`, `ahmad` and `ahmed`, and `ramesh` and `rameshbhai`. Two names with
+ * different suffixes, such as `manibhai` and `maniben`, are different.
+ * @param one folded
+ * @param other folded
  */
 export function sameGivenName(one: string, other: string): boolean {
   const plain = one.replace(COURTESY, '');

@@ -1,10 +1,10 @@
-/** The part of the Luhn sum that the prefix 80840 (health, USA) contributes. */
+/** The contribution of the prefix 80840 to the Luhn sum. The prefix means "health, USA". */
 const PREFIX_SUM = 24;
 
 /**
- * Returns true if a text is 10 ASCII digits and the last is the NPI's check digit: Luhn over the
- * number with the prefix 80840 (45 CFR 162.406; CMS, "NPI check digit"). It does not check whether
- * the number is assigned.
+ * Returns true if a text consists of 10 ASCII digits and the last one is a correct check digit. The
+ * check digit is computed by the Luhn algorithm over the number with the prefix 80840 (45 CFR
+ * 162.406; CMS, "NPI check digit"). It does not check whether the NPI is assigned.
  */
 export function hasNpiCheckDigit(npi: string): boolean {
   if (!/^[0-9]{10}$/.test(npi)) return false;

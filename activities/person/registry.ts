@@ -10,8 +10,9 @@ import type { Field } from '../http/fields.ts';
 
 export const REGISTRY_URL = 'https://npiregistry.cms.hhs.gov/api/';
 /**
- * Our own limit, because the registry publishes none. Its well-behaved clients send at most five
- * requests in any second, which is an even pace of four.
+ * Our own rate limit for the NPI Registry, which publishes none. Considerate clients send at most
+ * five requests in any second. Our requests are spaced evenly, which results in about four per
+ * second.
  */
 export const REGISTRY_LIMITS: SourceLimits = {
   rates: [{ calls: 5, perMs: 1000 }],
@@ -20,10 +21,11 @@ export const REGISTRY_LIMITS: SourceLimits = {
 
 /**
  * The result of one request to the registry.
- * - `found`: an active NPI
- * - `inactive_or_unknown`: it shows no such NPI; a deactivated NPI and one that was never assigned
- *   look the same
- * - `retry`, `fatal`: no response, for the same reasons as with a vendor, and at no cost
+ * - `found`: the NPI is active.
+ * - `inactive_or_unknown`: the registry does not show the NPI. It was deactivated or never
+ *   assigned, and the registry does not distinguish these two.
+ * - `retry`, `fatal`: the request failed, for the same reasons as a request to a vendor. It costs
+ *   nothing.
  */
 export type RegistryStep =
   | { readonly kind: 'found'; readonly provider: RegistryProvider }
@@ -32,7 +34,7 @@ export type RegistryStep =
 
 export type Registry = ReturnType<typeof createRegistry>;
 
-/** The registry responds within a second or has a problem. */
+/** The registry normally responds within a second, so a longer wait is a failure. */
 const TIMEOUT_MS = 10_000;
 
 interface RegistryOptions {
@@ -42,8 +44,9 @@ interface RegistryOptions {
 
 /**
  * Returns a client of the public NPI Registry API, version 2.1 (npiregistry.cms.hhs.gov/api-page).
- * It identifies NPIs that are missing from our imports. The caller keeps to `REGISTRY_LIMITS`, and
- * to one request a day for an NPI. `find` throws only the reason with which `signal` is aborted.
+ * We use it for NPIs that the imported NPPES files do not contain. The caller must respect
+ * `REGISTRY_LIMITS` and may request an NPI only once a day. `find` throws only if `signal` is
+ * aborted, with the reason of the abort.
  */
 export function createRegistry({ baseUrl, timeoutMs = TIMEOUT_MS }: RegistryOptions) {
   const headers = { 'user-agent': 'npi-email-enrichment/1.0' };
@@ -55,7 +58,8 @@ export function createRegistry({ baseUrl, timeoutMs = TIMEOUT_MS }: RegistryOpti
       const query = new URLSearchParams({ version: '2.1', number: npi });
       const read = byStatus<RegistryStep>({
         200: inBody((body) => stepOfBody(body, npi)),
-        // The registry has no accounts, so these come from a proxy that blocks us.
+        // The registry has no accounts, so these statuses come from a proxy that blocks our
+        // requests.
         401: protocol('status'),
         402: protocol('status'),
         403: protocol('status'),
@@ -65,33 +69,35 @@ export function createRegistry({ baseUrl, timeoutMs = TIMEOUT_MS }: RegistryOpti
   };
 }
 
-// The following functions read the wire format of the NPI Registry API 2.1. Numbers were integers
-// in the past and are strings now, so we read both. `--` means nothing.
+// The following functions read the wire format of the NPI Registry API 2.1. Its numeric fields were
+// integers in the past and are strings now, so we accept both. A value of `--` means that the field
+// is empty.
 
 /**
- * The code of "CMS deactivated NPI …. The provider can no longer use this NPI", which arrives with
- * status 200 about the field `number`.
+ * The number of the error "CMS deactivated NPI …. The provider can no longer use this NPI". The
+ * registry returns this error with status 200.
  */
 const DEACTIVATED_ERROR = '15';
 
 const ABSENT = { kind: 'inactive_or_unknown' } as const;
 
 /**
- * The length at which texts are cut. NPPES's own fields are shorter, and longer texts would not fit
- * in an index.
+ * Longer texts are truncated to this length, because they would not fit in an index. The fields of
+ * the NPPES files are shorter.
  */
 const MAX_TEXT = 200;
 const MAX_ENDPOINT = 1000;
 
 /**
- * Reads a response of status 200 about one NPI. Fields that we do not use may be anything. Error
- * 15, an empty result, and any status except `A` all count as "not active".
+ * Reads a response of status 200 about one NPI. Fields that we do not use are not validated. Error
+ * 15, an empty result, and any status except `A` mean that the NPI is not active.
  * @throws {FieldError} if the response is not as documented
  */
 function stepOfBody(body: Field, npi: string): RegistryStep {
   const errors = body.at('Errors').items();
   if (errors.length > 0) {
-    // Every other error means that our request is wrong, and it is the same request for all NPIs.
+    // Any other error means that our request is malformed. Then requests for all other NPIs are
+    // malformed too, so this counts as a failure of the registry.
     const other = errors.find((error) => textAt(error, 'number') !== DEACTIVATED_ERROR);
     if (other) return other.fail();
     return ABSENT;
@@ -107,7 +113,7 @@ function stepOfBody(body: Field, npi: string): RegistryStep {
 function providerOf(result: Field, npi: string): RegistryProvider {
   const basic = result.at('basic');
   const otherNames = result.at('other_names').items();
-  // A person's first other name is kept, because NPPES's own file has room for one.
+  // Only the first other name of a person is used, because the NPPES files also have only one.
   const [formerly] = otherNames;
   const addresses = result.at('addresses').items();
   const practice = addresses.find((one) => textAt(one, 'address_purpose') === 'LOCATION');
@@ -155,8 +161,8 @@ function locationOf(entry: Field): RegistryLocation {
 }
 
 /**
- * Returns digits as NPPES's file writes them. Postal codes of other countries contain letters and
- * stay unchanged.
+ * Returns only the digits of a text, as the NPPES files have them. Text with letters, such as a
+ * Canadian postal code, is returned unchanged.
  */
 function digitsOf(text: string | null): string | null {
   if (text === null || /\p{L}/u.test(text)) return text;
@@ -172,14 +178,16 @@ function endpointOf(entry: Field): RegistryEndpoint[] {
 }
 
 /**
- * Returns text or a number, or null if the member is missing, empty, or `--`. Longer text is cut.
- * @throws {FieldError} if it has another type
+ * Returns a member that is text or a number as text. Returns null if the member is missing, empty,
+ * or `--`. Truncates text that is longer than `maxLength`.
+ * @throws {FieldError} if the member has another type
  */
 function textAt(entry: Field, key: string, maxLength = MAX_TEXT): string | null {
   const member = entry.at(key);
   const text = typeof member.value === 'number' ? String(member.value) : member.text();
   if (text === null) return null;
-  // PostgreSQL cannot store NUL. Other control characters do not belong in a name either.
+  // PostgreSQL cannot store the character NUL. Other control characters do not belong in these
+  // fields either.
   const plain = text
     .replace(/\p{C}+/gu, ' ')
     .trim()

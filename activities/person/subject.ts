@@ -8,10 +8,11 @@ import { capitalize, generationOf, hasOneCase, personName, stripTitles } from '.
 import { usState } from './us-states.ts';
 
 /**
- * Returns the facts about a provider that vendors get, cleaned for them: the name as people write
- * it, and the organizations where the provider may work. A provider that is not an active
- * individual on record has no person and no organization.
- * @param facts of this NPI; null if neither NPPES nor the registry has it
+ * Returns the facts about a provider that we send to vendors: the name as people write it, and the
+ * organizations where the provider may work. If the NPI does not belong to an active individual,
+ * the subject has no person and no organization.
+ * @param facts the recorded facts about this NPI, or null if neither the NPPES files nor the
+ * registry has it
  */
 export function buildSubject(
   npi: string,
@@ -27,8 +28,8 @@ export function buildSubject(
 }
 
 /**
- * Returns the ordinary email addresses among a provider's own endpoints, normalized. They cost
- * nothing, were entered by hand, and have never been checked.
+ * Returns the ordinary email addresses among the endpoints that a provider has entered in NPPES,
+ * normalized. They cost nothing, but may contain typing errors and have not been checked.
  */
 export function endpointCandidates(facts: ProviderFacts): string[] {
   const addresses = new Set<string>();
@@ -43,7 +44,7 @@ export function endpointCandidates(facts: ProviderFacts): string[] {
 function personOf(facts: ProviderFacts): Person | null {
   const name = nameOf(facts.firstName, facts.lastName);
   if (facts.entityType !== 1 || !facts.active || name === null) return null;
-  // A former name may have no given name. Then the present one is used.
+  // If the other name lacks a first or a last name, that part comes from the current name.
   const other = nameOf(
     facts.otherFirstName ?? facts.firstName,
     facts.otherLastName ?? facts.lastName,
@@ -61,7 +62,7 @@ function personOf(facts: ProviderFacts): Person | null {
   };
 }
 
-/** Some people write the generation after their last name. */
+/** Returns the generation from the last name, because some people enter `Smith Jr` there. */
 function generationIn(lastName: string | null): number | null {
   if (lastName === null) return null;
   return stripTitles(lastName).generation;
@@ -78,8 +79,8 @@ function practiceOf(facts: ProviderFacts): Person['practice'] {
 }
 
 /**
- * Reads a name. "Null" counts as a surname if there is a first name. A person whose last name is
- * unknown (`LNU`) has a single name, which becomes the last name.
+ * Reads the name fields of a record. `Null` counts as a surname if there is a first name. If the
+ * last name is unknown (`LNU`, `NLN`), the person has a single name, which becomes the last name.
  */
 function nameOf(first: string | null, last: string | null): PersonName | null {
   const given = personName(first);

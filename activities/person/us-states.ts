@@ -1,8 +1,8 @@
 import states from './us-states.json' with { type: 'json' };
 
 /**
- * The states, the District of Columbia, and the territories that have NPIs, by postal code and by
- * name.
+ * Maps the lowercase code and the name of each state to its code. Includes the District of Columbia
+ * and the territories in which providers have NPIs.
  */
 const CODES: ReadonlyMap<string, string> = new Map(
   Object.entries(states).flatMap(([code, name]) => [
@@ -12,9 +12,12 @@ const CODES: ReadonlyMap<string, string> = new Map(
 );
 
 /**
- * Returns the postal code of a US state from its name or code in any case.
- * @param country two-letter code as the vendor gives it; null counts as the US, where every NPI is
- * @returns null if it is not a US state: `CA` may be in Canada and `Victoria` in Australia
+ * Returns the two-letter code of a US state.
+ * @param state the name or the code of the state, in any case
+ * @param country the two-letter code of the country. Null counts as the US, because all NPIs are
+ * assigned there.
+ * @returns null if the text is not a US state, or if the country is not the US. For example, `CA`
+ * with the country `CA` means Canada.
  */
 export function usState(state: string | null, country: string | null): string | null {
   if (country !== null && country.toUpperCase() !== 'US') return null;
