@@ -3,8 +3,8 @@ import { main } from '../main.ts';
 import { versionOf } from '../temporal/versions.ts';
 import { bundleWorkflows } from '../temporal/workers.ts';
 
-// `npm run bundle` bundles the workflows ahead of time. Otherwise each worker does so when it
-// starts.
+// `npm run bundle` writes the bundle of the workflows into a file. Without such a file, each worker
+// bundles the workflows when it starts.
 
 const HELP = `
 A worker starts seconds faster if WORKFLOW_BUNDLE names the file, and every worker runs the same workflows.

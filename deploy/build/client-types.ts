@@ -2,9 +2,9 @@ import { writeFile } from 'node:fs/promises';
 import { compile, type JSONSchema } from 'json-schema-to-typescript';
 import { openapi } from '../../api/openapi/document.ts';
 
-// Generates the types of the TypeScript client from the schemas of the OpenAPI document, before
-// each type check and each build. It doesn't use openapi-typescript, which needs the TypeScript 5
-// compiler next to ours.
+// Generates the types of the TypeScript client from the schemas of the OpenAPI document. This
+// script runs before each type check and each build. We do not use openapi-typescript, because it
+// needs the compiler of TypeScript 5 in addition to ours.
 
 const text = JSON.stringify(openapi).replaceAll('#/components/schemas/', '#/definitions/');
 const { components } = JSON.parse(text) as { components: { schemas: Record<string, JSONSchema> } };

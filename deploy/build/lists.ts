@@ -8,18 +8,18 @@ import providersPackage from 'email-providers/package.json' with { type: 'json' 
 import { holdsDomain, readList } from '../../activities/verification/domains.ts';
 import { isLookalike } from '../../activities/verification/lookalikes.ts';
 
-// `npm run lists` writes the domain lists that come from packages. Only a build needs those
-// packages. Run it after updating them, and review the difference: an entry decides which addresses
-// are sold as a person's. Domains that a package lacks are in the `-more` file next to its list.
-// That file and the other lists are edited by hand, and each names its origin.
+// `npm run lists` generates the domain lists that come from npm packages. Run it after an update of
+// these packages, and review the changes, because the lists decide which addresses we return as a
+// person's own. Domains that a package lacks are in a second file, whose name ends with `-more`.
+// The `-more` files and all other lists are edited by hand, and each names its sources.
 
-// Physicians register there with their work addresses, so its presence in the package's list means
-// nothing.
+// Domains of the package that are not personal. Physicians register at medscape.com with their work
+// addresses, but it is not their email provider.
 const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
 
 /**
- * Returns the lists in `activities/verification/lists/` that come from packages: file names with
- * their text.
+ * Returns the content of the lists in `activities/verification/lists/` that come from packages, by
+ * file name.
  */
 export function buildLists(): Readonly<Record<string, string>> {
   const disposable = normalized([...disposableEmailBlocklistSet()]);
@@ -28,7 +28,8 @@ export function buildLists(): Readonly<Record<string, string>> {
     if (NOT_PERSONAL.has(domain)) return false;
     return !holdsDomain(allDisposable, domain) && !isLookalike(domain);
   });
-  // The ISC license has to be part of every copy. CC0 requires nothing.
+  // One package has the ISC license, whose text must be in every copy. The other has CC0, which
+  // requires nothing.
   const license = new URL('license.md', import.meta.resolve('email-providers/package.json'));
   return {
     'disposable.txt': file('Domains of throwaway mailboxes', disposablePackage, '', disposable),
@@ -42,8 +43,8 @@ export function buildLists(): Readonly<Record<string, string>> {
 }
 
 /**
- * Spells domains like `parseAddress`, sorts them, and drops duplicates and entries that aren't
- * domains, such as addresses.
+ * Normalizes domains as `parseAddress` does, and sorts them. Removes duplicates, and entries that
+ * are not domains, such as email addresses.
  */
 function normalized(entries: readonly string[]): string[] {
   const domains = entries

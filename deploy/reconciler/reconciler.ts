@@ -22,28 +22,32 @@ import {
   type WaitingDelivery,
 } from '../../db/webhooks/resends.ts';
 
-// The reconciler (ARCHITECTURE.md, The reconciler): it compares PostgreSQL's facts with Temporal's
-// workflows, outside Temporal, in every worker process. Refunds have their own loop, so that they
-// never wait for a call to Temporal.
+// The reconciler compares the requests, batches, and deliveries in PostgreSQL with the workflows in
+// Temporal, and repairs differences (ARCHITECTURE.md, The reconciler). It is not a workflow. It
+// runs in every worker process, but only one process at a time does its work, which we call that
+// process's turn. Refunds have their own loop, so that they never wait for a call to Temporal.
 
 export type ReconcilerDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rules'>;
 
-/** Items per page. */
+/** The number of items that are read and repaired together. */
 const PAGE = 200;
 /** Concurrent calls to Temporal. */
 const CALL_CONCURRENCY = 10;
-/** Overdue requests per transaction. A transaction blocks other writers of its organization. */
+/**
+ * The number of overdue requests that one transaction settles. While it runs, other transactions
+ * cannot change the balance of the same organization.
+ */
 const SETTLE_PAGE = 500;
 /**
- * Time that one turn may spend on calls to Temporal. The rest is for the next turn, which another
- * process may take.
+ * The time that one turn may spend on calls to Temporal. The remaining work is left for the next
+ * turn, which another process may take.
  */
 const TEMPORAL_MS = 10_000;
 
 /**
- * Reconciles whenever it is this process's turn, and goes on after failures.
- * @param everyMs interval between turns over all processes
- * @returns when `stopped` is aborted and running turns have ended
+ * Does the reconciler's work whenever it is this process's turn. Continues after failures. Resolves
+ * when `stopped` is aborted and the running turns have ended.
+ * @param everyMs the interval between two turns, over all processes
  */
 export async function runReconciler(
   deps: ReconcilerDeps,
@@ -67,7 +71,7 @@ export async function runReconciler(
 }
 
 interface Turn {
-  /** Returns null if it is the turn of another process. */
+  /** Claims the turn. Returns null if it is not this process's turn. */
   take(): Promise<object | true | null>;
   work(): Promise<unknown>;
 }
@@ -89,17 +93,17 @@ async function runTurns(
     } catch (error) {
       log.error({ err: error }, 'sweep failed, the next one tries again');
     }
-    // Tries to take turns early, so that the turn of a dead process is taken soon, and because
-    // clocks differ.
+    // Tries four times per interval to claim the turn. If the process that had the last turn dies,
+    // another one then takes over soon.
     const waitMs = Math.max(0, Math.min(dueAt - performance.now(), everyMs / 4));
     await setTimeout(waitMs, null, { signal: stopped }).catch(() => {});
   }
 }
 
 /**
- * Refunds overdue requests and deletes old data. Needs only PostgreSQL. Safe to run concurrently
- * with another turn.
- * @returns how many requests it refunded
+ * Refunds overdue requests and deletes old data. Needs only PostgreSQL. May run at the same time in
+ * several processes.
+ * @returns the number of refunded requests
  */
 export async function keepBooks(deps: ReconcilerDeps, stopped: AbortSignal): Promise<number> {
   const { db, log, rules } = deps;
@@ -112,9 +116,10 @@ export async function keepBooks(deps: ReconcilerDeps, stopped: AbortSignal): Pro
 }
 
 /**
- * Starts workflows that were never started, and starts those again that closed too early. Safe to
- * run concurrently with another turn.
- * @returns how many of each
+ * Starts the workflows of batches and deliveries that have none, because it was never started or
+ * has closed too early. May run at the same time in several processes.
+ * @returns how many batches were started for the first time, how many were started again, and how
+ * many deliveries were started
  */
 export async function tendWorkflows(deps: ReconcilerDeps, stopped: AbortSignal) {
   const endsAt = performance.now() + TEMPORAL_MS;
@@ -127,7 +132,7 @@ export async function tendWorkflows(deps: ReconcilerDeps, stopped: AbortSignal) 
   return result;
 }
 
-/** Settles overdue requests as `failed`, organization by organization. */
+/** Settles all overdue requests as `failed`, one organization after the other. */
 async function refundOverdue(deps: ReconcilerDeps, stopped: AbortSignal): Promise<number> {
   let refunded = 0;
   for (const organizationId of await listOverdueOwners(deps.db)) {
@@ -141,8 +146,8 @@ async function refundOverdue(deps: ReconcilerDeps, stopped: AbortSignal): Promis
 }
 
 /**
- * Settles some overdue requests of one organization in one transaction. If it fails, the next sweep
- * tries again.
+ * Settles some overdue requests of one organization in one transaction. If the transaction fails,
+ * the next turn tries again.
  * @returns how many requests it settled
  */
 async function refundPage(deps: ReconcilerDeps, organizationId: string): Promise<number> {
@@ -158,7 +163,7 @@ async function refundPage(deps: ReconcilerDeps, organizationId: string): Promise
   }
 }
 
-/** Starts the batches of the outbox. */
+/** Starts the workflows of accepted batches whose workflow was never started. */
 async function startBatches(deps: ReconcilerDeps, isOver: () => boolean): Promise<number> {
   const { db, control, rules } = deps;
   return await forEachPage(deps, isOver, {
@@ -173,8 +178,8 @@ async function startBatches(deps: ReconcilerDeps, isOver: () => boolean): Promis
 }
 
 /**
- * Starts batches again that have open requests but no workflow: it was terminated, or lost with
- * Temporal's database.
+ * Starts the workflows of batches again that have open requests but no running workflow. Such a
+ * workflow was terminated, or Temporal has lost its data.
  */
 async function restartBatches(deps: ReconcilerDeps, isOver: () => boolean): Promise<number> {
   const { db, rules } = deps;
@@ -186,9 +191,9 @@ async function restartBatches(deps: ReconcilerDeps, isOver: () => boolean): Prom
 }
 
 /**
- * Starts one batch again. A lookup that Temporal still knows as closed was ended by an operator, so
- * its request is refunded. One that Temporal does not know was lost, and the new run of the batch
- * starts it again.
+ * Starts one batch again. Before that, refunds each open request whose lookup workflow has closed,
+ * because an operator has ended that workflow. If Temporal does not know the lookup workflow, its
+ * data was lost, and the new run of the batch starts it again.
  */
 async function restart(deps: ReconcilerDeps, batch: BatchStart): Promise<boolean> {
   const { db, control } = deps;
@@ -202,7 +207,7 @@ async function restart(deps: ReconcilerDeps, batch: BatchStart): Promise<boolean
   return true;
 }
 
-/** Starts workflows for deliveries without one. */
+/** Starts workflows for due deliveries that have none. */
 async function startDeliveries(deps: ReconcilerDeps, isOver: () => boolean): Promise<number> {
   const { db, rules } = deps;
   const { startAfterMs, checkEveryMs } = rules.sweep;
@@ -211,7 +216,7 @@ async function startDeliveries(deps: ReconcilerDeps, isOver: () => boolean): Pro
     list: () => listDeliveriesToLookAt(db, startAfterMs, checkEveryMs, PAGE),
     async work(delivery) {
       const isStarted = await redeliver(deps, delivery);
-      // Comes after success, so that the next sweep repeats a check that failed.
+      // This is recorded only after success. If the check failed, the next turn repeats it.
       await noteDeliveryLook(db, delivery);
       return isStarted;
     },
@@ -219,9 +224,10 @@ async function startDeliveries(deps: ReconcilerDeps, isOver: () => boolean): Pro
 }
 
 /**
- * Starts the workflow of a delivery, unless a workflow for it is open. A new round does not wait
- * for the workflow of the round before, which may sleep for a day.
- * @returns whether it started one
+ * Starts the workflow of a delivery, unless a running workflow is already responsible for it. If
+ * the delivery was resent, its previous workflow may still wait for up to a day, so it is not
+ * considered.
+ * @returns true if a workflow was started
  */
 async function redeliver({ control }: ReconcilerDeps, waiting: WaitingDelivery): Promise<boolean> {
   const { round, deliveryId, batchId } = waiting;
@@ -234,14 +240,15 @@ async function redeliver({ control }: ReconcilerDeps, waiting: WaitingDelivery):
 interface Repair<Item> {
   /** The kind of repair, for the log. */
   readonly what: string;
-  /** Returns the next page. */
+  /** Returns the next items, at most `PAGE` of them. */
   list(): Promise<readonly Item[]>;
   /** Repairs one item. Returns false if nothing had to be done. */
   work(item: Item): Promise<boolean>;
 }
 
 /**
- * Repairs page by page, as long as pages are full and nothing fails.
+ * Repairs one page of items after the other. Stops after a page that is not full or that has a
+ * failed item.
  * @returns the number of repaired items
  */
 async function forEachPage<Item extends { readonly batchId: string }>(
@@ -260,7 +267,10 @@ async function forEachPage<Item extends { readonly batchId: string }>(
   return done;
 }
 
-/** Repairs the items of a page, some at a time. A failed item does not stop the others. */
+/**
+ * Repairs the items of a page, `CALL_CONCURRENCY` at a time. If one item fails, the others are
+ * still repaired.
+ */
 async function forEachItem<Item extends { readonly batchId: string }>(
   deps: ReconcilerDeps,
   isOver: () => boolean,
@@ -268,7 +278,7 @@ async function forEachItem<Item extends { readonly batchId: string }>(
   items: readonly Item[],
 ): Promise<{ readonly done: number; readonly failed: number }> {
   const result = { done: 0, failed: 0 };
-  // The lanes share one iterator, so each item goes to the first lane that is free.
+  // All lanes read from the same iterator, so each item goes to the first lane that is free.
   const left = items.values();
   const runLane = async () => {
     for (const item of left) {
@@ -287,7 +297,8 @@ async function forEachItem<Item extends { readonly batchId: string }>(
 
 /**
  * Logs that one item failed.
- * @throws {DatabaseError} the given error, if PostgreSQL is away: then the others would fail too
+ * @throws {DatabaseError} the given error, if PostgreSQL is unavailable, because all other items
+ * would fail too
  */
 function logFailure({ log }: ReconcilerDeps, what: string, id: string, error: unknown): void {
   if (error instanceof DatabaseError && error.isAway) throw error;

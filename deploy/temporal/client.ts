@@ -5,8 +5,8 @@ import { startBatch, startDelivery } from '../../api/temporal.ts';
 import { queuesOf, requestSettled } from '../../workflows/messages.ts';
 
 /**
- * Returns the address of Temporal and the credentials for it, from Temporal's own environment
- * variables (or its TOML profile).
+ * Returns the address of the Temporal server and our credentials. They come from the environment
+ * variables that Temporal defines, or from its TOML configuration file.
  */
 export function temporalTarget(environment: Readonly<Record<string, string | undefined>>) {
   const env: Record<string, string> = {};
@@ -19,15 +19,18 @@ export function temporalTarget(environment: Readonly<Record<string, string | und
 export type TemporalTarget = ReturnType<typeof temporalTarget>;
 
 /**
- * Returns a client that connects when it is first used, so that the API starts while Temporal is
- * away.
+ * Returns a client that connects when it is first used, so that the API can start while Temporal is
+ * unavailable.
  */
 export function lazyClient(target: TemporalTarget): Client {
   const connection = Connection.lazy(target.connectionOptions);
   return new Client({ connection, namespace: target.namespace || 'default' });
 }
 
-/** Short, because the code that makes these calls works for many requests in turn. */
+/**
+ * Timeout of one call to Temporal. It is short, because the callers handle many requests one after
+ * the other.
+ */
 const CALL_TIMEOUT_MS = 3000;
 
 function inTime<T>(client: Client, call: () => Promise<T>): Promise<T> {
@@ -52,24 +55,24 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
       try {
         await inTime(client, () => batch.signal(requestSettled, settled));
       } catch (error) {
-        // The workflow was terminated, or ended because it stopped waiting. The reconciler finds
-        // the work that it left.
+        // The workflow was terminated, or it ended because it no longer waited for this request. If
+        // work is left, the reconciler finds it.
         if (!(error instanceof WorkflowNotFoundError)) throw error;
       }
     },
   };
 }
 
-/**
- * Returns the part of a visibility query that finds the workflows of a deployment: those of batches
- * and of deliveries.
- */
+/** Returns a condition for visibility queries that selects the workflows of our queues. */
 export function onOurQueues(taskQueue: string): string {
   const { enrichment, webhooks } = queuesOf(taskQueue);
   return `TaskQueue in ('${enrichment}', '${webhooks}')`;
 }
 
-/** Returns the newest run of a workflow, or null if Temporal does not know it (any more). */
+/**
+ * Returns the newest run of a workflow, or null if Temporal does not know the workflow or no longer
+ * keeps it.
+ */
 export async function describeRun(client: Client, workflowId: string) {
   const run = client.workflow.getHandle(workflowId);
   try {
@@ -81,8 +84,8 @@ export async function describeRun(client: Client, workflowId: string) {
 }
 
 /**
- * Returns the state by the close time, not by the status: a workflow that an operator has paused is
- * open too.
+ * Returns the state of a workflow. The close time decides and not the status, because a workflow
+ * that an operator has paused is still open.
  */
 async function stateOf(client: Client, workflowId: string): Promise<WorkflowState> {
   const run = await describeRun(client, workflowId);
@@ -90,7 +93,7 @@ async function stateOf(client: Client, workflowId: string): Promise<WorkflowStat
   return run.closeTime ? 'closed' : 'open';
 }
 
-/** Returns whether a workflow with this id is open. */
+/** Returns true if a workflow with this id is open. */
 export async function isRunning(client: Client, workflowId: string): Promise<boolean> {
   return (await stateOf(client, workflowId)) === 'open';
 }
@@ -101,7 +104,10 @@ export const ALREADY_EXISTS = 6;
 export const FAILED_PRECONDITION = 9;
 export const UNIMPLEMENTED = 12;
 
-/** Returns the response of Temporal's service, or null if the call fails with this gRPC code. */
+/**
+ * Waits for a call to the Temporal server. Returns its response, or null if it fails with the given
+ * gRPC code.
+ */
 export async function unless<Result>(code: number, call: Promise<Result>): Promise<Result | null> {
   try {
     return await call;

@@ -8,26 +8,30 @@ import { describeRun, isRunning, onOurQueues, type TemporalTarget } from './clie
 import { fairnessOf } from './fairness.ts';
 import { reverifyScheduleId } from './namespace.ts';
 
-/** Workflows described at the same time. */
+/** The number of concurrent calls that describe a workflow. */
 const DESCRIBE_CONCURRENCY = 20;
-/** Limit per check. A doctor that describes many thousands of workflows would itself be a load. */
+/**
+ * The most workflows that each check describes, because describing many thousands would be a load
+ * on the server.
+ */
 const MAX_DESCRIBED = 1000;
 const MAX_LISTED = 20_000;
 /**
- * The sweep still has to restart workflows that closed this recently (ARCHITECTURE.md, Invariants,
- * S4).
+ * If a workflow has closed within this time, it is not reported, because the reconciler may not
+ * have had the time to start it again (ARCHITECTURE.md, Invariants, S4).
  */
 const GRACE_MS = 60_000;
 /**
- * Temporal retries a workflow task forever. The first few failures may come from a worker's
- * restart.
+ * A workflow whose task is at this attempt counts as stuck. Temporal retries a failing workflow
+ * task forever, and the first failures may only come from a worker's restart.
  */
 const FAILING_ATTEMPTS = 4;
 
 /**
- * Compares batches, deliveries and lookups with their workflows. Unfinished work has an open
- * workflow, finished work doesn't, no workflow is stuck, and the Schedule runs. Checks each finding
- * a second time, because work goes on during the check and lists of workflows lag behind.
+ * Compares batches, deliveries, and lookups with their workflows. Checks that unfinished work has
+ * an open workflow, that finished work has none, that no workflow is stuck, and that the Temporal
+ * Schedule is running. Each finding is checked a second time, because work continues during the
+ * check and Temporal's lists of workflows are updated late.
  */
 export async function checkWorkflows(
   db: Database,
@@ -42,8 +46,9 @@ export async function checkWorkflows(
   const missing = unfinished.filter((id) => !listed.has(id));
   const closed = await filter(missing, (id) => isClosed(client, id));
   const isOpen = (id: string) => isRunning(client, id);
-  // Deliveries come last. They sleep for days, so they are the oldest and would displace workflows
-  // that matter more.
+  // Only the first `MAX_DESCRIBED` are described, so batches and lookups come before deliveries.
+  // Deliveries wait for days. As the oldest workflows they are first in the list, although they are
+  // less important.
   const byImportance = new Set([...batches, ...lookups, ...listed]);
   const failing = await filter([...byImportance], (id) => isFailing(client, id));
   const notRunning = await listWork(db, 'unfinished', closed);
@@ -59,8 +64,8 @@ export async function checkWorkflows(
 }
 
 /**
- * Returns the check of whether Temporal serves organizations in turn; null if the server does not
- * show it.
+ * Checks whether Temporal's task queue is fair, so that organizations take turns. Returns null if
+ * the server does not reveal that.
  */
 export async function checkFairness(
   target: TemporalTarget,
@@ -77,12 +82,15 @@ export async function checkFairness(
   }
 }
 
-/** Returns the finding that Temporal can't be used. @param trouble the reason */
+/**
+ * Returns the finding that Temporal can't be used.
+ * @param trouble the reason
+ */
 export function unreachable(trouble: string): CheckResult {
   return resultOf('temporal_unreachable', { findings: 1, examples: [] }, { trouble });
 }
 
-/** Checks that workers run where the API starts workflows. */
+/** Checks that workers run in the namespace and on the queue in which the API starts workflows. */
 export async function checkWorkers(
   db: Database,
   place: { readonly namespace: string; readonly taskQueue: string },
@@ -133,7 +141,7 @@ async function listRunning(client: Client, taskQueue: string) {
   return running.reverse();
 }
 
-/** Filters the first `MAX_DESCRIBED` ids. */
+/** Returns those of the first `MAX_DESCRIBED` ids for which `keep` returns true. */
 async function filter(
   ids: readonly string[],
   keep: (id: string) => Promise<boolean>,

@@ -4,17 +4,20 @@ import protobuf from 'protobufjs';
 import { queuesOf } from '../../workflows/messages.ts';
 import type { TemporalTarget } from './client.ts';
 
-/** `on` if Temporal serves organizations in turn, `unknown` if the server does not show it. */
+/**
+ * `on` if Temporal's task queue is fair, so that organizations take turns. `unknown` if the server
+ * does not reveal that.
+ */
 export type Fairness = 'on' | 'off' | 'unknown';
 
 const CALL_TIMEOUT_MS = 3000;
 const SERVICE = 'temporal.server.api.adminservice.v1.AdminService';
 
 /**
- * The part of Temporal's internal API that shows whether a queue is fair. The public API does not
- * show it. A queue has a level, which says how far its backlog reaches. A fair queue has
- * `fair_max_read_level`, any other has `max_read_level`. A queue in which no task has ever waited
- * has no level.
+ * The part of Temporal's internal API that reveals whether a queue is fair, which the public API
+ * does not. The response contains a level that describes the backlog of the queue. The level of a
+ * fair queue is in the field `fair_max_read_level`. The level of any other queue is in
+ * `max_read_level`. If no task has ever waited in a queue, both are missing.
  */
 const { root } = protobuf.parse(`
   syntax = "proto3";
@@ -56,7 +59,7 @@ const { root } = protobuf.parse(`
   }
 `);
 
-/** The response as JSON, in which a field without a value is missing. */
+/** The response as JSON. Fields without a value are missing. */
 interface Partition {
   readonly versionsInfoInternal?: Readonly<Record<string, VersionInfo>>;
 }
@@ -68,24 +71,25 @@ interface VersionInfo {
 interface Status {
   readonly maxReadLevel?: string;
   readonly fairMaxReadLevel?: object;
-  /** True for tasks from before a change of the setting. */
+  /** True for a queue whose tasks are from the time before fairness was switched on or off. */
   readonly draining?: boolean;
 }
 
-/** The type of queue that workflows wait in (TASK_QUEUE_TYPE_WORKFLOW). */
+/** The number of the queue type for workflow tasks (TASK_QUEUE_TYPE_WORKFLOW). */
 const WORKFLOW_QUEUE = 1;
 
 /**
- * Calls services that the SDK's `Connection` does not offer, with the SDK's settings for keys and
- * TLS.
+ * A connection that can call services that the SDK's `Connection` does not offer. It uses the SDK's
+ * settings for API keys and TLS.
  */
 class AdminConnection extends Connection {
-  /** Describes the first partition of a queue. Workflow tasks of all versions wait there. */
+  /** Describes the first partition of a queue, with the workflow tasks of all versions. */
   static async describePartition(
     { connectionOptions, namespace = 'default' }: TemporalTarget,
     taskQueue: string,
   ): Promise<Partition> {
-    // Turns the client's retries off, because a server that refuses will refuse again.
+    // Without interceptors, the client does not retry. A server that refuses this call would refuse
+    // it again.
     const { client, callContextStorage, apiKeyFnRef, options } = AdminConnection.createCtorOptions({
       ...connectionOptions,
       interceptors: [],
@@ -119,8 +123,9 @@ class AdminConnection extends Connection {
 }
 
 /**
- * Returns whether Temporal serves the organizations of our queue in turn. It is unknown until a
- * task has waited in the queue, and in Temporal Cloud, which does not offer the internal API.
+ * Returns whether our enrichment queue is fair, so that organizations take turns. The result is
+ * `unknown` until a task has waited in the queue. It is always `unknown` in Temporal Cloud, which
+ * does not offer the internal API.
  */
 export async function fairnessOf(target: TemporalTarget, taskQueue: string): Promise<Fairness> {
   const queue = queuesOf(taskQueue).enrichment;
@@ -139,8 +144,8 @@ export async function fairnessOf(target: TemporalTarget, taskQueue: string): Pro
 }
 
 /**
- * Returns a check that logs one warning if fairness is off. It asks again until the server shows
- * whether it is.
+ * Returns a function that logs a warning if fairness is off. Call it regularly: it asks the server
+ * until the server reveals whether fairness is on. After that it does nothing.
  */
 export function createFairnessCheck(target: TemporalTarget, taskQueue: string, log: Logger) {
   let known: Fairness = 'unknown';

@@ -3,7 +3,7 @@ import { historyFromJSON, historyToJSON } from '@temporalio/common/lib/proto-uti
 import { OperatorProblem } from '../../db/errors.ts';
 import { NOT_FOUND, unless } from './client.ts';
 
-// Reads histories in JSON, as Temporal's CLI and UI write them
+// Reads workflow histories in the JSON format of Temporal's CLI and UI
 // (temporal/api/history/v1/message.proto).
 
 type Payload = { readonly data?: string };
@@ -16,10 +16,10 @@ type Text =
   | 'startToFireTimeout'
   | 'versioningBehavior'
   | 'workflowId';
-/** The earlier event that an event belongs to. */
+/** Members with the id of the earlier event to which an event belongs. */
 type Earlier = 'scheduledEventId' | 'initiatedEventId' | 'startedEventId';
 
-/** The attributes of events that are read here. Each kind of event has some of them. */
+/** The attributes of events that we read. Each kind of event has only some of them. */
 export interface EventAttributes extends Readonly<Partial<Record<Text | Earlier, string>>> {
   readonly activityType?: { readonly name: string };
   readonly workflowType?: { readonly name: string };
@@ -39,7 +39,7 @@ export interface HistoryEvent extends EventAttributes {
   readonly at: Date;
   /** The kind of event, such as `ActivityTaskScheduled`. */
   readonly name: string;
-  /** The summary that the workflow code gave this event, for people. */
+  /** The summary that the workflow code has set for this event, or null. */
   readonly summary: string | null;
 }
 
@@ -56,12 +56,13 @@ export interface Run {
   readonly type: string;
   readonly events: readonly HistoryEvent[];
   /**
-   * The complete history in the SDK's format. Its `sdkMetadata` says by which rules it was written.
+   * The complete history in the SDK's format, for replays. It includes the `sdkMetadata`, which
+   * says which of the SDK's features were active when the history was written.
    */
   readonly history: { readonly events: readonly RawEvent[] };
 }
 
-/** Decodes a payload. Returns null if it is missing or is not JSON. */
+/** Decodes a payload. Returns null if the payload is missing or is not JSON. */
 export function decoded(payload: Payload | undefined): unknown {
   try {
     return JSON.parse(Buffer.from(payload?.data ?? '', 'base64').toString());
@@ -72,8 +73,9 @@ export function decoded(payload: Payload | undefined): unknown {
 
 /**
  * Parses a history.
- * @param text `{"events": […]}` of `temporal workflow show -o json` and of the UI's download, the
- * bare list of events, or `{"history": …}` of Temporal's HTTP API and of our tests
+ * @param text one of three forms. `temporal workflow show -o json` and the download of the UI have
+ * `{"events": […]}`. Temporal's HTTP API and our tests have `{"history": …}`. A list of events is
+ * also accepted.
  * @throws {OperatorProblem} if the text is not a history
  */
 export function parseRun(text: string): Run {
@@ -81,8 +83,8 @@ export function parseRun(text: string): Run {
     const content = JSON.parse(text);
     const { workflowId, history = content } = content;
     const complete = Array.isArray(history) ? { events: history } : history;
-    // The round trip normalizes the spelling of older releases, and the SDK rejects everything that
-    // is not a history.
+    // Converting the history to the SDK's type and back normalizes the format of older releases.
+    // The SDK throws if the content is not a history.
     return toRun(historyFromJSON(complete), workflowId);
   } catch {
     throw new OperatorProblem(
@@ -92,7 +94,8 @@ export function parseRun(text: string): Run {
 }
 
 /**
- * Fetches a run of a workflow id, by default the newest. Returns null if Temporal does not know it.
+ * Fetches a run of a workflow. Returns null if Temporal does not know it.
+ * @param runId the newest run by default
  */
 export async function fetchRun(
   client: Client,
@@ -105,7 +108,10 @@ export async function fetchRun(
   return toRun(history, workflowId);
 }
 
-/** @param workflowId by default the one in the history's first event */
+/**
+ * Decodes a history.
+ * @param workflowId the id in the first event by default
+ */
 function toRun(raw: Parameters<typeof historyToJSON>[0], workflowId?: string): Run {
   const history = JSON.parse(historyToJSON(raw)) as Run['history'];
   const events = history.events.map(toEvent);
@@ -133,7 +139,9 @@ function toEvent(event: RawEvent): HistoryEvent {
   };
 }
 
-/** Returns the only build that may continue a run, or null if any build may. */
+/**
+ * Returns the id of the only build that may continue a run, or null if any build may continue it.
+ */
 export function pinnedTo({ events }: Run): string | null {
   let build: string | null = null;
   for (const { versioningBehavior, deploymentVersion, versioningOverride } of events) {
@@ -142,7 +150,8 @@ export function pinnedTo({ events }: Run): string | null {
     } else if (versioningBehavior) {
       build = null;
     }
-    // The run was moved, because no worker had its build any more (createRollout).
+    // The run was moved to other builds, because no worker with its build was left
+    // (`createRollout`).
     if (versioningOverride?.autoUpgrade) return null;
   }
   return build;

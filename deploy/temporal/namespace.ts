@@ -6,37 +6,43 @@ import { NPI, ORGANIZATION_ID, OUTCOME, WORKFLOWS } from '../../workflows/messag
 import { ALREADY_EXISTS, NOT_FOUND, unless } from './client.ts';
 
 /**
- * Numbers of temporal/api/enums/v1/common.proto (INDEXED_VALUE_TYPE_…), and the words of Temporal's
- * commands.
+ * The types of search attributes: their numbers in Temporal's API (INDEXED_VALUE_TYPE_… in
+ * temporal/api/enums/v1/common.proto), and their names in Temporal's commands.
  */
 const TYPES = {
   KEYWORD: { type: 2, word: 'Keyword' },
   KEYWORD_LIST: { type: 7, word: 'KeywordList' },
 };
 
-/** The search attributes by which the Temporal UI finds our workflows. */
+/** The search attributes of our workflows. */
 export const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, NPI, OUTCOME].map(({ name, type }) => {
   return { name, ...TYPES[type] };
 });
 
-/** The search attributes in the form for Temporal's commands: `Npi=KeywordList`. */
+/** The search attributes in the form of Temporal's commands, such as `Npi=KeywordList`. */
 export const SEARCH_ATTRIBUTE_WORDS = SEARCH_ATTRIBUTES.map(({ name, word }) => `${name}=${word}`);
 
 /**
- * Interval between a worker's calls of `keepNamespace`, which restores parts of the namespace that
+ * The interval at which a worker calls `keepNamespace`, which restores parts of the namespace that
  * were deleted.
  */
 export const KEEP_MS = 5 * 60_000;
-/** Time for which a new namespace keeps closed workflows. This is the default of Temporal's CLI. */
+/**
+ * The time for which a new namespace keeps closed workflows. It is the default of Temporal's CLI.
+ */
 const RETENTION = '72h';
-/** Tries in half a minute. */
+/**
+ * The most calls that `waitUntilServed` makes, at intervals of `SERVED_MS`. Together they take half
+ * a minute.
+ */
 const SERVED_TRIES = 60;
 const SERVED_MS = 500;
 
 /**
- * Makes sure that the namespace has our search attributes and the Schedule of re-verification. It
- * is safe to repeat, and a paused Schedule stays paused. If the cluster does not let us add search
- * attributes (Temporal Cloud), logs which ones to add by hand.
+ * Makes sure that the namespace has our search attributes and the Temporal Schedule that starts
+ * `reverify`. It is safe to repeat, and a paused Schedule stays paused. Some clusters, such as
+ * Temporal Cloud, do not let us add search attributes. In that case, logs which ones an operator
+ * has to add.
  */
 export async function keepNamespace(
   client: Client,
@@ -57,7 +63,7 @@ export async function keepNamespace(
   await keepSchedule(client, taskQueue, reverifyMs);
 }
 
-/** Creates the Schedule of re-verification, or updates it. */
+/** Creates the Temporal Schedule that starts `reverify`, or updates it. */
 async function keepSchedule(client: Client, taskQueue: string, reverifyMs: number): Promise<void> {
   const id = reverifyScheduleId(taskQueue);
   const schedule = {
@@ -82,16 +88,16 @@ async function keepSchedule(client: Client, taskQueue: string, reverifyMs: numbe
 }
 
 /**
- * Returns the id of the Schedule of re-verification. The ids of the workflows that it starts begin
- * with it.
+ * Returns the id of the Temporal Schedule that starts `reverify`. The ids of the workflows that it
+ * starts begin with the same text.
  */
 export function reverifyScheduleId(taskQueue: string): string {
   return `${WORKFLOWS.reverify}-${taskQueue}`;
 }
 
 /**
- * Creates the namespace of a client if it is missing, and returns once the cluster serves it.
- * @throws Temporal's error if it does not let us
+ * Creates the namespace of a client if it is missing. Returns when the namespace can be used.
+ * @throws Temporal's error if we have no right to create a namespace
  */
 export async function makeNamespace(client: Client): Promise<void> {
   const { workflowService } = client;
@@ -106,9 +112,9 @@ export async function makeNamespace(client: Client): Promise<void> {
 }
 
 /**
- * Adds the search attributes that the namespace lacks, and returns once the cluster serves them.
- * Until then, the cluster refuses to start workflows that have them.
- * @throws Temporal's error if it does not let us
+ * Adds the search attributes that the namespace lacks. Returns when they can be used. Before that,
+ * the cluster rejects workflows with these attributes.
+ * @throws Temporal's error if we have no right to add search attributes
  */
 export async function addSearchAttributes(client: Client): Promise<void> {
   const { operatorService } = client.connection;
@@ -136,8 +142,8 @@ async function succeeds(call: () => Promise<unknown>): Promise<boolean> {
 }
 
 /**
- * Repeats a call until it succeeds, for at most half a minute. A cluster serves a new namespace or
- * search attribute only after some seconds.
+ * Repeats a call until it succeeds, for at most half a minute. A cluster needs some seconds until a
+ * new namespace or search attribute can be used.
  */
 async function waitUntilServed(call: () => Promise<unknown>): Promise<void> {
   for (let left = SERVED_TRIES; left > 0; left -= 1) {
@@ -147,8 +153,8 @@ async function waitUntilServed(call: () => Promise<unknown>): Promise<void> {
 }
 
 /**
- * Returns the commands that create the namespace and its search attributes, for a person who has
- * the rights that we lack.
+ * Returns the commands that create the namespace and its search attributes. They are shown to
+ * operators if we have no right to create these ourselves.
  */
 export function commandsFor(namespace: string): string {
   const typed = SEARCH_ATTRIBUTES.map(({ name, word }) => `--name ${name} --type ${word}`);

@@ -4,21 +4,26 @@ import commands from './commands.json' with { type: 'json' };
 import { decoded, type EventAttributes, type HistoryEvent, type Run } from './history.ts';
 import { titleOf } from './story.ts';
 
-// Replays runs. The SDK finds out whether workflows repeat the commands that a history recorded,
-// but not which line departs from it. So each command is recorded with its stack.
+// Replays recorded runs of workflows with the current code. The SDK detects when the code does not
+// repeat the commands in a history, but does not report which line of the code differs. Therefore
+// we record each command of the replayed code with its stack trace.
 
-/** The SDK's commands (coresdk.workflow_commands), and the events that they lead to. */
+/** Maps the SDK's commands (coresdk.workflow_commands) to the events that they cause. */
 const EVENTS: Readonly<Record<string, string>> = commands;
 const NAMES = new Set(Object.values(EVENTS));
 
 /**
- * Numbers steps. Local activities have their own numbers, because their events are recorded when
- * they end, not when they begin.
+ * Numbers the steps of a run, so that a step of a history can be compared with the same step of the
+ * code. Local activities are numbered separately. Their order in a history differs, because their
+ * events are recorded when they end.
  */
 class StepKeys {
   private next = 0;
 
-  /** @param local the number of a local activity, or null for any other step */
+  /**
+   * Returns the key of the next step.
+   * @param local the number of the local activity, or null if the step is not a local activity
+   */
   keyOf(local: number | null): string {
     if (local !== null) return `local ${local}`;
     const key = String(this.next);
@@ -34,27 +39,28 @@ function words(name: string, type: Named, id: string | null | undefined): string
   return [name, typeName, id].filter(Boolean).join(' ');
 }
 
-/** A step of a history. Equal keys mean the same step. */
+/** A step of a history. Steps of the history and of the code with equal keys are compared. */
 interface Step {
   readonly eventId: number;
   readonly key: string;
-  /** The step in words. A replayed step fits if its words are equal. */
+  /** The description of the step. The code repeats the step if its description is equal. */
   readonly what: string;
 }
 
-/** The content of the marker of a local activity. */
+/** The content of the event that records a local activity. */
 interface LocalActivity {
   readonly seq: number;
   readonly activity_type: string;
 }
 
-/** Returns the steps that the code took according to a history. */
+/** Returns the steps in a history. */
 function stepsOf(events: readonly HistoryEvent[]): Step[] {
   const keys = new StepKeys();
   const steps: Step[] = [];
   for (const event of events) {
     const { id: eventId, name, searchAttributes } = event;
-    // Skips the search attribute that the server writes next to the marker of a patch.
+    // Skips the update of a search attribute that belongs to the marker of a patch, because the
+    // code has no separate command for it.
     if (!NAMES.has(name) || searchAttributes?.indexedFields.TemporalChangeVersion) continue;
     const local = decoded(event.details?.data?.payloads?.[0]) as LocalActivity | null;
     const type = local?.activity_type ?? event.activityType ?? event.workflowType;
@@ -64,27 +70,32 @@ function stepsOf(events: readonly HistoryEvent[]): Step[] {
   return steps;
 }
 
-/** The members of one kind of command. */
+/** The attributes of a command. */
 type CommandAttributes = Omit<EventAttributes, 'activityType' | 'workflowType'> & {
   readonly seq: number;
 } & Record<string, Named>;
 
-/** A command in the SDK's format: its kind and its members. */
+/**
+ * A command in the SDK's format. The only member with a known name is the kind of command, and its
+ * value is the attributes.
+ */
 type Command = Readonly<Record<string, CommandAttributes>>;
 
-/** A step of the replayed code, with the stack at which it was taken. */
+/**
+ * A step of the replayed code, with an error whose stack trace shows where the code took the step.
+ */
 interface Done {
   readonly what: string;
   readonly error: Error;
 }
 
-/** Records the steps of the code while one history is replayed. */
+/** Records the steps of the code during the replay of one history. */
 class Recorder {
-  /** The steps by their keys. */
+  /** The recorded steps by key. */
   readonly done = new Map<string, Done>();
   /**
-   * The error that failed the workflow task, which is a bug in the code, and the event at which it
-   * was thrown.
+   * If the code threw an error that failed the workflow task, which is a bug: the error, and the
+   * event at which it was thrown.
    */
   thrown: { readonly error: Error; readonly eventId: number } | null = null;
   private readonly keys = new StepKeys();
@@ -95,7 +106,10 @@ class Recorder {
     this.stopKey = stepsOf(events).find(({ eventId }) => eventId >= stopAt)?.key;
   }
 
-  /** Records a command. @returns whether a debugger should stop there */
+  /**
+   * Records a command.
+   * @returns true if a debugger should stop at this command
+   */
   command(command: Command, error: Error): boolean {
     const kind = Object.keys(command).find((name) => name in EVENTS) ?? '';
     const attributes = command[kind];
@@ -117,17 +131,17 @@ class Recorder {
 }
 
 /**
- * Global name under which a bundle finds the recorder, because replayed workflows run in this
- * thread.
+ * The name of the global variable that holds the recorder. Replayed workflows run in this thread,
+ * so the code of the bundle can read it.
  */
 const RECORDER = 'replayRecorder';
 
 const SOURCE_MAP = /\/\/# sourceMappingURL=data:[^\n]*$/;
 
 /**
- * Returns a bundle whose workflows report to the recorder. Interceptors are part of a bundle's
- * text, so this inserts one more, right before the source map, so that the map's line numbers stay
- * right.
+ * Returns a bundle whose workflows report their commands to the recorder. Interceptors are part of
+ * a bundle, so this adds one to its text. The new code is inserted right before the source map, so
+ * that all other lines keep their line numbers.
  */
 function withRecorder(code: string): string {
   if (!SOURCE_MAP.test(code)) {
@@ -161,16 +175,19 @@ function withRecorder(code: string): string {
 
 export interface Replayed {
   readonly run: Run;
-  /** The text that says where the code departs from the history, or null if it fits. */
+  /**
+   * A text that describes where the code differs from the history, or null if it does not differ.
+   */
   readonly misfit: string | null;
-  /** True if the code departs because of a bug: it throws an error that fails the workflow task. */
+  /** True if the code threw an error that failed the workflow task, which is a bug. */
   readonly throws: boolean;
 }
 
 /**
  * Replays runs one after the other.
  * @param code the bundle of the workflows
- * @param stopAt a debugger stops at the first step at or after this event
+ * @param stopAt an event id. A debugger stops at the first step that belongs to this event or a
+ * later one.
  * @throws {OperatorProblem} if `code` is not a bundle
  */
 export async function* replay(
@@ -203,7 +220,10 @@ interface Begun {
   readonly recorder: Recorder;
 }
 
-/** Yields runs. Before each one, it installs a recorder for it and adds both to `begun`. */
+/**
+ * Yields the runs one after the other. Before each run, it installs a new recorder and adds the run
+ * and the recorder to `begun`.
+ */
 async function* recorded(
   runs: AsyncIterable<Run> | Iterable<Run>,
   stopAt: number | null,
@@ -217,7 +237,10 @@ async function* recorded(
   }
 }
 
-/** Returns three lines: the event, the place in the code, and the SDK's reason. */
+/**
+ * Describes a difference in three lines: the event of the history, the place in the code, and the
+ * SDK's message.
+ */
 function misfitOf({ message }: Error, { events }: Run, recorder: Recorder): string {
   const { eventId, does, places } = departureOf(events, recorder);
   const event = events.find(({ id }) => id === eventId);
@@ -225,21 +248,27 @@ function misfitOf({ message }: Error, { events }: Run, recorder: Recorder): stri
   return [
     `does not fit at event ${eventId}: ${event && titleOf(event, event)}`,
     `  the code ${[does, ...siteOf(places)].join(', ')}`,
-    // Cuts off the protocol messages that follow.
+    // Removes the protocol messages at the end of the SDK's message.
     `  ${why.replace(/, version: 0, .*/, '')}`,
   ].join('\n');
 }
 
-/** The first difference between the code and a history. */
+/** The first difference between the replayed code and a history. */
 interface Departure {
   readonly eventId: number | undefined;
-  /** The code's behavior there, in words. */
+  /** A description of what the code does instead, such as `throws TypeError`. */
   readonly does: string;
-  /** Places to show, best first. `what` is null for the place of the difference itself. */
+  /**
+   * Places in the code that can be shown, best first. `what` is the step at this place. It is null
+   * at the place of the difference itself.
+   */
   readonly places: readonly { readonly what: string | null; readonly error: Error }[];
 }
 
-/** Finds the error that the code threw, or the first step that differs. */
+/**
+ * Finds the first difference. It is the error that the code threw, or else the first step of the
+ * history that the code does not repeat.
+ */
 function departureOf(events: readonly HistoryEvent[], { done, thrown }: Recorder): Departure {
   const latestFirst = [...done.values()].reverse();
   if (thrown !== null) {
@@ -251,16 +280,19 @@ function departureOf(events: readonly HistoryEvent[], { done, thrown }: Recorder
   const first = steps[at];
   const step = first && done.get(first.key);
   if (step === undefined) {
-    // Shows the last recorded step, where the code stopped.
+    // The code stopped before this step, so the place of its last step is shown.
     return { eventId: first?.eventId, does: 'does not do that', places: latestFirst };
   }
-  // Falls back to the step before, because the end of a workflow has no line.
+  // The end of a workflow has no line in the code. In that case the previous steps are shown.
   const before = steps.slice(0, at).flatMap(({ key }) => done.get(key) ?? []);
   const places = [{ what: null, error: step.error }, ...before.reverse()];
   return { eventId: first?.eventId, does: `does ${step.what}`, places };
 }
 
-/** Returns the first place that has lines of workflow code, in words, or an empty list. */
+/**
+ * Returns texts that describe the first place with lines of workflow code, or an empty list if
+ * there is none.
+ */
 function siteOf(places: Departure['places']): string[] {
   for (const { what, error } of places) {
     const lines = linesOf(error.stack);
@@ -271,7 +303,10 @@ function siteOf(places: Departure['places']): string[] {
   return [];
 }
 
-/** Returns the lines of workflow code in a stack, innermost first: `workflows/batch.ts:93`. */
+/**
+ * Returns the lines of workflow code in a stack trace, such as `workflows/batch.ts:93`, innermost
+ * first.
+ */
 function linesOf(stack = ''): string[] {
   const frames = [
     ...stack.matchAll(/\((?![^)]*\/node_modules\/)[^)]*?([\w-]+\/[\w.-]+\.ts:[0-9]+):[0-9]+\)/g),

@@ -9,22 +9,26 @@ const LEVELS = {
   WARN: 'warn',
   ERROR: 'error',
 } as const;
-/** The worker of the lookups queue runs activities only. The SDK warns of that at each start. */
+/**
+ * A warning that the SDK logs when a worker without workflows starts. It is expected for the worker
+ * of the lookups queue, which only runs activities, so it is not logged.
+ */
 const EXPECTED = 'No workflows registered, not polling for workflow tasks';
-/** The number of runs that a worker keeps in memory. */
+/** The number of workflow runs whose facts are kept in memory. */
 const MAX_RUNS = 2000;
 
-/** Facts about a run from earlier log lines. */
+/** Facts about a workflow run from earlier log lines. */
 interface KnownRun {
   readonly ids: object;
-  /** The name of the error that failed its last workflow task. */
+  /** The name of the error that failed the run's last workflow task. */
   readonly failed: string | undefined;
 }
 
 /**
- * Returns a function that logs the lines of Temporal's SDK in our format: ids, types and codes,
- * never the text of an error. The SDK's native part logs only the id of a run, so the rest is
- * remembered from earlier lines.
+ * Returns a function that converts log entries of Temporal's SDK to our format. It logs ids, types,
+ * and codes, but never the text of an error, which may contain personal data. The native part of
+ * the SDK only logs the id of a run. The workflow id and type come from earlier entries about the
+ * same run.
  */
 export function sdkLog(log: Logger): (entry: LogEntry) => void {
   const runs = new Map<string, KnownRun>();
@@ -46,7 +50,7 @@ export function sdkLog(log: Logger): (entry: LogEntry) => void {
   };
 }
 
-/** Adds the facts of a log line to those of earlier lines. */
+/** Combines the facts in a log entry with the facts from earlier entries about the same run. */
 function knownRun(meta: NonNullable<LogEntry['meta']>, before: KnownRun | undefined): KnownRun {
   const { error, workflowId, workflowType, activityType } = meta;
   let ids = before?.ids ?? {};
@@ -56,7 +60,10 @@ function knownRun(meta: NonNullable<LogEntry['meta']>, before: KnownRun | undefi
   return { ids, failed };
 }
 
-/** Returns why a task failed, or else the type of the error, from a failure as Rust prints it. */
+/**
+ * Extracts the cause of a failed task from a failure in Rust's debug format. If there is no cause,
+ * returns the type of the error.
+ */
 function typeOf(failure: string): string | undefined {
   const cause = /force_cause: (?!Unspecified)(\w+)/.exec(failure);
   const type = /r#type: "([\w.]+)"/.exec(failure);
@@ -64,8 +71,8 @@ function typeOf(failure: string): string | undefined {
 }
 
 /**
- * Returns the gRPC code in an error of the native part: `code: Unavailable`, `code: 'The service is
- * currently unavailable'`.
+ * Extracts the gRPC code from an error of the SDK's native part. Its text contains, for example,
+ * `code: Unavailable` or `code: 'The service is currently unavailable'`.
  */
 function codeIn(text: string): string | undefined {
   return /\b(?:status|code): '?([A-Z][A-Za-z ]+)/.exec(text)?.[1];

@@ -1,8 +1,9 @@
 import { decoded, type Failure, type HistoryEvent, type Payloads, type Run } from './history.ts';
 
-// Describes a run for people: decisions, called sources and failures, each with its time.
+// Describes a workflow run as text for operators: its decisions, the sources it called, and its
+// failures, each with its time.
 
-/** Protocol steps that are left out unless they were retried. */
+/** Events that carry no information for operators. They are only shown if they were retried. */
 const PROTOCOL_STEPS: ReadonlySet<string> = new Set([
   'WorkflowTaskScheduled',
   'WorkflowTaskStarted',
@@ -11,11 +12,12 @@ const PROTOCOL_STEPS: ReadonlySet<string> = new Set([
   'ChildWorkflowExecutionStarted',
   'ExternalWorkflowExecutionCancelRequested',
 ]);
-/** The number of items that are printed of a list. */
+/** The most items of a list that are printed. */
 const MAX_ITEMS = 5;
 
 /**
- * Returns a line for each event of interest: its id, the seconds since the start, what happened.
+ * Returns a line for each interesting event of a run. It has the event's id, the seconds since the
+ * start of the run, and a description.
  */
 export function storyOf({ events }: Run): string[] {
   const byId = new Map(events.map((event) => [String(event.id), event]));
@@ -35,15 +37,15 @@ function earlierId({ scheduledEventId, initiatedEventId, startedEventId }: Histo
   return scheduledEventId ?? initiatedEventId ?? startedEventId ?? '';
 }
 
-/** Joins the texts that are neither missing nor empty. */
+/** Joins texts. Missing and empty ones are skipped. */
 function joined(texts: readonly (string | null | undefined)[], separator: string): string {
   return texts.filter(Boolean).join(separator);
 }
 
 /**
- * Returns the name of an event and its subject: `ActivityTaskCompleted askVendor (hunter for NPI
+ * Returns the title of an event, such as `ActivityTaskCompleted askVendor (hunter for NPI
  * 2000000010)`.
- * @param earlier the event that scheduled or started it, or else the event itself
+ * @param earlier the event that scheduled or started this one, or the event itself if there is none
  */
 export function titleOf({ name }: HistoryEvent, earlier: HistoryEvent): string {
   const { workflowId, summary } = earlier;
@@ -53,7 +55,9 @@ export function titleOf({ name }: HistoryEvent, earlier: HistoryEvent): string {
   return `${title} (${summary})`;
 }
 
-/** Returns the activity, workflow, or signal type of an event. */
+/**
+ * Returns the type of the activity or workflow, or the name of the signal, that an event is about.
+ */
 function typeOf({ details, activityType, workflowType, signalName }: HistoryEvent) {
   const local = decoded(details?.data?.payloads?.[0]) as { activity_type: string } | null;
   return local?.activity_type ?? activityType?.name ?? workflowType?.name ?? signalName;
@@ -91,7 +95,10 @@ function payloadsText({ payloads = [] }: Payloads = {}): string {
   return payloads.map((payload) => valueText(decoded(payload))).join(', ');
 }
 
-/** Returns a value in words: `kind miss, reason deadline`. */
+/**
+ * Returns a value as text. An object becomes a list of its members, such as `kind miss, reason
+ * deadline`.
+ */
 function valueText(value: unknown): string {
   if (typeof value === 'number' && value > 1e12) return new Date(value).toISOString();
   if (Array.isArray(value)) return listText(value);
@@ -112,7 +119,10 @@ function listText(list: readonly unknown[]): string {
   return `[${items} and ${list.length - MAX_ITEMS} more]`;
 }
 
-/** Returns a list's item in words. The first member of an object identifies it. */
+/**
+ * Returns an item of a list as text. An object is represented by its first member, which identifies
+ * it.
+ */
 function itemText(item: unknown): string {
   if (typeof item === 'object' && item !== null) return valueText(Object.values(item)[0]);
   return valueText(item);

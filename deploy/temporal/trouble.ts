@@ -5,16 +5,17 @@ import type { TemporalTarget } from './client.ts';
 const CALL_TIMEOUT_MS = 3000;
 
 /**
- * Checks that our namespace of Temporal can be used.
- * @returns null if it can; otherwise an error whose sentence names the setting to check. `isAway`
- * is true if Temporal doesn't respond, so that waiting may help. Waiting does not help against a
- * wrong setting
+ * Checks that our namespace on the Temporal server can be used.
+ * @returns null if it can be used. Otherwise an error whose message names the setting to check. Its
+ * `isAway` is true if the server may become available later. It is false if a setting must be
+ * changed.
  */
 export async function temporalTrouble({
   connectionOptions,
   namespace = 'default',
 }: TemporalTarget) {
-  // Turns the client's retries off, because they end in a time-out that hides the cause.
+  // Without interceptors, the client does not retry. Retries would end in a time-out, which hides
+  // the cause.
   const connection = Connection.lazy({ ...connectionOptions, interceptors: [] });
   try {
     await connection.withDeadline(Date.now() + CALL_TIMEOUT_MS, () =>
@@ -35,15 +36,16 @@ export async function temporalTrouble({
 function explain(code: number, details: string): { wrong: string; isAway: boolean } {
   const found = TROUBLES.find((trouble) => trouble[0] === code && trouble[1].test(details));
   if (found) return { wrong: found[2], isAway: found[3] === 'away' };
-  // Any other code means that the server itself is in trouble.
+  // Any other code means that the server itself has a problem.
   return { wrong: `responds with the gRPC code ${code}`, isAway: true };
 }
 
 type Trouble = readonly [code: number, details: RegExp, wrong: string, away?: 'away'];
 
 /**
- * gRPC codes, patterns for their details, the sentence for each, and whether waiting may help. The
- * first match counts. The details of code 14 come from OpenSSL and from Node's sockets.
+ * Known errors. Each entry has a gRPC code, a pattern for the error's details, the message, and
+ * `away` if the server may become available later. The first matching entry is used. For code 14
+ * (unavailable), the details are messages of OpenSSL and of Node's sockets.
  */
 const TROUBLES: readonly Trouble[] = [
   [14, /Name resolution/, 'has a name that no name server knows; check TEMPORAL_ADDRESS', 'away'],

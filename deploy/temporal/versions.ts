@@ -7,10 +7,11 @@ import type { Database } from '../../db/client.ts';
 import { noteStopped, noteWorker, readBuilds } from '../../db/workers.ts';
 import { FAILED_PRECONDITION, NOT_FOUND, UNIMPLEMENTED, unless } from './client.ts';
 
-// Temporal's Worker Deployments: a run stays on the version of the workflows that it began with,
-// and new runs get the current version.
+// This file uses Temporal's Worker Deployments. A workflow run stays on the version of our code
+// with which it began, and new runs get the current version. The workers decide which version is
+// current, unless the operator has chosen to do that.
 
-/** Returns the version of a workflow bundle. */
+/** Returns the version of a workflow bundle. Its build id is a hash of the code. */
 export function versionOf(taskQueue: string, code: string): WorkerDeploymentVersion {
   const buildId = createHash('sha256').update(code).digest('hex').slice(0, 12);
   return { deploymentName: `npi-email-${taskQueue}`, buildId };
@@ -24,7 +25,7 @@ export function commandFor({ deploymentName, buildId }: WorkerDeploymentVersion)
 /** WORKER_DEPLOYMENT_VERSION_STATUS_DRAINING of temporal/api/enums/v1/deployment.proto. */
 const DRAINING = 4;
 
-/** Returns whether the cluster has Worker Deployments, and has them switched on. */
+/** Returns true if the cluster supports Worker Deployments and they are switched on. */
 export async function hasDeployments(client: Client): Promise<boolean> {
   try {
     const { namespace } = client.options;
@@ -36,9 +37,9 @@ export async function hasDeployments(client: Client): Promise<boolean> {
   }
 }
 
-/** Interval between calls of `step`. */
+/** The interval between two calls of `step`. */
 export const STEP_MS = 15_000;
-/** A version is given up when its workers are silent for this many steps. */
+/** A version is given up if no worker of it was alive during this many consecutive steps. */
 const PATIENCE = 4;
 const BEGIN_TRIES = 150;
 const BEGIN_MS = 200;
@@ -49,13 +50,13 @@ export interface RolloutOptions {
   readonly log: Logger;
   readonly taskQueue: string;
   readonly version: WorkerDeploymentVersion;
-  /** The result of `hasDeployments`. */
+  /** True if the cluster has Worker Deployments (`hasDeployments`). */
   readonly isVersioned: boolean;
-  /** True if workers decide which version is current. */
+  /** True if workers decide which version is current. False if an operator does. */
   readonly automatic: boolean;
 }
 
-/** A deployment as the server describes it, with our version in it. */
+/** The Worker Deployment as the server describes it. */
 interface Deployment {
   readonly conflictToken: Uint8Array;
   /** The build of the current version, or null if no version is current. */
@@ -72,18 +73,21 @@ interface Version {
 }
 
 /**
- * Takes part in choosing the current version, for one worker process.
+ * The part of one worker process in choosing the current version.
  *
- * A version becomes current when its first worker starts. It becomes current again when one of its
- * workers starts and the current version has no worker left, or when the workers of the current
- * version have been silent for a minute. So upgrades and rollbacks take effect, and restarting a
- * worker of either version changes nothing.
+ * A new version becomes current when its first worker starts. A version that was current before
+ * becomes current again in two cases: when one of its workers starts after all workers of the
+ * current version have stopped, or when no worker of the current version was alive for a minute.
+ * With these rules, upgrades and rollbacks work without an operator. If workers of two versions
+ * run, restarting one of them changes nothing.
  */
 class Rollout {
   private readonly options: RolloutOptions;
   private readonly namespace: string;
   private readonly me: Parameters<typeof noteWorker>[1];
-  /** Number of consecutive steps that found no live worker, by build id. */
+  /**
+   * For each build id, the number of consecutive steps in which no worker of the build was alive.
+   */
   private readonly missed = new Map<string, number>();
 
   constructor(options: RolloutOptions) {
@@ -95,12 +99,14 @@ class Rollout {
   }
 
   /**
-   * Records a sign of life, and takes part in the choice of the current version.
-   * @returns false if another process was faster, or if the server does not know all queues yet
+   * Records that this process is alive, and makes its version current if it should be.
+   * @param isBeginning true if the process has just started
+   * @returns false if the step must be repeated, because another process was faster or the server
+   * does not know all queues of this version yet
    */
   async step(isBeginning: boolean): Promise<boolean> {
     const { db, isVersioned, automatic, version } = this.options;
-    // Comes first, so that no other process assumes this version has no workers.
+    // This comes first, so that other processes see that this version has a worker.
     await noteWorker(db, this.me);
     if (!isVersioned) return true;
     const deployment = await this.describe();
@@ -121,9 +127,7 @@ class Rollout {
     return true;
   }
 
-  /**
-   * Repeats the first step until the server knows the version and the current version is decided.
-   */
+  /** Repeats the first step until it succeeds, or logs a warning if it does not succeed in time. */
   async begin(signal?: AbortSignal): Promise<void> {
     const { log, version } = this.options;
     let err: unknown = null;
@@ -140,12 +144,15 @@ class Rollout {
     log.warn({ err, deployment, version: buildId }, 'version not made current yet');
   }
 
-  /** Records that the process takes no new work, so that others do not wait for it. */
+  /**
+   * Records that this process takes no new work, so that other processes no longer count it as
+   * alive.
+   */
   async leave(): Promise<void> {
     await noteStopped(this.options.db, this.me.id);
   }
 
-  /** Returns null if the server does not know this version yet. */
+  /** Describes the deployment. Returns null if the server does not know our version yet. */
   private async describe(): Promise<Deployment | null> {
     const { client, version } = this.options;
     const { namespace } = this;
@@ -198,8 +205,9 @@ class Rollout {
   }
 
   /**
-   * Makes this version current.
-   * @returns false if another process was faster, or if the server does not know all queues yet
+   * Makes our version current.
+   * @returns false if another process was faster, or if the server does not know all queues of this
+   * version yet
    */
   private async makeCurrent({ conflictToken, current }: Deployment): Promise<boolean> {
     const { client, log, version } = this.options;
@@ -209,7 +217,7 @@ class Rollout {
       deploymentName,
       buildId,
       conflictToken,
-      // The older field for the version, which servers before 1.29 read.
+      // Servers before 1.29 only read this older field.
       version: `${deploymentName}.${buildId}`,
       identity: client.options.identity,
     });
@@ -222,8 +230,8 @@ class Rollout {
   }
 
   /**
-   * Moves runs that are pinned to a version to the current one. A run that does not fit the current
-   * code ends by its time-outs.
+   * Moves the runs that are pinned to a build without workers to the current version. If the
+   * current code cannot continue such a run, the run ends by its time-outs.
    */
   private async moveRuns(build: string): Promise<void> {
     const { client, log, version } = this.options;
@@ -246,7 +254,7 @@ class Rollout {
 
 type Builds = Awaited<ReturnType<typeof readBuilds>>;
 
-/** Creates a worker process's part in choosing the current version. */
+/** Returns the functions with which a worker process takes part in choosing the current version. */
 export function createRollout(options: RolloutOptions) {
   const rollout = new Rollout(options);
   return {

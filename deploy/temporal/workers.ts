@@ -23,13 +23,13 @@ import { createControl } from './client.ts';
 import { sdkLog } from './sdk-log.ts';
 
 /**
- * Time for running activities to end after the stop signal. A vendor charges for a call even if it
- * is cut off.
+ * The time that running activities have to end after the stop signal. A vendor call takes 30 s at
+ * most by default, so it can end. If we aborted it, the vendor would still charge for it.
  */
 const SHUTDOWN_GRACE = '35s';
 /**
- * After this time, the worker no longer waits for activities that ignore their cancellation and
- * workflow tasks that keep failing.
+ * The time after which the worker no longer waits for activities that ignore their cancellation or
+ * for workflow tasks that keep failing.
  */
 const SHUTDOWN_FORCE_MS = 38_000;
 
@@ -37,7 +37,10 @@ const pathOf = (file: string) => fileURLToPath(new URL(`../../workflows/${file}`
 const CONVERTERS = pathOf('converters.ts');
 const DATA_CONVERTER = { failureConverterPath: CONVERTERS, payloadConverterPath: CONVERTERS };
 
-/** Returns whether a call failed because Temporal was away or rejected it, not because of a bug. */
+/**
+ * Returns true if a call failed because Temporal was unavailable or rejected it, and not because of
+ * a bug in our code.
+ */
 export function isTemporalsFailure(error: unknown): boolean {
   return isGrpcServiceError(error) || error instanceof TransportError;
 }
@@ -45,19 +48,19 @@ export function isTemporalsFailure(error: unknown): boolean {
 export interface WorkersOptions {
   readonly connection: NativeConnection;
   readonly client: Client;
-  /** The enrichment queue. The names of the other two derive from it. */
+  /** The name of the enrichment queue. The names of the other two queues derive from it. */
   readonly taskQueue: string;
   readonly workflowBundle: { readonly code: string };
-  /** Null if the cluster has no Worker Deployments. */
+  /** The version of the bundle. Null if the cluster has no Worker Deployments. */
   readonly version: WorkerDeploymentVersion | null;
-  /** Maximum number of concurrent vendor activities. */
+  /** The most activities of the lookups queue that run concurrently. */
   readonly lookupSlots: number;
   readonly deps: Omit<ActivityDeps, 'control'>;
 }
 
 /**
- * Starts three workers in one process, one per queue, so that no kind of work can take the slots of
- * another.
+ * Starts three workers in one process, one for each queue. Each has its own slots, so one kind of
+ * work cannot block another.
  */
 export async function startWorkers(options: WorkersOptions): Promise<Workers> {
   const queues = queuesOf(options.taskQueue);
@@ -80,7 +83,7 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
     Worker.create({
       ...common,
       taskQueue: queues.webhooks,
-      // Its own workflow tasks, so that a storm of failing receivers cannot delay a batch.
+      // This queue has its own workflow tasks, so that many failing receivers cannot delay batches.
       workflowBundle: options.workflowBundle,
       maxCachedWorkflows: 200,
       maxConcurrentActivityTaskExecutions: 100,
@@ -106,17 +109,17 @@ function commonOptions(options: WorkersOptions, running: Set<RunningActivity>) {
     common.workerDeploymentOptions = {
       version,
       useWorkerVersioning: true,
-      // Most runs live for minutes and end on the version that they began with. Workflows that wait
-      // for days set another behavior.
+      // Most runs take minutes, so they can end on the version with which they began. The workflow
+      // `deliver` may take days and sets another behavior.
       defaultVersioningBehavior: 'PINNED',
     };
   }
   return common;
 }
 
-/** Started workers that stop together. */
+/** The three workers of this process. They stop together. */
 export class Workers {
-  /** Resolves when all have stopped; rejects when one fails. */
+  /** Resolves when all workers have stopped. Rejects when one fails. */
   readonly running: Promise<void>;
   private readonly log: Logger;
   private readonly workers: readonly Worker[];
@@ -129,18 +132,18 @@ export class Workers {
     this.running = this.runAll();
   }
 
-  /** Returns true while all workers take tasks. */
+  /** Returns true while all workers accept tasks. */
   isPolling(): boolean {
     return this.workers.every((worker) => worker.getState() === 'RUNNING');
   }
 
   /**
-   * Drains: takes no new tasks, and gives running ones their grace period. Ends within seconds
-   * after it, and logs the work that was cut off.
+   * Stops all workers. They accept no new tasks, and running activities get `SHUTDOWN_GRACE` to
+   * end. If some work has not ended after `SHUTDOWN_FORCE_MS`, logs it and returns.
    */
   async stop(): Promise<void> {
     this.shutDown();
-    // Temporal's own `shutdownForceTime` ends in a misleading error.
+    // We do not use the SDK's option `shutdownForceTime`, because it ends in a misleading error.
     const cutOff = setTimeout(SHUTDOWN_FORCE_MS, true, { ref: false });
     if (!(await Promise.race([this.running, cutOff]))) return;
     const unfinished = this.workers.filter((worker) => worker.getState() !== 'STOPPED');
@@ -157,8 +160,8 @@ export class Workers {
     try {
       await worker.run();
     } catch (error) {
-      // Stops all workers when one fails, because a process that serves half of its queues looks
-      // healthy but isn't.
+      // If one worker fails, all are stopped. Otherwise, a process that no longer serves all its
+      // queues would look healthy.
       this.shutDown();
       throw error;
     }
@@ -171,7 +174,10 @@ export class Workers {
   }
 }
 
-/** Creates all workers. If one of them fails, stops the others before they take any task. */
+/**
+ * Waits until all workers are created. If one of them fails, stops the others before they accept a
+ * task.
+ */
 async function allOrNone(making: readonly Promise<Worker>[]): Promise<Worker[]> {
   try {
     return await Promise.all(making);
@@ -195,24 +201,24 @@ export async function loadBundle(file: string | null): Promise<{ readonly code: 
 }
 
 /**
- * Bundles the workflows, which takes a few seconds. A worker loads the modules once for all
- * workflows. That takes less time and memory, and forbids state outside of functions.
+ * Bundles the workflows, which takes a few seconds. The modules are preloaded, so a worker loads
+ * them once and not for every workflow. This saves time and memory, but workflow code must not keep
+ * state in module variables.
  */
 export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<WorkflowBundle> {
   return bundleWorkflowCode({
     workflowsPath,
     ...DATA_CONVERTER,
     preloadModules: [workflowsPath, CONVERTERS],
-    // Webpack's progress is noise in a worker's log. Its errors are thrown.
+    // Keeps webpack's progress messages out of the log.
     logger: { log() {}, trace() {}, debug() {}, info() {}, warn() {}, error: console.error },
   });
 }
 
 /**
- * Sends the log lines of Temporal's SDK, including its native part, to our logger. Call it once per
- * process, before the first connection.
- * @param metricsAddress where the native part serves its metrics, as `host:port`; null to serve no
- * metrics
+ * Configures the runtime of Temporal's SDK. The SDK's log entries, also those of its native part,
+ * go to our logger. Call this once per process, before the first connection.
+ * @param metricsAddress the `host:port` at which the SDK serves its metrics, or null to serve none
  */
 export function installRuntime(log: Logger, metricsAddress: string | null = null): void {
   const telemetryOptions: RuntimeOptions['telemetryOptions'] = {
@@ -222,7 +228,8 @@ export function installRuntime(log: Logger, metricsAddress: string | null = null
     telemetryOptions.metrics = {
       prometheus: {
         bindAddress: metricsAddress,
-        // Names metrics as Prometheus does: times in seconds, units and totals as suffixes.
+        // Follows the naming rules of Prometheus: times are in seconds, and names end with their
+        // unit or with `_total`.
         countersTotalSuffix: true,
         unitSuffix: true,
         useSecondsForDurations: true,
@@ -230,7 +237,8 @@ export function installRuntime(log: Logger, metricsAddress: string | null = null
     };
   }
   Runtime.install({
-    // The API and the worker handle signals themselves and close in their own order.
+    // The API and the worker handle signals themselves, because they close their parts in a certain
+    // order.
     shutdownSignals: [],
     telemetryOptions,
     logger: new DefaultLogger('DEBUG', sdkLog(log)),
