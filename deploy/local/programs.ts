@@ -5,23 +5,26 @@ import { join } from 'node:path';
 import { OperatorProblem } from '../../db/errors.ts';
 import { run } from './processes.ts';
 
-// Finds programs that npm does not install, and keeps them in the cache folder.
+// Finds programs that npm does not install. Programs that are downloaded or built are kept in a
+// cache folder.
 
 export interface ProgramSearch {
-  /** This project's folder below the user's cache folder. Created when needed. */
+  /** This project's folder below the user's cache folder. It is created when it is needed. */
   readonly cacheDir: string;
-  /** Prints a line for a person who is waiting. */
+  /** Prints a line about the progress. */
   readonly onProgress: (line: string) => void;
 }
 
 /**
- * The newest version that `go install` accepts. Later ones have replace directives in their go.mod.
+ * The newest version that `go install` accepts. Later versions have replace directives in go.mod,
+ * which it rejects.
  */
 const CLI_VERSION = 'v1.5.1';
 const MACHINE = `${platform()}_${arch().replace('x64', 'amd64')}`;
 const ARCHIVE = `temporal_cli_${CLI_VERSION.slice(1)}_${MACHINE}.tar.gz`;
 const RELEASE = `https://github.com/temporalio/cli/releases/download/${CLI_VERSION}/${ARCHIVE}`;
-// Gives up only if nothing arrives for a while, because a slow connection may take minutes.
+// The download only fails if nothing arrives for 10 seconds. It has no total time limit, because it
+// may take minutes on a slow connection.
 const DOWNLOAD = `set -e
   curl -fsSL --connect-timeout 10 --speed-time 10 -o "$0/packed" ${RELEASE}
   tar -xzf "$0/packed" -C "$0" temporal
@@ -29,15 +32,19 @@ const DOWNLOAD = `set -e
   "$0/temporal" --version`;
 const PROGRESS_MS = 5_000;
 
-/** @param xdgCacheHome the value of XDG_CACHE_HOME, if set (XDG Base Directory Specification) */
+/**
+ * Returns the folder for programs that were downloaded or built.
+ * @param xdgCacheHome the value of XDG_CACHE_HOME, if it is set (XDG Base Directory Specification)
+ */
 export function cacheFolder(xdgCacheHome: string | undefined): string {
   return join(xdgCacheHome || join(homedir(), '.cache'), 'npi-email-enrichment');
 }
 
 /**
- * Finds the Temporal CLI, which contains the dev server and its UI. Tries PATH, the cache folder,
- * the release to download, and building it with Go (about 3 minutes on two cores, once).
- * @returns a path, or the bare name if it is on PATH
+ * Finds the Temporal CLI, which contains the dev server and its UI. First looks for it on PATH and
+ * in the cache folder. If it is missing, downloads the release, or else builds it with Go. The
+ * build takes about 3 minutes on two cores and is only needed once.
+ * @returns the path of the CLI, or only its name if it is on PATH
  * @throws {OperatorProblem} if all of these fail
  */
 export async function findTemporalCli(search: ProgramSearch): Promise<string> {
@@ -54,14 +61,17 @@ export async function findTemporalCli(search: ProgramSearch): Promise<string> {
   );
 }
 
-/** The version of the server in the CLI, so that both kinds differ only in their database. */
+/**
+ * The version of the server that the CLI also contains, so that the dev server and the production
+ * server differ only in their database.
+ */
 const SERVER_VERSION = 'v1.29.1';
 const UI_VERSION = 'v2.42.1';
 const COMMANDS = 'go.temporal.io/server/cmd';
 
 /**
- * The server, the tool that creates its tables, and its UI. Each has its name in the cache folder,
- * and its Go module.
+ * The Temporal server, the tool that creates its tables, and its UI. Each entry is the name in the
+ * cache folder and the Go module.
  */
 const PROGRAMS = {
   server: [`temporal-server-${SERVER_VERSION}`, `${COMMANDS}/server@${SERVER_VERSION}`],
@@ -69,15 +79,15 @@ const PROGRAMS = {
   ui: [`temporal-ui-${UI_VERSION}`, `github.com/temporalio/ui-server/v2/cmd/server@${UI_VERSION}`],
 } as const;
 
-/** Returns whether all programs are in the cache folder. */
+/** Returns true if all programs of the Temporal server are in the cache folder. */
 export function isServerBuilt(cacheDir: string): boolean {
   return Object.values(PROGRAMS).every(([name]) => existsSync(join(cacheDir, name)));
 }
 
 /**
- * Finds the programs of the server in the cache folder, or builds them with Go (4 to 6 minutes on
- * two cores, once).
- * @throws {OperatorProblem} if one cannot be built
+ * Finds the programs of the Temporal server in the cache folder. If they are missing, builds them
+ * with Go, which takes 4 to 6 minutes on two cores and is only needed once.
+ * @throws {OperatorProblem} if a program cannot be built
  */
 export async function findTemporalServer(search: ProgramSearch) {
   const { server, sqlTool, ui } = PROGRAMS;
@@ -89,9 +99,9 @@ export async function findTemporalServer(search: ProgramSearch) {
 }
 
 /**
- * Finds a program of a Go module in the cache folder, or builds it with Go, once.
- * @param name its name in the cache folder
- * @param module in the form for `go install`: flags, if any, and the module with its version
+ * Finds a program in the cache folder, or builds it from its Go module.
+ * @param name the program's name in the cache folder
+ * @param module the arguments for `go install`: optional flags, and the module with its version
  * @throws {OperatorProblem} if Go is missing or cannot build it
  */
 export async function findBuilt(
@@ -111,10 +121,12 @@ function goInstall(module: string): string {
 }
 
 /**
- * Returns a program from the cache folder, or null. If it is missing, tries commands until one
- * succeeds. A command puts one file into the folder `$0`. The file is then renamed, which is
- * atomic, so no process finds an incomplete program and two builders do no harm.
- * @param ways a verb for messages, and the command
+ * Returns the path of a program in the cache folder. If the program is missing, tries commands
+ * until one of them produces it. Returns null if all of them fail.
+ *
+ * A command must put one file into the folder `$0`. The file is then moved to its final name, which
+ * is atomic, so other processes never find an incomplete program.
+ * @param ways the commands, each with a verb for messages
  */
 async function keep(
   { cacheDir, onProgress }: ProgramSearch,
@@ -144,7 +156,7 @@ async function keep(
   return null;
 }
 
-/** Prints now that work has begun, and then regularly how long it has taken. */
+/** Prints that some work has begun, and then regularly how long it has been running. */
 function showProgress(work: string, onProgress: (line: string) => void): NodeJS.Timeout {
   const begun = Date.now();
   onProgress(`${work}, once; this may take minutes`);

@@ -8,19 +8,22 @@ import { generate } from 'selfsigned';
 import { Webhook } from 'standardwebhooks';
 import { LOOPBACK, listenOn } from './processes.ts';
 
-/** A webhook delivery as it arrived. */
+/** A webhook delivery that the receiver got. */
 export type ReceivedDelivery = Awaited<ReturnType<typeof readDelivery>>;
 
-/** Older deliveries are dropped, because a local stack may run for days. */
+/**
+ * The number of newest deliveries that are kept. A local stack may run for days, so older ones are
+ * dropped.
+ */
 const KEPT = 10_000;
 
 /**
- * Starts a webhook receiver for development: HTTPS on loopback with a self-signed certificate. It
- * responds to `POST` as `statusByPath` says. Any other method returns the received deliveries as
- * JSON, newest last.
- * @param port 0 for any free one
- * @param dir where the certificate is kept
- * @param secrets `whsec_…`, for checking signatures
+ * Starts a webhook receiver for development. It is an HTTPS server on loopback with a self-signed
+ * certificate. `statusByPath` decides how it responds to a `POST`. To a request with another method
+ * it returns the received deliveries as JSON, newest last.
+ * @param port 0 for any free port
+ * @param dir the folder of the certificate
+ * @param secrets the webhook secrets (`whsec_…`) for checking signatures
  * @throws {OperatorProblem} if the port is taken
  */
 export async function startReceiver(port: number, dir: string, secrets: readonly string[]) {
@@ -45,9 +48,12 @@ export async function startReceiver(port: number, dir: string, secrets: readonly
   });
   const listening = await listenOn(server, port, 'the webhook receiver');
   return {
-    /** `https://127.0.0.1:PORT`. Every path below it accepts deliveries. */
+    /**
+     * The URL of the receiver, such as `https://127.0.0.1:8443`. All paths below it accept
+     * deliveries.
+     */
     url: `https://${LOOPBACK}:${listening.port}`,
-    /** The certificate to trust, PEM. */
+    /** The file with the certificate (PEM) that clients must trust. */
     caFile: certFile,
     close: listening.close,
   };
@@ -60,7 +66,7 @@ export async function readDelivery(request: IncomingMessage, secrets: readonly s
   const verified = secrets.some((secret) => verifies(secret, body, headers));
   return {
     at: new Date().toISOString(),
-    /** The `webhook-id` header, empty if it is missing. */
+    /** The header `webhook-id`, or empty text if it is missing. */
     id: String(headers['webhook-id'] ?? ''),
     path,
     /**
@@ -82,8 +88,10 @@ function verifies(secret: string, body: string, headers: IncomingHttpHeaders): b
 }
 
 /**
- * Returns a function that chooses the status by path: `/status/CODE` gets that status, `/fail/N/…`
- * gets 500 the first N times for each `webhook-id`, any other path gets 200.
+ * Returns a function that chooses the status of a response by the path of the request.
+ * - `/status/CODE`: responds with the status CODE.
+ * - `/fail/N/…`: responds with 500 to the first N attempts of each `webhook-id`, and then with 200.
+ * - any other path: responds with 200.
  */
 export function statusByPath() {
   const failures = new Map<string, number>();
@@ -102,10 +110,10 @@ export function statusByPath() {
 const DAY_MS = 86_400_000;
 
 /**
- * Returns a self-signed certificate for `localhost`, 127.0.0.1 and ::1. It is kept as `cert.pem`
- * and `key.pem` in a folder, so that clients can keep trusting it after a restart. It is renewed if
- * it is missing, unreadable or about to expire.
- * @returns certificate and key as PEM, and the certificate's file for clients to trust
+ * Returns a self-signed certificate for `localhost`, 127.0.0.1, and ::1. It is stored as `cert.pem`
+ * and `key.pem` in a folder, so that clients can trust the same certificate after a restart.
+ * Creates a new certificate if it is missing, unreadable, or about to expire.
+ * @returns the certificate and the key as PEM, and the file of the certificate
  */
 export async function ensureCertificate(dir: string) {
   const certFile = join(dir, 'cert.pem');
@@ -116,7 +124,7 @@ export async function ensureCertificate(dir: string) {
     const { validTo } = new X509Certificate(cert);
     if (Date.parse(validTo) > Date.now() + DAY_MS) return { cert, key, certFile };
   } catch {
-    // Missing or unreadable.
+    // The certificate is missing or unreadable, so a new one is created.
   }
   const { cert, private: key } = await generateCertificate();
   await mkdir(dir, { recursive: true });

@@ -17,20 +17,20 @@ import {
   type SimPerson,
 } from './sim/people.ts';
 
-// Writes the simulated world as NPPES would publish it: as a monthly download.
+// Writes the simulated people and practices in the format of the monthly NPPES download.
 
 /**
- * Values by column name. Other columns are empty, because the sample contains only what the
- * importer reads.
+ * The values of a row by column name. Only the columns that the importer reads have values. All
+ * others are empty.
  */
 export type NppesValues = Readonly<Record<string, string>>;
 
 const PRACTICE = 'Provider Business Practice Location Address';
 
 /**
- * Writes the sample of NPPES and imports it with the real importer. A file that was imported before
- * changes nothing.
- * @throws {ImportProblem}
+ * Writes the NPPES sample and imports it with the real importer. If the same file was imported
+ * before, nothing changes.
+ * @throws {ImportProblem} if the import fails
  */
 export async function importSample(databaseUrl: string, dir: string): Promise<void> {
   const folder = join(dir, 'nppes');
@@ -48,9 +48,9 @@ export async function importSample(databaseUrl: string, dir: string): Promise<vo
 }
 
 /**
- * Writes the download to a folder. The content is the same each time, so that an import recognizes
- * it.
- * @param folder must exist; a file of the same name is replaced
+ * Writes the sample to a zip file. The content is the same each time, so the importer recognizes a
+ * file that it has imported before.
+ * @param folder an existing folder. A file with the same name is replaced.
  * @returns the path of the file
  */
 export async function writeSample(folder: string): Promise<string> {
@@ -133,15 +133,15 @@ function endpointRow({ npi, type, endpoint, affiliation }: SimEndpoint): NppesVa
   };
 }
 
-/** Returns the header of a file as CMS writes it. */
+/** Returns the header line of a CSV file as CMS writes it. */
 export function headerLine(kind: MemberKind): string {
   return line(LAYOUT[kind]);
 }
 
 /**
- * Returns a row as CMS writes it: every value quoted, a quote inside a value written as an
+ * Returns a CSV line as CMS writes it. Every value is in quotes. A quote inside a value becomes an
  * apostrophe.
- * @throws {RangeError} for a column that is not in the layout
+ * @throws {RangeError} if a column is not in the layout
  */
 export function rowLine(kind: MemberKind, values: NppesValues): string {
   const cells = new Array<string>(LAYOUT[kind].length).fill('');
@@ -157,10 +157,13 @@ function line(cells: readonly string[]): string {
   return `"${cells.join('","')}"\n`;
 }
 
-/** The earliest date in the format. A fixed date makes files with equal content equal. */
+/**
+ * The options for files in the zip. All have the same date, the earliest that the format allows, so
+ * that equal content gives an equal zip file.
+ */
 const PACKED_AT = { mtime: new Date(1980, 0, 1), forceDosTimestamp: true };
 
-/** Writes a zip of files that fit into memory. */
+/** Writes a zip file from contents in memory. */
 export async function writeZip(
   path: string,
   entries: readonly { readonly name: string; readonly content: Buffer }[],

@@ -10,26 +10,29 @@ import { rocketreach } from './sim/rocketreach.ts';
 import { type Answer, createMemory, type Question, type Source } from './sim/wire.ts';
 
 /**
- * The simulated sources: vendors in the order of the waterfall, then the verifier, then the NPI
- * registry.
+ * The simulated sources. The vendors come first, in the order in which lookups call them, then the
+ * verifier and the NPI Registry.
  */
 const SOURCES = { rocketreach, fullenrich, prospeo, hunter, reacher, registry };
 const SOURCE_ENTRIES = Object.entries<Source>(SOURCES);
 
 export type SourceUrls = Readonly<Record<keyof typeof SOURCES, string>>;
 
-/** A call to a source. The real source charges for some calls. */
+/** A call that a simulated source got. */
 export interface SimulatorCall {
   readonly vendor: string;
   /** The route in the source's table, such as `GET /person/lookup`. */
   readonly route: string;
-  /** The subject of the call: an NPI, an address, or a job's id. */
+  /** The subject of the call, such as an NPI, an address, or the id of a job. */
   readonly subject: string;
-  /** The status of the response, also before it is sent. Null if the call hangs. */
+  /**
+   * The HTTP status of the response, which may not have been sent yet. Null if the source never
+   * responds.
+   */
   readonly status: number | null;
 }
 
-/** Delay of a response, before the speed factor. */
+/** The delay of each response, before it is divided by the speed. */
 const LATENCY_MS = 300;
 
 const NOT_FOUND: Answer = { status: 404, body: { message: 'No simulated source has this path.' } };
@@ -37,10 +40,11 @@ const NOT_FOUND: Answer = { status: 404, body: { message: 'No simulated source h
 export type Simulator = Awaited<ReturnType<typeof createSimulator>>;
 
 /**
- * Starts an HTTP server on loopback that uses the wire formats in sim/, each source below its id.
- * @param port 0 for any free one
- * @param speed divides every delay and every hint when to retry
- * @param apiKey required from callers of every source
+ * Starts an HTTP server on loopback that simulates all sources. The path of each source begins with
+ * its id, and its format is defined in sim/.
+ * @param port 0 for any free port
+ * @param speed divides all delays, and all times after which the caller should retry
+ * @param apiKey the key that callers must send to every source except the registry
  * @throws {OperatorProblem} if the port is taken
  */
 export async function createSimulator(options: { port: number; speed: number; apiKey: string }) {
@@ -68,20 +72,21 @@ export async function createSimulator(options: { port: number; speed: number; ap
     calls.push({ vendor: source.id, route: name, subject, status });
     if (reply === 'hang') return;
     const timer = setTimeout(() => send(response, reply), LATENCY_MS / speed);
-    // The response was sent, or the caller hung up, or the simulator was closed.
+    // `close` means that the response was sent, the caller closed the connection, or the simulator
+    // was closed.
     response.once('close', () => clearTimeout(timer));
   }
 
   const server = createServer((request, response) => {
-    // A caller that hangs up during its request gets no response.
+    // If the caller closes the connection during its request, there is no response.
     handle(request, response).catch(() => response.destroy());
   });
   const listening = await listenOn(server, port, 'the simulator');
 
   return {
-    /** The base URL of each source, in the form that production code uses. */
+    /** The base URL of each source, for the settings of the service. */
     urls: baseUrls(`http://${LOOPBACK}:${listening.port}`),
-    /** The calls with a valid key, oldest first. */
+    /** Returns the calls that had a valid key, oldest first. */
     calls: (): readonly SimulatorCall[] => calls,
     close: listening.close,
   };
@@ -89,8 +94,9 @@ export async function createSimulator(options: { port: number; speed: number; ap
 
 /**
  * Finds the route of a request.
- * @param path method and path below the source's base, such as `GET /jobs/17`
- * @returns also the route's name in the table, and the part of the path that matches its `*`
+ * @param path the method and the path below the source's base, such as `GET /jobs/17`
+ * @returns the route, its name in the table, and the last part of the path. Null if there is no
+ * such route.
  */
 function findRoute({ routes }: Source, path: string) {
   const slash = path.lastIndexOf('/');
@@ -108,15 +114,18 @@ function send(response: ServerResponse, { status, headers, body }: Answer): void
   response.end(JSON.stringify(body));
 }
 
-/** @param origin such as http://127.0.0.1:8090 */
+/**
+ * Returns the base URL of each source.
+ * @param origin the origin of the simulator, such as http://127.0.0.1:8090
+ */
 export function baseUrls(origin: string): SourceUrls {
   const urls = SOURCE_ENTRIES.map(([id, { base }]) => [id, origin + base]);
   return Object.fromEntries(urls) as SourceUrls;
 }
 
 /**
- * Returns the URL and key of every simulated source, as an operator would configure the real ones.
- * They override the environment, so that no real source is called about people who do not exist.
+ * Returns the settings with the URL and the key of every simulated source. They override the
+ * settings of the environment, so that no real source is called about invented people.
  */
 export function sourceSettings(
   { registry, ...urls }: SourceUrls,
@@ -131,7 +140,7 @@ export function sourceSettings(
   return settings;
 }
 
-/** Content of the sources file: the simulated sources to call, and their order. */
+/** The part of the sources file that lists the sources to call, in order. */
 export const SIMULATED = {
   order: ['rocketreach', 'fullenrich', 'prospeo', 'hunter'],
   verifiers: { order: ['reacher'] },
