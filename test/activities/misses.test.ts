@@ -154,7 +154,7 @@ function datedAhead(npi: string): Step {
   return { ...found, candidates: found.candidates.map((one) => ({ ...one, validatedAt })) };
 }
 
-test('a vendor that had no result for an NPI is not called again, at no cost', async (t) => {
+test('a vendor that had no result for an NPI is not called again for the next request', async (t) => {
   const npi = await person();
   t.is(await lookUp(npi), AGAIN);
   t.is(await lookUp(npi), REMEMBERED);
@@ -186,7 +186,7 @@ test('a vendor without a result is called again 14 days after its response', asy
   t.is(await lookUp(await person(), { rules: { missMs: 0 } }), AGAIN);
 });
 
-test('"no result" is remembered separately for each requested type', async (t) => {
+test('that a vendor had no result is remembered separately for each requested type', async (t) => {
   const npi = await person();
   await lookUp(npi);
   t.is(await lookUp(npi, { wantedType: 'personal' }), AGAIN);
@@ -229,7 +229,7 @@ test('vendors are called again after the verification policy or the verifiers ch
   t.is(await lookUp(npi, { verifiers, rules: { policy: 'verifier-required reject' } }), AGAIN);
 });
 
-test('an operator can make vendors be called again for an NPI, which is audited', async (t) => {
+test('an operator can have all vendors called again for an NPI, which is audited', async (t) => {
   const npi = await person();
   await lookUp(npi);
   const { json, operator } = operatorOn(url);
@@ -312,7 +312,7 @@ for (const [about, step] of [
   });
 }
 
-test('erasing an NPI also deletes which vendors had no result for it', async (t) => {
+test('erasing an NPI also deletes its record of vendors without a result', async (t) => {
   const npi = await person();
   await lookUp(npi);
   await eraseSubject(db, { ...ASKED, reason: 'test' }, { npi });
@@ -320,7 +320,7 @@ test('erasing an NPI also deletes which vendors had no result for it', async (t)
   t.is(await lookUp(npi), AGAIN);
 });
 
-test('erasing an address also deletes which vendors had no result for its NPI', async (t) => {
+test("erasing an address also deletes its NPI's record of vendors without a result", async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   t.is(await lookUp(npi), 'one not_found none_valid');
@@ -333,7 +333,7 @@ test('erasing an address also deletes which vendors had no result for its NPI', 
   t.is(kept?.facts, 0);
 });
 
-test('which vendors had no result is deleted together with the evidence', async (t) => {
+test('the record of vendors without a result is deleted together with the evidence', async (t) => {
   const npi = await person();
   await lookUp(npi);
   await sql`update lookups set opened_at = now() - interval '181 days' where npi = ${npi}`;
@@ -342,7 +342,7 @@ test('which vendors had no result is deleted together with the evidence', async 
   t.is(kept?.facts, 0);
 });
 
-test('a result that our checks rejected is not paid for again', async (t) => {
+test('a result that our checks rejected is not paid for again on the same day', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   t.is(await lookUp(npi), 'one not_found none_valid');
@@ -369,7 +369,7 @@ for (const [about, step] of [
   });
 }
 
-test('a result about another person is not paid for again', async (t) => {
+test('a result about another person is not paid for again on the same day', async (t) => {
   const npi = await person();
   one.script(npi, () => foundStep('2000000010'));
   t.is(await lookUp(npi), 'one not_found identity_mismatch');
@@ -416,7 +416,7 @@ test('a greylisted address is remembered only after the mail server has decided'
   t.regex(await lookUp(never, { verifiers: greylisting }), /^one /);
 });
 
-test('"no result" is not remembered while a verifier is out of service', async (t) => {
+test('that a vendor had no result is not remembered while a verifier is down', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const broke = [verifierOf('reacher', { kind: 'fatal', why: 'credits' })];

@@ -154,7 +154,7 @@ test('the oldest DNS responses are dropped when the cache takes too many bytes',
   t.deepEqual(asked, ['a', 'b', 'c', 'a']);
 });
 
-test('a name with many addresses keeps only as many as a connection tries', async (t) => {
+test('a DNS name with many addresses is cached with only a few of each kind', async (t) => {
   const inner = Array.from({ length: 10 }, (_, n) => `10.0.0.${n}`);
   const open = Array.from({ length: 10 }, (_, n) => `198.41.0.${n}`);
   const { find } = await namesBy(t, () => [...inner, ...open, '2001:503:ba3e::2:30']);

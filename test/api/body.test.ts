@@ -30,7 +30,7 @@ async function brokenAt(
   t.is(answer.text, JSON.stringify(expected), String(body).slice(0, 80));
 }
 
-test('a submit with broken JSON is a 422 with the offset of the error', async (t) => {
+test('a submit with broken JSON gets a 422 with the offset of the error', async (t) => {
   const cases: readonly (readonly [text: string, offset: number])[] = [
     ['{', 1],
     ['{"npi"', 6],
@@ -108,7 +108,7 @@ test('a byte order mark before the JSON is allowed, and offsets do not count it'
   await brokenAt(t, '\ufeff\ufeff{}', 0);
 });
 
-test('an empty body is a 422 "Field required", unless its content type is not JSON', async (t) => {
+test('an empty body gets a 422 "Field required", unless its content type is not JSON', async (t) => {
   const missing = '{"detail":[{"loc":["body"],"msg":"Field required","type":"missing"}]}';
   t.is((await post('')).text, missing);
   const headers = `Host: x\r\nX-API-Key: ${client.apiKey}\r\nConnection: close\r\n`;
@@ -124,7 +124,7 @@ test('an empty body is a 422 "Field required", unless its content type is not JS
   t.is((await post('', { 'content-type': 'text/plain' })).status, 415);
 });
 
-test('a body with a content type other than JSON, or with an encoding, is a 415', async (t) => {
+test('a body with a content type other than JSON, or with an encoding, gets a 415', async (t) => {
   const refused = [
     'text/plain',
     'text/json',
@@ -167,7 +167,7 @@ test('a body with a content type other than JSON, or with an encoding, is a 415'
   }
 });
 
-test('a body of 64 KiB is accepted, and one byte more is a 413', async (t) => {
+test('a body of 64 KiB is accepted, and one byte more gets a 413', async (t) => {
   const padded = (bytes: number) => `{"npi":"${NPI}","x":"${'x'.repeat(bytes - 27)}"}`;
   t.is(Buffer.byteLength(padded(MAX_BYTES)), MAX_BYTES);
   t.is((await post(padded(MAX_BYTES))).status, 202);
@@ -240,7 +240,7 @@ test('a client with Expect: 100-continue gets a 100, or its error before the bod
   t.regex(await exchange(api.port, unknown), /^HTTP\/1\.1 202 /);
 });
 
-test('deeply nested JSON is a 422, except in fields that we ignore', async (t) => {
+test('deeply nested JSON gets a 422, except in fields that we ignore', async (t) => {
   const deep = `${'['.repeat(30_000)}${']'.repeat(30_000)}`;
   const objects = `${'{"a":'.repeat(9_000)}1${'}'.repeat(9_000)}`;
   const problemAt = async (body: string) => {

@@ -54,13 +54,13 @@ test('malformed HTTP gets a 400 in the usual error format and ends the connectio
   t.is((await client.get('/api/v1/credits')).status, 200);
 });
 
-test('a path or headers of more than 16 KiB are a 431', async (t) => {
+test('a path or headers of more than 16 KiB get a 431', async (t) => {
   await refused(t, `GET /${'a'.repeat(20_000)} HTTP/1.1\r\n${keyed()}`, 431, 'headers_too_large');
   await refused(t, credits(`X-Long: ${'a'.repeat(20_000)}\r\n`), 431, 'headers_too_large');
   await refused(t, credits(Array(2000).fill('X-Many: a\r\n').join('')), 431, 'headers_too_large');
 });
 
-test('a request target that is not a path is a 400, and the API keeps running', async (t) => {
+test('a request target that is not a path gets a 400, and the API keeps running', async (t) => {
   for (const target of [
     '*',
     'http://[bad/',
@@ -80,7 +80,7 @@ test('a request target that is not a path is a 400, and the API keeps running', 
   t.is((await client.get('/healthz')).status, 200);
 });
 
-test('a path with . or .. segments is a 404', async (t) => {
+test('a path with . or .. segments gets a 404', async (t) => {
   for (const target of [
     '/api/v1/../../readyz',
     '/api/v1/%2e%2E/.%2e/readyz',

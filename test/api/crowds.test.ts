@@ -63,7 +63,7 @@ test('the connection of a client that does not read its response is closed', asy
   socket.destroy();
 });
 
-test('the time-out of a silent connection is longer than the longest wait', (t) => {
+test('a client may stay silent for a minute, which is longer than the longest wait', (t) => {
   const { timeout } = createListener(75_000);
   t.true(timeout > 55_000 && timeout < 120_000);
 });
@@ -132,7 +132,7 @@ test('the documentation pages are compressed in advance', async (t) => {
   }
 });
 
-test('an IP address may request the documentation 100 times per window', async (t) => {
+test('an IP address may request the documentation 100 times per rate-limit window', async (t) => {
   const statuses: string[] = [];
   for (let i = 0; i < 51; i += 1) {
     for (const path of ['/openapi.json', '/docs']) {

@@ -75,7 +75,7 @@ function isAway(t: ExecutionContext, answer: Answer): void {
 }
 
 test.serial(
-  'a submit that waits too long for a lock is a 503 and writes nothing later',
+  'a submit that waits too long for a lock gets a 503 and writes nothing later',
   async (t) => {
     const client = await api.organization(10);
     const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'late' });
@@ -93,7 +93,7 @@ test.serial(
 );
 
 test.serial(
-  'if PostgreSQL does not confirm a submit, it is a 503 and can be repeated safely',
+  'a submit that PostgreSQL does not confirm gets a 503 and can be repeated safely',
   async (t) => {
     const client = await api.organization(10);
     const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'lost' });
@@ -109,7 +109,7 @@ test.serial(
 );
 
 test.serial(
-  'a submit that was accepted is a 202 even if waiting for its results fails',
+  'a submit that was accepted gets a 202 even if waiting for its results fails',
   async (t) => {
     const client = await api.organization(10);
     const submitted = client.single({ npi: NPI }, { prefer: 'wait=55' });

@@ -272,7 +272,7 @@ test('all wrong parameters of the webhook log are reported together, in order', 
   t.deepEqual(await problemsOf(`${list}?other=1`), [['query', 'other', 'extra_forbidden']]);
 });
 
-test("reading or resending another organization's delivery is a 404, as if unknown", async (t) => {
+test("reading or resending another organization's delivery gets a 404, as if unknown", async (t) => {
   const theirs = await stack.organization();
   const { json } = await theirs.single({ npi: NOBODY[0], webhook: { url: t.context.url } });
   const [delivery] = await decided(theirs, json.batch_id);
@@ -377,7 +377,7 @@ test('a delivered webhook can be resent, and is retried by the whole schedule ag
   );
 });
 
-test('only one of several concurrent resends is accepted, and the others are a 409', async (t) => {
+test('only one of several concurrent resends is accepted, and the others get a 409', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });

@@ -66,7 +66,7 @@ function isProblem(
   t.is(answer.headers.has('retry-after'), [409, 429, 503].includes(status));
 }
 
-test('every endpoint is a 401 without an API key or with an invalid one', async (t) => {
+test('every endpoint returns a 401 without an API key or with an invalid one', async (t) => {
   const { apiKey } = await api.organization();
   const other = apiKey.endsWith('A') ? 'B' : 'A';
   for (const [method, path] of KEYED) {
@@ -295,7 +295,7 @@ function comparable({ headers }: Answer): string[] {
     .map(([name, value]) => `${name}: ${value}`);
 }
 
-test('a path that does not exist is a 404, with and without a key', async (t) => {
+test('a path that does not exist gets a 404, with and without a key', async (t) => {
   const { apiKey } = await api.organization();
   for (const path of [
     '/api',
@@ -422,7 +422,7 @@ test("every response has a request id, and the client's own if that is harmless"
   t.is(new Set(ids.map(({ headers }) => headers.get('x-request-id'))).size, 4);
 });
 
-test('without PostgreSQL, requests are a 503 with Retry-After, but /healthz is a 200', async (t) => {
+test('without PostgreSQL, requests get a 503 with Retry-After, but /healthz a 200', async (t) => {
   const { apiKey } = await api.organization();
   const away = await startApi({
     databaseUrl: `postgres://nobody@127.0.0.1:${await freePort()}/nothing`,

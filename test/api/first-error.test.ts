@@ -127,28 +127,31 @@ const CAUSES = [
 
 for (const key of KEYS) {
   for (const { code, cause } of CAUSES) {
-    test.serial(`a submit ${key.title} that fails because of ${cause} is a 503`, (t) =>
+    test.serial(`a submit ${key.title} gets a 503 if it fails because of ${cause}`, (t) =>
       failsAs503(t, code, key),
     );
   }
 
-  test.serial(`a submit ${key.title} that PostgreSQL ends in a deadlock is repeated`, async (t) => {
-    const client = await openClient(key);
-    const { promise: atGate, resolve: goOn } = Promise.withResolvers<void>();
-    // PostgreSQL ends the session that finds the deadlock. This one looks for it later than the
-    // submit.
-    const other = admin.begin(async (tx) => {
-      await tx`set local deadlock_timeout = '10min'`;
-      await tx`select pg_advisory_xact_lock(${CYCLE})`;
-      await atGate;
-      await tx`select 1 from credit_balances where organization_id = ${client.organizationId} for update`;
-    });
-    const accepted = await submitThatFails(client, key, async () => {
-      goOn();
-      await oneSession("wait_event = 'transactionid'");
-    });
-    await other;
-    t.is(accepted.status, 202);
-    t.is(await batchesOf(client), 2);
-  });
+  test.serial(
+    `a submit ${key.title} is repeated if PostgreSQL ends it in a deadlock`,
+    async (t) => {
+      const client = await openClient(key);
+      const { promise: atGate, resolve: goOn } = Promise.withResolvers<void>();
+      // PostgreSQL ends the session that finds the deadlock. This one looks for it later than the
+      // submit.
+      const other = admin.begin(async (tx) => {
+        await tx`set local deadlock_timeout = '10min'`;
+        await tx`select pg_advisory_xact_lock(${CYCLE})`;
+        await atGate;
+        await tx`select 1 from credit_balances where organization_id = ${client.organizationId} for update`;
+      });
+      const accepted = await submitThatFails(client, key, async () => {
+        goOn();
+        await oneSession("wait_event = 'transactionid'");
+      });
+      await other;
+      t.is(accepted.status, 202);
+      t.is(await batchesOf(client), 2);
+    },
+  );
 }

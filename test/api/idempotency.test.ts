@@ -156,7 +156,7 @@ test('concurrent submits with the same Idempotency-Key create one batch', async 
   t.is(await batchesOf(client), 10);
 });
 
-test('only one of several concurrent bodies with the same Idempotency-Key is accepted', async (t) => {
+test('if different submits share an Idempotency-Key at the same time, one is accepted', async (t) => {
   const client = await api.organization(1000);
   const bodies = Array.from({ length: 10 }, (_, i) => `{"npi":"123456789${i}"}`);
   const answers = await Promise.all(bodies.map((body) => send(client, body, 'k')));

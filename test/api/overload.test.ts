@@ -186,37 +186,34 @@ const codeOf = async (answer: Response) => ((await answer.json()) as { code: str
 
 // Guards: `maxPerClient` and `maxRunningPerClient` of the writes in api/http/turn-queue.ts; `enterQueue`
 // before `countRequest`.
-test.serial(
-  'each organization has a short queue of submits, and more get an uncounted 429',
-  async (t) => {
-    const [client, other] = [await api.organization(1000, 150), await api.organization()];
-    const release = await holdBalance(client);
-    const answering = Array.from({ length: 120 }, () => submitOnce(api, client));
-    const isRefused = ({ status }: Response) => status === 429;
-    // The queue is full once one submit has been refused.
-    const refused = await Promise.any(
-      answering.map((one) => one.then((a) => (isRefused(a) ? a : Promise.reject()))),
-    );
-    t.is(await codeOf(refused), 'too_many_at_once');
-    t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
-    t.is(refused.headers.get('ratelimit'), null);
-    const [waiting] = await sql`
+test.serial("each organization's submits wait in a short queue, and more get a 429", async (t) => {
+  const [client, other] = [await api.organization(1000, 150), await api.organization()];
+  const release = await holdBalance(client);
+  const answering = Array.from({ length: 120 }, () => submitOnce(api, client));
+  const isRefused = ({ status }: Response) => status === 429;
+  // The queue is full once one submit has been refused.
+  const refused = await Promise.any(
+    answering.map((one) => one.then((a) => (isRefused(a) ? a : Promise.reject()))),
+  );
+  t.is(await codeOf(refused), 'too_many_at_once');
+  t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
+  t.is(refused.headers.get('ratelimit'), null);
+  const [waiting] = await sql`
     select count(*)::int as n from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%credit_balances%'`;
-    t.true(waiting?.n <= 2, `${waiting?.n} connections wait`);
-    t.is((await submitOnce(api, other)).status, 202);
-    await release();
-    const accepted = (await Promise.all(answering)).filter(({ status }) => status === 202);
-    t.true(accepted.length > 0 && accepted.length <= 100);
-    t.is((await Promise.all(answering)).filter(isRefused).length, 120 - accepted.length);
-    const [hits] =
-      await sql`select sum(n)::int as n from rate_windows, unnest(counts) n where api_key_id = ${client.keyId}`;
-    t.is(hits?.n, accepted.length);
-  },
-);
+  t.true(waiting?.n <= 2, `${waiting?.n} connections wait`);
+  t.is((await submitOnce(api, other)).status, 202);
+  await release();
+  const accepted = (await Promise.all(answering)).filter(({ status }) => status === 202);
+  t.true(accepted.length > 0 && accepted.length <= 100);
+  t.is((await Promise.all(answering)).filter(isRefused).length, 120 - accepted.length);
+  const [hits] =
+    await sql`select sum(n)::int as n from rate_windows, unnest(counts) n where api_key_id = ${client.keyId}`;
+  t.is(hits?.n, accepted.length);
+});
 
 // Guard: `maxTotal` in api/http/turn-queue.ts.
 test.serial(
-  'if too many submits of all organizations wait, the next one is a 503 at once',
+  'if too many submits of all organizations wait, the next one gets a 503 at once',
   async (t) => {
     const own = await startApi({ databaseUrl, databasePool: 1 });
     const clients = await Promise.all([own.organization(), own.organization(), own.organization()]);

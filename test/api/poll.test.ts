@@ -89,7 +89,7 @@ test("the times in headers come from PostgreSQL's clock, not the API's clock", a
   }
 });
 
-test('If-None-Match with the current ETag is a 304 without a body', async (t) => {
+test('a poll with If-None-Match and the current ETag gets a 304 without a body', async (t) => {
   const { client, first, paths } = await submitTwo();
   // A batch in the future never gets old, so Retry-After stays at 1 s.
   await sql`update batches set created_at = clock_timestamp() + interval '1 hour'

@@ -144,7 +144,7 @@ test('a submit with Prefer: wait returns when its batch is completed', async (t)
 });
 
 // Guard: `waits` of api/http/overload.ts.
-test('up to 500 clients can wait without a database connection; others get no wait', async (t) => {
+test('500 clients can wait at once without a database connection, and more cannot', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;

@@ -104,7 +104,7 @@ test('each request counts against the rate limit for 60 s', async (t) => {
   says(t, await credits(await clientAfter([3600, 61, 60])), 3, 2, 60);
 });
 
-test('a 429 writes nothing, and is repeated without a query until its Retry-After', async (t) => {
+test('after a 429, further requests need no database query until its Retry-After', async (t) => {
   const client = await api.organization(0, 2);
   await setHits(client, [30, 20]);
   const window = () =>

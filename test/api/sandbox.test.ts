@@ -83,7 +83,7 @@ test('test keys and live keys have separate replays and Idempotency-Keys', async
   t.is(again?.replayed, true);
 });
 
-test('an unknown Test-Outcome header is a 422 that lists the known outcomes', async (t) => {
+test('an unknown Test-Outcome header gets a 422 that lists the known outcomes', async (t) => {
   const { status, text } = await sandbox.single(
     {},
     { 'test-outcome': 'Stored', 'idempotency-key': 'ü' },

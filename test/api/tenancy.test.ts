@@ -42,7 +42,7 @@ test("another organization's ids get exactly the responses of unknown ids", asyn
   }
 });
 
-test("requests for another organization's deliveries are answered as if unknown", async (t) => {
+test("another organization's deliveries get the same responses as unknown ones", async (t) => {
   const list = (batchId: string) => `/api/v1/batch/${batchId}/deliveries`;
   const webhook = { url: 'https://example.com/hook' };
   const submitted = async (client: ApiClient) => {

@@ -32,7 +32,7 @@ test('clients take turns in the queue even if one of them has much more waiting 
   t.deepEqual(work.begun, ['a1', 'a2', 'b1', 'c1', 'a3']);
 });
 
-test('one client cannot use all running places of the queue', async (t) => {
+test('the queue limits how much work of one client runs at a time', async (t) => {
   const work = createWork(new TurnQueue({ ...LIMITS, maxRunning: 3, maxRunningPerClient: 2 }));
   const all = ['a1', 'a2', 'a3', 'b1'].map(work.add);
   await setImmediate();
@@ -58,7 +58,7 @@ test('a full queue returns a 503 to every client until a place is free', (t) => 
   t.notThrows(() => queue.enter('c'));
 });
 
-test('work that fails, or a place that is given up, leaves the queue', async (t) => {
+test('failed work and places that are given up leave the queue', async (t) => {
   const queue = new TurnQueue({ ...LIMITS, maxPerClient: 1, maxTotal: 2 });
   const failed = queue.inTurn('a', async () => {
     throw new Error('failed');

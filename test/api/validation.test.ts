@@ -67,14 +67,14 @@ async function refusedField(
   for (const value of values) refused(t, await post(SINGLE, bodyOf(value)), [expected], value);
 }
 
-test('a submit with a missing field is a 422', async (t) => {
+test('a submit with a missing field gets a 422', async (t) => {
   refused(t, await post(SINGLE, {}), [missing('body', 'npi')]);
   refused(t, await post(SINGLE, { npis: [NPI] }), [missing('body', 'npi')]);
   refused(t, await post(BULK, { npi: NPI }), [missing('body', 'npis')]);
   refused(t, await post(SINGLE, { npi: NPI, webhook: {} }), [missing('body', 'webhook', 'url')]);
 });
 
-test('an NPI that is not a string is a 422', async (t) => {
+test('an NPI that is not a string gets a 422', async (t) => {
   const values = [null, 1234567893, 1e9, true, [NPI], [[NPI]], { npi: NPI }];
   await refusedField(t, values, (npi) => ({ npi }), noString('body', 'npi'));
   for (const value of values) {
@@ -82,7 +82,7 @@ test('an NPI that is not a string is a 422', async (t) => {
   }
 });
 
-test('an NPI that is not 10 ASCII digits is a 422', async (t) => {
+test('an NPI that is not 10 ASCII digits gets a 422', async (t) => {
   const values = [
     '',
     '123456789',
@@ -131,14 +131,14 @@ test('an unknown email type or webhook mode is one error, even if it is not a st
   );
 });
 
-test('a webhook that is not an object, or a URL that is not a string, is a 422', async (t) => {
+test('a webhook that is not an object, or a URL that is not a string, gets a 422', async (t) => {
   const others = ['https://example.com', 5, true, [], [{ url: 'https://example.com' }]];
   await refusedField(t, others, (webhook) => ({ npi: NPI, webhook }), noObject('body', 'webhook'));
   const withUrl = (url: unknown) => ({ npi: NPI, webhook: { url } });
   await refusedField(t, [null, 5, true, [], {}], withUrl, noString('body', 'webhook', 'url'));
 });
 
-test('custom_data that is not an object is a 422', async (t) => {
+test('custom_data that is not an object gets a 422', async (t) => {
   const values = ['x', '', 0, true, [], [{}]];
   await refusedField(
     t,
@@ -167,7 +167,7 @@ test('npis must be a list of 1 to 60 items', async (t) => {
   t.is((await post(BULK, { npis: [NPI] })).status, 202);
 });
 
-test('a body that is not an object is a 422', async (t) => {
+test('a body that is not an object gets a 422', async (t) => {
   for (const body of [[], [{ npi: NPI }], 'x', 5, true, null]) {
     refused(t, await post(SINGLE, body), [noObject('body')], body);
     refused(t, await post(BULK, body), [noObject('body')], body);
@@ -217,7 +217,7 @@ test('a malformed Idempotency-Key is reported together with problems of the body
   }
 });
 
-test('a malformed id in a path is a 422, or a 401 without a valid key', async (t) => {
+test('a malformed id in a path gets a 422, or a 401 without a valid key', async (t) => {
   const good = '01hzy3v7x9k2m4n6p8q0r2s4t6';
   const bad = [
     'x',
@@ -277,7 +277,7 @@ test('a malformed id in a path is a 422, or a 401 without a valid key', async (t
   t.is((await client.get(`/api/v1/email/req_${good}`)).status, 404);
 });
 
-test('a malformed webhook URL is a 422', async (t) => {
+test('a malformed webhook URL gets a 422', async (t) => {
   const values = [
     '',
     'x',
@@ -322,7 +322,7 @@ test('a malformed webhook URL is a 422', async (t) => {
   );
 });
 
-test('a webhook URL that is not https, or contains a user or password, is a 422', async (t) => {
+test('a webhook URL that is not https, or contains a user or password, gets a 422', async (t) => {
   const withUrl = (url: unknown) => ({ npi: NPI, webhook: { url } });
   const schemes = [
     'http://example.com',
@@ -349,7 +349,7 @@ test('a webhook URL that is not https, or contains a user or password, is a 422'
   }
 });
 
-test('a webhook URL with a private IP address or name is a 422, in any notation', async (t) => {
+test('a webhook URL with a private IP address or name gets a 422, in any notation', async (t) => {
   const hosts = [
     '127.0.0.1',
     '127.1',

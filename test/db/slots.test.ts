@@ -76,7 +76,7 @@ test.serial('slots never allow more calls in any window than the rate limit', as
   }
 });
 
-test.serial('a waiting request is asked to return 2 s before its slot', async (t) => {
+test.serial('a request that must wait for a slot should ask again 2 s before it', async (t) => {
   const [one, two, three] = await requestsOf(3);
   t.deepEqual(
     [await ask('told', one), await ask('told', two), await ask('told', three)],
@@ -90,7 +90,7 @@ test.serial('a waiting request is asked to return 2 s before its slot', async (t
   t.is(await ask('told', two), 0);
 });
 
-test.serial('a request keeps its slot when later requests ask', async (t) => {
+test.serial('a request keeps its slot when later requests ask for one', async (t) => {
   const [one, two, late] = await requestsOf(3);
   await ask('places', one);
   await ask('places', two);

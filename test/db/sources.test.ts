@@ -107,7 +107,7 @@ const kinds = (admissions: readonly Admission[]) => {
   return { go: count('go'), wait: count('wait'), spent: count('spent') };
 };
 
-test('all workers together stay within a rate limit, and others learn when to retry', async (t) => {
+test('all workers together stay within a rate limit, and other calls get a wait time', async (t) => {
   const limits = { rates: [{ calls: 20, perMs: 600_000 }], dailyCredits: null };
   const admissions = await askAll('paced', limits, 60);
   const { go, wait } = kinds(admissions);
@@ -150,7 +150,7 @@ test('two requests for the same NPI call and pay a vendor only once', async (t) 
   t.is(spent?.credits, 1);
 });
 
-test('all requests and lookups that share a vendor job keep its poll interval', async (t) => {
+test('a vendor job that several lookups share is polled no more often than allowed', async (t) => {
   const asked = npis.splice(0, 1);
   const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
   const question = {
@@ -213,7 +213,7 @@ test('credits that were reserved for a call but not charged can be spent again',
   t.is((await admitNow('pay-on-find', limits)).kind, 'go');
 });
 
-test('an organization may use all daily credits, or half if others need them too', async (t) => {
+test("an organization may use a vendor's daily credits, or half if others need them", async (t) => {
   const limits = { rates: [], dailyCredits: 10 };
   const [greedy = '', other = ''] = [...(await requestsOf(1)), ...(await requestsOf(1))];
   const goes = async (requestId: string | null, calls = 12) => {
@@ -299,7 +299,7 @@ test('fifty simultaneous failures open the breaker only once and only for second
   t.deepEqual(kinds(await askAll('crowded', FREE, 12)), { go: 1, wait: 11, spent: 0 });
 });
 
-test('failures of calls that began before the breaker opened keep it open no longer', async (t) => {
+test('failures of calls from before the breaker opened do not keep it open longer', async (t) => {
   const calls = await begin('late', 45);
   for (const end of calls.slice(0, 5)) await end({ kind: 'failed', why: 'upstream' });
   await pass('late', 6);
@@ -332,7 +332,7 @@ test('a successful trial call closes the breaker', async (t) => {
   t.deepEqual(kinds(await askAll('trial', FREE, 6)), { go: 6, wait: 0, spent: 0 });
 });
 
-test('the opening or closing of a breaker is reported by only one of concurrent calls', async (t) => {
+test('if concurrent calls open or close a breaker, only one of them reports that', async (t) => {
   const endAll = (ends: readonly End[], outcome: CallOutcome) =>
     Promise.all(ends.map((end) => end(outcome)));
   const told = (changes: readonly (BreakerChange | null)[]) =>

@@ -107,7 +107,7 @@ test('polls and webhooks hide a suppressed address, but its charge stays', async
   t.false((await loadDelivery(api.db, delivery?.id ?? '')).body.includes(email));
 });
 
-test('a result that was read before a suppression commits is hidden afterwards', async (t) => {
+test('a result that was returned while a suppression was being saved is hidden later', async (t) => {
   const npi = '2000060019';
   await know(npi, 'meanwhile@clinic.example');
   const client = await api.organization();
@@ -121,7 +121,7 @@ test('a result that was read before a suppression commits is hidden afterwards',
   t.like((await client.get(answered.path)).json.data[0], { status: 'completed', email: null });
 });
 
-test('a result that was found before a suppression commits is hidden afterwards', async (t) => {
+test('a result that was found while a suppression was being saved is hidden later', async (t) => {
   const npi = '2000070018';
   const client = await api.organization();
   const { path } = await ask(client, npi);
@@ -213,7 +213,7 @@ test("a vendor's 451 suppresses the NPI, and the audit log names the service as 
   t.is(records.length, 1);
 });
 
-test('operators add, list, and remove suppressions, whose addresses are only hashes', async (t) => {
+test('operators can list and change suppressions, which store addresses as hashes', async (t) => {
   const { json, text, operator } = operatorOn(api.databaseUrl);
   const value = hashAddress('jane.roe@xn--grten-gra.example');
   const outcome = async (...args: string[]) => (await json('suppress', ...args, ...WHY)).outcome;

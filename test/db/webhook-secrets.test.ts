@@ -247,7 +247,7 @@ test('a wrong encryption key cannot show or create secrets, and the error names 
   await t.notThrowsAsync(showWebhookSecret(right, id));
 });
 
-test('a process whose key cannot decrypt the secrets stores no check value for it', async (t) => {
+test('a process with a wrong encryption key does not record it as the right one', async (t) => {
   await using database = await openTestDatabase();
   const right = withKeys(t, database.url, key('v1'));
   await createOrganization(right, BY, 'One');
@@ -258,7 +258,7 @@ test('a process whose key cannot decrypt the secrets stores no check value for i
   t.deepEqual([...(await database.sql`select version from secret_keys`)], [{ version: 'v1' }]);
 });
 
-test('a process without the key of a stored secret reports that and stores nothing', async (t) => {
+test('a process that lacks the encryption key of a stored secret reports that', async (t) => {
   await using database = await openTestDatabase();
   const [old, next] = [key('v1'), key('v2')];
   const { id } = await createOrganization(withKeys(t, database.url, old), BY, 'One');

@@ -75,7 +75,7 @@ async function usageOf({ organizationId }: Organization, ...args: string[]): Pro
   return usage;
 }
 
-test('usage counts requests by outcome and type, and credits as in the ledger', async (t) => {
+test('the usage command counts requests by outcome and type, and credits by kind', async (t) => {
   const organization = await live();
   const { organizationId } = organization;
   await text('credits', 'grant', organizationId, '20', ...WHY);

@@ -99,7 +99,7 @@ test('each vendor has the types, times, limits, and license from the sources fil
   }
 });
 
-test('vendors use the call time-out of the sources file, FullEnrich its poll interval', async (t) => {
+test("the sources file sets each vendor's time-out and FullEnrich's poll interval", async (t) => {
   const keys = Object.fromEntries(VENDOR_IDS.map((id) => [`${id.toUpperCase()}_API_KEY`, 'k']));
   const { url } = await playVendor(t, recorded('fullenrich/submitted'));
   const each = Object.fromEntries(VENDOR_IDS.map((id) => [id, { call: '2m' }]));

@@ -64,7 +64,7 @@ test.serial('spans that the collector rejects permanently are not sent again', a
 });
 
 test.serial(
-  'sampling traces a share of the batches as a whole, the same in every process',
+  'trace sampling takes whole batches, and every process takes the same ones',
   async (t) => {
     const sampled = async () => {
       const sampling = await startCollector();

@@ -22,7 +22,7 @@ const FOUND = 20;
 const NOT_FOUND = 10;
 const UP = 'Ctrl-C stops everything this started.';
 
-test("killing Temporal's server during a batch loses nothing and charges nothing twice", async (t) => {
+test("killing Temporal's server during a batch loses nothing and repeats no charge", async (t) => {
   const programs = await findTemporalServer({
     cacheDir: cacheFolder(process.env.XDG_CACHE_HOME),
     onProgress: t.log,

@@ -10,7 +10,7 @@ import { startApi } from '../support/stack.ts';
 // Tests the API without PostgreSQL. It responds with 503, writes nothing by halves, and becomes
 // ready again by itself.
 
-test('if PostgreSQL is killed under load, submits get a 202 or 503, and no 202 is lost', async (t) => {
+test('if PostgreSQL is killed under load, submits get a 202 or 503, and none is lost', async (t) => {
   const dataDir = join(temporaryFolder(t.teardown), 'data');
   let server = await startPostgres({ dataDir });
   t.teardown(() => server.stop());

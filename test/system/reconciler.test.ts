@@ -287,7 +287,7 @@ test('one broken balance does not keep other organizations from their refunds', 
   t.is(row?.settled_at, null);
 });
 
-test('settling overdue requests respects its limit and the organization', async (t) => {
+test('overdue requests are settled for one organization, up to a given number', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 100);
   const { organizationId } = organization;

@@ -77,7 +77,7 @@ async function reasonsOf(batchId: string): Promise<string[]> {
 }
 
 test.serial(
-  'a bug in a lookup is visible in its history and in the log, and is refunded',
+  'a bug in a lookup is visible in history and log, and its requests are refunded',
   async (t) => {
     const worker = await workWithBug(t, 'ask');
     const client = await stack.organization(10);

@@ -53,7 +53,7 @@ async function outcomesInTemporal(query: string): Promise<Map<string, string>> {
   return found;
 }
 
-test('the views in the Temporal UI list each request without an email and its reason', async (t) => {
+test('views in the Temporal UI list every request without an email, with its reason', async (t) => {
   const npis = mixedNpis();
   await stack.db.drizzle.execute(
     sql`insert into suppressions (kind, value, origin) values ('npi', ${npis[1]}, 'operator')`,

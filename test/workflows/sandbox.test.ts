@@ -151,7 +151,7 @@ test('the digits of an NPI decide which type of address the sandbox returns, if 
   t.is(data.at(-1)?.status, 'not_found');
 });
 
-test('the outcomes professional and personal apply only to a matching requested type', async (t) => {
+test('the test outcomes "professional" and "personal" need a matching requested type', async (t) => {
   t.like(await forced('professional'), {
     ...PROFESSIONAL,
     submitted: 'in-progress',
@@ -167,7 +167,7 @@ test('the outcomes professional and personal apply only to a matching requested 
   });
 });
 
-test('the outcome found returns an address of the requested type', async (t) => {
+test('the test outcome "found" returns an address of the requested type', async (t) => {
   const npi = newNpi();
   t.like(await forced('found', npi, 'personal'), {
     ...PERSONAL,
@@ -177,7 +177,7 @@ test('the outcome found returns an address of the requested type', async (t) => 
   t.like(await forced('found'), PROFESSIONAL);
 });
 
-test('the outcomes not_found and failed refund the credits and record a reason', async (t) => {
+test('the test outcomes "not_found" and "failed" refund the credits', async (t) => {
   const [notFound, failed] = [await forced('not_found'), await forced('failed')];
   t.like(notFound, { ...NOTHING, status: 'not_found', credits: 0 });
   t.like(failed, { ...NOTHING, status: 'failed', credits: 0 });
@@ -185,7 +185,7 @@ test('the outcomes not_found and failed refund the credits and record a reason',
   t.is((await row(failed.batchId))?.reason, 'test_outcome');
 });
 
-test('the outcome deadline comes within seconds, and only for its own request', async (t) => {
+test('the test outcome "deadline" comes within seconds, only for its own request', async (t) => {
   // Its digits select a professional address.
   const other = withCheckDigit(100_500_003);
   const { json } = await sandbox.bulk({ npis: ['2000000101', other] });
@@ -214,7 +214,7 @@ test('the outcome deadline comes within seconds, and only for its own request', 
   t.true(Number(timeout.seconds) <= 5);
 });
 
-test('the outcomes slow and greylisted take the same steps as real delays', async (t) => {
+test('the test outcomes "slow" and "greylisted" take the same steps as real delays', async (t) => {
   const [slow, greylisted] = await Promise.all([forced('slow'), forced('greylisted')]);
   for (const [answer, steps] of [
     [slow, ['the sandbox: slow']],
@@ -231,7 +231,7 @@ test('the outcomes slow and greylisted take the same steps as real delays', asyn
   }
 });
 
-test('the outcomes stored and replayed are final as soon as they are submitted', async (t) => {
+test('the test outcomes "stored" and "replayed" are final at once', async (t) => {
   const npi = newNpi();
   t.like(await forced('replayed'), {
     ...PROFESSIONAL,

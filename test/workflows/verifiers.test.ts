@@ -112,7 +112,7 @@ for (const [hours, verdict, reason, times, end] of [
   [23, 'unknown', 'verifier_unsent', 1, 'completed'],
 ] as const) {
   test.serial(
-    `${hours} hours after ${verdict} (${reason}), a verifier is ${times ? '' : 'not '}called again`,
+    `a verifier that said ${verdict} (${reason}) is ${times ? '' : 'not '}called again ${hours} hours later`,
     async (t) => {
       const npi = take();
       vendor.script(npi, () => foundStep(npi));
@@ -125,7 +125,7 @@ for (const [hours, verdict, reason, times, end] of [
 }
 
 test.serial(
-  'an address that only repeats our input must be confirmed by the verifier',
+  'if a vendor only repeats the name we sent, a verifier must confirm the address',
   async (t) => {
     const [echoed, known, both] = [take(), take(), take()];
     for (const npi of [echoed, known, both]) {

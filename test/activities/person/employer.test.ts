@@ -175,7 +175,7 @@ test("another tenant of the provider's building is not an employer", async (t) =
   );
 });
 
-test('other locations of organization and provider are compared too', async (t) => {
+test("an organization is found by all its locations and all of the provider's", async (t) => {
   const [place, other] = [newPlace(), newPlace()];
   const clinic = await practice('ALDER CLINIC LLC', newPlace());
   await location(clinic, 'CO', place);

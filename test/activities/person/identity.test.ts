@@ -463,7 +463,7 @@ test('similar names are distinguished, no matter which of the two is ours', (t) 
   }
 });
 
-test('a result with our NPI and last name is our person under any first name', (t) => {
+test('a result with our NPI and last name is accepted with any first name', (t) => {
   const said = (name: string, record: string) => {
     const [pair] = pairsOf(`${name} ~ ${record}`);
     return pair !== undefined && isSame(pair.said, pair.record, { npi: NPI });

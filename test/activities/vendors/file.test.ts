@@ -46,7 +46,7 @@ async function stepFor(t: ExecutionContext, id: string, answer: Played) {
   return await vendor.submit(SUBJECT, NEVER);
 }
 
-test('the example vendor is called by NPI, with its secret in a header', async (t) => {
+test("the sources file's example vendor is called by NPI, with its secret in a header", async (t) => {
   const { vendor, asked, source } = await exampleVendor(
     t,
     'hcp-registry',
@@ -65,7 +65,7 @@ test('the example vendor is called by NPI, with its secret in a header', async (
   t.deepEqual([vendor.cost('any'), vendor.repeatIsFree, source.may_store], [1, false, true]);
 });
 
-test("the example's response is mapped to candidates and their identity", async (t) => {
+test("a response of the sources file's example vendor is mapped to candidates", async (t) => {
   t.deepEqual(await stepFor(t, 'hcp-registry', recorded('http-json/listed')), {
     kind: 'found',
     candidates: [
@@ -91,7 +91,7 @@ test("the example's response is mapped to candidates and their identity", async 
   });
 });
 
-test('the example with POST sends known fields and leaves out unknown ones', async (t) => {
+test("the sources file's POST example sends known fields and leaves out unknown ones", async (t) => {
   const { vendor, asked } = await exampleVendor(t, 'name-finder', { status: 404, body: {} });
   await vendor.submit(SUBJECT, NEVER);
   const organization = {

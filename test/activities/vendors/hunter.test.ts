@@ -117,7 +117,7 @@ for (const [status, verdict] of [
   });
 }
 
-test("a valid of Hunter's at a domain that accepts all mail is read as a catch-all", async (t) => {
+test("Hunter's status valid at a domain that accepts all mail means catch_all", async (t) => {
   t.like(await stepFor(t, found({ accept_all: true })), { candidates: [{ verdict: 'catch_all' }] });
 });
 

@@ -112,7 +112,7 @@ test('if the next employer is unknown or rejected, the first "no result" is fina
   });
 });
 
-test('Prospeo is called for the next employer too, but FullEnrich is not, being slow', async (t) => {
+test('Prospeo is called for the next employer, but FullEnrich is too slow for that', async (t) => {
   const noMatch = { status: 400, body: { error: true, error_code: 'NO_MATCH' } };
   const prospeo = await playVendor(t, noMatch, noMatch);
   await converse(createProspeo({ baseUrl: prospeo.url, apiKey: 'key' }), ELSEWHERE);

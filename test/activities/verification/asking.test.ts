@@ -34,7 +34,7 @@ for (const [about, step, rest, verdict] of [
   ['makes an address of NPPES valid', VALID, { ...UNKNOWN, source: 'nppes' }, 'valid mailbox_ok'],
   ['makes an address invalid', MISSING, UNKNOWN, 'invalid mailbox_missing'],
   [
-    'keeps its own reason',
+    'decides which reason is recorded',
     { kind: 'answer', verdict: 'risky', reason: 'role' },
     UNKNOWN,
     'risky role',

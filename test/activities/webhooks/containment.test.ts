@@ -79,7 +79,7 @@ function roomAfter(look: Look): number | null {
   return look.kind === 'wait' && look.why === 'no_room' ? Math.round(look.afterMs / 10) * 10 : null;
 }
 
-test('after five time-outs, a host gets only one webhook attempt at a time', async (t) => {
+test('after five time-outs, a webhook host gets only one attempt at a time', async (t) => {
   const { life, answers, sent } = t.context;
   answers.set('dead.example', () => SILENT);
   const ids = await life.deliveries(await life.organization(), DEAD, 12);
@@ -98,7 +98,7 @@ test('after five time-outs, a host gets only one webhook attempt at a time', asy
   t.true(looks < 200 * ids.length, `${looks} looks`);
 });
 
-test('a host that is back gets its waiting webhooks within the time that it was away', async (t) => {
+test('after a webhook host was down, its webhooks arrive within about the same time', async (t) => {
   const { life, answers } = t.context;
   answers.set('dead.example', () => SILENT);
   const ids = await life.deliveries(await life.organization(), DEAD, 30);
@@ -111,7 +111,7 @@ test('a host that is back gets its waiting webhooks within the time that it was 
   t.true(last < 1.2 * HOUR, `${last / MINUTE} min`);
 });
 
-test('while a host is away, new webhooks wait while one attempt at a time is made', async (t) => {
+test('a webhook host that is down gets one attempt at a time, even for new webhooks', async (t) => {
   const { life, answers, sent } = t.context;
   answers.set('dead.example', () => SILENT);
   const organization = await life.organization();
@@ -261,7 +261,7 @@ test('an attempt whose worker died frees its slot and does not delay others', as
   t.deepEqual(await life.look(next), { kind: 'over', state: 'delivered' });
 });
 
-test('a webhook that waits for a slot waits as long as the earlier ones will take', async (t) => {
+test('the wait for a slot is as long as the earlier webhooks will take', async (t) => {
   const { life, answers, sent } = t.context;
   const reply = Promise.withResolvers<Answer>();
   answers.set('slow.example', () => reply.promise);

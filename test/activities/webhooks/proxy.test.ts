@@ -100,7 +100,7 @@ test('the webhook proxy gets the checked IP address, and the receiver gets the n
   t.is(delivery?.headers['proxy-authorization'], undefined);
 });
 
-test('an IP address that is forbidden directly is not requested from the proxy', async (t) => {
+test('a forbidden IP address is not requested from the webhook proxy either', async (t) => {
   const proxy = await startProxy(t);
   const closed = createAddressPolicy({ openCidrs: [] });
   const lookup = async () => [

@@ -95,7 +95,7 @@ function standAt(
   return posts;
 }
 
-test('an IP address gets twenty unproven webhooks an hour from all organizations', async (t) => {
+test('an IP address gets twenty webhooks an hour for hosts that never returned a 2xx', async (t) => {
   const { life } = t.context;
   const posts = standAt(t, ['192.0.2.7'], answered(404));
   await life.time.freeze();
@@ -140,7 +140,7 @@ test('all addresses of an IPv6 /64 network share one limit', async (t) => {
   t.is(next.length, 1);
 });
 
-test('a 2xx proves one name and port at an IP address, for one organization only', async (t) => {
+test('a 2xx proves a webhook host for one name, port, and organization only', async (t) => {
   const { life } = t.context;
   await life.time.freeze();
   const organization = await life.organization();
@@ -200,7 +200,7 @@ test('only a retry tries IP addresses at which a host is not yet proven', async 
   );
 });
 
-test('the counter of an IP address is deleted once it is unused', async (t) => {
+test('the webhook counter of an IP address is deleted once it is unused', async (t) => {
   const { life } = t.context;
   standAt(t, ['192.0.2.7'], answered(404));
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1, 'unproven');

@@ -288,7 +288,7 @@ test('a run without enough credits exits with 3, keeps its results, and can cont
   t.is((await client.credits()).used, 60);
 });
 
-test('an error exits with 1 and prints the request id, but never the API key', async (t) => {
+test('on an error the client exits with 1 and prints the request id, but not the key', async (t) => {
   const client = await api.organization(100);
   const folder = await folderWith(t, csvOf(npisFrom(40_000, 1)));
   await writeFile(join(folder, 'key.txt'), `${client.apiKey}x\n`);
