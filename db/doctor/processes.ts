@@ -9,15 +9,22 @@ import { type CheckResult, type FindingCode, resultOf } from './check.ts';
 export async function checkProcesses(db: Database): Promise<CheckResult[]> {
   const apis = await listApis(db);
   const workers = await listVersions(db);
-  const stray = workers.length === 0 ? [] : apis.filter((api) => !api.has_worker);
-  const places = stray.map(({ namespace, queue }) => `${namespace}/${queue}`);
   return [
-    missing('no_api', apis.length),
-    missing('no_worker', workers.length),
-    resultOf('api_elsewhere', { findings: places.length, examples: places.slice(0, 5) }),
+    checkAlive('no_api', apis.length),
+    checkAlive('no_worker', workers.length),
+    checkPlaces(apis, workers.length),
   ];
 }
 
-function missing(code: FindingCode, alive: number): CheckResult {
-  return resultOf(code, { findings: alive === 0 ? 1 : 0, examples: [] });
+function checkAlive(code: FindingCode, alive: number): CheckResult {
+  const findings = alive === 0 ? 1 : 0;
+  return resultOf(code, { findings, examples: [] });
+}
+
+/** Finds APIs without a worker. If there are no workers at all, that is a finding by itself. */
+function checkPlaces(apis: Awaited<ReturnType<typeof listApis>>, workerCount: number): CheckResult {
+  if (workerCount === 0) return resultOf('api_elsewhere', { findings: 0, examples: [] });
+  const stray = apis.filter((api) => !api.has_worker);
+  const places = stray.map(({ namespace, queue }) => `${namespace}/${queue}`);
+  return resultOf('api_elsewhere', { findings: places.length, examples: places.slice(0, 5) });
 }

@@ -1,4 +1,15 @@
-import { and, asc, desc, eq, getTableColumns, inArray, isNull, or, sql } from 'drizzle-orm';
+import {
+  and,
+  asc,
+  desc,
+  eq,
+  getTableColumns,
+  inArray,
+  isNull,
+  or,
+  type SQL,
+  sql,
+} from 'drizzle-orm';
 import type { PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import { type Database, query } from '../client.ts';
 import { Refusal } from '../errors.ts';
@@ -63,9 +74,8 @@ export async function readEvidence(db: Database, about: About) {
       .select(PROVIDER)
       .from(providers)
       .where(eq(providers.npi, npi));
-    const [suppression] = await tx.execute<{ suppressed: boolean }>(
-      sql`select is_suppressed(${npi}, null) as suppressed`,
-    );
+    const [suppression] = await tx.execute<{ suppressed: boolean }>(sql`
+      select is_suppressed(${npi}, null) as suppressed`);
     const suppressions = await readSuppressions(tx, npi);
     const lookupIds = [...new Set(asked.flatMap(({ lookupId }) => lookupId ?? []))];
     const found = await readFindings(tx, asked, lookupIds);
@@ -113,11 +123,9 @@ export async function readEvidence(db: Database, about: About) {
 
 /** Reads the requests that the evidence is about, newest first. */
 async function readRequests(tx: PostgresJsDatabase, about: About): Promise<EvidenceRequest[]> {
-  const isReal = isNull(requests.testOutcome);
-  const isAskedFor =
-    'requestId' in about
-      ? eq(requests.id, about.requestId)
-      : and(eq(requests.npi, about.npi), isReal);
+  let isAskedFor: SQL | undefined;
+  if ('requestId' in about) isAskedFor = eq(requests.id, about.requestId);
+  else isAskedFor = and(eq(requests.npi, about.npi), isNull(requests.testOutcome));
   return await tx
     .select()
     .from(requests)

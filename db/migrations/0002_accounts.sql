@@ -1,8 +1,8 @@
 -- Accounts: announcements of changes, and the rate limit of a key.
 
 -- Wakes the polls that wait for a change of this row or use this key, so that a revoked key ends
--- its polls. With the argument ' final' it also wakes the polls that wait for the end. Nothing else
--- uses NOTIFY, because commits with a NOTIFY queue for one lock.
+-- its polls. With the argument ' final' it also wakes the polls that wait for the end. Changes that
+-- no poll waits for are not announced, because commits with a NOTIFY queue for one lock.
 create function announce_change() returns trigger language plpgsql as $$
 begin
   perform pg_notify('changed', new.id || coalesce(tg_argv[0], ''));

@@ -1,7 +1,7 @@
 -- True if this NPI is not an active individual. Then no address is returned for it, even a stored
 -- one. A negative result of the registry counts for a day, and NPPES data until the next file. It
--- uses plpgsql for the same reason as is_suppressed: it is planned once per connection, and not
--- again in each statement that requests 60 addresses.
+-- is plpgsql, like is_suppressed, so that it is planned once per connection and not in each
+-- statement that requests 60 addresses.
 create function is_inactive(an_npi text) returns boolean language plpgsql stable parallel safe as $$
 begin
   return exists (

@@ -187,8 +187,8 @@ declare
   theirs text[] := array(select lookup_id from requests where id = any(request_ids));
 begin
   delete from source_slots where request_id = any(request_ids);
-  -- A separate statement: if two requests give up at once, the second one must see the first one's
-  -- change. Locks in a fixed order, because organizations share lookups.
+  -- This is a separate statement. If two requests give up at once, the second one must see the
+  -- change of the first. Rows are locked in a fixed order, because organizations share lookups.
   perform from lookups where id = any(theirs) order by npi, wanted_type for no key update;
   update vendor_attempts a set returned = true
     from requests r join email_checks c on (c.lookup_id, c.npi, c.email) = (r.lookup_id, r.npi, r.email)

@@ -20,8 +20,7 @@ begin
   end if;
 end $$;
 
--- The owner is used for logins only by migrations. Its functions below are the only way for other
--- roles to use its rights.
+-- Only migrations log in as the owner. Other roles use its rights only through the functions below.
 grant usage, create on schema public to npe_owner;
 
 do $$
@@ -45,9 +44,9 @@ grant usage on schema public, drizzle to npe_api, npe_worker, npe_operator;
 grant select on drizzle.__drizzle_migrations to npe_api, npe_worker, npe_operator;
 
 -- Derived rows are written only by these functions, with the owner's rights: balances from entries,
--- and entries and counts from requests. The search path prevents that a temporary table replaces
--- ours. Execution is revoked from the public, because a trigger on a user's own table could run
--- them on forged rows.
+-- and entries and counts from requests. The search path keeps temporary tables from replacing ours.
+-- Execution is revoked from public, because a trigger on a user's own table could run them on
+-- forged rows.
 do $$
 declare
   name text;
