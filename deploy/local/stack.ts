@@ -22,24 +22,27 @@ import { openTenant, type Tenant } from './tenant.ts';
 export type Stack = Awaited<ReturnType<typeof startStack>>;
 
 export interface StackOptions {
-  /** The folder for data, logs and certificates. */
+  /** The folder for data, logs, and certificates. */
   readonly dir: string;
-  /** 0 for any free port. */
+  /** The port of the API; 0 for any free port. */
   readonly apiPort: number;
-  /** The CLI's dev server, or the production server on the stack's own PostgreSQL. */
+  /**
+   * `dev` for the dev server of Temporal's CLI, or `server` for the production server with the
+   * stack's own PostgreSQL.
+   */
   readonly temporal: 'dev' | 'server';
   readonly given: LocalConfig;
   readonly say: (line: string) => void;
   readonly signal: AbortSignal;
 }
 
-/** The sources file, with waits that are short enough for a terminal. */
+/** The content of the sources file. Its waits are short, because a person waits for the results. */
 const SOURCES = {
   ...SIMULATED,
   vendors: { rocketreach: { wait: '15s', call: '10s' }, fullenrich: { poll: '2s' } },
   greylist_wait: '10s',
 };
-/** Preferred ports, used unless they are taken. */
+/** The preferred ports of the servers. If one is taken, another port is used. */
 const USUAL = { postgres: 5442, temporal: 7233, ui: 8233, simulator: 8090, receiver: 8443 };
 
 const DATABASE_IN_USE =
@@ -51,8 +54,9 @@ const NOT_OURS =
   'With --temporal server, the stack starts its own PostgreSQL and Temporal. Unset DATABASE_URL and TEMPORAL_ADDRESS.';
 
 /**
- * Starts every part in order. If one fails, stops the started ones in reverse order.
- * @throws {OperatorProblem} in one sentence
+ * Starts all parts of the stack in order. If one part fails, stops the parts that were started, in
+ * reverse order.
+ * @throws {OperatorProblem} with a message of one sentence, if a part does not start
  */
 export async function startStack(options: StackOptions) {
   const parts = new Parts(join(options.dir, 'logs'));
@@ -65,9 +69,9 @@ export async function startStack(options: StackOptions) {
   }
 }
 
-/** The running parts, in the order of their start. */
+/** The running parts of the stack, in the order of their start. */
 class Parts {
-  /** Rejects with one sentence when a process of the stack dies. */
+  /** Rejects with an OperatorProblem when a process of the stack dies. */
   readonly failed: Promise<never>;
   /** The folder of the log files. */
   readonly logs: string;
@@ -76,16 +80,22 @@ class Parts {
 
   constructor(logs: string) {
     const { promise, reject } = Promise.withResolvers<never>();
-    // Prevents a rejection from ending this process while no code waits for it.
+    // Without this handler, a rejection would end this process if no other code waits for the
+    // promise.
     promise.catch(() => {});
     this.failed = promise;
     this.fail = reject;
     this.logs = logs;
   }
 
-  /** @param exited fails the stack when it resolves unexpectedly */
+  /**
+   * Adds a running part.
+   * @param stop stops the part
+   * @param exited resolves when the part has ended. If that happens before the stack is stopped,
+   * `failed` rejects.
+   */
   add(name: string, stop: () => Promise<void>, exited?: Promise<string>): void {
-    // Stops a part at once if it was still starting when another part failed.
+    // If the stack was stopped while this part was starting, the part is stopped at once.
     if (this.running.disposed) void stop();
     else this.running.defer(stop);
     void exited?.then((ending) => {
@@ -100,18 +110,21 @@ class Parts {
   }
 }
 
-/** The claimed ports of the stack's servers. */
+/** Chooses the ports of the stack's servers, and claims them. */
 class Ports {
-  /** Ports by the name of their server. */
+  /** The ports by the name of the server. */
   readonly chosen: Record<string, number>;
   private readonly claims: { release(): void }[] = [];
 
-  /** @param earlier the ports of the last start */
+  /** @param earlier the ports of the previous start, if there was one */
   constructor(earlier: Readonly<Record<string, number>> | undefined) {
     this.chosen = { ...earlier };
   }
 
-  /** Claims the port of the last start, or the preferred one, or any free one. */
+  /**
+   * Claims a port for a server. It is the port of the previous start, or else the preferred port.
+   * If that port is taken, it is any free port.
+   */
   async claim(name: keyof typeof USUAL): Promise<number> {
     const preferred = this.chosen[name] ?? USUAL[name];
     const claim = await claimPort(preferred, name).catch(() => claimPort(0, name));
@@ -135,12 +148,12 @@ class Ports {
   }
 }
 
-/** A start of the stack, for its steps. */
+/** The values that all steps of a start need. */
 interface Start {
   readonly options: StackOptions;
   readonly parts: Parts;
   readonly ports: Ports;
-  /** The facts of the last start, or null. */
+  /** The facts of the previous start, or null if there was none. */
   readonly earlier: StackFacts | null;
   /** The value of `SECRETS_KEY`. */
   readonly secretsKey: string;
@@ -158,7 +171,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   const apiPort = await ports.claimForApi(options.apiPort);
   say('Starting the local stack:');
 
-  // Comes first, because it may take minutes or fail.
+  // This is the first step, because it may take minutes or fail.
   const programs = await findTemporal(start);
   const database = await startPart(start, 'PostgreSQL', () => startDatabase(start));
   const prepared = await startPart(start, 'migrations', () => prepare(start, database.url));
@@ -198,7 +211,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   };
   return {
     facts,
-    /** The effective `LOOKUP_TIMEOUT`. */
+    /** The value of `LOOKUP_TIMEOUT` that the service uses. */
     lookupTimeout: environment.LOOKUP_TIMEOUT,
   };
 }
@@ -207,7 +220,7 @@ function newSecretsKey(): string {
   return `v1:${randomBytes(32).toString('base64')}`;
 }
 
-/** Runs one step, and prints how long it took. */
+/** Runs one step of the start, and prints how long it took. */
 async function startPart<T>(
   { options, parts }: Start,
   name: string,
@@ -221,7 +234,10 @@ async function startPart<T>(
   return result;
 }
 
-/** The programs of Temporal, or `given` for a Temporal that runs already. */
+/**
+ * The programs with which Temporal is started, or `given` if the operator's own Temporal is used
+ * (`TEMPORAL_ADDRESS`).
+ */
 type TemporalPrograms =
   | { readonly kind: 'given' }
   | { readonly kind: 'dev'; readonly cli: string }
@@ -258,22 +274,22 @@ async function startDatabase({ options, parts, ports }: Start): Promise<{ readon
 }
 
 /**
- * Creates tables, users, and the organization of the stack.
- * @throws {OperatorProblem} if the database is in use by something else
+ * Creates the tables, the database users, and the organization of the stack.
+ * @throws {OperatorProblem} if the database contains other data
  */
 async function prepare({ options, earlier, secretsKey }: Start, url: string) {
   const isOwnServer = options.given.databaseUrl === null;
   const stackId = await claimForLocalStack(url, isOwnServer);
   if (stackId === null) throw new OperatorProblem(DATABASE_IN_USE);
   await migrate(url);
-  // Users are only created on the stack's own server.
+  // Database users are only created on the stack's own server.
   const urls = isOwnServer ? await openUsers(url) : { api: url, worker: url, operator: url };
   const config = loadOperatorConfig({ DATABASE_URL: urls.operator, SECRETS_KEY: secretsKey });
   const tenant = await openTenant(config, earlier);
   return { stackId, urls, tenant };
 }
 
-/** The place where the stack's workflows run. */
+/** The Temporal server and namespace in which the stack's workflows run. */
 interface TemporalPlace {
   readonly address: string;
   readonly namespace: string;
@@ -281,8 +297,8 @@ interface TemporalPlace {
 }
 
 /**
- * Starts Temporal, or prepares the given one. Uses one namespace per database, so that a worker
- * never gets tasks about data in another database.
+ * Starts Temporal, or prepares the operator's own. Each database has its own namespace, so that a
+ * worker never gets tasks about data in another database.
  */
 async function startOurTemporal(
   start: Start,
@@ -308,7 +324,7 @@ async function startOurTemporal(
   await mkdir(dir, { recursive: true });
   let server: Temporal;
   if (programs.kind === 'dev') {
-    // Uses one file per database, so the namespace can have the same name.
+    // The dev server has a separate file for each database, so all can use the same namespace name.
     const dbFile = join(dir, `${stackId}.db`);
     server = await startTemporal({ ...common, cli: programs.cli, dbFile });
   } else {
@@ -323,7 +339,7 @@ async function startOurTemporal(
   return { address: server.address, uiUrl: server.uiUrl, namespace };
 }
 
-/** Starts the outside world: the simulated sources, the webhook receiver, and the name server. */
+/** Starts the simulated sources, the webhook receiver, and the name server. */
 async function startWorld({ options, parts, ports }: Start, tenant: Tenant) {
   const simulator = await createSimulator({
     port: await ports.claim('simulator'),
@@ -340,14 +356,17 @@ async function startWorld({ options, parts, ports }: Start, tenant: Tenant) {
   return { simulator, receiver, dns };
 }
 
-/** Returns the settings of both processes that do not depend on the stack's other parts. */
+/**
+ * Returns the settings that the API and the worker share. The settings of sources, ports, and
+ * databases are added later.
+ */
 function environmentOf({ environment }: LocalConfig, temporal: TemporalPlace) {
   const settings = {
     LOOKUP_TIMEOUT: '1m',
     API_DRAIN_DELAY: '0s',
     ...environment,
     LOG_LEVEL: logLevel(environment.LOG_LEVEL),
-    // The workers decide which version is current.
+    // The workers choose the current version, as no operator does it here.
     WORKER_ROLLOUT: 'automatic',
     SECRETS_KEY: '',
     TEMPORAL_ADDRESS: temporal.address,
@@ -359,7 +378,10 @@ function environmentOf({ environment }: LocalConfig, temporal: TemporalPlace) {
   return { ...settings, TEMPORAL_UI_URL: temporal.uiUrl };
 }
 
-/** Returns at least `info`, the level of the messages that a process is ready. */
+/**
+ * Returns the log level of the API and the worker. It is at least `info`, because `startProcess`
+ * waits for a log line of that level.
+ */
 function logLevel(given: string | undefined): string {
   if (given === 'debug' || given === 'trace') return given;
   return 'info';
@@ -371,14 +393,14 @@ async function startProcesses(
   urls: { readonly api: string; readonly worker: string },
 ): Promise<void> {
   const worker = { ...environment, DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey };
-  // The API doesn't serve metrics, because two processes on one machine can't share the port.
+  // Only the worker serves metrics, because two processes on one machine can't share the port.
   const api = { ...environment, DATABASE_URL: urls.api, METRICS_PORT: '' };
   await Promise.all([startProcess('worker', worker, parts), startProcess('api', api, parts)]);
 }
 
 /**
- * Starts a production entry point as a child process with a log file. Returns once the log says
- * that it is ready.
+ * Starts the API or the worker as a child process with a log file. Resolves when its log says that
+ * it is ready.
  */
 async function startProcess(
   name: 'api' | 'worker',

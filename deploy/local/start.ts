@@ -8,7 +8,7 @@ import { demonstrate } from './demo.ts';
 import { type StackFacts, writeFacts } from './facts.ts';
 import { type Stack, type StackOptions, startStack } from './stack.ts';
 
-// `npm start` runs the whole service on this machine, and demonstrates its main job through its own
+// `npm start` runs the whole service on this machine, and submits a demonstration batch through its
 // API.
 
 const HELP = `
@@ -50,7 +50,7 @@ await main(
       if (!signal.aborted) console.log(whatNext(stack, dir, batchId));
       await Promise.race([interrupted, stack.failed]);
     } catch (error) {
-      // An error after an interruption is not a failure.
+      // Errors that come from stopping the stack are ignored.
       if (!signal.aborted) throw error;
     } finally {
       await stack?.stop();
@@ -71,7 +71,7 @@ await main(
       ),
 );
 
-/** Returns the text about what to try on a running stack. */
+/** Returns the text that is printed when the stack is running, with commands to try. */
 function whatNext({ facts, lookupTimeout }: Stack, dir: string, batchId: string | null): string {
   const curl = 'curl -s -H "Authorization: Bearer $KEY"';
   const post = `${curl} -H 'Content-Type: application/json' $BASE/api/v1/email`;
@@ -104,7 +104,10 @@ ${pollBatch}  curl -sk ${facts.receiver_url}
 Ctrl-C stops everything this started.`;
 }
 
-/** Returns the operator command. By itself, it finds only a stack in `.local`. */
+/**
+ * Returns the command line of the operator command for this stack. Without DATABASE_URL, the
+ * command only finds a stack in the folder `.local`.
+ */
 function operatorCommand(facts: StackFacts, dir: string): string {
   const command = 'npm run operator --';
   if (dir === '.local') return command;

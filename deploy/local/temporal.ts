@@ -10,23 +10,24 @@ import { freePort, LOOPBACK, launch, launchOnPort, run, type ServerProcess } fro
 import type { findTemporalServer } from './programs.ts';
 
 /**
- * Divides task queues by fairness key, so that one customer's backlog does not delay the others.
- * Fairness needs the new matcher.
+ * Settings of the Temporal server that switch fairness on. Tasks with different fairness keys then
+ * take turns, so that one customer's backlog does not delay other customers. Fairness needs the new
+ * matcher.
  */
 const FAIRNESS = { 'matching.useNewMatcher': true, 'matching.enableFairness': true };
 
 export interface TemporalOptions {
   readonly namespace: string;
-  /** A loopback port. Defaults to a free one. */
+  /** The port of the server on loopback. Defaults to a free port. */
   readonly port?: number;
   /** The port of the UI. Without it, no UI is started. */
   readonly uiPort?: number;
-  /** Settings of the server, such as `{ 'matching.maxDeployments': 1000 }`. */
+  /** Additional settings of the server, such as `{ 'matching.maxDeployments': 1000 }`. */
   readonly dynamicConfig?: Readonly<Record<string, number | boolean>>;
   readonly onLog?: (line: string) => void;
 }
 
-/** Returns the settings of a server: fairness, and the given ones. */
+/** Returns the settings of the server: `FAIRNESS` and the additional ones. */
 function dynamicConfigOf({ dynamicConfig }: TemporalOptions): [string, number | boolean][] {
   return Object.entries({ ...FAIRNESS, ...dynamicConfig });
 }
@@ -34,15 +35,18 @@ function dynamicConfigOf({ dynamicConfig }: TemporalOptions): [string, number | 
 export type Temporal = Awaited<ReturnType<typeof bringUp>>;
 
 export interface DevServerOptions extends TemporalOptions {
-  /** From `findTemporalCli`. */
+  /** The path of the CLI, as `findTemporalCli` returns it. */
   readonly cli: string;
-  /** Stores the workflows; its folder must exist. Without a file they are kept in memory. */
+  /**
+   * The file in which the server stores its data. Its folder must exist. Without a file, the data
+   * is only in memory.
+   */
   readonly dbFile?: string;
 }
 
 /**
- * Starts a Temporal dev server on loopback and returns once its namespace responds.
- * @throws {OperatorProblem} if a port is taken, or it does not start
+ * Starts a Temporal dev server on loopback. Resolves when its namespace can be used.
+ * @throws {OperatorProblem} if a port is taken, or the server does not start
  */
 export async function startTemporal(options: DevServerOptions): Promise<Temporal> {
   const args = devServerArguments(options);
@@ -73,25 +77,25 @@ function devServerArguments(options: DevServerOptions): string[] {
 }
 
 export interface ServerOptions extends TemporalOptions {
-  /** From `findTemporalServer`. */
+  /** The paths of the programs, as `findTemporalServer` returns them. */
   readonly programs: Awaited<ReturnType<typeof findTemporalServer>>;
   /**
-   * A superuser of the stack's own PostgreSQL, where the databases `temporal` and
-   * `temporal_visibility` are created.
+   * The URL for a superuser of the stack's own PostgreSQL. The databases `temporal` and
+   * `temporal_visibility` are created there.
    */
   readonly postgresUrl: string;
-  /** The folder of the configuration, which contains the password. */
+  /** The folder for the configuration files, which contain the password of the database. */
   readonly dir: string;
 }
 
 /**
- * Starts the Temporal server as one process on loopback, with PostgreSQL, and its UI. Returns once
- * the namespace responds.
- * @throws {OperatorProblem} if a port is taken, or it does not start
+ * Starts the production server of Temporal as one process on loopback, with its data in PostgreSQL.
+ * Also starts the UI if it has a port. Resolves when the namespace can be used.
+ * @throws {OperatorProblem} if a port is taken, or the server does not start
  */
 export async function startTemporalServer(options: ServerOptions): Promise<Temporal> {
   const { programs, namespace, uiPort, onLog } = options;
-  // The server would resolve a relative path from its root.
+  // The path must be absolute, because the server is started with `--root /`.
   const dir = resolve(options.dir);
   const postgres = new URL(options.postgresUrl);
   await mkdir(dir, { recursive: true });
@@ -129,11 +133,11 @@ export async function startTemporalServer(options: ServerOptions): Promise<Tempo
   }
 }
 
-/** Writes the configuration of a program. Returns its folder. */
+/** Writes the configuration file of a program. Returns the folder of the file. */
 async function writeConfiguration(dir: string, name: string, content: object): Promise<string> {
   const folder = join(dir, name);
   await mkdir(folder, { recursive: true });
-  // JSON is valid YAML.
+  // The file may contain JSON, because JSON is valid YAML.
   const text = JSON.stringify(content, null, 2);
   await writeFile(join(folder, 'base.yaml'), text, { mode: 0o600 });
   return folder;
@@ -149,9 +153,9 @@ function launchConfigured(
 }
 
 /**
- * Launches a server and returns once the namespace responds. Tries another free port if its port is
- * taken in the meantime.
- * @throws {OperatorProblem} if a port is taken, or it does not start
+ * Launches a server. Resolves when the namespace can be used. If no port is given and the chosen
+ * one is taken in the meantime, tries another one.
+ * @throws {OperatorProblem} if a given port is taken, or the server does not start
  */
 async function bringUp(
   { port, uiPort }: Pick<TemporalOptions, 'port' | 'uiPort'>,
@@ -166,7 +170,7 @@ async function bringUp(
   });
   return {
     ...server,
-    /** host:port of the gRPC service */
+    /** The address of the gRPC service as `host:port`. */
     address: addressAt(server.port),
     uiUrl: uiPort === undefined ? null : `http://${addressAt(uiPort)}`,
   };
@@ -175,9 +179,9 @@ async function bringUp(
 const NAMESPACE_MS = 60_000;
 
 /**
- * Creates a namespace in a running cluster if it is missing, and returns once the cluster serves
- * it.
- * @throws {OperatorProblem} if the cluster refuses
+ * Creates a namespace in a running cluster if it is missing. Resolves when the namespace can be
+ * used.
+ * @throws {OperatorProblem} if the namespace can't be created
  */
 export async function ensureNamespace(target: TemporalTarget, namespace: string): Promise<void> {
   const client = lazyClient({ ...target, namespace });
@@ -194,19 +198,26 @@ export async function ensureNamespace(target: TemporalTarget, namespace: string)
   }
 }
 
-/** Exists as soon as the server responds. */
+/** A namespace that exists as soon as the server has started. */
 const SYSTEM_NAMESPACE = 'temporal-system';
-/** The server's names for its databases and for their schemas. */
+/**
+ * The names of the server's databases, with the name of the schema that the SQL tool creates in
+ * each.
+ */
 const DATABASES = { temporal: 'temporal', temporal_visibility: 'visibility' };
 const PLUGIN = 'postgres12';
 
-/** Creates databases and tables, or updates them to this version. Each step is safe to repeat. */
+/**
+ * Creates the databases and tables of the Temporal server, or updates them to the server's version.
+ * All steps are safe to repeat.
+ */
 async function makeTables(sqlTool: string, postgres: URL): Promise<void> {
   const { hostname, port, username, password, pathname } = postgres;
   const at = ['--plugin', PLUGIN, '--endpoint', hostname, '--port', port, '--user', username];
   const sql = async (database: string, command: string, ...options: string[]) => {
     const args = [...at, '--database', database, command, ...options];
-    // Passed in the environment, because others can see the command line.
+    // The password is passed in the environment, because all users of this machine can see command
+    // lines.
     const { code, output } = await run(sqlTool, args, { env: { SQL_PASSWORD: password } });
     if (code === 0) return;
     throw new OperatorProblem(
@@ -223,8 +234,8 @@ async function makeTables(sqlTool: string, postgres: URL): Promise<void> {
 }
 
 /**
- * Returns the required settings of the server. All others keep the server's defaults, as in a
- * production cluster.
+ * Returns the configuration of the server. It only has the required settings. All other settings
+ * have the server's defaults, as in a production cluster.
  */
 async function serverConfiguration(postgres: URL, port: number, dynamicConfig: string) {
   const address = `${LOOPBACK}:${port}`;
@@ -233,7 +244,7 @@ async function serverConfiguration(postgres: URL, port: number, dynamicConfig: s
     persistence: {
       defaultStore: 'history',
       visibilityStore: 'visibility',
-      // Can't change after the tables were created.
+      // This number can't be changed after the tables were created.
       numHistoryShards: 4,
       datastores: {
         history: storeOn(postgres, 'temporal'),
@@ -285,8 +296,8 @@ function storeOn({ host, username, password }: URL, databaseName: string) {
 }
 
 /**
- * Returns a free port that fits into the smallint in which the server stores ports. The system
- * would choose higher ports.
+ * Returns a free port below 32768. The server stores ports in columns of the type smallint, and the
+ * ports that the operating system chooses may be too high for that.
  */
 function lowPort(): Promise<number> {
   return freePort(randomInt(10_000, 32_768)).catch(lowPort);

@@ -17,10 +17,10 @@ const CREDITS = 1000;
 export type Tenant = Awaited<ReturnType<typeof openTenant>>;
 
 /**
- * Returns the organization of the local stack and its sandbox. It finds those of an earlier start
- * by their keys, or creates one with 1,000 credits. Keys are stored only in `stack.json`, so losing
- * that file means a new organization.
- * @returns also `vendorKey`, which the vendor simulator requires from its callers
+ * Returns the organization of the local stack and its sandbox. They are found by the API keys of an
+ * earlier start. Otherwise a new organization with 1,000 credits is created. The API keys are
+ * stored only in `stack.json`, so a new organization is created if that file is lost.
+ * @returns also `vendorKey`, the key that the simulated vendors require
  * @throws {DatabaseError}
  */
 export async function openTenant(
@@ -49,7 +49,7 @@ export async function openTenant(
   }
 }
 
-/** Resets the stored addresses of the sample, so that a stale one is stale again at each start. */
+/** Stores the addresses of the sample again, so that they have the same age at each start. */
 async function storeSample(db: Database): Promise<void> {
   const stored = STORED_EMAILS.map(({ npi, email, type, validatedAgoMs }) => {
     return {
@@ -66,7 +66,9 @@ async function storeSample(db: Database): Promise<void> {
   await storeOwnEmails(db, stored);
 }
 
-/** Returns the organization of a key from an earlier start, or null if the key is not valid. */
+/**
+ * Returns the organization of an API key from an earlier start, or null if the key is not valid.
+ */
 async function findByKey(db: Database, apiKey = '') {
   const hash = parseApiKey(apiKey);
   if (hash === null) return null;

@@ -13,7 +13,10 @@ import {
   textOf,
 } from './wire.ts';
 
-/** Polls until an enrichment is finished, normally and for a slow one. */
+/**
+ * The number of polls to which the simulation responds that an enrichment is not finished, for a
+ * normal and for a slow enrichment.
+ */
 const RUNNING_POLLS = 1;
 const SLOW_RUNNING_POLLS = 3;
 const RUNNING = problem(
@@ -24,10 +27,10 @@ const RUNNING = problem(
 const PERSONAL_CREDITS = 3;
 
 /**
- * FullEnrich's wire format, version 2, according to its OpenAPI document. POST /contact/enrich/bulk
- * returns an id and charges for results. GET /contact/enrich/bulk/{id} returns 400 until the
- * enrichment is finished. The simulation reads only the first contact and makes no callbacks,
- * because our jobs have one contact and are polled.
+ * Simulates FullEnrich's API, version 2, according to its OpenAPI document. `POST
+ * /contact/enrich/bulk` returns an id. `GET /contact/enrich/bulk/{id}` returns 400 until the
+ * enrichment is finished. The simulation only reads the first contact of a request and does not
+ * call webhooks, because the service sends one contact per request and polls.
  */
 export const fullenrich: Source = {
   base: '/fullenrich/api/v2',
@@ -55,7 +58,7 @@ function missingField(entry: Fields): string {
   return 'domain';
 }
 
-/** Returns the first contact of a request, or an empty one if the request has no contact. */
+/** Returns the first contact of a request, or an empty object if there is none. */
 function firstOf({ data }: Fields): Fields {
   if (!Array.isArray(data)) return {};
   return Object(data[0]);
@@ -93,7 +96,10 @@ function resultOf(id: string, finding: Finding, body: Fields): Answer {
   return ok({ id, name: body.name, status: 'FINISHED', cost: { credits }, data: [record] });
 }
 
-/** Returns an email as a list, which is empty if the request does not name its field. */
+/**
+ * Returns a list with the email, or an empty list if there is no email or the request does not ask
+ * for the field.
+ */
 function emailsOf(email: string | null, field: string, requested: unknown) {
   const isRequested = Array.isArray(requested) && requested.includes(field);
   if (email === null || !isRequested) return [];

@@ -19,8 +19,8 @@ const CLAIMED = problem(
 );
 
 /**
- * Hunter's wire format, version 2, according to its OpenAPI document and its documentation: GET
- * /email-finder, charged for an email. 202 means that the client should repeat the request.
+ * Simulates Hunter's API, version 2, according to its OpenAPI document and its documentation. `GET
+ * /email-finder` returns an email. The status 202 means that the client should repeat the request.
  */
 export const hunter: Source = {
   base: '/hunter/v2',

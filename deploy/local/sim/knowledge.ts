@@ -9,10 +9,10 @@ import {
   type SimPerson,
 } from './people.ts';
 
-// The knowledge of the simulated vendors: for magic NPIs from their table, for all others from the
-// digits.
+// Defines what each simulated vendor knows about a person. For magic NPIs, magic-npis.json says
+// that. For all other NPIs, the digits decide.
 
-/** The stranger that a vendor returns for another person's NPI. */
+/** The person that a vendor returns when it confuses two people. */
 export const STRANGER: SimPerson = {
   ...personOf('2000000010'),
   first: 'Edda',
@@ -20,18 +20,21 @@ export const STRANGER: SimPerson = {
   workEmail: 'edda.kowalczyk@cedarvalleyclinic-sim.com',
 };
 
-/** A vendor's data about a person, before it is put into its wire format. */
+/** A vendor's data about a person, independent of the format of its API. */
 export type Finding = ReturnType<typeof findingOf>;
 
-/** Returns a vendor's data about the person of an NPI. */
+/** Returns a vendor's data about the person with an NPI. */
 export function findingOf(vendor: VendorId, npi: string) {
   const known = knownOf(vendor, npi);
   const person = known === 'somebody_else' ? STRANGER : personOf(npi);
   const hasHomeEmail = known === 'personal' || known === 'both';
   return {
-    /** The subject of the request: the NPI, or the name if it matches no NPI. */
+    /**
+     * The subject of the request. It is the NPI, or the name if no person of the sample has that
+     * name.
+     */
     subject: npi,
-    /** The person with these addresses, possibly a stranger. */
+    /** The person in the response. It may be `STRANGER`. */
     person,
     workEmail: workEmailOf(person, known),
     homeEmail: hasHomeEmail ? person.homeEmail : null,
@@ -57,7 +60,7 @@ function workEmailOf(person: SimPerson, known: Known): string | null {
   }
 }
 
-/** Returns a vendor's data about a contact. */
+/** Returns a vendor's data about the person with a given name and employer. */
 export function search(vendor: VendorId, contact: Contact): Finding {
   const { first, last } = contact;
   const found = findPerson(contact);
@@ -72,8 +75,8 @@ export function search(vendor: VendorId, contact: Contact): Finding {
 }
 
 /**
- * Returns a vendor's knowledge about an ordinary person. The vendors know the same, except that
- * Prospeo and Hunter have no personal addresses.
+ * Returns what a vendor knows about a person without a magic NPI. All vendors know the same, except
+ * that Prospeo and Hunter have no personal addresses.
  */
 function ordinarilyKnown(vendor: VendorId, npi: string): Known {
   const share = shareOf(npi);
@@ -83,8 +86,8 @@ function ordinarilyKnown(vendor: VendorId, npi: string): Known {
 }
 
 /**
- * Kinds of knowledge about ordinary providers, with cumulative percentages: 20, 40, 15, 5 and 20
- * percent of them.
+ * What vendors know about people without a magic NPI. The percentages are cumulative, so the shares
+ * are 20, 40, 15, 5, and 20 percent.
  */
 const SHARES = [
   [20, 'both'],
@@ -95,8 +98,8 @@ const SHARES = [
 ] as const;
 
 /**
- * Returns the share that an NPI's digits select. 60 % have a professional address, and a third of
- * these also a personal one.
+ * Returns what vendors know about the person with an NPI, derived from its digits. 60 % of the
+ * people have a professional address, and a third of these also have a personal address.
  */
 export function shareOf(npi: string): (typeof SHARES)[number][1] {
   const percent = digestOf(npi).readUInt16BE(2) % 100;

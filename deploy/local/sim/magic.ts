@@ -1,34 +1,39 @@
 import rows from '../../../activities/magic-npis.json' with { type: 'json' };
 import type { VendorId } from '../../../activities/vendors/catalogue.ts';
 
-// The magic NPIs, in one table with their results in the sandbox. people.ts derives the people, and
-// knowledge.ts the responses of vendors.
+// The magic NPIs of the simulated vendors. They come from magic-npis.json, which also has their
+// results in the sandbox. people.ts derives the people from them, and knowledge.ts the responses of
+// vendors.
 
-/** A vendor's knowledge about a person: the kind of address, or the kind of response. */
+/**
+ * What a vendor knows about a person: the kind of address that it has, or the way in which it
+ * responds.
+ */
 export const KNOWN = [
-  'found', // A work address.
-  'both',
-  'personal',
-  'direct',
-  'somebody_else',
-  'nobody',
-  'slow', // The vendor takes a while.
-  'limited', // The first request exceeds the vendor's rate limit. The next one succeeds.
-  'failing',
-  'hanging',
-  'optedout', // The person asked the vendor to stop processing.
-  'catchall',
-  'unknown', // The vendor could not find out whether the mailbox exists.
+  'found', // The vendor has a professional address.
+  'both', // It has a professional and a personal address.
+  'personal', // It has only a personal address.
+  'direct', // It has only a Direct address.
+  'somebody_else', // It returns the address of another person.
+  'nobody', // It has no result.
+  'slow', // It has a result, but only after several polls.
+  'limited', // It rejects the first request because of its rate limit. The next one succeeds.
+  'failing', // It responds with an error.
+  'hanging', // It never responds.
+  'optedout', // The person asked the vendor not to process their data.
+  'catchall', // It has an address at a catch-all domain.
+  'unknown', // It has an address, but could not verify the mailbox.
 ] as const;
 export type Known = (typeof KNOWN)[number];
-/** Values for some kinds of knowledge. */
+/** A value for some of the kinds in `KNOWN`. */
 export type ByKnown<T> = Readonly<Partial<Record<Known, T>>>;
 
-/** The magic NPI of an organization, the last practice of the sample. */
+/** The magic NPI of an organization. It is the last practice of the sample. */
 export const MAGIC_ORGANIZATION_NPI = '2000000093';
 
 /**
- * A magic person, their practice, and the knowledge of each vendor. A missing vendor has no result.
+ * The person of a magic NPI, their practice, and what each vendor knows. A vendor that is not
+ * listed has no result.
  */
 interface Row {
   readonly name: string;
@@ -36,11 +41,11 @@ interface Row {
   readonly knows: Readonly<Partial<Record<VendorId, Known>>>;
 }
 
-/** Magic people by NPI, except those that only the sandbox knows. */
+/** The people of magic NPIs by NPI. Magic NPIs that only exist in the sandbox are left out. */
 export const MAGIC: ReadonlyMap<string, Row> = new Map(
   rows.filter((row) => 'name' in row).map((row) => [row.npi, row as Row]),
 );
-/** Deactivated in the sample of NPPES. */
+/** NPIs that are deactivated in the NPPES sample. */
 export const DEACTIVATED_NPIS: readonly string[] = ['2000000085'];
 /** NPIs that must not be looked up. The local stack suppresses them before it starts. */
 export const SUPPRESSED_NPIS: readonly string[] = ['2000000184'];
@@ -49,7 +54,7 @@ interface StoredEmail {
   readonly npi: string;
   readonly email: string;
   readonly type: 'professional';
-  /** The age of the validation. */
+  /** The time since the address was validated. */
   readonly validatedAgoMs: number;
 }
 

@@ -1,16 +1,17 @@
 import { createHash } from 'node:crypto';
 import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
 import { MAGIC, MAGIC_ORGANIZATION_NPI } from './magic.ts';
-// Invented names, states with an area code and the beginning of a ZIP code, and credentials with a
-// taxonomy code.
+// people.json has invented names. Each entry of `places` is a state, a telephone area code, and the
+// first digits of a ZIP code. Each entry of `professions` is a credential and a taxonomy code.
 import WORDS from './people.json' with { type: 'json' };
 
-// The simulated world: invented providers at invented practices, with domains that are not
-// registered and telephone numbers reserved for fiction (555-01XX). Their NPIs begin with 2, which
-// is not being assigned.
+// Defines the simulated people: invented providers at invented practices. The domains of the
+// practices are not registered, and the telephone numbers are reserved for fiction (555-01XX). The
+// NPIs begin with 2, and real NPIs that begin with 2 have not been assigned so far.
 
 /**
- * Names on doors. The suffix `.org` or `.net` is the ending of the domain. The default is `.com`.
+ * The names under which the practices do business. An ending such as `.org` or `.net` is not part
+ * of the name but of the practice's domain. Other domains end with `.com`.
  */
 const PRACTICES = [
   ...WORDS.practices,
@@ -21,23 +22,23 @@ const PRACTICES = [
     `${place} Medical`,
   ]),
 ];
-/** Free-mail domains of simulated personal addresses. */
+/** The domains of the simulated personal addresses. */
 export const FREE_MAIL_DOMAINS: readonly string[] = WORDS.freeMail;
-/** A practice's host for Direct messaging. */
+/** The domain of the Direct (secure health email) addresses of one practice. */
 export const DIRECT_DOMAIN = 'direct.cedarvalleyclinic-sim.com';
-/** The domain of a closed practice. It says that it accepts no mail. */
+/** The domain of a closed practice. Its MX record says that it accepts no mail. */
 export const CLOSED_DOMAIN = 'closedpractice-sim.com';
 
 const FIRST_ORGANIZATION_STEM = 250_000_000;
 const FIRST_PERSON_STEM = 210_000_000;
 const SAMPLE_SIZE = 500;
 
-/** A practice as in NPPES. */
+/** A practice as NPPES has it. */
 export type SimOrganization = (typeof SAMPLE_ORGANIZATIONS)[number];
 
 /**
- * The practices of the sample. No two share a domain, an address or a telephone number. Every third
- * one uses another name than its legal one.
+ * The practices of the sample. Each has its own domain, address, and telephone number. Every third
+ * practice does business under another name than its legal name.
  */
 export const SAMPLE_ORGANIZATIONS = PRACTICES.map((practice, index) => {
   const [door = '', ending = 'com'] = practice.split('.');
@@ -54,7 +55,7 @@ export const SAMPLE_ORGANIZATIONS = PRACTICES.map((practice, index) => {
     npi,
     /** The legal business name. */
     name: `${legal} ${pick(WORDS.legalForms, index)}`,
-    /** The name on its door, or null if that is the legal name. */
+    /** The name under which the practice does business, or null if it uses its legal name. */
     dba: hasOtherName ? nameOnDoor : null,
     domain: `${letters(door)}-sim.${ending}`,
     address: {
@@ -68,24 +69,24 @@ export const SAMPLE_ORGANIZATIONS = PRACTICES.map((practice, index) => {
   };
 });
 
-/** Domains of the simulated practices. Only the local name server knows them. */
+/** The domains of the simulated practices. Only the local name server knows these domains. */
 export const PRACTICE_DOMAINS: readonly string[] = SAMPLE_ORGANIZATIONS.map(({ domain }) => domain);
 
 /** A provider as NPPES and the simulated vendors know them. */
 export type SimPerson = ReturnType<typeof personOf>;
 
 /**
- * Returns the provider of an NPI, derived from its digits, so that an NPI is the same person in
- * every run.
+ * Returns the provider with an NPI. All values are derived from the digits, so an NPI is the same
+ * person in every run.
  * @param npi 10 digits
  */
 export function personOf(npi: string) {
   const digest = digestOf(npi);
   const byte = (index: number) => digest.readUInt8(index);
-  // Spelled as people write it: `Mary Jo`, `O'Malley`.
+  // Names are in mixed case here, such as `Mary Jo` and `O'Malley`.
   let first = pick(WORDS.firstNames, byte(4));
   let last = pick(WORDS.lastNames, byte(5));
-  // The practice whose address and telephone the provider has.
+  // The provider has the address and the telephone number of this practice.
   let organization = pick(SAMPLE_ORGANIZATIONS, byte(6));
   let freeMail = pick(FREE_MAIL_DOMAINS, byte(7));
   const magic = MAGIC.get(npi);
@@ -97,25 +98,28 @@ export function personOf(npi: string) {
   const [credential = '', taxonomy = ''] = pick(WORDS.professions, byte(8)).split(' ');
   const middle = byte(9) % 3 === 0 ? pick(WORDS.firstNames, byte(10)) : null;
   const workEmail = `${letters(first)}.${letters(last)}@${organization.domain}`;
-  // Has a form that is unlikely to exist.
+  // The domain is real, so the address has a form that real addresses are unlikely to have.
   const homeEmail = `npi${npi}.sim@${freeMail}`;
   return { npi, first, last, middle, credential, taxonomy, organization, workEmail, homeEmail };
 }
 
-/** @param practice the name of its domain, without `-sim` and ending */
+/**
+ * Finds a practice by its domain.
+ * @param practice the domain without `-sim` and the ending, such as `cedarvalleyclinic`
+ */
 function organizationOf(practice: string): SimOrganization {
   const index = PRACTICE_DOMAINS.findIndex((domain) => domain.startsWith(`${practice}-sim.`));
   return pick(SAMPLE_ORGANIZATIONS, index);
 }
 
-/** Returns the bytes that all properties of an NPI are derived from. */
+/** Returns a hash of an NPI. All properties of the NPI's person are derived from its bytes. */
 export function digestOf(npi: string): Buffer {
   return createHash('sha256').update(npi).digest();
 }
 
 /**
- * The individuals in the sample of NPPES, including every magic one. No two share a name and a
- * practice.
+ * The NPIs of the individuals in the NPPES sample, including all people with magic NPIs. No two
+ * people have the same name and the same practice.
  */
 export const SAMPLE_NPIS: readonly string[] = sampleNpis();
 
@@ -131,20 +135,21 @@ function sampleNpis(): string[] {
 
 const BY_NAME = Map.groupBy(SAMPLE_NPIS.map(personOf), nameKey);
 
-/** The person in a request to a vendor that searches by name and employer. */
+/** The name and employer in a request to a vendor. */
 export interface Contact {
   readonly first: string;
   readonly last: string;
-  /** At least one of the two is given. */
+  /** The domain of the employer. At least one of `domain` and `company` is given. */
   readonly domain: string | null;
   readonly company: string | null;
 }
 
 /**
- * Finds a person of the sample. The name matches without spaces and marks. The employer matches by
- * its domain or, without a domain, by the beginning of one of its names (`Cedar Valley Clinic`
- * without `, P.L.L.C.`).
- * @returns null without a match
+ * Finds a person of the sample by name and employer. Names are compared without spaces and
+ * punctuation. If the request has a domain, it must be the employer's. Otherwise the company must
+ * be the beginning of one of the employer's names, such as `Cedar Valley Clinic` for `Cedar Valley
+ * Clinic, P.L.L.C.`.
+ * @returns null if no person matches
  */
 export function findPerson(contact: Contact): SimPerson | null {
   const people = BY_NAME.get(nameKey(contact)) ?? [];
@@ -165,15 +170,17 @@ function nameKey({ first, last }: { readonly first: string; readonly last: strin
 
 const ORDINARY = SAMPLE_NPIS.filter((npi) => npi.startsWith('21')).map(personOf);
 
-/** A row of NPPES's endpoint file, before its columns are written. */
+/** The values of a row in NPPES's endpoint file. */
 export type SimEndpoint = ReturnType<typeof endpoint>;
 
 /**
- * The endpoints of the sample, with the traps of the real file. Every ninth ordinary provider has a
- * Direct address at an affiliated practice, every eleventh the front desk of the practice, every
- * thirteenth a URL. One has a free-mail address of type DIRECT. Every fourth organization has a
- * mailbox for records. Magic providers have no endpoints, except the one whose only address is a
- * Direct one.
+ * The endpoints of the sample. They have the same difficulties as the real file:
+ * - Every ninth provider without a magic NPI has a Direct address at an affiliated practice.
+ * - Every eleventh has the address of the practice's front desk.
+ * - Every thirteenth has a URL.
+ * - One has a personal address that is entered with the type DIRECT.
+ * - Every fourth organization has a mailbox for records.
+ * - One provider with a magic NPI has only a Direct address. The others have no endpoints.
  */
 export const SAMPLE_ENDPOINTS: readonly SimEndpoint[] = [
   endpoint({ npi: '2000000150' }, 'DIRECT', directAddress(personOf('2000000150'))),
@@ -188,12 +195,15 @@ export const SAMPLE_ENDPOINTS: readonly SimEndpoint[] = [
   ...every(4, SAMPLE_ORGANIZATIONS).map((one) => endpoint(one, 'OTHERS', `records@${one.domain}`)),
 ];
 
-/** Returns a person's address at the Direct messaging host of their practice. */
+/** Returns a person's Direct address, at the practice's domain with the prefix `direct.`. */
 export function directAddress({ workEmail }: SimPerson): string {
   return workEmail.replace('@', '@direct.');
 }
 
-/** @param affiliation null if the row says N */
+/**
+ * Returns the values of a row in NPPES's endpoint file.
+ * @param affiliation the affiliated practice, or null if the column Affiliation is `N`
+ */
 function endpoint(
   { npi }: { readonly npi: string },
   type: 'DIRECT' | 'FHIR' | 'OTHERS',
@@ -203,7 +213,10 @@ function endpoint(
   return { npi, type, endpoint: address, affiliation };
 }
 
-/** @param stem nine digits */
+/**
+ * Returns the NPI with a correct check digit.
+ * @param stem the first nine digits
+ */
 export function withCheckDigit(stem: number): string {
   const digits = Array.from({ length: 10 }, (_, digit) => `${stem}${digit}`);
   const npi = digits.find(hasNpiCheckDigit);

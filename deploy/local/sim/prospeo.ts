@@ -11,8 +11,9 @@ import {
 } from './wire.ts';
 
 /**
- * Prospeo's wire format according to its public documentation: POST /enrich-person, charged for a
- * match. Every error is 400 with an `error_code`, also for an unknown person.
+ * Simulates Prospeo's API according to its public documentation. `POST /enrich-person` returns a
+ * person. Every error has the status 400 and an `error_code`, and so does the response about an
+ * unknown person.
  */
 export const prospeo: Source = {
   base: '/prospeo',
@@ -37,7 +38,7 @@ function result(finding: Finding, _question: Question, memory: Memory): Answer {
   const { first, last, organization } = person;
   return ok({
     error: false,
-    // A match is charged once.
+    // Prospeo charges only once for a person, so every response after the first is free.
     free_enrichment: memory.inTurn(subject, [false], true),
     person: {
       first_name: first,

@@ -8,7 +8,7 @@ import {
 } from './people.ts';
 import { type Answered, type Memory, ok, type Question, type Source, textOf } from './wire.ts';
 
-/** A mail server's statements about an existing mailbox. */
+/** The result of Reacher's SMTP check for an existing mailbox. */
 const THERE = {
   can_connect_smtp: true,
   has_full_inbox: false,
@@ -18,15 +18,12 @@ const THERE = {
 };
 const COME_BACK = 'transient: 4.7.1 Greylisting in action, please come back later';
 
-/**
- * Reacher's result for a mailbox, and the mail server's statements. Reacher's own rule decides
- * between `risky`, `invalid` and `safe`.
- */
+/** For each kind of mailbox, Reacher's verdict and the result of its SMTP check. */
 const MAILBOXES = {
   ok: ['safe', THERE],
   missing: ['invalid', { ...THERE, is_deliverable: false }],
   catchall: ['risky', { ...THERE, is_catch_all: true }],
-  // The next attempt is `ok`.
+  // Only the first attempt has this result. The second one is `ok`.
   greylisted: ['unknown', { error: { type: 'AsyncSmtpError', message: COME_BACK } }],
   full: ['risky', { ...THERE, has_full_inbox: true, is_deliverable: false }],
   role: ['risky', THERE],
@@ -41,9 +38,10 @@ const MAGIC_MAILBOXES: ReadonlyMap<string, Mailbox> = new Map([
 ]);
 
 /**
- * Returns the kind of mailbox at an address, named by its beginning: `full.jones@…` is full, and so
- * on.
- * @param email in any case; `unknown` if its domain is not in the simulated world
+ * Returns the kind of mailbox that an address has. The address can begin with the kind: for
+ * example, `full.jones@…` is a full mailbox. If the domain is not one of the simulated domains, the
+ * kind is `unknown`.
+ * @param email in any case
  */
 export function mailboxOf(email: string): Mailbox {
   const address = email.toLowerCase();
@@ -57,7 +55,7 @@ export function mailboxOf(email: string): Mailbox {
   return kinds.find((kind) => local.startsWith(`${kind}.`)) ?? 'ok';
 }
 
-/** Reacher's wire format, version 1, as on a self-hosted server. */
+/** Simulates version 1 of Reacher's API, as a self-hosted server has it. */
 export const reacher: Source = {
   base: '/reacher',
   deny({ headers }, secret) {
@@ -75,7 +73,7 @@ function check({ body }: Question, memory: Memory): Answered {
   return [email, ok({ is_reachable: isReachable, misc, mx: { accepts_mail: true }, smtp })];
 }
 
-/** Returns the kind of mailbox at this attempt. Greylisting accepts the second attempt. */
+/** Returns the kind of mailbox at this attempt. A greylisted mailbox accepts the second attempt. */
 function mailboxNow(email: string, memory: Memory): Mailbox {
   const mailbox = mailboxOf(email);
   if (mailbox !== 'greylisted') return mailbox;

@@ -4,9 +4,10 @@ import { personOf, type SimPerson } from './people.ts';
 import { type Answered, ok, type Question, type Source } from './wire.ts';
 
 /**
- * The NPI Registry's wire format, version 2.1. Every response is 200, even an error. It needs no
- * key. It knows a person for every NPI with a right check digit, except deactivated ones. It knows
- * no organizations, because the sample of NPPES has them.
+ * Simulates the NPI Registry's API, version 2.1. It needs no key, and every response has the status
+ * 200, even an error. The simulation has a person for every NPI with a correct check digit, except
+ * deactivated ones. It has no organizations, because all simulated organizations are in the NPPES
+ * sample.
  */
 export const registry: Source = {
   base: '/registry/api',

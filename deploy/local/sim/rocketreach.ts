@@ -13,28 +13,34 @@ import {
 const POLL_SECONDS = 3;
 const VALIDATED_AGO_MS = 3_600_000;
 const NO_PROFILE = problem(404, 'The requested resource does not exist.');
-/** Responses that replace a profile. */
+/** Responses to a lookup that are sent instead of a profile. */
 const INSTEAD: ByKnown<Answer> = {
   nobody: NO_PROFILE,
   failing: problem(500, 'Unexpected error.'),
   limited: { ...problem(429, 'Request was throttled.'), headers: { 'retry-after': '1' } },
 };
 
-/** Statuses that the lookup and its status checks return in turn before `complete`. */
+/**
+ * The statuses that the first responses to a lookup and its status checks have, one after the
+ * other. The next response is `complete`.
+ */
 const UNFINISHED: ByKnown<readonly string[]> = {
   slow: ['searching', 'progress'],
   unknown: ['progress', 'progress'],
 };
-/** `smtp_valid` and `grade`. Any other kind gets `valid` and `A`. */
+/**
+ * The values of `smtp_valid` and `grade` for addresses of these two kinds. All other addresses have
+ * `valid` and `A`.
+ */
 const CHECKED: ByKnown<readonly [string, string]> = {
   catchall: ['accept-all', 'B'],
   unknown: ['inconclusive', 'B-'],
 };
 
 /**
- * RocketReach's wire format, version 2, according to its OpenAPI document: GET /person/lookup by
- * NPI, which is charged, and /person/checkStatus. Universal credits have other routes and are not
- * simulated.
+ * Simulates RocketReach's API, version 2, according to its OpenAPI document. `GET /person/lookup`
+ * starts the lookup of an NPI, and `GET /person/checkStatus` returns its result. The other routes,
+ * for RocketReach's universal credits, are not simulated.
  */
 export const rocketreach: Source = {
   base: '/rocketreach/api/v2',
@@ -72,7 +78,7 @@ function checkStatus({ query }: Question, { jobs }: Memory): Answered {
 }
 
 /**
- * Returns a profile. The email fields are null until the lookup is complete, as with
+ * Returns a profile. Its emails are null until the lookup is complete, as with the real option
  * `return_cached_emails=false`.
  */
 function profile(finding: Finding, memory: Memory) {
@@ -103,7 +109,7 @@ function emailsOf({ workEmail, homeEmail, known }: Finding) {
   return emails;
 }
 
-/** Returns the vendor's flat error body. */
+/** Returns an error response in RocketReach's format. */
 function problem(status: number, message: string): Answer {
   return { status, body: { status, message } };
 }

@@ -3,19 +3,17 @@ import type { Finding } from './knowledge.ts';
 import type { ByKnown } from './magic.ts';
 import type { Contact } from './people.ts';
 
-// A simulated vendor, verifier or registry is a table of routes. Each route is a function from a
-// request to a response in the source's own wire format. The server (simulator.ts) does the rest.
+// The types and functions that all simulated sources share. A simulated source is a table of
+// routes. Each route is a function that returns a response in the format of the source's API. The
+// HTTP server is in simulator.ts.
 
-/** A simulated vendor, verifier or registry. */
+/** A simulated vendor, verifier, or registry. */
 export interface Source {
-  /**
-   * Its path in the simulator, which begins with its id. The base URL for production code ends with
-   * it.
-   */
+  /** The path of the source in the simulator. It begins with the source's id. */
   readonly base: string;
-  /** Returns the response for a caller with a wrong key, or null if the key is right. */
+  /** Returns the response to a caller with a wrong key, or null if the key is correct. */
   deny(question: Question, apiKey: string): Answer | null;
-  /** Routes by method and path below `base`: `GET /person/lookup`, `GET /jobs/*`. */
+  /** Routes by method and path below `base`, such as `GET /person/lookup` or `GET /jobs/*`. */
   readonly routes: Readonly<Record<string, Route>>;
 }
 
@@ -27,7 +25,7 @@ export interface Question {
   readonly query: URLSearchParams;
   /** The part of the path that matches the `*` of a route. */
   readonly id: string;
-  /** Empty if the request has no JSON object. */
+  /** The JSON object in the body. It is empty if there is none. */
   readonly body: Fields;
 }
 
@@ -44,24 +42,27 @@ export function ok(body: unknown): Answer {
 }
 
 /**
- * The subject of a request, empty if it can't be read, and the response. `hang` means that it never
- * responds.
+ * The subject of a request and the response. The subject is empty if the request can't be read.
+ * `hang` means that the source never responds.
  */
 export type Answered = readonly [subject: string, reply: Answer | 'hang'];
 
-/** The state of a source. */
+/** The state of a simulated source. */
 export type Memory = ReturnType<typeof createMemory>;
 
-/** @param speed divides every delay and every hint when to retry */
+/**
+ * Returns the initial state of a simulated source.
+ * @param speed divides all delays, and all times after which the caller should retry
+ */
 export function createMemory(speed: number) {
   const counts = new Map<string, number>();
   return {
     speed,
-    /** The response for a job, by its id. */
+    /** Functions that return the response about a job, by the job's id. */
     jobs: new Map<string, () => Answer>(),
     /**
-     * Returns the elements of `first` in turn, one for each call with this key, and then always
-     * `last`.
+     * The first calls with a key return the elements of `first`, one after the other. All later
+     * calls return `last`.
      */
     inTurn<T>(key: string, first: readonly T[], last: T): T {
       const count = counts.get(key) ?? 0;
@@ -72,11 +73,11 @@ export function createMemory(speed: number) {
 }
 
 /**
- * Returns a route for lookups of a person. Intended failures happen here: a hanging vendor never
- * responds, and a rate limit rejects only the first call. Everything else is the same on every
- * call.
- * @param find returns the person, or a response that rejects the request
- * @param instead responses that replace a result
+ * Returns a route for lookups of a person. It simulates two failures: a hanging vendor never
+ * responds, and a rate limit rejects the first call only.
+ * @param find returns the vendor's data about the person, or a response that rejects the request
+ * @param instead responses that are sent instead of a result, by what the vendor knows
+ * @param result returns the response for a person
  */
 export function aboutPerson(
   find: (question: Question) => Finding | Answer,
@@ -96,8 +97,8 @@ export function aboutPerson(
 }
 
 /**
- * Returns a contact from fields that the vendors share, or null if it lacks a name, or both domain
- * and company of the employer.
+ * Reads a contact from a request. Returns null if the first or the last name is missing, or if the
+ * employer has neither a domain nor a company name.
  */
 export function contactOf(
   { first_name, last_name }: Fields,
@@ -112,7 +113,7 @@ export function contactOf(
   return { first, last, ...employer };
 }
 
-/** Returns trimmed text, or null if it is empty, missing or of another type. */
+/** Returns the trimmed text, or null if the value is empty, missing, or not text. */
 export function textOf(value: unknown): string | null {
   if (typeof value !== 'string') return null;
   return value.trim() || null;
