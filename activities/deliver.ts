@@ -134,7 +134,7 @@ async function tryDelivery(deps: WebhookDeps, deliveryId: string): Promise<Deliv
     case 'over':
       return claimed.state;
     case 'wait': {
-      // Waiting is neither an error nor an attempt.
+      // The delivery must wait. This counts neither as an error nor as an attempt.
       const { why, afterMs } = claimed;
       return { why, message: `not now: ${why}`, afterMs };
     }
@@ -237,7 +237,7 @@ async function makeAttempt({ db, log, post }: WebhookDeps, claim: Claim) {
     return { answer, batchId, attempts };
   } catch (error) {
     if (error instanceof SecretUnreadable) return error;
-    // Nothing reached the receiver, so this was not an attempt.
+    // Nothing was sent to the receiver, so this does not count as an attempt.
     await releaseClaim(db, claim, counted);
     if (!(error instanceof NotAttempted)) throw error;
     log.warn({ delivery_id: claim.deliveryId }, error.message);

@@ -57,7 +57,8 @@ export function createLookupActivities(deps: LookupDeps) {
     planLookup: (request: ToPlan): Promise<LookupPlan> => planLookup(deps, request),
 
     /**
-     * Asks the NPI Registry about an NPI that is missing from our imports, and stores the response.
+     * Asks the NPI Registry about an NPI that the imported NPPES files do not contain, and stores
+     * the response.
      * @param request.until no attempt is made after this, in milliseconds since the epoch
      * @returns null if the response is stored; otherwise the reason why the registry did not
      * respond
@@ -66,8 +67,8 @@ export function createLookupActivities(deps: LookupDeps) {
      */
     async identify(request: RequestIds & { readonly until: number }): Promise<string | null> {
       const due = await listRegistryDue(deps.db, [request.npi]);
-      // Another lookup may have asked the registry already. So may an earlier attempt of this
-      // activity that died afterwards.
+      // The registry may have been asked already, by another lookup or by an earlier attempt of
+      // this activity that died afterwards.
       if (due.length === 0) return null;
       return await withHeartbeat(Context.current(), async (signal, now) => {
         const time = { signal, now, until: request.until };
@@ -201,7 +202,8 @@ function obstacleTo(
 }
 
 /**
- * Asks the NPI Registry about an NPI that is missing from our imports, and stores the response.
+ * Asks the NPI Registry about an NPI that the imported NPPES files do not contain, and stores the
+ * response.
  * @param time.until no attempt is made after this, in milliseconds since the epoch
  * @returns null if the response is stored. Otherwise `why` is the reason why there is none. `again`
  * is true if there is time for another attempt. `afterMs` is the delay before that attempt, or null

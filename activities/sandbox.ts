@@ -44,8 +44,8 @@ const DEADLINE_POLL_MS = 1000;
 const CAP_MS = 60_000;
 
 /**
- * Plans a sandbox request like any other, with one source. Returns null if the request is already
- * final.
+ * Returns a plan for a sandbox request, with the sandbox as its only source. Returns null if the
+ * request is already final.
  */
 export async function planForSandbox(
   db: Database,
@@ -65,7 +65,7 @@ export async function planForSandbox(
 }
 
 const FOUND = { kind: 'found', reason: null } as const;
-/** The final response for each outcome. */
+/** The last response that the sandbox source returns for each outcome. */
 const ANSWERS: Readonly<Record<Exclude<TestOutcome, 'deadline'>, VendorAnswer>> = {
   professional: FOUND,
   personal: FOUND,
@@ -81,7 +81,8 @@ const ANSWERS: Readonly<Record<Exclude<TestOutcome, 'deadline'>, VendorAnswer>> 
 /**
  * Returns a sandbox response in place of a vendor and our checks. The address itself is made up
  * when the request is settled (`sandboxEmails`).
- * @param name a planned source, or its lookup
+ * @param name the name of a source in the plan, or the lookup id of the plan. Both are the same
+ * text.
  * @returns null if `name` is not a sandbox source
  * @throws {ApplicationFailure} retryable, if the outcome takes longer
  */
@@ -91,7 +92,7 @@ export function answerForSandbox(
 ): VendorAnswer | null {
   if (!name.startsWith(SANDBOX)) return null;
   const outcome = name.slice(SANDBOX.length) as TestOutcome;
-  // This repeats until no time is left for another attempt.
+  // The activity is retried until the lookup has no time left.
   if (outcome === 'deadline') throw retryLater('sandbox', 'pending', DEADLINE_POLL_MS);
   if (outcome === 'slow' && Context.current().info.attempt === 1) {
     throw retryLater('sandbox', 'pending', SLOW_MS);

@@ -33,7 +33,7 @@ interface ToVerify {
    *   server greylists them again.
    */
   readonly patience: 'first' | 'early' | 'over';
-  /** The person of the lookup, if already built. */
+  /** The subject of the lookup, if the caller has already built it. */
   readonly subject?: Subject;
 }
 
@@ -74,14 +74,17 @@ export function createVerifyActivities(deps: VerifyDeps) {
 
 /** The results of the checks of a lookup so far. */
 interface Progress {
-  /** All addresses that were claimed. */
+  /** All addresses that this check has claimed. */
   readonly claimed: string[];
-  /** Claimed addresses of another type than the requested one. */
+  /** The claimed addresses that do not have the requested type. */
   readonly unwanted: string[];
   /** True once a valid address of the requested type was found. */
   satisfied: boolean;
+  /** True if a mail server greylisted an address. */
   isLater: boolean;
+  /** The reason why a check ended without a verdict and is not repeated. */
   undecided: string | null;
+  /** The failure to throw if a check must be repeated. */
   notNow: ApplicationFailure | null;
 }
 

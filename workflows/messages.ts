@@ -44,7 +44,10 @@ export interface LookupInput {
   readonly requestId: string;
   readonly batchId: string;
   readonly npi: string;
-  /** The time 15 minutes after the request was accepted, in milliseconds since the epoch. */
+  /**
+   * The deadline of the request in milliseconds since the epoch. By default it is 15 minutes after
+   * the request was accepted.
+   */
   readonly deadline: number;
 }
 

@@ -70,7 +70,8 @@ export function deliveries(taskQueue: string, summary: string): Activities {
     startToCloseTimeout: '60s',
     // If a worker dies, Temporal repeats its attempts after 10 s.
     heartbeatTimeout: '10s',
-    // Each wait counts as an attempt, so the retry interval soon reaches its maximum.
+    // Each wait counts as an attempt and makes the interval longer, so it soon reaches its maximum.
+    // The maximum is therefore short.
     retry: { initialInterval: '5s', maximumInterval: '20s' },
     summary,
   });

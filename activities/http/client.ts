@@ -36,9 +36,9 @@ const MAX_BODY = 1024 * 1024;
 const MAX_RETRY_AFTER_MS = 86_400_000;
 
 /**
- * The errors of connections that failed before a request was sent. The error code does not show
- * this. For example, a reset during the TLS handshake and a reset after the request have the same
- * code. undici publishes each connection error on a diagnostics channel
+ * The errors of connections that failed before a request was sent. Error codes do not distinguish
+ * them from later errors. For example, a reset during the TLS handshake and a reset after the
+ * request have the same code. undici publishes each connection error on a diagnostics channel
  * (`undici:client:connectError`, see its docs/api/DiagnosticsChannel). The same object later
  * becomes the cause of fetch's error.
  */
@@ -173,10 +173,10 @@ const CONNECT_CODES: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Returns the error code of a failed connection, or null if a connection may have been made. Null
- * must be returned in case of doubt: we repeat a request whose connection failed, and a vendor that
- * had received it would charge twice. All errors of OpenSSL are reported as `ERR_SSL`, and codes
- * outside `CONNECT_CODES` as `other`.
+ * Returns the error code of a failed connection, or null if a connection may have been made. In
+ * case of doubt it must be null. We repeat a request whose connection failed, and a vendor that had
+ * received this request would charge twice. All errors of OpenSSL are reported as `ERR_SSL`, and
+ * codes outside `CONNECT_CODES` as `other`.
  */
 function connectCause(error: unknown): string | null {
   const cause = error instanceof Error ? error.cause : null;

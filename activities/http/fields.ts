@@ -60,7 +60,8 @@ export class Field {
   }
 
   /**
-   * Returns the item of a list at an index such as `0`. The item is absent if the list is shorter.
+   * Returns the item of a list at an index such as `0`. The item is absent if the list has no such
+   * index.
    */
   private item(index: string): Field {
     const isIndex = /^(?:0|[1-9][0-9]*)$/.test(index);

@@ -175,7 +175,7 @@ class Memory<T> {
     return value;
   }
 
-  /** Completes the entry of a value that has arrived with the value's size and expiry. */
+  /** Adds the size and the expiry of a value to its entry, once the value has arrived. */
   #complete(key: string, entry: Entry<T>, { forMs, bytes = 0 }: Passing<T>): void {
     entry.until = this.#now() + forMs;
     if (this.#entries.get(key) !== entry) return;
@@ -232,8 +232,8 @@ async function findAddresses(
     const forMs = Math.min(LONGEST_MS, ...records.map(({ ttl }) => ttl * 1000));
     return { value, forMs, bytes: value.length * ADDRESS_BYTES };
   }
-  // If one query found no address and the other one failed, the name may still have addresses. We
-  // then report the failure.
+  // If one query found no address and the other one failed, the name may still have addresses, so
+  // the failure is reported.
   const unsure = errors.find(({ code }) => code !== 'ENOTFOUND' && code !== 'ENODATA');
   const [first = new Error(`${name} has no addresses`)] = errors;
   return failure(unsure ?? first);

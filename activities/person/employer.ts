@@ -13,7 +13,7 @@ import { capitalize, isPlaceholder, isShouted, nameWords } from './names.ts';
 import { usState } from './us-states.ts';
 
 interface Trust {
-  /** From 0 to 1. */
+  /** How likely it is that such evidence names an employer, from 0 to 1. */
   readonly confidence: number;
   readonly witness: string;
 }
@@ -53,8 +53,8 @@ const TRUST = {
 type Source = keyof typeof TRUST;
 
 /**
- * The most organizations at one place that count as possible employers. If there are more, none of
- * them counts, except one with the provider's surname.
+ * The most organizations at one place that count as possible employers. If there are more, only
+ * those with a weight of at least `NAMESAKE` count.
  */
 const MAX_DIFFERENT = 3;
 /**

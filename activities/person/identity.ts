@@ -95,8 +95,8 @@ function goesBy(
   // the other side. Otherwise, the sisters Maria Elena and Maria Luisa would count as one person.
   const [few, many] = shorterFirst(given, recorded);
   if (few.length > 1) return few.every((name) => many.some((other) => sameGivenName(name, other)));
-  // The response has one full name, such as Robert in `J. Robert`. It must agree with one recorded
-  // name. Initials are ignored.
+  // In all other cases, the first full name in the response must agree with a recorded name. In `J.
+  // Robert` the first full name is Robert, because initials are ignored.
   const [called] = given;
   return called !== undefined && recorded.some((name) => sameGivenName(name, called));
 }

@@ -174,8 +174,8 @@ export function personName(text: string | null): string | null {
 }
 
 /**
- * Returns true if all letters of a text are capitals, or none is. We then have to choose the case
- * ourselves.
+ * Returns true if all letters of a text are capitals, or none of them is. The case of such a text
+ * carries no information, so we choose the case ourselves.
  */
 export function hasOneCase(text: string): boolean {
   return isShouted(text) || !/\p{Lu}/u.test(text);

@@ -31,7 +31,7 @@ export type ReconcilerDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'rule
 
 /** The number of items that are read and repaired together. */
 const PAGE = 200;
-/** Concurrent calls to Temporal. */
+/** The number of concurrent calls to Temporal. */
 const CALL_CONCURRENCY = 10;
 /**
  * The number of overdue requests that one transaction settles. While it runs, other transactions
@@ -101,8 +101,8 @@ async function runTurns(
 }
 
 /**
- * Refunds overdue requests and deletes old data. Needs only PostgreSQL. May run at the same time in
- * several processes.
+ * Refunds overdue requests and deletes old data. Needs only PostgreSQL. It is safe if several
+ * processes run this at the same time.
  * @returns the number of refunded requests
  */
 export async function keepBooks(deps: ReconcilerDeps, stopped: AbortSignal): Promise<number> {
@@ -117,7 +117,7 @@ export async function keepBooks(deps: ReconcilerDeps, stopped: AbortSignal): Pro
 
 /**
  * Starts the workflows of batches and deliveries that have none, because it was never started or
- * has closed too early. May run at the same time in several processes.
+ * has closed too early. It is safe if several processes run this at the same time.
  * @returns how many batches were started for the first time, how many were started again, and how
  * many deliveries were started
  */
@@ -225,8 +225,8 @@ async function startDeliveries(deps: ReconcilerDeps, isOver: () => boolean): Pro
 
 /**
  * Starts the workflow of a delivery, unless a running workflow is already responsible for it. If
- * the delivery was resent, its previous workflow may still wait for up to a day, so it is not
- * considered.
+ * the delivery was resent, a new workflow is always started, because the previous one may wait for
+ * up to a day.
  * @returns true if a workflow was started
  */
 async function redeliver({ control }: ReconcilerDeps, waiting: WaitingDelivery): Promise<boolean> {

@@ -63,7 +63,7 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
   };
 }
 
-/** Returns a condition for visibility queries that selects the workflows of our queues. */
+/** Returns a condition for Temporal's workflow lists. It selects the workflows of our queues. */
 export function onOurQueues(taskQueue: string): string {
   const { enrichment, webhooks } = queuesOf(taskQueue);
   return `TaskQueue in ('${enrichment}', '${webhooks}')`;

@@ -47,8 +47,8 @@ export async function checkWorkflows(
   const closed = await filter(missing, (id) => isClosed(client, id));
   const isOpen = (id: string) => isRunning(client, id);
   // Only the first `MAX_DESCRIBED` are described, so batches and lookups come before deliveries.
-  // Deliveries wait for days. As the oldest workflows they are first in the list, although they are
-  // less important.
+  // Deliveries wait for days, so they are the oldest workflows and come first in the list, but they
+  // are less important.
   const byImportance = new Set([...batches, ...lookups, ...listed]);
   const failing = await filter([...byImportance], (id) => isFailing(client, id));
   const notRunning = await listWork(db, 'unfinished', closed);

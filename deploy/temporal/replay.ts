@@ -59,8 +59,8 @@ function stepsOf(events: readonly HistoryEvent[]): Step[] {
   const steps: Step[] = [];
   for (const event of events) {
     const { id: eventId, name, searchAttributes } = event;
-    // Skips the update of a search attribute that belongs to the marker of a patch, because the
-    // code has no separate command for it.
+    // Skips the search attribute that the server updates together with the marker of a patch,
+    // because the code has no separate command for it.
     if (!NAMES.has(name) || searchAttributes?.indexedFields.TemporalChangeVersion) continue;
     const local = decoded(event.details?.data?.payloads?.[0]) as LocalActivity | null;
     const type = local?.activity_type ?? event.activityType ?? event.workflowType;
@@ -76,8 +76,8 @@ type CommandAttributes = Omit<EventAttributes, 'activityType' | 'workflowType'> 
 } & Record<string, Named>;
 
 /**
- * A command in the SDK's format. The only member with a known name is the kind of command, and its
- * value is the attributes.
+ * A command in the SDK's format. One of its members is named after the kind of command, and has the
+ * attributes.
  */
 type Command = Readonly<Record<string, CommandAttributes>>;
 
@@ -94,8 +94,8 @@ class Recorder {
   /** The recorded steps by key. */
   readonly done = new Map<string, Done>();
   /**
-   * If the code threw an error that failed the workflow task, which is a bug: the error, and the
-   * event at which it was thrown.
+   * The error that failed the workflow task, and the event at which it was thrown. Such an error is
+   * a bug in the code. Null if there was none.
    */
   thrown: { readonly error: Error; readonly eventId: number } | null = null;
   private readonly keys = new StepKeys();

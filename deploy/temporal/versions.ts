@@ -22,7 +22,11 @@ export function commandFor({ deploymentName, buildId }: WorkerDeploymentVersion)
   return `temporal worker deployment set-current-version --deployment-name ${deploymentName} --build-id ${buildId}`;
 }
 
-/** WORKER_DEPLOYMENT_VERSION_STATUS_DRAINING of temporal/api/enums/v1/deployment.proto. */
+/**
+ * The number of the status WORKER_DEPLOYMENT_VERSION_STATUS_DRAINING
+ * (temporal/api/enums/v1/deployment.proto). A version has it while it is no longer current but
+ * still has open runs.
+ */
 const DRAINING = 4;
 
 /** Returns true if the cluster supports Worker Deployments and they are switched on. */
