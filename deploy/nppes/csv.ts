@@ -14,7 +14,7 @@ const BYTE_ORDER_MARK = Buffer.from('\ufeff');
  * More than four times the longest row of NPPES. A quote that is not closed by then will never be
  * closed.
  */
-const RECORD_AT_MOST = 65_536;
+const MAX_RECORD_BYTES = 65_536;
 /**
  * A row with more lines has a quote that is not closed. The limit also bounds how often a line is
  * read again.
@@ -68,24 +68,20 @@ export function csvReader(columns: number | null) {
       return hasDoubledQuotes ? text.replaceAll('""', '"') : text;
     },
     isTooLong(column: number): boolean {
+      if (column >= row.columns) return false;
       const size = (ends[column] ?? 0) - (starts[column] ?? 0);
-      return (
-        column < row.columns &&
-        size > MAX_VALUE_LENGTH &&
-        row.text(column).length > MAX_VALUE_LENGTH
-      );
+      // A value has at most as many characters as bytes.
+      return size > MAX_VALUE_LENGTH && row.text(column).length > MAX_VALUE_LENGTH;
     },
   };
 
   return {
     /** Passes on every row that this piece of the file completes. */
     push(piece: Buffer, onRecord: (record: CsvRecord) => void): void {
-      bytes =
-        nextBegin === bytes.length ? piece : Buffer.concat([bytes.subarray(nextBegin), piece]);
-      nextBegin =
-        !hasBegun && bytes.subarray(0, BYTE_ORDER_MARK.length).equals(BYTE_ORDER_MARK)
-          ? BYTE_ORDER_MARK.length
-          : 0;
+      const rest = bytes.subarray(nextBegin);
+      bytes = rest.length === 0 ? piece : Buffer.concat([rest, piece]);
+      nextBegin = 0;
+      if (!hasBegun && startsWithMark(bytes)) nextBegin = BYTE_ORDER_MARK.length;
       hasBegun = true;
       take(false, onRecord);
     },
@@ -99,22 +95,20 @@ export function csvReader(columns: number | null) {
     while (nextBegin < bytes.length) {
       begin = nextBegin;
       let end = scan(isLast);
-      const mayContinue = !isLast && !hasTooManyLines && bytes.length - begin <= RECORD_AT_MOST;
+      const mayContinue = !isLast && !hasTooManyLines && bytes.length - begin <= MAX_RECORD_BYTES;
       if (end === -1 && mayContinue) return;
       row.whole = end !== -1 && (columns === null || row.columns === columns);
       const lineEnd = bytes.indexOf(LF, begin) + 1 || bytes.length;
       if (!row.whole) end = lineEnd;
       nextBegin = end;
-      const isBlank =
-        !row.whole && end - begin <= 2 && bytes.toString('latin1', begin, end).trim() === '';
-      if (!isBlank) onRecord(row);
+      if (row.whole || !isBlank(begin, end)) onRecord(row);
       row.line += end === lineEnd ? 1 : linesIn(begin, end);
     }
   }
 
   /** Scans a row. @returns where the next row begins, or -1 if this one is not complete */
   function scan(isLastPiece: boolean): number {
-    const length = Math.min(bytes.length, begin + RECORD_AT_MOST + 1);
+    const length = Math.min(bytes.length, begin + MAX_RECORD_BYTES + 1);
     const isLast = isLastPiece && length === bytes.length;
     let lines = 0;
     let at = begin;
@@ -184,10 +178,18 @@ export function csvReader(columns: number | null) {
     return isUtf8(bytes.subarray(begin, nextBegin)) ? 'utf8' : 'latin1';
   }
 
+  function isBlank(from: number, to: number): boolean {
+    return to - from <= 2 && bytes.toString('latin1', from, to).trim() === '';
+  }
+
   function linesIn(from: number, to: number): number {
     let lines = 0;
     for (let at = bytes.indexOf(LF, from); at !== -1 && at < to; at = bytes.indexOf(LF, at + 1))
       lines += 1;
     return lines;
   }
+}
+
+function startsWithMark(bytes: Buffer): boolean {
+  return bytes.subarray(0, BYTE_ORDER_MARK.length).equals(BYTE_ORDER_MARK);
 }

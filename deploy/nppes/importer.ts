@@ -2,7 +2,7 @@ import { hostname } from 'node:os';
 import { basename } from 'node:path';
 import { Readable } from 'node:stream';
 import type { ChangedBy } from '../../db/audit.ts';
-import { openDatabase } from '../../db/client.ts';
+import { type Database, openDatabase } from '../../db/client.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import {
   beginImport,
@@ -67,9 +67,8 @@ export async function importDownload(options: ImportOptions) {
   const { dataset, databaseUrl: url, path, dryRun = false, again = false } = options;
   await using opened = new AsyncDisposableStack();
   const source = opened.adopt(await openSource(path, dataset), ({ close }) => close());
-  const db = opened.adopt(openDatabase({ url, poolSize: 1, applicationName: 'import' }), (one) =>
-    one.close(),
-  );
+  const db = openDatabase({ url, poolSize: 1, applicationName: 'import' });
+  opened.defer(() => db.close());
   const name = `import ${dataset}, process ${process.pid} on ${hostname()}`;
   const connection = opened.adopt(await connectForImport(url, name), (one) => one.close());
   const begun = performance.now();
@@ -77,58 +76,98 @@ export async function importDownload(options: ImportOptions) {
   // Reads all headers first, so that a wrong layout of the last file is not found an hour later.
   const files: ReadableFile[] = [];
   for (const member of members) files.push({ member, header: await readHeader(member) });
-  const rejectsPath = options.rejects ?? `${basename(path)}.${dryRun ? 'dry-run.' : ''}rejects.csv`;
+  const rejectsPath = options.rejects ?? defaultRejectsPath(path, dryRun);
   const earlier = dryRun || again ? null : await findImport(db, dataset, fingerprint);
   const counts: Record<string, number> = { ...earlier };
   if (earlier === null) {
     await requireOther(path, rejectsPath);
     const rejects = await openRejects(rejectsPath);
-    const run = dryRun
-      ? null
-      : await beginImport(db, options, dataset, { name: file, fingerprint });
     const bytes = members.reduce((sum, { size }) => sum + size, 0);
     const progress = openProgress(options.output, bytes);
-    const importNumber = run?.number ?? null;
-    const work: Import = { connection, fingerprint, importNumber, rejects, progress, counts };
-    try {
-      await importFiles(work, files, options.yes ?? false);
-      if (run !== null) {
-        await analyzeProviders(connection);
-        await endImport(db, run.id, 'done', counts);
-      }
-    } catch (error) {
-      // A failure here is ignored, because the next run notes the failed import.
-      if (run !== null) {
-        const noted = endImport(db, run.id, 'failed', counts);
-        await noted.then(() => analyzeProviders(connection)).catch(() => {});
-      }
-      if (!(error instanceof DatabaseError)) throw error;
-      const what = error.unavailable
-        ? 'lost PostgreSQL on the way'
-        : 'PostgreSQL refused; its log says why';
-      throw new ImportProblem(
-        `${what} (${error.code}); run the same command again: what is imported already changes no more`,
-      );
-    }
+    const shared = { connection, fingerprint, rejects, progress, counts };
+    if (dryRun) await rehearse(shared, files);
+    else await importRecorded(db, shared, files, options, file);
   }
   const kinds = members.map(({ kind }) => kind);
-  const sumOf = (fate: string) =>
-    kinds.reduce((sum, kind) => sum + (counts[`${kind}.${fate}`] ?? 0), 0);
   const days = members.map(({ asOf }) => asOf).filter((day) => day !== 'infinity');
   const seconds = (performance.now() - begun) / 1000;
+  const rows = sumOf(counts, kinds, 'read');
   return {
     file,
     /** The last day that the files cover, or null if they don't say it. */
     asOf: days.sort().at(-1) ?? null,
     /** `already`: the file was imported before, so nothing was done. */
-    outcome: earlier !== null ? 'already' : dryRun ? 'rehearsed' : 'imported',
+    outcome: outcomeOf(earlier !== null, dryRun),
     members: kinds,
     counts,
     /** Null if no row was rejected. */
-    rejectsPath: earlier === null && sumOf('rejected') > 0 ? rejectsPath : null,
+    rejectsPath: earlier === null && sumOf(counts, kinds, 'rejected') > 0 ? rejectsPath : null,
     seconds,
-    rowsPerSecond: earlier === null ? Math.round(sumOf('read') / seconds) : 0,
-  } as const;
+    rowsPerSecond: earlier === null ? Math.round(rows / seconds) : 0,
+  };
+}
+
+/** Returns the path of the rejects file, in the current folder. */
+function defaultRejectsPath(path: string, dryRun: boolean): string {
+  const name = basename(path);
+  return dryRun ? `${name}.dry-run.rejects.csv` : `${name}.rejects.csv`;
+}
+
+function outcomeOf(isKnown: boolean, dryRun: boolean): 'already' | 'rehearsed' | 'imported' {
+  if (isKnown) return 'already';
+  return dryRun ? 'rehearsed' : 'imported';
+}
+
+/** Adds up the rows with an outcome, such as `read`, in all files. */
+function sumOf(counts: Counts, kinds: readonly FileKind[], fate: string): number {
+  return kinds.reduce((sum, kind) => sum + (counts[`${kind}.${fate}`] ?? 0), 0);
+}
+
+type Shared = Omit<Import, 'importNumber'>;
+
+/** Counts what an import would change. @throws {ImportProblem} if PostgreSQL fails */
+async function rehearse(shared: Shared, files: readonly ReadableFile[]): Promise<void> {
+  try {
+    await importFiles({ ...shared, importNumber: null }, files, false);
+  } catch (error) {
+    throw problemOf(error);
+  }
+}
+
+/**
+ * Imports files, and records the import and its end.
+ * @throws {ImportProblem} if PostgreSQL fails, or the import would remove too much
+ */
+async function importRecorded(
+  db: Database,
+  shared: Shared,
+  files: readonly ReadableFile[],
+  options: ImportOptions,
+  name: string,
+): Promise<void> {
+  const { connection, fingerprint, counts } = shared;
+  const { id, number } = await beginImport(db, options, options.dataset, { name, fingerprint });
+  try {
+    await importFiles({ ...shared, importNumber: number }, files, options.yes ?? false);
+    await analyzeProviders(connection);
+    await endImport(db, id, 'done', counts);
+  } catch (error) {
+    // A failure here is ignored, because the next run notes the failed import.
+    const noted = endImport(db, id, 'failed', counts);
+    await noted.then(() => analyzeProviders(connection)).catch(() => {});
+    throw problemOf(error);
+  }
+}
+
+/** Returns the error for the operator if PostgreSQL failed, and other errors unchanged. */
+function problemOf(error: unknown): unknown {
+  if (!(error instanceof DatabaseError)) return error;
+  const problem = error.unavailable
+    ? 'lost the connection to PostgreSQL'
+    : 'PostgreSQL rejected the import; its log says why';
+  return new ImportProblem(
+    `${problem} (${error.code}); run the same command again, which continues where it stopped`,
+  );
 }
 
 /** The data that the files of one import share. */
@@ -162,6 +201,9 @@ interface ReadableFile {
   readonly header: Header;
 }
 
+/** Removing more than this share of a table needs the operator's consent. */
+const MAX_REMOVED_SHARE = 0.05;
+
 /**
  * Imports the files of a download. Writes nothing before it knows how many rows would be removed.
  */
@@ -170,65 +212,79 @@ async function importFiles(
   files: readonly ReadableFile[],
   mayRemove: boolean,
 ): Promise<void> {
+  const { connection, fingerprint, importNumber } = work;
   const mains = files.filter(({ member }) => DETAIL_TABLES[member.kind] === null);
-  const details = files.flatMap((file) => {
-    const table = DETAIL_TABLES[file.member.kind];
-    return table === null ? [] : [{ file, table }];
-  });
-  for (const { file, table } of details) {
-    await readCounted(work, file, async ({ copy }) => {
-      await stageDetails(work.connection, table, copy);
-      return {};
-    });
-  }
-  const detailFiles = details.map(({ file, table }) => ({
-    kind: file.member.kind,
-    table,
-    asOf: file.member.asOf,
-    fingerprint: work.fingerprint,
-  }));
-  const isRehearsal = work.importNumber === null;
-  const filled: DetailTable[] = [];
-  for (const { table } of detailFiles) {
-    if (await hasRows(work.connection, table)) filled.push(table);
+  const details: DetailFile[] = [];
+  for (const file of files) {
+    const { kind, asOf } = file.member;
+    const table = DETAIL_TABLES[kind];
+    if (table === null) continue;
+    details.push({ kind, table, asOf, fingerprint });
+    await stage(work, file, table);
   }
   // The main file is read twice only if there is something to remove. A first import has nothing.
-  if (isRehearsal || filled.length > 0) {
+  if (importNumber === null || (await anyHasRows(connection, details))) {
     for (const file of mains) await compareMain(work, file);
   }
-  const tooMany: string[] = [];
-  for (const file of detailFiles) {
-    const { removed, total } = await countRemovals(work.connection, file);
-    if (removed > total * MAX_REMOVED_SHARE)
-      tooMany.push(`${removed} of ${total} rows of ${file.table}`);
-    if (isRehearsal) add(work, file.kind, { removed });
-  }
-  if (work.importNumber === null) return;
+  const tooMany = await findRemovals(work, details);
+  if (importNumber === null) return;
   if (tooMany.length > 0 && !mayRemove) {
     throw new ImportProblem(
       `this import would remove ${tooMany.join(', and ')}, which is more than 5 %; nothing was changed. If that is right, run it again with --yes`,
     );
   }
   for (const file of mains) await importMain(work, file);
-  for (const file of detailFiles) {
-    add(work, file.kind, await importDetails(work.connection, file, work.importNumber));
+  for (const file of details) {
+    add(work, file.kind, await importDetails(connection, file, importNumber));
   }
 }
 
-/** Removing more than this share of a table needs the operator's consent. */
-const MAX_REMOVED_SHARE = 0.05;
+interface DetailFile {
+  readonly kind: FileKind;
+  readonly table: DetailTable;
+  readonly asOf: string;
+  readonly fingerprint: string;
+}
+
+async function stage(work: Import, file: ReadableFile, table: DetailTable): Promise<void> {
+  await readCounted(work, file, async ({ copy }) => {
+    await stageDetails(work.connection, table, copy);
+    return {};
+  });
+}
+
+async function anyHasRows(
+  connection: NppesConnection,
+  details: readonly DetailFile[],
+): Promise<boolean> {
+  for (const { table } of details) {
+    if (await hasRows(connection, table)) return true;
+  }
+  return false;
+}
+
+/**
+ * Counts the rows that would be removed. A dry run adds them to its counts.
+ * @returns the tables that would lose too many rows, each with the number of rows
+ */
+async function findRemovals(work: Import, details: readonly DetailFile[]): Promise<string[]> {
+  const tooMany: string[] = [];
+  for (const file of details) {
+    const { removed, total } = await countRemovals(work.connection, file);
+    const isTooMany = removed > total * MAX_REMOVED_SHARE;
+    if (isTooMany) tooMany.push(`${removed} of ${total} rows of ${file.table}`);
+    if (work.importNumber === null) add(work, file.kind, { removed });
+  }
+  return tooMany;
+}
 
 /** Notes the NPIs that a main file would change. A dry run also counts them. */
 async function compareMain(work: Import, file: ReadableFile): Promise<void> {
   const { asOf } = file.member;
-  const compare = ({ copy, read, rejected }: Chunk) =>
-    importProviders(work.connection, {
-      asOf,
-      copy,
-      rows: read - rejected.length,
-      expectsNew: false,
-      dryRun: true,
-    });
+  const compare = ({ copy, read, rejected }: Chunk) => {
+    const rows = read - rejected.length;
+    return importProviders(work.connection, { asOf, copy, rows, expectsNew: false, dryRun: true });
+  };
   if (work.importNumber === null) {
     await readCounted(work, file, compare);
     return;
@@ -245,13 +301,8 @@ async function importMain(work: Import, file: ReadableFile): Promise<void> {
   let expectsNew = false;
   await readCounted(work, file, async ({ copy, read, rejected }) => {
     const rows = read - rejected.length;
-    const fates = await importProviders(work.connection, {
-      asOf,
-      copy,
-      rows,
-      expectsNew,
-      dryRun: false,
-    });
+    const chunk = { asOf, copy, rows, expectsNew, dryRun: false };
+    const fates = await importProviders(work.connection, chunk);
     expectsNew = fates.inserted === rows;
     return fates;
   });
@@ -283,7 +334,8 @@ function chunksOf(
 
 function add({ counts }: Import, kind: FileKind, fates: Counts): void {
   for (const [fate, count] of Object.entries(fates)) {
-    counts[`${kind}.${fate}`] = (counts[`${kind}.${fate}`] ?? 0) + count;
+    const name = `${kind}.${fate}`;
+    counts[name] = (counts[name] ?? 0) + count;
   }
 }
 
@@ -313,16 +365,18 @@ const BUFFER_BYTES = 524_288;
  */
 export async function readHeader({ name, kind, open }: Member): Promise<Header> {
   const reader = csvReader(null);
-  let names: string[] | undefined;
+  const rows: string[][] = [];
   const onRecord = (record: CsvRecord) => {
-    names ??= Array.from({ length: record.columns }, (_, column) => record.text(column));
+    if (rows.length > 0) return;
+    rows.push(Array.from({ length: record.columns }, (_, column) => record.text(column)));
   };
   for await (const piece of open()) {
     reader.push(piece, onRecord);
-    if (names) break;
+    if (rows.length > 0) break;
   }
   reader.end(onRecord);
-  return findColumns(name, kind, names ?? []);
+  const [names = []] = rows;
+  return findColumns(name, kind, names);
 }
 
 /**

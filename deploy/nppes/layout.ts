@@ -42,20 +42,20 @@ export async function orImportProblem<T>(
   work: Promise<T>,
   says: (why: string) => string,
 ): Promise<T> {
-  return await work.catch((error: NodeJS.ErrnoException) => {
-    throw new ImportProblem(
-      says(error.code === 'ENOENT' ? 'there is no such file' : (error.code ?? 'unknown')),
-    );
+  return await work.catch(({ code = 'unknown' }: NodeJS.ErrnoException) => {
+    throw new ImportProblem(says(code === 'ENOENT' ? 'there is no such file' : code));
   });
 }
 
 /** Checks that an output file is not the input file. @throws {ImportProblem} if it is */
 export async function requireOther(read: string, written: string): Promise<void> {
-  const [one, other] = await Promise.all(
-    [read, written].map((path) => realpath(path).catch(() => path)),
-  );
-  if (one === other)
-    throw new ImportProblem(`${written} is the file that is imported; name another one to write`);
+  if ((await realPathOf(read)) !== (await realPathOf(written))) return;
+  throw new ImportProblem(`${written} is the file to import; give another file for the output`);
+}
+
+/** Returns the path without links, or unchanged if there is no such file. */
+async function realPathOf(path: string): Promise<string> {
+  return await realpath(path).catch(() => path);
 }
 
 export const cannotOpen = (path: string) => (why: string) => `cannot open ${path}: ${why}`;
@@ -80,7 +80,7 @@ const SHOWN = 8;
  * matter.
  * @param file the name of the file, for messages
  * @throws {ImportProblem} naming the columns that are missing or repeated, or an unknown column
- * that may say who is out of service
+ * that may say that an NPI is out of service
  */
 export function findColumns(file: string, kind: FileKind, names: readonly string[]): Header {
   const found = names.map(folded);
@@ -94,21 +94,7 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
     if (place === undefined || more.length > 0) wrong.push(name);
     else places.set(name, place);
   }
-  if (wrong.length > 0) {
-    const shown = wrong.slice(0, SHOWN).join(', ');
-    const more = wrong.length > SHOWN ? ` and ${wrong.length - SHOWN} more` : '';
-    const [what, from] =
-      kind === 'clinicians'
-        ? [
-            'the national file of "Doctors and Clinicians"',
-            'data.cms.gov/provider-data/dataset/mj5m-pzi6',
-          ]
-        : [`an NPPES ${kind} file`, 'download.cms.gov/nppes/NPI_Files.html, version 2 or 3'];
-    // The message does not quote the file, because its first line may be a person's data.
-    throw new ImportProblem(
-      `${file} is not ${what}: it has to name each of these columns once: ${shown}${more}. Download it again from ${from}`,
-    );
-  }
+  if (wrong.length > 0) throw wrongLayout(file, kind, wrong);
   const status = found.indexOf(folded(STATUS));
   if (status !== -1) places.set(STATUS, status);
   const read = new Set(places.values());
@@ -117,7 +103,7 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
   );
   if (telling !== undefined && kind !== 'clinicians') {
     throw new ImportProblem(
-      `${file} has a column "${telling.slice(0, 100)}" that may say who is out of service, and is not read; import the file whose name ends in _V2.zip`,
+      `${file} has an unknown column "${telling.slice(0, 100)}", which may say that an NPI is out of service; import the file whose name ends in _V2.zip`,
     );
   }
   return {
@@ -127,12 +113,29 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
   };
 }
 
+/** Returns an error that does not quote the file, because its first line may be a person's data. */
+function wrongLayout(file: string, kind: FileKind, wrong: readonly string[]): ImportProblem {
+  let what = `an NPPES ${kind} file`;
+  let from = 'download.cms.gov/nppes/NPI_Files.html, version 2 or 3';
+  if (kind === 'clinicians') {
+    what = 'the national file of "Doctors and Clinicians"';
+    from = 'data.cms.gov/provider-data/dataset/mj5m-pzi6';
+  }
+  const shown = wrong.slice(0, SHOWN).join(', ');
+  const more = wrong.length > SHOWN ? ` and ${wrong.length - SHOWN} more` : '';
+  return new ImportProblem(
+    `${file} is not ${what}: it must have each of these columns once: ${shown}${more}. Download it again from ${from}`,
+  );
+}
+
 /** Returns the required columns, each with its older names. */
 function namesOf(kind: FileKind): [name: string, others: readonly string[]][] {
-  if (kind !== 'clinicians')
-    return ['NPI', ...Object.values(columns[kind]).flat()].map((name) => [name, []]);
-  const { '//': _source, ...called } = clinicians;
-  return Object.entries(called);
+  if (kind === 'clinicians') {
+    const { '//': _source, ...named } = clinicians;
+    return Object.entries(named);
+  }
+  const names = ['NPI', ...Object.values(columns[kind]).flat()];
+  return names.map((name) => [name, []]);
 }
 
 function folded(name: string): string {

@@ -20,13 +20,13 @@ export function openProgress({ line }: ProgressOutput, totalBytes: number) {
   const begun = performance.now();
   let bytes = 0;
   let rows = 0;
-  let toldAt = begun;
+  let printedAt = begun;
   return (file: string, moreBytes: number, moreRows: number): void => {
     bytes += moreBytes;
     rows += moreRows;
     const now = performance.now();
-    if (now - toldAt < LINE_EVERY_MS) return;
-    toldAt = now;
+    if (now - printedAt < LINE_EVERY_MS) return;
+    printedAt = now;
     const seconds = (now - begun) / 1000;
     const left = bytes > 0 ? ((totalBytes - bytes) / bytes) * seconds : 0;
     const parts = [
@@ -60,15 +60,8 @@ export type RejectsFile = Awaited<ReturnType<typeof openRejects>>;
 export async function openRejects(path: string) {
   let text = 'file,line,npi,reason\n';
   const refused = (why: string) =>
-    `cannot write the rejects file ${path} (${why}); name another place with --rejects`;
-  // Checks now that the file can be written. Otherwise an import could fail after an hour, at its
-  // first rejected row.
-  const begin = async () => {
-    await appendFile(path, '');
-    // Keeps `/dev/null` in place.
-    if ((await stat(path)).isFile()) await rm(path);
-  };
-  await orImportProblem(begin(), refused);
+    `cannot write the rejects file ${path} (${why}); choose another one with --rejects`;
+  await orImportProblem(removeWritable(path), refused);
   return {
     /** Appends rows. @throws {ImportProblem} if the file cannot be written */
     async append(member: string, rejects: readonly Reject[]): Promise<void> {
@@ -79,4 +72,15 @@ export async function openRejects(path: string) {
       text = '';
     },
   };
+}
+
+/**
+ * Checks that a file can be written, and removes it. Otherwise an import could fail after an hour,
+ * at its first rejected row.
+ */
+async function removeWritable(path: string): Promise<void> {
+  await appendFile(path, '');
+  const status = await stat(path);
+  // Keeps `/dev/null` in place.
+  if (status.isFile()) await rm(path);
 }

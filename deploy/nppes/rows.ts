@@ -23,7 +23,7 @@ type Rejected = Pick<Reject, 'reason'>;
 type ParseKnown = (npi: string, record: CsvRecord) => string | Rejected;
 
 /** Below PostgreSQL's limit for an index entry, 2704 bytes. */
-const KEY_BYTES_AT_MOST = 2_000;
+const MAX_KEY_BYTES = 2_000;
 
 /**
  * Returns the parser for rows of a kind of file, whose columns are where the header says.
@@ -41,11 +41,16 @@ export function rowParser(
   /** Returns a line for COPY, or why the row is rejected. */
   return (record: CsvRecord): string | Reject => {
     const npi = record.text(npiAt);
-    const why = brokenBy(npi, record) ?? tooLong(header, record);
-    const parsed = why === null ? parse(npi, record) : { reason: why };
+    const problem = brokenBy(npi, record) ?? tooLong(header, record);
+    if (problem !== null) return rejected(npi, record, problem);
+    const parsed = parse(npi, record);
     if (typeof parsed === 'string') return parsed;
-    return { line: record.line, npi: isTenDigits(npi) ? npi : null, ...parsed };
+    return rejected(npi, record, parsed.reason);
   };
+}
+
+function rejected(npi: string, { line }: CsvRecord, reason: string): Reject {
+  return { line, npi: isTenDigits(npi) ? npi : null, reason };
 }
 
 function brokenBy(npi: string, { whole }: CsvRecord): string | null {
@@ -57,7 +62,9 @@ function brokenBy(npi: string, { whole }: CsvRecord): string | null {
 /** Checks only the values that we read. Others may have any length. */
 function tooLong({ read }: Header, record: CsvRecord): string | null {
   const column = read.find(([, place]) => record.isTooLong(place));
-  return column === undefined ? null : `${column[0]} is longer than ${MAX_VALUE_LENGTH} characters`;
+  if (column === undefined) return null;
+  const [name] = column;
+  return `${name} is longer than ${MAX_VALUE_LENGTH} characters`;
 }
 
 const PARSERS: Readonly<Record<FileKind, (header: Header, origin: string) => ParseKnown>> = {
@@ -88,28 +95,24 @@ function providerParser(header: Header, origin: string): ParseKnown {
     const values = textsOf(record);
     const [type = null] = values;
     const days = datesAt.map((at) => dateOf(record.text(at)));
-    if (days.includes(undefined))
-      return { reason: 'date is not MM/DD/YYYY, or no day from 1900 to 2099' };
+    if (days.includes(undefined)) {
+      return { reason: 'date is not MM/DD/YYYY, or not a day from 1900 to 2099' };
+    }
     const [, deactivatedOn] = days;
     const status = kept(record.text(statusAt))?.toLowerCase() ?? '';
     if (!STATUSES.includes(status)) return { reason: 'unknown activation status' };
     if (type === null && deactivatedOn === null && status !== DEACTIVE) {
       return { reason: 'no entity type and no deactivation date' };
     }
-    if (type !== null && type !== '1' && type !== '2')
+    if (type !== null && type !== '1' && type !== '2') {
       return { reason: 'entity type is neither 1 nor 2' };
+    }
     const place = practiceOf(record);
     const [line1 = null, line2 = null, , , postalCode = null, phone = null] = place;
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
-    const line = copyLine([
-      npi,
-      ...values,
-      ...place,
-      phoneKey,
-      addressKey,
-      ...days,
-      status === DEACTIVE ? 't' : null,
-    ]);
+    const isDeactive = status === DEACTIVE ? 't' : null;
+    const keys = [phoneKey, addressKey];
+    const line = copyLine([npi, ...values, ...place, ...keys, ...days, isDeactive]);
     // 64 bits, read as PostgreSQL's signed bigint. SHA-1 is enough here, because the hash only
     // detects changed rows.
     const rowHash = hash('sha1', line, 'buffer').readBigInt64LE();
@@ -121,7 +124,8 @@ function otherNameParser(header: Header): ParseKnown {
   const valuesOf = reader(header, columns.othername.texts);
   return (npi, record) => {
     const [name = null, type = null] = valuesOf(record);
-    return name === null ? { reason: 'other name missing' } : keyed([npi, name, type], []);
+    if (name === null) return { reason: 'other name missing' };
+    return keyed([npi, name, type], []);
   };
 }
 
@@ -130,7 +134,7 @@ function locationParser(header: Header): ParseKnown {
   return (npi, record) => {
     const place = placeOf(record);
     const [line1 = null, line2 = null, city = null, , postalCode = null, phone = null] = place;
-    if ((line1 ?? line2 ?? city) === null) return { reason: 'address missing' };
+    if (line1 === null && line2 === null && city === null) return { reason: 'address missing' };
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
     return keyed([npi, ...place.slice(0, -1)], [phone, phoneKey, addressKey]);
   };
@@ -158,8 +162,9 @@ function clinicianParser(header: Header): ParseKnown {
     const [group = null, name, members = null] = groupOf(record);
     const pacId = group === null ? '' : pacIdOf(group);
     if (pacId === null) return { reason: 'PAC id of the group is not a number of 10 digits' };
-    if (members !== null && !/^[0-9]{1,9}$/.test(members))
+    if (members !== null && !/^[0-9]{1,9}$/.test(members)) {
       return { reason: 'number of members is not a number' };
+    }
     const [line1 = null, line2 = null, postalCode = null, phone = null] = placeOf(record);
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
     return keyed([npi, pacId, phoneKey, addressKey], [group === null ? null : name, members]);
@@ -171,7 +176,7 @@ type Value = string | null | undefined;
 /** Returns a line that begins with the table's key. Missing values of the key are empty. */
 function keyed(key: readonly Value[], rest: readonly Value[]): string | Rejected {
   const filled = key.map((value) => value ?? '');
-  if (Buffer.byteLength(filled.join('')) > KEY_BYTES_AT_MOST) {
+  if (Buffer.byteLength(filled.join('')) > MAX_KEY_BYTES) {
     return { reason: 'value longer than NPPES allows' };
   }
   return copyLine([...filled, ...rest]);
@@ -213,8 +218,9 @@ function dateOf(text: string): string | null | undefined {
   if (known !== undefined) return known;
   const value = kept(text);
   if (value === null) return null;
-  const [, month = '', day = '', year = ''] =
-    /^([0-9]{2})\/([0-9]{2})\/((?:19|20)[0-9]{2})$/.exec(value) ?? [];
+  const match = /^([0-9]{2})\/([0-9]{2})\/((?:19|20)[0-9]{2})$/.exec(value);
+  if (match === null) return undefined;
+  const [, month, day, year] = match;
   const date = `${year}-${month}-${day}`;
   if (!isDay(date)) return undefined;
   KNOWN_DATES.set(text, date);
@@ -226,10 +232,12 @@ function dateOf(text: string): string | null | undefined {
  * other special characters.
  */
 function copyLine(values: readonly Value[]): string {
-  const escaped = values.map((value) =>
-    value?.includes('\\') ? value.replaceAll('\\', '\\\\') : (value ?? '\\N'),
-  );
-  return `${escaped.join('\t')}\n`;
+  return `${values.map(escaped).join('\t')}\n`;
+}
+
+function escaped(value: Value): string {
+  if (value === null || value === undefined) return '\\N';
+  return value.includes('\\') ? value.replaceAll('\\', '\\\\') : value;
 }
 
 /**

@@ -54,11 +54,11 @@ const SAMPLE_BYTES = 65_536;
 export async function openSource(path: string, dataset: Dataset) {
   const status = await orImportProblem(stat(path), cannotOpen(path));
   const name = basename(path);
-  const { files, close } = /\.zip$/i.test(name)
-    ? await openZip(path)
-    : { files: await plainFiles(path, status.isDirectory()), close: () => {} };
+  const isZip = /\.zip$/i.test(name);
+  const opened = isZip ? await openZip(path) : await openPlain(path, status.isDirectory());
+  const { files, close } = opened;
   try {
-    const members = (dataset === 'nppes' ? nppesMembers : clinicianMember)(path, files);
+    const members = dataset === 'nppes' ? nppesMembers(path, files) : clinicianMember(path, files);
     const paths = new Set(members.map((member) => member.path));
     return { name, members, fingerprint: await fingerprint([...paths]), close };
   } catch (error) {
@@ -75,49 +75,65 @@ function clinicianMember(path: string, files: readonly RawFile[]): Member[] {
   const [file] = files;
   if (file === undefined || files.length > 1) {
     throw new ImportProblem(
-      `${path} holds ${files.length} csv files; name the one of them that is the national file`,
+      `${path} has ${files.length} csv files; give the path of the national file`,
     );
   }
   return [{ ...file, kind: 'clinicians', asOf: 'infinity' }];
 }
 
 function nppesMembers(path: string, files: readonly RawFile[]): Member[] {
+  const named = files.flatMap((file) => memberOf(file) ?? []);
   const members = MEMBER_KINDS.flatMap((kind) => {
-    const same = files.flatMap((file) => {
-      const [, named, year, month, day] = MEMBER_NAME.exec(file.name) ?? [];
-      return named?.toLowerCase() === kind
-        ? [{ ...file, kind, asOf: `${year}-${month}-${day}` }]
-        : [];
-    });
+    const same = named.filter((member) => member.kind === kind);
     if (same.length <= 1) return same;
     throw new ImportProblem(
-      `${path} holds ${same.length} ${kind} files; import each download by itself, the oldest first`,
+      `${path} has ${same.length} ${kind} files; import each download separately, the oldest first`,
     );
   });
   // A date in the future would make every file until then look older.
   const wrong = members.find(({ asOf }) => !isDay(asOf) || Date.parse(asOf) > Date.now() + DAY_MS);
-  if (wrong)
+  if (wrong) {
     throw new ImportProblem(
-      `${wrong.name} is of ${wrong.asOf} by its name, which has not been; name it as CMS does`,
+      `${wrong.name} has the date ${wrong.asOf} in its name, which is invalid or in the future; give it the name from CMS`,
     );
+  }
   if (members.length > 0) return members;
   const names = MEMBER_KINDS.map((kind) => `${kind}_pfile_….csv`).join(', ');
   throw new ImportProblem(
-    `${path} holds no file of NPPES by its name: ${names} with YYYYMMDD-YYYYMMDD in it`,
+    `${path} has no NPPES file: their names are ${names} with YYYYMMDD-YYYYMMDD in them; keep the names from CMS`,
   );
 }
 
-async function plainFiles(path: string, isFolder: boolean): Promise<RawFile[]> {
-  const paths = isFolder ? (await readdir(path)).sort().map((file) => join(path, file)) : [path];
-  const files = paths.filter((file) => /\.csv$/i.test(file));
-  return await Promise.all(
-    files.map(async (file) => ({
-      name: basename(file),
-      path: file,
-      size: (await stat(file)).size,
-      open: () => createReadStream(file, { highWaterMark: PIECE_BYTES }),
-    })),
-  );
+/** Returns null if the file's name is not one of NPPES's. */
+function memberOf(file: RawFile): Member | null {
+  const match = MEMBER_NAME.exec(file.name);
+  if (match === null) return null;
+  const [, name, year, month, day] = match;
+  const kind = MEMBER_KINDS.find((one) => one === name?.toLowerCase());
+  return kind === undefined ? null : { ...file, kind, asOf: `${year}-${month}-${day}` };
+}
+
+/** The files of a source, and a function that closes it. */
+interface RawSource {
+  readonly files: RawFile[];
+  close(): void;
+}
+
+async function openPlain(path: string, isFolder: boolean): Promise<RawSource> {
+  const paths = isFolder ? await pathsIn(path) : [path];
+  const files: RawFile[] = [];
+  for (const file of paths) {
+    if (!/\.csv$/i.test(file)) continue;
+    const { size } = await stat(file);
+    const open = () => createReadStream(file, { highWaterMark: PIECE_BYTES });
+    files.push({ name: basename(file), path: file, size, open });
+  }
+  return { files, close: () => {} };
+}
+
+async function pathsIn(folder: string): Promise<string[]> {
+  const names = await readdir(folder);
+  return names.sort().map((name) => join(folder, name));
 }
 
 /**
@@ -129,19 +145,15 @@ async function fingerprint(paths: readonly string[]): Promise<string> {
     const file = await open(path);
     try {
       const { size } = await file.stat();
+      const name = basename(path).toLowerCase();
       // The name contains the days that the file covers. A zip has them in its directory.
-      hash.update(
-        `${MEMBER_NAME.test(basename(path)) ? basename(path).toLowerCase() : ''}\n${size}\n`,
-      );
+      const days = MEMBER_NAME.test(name) ? name : '';
+      hash.update(`${days}\n${size}\n`);
       const last = Math.max(0, size - SAMPLE_BYTES);
       for (let sample = 0; sample < SAMPLES; sample += 1) {
         const position = Math.floor((last * sample) / (SAMPLES - 1));
-        const { buffer, bytesRead } = await file.read(
-          Buffer.alloc(SAMPLE_BYTES),
-          0,
-          SAMPLE_BYTES,
-          position,
-        );
+        const buffer = Buffer.alloc(SAMPLE_BYTES);
+        const { bytesRead } = await file.read(buffer, 0, SAMPLE_BYTES, position);
         hash.update(buffer.subarray(0, bytesRead));
       }
     } finally {
@@ -163,12 +175,9 @@ const MAX_ENTRY_BYTES = 4_096;
  * Opens a zip, which may contain files over 4 GB.
  * @throws {ImportProblem} if it is damaged, or its directory is larger than in any zip of CMS
  */
-async function openZip(path: string): Promise<{ files: RawFile[]; close(): void }> {
-  const zip = await openPromise(path, {
-    autoClose: false,
-    lazyEntries: true,
-    decodeStrings: false,
-  }).catch(() => {
+async function openZip(path: string): Promise<RawSource> {
+  const options = { autoClose: false, lazyEntries: true, decodeStrings: false };
+  const zip = await openPromise(path, options).catch(() => {
     throw damaged(path);
   });
   try {
@@ -206,23 +215,11 @@ function requireSmallDirectory(path: string, isSmall: boolean): void {
  * @throws {ImportProblem} if it is damaged, encrypted, or packed in a way that cannot be read
  */
 async function* unpacked(path: string, zip: ZipFile, entry: Entry): AsyncIterable<Buffer> {
-  const { compressionMethod: method } = entry;
-  if (!entry.canDecodeFileData()) {
-    const packing = method === DEFLATE64 ? 'Deflate64' : `method ${method}`;
-    const how = entry.isEncrypted() ? 'is encrypted' : `is packed by ${packing}`;
-    const zipName = basename(path);
-    throw new ImportProblem(
-      `${nameOf(entry)} in ${zipName} ${how}, which cannot be read here; unpack it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
-    );
-  }
+  if (!entry.canDecodeFileData()) throw unreadable(path, entry);
   let checksum = 0;
   try {
     const packed = await zip.openReadStreamPromise(entry, { decodeFileData: false });
-    // Errors reach the reader through the last stream, so the callback ignores them.
-    const pieces: Readable =
-      method === STORED
-        ? packed
-        : pipeline(packed, createInflateRaw({ chunkSize: PIECE_BYTES }), () => {});
+    const pieces = entry.compressionMethod === STORED ? packed : inflated(packed);
     for await (const piece of pieces) {
       checksum = crc32(piece, checksum);
       yield piece;
@@ -233,8 +230,23 @@ async function* unpacked(path: string, zip: ZipFile, entry: Entry): AsyncIterabl
   if (checksum !== entry.crc32) throw damaged(path);
 }
 
+function inflated(packed: Readable): Readable {
+  // Errors reach the reader through the last stream, so the callback ignores them.
+  return pipeline(packed, createInflateRaw({ chunkSize: PIECE_BYTES }), () => {});
+}
+
+function unreadable(path: string, entry: Entry): ImportProblem {
+  const zipName = basename(path);
+  const method = entry.compressionMethod;
+  const packing = method === DEFLATE64 ? 'Deflate64' : `method ${method}`;
+  const problem = entry.isEncrypted() ? 'is encrypted' : `is packed by ${packing}`;
+  return new ImportProblem(
+    `${nameOf(entry)} in ${zipName} ${problem}, which cannot be read here; unpack it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
+  );
+}
+
 function damaged(path: string): ImportProblem {
   return new ImportProblem(
-    `${basename(path)} is not a zip file, or damaged, or was not downloaded wholly; download it again`,
+    `${basename(path)} is not a zip file, or is damaged or incomplete; download it again`,
   );
 }

@@ -390,7 +390,7 @@ test.serial(
       return await operator('privacy', 'erase', npi, '--yes', ...WHY);
     });
     t.is(refused.code, 1);
-    t.regex(refused.stderr, /nothing was changed: run the same command again/);
+    t.regex(refused.stderr, /this step changed nothing\. Run the same command again/);
     t.is((await rowsWith(email)).length, 5);
   },
 );

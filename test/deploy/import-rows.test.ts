@@ -346,7 +346,7 @@ test('an import never overwrites the file that it reads', async (t) => {
     ...WHY,
   );
   t.is(code, 1);
-  t.regex(stderr, /itself\.csv is the file that is imported; name another one to write/);
+  t.regex(stderr, /itself\.csv is the file to import; give another file for the output/);
   t.is(await readFile(path, 'utf8'), '2000010010\n');
 });
 

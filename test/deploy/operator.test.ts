@@ -149,7 +149,7 @@ test('a grant with a reference is made once, and a repeat only reports the first
     t.is(stdout, '');
     t.regex(
       stderr,
-      /^operator: nothing was granted: .* 1,000 credits under the same reference at 20\S+Z;/,
+      /^operator: nothing was granted: .* 1,000 credits with the same reference at 20\S+Z;/,
     );
   }
   t.like(await balanceOf(db, id), { available: 1000, total: 1000 });
@@ -394,7 +394,7 @@ test('a key cannot be rotated during an overlap, and the error says what to do',
   await text('keys', 'rotate', key, '--overlap', '1h', ...WHY);
   const refused = await operator('keys', 'rotate', key, '--overlap', '1h', ...WHY);
   t.deepEqual([refused.code, refused.stdout], [1, '']);
-  t.regex(refused.stderr, /rotated already.*rotate the successor/);
+  t.regex(refused.stderr, /already rotated.*Rotate the successor/);
   t.is((await json<unknown[]>('keys', 'list', id)).length, 2);
 });
 
@@ -616,7 +616,10 @@ test('the error about an unreachable database has its host and port but no passw
 test('if the connection breaks during a change, the error refers to the audit log', (t) => {
   for (const code of ['CONNECTION_CLOSED', 'client_deadline', '57P01']) {
     const sentence = explain(new DatabaseError(code), [], 'postgres://u:hunter2@db.example/x');
-    t.regex(sentence, /^lost PostgreSQL at db\.example:5432 .*"audit list" shows whether/);
+    t.regex(
+      sentence,
+      /^lost the connection to PostgreSQL at db\.example:5432 .*"audit list" shows whether/,
+    );
     t.notRegex(sentence, /hunter2/);
   }
 });

@@ -205,13 +205,13 @@ test('a clinician file without the needed columns, or a folder with two, is reje
   };
   t.regex(
     await refusal('NPI,org_pac_id,Facility Name,adr_ln_1,adr_ln_2,ZIP Code'),
-    /file\.csv is not the national file of "Doctors and Clinicians": it has to name each of these columns once: num_org_mem, Telephone Number\. Download it again from data\.cms\.gov/,
+    /file\.csv is not the national file of "Doctors and Clinicians": it must have each of these columns once: num_org_mem, Telephone Number\. Download it again from data\.cms\.gov/,
   );
   t.regex(await refusal(`${CLINICIAN_HEADER.trimEnd()},org_nm`), /once: Facility Name\./);
   const two = join(folder, 'two');
   await mkdir(two);
   for (const name of ['a.csv', 'b.csv']) await fileOf(two, [row(npi(1))], name);
-  t.regex((await operator(two)).stderr, /holds 2 csv files; name the one of them/);
+  t.regex((await operator(two)).stderr, /has 2 csv files; give the path of the national file/);
 });
 
 test('a zip from the archive of clinician files is read without unpacking it', async (t) => {

@@ -88,7 +88,7 @@ test.serial(
     t.is(stdout, '');
     t.regex(
       stderr,
-      /^operator: lost PostgreSQL on the way \(\w+\); run the same command again: .*\n$/m,
+      /^operator: lost the connection to PostgreSQL \(\w+\); run the same command again, .*\n$/m,
     );
 
     server = await startPostgres({ dataDir, port });
@@ -160,7 +160,7 @@ test.serial(
     t.is(code, 1);
     t.regex(
       stderr,
-      /^operator: PostgreSQL refused; its log says why \(\w{5}\); run the same command again/m,
+      /^operator: PostgreSQL rejected the import; its log says why \(\w{5}\); run the same command again/m,
     );
     await world.sql`alter table providers drop constraint refused`;
     const { inserted = 0, unchanged = 0 } = (await world.imported(path)).files.npidata ?? {};
