@@ -37,8 +37,8 @@ type Name = keyof typeof table;
 export type ProblemCode = { [N in Name]: keyof (typeof table)[N]['codes'] }[Name];
 
 /**
- * Every error except the 422. Thrown by its code, described in the OpenAPI document, and listed in
- * api/docs/errors.md, Errors.
+ * The errors except the 422. They are thrown by code, described in the OpenAPI document, and listed
+ * in api/docs/errors.md, Errors.
  */
 export const PROBLEMS = table as Readonly<Record<Name, ProblemKind>>;
 

@@ -9,8 +9,8 @@ interface Route {
 }
 
 /**
- * All routes, in the order of the first table of api/docs/lifecycle.md. The server responds 405 or
- * 404 to the rest.
+ * The routes, in the order of the first table of api/docs/lifecycle.md. The server responds 405 or
+ * 404 to other requests.
  */
 export const ROUTES = [
   { id: 'submitSingle', method: 'POST', path: '/api/v1/email', scope: 'keyed' },

@@ -125,25 +125,28 @@ export function createServer(deps: ApiDeps): Server {
   });
   registerErrors(server, deps.log);
   registerAuth(server, deps);
-  server.ext('onPreResponse', (request: Request, h) => {
-    const { response } = request;
-    if (response instanceof Error) return h.continue;
-    // The client's next request then uses a new connection, which leads to another process.
-    if (server.app.isDraining) response.header('connection', 'close');
-    response.header('x-request-id', request.app.requestId ?? randomUUID());
-    for (const [name, value] of Object.entries(PRIVATE))
-      response.header(name, value, { override: false });
-    for (const [name, value] of Object.entries(request.app.rateHeaders ?? {}))
-      response.header(name, value);
-    if (request.app.ignoredFields) response.header('ignored-fields', request.app.ignoredFields);
-    return h.continue;
-  });
+  registerHeaders(server);
   registerRoutes(server, deps);
   registerDocs(server);
   registerLog(server, deps, sample);
   // Requests that wait for a change get their responses before the server stops.
   server.ext('onPreStop', () => deps.changes.close());
   return server;
+}
+
+/** Registers the headers of every response. */
+function registerHeaders(server: Server): void {
+  server.ext('onPreResponse', ({ app, response }, h) => {
+    if (response instanceof Error) return h.continue;
+    // The client's next request then uses a new connection, which leads to another process.
+    if (server.app.isDraining) response.header('connection', 'close');
+    response.header('x-request-id', app.requestId ?? randomUUID());
+    for (const [name, value] of Object.entries(PRIVATE))
+      response.header(name, value, { override: false });
+    for (const [name, value] of Object.entries(app.rateHeaders ?? {})) response.header(name, value);
+    if (app.ignoredFields) response.header('ignored-fields', app.ignoredFields);
+    return h.continue;
+  });
 }
 
 /**
@@ -168,7 +171,7 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
     if (scope === 'open') options.auth = false;
     if (method === 'POST') options.payload = UNREAD_BODY;
     server.route({ method, path, options, handler: handlers[id] });
-    // Each path has only one method.
+    // A path has only one method.
     const allowed = method === 'GET' ? 'GET, HEAD' : method;
     server.route({ method: '*', path, options: open, handler: refuse(allowed) });
   }

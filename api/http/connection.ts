@@ -145,7 +145,7 @@ export function boundPipelines(listener: Server): void {
 }
 
 function beginNext(waiting: WeakMap<Duplex, (() => void)[]>, socket: Duplex): void {
-  // No response can follow one that closes the connection.
+  // Nothing follows a response that closes the connection.
   const isOver = socket.destroyed || socket.writableEnded;
   const begin = isOver ? undefined : waiting.get(socket)?.shift();
   if (begin) begin();

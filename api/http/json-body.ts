@@ -154,7 +154,7 @@ export function canonicalJson(text: string): string {
   const canonical = ({ type, children = [], offset, length, value }: Node): string => {
     switch (type) {
       case 'object': {
-        // If a name occurs twice, the last one counts, as in JSON.parse.
+        // The last of equal names counts, as in JSON.parse.
         const members = new Map(
           children.map(({ children: [name, member] = [] }) => [
             JSON.stringify(name?.value),

@@ -269,7 +269,7 @@ export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids &
   const { value, problems } = check('query', query.unknown(), Object.fromEntries(given));
   const all = [...idProblems(request), ...problems];
   const names = namesOf(query) ?? [];
-  // Only the first one is reported, because there may be thousands.
+  // Reports only the first one, because there may be thousands.
   const stray = Object.keys(request.query).find((name) => !names.includes(name));
   if (stray !== undefined) {
     const msg = `Extra inputs are not permitted, only ${choices(names)}`;

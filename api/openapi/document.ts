@@ -204,7 +204,7 @@ const RESPONSES: JsonObject = {
 };
 const REFERRING = JSON.stringify([PATHS, RESPONSES]);
 
-/** All bodies, and all schemas inside them that have a name. */
+/** The schemas of bodies, and the named schemas inside them. */
 const schemas: Record<string, JsonObject> = {};
 for (const body of [singleBody, bulkBody, ...Object.values(bodies)]) {
   if (Joi.isSchema(body)) jsonSchema(body, schemas);

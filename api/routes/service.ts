@@ -45,7 +45,7 @@ export class Readiness {
 
   async #look(): Promise<State> {
     const nextAt = performance.now() + READINESS_MS;
-    // No second check starts while one hangs, because each holds a connection.
+    // Prevents a second check while one hangs, because each holds a connection.
     this.#nextCheckAt = Number.POSITIVE_INFINITY;
     let state: State;
     try {
