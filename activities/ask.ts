@@ -112,7 +112,7 @@ function beginStep(
     requestId: question.requestId,
     vendor: vendor.id,
     limits,
-    cost: (wantedType) => vendor.cost(wantedType),
+    cost: (requestedType) => vendor.cost(requestedType),
     mayRepeat: vendor.repeatIsFree || question.again,
     callMs: vendor.callMs,
     freshnessMs: rules.freshnessMs,
@@ -139,27 +139,27 @@ async function waitForStep(
 async function resume(
   deps: AskDeps,
   { question, signal }: Conversation,
-  { state, reason, lookupId, wantedType }: Extract<NextStep, { kind: 'over' }>,
+  { state, reason, lookupId, requestedType }: Extract<NextStep, { kind: 'over' }>,
 ): Promise<VendorAnswer> {
   if (state !== 'found') return { kind: state, reason };
   // If there is a reason, the response was about another person. Otherwise, the addresses may still
   // be unchecked because the process died after the response was recorded.
   if (reason !== null) return { kind: 'unusable', reason };
   const { requestId, npi } = question;
-  return await verify(deps, { requestId, npi, lookupId, wantedType, patience: 'first' }, signal);
+  return await verify(deps, { requestId, npi, lookupId, requestedType, patience: 'first' }, signal);
 }
 
 /** Sends one request to the vendor, records the response, and checks the addresses in it. */
 async function call(
   deps: AskDeps,
   conversation: Conversation,
-  { key, jobRef, wantedType }: Extract<NextStep, { kind: 'ask' }>,
+  { key, jobRef, requestedType }: Extract<NextStep, { kind: 'ask' }>,
 ): Promise<VendorAnswer> {
   const { question, source, signal } = conversation;
   const { vendor } = source;
   const { requestId, npi } = question;
   const { lookupId } = key;
-  const subject = await deps.subjects.of(lookupId, npi, wantedType);
+  const subject = await deps.subjects.of(lookupId, npi, requestedType);
   const sent = send(vendor, jobRef, subject, signal);
   const step = await countCall('vendor', vendor.id, sent).catch(async (error: unknown) => {
     await recordLost(deps.db, key, 'aborted');
@@ -177,7 +177,7 @@ async function call(
   if (end !== null) return end;
   if (step.kind === 'retry') return wait(conversation, step.why, step.afterMs);
   if (step.kind !== 'found') return { kind: step.kind, reason: reasonOf(step) };
-  const found = { requestId, npi, lookupId, wantedType, subject };
+  const found = { requestId, npi, lookupId, requestedType, subject };
   return await verify(deps, { ...found, patience: 'first' }, signal);
 }
 
@@ -257,12 +257,12 @@ async function record(
  * Returns the addresses of a response in normalized form. An address that cannot be parsed stays as
  * the vendor wrote it.
  */
-function namedIn({ isEcho, candidates }: Extract<Step, { kind: 'found' }>) {
+function namedIn({ repeatsInput, candidates }: Extract<Step, { kind: 'found' }>) {
   const parsed = candidates.map((candidate) => {
     const email = parseAddress(candidate.email)?.email;
     return email === undefined ? candidate : { ...candidate, email };
   });
-  return { isEcho, candidates: parsed };
+  return { repeatsInput, candidates: parsed };
 }
 
 /** Returns the reason to record for a step, or null if the step has an email. */

@@ -5,7 +5,7 @@ import type { Database } from '../db/client.ts';
 import { DatabaseError } from '../db/errors.ts';
 import { count, time } from '../db/metrics.ts';
 import { SecretUnreadable } from '../db/secrets.ts';
-import { tellSpan } from '../db/traces.ts';
+import { publishSpan } from '../db/traces.ts';
 import {
   type AttemptOutcome,
   type Claim,
@@ -211,7 +211,7 @@ function report(
     reason,
   };
   const name = 'webhook attempt';
-  tellSpan({ batchId, name, kind: 'client', durationMs, attributes, isError });
+  publishSpan({ batchId, name, kind: 'client', durationMs, attributes, isError });
   log.info(attributes, name);
 }
 

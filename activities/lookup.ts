@@ -10,7 +10,7 @@ import { listRegistryDue, storeRegistryAnswer } from '../db/providers/providers.
 import { gate, type ProviderFacts, readProvider } from '../db/providers/subject.ts';
 import { findOpenRequest } from '../db/requests/facts.ts';
 import type { LookupEnd } from '../db/requests/settle.ts';
-import type { WantedType } from '../db/words.ts';
+import type { RequestedType } from '../db/words.ts';
 import type { LookupPlan, PlannedSource } from '../workflows/messages.ts';
 import type { ActivityDeps, VendorSource } from './deps.ts';
 import { logBreaker, outcomeOf, retryLater } from './failures.ts';
@@ -123,8 +123,8 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
   const lookups = await joinLookups(db, [requestId], hashes, rules.missMs);
   const lookup = lookups.get(requestId);
   if (!lookup) return await end(deps, request, 'settled');
-  const { lookupId, wantedType, misses } = lookup;
-  const subject = { ...about, wantedType };
+  const { lookupId, requestedType, misses } = lookup;
+  const subject = { ...about, requestedType };
   subjects.keep(lookupId, subject);
   const judged = vendors.map((source) => ({
     vendor: source.vendor.id,
@@ -142,7 +142,7 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
     return await end(deps, request, KNOWN_MISS);
   }
   const { greylistMs } = rules;
-  return { kind: 'ask', lookupId, wantedType, greylistMs, unidentified, sources };
+  return { kind: 'ask', lookupId, requestedType, greylistMs, unidentified, sources };
 }
 
 /**
@@ -194,8 +194,9 @@ function obstacleTo(
   subject: Subject,
   misses: string[],
 ): string | null {
-  const { wantedType } = subject;
-  if (wantedType !== 'any' && !types.includes(wantedType)) return `gives no ${wantedType} email`;
+  const { requestedType } = subject;
+  if (requestedType !== 'any' && !types.includes(requestedType))
+    return `gives no ${requestedType} email`;
   const missing = missingOf(subject, vendor.needs);
   if (missing.length > 0) return `missing ${missing.join(', ')}`;
   return misses.includes(vendor.id) ? KNOWN_MISS : null;
@@ -274,10 +275,10 @@ export function createSubjects(db: Database) {
   };
   return {
     keep,
-    async of(lookupId: string, npi: string, wantedType: WantedType): Promise<Subject> {
+    async of(lookupId: string, npi: string, requestedType: RequestedType): Promise<Subject> {
       const known = kept.get(lookupId);
       if (known) return known;
-      const subject = buildSubject(npi, await readProvider(db, npi), wantedType);
+      const subject = buildSubject(npi, await readProvider(db, npi), requestedType);
       keep(lookupId, subject);
       return subject;
     },

@@ -50,7 +50,7 @@ async function recheck(
   const id = { npi, email, lookupId: null };
   // The candidate hides that its mailbox was checked before. Otherwise `check` would not call a
   // verifier.
-  const unseen = { verdict: 'unknown', validatedAt: null, isEcho: false } as const;
+  const unseen = { verdict: 'unknown', validatedAt: null, repeatsInput: false } as const;
   const candidate = { ...fading, ...unseen, lastVerdict: null, undecided: {} };
   const subject = buildSubject(npi, await readProvider(db, npi), 'any');
   const checked = await check(candidate, subject, signal, null);

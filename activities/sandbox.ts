@@ -57,7 +57,7 @@ export async function planForSandbox(
   return {
     kind: 'ask',
     lookupId: source,
-    wantedType: begun.wantedType,
+    requestedType: begun.requestedType,
     greylistMs: GREYLIST_MS,
     unidentified: null,
     sources: [{ vendor: source, capMs: CAP_MS }],

@@ -1,6 +1,6 @@
 import type { Logger } from 'pino';
 import { type LookupEnd, settle } from '../db/requests/settle.ts';
-import { spanIdOf, tellSpan, traced } from '../db/traces.ts';
+import { publishSpan, spanIdOf, traced } from '../db/traces.ts';
 import { findDueDelivery } from '../db/webhooks/deliveries.ts';
 import type { LookupResult, VendorAnswer } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
@@ -93,5 +93,12 @@ export function logSettled(
   log.info(attributes, 'request settled');
   const spanId = spanIdOf(requestId);
   const isError = status === 'failed';
-  tellSpan({ batchId, spanId, name: 'request', durationMs: seconds * 1000, attributes, isError });
+  publishSpan({
+    batchId,
+    spanId,
+    name: 'request',
+    durationMs: seconds * 1000,
+    attributes,
+    isError,
+  });
 }

@@ -8,7 +8,7 @@ import {
   standingOf,
 } from '../db/lookups/candidates.ts';
 import { recordRefused } from '../db/lookups/vendor-attempts.ts';
-import type { WantedType } from '../db/words.ts';
+import type { RequestedType } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { retryLater } from './failures.ts';
@@ -24,7 +24,7 @@ interface ToVerify {
   readonly requestId: string;
   readonly npi: string;
   readonly lookupId: string;
-  readonly wantedType: WantedType;
+  readonly requestedType: RequestedType;
   /**
    * How greylisted addresses are handled.
    * - `first`: they are skipped.
@@ -100,8 +100,8 @@ export async function verify(
   signal: AbortSignal,
 ): Promise<VendorAnswer> {
   const { db, subjects } = deps;
-  const { requestId, npi, lookupId, wantedType } = lookup;
-  const subject = lookup.subject ?? (await subjects.of(lookupId, npi, wantedType));
+  const { requestId, npi, lookupId, requestedType } = lookup;
+  const subject = lookup.subject ?? (await subjects.of(lookupId, npi, requestedType));
   const progress: Progress = {
     claimed: [],
     unwanted: [],
@@ -122,7 +122,7 @@ export async function verify(
     if (candidate === null) return await conclude(deps, lookup, progress);
     const { email } = candidate;
     progress.claimed.push(email);
-    const isRequested = isOfType(wantedType, candidate, subject);
+    const isRequested = isOfType(requestedType, candidate, subject);
     if (!isRequested) progress.unwanted.push(email);
     if (!isRequested || (progress.satisfied && candidate.verdict !== 'valid')) {
       await releaseUnchecked(db, { npi, email, requestId }, null);
@@ -138,13 +138,13 @@ export async function verify(
 }
 
 function isOfType(
-  wantedType: WantedType,
+  requestedType: RequestedType,
   { email, vendorType }: ClaimedEmail,
   { organization }: Subject,
 ): boolean {
-  if (wantedType === 'any') return true;
+  if (requestedType === 'any') return true;
   const domain = email.slice(email.lastIndexOf('@') + 1);
-  return classify(domain, vendorType, organization?.domain) === wantedType;
+  return classify(domain, vendorType, organization?.domain) === requestedType;
 }
 
 interface ToCheck {
@@ -181,13 +181,13 @@ async function checkOne(
 
 async function recordVerdict(
   { db }: CheckDeps,
-  { npi, lookupId, wantedType }: ToVerify,
+  { npi, lookupId, requestedType }: ToVerify,
   email: string,
   decided: Decided,
   progress: Progress,
 ): Promise<void> {
   await recordCheck(db, { npi, lookupId, email }, decided.evidence, decided);
-  const satisfyingType = wantedType === 'any' ? 'professional' : wantedType;
+  const satisfyingType = requestedType === 'any' ? 'professional' : requestedType;
   const satisfies = decided.verdict === 'valid' && decided.emailType === satisfyingType;
   if (satisfies) progress.satisfied = true;
 }
@@ -213,10 +213,10 @@ async function putBack(
  */
 async function conclude(
   { db, rules }: CheckDeps,
-  { npi, lookupId, wantedType }: ToVerify,
+  { npi, lookupId, requestedType }: ToVerify,
   { claimed, unwanted, isLater, undecided, notNow }: Progress,
 ): Promise<VendorAnswer> {
-  const search = { npi, lookupId, wantedType, freshnessMs: rules.freshnessMs, except: claimed };
+  const search = { npi, lookupId, requestedType, freshnessMs: rules.freshnessMs, except: claimed };
   const { stored, elsewhere, greylisted } = await standingOf(db, search);
   if (stored) return { kind: 'found', reason: null };
   // This comes before the retryable failures below, because a retry would check greylisted

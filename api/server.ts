@@ -7,7 +7,7 @@ import {
   type Server,
 } from '@hapi/hapi';
 import { time } from '../db/metrics.ts';
-import { parseTraceparent, spanIdOf, tellSpan } from '../db/traces.ts';
+import { parseTraceparent, publishSpan, spanIdOf } from '../db/traces.ts';
 import { registerDocs } from './docs/docs.ts';
 import { type AuthDeps, registerAuth } from './http/auth.ts';
 import {
@@ -237,7 +237,7 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     time('npe_http_request_duration_seconds', labels, workedMs / 1000);
     const ids = { organization_id: auth.credentials?.organizationId, batch_id: app.batchId };
     if (app.batchId) {
-      tellSpan({
+      publishSpan({
         batchId: app.batchId,
         spanId: spanIdOf(app.batchId),
         parentId: null,

@@ -100,7 +100,7 @@ export class Starter {
 export async function startBatch(
   client: Client,
   taskQueue: string,
-  { batchId, organizationId, submittedAs, wantedType, npis }: BatchStart,
+  { batchId, organizationId, submittedAs, requestedType, npis }: BatchStart,
   reuse: 'REJECT_DUPLICATE' | 'ALLOW_DUPLICATE' = 'REJECT_DUPLICATE',
 ): Promise<void> {
   try {
@@ -123,11 +123,11 @@ export async function startBatch(
       memo: {
         organization_id: organizationId,
         submitted_as: submittedAs,
-        wanted_type: wantedType,
+        requested_type: requestedType,
         total: npis.length,
       },
       staticSummary: npis.length === 1 ? `NPI ${npis[0]}` : `${npis.length} NPIs`,
-      staticDetails: `${submittedAs} submit of ${organizationId}, wanted type ${wantedType}`,
+      staticDetails: `${submittedAs} submit of ${organizationId}, requested type ${requestedType}`,
     });
   } catch (error) {
     if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;

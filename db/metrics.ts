@@ -11,7 +11,7 @@ import { EMAIL_TYPES } from './words.ts';
 type Labels = Readonly<Record<string, string | number>>;
 type Counted = keyof typeof METRICS.counted;
 type Timed = keyof typeof METRICS.timed;
-export type FigureName = keyof typeof METRICS.figures;
+export type StatName = keyof typeof METRICS.stats;
 
 const counters = new Map<string, Counter<string>>();
 for (const [name, { labels, help }] of Object.entries(METRICS.counted)) {

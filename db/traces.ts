@@ -33,7 +33,7 @@ export interface Span {
 }
 
 export const spans = channel('npi-email-enrichment:spans');
-export const tellSpan = (span: Span) => spans.publish(span);
+export const publishSpan = (span: Span) => spans.publish(span);
 
 export const newSpanId = () => randomBytes(8).toString('hex');
 /** Returns the span id of a batch or a request: the random half of its id. */
@@ -58,7 +58,7 @@ export async function traced<T>(
   const spanId = newSpanId();
   const begun = performance.now();
   const end = (outcome: Partial<Span>) =>
-    tellSpan({
+    publishSpan({
       parentId: outer?.spanId,
       ...span,
       ...outcome,

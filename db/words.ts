@@ -3,8 +3,8 @@
 export const EMAIL_TYPES = ['professional', 'personal'] as const;
 export type EmailType = (typeof EMAIL_TYPES)[number];
 
-export const WANTED_TYPES = ['any', 'professional', 'personal'] as const;
-export type WantedType = (typeof WANTED_TYPES)[number];
+export const REQUESTED_TYPES = ['any', 'professional', 'personal'] as const;
+export type RequestedType = (typeof REQUESTED_TYPES)[number];
 
 /** The outcomes that a sandbox request can simulate (api/docs/sandbox.md, Sandbox). */
 export const TEST_OUTCOMES = [

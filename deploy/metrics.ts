@@ -6,16 +6,16 @@ import type { Client } from '@temporalio/client';
 import type { Logger } from 'pino';
 import { secretKeysTrouble } from '../db/accounts/secret-keys.ts';
 import type { Database } from '../db/client.ts';
-import { type ConfiguredSource, type Figure, readFigures } from '../db/figures.ts';
 import METRICS from '../db/metrics.json' with { type: 'json' };
 import { readiness } from '../db/migrate.ts';
+import { type ConfiguredSource, readStats, type Stat } from '../db/stats.ts';
 import type { Config } from './config/config.ts';
 
 // Serves the metrics of a process on METRICS_PORT (deploy/metrics.md). An API serves its own
-// counters. A worker also serves figures about the whole service, the metrics of Temporal's SDK,
+// counters. A worker also serves stats about the whole service, the metrics of Temporal's SDK,
 // and its health.
 
-/** Figures are read again when they are older than this. */
+/** Stats are read again when they are older than this. */
 const KEEP_MS = 10_000;
 /** Limit for waiting for PostgreSQL, Temporal and the SDK. Prometheus gives up after 10 s. */
 const PATIENCE_MS = 2000;
@@ -96,20 +96,20 @@ function healthReply(problem: string | null): Reply {
 }
 
 /**
- * Returns a function that returns figures about the service, as text for Prometheus. It reads them
+ * Returns a function that returns stats about the service, as text for Prometheus. It reads them
  * again when they are older than 10 s.
  */
-export function figuresOf(db: Database, sources: readonly ConfiguredSource[], log: Logger) {
+export function statsOf(db: Database, sources: readonly ConfiguredSource[], log: Logger) {
   const reader = new FigureReader(db, sources, log);
   return async () => textOf(await reader.read());
 }
 
-/** Reads the figures, and keeps the last ones that could be read. */
+/** Reads the stats, and keeps the last ones that could be read. */
 class FigureReader {
   readonly #db: Database;
   readonly #sources: readonly ConfiguredSource[];
   readonly #log: Logger;
-  #known: readonly Figure[] = [];
+  #known: readonly Stat[] = [];
   #isUp = true;
   #reading: Promise<void> | null = null;
   #readAt = -KEEP_MS;
@@ -120,20 +120,20 @@ class FigureReader {
     this.#log = log;
   }
 
-  /** Returns the last known figures, and `npe_figures_up`: 1 if they are of the last 10 s. */
-  async read(): Promise<readonly Figure[]> {
+  /** Returns the last known stats, and `npe_stats_up`: 1 if they are of the last 10 s. */
+  async read(): Promise<readonly Stat[]> {
     if (performance.now() >= this.#readAt + KEEP_MS) this.#reading ??= this.#refresh();
     await Promise.race([this.#reading, setTimeout(PATIENCE_MS, null, { ref: false })]);
     const value = Number(this.#isUp && this.#reading === null);
-    return [{ name: 'npe_figures_up', labels: {}, value }, ...this.#known];
+    return [{ name: 'npe_stats_up', labels: {}, value }, ...this.#known];
   }
 
   async #refresh(): Promise<void> {
     try {
-      this.#known = await readFigures(this.#db, this.#sources);
+      this.#known = await readStats(this.#db, this.#sources);
       this.#isUp = true;
     } catch (error) {
-      const message = 'the figures cannot be read; the last known ones are reported';
+      const message = 'the stats cannot be read; the last known ones are reported';
       if (this.#isUp) this.#log.warn({ err: error }, message);
       this.#isUp = false;
     }
@@ -142,12 +142,12 @@ class FigureReader {
   }
 }
 
-async function textOf(figures: readonly Figure[]): Promise<string> {
+async function textOf(stats: readonly Stat[]): Promise<string> {
   const registry = new Registry();
   const registers = [registry];
-  for (const [name, samples] of Map.groupBy(figures, (figure) => figure.name)) {
+  for (const [name, samples] of Map.groupBy(stats, (stat) => stat.name)) {
     const labelNames = Object.keys(samples[0]?.labels ?? {});
-    const gauge = new Gauge({ name, help: METRICS.figures[name], labelNames, registers });
+    const gauge = new Gauge({ name, help: METRICS.stats[name], labelNames, registers });
     for (const { labels, value } of samples) gauge.set(labels, value);
   }
   return await registry.metrics();

@@ -11,7 +11,7 @@ import { postOf, rulesOf } from './config/worker.ts';
 import { freePort, LOOPBACK } from './local/processes.ts';
 import { createLog } from './log.ts';
 import { main, repeat, until, untilReady } from './main.ts';
-import { figuresOf, healthOf, sdkMetrics, serveMetrics } from './metrics.ts';
+import { healthOf, sdkMetrics, serveMetrics, statsOf } from './metrics.ts';
 import { runReconciler } from './reconciler/reconciler.ts';
 import {
   createControl,
@@ -90,7 +90,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   let workers: Workers | null = null;
   const health = healthOf(db, client, ending.signal, () => workers?.isPolling() ?? false);
   const readiness = async () => (await health['/readyz']()) ?? 'ready';
-  await serveMetrics(config, db, readiness, [figuresOf(db, asked, log), sdkMetrics(sdkAt)], health);
+  await serveMetrics(config, db, readiness, [statsOf(db, asked, log), sdkMetrics(sdkAt)], health);
   if (!(await untilReady(db, log, stopped))) return await db.close();
   await logSecretsTrouble(db, log);
   const rules = { ...rulesOf(config), greylistMs };

@@ -162,7 +162,7 @@ async function askVendor(
 /** Checks addresses that are already known, or checks greylisted addresses again. */
 async function verify(
   request: LookupInput,
-  { lookupId, wantedType }: SourcePlan,
+  { lookupId, requestedType }: SourcePlan,
   source: PlannedSource,
   msLeft: number,
   patience: 'first' | 'early' | 'over',
@@ -170,7 +170,7 @@ async function verify(
   const activityId = `${source.vendor ?? 'known'}-${patience}`;
   const activities = askFor(msLeft, activityId, `${nameOf(source)} of NPI ${request.npi}`);
   return await activities
-    .verifyEmails({ ...request, lookupId, wantedType, patience })
+    .verifyEmails({ ...request, lookupId, requestedType, patience })
     .catch(unresolved);
 }
 

@@ -6,7 +6,7 @@ import { defineSignal } from '@temporalio/workflow';
 // confidential.
 
 export type FinalStatus = 'completed' | 'not_found' | 'failed';
-export type WantedType = 'any' | 'professional' | 'personal';
+export type RequestedType = 'any' | 'professional' | 'personal';
 
 /** Input of `enrichBatch`. Its workflow id is the batch id. */
 export interface BatchInput {
@@ -81,7 +81,7 @@ export type LookupPlan =
 export interface SourcePlan {
   readonly kind: 'ask';
   readonly lookupId: string;
-  readonly wantedType: WantedType;
+  readonly requestedType: RequestedType;
   /**
    * Milliseconds to wait before an address is checked again after its mail server greylisted it.
    * RFC 6647 recommends a few minutes.

@@ -1,5 +1,5 @@
 import type { ProviderFacts } from '../../db/providers/subject.ts';
-import type { WantedType } from '../../db/words.ts';
+import type { RequestedType } from '../../db/words.ts';
 import type { Person, PersonName, Subject } from '../vendors/vendor.ts';
 import { classifyEndpoint } from '../verification/looks.ts';
 import { parseAddress } from '../verification/syntax.ts';
@@ -17,14 +17,14 @@ import { usState } from './us-states.ts';
 export function buildSubject(
   npi: string,
   facts: ProviderFacts | null,
-  wantedType: WantedType,
+  requestedType: RequestedType,
 ): Subject {
   const person = facts && personOf(facts);
   if (facts === null || person === null) {
-    return { npi, wantedType, person: null, organization: null, otherOrganizations: [] };
+    return { npi, requestedType, person: null, organization: null, otherOrganizations: [] };
   }
   const [organization = null, ...otherOrganizations] = deriveEmployers(facts);
-  return { npi, wantedType, person, organization, otherOrganizations };
+  return { npi, requestedType, person, organization, otherOrganizations };
 }
 
 /**

@@ -146,8 +146,8 @@ function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
   const identity = identityIn(body, source.identity);
   // If we sent the name or the NPI that is compared, the response may only repeat our input.
   const compared: Need = identity.name === null ? 'npi' : 'name';
-  const isEcho = source.needs.includes(compared);
-  return { kind: 'found', candidates, identity, isEcho };
+  const repeatsInput = source.needs.includes(compared);
+  return { kind: 'found', candidates, identity, repeatsInput };
 }
 
 function identityIn(body: Field, pointers: HttpJsonSource['identity']): Identity {

@@ -72,8 +72,8 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
   return {
     ...FULLENRICH,
     callMs,
-    cost(wantedType) {
-      const credits = typesOf(wantedType).map((type) => CREDITS[type]);
+    cost(requestedType) {
+      const credits = typesOf(requestedType).map((type) => CREDITS[type]);
       return credits.reduce((sum, one) => sum + one, 0);
     },
 
@@ -85,7 +85,7 @@ export function createFullEnrich(options: VendorOptions & { readonly pollMs: num
         last_name: employee.last,
         domain: employee.domain || undefined,
         company_name: employee.company || undefined,
-        enrich_fields: typesOf(subject.wantedType).map((type) => FIELDS[type]),
+        enrich_fields: typesOf(subject.requestedType).map((type) => FIELDS[type]),
       };
       // The vendor shows this name for the job on its website.
       const job = { name: `NPI ${subject.npi}`, data: [contact] };
@@ -177,12 +177,12 @@ function stepOfResult(body: Field, pending: Step): Step {
   const contacts = records.map((record) => record.at('contact_info'));
   const candidates = candidatesOf(contacts.flatMap(claimsOf));
   const identity = identityOfRecord(body.at('data').pointed(['0']));
-  const isEcho = records.every((record) => record.at('profile').isAbsent);
+  const repeatsInput = records.every((record) => record.at('profile').isAbsent);
   // The cost of the job so far, if the vendor reports it.
   const charged = body.at('cost').at('credits');
   const credits = charged.number();
   if (credits !== null && !(credits >= 0 && credits < 1e6)) charged.fail();
-  const found = { candidates, identity, isEcho };
+  const found = { candidates, identity, repeatsInput };
   const named = stepOfCandidates(credits === null ? found : { ...found, credits });
   switch (status) {
     case 'FINISHED':

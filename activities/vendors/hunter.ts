@@ -100,7 +100,7 @@ function stepOfFound(body: Field): Step {
     candidates: candidatesOf([claim]),
     identity: identityOf({ first: data.at('first_name'), last: data.at('last_name') }),
     // The vendor derives the address from the name in our request, and returns the same name.
-    isEcho: true,
+    repeatsInput: true,
     credits: 1,
   });
 }

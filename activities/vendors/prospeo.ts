@@ -113,7 +113,7 @@ function stepOfMatch(body: Field): Step {
     },
   ]);
   // The identity comes from the vendor's own profile, not from our input.
-  return stepOfCandidates({ candidates, identity, isEcho: false, credits });
+  return stepOfCandidates({ candidates, identity, repeatsInput: false, credits });
 }
 
 function identityOfPerson(person: Field): Identity {

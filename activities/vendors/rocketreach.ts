@@ -1,4 +1,4 @@
-import { EMAIL_TYPES, type EmailType, type WantedType } from '../../db/words.ts';
+import { EMAIL_TYPES, type EmailType, type RequestedType } from '../../db/words.ts';
 import { inBody, jsonApi } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
 import {
@@ -52,7 +52,7 @@ const APIS = {
     needs: ROCKETREACH.needs,
     lookupPath: '/person/lookup',
     statusPath: '/person/checkStatus',
-    query: (_wantedType: WantedType) => ({ lookup_type: 'standard' }),
+    query: (_wantedType: RequestedType) => ({ lookup_type: 'standard' }),
     cost: (_types: ReadonlySet<EmailType>) => 1,
   },
   universal: {
@@ -62,9 +62,9 @@ const APIS = {
     statusPath: '/universal/person/check_status',
     // Returning the NPI would cost one more credit (`reveal_healthcare_enrichment`). Name and state
     // are free.
-    query(wantedType: WantedType) {
+    query(requestedType: RequestedType) {
       const parameters: Record<string, string> = {};
-      for (const type of typesOf(wantedType)) parameters[`reveal_${type}_email`] = 'true';
+      for (const type of typesOf(requestedType)) parameters[`reveal_${type}_email`] = 'true';
       return parameters;
     },
     cost(types: ReadonlySet<EmailType>) {
@@ -99,12 +99,12 @@ export function createRocketReach(
     ...ROCKETREACH,
     needs,
     callMs,
-    cost: (wantedType) => cost(new Set(typesOf(wantedType))),
+    cost: (requestedType) => cost(new Set(typesOf(requestedType))),
 
-    async submit({ npi, wantedType }, signal) {
+    async submit({ npi, requestedType }, signal) {
       const parameters = new URLSearchParams({
         npi_number: npi,
-        ...query(wantedType),
+        ...query(requestedType),
         // Cached addresses are not verified. Without cached addresses, the lookup ends only when
         // all addresses are verified.
         return_cached_emails: 'false',
@@ -167,10 +167,10 @@ function stepOfProfile(profile: Field, cost: Cost): Step {
   }
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
   // We sent only the NPI, so a name is the vendor's own data.
-  const isEcho = identity.name === null;
+  const repeatsInput = identity.name === null;
   // An address without a type costs at least as much as a professional address.
   const types = new Set(candidates.map(({ vendorType }) => vendorType ?? 'professional'));
-  return { kind: 'found', candidates, identity, isEcho, credits: cost(types) };
+  return { kind: 'found', candidates, identity, repeatsInput, credits: cost(types) };
 }
 
 /**

@@ -1,6 +1,6 @@
 import type { NamedCandidate } from '../../db/lookups/candidates.ts';
 import type { Rate } from '../../db/lookups/sources.ts';
-import type { EmailType, StoredVerdict, WantedType } from '../../db/words.ts';
+import type { EmailType, RequestedType, StoredVerdict } from '../../db/words.ts';
 import {
   byStatus,
   type HttpAnswer,
@@ -79,7 +79,7 @@ export interface Organization {
 export interface Subject {
   /** The NPI: 10 ASCII digits with a correct check digit. */
   readonly npi: string;
-  readonly wantedType: WantedType;
+  readonly requestedType: RequestedType;
   /** Null if the NPI is in neither NPPES nor the registry. */
   readonly person: Person | null;
   /** The likeliest employer. Null if none is known. */
@@ -159,7 +159,7 @@ export type Step =
        * True if the identity only repeats our input. Then it does not prove that the response is
        * about this person.
        */
-      readonly isEcho: boolean;
+      readonly repeatsInput: boolean;
       /** The cost of the response in the vendor's credits, if reported or documented. */
       readonly credits?: number;
     }
@@ -223,9 +223,9 @@ export interface VendorFacts extends SourceFacts {
 }
 
 /** Returns the types of email that satisfy a request for this type. */
-export function typesOf(wantedType: WantedType): EmailType[] {
-  if (wantedType === 'any') return ['professional', 'personal'];
-  return [wantedType];
+export function typesOf(requestedType: RequestedType): EmailType[] {
+  if (requestedType === 'any') return ['professional', 'personal'];
+  return [requestedType];
 }
 
 /** The options with which every built-in vendor is created. */
@@ -249,7 +249,7 @@ export interface Vendor
    * Returns the most that one lookup can cost, in the vendor's credits. The amount is reserved
    * before the request.
    */
-  cost(wantedType: WantedType): number;
+  cost(requestedType: RequestedType): number;
   submit(subject: Subject, signal: AbortSignal): Promise<Step>;
   poll(jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step>;
 }

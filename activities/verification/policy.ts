@@ -179,13 +179,13 @@ export interface Claim {
  * @param now the time in milliseconds
  */
 export function claimOf(
-  { verdict, validatedAt, source, isEcho }: NamedCandidate,
+  { verdict, validatedAt, source, repeatsInput }: NamedCandidate,
   owner: Owner,
   now: number,
   freshnessMs: number,
 ): Claim {
   const isDoubted = verdict === 'invalid' || verdict === 'risky';
-  if (isEcho && owner !== 'person' && !isDoubted) return { word: 'unclear', seenAt: null };
+  if (repeatsInput && owner !== 'person' && !isDoubted) return { word: 'unclear', seenAt: null };
   if (verdict === 'unknown') {
     const word = source === 'nppes' ? 'registry' : 'unknown';
     return { word, seenAt: null };

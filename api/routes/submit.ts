@@ -9,10 +9,10 @@ import { findEnvelopeState } from '../../db/requests/envelope.ts';
 import { type BatchStart, markStarted } from '../../db/requests/outbox.ts';
 import { type SubmitCommand, type SubmitRules, submit } from '../../db/requests/submit.ts';
 import {
+  REQUESTED_TYPES,
   type SubmittedAs,
   TEST_OUTCOMES,
   type TestOutcome,
-  WANTED_TYPES,
   WEBHOOK_MODES,
 } from '../../db/words.ts';
 import { keyRefusal } from '../http/auth.ts';
@@ -33,7 +33,7 @@ export interface SubmitDeps {
   readonly changes: Changes;
 }
 
-type SubmitBody = Pick<SubmitCommand, 'npis' | 'wantedType' | 'webhook' | 'customData'>;
+type SubmitBody = Pick<SubmitCommand, 'npis' | 'requestedType' | 'webhook' | 'customData'>;
 
 /** Returns the handlers of both submits (api/docs/lifecycle.md, Submitting). */
 export function submitHandlers(deps: SubmitDeps) {
@@ -204,7 +204,7 @@ function parseBody(
   return {
     // The other name is an unknown field of this schema, so its value was not checked.
     npis: schema === singleBody ? [value.npi] : value.npis,
-    wantedType: value.enrichment_email_type,
+    requestedType: value.enrichment_email_type,
     webhook: value.webhook ?? null,
     customData: value.custom_data === undefined ? null : context.customData,
   };
@@ -230,12 +230,12 @@ function isPadded(npi: unknown): boolean {
  * however they are written.
  */
 function fingerprint(
-  { npis, wantedType, webhook, customData }: SubmitBody,
+  { npis, requestedType, webhook, customData }: SubmitBody,
   forced: string | null,
 ): Buffer {
   const meaning = {
     npis,
-    wantedType,
+    requestedType,
     forced,
     webhook: webhook && { url: webhook.url, mode: webhook.mode },
   };
@@ -327,13 +327,13 @@ export const customData = Joi.object()
 
 const common = {
   enrichment_email_type: Joi.string()
-    .valid(...WANTED_TYPES)
+    .valid(...REQUESTED_TYPES)
     .empty(null)
     .default('any')
     .description(
       'The requested type. An email of another type is not returned. `any` (the default) prefers professional.',
     )
-    .meta({ name: 'WantedType' }),
+    .meta({ name: 'RequestedType' }),
   webhook: webhook.empty(null),
   custom_data: customData.empty(null).custom((value: object, helpers) => {
     const text = contextOf(helpers).customData ?? '';

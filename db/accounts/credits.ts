@@ -10,7 +10,7 @@ import {
   transaction,
 } from '../client.ts';
 import { DatabaseError, type Granted, Refusal } from '../errors.ts';
-import type { LedgerKind, WantedType } from '../words.ts';
+import type { LedgerKind, RequestedType } from '../words.ts';
 import { balanceLock } from './balance.ts';
 import type { Balance } from './organizations.ts';
 
@@ -19,7 +19,7 @@ import type { Balance } from './organizations.ts';
  * stores the price in each request's row, and later steps use that price. So a price change here
  * does not affect earlier requests.
  */
-export const PRICES: Readonly<Record<WantedType, number>> = {
+export const PRICES: Readonly<Record<RequestedType, number>> = {
   any: 1,
   professional: 1,
   personal: 3,

@@ -54,7 +54,7 @@ export async function readUsage(
     (tx) => run<Usage>(tx)`
       with happened as (
         select organization_id, count(*) as n,
-               case when credits_used > 0 then 'found ' || wanted_type
+               case when credits_used > 0 then 'found ' || requested_type
                     when replayed then 'replayed'
                     else status end as what
           from requests

@@ -127,7 +127,7 @@ function doubleCharges(window: SQL): Pass {
   return {
     from: sql`(
       with charge as (
-        select id, ${npi}, wanted_type, email_type, settled_at
+        select id, ${npi}, requested_type, email_type, settled_at
           from requests
          where credits_used > 0
            and (${npi}) in (
@@ -139,7 +139,7 @@ function doubleCharges(window: SQL): Pass {
          select from charge e
           where e.organization_id = c.organization_id
             and e.npi = c.npi
-            and c.wanted_type in ('any', e.email_type)
+            and c.requested_type in ('any', e.email_type)
             and (e.settled_at < c.settled_at
                  or (e.settled_at = c.settled_at and e.email_type = c.email_type and e.id < c.id))
             and c.settled_at - e.settled_at <= ${window})) c`,

@@ -9,7 +9,7 @@ const REQUESTS: Pass = {
     request_overdue: sql`r.settled_at is null and r.deadline_at < now() - ${GRACE}`,
     completed_late: sql`r.status = 'completed' and r.settled_at > r.deadline_at`,
     email_of_other_type: sql`r.status = 'completed'
-        and r.wanted_type <> 'any' and r.wanted_type <> r.email_type`,
+        and r.requested_type <> 'any' and r.requested_type <> r.email_type`,
     request_state: sql`num_nonnulls(r.email, r.email_type, r.email_last_validated_at)
           <> case when r.status = 'completed' and r.erased_at is null then 3 else 0 end
         or (r.erased_at is not null and r.status <> 'completed')
@@ -41,7 +41,7 @@ const REQUESTS_AND_LOOKUPS: Pass = {
   checks: {
     request_lookup: sql`r.test_outcome is null
         and r.status = case when r.lookup_id is null then 'in-progress' else 'accepted' end`,
-    lookup_of_other: sql`l.npi <> r.npi or l.wanted_type <> r.wanted_type`,
+    lookup_of_other: sql`l.npi <> r.npi or l.requested_type <> r.requested_type`,
   },
 };
 

@@ -22,7 +22,7 @@ const BATCHES: Pass = {
              count(settled_at) as final,
              min(position) as first,
              max(position) as last,
-             sum(hashtext(wanted_type)) as wanted_types,
+             sum(hashtext(requested_type)) as requested_types,
              sum(hashtext(id)) as ids
         from requests
        group by batch_id
@@ -37,7 +37,7 @@ const BATCHES: Pass = {
     request_without_batch: sql`b.id is null`,
     batch_total: sql`b.total <> coalesce(r.total, 0)`,
     batch_positions: sql`b.total = r.total and (r.first <> 0 or r.last <> b.total - 1)`,
-    batch_wanted_type: sql`r.wanted_types <> r.total * hashtext(b.wanted_type)`,
+    batch_requested_type: sql`r.requested_types <> r.total * hashtext(b.requested_type)`,
     batch_completed_count: sql`b.completed_count <> coalesce(r.final, 0)`,
     batch_status: sql`b.status <> case
         when b.completed_count = b.total then 'completed'

@@ -5,9 +5,9 @@ import {
   type CheckKind,
   DNS_REFUSALS,
   type EmailType,
+  type RequestedType,
   SERVICE,
   type StoredVerdict,
-  type WantedType,
 } from '../words.ts';
 import { epochMs } from './sources.ts';
 
@@ -37,7 +37,7 @@ export interface NamedCandidates {
   /** False if the source's license lets us return an address to a client but not keep it. */
   readonly mayStore: boolean;
   /** True if the only evidence of the address owner repeats our input. */
-  readonly isEcho: boolean;
+  readonly repeatsInput: boolean;
   readonly candidates: readonly NamedCandidate[];
 }
 
@@ -70,7 +70,8 @@ async function insertCandidates(
   named: NamedCandidates & Readonly<{ lookupId: string; source: string; freshnessMs: number }>,
   answer: SQL,
 ) {
-  const { npi, lookupId, source, mismatch, mayStore, isEcho, candidates, freshnessMs } = named;
+  const { npi, lookupId, source, mismatch, mayStore, repeatsInput, candidates, freshnessMs } =
+    named;
   const isTheirs = mismatch === null;
   return await tx.execute<{ requestId: string }>(sql`
     with ended as (${answer}), named as (
@@ -82,10 +83,10 @@ async function insertCandidates(
     ), stored as (
       insert into stored_emails as s (
         npi, email, email_type, verdict, last_validated_at,
-        source, unchecked, updated_at, first_seen_at, is_echo, may_store
+        source, unchecked, updated_at, first_seen_at, repeats_input, may_store
       )
       select ${npi}, email, "vendorType", verdict, "validatedAt",
-             ${source}, true, at, at, ${isEcho}::boolean, ${mayStore}::boolean
+             ${source}, true, at, at, ${repeatsInput}::boolean, ${mayStore}::boolean
         from named
        where ${isTheirs}
        order by email collate "C"
@@ -126,16 +127,16 @@ async function insertCandidates(
  */
 async function improveCandidates(
   tx: Transaction,
-  { npi, mismatch, mayStore, isEcho, candidates }: NamedCandidates,
+  { npi, mismatch, mayStore, repeatsInput, candidates }: NamedCandidates,
 ) {
   const emails = candidates.map(({ email }) => email);
   await tx.execute(sql`
     update stored_emails
        set may_store = may_store or ${mayStore},
-           is_echo = is_echo and ${isEcho}
+           repeats_input = repeats_input and ${repeatsInput}
      where ${mismatch === null}
        and npi = ${npi}
-       and (not may_store and ${mayStore} or is_echo and not ${isEcho})
+       and (not may_store and ${mayStore} or repeats_input and not ${repeatsInput})
        and email = any(${sql.param(emails)})`);
 }
 
@@ -311,7 +312,7 @@ export interface ClaimedEmail extends NamedCandidate {
   /** True if NPPES lists it for this provider as an endpoint of type DIRECT. */
   readonly isTypedDirect: boolean;
   /** True if the only evidence of the address owner repeats our input. */
-  readonly isEcho: boolean;
+  readonly repeatsInput: boolean;
   /**
    * The time of the claim, in milliseconds since the epoch by PostgreSQL's clock. Customers see it
    * as the date of the check, and a worker's clock may be wrong.
@@ -386,7 +387,7 @@ export async function claimUnchecked(
               s.last_validated_at as "validatedAt",
               s.source,
               ${IS_TYPED_DIRECT} as "isTypedDirect",
-              s.is_echo as "isEcho",
+              s.repeats_input as "repeatsInput",
               floor(${claimedAt})::float8 as "claimedAt",
               (select json_build_object(
                         'verdict', c.verdict,
@@ -440,7 +441,7 @@ function namedBy(agoMs: number): SQL {
  */
 export async function standingOf(
   db: Database,
-  search: Readonly<{ npi: string; lookupId: string; wantedType: WantedType }> & {
+  search: Readonly<{ npi: string; lookupId: string; requestedType: RequestedType }> & {
     readonly freshnessMs: number;
     readonly except: readonly string[];
   },

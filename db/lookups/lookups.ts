@@ -2,7 +2,7 @@ import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
 import { newId } from '../ids.ts';
-import type { WantedType } from '../words.ts';
+import type { RequestedType } from '../words.ts';
 
 // Requests that wait for the same NPI and type share a lookup, across organizations. Each vendor is
 // called and paid once for all of them. Each request is settled and charged to its own
@@ -39,7 +39,7 @@ export async function joinLookups(
   const rows = await run<{
     requestId: string;
     lookupId: string;
-    wantedType: WantedType;
+    requestedType: RequestedType;
     misses: string[];
   }>(db)`
     with new as materialized (
@@ -57,21 +57,21 @@ export async function joinLookups(
       -- counters.
       select 1 from batches where id = any(array(select batch_id from open)) for no key update
     ), lookup as (
-      insert into lookups (id, npi, wanted_type, opened_at, facts)
-      select distinct on (npi, wanted_type) new_id, npi, wanted_type, clock_timestamp(), hash
+      insert into lookups (id, npi, requested_type, opened_at, facts)
+      select distinct on (npi, requested_type) new_id, npi, requested_type, clock_timestamp(), hash
         from open
        where lookup_id is null and exists (select from batch)
-       order by npi, wanted_type
-          on conflict (npi, wanted_type) where closed_at is null
+       order by npi, requested_type
+          on conflict (npi, requested_type) where closed_at is null
           -- Changes nothing, but locks and returns the open lookup.
           do update set npi = excluded.npi
-      returning id, npi, wanted_type
+      returning id, npi, requested_type
     ), joined as (
       update requests r
          set lookup_id = l.id,
              status = 'in-progress',
              started_at = coalesce(r.started_at, date_trunc('milliseconds', clock_timestamp()))
-        from open join lookup l using (npi, wanted_type)
+        from open join lookup l using (npi, requested_type)
        where r.id = any(array(select id from open))
          and r.id = open.id
          and open.lookup_id is null
@@ -79,12 +79,12 @@ export async function joinLookups(
     )
     select id as "requestId",
            coalesce(joined.lookup_id, open.lookup_id) as "lookupId",
-           wanted_type as "wantedType",
+           requested_type as "requestedType",
            array(
              select a.vendor
                from lookups l join vendor_attempts a on a.lookup_id = l.id
               where l.npi = open.npi
-                and l.wanted_type = open.wanted_type
+                and l.requested_type = open.requested_type
                 and l.facts = open.hash
                 and a.ended_at > clock_timestamp() - case
                       when a.state = 'miss' then ${span(missMs)}

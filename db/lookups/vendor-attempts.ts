@@ -2,7 +2,7 @@ import { type SQL, sql } from 'drizzle-orm';
 import { type Database, run, span, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { isUsable } from '../requests/entitlements.ts';
-import type { VendorAttemptState, WantedType } from '../words.ts';
+import type { RequestedType, VendorAttemptState } from '../words.ts';
 import { type NamedCandidates, storeCandidates } from './candidates.ts';
 import { joinLookups } from './lookups.ts';
 import {
@@ -32,7 +32,7 @@ export type NextStep =
       readonly state: AnsweredState | 'lost';
       readonly reason: string | null;
       readonly lookupId: string;
-      readonly wantedType: WantedType;
+      readonly requestedType: RequestedType;
     }
   /** Another request is calling the vendor, or no call is allowed yet. */
   | { readonly kind: 'wait'; readonly why: string; readonly afterMs: number }
@@ -41,7 +41,7 @@ export type NextStep =
       readonly kind: 'ask';
       readonly key: AttemptKey;
       readonly jobRef: string | null;
-      readonly wantedType: WantedType;
+      readonly requestedType: RequestedType;
     };
 
 export type AnsweredState = Exclude<
@@ -65,7 +65,7 @@ export interface AttemptKey extends AttemptId {
 export interface VendorCall extends Pick<Call, 'limits' | 'patienceMs' | 'requiredVerifiers'> {
   readonly requestId: string;
   readonly vendor: string;
-  readonly cost: (wantedType: WantedType) => number;
+  readonly cost: (requestedType: RequestedType) => number;
   /** True if a call may be repeated after its response was lost. */
   readonly mayRepeat: boolean;
   /** The maximum time of a call. A longer call has died with its worker. */
@@ -117,11 +117,11 @@ export async function beginVendorStep(db: Database, call: VendorCall): Promise<N
 type JoinedState = RequestState & { readonly lookupId: string };
 
 function over(
-  { lookupId, wantedType }: JoinedState,
+  { lookupId, requestedType }: JoinedState,
   state: AnsweredState | 'lost',
   reason: string | null,
 ): NextStep {
-  return { kind: 'over', state, reason, lookupId, wantedType };
+  return { kind: 'over', state, reason, lookupId, requestedType };
 }
 
 /** Claims the next call of the vendor, or returns why there is none. */
@@ -171,7 +171,7 @@ async function claimNext(db: Database, call: VendorCall, seen: JoinedState): Pro
 interface RequestState extends Record<string, unknown> {
   readonly settled: boolean;
   readonly lookupId: string | null;
-  readonly wantedType: WantedType;
+  readonly requestedType: RequestedType;
   readonly suppressed: boolean;
   readonly stored: boolean;
   readonly n: number | null;
@@ -191,12 +191,16 @@ async function readState(
   db: Database,
   { requestId, vendor, freshnessMs }: VendorCall,
 ): Promise<RequestState | undefined> {
-  const asked = { wantedType: sql`r.wanted_type`, lookupId: sql`r.lookup_id`, at: sql`now()` };
+  const asked = {
+    requestedType: sql`r.requested_type`,
+    lookupId: sql`r.lookup_id`,
+    at: sql`now()`,
+  };
   const usable = isUsable(asked, freshnessMs);
   const [state] = await run<RequestState>(db)`
     select r.settled_at is not null as settled,
            r.lookup_id as "lookupId",
-           r.wanted_type as "wantedType",
+           r.requested_type as "requestedType",
            is_suppressed(r.npi, null) as suppressed,
            exists (select from stored_emails where npi = r.npi and ${usable}) as stored,
            last.n,
@@ -207,7 +211,7 @@ async function readState(
            case when last.n is null then (
              select o.lookup_id
                from lookups l join vendor_attempts o on o.lookup_id = l.id
-              where l.npi = r.npi and l.wanted_type = r.wanted_type
+              where l.npi = r.npi and l.requested_type = r.requested_type
                 and l.closed_at is not null and l.id <> r.lookup_id
                 and o.vendor = ${vendor} and o.state = 'pending'
                 and o.started_at > now() - interval '1 day'
@@ -246,10 +250,10 @@ async function claimNewCall(
   last: AttemptId,
   state: JoinedState,
 ): Promise<NextStep> {
-  const { lookupId, wantedType } = state;
+  const { lookupId, requestedType } = state;
   const { requestId, vendor } = call;
   const n = last.n + 1;
-  const cost = call.cost(wantedType);
+  const cost = call.cost(requestedType);
   const record = sql`
     insert into vendor_attempts (
       lookup_id, vendor, n, request_id, started_at, waited_ms,
@@ -271,7 +275,7 @@ async function claimNewCall(
   // day. The time in the row is rounded.
   const askedAt = claimed.at;
   const key = { lookupId, vendor, n, cost: claimed.cost, askedAt, era: claimed.era };
-  return { kind: 'ask', key, jobRef: null, wantedType };
+  return { kind: 'ask', key, jobRef: null, requestedType };
 }
 
 /** Claims the next poll of a job and records it in the same statement. */
@@ -279,7 +283,7 @@ async function claimPoll(
   db: Database,
   call: VendorCall,
   attempt: AttemptId,
-  { wantedType }: JoinedState,
+  { requestedType }: JoinedState,
 ): Promise<NextStep> {
   const record = sql`
     update vendor_attempts
@@ -294,7 +298,7 @@ async function claimPoll(
   const { era, jobRef, cost, askedAt } = claimed;
   // Another request of the lookup has started the poll since we read the state.
   if (jobRef === null) return { kind: 'wait', why: 'pending', afterMs: CHECK_AGAIN_MS };
-  return { kind: 'ask', key: { ...attempt, cost, askedAt, era }, jobRef, wantedType };
+  return { kind: 'ask', key: { ...attempt, cost, askedAt, era }, jobRef, requestedType };
 }
 
 /**

@@ -179,7 +179,7 @@ CREATE TABLE "stored_emails" (
 	"unchecked" boolean DEFAULT false NOT NULL,
 	"checking_until" timestamp (3) with time zone,
 	"checking_for" text,
-	"is_echo" boolean DEFAULT false NOT NULL,
+	"repeats_input" boolean DEFAULT false NOT NULL,
 	"may_store" boolean DEFAULT true NOT NULL,
 	"first_seen_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
 	"updated_at" timestamp (3) with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -379,7 +379,7 @@ CREATE TABLE "batches" (
 	"organization_id" text NOT NULL,
 	"api_key_id" text,
 	"submitted_as" text NOT NULL,
-	"wanted_type" text NOT NULL,
+	"requested_type" text NOT NULL,
 	"total" smallint NOT NULL,
 	"completed_count" smallint DEFAULT 0 NOT NULL,
 	"status" text GENERATED ALWAYS AS (case when completed_count = total then 'completed' else 'in-progress' end) STORED NOT NULL,
@@ -392,7 +392,7 @@ CREATE TABLE "batches" (
 	"started_at" timestamp (3) with time zone,
 	"checked_at" timestamp (3) with time zone,
 	CONSTRAINT "batches_submitted_as_check" CHECK (submitted_as in ('single', 'bulk')),
-	CONSTRAINT "batches_wanted_type_check" CHECK (wanted_type in ('any', 'professional', 'personal')),
+	CONSTRAINT "batches_requested_type_check" CHECK (requested_type in ('any', 'professional', 'personal')),
 	CONSTRAINT "batches_total_check" CHECK (total between 1 and 60),
 	CONSTRAINT "batches_check" CHECK (completed_count between 0 and total),
 	CONSTRAINT "batches_webhook_mode_check" CHECK (webhook_mode in ('real-time', 'batch')),
@@ -417,12 +417,12 @@ CREATE TABLE "idempotency_keys" (
 CREATE TABLE "lookups" (
 	"id" text PRIMARY KEY NOT NULL,
 	"npi" text collate "C" NOT NULL,
-	"wanted_type" text NOT NULL,
+	"requested_type" text NOT NULL,
 	"opened_at" timestamp (3) with time zone NOT NULL,
 	"closed_at" timestamp (3) with time zone,
 	"facts" text,
 	CONSTRAINT "lookups_npi_check" CHECK (npi ~ '^[0-9]{10}$'),
-	CONSTRAINT "lookups_wanted_type_check" CHECK (wanted_type in ('any', 'professional', 'personal'))
+	CONSTRAINT "lookups_requested_type_check" CHECK (requested_type in ('any', 'professional', 'personal'))
 );
 
 CREATE TABLE "requests" (
@@ -431,7 +431,7 @@ CREATE TABLE "requests" (
 	"organization_id" text NOT NULL,
 	"position" smallint NOT NULL,
 	"npi" text collate "C" NOT NULL,
-	"wanted_type" text NOT NULL,
+	"requested_type" text NOT NULL,
 	"cost" smallint NOT NULL,
 	"status" text NOT NULL,
 	"lookup_id" text,
@@ -451,7 +451,7 @@ CREATE TABLE "requests" (
 	CONSTRAINT "requests_batch_id_position_key" UNIQUE("batch_id","position"),
 	CONSTRAINT "requests_position_check" CHECK (position between 0 and 59),
 	CONSTRAINT "requests_npi_check" CHECK (npi ~ '^[0-9]{10}$'),
-	CONSTRAINT "requests_wanted_type_check" CHECK (wanted_type in ('any', 'professional', 'personal')),
+	CONSTRAINT "requests_requested_type_check" CHECK (requested_type in ('any', 'professional', 'personal')),
 	CONSTRAINT "requests_cost_positive" CHECK (cost > 0),
 	CONSTRAINT "requests_status_check" CHECK (status in ('accepted', 'in-progress', 'completed', 'not_found', 'failed')),
 	CONSTRAINT "requests_email_type_check" CHECK (email_type in ('professional', 'personal')),
@@ -464,7 +464,7 @@ CREATE TABLE "requests" (
 	CONSTRAINT "requests_settled_iff_final" CHECK ((settled_at is not null) = (status in ('completed', 'not_found', 'failed'))),
 	CONSTRAINT "requests_replayed_only_completed" CHECK (not replayed or status = 'completed'),
 	CONSTRAINT "requests_erased_only_completed" CHECK (erased_at is null or status = 'completed'),
-	CONSTRAINT "requests_wanted_type_is_a_filter" CHECK (status <> 'completed' or wanted_type = 'any' or email_type = wanted_type),
+	CONSTRAINT "requests_requested_type_is_a_filter" CHECK (status <> 'completed' or requested_type = 'any' or email_type = requested_type),
 	CONSTRAINT "requests_test_is_of_sandbox" CHECK (is_sandbox(organization_id) = (test_outcome is not null)),
 	CONSTRAINT "requests_test_joins_no_lookup" CHECK (num_nonnulls(test_outcome, lookup_id) < 2)
 );
@@ -576,7 +576,7 @@ CREATE INDEX "batches_in_progress" ON "batches" USING btree ("id") WHERE status 
 CREATE INDEX "batches_by_organization" ON "batches" USING btree ("organization_id","created_at");
 CREATE INDEX "batches_custom_data_by_age" ON "batches" USING btree ("created_at") WHERE custom_data is not null;
 CREATE INDEX "idempotency_keys_by_expiry" ON "idempotency_keys" USING btree ("expires_at");
-CREATE UNIQUE INDEX "lookups_open" ON "lookups" USING btree ("npi","wanted_type") WHERE closed_at is null;
+CREATE UNIQUE INDEX "lookups_open" ON "lookups" USING btree ("npi","requested_type") WHERE closed_at is null;
 CREATE INDEX "lookups_by_npi" ON "lookups" USING btree ("npi","opened_at");
 CREATE INDEX "lookups_facts_by_age" ON "lookups" USING btree ("opened_at") WHERE facts is not null;
 CREATE INDEX "requests_open" ON "requests" USING btree ("deadline_at") WHERE settled_at is null;

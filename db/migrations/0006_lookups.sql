@@ -189,7 +189,7 @@ begin
   delete from source_slots where request_id = any(request_ids);
   -- This is a separate statement. If two requests give up at once, the second one must see the
   -- change of the first. Rows are locked in a fixed order, because organizations share lookups.
-  perform from lookups where id = any(theirs) order by npi, wanted_type for no key update;
+  perform from lookups where id = any(theirs) order by npi, requested_type for no key update;
   update vendor_attempts a set returned = true
     from requests r join email_checks c on (c.lookup_id, c.npi, c.email) = (r.lookup_id, r.npi, r.email)
    where r.lookup_id = any(theirs) and r.status = 'completed' and c.kind = 'named'

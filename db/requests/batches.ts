@@ -17,7 +17,7 @@ export interface BatchFilter {
 type Columns =
   | 'organizationId'
   | 'submittedAs'
-  | 'wantedType'
+  | 'requestedType'
   | 'completedCount'
   | 'createdAt'
   | 'updatedAt';
@@ -42,7 +42,7 @@ export async function listBatches(
            organization_id as "organizationId",
            status,
            submitted_as as "submittedAs",
-           wanted_type as "wantedType",
+           requested_type as "requestedType",
            completed_count as "completedCount",
            total,
            created_at as "createdAt",

@@ -1,6 +1,6 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { run, span, type Transaction } from '../client.ts';
-import type { EmailType, TestOutcome, WantedType } from '../words.ts';
+import type { EmailType, RequestedType, TestOutcome } from '../words.ts';
 
 /** A known email that completes a request without a lookup. */
 export interface KnownEmail {
@@ -32,7 +32,7 @@ type Values<K extends string> = Readonly<Record<K, SQL | Date | string | null>>;
  * @param asked.npis the right side of a comparison with an NPI: a column, or `any(…)`
  */
 export function knownEmails(
-  asked: Values<'organizationId' | 'wantedType' | 'at' | 'lookupId'> & { readonly npis: SQL },
+  asked: Values<'organizationId' | 'requestedType' | 'at' | 'lookupId'> & { readonly npis: SQL },
   { freshnessMs, replayMs }: KnownWindows,
 ): SQL {
   const { npis } = asked;
@@ -50,16 +50,16 @@ export function knownEmails(
      order by npi, is_same desc, email_type desc, email_last_validated_at desc, email desc`;
 }
 
-type Asked = Values<'organizationId' | 'wantedType' | 'at'> & { readonly npis: SQL };
+type Asked = Values<'organizationId' | 'requestedType' | 'at'> & { readonly npis: SQL };
 
-function paidFor({ organizationId, npis, wantedType, at }: Asked, replayMs: number): SQL {
+function paidFor({ organizationId, npis, requestedType, at }: Asked, replayMs: number): SQL {
   return sql`
       select e.npi, e.email_type, r.email, r.email_last_validated_at
         from entitlements e join requests r on r.id = e.request_id
        where e.organization_id = ${organizationId}
          and e.npi = ${npis}
          and e.charged_at >= ${at}::timestamptz - ${span(replayMs)}
-         and ${wantedType} in ('any', e.email_type)`;
+         and ${requestedType} in ('any', e.email_type)`;
 }
 
 /**
@@ -73,10 +73,10 @@ export function sandboxEmails(
   asked: Asked & Record<'outcome' | 'isDue', SQL>,
   replayMs: number,
 ): SQL {
-  const { npis, wantedType, at, outcome, isDue } = asked;
+  const { npis, requestedType, at, outcome, isDue } = asked;
   return sql`
     with made_up as (
-      select * from sandbox_emails(${npis}, ${outcome}) where ${wantedType} in ('any', email_type)
+      select * from sandbox_emails(${npis}, ${outcome}) where ${requestedType} in ('any', email_type)
     )
     select * from (
       select npi, email, email_type, email_last_validated_at, true as replayed, true as is_same
@@ -95,7 +95,7 @@ export function sandboxEmails(
 interface KnownQuery {
   readonly organizationId: string;
   readonly npis: readonly string[];
-  readonly wantedType: WantedType;
+  readonly requestedType: RequestedType;
   readonly at: Date;
   readonly lookupId: string | null;
   /** The outcomes of sandbox requests in the order of `npis`; null for other organizations. */
@@ -155,14 +155,14 @@ function emailsOfSandbox(
  * not suppressed.
  */
 export function isUsable(
-  { wantedType, lookupId, at }: Values<'wantedType' | 'lookupId' | 'at'>,
+  { requestedType, lookupId, at }: Values<'requestedType' | 'lookupId' | 'at'>,
   freshnessMs: number,
 ): SQL {
   return sql`
     verdict = 'valid'
       and not unchecked
       and last_validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
-      and ${wantedType} in ('any', email_type)
+      and ${requestedType} in ('any', email_type)
       -- An address that its source does not let us keep serves only its own lookup. Equality with
       -- null is never true.
       and (may_store or exists (

@@ -1,7 +1,7 @@
 import { and, eq, isNull, sql } from 'drizzle-orm';
 import { type Database, query, run, span } from '../client.ts';
 import { batches, requests } from '../schema.ts';
-import type { SubmittedAs, WantedType } from '../words.ts';
+import type { RequestedType, SubmittedAs } from '../words.ts';
 
 // The queries of the reconciler. The outbox holds the batches whose workflow was never started,
 // which have a null `started_at`.
@@ -11,7 +11,7 @@ export interface BatchStart {
   readonly batchId: string;
   readonly organizationId: string;
   readonly submittedAs: SubmittedAs;
-  readonly wantedType: WantedType;
+  readonly requestedType: RequestedType;
   readonly npis: readonly string[];
 }
 
@@ -155,5 +155,5 @@ const START = sql`
   batches.id as "batchId",
   organization_id as "organizationId",
   submitted_as as "submittedAs",
-  wanted_type as "wantedType",
+  requested_type as "requestedType",
   array(select npi from requests where batch_id = batches.id order by position) as npis`;

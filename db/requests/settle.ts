@@ -90,7 +90,7 @@ async function write(
   const asked = {
     organizationId: sql`open.organization_id`,
     npis: sql`case when not open.failed and open.test_outcome is null then open.npi end`,
-    wantedType: sql`open.wanted_type`,
+    requestedType: sql`open.requested_type`,
     at: sql`open.at`,
     lookupId: sql`open.lookup_id`,
   };

@@ -6,7 +6,7 @@ import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { count, countSettled, type Ended } from '../metrics.ts';
 import { batches, requests, webhookDeliveries } from '../schema.ts';
-import type { SubmittedAs, TestOutcome, WantedType, WebhookMode } from '../words.ts';
+import type { RequestedType, SubmittedAs, TestOutcome, WebhookMode } from '../words.ts';
 import {
   CLAIMS,
   claimEntitlements,
@@ -25,7 +25,7 @@ export interface SubmitCommand {
   readonly submittedAs: SubmittedAs;
   /** 1 to 60; the same NPI may occur more than once. */
   readonly npis: readonly string[];
-  readonly wantedType: WantedType;
+  readonly requestedType: RequestedType;
   readonly webhook: { readonly url: string; readonly mode: WebhookMode } | null;
   /** JSON text, as sent. */
   readonly customData: string | null;
@@ -72,7 +72,7 @@ const IDEMPOTENCY_WAIT_MS = 5000;
 const TEST_DEADLINE_MS = 5000;
 
 /** The fields that all requests of a batch share. */
-type OfBatch = 'batchId' | 'organizationId' | 'wantedType' | 'cost' | 'acceptedAt';
+type OfBatch = 'batchId' | 'organizationId' | 'requestedType' | 'cost' | 'acceptedAt';
 type NewRequest = Omit<typeof requests.$inferInsert & Ended, OfBatch | 'seconds'>;
 
 /** The fields of a request that waits for a lookup. */
@@ -182,13 +182,13 @@ async function accept(
   command: SubmitCommand,
   rules: SubmitRules,
 ): Promise<SubmitOutcome> {
-  const { organizationId, wantedType, submittedAs, npis, outcomes, idempotency } = command;
+  const { organizationId, requestedType, submittedAs, npis, outcomes, idempotency } = command;
   const { at, available, held, suspended } = await lockBalance(tx, organizationId);
-  const asked = { organizationId, npis, wantedType, at, lookupId: null, outcomes };
+  const asked = { organizationId, npis, requestedType, at, lookupId: null, outcomes };
   const known = await findKnownEmails(tx, asked, rules);
   const batch = newBatch(command, at, rules.lookupTimeoutMs);
   const rows = newRequests(command, batch, known);
-  const required = rows.filter(({ replayed }) => !replayed).length * PRICES[wantedType];
+  const required = rows.filter(({ replayed }) => !replayed).length * PRICES[requestedType];
   if (required > available) throw new Refused({ kind: 'insufficient', required, available, held });
 
   const response = submitResponse(batch.id, rows);
@@ -201,7 +201,7 @@ async function accept(
   return {
     kind: 'accepted',
     response,
-    start: { batchId: batch.id, organizationId, submittedAs, wantedType, npis },
+    start: { batchId: batch.id, organizationId, submittedAs, requestedType, npis },
     requests: rows,
   };
 }
@@ -229,13 +229,14 @@ async function lockBalance(tx: Transaction, organizationId: string) {
 }
 
 function newBatch(command: SubmitCommand, at: Date, lookupTimeoutMs: number) {
-  const { organizationId, apiKeyId, submittedAs, wantedType, npis, webhook, customData } = command;
+  const { organizationId, apiKeyId, submittedAs, requestedType, npis, webhook, customData } =
+    command;
   return {
     id: newId('bat'),
     organizationId,
     apiKeyId,
     submittedAs,
-    wantedType,
+    requestedType,
     total: npis.length,
     webhookUrl: webhook?.url ?? null,
     webhookMode: webhook?.mode ?? null,
@@ -294,13 +295,13 @@ function later(at: Date, ms: number): Date {
 
 /** Counts a committed submit, new or repeated. */
 function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
-  const { submittedAs: kind, organizationId, wantedType } = command;
+  const { submittedAs: kind, organizationId, requestedType } = command;
   if (outcome.kind === 'repeated') count('npe_submits_total', { kind, answer: 'repeat' });
   if (outcome.kind !== 'accepted') return;
   count('npe_submits_total', { kind, answer: 'new' });
   const sandbox = isSandbox(organizationId);
-  const cost = PRICES[wantedType];
-  const words = { wanted_type: wantedType, sandbox: String(sandbox) };
+  const cost = PRICES[requestedType];
+  const words = { requested_type: requestedType, sandbox: String(sandbox) };
   count('npe_requests_submitted_total', words, outcome.requests.length);
   for (const { settledAt, ...request } of outcome.requests) {
     if (!request.replayed && !sandbox) count('npe_credits_total', { movement: 'hold' }, cost);
@@ -320,8 +321,14 @@ async function insertBatch(
   deliveries: readonly (typeof webhookDeliveries.$inferInsert)[],
   replayMs: number,
 ): Promise<void> {
-  const { id: batchId, organizationId, wantedType, createdAt: acceptedAt } = batch;
-  const ofBatch = { batchId, organizationId, wantedType, cost: PRICES[wantedType], acceptedAt };
+  const { id: batchId, organizationId, requestedType, createdAt: acceptedAt } = batch;
+  const ofBatch = {
+    batchId,
+    organizationId,
+    requestedType,
+    cost: PRICES[requestedType],
+    acceptedAt,
+  };
   let delivered = sql``;
   if (deliveries.length > 0) {
     delivered = sql`delivered as (${insertAll(webhookDeliveries, deliveries)}),`;

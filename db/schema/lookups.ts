@@ -182,7 +182,7 @@ export const storedEmails = pgTable(
     /** The request for which it was last claimed. */
     checkingFor: text('checking_for'),
     /** True if the only evidence of the address owner repeats our input. */
-    isEcho: boolean('is_echo').notNull().default(false),
+    repeatsInput: boolean('repeats_input').notNull().default(false),
     /**
      * False if the source's license lets us return the address but not keep it. Then it serves only
      * its own lookup.

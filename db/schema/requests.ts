@@ -25,7 +25,7 @@ export const lookups = pgTable(
   {
     id: text('id').primaryKey(),
     npi: bytewiseText('npi').notNull(),
-    wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
+    requestedType: text('requested_type').$type<words.RequestedType>().notNull(),
     openedAt: time('opened_at').notNull(),
     /**
      * Set when one of its requests has its result, or when the last waiting one has given up. The
@@ -40,8 +40,11 @@ export const lookups = pgTable(
   },
   (table) => [
     check('lookups_npi_check', sql`npi ~ '^[0-9]{10}$'`),
-    check('lookups_wanted_type_check', sql`wanted_type in ('any', 'professional', 'personal')`),
-    uniqueIndex('lookups_open').on(table.npi, table.wantedType).where(sql`closed_at is null`),
+    check(
+      'lookups_requested_type_check',
+      sql`requested_type in ('any', 'professional', 'personal')`,
+    ),
+    uniqueIndex('lookups_open').on(table.npi, table.requestedType).where(sql`closed_at is null`),
     index('lookups_by_npi').on(table.npi, table.openedAt),
     index('lookups_facts_by_age').on(table.openedAt).where(sql`facts is not null`),
   ],
@@ -54,7 +57,7 @@ export const batches = pgTable(
     organizationId: text('organization_id').notNull(),
     apiKeyId: text('api_key_id'),
     submittedAs: text('submitted_as').$type<words.SubmittedAs>().notNull(),
-    wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
+    requestedType: text('requested_type').$type<words.RequestedType>().notNull(),
     total: smallint('total').notNull(),
     completedCount: smallint('completed_count').notNull().default(0),
     status: text('status')
@@ -88,7 +91,10 @@ export const batches = pgTable(
       foreignColumns: [apiKeys.id],
     }),
     check('batches_submitted_as_check', sql`submitted_as in ('single', 'bulk')`),
-    check('batches_wanted_type_check', sql`wanted_type in ('any', 'professional', 'personal')`),
+    check(
+      'batches_requested_type_check',
+      sql`requested_type in ('any', 'professional', 'personal')`,
+    ),
     check('batches_total_check', sql`total between 1 and 60`),
     check('batches_check', sql`completed_count between 0 and total`),
     check('batches_webhook_mode_check', sql`webhook_mode in ('real-time', 'batch')`),
@@ -112,7 +118,7 @@ export const requests = pgTable(
     organizationId: text('organization_id').notNull(),
     position: smallint('position').notNull(),
     npi: bytewiseText('npi').notNull(),
-    wantedType: text('wanted_type').$type<words.WantedType>().notNull(),
+    requestedType: text('requested_type').$type<words.RequestedType>().notNull(),
     /**
      * The price in credits if an email is found. It is set at submit, so that a price change does
      * not affect past requests.
@@ -155,7 +161,10 @@ export const requests = pgTable(
     unique('requests_batch_id_position_key').on(table.batchId, table.position),
     check('requests_position_check', sql`position between 0 and 59`),
     check('requests_npi_check', sql`npi ~ '^[0-9]{10}$'`),
-    check('requests_wanted_type_check', sql`wanted_type in ('any', 'professional', 'personal')`),
+    check(
+      'requests_requested_type_check',
+      sql`requested_type in ('any', 'professional', 'personal')`,
+    ),
     check('requests_cost_positive', sql`cost > 0`),
     check(
       'requests_status_check',
@@ -181,8 +190,8 @@ export const requests = pgTable(
     check('requests_replayed_only_completed', sql`not replayed or status = 'completed'`),
     check('requests_erased_only_completed', sql`erased_at is null or status = 'completed'`),
     check(
-      'requests_wanted_type_is_a_filter',
-      sql`status <> 'completed' or wanted_type = 'any' or email_type = wanted_type`,
+      'requests_requested_type_is_a_filter',
+      sql`status <> 'completed' or requested_type = 'any' or email_type = requested_type`,
     ),
     check(
       'requests_test_is_of_sandbox',

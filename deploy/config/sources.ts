@@ -19,8 +19,8 @@ import type { Policy } from '../../activities/verification/policy.ts';
 import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier } from '../../activities/verification/verifiers/verifier.ts';
 import type { Database } from '../../db/client.ts';
-import type { ConfiguredSource } from '../../db/figures.ts';
 import type { SourceLimits } from '../../db/lookups/sources.ts';
+import type { ConfiguredSource } from '../../db/stats.ts';
 import type { EmailType } from '../../db/words.ts';
 import type { Config } from './config.ts';
 import {

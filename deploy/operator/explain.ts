@@ -168,8 +168,8 @@ function happeningsOf({ lookup, requests, attempts, checks, slots }: Chapter): H
     ...slots.map(slotHappening),
   ];
   if (!lookup) return happenings;
-  const { id, openedAt, closedAt, wantedType } = lookup;
-  const what = `lookup ${id} begins, for a requested type of ${wantedType}`;
+  const { id, openedAt, closedAt, requestedType } = lookup;
+  const what = `lookup ${id} begins, for a requested type of ${requestedType}`;
   happenings.push({ at: openedAt, rank: 1, what });
   if (closedAt) happenings.push({ at: closedAt, rank: 5, what: 'lookup ends' });
   return happenings;
@@ -203,9 +203,9 @@ function decisionOf(checks: readonly EvidenceCheck[]) {
 }
 
 function requestHappenings(request: EvidenceRequest): Happening[] {
-  const { id, organizationId, batchId, wantedType, acceptedAt, deadlineAt } = request;
+  const { id, organizationId, batchId, requestedType, acceptedAt, deadlineAt } = request;
   const { status, settledAt, erasedAt } = request;
-  const wish = `for ${wantedType}, by ${deadlineAt.toISOString()}`;
+  const wish = `for ${requestedType}, by ${deadlineAt.toISOString()}`;
   const accepted = `${id} of ${organizationId} accepted in ${batchId}: ${wish}`;
   const happenings = [{ at: acceptedAt, rank: 0, what: accepted }];
   if (settledAt) happenings.push({ at: settledAt, rank: 6, what: settlement(request) });

@@ -1,35 +1,35 @@
 import type { Command } from 'commander';
 import { DNS } from '../../activities/verification/dns-control.ts';
 import type { Database } from '../../db/client.ts';
-import { readConcerns, readFigures } from '../../db/figures.ts';
 import { readSourceStats } from '../../db/lookups/sources.ts';
 import { readiness } from '../../db/migrate.ts';
+import { readConcerns, readStats } from '../../db/stats.ts';
 import { listApis, listVersions } from '../../db/workers.ts';
 import { loadConfig } from '../config/config.ts';
 import { fields, type Report, type Run, sections, spelled, table } from './print.ts';
 
 const HOUR_MS = 3_600_000;
 
-/** A figure that needs attention above a limit, the same as in doctor. */
+/** A stat that needs attention above a limit, the same as in doctor. */
 interface Limit {
-  readonly figure: string;
+  readonly stat: string;
   readonly seconds: number;
   readonly warning: string;
 }
 
 const LIMITS: readonly Limit[] = [
   {
-    figure: 'sweep_age_seconds',
+    stat: 'sweep_age_seconds',
     seconds: 120,
     warning: 'no sweep for two minutes: look for "sweep failed" in the log of the workers',
   },
   {
-    figure: 'request_overdue_seconds',
+    stat: 'request_overdue_seconds',
     seconds: 60,
     warning: 'a request is overdue: "doctor" says which',
   },
   {
-    figure: 'delivery_overdue_seconds',
+    stat: 'delivery_overdue_seconds',
     seconds: 900,
     warning: 'a delivery is overdue: "doctor" says which',
   },
@@ -44,7 +44,7 @@ export function addCommands(program: Command, run: Run): void {
 }
 
 async function reportStatus(db: Database): Promise<Report> {
-  const figures = await sumFigures(db);
+  const stats = await sumFigures(db);
   const sources = await listSources(db);
   const workers = await listVersions(db);
   const apis = await listApis(db);
@@ -52,8 +52,8 @@ async function reportStatus(db: Database): Promise<Report> {
   const health = { temporal: await askTemporal(), migrations: await readiness(db) };
 
   const attention = [...healthWarnings(health), ...trouble(apis, workers)];
-  for (const { figure, seconds, warning } of LIMITS) {
-    const value = figures[figure] ?? 0;
+  for (const { stat, seconds, warning } of LIMITS) {
+    const value = stats[stat] ?? 0;
     if (value > seconds) attention.push(warning);
   }
   for (const { source, breaker, lastError } of sources) {
@@ -65,31 +65,31 @@ async function reportStatus(db: Database): Promise<Report> {
   const parts = [
     summaryOf(attention),
     'NOW',
-    fields({ ...health, apisAlive, workersAlive, ...figures }),
+    fields({ ...health, apisAlive, workersAlive, ...stats }),
   ];
   for (const [name, rows] of Object.entries(lists)) {
     if (rows.length > 0) parts.push(spelled(name, ' ').toUpperCase(), table<object>(rows));
   }
   return {
-    data: { attention, ...health, figures, ...lists },
-    rows: [{ ...health, ...figures }],
+    data: { attention, ...health, stats, ...lists },
+    rows: [{ ...health, ...stats }],
     text: sections(parts),
     exitCode: attention.length > 0 ? 3 : 0,
   };
 }
 
-/** Returns the figures of all organizations together, such as `requests_accepted`. */
+/** Returns the stats of all organizations together, such as `requests_accepted`. */
 async function sumFigures(db: Database): Promise<Record<string, number>> {
-  const figures: Record<string, number> = {};
-  for (const { name, labels, value } of await readFigures(db, [])) {
+  const stats: Record<string, number> = {};
+  for (const { name, labels, value } of await readStats(db, [])) {
     const words = [name.replace('npe_', '')];
     for (const [label, kind] of Object.entries(labels)) {
       if (label !== 'organization') words.push(kind);
     }
-    const figure = words.join('_');
-    figures[figure] = Math.round((figures[figure] ?? 0) + value);
+    const stat = words.join('_');
+    stats[stat] = Math.round((stats[stat] ?? 0) + value);
   }
-  return figures;
+  return stats;
 }
 
 async function listSources(db: Database) {

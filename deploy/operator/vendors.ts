@@ -19,8 +19,8 @@ export function addCommands(program: Command, run: Run): void {
     )
     .action(({ since = pastMoment('30d') }: { readonly since?: Date }) =>
       run(async (db) => {
-        const figures = await readSourceStats(db, since);
-        const data = figures.map(withRates);
+        const stats = await readSourceStats(db, since);
+        const data = stats.map(withRates);
         return { data, text: textOf(data) };
       }),
     );
@@ -89,12 +89,12 @@ async function forgetRejections(db: Database, options: ForgetOptions): Promise<o
 
 const npi = parser('an NPI of 10 digits', (text) => (/^[0-9]{10}$/.test(text) ? text : null));
 
-function withRates(figures: SourceStats) {
-  const { asked, open, returned, credits } = figures;
+function withRates(stats: SourceStats) {
+  const { asked, open, returned, credits } = stats;
   return {
-    ...figures,
+    ...stats,
     // A source without calls has no recorded role.
-    role: Object.hasOwn(VERIFIERS, figures.source) ? ('verifier' as const) : figures.role,
+    role: Object.hasOwn(VERIFIERS, stats.source) ? ('verifier' as const) : stats.role,
     // The share of finished calls, 0 to 1.
     hitRate: ratio(returned, asked - open),
     creditsPerReturned: ratio(credits, returned),
@@ -115,13 +115,13 @@ function textOf(lines: readonly ReturnType<typeof withRates>[]): string {
   const errors = lines.flatMap(({ source, errors }) =>
     Object.entries(errors).map(([error, times]) => ({ source, error, times })),
   );
-  const figures = lines.map(
+  const stats = lines.map(
     ({ source, role, hitRate, breaker, openUntil, pausedUntil, lastError, errors, ...rest }) => {
       return { source, role, hitRate: percent(hitRate), ...rest };
     },
   );
   return sections([
-    table(figures),
+    table(stats),
     'STATE NOW',
     table(lines, ['source', 'breaker', 'openUntil', 'pausedUntil', 'lastError']),
     'ERRORS',

@@ -2,7 +2,6 @@ import { setTimeout } from 'node:timers/promises';
 import type { ActivityDeps } from '../../activities/deps.ts';
 import { logSettled, settleAndSignal } from '../../activities/settle.ts';
 import { DatabaseError } from '../../db/errors.ts';
-import { noteUsedCredits } from '../../db/figures.ts';
 import {
   type BatchStart,
   claimTurn,
@@ -16,6 +15,7 @@ import {
 } from '../../db/requests/outbox.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
 import { settleOverdue } from '../../db/requests/settle.ts';
+import { noteUsedCredits } from '../../db/stats.ts';
 import {
   listDeliveriesToLookAt,
   noteDeliveryLook,

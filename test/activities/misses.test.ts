@@ -12,7 +12,7 @@ import { removeSuppression } from '../../db/privacy/suppressions.ts';
 import { forgetOld } from '../../db/requests/retention.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import type { WantedType } from '../../db/words.ts';
+import type { RequestedType } from '../../db/words.ts';
 import { withCheckDigit } from '../../deploy/local/sim/people.ts';
 import type { VendorAnswer } from '../../workflows/messages.ts';
 import { checkOf, verifierOf } from '../support/checks.ts';
@@ -51,7 +51,7 @@ async function person(): Promise<string> {
 }
 
 interface Setting {
-  readonly wantedType?: WantedType;
+  readonly requestedType?: RequestedType;
   readonly vendors?: ActivityDeps['vendors'];
   readonly verifiers?: ActivityDeps['verifiers'];
   readonly rules?: Partial<ActivityDeps['rules']>;
@@ -60,7 +60,10 @@ interface Setting {
 }
 
 /** Submits and settles a request for the NPI, and returns the vendors called and the outcome. */
-async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest }: Setting = {}) {
+async function lookUp(
+  npi: string,
+  { requestedType = 'any', verifiers = [], ...rest }: Setting = {},
+) {
   const vendors = rest.vendors ?? [vendorSource(one)];
   const rules = {
     ...RULES,
@@ -95,7 +98,7 @@ async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest
   };
   const organization = await openOrganization(db, 10);
   const { batchId, requestIds } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis: [npi], wantedType }), RULES),
+    await submit(db, submitCommand(organization, { npis: [npi], requestedType }), RULES),
   );
   const requestId = requestIds[0] ?? '';
   const ids = { requestId, batchId, npi };
@@ -117,7 +120,7 @@ async function lookUp(npi: string, { wantedType = 'any', verifiers = [], ...rest
         createVerifyActivities(deps).verifyEmails({
           ...ids,
           lookupId,
-          wantedType,
+          requestedType,
           patience: 'over',
         }),
       );
@@ -189,8 +192,8 @@ test('a vendor without a result is called again 14 days after its response', asy
 test('that a vendor had no result is remembered separately for each requested type', async (t) => {
   const npi = await person();
   await lookUp(npi);
-  t.is(await lookUp(npi, { wantedType: 'personal' }), AGAIN);
-  t.is(await lookUp(npi, { wantedType: 'personal' }), REMEMBERED);
+  t.is(await lookUp(npi, { requestedType: 'personal' }), AGAIN);
+  t.is(await lookUp(npi, { requestedType: 'personal' }), REMEMBERED);
 });
 
 test('after a lookup without a result, only a new vendor is called', async (t) => {
@@ -380,7 +383,7 @@ test('an address of another type than requested is not checked or paid for again
   const npi = await person();
   one.script(npi, () => undated(npi));
   const verifier = verifierOf('reacher', VERDICT('valid', 'mailbox_ok'));
-  const setting = { wantedType: 'personal', verifiers: [verifier] } as const;
+  const setting = { requestedType: 'personal', verifiers: [verifier] } as const;
   t.is(await lookUp(npi, setting), 'one not_found none_valid');
   t.notRegex(await lookUp(npi, setting), /^one /);
   t.deepEqual([one.asked(npi, 'submit'), verifier.asked()], [1, 0]);
@@ -389,7 +392,7 @@ test('an address of another type than requested is not checked or paid for again
 test('a result without a date confirms a stored address and keeps its date', async (t) => {
   const npi = await person();
   const [named] = (foundStep(npi) as Extract<Step, { kind: 'found' }>).candidates;
-  await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source, unchecked, is_echo)
+  await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source, unchecked, repeats_input)
     values (${npi}, ${named?.email ?? ''}, 'professional', 'valid', now() - interval '1 day', 'another', true, true)`;
   one.script(npi, () => undated(npi));
   t.is(await lookUp(npi), 'one completed found');

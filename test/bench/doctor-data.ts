@@ -33,11 +33,11 @@ const planned = (bulks: number, singles: number) => `
   with bulk as (
     select k as batch, k % ${ORGANIZATIONS} as organization, k / 100 % 10 = 9 as repeated,
            k >= ${bulks - 1000} and k / 100 % 10 = 7 and k % 100 < 20 as open,
-           case k % 10 when 0 then 'personal' when 1 then 'professional' else 'any' end as wanted_type,
+           case k % 10 when 0 then 'personal' when 1 then 'professional' else 'any' end as requested_type,
            case k % 4 when 0 then 'real-time' when 1 then 'batch' end as mode, k
       from generate_series(0, ${bulks - 1}) k
   ), entry as (
-    select batch, organization, repeated, open, wanted_type, mode, 45 as total, p as position,
+    select batch, organization, repeated, open, requested_type, mode, 45 as total, p as position,
            case when repeated then k - 100 else k end * 45 + least(p, 43) as person, k * 45 + p as number,
            repeated or p = 44 as again,
            case when open then now() - interval '1 minute'
@@ -50,9 +50,9 @@ const planned = (bulks: number, singles: number) => `
       from generate_series(0, ${singles - 1}) j
   )
   select ${id('bat', 'batch')} as batch_id, ${id('req', 'number')} as id, ${id('org', 'organization')} as organization_id,
-         position, (1000000000 + person)::text as npi, wanted_type, mode, total, number, open, outcome,
+         position, (1000000000 + person)::text as npi, requested_type, mode, total, number, open, outcome,
          outcome = 'completed' and again and not open as replayed,
-         case when wanted_type = 'personal' then 3 else 1 end as cost,
+         case when requested_type = 'personal' then 3 else 1 end as cost,
          outcome = 'completed' and repeated and not open as free,
          date_trunc('milliseconds', created_at) as created_at,
          date_trunc('milliseconds', created_at)
@@ -66,17 +66,17 @@ const planned = (bulks: number, singles: number) => `
 const STATEMENTS = [
   `insert into organizations (id, name, webhook_secret)
    select ${id('org', 'n')}, 'Bench ' || n, 'none' from generate_series(0, ${ORGANIZATIONS - 1}) n`,
-  `insert into batches (id, organization_id, submitted_as, wanted_type, total, completed_count, webhook_url,
+  `insert into batches (id, organization_id, submitted_as, requested_type, total, completed_count, webhook_url,
                         webhook_mode, created_at, updated_at, deadline_at, started_at)
-   select batch_id, organization_id, case total when 1 then 'single' else 'bulk' end, wanted_type, total,
+   select batch_id, organization_id, case total when 1 then 'single' else 'bulk' end, requested_type, total,
           case when open then 0 else total end, case when mode is not null then 'https://hooks.example/' end, mode,
           created_at, created_at + interval '65 s', created_at + interval '15 min', created_at + interval '10 ms'
      from planned where position = 0 order by created_at`,
-  `insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, replayed, email, email_type,
+  `insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, replayed, email, email_type,
                          email_last_validated_at, reason, accepted_at, deadline_at, started_at, settled_at)
-   select id, batch_id, organization_id, position, npi, wanted_type, cost, case when open then 'accepted' else outcome end,
+   select id, batch_id, organization_id, position, npi, requested_type, cost, case when open then 'accepted' else outcome end,
           replayed, case when found then 'person-' || npi || '@clinic.example' end,
-          case when found then case wanted_type when 'personal' then 'personal' else 'professional' end end,
+          case when found then case requested_type when 'personal' then 'personal' else 'professional' end end,
           case when found then created_at end, case when not found and not open then 'no_source' end, created_at,
           created_at + interval '15 min', case when not free and not open then created_at + interval '50 ms' end,
           case when not open then settled_at end

@@ -133,11 +133,11 @@ function floorOf(sql: Sql): Take {
       update floor_credit_balances set available = available - ${npis.length}::int, used = used + ${npis.length}::int
        where organization_id = ${n}::text returning organization_id
     ), batch as (
-      insert into floor_batches (id, organization_id, submitted_as, wanted_type, total, completed_count, created_at, updated_at, deadline_at)
+      insert into floor_batches (id, organization_id, submitted_as, requested_type, total, completed_count, created_at, updated_at, deadline_at)
       select gen_random_uuid(), organization_id, 'bulk', 'any', ${npis.length}::int, ${npis.length}::int, now(), now(), now() from balance
       returning id, organization_id
     ), request as (
-      insert into floor_requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, email, email_type,
+      insert into floor_requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, email, email_type,
                                   email_last_validated_at, accepted_at, deadline_at, settled_at)
       select gen_random_uuid(), batch.id, organization_id, row_number() over () - 1, npi, 'any', 1, 'completed', email,
              email_type, last_validated_at, now(), now(), now() from batch, stored

@@ -251,7 +251,7 @@ test.serial(
     ];
     const seen = await corrupted(statements, async (tx) => await runChecks(tx, DOCTOR_RULES));
     t.deepEqual(codes(seen), ['charged_twice']);
-    const wanted = sql`update requests set wanted_type = 'personal' where id = ${second}`;
+    const wanted = sql`update requests set requested_type = 'personal' where id = ${second}`;
     const spared = await corrupted(
       [...statements, wanted],
       async (tx) => await runChecks(tx, DOCTOR_RULES),

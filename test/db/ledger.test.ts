@@ -58,7 +58,7 @@ test('database triggers write the hold, charge, and release of each request', as
     const found =
       status === 'completed' ? { email: 'a@b.com', type: 'personal', at: settled } : null;
     return sql<{ id: string }[]>`
-      insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, replayed, email, email_type,
+      insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, replayed, email, email_type,
                             email_last_validated_at, accepted_at, deadline_at, settled_at)
       values (${id}, ${batchId}, ${organizationId}, ${position}, ${NPI}, 'any', 3, ${status}, ${replayed},
               ${found?.email ?? null}, ${found?.type ?? null}, ${found?.at ?? null}, ${accepted}, ${settled},
@@ -112,7 +112,7 @@ test('database triggers write the hold, charge, and release of each request', as
 test('the database rejects a request that its organization has no credits for', async (t) => {
   const { batchId, organizationId } = await openRequest(1);
   const insert = sql`
-    insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
+    insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, accepted_at, deadline_at)
     values (${newId('req')}, ${batchId}, ${organizationId}, 1, ${NPI}, 'any', 1, 'accepted', now(), now())`;
   await t.throwsAsync(insert, refusedBy('credit_balances_available'));
 });
@@ -203,12 +203,12 @@ test('a final request cannot change, and a started one cannot become "accepted" 
 
 test('a request cannot be completed with an email of a type that was not requested', async (t) => {
   const organization = await openOrganization(db, 10);
-  const command = submitCommand(organization, { npis: [NPI], wantedType: 'professional' });
+  const command = submitCommand(organization, { npis: [NPI], requestedType: 'professional' });
   const { requestIds } = acceptedIds(await submit(db, command, RULES));
   await t.throwsAsync(
     sql`update requests set status = 'completed', email = 'a@b.com', email_type = 'personal',
           email_last_validated_at = now(), settled_at = now() where id = ${requestIds[0] ?? ''}`,
-    refusedBy('requests_wanted_type_is_a_filter'),
+    refusedBy('requests_requested_type_is_a_filter'),
   );
 });
 
@@ -240,7 +240,7 @@ test('a request must belong to the same organization as its batch', async (t) =>
   const { batchId } = await openRequest();
   const other = await openOrganization(db, 10);
   await t.throwsAsync(
-    sql`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
+    sql`insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, accepted_at, deadline_at)
         values (${newId('req')}, ${batchId}, ${other.organizationId}, 1, ${NPI}, 'any', 1, 'accepted', now(), now())`,
     refusedBy('of a batch of its organization'),
   );
@@ -261,7 +261,7 @@ test('the database refuses an NPI that is not ten ASCII digits', async (t) => {
   const { batchId, organizationId } = await openRequest();
   for (const npi of ['٢٠٠٠٠٠٠٠١٠', '200000001', '2000000010\n', '２０００００００１０']) {
     await t.throwsAsync(
-      sql`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
+      sql`insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, accepted_at, deadline_at)
           values (${newId('req')}, ${batchId}, ${organizationId}, 1, ${npi}, 'any', 1, 'accepted', now(), now())`,
       refusedBy('requests_npi_check'),
     );

@@ -22,11 +22,11 @@ test.before(async () => {
     await tx`insert into organizations (id, name, webhook_secret) values (${ORGANIZATION}, 'Much', 'none')`;
     await tx`insert into credit_balances (organization_id, total, available) values (${ORGANIZATION}, ${MANY}, ${MANY})`;
     await tx`
-      insert into batches (id, organization_id, submitted_as, wanted_type, total, completed_count, created_at, updated_at, deadline_at)
+      insert into batches (id, organization_id, submitted_as, requested_type, total, completed_count, created_at, updated_at, deadline_at)
       select 'bat_' || lpad(n::text, 26, '0'), ${ORGANIZATION}, 'single', 'any', 1, case when n % 5000 = 0 then 0 else 1 end, at, at, at
         from generate_series(1, ${MANY}::int) n, lateral (select timestamptz '2026-01-01Z' + n * interval '1 minute' as at) times`;
     await tx`
-      insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at, settled_at)
+      insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, accepted_at, deadline_at, settled_at)
       select 'req_' || right(id, 26), id, organization_id, 0, (1000000000 + right(id, 26)::int % 1000)::text, 'any', 1, 'not_found',
              created_at, created_at, created_at from batches`;
     await tx`insert into ledger_entries (organization_id, request_id, kind, amount)

@@ -17,7 +17,7 @@ type Submit = typeof submit;
 
 async function openPersonal(by: Submit, npi = '2000000028') {
   const organization = await openOrganization(db, 20);
-  const command = submitCommand(organization, { npis: [npi], wantedType: 'personal' });
+  const command = submitCommand(organization, { npis: [npi], requestedType: 'personal' });
   const { requestIds } = acceptedIds(await by(db, command, RULES));
   return { organizationId: organization.organizationId, requestId: requestIds[0] ?? '' };
 }

@@ -439,10 +439,10 @@ async function fill(world: Database, batchId: string): Promise<void> {
       sql`insert into stored_emails (npi, email, verdict, source) select ${npi}, ${email}, 'unknown', '' from ${n}`,
       sql`insert into email_checks (npi, email, kind, source, verdict)
           select ${npi}, ${email}, 'named', '', 'unknown' from ${n}`,
-      sql`insert into batches (id, organization_id, submitted_as, wanted_type, total, created_at, updated_at, deadline_at)
+      sql`insert into batches (id, organization_id, submitted_as, requested_type, total, created_at, updated_at, deadline_at)
           select 'bat_' || n, organization_id, 'single', 'any', 1, now(), now(), now()
             from batches, ${n} where id = ${batchId}`,
-      sql`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, email, email_type,
+      sql`insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, email, email_type,
                                 email_last_validated_at, accepted_at, settled_at, deadline_at)
           select 'req_' || n, 'bat_' || n, organization_id, 0, ${npi}, 'any', 1, 'completed', ${email}, 'professional',
                  now(), now(), now(), now() from requests, ${n} where batch_id = ${batchId}`,

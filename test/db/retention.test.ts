@@ -99,7 +99,7 @@ test('old evidence is deleted 1,000 rows at a time, oldest first, except open ca
     await submit(db, submitCommand(await openOrganization(db, 1), { npis: [NPI] }), RULES),
   );
   t.truthy(batchId);
-  await sql`insert into lookups (id, npi, wanted_type, opened_at) values ('lkp_1', ${NPI}, 'any', now())`;
+  await sql`insert into lookups (id, npi, requested_type, opened_at) values ('lkp_1', ${NPI}, 'any', now())`;
   await sql`insert into email_checks (npi, email, lookup_id, kind, source, verdict, at)
     select ${NPI}, 'a' || n || '@clinic.example', 'lkp_1', 'named', 'test', 'valid', now() - (201 - n / 10.0) * interval '1 day'
       from generate_series(1, 1500) n`;
@@ -155,9 +155,9 @@ test('retention uses indexes on all large tables', async (t) => {
   const organization = await openOrganization(db, 0);
   await sql.begin(async (tx) => {
     await tx`set local session_replication_role = replica`;
-    await tx`insert into batches (id, organization_id, submitted_as, wanted_type, total, completed_count, created_at, updated_at, deadline_at, custom_data)
+    await tx`insert into batches (id, organization_id, submitted_as, requested_type, total, completed_count, created_at, updated_at, deadline_at, custom_data)
       select 'bat_' || n, ${organization.organizationId}, 'single', 'any', 1, 1, now(), now(), now(), '{}' from generate_series(1, 20000) n`;
-    await tx`insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, email, email_type,
+    await tx`insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, email, email_type,
         email_last_validated_at, accepted_at, deadline_at, settled_at)
       select 'req_' || n, 'bat_' || n, ${organization.organizationId}, 0, ${NPI}, 'any', 1, 'completed', 'a@clinic.example',
         'professional', now(), now(), now(), now() from generate_series(1, 20000) n`;

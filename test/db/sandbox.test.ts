@@ -141,7 +141,7 @@ test('only sandbox requests have a test outcome, and they never join a lookup', 
   await t.throwsAsync(accept(live, ['found']), refusedBy('requests_test_is_of_sandbox'));
   await t.throwsAsync(accept(sandbox, null), refusedBy('requests_test_is_of_sandbox'));
   const { requestIds } = acceptedIds(await accept(sandbox, ['found']));
-  await sql`insert into lookups (id, npi, wanted_type, opened_at) values ('lkp_x', ${npis[0] ?? ''}, 'any', now())`;
+  await sql`insert into lookups (id, npi, requested_type, opened_at) values ('lkp_x', ${npis[0] ?? ''}, 'any', now())`;
   await t.throwsAsync(
     sql`update requests set lookup_id = 'lkp_x' where id = ${requestIds[0] ?? ''}`,
     refusedBy('requests_test_joins_no_lookup'),

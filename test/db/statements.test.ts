@@ -84,10 +84,10 @@ test('a submit, its settlement, and its polls read few rows even in large tables
       await filling.execute('set local session_replication_role = replica');
       for (const rows of [
         `credit_balances (organization_id) select 'org_' || n`,
-        `batches (id, organization_id, submitted_as, wanted_type, total, created_at, updated_at, deadline_at)
+        `batches (id, organization_id, submitted_as, requested_type, total, created_at, updated_at, deadline_at)
           select 'bat_' || n, '${others.organizationId}', 'single', 'any', 1, now(), now(), now()`,
-        `lookups (id, npi, wanted_type, opened_at) select 'lkp_' || n, (2000000000 + n)::text, 'any', now()`,
-        `requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at, settled_at, lookup_id)
+        `lookups (id, npi, requested_type, opened_at) select 'lkp_' || n, (2000000000 + n)::text, 'any', now()`,
+        `requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, accepted_at, deadline_at, settled_at, lookup_id)
           select 'req_' || n, 'bat_' || n, '${others.organizationId}', 0, (2000000000 + n)::text, 'any', 1,
                  'failed', now(), now(), now(), 'lkp_' || n`,
         `vendor_attempts (lookup_id, vendor, n, request_id, state, started_at, ended_at)

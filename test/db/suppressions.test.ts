@@ -182,14 +182,14 @@ test('an address that we may not store is returned only to the lookup that found
   const npi = '2000060017';
   await know(npi, 'lent@clinic.example');
   await api.db.drizzle.execute(sql`
-    insert into lookups (id, npi, wanted_type, opened_at)
+    insert into lookups (id, npi, requested_type, opened_at)
     values ('lkp_one', ${npi}, 'any', now()), ('lkp_two', ${npi}, 'personal', now())`);
   await api.db.drizzle.execute(sql`
     with named as (insert into email_checks (npi, email, lookup_id, kind, source, verdict)
                    values (${npi}, 'lent@clinic.example', 'lkp_one', 'named', 'lender', 'valid'))
     update stored_emails set may_store = false where npi = ${npi}`);
   const unknown = { organizationId: 'nobody', outcomes: null } as const;
-  const asked = { ...unknown, npis: [npi], wantedType: 'any', at: new Date() } as const;
+  const asked = { ...unknown, npis: [npi], requestedType: 'any', at: new Date() } as const;
   const serves = (lookupId: string | null) =>
     transaction(api.db, async (tx) =>
       (await findKnownEmails(tx, { ...asked, lookupId }, RULES)).has(npi),

@@ -44,7 +44,7 @@ for (const offset of [-1, 0, 1]) {
       const asked = {
         organizationId,
         npis: [npi],
-        wantedType: 'any',
+        requestedType: 'any',
         at,
         lookupId: null,
         outcomes: null,
@@ -70,7 +70,7 @@ for (const offset of [-1, 0, 1]) {
       const asked = {
         organizationId: 'nobody',
         npis: [npi],
-        wantedType: 'any',
+        requestedType: 'any',
         at,
         lookupId: null,
         outcomes: null,

@@ -267,7 +267,7 @@ test("the vendors command shows calls, times, costs, breakers, and today's credi
     await submit(ownDb, submitCommand(organization, { npis: ['2000060015'] }), RULES),
   );
   await ownDb.drizzle.execute(sql`
-    insert into lookups (id, npi, wanted_type, opened_at, closed_at)
+    insert into lookups (id, npi, requested_type, opened_at, closed_at)
     select 'lkp_' || n, '2000060015', 'any', now(), now() from generate_series(1, 23) n`);
   await ownDb.drizzle.execute(sql`
     insert into vendor_attempts (lookup_id, vendor, n, request_id, returned, state, reason, credits, started_at, ended_at)

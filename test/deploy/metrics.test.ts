@@ -4,13 +4,13 @@ import { Client, Connection } from '@temporalio/client';
 import test from 'ava';
 import { sql } from 'drizzle-orm';
 import { openDatabase } from '../../db/client.ts';
-import type { ConfiguredSource } from '../../db/figures.ts';
 import METRICS from '../../db/metrics.json' with { type: 'json' };
 import { countCall } from '../../db/metrics.ts';
 import { settle } from '../../db/requests/settle.ts';
+import type { ConfiguredSource } from '../../db/stats.ts';
 import { freePort, LOOPBACK } from '../../deploy/local/processes.ts';
 import { createLog } from '../../deploy/log.ts';
-import { figuresOf, healthOf, serveMetrics } from '../../deploy/metrics.ts';
+import { healthOf, serveMetrics, statsOf } from '../../deploy/metrics.ts';
 import { fresh } from '../support/database.ts';
 import { eventually, RULES } from '../support/organization.ts';
 import { startApiProcess, workerProcesses } from '../support/programs.ts';
@@ -90,9 +90,9 @@ async function get(port: number, path: string) {
   return { status: response.status, text: await response.text() };
 }
 
-/** Reads the metrics once, with new figures. */
+/** Reads the metrics once, with new stats. */
 async function scrape(): Promise<string> {
-  const parts = [figuresOf(stack.workerDb, SOURCES, createLog('test', 'silent'))];
+  const parts = [statsOf(stack.workerDb, SOURCES, createLog('test', 'silent'))];
   return (await ask({ parts }, '/metrics')).text;
 }
 
@@ -117,14 +117,14 @@ test.serial('the metrics count each event of a batch exactly once', async (t) =>
   await client.completed(json.batch_id);
   await eventually(async () => (stack.receiver.deliveries().length < 5 ? null : true));
   const now = await eventually(async () => {
-    const figures = await grown(before);
-    return figures['npe_delivery_attempts_total{outcome="delivered"}'] === 5 ? figures : null;
+    const stats = await grown(before);
+    return stats['npe_delivery_attempts_total{outcome="delivered"}'] === 5 ? stats : null;
   });
   const settled = (labels: string) => now[`npe_requests_settled_total{${labels},sandbox="false"}`];
   t.like(now, {
     'npe_submits_total{kind="bulk",answer="new"}': 1,
     'npe_submits_total{kind="bulk",answer="repeat"}': 1,
-    'npe_requests_submitted_total{wanted_type="any",sandbox="false"}': 5,
+    'npe_requests_submitted_total{requested_type="any",sandbox="false"}': 5,
     'npe_request_duration_seconds_count{status="completed"}': 2,
     'npe_credits_total{movement="hold"}': 5,
     'npe_credits_total{movement="charge"}': 1,
@@ -183,7 +183,7 @@ test.serial(
     const { json } = await sandbox.single({ npi: FOUND }, { 'test-outcome': 'professional' });
     await sandbox.completed(json.batch_id);
     const now = await grown(before);
-    t.is(now['npe_requests_submitted_total{wanted_type="any",sandbox="true"}'], 1);
+    t.is(now['npe_requests_submitted_total{requested_type="any",sandbox="true"}'], 1);
     const settled = 'status="completed",email_type="professional",replayed="false",sandbox="true"';
     t.is(now[`npe_requests_settled_total{${settled}}`], 1);
     const moved = Object.entries(now).filter(([name]) =>
@@ -197,9 +197,9 @@ test.serial(
 test.serial(
   "metrics show each source's breaker and its spending next to its daily limit",
   async (t) => {
-    const figures = parse(await scrape());
+    const stats = parse(await scrape());
     const breaker = (source: string, state: string) =>
-      figures[`npe_source_breaker{kind="vendor",state="${state}",source="${source}"}`];
+      stats[`npe_source_breaker{kind="vendor",state="${state}",source="${source}"}`];
     t.deepEqual(
       ['closed', 'half_open', 'open'].map((state) => [
         breaker('good', state),
@@ -211,9 +211,9 @@ test.serial(
         [0, 1],
       ],
     );
-    t.is(figures['npe_source_budget_credits{what="limit",source="good"}'], 500);
-    t.true((figures['npe_source_budget_credits{what="used",source="good"}'] ?? 0) > 0);
-    t.false('npe_source_budget_credits{what="limit",source="bad"}' in figures);
+    t.is(stats['npe_source_budget_credits{what="limit",source="good"}'], 500);
+    t.true((stats['npe_source_budget_credits{what="used",source="good"}'] ?? 0) > 0);
+    t.false('npe_source_budget_credits{what="limit",source="bad"}' in stats);
   },
 );
 
@@ -260,16 +260,16 @@ test.serial(
     });
     t.teardown(() => away.close());
     const db = { ...stack.workerDb };
-    const parts = [figuresOf(db, SOURCES, createLog('test', 'silent'))];
+    const parts = [statsOf(db, SOURCES, createLog('test', 'silent'))];
     const look = async () => (await ask({ parts }, '/metrics')).text;
-    t.regex(await look(), /^npe_figures_up 1$/m);
+    t.regex(await look(), /^npe_stats_up 1$/m);
     Object.assign(db, { drizzle: away.drizzle });
-    t.regex(await look(), /^npe_figures_up 1$/m);
+    t.regex(await look(), /^npe_stats_up 1$/m);
     const { now } = performance;
     performance.now = () => now.call(performance) + 10_000;
     t.teardown(() => Object.assign(performance, { now }));
     const text = await look();
-    t.regex(text, /^npe_figures_up 0$/m);
+    t.regex(text, /^npe_stats_up 0$/m);
     t.regex(text, /^npe_requests_open\{state="accepted"\} 0$/m);
     t.regex(text, /^npe_credits_total\{movement="charge"\}/m);
   },
@@ -342,12 +342,12 @@ test.serial(
     for (const name of ['nodejs_eventloop_lag_p99_seconds', 'process_resident_memory_bytes'])
       t.true(told.includes(`\n# TYPE ${name} gauge`), name);
     t.regex(told, /^npe_database_pool\{state="size"\} 16$/m);
-    t.notRegex(told, /npe_figures_up|temporal_/);
+    t.notRegex(told, /npe_stats_up|temporal_/);
     for (const text of [told, toldByWorker]) t.regex(text, /^npe_ready\{reason="ready"\} 1$/m);
     // The native part of the SDK would cost every API process 30 MB.
     if (process.platform === 'linux')
       t.notRegex(await readFile(`/proc/${api.pid()}/maps`, 'utf8'), /core-bridge/);
-    t.regex(toldByWorker, /^npe_figures_up 1$/m);
+    t.regex(toldByWorker, /^npe_stats_up 1$/m);
     t.regex(toldByWorker, /^temporal_num_pollers\{.*task_queue="webhooks-/m);
     t.regex(toldByWorker, /^temporal_worker_task_slots_used\{.*worker_type="LocalActivityWorker"/m);
     for (const name of OF_TEMPORAL) t.true(toldByWorker.includes(`\n# TYPE ${name} `), name);
@@ -362,7 +362,7 @@ test('the page metrics.md lists exactly the metrics that the service has', async
   const counted = register.getMetricsAsArray().map(({ name }) => name);
   const told = [
     ...counted.filter((name) => name.startsWith('npe_')),
-    ...Object.keys(METRICS.figures),
+    ...Object.keys(METRICS.stats),
   ];
   t.deepEqual([...new Set(page.match(/\bnpe_\w+/g))].sort(), told.sort());
   const named = new Set(page.match(/\btemporal_(?!away)\w+/g));

@@ -18,7 +18,7 @@ interface Status {
   readonly attention: readonly string[];
   readonly temporal: string;
   readonly migrations: string;
-  readonly figures: Readonly<Record<string, number>>;
+  readonly stats: Readonly<Record<string, number>>;
   readonly workers: readonly object[];
   readonly apis: readonly object[];
   readonly waiting_to_start: readonly object[];
@@ -121,9 +121,9 @@ test.serial(
     await sql`insert into webhook_hosts (organization_id, host, failures, failing_since, last_reason, open_until)
             values (${organizationId}, 'hooks.example', 9, now() - interval '5 minutes', 'timeout_connect', now())`;
     const named = { organization: organizationId, name: 'Busy Clinics' };
-    const { code, figures, ...lists } = await status();
+    const { code, stats, ...lists } = await status();
     t.is(code, 0, 'what customers have to see to is shown, and is no alarm');
-    t.like(figures, {
+    t.like(stats, {
       requests_open_accepted: 3,
       lookups_open: 0,
       lookups_waiting: 3,
@@ -144,7 +144,7 @@ test.serial(
 
     await sql`update requests set deadline_at = now() - interval '2 minutes' where id = ${requestIds[0] ?? ''}`;
     const late = await status();
-    t.deepEqual([late.code, (late.figures.request_overdue_seconds ?? 0) >= 120], [3, true]);
+    t.deepEqual([late.code, (late.stats.request_overdue_seconds ?? 0) >= 120], [3, true]);
     t.regex(late.attention[0] ?? '', /request is overdue/);
   },
 );

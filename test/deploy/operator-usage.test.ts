@@ -2,7 +2,7 @@ import test from 'ava';
 import { balanceOf, listLedger } from '../../db/accounts/credits.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
-import type { WantedType } from '../../db/words.ts';
+import type { RequestedType } from '../../db/words.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import {
@@ -15,7 +15,7 @@ import {
 } from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
-// The figures for invoices have to match the ledger, to the credit and to the millisecond.
+// The stats for invoices have to match the ledger, to the credit and to the millisecond.
 
 const { db, sql, url } = freshDatabase(test);
 const { json, text } = operatorOn(url);
@@ -42,9 +42,9 @@ test.before(async () => {
 async function ask(
   organization: Organization,
   npis: readonly string[],
-  wantedType: WantedType = 'any',
+  requestedType: RequestedType = 'any',
 ) {
-  const command = submitCommand(organization, { npis: [...npis], wantedType });
+  const command = submitCommand(organization, { npis: [...npis], requestedType });
   return acceptedIds(await submit(db, command, RULES)).requestIds;
 }
 

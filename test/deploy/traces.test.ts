@@ -1,6 +1,6 @@
 import test from 'ava';
 import { newId } from '../../db/ids.ts';
-import { tellSpan } from '../../db/traces.ts';
+import { publishSpan } from '../../db/traces.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
 import { createLog } from '../../deploy/log.ts';
 import { sendTraces } from '../../deploy/traces.ts';
@@ -27,7 +27,7 @@ function sender(url: string, environment: Readonly<Record<string, string>> = {})
   };
 }
 
-const tell = (batchId = newId('bat')) => tellSpan({ batchId, name: 'test', durationMs: 1 });
+const tell = (batchId = newId('bat')) => publishSpan({ batchId, name: 'test', durationMs: 1 });
 
 test.serial(
   'at most 10,000 spans wait for an unreachable collector, and losses are logged',

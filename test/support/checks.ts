@@ -54,7 +54,7 @@ export function candidate(email: string, rest: Partial<NamedCandidate> = {}): Na
     source: 'vendor',
     namedBy: 1,
     isTypedDirect: false,
-    isEcho: false,
+    repeatsInput: false,
     claimedAt: NOW,
     lastVerdict: null,
     undecided: {},

@@ -66,7 +66,7 @@ export async function live(db: Database) {
   const stored = await accept({ npis: ['2000000010'] });
   const replayed = await accept({ npis: ['2000000010'] });
   await know('2000000028', 'personal');
-  const personal = await accept({ npis: ['2000000028'], wantedType: 'personal' });
+  const personal = await accept({ npis: ['2000000028'], requestedType: 'personal' });
 
   // The repeated NPI leads to a charge, and to a replay whose hold is released.
   const bulk = await accept({ npis: ['2000000036', '2000000036', '2000000044', '2000000051'] });

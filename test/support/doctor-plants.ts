@@ -211,7 +211,7 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     },
     email_of_other_type: {
       statements: [
-        drop('requests', 'requests_wanted_type_is_a_filter'),
+        drop('requests', 'requests_requested_type_is_a_filter'),
         sql`update requests set email_type = 'professional' where id = ${dear}`,
         sql`update entitlements set email_type = 'professional' where request_id = ${dear}`,
       ],
@@ -272,8 +272,10 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       statements: [sql`update requests set position = 59 where id = ${failed}`],
       subject: bulk.batchId,
     },
-    batch_wanted_type: {
-      statements: [sql`update batches set wanted_type = 'professional' where id = ${bulk.batchId}`],
+    batch_requested_type: {
+      statements: [
+        sql`update batches set requested_type = 'professional' where id = ${bulk.batchId}`,
+      ],
       subject: bulk.batchId,
     },
     batch_completed_count: {
@@ -360,7 +362,7 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     },
   };
   const lookup = (id: string, npi: string, age: string, closed: boolean) =>
-    sql`insert into lookups (id, npi, wanted_type, opened_at, closed_at)
+    sql`insert into lookups (id, npi, requested_type, opened_at, closed_at)
         values (${id}, ${npi}, 'any', now() - ${age}::interval, ${closed ? sql`now()` : null})`;
   const wait = (lookupId: string) =>
     sql`update requests set lookup_id = ${lookupId}, status = 'in-progress', started_at = now() where id = ${opened}`;

@@ -63,7 +63,7 @@ export async function auditLedger(
       from own later join own earlier
         on earlier.organization_id = later.organization_id and earlier.npi = later.npi and earlier.charge < later.charge
      where later.charged_at - earlier.charged_at <= make_interval(secs => ${replayMs / 1000}::float8)
-       and later.wanted_type in ('any', earlier.email_type)
+       and later.requested_type in ('any', earlier.email_type)
     union all
     select 'L5 replayed without a charge: ' || later.id from own later
      where later.replayed and later.test_outcome is distinct from 'replayed' and not exists (
@@ -71,7 +71,7 @@ export async function auditLedger(
         where earlier.organization_id = later.organization_id and earlier.npi = later.npi and earlier.charges = 1
           and earlier.charged_at <= later.settled_at
           and later.settled_at - earlier.charged_at <= make_interval(secs => ${replayMs / 1000}::float8)
-          and later.email = earlier.email and later.wanted_type in ('any', earlier.email_type))
+          and later.email = earlier.email and later.requested_type in ('any', earlier.email_type))
     union all
     select 'S1 count of ' || b.id
       from batches b join own r on r.batch_id = b.id

@@ -120,7 +120,7 @@ async function performSubmit(client: ModelClient, call: SubmitCall): Promise<() 
   if (!hash) throw new Error('an issued key cannot be parsed');
   const owner = await authenticate(client.db, hash);
   if (owner.kind !== 'active') return () => owner.kind;
-  const { submittedAs, wantedType, npis, idempotencyKey } = call;
+  const { submittedAs, requestedType, npis, idempotencyKey } = call;
   const idempotency =
     idempotencyKey === null
       ? null
@@ -134,7 +134,7 @@ async function performSubmit(client: ModelClient, call: SubmitCall): Promise<() 
     organizationId: owner.organizationId,
     apiKeyId: owner.keyId,
     submittedAs,
-    wantedType,
+    requestedType,
     npis,
     webhook: null,
     customData: null,

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import type { EmailType, WantedType } from '../../db/words.ts';
+import type { EmailType, RequestedType } from '../../db/words.ts';
 import { applyCall, type Call, type ModelState, type RequestName } from './model.ts';
 import {
   boundaries,
@@ -17,7 +17,7 @@ export type Wish =
   | {
       readonly kind: 'submit';
       readonly organization: number;
-      readonly wantedType: WantedType;
+      readonly requestedType: RequestedType;
       readonly npis: readonly number[];
       readonly idempotencyKey: string | null;
       readonly withOldKey: boolean;
@@ -61,7 +61,7 @@ export const wish: fc.Arbitrary<Wish> = fc.oneof(
     arbitrary: fc.record({
       kind: fc.constant('submit' as const),
       organization,
-      wantedType: fc.constantFrom('any', 'any', 'professional', 'personal'),
+      requestedType: fc.constantFrom('any', 'any', 'professional', 'personal'),
       npis: fc.oneof(
         fc.array(npi, { minLength: 1, maxLength: 1 }),
         fc.array(npi, { minLength: 1, maxLength: 5 }),
@@ -119,7 +119,7 @@ export function resolve(
 ): Call | null {
   switch (drawn.kind) {
     case 'submit': {
-      const { kind, organization: index, wantedType, idempotencyKey } = drawn;
+      const { kind, organization: index, requestedType, idempotencyKey } = drawn;
       const key = drawn.withOldKey
         ? `key ${index}`
         : (model.organizations[index]?.keys.at(-1) ?? '');
@@ -131,7 +131,7 @@ export function resolve(
         organization: index,
         key,
         submittedAs,
-        wantedType,
+        requestedType,
         npis: chosen,
         idempotencyKey,
       };

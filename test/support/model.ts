@@ -1,6 +1,6 @@
 import type { LookupEnd } from '../../db/requests/settle.ts';
 import type { SubmitRules } from '../../db/requests/submit.ts';
-import type { EmailType, RequestStatus, SubmittedAs, WantedType } from '../../db/words.ts';
+import type { EmailType, RequestedType, RequestStatus, SubmittedAs } from '../../db/words.ts';
 
 // The rules of DECISIONS.md for credits, replays, and Idempotency-Keys, implemented again as simply
 // as possible: no SQL, no locks, one call after the other. The model doesn't know how the service
@@ -24,7 +24,7 @@ export type Call = { readonly name: string } & (
       /** Name of the API key that it is sent with. */
       readonly key: string;
       readonly submittedAs: SubmittedAs;
-      readonly wantedType: WantedType;
+      readonly requestedType: RequestedType;
       readonly npis: readonly string[];
       readonly idempotencyKey: string | null;
     }
@@ -66,7 +66,7 @@ interface ModelRequest {
 
 interface ModelBatch {
   readonly organization: number;
-  readonly wantedType: WantedType;
+  readonly requestedType: RequestedType;
   readonly deadline: number;
   readonly requests: ModelRequest[];
 }
@@ -142,7 +142,7 @@ export function applyCall(state: ModelState, call: Call): string {
 }
 
 function submit(state: ModelState, call: SubmitCall): string {
-  const { name, npis, wantedType, submittedAs, idempotencyKey } = call;
+  const { name, npis, requestedType, submittedAs, idempotencyKey } = call;
   const organization = organizationOf(state, call.organization);
   if (!organization.keys.includes(call.key)) return 'inactive';
   const meaning = meaningOf(call);
@@ -153,11 +153,11 @@ function submit(state: ModelState, call: SubmitCall): string {
 
   const after = structuredClone(organization);
   const requests = npis.map((npi, position): ModelRequest => {
-    const free = replayFor(state, after, npi, wantedType);
+    const free = replayFor(state, after, npi, requestedType);
     if (free) return { npi, status: 'completed', replayed: true, credits: 0, email: free.email };
-    const price = priceOf(wantedType);
+    const price = priceOf(requestedType);
     after.available -= price;
-    const stored = storedFor(state, npi, wantedType);
+    const stored = storedFor(state, npi, requestedType);
     if (!stored) {
       after.held += price;
       return { npi, status: 'accepted', replayed: false, credits: 0, email: null };
@@ -176,7 +176,7 @@ function submit(state: ModelState, call: SubmitCall): string {
   }
   state.organizations[call.organization] = after;
   const deadline = state.now + MODEL_RULES.lookupTimeoutMs;
-  state.batches[name] = { organization: call.organization, wantedType, deadline, requests };
+  state.batches[name] = { organization: call.organization, requestedType, deadline, requests };
   return `accepted ${requests.every(({ status }) => status === 'completed') ? 'completed' : 'in-progress'}`;
 }
 
@@ -185,10 +185,10 @@ function settle(state: ModelState, requestName: RequestName, end: LookupEnd): st
   if (request.status !== 'accepted' && request.status !== 'in-progress')
     return `${request.status} before`;
   const organization = organizationOf(state, batch.organization);
-  const price = priceOf(batch.wantedType);
+  const price = priceOf(batch.requestedType);
   organization.held -= price;
-  const free = replayFor(state, organization, request.npi, batch.wantedType);
-  const stored = storedFor(state, request.npi, batch.wantedType);
+  const free = replayFor(state, organization, request.npi, batch.requestedType);
+  const stored = storedFor(state, request.npi, batch.requestedType);
   if (end === 'failed' || state.now > batch.deadline) {
     organization.available += price;
     request.status = 'failed';
@@ -214,25 +214,25 @@ function replayFor(
   state: ModelState,
   { charges }: ModelOrganization,
   npi: string,
-  wantedType: WantedType,
+  requestedType: RequestedType,
 ) {
-  return best(charges, npi, wantedType, state.now - MODEL_RULES.replayMs);
+  return best(charges, npi, requestedType, state.now - MODEL_RULES.replayMs);
 }
 
-function storedFor(state: ModelState, npi: string, wantedType: WantedType) {
-  return best(state.directory, npi, wantedType, state.now - MODEL_RULES.freshnessMs);
+function storedFor(state: ModelState, npi: string, requestedType: RequestedType) {
+  return best(state.directory, npi, requestedType, state.now - MODEL_RULES.freshnessMs);
 }
 
 /** Returns the best address: professional before personal, then the newest. */
 function best<T extends KnownAddress>(
   known: readonly T[],
   npi: string,
-  wantedType: WantedType,
+  requestedType: RequestedType,
   since: number,
 ) {
   return known
     .filter((one) => one.npi === npi && one.at >= since)
-    .filter(({ emailType }) => wantedType === 'any' || wantedType === emailType)
+    .filter(({ emailType }) => requestedType === 'any' || requestedType === emailType)
     .sort((a, b) =>
       a.emailType === b.emailType ? b.at - a.at : a.emailType === 'professional' ? -1 : 1,
     )
@@ -240,8 +240,8 @@ function best<T extends KnownAddress>(
 }
 
 /** Returns the same text for two bodies with the same meaning. */
-export function meaningOf({ npis, wantedType }: SubmitCall): string {
-  return JSON.stringify([npis, wantedType]);
+export function meaningOf({ npis, requestedType }: SubmitCall): string {
+  return JSON.stringify([npis, requestedType]);
 }
 
 function find(state: ModelState, { batch: name, position }: RequestName) {
@@ -257,6 +257,6 @@ function organizationOf({ organizations }: ModelState, index: number): ModelOrga
   return organization;
 }
 
-function priceOf(wantedType: WantedType): number {
-  return wantedType === 'personal' ? 3 : 1;
+function priceOf(requestedType: RequestedType): number {
+  return requestedType === 'personal' ? 3 : 1;
 }

@@ -79,7 +79,7 @@ export function submitCommand(
     organizationId,
     apiKeyId: keyId,
     submittedAs: over.npis.length === 1 ? 'single' : 'bulk',
-    wantedType: 'any',
+    requestedType: 'any',
     webhook: null,
     customData: null,
     outcomes: null,

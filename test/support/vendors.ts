@@ -74,7 +74,7 @@ export function foundStep(npi: string): Step {
   return {
     kind: 'found',
     identity: { npi, name: null, state: null },
-    isEcho: false,
+    repeatsInput: false,
     candidates: [{ email, vendorType: 'professional', verdict: 'valid', validatedAt: new Date() }],
   };
 }
@@ -218,7 +218,7 @@ const ORGANIZATION: Organization = {
 /** The person in the recorded responses. */
 export const SUBJECT: Subject = {
   npi: '2000000010',
-  wantedType: 'any',
+  requestedType: 'any',
   person: PERSON,
   organization: ORGANIZATION,
   otherOrganizations: [],

@@ -118,7 +118,7 @@ test.serial(
     insert into email_checks (npi, email, kind, source, verdict) values (${npi}, ${email}, 'named', 'another', 'unknown')`);
     const lookup = { npi, lookupId: 'lookup-of-a-test' };
     await stack.db.drizzle.execute(sql`
-    insert into lookups (id, npi, wanted_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
+    insert into lookups (id, npi, requested_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
     await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
     const claim = {
       ...lookup,
@@ -180,7 +180,7 @@ for (const [n, [about, hours, kind, reason, isQueued]] of (
     await reject(npi, hours, kind, reason);
     const lookup = { npi, lookupId: `lookup-of-a-rejection-${n}` };
     await stack.db.drizzle.execute(sql`
-      insert into lookups (id, npi, wanted_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
+      insert into lookups (id, npi, requested_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
     const waiting = await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
     t.is(waiting.has(lookup.lookupId), isQueued);
   });
@@ -192,7 +192,7 @@ test.serial('a rejected address whose evidence was deleted is checked again', as
   await stack.db.drizzle.execute(sql`delete from email_checks where npi = ${npi}`);
   const lookup = { npi, lookupId: 'lookup-without-evidence' };
   await stack.db.drizzle.execute(sql`
-    insert into lookups (id, npi, wanted_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
+    insert into lookups (id, npi, requested_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
   const waiting = await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
   t.true(waiting.has(lookup.lookupId));
 });
@@ -204,7 +204,7 @@ test.serial(
     await reject(npi, 40 * 24, 'verifier', 'mailbox_missing');
     const lookup = { npi, lookupId: 'lookup-of-an-old-rejection' };
     await stack.db.drizzle.execute(sql`
-    insert into lookups (id, npi, wanted_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
+    insert into lookups (id, npi, requested_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
     await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
     const claim = {
       ...lookup,

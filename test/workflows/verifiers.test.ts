@@ -129,10 +129,10 @@ test.serial(
   async (t) => {
     const [echoed, known, both] = [take(), take(), take()];
     for (const npi of [echoed, known, both]) {
-      vendor.script(npi, () => ({ ...foundStep(npi), isEcho: npi !== known }) as Step);
+      vendor.script(npi, () => ({ ...foundStep(npi), repeatsInput: npi !== known }) as Step);
     }
     // Another source has named this address before and identified its person.
-    await run(sql`insert into stored_emails (npi, email, verdict, source, unchecked, is_echo)
+    await run(sql`insert into stored_emails (npi, email, verdict, source, unchecked, repeats_input)
     values (${both}, ${emailOf(both)}, 'unknown', 'another', true, false)`);
     says = 'silent';
     t.like(await lookUp(echoed), { status: 'not_found' });

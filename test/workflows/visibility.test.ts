@@ -102,13 +102,13 @@ test('a batch workflow in Temporal shows its organization, size, and progress', 
   t.deepEqual(description.memo, {
     organization_id: other.organizationId,
     submitted_as: 'bulk',
-    wanted_type: 'any',
+    requested_type: 'any',
     total: 3,
   });
   t.is(await description.staticSummary(), '3 NPIs');
   t.is(
     await description.staticDetails(),
-    `bulk submit of ${other.organizationId}, wanted type any`,
+    `bulk submit of ${other.organizationId}, requested type any`,
   );
   const progress = await eventually(async () => {
     const details = await currentDetails(json.batch_id);
@@ -192,7 +192,7 @@ test('Temporal stores no email addresses, URLs, keys, secrets, or custom_data', 
     submitted.batch_id,
     'rocketreach for npi 2000000010',
     'webhook.not_delivered',
-    'wanted_type',
+    'requested_type',
   ]) {
     t.true(text.includes(harmless), harmless);
   }

@@ -44,7 +44,7 @@ test('NPIs that no vendor is called for are listed with their reasons', async (t
 
 test('vendors get no name for an NPI that is not an active person', async (t) => {
   const nobody = {
-    wantedType: 'any' as const,
+    requestedType: 'any' as const,
     person: null,
     organization: null,
     otherOrganizations: [],

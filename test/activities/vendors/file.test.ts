@@ -87,7 +87,7 @@ test("a response of the sources file's example vendor is mapped to candidates", 
       name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" },
       state: 'ND',
     },
-    isEcho: false,
+    repeatsInput: false,
   });
 });
 
@@ -120,7 +120,7 @@ test('the JSON pointer to the candidates may select a single one', async (t) => 
       { email: 'jo@clinic.com', vendorType: null, verdict: 'catch_all', validatedAt: null },
     ],
     identity: { npi: null, name: { kind: 'full', full: 'Jo Doe' }, state: null },
-    isEcho: true,
+    repeatsInput: true,
   });
 });
 

@@ -57,16 +57,16 @@ test('FullEnrich gets a job for one contact in the documented form', async (t) =
   });
 });
 
-for (const [wantedType, fields, cost] of [
+for (const [requestedType, fields, cost] of [
   ['professional', ['contact.work_emails'], 1],
   ['personal', ['contact.personal_emails'], 3],
   ['any', ['contact.work_emails', 'contact.personal_emails'], 4],
 ] as const) {
-  test(`for ${wantedType}, FullEnrich finds only that type, for at most ${cost} credits`, async (t) => {
+  test(`for ${requestedType}, FullEnrich finds only that type, for at most ${cost} credits`, async (t) => {
     const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
-    await vendor.submit({ ...SUBJECT, wantedType }, NEVER);
+    await vendor.submit({ ...SUBJECT, requestedType }, NEVER);
     t.like(asked[0]?.body, { data: [{ enrich_fields: fields }] });
-    t.is(vendor.cost(wantedType), cost);
+    t.is(vendor.cost(requestedType), cost);
   });
 }
 
@@ -116,7 +116,7 @@ test('a finished FullEnrich job lists its most probable address first, and only 
       name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" },
       state: null,
     },
-    isEcho: true,
+    repeatsInput: true,
     credits: 4,
   });
 });
@@ -136,7 +136,7 @@ test('the identity of a FullEnrich result comes from its profile, not from our i
   });
   t.like(step, {
     identity: { name: { kind: 'full', full: 'Maria O’Malley' }, state: 'ND' },
-    isEcho: false,
+    repeatsInput: false,
   });
 });
 

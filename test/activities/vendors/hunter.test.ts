@@ -49,7 +49,7 @@ test('an address that Hunter finds is a professional candidate', async (t) => {
       name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" },
       state: null,
     },
-    isEcho: true,
+    repeatsInput: true,
     credits: 1,
   });
 });

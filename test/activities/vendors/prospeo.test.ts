@@ -58,7 +58,7 @@ test('a Prospeo match is a professional candidate with its identity', async (t) 
       name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" },
       state: 'ND',
     },
-    isEcho: false,
+    repeatsInput: false,
     credits: 1,
   });
 });

@@ -36,7 +36,7 @@ const EMAIL = {
 const GIVEN_UP = { kind: 'retry', why: 'upstream', afterMs: null } as const;
 const FOUND = { ...PROFILE, emails: [EMAIL] };
 
-for (const [api, wantedType, lookup, status] of [
+for (const [api, requestedType, lookup, status] of [
   [
     'legacy',
     'any',
@@ -62,9 +62,9 @@ for (const [api, wantedType, lookup, status] of [
     '/universal/person/check_status',
   ],
 ] as const) {
-  test(`RocketReach's ${api} API gets the documented request for ${wantedType}`, async (t) => {
+  test(`RocketReach's ${api} API gets the documented request for ${requestedType}`, async (t) => {
     const { vendor, asked } = await rocketReach(t, api, { status: 404, body: {} });
-    await vendor.submit({ ...SUBJECT, wantedType }, NEVER);
+    await vendor.submit({ ...SUBJECT, requestedType }, NEVER);
     await vendor.poll('7', SUBJECT, NEVER);
     t.deepEqual(
       asked.map(({ method, url, headers }) => [method, url, headers['api-key']]),
@@ -76,16 +76,16 @@ for (const [api, wantedType, lookup, status] of [
   });
 }
 
-for (const [api, wantedType, cost] of [
+for (const [api, requestedType, cost] of [
   ['legacy', 'any', 1],
   ['legacy', 'personal', 1],
   ['universal', 'professional', 2],
   ['universal', 'personal', 3],
   ['universal', 'any', 5],
 ] as const) {
-  test(`a request for ${wantedType} to RocketReach's ${api} API costs at most ${cost}`, async (t) => {
+  test(`a request for ${requestedType} to RocketReach's ${api} API costs at most ${cost}`, async (t) => {
     const { vendor } = await rocketReach(t, api, { status: 404, body: {} });
-    t.is(vendor.cost(wantedType), cost);
+    t.is(vendor.cost(requestedType), cost);
   });
 }
 
@@ -121,7 +121,7 @@ test('a complete RocketReach profile becomes candidates with their identity', as
       },
     ],
     identity: { npi: '2000000010', name: { kind: 'full', full: "Mary Jo O'Malley" }, state: 'ND' },
-    isEcho: false,
+    repeatsInput: false,
     credits: 1,
   });
 });

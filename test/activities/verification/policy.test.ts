@@ -258,28 +258,33 @@ test('an address that was verified earlier keeps the date of that verification',
 
 for (const [about, rest, step, verdict] of [
   ['is valid by a dated claim if the source knows its owner', {}, null, 'valid mailbox_ok'],
-  ['is not valid if the source repeats our input', { isEcho: true }, null, 'unknown unclear_owner'],
+  [
+    'is not valid if the source repeats our input',
+    { repeatsInput: true },
+    null,
+    'unknown unclear_owner',
+  ],
   [
     'is not better than its source says if that repeats our input',
-    { isEcho: true, verdict: 'risky' },
+    { repeatsInput: true, verdict: 'risky' },
     null,
     'risky null',
   ],
   [
     'is not valid if the verifier has no result',
-    { isEcho: true },
+    { repeatsInput: true },
     INCONCLUSIVE,
     'unknown unclear_owner',
   ],
   [
     'is valid if the verifier reports a mailbox and no role',
-    { isEcho: true },
+    { repeatsInput: true },
     { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' },
     'valid mailbox_ok',
   ],
   [
     'is not valid at a catch-all domain, even if two sources agree',
-    { isEcho: true, verdict: 'catch_all', namedBy: 2 },
+    { repeatsInput: true, verdict: 'catch_all', namedBy: 2 },
     { kind: 'answer', verdict: 'catch_all', reason: null },
     'catch_all null',
   ],

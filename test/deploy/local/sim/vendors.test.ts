@@ -36,7 +36,7 @@ function subjectOf(npi: string, rest: Partial<Subject> = {}): Subject {
   const { first, last, middle, organization } = personOf(npi);
   return {
     npi,
-    wantedType: 'any',
+    requestedType: 'any',
     person: person({ first, last, middle }),
     organization: {
       name: organization.name,

@@ -1,6 +1,6 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, only, run, transaction } from './client.ts';
-import type { FigureName } from './metrics.ts';
+import type { StatName } from './metrics.ts';
 
 /** A configured source, and how many credits it may cost us per day. Null means no limit. */
 export type ConfiguredSource = readonly [
@@ -10,8 +10,8 @@ export type ConfiguredSource = readonly [
 ];
 
 /** One value of a Prometheus gauge. */
-export type Figure = Readonly<{
-  name: FigureName;
+export type Stat = Readonly<{
+  name: StatName;
   labels: Readonly<Record<string, string>>;
   value: number;
 }>;
@@ -48,15 +48,15 @@ const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'`;
  * when the tables were small.
  * @throws {DatabaseError} within 3 s if the server is busy
  */
-export async function readFigures(
+export async function readStats(
   db: Database,
   sources: readonly ConfiguredSource[],
-): Promise<Figure[]> {
+): Promise<Stat[]> {
   return await transaction(db, async (tx) => {
     await tx.execute(sql`
       select set_config('enable_seqscan', 'off', true),
              set_config('statement_timeout', '3s', true)`);
-    return await run<Figure>(tx)`
+    return await run<Stat>(tx)`
       with moment as (select clock_timestamp() as at),
       open as materialized (
         select organization_id, status, accepted_at, deadline_at
@@ -106,7 +106,7 @@ export async function readFigures(
         select sum(available) as available, sum(held) as held, sum(used) as used
           from credit_balances
          where not is_sandbox(organization_id)
-      ), figures (name, labels, value) as (
+      ), stats (name, labels, value) as (
         select 'npe_requests_open', jsonb_build_object('state', state), count(organization_id)
           from (values ('accepted'), ('in_progress')) known (state)
           left join open on replace(status, '-', '_') = state
@@ -166,7 +166,7 @@ export async function readFigures(
               select count(*) from webhook_hosts where ${IS_AWAY}))) one (name, value)
       )
       select name, labels, value::float8 as value
-        from figures
+        from stats
        order by name, labels`;
   });
 }

@@ -1,13 +1,13 @@
 import { randomBytes } from 'node:crypto';
 import postgres, { type Sql } from 'postgres';
 import { openDatabase } from '../../db/client.ts';
-import { readFigures } from '../../db/figures.ts';
 import { migrate } from '../../db/migrate.ts';
+import { readStats } from '../../db/stats.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { fillDatabase } from './doctor-data.ts';
 
 /**
- * `node test/bench/figures.ts [REQUESTS]`: measures the Prometheus metrics from PostgreSQL on
+ * `node test/bench/stats.ts [REQUESTS]`: measures the Prometheus metrics from PostgreSQL on
  * generated data (a multiple of 50000; by default 1000000) next to a plain count of the requests.
  * Measures them again with 100,000 more waiting requests and pending deliveries. Creates a database
  * on the server in TEST_DATABASE_URL, which needs a superuser, or starts its own PostgreSQL.
@@ -43,7 +43,7 @@ async function measure(what: string): Promise<void> {
   const figures: number[] = [];
   const counts: number[] = [];
   for (let round = 0; round < ROUNDS; round += 1) {
-    figures.push(await timed(() => readFigures(db, SOURCES)));
+    figures.push(await timed(() => readStats(db, SOURCES)));
     counts.push(await timed(() => sql`select count(*) from requests`));
   }
   console.log(
@@ -56,12 +56,12 @@ async function addOpen(to: Sql): Promise<void> {
   await to.begin(async (tx) => {
     await tx`set local session_replication_role = replica`;
     await tx`
-      insert into batches (id, organization_id, submitted_as, wanted_type, total, webhook_url, webhook_mode,
+      insert into batches (id, organization_id, submitted_as, requested_type, total, webhook_url, webhook_mode,
                            created_at, updated_at, deadline_at)
       select 'bat_w' || n, 'org_01' || lpad((n % 100)::text, 24, '0'), 'bulk', 'any', 50, 'https://hooks.example/',
              'real-time', now(), now(), now() + interval '15 min' from generate_series(1, 2000) n`;
     await tx`
-      insert into requests (id, batch_id, organization_id, position, npi, wanted_type, cost, status, accepted_at, deadline_at)
+      insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, accepted_at, deadline_at)
       select 'req_w' || b.id || '_' || p, b.id, organization_id, p, lpad((row_number() over ())::text, 10, '3'), 'any', 1,
              'accepted', created_at, deadline_at
         from batches b, generate_series(0, 49) p where b.id like 'bat_w%'`;

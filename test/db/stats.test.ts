@@ -1,10 +1,10 @@
 import test from 'ava';
 import { type Database, openDatabase } from '../../db/client.ts';
-import type { ConfiguredSource } from '../../db/figures.ts';
-import { noteUsedCredits, readFigures } from '../../db/figures.ts';
 import { claimTurn, noteSweep } from '../../db/requests/outbox.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
+import type { ConfiguredSource } from '../../db/stats.ts';
+import { noteUsedCredits, readStats } from '../../db/stats.ts';
 import { asRole, freshDatabase } from '../support/database.ts';
 import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
 
@@ -14,15 +14,15 @@ const { db, sql, url } = freshDatabase(test);
 const worker = openDatabase({
   url: asRole(url, 'worker'),
   poolSize: 1,
-  applicationName: 'figures',
+  applicationName: 'stats',
 });
 test.after.always(() => worker.close());
 
 const SOURCES: readonly ConfiguredSource[] = [['registry', 'registry', null]];
 
 /** Returns the value of each metric, by its name and the values of its labels. */
-async function figures(): Promise<Readonly<Record<string, number>>> {
-  const read = await readFigures(worker, SOURCES);
+async function stats(): Promise<Readonly<Record<string, number>>> {
+  const read = await readStats(worker, SOURCES);
   return Object.fromEntries(
     read.map(({ name, labels, value }) => [[name, ...Object.values(labels)].join(' '), value]),
   );
@@ -39,7 +39,7 @@ async function submitFor(credits: number, count: number, over = {}) {
 }
 
 test.serial('a new service without any requests already reports all metrics', async (t) => {
-  t.deepEqual(await figures(), {
+  t.deepEqual(await stats(), {
     'npe_requests_open accepted': 0,
     'npe_requests_open in_progress': 0,
     npe_lookup_oldest_wait_seconds: 0,
@@ -67,7 +67,7 @@ test.serial(
   async (t) => {
     const large = [];
     for (let count = 12; count > 0; count -= 1) large.push(await submitFor(20, count));
-    const now = await figures();
+    const now = await stats();
     const named = Object.keys(now).filter((name) => name.startsWith('npe_lookups_open '));
     t.deepEqual(
       new Set(named.map((name) => name.split(' ')[1])),
@@ -81,17 +81,17 @@ test.serial(
     t.true((now.npe_lookup_oldest_wait_seconds ?? 0) > 0);
     t.deepEqual([now['npe_credits_balance available'], now['npe_credits_balance held']], [162, 78]);
     await sql`update requests set deadline_at = now() - interval '90 s' where id = ${large[0]?.requestIds[0] ?? ''}`;
-    t.is(Math.floor((await figures()).npe_request_overdue_seconds ?? 0), 90);
+    t.is(Math.floor((await stats()).npe_request_overdue_seconds ?? 0), 90);
   },
 );
 
 test.serial('the metrics of credits leave out the test credits of sandboxes', async (t) => {
-  const before = await figures();
+  const before = await stats();
   const { organizationId } = await openOrganization(db, 0);
   await sql`insert into organizations (id, name, webhook_secret, sandbox_of)
             values ('sbx_1', 'test', 'none', ${organizationId})`;
   await sql`insert into ledger_entries (organization_id, kind, amount) values ('sbx_1', 'grant', 1000)`;
-  const after = await figures();
+  const after = await stats();
   t.is(after['npe_credits_balance available'], before['npe_credits_balance available']);
 });
 
@@ -99,26 +99,22 @@ test.serial(
   'an organization is low on credits when it has less than it used within a day',
   async (t) => {
     const spend = async (credits: number, count: number) => {
-      const { requestIds } = await submitFor(credits, count, { wantedType: 'professional' });
+      const { requestIds } = await submitFor(credits, count, { requestedType: 'professional' });
       for (const id of requestIds) {
         await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
                 select npi, npi || '@clinic.test', 'professional', 'valid', now(), 'test' from requests where id = ${id}`;
         t.is((await settle(db, id, 'answered', 'test', RULES)).status, 'completed');
       }
     };
-    const before = (await figures()).npe_organizations_low;
+    const before = (await stats()).npe_organizations_low;
     await spend(5, 2);
-    t.is((await figures()).npe_organizations_low, before, 'three are left, two were used');
+    t.is((await stats()).npe_organizations_low, before, 'three are left, two were used');
     await spend(5, 3);
-    t.is(
-      (await figures()).npe_organizations_low,
-      (before ?? 0) + 1,
-      'two are left, three were used',
-    );
+    t.is((await stats()).npe_organizations_low, (before ?? 0) + 1, 'two are left, three were used');
     // Only the first of the two writes: used credits are noted once an hour.
     await noteUsedCredits(worker);
     await noteUsedCredits(worker);
-    t.is((await figures()).npe_organizations_low, before, 'used before the day began');
+    t.is((await stats()).npe_organizations_low, before, 'used before the day began');
     const [{ hours } = { hours: 0 }] =
       await sql`select count(distinct hour)::int as hours from used_credits`;
     t.is(hours, 1);
@@ -137,11 +133,11 @@ test.serial(
     await noteSweep(worker);
     await sql`update sweeps set swept_at = now() - interval '40 s'`;
     await sql`insert into source_health (source, state, open_until) values ('registry', 'open', now() + interval '1 h')`;
-    const open = await figures();
+    const open = await stats();
     t.is(Math.floor(open.npe_sweep_age_seconds ?? 0), 40);
     t.is(open['npe_source_breaker registry open registry'], 1);
     await sql`update source_health set open_until = now() - interval '1 s'`;
-    const trial = await figures();
+    const trial = await stats();
     t.is(trial['npe_source_breaker registry half_open registry'], 1);
     t.is(trial['npe_source_breaker registry open registry'], 0);
   },
@@ -153,15 +149,15 @@ test.serial(
     const webhook = { url: 'https://hooks.test/', mode: 'real-time' };
     const { requestIds } = await submitFor(5, 2, { webhook });
     t.deepEqual(
-      await figures().then((now) => [now.npe_deliveries_pending, now.npe_delivery_overdue_seconds]),
+      await stats().then((now) => [now.npe_deliveries_pending, now.npe_delivery_overdue_seconds]),
       [2, 0],
     );
     const [first = '', second = ''] = requestIds;
     await settle(db, first, 'answered', 'test', RULES);
     await sql`update webhook_deliveries set due_at = now() - interval '70 s' where request_id = ${second}`;
-    t.is(Math.floor((await figures()).npe_delivery_overdue_seconds ?? 0), 70);
+    t.is(Math.floor((await stats()).npe_delivery_overdue_seconds ?? 0), 70);
     await sql`update webhook_deliveries set state = 'failed', due_at = null, decided_at = now() where request_id = ${second}`;
-    const now = await figures();
+    const now = await stats();
     t.is(now.npe_deliveries_pending, 1);
     t.true(
       (now.npe_delivery_overdue_seconds ?? 0) > 0 && (now.npe_delivery_overdue_seconds ?? 0) < 70,
@@ -169,7 +165,7 @@ test.serial(
     const { organizationId } = await openOrganization(db, 0);
     await sql`insert into webhook_hosts (organization_id, host, failures, open_until)
             values (${organizationId}, 'a.test', 5, now()), (${organizationId}, 'b.test', 1, null)`;
-    t.is((await figures()).npe_hosts_failing, 1);
+    t.is((await stats()).npe_hosts_failing, 1);
   },
 );
 
@@ -181,7 +177,7 @@ test.serial('reading the metrics scans no large table', async (t) => {
          where relname in ('requests', 'batches', 'ledger_entries', 'webhook_deliveries') order by relname`);
     const before = [...(await scans())];
     t.is(before.length, 4);
-    await readFigures({ ...worker, drizzle: tx as unknown as Database['drizzle'] }, SOURCES);
+    await readStats({ ...worker, drizzle: tx as unknown as Database['drizzle'] }, SOURCES);
     t.deepEqual([...(await scans())], before);
   });
 });
