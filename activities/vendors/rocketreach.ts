@@ -52,7 +52,7 @@ const APIS = {
     needs: ROCKETREACH.needs,
     lookupPath: '/person/lookup',
     statusPath: '/person/checkStatus',
-    query: (_wantedType: RequestedType) => ({ lookup_type: 'standard' }),
+    query: (_requestedType: RequestedType) => ({ lookup_type: 'standard' }),
     cost: (_types: ReadonlySet<EmailType>) => 1,
   },
   universal: {
