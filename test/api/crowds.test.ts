@@ -63,7 +63,7 @@ test('the connection of a client that does not read its response is closed', asy
   socket.destroy();
 });
 
-test('a client may stay silent for a minute, which is longer than the longest wait', (t) => {
+test('the time-out of a silent client is longer than the longest wait of a request', (t) => {
   const { timeout } = createListener(75_000);
   t.true(timeout > 55_000 && timeout < 120_000);
 });

@@ -86,14 +86,14 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
   }
 
   for (const [about, handle] of [
-    ['cut before its headers', (_request, response) => response.destroy()],
-    ['reset before its headers', ({ socket }) => socket.resetAndDestroy()],
+    ['that is cut off before its headers', (_request, response) => response.destroy()],
+    ['that is reset before its headers', ({ socket }) => socket.resetAndDestroy()],
     [
-      'cut in its body',
+      'that is cut off in its body',
       (_request, response) => response.writeHead(200).write('{"id":7', () => response.destroy()),
     ],
     [
-      'reset in its body',
+      'that is reset in its body',
       ({ socket }, response) =>
         response.writeHead(200).write('{"id":7', () => socket.resetAndDestroy()),
     ],

@@ -28,10 +28,20 @@ async function checkedBy(
 }
 
 for (const [about, step, rest, verdict] of [
-  ["makes a vendor's unknown valid", VALID, UNKNOWN, 'valid mailbox_ok'],
-  ["makes a vendor's risky valid", VALID, { verdict: 'risky' }, 'valid mailbox_ok'],
-  ["makes a vendor's catch-all valid", VALID, { verdict: 'catch_all' }, 'valid mailbox_ok'],
-  ['makes an address of NPPES valid', VALID, { ...UNKNOWN, source: 'nppes' }, 'valid mailbox_ok'],
+  ['makes an address valid that its vendor calls unknown', VALID, UNKNOWN, 'valid mailbox_ok'],
+  [
+    'makes an address valid that its vendor calls risky',
+    VALID,
+    { verdict: 'risky' },
+    'valid mailbox_ok',
+  ],
+  [
+    'makes an address valid that its vendor calls a catch-all',
+    VALID,
+    { verdict: 'catch_all' },
+    'valid mailbox_ok',
+  ],
+  ['makes an address from NPPES valid', VALID, { ...UNKNOWN, source: 'nppes' }, 'valid mailbox_ok'],
   ['makes an address invalid', MISSING, UNKNOWN, 'invalid mailbox_missing'],
   [
     'decides which reason is recorded',
@@ -41,7 +51,7 @@ for (const [about, step, rest, verdict] of [
   ],
   ['without a result leaves an address unknown', INCONCLUSIVE, UNKNOWN, 'unknown inconclusive'],
   [
-    "without a result leaves a vendor's catch-all unchanged",
+    'without a result leaves a catch-all of the vendor unchanged',
     INCONCLUSIVE,
     { verdict: 'catch_all' },
     'catch_all null',

@@ -76,7 +76,7 @@ const PUBLIC = ['198.41.0.4'];
 
 for (const [about, zone, verdict] of [
   ['with a public address', { MX: ['mx.clinic.com'], 'mx.clinic.com': PUBLIC }, 'valid mailbox_ok'],
-  ['in capitals', { MX: ['MX.Clinic.com'], 'mx.clinic.com': PUBLIC }, 'valid mailbox_ok'],
+  ['written in capitals', { MX: ['MX.Clinic.com'], 'mx.clinic.com': PUBLIC }, 'valid mailbox_ok'],
   [
     'with a name made by a proxy',
     { MX: ['_dc-mx.x1.a.com'], '_dc-mx.x1.a.com': PUBLIC },
@@ -87,7 +87,11 @@ for (const [about, zone, verdict] of [
     { MX: ['mx.a.com'], 'mx.a.com': ['2001:503:ba3e::2:30'] },
     'valid mailbox_ok',
   ],
-  ['behind a dead one', { MX: ['old.a.com', 'mx.a.com'], 'mx.a.com': PUBLIC }, 'valid mailbox_ok'],
+  [
+    'after one that does not exist',
+    { MX: ['old.a.com', 'mx.a.com'], 'mx.a.com': PUBLIC },
+    'valid mailbox_ok',
+  ],
   ['next to a null MX', { MX: ['.', 'mx.a.com'], 'mx.a.com': PUBLIC }, 'valid mailbox_ok'],
   [
     "of a registrar's forwarding",
@@ -98,15 +102,19 @@ for (const [about, zone, verdict] of [
     'valid mailbox_ok',
   ],
   ['that is localhost', { MX: ['localhost'], localhost: PUBLIC }, 'invalid bad_mx'],
-  ['of a single label', { MX: ['mail'], mail: PUBLIC }, 'invalid bad_mx'],
+  ['whose name is a single label', { MX: ['mail'], mail: PUBLIC }, 'invalid bad_mx'],
   [
     'with an internal name',
     { MX: ['mail.office.local'], 'mail.office.local': PUBLIC },
     'invalid bad_mx',
   ],
-  ['that is an address', { MX: ['198.41.0.4'], '198.41.0.4': PUBLIC }, 'invalid bad_mx'],
+  ['that is an IP address', { MX: ['198.41.0.4'], '198.41.0.4': PUBLIC }, 'invalid bad_mx'],
   ['that does not exist', { MX: ['mx.a.com'] }, 'invalid bad_mx'],
-  ['on the loopback', { MX: ['mx.a.com'], 'mx.a.com': ['127.0.0.1', '::1'] }, 'invalid bad_mx'],
+  [
+    'at a loopback address',
+    { MX: ['mx.a.com'], 'mx.a.com': ['127.0.0.1', '::1'] },
+    'invalid bad_mx',
+  ],
   [
     'with a private address',
     { MX: ['mx.a.com'], 'mx.a.com': ['10.1.2.3', 'fd00::1'] },
@@ -120,23 +128,31 @@ for (const [about, zone, verdict] of [
   ['at 0.0.0.0', { MX: ['mx.a.com'], 'mx.a.com': ['0.0.0.0'] }, 'invalid bad_mx'],
   ['whose lookup fails', { MX: ['mx.a.com'], 'mx.a.com': [] }, 'transient dns_failure'],
   [
-    'behind a bad one, whose lookup fails',
+    'after an invalid one, whose lookup fails',
     {
       MX: ['localhost', 'mx.a.com'],
       'mx.a.com': [],
     },
     'transient dns_failure',
   ],
-  ['of a parker', { MX: ['mail.H-email.net'], 'mail.h-email.net': PUBLIC }, 'invalid parked'],
   [
-    'of a parker next to another',
+    'of a domain-parking service',
+    { MX: ['mail.H-email.net'], 'mail.h-email.net': PUBLIC },
+    'invalid parked',
+  ],
+  [
+    'of a domain-parking service next to another',
     {
       MX: ['mx.a.com', 'park-mx.above.com'],
       'mx.a.com': PUBLIC,
     },
     'invalid parked',
   ],
-  ['of throwaway mail', { MX: ['mx.emlhub.com'], 'mx.emlhub.com': PUBLIC }, 'invalid disposable'],
+  [
+    'of a disposable mail service',
+    { MX: ['mx.emlhub.com'], 'mx.emlhub.com': PUBLIC },
+    'invalid disposable',
+  ],
 ] as const satisfies readonly (readonly [string, Zone, string])[]) {
   test(`a mail exchanger ${about} makes an address "${verdict}"`, async (t) => {
     t.is((await verdictIn(t, zone)).verdict, verdict);

@@ -187,7 +187,13 @@ for (const [about, step, rest, verdict, asked] of [
     'invalid mailbox_missing',
     1,
   ],
-  ['reports a role', { kind: 'answer', verdict: 'risky', reason: 'role' }, {}, 'risky role', 1],
+  [
+    'reports a role address',
+    { kind: 'answer', verdict: 'risky', reason: 'role' },
+    {},
+    'risky role',
+    1,
+  ],
   [
     'confirms it',
     { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' },
@@ -203,7 +209,7 @@ for (const [about, step, rest, verdict, asked] of [
     'unknown inconclusive',
     1,
   ],
-  ['is greylisted', { kind: 'greylisted' }, {}, 'later greylisted', 1],
+  ['meets greylisting', { kind: 'greylisted' }, {}, 'later greylisted', 1],
   [
     'is down',
     { kind: 'retry', why: 'upstream', afterMs: null },
@@ -265,7 +271,7 @@ for (const [about, rest, step, verdict] of [
     'unknown unclear_owner',
   ],
   [
-    'is not better than its source says if that repeats our input',
+    'stays risky if the source calls it risky and repeats our input',
     { repeatsInput: true, verdict: 'risky' },
     null,
     'risky null',
