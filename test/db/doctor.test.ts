@@ -343,7 +343,10 @@ test('doctor --fix makes and audits the safe repairs, and prints what is left', 
   const first = await doctor(own.url, ['--fix', ...WHY]);
   t.deepEqual([first.code, first.stderr], [3, ''], 'something is left');
   t.regex(first.stdout, /^hold_not_settled +req_\S+ +repaired +{"released":1}$/m);
-  t.regex(first.stdout, /^charge_time: charge of another time.*\n {2}.*\n {2}1 found {2}req_\w+$/m);
+  t.regex(
+    first.stdout,
+    /^charge_time: charge with another time.*\n {2}.*\n {2}1 found {2}req_\w+$/m,
+  );
   t.regex(first.stdout, /: 1 finding\n$/);
 
   const records = (await listAudit(ownDb, null, 100)).filter(
