@@ -5,29 +5,33 @@ import { DatabaseError } from '../db/errors.ts';
 import table from './problems.json' with { type: 'json' };
 import type { OperationId } from './routes.ts';
 
-/** A kind of problem: one row of problems.json. */
+/** A kind of error response, as defined in problems.json. */
 export interface ProblemKind {
   readonly status: number;
   readonly title: string;
-  /** Operations that can fail this way. `unexpected`: no operation should. */
+  /**
+   * The operations that can fail this way. `all` stands for all operations, and `keyed` for all
+   * that need a key. `unexpected` marks an error that should never happen.
+   */
   readonly at: 'all' | 'keyed' | 'unexpected' | readonly OperationId[];
-  /** Description in the OpenAPI document. */
+  /** The description of the response in the OpenAPI document. */
   readonly description: string;
   /** Headers in addition to those of every response. */
   readonly headers?: readonly ('Allow' | 'Retry-After' | 'WWW-Authenticate')[];
   /**
-   * Presence of the rate limit headers in these responses. `sometimes`: an unknown path is not
-   * counted, and a request without a valid key has no quota.
+   * Whether these responses have the rate limit headers. `sometimes` is for errors that also occur
+   * on an unknown path or without a valid key. Such requests are not counted, so their responses
+   * lack the headers.
    */
   readonly counted?: 'always' | 'sometimes';
   /**
-   * The text for people, by stable code. `{name}` stands for a value passed to `problem`, `{name
-   * credit}` for a number of credits.
+   * The text of each code, for people. In a text, `{name}` is replaced by a value that is passed to
+   * `problem`. `{name credit}` is replaced by the value with the noun, such as `3 credits`.
    */
   readonly codes: Readonly<Record<string, string>>;
-  /** Example values for the OpenAPI document. */
+  /** Values for the example in the OpenAPI document. */
   readonly example?: Values;
-  /** True if the values are also members of the body. */
+  /** True if the values are members of the body in addition to being part of the text. */
   readonly hasMembers?: true;
 }
 
@@ -37,14 +41,12 @@ type Name = keyof typeof table;
 export type ProblemCode = { [N in Name]: keyof (typeof table)[N]['codes'] }[Name];
 
 /**
- * The errors except the 422. They are thrown by code, described in the OpenAPI document, and listed
- * in api/docs/errors.md, Errors.
+ * All error responses except the 422. `problem` creates one of them from its code. The OpenAPI
+ * document and api/docs/errors.md describe them.
  */
 export const PROBLEMS = table as Readonly<Record<Name, ProblemKind>>;
 
-/**
- * A response that isn't a success. Thrown by handlers and extensions, written by `registerErrors`.
- */
+/** An error response. Handlers and extensions throw it, and `registerErrors` sends it. */
 export class ApiError extends Error {
   override readonly name = 'ApiError';
   readonly status: number;
@@ -59,7 +61,10 @@ export class ApiError extends Error {
   }
 }
 
-/** Returns the header that links to the explanation of a code or of a type of a 422 (RFC 8288). */
+/**
+ * Returns the `Link` header (RFC 8288) to the documentation of an error. The error is a problem's
+ * code, or the type of an entry in a 422.
+ */
 function helpLink(code: string, title: string | null = null): { link: string } {
   const link = `</docs/errors#${code}>; rel="help"`;
   if (title === null) return { link };
@@ -67,8 +72,8 @@ function helpLink(code: string, title: string | null = null): { link: string } {
 }
 
 /**
- * Returns the response for one code: application/problem+json (RFC 9457).
- * @param values values for its text; `wait` is also the `Retry-After`
+ * Returns the error response for a code, as application/problem+json (RFC 9457).
+ * @param values values to insert into the text. `wait` (in seconds) is also sent as `Retry-After`
  */
 export function problem(
   code: ProblemCode,
@@ -82,7 +87,7 @@ export function problem(
   return new ApiError(kind.status, problemBody(kind, code, values), all);
 }
 
-/** Returns the body for one code. */
+/** Returns the body of the error response for a code. */
 export function problemBody(kind: ProblemKind, code: string, values: Values = {}) {
   const { status, title, codes, hasMembers } = kind;
   const detail = filledIn(codes[code] ?? '', values);
@@ -90,7 +95,10 @@ export function problemBody(kind: ProblemKind, code: string, values: Values = {}
   return hasMembers ? { ...body, ...values } : body;
 }
 
-/** Replaces `{name}` by a value and `{name noun}` by a number with its noun. */
+/**
+ * Replaces `{name}` by a value. Replaces `{name noun}` by a number and the noun in singular or
+ * plural.
+ */
 function filledIn(text: string, values: Values): string {
   return text.replaceAll(/\{(\w+)( \w+)?\}/g, (_, name: string, noun?: string) => {
     const value = values[name];
@@ -107,9 +115,9 @@ export interface Problem {
 }
 
 /**
- * Returns a 422. Its body is exactly `{detail: […]}`, with every problem at once.
- * @param hint help that the problems' texts don't give, in plain ASCII without quotes: the title of
- * the help link
+ * Returns a 422 response. Its body is `{detail: […]}` with all problems.
+ * @param hint advice that is not in the messages of the problems. It becomes the title of the help
+ * link, so it must be ASCII without quotes
  */
 export function invalid(detail: readonly Problem[], hint: string | null = null): ApiError {
   return new ApiError(422, { detail }, helpLink(detail[0]?.type ?? '', hint));
@@ -125,8 +133,8 @@ export const PRIVATE = {
 } as const;
 
 /**
- * Converts every thrown error, ours or hapi's, to an error response. The response reveals nothing
- * about an unknown cause.
+ * Converts every thrown error, ours or hapi's, to an error response. If the error is unknown, the
+ * response does not reveal its cause.
  */
 export function registerErrors(server: Server, log: Logger): void {
   server.ext('onPreResponse', async (request, h) => {
@@ -143,13 +151,15 @@ export function registerErrors(server: Server, log: Logger): void {
 }
 
 /**
- * Reads and discards the rest of a body. If a connection is closed after the response while the
- * client still sends, a reset destroys the response. The listener's time-out limits this.
+ * Reads and discards the rest of the body before an error response is sent. Otherwise the
+ * connection could be closed while the client still sends. The client would then get a TCP reset
+ * and might never see the response. The request time-out of the listener limits how long this
+ * takes.
  */
 async function discardBody(request: Request): Promise<void> {
   const body = request.raw.req;
-  // A client that waits for `100 Continue` sends nothing. hapi sends it when it reaches the
-  // payload.
+  // A client that waits for `100 Continue` has not sent its body yet. hapi sends `100 Continue`
+  // only when it reads the payload.
   const isAsking = body.headers.expect !== undefined && request.payload === undefined;
   if (body.readableEnded || body.destroyed || isAsking) return;
   body.resume();

@@ -1,16 +1,19 @@
-/** An operation: its path, and whether it needs a key. */
+/** One operation of the API. */
 interface Route {
-  /** Its `operationId` in the OpenAPI document, and the name of its handler. */
+  /** The `operationId` in the OpenAPI document, which is also the name of the handler. */
   readonly id: string;
   readonly method: 'GET' | 'POST';
   readonly path: string;
-  /** `open` needs no key and counts toward no quota. */
+  /**
+   * `keyed` needs an API key and counts toward its rate limit. `open` needs no key and has no such
+   * limit.
+   */
   readonly scope: 'keyed' | 'open';
 }
 
 /**
- * The routes, in the order of the first table of api/docs/lifecycle.md. The server responds 405 or
- * 404 to other requests.
+ * All routes, in the order of the first table of api/docs/lifecycle.md. The server responds 405 to
+ * other methods at these paths, and 404 to unknown paths.
  */
 export const ROUTES = [
   { id: 'submitSingle', method: 'POST', path: '/api/v1/email', scope: 'keyed' },

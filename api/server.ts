@@ -37,33 +37,35 @@ import { Starter, type TemporalDeps } from './temporal.ts';
 
 declare module '@hapi/hapi' {
   interface ServerApplicationState {
-    /** True if the server still serves but is about to end. */
+    /** True if the process is shutting down. The server still handles requests for a while. */
     isDraining?: boolean;
-    /** `ready`, or the reason why it can't serve. */
+    /** Returns `ready`, or the reason why the server can't handle requests. */
     readiness: () => Promise<string>;
     queues: ReturnType<typeof createQueues>;
     /**
-     * Counts a request for a public document. Returns the 429 if its address has used up its share.
+     * Counts a request for a public document. Returns the 429 if its address has sent too many,
+     * otherwise null.
      */
     countReader: (request: Request) => ApiError | null;
   }
   interface RequestApplicationState {
-    /** Shown as `X-Request-Id` and in every log line of this request. */
+    /** The id in the `X-Request-Id` header and in every log line of this request. */
     requestId?: string;
     /**
-     * The place in the queue of submits. Every POST with a key gets one before it is counted.
+     * The place in the queue of writes. A POST with a valid key gets it before it is counted toward
+     * the rate limit.
      */
     place: Place;
     /**
-     * The rate limit headers, set once the request was counted. Every response to it has them,
-     * errors included.
+     * The rate limit headers. They are set when the request has been counted, and are sent even if
+     * the response is an error.
      */
     rateHeaders?: Readonly<Record<string, string>>;
-    /** Milliseconds that the request was held because the client preferred to wait. */
+    /** Milliseconds for which the request was held because of its `Prefer: wait` header. */
     waitedMs?: number;
     /** The batch that a submit created. */
     batchId?: string;
-    /** Unknown members of the body, listed in a header of every response. */
+    /** The value of the `Ignored-Fields` header: the unknown members of the body. */
     ignoredFields?: string;
   }
 }
@@ -81,8 +83,8 @@ export interface ApiDeps extends Omit<SubmitDeps, 'starter'>, TemporalDeps, Auth
 }
 
 /**
- * Creates the HTTP API, not yet listening. Each concern registers itself, in the order of
- * DECISIONS.md, Order of checks.
+ * Creates the HTTP server of the API, which does not listen yet. The order of the calls below
+ * matters: it is the order in which a request is checked (DECISIONS.md, Order of checks).
  */
 export function createServer(deps: ApiDeps): Server {
   const listener = createListener(deps.keepAliveMs);
@@ -92,15 +94,15 @@ export function createServer(deps: ApiDeps): Server {
     port: deps.port,
     listener,
     routes: {
-      // hapi's own payload time-out waits for the slow client that it should end. The listener's
-      // time-out closes the socket.
+      // hapi's payload time-out does not close the socket of a slow client. The time-out of the
+      // listener does.
       payload: { timeout: false },
-      // Headers without a meaning here must not change the response. hapi would respond 400 to odd
-      // cookies and 206 to a range.
+      // The API uses neither cookies nor ranges, so these headers must not change a response. By
+      // default, hapi responds 400 to an invalid cookie and 206 to a range.
       state: { parse: false },
       response: { ranges: false },
     },
-    // A trailing slash changes nothing.
+    // A path with a trailing slash is the same route.
     router: { stripTrailingSlash: true },
     debug: false,
   });
@@ -116,7 +118,8 @@ export function createServer(deps: ApiDeps): Server {
   const readers = createFloodGuard(deps.rateWindowMs);
   server.app.countReader = (request) => readers.countFailure(addressOf(request.raw.req));
   answerBrokenRequests(listener, deps.log, sample);
-  // This runs first, so that a response carries the id even if its request never reached a route.
+  // This extension runs first, so that every response has a request id, even if the request is
+  // rejected before it reaches a route.
   server.ext('onRequest', (request, h) => {
     request.app.requestId = clientRequestId(request) ?? randomUUID();
     requireHost(request.raw.req);
@@ -129,7 +132,7 @@ export function createServer(deps: ApiDeps): Server {
   registerRoutes(server, deps);
   registerDocs(server);
   registerLog(server, deps, sample);
-  // Requests that wait for a change get their responses before the server stops.
+  // Ends all waits, so that held requests get their responses before the server stops.
   server.ext('onPreStop', () => deps.changes.close());
   return server;
 }
@@ -138,7 +141,7 @@ export function createServer(deps: ApiDeps): Server {
 function registerHeaders(server: Server): void {
   server.ext('onPreResponse', ({ app, response }, h) => {
     if (response instanceof Error) return h.continue;
-    // The client's next request then uses a new connection, which leads to another process.
+    // The client then opens a new connection for its next request, and so reaches another process.
     if (server.app.isDraining) response.header('connection', 'close');
     response.header('x-request-id', app.requestId ?? randomUUID());
     for (const [name, value] of Object.entries(PRIVATE))
@@ -150,8 +153,8 @@ function registerHeaders(server: Server): void {
 }
 
 /**
- * Registers every route. For other methods at its path hapi would respond 404, but the contract
- * says 405.
+ * Registers all routes. Also registers a 405 response for other methods at the same paths, to which
+ * hapi would respond 404.
  */
 function registerRoutes(server: Server, deps: ApiDeps): void {
   const starter = new Starter(deps, deps.log);
@@ -171,11 +174,11 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
     if (scope === 'open') options.auth = false;
     if (method === 'POST') options.payload = UNREAD_BODY;
     server.route({ method, path, options, handler: handlers[id] });
-    // A path has only one method.
+    // Each path in `ROUTES` occurs with only one method.
     const allowed = method === 'GET' ? 'GET, HEAD' : method;
     server.route({ method: '*', path, options: open, handler: refuse(allowed) });
   }
-  // Otherwise, `{request_id}` would match this path.
+  // Without this route, the path would match `/api/v1/email/{request_id}`.
   server.route({
     method: 'GET',
     path: '/api/v1/email/bulk',
@@ -193,16 +196,17 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
 }
 
 /**
- * Matches a path with a `.` or `..` segment, as hapi's router and the WHATWG URL recognize them.
- * Both would resolve it to another route.
+ * Matches a path with a `.` or `..` segment, also if a dot is percent-encoded. hapi resolves such
+ * segments, so the request would reach a different route than its path shows.
  */
 const DOT_SEGMENT = /^[^?#]*[/\\](?:\.|%2e){1,2}(?:[/\\?#]|$)/i;
 
 /**
- * Rejects paths that no route should see. Escapes a path that cannot be decoded, so that it becomes
- * a wrong path or a malformed id (404, 422) instead of a 400 before the key is checked.
- * @throws {ApiError} 400 for a target without a path (`a://b`), on which hapi's router would end
- * the process; 404 for a path that leads to a different route than it shows
+ * Rejects paths that must not reach a route. If a path has invalid percent-encoding, hapi would
+ * respond 400 before the key is checked. Such a path is escaped, so that it gets the usual 404 for
+ * an unknown path or 422 for a malformed id.
+ * @throws {ApiError} 400 for a request target without a path (`a://b`), which would crash hapi's
+ * router and the process; 404 for a path with a `.` or `..` segment
  */
 function requirePath(request: Request): void {
   if (!request.path.startsWith('/')) throw problem('bad_request');
@@ -214,24 +218,29 @@ function requirePath(request: Request): void {
   }
 }
 
-/** Returns the request id that the client sent if it is harmless to log, or null. */
+/**
+ * Returns the `X-Request-Id` that the client sent, or null if there is none or it is not safe to
+ * log.
+ */
 function clientRequestId(request: Request): string | null {
   const header: unknown = request.headers['x-request-id'];
   return typeof header === 'string' && /^[\w.:-]{1,128}$/.test(header) ? header : null;
 }
 
 /**
- * Logs one line per request with a valid key, and a sample of all others. An accepted submit is the
- * root of its trace.
+ * Logs one line for each request with a valid key, and a sample of the other requests. Records the
+ * duration of every request as a metric. Publishes the root span of a trace for each accepted
+ * submit.
  */
 function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
   server.events.on('response', (request) => {
     const { app, auth, info, response } = request;
     const status = response instanceof Error ? response.output.statusCode : response?.statusCode;
-    // The template is logged instead of the path, because a client can put anything there.
+    // Logs the path template of the route instead of the path, because the path may contain
+    // anything.
     const { method, path: route } = request.route;
     const ms = Date.now() - info.received;
-    // The two clocks may differ by a millisecond.
+    // `ms` and `waitedMs` come from different clocks, so the difference may be slightly negative.
     const workedMs = Math.max(0, ms - (app.waitedMs ?? 0));
     const labels = { route, method, status: status ?? 'none' };
     time('npe_http_request_duration_seconds', labels, workedMs / 1000);

@@ -13,29 +13,33 @@ import {
   WORKFLOWS,
 } from '../workflows/messages.ts';
 
-/** The API's access to Temporal. */
+/** What the API needs to start workflows in Temporal. */
 export interface TemporalDeps {
   readonly client: Client;
-  /** The enrichment queue. */
+  /** Name of the enrichment task queue. */
   readonly taskQueue: string;
-  /** Returns the reason why Temporal cannot be used, in one sentence, or null if it can. */
+  /** Returns a sentence that says why Temporal cannot be used, or null if it can. */
   readonly trouble: () => Promise<string | null>;
 }
 
-/** Pause after a failed start. In that time, the sweep starts what is committed. */
+/**
+ * After a failed start, the API starts no workflows for this time. The reconciler's sweep starts
+ * them instead.
+ */
 const PAUSE_MS = 5000;
 
 /**
- * Time limit of a start, because an outage of Temporal must not delay a client's response. The
- * sweep starts the rest later.
+ * Time limit for starting a workflow, so that an outage of Temporal doesn't delay responses. The
+ * reconciler's sweep starts the workflow later.
  */
 const START_TIMEOUT_MS = 3000;
 
 type Start = (client: Client, taskQueue: string) => Promise<void>;
 
 /**
- * Starts workflows, and makes only one client wait while Temporal is down: after a failure, one of
- * them tries the next start some seconds later. Logs when an outage begins and when it ends.
+ * Starts workflows. While Temporal is down, only one request in a few seconds tries to start its
+ * workflow, so other requests don't wait for a time-out. Logs when an outage begins and when it
+ * ends.
  */
 export class Starter {
   readonly #temporal: TemporalDeps;
@@ -50,9 +54,10 @@ export class Starter {
   }
 
   /**
-   * Tries to start a workflow by a deadline (milliseconds since the epoch). A start that is too slow
-   * continues in the background.
-   * @returns false if it did not start, or if Temporal was down a moment ago
+   * Tries to start a workflow by a deadline (milliseconds since the epoch). If the deadline passes,
+   * the attempt continues in the background.
+   * @returns true if the workflow was started in time. False if it was not, or if no attempt was
+   * made because Temporal was down a few seconds ago
    */
   async start(start: Start, deadline = Date.now() + START_TIMEOUT_MS): Promise<boolean> {
     if (this.#isAway && performance.now() < this.#pausedUntil) return false;
@@ -61,13 +66,14 @@ export class Starter {
     const started = client.withDeadline(deadline, () => start(client, taskQueue));
     this.#underWay.add(started);
     void started.catch(() => {}).then(() => this.#underWay.delete(started));
-    // The SDK may take a second longer, because it retries before it checks the time.
+    // This timer is needed because the SDK may exceed the deadline by a second.
     const late = setTimeout(Math.max(1, deadline - Date.now()), 'late', { ref: false });
     try {
       if ((await Promise.race([started, late])) === 'late') throw new Error('no response in time');
     } catch (error) {
       this.#pausedUntil = performance.now() + PAUSE_MS;
-      // The client does not wait for the reason.
+      // This is not awaited, because finding the reason takes time and the client waits for its
+      // response.
       if (!this.#isAway) void this.#logOutage(error);
       this.#isAway = true;
       return false;
@@ -83,8 +89,8 @@ export class Starter {
   }
 
   /**
-   * Resolves once no start continues in the background. The SDK retries in a timer, and over a
-   * connection that was closed in the meantime that would end the process.
+   * Resolves when no attempt continues in the background. Call it before the connection to Temporal
+   * is closed. Otherwise, a retry of the SDK on the closed connection would crash the process.
    */
   async ended(): Promise<void> {
     await Promise.allSettled(this.#underWay);
@@ -92,9 +98,9 @@ export class Starter {
 }
 
 /**
- * Starts the batch workflow, with the batch id as workflow id. It is a success if the workflow
+ * Starts the workflow of a batch, with the batch id as workflow id. Does nothing if the workflow
  * already runs.
- * @param reuse `ALLOW_DUPLICATE` starts it again if it has closed
+ * @param reuse with `ALLOW_DUPLICATE`, a workflow that has already closed is started again
  * @throws an error if Temporal does not accept it
  */
 export async function startBatch(
@@ -135,9 +141,10 @@ export async function startBatch(
 }
 
 /**
- * Starts the workflow of a delivery that is resent, or that its batch did not handle, with the
- * delivery id as workflow id. Terminates an older workflow of the same delivery, which sleeps until
- * its next attempt. The database knows its place in the schedule.
+ * Starts the workflow of a webhook delivery, with the delivery id as workflow id. It is needed for
+ * a resend, and for a delivery that the workflow of its batch did not handle. If an older workflow
+ * of this delivery is waiting for its next attempt, it is terminated. Nothing is lost, because the
+ * attempts are recorded in the database.
  * @throws an error if Temporal does not accept it
  */
 export async function startDelivery(

@@ -132,7 +132,7 @@ function report(error: Error): number {
 function judge(
   error: Error & { readonly code?: unknown },
 ): readonly [code: number, advice: string] {
-  // The code of an AbortError is a number.
+  // `String` is needed because the `code` of an AbortError is a number.
   const isUsage = error instanceof UsageError || String(error.code).startsWith('ERR_PARSE_ARGS');
   if (isUsage) return [2, 'See --help.'];
   if (error.code === 'base_url_unusable') return [2, ''];
@@ -144,7 +144,10 @@ function judge(
   return [1, id ? `Quote ${id} to support.` : ''];
 }
 
-/** Shows the progress on stderr: one changing line on a terminal, otherwise a line every 10 s. */
+/**
+ * Shows the progress on stderr. A terminal gets one line that is overwritten every second. A file
+ * or pipe gets a new line every 10 seconds.
+ */
 class ProgressBar {
   readonly #isTerminal = process.stderr.isTTY;
   readonly #begun = Date.now();

@@ -6,14 +6,14 @@ import { parse } from 'csv-parse/sync';
 import { stringify } from 'csv-stringify';
 import { isNpi, type Result } from './index.ts';
 
-// Reads and writes CSV files as people have them: with a byte order mark, CR LF, semicolons, rows
-// that are too short or too long.
+// Reads and writes CSV files as spreadsheets export them. They may have a byte order mark, CR LF
+// line ends, semicolons or tabs between the cells, and rows with missing or extra cells.
 
-/** The command cannot be run as given. The message says why. */
+/** Thrown if the arguments or the CSV file of the command are not usable. The message says why. */
 export class UsageError extends Error {}
 
 export interface Contacts {
-  /** The format of the file, which the result keeps. */
+  /** The format of the input file. The output file is written in the same format. */
   readonly form: { delimiter: string; bom: boolean; record_delimiter: 'windows' | 'unix' };
   readonly header: readonly string[];
   readonly rows: readonly (readonly string[])[];
@@ -54,9 +54,9 @@ export async function readContacts(file: string, column: string): Promise<Contac
 }
 
 /**
- * Writes the rows with their results, either the whole file or nothing. A row without a result says
- * why. Only the user who runs the command can read the file, because it contains people's
- * addresses.
+ * Writes the rows with their results. The file appears only when it is complete. In a row without a
+ * result, the `enriched_reason` column says why. The file is readable only by the user who runs the
+ * command, because it contains people's addresses.
  */
 export async function writeResults(
   { form, header, rows, npis }: Contacts,
@@ -64,7 +64,7 @@ export async function writeResults(
   results: ReadonlyMap<string, Result>,
 ): Promise<void> {
   const width = rows.reduce((widest, { length }) => Math.max(widest, length), header.length);
-  // Columns of an earlier result are replaced.
+  // The input may be the output of an earlier run. Its `enriched_` columns are replaced.
   const kept = Array.from({ length: width }, (_, index) => index).filter(
     (i) => !ADDED.includes(header[i] ?? ''),
   );
@@ -76,7 +76,8 @@ export async function writeResults(
       yield [...cellsOf(row), ...addedTo(npi, results)];
     }
   };
-  // The mode applies only to a new file, so a leftover of a killed run is removed first.
+  // `mode` has an effect only when the file is created, so a file that a killed run left is deleted
+  // first.
   await rm(`${out}.new`, { force: true });
   const file = createWriteStream(`${out}.new`, { flush: true, mode: 0o600 });
   await pipeline(all, stringify(form), file);
@@ -109,8 +110,8 @@ function reasonOf({ status, replayed }: Result): string {
 }
 
 /**
- * Escapes a cell that a spreadsheet would run as a formula. Cells of the original file stay as they
- * were.
+ * Escapes text that a spreadsheet would run as a formula. Only the added cells are escaped, so the
+ * cells of the input stay as they are.
  */
 function inert(cell: string): string {
   return cell.replace(/^(?=[=+\-@\t\r])/, "'");

@@ -8,20 +8,23 @@ export interface Connection {
   /** Address of the service without `/api/v1`: `https:`, or plain `http:` on this machine. */
   readonly baseUrl: string;
   /**
-   * Milliseconds for which a request is retried, or a batch without news is polled. Half an hour by
-   * default.
+   * Milliseconds for which a failing call is retried, and for which a batch is polled without a new
+   * result. The default is half an hour.
    */
   readonly patienceMs?: number;
 }
 
 /**
- * An error of the API or of this package. `code` is stable: one of the API's codes, or one of those
- * that README.md lists.
+ * An error from the API or from this package. `code` is stable. It is either one of the API's codes
+ * or one of this package's codes, which README.md lists.
  */
 export class EnrichmentError extends Error {
   override readonly name = 'EnrichmentError';
   readonly code: string;
-  /** The response, or null if the service sent nothing. Support asks for its `X-Request-Id`. */
+  /**
+   * The response, or null if the service sent none. When you contact support, quote the
+   * `X-Request-Id` header.
+   */
   readonly response: Response | null;
   /** The body of the response, if it is an error body of the API. */
   readonly problem: AnyProblem | Invalid | null;
@@ -47,21 +50,27 @@ export type Call = <T>(
 ) => Promise<Answer<T>>;
 
 /**
- * Statuses after which a retry may succeed. Retrying does nothing twice, because a submit has its
- * Idempotency-Key.
+ * Statuses after which a retry may succeed. Retrying is safe: a GET changes nothing, and a retried
+ * submit has the same Idempotency-Key.
  */
 const WORTH_REPEATING = [408, 409, 429, 500, 502, 503, 504];
-/** Time limit of one attempt, longer than the longest wait of a poll. */
+/**
+ * Time limit of one attempt. It is longer than the 55 seconds for which the service may hold a
+ * poll.
+ */
 const ATTEMPT_MS = 90_000;
 const LONGEST_PAUSE_MS = 30_000;
-/** Patience with an address that has never responded and is most likely wrong. */
+/**
+ * How long calls are retried if the service has never responded, because then its address is most
+ * likely wrong.
+ */
 const FIRST_PATIENCE_MS = 15_000;
 export const PATIENCE_MS = 30 * 60_000;
 
 /**
- * Returns a function that calls the API with one key. It stays within the key's rate limit and
- * retries where that may help, but not before `Retry-After`.
- * @param signal ends every call
+ * Returns a function that calls the API with one key. The function stays within the key's rate
+ * limit. It retries if the error may be temporary, and never earlier than `Retry-After` says.
+ * @param signal aborts every call
  * @throws {EnrichmentError} `api_key_unusable`, `base_url_unusable`; from a call: the last error
  */
 export function createCaller(
@@ -103,7 +112,8 @@ export function createCaller(
       pace.heed(answer.response?.headers, sentAt);
       if (!(answer instanceof EnrichmentError)) return answer;
       const pauseMs = pauseAfter(answer, tries);
-      // This machine was asleep. The service did not fail.
+      // If so much time has passed, this machine was asleep. The time limit for retries starts
+      // again.
       if (Date.now() > sentAt + 2 * ATTEMPT_MS) begun = Date.now();
       const patience = hasAnswered ? patienceMs : Math.min(patienceMs, FIRST_PATIENCE_MS);
       if (Date.now() + pauseMs > begun + patience) throw answer;
@@ -134,8 +144,7 @@ function checkBaseUrl(baseUrl: string): void {
 
 /**
  * Returns the milliseconds to wait before a retry, or infinity if a retry would get the same
- * response. Random time is added, never subtracted, so that clients don't retry early or all at
- * once.
+ * response. A random time is added so that clients don't all retry at the same moment.
  */
 function pauseAfter({ response }: EnrichmentError, tries: number): number {
   if (response && !WORTH_REPEATING.includes(response.status)) return Number.POSITIVE_INFINITY;
@@ -173,13 +182,13 @@ function refusal(response: Response, body: unknown): EnrichmentError {
   return new EnrichmentError(ok ? 'not_the_api' : `http_${status}`, text, { response });
 }
 
-/** Milliseconds that may pass between sending a request and the moment the service counts it. */
+/** The longest time in milliseconds from sending a request until the service counts it. */
 const LEEWAY_MS = 1000;
 
 /**
- * Tracks the service's sliding window: the requests sent from here, and those of other programs
- * with the same key, which the response headers reveal. An earlier run of this program that was
- * killed is one of these.
+ * Keeps this client within the service's rate limit, which is a sliding window. The window contains
+ * the requests of this client. It also contains the requests of other programs with the same key,
+ * for example of an earlier run. The response headers show how many these are.
  */
 class Pace {
   #quota = 100;
@@ -187,7 +196,7 @@ class Pace {
   #sent: number[] = [];
 
   /**
-   * Waits for a place in the window.
+   * Waits until the rate limit allows another request.
    * @returns the time at which the request is sent, in milliseconds since the epoch
    */
   async turn(signal: AbortSignal): Promise<number> {
@@ -205,8 +214,9 @@ class Pace {
   }
 
   /**
-   * Updates the window from response headers. They describe the moment at which the request
-   * arrived, however long the response took.
+   * Updates the window from the rate limit headers of a response. The service computes these
+   * headers when the request arrives, so they are older than the response if the service held the
+   * request.
    */
   heed(headers: Headers | undefined, sentAt: number): void {
     const policy = headers?.get('ratelimit-policy') ?? '';

@@ -27,11 +27,11 @@ export type Result = Envelope['data'][number] & { readonly status: Outcome };
 export interface Progress extends Totals {
   /** Number of different NPIs in the run. */
   readonly total: number;
-  /** Number of final NPIs that a resumed run has from before. */
+  /** Number of NPIs that were already final when this run resumed. */
   readonly earlier: number;
   /**
-   * New results since the last call. Over all calls, each NPI comes once, including those from
-   * before.
+   * The results that are new since the last call. Each NPI is passed exactly once. A resumed run
+   * also passes the results of the earlier run.
    */
   readonly results: readonly Result[];
 }
@@ -40,14 +40,15 @@ export interface Options extends Connection {
   /** `any` by default. */
   readonly type?: keyof typeof PRICES;
   /**
-   * Limit on the credits of the run. No batch is submitted that could exceed it. Credits used
-   * before a kill count. If the kill lost the response of a batch, its credits count only if the
-   * run is resumed within 24 hours.
+   * Limit on the credits of the run. A batch that could exceed the limit is not submitted. If the
+   * run was killed and resumed, the credits used before also count. There is one exception: if the
+   * response to a submit was lost, the credits of that batch count only if the run resumes within
+   * 24 hours.
    */
   readonly maxCredits?: number;
   /**
-   * File with the state that the run needs to resume after a kill. Delete it when you have saved
-   * the results.
+   * Path of a file in which the run saves its state. A killed run resumes if it is started again
+   * with the same file. Delete the file when you have saved the results.
    */
   readonly stateFile?: string;
   readonly onProgress?: (progress: Progress) => void;
@@ -55,22 +56,25 @@ export interface Options extends Connection {
 }
 
 /**
- * Maximum number of open NPIs. The service looks up 100 NPIs of an organization at once, and gives
- * each 15 minutes from its submit.
+ * A batch is submitted only while fewer NPIs than this are open. The service looks up 100 NPIs of
+ * an organization at once, and each must end within 15 minutes of its submit. With many more open
+ * NPIs, some would not be looked up in time and would fail.
  */
 const MAX_OPEN = 180;
 /**
- * Maximum number of running batches. A batch that waits for its slowest NPI costs a request a
- * minute.
+ * Maximum number of running batches. Each running batch is polled about once a minute, and these
+ * polls count toward the rate limit of the key.
  */
 const MAX_BATCHES = 16;
 
 interface Chunk {
   readonly index: number;
   readonly npis: readonly string[];
-  /** Null if no earlier run has sent it; empty if the response was lost. */
+  /**
+   * Null if the chunk was never submitted, or empty if it was submitted and the response was lost.
+   */
   batchId: string | null;
-  /** NPIs that are not final yet, and the credits used by the others. */
+  /** Number of NPIs that are not final. */
   open: number;
   creditsUsed: number;
 }
@@ -85,11 +89,11 @@ interface Run extends Required<Pick<Options, 'type' | 'maxCredits' | 'patienceMs
   readonly results: Map<string, Result>;
   earlier: number;
   /**
-   * The last error about missing credits; null once a batch has ended since then, because it may
-   * have released some.
+   * The last error about missing credits. It is reset to null when a batch ends, because that batch
+   * may have released credits.
    */
   shortage: EnrichmentError | null;
-  /** Called when another batch may be submitted. */
+  /** Wakes the loop that submits batches, because another batch may now be submitted. */
   wake(): void;
 }
 
@@ -97,19 +101,23 @@ export function isNpi(text: string): boolean {
   return /^[0-9]{10}$/.test(text);
 }
 
-/** Returns true if the run lacks credits. Nothing is wrong, and it can resume with more credits. */
+/**
+ * Returns true if the error means that the run stopped for lack of credits. The run can resume with
+ * more credits.
+ */
 export function isShortage(error: unknown): error is EnrichmentError {
   return error instanceof EnrichmentError && /^(insufficient|max)_credits$/.test(error.code);
 }
 
 /**
- * Finds the emails of any number of NPIs, and returns when all have ended. Equal NPIs are looked up
- * once, and each batch is submitted once, even after a kill.
- * @returns `results` has one entry for each NPI as given, in that order
- * @throws {EnrichmentError} if trying again does not help; with a state file the run can resume
- * later. A lack of credits (`insufficient_credits`, `max_credits`) is thrown only after all
- * submitted batches have ended
- * @throws the reason of the signal
+ * Finds the emails of any number of NPIs, and returns when all NPIs are final. An NPI that occurs
+ * several times is looked up once. With a state file, a run that was killed and started again
+ * submits no batch twice.
+ * @returns `results` has one entry for each given NPI, in the given order
+ * @throws {EnrichmentError} if retries do not help. With a state file, the run can resume later. A
+ * lack of credits (`insufficient_credits`, `max_credits`) is thrown only after all submitted
+ * batches have ended
+ * @throws the `reason` of `options.signal` if that signal is aborted
  */
 export async function enrich(
   npis: readonly string[],
@@ -148,19 +156,20 @@ export async function enrich(
     shortage: null,
     wake: () => {},
   };
-  // These calls check whether the key is valid and belongs to this run, and read how much of its
-  // rate limit is left.
+  // These first calls fail if the key is not valid or belongs to another organization. Their
+  // responses also show how much of the key's rate limit is left.
   const submitted = chunks.filter(({ batchId }) => batchId);
   if (submitted.length === 0) await call('/api/v1/credits');
   for (const chunk of submitted) await look(run, chunk);
-  // The state is not saved earlier, so that a wrong address or key leaves no file. It is not saved
-  // later, because keys must be on disk before they are sent.
+  // The state is not saved before these calls, so that a wrong address or API key leaves no file.
+  // It is saved before the first submit, because the Idempotency-Keys must be on disk before they
+  // are sent.
   state.save();
   await finish(run, ending);
   return { ...totals(run), results: npis.flatMap((npi) => results.get(npi) ?? []) };
 }
 
-/** Submits the remaining batches, and waits for all. */
+/** Submits the remaining chunks as batches, and waits until all batches have ended. */
 async function finish(run: Run, ending: AbortController): Promise<void> {
   const open = run.chunks.filter((chunk) => chunk.open > 0);
   const waiting = open.toSorted((a, b) => Number(!a.batchId) - Number(!b.batchId));
@@ -205,7 +214,6 @@ function hasSlot({ running, signal }: Run): boolean {
 }
 
 /** Returns the error if the next batch could exceed the limit on credits, or null. */
-
 function aboveMaximum(
   { chunks, running, type, maxCredits }: Run,
   next: Chunk,
@@ -226,8 +234,8 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
     const headers = { 'idempotency-key': `${run.state.saved.run}-${chunk.index}` };
     const body = { npis: chunk.npis, enrichment_email_type: run.type };
     const answer = await run.call<Accepted>('/api/v1/email/bulk', headers, body).catch((error) => {
-      // The submit was rejected, so this batch does not exist. If an earlier run also sent it, that
-      // is still unknown.
+      // The submit was rejected, so this batch does not exist. If an earlier run submitted the same
+      // chunk and lost the response, the batch may exist after all.
       if (isShortage(error) && chunk.batchId === null) run.state.note(chunk.index, null);
       throw error;
     });
@@ -248,16 +256,14 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
         `Batch ${chunk.batchId} has had no new results for too long.`,
       );
     }
-    // The service did not wait: too many requests are waiting, or a proxy dropped the header.
+    // Without `Preference-Applied`, the service did not hold the poll. Either too many requests are
+    // waiting, or a proxy dropped the `Prefer` header. So we wait here.
     const pauseS = headers.has('preference-applied') ? 0 : Number(headers.get('retry-after') ?? 1);
     if (chunk.open > 0) await sleep(pauseS * 1000, undefined, { signal: run.signal });
   }
 }
 
-/**
- * Polls a batch and reports new results. Without `prefer`, this is the first poll of a batch from
- * an earlier run.
- */
+/** Polls a batch and reports its new results. */
 async function look(run: Run, chunk: Chunk, prefer?: string): Promise<Response> {
   const { call, results, onProgress } = run;
   const headers: Record<string, string> = prefer ? { prefer } : {};
@@ -285,10 +291,11 @@ function sum(numbers: readonly number[]): number {
 }
 
 /**
- * Returns the envelope of a delivery if it is signed with the secret and at most 5 minutes old.
- * @param body the bytes as received, before any JSON parser
+ * Returns the body of a webhook delivery, after checking that it is signed with the secret and at
+ * most 5 minutes old.
+ * @param body the body exactly as received, not parsed
  * @param secret `whsec_…`
- * @throws {EnrichmentError} `webhook_unverified`: respond with 400
+ * @throws {EnrichmentError} `webhook_unverified` if the check fails. Respond with 400
  */
 export function verifyWebhook(
   body: Uint8Array | string,

@@ -6,15 +6,15 @@ const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
 const UNPRINTABLE_IN_LINES = /(?!\n)[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
 
 /**
- * Escapes characters that a terminal would obey or not show, as JSON does: `\u009b`. JSON text
- * stays valid and keeps its value.
- * @param text a single line or a part of it: a line break is escaped too
+ * Escapes characters that a terminal would hide or treat as a command. The escapes are those of
+ * JSON, such as `\u009b`, so escaped JSON text stays valid and keeps its value.
+ * @param text a single line or a part of one, because line breaks are escaped too
  */
 export function printable(text: string): string {
   return text.replace(UNPRINTABLE, escaped);
 }
 
-/** Escapes the same characters in a text that may have several lines: line feeds stay. */
+/** Escapes the same characters in text of several lines. Only line feeds are kept. */
 export function printableLines(text: string): string {
   return text.replace(UNPRINTABLE_IN_LINES, escaped);
 }

@@ -3,7 +3,10 @@ import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { EnrichmentError } from './http.ts';
 
-/** The state of a run that survives a kill. It contains neither the key nor a result. */
+/**
+ * The content of the state file, from which a killed run resumes. It contains neither the API key
+ * nor any result.
+ */
 interface Saved {
   readonly format: 1;
   readonly url: string;
@@ -11,32 +14,34 @@ interface Saved {
   /** SHA-256 of the NPIs in the order in which they are split into chunks. */
   readonly npis: string;
   /**
-   * Prefix of the Idempotency-Keys: chunk N has `RUN-N`. This way, all keys are on disk before the
-   * first is sent.
+   * Random id of the run. The Idempotency-Key of chunk N is this id, a hyphen, and N. So all keys
+   * are on disk before the first one is sent.
    */
   readonly run: string;
   readonly began: string;
   /**
-   * Batch ids by chunk; null before the submit, empty while it is unknown whether the submit was
-   * accepted.
+   * The batch id of each chunk. It is null before the submit, and empty while we do not know
+   * whether the submit was accepted.
    */
   readonly batches: (string | null)[];
 }
 
 export type State = ReturnType<typeof openState>;
 
-/** NPIs in one submit, which is a chunk of a run. */
+/** Number of NPIs in a chunk. Each chunk is submitted as one batch. */
 export const BATCH = 60;
 const REPLAY_MS = 30 * 86_400_000;
 
 /**
- * Reads the state of a run from its file, or creates a new one, which the caller saves before the
- * first submit. Without a file, the state ends with the process.
+ * Reads the state of a run from its file. If the file does not exist, creates a new state, which
+ * the caller must save before the first submit. If no file is given, the state is lost when the
+ * process ends.
  *
- * A chunk whose response was lost is submitted again with its key. Within 24 hours, that is the
- * same batch. Later it is a new batch, but nothing is charged twice: emails found before are
- * replays, and NPIs without an email cost nothing. This holds for 30 days, and after that we
- * refuse. A chunk that was never sent can be submitted at any time.
+ * A chunk whose response was lost is submitted again with the same Idempotency-Key. Within 24
+ * hours, the service returns the same batch. Later, it creates a new batch, but charges nothing
+ * twice: emails that were already found are free replays for 30 days, and NPIs without an email
+ * cost nothing. After 30 days, this function throws `state_expired`. A chunk that was never
+ * submitted can be submitted at any time.
  * @throws {EnrichmentError} `state_unreadable`, `state_mismatch`, `state_expired`
  */
 export function openState(
@@ -65,7 +70,7 @@ export function openState(
     const text = `${file} is of ${saved.began}, and the results of some batches are unknown. After 30 days emails are charged again. Delete the file to start again.`;
     throw new EnrichmentError('state_expired', text);
   }
-  /** Saves the changes, either all or nothing, and returns when they are on disk. */
+  /** Writes the whole state to disk. A crash leaves either the old file or the new file. */
   const save = () => {
     if (!file) return;
     writeFileSync(`${file}.new`, `${JSON.stringify(saved, null, 1)}\n`, {
@@ -93,9 +98,10 @@ function read(file: string): Saved | null {
 }
 
 /**
- * Locks a state until the lock is disposed of or the process dies. SQLite provides the lock that
- * the platform does not offer. Two runs would not be charged twice, because they would send the
- * same Idempotency-Keys. The lock protects their result.
+ * Locks a state file until the lock is disposed of or the process dies. Node.js has no file locks,
+ * so the lock is an SQLite transaction. Without the lock, two runs with the same state file would
+ * not be charged twice, because both send the same Idempotency-Keys. But they would overwrite each
+ * other's result file.
  * @throws {EnrichmentError} `state_locked`
  */
 export async function lockState(file: string | undefined): Promise<AsyncDisposable> {

@@ -4,9 +4,9 @@ import { Marked } from 'marked';
 import { published } from '../routes/service.ts';
 import { reference } from './reference.ts';
 
-// The pages for the API's users: the Markdown files in this folder, and the reference, which is
-// generated from the OpenAPI document. All pages are rendered once at the start and served from
-// memory, without a key.
+// The documentation for users of the API. Its pages are the Markdown files in this folder, and the
+// reference, which is generated from the OpenAPI document. All pages are rendered once when the
+// process starts, and are served from memory. Reading them requires no API key.
 
 /** The pages in the order of the menu, by file name. */
 const NAMES = [
@@ -22,16 +22,22 @@ const NAMES = [
   'changelog',
 ];
 
-/** Pages in another folder: this one is also in the npm package. */
+/**
+ * Pages whose Markdown file is in another folder. The page about the client is also the README of
+ * its npm package.
+ */
 const FILES: Readonly<Record<string, string>> = { clients: '../client/README.md' };
 
-/** Allows only our own style sheet: no script, no other host, no frame around the page. */
+/**
+ * The Content-Security-Policy of the pages. It allows our own style sheet and images, but no
+ * scripts, nothing from other hosts, and no frame around a page.
+ */
 const POLICY =
   "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /**
- * Registers `/docs`, each page as HTML and as Markdown, `/llms.txt` (llmstxt.org), and a redirect
- * from `/`.
+ * Registers the routes of the documentation: each page as HTML and as Markdown, the style sheet,
+ * `/llms.txt` (llmstxt.org), and redirects from `/` and `/docs/index` to `/docs`.
  */
 export function registerDocs(server: Server): void {
   const pages = NAMES.map(readPage);
@@ -60,7 +66,7 @@ function read(file: string): string {
   return readFileSync(new URL(file, import.meta.url), 'utf8');
 }
 
-/** Returns the path of a page's HTML. */
+/** Returns the URL path at which a page is served as HTML. */
 function pathOf(name: string): string {
   return name === 'index' ? '/docs' : `/docs/${name}`;
 }
@@ -88,14 +94,15 @@ const marked = new Marked({
       return `<h${depth} id="${id}">${words} <a class="anchor" href="#${id}" aria-label="Link to here">#</a></h${depth}>\n`;
     },
     link({ href, tokens }) {
-      // Pages are linked by file name, so that the links work in a checkout too.
+      // In the Markdown files, links name files, so that they also work on GitHub. Here they become
+      // URL paths.
       const to = href.replace(/^(\w+)\.md(?=#|$)/, (_, name: string) => pathOf(name));
       return `<a href="${to}">${this.parser.parseInline(tokens)}</a>`;
     },
   },
 });
 
-/** Returns the anchor that GitHub gives a heading. */
+/** Returns the same anchor for a heading as GitHub does. */
 function anchorOf(heading: string): string {
   return heading
     .toLowerCase()

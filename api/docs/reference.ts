@@ -2,12 +2,15 @@ import { openapi } from '../openapi/document.ts';
 import type { JsonObject } from '../openapi/schemas.ts';
 import { ROUTES } from '../routes.ts';
 
-/** Headers of every response, or of every counted one. Other pages describe them. */
+/**
+ * Headers that the reference leaves out, because most responses have them. Other pages describe
+ * them.
+ */
 const USUAL = /^(?:X-Request-Id|Cache-Control|X-Content-Type-Options|(?:X-)?RateLimit.*)$/;
 
 /**
- * Returns the page that describes each operation, as Markdown. It is generated from the OpenAPI
- * document, so both say the same.
+ * Generates the Markdown of the reference page, which describes each operation, from the OpenAPI
+ * document.
  */
 export function reference(): string {
   const operations = ROUTES.map(({ method, path }) => {
@@ -26,7 +29,11 @@ export function reference(): string {
   return `# Reference\n\n${intro}\n\n${operations.join('\n\n')}\n`;
 }
 
-/** Returns the object with a name, with `$ref` and "or null" resolved, or an empty object. */
+/**
+ * Returns a member of an object, or an empty object if it is missing. If the member is a `$ref`,
+ * returns what it refers to. If the member is an `anyOf` of a schema and null, returns that schema
+ * with `isNullable`.
+ */
 function member(object: unknown, name: string): JsonObject {
   return plain((object as JsonObject | undefined)?.[name]);
 }
@@ -39,7 +46,10 @@ function plain(value: unknown): JsonObject {
   return one && !object.type ? { ...plain(one), isNullable: true } : object;
 }
 
-/** Returns the object that a reference such as `#/components/schemas/Batch` leads to. */
+/**
+ * Returns the part of the OpenAPI document that a reference such as `#/components/schemas/Batch`
+ * points to.
+ */
 function referenced(reference: string): JsonObject {
   let at: unknown = openapi;
   for (const name of reference.slice(2).split('/')) at = (at as JsonObject)[name];
@@ -59,8 +69,8 @@ function fields(title: string, holder: unknown): string[] {
 }
 
 /**
- * Returns a row for each field. The path of a nested field has a dot, that of an array's items has
- * `[]`.
+ * Returns a table row for each field of a schema, including nested fields. Paths look like
+ * `batch.id` for a nested field, and `data[].npi` for a field of an array's items.
  */
 function rowsOf(schema: JsonObject, prefix: string): unknown[][] {
   return Object.entries((schema.properties ?? {}) as JsonObject).flatMap(([name, value]) => {

@@ -23,8 +23,8 @@ export interface AuthDeps {
 }
 
 /**
- * Registers the scheme `api-key` for every route that does not opt out (api/docs/lifecycle.md,
- * Keys).
+ * Registers the authentication scheme `api-key` for all routes except those with `auth: false`
+ * (api/docs/lifecycle.md, Keys).
  */
 export function registerAuth(server: Server, deps: AuthDeps): void {
   const { db, rateWindowMs } = deps;
@@ -35,7 +35,10 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
   const keyring = createKeyring(db);
   const countRequest = createLimit(db, rateWindowMs);
 
-  /** Looks up a key that this process has not seen, for a client that is only an address. */
+  /**
+   * Looks up a key that this process does not know. The client has no known organization yet, so
+   * limits apply to its address.
+   */
   const meet = async (request: Request, hash: Buffer): Promise<Authentication> => {
     const address = addressOf(request.raw.req);
     // A request that is rejected here causes no query and is not counted.
@@ -46,7 +49,10 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
     return found;
   };
 
-  /** Returns the owner of a key that was valid before, from the database once a second. */
+  /**
+   * Returns the owner of a key that was valid before. Asks the database again if its last response
+   * is more than a second old.
+   */
   const recognize = async (request: Request, hash: Buffer, known: Known) => {
     const { organizationId } = known.owner;
     enterQueue(request, organizationId);
@@ -59,7 +65,8 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
       const hash = parseApiKey(presentedKey(request) ?? '');
       if (!hash) {
         const flooded = strays.countFailure(addressOf(request.raw.req));
-        // The delay slows a client that retries at once to ten requests a second.
+        // With this delay, a client that retries without pause sends at most ten requests a second
+        // per connection.
         if (flooded) await delay(100);
         throw flooded ?? unauthorized(request);
       }
@@ -73,9 +80,9 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
       }
       const { keyId, organizationId, requestsPerMinute } = found;
       const credentials = { keyId, organizationId, requestsPerMinute };
-      // The request is counted here because hapi reads the body next, and a rejected request must
-      // not cost that. One statement at a time counts all waiting requests of the same key, so
-      // counting needs no turn in a queue.
+      // hapi reads the body after this, so a request over the rate limit is rejected before its
+      // body is read. Counting does not go through a queue, because a single statement counts all
+      // waiting requests of the same key.
       const exhausted = await countRequest(request, credentials);
       if (exhausted) return h.unauthenticated(exhausted, { credentials });
       return h.authenticated({ credentials });
@@ -86,7 +93,7 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
 }
 
 /**
- * Gives a POST its place in the queue of submits.
+ * Reserves a place in the queue of writes if the request is a POST.
  * @throws {ApiError} as `TurnQueue.enter`
  */
 function enterQueue(request: Request, organizationId: string): void {
@@ -97,8 +104,8 @@ function enterQueue(request: Request, organizationId: string): void {
 }
 
 /**
- * Returns the error to send to a waiting request, or null while its key is valid. In the time since
- * the request was admitted, its key may have been revoked or its organization suspended.
+ * Returns the error for a request that is being held, or null while its key is valid. The key may
+ * have been revoked, or its organization suspended, since the request arrived.
  */
 export async function keyRefusal(request: Request, db: Database): Promise<ApiError | null> {
   const hash = parseApiKey(presentedKey(request) ?? '');
@@ -109,8 +116,8 @@ export async function keyRefusal(request: Request, db: Database): Promise<ApiErr
 }
 
 /**
- * Returns the key that a request presents, or null if neither header is sent. `Authorization` wins
- * if both are (DECISIONS.md, Keys and rate).
+ * Returns the API key from the headers, or null if the request has neither `Authorization` nor
+ * `X-API-Key`. If it has both, `Authorization` is used (DECISIONS.md, Keys and rate).
  */
 function presentedKey(request: Request): string | null {
   const { authorization, 'x-api-key': apiKey } = request.headers;
@@ -124,7 +131,7 @@ function unauthorized(request: Request): ApiError {
   return problem(code, { hint: hintFor(request) }, { 'www-authenticate': 'Bearer' });
 }
 
-/** Returns the most likely mistake in a key that isn't valid. */
+/** Returns a hint about the most likely mistake in the headers of a request without a valid key. */
 function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): string {
   const sent = String(authorization ?? apiKey);
   const hasScheme = /^bearer\b/i.test(sent);
@@ -139,29 +146,32 @@ function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): 
 }
 
 /**
- * A valid key is trusted for this long without a lookup, so a revocation takes effect within a
- * second on every instance.
+ * A key that was valid is looked up again after this time. So a revoked key stops working within a
+ * second in every process.
  */
 const TRUST_MS = 1000;
-/** Beyond this many keys, the oldest ones are dropped and looked up again. */
+/**
+ * The maximum number of keys to remember. Beyond it, the keys that were looked up longest ago are
+ * forgotten.
+ */
 const MAX_KEYS = 10_000;
 
 type Owner = Extract<Authentication, { kind: 'active' }>;
 
-/** The owner of a key when it was last valid, and whether that can still be trusted. */
+/** The owner of a key, and whether the key was looked up recently enough to be trusted. */
 interface Known {
   readonly owner: Owner;
   readonly isTrusted: boolean;
 }
 
 /**
- * Keeps the keys that were valid when this process last looked them up. A key never changes its
- * organization.
+ * Remembers the keys that were valid when this process last looked them up, with their
+ * organizations. A key always belongs to the same organization.
  */
 function createKeyring(db: Database) {
   const keys = new Map<string, { readonly owner: Owner; readonly until: number }>();
   return {
-    /** Returns what is known about a key, or null for an unknown one. */
+    /** Returns the remembered owner of a key, or null if this process does not know the key. */
     find(hash: Buffer): Known | null {
       const known = keys.get(hash.toString('base64'));
       return known ? { owner: known.owner, isTrusted: performance.now() < known.until } : null;

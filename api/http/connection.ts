@@ -15,16 +15,16 @@ import type { Sample } from './overload.ts';
 import { MAX_WAIT_S } from './prefer.ts';
 
 /**
- * Time for which a connection may move no byte while a response is due or being sent. It is longer
- * than any response takes: the longest wait that a client may request, plus the time in line and in
- * PostgreSQL.
+ * A connection is closed if no byte moves on it for this long while a response is due or being
+ * sent. The time must be longer than any response takes. That is the longest wait that a client may
+ * request, plus the time in a queue and in PostgreSQL.
  */
 const STALL_MS = MAX_WAIT_S * 1000 + 20_000;
 
 /**
- * Creates the HTTP listener below hapi. A request that has not arrived completely after 10 s ends
- * with its socket; the time between two requests does not count. A client that does not read its
- * response loses its socket as well.
+ * Creates the HTTP server that hapi uses. It closes the socket of a request that has not arrived
+ * completely within 10 seconds, and the socket of a client that does not read its response. The
+ * pause between two requests on a connection does not count toward the 10 seconds.
  * @param keepAliveMs how long a connection may be idle between two requests
  */
 export function createListener(keepAliveMs: number, stallMs = STALL_MS): Server {
@@ -33,7 +33,7 @@ export function createListener(keepAliveMs: number, stallMs = STALL_MS): Server 
     requestTimeout: 10_000,
     headersTimeout: 8000,
     connectionsCheckingInterval: 1000,
-    // Node would send its own response. `requireHost` sends ours.
+    // For a missing Host header, Node would send its own response. `requireHost` sends ours.
     requireHostHeader: false,
   });
   // An idle connection costs about 10 KB.
@@ -43,11 +43,11 @@ export function createListener(keepAliveMs: number, stallMs = STALL_MS): Server 
 }
 
 /**
- * Closes new connections from an address that already has enough, so that one address can't use up
- * the connections of all others.
+ * Limits the number of open connections per address, so that one address can't use up all
+ * connections. A new connection beyond the limit is closed.
  * @param listener a listener that hapi already uses
- * @param peerOf returns the address that a connection counts for, or null for our proxies, which
- * have no limit
+ * @param peerOf returns the address that a connection counts for, or null if it comes from one of
+ * our proxies. Proxies have no limit
  */
 export function boundConnections(
   listener: Server,
@@ -74,9 +74,9 @@ export function boundConnections(
 }
 
 /**
- * Responds to anything that never becomes a request (broken HTTP, headers over 16 KiB, a client
- * that is too slow) like to any other error, and closes the socket. hapi's own handler responds 400
- * to all of these and waits for the client to close.
+ * Sends an error response in our usual form for input that never becomes a request: broken HTTP,
+ * headers over 16 KiB, or a client that is too slow. Then closes the socket. hapi's own handler
+ * would respond 400 to all of these and wait until the client closes the socket.
  * @param listener a listener that hapi already uses
  */
 export function answerBrokenRequests(listener: Server, log: Logger, sample: Sample): void {
@@ -84,7 +84,8 @@ export function answerBrokenRequests(listener: Server, log: Logger, sample: Samp
   const remember: RequestListener = (request, response) => answers.set(request.socket, response);
   listener.prependListener('request', remember);
   listener.prependListener('checkContinue', remember);
-  // An unknown expectation isn't a reason to reject the request (RFC 9110, 10.1.1).
+  // An unknown value in the `Expect` header is no reason to reject a request (RFC 9110, section
+  // 10.1.1).
   listener.on('checkExpectation', (request, response) =>
     listener.emit('request', request, response),
   );
@@ -109,16 +110,20 @@ export function answerBrokenRequests(listener: Server, log: Logger, sample: Samp
   });
 }
 
-/** Requests that one connection may send ahead of their responses. */
+/**
+ * Number of requests that a client may send on one connection before it has the response to the
+ * current one.
+ */
 const MAX_PIPELINED = 32;
 
 /**
- * Passes the requests of one connection to hapi one after the other, so that a client that pipelines
- * uses no more of the process than any other. Closes a connection that sends too far ahead.
+ * Passes the requests of one connection to hapi one at a time, so that a client that pipelines
+ * requests gets no advantage. Closes a connection on which too many requests are waiting.
  * @param listener a listener that hapi already uses
  */
 export function boundPipelines(listener: Server): void {
-  // Requests that wait for the response before them. A connection without an entry is idle.
+  // The requests of each connection that wait for an earlier response. A connection without an
+  // entry is idle.
   const waiting = new WeakMap<Duplex, (() => void)[]>();
   for (const event of ['request', 'checkContinue'] as const) {
     const [dispatch] = listener.listeners(event) as [RequestListener];
@@ -130,7 +135,8 @@ export function boundPipelines(listener: Server): void {
         dispatch(request, response);
       };
       const ahead = waiting.get(socket);
-      // Node still passes on the requests that arrived together with the one that was too many.
+      // After the socket is destroyed, Node still emits requests that arrived in the same packet.
+      // They are ignored.
       if (socket.destroyed) return;
       if (!ahead) {
         waiting.set(socket, []);
@@ -157,7 +163,7 @@ export function requireHost({ httpVersion, headers }: IncomingMessage): void {
   if (httpVersion === '1.1' && headers.host === undefined) throw problem('bad_request');
 }
 
-/** Error codes of Node with a more specific problem than broken HTTP. */
+/** Errors of Node that get a more specific response than `bad_request`. */
 const BROKEN: Readonly<Record<string, ProblemCode>> = {
   ERR_HTTP_REQUEST_TIMEOUT: 'request_timeout',
   HPE_HEADER_OVERFLOW: 'headers_too_large',

@@ -2,15 +2,16 @@ import type { IncomingMessage } from 'node:http';
 import { createScanner, type Node, parseTree, visit } from 'jsonc-parser';
 import { type Problem, problem } from '../problems.ts';
 
-// Bodies are read as bytes and parsed by JSON.parse. They are handled as text where parsing would
-// lose something that must be kept, such as the digits of a long number.
+// Bodies are read as bytes and parsed by JSON.parse. Where JSON.parse would lose information, such
+// as the digits of a long number, these functions work on the text instead.
 
 /** Size limit of the whole body. A larger body is a 413. */
 const MAX_BODY_BYTES = 64 * 1024;
 
 /**
- * Payload options that leave a body to its handler. hapi would respond 400 to a type that it cannot
- * read, and would cut the connection without a response if a body without a length is too large.
+ * Payload options that make hapi leave the body to the route's handler. Otherwise, hapi would
+ * respond 400 to a content type that it cannot read. It would also close the connection without a
+ * response if a body without Content-Length is too large.
  */
 export const UNREAD_BODY = {
   parse: false,
@@ -21,7 +22,8 @@ export const UNREAD_BODY = {
 
 /**
  * Reads a whole body.
- * @throws {ApiError} 413 for more than 64 KiB; 415 if the headers announce anything except JSON
+ * @throws {ApiError} 413 for more than 64 KiB; 415 if the headers say that the body is not JSON, or
+ * is compressed
  */
 export async function readBody(body: IncomingMessage): Promise<Buffer> {
   const { 'content-type': type, 'content-encoding': encoding = 'identity' } = body.headers;
@@ -65,7 +67,7 @@ function broken(offset: number): Problem {
   return { loc: ['body', offset], msg: 'JSON decode error', type: 'json_invalid' };
 }
 
-/** Returns the number of characters before the first bytes that aren't UTF-8. */
+/** Returns the number of characters before the first invalid UTF-8 byte. */
 function utf8ErrorOffset(bytes: Buffer): number {
   // Decoding replaces invalid bytes, so the first difference after encoding again is the first
   // invalid byte.
@@ -76,9 +78,9 @@ function utf8ErrorOffset(bytes: Buffer): number {
 }
 
 /**
- * Returns the offset of the first token that is broken or misplaced (RFC 8259). Returns the text's
- * length if a token is missing at the end, or if the text is nested too deeply to walk by
- * recursion. JSON.parse doesn't reliably report the offset.
+ * Returns the offset of the first syntax error (RFC 8259). Returns the length of the text if its
+ * end is missing, or if it is nested too deeply for a recursive parser. JSON.parse doesn't reliably
+ * report the offset.
  * @param text a text that isn't JSON
  */
 export function jsonErrorOffset(text: string): number {
@@ -90,7 +92,7 @@ export function jsonErrorOffset(text: string): number {
   try {
     visit(text, { onError }, { disallowComments: true });
   } catch (error) {
-    // A text with many wrong closing brackets is walked deeper than it is nested.
+    // With many wrong closing brackets, the parser recurses deeper than the text is nested.
     if (!(error instanceof RangeError)) throw error;
   }
   return first ?? text.length;
@@ -106,8 +108,8 @@ export function jsonDepth(text: string): number {
 }
 
 /**
- * Returns the text of one member of a JSON object exactly as it was sent, or null if it is missing.
- * If the name occurs twice, the last one counts, as in JSON.parse.
+ * Returns the text of one member of a JSON object exactly as it was sent, or null if the object has
+ * no such member. If several members have this name, the last one is returned, as in JSON.parse.
  * @param text valid JSON, of any depth
  */
 export function memberText(text: string, name: string): string | null {
@@ -129,8 +131,8 @@ export function memberText(text: string, name: string): string | null {
 const STEP: Readonly<Record<string, number>> = { '{': 1, '[': 1, '}': -1, ']': -1 };
 
 /**
- * Yields the tokens without the white space between them: the first character, offset, and value of
- * each, and the level that it is in. A bracket is in the level that it opens or closes.
+ * Yields the tokens of a JSON text: the first character, the offset, the value, and the nesting
+ * level of each token. White space is skipped. A bracket has the level that it opens or closes.
  */
 function* tokensOf(text: string) {
   const scanner = createScanner(text, true);
@@ -145,16 +147,16 @@ function* tokensOf(text: string) {
 }
 
 /**
- * Returns JSON text in its canonical form: members sorted, no white space, escapes undone, numbers
- * by their exact value. Two texts have the same form if and only if they mean the same, also beyond
- * double precision.
- * @param text valid JSON of few levels
+ * Returns the canonical form of a JSON text: members are sorted, white space is removed, escapes
+ * are decoded, and numbers are normalized. Two texts have the same canonical form if and only if
+ * their values are equal. Numbers are compared exactly, not as doubles.
+ * @param text valid JSON that is not nested too deeply for recursion
  */
 export function canonicalJson(text: string): string {
   const canonical = ({ type, children = [], offset, length, value }: Node): string => {
     switch (type) {
       case 'object': {
-        // The last of equal names counts, as in JSON.parse.
+        // If a name occurs twice, the last member is kept, as in JSON.parse.
         const members = new Map(
           children.map(({ children: [name, member] = [] }) => [
             JSON.stringify(name?.value),
@@ -182,8 +184,8 @@ function exactNumber(source: string): string {
   const sign = mantissa.startsWith('-') ? '-' : '';
   const [whole = '', fraction = ''] = mantissa.replace('-', '').split('.');
   const digits = `${whole}${fraction}`.replace(/^0+/, '');
-  // A loop, because the pattern /0+$/ would try again at each zero of every run except the last,
-  // 0.2 s for 16 KiB.
+  // This is a loop because the regular expression /0+$/ takes quadratic time for long runs of
+  // zeros, 0.2 seconds for 16 KiB.
   let end = digits.length;
   while (digits[end - 1] === '0') end -= 1;
   const trimmed = digits.slice(0, end);

@@ -5,16 +5,18 @@ import { type ApiError, problem } from '../problems.ts';
 import { keepLast } from './overload.ts';
 
 /**
- * Beyond this many windows, the oldest ones are dropped, and the places they had left count as
- * used.
+ * The maximum number of keys whose windows are kept in memory. Beyond it, the windows that were
+ * unused for the longest time are dropped. Requests that a dropped window counted in advance stay
+ * counted.
  */
 const MAX_WINDOWS = 10_000;
 
 /**
- * Counts authenticated requests. 401, 403 and 429 are not counted; 304, 404 and 422 are
- * (DECISIONS.md, Keys and rate).
- * @returns a function to call for each request, which returns the 429 if the key has no place left,
- * or null
+ * Counts authenticated requests toward the rate limit of their key. Requests that end with 401,
+ * 403, or 429 are not counted. Those that end with 304, 404, or 422 are counted (DECISIONS.md, Keys
+ * and rate).
+ * @returns a function to call for each request. It returns the 429 if the key has reached its
+ * limit, otherwise null
  */
 export function createLimit(db: Database, windowMs: number) {
   const windows = new Map<string, KeyWindow>();
@@ -38,27 +40,27 @@ interface Verdict {
   readonly admitted: boolean;
   /** Requests that would still be admitted now. */
   readonly remaining: number;
-  /** Milliseconds until the next place becomes free, if the window is full. */
+  /** Milliseconds until the next request is admitted, if the window is full. */
   readonly retryAfterMs: number;
-  /** Milliseconds until the whole window is empty again. */
+  /** Milliseconds until no request is in the window. */
   readonly resetMs: number;
   /** The current time by PostgreSQL's clock, in milliseconds since the epoch. */
   readonly nowMs: number;
 }
 
 /**
- * The window of one key in this process. Concurrent requests take their places with one statement.
- * A rejection is repeated without a statement until a place is free.
+ * The rate limit window of one key in this process. One SQL statement counts all requests that are
+ * waiting at that time. While the window is full, requests are rejected without a statement.
  */
 class KeyWindow {
   readonly #db: Database;
   readonly #windowMs: number;
   #places: Places = { taken: 0, used: 0, freeInMs: 0, emptyInMs: 0, atMs: 0 };
   #takenAt = 0;
-  /** Places that were taken for requests that are still waiting. */
+  /** Number of requests that PostgreSQL has counted and `admit` has not admitted yet. */
   #left = 0;
   #waiting = 0;
-  /** The limit at which the window was found full, or 0. */
+  /** The requests per minute at which the window was found full, or 0 if it is not full. */
   #fullAtLimit = 0;
   #taking: Promise<void> | null = null;
 
@@ -84,7 +86,7 @@ class KeyWindow {
     }
   }
 
-  /** Takes a place for each waiting request. */
+  /** Counts all waiting requests in PostgreSQL, as far as the limit allows. */
   async #take(key: AuthCredentials): Promise<void> {
     try {
       this.#places = await takePlaces(this.#db, key, this.#windowMs, this.#waiting);
@@ -118,9 +120,10 @@ class KeyWindow {
 }
 
 /**
- * Returns both families of headers: `RateLimit` of the IETF draft, and the common `X-RateLimit-*`
- * (Reset in epoch seconds). Reset means the whole quota. The next place may become free earlier,
- * which `Retry-After` of a 429 says.
+ * Returns the rate limit headers in both common forms: `RateLimit` and `RateLimit-Policy` of the
+ * IETF draft, and `X-RateLimit-*` with the reset as epoch seconds. The reset is the time at which
+ * the whole quota is available again. After a 429, the next request may be possible earlier, as
+ * `Retry-After` says.
  */
 function rateHeaders({ remaining, resetMs, nowMs }: Verdict, limit: number, windowMs: number) {
   const reset = seconds(resetMs);

@@ -4,11 +4,11 @@ import type { Request } from '@hapi/hapi';
 import ipaddr from 'ipaddr.js';
 import { type ApiError, problem } from '../problems.ts';
 
-// Limits what a client without a valid key, or with too many requests, can cost the process.
+// Limits the resources that a client without a valid key, or with too many requests, can use.
 
 /**
- * Runs `work` once the response is sent or the client is gone. Runs it now if that already happened
- * while something was awaited.
+ * Runs `work` when the response is sent or the client has disconnected. If that has already
+ * happened, runs it at once.
  */
 export function whenOver({ raw: { res } }: Request, work: () => void): void {
   if (res.closed) work();
@@ -16,10 +16,10 @@ export function whenOver({ raw: { res } }: Request, work: () => void): void {
 }
 
 /**
- * Returns a function that finds the client's address: the peer, or behind our proxies the last
- * address that isn't one of them. Anything before it in `X-Forwarded-For` is only the client's
- * claim. An IPv6 address is reduced to its /64 network, because one subscriber can send from a
- * whole /64.
+ * Returns a function that finds the client's address. This is the peer of the connection, or, if
+ * the peer is one of our proxies, the last address in `X-Forwarded-For` that is not a proxy of
+ * ours. Earlier addresses in this header are ignored, because the client can invent them. An IPv6
+ * address is reduced to its /64 network, because one subscriber can send from a whole /64.
  * @param trustedProxies CIDR ranges
  */
 export function createAddressOf(
@@ -35,8 +35,8 @@ export function createAddressOf(
 }
 
 /**
- * Returns a function that finds the address a connection counts for, or null for one of our
- * proxies, because many clients share it.
+ * Returns a function that finds the address that a connection counts for. It returns null for one
+ * of our proxies, because many clients share a proxy.
  * @param trustedProxies CIDR ranges
  */
 export function createPeerOf(trustedProxies: readonly string[]): (socket: Socket) => string | null {
@@ -57,8 +57,8 @@ function networkOf(address: string): string {
 }
 
 /**
- * Puts an entry at the end of a map. If the map is too large, removes the entry that has not been
- * put for the longest time.
+ * Puts an entry at the end of a map. If the map is then too large, removes the first entry, which
+ * was put longest ago.
  */
 export function keepLast<T>(map: Map<string, T>, key: string, value: T, atMost: number): void {
   map.delete(key);
@@ -66,26 +66,23 @@ export function keepLast<T>(map: Map<string, T>, key: string, value: T, atMost: 
   if (map.size > atMost) map.delete(map.keys().next().value ?? '');
 }
 
-// Guessing keys is hopeless: a key has 178 random bits, and its check characters reject nearly
-// every guess before a query. The flood guard makes trying expensive as well.
+// A key can't be guessed, because it has 178 random bits. Its check characters reject nearly every
+// guess without a query. The flood guard also limits how many guesses an address can send.
 
-/** Failed key checks that one address may have in any window. */
+/** Number of failed key checks that one address may have in a window. */
 const MAX_FAILURES = 100;
 /**
- * Beyond this many addresses, the oldest ones are dropped. An attacker with more addresses gains
- * nothing by it.
+ * The maximum number of addresses to remember. Beyond it, the addresses whose last failure is
+ * oldest are forgotten. This does not help an attacker who has more addresses than this anyway.
  */
 const MAX_ADDRESSES = 10_000;
 
-/** Counts failed key checks by address, in this process. */
+/** Counts the failed key checks of each address in this process. */
 export function createFloodGuard(windowMs: number, now: () => number = Date.now) {
   const failures = new Map<string, number[]>();
   const recent = (address: string) =>
     (failures.get(address) ?? []).filter((at) => at > now() - windowMs);
-  /**
-   * Returns the 429 to send instead of any other response once the address has used up its share;
-   * otherwise null.
-   */
+  /** Returns the 429 for an address that has reached the limit of failures, otherwise null. */
   const refusal = (address: string) => {
     const times = recent(address);
     const [oldest] = times;
@@ -101,7 +98,8 @@ export function createFloodGuard(windowMs: number, now: () => number = Date.now)
     refusal,
     /**
      * Counts one failure.
-     * @returns the same as `refusal`, for the failures before this one
+     * @returns the 429 if the address had already reached the limit before this failure, otherwise
+     * null
      */
     countFailure(address: string): ApiError | null {
       const refused = refusal(address);
@@ -112,17 +110,17 @@ export function createFloodGuard(windowMs: number, now: () => number = Date.now)
   };
 }
 
-// A client without a valid key could cause a log line with every request, so these lines are
-// sampled.
+// A client without a valid key could flood the log with its requests, so only a sample of them is
+// logged.
 
 const EVERY_MS = 10_000;
 
 export type Sample = ReturnType<typeof createSample>;
 
 /**
- * Creates a sampler that passes one log line per status in any 10 s.
- * @returns a function to call before a line is written. It returns how many lines were suppressed
- * since the last one, or null if this line is suppressed too
+ * Creates a sampler that allows one log line per HTTP status in 10 seconds.
+ * @returns a function to call before a line is written. It returns null if the line must not be
+ * logged. Otherwise it returns how many lines were suppressed since the last one that was logged
  */
 export function createSample(now: () => number = Date.now) {
   const lines = new Map<number, { readonly at: number; suppressed: number }>();

@@ -3,15 +3,19 @@ import type { Changes } from '../../db/changes.ts';
 import { whenOver } from './overload.ts';
 import { readInTurn } from './turn-queue.ts';
 
-// `Prefer: wait=N` (RFC 7240, section 4.3): the client would rather wait than poll. `until=change`
-// is our own preference (DECISIONS.md, Polls).
+// With `Prefer: wait=N` (RFC 7240, section 4.3), a client asks the service to hold its request for
+// up to N seconds until there is something new. `until=change` is our own addition (DECISIONS.md,
+// Polls).
 
-/** Longest wait in seconds. Proxies cut connections that are silent for a minute. */
+/**
+ * Longest time in seconds that a request is held. Many proxies close connections that are silent
+ * for a minute.
+ */
 export const MAX_WAIT_S = 55;
 
 /**
- * Returns the wait that the client prefers, at most 55 s. Returns null if it prefers no wait, or if
- * too many requests already wait. A preference is never an error.
+ * Returns how long to hold the request, at most 55 seconds. Returns null if the client did not ask
+ * for a wait, or if too many requests already wait. An invalid preference is ignored.
  */
 export function preferredWait(request: Request) {
   const header: unknown = request.headers.prefer;
@@ -30,7 +34,10 @@ export function preferredWait(request: Request) {
   return { seconds: Math.min(MAX_WAIT_S, Number(seconds)), until };
 }
 
-/** Adds `Preference-Applied`, which says how long the wait could have been, and for what event. */
+/**
+ * Adds the header `Preference-Applied`, which shows the maximum wait and the event that would end
+ * it.
+ */
 export function applied(
   response: ResponseObject,
   wait: ReturnType<typeof preferredWait>,
@@ -41,10 +48,11 @@ export function applied(
 }
 
 /**
- * Waits until `look` returns true, the time is over, or the client is gone. Only a change triggers
- * another look, either of the watched object or of the right to see it; never a clock.
- * @param watched an id, or `endOf` an id
- * @param look returns true if there is nothing more to wait for; called at least once
+ * Waits until `look` returns true, the time is over, or the client has disconnected. Calls `look`
+ * again only when the watched request or batch, or the access of the key or its organization, may
+ * have changed. It never polls.
+ * @param watched the id of a request or batch, or `endOf` that id
+ * @param look returns true if the wait is over. It is called at least once
  */
 export async function holdUntil(
   request: Request,

@@ -1,10 +1,14 @@
 import type { Request } from '@hapi/hapi';
 import { problem } from '../problems.ts';
 
-// A client that sends more than its share waits before it gets a connection to PostgreSQL. Other
-// clients don't notice, because waiting clients take turns. A full queue rejects requests at once.
+// Requests wait in a queue before they get a connection to PostgreSQL. Waiting clients take turns,
+// so a client with many requests doesn't delay the others. If a queue is full, further requests are
+// rejected immediately.
 
-/** Limits on the work in a queue. A client is an organization, or an address with an unknown key. */
+/**
+ * Limits on the work in a queue. A client is an organization. For a request with an unknown key, it
+ * is the address.
+ */
 interface QueueLimits {
   readonly maxRunning: number;
   readonly maxRunningPerClient: number;
@@ -21,13 +25,16 @@ interface Client {
   readonly waiting: Set<() => void>;
 }
 
-/** The longest wait for a turn, in case PostgreSQL hangs. */
+/** The longest wait for a turn. It matters when PostgreSQL hangs. */
 const MAX_WAIT_MS = 12_000;
 
 /** A bounded queue in which each waiting client gets one turn before any gets a second one. */
 export class TurnQueue {
   readonly #limits: QueueLimits;
-  /** The next turn belongs to the first of them that can use it. */
+  /**
+   * All clients with work in the queue. The first client that has waiting work and is below its
+   * limit gets the next turn.
+   */
   readonly #clients = new Map<string, Client>();
   #total = 0;
   #running = 0;
@@ -46,8 +53,7 @@ export class TurnQueue {
 
   /**
    * Enters the queue.
-   * @throws {ApiError} 429 if the client has too much work in the queue, 503 if all clients together
-   * have
+   * @throws {ApiError} 429 if this client has too much work in the queue, 503 if the queue is full
    */
   enter(clientId: string): Place {
     const client = this.#clients.get(clientId) ?? { total: 0, running: 0, waiting: new Set() };
@@ -93,7 +99,7 @@ export class TurnQueue {
       const [begin] = client.waiting;
       if (!begin || client.running >= this.#limits.maxRunningPerClient) continue;
       client.waiting.delete(begin);
-      // Moves the client behind all others. The loop reaches it again after them.
+      // Moves the client to the end of the map. This loop reaches it again after all other clients.
       this.#clients.delete(clientId);
       this.#clients.set(clientId, client);
       client.running += 1;
@@ -103,14 +109,14 @@ export class TurnQueue {
   }
 }
 
-/** Moves one client's work through a queue. */
+/** The operations of a queue that a place needs. */
 interface Steps {
   waitForTurn(): Promise<void>;
   endTurn(): void;
   leave(): void;
 }
 
-/** A place in a queue. It is used once, or given up. */
+/** A place in a queue. Call either `inTurn` once, or `leave`. */
 class Place {
   readonly #queue: Steps;
   #isFree = true;
@@ -144,7 +150,10 @@ class Place {
 
 export type { Place };
 
-/** Creates the queues of an API process: half of the connections write, and the others read. */
+/**
+ * Creates the queues of an API process. Reads and writes can each use half of the connections to
+ * PostgreSQL.
+ */
 export function createQueues(connections: number) {
   const half = Math.ceil(connections / 2);
   return {
@@ -155,7 +164,10 @@ export function createQueues(connections: number) {
       maxPerClient: 1000,
       maxTotal: 5000,
     }),
-    /** Submits and resends. While one of an organization finishes, its next can begin. */
+    /**
+     * Submits and resends. Two of them can run per organization, so that one can begin while
+     * another finishes.
+     */
     writes: new TurnQueue({
       maxRunning: half,
       maxRunningPerClient: 2,
@@ -163,8 +175,9 @@ export function createQueues(connections: number) {
       maxTotal: 100 * half,
     }),
     /**
-     * Long polls, which need memory but no connection. A customer's two organizations, for live and
-     * test keys, leave places for others.
+     * Requests that are held until something changes. They need memory, but no connection to
+     * PostgreSQL. A customer has two organizations (one for live keys, one for test keys).
+     * Together, they can use only two thirds of the places.
      */
     waits: new TurnQueue({
       maxRunning: 1500,

@@ -6,14 +6,15 @@ import type { BatchFilter } from '../../db/requests/batches.ts';
 import { BATCH_STATUSES } from '../../db/words.ts';
 import { invalid, type Problem } from '../problems.ts';
 
-// Joi schemas check everything in a request. This file turns their findings into the 422 catalog
-// (api/docs/errors.md, 422).
+// Joi schemas check the bodies, parameters, and headers of requests. This file translates joi's
+// errors into the entries of a 422 response (api/docs/errors.md, 422).
 
 /**
  * Validates a value from a request.
  * @param place the part of the request that the value comes from
- * @param context input for the schema's custom rules
- * @returns the value and every problem in field order; the value is valid if there are no problems
+ * @param context values that the custom rules of the schema need
+ * @returns the value, and all problems in the order of the fields. The value is valid only if there
+ * are no problems
  */
 export function check<T>(
   place: 'body' | 'query' | 'header',
@@ -23,7 +24,8 @@ export function check<T>(
 ): { readonly value: T; readonly problems: readonly Problem[] } {
   const { value, error } = schema.validate(given, { abortEarly: false, convert: false, context });
   const details = error?.details ?? [];
-  // Keeps one entry per invalid field. For a wrong choice, joi also reports that it isn't a string.
+  // Keeps only the first problem of each field. For example, for a number where a choice is
+  // required, joi reports both the wrong choice and the wrong type.
   const fields = details.map(({ path }) => JSON.stringify(path));
   const problems = details
     .filter((_, i) => fields.indexOf(fields[i] ?? '') === i)
@@ -41,8 +43,8 @@ export function check<T>(
 }
 
 /**
- * Joi's findings, worded like pydantic 2. A key that starts with a field's name applies only to
- * that field.
+ * The type and message of each joi error, worded like those of pydantic 2. If a key begins with the
+ * name of a field, the entry applies only to that field.
  */
 const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> = {
   'any.required': ['missing', 'Field required'],
@@ -96,15 +98,16 @@ function choices(values: readonly string[]): string {
 }
 
 /**
- * Lists the members of a body that its schema does not know, as `webhook.mod, npis`. A misspelled
- * member has the same effect as a missing one (DECISIONS.md, Errors).
- * @returns visible ASCII (percent-encoding, RFC 3986), about 1 KB at most; empty if there are none
+ * Lists the members of a body that its schema does not know, for example `webhook.mod, npis`. They
+ * are ignored, so the list helps a client to find a misspelled name (DECISIONS.md, Errors).
+ * @returns a header value of about 1 KB at most, with other characters than visible ASCII
+ * percent-encoded (RFC 3986). Empty if there are no unknown members
  */
 export function ignoredFields(schema: Joi.Schema, body: unknown): string {
   let text = '';
   for (const path of unknownMembers(schema, body)) {
     if (text.length > 1000) return `${text}, ...`;
-    // The beginning of a name is enough to recognize it.
+    // Long names are cut. Their beginning is enough to recognize them.
     const names = path.map((name) => encodeURIComponent(name.slice(0, 40).toWellFormed()) || '""');
     text += (text === '' ? '' : ', ') + names.join('.');
   }
@@ -120,13 +123,13 @@ function unknownMembers(schema: Joi.Schema, value: unknown): string[][] {
   });
 }
 
-/** Returns the members that an object may have, or null if it may have any. */
+/** Returns the names of the members that an object may have, or null if it may have any members. */
 function namesOf(schema: Joi.Schema): readonly string[] | null {
   return schema.$_terms.keys?.map(({ key }: { readonly key: string }) => key) ?? null;
 }
 
-// Parameters of path, query and headers. The OpenAPI document is generated from the schemas that
-// check them.
+// The parameters in the path, the query, and the headers. The same schemas check them and generate
+// their part of the OpenAPI document.
 
 const PREFIXES: Readonly<Record<string, IdPrefix>> = {
   request_id: 'req',
@@ -138,25 +141,29 @@ const PREFIXES: Readonly<Record<string, IdPrefix>> = {
 export const PAGE = { least: 1, most: 100, usual: 50 } as const;
 
 /**
- * The form of cursors as the source of a regular expression; opaque to clients. In most lists, a
- * cursor is the digits of the last id.
+ * A regular expression for the cursors of all lists except the ledger. A cursor is the id of the
+ * last item on the page, without its prefix. Clients must treat it as opaque.
  */
 export const CURSOR = idPattern('msg').replace('msg_', '');
 /**
- * The form of the ledger's cursors: the credits available before the last entry, and either the
- * digits of its request (`h` for the hold, `s` for the settlement) or its number among the
- * organization's grants and adjustments (`f`).
+ * A regular expression for the cursors of the ledger. A cursor has the credits that were available
+ * before the last entry, and a letter with a reference to that entry. `h` (hold) and `s`
+ * (settlement) are followed by the id of the request without its prefix. `f` (funding) is followed
+ * by the entry's number among the organization's grants and adjustments.
  */
 export const LEDGER_PAGE = `^[0-9]{1,15}-(?:f[1-9][0-9]{0,8}|[hs]${CURSOR.slice(1, -1)})$`;
 
-/** Returns a schema for text of this form. Empty text must match too; missing text becomes null. */
+/**
+ * Returns a schema for text that matches a pattern. Empty text is checked against the pattern too.
+ * If the parameter is missing, its value is null.
+ */
 const matching = (pattern: string) =>
   Joi.string().min(0).pattern(new RegExp(pattern)).default(null);
 
 const RFC_3339 = /^(\d{4}-\d\d-\d\d)T\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$/i;
 
 const time = Joi.custom((text: string, helpers) => {
-  // A plus sign that is not percent-encoded arrives as a space.
+  // In a query, a plus sign that is not percent-encoded is decoded as a space.
   const [time = '', day = ''] = RFC_3339.exec(text.replace(' ', '+')) ?? [];
   // `Date` would read February 30 as March 2.
   const isDay = !Number.isNaN(Date.parse(time)) && new Date(day).toISOString().startsWith(day);
@@ -191,10 +198,11 @@ const before = wholeNumber(1, MOST_ATTEMPTS)
   .default(null)
   .meta({ jsonSchema: { type: 'integer', minimum: 1, maximum: MOST_ATTEMPTS } });
 
-/** Parameters that are not just any text, by their names in openapi/operations.json. */
+/** Schemas of the parameters that have rules, by their names in openapi/operations.json. */
 export const PARAMETERS = {
   /**
-   * 1 to 255 visible ASCII characters, quotes around them allowed (DECISIONS.md, Idempotency-Key).
+   * 1 to 255 visible ASCII characters, with or without quotes around them (DECISIONS.md,
+   * Idempotency-Key).
    */
   'Idempotency-Key': matching('^(?:"[!-~]{1,255}"|(?!""$)[!-~]{1,255})$'),
   limit,
@@ -215,7 +223,7 @@ interface Paging {
   readonly cursor: string | null;
 }
 
-/** Returns the place in the ledger that a cursor of the form LEDGER_PAGE names. */
+/** Returns the place in the ledger that a cursor points to. */
 export function ledgerPlace(cursor: string): LedgerPlace {
   const [available = '', entry = ''] = cursor.split('-');
   const rest = entry.slice(1);
@@ -225,7 +233,7 @@ export function ledgerPlace(cursor: string): LedgerPlace {
   return { available: Number(available), side, requestId: `req_${rest}` };
 }
 
-/** Returns the cursor that leads to a place in the ledger. */
+/** Returns the cursor that points to a place in the ledger. */
 export function ledgerCursor(place: LedgerPlace): string {
   if (place.side === 'funding') return `${place.available}-f${place.ordinal}`;
   return `${place.available}-${place.side.charAt(0)}${place.requestId.slice('req_'.length)}`;
@@ -233,7 +241,7 @@ export function ledgerCursor(place: LedgerPlace): string {
 
 const { status, since, until, npi, cursor, ledger_cursor } = PARAMETERS;
 
-/** Schemas of the lists' queries. */
+/** Schemas of the query parameters of each list. */
 export const BATCHES_QUERY = Joi.object<BatchFilter & Paging>({
   status,
   since,

@@ -9,10 +9,14 @@ import written from './operations.json' with { type: 'json' };
 import * as bodies from './schemas.ts';
 import { type Json, type JsonObject, jsonSchema, problemSchema } from './schemas.ts';
 
-// The handwritten part is in operations.json and examples.json. The rest follows from the routes,
-// the problems, and the schemas that validate.
+// Builds the OpenAPI document. Descriptions and examples are written by hand in operations.json and
+// examples.json. The rest is generated from the routes, the problems, and the joi schemas that
+// validate requests.
 
-/** A schema in `components`, and the member of examples.json that shows it. */
+/**
+ * A request or response body: the name of its schema in `components`, and of its examples in
+ * examples.json.
+ */
 interface Body {
   readonly schema: string;
   readonly examples: string;
@@ -23,15 +27,15 @@ interface Operation {
   readonly parameters?: readonly string[];
   readonly requestBody?: Body;
   readonly responses: Readonly<Record<string, Answer>>;
-  /** True if its results also go to the webhook that it names. */
+  /** True if the request can name a webhook, which then receives the results. */
   readonly isDelivered?: boolean;
 }
 
 interface Answer {
   readonly body?: Body;
   /**
-   * Headers in addition to those of every response: `always` in each such response, `sometimes` in
-   * some.
+   * Headers of this response in addition to those of every response. The headers in `always` are
+   * sent each time. The headers in `sometimes` may be missing.
    */
   readonly always?: readonly string[];
   readonly sometimes?: readonly string[];
@@ -50,15 +54,15 @@ and released otherwise. The same NPI for the same organization within 30 days of
 Responses may gain fields at any time. \`null\` in an optional field of a body means absent. Unknown fields are ignored.`;
 
 /**
- * Headers of every response. Each counted response, errors included, also has the rate limit
- * headers.
+ * Headers of every response. If a request counts toward the rate limit, its response also has the
+ * rate limit headers (`COUNTED`), even if it is an error.
  */
 const EVERY = ['X-Request-Id', 'Cache-Control', 'X-Content-Type-Options'];
 const COUNTED = Object.keys(HEADERS).filter((name) => name.includes('RateLimit'));
 
 /**
- * Returns the `headers` of one response: the common ones, those of all such responses, and those of
- * some.
+ * Returns the `headers` object of a response. It has the headers of every response, the headers in
+ * `always`, and the headers in `some`, which are marked as not required.
  */
 function responseHeaders(always: readonly string[], some: readonly string[] = []): JsonObject {
   const headers: Record<string, JsonObject> = {};
@@ -87,10 +91,13 @@ function parameter(name: string): JsonObject {
   return { name, ...PARAMETERS[name], schema: checked ? jsonSchema(checked) : { type: 'string' } };
 }
 
-/** Parameters in `components`. Ids in a path are defined in each operation. */
+/**
+ * Names of the parameters that are defined once, in `components`. Ids in paths are defined in each
+ * operation instead.
+ */
 const SHARED = Object.keys(PARAMETERS).filter((name) => PARAMETERS[name]?.in !== 'path');
 
-/** The problems that the document describes, by name. */
+/** Names and kinds of the problems that the document describes. */
 const DESCRIBED = Object.entries(PROBLEMS).filter(([, { at }]) => at !== 'unexpected');
 
 /** Returns the error responses of an operation, except the 422. */
@@ -123,8 +130,9 @@ function problemResponse(name: string, kind: ProblemKind): JsonObject {
 }
 
 /**
- * Returns an operation with everything that follows from its route. Without a key, it counts toward
- * no quota.
+ * Returns an operation of the document. Adds to its entry in operations.json what follows from its
+ * route: error responses, security, and headers. An operation without a key has no rate limit
+ * headers.
  */
 function operationOf(route: (typeof ROUTES)[number]): JsonObject {
   const { id, scope } = route;
@@ -159,8 +167,8 @@ function parameterOrReference(name: string): JsonObject {
 const { vector, headers: deliveryHeaders, requestBody, ...delivery } = written.delivery;
 
 /**
- * A signed delivery to test a verification: its headers, and the body as the bytes that were
- * signed. The secret is used nowhere else.
+ * A signed example delivery with which users can test their signature check. It has the headers,
+ * the body exactly as it was signed, and the secret. This secret is used nowhere else.
  */
 export const signatureVector = {
   ...vector,
@@ -168,7 +176,7 @@ export const signatureVector = {
 };
 
 /**
- * Describes the request to a webhook's receiver and the meaning of its responses
+ * Describes the request that we send to a webhook receiver, and what the receiver's responses mean
  * (api/docs/webhooks.md, Webhooks).
  */
 function received(operationId: string): JsonObject {
@@ -204,7 +212,7 @@ const RESPONSES: JsonObject = {
 };
 const REFERRING = JSON.stringify([PATHS, RESPONSES]);
 
-/** The schemas of bodies, and the named schemas inside them. */
+/** The schemas of all bodies, and all named schemas that these contain. */
 const schemas: Record<string, JsonObject> = {};
 for (const body of [singleBody, bulkBody, ...Object.values(bodies)]) {
   if (Joi.isSchema(body)) jsonSchema(body, schemas);
@@ -213,7 +221,7 @@ for (const [name, kind] of DESCRIBED) jsonSchema(problemSchema(name, kind), sche
 
 const components: JsonObject = {
   schemas,
-  // Headers that only some responses have are defined in those responses.
+  // A header that is listed only under `sometimes` is defined in those responses, not here.
   headers: Object.fromEntries(
     Object.entries(HEADERS)
       .filter(([name]) => REFERRING.includes(`"#/components/headers/${name}"`))
@@ -227,7 +235,10 @@ const components: JsonObject = {
   },
 };
 
-/** The OpenAPI 3.1 document. Its bodies are the joi schemas that validate. */
+/**
+ * The OpenAPI 3.1 document. The schemas of request bodies come from the joi schemas that validate
+ * them.
+ */
 export const openapi: JsonObject = {
   openapi: '3.1.1',
   info: {

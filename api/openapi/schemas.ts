@@ -21,32 +21,39 @@ export type Json =
   | { readonly [name: string]: Json };
 export type JsonObject = { readonly [name: string]: Json };
 
-/** Metadata that a joi schema adds with `meta()`, because joi's own translation cannot know it. */
+/**
+ * Metadata that a joi schema has from `meta()`. It contains what joi itself cannot translate to
+ * JSON Schema.
+ */
 interface Meta {
-  /** The name in the document's components. Each use of the schema becomes a reference. */
+  /**
+   * The name of the schema under `components`. Wherever the schema is used, a reference is written.
+   */
   readonly name?: string;
-  /** Keywords that describe a custom rule. */
+  /** JSON Schema keywords that describe a `custom()` rule. */
   readonly jsonSchema?: JsonObject;
   /**
-   * The schema of valid values, for a schema that uses `when` to choose which problems to report.
+   * The schema to translate instead of this one. A schema needs it if its `when` only chooses which
+   * problems are reported.
    */
   readonly accepts?: Joi.Schema;
 }
 
 /**
- * Translates a joi schema to JSON Schema 2020-12. Corrects joi's own translation (Standard JSON
- * Schema) in these points, of which the last three help generated clients:
+ * Translates a joi schema to JSON Schema 2020-12. Starts with joi's own translation (Standard JSON
+ * Schema) and changes these points. The last three help generators of client code:
  *
- * - `null` is included if joi accepts it, because joi's translation ignores `empty(null)`;
- * - `meta()`, see above, and `example()` are included, because joi does not translate them;
+ * - `null` is included if the schema accepts it, because joi's translation ignores `empty(null)`;
+ * - the values of `meta()` and `example()` are included, because joi does not translate them;
  * - `additionalProperties: false` is left out, because responses may gain fields at any time
- *   (DECISIONS.md, Versioning), so clients must not take a list of fields as complete;
- * - a named schema becomes a reference without siblings, next to `null` in an `anyOf`;
- * - `default` is left out, because it makes a field required in generated code; the description
- *   says it;
- * - a single choice becomes a constant.
+ *   (DECISIONS.md, Versioning), so clients must accept unknown fields;
+ * - a named schema becomes a reference. If `null` is allowed, the result is an `anyOf` of the
+ *   reference and `null`, so that a reference never has keywords next to it;
+ * - `default` is left out, because it makes the field required in generated code. The description
+ *   of the field mentions its default;
+ * - an enum with only one value becomes a `const`.
  *
- * @param named receives the named schemas
+ * @param named an object to which all named schemas are added
  */
 export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject> = {}): JsonObject {
   const meta: Meta = Object.assign({}, ...(schema.$_terms.metas ?? []));
@@ -64,7 +71,7 @@ export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject>
     ...kept
   } = translated;
   const { examples, items: itemSchemas = [] } = schema.$_terms;
-  // The validator decides, so that every way to accept `null` is translated.
+  // A joi schema can accept `null` in several ways. Validating `null` covers all of them.
   const isNullable = schema.validate(null).error === undefined;
   const own: Record<string, Json> = { ...kept };
   if (type !== undefined) own.type = [type].flat()[0] ?? null;
@@ -87,8 +94,8 @@ export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject>
 }
 
 // Joi schemas of the response bodies (api/docs/lifecycle.md, The envelope). The OpenAPI document is
-// generated from them, and tests compare live responses with them. In the tests, an additional
-// field is a failure.
+// generated from them. Tests validate real responses with them, and fail if a response has a field
+// that its schema does not have.
 
 const text = Joi.string().required();
 const credits = Joi.number().integer().required();
@@ -116,8 +123,8 @@ const deliveryStatus = text
   )
   .meta({ name: 'DeliveryStatus' });
 /**
- * A timestamp without `pattern` or `minLength`, because some generators reject them next to
- * `date-time`.
+ * A timestamp. Its JSON Schema has only `format: date-time`, because some generators reject
+ * `pattern` or `minLength` next to that format.
  */
 const timestamp = Joi.custom((value, helpers) =>
   new Date(value).toISOString() === value ? value : helpers.error('any.invalid'),
@@ -126,7 +133,7 @@ const timestamp = Joi.custom((value, helpers) =>
   .description('RFC 3339 in UTC with milliseconds.')
   .meta({ jsonSchema: { type: 'string', format: 'date-time' } });
 
-/** The 202 of both submits. */
+/** The 202 response of a single or bulk submit. */
 export const submitAnswer = Joi.object({
   batch_id: batchId,
   status: batchStatus,
@@ -182,7 +189,7 @@ const batch = Joi.object({
   .required()
   .meta({ name: 'Batch' });
 
-/** The envelope of both polls and of every delivery. */
+/** The body of both polls and of every webhook delivery. */
 export const envelope = Joi.object({
   batch,
   webhook: Joi.object({
@@ -234,7 +241,10 @@ const attempt = Joi.object({
     ),
 }).meta({ name: 'DeliveryAttempt' });
 
-/** The 202 of a resend, and the 200 of one delivery. */
+/**
+ * The response with one delivery: the 202 of a resend, and the 200 of `GET
+ * /api/v1/batch/{batch_id}/deliveries/{delivery_id}`.
+ */
 export const deliveryAnswer = Joi.object({
   id: deliveryId.description('The `webhook-id` of every attempt.'),
   request_id: requestId
@@ -310,7 +320,7 @@ export const problemAnswer = Joi.object({
   detail: text.description('The text for people.'),
 });
 
-/** The body of the 402. */
+/** The body of a 402 response. */
 export const insufficientAnswer = problemAnswer.keys({
   required: credits.min(1),
   available: credits,
@@ -318,7 +328,9 @@ export const insufficientAnswer = problemAnswer.keys({
   shortfall: credits.min(1),
 });
 
-/** Returns the schema for the body of one kind of problem, with its possible codes. */
+/**
+ * Returns the schema of the body for one kind of problem. Its `code` allows the codes of this kind.
+ */
 export function problemSchema(
   name: string,
   { status, description, codes, hasMembers }: ProblemKind,
@@ -332,7 +344,7 @@ export function problemSchema(
     .meta({ name: `${name}Problem` });
 }
 
-/** The 422: every problem at once, in field order. */
+/** The body of a 422 response. It lists all problems, in the order of the fields. */
 export const invalidAnswer = Joi.object({
   detail: Joi.array()
     .items(

@@ -27,8 +27,8 @@ import type { SubmitDeps } from './submit.ts';
 type HistoryDeps = Pick<SubmitDeps, 'db' | 'log' | 'starter'>;
 
 /**
- * Returns the handlers for an organization's batches, its ledger, and the log of its webhook
- * deliveries, including the resend of a delivery.
+ * Returns the handlers that list an organization's batches, the entries of its ledger, and its
+ * webhook deliveries, and the handler that resends a delivery.
  */
 export function historyHandlers(deps: HistoryDeps) {
   const { db } = deps;
@@ -106,12 +106,12 @@ async function resend(
       return outcome satisfies never;
   }
   const { delivery, npis } = outcome;
-  // The resend is committed. If Temporal is down, the sweep starts it.
+  // The resend is committed. If Temporal is down, the reconciler's sweep starts its workflow later.
   const started = await starter.start((...temporal) =>
     startDelivery(...temporal, { ...which, npis }),
   );
   if (started) {
-    // The mark may fail. Then the sweep starts the delivery once more, which changes nothing.
+    // If this update fails, the reconciler's sweep starts the workflow again. That does no harm.
     const mark = { deliveryId: delivery_id, resends: delivery.resends };
     await noteDeliveryLook(db, mark).catch(() => {});
   }
@@ -120,8 +120,8 @@ async function resend(
 }
 
 /**
- * Returns a delivery as `deliveryAnswer` of schemas.ts describes it.
- * @param longest maximum number of characters of a receiver's response
+ * Returns a delivery as JSON, in the form of `deliveryAnswer` in openapi/schemas.ts.
+ * @param longest how many characters of a receiver's response are shown
  */
 function presented(delivery: LoggedDelivery, longest: number): object {
   return {
@@ -145,14 +145,14 @@ function presented(delivery: LoggedDelivery, longest: number): object {
 }
 
 /**
- * Control characters: C0, DEL, and C1. Each would be six bytes as JSON, and terminals obey some of
- * them.
+ * Matches control characters (C0, DEL, and C1). They are replaced because most of them take six
+ * bytes in JSON, and terminals treat some of them as commands.
  */
 const CONTROL_CHARACTERS = /\p{Cc}/gu;
 
 /**
- * Returns bytes as text. Bytes that are not UTF-8, a character that was cut, and control characters
- * become U+FFFD.
+ * Converts the stored beginning of a receiver's response to text. Invalid UTF-8, a character that
+ * is cut off at the end, and control characters become U+FFFD.
  */
 function excerptText(bytes: Buffer, longest: number): string {
   const text = bytes.toString('utf8').slice(0, longest).toWellFormed();

@@ -16,7 +16,8 @@ import { idsOf } from '../http/validation.ts';
 import { type ApiError, problem } from '../problems.ts';
 
 /**
- * Returns the handlers of both polls, which read from PostgreSQL (api/docs/lifecycle.md, Polling).
+ * Returns the handlers with which clients poll a request or a batch (api/docs/lifecycle.md,
+ * Polling).
  */
 export function pollHandlers(db: Database, changes: Changes) {
   return {
@@ -53,8 +54,9 @@ async function poll(
 }
 
 /**
- * Waits until the request or batch is final, or for the first change if the client prefers that.
- * With If-None-Match, a change is a different ETag. Without it, a change is a different status.
+ * Waits until the request or batch is final. If the client sent `until=change`, the first change
+ * also ends the wait. With If-None-Match, a change is an ETag that differs from the client's.
+ * Without If-None-Match, it is a status that differs from the one at the start of the wait.
  */
 async function waitForNews(
   request: Request,
@@ -74,7 +76,7 @@ async function waitForNews(
   };
   if (isNews(first)) return;
   let watched = endOf(id);
-  // The ETag changes with the whole batch.
+  // The ETag of a single request also depends on its batch, so with an ETag, watch the batch.
   if (until === 'change') watched = known === undefined ? id : first.batchId;
   await holdUntil(request, changes, watched, seconds, async () => {
     const refused = await keyRefusal(request, db);
@@ -83,7 +85,7 @@ async function waitForNews(
   });
 }
 
-/** @throws {ApiError} 404 for an id that is not the organization's */
+/** @throws {ApiError} 404 if the organization has no request or batch with this id */
 async function readState(db: Database, subject: EnvelopeSubject): Promise<EnvelopeState> {
   const state = await findEnvelopeState(db, subject);
   if (!state) throw unknownId(subject);
@@ -98,7 +100,10 @@ function etagOf({ version }: EnvelopeState): string {
   return hash('sha256', version, 'base64url').slice(0, 27);
 }
 
-/** Compares a list of entity tags weakly (RFC 9110, section 13.1.2). */
+/**
+ * Returns true if an If-None-Match header contains the ETag or `*`. Uses weak comparison (RFC 9110,
+ * section 13.1.2).
+ */
 function matches(header: unknown, etag: string): boolean {
   if (typeof header !== 'string') return false;
   const tags = header.split(',').map((tag) => tag.trim());
@@ -106,8 +111,8 @@ function matches(header: unknown, etag: string): boolean {
 }
 
 /**
- * Returns the seconds until the next poll. Most lookups end within seconds and the rest take
- * minutes, so the interval grows with age.
+ * Returns the seconds after which the client should poll again. Most lookups end within seconds,
+ * and the others take minutes. So the interval grows with the age of the request.
  */
 function retryAfter({ ageMs }: EnvelopeState): string {
   const seconds = Math.round(ageMs / 5000);

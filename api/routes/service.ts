@@ -10,14 +10,20 @@ import { readInTurn } from '../http/turn-queue.ts';
 import { openapi } from '../openapi/document.ts';
 import type { TemporalDeps } from '../temporal.ts';
 
-/** Time for which a result of the check is reused, because anyone may ask at any rate. */
+/**
+ * How long the result of a readiness check is reused. It is cached because `/readyz` needs no key
+ * and has no rate limit.
+ */
 const READINESS_MS = 1000;
-/** Longest wait for a check. By default, Kubernetes waits one second. */
+/**
+ * The longest time to wait for a readiness check. It is below one second, the default time-out of a
+ * Kubernetes probe.
+ */
 const PATIENCE_MS = 800;
 
 /**
- * Checks whether the API can serve. To serve, it needs PostgreSQL up and migrated, and the workers
- * must not all be on another namespace or queue.
+ * Checks whether the API can handle requests. PostgreSQL must be up and migrated. If workers are
+ * running, at least one of them must use the same Temporal namespace and task queue as the API.
  */
 export class Readiness {
   readonly #db: Database;
@@ -31,12 +37,13 @@ export class Readiness {
     this.#place = { namespace: client.options.namespace, taskQueue };
   }
 
-  /** Returns `ready`, or the reason why the API can't serve. */
+  /** Returns `ready`, or the reason why the API can't handle requests. */
   async check(): Promise<string> {
     if (this.#checked === null || performance.now() >= this.#nextCheckAt) {
       const checking = this.#look();
       this.#checked = checking;
-      // A slow check is not an outage yet. Until it ends, the last result holds.
+      // A slow check does not mean that PostgreSQL is down. Until the check ends, the last result
+      // is returned.
       if (this.#known)
         this.#checked = Promise.race([checking, delay(PATIENCE_MS, this.#known, { ref: false })]);
     }
@@ -45,7 +52,8 @@ export class Readiness {
 
   async #look(): Promise<State> {
     const nextAt = performance.now() + READINESS_MS;
-    // Prevents a second check while one hangs, because each holds a connection.
+    // Prevents a second check while this one runs, because a check that hangs occupies a
+    // connection.
     this.#nextCheckAt = Number.POSITIVE_INFINITY;
     let state: State;
     try {
@@ -65,8 +73,8 @@ export class Readiness {
 type State = DatabaseReadiness | 'worker_elsewhere';
 
 /**
- * Returns the handlers for an organization's credits and, without a key, for liveness, readiness,
- * and the OpenAPI document.
+ * Returns the handlers for an organization's credits, for liveness and readiness, and for the
+ * OpenAPI document. Only the credits need an API key.
  */
 export function serviceHandlers({ db }: { readonly db: Database }) {
   return {
@@ -87,9 +95,8 @@ export function serviceHandlers({ db }: { readonly db: Database }) {
 }
 
 /**
- * Returns a handler for a text that is the same for all clients until the next release. It is
- * compressed once, for all requests. Each address may ask as often as the flood guard allows. hapi
- * handles If-None-Match.
+ * Returns a handler that serves a public document. The text changes only with a release, so it is
+ * compressed once. The flood guard limits the requests of each address. hapi handles If-None-Match.
  */
 export function published(
   type: string,

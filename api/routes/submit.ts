@@ -28,14 +28,14 @@ export interface SubmitDeps {
   readonly starter: Starter;
   readonly rules: SubmitRules;
   readonly forbids: (url: URL) => boolean;
-  /** Returns the outcome of an NPI in a sandbox. */
+  /** Returns the outcome that an NPI has in a sandbox. */
   readonly testOutcomeOf: (npi: string) => TestOutcome;
   readonly changes: Changes;
 }
 
 type SubmitBody = Pick<SubmitCommand, 'npis' | 'requestedType' | 'webhook' | 'customData'>;
 
-/** Returns the handlers of both submits (api/docs/lifecycle.md, Submitting). */
+/** Returns the handlers of single and bulk submits (api/docs/lifecycle.md, Submitting). */
 export function submitHandlers(deps: SubmitDeps) {
   return {
     submitSingle: (request, h) => accept(request, h, 'single', singleBody, deps),
@@ -53,12 +53,12 @@ async function accept(
   const { organizationId } = request.auth.credentials;
   const { value: header, problems } = check('header', HEADERS, {
     'Idempotency-Key': request.headers['idempotency-key'],
-    // Test-Outcome is ignored for a live key.
+    // The Test-Outcome header is for test keys. With a live key it is ignored.
     'Test-Outcome': isSandbox(organizationId) ? request.headers['test-outcome'] : undefined,
   });
   const bytes = await readBody(request.raw.req);
-  // The body is parsed in its turn, because parsing many bodies that arrive at once would delay all
-  // other requests.
+  // The body is parsed only when the request has its turn in the queue. Parsing many bodies that
+  // arrive together would block the process and delay all other requests.
   const outcome = await request.app.place.inTurn(async () => {
     const body = parseBody(request, bytes, schema, deps.forbids, problems);
     const command = commandFor(request, submittedAs, body, header, deps.testOutcomeOf);
@@ -117,7 +117,7 @@ function idempotencyOf(
 ): SubmitCommand['idempotency'] {
   if (header['Idempotency-Key'] === null) return null;
   return {
-    // Quotes around the key are not part of it.
+    // A key may be sent with or without quotes. The quotes are not part of the key.
     key: header['Idempotency-Key'].replace(/^"(.*)"$/, '$1'),
     method: 'POST',
     path: route.path,
@@ -125,7 +125,10 @@ function idempotencyOf(
   };
 }
 
-/** Starts the workflow of a new batch, and waits for the end of the batch if the client prefers. */
+/**
+ * Starts the workflow of a new batch. If the client sent `Prefer: wait`, waits until the batch is
+ * final or the wait is over.
+ */
 async function finishAccepted(
   request: Request,
   response: ResponseObject,
@@ -140,7 +143,7 @@ async function finishAccepted(
   await startNow(deps, batch, request.info.received);
   const preferred = preferredWait(request);
   if (!preferred) return response;
-  // The wait ends if the key becomes invalid. The batch stays accepted.
+  // If the key becomes invalid, the wait ends, but the batch is still accepted.
   const look = async () => {
     if ((await keyRefusal(request, deps.db)) !== null) return true;
     const state = await findEnvelopeState(deps.db, { organizationId, batchId });
@@ -150,25 +153,27 @@ async function finishAccepted(
   try {
     await holdUntil(request, deps.changes, endOf(batchId), seconds, look);
   } catch (error) {
-    // The batch is accepted, so the response must be 202. If the wait fails, it only ends early.
+    // The batch is already accepted, so the response must be 202 even if the wait fails.
     deps.log.warn({ err: error, batch_id: batchId }, 'wait ended early');
   }
-  // The response shows everything except the end, so a submit can only wait for the end. The body
-  // equals byte for byte the one that a repeated Idempotency-Key gets, with or without a wait.
+  // `until=change` has no meaning for a submit, because the 202 shows nothing that could change
+  // before the end. The body is the same with and without a wait, so a repeated Idempotency-Key
+  // gets exactly the same body.
   return applied(response, { seconds, until: 'end' });
 }
 
 /**
- * Milliseconds after a request's arrival within which Temporal must start its batch. A 202 has to
- * come within two seconds, so a submit that waited for its turn leaves Temporal less time. Submits
- * wait for Temporal so that they don't come faster than it starts them. Without the wait, a load of
- * five times the capacity cut throughput to a third.
+ * The deadline for starting the workflow of a batch, in milliseconds after the arrival of the
+ * submit. The 202 must be sent within two seconds of the arrival, so time in the queue is included.
+ * A submit waits for the start because this slows clients down to the speed at which Temporal
+ * starts workflows. Without this wait, throughput fell to a third at five times the load that the
+ * service can carry.
  */
 const TEMPORAL_MS = 1400;
 
 /**
- * Starts the workflow of a batch. The batch is committed, so if the start fails here, the sweep
- * repeats it.
+ * Starts the workflow of a batch. The batch is already committed. If the start fails here, the
+ * reconciler's sweep starts the workflow later.
  */
 async function startNow(
   { db, log, starter }: SubmitDeps,
@@ -178,7 +183,7 @@ async function startNow(
   const deadline = Math.max(receivedAt + TEMPORAL_MS, Date.now() + 300);
   const isStarted = await starter.start((...temporal) => startBatch(...temporal, batch), deadline);
   if (!isStarted) return;
-  // The response does not wait for this.
+  // This is not awaited, so that it doesn't delay the response.
   void markStarted(db, batch.batchId).catch((error) => {
     log.warn(
       { err: error, batch_id: batch.batchId },
@@ -202,7 +207,8 @@ function parseBody(
   const all = [...problems, ...headerProblems];
   if (all.length > 0) throw invalid(all, hintFor(schema, body.value));
   return {
-    // The other name is an unknown field of this schema, so its value was not checked.
+    // Only one of `npi` and `npis` is a field of the schema. The value of the other one was not
+    // checked.
     npis: schema === singleBody ? [value.npi] : value.npis,
     requestedType: value.enrichment_email_type,
     webhook: value.webhook ?? null,
@@ -210,7 +216,7 @@ function parseBody(
   };
 }
 
-/** Returns a hint that the problems' texts don't give, or null. */
+/** Returns advice that is not in the messages of the problems, or null. */
 function hintFor(schema: Joi.ObjectSchema, body: unknown): string | null {
   const { npi, npis }: Readonly<Record<string, unknown>> = Object(body);
   if (schema === singleBody && npi === undefined && npis !== undefined)
@@ -226,8 +232,8 @@ function isPadded(npi: unknown): boolean {
 }
 
 /**
- * Returns the fingerprint of a submit. Two submits that mean the same have the same fingerprint,
- * however they are written.
+ * Returns a hash of the content of a submit. Submits with the same content have the same hash, even
+ * if their JSON is formatted differently.
  */
 function fingerprint(
   { npis, requestedType, webhook, customData }: SubmitBody,
@@ -243,14 +249,18 @@ function fingerprint(
   return hash('sha256', `${canonicalJson(JSON.stringify(meaning))}${data}`, 'buffer');
 }
 
-// Joi schemas of the bodies (api/docs/lifecycle.md, Submitting). The OpenAPI document is generated
-// from them: `meta({ jsonSchema })` describes the check of a custom rule (openapi/schemas.ts).
+// Joi schemas of the request bodies (api/docs/lifecycle.md, Submitting). The OpenAPI document is
+// generated from them. `meta({ jsonSchema })` describes a custom rule in that document
+// (openapi/schemas.ts).
 
-/** Facts that joi cannot see in the parsed value. */
+/** What the custom rules need in addition to the parsed body. */
 interface SubmitContext {
   /** The text of `custom_data` as it was sent. */
   readonly customData: string | null;
-  /** Returns true for a URL whose literal address or internal name deliveries may not reach. */
+  /**
+   * Returns true if deliveries to the URL are forbidden, because its host is a forbidden IP address
+   * or an internal name.
+   */
   readonly forbids: (url: URL) => boolean;
 }
 
@@ -261,7 +271,7 @@ const MAX_URL_LENGTH = 2048;
 
 interface SubmitHeaders {
   readonly 'Idempotency-Key': string | null;
-  /** The outcome of every NPI in a sandbox submit; null if each NPI decides its outcome. */
+  /** The outcome of all NPIs of a sandbox submit. Null if the outcome depends on each NPI. */
   readonly 'Test-Outcome': TestOutcome | null;
 }
 
@@ -284,13 +294,13 @@ const url = Joi.string()
     'The address of your receiver: https, without user name or password, at a public address.',
   )
   .example('https://example.com/hooks/email')
-  // JSON Schema cannot express the rest of the rule.
+  // JSON Schema can express only a part of the rule.
   .meta({ jsonSchema: { format: 'uri', pattern: URL_START.source, maxLength: MAX_URL_LENGTH } })
   .custom((text: string, helpers) => {
     if (text.length > MAX_URL_LENGTH)
       return helpers.error('url.too_long', { limit: MAX_URL_LENGTH });
-    // `URL` drops white space and control characters. The stored text must be the text that was
-    // checked.
+    // `URL` removes white space and control characters before it parses a text. Such a text is
+    // rejected, because we store the text and not the parsed URL.
     if (!URL.canParse(text) || !text.isWellFormed() || /[\s\p{Cc}]/u.test(text))
       return helpers.error('url.parsing');
     const parsed = new URL(text);
@@ -357,8 +367,8 @@ const npis = Joi.array()
   .description('Each entry becomes a request, even if an NPI occurs twice.');
 
 /**
- * `POST /api/v1/email/bulk`. The items of a list that is too long are not checked, because
- * reporting them all would block the process.
+ * `POST /api/v1/email/bulk`. If the list is too long, its items are not checked, because reporting
+ * many invalid items would block the process.
  */
 export const bulkBody = Joi.object({
   npis: Joi.array()
