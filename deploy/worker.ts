@@ -123,8 +123,38 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
     await atMost(sweeping);
     return await atMost(db.close());
   }
-  const { connection, isVersioned } = joined;
   workers = joined.workers;
+  const running = { config, reverifyMs, client, db, log, target, version, sweeping };
+  await serve(running, joined, stopped, ending);
+  const { connection } = joined;
+  const connections = [db.close(), connection.close(), client.connection.close(), traces?.close()];
+  await atMost(Promise.all(connections));
+});
+
+interface Process {
+  readonly config: ReturnType<typeof loadConfig>;
+  /** The interval of the Schedule that verifies stored addresses again. */
+  readonly reverifyMs: number;
+  readonly client: ReturnType<typeof lazyClient>;
+  readonly db: Database;
+  readonly log: Logger;
+  readonly target: TemporalTarget;
+  readonly version: ReturnType<typeof versionOf>;
+  /** The reconciler's loops, which end after `ending`. */
+  readonly sweeping: Promise<unknown>;
+}
+
+/**
+ * Rolls the version out, keeps this worker's entries in PostgreSQL and Temporal, and drains the
+ * workers once the process is asked to stop.
+ */
+async function serve(
+  { config, reverifyMs, client, db, log, target, version, sweeping }: Process,
+  { workers, isVersioned }: Joined,
+  stopped: Promise<void>,
+  ending: AbortController,
+): Promise<void> {
+  const { taskQueue } = config;
   const automatic = config.workerRollout === 'automatic';
   const rollout = createRollout({ db, client, log, taskQueue, version, isVersioned, automatic });
   const ended = Promise.race([stopped, workers.running]).finally(() => ending.abort());
@@ -146,9 +176,7 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   await ended;
   log.info('worker draining');
   await Promise.all([workers.stop(), atMost(sweeping), atMost(rollout.leave())]);
-  const connections = [db.close(), connection.close(), client.connection.close(), traces?.close()];
-  await atMost(Promise.all(connections));
-});
+}
 
 /** Logs why deliveries cannot be signed, if they cannot. */
 async function logSecretsTrouble(db: Database, log: Logger): Promise<void> {

@@ -79,11 +79,9 @@ test.before(async () => {
 
 /** Returns the comments of a file, each as one text without its marks. */
 function commentsOf(file: string, text: string): Passage[] {
-  const marks = /\.(?:ts|mjs)$/.test(file)
-    ? TS_COMMENT
-    : file.endsWith('.sql')
-      ? /^\s*--(?!>)/
-      : /^\s*#(?!!)/;
+  let marks = /^\s*#(?!!)/;
+  if (/\.(?:ts|mjs)$/.test(file)) marks = TS_COMMENT;
+  else if (file.endsWith('.sql')) marks = /^\s*--(?!>)/;
   const found: { line: number; lines: string[] }[] = [];
   let inside = false;
   for (const [index, line] of text.split('\n').entries()) {

@@ -233,10 +233,13 @@ function best<T extends KnownAddress>(
   return known
     .filter((one) => one.npi === npi && one.at >= since)
     .filter(({ emailType }) => requestedType === 'any' || requestedType === emailType)
-    .sort((a, b) =>
-      a.emailType === b.emailType ? b.at - a.at : a.emailType === 'professional' ? -1 : 1,
-    )
+    .sort(byTypeAndAge)
     .at(0);
+}
+
+function byTypeAndAge(a: KnownAddress, b: KnownAddress): number {
+  if (a.emailType === b.emailType) return b.at - a.at;
+  return a.emailType === 'professional' ? -1 : 1;
 }
 
 /** Returns the same text for two bodies with the same meaning. */
