@@ -67,10 +67,7 @@ export async function runOperator(
   args: readonly string[],
   { config, ...streams }: OperatorSurroundings,
 ): Promise<ExitCode> {
-  // Escapes all output, because it may contain file names, vendors' texts, and other untrusted
-  // text.
-  const stdout = (text: string) => streams.stdout(printableLines(text));
-  const stderr = (text: string) => streams.stderr(printableLines(text));
+  const { stdout, stderr } = escaping(streams);
   const database = new CommandDatabase(config);
   const done: { exitCode: ExitCode } = { exitCode: 0 };
   const program = createProgram(stdout, stderr);
@@ -95,6 +92,16 @@ export async function runOperator(
   } finally {
     await database.close();
   }
+}
+
+type Streams = Pick<OperatorSurroundings, 'stdout' | 'stderr'>;
+
+/** Escapes all output, because it may contain file names, vendors' texts, and other untrusted text. */
+function escaping({ stdout, stderr }: Streams): Streams {
+  return {
+    stdout: (text) => stdout(printableLines(text)),
+    stderr: (text) => stderr(printableLines(text)),
+  };
 }
 
 function createProgram(stdout: (text: string) => void, stderr: (text: string) => void): Command {
