@@ -80,6 +80,8 @@ export interface ActivityRules extends KnownWindows {
   /** The pause before an address is checked again after its mail server greylisted it. */
   readonly greylistMs: number;
   readonly webhookScheduleMs: readonly number[];
+  /** The longest wait for a receiver that is away, before it is tried again. */
+  readonly webhookLongestRestMs: number;
   readonly retention: Retention;
   readonly sweep: {
     /**

@@ -4,7 +4,14 @@ import { Refusal } from '../errors.ts';
 import { webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
 import { lockDelivery, REPORTS_FINAL } from './deliveries.ts';
-import { admitToHost, giveBackAddresses, type HostHealth, LEASE_MS, noteHost } from './hosts.ts';
+import {
+  admitToHost,
+  firstRestMs,
+  giveBackAddresses,
+  type HostHealth,
+  LEASE_MS,
+  noteHost,
+} from './hosts.ts';
 
 // The row of a delivery stores which attempt of the retry schedule is next. So after a crash,
 // another worker continues there. A lease on the row keeps two workers from sending the delivery at
@@ -64,19 +71,24 @@ const SUSPENDED_MS = 300_000;
  */
 const NOT_FINAL = { kind: 'wait', why: 'not_final', afterMs: 60_000 } as const;
 
+export interface WebhookRules {
+  /** The retry schedule: for each attempt, the milliseconds after the previous one. */
+  readonly webhookScheduleMs: readonly number[];
+  /** The longest wait for a host that is away, in milliseconds. */
+  readonly webhookLongestRestMs: number;
+}
+
 /**
  * Claims the next attempt of a delivery, or returns the reason to wait: the reported result is not
  * final, the attempt is not due, the delivery is being sent, its organization's webhooks are
  * suspended, its host's breaker is open, or there is no free slot. Waiting does not change the
  * delivery's place in the retry schedule, except while its host is away.
- * @param rules.webhookScheduleMs the retry schedule: for each attempt, the milliseconds after the
- * previous one
  * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function claimDelivery(
   db: Database,
   deliveryId: string,
-  { webhookScheduleMs }: { readonly webhookScheduleMs: readonly number[] },
+  { webhookScheduleMs, webhookLongestRestMs }: WebhookRules,
 ): Promise<Claimed> {
   return await transaction(db, async (tx) => {
     const row = await lockDelivery(tx, deliveryId);
@@ -93,7 +105,8 @@ export async function claimDelivery(
     }
     const owed = step === 0 || step >= webhookScheduleMs.length - 1;
     const host = URL.parse(row.url ?? '')?.host ?? '';
-    const admission = await admitToHost(tx, { organizationId, host }, owed, webhookScheduleMs);
+    const rests = { firstMs: firstRestMs(webhookScheduleMs), longestMs: webhookLongestRestMs };
+    const admission = await admitToHost(tx, { organizationId, host }, owed, rests);
     if (admission.kind === 'wait') {
       const { why, afterMs } = admission;
       if (why === 'host_away') {

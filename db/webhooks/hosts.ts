@@ -13,6 +13,12 @@ import type { AttemptReason } from '../words.ts';
 //   host is back. The first and the last attempt of a delivery are owed, so they may run as soon as
 //   no other trial runs. Only one of the other attempts may run per rest period.
 
+/** How long deliveries wait for a host that is away, in milliseconds. */
+interface Rests {
+  readonly firstMs: number;
+  readonly longestMs: number;
+}
+
 export interface HostKey {
   readonly organizationId: string;
   /** The host and port of the webhook URL. */
@@ -86,7 +92,6 @@ const FAILURES_TO_OPEN = 5;
  */
 const LONGEST_REST = 12;
 const DEFAULT_REST_MS = 5000;
-const DEFAULT_LONGEST_WAIT_MS = 1_800_000;
 
 /**
  * Deliveries that wait for a host whose breaker is open take turns. The turns are at least this
@@ -97,7 +102,7 @@ const TURN_MS = 100;
 /**
  * Decides whether an attempt may be made now, or how long it has to wait. Waiting deliveries take
  * turns, so that thousands of them cause almost no load. If the host is away, an attempt waits
- * about as long as the host has been away, at most half an hour. If there is no free slot, it waits
+ * about as long as the host has been away, at most `rests.longestMs`. If there is no free slot, it waits
  * about as long as the attempts ahead of it take.
  * @param owed true for the first or the last attempt of a delivery
  */
@@ -105,9 +110,9 @@ export async function admitToHost(
   tx: Transaction,
   key: HostKey,
   owed: boolean,
-  scheduleMs: readonly number[],
+  rests: Rests,
 ): Promise<HostAdmission> {
-  const first = await judge(tx, key, owed, scheduleMs);
+  const first = await judge(tx, key, owed, rests);
   // A deferred attempt needs no lock. An attempt that may run is judged again under the lock.
   // Otherwise two concurrent attempts could both get the last slot.
   if (first.kind === 'wait') return first;
@@ -115,7 +120,7 @@ export async function admitToHost(
   await tx.execute(sql`
     select pg_advisory_xact_lock(${ORGANIZATION_LOCK}, hashtext(${organizationId})),
            pg_advisory_xact_lock(${HOST_LOCK}, hashtext(${host}))`);
-  return await judge(tx, key, owed, scheduleMs);
+  return await judge(tx, key, owed, rests);
 }
 
 /**
@@ -166,13 +171,13 @@ async function judge(
   tx: Transaction,
   key: HostKey,
   owed: boolean,
-  scheduleMs: readonly number[],
+  rests: Rests,
 ): Promise<HostAdmission> {
   const [load, breaker] = await Promise.all([readLoad(tx, key), readBreaker(tx, key)]);
   // While the breaker is open, only one attempt may run at a time. During the rest, this must be an
   // owed attempt.
   if (breaker.open && (load.ofHost > 0 || (breaker.rests && !owed))) {
-    return await waitForHost(tx, key, breaker.awayMs, scheduleMs);
+    return await waitForHost(tx, key, breaker.awayMs, rests);
   }
   const hostConcurrency = breaker.proven ? HOST_CONCURRENCY : UNPROVEN_HOST_CONCURRENCY;
   const isFull =
@@ -256,11 +261,10 @@ async function waitForHost(
   tx: Transaction,
   key: HostKey,
   awayMs: number | null,
-  scheduleMs: readonly number[],
+  { firstMs, longestMs }: Rests,
 ): Promise<HostAdmission> {
-  const shortest = firstRestMs(scheduleMs);
-  const longest = Math.max(shortest, scheduleMs[3] ?? DEFAULT_LONGEST_WAIT_MS);
-  const restMs = spread(Math.min(Math.max(Number(awayMs), shortest), longest));
+  const longest = Math.max(firstMs, longestMs);
+  const restMs = spread(Math.min(Math.max(Number(awayMs), firstMs), longest));
   const turnMs = Number(await takeTurn(tx, key, TURN_MS, longest));
   return { kind: 'wait', why: 'host_away', afterMs: Math.ceil(Math.max(restMs, turnMs)) };
 }

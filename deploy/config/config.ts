@@ -116,6 +116,7 @@ const SETTINGS = {
   sweepIntervalMs: ['SWEEP_INTERVAL', duration(1000, 60_000).default(15_000)],
   lookupSlots: ['LOOKUP_SLOTS', whole(1, 5000).default(200)],
   webhookScheduleMs: ['WEBHOOK_SCHEDULE', list(parseDuration, 'durations').default(SCHEDULE)],
+  webhookLongestRestMs: ['WEBHOOK_LONGEST_REST', duration(1000, DAY).default(30 * 60_000)],
   webhookOpenCidrs: ['WEBHOOK_OPEN_CIDRS', list(cidr, 'CIDR ranges')],
   webhookCaFile: ['WEBHOOK_CA_FILE', orNull(Joi.string())],
   /** Null if deliveries go out directly. */

@@ -26,6 +26,7 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
     missMs: config.missMs,
     policy: `${config.verifyPolicy} ${config.catchAll}`,
     webhookScheduleMs: config.webhookScheduleMs,
+    webhookLongestRestMs: config.webhookLongestRestMs,
     retention: {
       // A replay returns the stored response, so the response must outlive the replay window.
       answersMs: Math.max(config.answerRetentionMs, config.replayMs),

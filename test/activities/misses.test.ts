@@ -70,6 +70,7 @@ async function lookUp(
     ...{
       greylistMs: 1000,
       webhookScheduleMs: [0],
+      webhookLongestRestMs: 1000,
       sweep: { startAfterMs: 0, checkEveryMs: 0 },
     },
     ...rest.rules,

@@ -42,7 +42,7 @@ try {
     'bench',
   );
   const rules = {
-    ...{ ...RULES, greylistMs: 1000, webhookScheduleMs: [0] },
+    ...{ ...RULES, greylistMs: 1000, webhookScheduleMs: [0], webhookLongestRestMs: 1000 },
     sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
   };
   const begun = performance.now();

@@ -28,6 +28,7 @@ const stopServers = await startServers();
 const dead = await startDeadHost();
 const stack = await startStack({
   webhookScheduleMs: [0, 5000, 300_000, 1_800_000, 7_200_000, 18_000_000],
+  webhookLongestRestMs: 1_800_000,
   sweepIntervalMs: 15_000,
 });
 try {

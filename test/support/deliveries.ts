@@ -40,6 +40,7 @@ export const SCHEDULE_MS = [
   300_000,
   ...[0.5, 2, 5, 10, 14, 20, 24].map((hours) => hours * HOUR),
 ];
+export const WEBHOOK_RULES = { webhookScheduleMs: SCHEDULE_MS, webhookLongestRestMs: HOUR / 2 };
 const KNOWN_NPI = '2000000010';
 
 /**
@@ -60,6 +61,7 @@ export async function startDelivering(
   const rules = {
     ...RULES,
     greylistMs: 1000,
+    ...WEBHOOK_RULES,
     webhookScheduleMs: scheduleMs,
     sweep: { startAfterMs: 0, checkEveryMs: 0 },
   };
@@ -154,7 +156,7 @@ export function answered(status: number, retryAfterMs: number | null = null): An
 }
 
 /** A schedule whose waits are over when the next statement runs. */
-const AT_ONCE = { webhookScheduleMs: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0] };
+const AT_ONCE = { ...WEBHOOK_RULES, webhookScheduleMs: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0] };
 
 /** Logs one attempt with a response, as a worker would. */
 export async function logAttempt(

@@ -100,6 +100,7 @@ const SHORT_TIMES = {
   lookupTimeoutMs: 60_000,
   sweepIntervalMs: 60_000,
   webhookScheduleMs: [0, 100, 200, 300],
+  webhookLongestRestMs: 300,
 };
 const SHORT_RULES = { greylistMs: 1000, sweep: { startAfterMs: 500, checkEveryMs: 1000 } };
 const logOf = (onLog: ApiOptions['onLog']) =>

@@ -40,6 +40,7 @@ const RULES_OF_SWEEP = {
   ...RULES,
   greylistMs: 1000,
   webhookScheduleMs: [0],
+  webhookLongestRestMs: 1000,
   sweep: { startAfterMs: 0, checkEveryMs: 0 },
 };
 const log = pino({ level: 'silent' });

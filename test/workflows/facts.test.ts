@@ -123,7 +123,7 @@ test('a webhook is not sent before the requests in it are final', async (t) => {
     return all.some(({ attempts }) => attempts === 1) ? all : null;
   });
   const open = rows.find(({ attempts }) => attempts === 0)?.id ?? '';
-  const schedule = { webhookScheduleMs: [0] };
+  const schedule = { webhookScheduleMs: [0], webhookLongestRestMs: 300 };
   t.like(await claimDelivery(stack.db, open, schedule), { kind: 'wait', why: 'not_final' });
   // An operator starts the delivery by hand.
   await stack.client.workflow.start(WORKFLOWS.deliver, {

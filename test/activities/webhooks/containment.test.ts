@@ -8,8 +8,8 @@ import {
   type Delivering,
   HOUR,
   type Look,
-  SCHEDULE_MS,
   startDelivering,
+  WEBHOOK_RULES,
 } from '../../support/deliveries.ts';
 
 // Receivers that are away or slow: their deliveries cost little and do not delay others.
@@ -251,7 +251,7 @@ test('an attempt whose worker died frees its slot and does not delay others', as
   const [next = '', ...ids] = await life.deliveries(await life.organization(), DEAD, 11);
   await life.time.freeze();
   for (const id of ids) {
-    const claimed = await claimDelivery(life.db, id, { webhookScheduleMs: SCHEDULE_MS });
+    const claimed = await claimDelivery(life.db, id, WEBHOOK_RULES);
     t.is(claimed.kind, 'attempt');
   }
   await life.time.advance(20_000);

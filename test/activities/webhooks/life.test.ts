@@ -4,7 +4,13 @@ import type { Answer } from '../../../activities/webhooks/post.ts';
 import { suspendWebhooks } from '../../../db/accounts/organizations.ts';
 import { claimDelivery, recordAttempt } from '../../../db/webhooks/attempts.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
-import { answered, HOUR, SCHEDULE_MS, startAnswering } from '../../support/deliveries.ts';
+import {
+  answered,
+  HOUR,
+  SCHEDULE_MS,
+  startAnswering,
+  WEBHOOK_RULES,
+} from '../../support/deliveries.ts';
 
 // The life of one delivery from its submit to its last attempt, three days later. The database's
 // clock is advanced by the waits of Temporal.
@@ -109,7 +115,7 @@ test('an attempt whose worker died is repeated within 30 s, and both count as on
   const { life, receiver } = t.context;
   receiver.answer = () => answered(204);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
-  const claimed = await claimDelivery(life.db, id, { webhookScheduleMs: SCHEDULE_MS });
+  const claimed = await claimDelivery(life.db, id, WEBHOOK_RULES);
   t.is(claimed.kind, 'attempt');
   const look = await life.look(id);
   t.is(look.kind === 'wait' && look.why, 'in_flight');
@@ -124,7 +130,7 @@ test('an attempt whose worker died is repeated within 30 s, and both count as on
 test('a webhook attempt is recorded once, even if recording it is repeated', async (t) => {
   const { life } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
-  const claimed = await claimDelivery(life.db, id, { webhookScheduleMs: SCHEDULE_MS });
+  const claimed = await claimDelivery(life.db, id, WEBHOOK_RULES);
   if (claimed.kind !== 'attempt') return t.fail(claimed.kind);
   const attempt = {
     startedAt: new Date(),
