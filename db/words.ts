@@ -27,8 +27,11 @@ export type WebhookMode = (typeof WEBHOOK_MODES)[number];
 export type SubmittedAs = 'single' | 'bulk';
 export const BATCH_STATUSES = ['in-progress', 'completed'] as const;
 export type BatchStatus = (typeof BATCH_STATUSES)[number];
-export type FinalStatus = 'completed' | 'not_found' | 'failed';
-export type RequestStatus = 'accepted' | 'in-progress' | FinalStatus;
+/** A request keeps a final status forever. */
+export const FINAL_STATUSES = ['completed', 'not_found', 'failed'] as const;
+export type FinalStatus = (typeof FINAL_STATUSES)[number];
+export const REQUEST_STATUSES = ['accepted', 'in-progress', ...FINAL_STATUSES] as const;
+export type RequestStatus = (typeof REQUEST_STATUSES)[number];
 export const DELIVERY_STATES = ['pending', 'delivered', 'failed', 'none'] as const;
 export type DeliveryState = (typeof DELIVERY_STATES)[number];
 

@@ -10,7 +10,7 @@ export type { Envelope } from './types.ts';
 /** Credits per email found, by requested type. */
 export const PRICES = { any: 1, professional: 1, personal: 3 } as const;
 
-type Outcome = 'completed' | 'not_found' | 'failed';
+type Outcome = Exclude<Envelope['data'][number]['status'], 'accepted' | 'in-progress'>;
 
 /**
  * The number of NPIs per outcome, and the credits used. Only `completed` NPIs have an email and

@@ -6,7 +6,7 @@ import {
   DELIVERY_STATES,
   EMAIL_TYPES,
   LEDGER_KINDS,
-  type RequestStatus,
+  REQUEST_STATUSES,
 } from '../../db/words.ts';
 import { CURSOR, LEDGER_PAGE, PAGE } from '../http/validation.ts';
 import type { ProblemKind } from '../problems.ts';
@@ -154,15 +154,7 @@ const result = Joi.object({
   request_id: requestId,
   npi,
   status: text
-    .valid(
-      ...([
-        'accepted',
-        'in-progress',
-        'completed',
-        'not_found',
-        'failed',
-      ] satisfies RequestStatus[]),
-    )
+    .valid(...REQUEST_STATUSES)
     .description('`completed`, `not_found`, and `failed` are final.')
     .meta({ name: 'RequestStatus' }),
   replayed: Joi.boolean()

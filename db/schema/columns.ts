@@ -1,4 +1,4 @@
-import { sql } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { bigint, customType, timestamp } from 'drizzle-orm/pg-core';
 
 // Column types that the tables share.
@@ -21,3 +21,8 @@ export const bytewiseText = customType<{ data: string; driverData: string }>({
 });
 
 export const bytea = customType<{ data: Buffer; driverData: Buffer }>({ dataType: () => 'bytea' });
+
+/** Returns the condition that a column has one of the given values. */
+export function isOneOf(column: string, values: readonly string[]): SQL {
+  return sql.raw(`${column} in (${values.map((value) => `'${value}'`).join(', ')})`);
+}

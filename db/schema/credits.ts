@@ -10,9 +10,9 @@ import {
   unique,
   uniqueIndex,
 } from 'drizzle-orm/pg-core';
-import type * as words from '../words.ts';
+import * as words from '../words.ts';
 import { organizations } from './accounts.ts';
-import { bytewiseText, clockTime, count, time } from './columns.ts';
+import { bytewiseText, clockTime, count, isOneOf, time } from './columns.ts';
 
 // Money: an append-only ledger, and the tables derived from it.
 
@@ -139,7 +139,7 @@ export const entitlements = pgTable(
       name: 'entitlements_pkey',
       columns: [table.organizationId, table.npi, table.emailType],
     }),
-    check('entitlements_email_type_check', sql`email_type in ('professional', 'personal')`),
+    check('entitlements_email_type_check', isOneOf('email_type', words.EMAIL_TYPES)),
   ],
 );
 

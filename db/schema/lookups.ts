@@ -14,8 +14,8 @@ import {
   timestamp,
   uniqueIndex,
 } from 'drizzle-orm/pg-core';
-import type * as words from '../words.ts';
-import { bytewiseText, clockTime, count, time } from './columns.ts';
+import * as words from '../words.ts';
+import { bytewiseText, clockTime, count, isOneOf, time } from './columns.ts';
 import { lookups, requests } from './requests.ts';
 
 // Calls of vendors and other sources, and the addresses and evidence they produced.
@@ -194,7 +194,7 @@ export const storedEmails = pgTable(
   (table) => [
     primaryKey({ name: 'stored_emails_pkey', columns: [table.npi, table.email] }),
     check('stored_emails_npi_check', sql`npi ~ '^[0-9]{10}$'`),
-    check('stored_emails_email_type_check', sql`email_type in ('professional', 'personal')`),
+    check('stored_emails_email_type_check', isOneOf('email_type', words.EMAIL_TYPES)),
     check(
       'stored_emails_verdict_check',
       sql`verdict in ('valid', 'catch_all', 'risky', 'invalid', 'unknown')`,

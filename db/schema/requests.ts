@@ -13,9 +13,9 @@ import {
   unique,
   uniqueIndex,
 } from 'drizzle-orm/pg-core';
-import type * as words from '../words.ts';
+import * as words from '../words.ts';
 import { apiKeys, organizations } from './accounts.ts';
-import { bytea, bytewiseText, time } from './columns.ts';
+import { bytea, bytewiseText, isOneOf, time } from './columns.ts';
 
 // Batches of requests, and the lookups that answer them.
 
@@ -40,10 +40,7 @@ export const lookups = pgTable(
   },
   (table) => [
     check('lookups_npi_check', sql`npi ~ '^[0-9]{10}$'`),
-    check(
-      'lookups_requested_type_check',
-      sql`requested_type in ('any', 'professional', 'personal')`,
-    ),
+    check('lookups_requested_type_check', isOneOf('requested_type', words.REQUESTED_TYPES)),
     uniqueIndex('lookups_open').on(table.npi, table.requestedType).where(sql`closed_at is null`),
     index('lookups_by_npi').on(table.npi, table.openedAt),
     index('lookups_facts_by_age').on(table.openedAt).where(sql`facts is not null`),
@@ -91,10 +88,7 @@ export const batches = pgTable(
       foreignColumns: [apiKeys.id],
     }),
     check('batches_submitted_as_check', sql`submitted_as in ('single', 'bulk')`),
-    check(
-      'batches_requested_type_check',
-      sql`requested_type in ('any', 'professional', 'personal')`,
-    ),
+    check('batches_requested_type_check', isOneOf('requested_type', words.REQUESTED_TYPES)),
     check('batches_total_check', sql`total between 1 and 60`),
     check('batches_check', sql`completed_count between 0 and total`),
     check('batches_webhook_mode_check', sql`webhook_mode in ('real-time', 'batch')`),
@@ -161,16 +155,10 @@ export const requests = pgTable(
     unique('requests_batch_id_position_key').on(table.batchId, table.position),
     check('requests_position_check', sql`position between 0 and 59`),
     check('requests_npi_check', sql`npi ~ '^[0-9]{10}$'`),
-    check(
-      'requests_requested_type_check',
-      sql`requested_type in ('any', 'professional', 'personal')`,
-    ),
+    check('requests_requested_type_check', isOneOf('requested_type', words.REQUESTED_TYPES)),
     check('requests_cost_positive', sql`cost > 0`),
-    check(
-      'requests_status_check',
-      sql`status in ('accepted', 'in-progress', 'completed', 'not_found', 'failed')`,
-    ),
-    check('requests_email_type_check', sql`email_type in ('professional', 'personal')`),
+    check('requests_status_check', isOneOf('status', words.REQUEST_STATUSES)),
+    check('requests_email_type_check', isOneOf('email_type', words.EMAIL_TYPES)),
     check(
       'requests_test_outcome_check',
       sql`test_outcome in (
@@ -185,7 +173,7 @@ export const requests = pgTable(
     ),
     check(
       'requests_settled_iff_final',
-      sql`(settled_at is not null) = (status in ('completed', 'not_found', 'failed'))`,
+      sql`(settled_at is not null) = (${isOneOf('status', words.FINAL_STATUSES)})`,
     ),
     check('requests_replayed_only_completed', sql`not replayed or status = 'completed'`),
     check('requests_erased_only_completed', sql`erased_at is null or status = 'completed'`),
