@@ -73,7 +73,7 @@ function helpLink(code: string, title: string | null = null): { link: string } {
 
 /**
  * Returns the error response for a code, as application/problem+json (RFC 9457).
- * @param values values to insert into the text. `wait` (in seconds) is also sent as `Retry-After`
+ * @param values the values of the text's placeholders. `wait` (in seconds) is also sent as `Retry-After`
  */
 export function problem(
   code: ProblemCode,
