@@ -11,12 +11,14 @@ import {
 } from '../words.ts';
 import { epochMs } from './sources.ts';
 
-// The directory holds every address that a source named for an NPI, with its newest verdict. An
-// address starts as an unchecked candidate. One worker at a time checks it, for the first request
-// that needs it. Every finding about it is kept as evidence.
+// The directory is the table stored_emails. It holds every address that a source named for an NPI,
+// with the newest verdict about the address. An address starts as an unchecked candidate. It is
+// checked for the first request that needs it, by one worker at a time. The result of every check
+// is kept as evidence in email_checks.
 //
-// An erasure locks both tables. A statement that inserts into one of them therefore runs before or
-// after the erasure, and reads the suppressions or the stored rows of that time.
+// The erasure of a person's data locks both tables. A statement that inserts into one of them
+// therefore runs either before or after the erasure, never during it. A later statement sees the
+// new suppression and the missing rows.
 
 /** An address as its source reported it. */
 export interface NamedCandidate {
@@ -36,7 +38,10 @@ export interface NamedCandidates {
   readonly mismatch: string | null;
   /** False if the source's license lets us return an address to a client but not keep it. */
   readonly mayStore: boolean;
-  /** True if the only evidence of the address owner repeats our input. */
+  /**
+   * True if the only evidence of the address owner is input that we sent ourselves, such as the
+   * name.
+   */
   readonly repeatsInput: boolean;
   readonly candidates: readonly NamedCandidate[];
 }
@@ -44,15 +49,15 @@ export interface NamedCandidates {
 /**
  * Stores the addresses that a source named as unchecked candidates, together with the source's
  * response. Suppressed addresses are not stored and leave no evidence.
- * @param answer a statement that ends the attempt and returns its `requestId` and the time; if it
- * ends no attempt, nothing is stored
+ * @param answer a statement that ends the vendor attempt and returns its `requestId` and the time
+ * `at`. If it returns no row, nothing is stored
  */
 export async function storeCandidates(
   tx: Transaction,
   named: NamedCandidates & Readonly<{ lookupId: string; source: string; freshnessMs: number }>,
   answer: SQL,
 ): Promise<readonly { readonly requestId: string }[]> {
-  // Sent together.
+  // The two statements are sent at once, without waiting for the first response.
   const [ended] = await Promise.all([
     insertCandidates(tx, named, answer),
     improveCandidates(tx, named),
@@ -61,9 +66,9 @@ export async function storeCandidates(
 }
 
 /**
- * Inserts or updates the candidates of a response, and their evidence. Rows are locked in the order
- * of the addresses, so that two responses about one NPI cannot deadlock. It is one statement, so
- * that nothing is stored if the attempt has already ended.
+ * Inserts or updates the candidates that a vendor's response named, and inserts their evidence.
+ * Rows are locked in the order of the addresses, so that two responses about one NPI cannot
+ * deadlock. It is one statement, so that nothing is stored if the attempt has already ended.
  */
 async function insertCandidates(
   tx: Transaction,
@@ -98,11 +103,13 @@ async function insertCandidates(
              last_validated_at = excluded.last_validated_at,
              unchecked = true,
              updated_at = excluded.updated_at
-       -- A valid and fresh address stays valid, because another lookup may be about to return it.
+       -- Updates the row only if the address is not both valid and fresh. Another lookup may be
+       -- about to return a valid and fresh address.
        where (s.verdict <> 'valid'
               or s.unchecked
               or s.last_validated_at < excluded.updated_at - ${span(freshnessMs)})
-         -- A candidate with a date keeps it if this source reports no date or an older one.
+         -- An unchecked candidate also stays as it is if its validation date is newer than the one
+         -- from this source.
          and not (s.unchecked
                   and coalesce(s.last_validated_at, '-infinity')
                     > coalesce(excluded.last_validated_at, '-infinity'))
@@ -112,8 +119,8 @@ async function insertCandidates(
         from named,
              (values ('named', ${source}, null), ('identity', ${SERVICE}, ${mismatch}))
                line (kind, by, why)
-       -- An address that may not be kept and belongs to somebody else leaves no evidence. The
-       -- attempt records the mismatch.
+       -- If the response is about another person and its addresses may not be kept, no evidence is
+       -- inserted. The vendor attempt records the mismatch.
        where ${mayStore} and (kind = 'named' or ${!isTheirs})
           or kind = 'named' and ${isTheirs}
        order by email, kind desc
@@ -122,8 +129,8 @@ async function insertCandidates(
 }
 
 /**
- * Records that a source lets us keep an address, or has independent evidence of its owner. A later
- * source does not take either away.
+ * Records that a source lets us keep the addresses, or that it has independent evidence of their
+ * owner. Once recorded, a response of another source cannot undo either.
  */
 async function improveCandidates(
   tx: Transaction,
@@ -143,14 +150,14 @@ async function improveCandidates(
 const GREYLISTED = 'greylisted';
 
 /**
- * The reason of a `named` line when a stored address is queued without a new report from its
- * source.
+ * The reason of a `named` row in email_checks if a stored address is queued again and its source
+ * has not reported it again.
  */
 const STALE = 'stale';
 
 /**
- * The time for which a rejection by name servers or a verifier stands. After that the address is
- * checked again, because both may be wrong for a while.
+ * An address that name servers or a verifier rejected is checked again after this time, because
+ * name servers and verifiers may give wrong answers for some hours.
  */
 const RECHECK_MS = 86_400_000;
 
@@ -163,9 +170,11 @@ const RECHECK_MS = 86_400_000;
  * - addresses that were never checked
  * - addresses that name servers or a verifier rejected more than a day ago
  *
- * @param lookups `listed` holds the addresses that NPPES lists, normalized
- * @param canVerify false if there is no verifier. Then only fresh addresses that their source calls
- * valid are queued, such as imported ones, because our own checks cannot decide about the others
+ * @param lookups the lookups to queue addresses for. `listed` holds the normalized addresses that
+ * NPPES lists for the NPI
+ * @param canVerify false if there is no verifier. Without one, our own checks can only confirm
+ * fresh addresses whose source calls them valid, such as imported addresses, so only these are
+ * queued
  * @returns the ids of the lookups that now have addresses to check
  */
 export async function queueKnownEmails(
@@ -181,8 +190,8 @@ export async function queueKnownEmails(
     select distinct * from jsonb_to_recordset(${JSON.stringify(known)}::jsonb)
       k (npi text, "lookupId" text, listed text[])) asked`;
   return await transaction(db, async (tx) => {
-    // The statements are sent together. Rows are locked in the order of NPIs and addresses, so that
-    // two batches cannot deadlock.
+    // The three statements are sent at once and run in this order. Rows are locked in the order of
+    // NPIs and addresses, so that two batches cannot deadlock.
     const [, , waiting] = await Promise.all([
       insertListed(tx, asked, rules),
       queueStale(tx, asked, rules),
@@ -203,7 +212,7 @@ interface QueueRules {
   readonly canVerify: boolean;
 }
 
-/** Inserts the addresses that NPPES lists. */
+/** Inserts the addresses that NPPES lists as unchecked candidates. */
 async function insertListed(tx: Transaction, asked: SQL, { canVerify }: QueueRules) {
   await tx.execute(sql`
     insert into stored_emails (npi, email, source, verdict, unchecked)
@@ -215,8 +224,9 @@ async function insertListed(tx: Transaction, asked: SQL, { canVerify }: QueueRul
 }
 
 /**
- * True if name servers or a verifier rejected the stored address `s`, and not our own rules or the
- * source that named it. Also true if retention has removed the evidence.
+ * True if name servers or a verifier rejected the stored address `s`. False if only our own rules
+ * or its source rejected it. Also true if the retention job has deleted the evidence, because the
+ * reason is then unknown.
  */
 const IS_DOUBTFUL = sql`(
   exists (
@@ -228,7 +238,7 @@ const IS_DOUBTFUL = sql`(
     select from email_checks c
      where c.npi = s.npi and c.email = s.email and c.kind = 'verdict'))`;
 
-/** Queues stored addresses that are no longer fresh, or whose rejection is to be checked again. */
+/** Queues stored addresses that are no longer fresh or were rejected more than a day ago. */
 async function queueStale(tx: Transaction, asked: SQL, { freshSince, canVerify }: QueueRules) {
   await tx.execute(sql`
     with stale as (
@@ -248,8 +258,8 @@ async function queueStale(tx: Transaction, asked: SQL, { freshSince, canVerify }
     update stored_emails s
        set unchecked = true,
            updated_at = clock_timestamp(),
-           -- Clears our rejection. Otherwise the next check would treat it as the claim of the
-           -- source.
+           -- Clears our rejection. Otherwise the next check would assume that the source called the
+           -- address invalid.
            verdict = case when s.verdict = 'valid' then 'valid' else 'unknown' end,
            reason = case when s.verdict = 'valid' then s.reason end,
            last_validated_at = case when s.verdict = 'valid' then s.last_validated_at end
@@ -257,7 +267,10 @@ async function queueStale(tx: Transaction, asked: SQL, { freshSince, canVerify }
      where (s.npi, s.email) = (stale.npi, stale.email)`);
 }
 
-/** Names the queued addresses in their lookups, each once, even if this is repeated. */
+/**
+ * Inserts a `named` row for each queued address of each lookup. If this is repeated, no second row
+ * is inserted.
+ */
 async function nameQueued(tx: Transaction, asked: SQL, { freshSince, canVerify }: QueueRules) {
   return await tx.execute<{ lookupId: string }>(sql`
     with waiting as (
@@ -287,31 +300,36 @@ async function nameQueued(tx: Transaction, asked: SQL, { freshSince, canVerify }
     select distinct "lookupId" from waiting`);
 }
 
-/** A line of evidence about an address. */
+/** A row of evidence about an address, without its id, address, and lookup. */
 export interface Evidence {
   readonly kind: CheckKind;
   readonly source: string;
   readonly verdict: StoredVerdict;
   readonly reason: string | null;
   readonly durationMs: number | null;
-  /** The time that a verifier's call waited for its rate-limit slot. */
+  /** How long the call of a verifier waited for a slot under the rate limit. */
   readonly waitedMs?: number;
 }
 
-/** The combined result of all checks. */
+/** The verdict that combines the results of all checks of an address. */
 export interface CheckedEmail extends Pick<Evidence, 'verdict' | 'reason'> {
   readonly emailType: EmailType | null;
   readonly validatedAt: Date | null;
 }
 
-/** A claimed address of a lookup, with everything its check needs. */
+/**
+ * An address that a worker has claimed in order to check it, with all data that the check needs.
+ */
 export interface ClaimedEmail extends NamedCandidate {
   readonly source: string;
-  /** The number of different sources that named it within 30 days. */
+  /** The number of different sources that named the address within the last 30 days. */
   readonly namedBy: number;
-  /** True if NPPES lists it for this provider as an endpoint of type DIRECT. */
+  /** True if NPPES lists the address for this provider as an endpoint of type DIRECT. */
   readonly isTypedDirect: boolean;
-  /** True if the only evidence of the address owner repeats our input. */
+  /**
+   * True if the only evidence of the address owner is input that we sent ourselves, such as the
+   * name.
+   */
   readonly repeatsInput: boolean;
   /**
    * The time of the claim, in milliseconds since the epoch by PostgreSQL's clock. Customers see it
@@ -319,13 +337,13 @@ export interface ClaimedEmail extends NamedCandidate {
    */
   readonly claimedAt: number;
   /**
-   * The newest definite verdict of a verifier within 24 hours. `at` is in milliseconds since the
-   * epoch.
+   * The newest verdict other than `unknown` that a verifier gave within the last 24 hours. `at` is
+   * in milliseconds since the epoch.
    */
   readonly lastVerdict: (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number }) | null;
-  /** The verifiers that returned `unknown` within 24 hours, with their reasons. */
+  /** The verifiers that returned `unknown` within the last 24 hours, each with its reason. */
   readonly undecided: Readonly<Record<string, string>>;
-  /** The time since this lookup named it. */
+  /** The time since a source of this lookup first named the address. */
   readonly waitedMs: number;
   /** True if another unchecked address of the lookup is valid according to its source. */
   readonly hasRival: boolean;
@@ -338,13 +356,15 @@ export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
   where e.npi = s.npi and e.kind = 'DIRECT' and endpoint_address(e.endpoint) = s.email)`;
 
 /**
- * Claims one unchecked address of a lookup, the most promising first, so that no other worker
- * checks it at the same time.
+ * Claims one unchecked address of a lookup, so that no other worker checks it at the same time. An
+ * address that its source calls valid is claimed first, then one of a professional type.
  * @param search.except addresses that the caller has already claimed
  * @param search.greylisted true to also claim addresses whose mail server asked us to retry later
- * @param search.requestId the request that the address is checked for. An existing claim of the
- * same request belongs to a dead worker, because Temporal retries an activity only then
- * @param search.claimMs how long a check may take; after that, its worker counts as dead
+ * @param search.requestId the request that the address is checked for. If the same request already
+ * has a claim, the worker with that claim has died, because Temporal retries an activity only after
+ * its worker died
+ * @param search.claimMs how long a check may take. After this time, other workers may claim the
+ * address
  * @returns null if there is no address to claim
  */
 export async function claimUnchecked(
@@ -416,8 +436,7 @@ export async function claimUnchecked(
 }
 
 /**
- * Counts the sources that named the stored address `s` within the 30 days that ended `agoMs` ago,
- * or later.
+ * Counts the sources that named the stored address `s` since 30 days before the time `agoMs` ago.
  */
 function namedBy(agoMs: number): SQL {
   return sql`(
@@ -427,8 +446,8 @@ function namedBy(agoMs: number): SQL {
        and c.kind = 'named' and c.verdict <> 'invalid'
        and c.reason is distinct from ${STALE}
        and c.at > now() - interval '30 days' - ${span(agoMs)}
-       -- Excludes responses about somebody else. Their two lines, named and identity, have the
-       -- same time.
+       -- Excludes responses about another person. Such a response inserted two rows with the same
+       -- time, one of kind 'named' and one of kind 'identity'.
        and not exists (
          select from email_checks i
           where i.npi = c.npi and i.email = c.email and i.kind = 'identity'
@@ -436,8 +455,9 @@ function namedBy(agoMs: number): SQL {
 }
 
 /**
- * Reads the state of a lookup: whether the directory satisfies it now, and how many of its
- * addresses outside `except` are claimed by others or greylisted.
+ * Reads the state of a lookup. `stored` is true if the directory now holds an email that the lookup
+ * can return. `elsewhere` and `greylisted` count the unchecked addresses outside `except` that
+ * other workers are checking, and those whose mail server asked us to retry later.
  */
 export async function standingOf(
   db: Database,
@@ -453,8 +473,8 @@ export async function standingOf(
            count(*) filter (where w.reason is distinct from ${GREYLISTED})::int as elsewhere,
            count(*) filter (where w.reason = ${GREYLISTED})::int as greylisted
       from stored_emails w
-     -- Also counts an address without a claim. Another worker has just released it, so it can be
-     -- claimed.
+     -- Also counts an address without a claim. Another worker has just released it, so the caller
+     -- can claim it.
      where w.npi = ${npi}
        and w.unchecked
        and not is_suppressed(w.npi, w.email)
@@ -465,8 +485,9 @@ export async function standingOf(
 }
 
 /**
- * Releases a claimed address that got no verdict.
- * @param greylistedMs how long its mail server asked us to wait; null if it did not
+ * Releases the claim of an address after a check that reached no verdict.
+ * @param greylistedMs how long the mail server asked us to wait before the next try; null if it did
+ * not ask
  */
 export async function releaseUnchecked(
   db: Database,
@@ -485,7 +506,7 @@ export async function releaseUnchecked(
      where npi = ${npi} and email = ${email} and unchecked and checking_for = ${requestId}`;
 }
 
-/** True if a source of the lookup named `w`. */
+/** True if a source named the stored address `w` for this lookup. */
 function namedIn(lookupId: string) {
   return sql`exists (
     select from email_checks n
@@ -493,9 +514,9 @@ function namedIn(lookupId: string) {
 }
 
 /**
- * Records the evidence about an address and its verdict. Nothing is recorded if the address was
- * erased in the meantime.
- * @param address.lookupId null if no request waits for it
+ * Records the results of an address's checks and the verdict. Nothing is recorded if the address
+ * was erased during the check.
+ * @param address.lookupId null if no request waits for the check
  * @param checked null if the checks reached no verdict
  */
 export async function recordCheck(
@@ -534,8 +555,8 @@ export async function recordCheck(
                kind text, source text, verdict text, reason text,
                "durationMs" integer, "waitedMs" integer
              )
-       -- A check that waits for a verifier starts again with our own rules. Their lines are
-       -- inserted only once.
+       -- A check that had to wait for a verifier later starts again from the beginning. The results
+       -- of our own rules (kind 'local') are then the same and are not inserted again.
        where line.kind <> 'local' or not exists (
          select from email_checks c
           where c.lookup_id = ${lookupId}
@@ -555,14 +576,14 @@ type Fading = Pick<
 };
 
 /**
- * The number of newest requests that are searched for NPIs. Ids sort by time. More requests would
- * cost a round more than they bring.
+ * The number of newest requests whose NPIs are considered. Newest means the highest ids, because
+ * ids sort by time. Searching more requests would slow the query and find few extra NPIs.
  */
 const ASKED = 20_000;
 
 /**
- * Lists valid addresses of recently requested NPIs that go stale within `leadMs`, the earliest
- * first.
+ * Lists valid addresses of recently requested NPIs that will no longer be fresh in `leadMs`. The
+ * address that goes stale first comes first.
  */
 export async function listFading(
   db: Database,
@@ -591,7 +612,8 @@ export async function listFading(
        and s.last_validated_at < ${stale} + ${span(search.leadMs)}
        and not is_suppressed(s.npi, s.email)
        and not is_inactive(s.npi)
-       -- An address that got no verdict is tried again after a day, so that others get their turn.
+       -- Skips addresses that were checked within the last day without a verdict. Otherwise they
+       -- would take the places of other addresses in every call.
        and not exists (
          select from email_checks c
           where c.npi = s.npi and c.email = s.email

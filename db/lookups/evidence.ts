@@ -25,13 +25,10 @@ import {
   vendorAttempts,
 } from '../schema.ts';
 
-// The evidence for the answers about an NPI. It contains email addresses. The caller decides which
-// parts to show.
+// Reads why requests about an NPI got their results: the lookups, vendor calls, checks, and stored
+// addresses. The result contains email addresses. The caller decides which parts to show.
 
-/**
- * The maximum number of an NPI's newest requests, and of its checks outside of lookups, that are
- * returned.
- */
+/** The maximum number of requests that are returned for an NPI. The newest ones are returned. */
 const MAX_REQUESTS = 20;
 const MAX_CHECKS = 50;
 
@@ -58,7 +55,7 @@ const LOOKUP = {
   requestCount: sql<number>`(select count(*)::int from requests r where r.lookup_id = lookups.id)`,
 };
 
-/** The request or the NPI that the evidence is about. */
+/** The request or the NPI to read the evidence for. */
 type About = { readonly requestId: string } | { readonly npi: string };
 
 /**
@@ -89,14 +86,14 @@ export async function readEvidence(db: Database, about: About) {
     const chapters = Map.groupBy(asked.reverse(), ({ id, lookupId }) => lookupId ?? id);
     return {
       npi,
-      /** Null if neither the NPPES file nor the registry has reported it. */
+      /** Null if neither the NPPES file nor the NPI registry contains the NPI. */
       provider,
       isSuppressed: suppression?.suppressed === true,
-      /** The suppressions of the NPI and of its stored or answered addresses. */
+      /** The suppressions of the NPI, of its stored addresses, and of addresses in its results. */
       suppressions,
       /** The number of endpoints that NPPES lists. */
       endpoints: await tx.$count(providerEndpoints, eq(providerEndpoints.npi, npi)),
-      /** Everything the directory holds for the NPI. */
+      /** All stored addresses of the NPI. */
       stored: await tx
         .select(STORED)
         .from(storedEmails)
@@ -105,16 +102,18 @@ export async function readEvidence(db: Database, about: About) {
       /** Oldest first. */
       chapters: [...chapters].map(([id, own]) => ({
         lookup: found.lookups.find((lookup) => lookup.id === id) ?? null,
-        /** Only the requests that this call asks about. */
+        /**
+         * Only requests that the evidence was read for. Other requests of the lookup are left out.
+         */
         requests: own,
         attempts: found.attempts.filter(({ lookupId }) => lookupId === id),
         checks: checks.filter(({ lookupId }) => lookupId === id),
-        /** The slots under rate limits that the requests wait for now. */
+        /** The rate-limit slots that these requests are waiting for now. */
         slots: found.slots.filter(({ requestId }) => own.some(({ id }) => id === requestId)),
       })),
       /**
-       * The checks of stored addresses that no request waited for. Empty unless the call asks about
-       * an NPI.
+       * Checks that were made without a lookup, such as rechecks before an address gets stale.
+       * Empty if the evidence is about a request.
        */
       otherChecks: checks.filter(({ lookupId }) => lookupId === null).slice(-MAX_CHECKS),
     };
@@ -134,7 +133,7 @@ async function readRequests(tx: PostgresJsDatabase, about: About): Promise<Evide
     .limit(MAX_REQUESTS);
 }
 
-/** Reads the suppressions of an NPI and of its stored or answered addresses. */
+/** Reads the suppressions of an NPI, of its stored addresses, and of addresses in its results. */
 async function readSuppressions(tx: PostgresJsDatabase, npi: string): Promise<Suppression[]> {
   const rows = await tx.execute<Suppression & Record<string, unknown>>(sql`
     with addresses as (
@@ -152,7 +151,10 @@ async function readSuppressions(tx: PostgresJsDatabase, npi: string): Promise<Su
   return [...rows];
 }
 
-/** Reads the lookups of requests with their vendor attempts, and the slots they wait for. */
+/**
+ * Reads the lookups of requests, their vendor attempts, and the rate-limit slots that the requests
+ * are waiting for.
+ */
 async function readFindings(
   tx: PostgresJsDatabase,
   asked: readonly EvidenceRequest[],

@@ -5,7 +5,7 @@ import { newId } from '../ids.ts';
 import type { EmailType, ImportKind } from '../words.ts';
 
 /**
- * An address from the operator's own data, normalized. It has passed the checks that need no
+ * A normalized address from the operator's own data that has passed the checks that need no
  * network.
  */
 export interface OwnEmail {
@@ -13,26 +13,31 @@ export interface OwnEmail {
   readonly email: string;
   readonly emailType: EmailType;
   /**
-   * The date of the operator's own validation. Null makes it a candidate that is checked before it
-   * is served.
+   * The date when the operator validated the address. If it is null, the address is checked before
+   * it is returned to a client.
    */
   readonly validatedAt: Date | null;
   readonly source: string;
-  /** False for a dated address whose domain was never checked. The next lookup checks it first. */
+  /**
+   * False if the domain of an address with a validation date was never checked. The next lookup
+   * then checks the address before returning it.
+   */
   readonly checked: boolean;
 }
 
 /**
- * Stores up to a few thousand addresses in one statement. Safe to repeat. Newer evidence wins
- * regardless of its source, and an erased or suppressed address stays out.
- * @returns a verdict for each row. If several rows have the same address, the newest one is stored
- * and the others are `unchanged`
+ * Stores up to a few thousand addresses in one statement. Safe to repeat. If an address is already
+ * stored, the row with the newer validation is kept, whichever source it is from. Erased and
+ * suppressed addresses are not stored.
+ * @returns a verdict for each row. If several rows have the same NPI and address, only the newest
+ * one is stored, and the verdict of the others is `unchanged`
  */
 export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
   const given = await run<{ verdict: 'stored' | 'unchanged' | 'suppressed' }>(db)`
     with given as (
       select npi, email, "emailType", source, checked, n,
-             -- The clock of the importing machine may be ahead.
+             -- The importing machine's clock may be fast, so a time in the future is replaced by
+             -- the current time.
              case
                when "validatedAt" is not null then least("validatedAt", clock_timestamp())
              end as "validatedAt"
@@ -65,20 +70,21 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
              reason = excluded.reason,
              last_validated_at = excluded.last_validated_at,
              source = excluded.source,
-             -- An address that passed our checks stays checked, because another lookup may be about
-             -- to return it.
+             -- An address that passed our checks stays checked, because a lookup may be about to
+             -- return it.
              unchecked = excluded.unchecked
                          and not (s.verdict = 'valid' and not s.unchecked and s.may_store),
              checking_until = null,
              may_store = true,
              updated_at = clock_timestamp()
        where excluded.verdict = 'valid' and case
-         -- A repeated import of the same data does not undo a check that has begun.
+         -- Importing the same data again does not interrupt a check that has begun.
          when s.unchecked then s.last_validated_at is distinct from excluded.last_validated_at
                                or s.source <> excluded.source
          when not s.may_store then true
          when s.verdict = 'valid' then s.last_validated_at < excluded.last_validated_at
-         -- The reason for the rejection was found when the row was last updated.
+         -- A rejected address is only replaced if it was validated after the rejection, which was
+         -- the last update of the row.
          else s.updated_at < excluded.last_validated_at
        end
       returning npi, email
@@ -96,11 +102,12 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
 }
 
 /**
- * The numbers of rows by verdict. CMS imports count by file and result, such as `npidata.inserted`.
+ * The number of imported rows by verdict. Imports of CMS files count rows by file and result, such
+ * as `npidata.inserted`.
  */
 export type Counts = Readonly<Record<string, number>>;
 
-/** The CMS publications that are imported as downloaded. */
+/** The CMS data sets whose downloaded files are imported unchanged. */
 export type Dataset = Extract<ImportKind, 'nppes' | 'clinicians'>;
 
 /**
@@ -122,11 +129,12 @@ export async function findImport(
 }
 
 /**
- * Records the start of an import, and its actor in the audit log. An unfinished import of the same
- * file is marked as failed, because this one repeats it. A CMS import marks every unfinished one of
- * its kind as failed, because its caller holds the lock that allows only one at a time.
+ * Records the start of an import, and adds an audit log entry. An unfinished import of the same
+ * file is marked as failed, because this import repeats it. The start of a CMS import marks all
+ * unfinished imports of its kind as failed. None of them can be running, because the caller holds
+ * the lock that allows only one at a time.
  * @param file.name the file name without its folder
- * @param file.fingerprint identifies the same content
+ * @param file.fingerprint a value that is equal for files with equal content
  * @returns the id, and the number that is written into the imported rows
  */
 export async function beginImport(

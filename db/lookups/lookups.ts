@@ -9,20 +9,19 @@ import type { RequestedType } from '../words.ts';
 // organization.
 
 /**
- * The maximum time a miss is remembered if it rests on our own checks and not on the vendor's
- * response.
+ * How long a vendor is skipped, at most, after our own checks rejected all addresses that it named.
+ * Our checks may be wrong for some hours, for example if a name server fails.
  */
 const OUR_MISS_MS = 86_400_000;
 
 /**
- * Joins requests of one batch to the open lookup for their NPI and type, opening one if necessary,
- * and marks them as `in-progress`.
- * @param hashes the hash of the facts about each request's person, by request id; stored when the
- * request opens the lookup
+ * Joins requests of one batch to the open lookups for their NPIs and types, and marks the requests
+ * as `in-progress`. Opens a lookup if there is none for an NPI and type.
+ * @param hashes by request id, the hash of what we know about the person (the facts). The hash is
+ * stored if the request opens a lookup
  * @returns the lookups by request id, without requests that are final. `misses` lists the vendors
- * to skip, because they had no result within the last `missMs` for the same facts. If our checks
- * rejected all addresses that the vendor named, the miss is remembered for a day at most, because
- * checks may be wrong for a while
+ * to skip, because they had no result for the same facts within the last `missMs`. A vendor whose
+ * addresses were all rejected by our checks is skipped for one day at most
  */
 export async function joinLookups(
   db: Database,
@@ -46,15 +45,16 @@ export async function joinLookups(
       select * from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb)
         new ("requestId" text, id text, hash text)
     ), open as materialized (
-      -- Filters by lists of ids, here and below. A plain join would read all rows of a small table.
+      -- Filters by a list of ids, here and below. With a plain join, PostgreSQL would read the
+      -- whole table while the table is small.
       select r.*, new.id as new_id, new.hash
         from requests r join new on r.id = new."requestId"
        where r.id = any(array(select "requestId" from new)) and r.settled_at is null
        order by r.id
          for update of r
     ), batch as materialized (
-      -- Locks the batch before the lookup, as a settlement does. The update below changes its
-      -- counters.
+      -- Locks the batch before the lookup, in the same order as a settlement, to avoid deadlocks.
+      -- The update of requests below changes the batch through a trigger.
       select 1 from batches where id = any(array(select batch_id from open)) for no key update
     ), lookup as (
       insert into lookups (id, npi, requested_type, opened_at, facts)
@@ -63,7 +63,7 @@ export async function joinLookups(
        where lookup_id is null and exists (select from batch)
        order by npi, requested_type
           on conflict (npi, requested_type) where closed_at is null
-          -- Changes nothing, but locks and returns the open lookup.
+          -- The update changes nothing. It locks the open lookup and returns its id.
           do update set npi = excluded.npi
       returning id, npi, requested_type
     ), joined as (
@@ -95,7 +95,8 @@ export async function joinLookups(
 }
 
 /**
- * Makes the next lookup of an NPI call every vendor, including those without a result last time.
+ * Makes the next lookup of an NPI call all vendors again, including vendors that recently had no
+ * result.
  * @returns the number of forgotten lookups
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
@@ -115,13 +116,13 @@ export async function forgetMisses(db: Database, by: ChangedBy, npi: string): Pr
   });
 }
 
-/** Selects the decisions of our checks that are in doubt. */
+/** The filter for results of checks that may be wrong, by time, reason, and verifier. */
 export interface DoubtedChecks {
   readonly since: Date;
   readonly until: Date;
   /** The reason for the rejection, such as `nxdomain`; null for any reason. */
   readonly verdictReason: string | null;
-  /** The verifier that rejected them; null for any verifier and for our own checks. */
+  /** The verifier that rejected the addresses; null for any verifier and for our own checks. */
   readonly source: string | null;
 }
 
@@ -129,9 +130,9 @@ export interface DoubtedChecks {
 export type ForgottenChecks = Readonly<Record<'checks' | 'addresses' | 'misses', number>>;
 
 /**
- * Undoes the decisions of a broken resolver or verifier. It removes the rejections, queues the
- * rejected addresses for our checks again, and makes the next lookup call the vendors that named
- * them. Valid addresses and settled requests stay as they are.
+ * Undoes wrong rejections by a broken DNS resolver or verifier. Deletes the rejections that match
+ * the filter, queues the rejected addresses to be checked again, and makes the next lookup call the
+ * vendors that named these addresses. Valid addresses and settled requests stay as they are.
  * @param isRehearsal true to roll everything back, including the audit log entry, and only return
  * the counts
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
@@ -179,7 +180,7 @@ async function removeChecks(tx: Transaction, doubted: DoubtedChecks): Promise<Fo
     ), doubted as (
       select distinct npi, email from rejections
     ), held as (
-      -- Locked in the same order as by all other writers, so that they cannot deadlock.
+      -- Rows are locked in the order that all other statements use, so that they cannot deadlock.
       select s.npi, s.email
         from stored_emails s join doubted using (npi, email)
        where s.verdict <> 'valid' and not s.unchecked

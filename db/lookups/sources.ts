@@ -1,10 +1,11 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
 
-// Every call of a vendor, a verifier, or the registry is admitted here first. Breakers, pauses,
-// rate limits, and budgets are kept in the database, so that they hold across workers.
+// A source is a vendor, a verifier, or the NPI registry. Before each call, a worker asks
+// `admitCall` whether the call is allowed now. Circuit breakers, pauses, rate limits, and daily
+// budgets are kept in the database, so that they apply to all workers together.
 
-/** At most `calls` in any `perMs` milliseconds. */
+/** A rate limit: at most `calls` calls in any period of `perMs` milliseconds. */
 export interface Rate {
   readonly calls: number;
   readonly perMs: number;
@@ -12,38 +13,47 @@ export interface Rate {
 
 export interface SourceLimits {
   readonly rates: readonly Rate[];
-  /** Credits a day (UTC); null for no limit. */
+  /** The maximum number of credits per day (UTC); null for no limit. */
   readonly dailyCredits: number | null;
 }
 
-/** A call that is to be admitted. */
+/** A call that a worker wants to make. */
 export interface Call {
   readonly source: string;
   readonly limits: SourceLimits;
-  /** In the source's credits. */
+  /** The cost of the call in the source's credits. */
   readonly cost: number;
-  /** The request that the call is made for; null on our own account. */
+  /** The request that the call is made for; null if no request waits for it. */
   readonly requestId: string | null;
-  /** The time that the call may wait for a slot under the rate limits. A later slot is not kept. */
+  /**
+   * How long the call may wait for a slot under the rate limits. If the first free slot is later,
+   * no slot is reserved.
+   */
   readonly patienceMs: number;
   /**
-   * The call is made only if one of these verifiers can be called. Empty if it needs no verifier.
+   * The call is admitted only if at least one of these verifiers can be called. Empty if the call
+   * needs no verifier.
    */
   readonly requiredVerifiers?: readonly RequiredVerifier[];
 }
 
-/** A verifier without which the response of a vendor would be of no use. */
+/**
+ * A verifier that can check the addresses of a vendor. Without one, the vendor's response would be
+ * useless.
+ */
 export type RequiredVerifier = Pick<Call, 'source' | 'cost'> & Pick<SourceLimits, 'dailyCredits'>;
 
 export type Admission = {
-  /** The breaker's era: the outcome of the call is recorded with it. */
+  /**
+   * The current era of the circuit breaker. Pass it to `recordCall` with the outcome of the call.
+   */
   readonly era: number;
   /** In milliseconds since the epoch. */
   readonly at: number;
 } & (
   | {
       readonly kind: 'go';
-      /** The time that the call waited for its slot. */
+      /** How long the call waited for its slot under the rate limits. */
       readonly waitedMs: number;
     }
   | {
@@ -52,21 +62,24 @@ export type Admission = {
       /** The time to wait before the next `admitCall`. */
       readonly afterMs: number;
     }
-  /** Today's budget is spent. */
+  /** The call would exceed today's budget. */
   | { readonly kind: 'spent' }
 );
 
-/** The outcome of a call, as far as it concerns the source's health. */
+/** What the outcome of a call shows about the source's health. */
 export type CallOutcome =
   | { readonly kind: 'answered' }
   | { readonly kind: 'rate_limit'; readonly afterMs: number | null }
   /** No usable response: a server error, a network error, or an undocumented response. */
   | { readonly kind: 'failed'; readonly why: string }
-  /** A request failed again that has failed before. This says nothing new about the source. */
+  /**
+   * The call failed, as earlier calls for the same request did. The cause may be the request, so
+   * this does not count as a failure of the source.
+   */
   | { readonly kind: 'failed_again'; readonly why: string }
   /**
-   * The source will not serve us until an operator acts. `openMs` is the time until the breaker
-   * admits the first trial call.
+   * The source rejects all our calls until an operator acts, for example because the API key is
+   * invalid. `openMs` is the time until the breaker admits the first trial call.
    */
   | { readonly kind: 'refused'; readonly why: string; readonly openMs?: number };
 
@@ -75,29 +88,31 @@ export type BreakerChange = 'opened' | 'closed';
 
 const FAILURES_TO_OPEN = 5;
 /**
- * The time from the opening to the first trial call, and between trial calls, whether the earlier
- * one has ended or not. A call that hangs therefore delays no other trial. Together with the pauses
- * of waiting requests, a source that works again is called within 10 s.
+ * The time from the opening of the breaker to the first trial call, and between trial calls. The
+ * next trial starts even if the earlier one has not ended, so a call that hangs does not delay it.
+ * Together with the waiting time of requests, a source that works again is called within 10 s.
  */
 const TRIAL_EVERY_MS = 8000;
 /**
- * The time to the first trial call after a refused key or an empty account. Neither is fixed within
- * seconds.
+ * The time to the first trial call after the source rejected our key or our account ran out of
+ * credits. It is longer, because an operator needs minutes to fix this.
  */
 const REFUSED_OPEN_MS = 300_000;
 const DEFAULT_PAUSE_MS = 5000;
 
 /**
- * Calls leave some milliseconds after their slots. Without this margin a window could hold one call
- * too many.
+ * The distance between two calls is 3% longer than the rate limit requires. Calls start some
+ * milliseconds later than their slots, so without this margin a period could contain one call too
+ * many.
  */
 const MARGIN = 1.03;
 
 /**
- * Admits a call of a source, or returns how long to wait before the next try. An admitted call
- * takes everything it needs: its slot under the rate limits, its cost from the daily budget, and
- * the trial of an open breaker.
- * @param record a statement that records the row of `admission`. Both are committed together
+ * Admits a call of a source, or returns how long to wait before the next try. For an admitted call,
+ * the slot under the rate limits, the cost in the daily budget, and the trial of an open breaker
+ * are reserved in the same statement.
+ * @param record a statement that stores the row of the table expression `admission`. It is
+ * committed together with the admission
  * @returns the admission, with the row that `record` returns, if any
  */
 export async function admitCall<Row = unknown>(
@@ -128,23 +143,24 @@ export async function admitCall<Row = unknown>(
 }
 
 /**
- * Returns an even pace without bursts, so that no window of the rate holds more calls than it
- * allows.
+ * Converts a rate limit to the distance between two calls. Evenly spaced calls never exceed the
+ * limit in any period.
  */
 function paceOf({ calls, perMs }: Rate) {
   return { name: `${calls}/${perMs}`, pace: `${(perMs * MARGIN) / calls} milliseconds` };
 }
 
 /**
- * Records how a call went: opens the breaker, closes it, or pauses the source.
+ * Records the outcome of a call. This can open or close the circuit breaker, or pause the source.
  *
- * Each opening and each closing of the breaker begins an era, and only calls of the current era
- * count. A problem that hits many concurrent calls therefore opens the breaker once, and a late
- * result from an earlier era changes nothing. While the breaker is open, the calls of the era are
- * its trials. This is one statement, so that it cannot overwrite a concurrent change.
+ * The era is a number that increases whenever the breaker opens or closes. The outcome of a call
+ * that was admitted in an earlier era is ignored, except for a rate limit. If many concurrent calls
+ * fail, the breaker therefore opens only once, and late results change nothing. While the breaker
+ * is open, only trial calls are made. This is one statement, so that it cannot overwrite a
+ * concurrent change.
  * @param era the era in which the call was admitted
- * @returns the change that this call caused; if several calls fail together, one of them gets
- * `opened`
+ * @returns the change that this call caused, or null. If several concurrent calls fail, only one of
+ * them returns `opened`
  */
 export async function recordCall(
   tx: Transaction,
@@ -161,12 +177,14 @@ export async function recordCall(
   return changed.state === 'open' ? 'opened' : 'closed';
 }
 
-/** Returns the assignments and the condition of the update that an outcome causes, if any. */
-
+/**
+ * Returns the assignments and the condition of the update for an outcome, or null if nothing
+ * changes.
+ */
 function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   switch (outcome.kind) {
     case 'answered':
-      // Most calls succeed at a healthy source and need no write.
+      // If the source is healthy, no row matches. Most calls therefore write nothing.
       return sql`
         era = era + (state = 'open')::integer,
         state = 'closed',
@@ -179,7 +197,7 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
       return sql`paused_until = greatest(paused_until, clock_timestamp() + ${pause}) where true`;
     }
     case 'failed': {
-      // A failed trial changes nothing. The time of the next trial was set when this one was
+      // A failed trial call changes nothing. The time of the next trial was set when this one was
       // admitted.
       const opens = sql`failures + 1 >= ${FAILURES_TO_OPEN}`;
       return sql`
@@ -191,10 +209,11 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
         where ${ofThisEra} and state = 'closed'`;
     }
     case 'failed_again':
-      // A request that always fails must not close the source for all others.
+      // A request that always fails must not open the breaker, because that would stop the calls of
+      // all other requests.
       return null;
     case 'refused': {
-      // A refused trial keeps the breaker open for longer.
+      // If the source rejects a trial call in this way, the breaker stays open for longer.
       const open = span(outcome.openMs ?? REFUSED_OPEN_MS);
       return sql`
         failures = failures + 1,
@@ -209,7 +228,10 @@ function changeBy(outcome: CallOutcome, ofThisEra: SQL): SQL | null {
   }
 }
 
-/** Records the outcome of a call that has no attempt row, and gives back its unspent credits. */
+/**
+ * Records the outcome of a call that has no row in vendor_attempts, such as a verifier's, and
+ * returns its unspent credits to the daily budget.
+ */
 export async function recordOne(
   db: Database,
   source: string,
@@ -224,18 +246,18 @@ export async function recordOne(
   });
 }
 
-/** The credits that were set aside for a call but not spent. */
+/** The credits that were reserved for a call but not spent. */
 interface Unspent {
-  /** Negative if the call cost more. */
+  /** Negative if the call cost more than was reserved. */
   readonly credits: number;
-  /** The time they were set aside, in milliseconds since the epoch. */
+  /** When they were reserved, in milliseconds since the epoch. */
   readonly askedAt: number;
   readonly requestId: string | null;
 }
 
 /**
- * Gives unspent credits back to the daily budget. Call it after `recordCall`: `admit_call` locks
- * health before spend, and the opposite order could deadlock.
+ * Returns unspent credits to the daily budget. Call it after `recordCall`. `admit_call` locks
+ * source_health before source_spend, and the opposite order could deadlock.
  */
 export async function giveBack(
   tx: Transaction,
@@ -253,14 +275,14 @@ export async function giveBack(
 }
 
 /**
- * The activity of a source since a given time, and its state now. Times are in milliseconds, and
- * credits are the source's own.
+ * The activity of a source since a given time, and its current state. Durations are in
+ * milliseconds, and credits are the source's own.
  */
 export interface SourceStats extends Record<string, unknown> {
   readonly source: string;
-  /** `other`: neither of the two, but called under limits, such as the NPI registry. */
+  /** `other`: neither a vendor nor a verifier, such as the NPI registry. */
   readonly role: 'vendor' | 'verifier' | 'other';
-  /** Calls made. Skipped calls do not count. `open`: still waiting for the response. */
+  /** Calls that were made, without skipped ones. */
   readonly asked: number;
   readonly open: number;
   /** Calls in which a vendor named addresses, or a verifier judged an address valid. */
@@ -271,19 +293,19 @@ export interface SourceStats extends Record<string, unknown> {
   readonly missed: number;
   readonly skipped: number;
   readonly credits: number;
-  /** Durations of finished calls; null if there are no such calls. */
+  /** The median duration of finished calls; null without such calls. */
   readonly p50Ms: number | null;
   readonly p95Ms: number | null;
-  /** The time those calls waited for a slot under the rate limits. */
+  /** The 95th percentile of the time that calls waited for a slot under the rate limits. */
   readonly p95WaitedMs: number | null;
   /** Requests that are waiting for a slot now. */
   readonly waiting: number;
   /** Failed calls, counted by state and reason, such as `retry: rate_limit`. */
   readonly errors: Readonly<Record<string, number>>;
-  /** `trial`: open, and due for the call that may close it. */
+  /** `trial`: open, and the next call is admitted as a trial that may close it. */
   readonly breaker: 'closed' | 'open' | 'trial';
   readonly openUntil: string | null;
-  /** The end of the pause that the source asked for, if that is still ahead. */
+  /** The end of the pause that the source asked for; null if it has passed. */
   readonly pausedUntil: string | null;
   readonly lastError: string | null;
   /** Credits spent today (UTC). */

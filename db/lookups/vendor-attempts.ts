@@ -16,8 +16,8 @@ import {
 } from './sources.ts';
 
 // The calls of vendors and their responses. All requests of one lookup share its vendor calls. The
-// first request that needs a vendor calls it, and the others read the recorded response. Every step
-// is recorded before and after the call, so that a lookup that is interrupted continues where it
+// first request that needs a vendor calls it, and the others read the recorded response. Each call
+// is recorded before it is made and after it ends, so that an interrupted lookup continues where it
 // stopped.
 
 /** The next step for a request and a vendor. */
@@ -51,13 +51,13 @@ export type AnsweredState = Exclude<
 
 type AttemptId = Readonly<{ lookupId: string; vendor: string; n: number }>;
 
-/** The key of one vendor call. */
+/** Identifies one call of a vendor, with the values to record its outcome. */
 export interface AttemptKey extends AttemptId {
-  /** Credits set aside for the call, in the vendor's credits. */
+  /** The reserved cost of the call, in the vendor's credits. */
   readonly cost: number;
   /** In milliseconds since the epoch. */
   readonly askedAt: number;
-  /** The breaker's era when this call was admitted. */
+  /** The era of the circuit breaker in which the call was admitted (see `recordCall`). */
   readonly era: number;
 }
 
@@ -68,26 +68,29 @@ export interface VendorCall extends Pick<Call, 'limits' | 'patienceMs' | 'requir
   readonly cost: (requestedType: RequestedType) => number;
   /** True if a call may be repeated after its response was lost. */
   readonly mayRepeat: boolean;
-  /** The maximum time of a call. A longer call has died with its worker. */
+  /**
+   * The maximum duration of a call. If a call is still open after this time, its worker has died.
+   */
   readonly callMs: number;
   readonly freshnessMs: number;
 }
 
 /**
- * The maximum number of lost calls per lookup and vendor. A lost call may have been paid for. One
- * repetition balances the cost against the client's result.
+ * The maximum number of lost calls per lookup and vendor. A lost call may have been charged, and
+ * repeating it costs again. Not repeating it may cost the client a result. One repetition is the
+ * compromise.
  */
 const MAX_LOST_CALLS = 2;
-/** The time after which a request checks again for the response to another request's call. */
+/** How long a request waits before it checks again for the response to another request's call. */
 const CHECK_AGAIN_MS = 1000;
-/** The time to record a response after its call has ended. */
+/** How much longer the lease lasts than the call, so that there is time to record the response. */
 const LEASE_MARGIN_MS = 5000;
 
 /**
  * Decides the next step and records it, so that the attempt exists before the vendor is called. One
- * statement reads the state, and another one claims the call. If a concurrent request changed the
- * state between the two, the table's constraints reject the claim, and the next call reads the new
- * state.
+ * statement reads the state, and another one claims the call. If a concurrent request claimed the
+ * call between the two, the second statement fails or claims nothing. The caller then waits and
+ * calls this function again.
  * @throws {Refusal} `request_missing` for an unknown id
  */
 export async function beginVendorStep(db: Database, call: VendorCall): Promise<NextStep> {
@@ -113,7 +116,7 @@ export async function beginVendorStep(db: Database, call: VendorCall): Promise<N
   }
 }
 
-/** The state of a request whose lookup is known. */
+/** The state of a request that has a lookup. */
 type JoinedState = RequestState & { readonly lookupId: string };
 
 function over(
@@ -131,8 +134,8 @@ async function claimNext(db: Database, call: VendorCall, seen: JoinedState): Pro
   switch (seen.state) {
     case 'pending': {
       if (leaseMs <= 0) return await claimPoll(db, call, last, seen);
-      // A polling worker holds the lease for one call at most. A longer lease is the vendor's
-      // pause.
+      // While a worker polls, the lease lasts as long as one call at most. A longer lease means
+      // that the next poll is not due yet.
       const pauseMs = leaseMs - (call.callMs + LEASE_MARGIN_MS);
       const afterMs = Math.max(Math.min(leaseMs, CHECK_AGAIN_MS), pauseMs);
       return { kind: 'wait', why: 'pending', afterMs };
@@ -157,7 +160,7 @@ async function claimNext(db: Database, call: VendorCall, seen: JoinedState): Pro
       if (seen.orphanOf === null) return await claimNewCall(db, call, last, seen);
       await adoptJob(db, call, seen.lookupId, seen.orphanOf);
       return await beginVendorStep(db, call);
-    // A skipped vendor was not called. The data it was missing may exist now.
+    // A skipped vendor was not called, but now its required input may be known.
     case 'skip':
     case 'retry':
       return await claimNewCall(db, call, last, seen);
@@ -165,8 +168,8 @@ async function claimNext(db: Database, call: VendorCall, seen: JoinedState): Pro
 }
 
 /**
- * The state that decides a request's next step. The attempt fields are those of this vendor's last
- * attempt.
+ * The state that decides a request's next step. `n`, `state`, `reason`, and `leaseMs` are from the
+ * last attempt at this vendor, and null without one.
  */
 interface RequestState extends Record<string, unknown> {
   readonly settled: boolean;
@@ -181,8 +184,8 @@ interface RequestState extends Record<string, unknown> {
   /** The number of attempts whose response was lost. */
   readonly lost: number;
   /**
-   * An earlier lookup of the same NPI and type that bought a job and closed before the job
-   * finished.
+   * The id of an earlier lookup of the same NPI and type that was closed before its job at this
+   * vendor finished. The job may have been charged.
    */
   readonly orphanOf: string | null;
 }
@@ -228,7 +231,7 @@ async function readState(
   return state;
 }
 
-/** The columns of a claimed attempt. */
+/** The returned columns of a claimed attempt. */
 const CLAIMED = sql`
   job_ref as "jobRef", credits::float8 as cost, ${epochMs(sql`started_at`)} as "askedAt"`;
 
@@ -238,7 +241,7 @@ interface Claimed {
   readonly askedAt: number;
 }
 
-/** The end of a call's lease, from the time `at` of its admission. */
+/** Returns the end of a call's lease. `at` is the time when the call was admitted. */
 function leaseUntil({ callMs }: VendorCall): SQL {
   return sql`at + ${span(callMs + LEASE_MARGIN_MS)}`;
 }
@@ -269,10 +272,11 @@ async function claimNewCall(
     returning ${CLAIMED}`;
   const claimed = await admitCall<Claimed>(db, { ...call, source: vendor, cost }, record);
   if (claimed.kind === 'wait') return claimed;
-  // Our own budget stopped the call, so this does not count as a miss of the vendor.
+  // Our own budget stopped the call, so this does not count as a vendor's response without a
+  // result.
   if (claimed.kind === 'spent') return over(state, 'fatal', 'daily_credits');
-  // A new call uses the unrounded time of its admission, because its credits are booked on that
-  // day. The time in the row is rounded.
+  // Uses the exact time of the admission, because its day is the day whose budget pays for the
+  // call. The time in the row is rounded and may be on the next day.
   const askedAt = claimed.at;
   const key = { lookupId, vendor, n, cost: claimed.cost, askedAt, era: claimed.era };
   return { kind: 'ask', key, jobRef: null, requestedType };
@@ -302,9 +306,9 @@ async function claimPoll(
 }
 
 /**
- * Takes over a job that an earlier lookup bought, so that it is polled and not bought again. The
- * earliest next poll, the credits set aside, and the start time are copied. A job that never ends
- * is bought again a day after its start.
+ * Takes over a job that an earlier lookup started, so that it is polled and not paid for twice. The
+ * time of the next poll, the reserved credits, and the start time are copied. A job that started
+ * more than a day ago is not taken over, and the vendor is called again.
  */
 async function adoptJob(
   db: Database,
@@ -334,8 +338,8 @@ async function adoptJob(
 }
 
 /**
- * A lookup with the reason why each vendor cannot be called. `obstacle` is null if the vendor can
- * be called.
+ * A lookup, with the reason (`obstacle`) why each vendor cannot be called. `obstacle` is null if
+ * the vendor can be called.
  */
 export interface Judged {
   readonly requestId: string;
@@ -343,7 +347,7 @@ export interface Judged {
   readonly judged: readonly Readonly<{ vendor: string; capMs: number; obstacle: string | null }>[];
 }
 
-/** Records the skipped vendors with their reasons, once per lookup. */
+/** Records the vendors that a lookup skips, with the reasons. Safe to repeat. */
 export async function recordSkipped(db: Database, lookups: readonly Judged[]): Promise<void> {
   const skipped = lookups.flatMap(({ requestId, lookupId, judged }) => {
     const obstructed = judged.filter(({ obstacle }) => obstacle !== null);
@@ -363,9 +367,9 @@ export async function recordSkipped(db: Database, lookups: readonly Judged[]): P
 }
 
 /**
- * Records an asynchronous vendor's job id before anything else happens, so that its response is
- * fetched and never bought twice. After a poll, records when the next poll is due. Also works for
- * an attempt that was marked as lost in the meantime.
+ * Records the job id that an asynchronous vendor returned, so that the result is fetched by polling
+ * and not paid for twice. After each poll, records when the next poll is due. Also works for an
+ * attempt that was marked as lost in the meantime.
  */
 export async function recordVendorJob(
   db: Database,
@@ -376,7 +380,7 @@ export async function recordVendorJob(
 ): Promise<BreakerChange | null> {
   return await transaction(db, async (tx) => {
     const change = await recordCall(tx, key.vendor, key.era, outcome);
-    // If the call was repeated in the meantime, the newer attempt continues.
+    // Changes nothing if the call was repeated in the meantime. The newer attempt continues.
     await tx.execute(sql`
       update vendor_attempts
          set state = 'pending',
@@ -394,8 +398,8 @@ export async function recordVendorJob(
 }
 
 /**
- * Ends a call that was aborted, or whose worker died. Its response is lost, and the next request
- * does not wait for it. A job only has its lease released.
+ * Ends a call that was aborted, or whose worker died. Its response is lost, and other requests no
+ * longer wait for it. If a poll was lost, the job continues and only its lease ends.
  */
 export async function recordLost(db: Database, attempt: AttemptId, reason: string): Promise<void> {
   await run(db)`
@@ -449,15 +453,16 @@ export async function recordVendorAnswer(
       recordCall(tx, vendor, era, outcome),
       endAttempt(tx),
     ]);
-    // If two workers fetched the result of one job, the second one has nothing to record.
+    // `ended` is undefined if another worker has already recorded the result of the same job.
     if (ended) await giveBack(tx, vendor, { ...ended, credits: cost - credits, askedAt });
     return change;
   });
 }
 
 /**
- * Marks the responses of a lookup that named no valid address, so that they are not bought again. A
- * response is not marked while one of its addresses is still undecided.
+ * Marks the vendor responses of a lookup that contained no valid address, so that later lookups
+ * skip these vendors for up to a day. A response is not marked while the check of one of its
+ * addresses is undecided.
  * @param unwanted addresses of another type than the requested one; they are not checked
  */
 export async function recordRefused(

@@ -3,7 +3,7 @@ import { cut, type Database, type Page, run } from '../client.ts';
 import type { batches } from '../schema.ts';
 import type { BatchStatus } from '../words.ts';
 
-/** The filters of a list of batches. A filter that is null matches every batch. */
+/** The filters for a list of batches. A null filter matches every batch. */
 export interface BatchFilter {
   readonly status: BatchStatus | null;
   /** Only batches submitted at this time or later. */
@@ -65,7 +65,8 @@ function matching(
     sql`created_at < coalesce(${moment(until)}, 'infinity')`,
   ];
   if (organization !== null) conditions.push(sql`organization_id = ${organization}`);
-  // A literal, so that the index of batches in progress is used.
+  // The status is a literal and not a parameter, so that PostgreSQL can use the index
+  // batches_in_progress.
   if (status) conditions.push(sql.raw(`status = '${status}'`));
   if (npi) {
     conditions.push(sql`id = any(array(
@@ -81,16 +82,18 @@ function matching(
 }
 
 /**
- * Passes a time as a number, because dates of the first and the last year have no common notation.
+ * Passes a time as a number of seconds, because JavaScript and PostgreSQL write the earliest and
+ * latest possible dates differently.
  */
 function moment(at: Date | null): SQL {
   return sql`to_timestamp(${at && at.getTime() / 1000}::float8)`;
 }
 
 /**
- * Returns the order of a list. The batches of all organizations are sorted by id, which follows
- * time too. Few batches contain a given NPI, so a list with that filter must not use the index of
- * times and read all the others.
+ * Returns the sort order of a list, newest first. The batches of all organizations are sorted by
+ * id, because ids sort by time. In a list with an NPI filter, `+ interval '0'` prevents PostgreSQL
+ * from reading all batches in the order of the index on created_at, because few batches contain a
+ * given NPI.
  */
 function orderOf(organization: string | null, { npi }: BatchFilter): SQL {
   if (organization === null) return sql`id desc`;

@@ -9,7 +9,10 @@ export interface KnownEmail {
   readonly emailLastValidatedAt: Date;
   /** True if the organization has already paid for this NPI and email type. */
   readonly replayed: boolean;
-  /** The number of the last suppression change that was checked for this email. */
+  /**
+   * The number of the newest suppression change at the time when this email was checked against the
+   * suppressions.
+   */
   readonly suppressionChange: number;
 }
 
@@ -22,14 +25,14 @@ type Values<K extends string> = Readonly<Record<K, SQL | Date | string | null>>;
 
 /**
  * Selects the emails that complete requests without a lookup, at most one per NPI. The first choice
- * is an email that the organization paid for within the replay window, which is free. The second
- * choice is a valid email of the directory, professional before personal, then the newest. Exactly
- * `replayMs` after the charge still counts. The window starts at the charge (DECISIONS.md, Requests
- * and batches).
+ * is an email that the organization already paid for within the replay window. It is returned for
+ * free. The second choice is a valid email of the directory: professional before personal, then the
+ * newest. The replay window starts at the charge and ends `replayMs` later, inclusive
+ * (DECISIONS.md, Requests and batches).
  *
- * An address that was erased or suppressed after the charge is not returned again. Because it was
- * paid for, another address of the directory replaces it for free.
- * @param asked.npis the right side of a comparison with an NPI: a column, or `any(…)`
+ * An address that was erased or suppressed after the charge is not returned again. Because the
+ * organization paid for it, another address of the directory is then returned for free.
+ * @param asked.npis the NPIs as SQL that can follow `npi =`: a single value, or `any(…)`
  */
 export function knownEmails(
   asked: Values<'organizationId' | 'requestedType' | 'at' | 'lookupId'> & { readonly npis: SQL },
@@ -63,11 +66,14 @@ function paidFor({ organizationId, npis, requestedType, at }: Asked, replayMs: n
 }
 
 /**
- * Selects the email that completes one sandbox request. A sandbox does not read the directory,
- * suppressions, or inactive providers. The email is the one that the test outcome brings, unless
- * the organization already paid for one. An outcome without an email is not a replay either.
- * @param asked.outcome null for requests of other organizations, which get no email
- * @param asked.isDue true if the outcome is available now
+ * Selects the email that completes one sandbox request. Sandbox requests ignore the directory,
+ * suppressions, and inactive providers. If the organization already paid for an email, that email
+ * is returned again. Otherwise the email is the made-up one of the test outcome. An outcome without
+ * an email, such as `not_found`, never returns one.
+ * @param asked.outcome the test outcome as SQL. If it is null, because the organization is not a
+ * sandbox, no email is selected
+ * @param asked.isDue true if the request may be completed now, without waiting for the simulated
+ * lookup
  */
 export function sandboxEmails(
   asked: Asked & Record<'outcome' | 'isDue', SQL>,
@@ -91,20 +97,20 @@ export function sandboxEmails(
      limit 1`;
 }
 
-/** The requests that known emails are searched for. */
+/** The requests to find known emails for. */
 interface KnownQuery {
   readonly organizationId: string;
   readonly npis: readonly string[];
   readonly requestedType: RequestedType;
   readonly at: Date;
   readonly lookupId: string | null;
-  /** The outcomes of sandbox requests in the order of `npis`; null for other organizations. */
+  /** The test outcomes in the order of `npis`; null if the organization is not a sandbox. */
   readonly outcomes: readonly TestOutcome[] | null;
 }
 
 /**
- * Finds the emails that complete requests without a lookup, by NPI: `knownEmails`, or
- * `sandboxEmails` for a sandbox.
+ * Finds the emails that complete requests without a lookup, by NPI. Uses `sandboxEmails` for a
+ * sandbox and `knownEmails` for other organizations.
  */
 export async function findKnownEmails(
   tx: Pick<Transaction, 'execute'>,
@@ -127,8 +133,8 @@ function emailsOf(asked: KnownQuery, windows: KnownWindows): SQL {
   const { outcomes } = asked;
   if (outcomes) return emailsOfSandbox({ ...asked, outcomes }, windows.replayMs);
   const npis = [...new Set(asked.npis)];
-  // A single NPI is compared by `=`. PostgreSQL considers a generic plan for lists worse than a
-  // plan for one value, so it would plan each of these statements again.
+  // A single NPI is compared by `=` and not by `any(…)`. For a list, PostgreSQL estimates that a
+  // generic plan is expensive, so it would plan every execution of the statement again.
   const anyOf = npis.length === 1 ? sql`${npis[0]}` : sql`any(${sql.param(npis)})`;
   return knownEmails({ ...asked, npis: anyOf }, windows);
 }
@@ -151,8 +157,8 @@ function emailsOfSandbox(
 }
 
 /**
- * True if a row of stored_emails answers a lookup: it is valid, fresh, of the requested type, and
- * not suppressed.
+ * True if the email in a row of stored_emails may be returned: it is valid, fresh, of the requested
+ * type, and not suppressed, and the provider is active.
  */
 export function isUsable(
   { requestedType, lookupId, at }: Values<'requestedType' | 'lookupId' | 'at'>,
@@ -163,8 +169,8 @@ export function isUsable(
       and not unchecked
       and last_validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
       and ${requestedType} in ('any', email_type)
-      -- An address that its source does not let us keep serves only its own lookup. Equality with
-      -- null is never true.
+      -- An address that its source does not let us keep is returned only to the lookup in which the
+      -- source named it. If the lookup id is null, the comparison is never true.
       and (may_store or exists (
         select from email_checks c
          where c.lookup_id = ${lookupId}
@@ -176,10 +182,10 @@ export function isUsable(
 }
 
 /**
- * Claims the right to charge for each charged request of the statement's table `settled`. It is one
- * conditional statement, so that if two requests settle at once, exactly one is charged within a
- * replay window (ARCHITECTURE.md, Invariants, L5). The caller holds the organization's lock and has
- * found no replay.
+ * Claims the right to charge for each charged request in the table expression `settled`. It is one
+ * conditional statement, so that if two requests for the same NPI and type settle at once, exactly
+ * one of them is charged within a replay window (ARCHITECTURE.md, Invariants, L5). The caller holds
+ * the organization's lock and has found that the requests are not replays.
  */
 export function claimEntitlements(replayMs: number): SQL {
   return sql`
@@ -194,14 +200,16 @@ export function claimEntitlements(replayMs: number): SQL {
 }
 
 /**
- * Counts the charged requests of `settled`, and those of them that got the right to be charged in
- * `claimed`.
+ * Counts the charged requests in `settled`, and the rights to charge that `claimEntitlements`
+ * claimed for them. The counts must be equal (see `requireClaims`).
  */
 export const CLAIMS = sql`
   (select count(*)::int from settled where credits_used > 0) as charged,
   (select count(*)::int from claimed) as claimed`;
 
-/** Rolls the transaction back by throwing if more requests are charged than may be. */
+/**
+ * Throws, which rolls the transaction back, if a request is charged without the right to charge.
+ */
 export function requireClaims({
   charged,
   claimed,

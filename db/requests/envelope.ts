@@ -3,28 +3,29 @@ import { type Database, statement } from '../client.ts';
 import type { batches, requests } from '../schema.ts';
 import type { DeliveryState, RequestStatus } from '../words.ts';
 
-// The envelope (api/docs/lifecycle.md, The envelope) has a single builder for single polls, batch
-// polls, and deliveries.
+// The envelope is the JSON object that polls and webhook deliveries return (api/docs/lifecycle.md,
+// The envelope). This file builds it for all of them, so that they have the same content.
 
-/** The subject of a poll: one request of an organization, or its whole batch. */
+/** What an envelope describes: one request of an organization, or a whole batch. */
 export type EnvelopeSubject =
   | { readonly organizationId: string; readonly requestId: string }
   | { readonly organizationId: string; readonly batchId: string };
 
 /**
- * The state of an envelope. It distinguishes versions of an envelope at a fraction of the cost of
- * reading one.
+ * The state of an envelope. Reading it shows whether the envelope has changed, and costs much less
+ * than reading the whole envelope.
  */
 export interface EnvelopeState {
   readonly batchId: string;
-  /** Changes whenever anything in the envelope does. */
+  /** A text that changes whenever anything in the envelope changes. */
   readonly version: string;
   /**
-   * Only the statuses of the subject, because a single request does not change with its neighbors.
+   * The statuses of the requests in the envelope, separated by spaces. The envelope of a single
+   * request contains only its own status, not those of the other requests in its batch.
    */
   readonly statuses: string;
   readonly isFinal: boolean;
-  /** Time since the submit, by PostgreSQL's clock. */
+  /** The time since the submit in milliseconds, by PostgreSQL's clock. */
   readonly ageMs: number;
 }
 
@@ -32,15 +33,16 @@ type BatchFields = 'status' | 'total' | 'completedCount' | 'createdAt' | 'update
 type ClientFields = 'webhookUrl' | 'webhookMode' | 'customData';
 
 /**
- * The content of an envelope. It is read in one statement, so that it is the state of one moment.
+ * The content of an envelope. It is read in one statement, so that all values are from the same
+ * moment.
  */
 export interface Envelope
   extends EnvelopeState,
     Readonly<Pick<typeof batches.$inferSelect, BatchFields | ClientFields>> {
   readonly balance: number;
   /**
-   * In the order of the submit. The email fields are also null for an address that may no longer be
-   * returned.
+   * The requests in the order of the submit. If an email may no longer be returned, because it was
+   * suppressed later, its email fields are null.
    */
   readonly items: readonly Item[];
 }
@@ -54,8 +56,7 @@ interface Item extends Readonly<Pick<typeof requests.$inferSelect, ItemFields>> 
 }
 
 /**
- * Reads an envelope. The query includes the organization, so that the id of another organization is
- * not found either.
+ * Reads an envelope. An id that belongs to another organization is treated as unknown.
  * @returns null if this organization has no such request or batch
  */
 export async function findEnvelope(
@@ -73,8 +74,8 @@ export async function findEnvelope(
 }
 
 /**
- * The version of an envelope. Triggers raise the batch's `updated_at` with every change of a
- * request or a delivery.
+ * Selects the batch id, age, and version of an envelope. Triggers increase the batch's `updated_at`
+ * with every change of a request or a delivery.
  */
 const STATE = sql`
       b.id as "batchId",
@@ -104,9 +105,9 @@ const readEnvelope = reader<Omit<Envelope, 'statuses' | 'isFinal'>>(
              case when given.email is not null then r.email_last_validated_at end as "validatedAt",
              d.state as delivery
         from requests r
-        -- Suppressions are checked only if they have changed since the email was recorded, so that
-        -- a person who was suppressed later is not returned again. Without "offset" the check would
-        -- run for each of the three fields. Suppressions do not apply to a sandbox.
+        -- Hides the email of a person who was suppressed after the email was recorded. The check is
+        -- skipped if no suppression has changed since then, and for sandbox requests. Without
+        -- "offset 0", PostgreSQL would run the check once for each of the three fields.
         cross join lateral (
           select case
                    when r.email is not null
@@ -134,9 +135,11 @@ export const findEnvelopeState = reader<EnvelopeState>(
 );
 
 /**
- * Prepares a query for requests and for batches. Both find the batch by one index lookup, so that
- * the response time does not reveal whether an id belongs to another organization.
- * @param asked selects from the requests; `list` aggregates them into a list
+ * Prepares one query for single requests and one for batches. Both first find the batch by the id
+ * and the organization in one index lookup. The response time therefore does not reveal whether an
+ * id belongs to another organization.
+ * @param asked returns the statement that selects from the requests. `list` is the SQL function
+ * that combines the rows to a JSON array
  */
 function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
   const id = sql.placeholder('id');
@@ -149,7 +152,7 @@ function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
        cross join suppression_changes s
        cross join lateral (${requestsOf}) asked
        where b.id = (select ${batchId} where id = ${id} and organization_id = ${organizationId})`);
-  // A single request needs no aggregate.
+  // A single row needs no aggregate function to become an array.
   const one = asked(sql`r.id = ${id}`, sql`json_build_array`);
   const all = asked(sql`r.batch_id = b.id`, sql`json_agg`);
   const ofRequest = read(sql`batch_id from requests`, one);
@@ -169,7 +172,8 @@ function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
 /**
  * Returns the envelope as JSON text. `custom_data` is inserted as the text that the client sent,
  * because parsing it would lose number precision, key order, and more (DECISIONS.md, custom_data).
- * @param reader a delivery reports its own state as `pending`, because it is not finished yet
+ * @param reader `delivery` for the body of a webhook delivery. Its webhook status is `pending`,
+ * because the delivery is not finished yet
  */
 export function envelopeText(envelope: Envelope, reader: 'poll' | 'delivery'): string {
   const { customData, balance, items } = envelope;
@@ -199,7 +203,7 @@ function webhookObject(
   return { url: webhookUrl, mode: webhookMode, status };
 }
 
-/** Returns the value of the member `batch`. */
+/** Returns the value of the envelope's member `batch`. */
 export function batchObject(batch: Pick<Envelope, 'batchId' | BatchFields>) {
   return {
     id: batch.batchId,

@@ -7,9 +7,9 @@ import { REPORTS_FINAL } from '../webhooks/deliveries.ts';
 import type { FinalStatus } from '../words.ts';
 
 /**
- * Reads a batch for its workflow: the open requests with their deadlines (in milliseconds since the
- * epoch), the due webhooks that were never attempted, and the number of requests by final status.
- * The result contains no personal data.
+ * Reads the data that a batch workflow needs: the open requests with their deadlines (in
+ * milliseconds since the epoch), the due webhook deliveries without an attempt, and the number of
+ * requests by final status. The result contains no personal data.
  * @throws {Refusal} `batch_missing` for an unknown id
  */
 export async function readBatch(db: Database, batchId: string) {
@@ -31,7 +31,8 @@ export async function readBatch(db: Database, batchId: string) {
     const [first] = rows;
     if (!first) throw new Refusal('batch_missing');
     const { organizationId, webhookMode } = first;
-    // Read after the requests, so a request that is final above has its delivery here.
+    // Read after the requests, so that the delivery of every request that was final then is
+    // included.
     const due = webhookMode === null ? [] : await readDue(tx, batchId);
     const open = rows.filter(({ settledAt }) => settledAt === null);
     const count = (wanted: FinalStatus) => rows.filter(({ status }) => status === wanted).length;

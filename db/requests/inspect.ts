@@ -9,9 +9,9 @@ import {
   webhookDeliveries,
 } from '../schema.ts';
 
-// The view of a batch for operators. It contains emails, the webhook's URL, and the receiver's
-// responses. The caller decides which parts to show. Only `custom_data` is left out, because it
-// belongs to the client.
+// Reads a batch for operators, with emails, the webhook's URL, and the receiver's responses. The
+// caller decides which parts to show. Only `custom_data` is left out, because its content is
+// private to the client.
 
 const { customData: _customData, ...BATCH } = getTableColumns(batches);
 const {
@@ -28,7 +28,7 @@ const { startedAt, endedAt } = vendorAttempts;
 const DURATION_MS = sql<number | null>`extract(epoch from ${endedAt} - ${startedAt}) * 1000`;
 const VENDOR_ATTEMPT = {
   ...getTableColumns(vendorAttempts),
-  /** Null while it runs. */
+  /** Null while the attempt is running. */
   durationMs: DURATION_MS.mapWith(Number),
 };
 
@@ -46,9 +46,9 @@ export async function findBatch(db: Database, requestId: string): Promise<string
 export type BatchInspection = Awaited<ReturnType<typeof inspectBatch>>;
 
 /**
- * Reads everything about one batch: its requests in the order of the submit, with the vendor
- * attempts of their lookups, which may be shared with other batches, and its deliveries with their
- * attempts.
+ * Reads everything about one batch: its requests in the order of the submit, and its deliveries
+ * with their attempts. Each request includes the vendor attempts of its lookup, which may be shared
+ * with requests of other batches.
  * @throws {Refusal} `batch_missing` for an unknown id
  */
 export async function inspectBatch(db: Database, batchId: string) {

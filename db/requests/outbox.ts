@@ -3,8 +3,9 @@ import { type Database, query, run, span } from '../client.ts';
 import { batches, requests } from '../schema.ts';
 import type { RequestedType, SubmittedAs } from '../words.ts';
 
-// The queries of the reconciler. The outbox holds the batches whose workflow was never started,
-// which have a null `started_at`.
+// The queries of the sweep, a periodic job that settles overdue requests and restarts missing
+// workflows. The outbox consists of the batches whose workflow was never started. Their
+// `started_at` is null.
 
 /** The input to start a batch workflow. It contains no personal data. */
 export interface BatchStart {
@@ -16,9 +17,12 @@ export interface BatchStart {
 }
 
 /**
- * Claims the turn to settle overdue requests, if it is due. One process gets the turn per interval.
- * A process in another namespace than the API's gets it only if no other process sweeps.
- * @returns whether the process is in the API's namespace; null if it is not its turn
+ * Claims the turn to settle overdue requests, if the next turn is due. Only one process gets the
+ * turn in each interval. A process in another Temporal namespace than the API gets it only if it is
+ * overdue by a whole interval, so that it takes over only if no process in the API's namespace
+ * sweeps.
+ * @returns null if the process did not get the turn. `isHome` is true if the process is in the
+ * API's namespace
  */
 export async function claimTurn(
   db: Database,
@@ -30,8 +34,8 @@ export async function claimTurn(
   const [taken = null] = await run<{ isHome: boolean }>(db)`
     insert into sweeps as s (due_at) values (clock_timestamp() + ${every})
         on conflict (one) do update set due_at = excluded.due_at
-     -- A due time more than two intervals ahead was written before the clock or the interval was
-     -- set back.
+     -- A due time that is more than two intervals ahead is ignored. It was written before the clock
+     -- was set back or the interval was shortened.
      where s.due_at not between clock_timestamp() - case when ${isHome} then 0 else 1 end * ${every}
            and clock_timestamp() + 2 * ${every}
     returning ${isHome} as "isHome"`;
@@ -39,9 +43,10 @@ export async function claimTurn(
 }
 
 /**
- * Claims the turn to start and restart workflows, if it is due. One process gets the turn per
- * interval.
- * @returns null if it is not its turn, or if the API starts workflows in another namespace
+ * Claims the turn to start and restart workflows, if the next turn is due. Only one process gets
+ * the turn in each interval.
+ * @returns null if the process did not get the turn, for example because the API uses another
+ * namespace
  */
 export async function claimWorkflowTurn(
   db: Database,
@@ -53,15 +58,15 @@ export async function claimWorkflowTurn(
     update sweeps
        set workflows_due_at = clock_timestamp() + ${every}
      where coalesce(namespace = ${namespace}, true)
-       -- See claimTurn about due times too far ahead.
+       -- Ignores a due time that is too far ahead, as claimTurn does.
        and workflows_due_at not between clock_timestamp() and clock_timestamp() + 2 * ${every}
     returning one`;
   return taken.length > 0 ? true : null;
 }
 
 /**
- * Records the namespace in which the API starts workflows. A process in another namespace cannot
- * see whether they run.
+ * Records the Temporal namespace in which the API starts workflows. A process in another namespace
+ * cannot see whether these workflows are running.
  */
 export async function noteHome(db: Database, namespace: string): Promise<void> {
   await run(db)`
@@ -86,8 +91,9 @@ export async function markStarted(db: Database, batchId: string): Promise<void> 
 }
 
 /**
- * Lists the outbox: batches that were accepted at least `olderThanMs` ago, the oldest of each
- * organization first. The API is still starting younger ones.
+ * Lists the batches in the outbox that were accepted more than `olderThanMs` ago. The API may still
+ * be starting younger ones. The oldest batch of each organization comes first, then the
+ * second-oldest of each organization, and so on.
  */
 export async function listToStart(
   db: Database,
@@ -118,8 +124,8 @@ export async function listOverdueOwners(db: Database): Promise<string[]> {
 }
 
 /**
- * Claims started batches with an open request that were not checked for `everyMs`, and marks them
- * as checked, so that sweeps share the work.
+ * Claims batches in progress whose workflows were not checked within the last `everyMs`, and marks
+ * them as checked, so that concurrent sweeps do not check the same batches.
  */
 export async function claimUnfinished(
   db: Database,

@@ -2,30 +2,34 @@ import { type SQL, sql } from 'drizzle-orm';
 import { type Database, query, span } from '../client.ts';
 import { DatabaseError } from '../errors.ts';
 
-/** The retention of personal and customer data, in milliseconds. */
+/** How long personal and customer data is kept, in milliseconds. */
 export interface Retention {
-  /** Addresses in results. The requests stay, completed and paid, as after an erasure. */
+  /**
+   * Email addresses in results. Afterwards the request stays `completed` and charged, without its
+   * email.
+   */
   readonly answersMs: number;
-  /** Calls of sources with their responses, and checks. */
+  /** Vendor attempts, results of checks, hashes of lookup facts, and daily spending. */
   readonly evidenceMs: number;
   readonly customDataMs: number;
-  /** Delivery attempts and the health of their hosts. */
+  /** Attempts of webhook deliveries, and the health of the receiving hosts. */
   readonly webhookLogMs: number;
 }
 
 /**
- * The maximum number of rows per statement. A statement locks only these rows and skips rows that
- * others have locked.
+ * The maximum number of rows that a statement deletes or updates. Rows that other transactions have
+ * locked are skipped.
  */
 const MAX_ROWS = 1000;
 /**
- * The maximum for kinds that every submit may add to, such as Idempotency-Keys and deliveries.
+ * The maximum for tables that grow with every submit, such as idempotency_keys and
+ * webhook_attempts.
  */
 const MAX_FREQUENT_ROWS = 5000;
 
 /**
- * Deletes data that has outlived its retention, and data that may no longer be kept. Each call does
- * one small step per kind, the oldest rows first, and the next call continues.
+ * Deletes data whose retention has ended, and addresses that we may no longer keep. Each call
+ * deletes only a limited number of rows of each kind, the oldest first. The next call continues.
  * @throws {DatabaseError} the error of the first failed step, after all steps have run
  */
 export async function forgetOld(db: Database, retention: Retention): Promise<void> {
@@ -44,7 +48,7 @@ export async function forgetOld(db: Database, retention: Retention): Promise<voi
 
 function stepsOf({ answersMs, evidenceMs, customDataMs, webhookLogMs }: Retention): SQL[] {
   return [
-    // Runs first, so that no later failure can prevent it.
+    // This step is the most important one, so it runs first.
     unkeptAddresses(),
     answers(answersMs),
     customData(customDataMs),
@@ -59,7 +63,7 @@ function stepsOf({ answersMs, evidenceMs, customDataMs, webhookLogMs }: Retentio
   ];
 }
 
-/** Addresses that their source does not let us keep, once no lookup of their NPI is open. */
+/** Deletes addresses that their source does not let us keep, if no lookup of their NPI is open. */
 function unkeptAddresses(): SQL {
   return sql`
     with gone as (
@@ -116,7 +120,10 @@ function lookupFacts(ageMs: number): SQL {
         order by opened_at limit ${MAX_ROWS} for update skip locked))`;
 }
 
-/** Rows are written in the order of their ids, so the lowest ids are the oldest. */
+/**
+ * Deletes old results of checks. Ids increase with time, so the rows with the lowest ids are the
+ * oldest.
+ */
 function checks(ageMs: number): SQL {
   return sql`
     delete from email_checks
@@ -126,7 +133,10 @@ function checks(ageMs: number): SQL {
         where ${olderThan('at', ageMs)}))`;
 }
 
-/** A day is as old as its end. Budgets read the current day and the day before. */
+/**
+ * Deletes the spending of old days. The age of a day is the time since its end. Budgets only need
+ * the current day and the day before.
+ */
 function spend(ageMs: number): SQL {
   return sql`
     delete from source_spend
@@ -136,7 +146,7 @@ function spend(ageMs: number): SQL {
         order by day limit ${MAX_ROWS} for update skip locked))`;
 }
 
-/** A submit ignores expired keys anyway. */
+/** Deletes expired keys. A submit ignores them anyway. */
 function idempotencyKeys(): SQL {
   return sql`
     delete from idempotency_keys
@@ -162,7 +172,10 @@ function webhookAttempts(ageMs: number): SQL {
      where d.id = g.delivery_id`;
 }
 
-/** The age of a host is the time since its last failure or its last success. */
+/**
+ * Deletes hosts without recent activity. The age of a row is the time since the host's last failure
+ * or success.
+ */
 function webhookHosts(ageMs: number): SQL {
   return sql`
     delete from webhook_hosts
@@ -176,7 +189,9 @@ function webhookHosts(ageMs: number): SQL {
         where ${olderThan('at', ageMs)}))`;
 }
 
-/** Networks whose allowance is complete again. */
+/**
+ * Deletes networks that have their full allowance of attempts again. A missing row means the same.
+ */
 function webhookNetworks(): SQL {
   return sql`
     delete from webhook_networks

@@ -5,7 +5,7 @@ import { requests } from '../schema.ts';
 /**
  * Marks a sandbox request as `in-progress`, as `joinLookups` does with other requests. Safe to
  * repeat.
- * @returns the requested type and the outcome of the test; null if it is final already
+ * @returns the requested type and the test outcome; null if the request is already final
  */
 export async function beginForSandbox(db: Database, requestId: string) {
   const startedAt = sql`coalesce(started_at, date_trunc('milliseconds', clock_timestamp()))`;

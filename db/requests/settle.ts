@@ -14,8 +14,8 @@ import {
 } from './entitlements.ts';
 
 /**
- * The end of a lookup. `answered` completes the request from the directory, if it holds an email.
- * `failed` refunds the credits.
+ * How a lookup ended. After `answered`, the request is completed if the directory holds a usable
+ * email, and is `not_found` otherwise. After `failed`, the request fails.
  */
 export type LookupEnd = 'answered' | 'failed';
 
@@ -28,12 +28,12 @@ export interface Settlement extends Ended {
 }
 
 /**
- * Makes one request final, in one transaction with its charge or release. Safe to repeat and to run
- * concurrently. A result and a timeout lock the same row, and the second one finds the request
- * final.
+ * Makes one request final, in one transaction with its charge or the release of its credits. Safe
+ * to repeat and to run concurrently. If a result and a timeout settle the same request, the second
+ * one waits for the row's lock and then finds the request final.
  *
- * A result after the deadline settles the request as `failed`. The addresses it found stay in the
- * directory for the next request (DECISIONS.md, Requests and batches).
+ * If the result arrives after the deadline, the request fails. The addresses that the lookup found
+ * stay in the directory for the next request (DECISIONS.md, Requests and batches).
  * @param reason the reason for a missing email, for operators; not recorded if there is an email
  * @throws {Refusal} `request_missing` for an unknown id
  */
@@ -65,7 +65,10 @@ export async function settleIn(
   return settled;
 }
 
-/** Locks the balance and then the request. Every writer of one organization locks in this order. */
+/**
+ * Locks the organization's balance and then the request. All transactions lock in this order, so
+ * that they cannot deadlock.
+ */
 async function lock(tx: Transaction, requestId: string): Promise<void> {
   const owner = sql`(select organization_id from requests where id = ${requestId})`;
   await run(tx)`
@@ -141,9 +144,10 @@ async function write(
 }
 
 /**
- * Settles overdue requests of one organization as `failed`, with their releases, in one
- * transaction, because an outage leaves thousands of them. A request that is locked by another
- * transaction is left to that one or to the next call.
+ * Settles overdue requests of one organization as `failed` and releases their credits. All are
+ * settled in one transaction, because after an outage there may be thousands. Requests that another
+ * transaction has locked are skipped, because that transaction may settle them. Otherwise the next
+ * call does.
  * @returns the settled requests, at most `limit`
  */
 export async function settleOverdue(

@@ -27,9 +27,9 @@ export interface SubmitCommand {
   readonly npis: readonly string[];
   readonly requestedType: RequestedType;
   readonly webhook: { readonly url: string; readonly mode: WebhookMode } | null;
-  /** JSON text, as sent. */
+  /** The JSON text as the client sent it. */
   readonly customData: string | null;
-  /** The test outcome of each of `npis` in a sandbox; null for other organizations. */
+  /** The test outcome of each of `npis`; null if the organization is not a sandbox. */
   readonly outcomes: readonly TestOutcome[] | null;
   readonly idempotency: {
     readonly key: string;
@@ -52,11 +52,14 @@ export type SubmitOutcome =
       readonly start: BatchStart;
       readonly requests: readonly NewRequest[];
     }
-  /** The Idempotency-Key was used for the same body. `response` is the stored 202 body. */
+  /**
+   * The Idempotency-Key was already used for the same body. `response` is the stored body of the
+   * 202 response.
+   */
   | { readonly kind: 'repeated'; readonly response: string }
-  /** The Idempotency-Key was used for another body. */
+  /** The Idempotency-Key was already used for a different body. */
   | { readonly kind: 'mismatch' }
-  /** The first request with this Idempotency-Key is still running after 5 s. */
+  /** Another submit with the same Idempotency-Key was still running after we waited for 5 s. */
   | { readonly kind: 'running' }
   | ({ readonly kind: 'insufficient'; readonly required: number } & Pick<
       Balance,
@@ -64,11 +67,14 @@ export type SubmitOutcome =
     >);
 
 /**
- * The time that a repeated Idempotency-Key waits for the first one (DECISIONS.md, Idempotency-Key).
+ * How long a submit waits for a running submit with the same Idempotency-Key (DECISIONS.md,
+ * Idempotency-Key).
  */
 const IDEMPOTENCY_WAIT_MS = 5000;
 
-/** The deadline of a sandbox request whose outcome is `deadline`. */
+/**
+ * The time from the submit to the deadline of a sandbox request with the test outcome `deadline`.
+ */
 const TEST_DEADLINE_MS = 5000;
 
 /** The fields that all requests of a batch share. */
@@ -86,7 +92,10 @@ const OPEN = {
   settledAt: null,
 } as const;
 
-/** Rolls the transaction back: nothing is queued, and the Idempotency-Key stays unused. */
+/**
+ * Thrown to roll the transaction back, so that nothing is queued and the Idempotency-Key stays
+ * unused.
+ */
 class Refused extends Error {
   readonly outcome: SubmitOutcome;
   constructor(outcome: SubmitOutcome) {
@@ -96,12 +105,13 @@ class Refused extends Error {
 }
 
 /**
- * Accepts one submit in one transaction. It writes the idempotency record, the batch, its requests,
- * and its deliveries. Requests that a replay or a stored fresh email answers are completed and
- * charged at once. Credits are held for the others.
+ * Accepts one submit in one transaction. Inserts the batch with its requests and webhook
+ * deliveries, and the Idempotency-Key with its response. Requests for which there is a known email
+ * are completed at once, and charged unless they are replays. For all other requests, credits are
+ * held.
  *
- * Each submit and each settlement first locks the organization's balance, so those of one
- * organization run one after the other.
+ * Each submit and each settlement first locks the organization's balance. Submits and settlements
+ * of one organization therefore run one after the other.
  */
 export async function submit(
   db: Database,
@@ -127,7 +137,8 @@ export async function submit(
 }
 
 /**
- * Claims the Idempotency-Key. The insert waits for a concurrent transaction with the same key.
+ * Claims the Idempotency-Key. If a concurrent transaction has the same key, the insert waits for
+ * its end.
  * @returns null if the key is new or expired, otherwise the outcome for the repeated submit
  */
 async function claimIdempotencyKey(
@@ -193,7 +204,7 @@ async function accept(
 
   const response = submitResponse(batch.id, rows);
   const deliveries = newDeliveries(batch, rows, suspended);
-  // Both statements are sent together.
+  // The two statements are sent at once, without waiting for the first response.
   await Promise.all([
     insertBatch(tx, batch, rows, deliveries, rules.replayMs),
     idempotency && storeResponse(tx, organizationId, idempotency, response),
@@ -207,8 +218,8 @@ async function accept(
 }
 
 /**
- * Locks an organization's balance. The time is read under the lock, so that the times of one
- * organization never run backwards.
+ * Locks an organization's balance. The time of the submit is read after the lock is acquired, so
+ * that the times of an organization's submits are in the order in which they are committed.
  */
 async function lockBalance(tx: Transaction, organizationId: string) {
   const [locked] = await run<{
@@ -263,7 +274,8 @@ function newRequests(
     const request = { id: newId('req'), position, npi, deadlineAt, testOutcome };
     const answer = known.get(npi);
     if (!answer) return { ...request, ...OPEN };
-    // A second entry for the same NPI is a replay of the first one, which is charged now.
+    // If the batch contains an NPI twice, the second request is a replay of the first one, which is
+    // charged now.
     const replayed = answer.replayed || charged.has(npi);
     charged.add(npi);
     return { ...request, status: 'completed', ...answer, replayed, settledAt: batch.createdAt };
