@@ -3,14 +3,17 @@ import type { KnownWindows } from '../requests/entitlements.ts';
 import FINDINGS from './findings.json' with { type: 'json' };
 
 /**
- * The rules that the workers follow. The checks compare the database with them. Times are in
+ * The settings of the workers that the checks need: time windows and the webhook schedule, in
  * milliseconds.
  */
 export interface DoctorRules extends KnownWindows {
   readonly webhookScheduleMs: readonly number[];
 }
 
-/** The code of a finding. findings.json has its title, its meaning, and what to do about it. */
+/**
+ * The code of a finding. The file findings.json contains its title, its meaning, and what to do
+ * about it.
+ */
 export type FindingCode = keyof typeof FINDINGS;
 
 export interface CheckResult {
@@ -18,13 +21,13 @@ export interface CheckResult {
   readonly title: string;
   readonly explanation: string;
   readonly findings: number;
-  /** Some of the ids found, sorted. */
+  /** Up to five ids (by default) of rows that the check found, sorted. */
   readonly examples: readonly string[];
 }
 
 /**
  * Returns the result of a check.
- * @param values the replacements for `{name}` in its texts
+ * @param values the values that replace `{name}` in the title and the explanation
  */
 export function resultOf(
   code: FindingCode,
@@ -37,24 +40,24 @@ export function resultOf(
   return { code, title: filled(title), explanation: filled(explanation), ...found };
 }
 
-/** A relation that is read once for all of its checks. */
+/** A group of checks that read the same rows, so that the rows are read only once. */
 export interface Pass {
   readonly from: SQL;
-  /** The id to investigate, as text. */
+  /** The id that is reported for a row with a finding, as text. */
   readonly subject: SQL;
-  /** The forbidden conditions by their finding code. No row should match one. */
+  /** A condition for each finding code. A row that matches the condition is a finding. */
   readonly checks: Readonly<Partial<Record<FindingCode, SQL>>>;
 }
 
 /**
- * The maximum delay of an automatic step before it is a finding (ARCHITECTURE.md, Invariants, S2
- * and S4).
+ * How late an automatic step may be before it is reported as a finding (ARCHITECTURE.md,
+ * Invariants, S2 and S4).
  */
 export const GRACE = sql`interval '60 seconds'`;
 
 /**
- * Returns the statement that counts the findings of a pass by check. It first drops the rows that
- * match no check, and then assigns the others to their checks.
+ * Returns the statement that counts the findings of a pass by check. The statement first drops the
+ * rows that match no check, and then counts each remaining row for every check that it matches.
  */
 export function statement({ from, subject, checks }: Pass, examples: number): SQL {
   const verdicts = Object.entries(checks).map(

@@ -16,7 +16,7 @@ import { REQUEST_PASSES } from './requests.ts';
 import { workPasses } from './work.ts';
 
 export interface Diagnosis {
-  /** The sum over all checks. A healthy database has 0. */
+  /** The number of findings of all checks. It is 0 for a healthy database. */
   readonly findings: number;
   readonly checks: readonly CheckResult[];
   readonly durationMs: number;
@@ -26,8 +26,8 @@ export interface Diagnosis {
 const EXAMPLES = 5;
 
 /**
- * Checks every invariant (ARCHITECTURE.md, Invariants) that the database can answer, on one
- * snapshot and without locks.
+ * Checks all invariants (ARCHITECTURE.md, Invariants) that can be checked with the database only.
+ * Reads one snapshot and takes no locks.
  * @param examples the maximum number of example ids per check
  */
 export async function diagnose(
@@ -38,9 +38,7 @@ export async function diagnose(
   return await snapshot(db, (tx) => runChecks(tx, rules, examples));
 }
 
-/**
- * Runs the checks in the caller's transaction, for example in one that is going to be rolled back.
- */
+/** Runs the checks in the caller's transaction, for example in one that will be rolled back. */
 export async function runChecks(
   tx: Transaction,
   rules: DoctorRules,
@@ -61,12 +59,13 @@ export async function runChecks(
   return { findings, checks, durationMs: Math.round(performance.now() - begun) };
 }
 
-/** The changes of a repair, as numbers and ids. */
+/** What a repair changed, as numbers and ids. */
 type Details = Readonly<Record<string, string | number | null>>;
 
 /**
- * A repair of one subject.
- * @returns the details to record; null if there is nothing left to repair, or a repair is not safe
+ * A function that repairs one subject, such as a request or a balance.
+ * @returns the details to record; null if the subject no longer needs a repair, or if a repair is
+ * not safe
  */
 type Fix = (tx: Transaction, subject: string, rules: DoctorRules) => Promise<Details | null>;
 
@@ -74,14 +73,14 @@ export interface RepairRecord {
   readonly check: string;
   readonly subject: string;
   readonly outcome: 'repaired' | 'left';
-  /** The changes, or the error code of a rejected repair. */
+  /** What the repair changed, or the error code if the repair was rejected. */
   readonly details: Details;
 }
 
 /**
- * Repairs the findings whose correct state follows from the ledger, the requests, or a rule. Each
- * repair is a separate transaction that checks again under the organization's lock and is recorded
- * in the audit log.
+ * Repairs the findings whose correct state can be derived from other rows or from a rule. Each
+ * repair is a separate transaction. It locks the organization's balance, checks again that the
+ * repair is needed, and adds an entry to the audit log.
  * @throws {DatabaseError} if PostgreSQL is unavailable; a repair that a constraint rejects is
  * recorded as `left`
  */
@@ -154,8 +153,8 @@ async function findOwner(tx: Transaction, subject: string): Promise<string | nul
 }
 
 /**
- * The repairs in the order they run. Settlements change balances and counts, so these must be
- * correct first.
+ * The repairs in the order in which they run. Settlements change balances and counts, so balances
+ * and counts are repaired first.
  */
 const REPAIRS: Readonly<Record<string, Fix>> = {
   balance_differs: recomputeBalance,
@@ -237,7 +236,7 @@ async function settleRequest(tx: Transaction, requestId: string, rules: DoctorRu
 }
 
 async function closeLookup(tx: Transaction, lookupId: string) {
-  // Locked first, so that a request that is joining the lookup is seen.
+  // Locks the lookup first, so that the update below sees a request that is joining the lookup now.
   await tx.execute(sql`select from lookups where id = ${lookupId} for update`);
   return await detailsOf(
     tx,

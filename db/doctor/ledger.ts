@@ -3,8 +3,8 @@ import { span } from '../client.ts';
 import type { DoctorRules, Pass } from './check.ts';
 
 /**
- * Checks the balances, the ledger by itself and against the requests, and the replay window
- * (ARCHITECTURE.md, Invariants, L1 to L5).
+ * Returns the checks of balances, ledger entries, entitlements, and replays (ARCHITECTURE.md,
+ * Invariants, L1 to L5).
  */
 export function ledgerPasses({ replayMs }: DoctorRules): Pass[] {
   const window = span(replayMs);
@@ -75,7 +75,7 @@ const HISTORY: Pass = {
   },
 };
 
-/** True for a completed request that was paid for. */
+/** True for a request that was completed and charged. */
 export const charged = sql`(r.status = 'completed' and not r.replayed)`;
 const settlements = sql`(e.charges + e.releases)`;
 
@@ -117,9 +117,9 @@ const REQUESTS_AND_ENTRIES: Pass = {
   },
 };
 
-// The ledger checks above compare charges with completed requests and their times. The checks below
-// can therefore use a request with credits used as its charge, and `settled_at` as the time of the
-// charge.
+// The checks above make sure that each request with `credits_used` has a charge in the ledger, and
+// that the charge has the time `settled_at`. The checks below therefore read only the requests and
+// not the ledger.
 
 /** Finds results that were charged twice within the replay window (L4 and L5). */
 function doubleCharges(window: SQL): Pass {
@@ -180,9 +180,9 @@ function entitlements(window: SQL): Pass {
 }
 
 /**
- * Finds replays without a charge in the replay window. A paid address may have been erased or
- * suppressed since. Then the replay has another address, or is erased itself. A suppression that
- * was removed after the replay is only in the audit log.
+ * Finds replays without a charge in the replay window before them. The charged request must have
+ * the same address, unless its address was erased or suppressed later, or the replay's own address
+ * was erased. A suppression that was later removed is only found in the audit log.
  */
 function replays(window: SQL): Pass {
   const wasSuppressed = sql`exists (

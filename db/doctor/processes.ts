@@ -3,8 +3,8 @@ import { listApis, listVersions } from '../workers.ts';
 import { type CheckResult, type FindingCode, resultOf } from './check.ts';
 
 /**
- * Checks that an API and a worker are alive, and that every API has a worker in its namespace and
- * task queue.
+ * Checks that at least one API process and one worker process are alive, and that every API process
+ * has a worker in its namespace and task queue.
  */
 export async function checkProcesses(db: Database): Promise<CheckResult[]> {
   const apis = await listApis(db);
@@ -21,7 +21,10 @@ function checkAlive(code: FindingCode, alive: number): CheckResult {
   return resultOf(code, { findings, examples: [] });
 }
 
-/** Finds APIs without a worker. If there are no workers at all, that is a finding by itself. */
+/**
+ * Finds API processes without a worker in their namespace and task queue. If there are no workers
+ * at all, only `no_worker` is reported.
+ */
 function checkPlaces(apis: Awaited<ReturnType<typeof listApis>>, workerCount: number): CheckResult {
   if (workerCount === 0) return resultOf('api_elsewhere', { findings: 0, examples: [] });
   const stray = apis.filter((api) => !api.has_worker);

@@ -50,8 +50,9 @@ function hash(email: string): SQL {
 }
 
 /**
- * Selects the rows with an address that was erased, found by its NPI or its hash. Addresses are
- * hashed only if there are tombstones.
+ * Selects the rows that still hold an erased address. An erasure leaves a tombstone in
+ * suppressions, with the NPI or the hash of the address. Addresses are hashed only if there are
+ * tombstones, because hashing all of them is slow.
  */
 function held(
   table: string,
@@ -90,8 +91,8 @@ const ERASED: Pass = {
 };
 
 /**
- * Sandbox requests that touched shared data. Constraints exclude sandboxes from all other shared
- * tables.
+ * Finds sandbox requests that called a vendor or claimed a stored address. In all other tables that
+ * sandboxes must not use, constraints reject their rows.
  */
 const SANDBOXES: Pass = {
   from: sql`
@@ -106,7 +107,7 @@ const SANDBOXES: Pass = {
 };
 
 /**
- * Checks requests by themselves (ARCHITECTURE.md, Invariants, L3, L4, S2), their lookups, erasures,
- * and sandboxes.
+ * The checks of requests (ARCHITECTURE.md, Invariants, L3, L4, S2), lookups, erasures, and
+ * sandboxes.
  */
 export const REQUEST_PASSES = [REQUESTS, LOOKUPS, REQUESTS_AND_LOOKUPS, ERASED, SANDBOXES];

@@ -4,15 +4,16 @@ import { type DoctorRules, GRACE, type Pass } from './check.ts';
 import GUARDED from './guarded.json' with { type: 'json' };
 
 /**
- * Checks batches, deliveries, Idempotency-Keys, and the triggers, constraints, and indexes that
- * guard them (ARCHITECTURE.md, Invariants, S1, S4, W1, I1).
+ * Returns the checks of batches, deliveries, sweeps, and Idempotency-Keys, and of the triggers,
+ * constraints, and indexes that protect the data (ARCHITECTURE.md, Invariants, S1, S4, W1, I1).
  */
 export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
   return [BATCHES, deliveries(webhookScheduleMs), SWEEPS, IDEMPOTENCY, GUARDS];
 }
 
-// Sums of hashes compare sets: the ids of requests with those of deliveries, and the type of a
-// batch with those of its requests.
+// Two sets of texts are compared by the sums of their hashes. This is how the ids of a batch's
+// requests are compared with the request ids of its deliveries, and the requested type of a batch
+// with the types of its requests.
 const BATCHES: Pass = {
   from: sql`
     batches b
@@ -54,14 +55,15 @@ const BATCHES: Pass = {
 };
 
 /**
- * The grace of deliveries. It is longer than the others, because a delivery may wait for minutes
- * for a receiver at its limit.
+ * How late a delivery may be. It is longer than GRACE, because a delivery may wait for minutes
+ * while its receiver has the maximum number of concurrent attempts.
  */
 const DELIVERY_GRACE = sql`interval '15 minutes'`;
 
 /**
- * Checks deliveries. A receiver may ask for up to twice the delay of a step (DECISIONS.md,
- * Webhooks, schedule).
+ * Checks webhook deliveries. A delivery is also reported if its next attempt is too far ahead. A
+ * receiver may delay it to twice the delay in the schedule at most (DECISIONS.md, Webhooks,
+ * schedule).
  */
 function deliveries(scheduleMs: readonly number[]): Pass {
   const steps = sql`${sql.param(scheduleMs.map(String))}::text[]::float8[]`;
@@ -109,7 +111,8 @@ function deliveries(scheduleMs: readonly number[]): Pass {
 }
 
 const SWEEPS: Pass = {
-  // Unfinished work that is older than the longest accepted gap between sweeps.
+  // Returns the time of the last sweep if a batch in progress is older than two minutes. A sweep
+  // should have run since then.
   from: sql`(
     select (select swept_at from sweeps) as swept_at
      where exists (
@@ -162,19 +165,22 @@ const GUARDS: Pass = {
 
 const OPEN = sql`b.completed_count < b.total`;
 
-/** The work that the doctor compares with Temporal: ids, and the time since when. */
+/**
+ * The rows whose workflows the doctor looks up in Temporal. Each query returns ids, and since when
+ * each row has been in this state.
+ */
 const WORK = {
   /**
-   * Workflows that must be open (ARCHITECTURE.md, Invariants, S4), because they should have been
-   * started at least 60 s ago. They are those of batches with an open request, and of deliveries
-   * that could continue.
+   * Batches with an open request, and deliveries whose next attempt is due. Their workflows should
+   * have been started at least 60 s ago, so they must be running (ARCHITECTURE.md, Invariants, S4).
    */
   unfinished: sql`
     select b.id, b.created_at as since from batches b
      where b.started_at < clock_timestamp() - ${GRACE}
        and ${OPEN}
     union all
-    -- The sweep starts the workflow of a delivery that waits for its next attempt when that is due.
+    -- While a delivery waits for its next attempt, it needs no workflow. The sweep starts the
+    -- workflow when the attempt is due.
     select d.id, final.at from webhook_deliveries d
      cross join lateral (
        select max(r.settled_at) as at, count(*) = count(r.settled_at) as all_settled
@@ -184,9 +190,9 @@ const WORK = {
        and final.all_settled
        and greatest(final.at, d.due_at) < clock_timestamp() - ${GRACE}`,
   /**
-   * Batches that finished at least two minutes ago, whose workflows must be closed. If the workflow
-   * was not signaled that the sweep settled its batch, it checks by itself 60 s after its deadline.
-   * Batches whose deliveries still need a first attempt are excluded.
+   * Batches that finished at least two minutes ago, so that their workflows must be closed. The
+   * time is two minutes, because a workflow that missed the signal of a settlement checks its batch
+   * only 60 s after the deadline. Batches with a delivery without any attempt are excluded.
    */
   over: sql`
     select b.id, b.created_at as since from batches b
@@ -194,7 +200,9 @@ const WORK = {
        and not exists (
          select from webhook_deliveries d
           where d.batch_id = b.id and d.state = 'pending' and d.attempts = 0 and d.resends = 0)`,
-  /** Requests that have been final for 60 s, so their lookups must not be running. */
+  /**
+   * Requests that have been final for at least 60 s, so that their lookup workflows must be closed.
+   */
   final: sql`
     select r.id, r.settled_at as since
       from requests r
@@ -202,8 +210,8 @@ const WORK = {
 };
 
 /**
- * Lists the ids of such work, the oldest first.
- * @param among lists only these ids; null lists all
+ * Lists the ids of one kind of WORK, the oldest first.
+ * @param among null to list all ids, otherwise only these ids are listed
  */
 export async function listWork(
   db: Database,

@@ -51,8 +51,8 @@ export const organizations = pgTable(
 );
 
 /**
- * A value encrypted with each version of SECRETS_KEY. A program decrypts it to check that it has
- * the right key.
+ * A row per version of SECRETS_KEY, with a known value that was encrypted with that version. At its
+ * start, a process decrypts the value to check that its SECRETS_KEY is right.
  */
 export const secretKeys = pgTable('secret_keys', {
   version: text('version').primaryKey(),
@@ -71,7 +71,10 @@ export const apiKeys = pgTable(
     createdAt: time('created_at').notNull().default(clockTime),
     expiresAt: time('expires_at'),
     revokedAt: time('revoked_at'),
-    /** A leaked key must not be unrevoked by mistake. */
+    /**
+     * True if the key was leaked. Such a key stays revoked, because it could otherwise be unrevoked
+     * by mistake.
+     */
     leaked: boolean('leaked').notNull().default(false),
     /** True if the key begins with `npe_test_`. */
     isTest: boolean('is_test').notNull(),
@@ -91,8 +94,10 @@ export const apiKeys = pgTable(
 );
 
 /**
- * The sliding window of a key: the times of its admitted requests, oldest first, and their numbers.
- * All requests of one second share the time of the last of them, so a row stays small at any limit.
+ * The sliding window that limits the requests of an API key. `hits` holds the times of admitted
+ * requests, oldest first, and `counts` holds the number of requests at each time. All requests
+ * within one second are counted at the time of the last one, so that a row stays small even with a
+ * high limit.
  */
 export const rateWindows = pgTable(
   'rate_windows',

@@ -3,19 +3,22 @@ import { bigint, customType, timestamp } from 'drizzle-orm/pg-core';
 
 // Column types that the tables share.
 
-/** A time with milliseconds, because the API returns milliseconds. */
+/** A time that is rounded to milliseconds, because the API returns milliseconds. */
 export function time(name: string) {
   return timestamp(name, { withTimezone: true, precision: 3, mode: 'date' });
 }
 
-/** The default of a time that the database sets. Unlike `now()`, it moves inside a transaction. */
+/**
+ * The default of a time that the database sets. Unlike `now()`, which returns the start of the
+ * transaction, it returns the current time.
+ */
 export const clockTime = sql`clock_timestamp()`;
 
 export function count(name: string) {
   return bigint(name, { mode: 'number' });
 }
 
-/** Text that is compared by its bytes, whichever locale the database has. */
+/** A text column that is compared and sorted by its bytes, regardless of the database's locale. */
 export const bytewiseText = customType<{ data: string; driverData: string }>({
   dataType: () => 'text collate "C"',
 });

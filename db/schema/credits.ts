@@ -16,21 +16,30 @@ import { bytewiseText, clockTime, count, isOneOf, time } from './columns.ts';
 
 // Money: an append-only ledger, and the tables derived from it.
 
-/** A row is one movement between the four accounts of an organization. Every row sums to zero. */
+/**
+ * A row moves credits between the four accounts of an organization: granted, available, held, and
+ * used. The changes of the four accounts in a row add up to zero.
+ */
 export const ledgerEntries = pgTable(
   'ledger_entries',
   {
     id: count('id').generatedAlwaysAsIdentity(),
-    /** References an organization with a balance: apply_ledger_entries checks this. */
+    /**
+     * The id of an organization that has a balance. The trigger function apply_ledger_entries
+     * checks this.
+     */
     organizationId: text('organization_id').notNull(),
     /**
-     * References a request of the organization. Only triggers write it: ledger_entries_follow
-     * checks this.
+     * The id of a request of the organization; null for grants and adjustments. Only triggers may
+     * insert rows with a request. The trigger ledger_entries_follow checks this.
      */
     requestId: text('request_id'),
     kind: text('kind').$type<words.LedgerKind>().notNull(),
     amount: count('amount').notNull(),
-    /** The invoice or order of a grant. A second grant with the same reference is rejected. */
+    /**
+     * The invoice or order of a grant. A second grant of the organization with the same reference
+     * is rejected.
+     */
     reference: text('reference'),
     granted: count('granted')
       .notNull()
@@ -89,14 +98,17 @@ export const ledgerEntries = pgTable(
     uniqueIndex('ledger_entries_reference_once')
       .on(table.organizationId, table.reference)
       .where(sql`reference is not null`),
-    // BRIN for the same reason as requests_by_settlement.
+    // A BRIN index, for the same reason as requests_by_settlement.
     index('ledger_entries_by_time').using('brin', table.createdAt),
-    // Finds the place of a ledger page that ends with a grant or an adjustment.
+    // Used to list the ledger in pages, if the last entry of a page is a grant or an adjustment.
     index('ledger_entries_funding').on(table.organizationId, table.id).where(sql`side = 'funding'`),
   ],
 );
 
-/** The sums of the ledger, maintained by a trigger. The checks make overspending impossible. */
+/**
+ * The sums of each organization's ledger entries. A trigger updates them with every new entry. The
+ * checks prevent an organization from spending more than it has.
+ */
 export const creditBalances = pgTable(
   'credit_balances',
   {
@@ -121,8 +133,8 @@ export const creditBalances = pgTable(
 );
 
 /**
- * The results that an organization has paid for. The conditional upsert of this row decides between
- * charge and replay.
+ * The NPIs and email types that an organization has paid for, each with the last charge. A request
+ * is charged only if its settlement can insert or update this row (see `claimEntitlements`).
  */
 export const entitlements = pgTable(
   'entitlements',
@@ -130,7 +142,10 @@ export const entitlements = pgTable(
     organizationId: text('organization_id').notNull(),
     npi: bytewiseText('npi').notNull(),
     emailType: text('email_type').$type<words.EmailType>().notNull(),
-    /** References a charged request of the organization: require_charges checks this. */
+    /**
+     * The id of a charged request of the organization. The trigger function require_charges checks
+     * this.
+     */
     requestId: text('request_id').notNull(),
     chargedAt: time('charged_at').notNull(),
   },
@@ -144,8 +159,8 @@ export const entitlements = pgTable(
 );
 
 /**
- * The total credits that each organization had used at each full hour of the last day. It shows
- * which organizations are about to run out, without reading the ledger.
+ * For each full hour of the last day, the total credits that an organization had used until then.
+ * It shows how fast organizations use their credits, without reading the ledger.
  */
 export const usedCredits = pgTable(
   'used_credits',

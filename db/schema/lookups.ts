@@ -20,7 +20,10 @@ import { lookups, requests } from './requests.ts';
 
 // Calls of vendors and other sources, and the addresses and evidence they produced.
 
-/** A row is one call of a vendor. It is written before the call, so that a crash leaves a trace. */
+/**
+ * A row is one call of a vendor, or a vendor that a lookup skipped. It is written before the call,
+ * so that the call is known even if the worker crashes.
+ */
 export const vendorAttempts = pgTable(
   'vendor_attempts',
   {
@@ -32,18 +35,21 @@ export const vendorAttempts = pgTable(
     state: text('state').$type<words.VendorAttemptState>().notNull(),
     jobRef: text('job_ref'),
     reason: text('reason'),
-    /** The time until which the calling worker is assumed to be alive. */
+    /**
+     * Until this time, no other worker calls the vendor for this lookup, because the calling worker
+     * is assumed to be alive. For a job, it can also be the time of the next poll.
+     */
     leaseUntil: time('lease_until'),
     polls: integer('polls').notNull().default(0),
     /**
-     * The cost in the vendor's credits. Set aside before the call, and corrected after the
-     * response.
+     * The cost in the vendor's credits. The expected cost is reserved before the call, and is
+     * replaced by the actual cost after the response.
      */
     credits: numeric('credits', { precision: 12, scale: 3, mode: 'number' }).notNull().default(0),
     candidates: smallint('candidates').notNull().default(0),
     /** True if a client received an address that this call found. */
     returned: boolean('returned').notNull().default(false),
-    /** The time that the call waited for its slot under the vendor's rate limits, in milliseconds. */
+    /** How long the call waited for its slot under the vendor's rate limits, in milliseconds. */
     waitedMs: integer('waited_ms').notNull().default(0),
     startedAt: time('started_at').notNull(),
     endedAt: time('ended_at'),
@@ -69,7 +75,7 @@ export const vendorAttempts = pgTable(
     check('vendor_attempts_credits_check', sql`credits >= 0`),
     check('vendor_attempts_check', sql`(ended_at is null) = (state in ('submitting', 'pending'))`),
     check('vendor_attempts_check1', sql`state <> 'pending' or job_ref is not null`),
-    // A lookup has at most one open call per vendor, whichever request makes it.
+    // A lookup has at most one open call per vendor, even if several requests share the lookup.
     uniqueIndex('vendor_attempts_open')
       .on(table.lookupId, table.vendor)
       .where(sql`ended_at is null`),
@@ -88,20 +94,23 @@ export const sourceHealth = pgTable(
     state: text('state').$type<'closed' | 'open'>().notNull().default('closed'),
     failures: integer('failures').notNull().default(0),
     /**
-     * Increased with each opening and each closing of the breaker. The outcome of a call that was
-     * admitted in an earlier era does not count.
+     * The number of times that the circuit breaker was opened or closed. The outcome of a call that
+     * was admitted in an earlier era is ignored.
      */
     era: integer('era').notNull().default(0),
     /** The time of the next trial call while the breaker is open. */
     openUntil: time('open_until'),
-    /** The end of the pause that the source asked for (Retry-After). No calls are made before. */
+    /**
+     * The end of the pause that the source asked for with Retry-After. Until then, no calls are
+     * made.
+     */
     pausedUntil: time('paused_until'),
     lastError: text('last_error'),
   },
   () => [check('source_health_state_check', sql`state in ('closed', 'open')`)],
 );
 
-/** The time at which each rate limit of a source allows its next call. One row per limit. */
+/** A row per rate limit of a source, with the time at which the limit allows the next call. */
 export const sourceRates = pgTable(
   'source_rates',
   {
@@ -113,8 +122,8 @@ export const sourceRates = pgTable(
 );
 
 /**
- * Requests that wait for a slot under a source's rate limits, in the order of round and n (see
- * next_slot).
+ * Requests that wait for a slot under a source's rate limits. They get slots in the order of
+ * `round` and then `n` (see the function next_slot).
  */
 export const sourceSlots = pgTable(
   'source_slots',
@@ -126,7 +135,7 @@ export const sourceSlots = pgTable(
     n: count('n').notNull().generatedAlwaysAsIdentity(),
     /** The time when the request first asked for a slot. */
     askedAt: time('asked_at').notNull(),
-    /** The moment of the call if the slot is reserved, or else the moment that is expected. */
+    /** The time of the call if the slot is reserved, otherwise the expected time. */
     slotAt: time('slot_at').notNull(),
     isReserved: boolean('is_reserved').notNull(),
   },
@@ -159,8 +168,8 @@ export const sourceSpend = pgTable(
 );
 
 /**
- * The directory: every address that a source named for an NPI, with its newest verdict and its
- * source.
+ * The directory of addresses. A row is an address that a source named for an NPI, with the newest
+ * verdict about the address.
  */
 export const storedEmails = pgTable(
   'stored_emails',
@@ -172,20 +181,24 @@ export const storedEmails = pgTable(
     reason: text('reason'),
     lastValidatedAt: time('last_validated_at'),
     source: text('source').notNull(),
-    /** True while the candidate waits for our own checks. */
+    /** True while the address waits for our checks. */
     unchecked: boolean('unchecked').notNull().default(false),
     /**
-     * Set while a worker checks it or a mail server asked us to retry later, so that the same check
-     * is not paid for twice.
+     * Until this time, no other worker may check the address, because a worker is checking it or
+     * its mail server asked us to retry later. This prevents that a verifier is paid twice for the
+     * same check.
      */
     checkingUntil: time('checking_until'),
-    /** The request for which it was last claimed. */
+    /** The request for which a worker last claimed the address in order to check it. */
     checkingFor: text('checking_for'),
-    /** True if the only evidence of the address owner repeats our input. */
+    /**
+     * True if the only evidence of the address owner is input that we sent ourselves, such as the
+     * name.
+     */
     repeatsInput: boolean('repeats_input').notNull().default(false),
     /**
-     * False if the source's license lets us return the address but not keep it. Then it serves only
-     * its own lookup.
+     * False if the source's license lets us return the address but not keep it. The address is then
+     * returned only to requests of the lookup in which the source named it.
      */
     mayStore: boolean('may_store').notNull().default(true),
     firstSeenAt: time('first_seen_at').notNull().default(clockTime),
@@ -213,8 +226,8 @@ export const storedEmails = pgTable(
 );
 
 /**
- * Append-only evidence: every verdict on an address, with the source that named it, the checks that
- * accepted or rejected it, and the reasons.
+ * The evidence about addresses: which source named an address, which checks accepted or rejected
+ * it, and why. Rows are never updated.
  */
 export const emailChecks = pgTable(
   'email_checks',
@@ -224,8 +237,9 @@ export const emailChecks = pgTable(
     email: text('email').notNull(),
     lookupId: text('lookup_id'),
     /**
-     * `named`: a source named it. `identity` and `local`: our own checks. `verifier`: a mailbox
-     * check. `verdict`: the combined result.
+     * `named`: a source named the address. `identity`: the source's response is about another
+     * person. `local`: a check by our own rules or by DNS. `verifier`: the check of the mailbox by
+     * a verifier. `verdict`: the combined result of all checks.
      */
     kind: text('kind').$type<words.CheckKind>().notNull(),
     /** A vendor, a verifier, or `nppes`; `service` for our own checks. */
@@ -234,7 +248,7 @@ export const emailChecks = pgTable(
     reason: text('reason'),
     durationMs: integer('duration_ms'),
     /**
-     * The time that the call of a verifier waited for its slot under the verifier's rate limits, in
+     * How long the call of a verifier waited for its slot under the verifier's rate limits, in
      * milliseconds.
      */
     waitedMs: integer('waited_ms'),
@@ -257,7 +271,7 @@ export const emailChecks = pgTable(
     index('email_checks_by_npi').on(table.npi, table.email, table.id),
     index('email_checks_by_lookup').on(table.lookupId).where(sql`lookup_id is not null`),
     index('email_checks_by_email').on(table.email),
-    // Used by stats of verifiers, like vendor_attempts_by_time by those of vendors.
+    // Used by the stats of verifiers. The stats of vendors use vendor_attempts_by_time.
     index('email_checks_by_verifier').on(table.at).where(sql`kind = 'verifier'`),
   ],
 );

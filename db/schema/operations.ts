@@ -3,8 +3,8 @@ import { boolean, check, pgTable, text } from 'drizzle-orm/pg-core';
 import { clockTime, time } from './columns.ts';
 
 /**
- * The heartbeats of workers and APIs. APIs, the doctor, and other workers see which workers
- * Temporal can reach, and operators see missing processes.
+ * The heartbeats of worker and API processes. They show which processes are running, in which
+ * Temporal namespace and task queue.
  */
 export const workers = pgTable(
   'workers',
@@ -25,8 +25,9 @@ export const workers = pgTable(
 );
 
 /**
- * The sweep is two loops in every worker process. This row grants each turn to one process per
- * interval. The first turn to settle inserts it.
+ * The state of the sweep, in a single row. The sweep is a pair of loops that run in every worker
+ * process. One loop settles overdue requests, and the other one starts and restarts workflows. In
+ * each interval, only the process that updates the due time first gets the turn.
  */
 export const sweeps = pgTable(
   'sweeps',
@@ -35,15 +36,15 @@ export const sweeps = pgTable(
     /** The time when the next sweep settles overdue requests. */
     dueAt: time('due_at').notNull(),
     /**
-     * The time when the next sweep starts and restarts workflows. It is a separate loop, so that
-     * refunds never wait for Temporal.
+     * The time when the next sweep starts and restarts workflows. This loop is separate, so that
+     * overdue requests are refunded even if Temporal is slow or unavailable.
      */
     workflowsDueAt: time('workflows_due_at').notNull().default(sql`'-infinity'`),
     /** The time when a sweep last settled all overdue requests. */
     sweptAt: time('swept_at'),
     /**
-     * The namespace in which the API starts workflows. A worker in another namespace cannot see
-     * whether they run.
+     * The Temporal namespace in which the API starts workflows. A worker in another namespace
+     * cannot see whether these workflows are running.
      */
     namespace: text('namespace'),
   },

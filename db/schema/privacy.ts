@@ -16,8 +16,8 @@ import { bytewiseText, clockTime, count, time } from './columns.ts';
 // Suppressions, erasures, and the audit log.
 
 /**
- * People and domains that must not be looked up or returned. Addresses are stored only as SHA-256,
- * so that the list itself contains no personal address.
+ * People, addresses, and domains that must not be looked up or returned. Addresses are stored only
+ * as SHA-256 hashes, so that the list itself contains no personal address.
  */
 export const suppressions = pgTable(
   'suppressions',
@@ -45,8 +45,8 @@ export const suppressions = pgTable(
 );
 
 /**
- * The number of changes of suppressions. A result that was checked at the same number needs no new
- * check.
+ * Counts the changes of the table suppressions, in a single row. If the number is still the same as
+ * when a result was last checked, the result need not be checked again.
  */
 export const suppressionChanges = pgTable(
   'suppression_changes',
@@ -68,7 +68,7 @@ export const auditLog = pgTable(
     subject: text('subject'),
     reason: text('reason').notNull(),
     details: jsonb('details').notNull().default({}),
-    /** The database user that wrote it. */
+    /** The database user that inserted the row. */
     dbUser: text('db_user'),
   },
   (table) => [

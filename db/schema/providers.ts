@@ -14,7 +14,8 @@ import {
 import type * as words from '../words.ts';
 import { bytewiseText, clockTime, count, time } from './columns.ts';
 
-// The parts of NPPES that we use to identify providers, other files about them, and imports.
+// The data about providers from NPPES, other CMS files, and operators, and the imports of all
+// files.
 
 /**
  * A row per NPI. Unused columns of NPPES (sex, taxonomy, licenses, mailing address) are not stored.
@@ -24,8 +25,8 @@ export const providers = pgTable(
   {
     npi: bytewiseText('npi').primaryKey(),
     /**
-     * 1 is a person, 2 is an organization. Null for deactivated NPIs, whose rows have no other
-     * data.
+     * 1 for a person, 2 for an organization. Null for deactivated NPIs, because NPPES publishes no
+     * other data about them.
      */
     entityType: smallint('entity_type'),
     lastName: text('last_name'),
@@ -44,16 +45,19 @@ export const providers = pgTable(
     practiceState: text('practice_state'),
     practicePostalCode: text('practice_postal_code'),
     practicePhone: text('practice_phone'),
-    /** Ten digits. The providers of one practice share the phone key and the address key. */
+    /**
+     * The phone number as ten digits. Providers in the same practice usually have the same phone
+     * key or address key.
+     */
     phoneKey: text('phone_key'),
-    /** The street, number, and suite with the five-digit ZIP, normalized. */
+    /** The normalized street, number, and suite, followed by the five-digit ZIP code. */
     addressKey: text('address_key'),
     updatedOn: date('updated_on'),
     deactivatedOn: date('deactivated_on'),
     reactivatedOn: date('reactivated_on'),
     /**
-     * True if the file says so in a separate column, as V3 does with or without a date; null
-     * otherwise.
+     * True if a separate column of the file marks the NPI as deactivated; null otherwise. Version 3
+     * of the NPPES file has such a column, and fills it even if it gives no date.
      */
     deactivated: boolean('deactivated'),
     active: boolean('active')
@@ -64,13 +68,19 @@ export const providers = pgTable(
       ),
     origin: text('origin').$type<'nppes' | 'registry'>().notNull(),
     /**
-     * The day of this state: the last day of the file, or the day of the registry request. Older
-     * data does not replace it.
+     * The date of this row's data: the last day that the NPPES file covers, or the day when we
+     * called the NPI registry. Older data does not replace newer data.
      */
     asOf: date('as_of').notNull().default(sql`current_date`),
-    /** Shows whether a row has changed without comparing columns. */
+    /**
+     * A hash of the row's data. An import compares it instead of all columns to see whether the row
+     * has changed.
+     */
     rowHash: count('row_hash').notNull(),
-    /** The import that last wrote this row (import_runs.number); null for data of the registry. */
+    /**
+     * The number of the import that last wrote this row (import_runs.number); null for data of the
+     * NPI registry.
+     */
     importNumber: integer('import_number'),
     importedAt: time('imported_at').notNull().default(clockTime),
   },
@@ -79,7 +89,7 @@ export const providers = pgTable(
     check('providers_entity_type_check', sql`entity_type in (1, 2)`),
     check('providers_deactivated_check', sql`deactivated`),
     check('providers_origin_check', sql`origin in ('nppes', 'registry')`),
-    // Find organizations with the same phone or address as a person.
+    // The two indexes find organizations with the same phone number or address as a person.
     index('providers_organizations_by_phone').on(table.phoneKey).where(sql`entity_type = 2`),
     index('providers_organizations_by_address').on(table.addressKey).where(sql`entity_type = 2`),
   ],
@@ -103,7 +113,7 @@ export const providerEndpoints = pgTable(
       'provider_endpoints_kind_check',
       sql`kind in ('DIRECT', 'CONNECT', 'SOAP', 'FHIR', 'REST', 'OTHERS')`,
     ),
-    // Used by erasures to find the addresses of a person.
+    // Used by erasures to find the endpoints with a person's address.
     index('provider_endpoints_by_address')
       .on(sql`endpoint_address(endpoint)`)
       .where(sql`endpoint like '%@%'`),
@@ -127,7 +137,7 @@ export const providerOtherNames = pgTable(
   ],
 );
 
-/** Practice locations other than the primary one, of persons and organizations. */
+/** The practice locations of persons and organizations, without the primary one. */
 export const providerLocations = pgTable(
   'provider_locations',
   {
@@ -153,24 +163,24 @@ export const providerLocations = pgTable(
 );
 
 /**
- * Clinicians' practice locations and the groups they bill Medicare for, from CMS's "Doctors and
- * Clinicians".
+ * The practice locations of clinicians, and the groups through which they bill Medicare. The data
+ * is from CMS's "Doctors and Clinicians" file.
  */
 export const clinicianPractices = pgTable(
   'clinician_practices',
   {
     npi: bytewiseText('npi').notNull(),
     /**
-     * The group's id in Medicare's enrollment system; empty for clinicians who bill for
-     * themselves.
+     * The PAC ID, which is the group's id in Medicare's enrollment system. Empty for clinicians who
+     * bill without a group.
      */
     pacId: bytewiseText('pac_id').notNull(),
-    /** Empty if it is unknown, like the address key. */
+    /** The phone key and the address key are empty if they are unknown. */
     phoneKey: text('phone_key').notNull(),
     addressKey: text('address_key').notNull(),
     /** The group's legal name. */
     name: text('name'),
-    /** The number of clinicians who bill for the group. */
+    /** The number of clinicians who bill through the group. */
     members: integer('members'),
     importNumber: integer('import_number'),
   },
@@ -184,8 +194,8 @@ export const clinicianPractices = pgTable(
 );
 
 /**
- * Employer domains from an operator. The key is an organization's or a person's NPI, a group's PAC
- * id, or the normalized name of an organization.
+ * The email domains of employers, imported by an operator. The key is the NPI of an organization or
+ * a person, the PAC ID of a group, or the normalized name of an organization.
  */
 export const employerDomains = pgTable(
   'employer_domains',
@@ -197,14 +207,17 @@ export const employerDomains = pgTable(
 );
 
 /**
- * Imports. An interrupted import is run again from the beginning. Its rows are the same the second
- * time.
+ * A row is one import of a file. An interrupted import is started again from the beginning and
+ * writes the same rows again.
  */
 export const importRuns = pgTable(
   'import_runs',
   {
     id: text('id').primaryKey(),
-    /** Identifies the import in the rows it wrote, in four bytes instead of the thirty of the id. */
+    /**
+     * Identifies the import in the rows that it wrote. It needs four bytes per row, and the id
+     * would need thirty.
+     */
     number: integer('number')
       .notNull()
       .generatedAlwaysAsIdentity()
@@ -212,7 +225,7 @@ export const importRuns = pgTable(
     kind: text('kind').$type<words.ImportKind>().notNull(),
     /** The file name without its folder. */
     file: text('file').notNull(),
-    /** Identifies files with the same content. */
+    /** A value that is equal for files with equal content. */
     fingerprint: text('fingerprint').notNull(),
     state: text('state').$type<'running' | 'done' | 'failed'>().notNull(),
     counts: jsonb('counts').notNull().default({}),

@@ -17,9 +17,12 @@ import * as words from '../words.ts';
 import { apiKeys, organizations } from './accounts.ts';
 import { bytea, bytewiseText, isOneOf, time } from './columns.ts';
 
-// Batches of requests, and the lookups that answer them.
+// Batches, their requests, and the lookups that find the results.
 
-/** A lookup serves all requests that wait for the same NPI and type, across organizations. */
+/**
+ * A lookup searches the email of one NPI and requested type. All open requests for this NPI and
+ * type share it, even if they belong to different organizations.
+ */
 export const lookups = pgTable(
   'lookups',
   {
@@ -28,13 +31,14 @@ export const lookups = pgTable(
     requestedType: text('requested_type').$type<words.RequestedType>().notNull(),
     openedAt: time('opened_at').notNull(),
     /**
-     * Set when one of its requests has its result, or when the last waiting one has given up. The
-     * next request opens a new lookup.
+     * Set when a request of this lookup gets its result, or when its last open request has failed.
+     * After that, the next request for the NPI opens a new lookup.
      */
     closedAt: time('closed_at'),
     /**
-     * The hash of the facts that were known when it began. A later lookup with the same hash skips
-     * vendors that had no result here. Null if no miss is remembered.
+     * The hash of what we knew about the person when the lookup began (the facts). A later lookup
+     * with the same hash skips the vendors that had no result in this lookup. Null if later lookups
+     * must call all vendors.
      */
     facts: text('facts'),
   },
@@ -73,7 +77,7 @@ export const batches = pgTable(
     deadlineAt: time('deadline_at').notNull(),
     /** Null until Temporal has started the batch workflow. Batches with null are the outbox. */
     startedAt: time('started_at'),
-    /** The last time when the sweep checked that the workflows of this batch are running. */
+    /** The time when the sweep last checked that the workflows of this batch are running. */
     checkedAt: time('checked_at'),
   },
   (table) => [
@@ -98,7 +102,7 @@ export const batches = pgTable(
     index('batches_to_start').on(table.createdAt).where(sql`started_at is null`),
     index('batches_in_progress').on(table.id).where(sql`status = 'in-progress'`),
     index('batches_by_organization').on(table.organizationId, table.createdAt),
-    // Retention reads the oldest rows first.
+    // Used by the retention job, which reads the oldest rows first.
     index('batches_custom_data_by_age').on(table.createdAt).where(sql`custom_data is not null`),
   ],
 );
@@ -107,7 +111,10 @@ export const requests = pgTable(
   'requests',
   {
     id: text('id').primaryKey(),
-    /** References a batch of the same organization: count_settled_requests checks this. */
+    /**
+     * The id of a batch of the same organization. The trigger function count_settled_requests
+     * checks this.
+     */
     batchId: text('batch_id').notNull(),
     organizationId: text('organization_id').notNull(),
     position: smallint('position').notNull(),
@@ -119,7 +126,7 @@ export const requests = pgTable(
      */
     cost: smallint('cost').notNull(),
     status: text('status').$type<words.RequestStatus>().notNull(),
-    /** The lookup that it waits for, or waited for. Null if no lookup was needed. */
+    /** The lookup that the request waits for, or waited for. Null if no lookup was needed. */
     lookupId: text('lookup_id'),
     replayed: boolean('replayed').notNull().default(false),
     creditsUsed: smallint('credits_used')
@@ -129,21 +136,22 @@ export const requests = pgTable(
     emailType: text('email_type').$type<words.EmailType>(),
     emailLastValidatedAt: time('email_last_validated_at'),
     /**
-     * The value of suppression_changes.n at which this email was known not to be suppressed. The
-     * check is skipped while the value is the same.
+     * The value of suppression_changes.n when this email was last known not to be suppressed. As
+     * long as the value is the same, the email is returned without checking the suppressions.
      */
     suppressionChange: bigint('suppression_change', { mode: 'number' }),
-    /** The reason why there is no email. It is for operators; the API never shows it. */
+    /** The reason why there is no email. Only operators see it, and the API never returns it. */
     reason: text('reason'),
     acceptedAt: time('accepted_at').notNull(),
     deadlineAt: time('deadline_at').notNull(),
     startedAt: time('started_at'),
     settledAt: time('settled_at'),
     /**
-     * The time when its email was erased at the person's request. The charge stays in the ledger.
+     * The time when the request's email was erased, at the person's request or at the end of its
+     * retention. The charge stays in the ledger.
      */
     erasedAt: time('erased_at'),
-    /** The outcome of a sandbox request; null for all other requests. */
+    /** The simulated outcome of a sandbox request; null for all other requests. */
     testOutcome: text('test_outcome').$type<words.TestOutcome>(),
   },
   (table) => [
@@ -185,12 +193,12 @@ export const requests = pgTable(
       'requests_test_is_of_sandbox',
       sql`is_sandbox(organization_id) = (test_outcome is not null)`,
     ),
-    // Lookups and their dependent rows are shared by all organizations.
+    // A sandbox request never joins a lookup, because all organizations share lookups.
     check('requests_test_joins_no_lookup', sql`num_nonnulls(test_outcome, lookup_id) < 2`),
     index('requests_open').on(table.deadlineAt).where(sql`settled_at is null`),
     index('requests_by_npi').on(table.npi, table.organizationId),
-    // Finds an organization's results of a period. BRIN, because rows are stored in the order of
-    // time, so the index costs almost nothing.
+    // Finds the results of a period. Rows are stored roughly in the order of time, so a BRIN index
+    // is enough. It is small and costs little to update.
     index('requests_by_settlement').using('brin', table.settledAt),
     index('requests_by_lookup').on(table.lookupId).where(sql`lookup_id is not null`),
     index('requests_by_email').on(table.email).where(sql`email is not null`),

@@ -16,8 +16,8 @@ import { organizations } from './accounts.ts';
 import { bytea, clockTime, time } from './columns.ts';
 import { batches, requests } from './requests.ts';
 
-// Webhooks: deliveries with their place in the schedule, the attempts log, the health of receivers,
-// and blocked targets.
+// Webhooks: deliveries and when their next attempts are due, the log of attempts, the health of
+// receivers, and blocked targets.
 
 export const webhookDeliveries = pgTable(
   'webhook_deliveries',
@@ -27,33 +27,38 @@ export const webhookDeliveries = pgTable(
     /** Null for the one delivery of a batch in `batch` mode. */
     requestId: text('request_id'),
     state: text('state').$type<words.DeliveryState>().notNull(),
-    /** The number of attempts in all rounds. */
+    /** The number of all attempts, including those after resends. */
     attempts: integer('attempts').notNull().default(0),
-    /** The number of resends. Each resend starts the schedule again, as a new round. */
+    /**
+     * The number of resends. Each resend starts the schedule of attempts again from its first step.
+     */
     resends: integer('resends').notNull().default(0),
     /** The position of the next attempt in the schedule, from 0. */
     step: smallint('step').notNull().default(0),
-    /** The time since which the next attempt has been due by the schedule. */
+    /** The time at which the next attempt is due by the schedule. */
     stepAt: time('step_at'),
     /**
-     * The earliest time of the next attempt. It is later than step_at if the receiver was
-     * unavailable.
+     * The earliest time of the next attempt. It is later than step_at if the attempt waits for an
+     * unavailable receiver.
      */
     dueAt: time('due_at'),
-    /** The end of the running attempt's lease, which prevents two attempts at once. */
+    /** The end of the running attempt's lease. Until then, no other worker starts an attempt. */
     leasedUntil: time('leased_until'),
     /**
-     * The host and port of the leased attempt. Concurrent attempts per host are counted by it,
-     * across workers.
+     * The host and port of the running attempt. It is used to count the concurrent attempts of all
+     * workers to a host.
      */
     leasedHost: text('leased_host'),
-    /** The last time when the sweep checked that the delivery has its workflow. */
+    /** The time when the sweep last checked that the workflow of the delivery is running. */
     checkedAt: time('checked_at'),
-    /** Times of the customer's resends, the newest first. There are at most ten, the hourly limit. */
+    /**
+     * The times of the last resends by the customer, the newest first. At most ten are kept,
+     * because the limit is ten resends per hour.
+     */
     customerResends: time('customer_resends').array().notNull().default(sql`'{}'`),
     /**
-     * The number of attempts that the log no longer holds. They are the ones with the lowest
-     * numbers.
+     * The number of attempts that were deleted from webhook_attempts at the end of their retention.
+     * The oldest attempts are deleted first.
      */
     forgotten: integer('forgotten').notNull().default(0),
     createdAt: time('created_at').notNull(),
@@ -85,8 +90,9 @@ export const webhookDeliveries = pgTable(
     check('webhook_deliveries_customer_resends', sql`cardinality(customer_resends) <= 10`),
     check('webhook_deliveries_forgotten', sql`forgotten between 0 and attempts`),
     index('webhook_deliveries_pending').on(table.batchId).where(sql`state = 'pending'`),
-    // Used by the sweep, which checks all deliveries that could continue, including those in their
-    // first round. A delivery that its first attempt did not decide has its own workflow.
+    // Used by the sweep, which checks that each pending delivery that is due has a workflow. The
+    // batch workflow makes only the first attempt. Later attempts are made by the delivery's own
+    // workflow.
     index('webhook_deliveries_to_look_after')
       .on(sql`greatest(checked_at, due_at, created_at)`)
       .where(sql`state = 'pending'`),
@@ -104,8 +110,8 @@ export const webhookAttempts = pgTable(
     durationMs: integer('duration_ms').notNull(),
     statusCode: smallint('status_code'),
     /**
-     * The reason why the attempt failed or was not a plain 2xx. It stands next to a status code
-     * that does not say enough.
+     * The reason why the attempt failed, or a note about the response. It can be set in addition to
+     * the status code.
      */
     reason: text('reason').$type<words.AttemptReason>(),
     responseExcerpt: bytea('response_excerpt'),
@@ -123,10 +129,10 @@ export const webhookAttempts = pgTable(
 );
 
 /**
- * The health of receivers. There is a row per organization and host, so that a broken path of one
- * organization does not delay the deliveries of another one to the same host. The row is also the
- * queue of deliveries that wait for a working host. It stays without failures after the host works
- * again, until retention removes it.
+ * The health of the hosts that receive webhooks. There is a row per organization and host, so that
+ * a broken endpoint of one organization does not delay the deliveries of another organization to
+ * the same host. `turn_at` schedules the deliveries that wait for the host one after the other.
+ * After the host works again, the row stays until the retention job deletes it.
  */
 export const webhookHosts = pgTable(
   'webhook_hosts',
@@ -137,19 +143,19 @@ export const webhookHosts = pgTable(
     failures: integer('failures').notNull(),
     failingSince: time('failing_since'),
     lastReason: text('last_reason'),
-    /** The time of the next trial attempt; null while the breaker is closed. */
+    /** The time of the next trial attempt; null while the circuit breaker is closed. */
     openUntil: time('open_until'),
     timesOpened: integer('times_opened').notNull().default(0),
-    /** Increased with each opening. */
+    /** Increased each time the circuit breaker opens. */
     era: integer('era').notNull().default(0),
-    /** The time when the last delivery in its queue tries again. */
+    /** The time at which the last of the waiting deliveries tries again. */
     turnAt: time('turn_at'),
     /** The day when the host last returned 2xx to this organization; null for never. */
     acceptedAt: time('accepted_at'),
     /**
-     * The networks of those 2xx responses, newest first. Attempts to any other address are counted
-     * in webhook_networks, because the owner of the name may point it at a machine that never
-     * agreed.
+     * The networks from which the host returned 2xx responses, newest first. Attempts to other
+     * addresses are limited by webhook_networks, because the owner of the host name can point it at
+     * the machine of someone who does not want our webhooks.
      */
     provenNetworks: cidr('proven_networks').array().notNull().default(sql`'{}'`),
   },
@@ -167,15 +173,16 @@ export const webhookHosts = pgTable(
 );
 
 /**
- * Protects third parties from attacks through our deliveries. One address gets few attempts from
- * receivers that have not proven themselves, across organizations, names, and ports. A row has the
- * allowance of one network.
+ * Protects third parties from attacks through our deliveries. It limits the attempts to each
+ * network, as long as no host at the network has returned a 2xx response to the organization. The
+ * limit is shared by all organizations, host names, and ports. A row holds what is left of one
+ * network's limit.
  */
 export const webhookNetworks = pgTable(
   'webhook_networks',
   {
     network: cidr('network').primaryKey(),
-    /** The time at which the allowance is complete again. */
+    /** The time at which the full number of attempts is allowed again. */
     spentUntil: time('spent_until').notNull(),
   },
   (table) => [index('webhook_networks_by_age').on(table.spentUntil)],
