@@ -216,7 +216,7 @@ const BUGS: Record<string, readonly Mutation[]> = {
     },
   ],
   'a duplicate in a bulk that is charged twice': [
-    { file: 'requests/submit.ts', from: '{ ...answer, replayed: true }', to: 'answer' },
+    { file: 'requests/submit.ts', from: ' || charged.has(npi)', to: '' },
   ],
 };
 
