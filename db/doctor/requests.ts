@@ -107,7 +107,7 @@ const SANDBOXES: Pass = {
 };
 
 /**
- * The checks of requests (ARCHITECTURE.md, Invariants, L3, L4, S2), lookups, erasures, and
+ * All checks of requests (ARCHITECTURE.md, Invariants, L3, L4, S2), lookups, erasures, and
  * sandboxes.
  */
 export const REQUEST_PASSES = [REQUESTS, LOOKUPS, REQUESTS_AND_LOOKUPS, ERASED, SANDBOXES];

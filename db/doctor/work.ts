@@ -192,7 +192,8 @@ const WORK = {
   /**
    * Batches that finished at least two minutes ago, so that their workflows must be closed. The
    * time is two minutes, because a workflow that missed the signal of a settlement checks its batch
-   * only 60 s after the deadline. Batches with a delivery without any attempt are excluded.
+   * only 60 s after the deadline. Batches that still have a delivery without an attempt are
+   * excluded.
    */
   over: sql`
     select b.id, b.created_at as since from batches b

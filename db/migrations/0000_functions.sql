@@ -1,18 +1,19 @@
--- The migrations hold the rules about money and state, so that no code path can break them. Tables
--- with their checks and indexes are generated from db/schema.ts. Functions, triggers, and storage
--- parameters are written by hand.
+-- The migrations contain the rules about money and the states of requests as constraints and
+-- triggers, so that no code path can break them. Tables with their checks and indexes are generated
+-- from db/schema.ts. Functions, triggers, and storage parameters are written by hand.
 --
--- These functions come before the tables, because checks and indexes call them.
+-- The functions in this file are created before the tables, because checks and indexes call them.
 
--- The sandbox of an organization is a separate organization with a special id. The id shows whether
--- a row belongs to a sandbox, so no join is needed, and the rules that keep sandboxes apart are
--- checks of one row.
+-- Returns true if an organization is a sandbox. The sandbox of an organization is a separate
+-- organization whose id starts with sbx_. The id therefore shows whether a row belongs to a
+-- sandbox, and check constraints can keep sandboxes out of a table without a join.
 create function is_sandbox(organization_id text) returns boolean language sql immutable parallel safe as $$
   select starts_with(organization_id, 'sbx_')
 $$;
 
--- Returns the email address of an endpoint, normalized as in suppressions. Returns the text of an
--- endpoint that is not an address.
+-- Returns the email address of an endpoint in lowercase and without "mailto:", as it is hashed for
+-- suppressions. If the endpoint is not an email address, for example a URL, returns its text in
+-- lowercase.
 create function endpoint_address(an_endpoint text) returns text language sql immutable parallel safe as $$
   select regexp_replace(lower(trim(an_endpoint)), '^mailto:', '')
 $$;

@@ -1,8 +1,9 @@
--- Accounts: announcements of changes, and the rate limit of a key.
+-- Accounts: notifications about changed rows, and the rate limit of API keys.
 
--- Wakes the polls that wait for a change of this row or use this key, so that a revoked key ends
--- its polls. With the argument ' final' it also wakes the polls that wait for the end. Changes that
--- no poll waits for are not announced, because commits with a NOTIFY queue for one lock.
+-- Notifies the API processes that a row has changed, so that they wake the long polls that wait for
+-- it. Polls also wait for changes of their API key, so that they end if the key is revoked. With
+-- the argument ' final', polls that wait for the final result are woken too. Other changes are not
+-- announced, because all commits with a NOTIFY wait for the same lock.
 create function announce_change() returns trigger language plpgsql as $$
 begin
   perform pg_notify('changed', new.id || coalesce(tg_argv[0], ''));
@@ -17,14 +18,19 @@ create trigger organizations_announce_suspension after update on organizations
   for each row when (old.suspended is distinct from new.suspended)
   execute function announce_change();
 
--- Leaves space for updates within a page, because each admission updates its row. drizzle has no
--- storage parameters.
+-- Leaves half of each page free, so that a new version of a row fits in the same page. Each
+-- admitted request updates a row. drizzle cannot set storage parameters.
 alter table rate_windows set (fillfactor = 50);
--- Stores both arrays uncompressed in the row. Compressed or stored elsewhere, they double the cost
--- of each admission. PostgreSQL 15 accepts this only as a separate statement.
+-- Stores both arrays uncompressed in the row. If they were compressed or stored outside the row,
+-- each admission would cost twice as much. PostgreSQL 15 accepts this only as a separate statement.
 alter table rate_windows alter column hits set storage plain, alter column counts set storage plain;
 
--- Takes up to `wanted` places of a key's window.
+-- Admits up to `wanted` requests of an API key, so that at most `quota` requests are admitted
+-- within any period of `span`.
+--
+-- taken: the number of admitted requests. used: the number of requests in the current window.
+-- free_in: the time until the next request can be admitted, if none was. empty_in: the time until
+-- the window is empty.
 create function take_places(
   a_key text, quota integer, span interval, wanted integer,
   out taken integer, out used integer, out free_in interval, out empty_in interval
@@ -37,9 +43,10 @@ declare
 begin
   insert into rate_windows (api_key_id) values (a_key) on conflict do nothing;
   select * into held from rate_windows where api_key_id = a_key for update;
-  -- Read under the lock, so that the times of a row never run backwards.
+  -- The time is read after the row is locked, so that the times in the row are in ascending order.
   at := clock_timestamp();
-  -- After the clock was set back, the key must not be refused until the clock has caught up.
+  -- If the clock was set back, the row contains times in the future. They are replaced by the
+  -- current time. Otherwise the key would be rejected until the clock has caught up.
   if held.hits[cardinality(held.hits)] > at then
     held.hits := array(select least(hit, at) from unnest(held.hits) with ordinality h (hit, i) order by i);
     update rate_windows set hits = held.hits where api_key_id = a_key;

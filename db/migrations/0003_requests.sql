@@ -1,7 +1,7 @@
--- Requests: their states, and the counts and ledger entries that follow from them.
+-- Requests: triggers that guard their states, count them in their batches, and add ledger entries.
 
--- Returns the made-up addresses that an outcome brings for an NPI. Their hosts can have no owner
--- (RFC 2606).
+-- Returns the made-up addresses of an NPI for a test outcome of the sandbox. RFC 2606 reserves
+-- their hosts, so no real person can own one of the addresses.
 create function sandbox_emails(an_npi text, an_outcome text) returns table (npi text, email text, email_type text)
 language sql immutable strict as $$
   select an_npi, 'npi' || an_npi || host, type
@@ -15,7 +15,8 @@ begin
   raise exception '% is append-only', tg_table_name using errcode = 'restrict_violation';
 end $$;
 
--- The owner is checked once per statement at insert, so it must not change later.
+-- The trigger of requests checks only at insert that a request belongs to a batch of its
+-- organization. The ids and organizations must therefore not change later.
 create trigger batches_kept before delete or update of id, organization_id on batches
   for each row execute function refuse_change();
 
@@ -29,8 +30,9 @@ begin
       using errcode = 'restrict_violation', constraint = 'requests_price_kept';
   end if;
   if old.settled_at is not null then
-    -- A final request allows one change: the erasure of the address. Generated columns are
-    -- excluded, because they are not computed yet.
+    -- The only allowed change of a final request is the erasure of its email. The generated column
+    -- credits_used is not compared, because a trigger that runs before the update does not see its
+    -- new value yet.
     if new.erased_at is not null and old.erased_at is null
        and to_jsonb(new) - array['email', 'email_type', 'email_last_validated_at', 'erased_at', 'credits_used']
          = to_jsonb(old) - array['email', 'email_type', 'email_last_validated_at', 'erased_at', 'credits_used'] then
@@ -52,9 +54,10 @@ create function later(than timestamptz, at timestamptz) returns timestamptz lang
   select greatest(than + interval '1 microsecond', at)
 $$;
 
--- Counts inserted requests in their batches and adds their holds, and their charges if they are
--- completed. The loop updates one batch at a time by its id. For a join with the rows of a
--- statement the planner expects two hundred rows and reads all batches.
+-- Counts inserted requests in their batches, and adds their holds to the ledger. For a request that
+-- is already completed, it also adds the charge. The loop updates one batch at a time by its id. If
+-- the statement joined batches with the inserted rows, the planner would expect hundreds of rows
+-- and read all batches.
 create function count_settled_requests() returns trigger language plpgsql as $$
 declare
   n record;
@@ -85,9 +88,9 @@ end $$;
 create trigger requests_count_inserted after insert on requests
   referencing new table as changed for each statement execute function count_settled_requests();
 
--- Counts requests that became final in this statement, signals their changes, and adds their
--- charges and releases. An erasure changes a request that was already counted, so it is not counted
--- again.
+-- Counts the requests that became final in this statement, notifies waiting polls, and adds charges
+-- and releases to the ledger. A request whose email is erased was already final, so it is not
+-- counted again.
 create function count_newly_settled_requests() returns trigger language plpgsql as $$
 declare
   n record;

@@ -1,4 +1,4 @@
--- Money: the rules of the append-only ledger and of the tables derived from it.
+-- Credits: triggers that protect the append-only ledger and the tables derived from it.
 
 create trigger ledger_entries_append_only before update or delete on ledger_entries
   for each row execute function refuse_change();
@@ -6,9 +6,9 @@ create trigger ledger_entries_append_only before update or delete on ledger_entr
 create trigger ledger_entries_no_truncate before truncate on ledger_entries
   for each statement execute function refuse_change();
 
--- Rejects entries with a request that a trigger did not write. Holds, charges, and releases are
--- written only by the triggers of their request, so that request and ledger never contradict each
--- other. Only operators may insert the other kinds.
+-- Rejects a hold, charge, or release that was not inserted by a trigger on requests. The triggers
+-- run as the user npe_owner. Requests and ledger therefore never contradict each other. Grants and
+-- adjustments have no request and are inserted by operators.
 create function refuse_entry() returns trigger language plpgsql as $$
 begin
   raise exception 'a % follows from its request, and is not written by itself', new.kind
@@ -18,7 +18,7 @@ end $$;
 create trigger ledger_entries_follow before insert on ledger_entries
   for each row when (new.request_id is not null and current_user <> 'npe_owner') execute function refuse_entry();
 
--- For the same reason as in rate_windows.
+-- Leaves half of each page free for updates, as in rate_windows.
 alter table credit_balances set (fillfactor = 50);
 
 create function open_credit_balance() returns trigger language plpgsql as $$
@@ -30,8 +30,8 @@ end $$;
 create trigger organizations_open_balance after insert on organizations
   for each row execute function open_credit_balance();
 
--- Adds ledger entries to the balances, one organization at a time for the same reason as
--- count_settled_requests.
+-- Adds new ledger entries to the balances. The loop updates one organization at a time, for the
+-- same reason as in count_settled_requests.
 create function apply_ledger_entries() returns trigger language plpgsql as $$
 declare
   n record;
@@ -55,9 +55,9 @@ end $$;
 create trigger ledger_entries_apply after insert on ledger_entries
   referencing new table as added for each statement execute function apply_ledger_entries();
 
--- Checks once per statement that each entitlement has its charge. The settings force an index
--- lookup per row and a generic plan, because a connection keeps a plan that it made while the
--- tables were empty.
+-- Checks once per statement that each inserted or updated entitlement has a charged request. The
+-- settings force an index lookup per row. Otherwise a connection could make a plan while the tables
+-- are empty, which reads whole tables, and keep it when the tables have grown.
 create function require_charges() returns trigger language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 begin
@@ -69,7 +69,7 @@ begin
     raise exception 'what entitles to an answer is a charge for it, of the same organization'
       using errcode = 'foreign_key_violation', constraint = 'entitlements_charged';
   end if;
-  -- The clock may be slightly behind after a failover.
+  -- One minute is tolerated, because the clock may be slightly behind after a failover.
   if exists (select from entitled where charged_at > clock_timestamp() + interval '1 minute') then
     raise exception 'the charge of an entitlement is in the future' using errcode = 'check_violation', constraint = 'entitlements_charged';
   end if;

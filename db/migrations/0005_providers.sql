@@ -1,7 +1,9 @@
--- True if this NPI is not an active individual. Then no address is returned for it, even a stored
--- one. A negative result of the registry counts for a day, and NPPES data until the next file. It
--- is plpgsql, like is_suppressed, so that it is planned once per connection and not in each
--- statement that requests 60 addresses.
+-- Returns true if an NPI is known to be an organization or inactive. No address is returned for
+-- such an NPI, even if one is stored. If the NPI registry reported it as inactive, this is used for
+-- 24 hours. If an NPPES file did, it is used until the next file.
+--
+-- The function is written in plpgsql, so that its query is planned once per connection, and not
+-- again in each statement that calls it.
 create function is_inactive(an_npi text) returns boolean language plpgsql stable parallel safe as $$
 begin
   return exists (

@@ -1,11 +1,12 @@
--- Admission of calls of vendors and other sources, and the end of lookups.
+-- Functions that decide whether a vendor or another source may be called now, and that close
+-- lookups.
 
--- For the same reason as in rate_windows.
+-- Leaves half of each page free for updates, as in rate_windows.
 alter table source_rates set (fillfactor = 50);
 alter table source_spend set (fillfactor = 50);
 
--- Returns why and until when a source is closed to calls: its own pause (Retry-After), or an open
--- breaker. Null if it is open to calls.
+-- Returns why and until when a source must not be called: because it asked for a pause
+-- (Retry-After), or because its circuit breaker is open. Returns nulls if it may be called.
 create function closed_until(health source_health, at timestamptz, out why text, out until timestamptz)
 language sql immutable as $$
   select why, until
@@ -14,9 +15,9 @@ language sql immutable as $$
    order by rank limit 1
 $$;
 
--- Returns true if an organization has budget left from a source's credits of a day. If other
--- organizations called the source since yesterday, it gets at most half of the credits. Its first
--- call is always within the budget.
+-- Returns true if an organization may spend `cost` credits at a source on a day. Null daily_credits
+-- means no limit. If other organizations have called the source on that day or the day before, one
+-- organization gets at most half of the day's credits, but at least the cost of one call.
 create function has_budget(a_source text, organization text, on_day date, cost numeric, daily_credits numeric)
 returns boolean language sql stable as $$
   select cost = 0 or daily_credits is null or (
@@ -27,8 +28,8 @@ returns boolean language sql stable as $$
       from source_spend where source = a_source and day >= on_day - 1)
 $$;
 
--- Returns true if one of the required verifiers can be called, or if the list is empty. Each entry
--- has its source, cost, and dailyCredits.
+-- Returns true if at least one of the required verifiers can be called, or if none is required.
+-- verifiers: a JSON array of objects with source, cost, and dailyCredits.
 create function has_verifier(verifiers jsonb, organization text, on_day date, at timestamptz)
 returns boolean language sql stable as $$
   select verifiers = '[]' or exists (
@@ -41,22 +42,26 @@ $$;
 -- Returns the next slot of a request under the rate limits of a source.
 --
 -- The problem: a source allows 5 calls a second, and 300 lookups of several organizations want to
--- call it. Every slot must be used, none twice, and no organization may wait behind all the lookups
--- of another one. Reserving a moment for each of the 300 at once is exact, but a second
--- organization would wait for a minute. Reserving only for the first in line loses the slots of
--- owners that come late: a source at 5/s was called 1.7 times a second.
+-- call it. Every slot must be used exactly once, and no organization may wait behind all lookups of
+-- another one. If all 300 lookups reserved their slots at once, no slot would be lost, but an
+-- organization that comes later would wait for a minute. If only the first request in the queue
+-- reserved a slot, a slot would be lost whenever that request comes late. A source with a limit of
+-- 5/s was then called only 1.7 times a second.
 --
--- So a slot is reserved when it is less than 5 s away. Its owner waits for it inside its activity
--- and keeps it. The other requests get the time they can expect, and retry 2 s before it. They are
--- ordered by round: the first waiting request of each organization, then the second of each, and so
--- on. The first request that retries takes the next free slot, so that a late owner delays no other
--- request. An owner that is over 2 s late gets the next free slot as well, because a worker that
--- stood still must not call in a burst. With 300 waiting requests, a source at 5/s is called 4.86
--- times a second, and a lookup takes 1.9 attempts (test/bench/slots.ts). Our pace is 3 % slower
--- than the limit, because calls leave some milliseconds late.
+-- The solution: a slot is reserved for a request only if it is less than 5 s away. The request
+-- waits for its slot inside its activity. All other requests get an expected time, and retry 2 s
+-- before it. Their order is by round: the first waiting request of each organization is in one
+-- round, the second request of each organization is in the next one, and so on. The first request
+-- that retries gets the next free slot, so that a late request does not delay others. A request
+-- that is more than 2 s late for its reserved slot loses it and gets the next free slot. Otherwise
+-- a worker that was stopped for some time would make all its calls at once.
 --
--- limits: the name and pace of each limit. The pace is the time between two calls. latest: the last
--- time at which a slot is still useful.
+-- With 300 waiting requests, a source with a limit of 5/s is called 4.86 times a second, and a
+-- lookup needs 1.9 attempts on average (test/bench/slots.ts). The distance between slots is 3%
+-- longer than the limit requires, because calls start some milliseconds late.
+--
+-- limits: a JSON array with the name and pace of each rate limit. The pace is the time between two
+-- calls. latest: the last time at which a slot is still useful for the request.
 create function next_slot(
   a_source text, asker text, organization text, limits jsonb, latest timestamptz, at timestamptz,
   out slot_at timestamptz, out is_reserved boolean
@@ -74,8 +79,8 @@ begin
     return;
   end if;
   if mine.round is null then
-    -- Queue after the other requests of its organization, or in the current round if there are
-    -- none.
+    -- The request queues after the other requests of its organization. If there are none, it joins
+    -- the current round.
     select greatest(0, min(s.round) filter (where s.slot_at > late), max(s.round) filter (where s.organization_id = organization) + 1)
       into mine.round from source_slots s where s.source = a_source;
   end if;
@@ -88,7 +93,7 @@ begin
          left join source_rates r on r.source = a_source and r.limit_name = l.name;
   is_reserved := mine.slot_at <= at + interval '5 s' and slot_at <= latest;
   if is_reserved then
-    -- The generic cell rate algorithm (ITU-T I.371) without a burst.
+    -- This is the generic cell rate algorithm (ITU-T I.371) without bursts.
     insert into source_rates (source, limit_name, next_at)
     select a_source, l.name, slot_at + l.pace from jsonb_to_recordset(limits) l (name text, pace interval)
         on conflict (source, limit_name) do update set next_at = excluded.next_at;
@@ -102,10 +107,11 @@ begin
   end if;
 end $$;
 
--- Admits a call of a source for a request (null for our own calls), or returns why it must wait and
--- when to retry. An admitted call takes all it needs: its slot, the trial of an open breaker, and
--- its cost from the day's credits. Calls that share a limit, a budget, or a trial are admitted one
--- after the other, because each first locks the source's health.
+-- Admits a call of a source, or returns why the call must wait and when to retry. a_request is null
+-- if no request waits for the call. For an admitted call, the slot under the rate limits, the trial
+-- call of an open circuit breaker, and the cost in the daily budget are reserved. If a source has a
+-- limit, a budget, or an open breaker, its calls are admitted one after the other, because each
+-- admission first locks the source's row in source_health.
 create function admit_call(
   a_source text, a_request text, limits jsonb, daily_credits numeric, cost numeric, patience interval, trial_every interval,
   verifiers jsonb,
@@ -141,7 +147,8 @@ begin
   end if;
 
   if not has_budget(a_source, organization, on_day, cost, daily_credits) then
-    -- Record the organization as a caller of the source, although this call is not made.
+    -- Records that the organization wanted to call the source, although this call is not made.
+    -- has_budget then leaves half of the credits to other organizations.
     insert into source_spend (source, day, organization_id) values (a_source, on_day, organization)
       on conflict do nothing;
     kind := 'spent';
@@ -149,7 +156,7 @@ begin
   end if;
 
   if limits <> '[]' then
-    -- A request without time left can still use a slot that is free now.
+    -- Even a request that has no time left can use a slot that is free now.
     latest := at + greatest(patience, '0');
     select * into slot from next_slot(a_source, asker, organization, limits, latest, at);
     if slot.slot_at > at then
@@ -174,21 +181,25 @@ begin
   kind := 'go';
 end $$;
 
--- Closes the lookups of requests that were just settled, if they produced a result or their last
--- waiting request has given up. It also marks the calls whose addresses were returned, and deletes
--- the requests' waiting slots. It runs in the settling transaction and takes its last locks.
+-- Closes the lookups of requests that were just settled. A lookup is closed if one of these
+-- requests is completed or not_found, or if none of the lookup's requests is open any more. The
+-- function also marks the vendor calls whose addresses were returned to a client, and deletes the
+-- slots that the requests were waiting for. It runs at the end of the settling transaction, so that
+-- the lookups are locked last.
 --
--- The settings force one generic plan that uses indexes only. PostgreSQL considers a generic plan
--- for lists worse than one for each list, so it planned each call again. A plan made while the
--- tables were small read them entirely.
+-- The settings force one generic plan that uses only indexes. Without them, PostgreSQL estimates
+-- that a generic plan is expensive for a list of ids and plans each call again. A plan that was
+-- made while the tables were small would read whole tables.
 create function close_lookups(request_ids text[]) returns void language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
   theirs text[] := array(select lookup_id from requests where id = any(request_ids));
 begin
   delete from source_slots where request_id = any(request_ids);
-  -- This is a separate statement. If two requests give up at once, the second one must see the
-  -- change of the first. Rows are locked in a fixed order, because organizations share lookups.
+  -- The lookups are locked in a separate statement before the update. If two requests of a lookup
+  -- fail at once, the update of the second one must see that the first one is settled. Rows are
+  -- locked in a fixed order, because requests of several organizations share lookups and could
+  -- deadlock.
   perform from lookups where id = any(theirs) order by npi, requested_type for no key update;
   update vendor_attempts a set returned = true
     from requests r join email_checks c on (c.lookup_id, c.npi, c.email) = (r.lookup_id, r.npi, r.email)

@@ -1,8 +1,9 @@
 -- Suppressions, erasures, and the audit log.
 
--- True if an NPI, or this address of it, must not be returned. A null address checks only the NPI.
--- It is plpgsql with a generic plan, so that it is planned once per connection and not in each
--- statement.
+-- Returns true if nothing may be returned for an NPI, or if this address must not be returned for
+-- it. With a null address, only the NPI is checked. The function is written in plpgsql and uses a
+-- generic plan, so that its query is planned once per connection, and not again in each statement
+-- that calls it.
 create function is_suppressed(an_npi text, an_email text) returns boolean language plpgsql stable parallel safe
   set plan_cache_mode = force_generic_plan as $$
 declare
@@ -19,7 +20,7 @@ begin
   );
 end $$;
 
--- The only row of the table. A trigger updates it.
+-- Inserts the only row of the table. The trigger below updates it.
 insert into suppression_changes (n) values (0);
 
 create function count_suppression_change() returns trigger language plpgsql as $$
@@ -31,7 +32,8 @@ end $$;
 create trigger suppressions_count_change after insert or update or delete or truncate on suppressions
   for each statement execute function count_suppression_change();
 
--- True if an erasure left a tombstone for this NPI or this lowercase address.
+-- Returns true if the data of this NPI or this lowercase address was erased. An erasure leaves a
+-- row with the origin 'erasure' in suppressions.
 create function is_erased(an_npi text, an_email text) returns boolean language sql stable parallel safe as $$
   select exists (
     select from suppressions where kind = 'npi' and value = an_npi and origin = 'erasure'
@@ -41,7 +43,8 @@ create function is_erased(an_npi text, an_email text) returns boolean language s
   )
 $$;
 
--- Skips endpoints that were erased. NPPES files and the registry repeat them.
+-- Skips the insert of an endpoint that was erased. NPPES files and the NPI registry still contain
+-- it.
 create function skip_erased_endpoint() returns trigger language plpgsql as $$
 begin
   if is_erased(new.npi, endpoint_address(new.endpoint)) then
@@ -59,7 +62,7 @@ create trigger audit_log_append_only before update or delete on audit_log
 create trigger audit_log_no_truncate before truncate on audit_log
   for each statement execute function refuse_change();
 
--- Sets the user and the time, so that no writer can claim others.
+-- Sets the database user and the time of an entry, so that no client can insert false ones.
 create function sign_audit_entry() returns trigger language plpgsql as $$
 begin
   new.db_user := session_user;

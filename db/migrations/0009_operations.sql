@@ -1,6 +1,6 @@
--- Functions for operators, which run with the owner's rights because the roles in roles.sql cannot
--- do this directly. Each repair derives rows from the ledger or the requests, so that repeated calls
--- change nothing. It returns the old and the new state.
+-- Functions for operators. They run with the rights of the owner, because the operator role cannot
+-- change these tables directly. Each repair derives rows from the ledger or the requests, so that
+-- repeating it changes nothing. A repair returns what it changed.
 
 create function recompute_balance(an_organization text) returns jsonb language sql as $$
   with was as (select * from credit_balances where organization_id = an_organization), now as (
@@ -18,8 +18,8 @@ create function recompute_balance(an_organization text) returns jsonb language s
     from now left join was using (organization_id)
 $$;
 
--- Rewrites an entitlement from the newest charge of its kind, or deletes it if there is none.
--- Returns null if nothing changes.
+-- Rewrites the entitlement of an organization for an NPI and email type from the newest charged
+-- request, or deletes it if there is no such request. Returns null if nothing changes.
 create function rewrite_entitlement(an_organization text, an_npi text, a_type text) returns jsonb language sql as $$
   with key as (select an_organization as organization_id, an_npi as npi, a_type as email_type),
   was as (select * from entitlements join key using (organization_id, npi, email_type)),
@@ -42,7 +42,7 @@ create function rewrite_entitlement(an_organization text, an_npi text, a_type te
    where (was.request_id, was.charged_at) is distinct from (earned.id, earned.settled_at)
 $$;
 
--- Releases the hold of a final request that was not charged.
+-- Releases the held credits of a final request that was neither charged nor released.
 create function release_hold(a_request text) returns jsonb language sql as $$
   insert into ledger_entries (organization_id, request_id, kind, amount)
   select r.organization_id, r.id, 'release', hold.amount
@@ -52,7 +52,7 @@ create function release_hold(a_request text) returns jsonb language sql as $$
   returning jsonb_build_object('released', amount)
 $$;
 
--- Blocks all submits and settlements until the end of the transaction.
+-- Blocks all submits and settlements until the calling transaction ends.
 create function hold_balances() returns void language plpgsql as $$
 begin
   lock table credit_balances in exclusive mode;

@@ -1,6 +1,7 @@
--- The permissions of each role. It runs after every migration in one transaction, and sets the
--- permissions of all current tables. A table that is not listed here is accessible only to the
--- owner. Roles belong to the cluster, grants to this database.
+-- Creates the roles and sets their permissions for all current tables. This file runs in one
+-- transaction each time the migrations are run. A table that is not listed here is accessible only
+-- to the owner. Roles are shared by all databases of the PostgreSQL cluster, but permissions are
+-- granted in this database only.
 
 do $$
 declare
@@ -11,7 +12,7 @@ begin
       begin
         execute format('create role %I nologin', name);
       exception when duplicate_object or unique_violation then
-        -- The migrator of another database created it first.
+        -- A migration of another database created the role at the same time.
       end;
     end if;
   end loop;
@@ -20,7 +21,8 @@ begin
   end if;
 end $$;
 
--- Only migrations log in as the owner. Other roles use its rights only through the functions below.
+-- Only migrations use the owner's rights directly. Other roles use them only through the functions
+-- below.
 grant usage, create on schema public to npe_owner;
 
 do $$
@@ -43,10 +45,10 @@ revoke all on all tables in schema public from npe_api, npe_worker, npe_operator
 grant usage on schema public, drizzle to npe_api, npe_worker, npe_operator;
 grant select on drizzle.__drizzle_migrations to npe_api, npe_worker, npe_operator;
 
--- Derived rows are written only by these functions, with the owner's rights: balances from entries,
--- and entries and counts from requests. The search path keeps temporary tables from replacing ours.
--- Execution is revoked from public, because a trigger on a user's own table could run them on
--- forged rows.
+-- Derived rows, such as balances, ledger entries of requests, and counts, are written only by these
+-- functions, with the owner's rights. The search path prevents a user's temporary tables from being
+-- used instead of ours. The right to execute is revoked from public. Otherwise a user could create
+-- a table with a trigger that calls such a function with forged rows.
 do $$
 declare
   name text;
@@ -63,8 +65,9 @@ end $$;
 grant execute on function recompute_balance, rewrite_entitlement, release_hold, hold_balances, analyze_providers
   to npe_operator;
 
--- The ledger. Entries are inserted and never updated. Operators insert funding, and triggers insert
--- the other kinds. The update right on an id that cannot change is needed to lock a balance's row.
+-- The ledger. Entries are inserted and never updated. Operators insert grants and adjustments, and
+-- triggers insert the other kinds. The right to update organization_id of credit_balances is
+-- granted only because PostgreSQL requires an update right to lock a row.
 grant select on ledger_entries to npe_api, npe_worker, npe_operator;
 grant insert on ledger_entries to npe_operator;
 grant select, update (organization_id) on credit_balances to npe_api, npe_worker, npe_operator;
@@ -74,7 +77,8 @@ grant select on used_credits to npe_operator;
 grant insert on audit_log to npe_api, npe_worker, npe_operator;
 grant select on audit_log to npe_operator;
 
--- Accounts. Webhook secrets are readable only by the roles that sign or issue them.
+-- Accounts. Only workers, which sign webhooks, and operators, who issue the secrets, can read
+-- webhook secrets.
 grant select (id, name, requests_per_minute, webhooks_suspended, created_at, suspended) on organizations to npe_api;
 grant select on organizations to npe_worker;
 grant select, insert on secret_keys to npe_worker, npe_operator;
@@ -83,7 +87,8 @@ grant select on api_keys to npe_api;
 grant select, insert, update on rate_windows to npe_api;
 grant select on rate_windows to npe_operator;
 
--- Requests. The owner and the cost never change. Triggers guard the other columns.
+-- Requests. The organization and the cost of a request never change. Triggers guard the other
+-- columns.
 grant select, insert, update (started_at, updated_at) on batches to npe_api;
 grant select, update on batches to npe_worker, npe_operator;
 grant select, insert on requests to npe_api;
@@ -92,11 +97,11 @@ grant select, update (
   suppression_change
 ) on requests to npe_worker, npe_operator;
 grant select, insert, update on idempotency_keys to npe_api;
--- The update right is needed to lock rows before deleting them.
+-- The update right is granted because PostgreSQL requires one to lock rows before deleting them.
 grant select, delete, update (expires_at) on idempotency_keys to npe_worker;
 grant select on idempotency_keys to npe_operator;
 
--- Lookups and their results.
+-- Lookups, vendor calls, stored addresses, suppressions, and provider data.
 grant select on suppression_changes to npe_api, npe_worker, npe_operator;
 grant select on stored_emails, suppressions, providers to npe_api;
 grant select (lookup_id, npi, email, kind) on email_checks to npe_api;
@@ -125,9 +130,9 @@ grant select on webhook_hosts to npe_operator;
 grant select on webhook_blocks to npe_worker;
 grant select, insert, update, delete on webhook_blocks to npe_operator;
 
--- Processes.
+-- Heartbeats of processes, and the sweep.
 grant select on workers, sweeps to npe_api, npe_operator;
 grant select, insert, update, delete on workers, sweeps to npe_worker;
 grant insert, update (seen_at, stopped_at) on workers to npe_api;
--- The namespace in which an API starts workflows, in the only row of sweeps.
+-- An API process records its Temporal namespace in the only row of sweeps.
 grant insert, update (namespace) on sweeps to npe_api;
