@@ -38,154 +38,189 @@ export interface CsvRecord {
 }
 
 /**
- * Returns a reader that splits the bytes of a CSV file into rows (RFC 4180). Lines end with LF or
- * CR LF, and a quote inside a quoted value need not be doubled. Text is UTF-8, or Latin-1 in a row
- * that is not valid UTF-8. A broken row is passed on as broken and does not affect other rows:
- * everything after its first line is read again.
- * @param columns the number of columns that every row must have; null to accept any number
+ * Splits the bytes of a CSV file into rows (RFC 4180). Lines end with LF or CR LF, and a quote inside
+ * a quoted value need not be doubled. Text is UTF-8, or Latin-1 in a row that is not valid UTF-8. A
+ * broken row is passed on as broken and does not affect other rows: everything after its first line
+ * is read again.
  */
-export function csvReader(columns: number | null) {
-  const starts = new Int32Array(columns ?? 1024);
-  const ends = new Int32Array(starts.length);
-  let bytes: Buffer = Buffer.alloc(0);
-  let hasBegun = false;
-  // State of the row that was scanned last.
-  let begin = 0;
-  let nextBegin = 0;
-  let bits = 0;
-  let hasDoubledQuotes = false;
-  let hasTooManyLines = false;
-  const row = {
-    line: 1,
-    columns: 0,
-    whole: true,
-    text(column: number): string {
-      if (column >= row.columns) return '';
-      const start = starts[column] ?? 0;
-      const end = ends[column] ?? 0;
-      if (start === end) return '';
-      const text = bytes.toString(encoding(), start, end);
-      return hasDoubledQuotes ? text.replaceAll('""', '"') : text;
-    },
-    isTooLong(column: number): boolean {
-      if (column >= row.columns) return false;
-      const size = (ends[column] ?? 0) - (starts[column] ?? 0);
-      // A value has at most as many characters as bytes.
-      return size > MAX_VALUE_LENGTH && row.text(column).length > MAX_VALUE_LENGTH;
-    },
-  };
+export class CsvReader implements CsvRecord {
+  line = 1;
+  columns = 0;
+  whole = true;
+  private readonly requiredColumns: number | null;
+  // The positions of the values of the row that was scanned last.
+  private readonly starts: Int32Array;
+  private readonly ends: Int32Array;
+  private bytes: Buffer = Buffer.alloc(0);
+  private hasBegun = false;
+  private begin = 0;
+  private nextBegin = 0;
+  /** All bytes of the row, combined. Below 0x80, the row is plain ASCII. */
+  private bits = 0;
+  private hasDoubledQuotes = false;
+  private hasTooManyLines = false;
+  // The state of the scan.
+  private at = 0;
+  private limit = 0;
+  private isLast = false;
+  private lines = 0;
 
-  return {
-    /** Passes on every row that this piece of the file completes. */
-    push(piece: Buffer, onRecord: (record: CsvRecord) => void): void {
-      const rest = bytes.subarray(nextBegin);
-      bytes = rest.length === 0 ? piece : Buffer.concat([rest, piece]);
-      nextBegin = 0;
-      if (!hasBegun && startsWithMark(bytes)) nextBegin = BYTE_ORDER_MARK.length;
-      hasBegun = true;
-      take(false, onRecord);
-    },
-    /** Passes on the last row, which may lack its line end. */
-    end(onRecord: (record: CsvRecord) => void): void {
-      take(true, onRecord);
-    },
-  };
+  /** @param columns the number of columns that every row must have; null to accept any number */
+  constructor(columns: number | null) {
+    this.requiredColumns = columns;
+    this.starts = new Int32Array(columns ?? 1024);
+    this.ends = new Int32Array(this.starts.length);
+  }
 
-  function take(isLast: boolean, onRecord: (record: CsvRecord) => void): void {
-    while (nextBegin < bytes.length) {
-      begin = nextBegin;
-      let end = scan(isLast);
-      const mayContinue = !isLast && !hasTooManyLines && bytes.length - begin <= MAX_RECORD_BYTES;
-      if (end === -1 && mayContinue) return;
-      row.whole = end !== -1 && (columns === null || row.columns === columns);
-      const lineEnd = bytes.indexOf(LF, begin) + 1 || bytes.length;
-      if (!row.whole) end = lineEnd;
-      nextBegin = end;
-      if (row.whole || !isBlank(begin, end)) onRecord(row);
-      row.line += end === lineEnd ? 1 : linesIn(begin, end);
+  /** Passes on every row that this piece of the file completes. */
+  push(piece: Buffer, onRecord: (record: CsvRecord) => void): void {
+    const rest = this.bytes.subarray(this.nextBegin);
+    this.bytes = rest.length === 0 ? piece : Buffer.concat([rest, piece]);
+    this.nextBegin = 0;
+    if (!this.hasBegun && startsWithMark(this.bytes)) this.nextBegin = BYTE_ORDER_MARK.length;
+    this.hasBegun = true;
+    this.passOn(false, onRecord);
+  }
+
+  /** Passes on the last row, which may lack its line end. */
+  end(onRecord: (record: CsvRecord) => void): void {
+    this.passOn(true, onRecord);
+  }
+
+  text(column: number): string {
+    if (column >= this.columns) return '';
+    const start = this.starts[column] ?? 0;
+    const end = this.ends[column] ?? 0;
+    if (start === end) return '';
+    const text = this.bytes.toString(this.encoding(), start, end);
+    if (!this.hasDoubledQuotes) return text;
+    return text.replaceAll('""', '"');
+  }
+
+  isTooLong(column: number): boolean {
+    if (column >= this.columns) return false;
+    const size = (this.ends[column] ?? 0) - (this.starts[column] ?? 0);
+    // A value has at most as many characters as bytes.
+    return size > MAX_VALUE_LENGTH && this.text(column).length > MAX_VALUE_LENGTH;
+  }
+
+  private passOn(isLast: boolean, onRecord: (record: CsvRecord) => void): void {
+    while (this.nextBegin < this.bytes.length) {
+      this.begin = this.nextBegin;
+      let end = this.scan(isLast);
+      const isShort = this.bytes.length - this.begin <= MAX_RECORD_BYTES;
+      if (end === -1 && !isLast && !this.hasTooManyLines && isShort) return;
+      const hasColumns = this.requiredColumns === null || this.columns === this.requiredColumns;
+      this.whole = end !== -1 && hasColumns;
+      const lineEnd = this.bytes.indexOf(LF, this.begin) + 1 || this.bytes.length;
+      if (!this.whole) end = lineEnd;
+      this.nextBegin = end;
+      if (this.whole || !this.isBlank(end)) onRecord(this);
+      this.line += end === lineEnd ? 1 : this.linesUntil(end);
     }
   }
 
   /** Scans a row. @returns where the next row begins, or -1 if this one is not complete */
-  function scan(isLastPiece: boolean): number {
-    const length = Math.min(bytes.length, begin + MAX_RECORD_BYTES + 1);
-    const isLast = isLastPiece && length === bytes.length;
-    let lines = 0;
-    let at = begin;
-    let count = 0;
-    row.columns = 0;
-    bits = 0;
-    hasDoubledQuotes = false;
-    hasTooManyLines = false;
+  private scan(isLastPiece: boolean): number {
+    this.limit = Math.min(this.bytes.length, this.begin + MAX_RECORD_BYTES + 1);
+    this.isLast = isLastPiece && this.limit === this.bytes.length;
+    this.at = this.begin;
+    this.lines = 0;
+    this.columns = 0;
+    this.bits = 0;
+    this.hasDoubledQuotes = false;
+    this.hasTooManyLines = false;
     for (;;) {
-      let start = at;
-      let end = -1;
-      if (at < length && bytes[at] === QUOTE) {
-        start += 1;
-        at += 1;
-        for (;;) {
-          while (at < length) {
-            const byte = bytes[at] ?? 0;
-            if (byte === QUOTE) break;
-            if (byte === LF) lines += 1;
-            bits |= byte;
-            at += 1;
-          }
-          if (lines > MAX_ROW_LINES) {
-            hasTooManyLines = true;
-            return -1;
-          }
-          // The next piece may contain the rest of what follows the quote, such as a CR LF.
-          if (at >= length || (at + 2 >= length && !isLast)) return -1;
-          const next = at + 1 < length ? bytes[at + 1] : LF;
-          if (next === COMMA || next === LF || (next === CR && bytes[at + 2] === LF)) break;
-          if (next === QUOTE) {
-            hasDoubledQuotes = true;
-            at += 1;
-          }
-          at += 1;
-        }
-        end = at;
-        at += 1;
-      } else {
-        while (at < length) {
-          const byte = bytes[at] ?? 0;
-          if (byte === COMMA || byte === LF) break;
-          bits |= byte;
-          at += 1;
-        }
-        if (at >= length && !isLast) return -1;
-        end = at > start && bytes[at] !== COMMA && bytes[at - 1] === CR ? at - 1 : at;
-      }
-      if (count < starts.length) {
-        starts[count] = start;
-        ends[count] = end;
-      }
-      count += 1;
-      row.columns = count;
-      if (at < length && bytes[at] === COMMA) {
-        at += 1;
-        continue;
-      }
-      if (at < length && bytes[at] === CR) at += 1;
-      return Math.min(at + 1, length);
+      const isQuoted = this.at < this.limit && this.bytes[this.at] === QUOTE;
+      const isComplete = isQuoted ? this.scanQuoted() : this.scanPlain();
+      if (!isComplete) return -1;
+      const next = this.at < this.limit ? this.bytes[this.at] : LF;
+      this.at += 1;
+      if (next === COMMA) continue;
+      if (next === CR) this.at += 1;
+      return Math.min(this.at, this.limit);
     }
   }
 
-  function encoding(): 'latin1' | 'utf8' {
+  /** Scans a value in quotes. @returns false if it is not complete */
+  private scanQuoted(): boolean {
+    const { bytes, limit } = this;
+    const start = this.at + 1;
+    let at = start;
+    let bits = 0;
+    for (;;) {
+      while (at < limit) {
+        const byte = bytes[at] ?? 0;
+        if (byte === QUOTE) break;
+        if (byte === LF) this.lines += 1;
+        bits |= byte;
+        at += 1;
+      }
+      if (this.lines > MAX_ROW_LINES) {
+        this.hasTooManyLines = true;
+        return false;
+      }
+      // The next piece may contain the rest of what follows the quote, such as a CR LF.
+      if (at >= limit || (at + 2 >= limit && !this.isLast)) return false;
+      const next = at + 1 < limit ? bytes[at + 1] : LF;
+      if (next === COMMA || next === LF || (next === CR && bytes[at + 2] === LF)) break;
+      if (next === QUOTE) {
+        this.hasDoubledQuotes = true;
+        at += 1;
+      }
+      at += 1;
+    }
+    this.addValue(start, at, bits);
+    this.at = at + 1;
+    return true;
+  }
+
+  /** Scans a value without quotes. @returns false if it is not complete */
+  private scanPlain(): boolean {
+    const { bytes, limit } = this;
+    const start = this.at;
+    let at = start;
+    let bits = 0;
+    while (at < limit) {
+      const byte = bytes[at] ?? 0;
+      if (byte === COMMA || byte === LF) break;
+      bits |= byte;
+      at += 1;
+    }
+    if (at >= limit && !this.isLast) return false;
+    const hasCr = at > start && bytes[at] !== COMMA && bytes[at - 1] === CR;
+    this.addValue(start, hasCr ? at - 1 : at, bits);
+    this.at = at;
+    return true;
+  }
+
+  private addValue(start: number, end: number, bits: number): void {
+    if (this.columns < this.starts.length) {
+      this.starts[this.columns] = start;
+      this.ends[this.columns] = end;
+    }
+    this.columns += 1;
+    this.bits |= bits;
+  }
+
+  private encoding(): 'latin1' | 'utf8' {
     // Plain ASCII is decoded fastest as Latin-1.
-    if (bits < 0x80) return 'latin1';
-    return isUtf8(bytes.subarray(begin, nextBegin)) ? 'utf8' : 'latin1';
+    if (this.bits < 0x80) return 'latin1';
+    if (isUtf8(this.bytes.subarray(this.begin, this.nextBegin))) return 'utf8';
+    return 'latin1';
   }
 
-  function isBlank(from: number, to: number): boolean {
-    return to - from <= 2 && bytes.toString('latin1', from, to).trim() === '';
+  private isBlank(end: number): boolean {
+    return end - this.begin <= 2 && this.bytes.toString('latin1', this.begin, end).trim() === '';
   }
 
-  function linesIn(from: number, to: number): number {
+  private linesUntil(end: number): number {
     let lines = 0;
-    for (let at = bytes.indexOf(LF, from); at !== -1 && at < to; at = bytes.indexOf(LF, at + 1))
+    let at = this.bytes.indexOf(LF, this.begin);
+    while (at !== -1 && at < end) {
       lines += 1;
+      at = this.bytes.indexOf(LF, at + 1);
+    }
     return lines;
   }
 }

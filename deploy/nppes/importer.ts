@@ -24,7 +24,7 @@ import {
   type NppesConnection,
 } from '../../db/providers/nppes/run.ts';
 import type { DetailTable } from '../../db/providers/nppes/staging.ts';
-import { type CsvRecord, csvReader } from './csv.ts';
+import { CsvReader, type CsvRecord } from './csv.ts';
 import { type FileKind, findColumns, type Header, ImportProblem, requireOther } from './layout.ts';
 import {
   openProgress,
@@ -364,7 +364,7 @@ const BUFFER_BYTES = 524_288;
  * @throws {ImportProblem} for another layout, or if the file cannot be read
  */
 export async function readHeader({ name, kind, open }: Member): Promise<Header> {
-  const reader = csvReader(null);
+  const reader = new CsvReader(null);
   const rows: string[][] = [];
   const onRecord = (record: CsvRecord) => {
     if (rows.length > 0) return;
@@ -389,7 +389,7 @@ export async function* readChunks(
   header: Header,
   importNumber: number | null = null,
 ): AsyncGenerator<Chunk> {
-  const reader = csvReader(header.columns);
+  const reader = new CsvReader(header.columns);
   const parse = rowParser(member.kind, member.asOf, header, importNumber);
   let isHeader = true;
   let chunk = emptyChunk();

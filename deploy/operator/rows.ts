@@ -19,7 +19,7 @@ import { organizationKey, pacIdOf } from '../../db/providers/keys.ts';
 import { type ProviderFacts, readProvider } from '../../db/providers/subject.ts';
 import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
-import { type CsvRecord, csvReader, MAX_VALUE_LENGTH } from '../nppes/csv.ts';
+import { CsvReader, type CsvRecord, MAX_VALUE_LENGTH } from '../nppes/csv.ts';
 import { cannotOpen, ImportProblem, orImportProblem, requireOther } from '../nppes/layout.ts';
 import { isDay } from '../nppes/rows.ts';
 import { guessWord, isFreeMailTarget, TARGETS, type TargetWord } from './privacy.ts';
@@ -147,7 +147,7 @@ export async function identify(path: string): Promise<{ name: string; fingerprin
  * no cells.
  */
 async function* readRows(path: string): AsyncGenerator<Row[]> {
-  const reader = csvReader(null);
+  const reader = new CsvReader(null);
   const rows: Row[] = [];
   const add = (record: CsvRecord) => {
     const { line, whole } = record;

@@ -1,7 +1,7 @@
 import test from 'ava';
 import fc from 'fast-check';
 import { providerKeys } from '../../../db/providers/keys.ts';
-import { csvReader } from '../../../deploy/nppes/csv.ts';
+import { CsvReader } from '../../../deploy/nppes/csv.ts';
 
 interface Row {
   readonly line: number;
@@ -12,7 +12,7 @@ interface Row {
 /** Reads a text in pieces of the given size. */
 function rowsOf(text: string | Buffer, columns: number | null, pieceBytes = 1_000): Row[] {
   const bytes = Buffer.from(text);
-  const reader = csvReader(columns);
+  const reader = new CsvReader(columns);
   const rows: Row[] = [];
   const take: Parameters<typeof reader.end>[0] = (record) => {
     const cells = Array.from({ length: record.columns }, (_, column) => record.text(column));
@@ -112,7 +112,7 @@ test('a CSV row may span at most fifty lines, so an unclosed quote is found soon
   t.deepEqual(rest.at(-1), { line: 62, whole: true, cells: ['c', 'd'] });
   // Four megabytes. Reading them again for each of a million lines would take minutes.
   const lines = 1_300_000;
-  const reader = csvReader(2);
+  const reader = new CsvReader(2);
   let rows = 0;
   const count = () => {
     rows += 1;
@@ -123,7 +123,7 @@ test('a CSV row may span at most fifty lines, so an unclosed quote is found soon
 });
 
 test('a CSV value of more than 1,000 characters is marked as too long', (t) => {
-  const reader = csvReader(2);
+  const reader = new CsvReader(2);
   const found: boolean[][] = [];
   const take: Parameters<typeof reader.end>[0] = (row) => {
     found.push([row.isTooLong(0), row.isTooLong(1), row.isTooLong(2)]);
