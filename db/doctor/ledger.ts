@@ -121,7 +121,10 @@ const REQUESTS_AND_ENTRIES: Pass = {
 // that the charge has the time `settled_at`. The checks below therefore read only the requests and
 // not the ledger.
 
-/** Finds results that were charged twice within the replay window (L4 and L5). */
+/**
+ * Finds charges for an NPI that the organization had already paid for within the replay window (L4
+ * and L5).
+ */
 function doubleCharges(window: SQL): Pass {
   const npi = sql`organization_id, npi`;
   return {
@@ -150,7 +153,7 @@ function doubleCharges(window: SQL): Pass {
   };
 }
 
-/** Compares entitlements with charges. */
+/** Compares entitlements with charged requests. */
 function entitlements(window: SQL): Pass {
   return {
     from: sql`
@@ -182,7 +185,7 @@ function entitlements(window: SQL): Pass {
 /**
  * Finds replays without a charge in the replay window before them. The charged request must have
  * the same address, unless its address was erased or suppressed later, or the replay's own address
- * was erased. A suppression that was later removed is only found in the audit log.
+ * was erased. Suppressions that were removed since then are read from the audit log.
  */
 function replays(window: SQL): Pass {
   const wasSuppressed = sql`exists (

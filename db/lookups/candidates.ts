@@ -166,7 +166,7 @@ const RECHECK_MS = 86_400_000;
  * checked:
  *
  * - valid addresses that are no longer fresh
- * - ordinary email addresses that NPPES lists for the provider
+ * - email addresses that NPPES lists for the provider, except Direct addresses
  * - addresses that were never checked
  * - addresses that name servers or a verifier rejected more than a day ago
  *
@@ -455,9 +455,10 @@ function namedBy(agoMs: number): SQL {
 }
 
 /**
- * Reads the state of a lookup. `stored` is true if the directory now holds an email that the lookup
- * can return. `elsewhere` and `greylisted` count the unchecked addresses outside `except` that
- * other workers are checking, and those whose mail server asked us to retry later.
+ * Reads how far the checks of a lookup's addresses are. `stored` is true if the directory now holds
+ * an email that the lookup can return. `elsewhere` and `greylisted` count the unchecked addresses
+ * outside `except` that other workers are checking, and those whose mail server asked us to retry
+ * later.
  */
 export async function standingOf(
   db: Database,
@@ -582,8 +583,8 @@ type Fading = Pick<
 const ASKED = 20_000;
 
 /**
- * Lists valid addresses of recently requested NPIs that will no longer be fresh in `leadMs`. The
- * address that goes stale first comes first.
+ * Lists valid addresses of recently requested NPIs that go stale within the next `leadMs`
+ * milliseconds. The address that goes stale first comes first.
  */
 export async function listFading(
   db: Database,

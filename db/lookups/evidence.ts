@@ -28,8 +28,12 @@ import {
 // Reads why requests about an NPI got their results: the lookups, vendor calls, checks, and stored
 // addresses. The result contains email addresses. The caller decides which parts to show.
 
-/** The maximum number of requests that are returned for an NPI. The newest ones are returned. */
+/**
+ * The maximum number of requests that are returned for an NPI. If there are more, the newest are
+ * returned.
+ */
 const MAX_REQUESTS = 20;
+/** The maximum number of checks without a lookup that are returned. */
 const MAX_CHECKS = 50;
 
 export type EvidenceRequest = typeof requests.$inferSelect;

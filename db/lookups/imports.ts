@@ -50,7 +50,7 @@ export async function storeOwnEmails(db: Database, rows: readonly OwnEmail[]) {
         from given g
        order by npi, email, "validatedAt" desc nulls last, n
     ), written as (
-      -- Sorted, so that two concurrent imports cannot deadlock.
+      -- The rows are sorted, so that two concurrent imports cannot deadlock.
       insert into stored_emails as s
              (npi, email, email_type, verdict, reason, last_validated_at, source, unchecked)
       select npi,
@@ -111,8 +111,8 @@ export type Counts = Readonly<Record<string, number>>;
 export type Dataset = Extract<ImportKind, 'nppes' | 'clinicians'>;
 
 /**
- * Returns the counts of the newest import of a download, or null if it did not finish or does not
- * exist.
+ * Returns the counts of the newest import of a downloaded file. Null if the file was never
+ * imported, or if its newest import did not finish.
  */
 export async function findImport(
   db: Database,
@@ -135,7 +135,7 @@ export async function findImport(
  * the lock that allows only one at a time.
  * @param file.name the file name without its folder
  * @param file.fingerprint a value that is equal for files with equal content
- * @returns the id, and the number that is written into the imported rows
+ * @returns the id of the import, and the number that is written into the imported rows
  */
 export async function beginImport(
   db: Database,

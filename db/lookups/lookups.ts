@@ -4,9 +4,9 @@ import { type Database, only, run, span, type Transaction, transaction } from '.
 import { newId } from '../ids.ts';
 import type { RequestedType } from '../words.ts';
 
-// Requests that wait for the same NPI and type share a lookup, across organizations. Each vendor is
-// called and paid once for all of them. Each request is settled and charged to its own
-// organization.
+// Requests that wait for the same NPI and requested type share a lookup, even if they belong to
+// different organizations. Each vendor is called and paid once for all requests of a lookup. Each
+// request is settled separately and charged to its own organization.
 
 /**
  * How long a vendor is skipped, at most, after our own checks rejected all addresses that it named.
@@ -97,7 +97,7 @@ export async function joinLookups(
 /**
  * Makes the next lookup of an NPI call all vendors again, including vendors that recently had no
  * result.
- * @returns the number of forgotten lookups
+ * @returns the number of earlier lookups whose results no longer count
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function forgetMisses(db: Database, by: ChangedBy, npi: string): Promise<number> {
@@ -126,7 +126,10 @@ export interface DoubtedChecks {
   readonly source: string | null;
 }
 
-/** The numbers of affected rows. */
+/**
+ * The numbers of deleted check results, requeued addresses, and vendor responses that no longer
+ * count.
+ */
 export type ForgottenChecks = Readonly<Record<'checks' | 'addresses' | 'misses', number>>;
 
 /**

@@ -284,6 +284,7 @@ export interface SourceStats extends Record<string, unknown> {
   readonly role: 'vendor' | 'verifier' | 'other';
   /** Calls that were made, without skipped ones. */
   readonly asked: number;
+  /** Calls that still wait for the response. */
   readonly open: number;
   /** Calls in which a vendor named addresses, or a verifier judged an address valid. */
   readonly found: number;
@@ -295,12 +296,13 @@ export interface SourceStats extends Record<string, unknown> {
   readonly credits: number;
   /** The median duration of finished calls; null without such calls. */
   readonly p50Ms: number | null;
+  /** The 95th percentile of the duration. */
   readonly p95Ms: number | null;
   /** The 95th percentile of the time that calls waited for a slot under the rate limits. */
   readonly p95WaitedMs: number | null;
   /** Requests that are waiting for a slot now. */
   readonly waiting: number;
-  /** Failed calls, counted by state and reason, such as `retry: rate_limit`. */
+  /** The number of failed calls by state and reason, such as `retry: rate_limit`. */
   readonly errors: Readonly<Record<string, number>>;
   /** `trial`: open, and the next call is admitted as a trial that may close it. */
   readonly breaker: 'closed' | 'open' | 'trial';

@@ -380,7 +380,7 @@ export async function recordVendorJob(
 ): Promise<BreakerChange | null> {
   return await transaction(db, async (tx) => {
     const change = await recordCall(tx, key.vendor, key.era, outcome);
-    // Changes nothing if the call was repeated in the meantime. The newer attempt continues.
+    // Changes nothing if the call was already repeated. The newer attempt continues.
     await tx.execute(sql`
       update vendor_attempts
          set state = 'pending',
@@ -448,7 +448,7 @@ export async function recordVendorAnswer(
     return await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, answer);
   };
   return await transaction(db, async (tx) => {
-    // Sent together.
+    // The two are sent at once, without waiting for the first response.
     const [change, [ended]] = await Promise.all([
       recordCall(tx, vendor, era, outcome),
       endAttempt(tx),

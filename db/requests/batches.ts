@@ -29,7 +29,7 @@ type Listed = Pick<typeof batches.$inferSelect, 'status' | 'total' | Columns> & 
  * Lists the batches of an organization, or of all organizations if it is null (for operators),
  * newest first.
  * @param page.after the id of the last batch of the previous page
- * @returns `next` is the value of `page.after` for the next page, null at the end
+ * @returns `next` is the value of `page.after` for the next page. It is null on the last page
  */
 export async function listBatches(
   db: Database,

@@ -68,8 +68,8 @@ async function readDue(tx: PostgresJsDatabase, batchId: string) {
 }
 
 /**
- * Reads the facts that decide how an open request is looked up.
- * @returns null if it is final or unknown
+ * Reads whether an open request is a sandbox request, and whether its deadline has passed.
+ * @returns null if the request is final or unknown
  */
 export async function findOpenRequest(db: Database, requestId: string) {
   return await query(db, async (tx) => {

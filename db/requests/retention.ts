@@ -33,7 +33,7 @@ const MAX_FREQUENT_ROWS = 5000;
  * @throws {DatabaseError} the error of the first failed step, after all steps have run
  */
 export async function forgetOld(db: Database, retention: Retention): Promise<void> {
-  // A failed step does not prevent the others.
+  // If a step fails, the other steps still run.
   const failures: unknown[] = [];
   for (const step of stepsOf(retention)) {
     try {

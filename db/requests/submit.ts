@@ -23,7 +23,7 @@ export interface SubmitCommand {
   readonly organizationId: string;
   readonly apiKeyId: string;
   readonly submittedAs: SubmittedAs;
-  /** 1 to 60; the same NPI may occur more than once. */
+  /** 1 to 60 NPIs. The same NPI may occur more than once. */
   readonly npis: readonly string[];
   readonly requestedType: RequestedType;
   readonly webhook: { readonly url: string; readonly mode: WebhookMode } | null;
@@ -260,7 +260,7 @@ function newBatch(command: SubmitCommand, at: Date, lookupTimeoutMs: number) {
 
 type NewBatch = ReturnType<typeof newBatch>;
 
-/** Makes the requests of a batch. Requests with a known email are completed already. */
+/** Makes the rows of a batch's requests. A request with a known email is already completed. */
 function newRequests(
   { npis, outcomes }: SubmitCommand,
   batch: NewBatch,
@@ -282,7 +282,10 @@ function newRequests(
   });
 }
 
-/** Makes one delivery per request, one per batch, or none, depending on the webhook's mode. */
+/**
+ * Makes the rows of a batch's webhook deliveries: one per request, one for the batch, or none,
+ * depending on the webhook's mode.
+ */
 function newDeliveries(batch: NewBatch, rows: readonly NewRequest[], isSuspended: boolean) {
   const deliveryOf = (requestId: string | null) => ({
     id: newId('msg'),

@@ -1,7 +1,7 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { bigint, customType, timestamp } from 'drizzle-orm/pg-core';
 
-// Column types that the tables share.
+// Column types and conditions that several tables use.
 
 /** A time that is rounded to milliseconds, because the API returns milliseconds. */
 export function time(name: string) {

@@ -14,7 +14,7 @@ import * as words from '../words.ts';
 import { organizations } from './accounts.ts';
 import { bytewiseText, clockTime, count, isOneOf, time } from './columns.ts';
 
-// Money: an append-only ledger, and the tables derived from it.
+// Credits: an append-only ledger, and the tables derived from it.
 
 /**
  * A row moves credits between the four accounts of an organization: granted, available, held, and

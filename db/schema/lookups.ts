@@ -152,7 +152,9 @@ export const sourceSpend = pgTable(
   {
     source: text('source').notNull(),
     day: date('day').notNull(),
-    /** The organization whose requests used the credits; empty for our own calls. */
+    /**
+     * The organization whose requests used the credits; empty for calls that no request waited for.
+     */
     organizationId: text('organization_id').notNull().default(''),
     credits: numeric('credits', { precision: 14, scale: 3, mode: 'number' }).notNull().default(0),
   },
@@ -185,7 +187,7 @@ export const storedEmails = pgTable(
     unchecked: boolean('unchecked').notNull().default(false),
     /**
      * Until this time, no other worker may check the address, because a worker is checking it or
-     * its mail server asked us to retry later. This prevents that a verifier is paid twice for the
+     * its mail server asked us to retry later. Otherwise a verifier could be paid twice for the
      * same check.
      */
     checkingUntil: time('checking_until'),
@@ -220,7 +222,8 @@ export const storedEmails = pgTable(
       .on(table.lastValidatedAt)
       .where(sql`verdict = 'valid' and not unchecked`),
     index('stored_emails_not_kept').on(table.updatedAt).where(sql`not may_store`),
-    // Used by erasures, because a person names an address and not an NPI.
+    // Used by erasures, because a person who asks for an erasure gives an address and may not know
+    // the NPI.
     index('stored_emails_by_email').on(table.email),
   ],
 );
@@ -242,7 +245,7 @@ export const emailChecks = pgTable(
      * a verifier. `verdict`: the combined result of all checks.
      */
     kind: text('kind').$type<words.CheckKind>().notNull(),
-    /** A vendor, a verifier, or `nppes`; `service` for our own checks. */
+    /** The vendor, the verifier, or `nppes`; `service` for our own checks. */
     source: text('source').notNull(),
     verdict: text('verdict').$type<words.StoredVerdict>().notNull(),
     reason: text('reason'),

@@ -23,7 +23,10 @@ export const suppressions = pgTable(
   'suppressions',
   {
     kind: text('kind').$type<words.SuppressionKind>().notNull(),
-    /** An NPI, the hex SHA-256 of a lowercase address, or a lowercase domain including its subdomains. */
+    /**
+     * Depending on the kind: an NPI, the SHA-256 hash of a lowercase address in hexadecimal, or a
+     * lowercase domain. A domain includes its subdomains.
+     */
     value: bytewiseText('value').notNull(),
     origin: text('origin').$type<words.SuppressionOrigin>().notNull(),
     reason: text('reason').notNull().default(''),

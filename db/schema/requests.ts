@@ -20,7 +20,7 @@ import { bytea, bytewiseText, isOneOf, time } from './columns.ts';
 // Batches, their requests, and the lookups that find the results.
 
 /**
- * A lookup searches the email of one NPI and requested type. All open requests for this NPI and
+ * A lookup searches for an email of one NPI and requested type. All open requests for this NPI and
  * type share it, even if they belong to different organizations.
  */
 export const lookups = pgTable(
@@ -69,13 +69,22 @@ export const batches = pgTable(
       ),
     webhookUrl: text('webhook_url'),
     webhookMode: text('webhook_mode').$type<words.WebhookMode>(),
-    /** Escaped JSON text exactly as it was sent. Both jsonb and JSON.parse would change it. */
+    /**
+     * The JSON text exactly as the client sent it, with its escapes. jsonb and JSON.parse would
+     * change details such as the precision of numbers.
+     */
     customData: text('custom_data'),
     createdAt: time('created_at').notNull(),
-    /** The version of the batch's envelope. Each change gets a different time (see `later`). */
+    /**
+     * The time of the last change. It is also the version of the batch's envelope, so each change
+     * gets a later time (see the function `later`).
+     */
     updatedAt: timestamp('updated_at', { withTimezone: true }).notNull(),
     deadlineAt: time('deadline_at').notNull(),
-    /** Null until Temporal has started the batch workflow. Batches with null are the outbox. */
+    /**
+     * Null until the batch workflow is started. The batches with null are the outbox, whose
+     * workflows the sweep starts.
+     */
     startedAt: time('started_at'),
     /** The time when the sweep last checked that the workflows of this batch are running. */
     checkedAt: time('checked_at'),
@@ -214,7 +223,10 @@ export const idempotencyKeys = pgTable(
     path: text('path').notNull(),
     key: text('key').notNull(),
     fingerprint: bytea('fingerprint').notNull(),
-    /** Null only inside the transaction that writes the batch. */
+    /**
+     * The body of the response for repeated submits. Null only inside the transaction that inserts
+     * the batch.
+     */
     response: text('response'),
     createdAt: time('created_at').notNull(),
     expiresAt: time('expires_at').notNull(),

@@ -139,7 +139,7 @@ export const webhookHosts = pgTable(
   {
     organizationId: text('organization_id').notNull(),
     host: text('host').notNull(),
-    /** The number of attempts in a row without a response. */
+    /** The number of consecutive attempts without a response. */
     failures: integer('failures').notNull(),
     failingSince: time('failing_since'),
     lastReason: text('last_reason'),
@@ -150,7 +150,10 @@ export const webhookHosts = pgTable(
     era: integer('era').notNull().default(0),
     /** The time at which the last of the waiting deliveries tries again. */
     turnAt: time('turn_at'),
-    /** The day when the host last returned 2xx to this organization; null for never. */
+    /**
+     * The day when the host last returned a 2xx response to a delivery of this organization; null
+     * if it never did.
+     */
     acceptedAt: time('accepted_at'),
     /**
      * The networks from which the host returned 2xx responses, newest first. Attempts to other
