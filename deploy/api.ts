@@ -15,23 +15,27 @@ import { sendTraces } from './traces.ts';
 
 // `npm run api` runs the HTTP API until SIGTERM or SIGINT.
 
-/** Longer than any response takes. */
+/**
+ * Time limit for finishing running requests. No response takes longer, because held requests get
+ * their responses when the server stops.
+ */
 const DRAIN_MS = 20_000;
 
-/** Interval between checks that workers run where this API starts workflows. */
+/** How often to check that a worker uses the same Temporal namespace and task queue as this API. */
 const CHECK_MS = 5000;
 
 const NO_WORKER =
-  'no worker where this API starts workflows; check TEMPORAL_NAMESPACE and TASK_QUEUE of both';
+  'no worker uses the namespace and task queue of this API; set the same TEMPORAL_NAMESPACE and TASK_QUEUE for both';
 
 const HELP = `
-The API listens at once. It is ready (GET /readyz returns 200) when PostgreSQL is reachable and migrated. It does not
-wait for Temporal.
+The API listens as soon as it starts. It is ready (GET /readyz returns 200) when PostgreSQL is reachable and migrated. It
+does not wait for Temporal.
 
-On SIGTERM or SIGINT, /readyz returns 503 so that load balancers stop sending requests. The API keeps serving for
-API_DRAIN_DELAY (5 s), then finishes running requests for up to 20 s, and exits. A second signal ends it at once.
+On SIGTERM or SIGINT, /readyz returns 503 so that load balancers stop sending requests. The API still accepts requests for
+API_DRAIN_DELAY (5 s). Then it finishes running requests for up to 20 s, and exits. A second signal ends it immediately.
 
-Needs DATABASE_URL. Optional: TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL and more; see deploy/env.example.
+Required settings: DATABASE_URL. Optional: TEMPORAL_ADDRESS, API_HOST, API_PORT, LOG_LEVEL, and more in
+deploy/env.example.
 Exit codes: 0 stopped by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (stopped) => {
@@ -60,7 +64,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const checkWorkers = createWorkerCheck(db, log, me);
   if (await untilReady(db, log, stopped)) {
     log.info(address, 'api ready');
-    // The next check repeats it if it fails.
+    // A failure is ignored here, because the check is repeated below.
     void checkWorkers().catch(() => {});
   }
   void repeat('check for workers', CHECK_MS, { signal: ending.signal, log }, checkWorkers);
@@ -77,8 +81,9 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
 });
 
 /**
- * Returns a function that records in the database that this API is alive, and where. It logs once
- * when all workers are elsewhere, and once when a worker is here again.
+ * Returns a function that records in the database that this API is alive, with its Temporal
+ * namespace and task queue. It logs an error once if all workers use another namespace or task
+ * queue, and logs once when that is no longer so.
  */
 function createWorkerCheck(db: Database, log: Logger, me: ApiProcess) {
   const { namespace, taskQueue } = me;
@@ -88,7 +93,8 @@ function createWorkerCheck(db: Database, log: Logger, me: ApiProcess) {
     await noteApi(db, me);
     await noteHome(db, namespace);
     const elsewhere = await listElsewhere(db, { namespace, taskQueue });
-    if (elsewhere.length === 0 && isReported) log.info(place, 'a worker is here');
+    if (elsewhere.length === 0 && isReported)
+      log.info(place, 'a worker uses the namespace and task queue of this API');
     if (elsewhere.length > 0 && !isReported) log.error({ ...place, elsewhere }, NO_WORKER);
     isReported = elsewhere.length > 0;
   };

@@ -7,11 +7,12 @@ import { temporalUi } from './config/config.ts';
 /**
  * Returns a logger that writes JSON lines.
  *
- * Callers log ids and numbers. Errors keep only type, code and stack frames, because a message may
- * contain user data. A line written inside an activity has the ids of its workflow, which are those
- * of the request, batch or delivery. A line about a batch has the ids of its trace, if traces are
- * on. If TEMPORAL_UI_URL is set, a line about a workflow has its link to the Temporal UI.
- * @param destination replaces standard output
+ * Callers pass only ids and numbers. An error is logged as its type, code, and stack frames, because
+ * its message may contain user data. The logger adds these ids:
+ * - in an activity, the id of the workflow, which is that of the request, batch, or delivery
+ * - if traces are on, the trace ids of the batch that the line is about
+ * - if TEMPORAL_UI_URL is set, a link to the workflow in the Temporal UI
+ * @param destination the stream to write to. The default is standard output
  */
 export function createLog(name: string, level: string, destination?: DestinationStream): Logger {
   const ui = temporalUi();
@@ -22,15 +23,15 @@ export function createLog(name: string, level: string, destination?: Destination
     base: { pid: process.pid },
     mixin: idsOfLine,
     formatters: ui === null ? {} : linkingTo(ui),
-    // Logs are read in terminals, so control characters are escaped. The line stays JSON with the
-    // same value.
+    // Escapes control characters, because logs are read in terminals. The line is still JSON with
+    // the same values.
     hooks: { streamWrite: printableLines },
   };
   if (destination === undefined) return pino(options);
   return pino(options, destination);
 }
 
-/** Returns formatters that add to a line the link of its workflow in the Temporal UI. */
+/** Returns a formatter that adds a link to the Temporal UI to each line about a workflow. */
 function linkingTo(ui: string) {
   const log = (line: Record<string, unknown>) => {
     // The id of a batch is also the id of its workflow.
@@ -51,7 +52,7 @@ function serializeError(error: unknown) {
   if (!(error instanceof Error)) return { type: typeof error };
   const { type, stack } = stdSerializers.err(error);
   const frames = stack.split('\n').filter((line) => line.trimStart().startsWith('at '));
-  // A gRPC failure has its code on its cause.
+  // For a gRPC error, the code is a property of `error.cause`.
   const code = codeOf(error) ?? codeOf(error.cause);
   if (code === undefined) return { type, stack: frames.join('\n') };
   return { type, code, stack: frames.join('\n') };

@@ -7,17 +7,17 @@ import { readiness } from '../db/migrate.ts';
 import { givenDatabaseUrl, isNpmScript } from './config/config.ts';
 import { explain } from './problem.ts';
 
-/** Texts for the `--help` of a program. */
+/** The name of a program and the texts of its `--help`. */
 export interface Program {
   readonly name: string;
   readonly description: string;
-  /** The settings it needs, and its exit codes. Printed below the arguments and options. */
+  /** Text below the arguments and options, such as the required settings and the exit codes. */
   readonly help?: string;
-  /** The command that starts it. Defaults to its npm script. */
+  /** The command that starts the program, for its help. The default is its npm script. */
   readonly call?: string;
 }
 
-/** Returns a command line parser with help texts. */
+/** Returns a command line parser that prints these help texts. */
 export function commandLine({
   name,
   description,
@@ -33,8 +33,8 @@ export function commandLine({
 }
 
 /**
- * Parses a command line, and runs the command that it names, if any.
- * @returns the exit code if there is nothing left to do: 0 after help, 2 for wrong usage
+ * Parses a command line, and runs the action of its command.
+ * @returns null if the action ran. Otherwise the exit code: 0 after help, 2 for wrong usage
  */
 export async function readCommandLine(
   command: Command,
@@ -50,10 +50,12 @@ export async function readCommandLine(
 }
 
 /**
- * Runs a process until its work ends or a signal asks it to drain. A second signal ends it at once.
- * If it can't start, it prints one sentence on stderr and exits with code 1.
- * @param run the work of the process; gets the arguments and options of the command line
- * @param takes adds these arguments and options to the command line
+ * Runs the main function of a program and exits. The first SIGTERM or SIGINT asks `run` to stop,
+ * and a second one ends the process at once. If `run` throws, prints one sentence on stderr and
+ * exits with code 1.
+ * @param run the work of the program. `stopped` resolves at the first signal. The arguments and
+ * options of the command line follow
+ * @param takes adds arguments and options to the command line parser
  */
 export async function main<Given extends unknown[]>(
   program: Program,
@@ -61,8 +63,8 @@ export async function main<Given extends unknown[]>(
   takes: (command: Command) => unknown = () => {},
 ): Promise<void> {
   const { name } = program;
-  // An unhandled rejection is a bug, so it is logged. The process runs on, because others wait for
-  // it and all facts are in PostgreSQL.
+  // An unhandled rejection is a bug. It is logged, but does not end the process, because that would
+  // also end its other work.
   process.on('unhandledRejection', (error) => {
     console.error(printableLines(`${name}: unhandled rejection: ${withoutMessage(error)}`));
   });
@@ -81,7 +83,10 @@ export async function main<Given extends unknown[]>(
   }
 }
 
-/** Returns an error's name and stack frames. Its message may contain user data. */
+/**
+ * Returns the name and the stack frames of an error, without its message, which may contain user
+ * data.
+ */
 function withoutMessage(error: unknown): string {
   if (!(error instanceof Error)) return 'not an error';
   const { name, stack = '' } = error;
@@ -89,16 +94,17 @@ function withoutMessage(error: unknown): string {
 }
 
 /**
- * Signals within this time count as one, because npm forwards a signal that the terminal has also
- * sent to us.
+ * Signals within this time count as one signal. After Ctrl-C, this process gets the signal twice:
+ * from the terminal and from npm.
  */
 const ONE_SIGNAL_MS = 1000;
 
 const PARENT_CHECK_MS = 1000;
 
 /**
- * Resolves at the first signal, or when the npm that started this program is gone. npm forwards
- * only SIGTERM and SIGINT, and exits silently at SIGHUP. A second signal ends the process.
+ * Resolves at the first SIGTERM or SIGINT. A second signal ends the process. Also resolves when the
+ * npm process that started this program has exited, because npm does not forward other signals such
+ * as SIGHUP.
  */
 function stopSignal(name: string): Promise<void> {
   return new Promise((resolve) => {
@@ -115,7 +121,10 @@ function stopSignal(name: string): Promise<void> {
   });
 }
 
-/** Resolves when the parent of this process is gone. Does not keep this process alive. */
+/**
+ * Resolves when the parent of this process has exited. Waiting for it does not keep this process
+ * alive.
+ */
 export function parentGone(): Promise<void> {
   const parent = process.ppid;
   return new Promise((resolve) => {
@@ -131,8 +140,8 @@ export function parentGone(): Promise<void> {
 const RETRY_MS = 1000;
 
 /**
- * Waits until nothing is missing, and logs what is missing whenever that changes.
- * @param missing returns the log line about what is missing, or null if everything is there
+ * Calls `missing` every second until it returns null. Logs what is missing, each time that changes.
+ * @param missing returns a log line that says what is missing, or null if nothing is missing
  * @returns false if the process was asked to stop first
  */
 export async function until(
@@ -155,14 +164,14 @@ export async function until(
 
 const NOT_READY = {
   migrations_missing:
-    'the database lacks tables of this version; run "npm run migrate". Waiting for it',
+    'the database lacks tables of this version; run "npm run migrate". This process waits until that is done',
   database_away:
-    'PostgreSQL does not respond; check DATABASE_URL and that the server runs. Waiting for it',
+    'PostgreSQL does not respond; check DATABASE_URL and that the server runs. This process waits until it responds',
 };
 
 /**
- * Waits until PostgreSQL is reachable and has every migration, so that processes and migration can
- * start in any order.
+ * Waits until PostgreSQL is reachable and all migrations have run. So processes can be started
+ * before the migration.
  * @returns false if the process was asked to stop first
  */
 export async function untilReady(
@@ -178,8 +187,8 @@ export async function untilReady(
 }
 
 /**
- * Calls `work` every `everyMs` until `signal` is aborted. Goes on after a failure. Logs the first
- * of several consecutive failures, and the first success after them.
+ * Calls `work` every `everyMs` until `signal` is aborted, even if `work` fails. If it fails several
+ * times in a row, only the first failure is logged, and then the first success.
  */
 export async function repeat(
   what: string,
@@ -191,10 +200,10 @@ export async function repeat(
   while (await setTimeout(everyMs, true, { signal }).catch(() => false)) {
     try {
       await work();
-      if (isFailing) log.info({ what }, 'succeeds again');
+      if (isFailing) log.info({ what }, 'a repeated task succeeds again');
       isFailing = false;
     } catch (error) {
-      if (!isFailing) log.warn({ err: error, what }, 'failed; it is retried');
+      if (!isFailing) log.warn({ err: error, what }, 'a repeated task failed; it is tried again');
       isFailing = true;
     }
   }

@@ -11,18 +11,21 @@ import { readiness } from '../db/migrate.ts';
 import { type ConfiguredSource, readStats, type Stat } from '../db/stats.ts';
 import type { Config } from './config/config.ts';
 
-// Serves the metrics of a process on METRICS_PORT (deploy/metrics.md). An API serves its own
-// counters. A worker also serves stats about the whole service, the metrics of Temporal's SDK,
-// and its health.
+// Serves the metrics of a process on METRICS_PORT (deploy/metrics.md). An API process serves its
+// own counters. A worker process also serves stats about the whole service, the metrics of
+// Temporal's SDK, and health checks.
 
-/** Stats are read again when they are older than this. */
+/** Stats that are older than this are read again from PostgreSQL. */
 const KEEP_MS = 10_000;
-/** Limit for waiting for PostgreSQL, Temporal and the SDK. Prometheus gives up after 10 s. */
+/**
+ * Time limit for PostgreSQL, Temporal, and the SDK while metrics are requested. Prometheus waits 10
+ * seconds for all of them.
+ */
 const PATIENCE_MS = 2000;
 
 const databasePool = new Gauge({
   name: 'npe_database_pool',
-  help: 'Connections to PostgreSQL: the maximum, the used ones, and the callers that wait for one',
+  help: 'Connections to PostgreSQL: the maximum (size), those in use, and the callers that wait for one',
   labelNames: ['state'],
 });
 
@@ -44,7 +47,7 @@ function setPool({ size, asked }: Database['pool']): void {
   databasePool.set({ state: 'waiting' }, Math.max(0, asked - size));
 }
 
-/** Sets `npe_ready`. A check that takes too long counts as not ready. */
+/** Sets `npe_ready`. If the check takes too long, the process counts as not ready. */
 async function setReady(readiness: () => Promise<string>): Promise<void> {
   const late = setTimeout(PATIENCE_MS, 'timeout', { ref: false });
   const reason = await Promise.race([readiness(), late]).catch(() => 'failed');
@@ -55,8 +58,8 @@ async function setReady(readiness: () => Promise<string>): Promise<void> {
 /**
  * Serves metrics on METRICS_PORT until the process ends.
  * @param readiness returns `ready`, or the reason why the process can't do its work
- * @param parts return more text for Prometheus
- * @param health health checks by path; each returns what is wrong, or null
+ * @param parts functions that return more metrics as text for Prometheus
+ * @param health health checks by URL path. Each returns what is wrong, or null
  * @returns null if METRICS_PORT is not set
  * @throws if the port is taken
  */
@@ -96,15 +99,15 @@ function healthReply(problem: string | null): Reply {
 }
 
 /**
- * Returns a function that returns stats about the service, as text for Prometheus. It reads them
- * again when they are older than 10 s.
+ * Returns a function that returns stats about the service as text for Prometheus. It reads them
+ * from PostgreSQL at most every 10 seconds.
  */
 export function statsOf(db: Database, sources: readonly ConfiguredSource[], log: Logger) {
   const reader = new FigureReader(db, sources, log);
   return async () => textOf(await reader.read());
 }
 
-/** Reads the stats, and keeps the last ones that could be read. */
+/** Reads the stats, and keeps the last stats that it could read. */
 class FigureReader {
   readonly #db: Database;
   readonly #sources: readonly ConfiguredSource[];
@@ -120,7 +123,10 @@ class FigureReader {
     this.#log = log;
   }
 
-  /** Returns the last known stats, and `npe_stats_up`: 1 if they are of the last 10 s. */
+  /**
+   * Returns the last known stats and `npe_stats_up`. This is 1 if the stats are at most 10 seconds
+   * old, and 0 if PostgreSQL failed or is slow.
+   */
   async read(): Promise<readonly Stat[]> {
     if (performance.now() >= this.#readAt + KEEP_MS) this.#reading ??= this.#refresh();
     await Promise.race([this.#reading, setTimeout(PATIENCE_MS, null, { ref: false })]);
@@ -133,7 +139,8 @@ class FigureReader {
       this.#known = await readStats(this.#db, this.#sources);
       this.#isUp = true;
     } catch (error) {
-      const message = 'the stats cannot be read; the last known ones are reported';
+      const message =
+        'the stats cannot be read from PostgreSQL; the metrics show the last known values';
       if (this.#isUp) this.#log.warn({ err: error }, message);
       this.#isUp = false;
     }
@@ -154,8 +161,8 @@ async function textOf(stats: readonly Stat[]): Promise<string> {
 }
 
 /**
- * Returns a function that fetches the metrics of Temporal's SDK. They are empty if it does not
- * respond.
+ * Returns a function that fetches the metrics of Temporal's SDK as text. The text is empty if the
+ * SDK does not respond.
  */
 export const sdkMetrics = (address: string) => () =>
   fetch(`http://${address}/metrics`, { signal: AbortSignal.timeout(PATIENCE_MS) })
@@ -163,8 +170,8 @@ export const sdkMetrics = (address: string) => () =>
     .catch(() => '');
 
 /**
- * Returns the health checks of a worker: `/healthz` fails when it is about to end, `/readyz` when
- * it can't do all of its work.
+ * Returns the health checks of a worker. `/healthz` fails when the worker is shutting down.
+ * `/readyz` also fails if the worker can't do all of its work.
  */
 export function healthOf(
   db: Database,

@@ -10,12 +10,13 @@ import { temporalTrouble } from './temporal/trouble.ts';
 
 const HELP = `
 Migrations only go forward. Processes of the previous release keep working with the new schema. A database that has all
-migrations is not changed. Several machines may run this at once: the others wait for the first.
+migrations is not changed. If several machines run this command at the same time, one migrates and the others wait.
 
-If TEMPORAL_ADDRESS is set, this also creates the namespace and its search attributes. If it is not allowed to (Temporal
-Cloud), or Temporal does not respond, it prints the commands that create them and exits with 0. Workers try again.
+If TEMPORAL_ADDRESS is set, this command also creates Temporal's namespace and its search attributes. It may lack the
+permission (as in Temporal Cloud), or Temporal may not respond. Then it prints the commands that create them, and exits
+with 0. The workers try to create them again.
 
-Needs DATABASE_URL. Optional: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE. See deploy/env.example.
+Required settings: DATABASE_URL. Optional: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE. See deploy/env.example.
 Exit codes: 0 the database has the newest schema, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main(

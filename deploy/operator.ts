@@ -15,14 +15,14 @@ import { addCompletionCommand, commandsOf, helpTexts } from './operator/help.ts'
 import { type CommandSurroundings, printed, type Report, type Run } from './operator/print.ts';
 import { explain } from './problem.ts';
 
-// `npm run operator -- …` runs the commands of operators.
+// `npm run operator -- COMMAND` runs the commands for operators of the service.
 
 const DESCRIPTION =
-  'Organizations, keys, credits, limits and webhooks of the email enrichment service.';
+  'Manages organizations, keys, credits, limits, and webhooks of the email enrichment service.';
 
 /**
- * The commands in each file. Only the file of the given command is loaded, because loading takes
- * most of a command's time.
+ * The top-level commands in each file. Only the file of the given command is loaded, because most
+ * of a command's time is spent on loading code.
  */
 const FILES: Readonly<Record<string, () => Promise<{ addCommands: AddCommands }>>> = {
   'org organization limits webhook-secret usage credits keys audit': () =>
@@ -48,7 +48,10 @@ export interface OperatorSurroundings {
 
 type ExitCode = 0 | 1 | 2 | 3;
 
-/** Returns the file of the given command, or all files if no command has this name. */
+/**
+ * Returns the loader of the file that has the given command. Returns all loaders if no command is
+ * given or none has this name.
+ */
 function filesFor(args: readonly string[]) {
   const name = args.find((arg) => arg !== '--json' && arg !== '--csv');
   if (name === undefined) return Object.values(FILES);
@@ -60,8 +63,8 @@ function filesFor(args: readonly string[]) {
 /**
  * Runs one operator command.
  * @param args the command line after the program's name
- * @returns the exit code: 0; 1 if it failed, with one sentence on stderr; 2 for wrong usage; 3 for
- * findings
+ * @returns the exit code: 0 for success, 1 if the command failed (with one sentence on stderr), 2
+ * for wrong usage, 3 if `status` or `doctor` has findings
  */
 export async function runOperator(
   args: readonly string[],
@@ -87,7 +90,8 @@ export async function runOperator(
     return (await readCommandLine(program, args)) ?? done.exitCode;
   } catch (error) {
     stderr(`operator: ${explain(error, args, database.url)}\n`);
-    // Missing --yes is wrong usage, even if only the database could find that out.
+    // A missing --yes is wrong usage, although the command had to ask the database to find out that
+    // it is needed.
     return error instanceof Refusal && error.code === 'key_leaked' ? 2 : 1;
   } finally {
     await database.close();
@@ -134,11 +138,11 @@ function addHelpTexts(program: Command): void {
   }
 }
 
-/** Opens the database when a command first needs it. */
+/** The database of a command, which is opened when the command first needs it. */
 class CommandDatabase {
   readonly #config: () => OperatorConfig;
   #opened: Database | null = null;
-  /** Null until the database is opened. */
+  /** The URL of the database, or null until it is opened. */
   url: string | null = null;
 
   constructor(config: () => OperatorConfig) {

@@ -3,7 +3,8 @@ import { type IdPrefix, isId } from '../db/ids.ts';
 import SENTENCES from './sentences.json' with { type: 'json' };
 
 /**
- * Codes of a connection that broke during work. A change may or may not have been committed.
+ * Error codes of a connection that was lost during a query. The change may or may not have been
+ * committed.
  */
 const BROKEN: ReadonlySet<string> = new Set([
   'client_deadline',
@@ -16,9 +17,9 @@ const BROKEN: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Returns one sentence for the user of a program, with the problem and the next step.
- * @param given the command line. The sentence repeats only ids from it, because people paste keys
- * by mistake
+ * Returns a message for the user of a program, with the problem and what to do.
+ * @param given the arguments of the command line. The message repeats only ids from it, and no
+ * other text, because people paste API keys by mistake
  */
 export function explain(
   error: unknown,
@@ -32,7 +33,7 @@ export function explain(
   return systemTrouble(error) ?? `stopped by a bug: ${error.stack ?? error.message}`;
 }
 
-/** Returns the sentence for an error of the operating system, or null if it is another error. */
+/** Returns the message for an error of the operating system, or null for any other error. */
 function systemTrouble(error: NodeJS.ErrnoException): string | null {
   const { code, path } = error;
   if (typeof code !== 'string') return null;
@@ -81,7 +82,7 @@ function idOrHint(prefix: IdPrefix, given: readonly string[]): string {
   return id ?? `(an id looks like ${prefix}_01h2xcejqtf2nbrexx3vqjhp41)`;
 }
 
-/** Returns host and port, never the user or the password. */
+/** Returns the host and port of a database URL, without its user and password. */
 function serverOf(databaseUrl: string): string {
   const url = URL.parse(databaseUrl);
   if (!url?.hostname) return 'the server that DATABASE_URL names';

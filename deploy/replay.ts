@@ -22,26 +22,32 @@ import { temporalTrouble } from './temporal/trouble.ts';
 import { versionOf } from './temporal/versions.ts';
 import { installRuntime, loadBundle } from './temporal/workers.ts';
 
-// `npm run replay` replays the histories of workflows with this code, and prints what happened in
-// them.
+// `npm run replay` replays the histories of workflow runs with the current code, to check that the
+// code can continue them. It also prints what happened in the runs.
 
 const HELP = `
-For runs that are named, it also prints what happened in them: the decisions, the calls, the failures. With --since,
---failed or --query, runs that are pinned to another build are counted under "need not", because only workers of that
-build continue them. A run in which the code throws an error is never counted there, because new runs throw it too.
---inspect waits for a debugger, and stops it where the code first handles that event or a later one.
+A run fits the code if the code, replayed with the history of the run, makes the same decisions.
 
-Needs no settings with --file. Otherwise it needs TEMPORAL_ADDRESS and TASK_QUEUE. It also needs DATABASE_URL for requests
-that were final at their submit, because only their batch has a run. See deploy/env.example, and "Replaying a failed run"
-in deploy/operations.md.
-Exit codes: 0 all fit, 3 one does not, 1 failed: nothing was checked (one sentence on stderr), 2 wrong usage.
+With ids or --file, the command also prints what happened in each run: its decisions, calls, and failures.
+
+With --since, --failed, or --query, it prints a table. A run that does not fit but is pinned to another build is counted
+under "need not", because only workers of that build continue it. This does not apply to a run in which the code throws an
+error, because the code would throw the same error in new runs.
+
+With --inspect, the command waits for a debugger, and stops where the code handles that event, or the next one if the code
+does not handle that one.
+
+Required settings: none with --file, otherwise TEMPORAL_ADDRESS and TASK_QUEUE. DATABASE_URL is required for the id of a
+request that was final at its submit: such a request has no run, so its batch is replayed. See deploy/env.example, and
+"Replaying a failed run" in deploy/operations.md.
+Exit codes: 0 all runs fit, 3 at least one does not fit, 1 nothing was checked (one sentence on stderr), 2 wrong usage.
 
 Examples:
   npm run replay -- req_01h2xcejqtf2nbrexx3vqjhp41
-  npm run replay -- --since 24h --bundle workflow-bundle.js     (the gate of a release)`;
+  npm run replay -- --since 24h --bundle workflow-bundle.js     (before a release)`;
 
 const FINAL_AT_SUBMIT =
-  'a request that was final at its submit has no run; give its batch, or set DATABASE_URL';
+  'a request that was final at its submit has no run; give the id of its batch, or set DATABASE_URL';
 
 const FAILED =
   '(Outcome STARTS_WITH "failed" or ExecutionStatus in ("Failed", "TimedOut", "Terminated", "Canceled"))';
@@ -60,7 +66,8 @@ interface Options {
 await main(
   {
     name: 'replay',
-    description: 'Check that runs of workflows fit the code, and show what happened in them.',
+    description:
+      'Checks that the current code can continue workflow runs, and shows what happened in them.',
     help: HELP,
   },
   async (stopped, ids: string[], options: Options, command: Command) => {
@@ -85,42 +92,51 @@ await main(
       )
       .option(
         '--since <MOMENT>',
-        'runs that ended since then (24h, 2026-11-20T00:00Z), and all open runs',
+        'open runs, and runs that ended after this time, such as 24h (ago) or 2026-11-20T00:00Z',
         pastMoment,
       )
-      .option('--failed', 'runs that failed, were ended, or could not answer a request')
-      .option('--query <QUERY>', "runs that match a list filter of Temporal's")
+      .option(
+        '--failed',
+        'runs that failed, timed out, or were terminated or canceled, and runs with a failed request',
+      )
+      .option('--query <QUERY>', "runs that match this list filter in Temporal's syntax")
       .option(
         '--limit <N>',
-        'the newest N runs of each workflow, 1 to 100000',
+        'the newest N runs of each workflow type, 1 to 100000',
         integer(1, 100_000),
         1000,
       )
-      .option('--all', 'runs that are pinned to another build must fit too')
+      .option('--all', 'also require that runs pinned to another build fit')
       .option('--bundle <FILE>', 'the file from "npm run bundle"; default: the code in this folder')
-      .option('--inspect <EVENT>', 'stop under a debugger at this event', integer(1, 1_000_000)),
+      .option(
+        '--inspect <EVENT>',
+        'stop in a debugger at the event with this number',
+        integer(1, 1_000_000),
+      ),
 );
 
-/** Returns whether the options select many runs, in place of ids or a file. */
+/** Returns true if the options select runs by a filter, and not by ids or a file. */
 function selectsRuns({ since, failed, query }: Options): boolean {
   return Boolean(since ?? failed ?? query);
 }
 
-/** Ends the program unless ids, a file or a selection is given, and only one of them. */
+/**
+ * Ends the program with an error unless exactly one of these is given: ids, a file, or a filter.
+ */
 function requireOneSource(ids: readonly string[], options: Options, command: Command): void {
   const isMany = selectsRuns(options);
   const given = [ids.length > 0, options.file !== undefined, isMany].filter(Boolean);
   if (given.length !== 1) {
-    command.error('error: give ids, or --file, or one of --since, --failed and --query');
+    command.error('error: give ids, or --file, or at least one of --since, --failed, and --query');
   }
   if (options.inspect !== undefined && (isMany || ids.length > 1)) {
-    command.error('error: --inspect works with one run only');
+    command.error('error: --inspect works only with one id or file');
   }
 }
 
 type Runs = Parameters<typeof replay>[1];
 
-/** Prints what happened in each run, and whether it fits. */
+/** Prints what happened in each run, and whether the run fits the code. */
 async function replayNamed(code: string, runs: Runs, inspect: number | null): Promise<void> {
   for await (const { run, misfit } of replay(code, runs, inspect)) {
     if (misfit !== null) process.exitCode = 3;
@@ -128,7 +144,9 @@ async function replayNamed(code: string, runs: Runs, inspect: number | null): Pr
   }
 }
 
-/** Prints the runs that do not fit, then a table with the counts by workflow type. */
+/**
+ * Prints the runs that do not fit the code, then a table with the number of runs per workflow type.
+ */
 async function replaySelected(
   config: ReplayConfig,
   code: string,
@@ -154,13 +172,18 @@ async function replaySelected(
   }
   const isGate = options.since !== undefined && !options.failed && !options.query;
   if (isGate) requireRuns(counts, config);
-  print(`${table(counts)}\nby build ${buildId}; "need not" is pinned to other builds`);
+  print(
+    `${table(counts)}\nreplayed with build ${buildId}; runs under "need not" are pinned to other builds`,
+  );
   if (isGate) warnOfUntried(counts);
 }
 
 type RunCounts = readonly { readonly workflow: string; readonly runs: number }[];
 
-/** Makes a gate fail that has replayed nothing. @throws {OperatorProblem} */
+/**
+ * Checks that at least one run was replayed, because a release gate without any run proves nothing.
+ * @throws {OperatorProblem} if there was none
+ */
 function requireRuns(counts: RunCounts, config: ReplayConfig): void {
   if (counts.some(({ runs }) => runs > 0)) return;
   const { namespace = 'default' } = temporalTarget(config.temporalEnvironment);
@@ -169,11 +192,13 @@ function requireRuns(counts: RunCounts, config: ReplayConfig): void {
   );
 }
 
-/** Warns about workflow types without a run, because the gate says nothing about their code. */
+/** Warns about workflow types of which no run was replayed, because their code was not checked. */
 function warnOfUntried(counts: RunCounts): void {
   const untried = counts.filter(({ runs }) => runs === 0).map(({ workflow }) => workflow);
   if (untried.length === 0) return;
-  print(`warning: no run of ${untried.join(', ')} was replayed, so that code was not tried`);
+  print(
+    `warning: no run of ${untried.join(', ')} was replayed, so the code of these workflows was not checked`,
+  );
 }
 
 async function readRun(file: string): Promise<Run> {
@@ -182,8 +207,8 @@ async function readRun(file: string): Promise<Run> {
 }
 
 /**
- * Yields runs from Temporal.
- * @throws {OperatorProblem} if Temporal is unreachable, rejects the filter, or does not know a name
+ * Yields the histories of runs from Temporal.
+ * @throws {OperatorProblem} if Temporal is unreachable, rejects the filter, or has no run of an id
  */
 async function* fromTemporal(
   config: ReplayConfig,
@@ -215,21 +240,24 @@ async function* named(
   for (const id of ids) {
     const run = (await fetchRun(client, id)) ?? (await batchRun(client, config, id));
     if (run === null) {
-      throw new OperatorProblem(`Temporal has no run of ${id} (any more); ${FINAL_AT_SUBMIT}`);
+      throw new OperatorProblem(
+        `Temporal has no run of ${id} or has deleted it; ${FINAL_AT_SUBMIT}`,
+      );
     }
     yield run;
   }
 }
 
-/** Returns the run of a request's batch, or null if there is none. */
+/** Returns the run of the batch that a request belongs to, or null if there is none. */
 async function batchRun(client: Client, config: ReplayConfig, id: string): Promise<Run | null> {
   const batchId = await batchOf(config, id);
   return batchId === null ? null : await fetchRun(client, batchId);
 }
 
 /**
- * Lists runs by workflow type. Each type has its own limit, because deliveries are rare compared
- * with batches and lookups, but every release continues some of them.
+ * Yields the selected runs, one workflow type after the other. The limit applies to each type
+ * separately. With one limit for all types, the many batches and lookups would leave no place for
+ * the few deliveries.
  */
 async function* listed(
   client: Client,
@@ -248,7 +276,7 @@ async function* listed(
     let left = limit;
     for await (const { workflowId, runId } of client.workflow.list({ query })) {
       const run = await fetchRun(client, workflowId, runId);
-      // Temporal may have deleted the run since it was listed.
+      // The run is null if Temporal has deleted it since it was listed.
       if (run) yield run;
       left -= 1;
       if (left === 0) break;
@@ -274,16 +302,16 @@ function printRun(run: Run, misfit: string | null): void {
 }
 
 /**
- * Prints a text with masked email addresses. A history contains one if somebody typed it into a
- * reason.
+ * Prints a text with masked email addresses. A history can contain an address, for example if
+ * somebody typed one as the reason for terminating a workflow.
  */
 function print(text: string): void {
   console.log(printableLines(text).replaceAll(/[^\s"'<>(),;:=]+/g, masked));
 }
 
 /**
- * Masks a word with an @ inside. A regular expression that looks for the @ itself would take
- * quadratic time.
+ * Masks a word that has an @ inside. `indexOf` finds the @, because a regular expression for it
+ * would take quadratic time.
  */
 function masked(word: string): string {
   const at = word.indexOf('@', 1);

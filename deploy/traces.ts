@@ -7,25 +7,28 @@ import type { Config } from './config/config.ts';
 import { repeat } from './main.ts';
 
 // Sends spans to an OpenTelemetry collector by OTLP/HTTP as JSON
-// (opentelemetry.io/docs/specs/otlp). OpenTelemetry's SDK can't be used because it generates the
-// ids of spans. We derive ours from the work that a span describes.
+// (opentelemetry.io/docs/specs/otlp). We don't use OpenTelemetry's SDK, because it generates random
+// span ids. Ours are derived from the id of the batch or request that the span describes.
 
 const EVERY_MS = 1000;
 const TIMEOUT_MS = 10_000;
-/** A few megabytes. Spans that do not fit are lost, and the log says how many. */
+/**
+ * Maximum length of the queue of unsent spans, which is a few megabytes. Spans that do not fit are
+ * dropped, and the log says how many.
+ */
 const MAX_WAITING_SPANS = 10_000;
 const MAX_SPANS_PER_REQUEST = 1000;
-/** Limit for sending the last spans before the process exits. */
+/** Time limit for sending the last spans before the process exits. */
 const CLOSE_MS = 2000;
 
 const SCOPE = { name: 'npi-email-enrichment' };
 const LOST = 'spans were lost: the collector was away or too slow';
 
 /**
- * Starts to send the spans of this process, if a collector is configured. No other work waits for
- * the collector, and the queue of unsent spans is bounded.
- * @param service the service's name if no setting gives one
- * @returns null if no collector is configured; `close` sends the spans that are left
+ * Starts to send the spans of this process to a collector, if one is configured. Spans are sent in
+ * the background, so a slow collector delays no other work.
+ * @param service the service name in the traces, unless OTEL_SERVICE_NAME is set
+ * @returns null if no collector is configured. `close` sends the remaining spans
  */
 export function sendTraces(config: Config, service: string, log: Logger) {
   const url = urlOf(config);
@@ -51,7 +54,7 @@ function urlOf({ tracesUrl, otlpUrl }: Config): string | null {
   return otlpUrl === null ? null : `${otlpUrl}/v1/traces`;
 }
 
-/** A bounded queue of spans, and the requests that send them to the collector. */
+/** Queues spans and sends them to the collector. */
 class SpanExporter {
   readonly #url: string;
   readonly #headers: Readonly<Record<string, string>>;
@@ -59,8 +62,8 @@ class SpanExporter {
   readonly #share: number;
   readonly #log: Logger;
   /**
-   * A separate agent, because this process's global one resolves hosts without the system's search
-   * list.
+   * A separate HTTP agent, because the global agent of this process ignores the search domains of
+   * the system's DNS configuration. The host of a collector is often a short name.
    */
   readonly #dispatcher = new Agent();
   readonly #queue: object[] = [];
@@ -88,7 +91,8 @@ class SpanExporter {
     while (this.#queue.length > 0) {
       const some = this.#queue.slice(0, MAX_SPANS_PER_REQUEST);
       const statusCode = await this.#post(some);
-      // Drops spans that the collector rejects for good. Sending them again would not help.
+      // Removes the spans from the queue if they were accepted. Also removes them after an error
+      // other than 429 or 5xx, because the collector would reject them again.
       if (statusCode < 500 && statusCode !== 429) this.#queue.splice(0, some.length);
       if (statusCode >= 300) throw Object.assign(new Error(), { code: `HTTP_${statusCode}` });
       if (this.#lost > 0) this.#log.warn({ lost: this.#lost }, LOST);
@@ -112,8 +116,8 @@ class SpanExporter {
 }
 
 /**
- * Samples by the random end of the trace id, so that every process decides the same (W3C Trace
- * Context, level 2).
+ * Returns true if the trace of the span is sampled. The decision depends only on the random part of
+ * the trace id, so every process decides the same (W3C Trace Context, level 2).
  */
 function isSampled({ batchId }: Span, share: number): boolean {
   return Number.parseInt(uuidOf(batchId).slice(18), 16) / 2 ** 56 < share;
@@ -121,7 +125,7 @@ function isSampled({ batchId }: Span, share: number): boolean {
 
 const KINDS = { internal: 1, server: 2, client: 3 };
 
-/** Returns a span in OTLP's format. The span ends now. */
+/** Converts a span to OTLP's format. Its end time is the current time. */
 function otlp(span: Span) {
   const { batchId, spanId, name, kind = 'internal', durationMs, attributes = {} } = span;
   const now = Date.now();
@@ -139,16 +143,16 @@ function otlp(span: Span) {
   };
 }
 
-/** Returns undefined for a root. */
+/** Returns the id of the parent span, or undefined for a root span. */
 function parentOf({ batchId, parentId }: Span): string | undefined {
   if (parentId === null) return undefined;
   return parentId ?? spanIdOf(batchId);
 }
 
-/** Returns nanoseconds as text, because a number has too few digits. */
+/** Converts milliseconds to nanoseconds, as text because a double cannot hold so many digits. */
 const nanos = (ms: number) => `${Math.round(ms * 1000)}000`;
 
-/** Returns attributes in OTLP's format, without those that have no value. */
+/** Converts attributes to OTLP's format. Attributes without a value are left out. */
 function attributesOf(attributes: NonNullable<Span['attributes']>) {
   const given: { key: string; value: { intValue: string } | { stringValue: string } }[] = [];
   for (const [key, value] of Object.entries(attributes)) {

@@ -40,29 +40,34 @@ import { sendTraces } from './traces.ts';
 
 // `npm run worker` runs the Temporal worker until SIGTERM or SIGINT.
 
-const WITHOUT_TEMPORAL = 'waiting for Temporal; overdue requests are refunded in the meantime';
+const WITHOUT_TEMPORAL =
+  'waiting for Temporal; until then, this worker only refunds overdue requests';
 const START_INTERRUPTED = 'Temporal went away while the worker started; the start is tried again';
 const NAMESPACE_UNSURE =
-  'search attributes and the Schedule may be missing in Temporal; tried again in five minutes';
+  'search attributes or the Schedule may be missing in Temporal; the worker tries to create them again in five minutes';
 const NO_DEPLOYMENTS =
-  'this Temporal has no Worker Deployments: open runs meet the workflows of the next release';
-const NO_VENDOR = 'no vendor is called: requests are answered from the directory only';
+  'this Temporal has no Worker Deployments, so after the next release its code also continues open workflows';
+const NO_VENDOR = 'no vendor is called, so results come only from stored emails';
 const USELESS =
-  'not called, because without a verifier no address from them becomes valid; add a verifier (HUNTER_API_KEY, ZEROBOUNCE_API_KEY, NEVERBOUNCE_API_KEY or REACHER_URL)';
+  'these vendors are not called, because without a verifier none of their addresses can become valid; add a verifier (HUNTER_API_KEY, ZEROBOUNCE_API_KEY, NEVERBOUNCE_API_KEY, or REACHER_URL)';
 
-/** The process exits after this time in any case. An orchestrator kills it after 45 s. */
+/**
+ * After the stop signal, the process exits within this time even if some work hangs. An
+ * orchestrator would kill it after 45 seconds.
+ */
 const END_MS = 44_000;
-/** Limit for closing connections. The process then exits even if some are still open. */
+/** Time limit for closing connections. After it, the process exits even if some are still open. */
 const CLOSE_MS = 5000;
 
 const HELP = `
-The worker starts when PostgreSQL is reachable and migrated, and Temporal is reachable. While Temporal is away or rejects
-the connection, the worker refunds overdue requests.
+The worker starts when PostgreSQL is reachable and migrated, and Temporal is reachable. While Temporal does not respond or
+rejects the connection, the worker only refunds overdue requests.
 
-On SIGTERM or SIGINT it takes no new work, gives running work 35 s, and exits within 45 s. A second signal ends it at once.
+On SIGTERM or SIGINT, the worker accepts no new work. It waits up to 35 s for running work, and exits within 45 s. A second
+signal ends it immediately.
 
-Needs DATABASE_URL and SECRETS_KEY. Optional: TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL and more; see
-deploy/env.example.
+Required settings: DATABASE_URL and SECRETS_KEY. Optional: TEMPORAL_ADDRESS, the keys of vendors and verifiers, LOG_LEVEL,
+and more in deploy/env.example.
 Exit codes: 0 stopped by a signal, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 const DESCRIPTION = 'The worker: looks up emails, checks them, and sends webhooks.';
@@ -94,12 +99,13 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   if (!(await untilReady(db, log, stopped))) return await db.close();
   await logSecretsTrouble(db, log);
   const rules = { ...rulesOf(config), greylistMs };
-  // The last safety net, in case some work ignores the stop signal.
+  // Ends the process if some work does not stop in time.
   void stopped.then(() => setTimeout(END_MS, null, { ref: false })).then(() => process.exit(1));
   const control = createControl(client, taskQueue);
   const deps = { db, log, control, rules };
   const sweeping = runReconciler(deps, config.sweepIntervalMs, ending.signal);
-  // The reconciler already runs, so an expired Temporal key does not stop refunds.
+  // The reconciler is started before this, so overdue requests are refunded even while Temporal
+  // rejects this worker.
   if (!(await untilTemporal(target, log, stopped))) {
     await atMost(sweeping);
     return await atMost(db.close());
@@ -161,16 +167,17 @@ async function serve(
   const loop = { signal: ending.signal, log };
   const { deploymentName: deployment, buildId } = version;
   if (!isVersioned) log.warn(NO_DEPLOYMENTS);
-  else if (!automatic) log.info(`version ${buildId} becomes current by: ${commandFor(version)}`);
+  else if (!automatic) log.info(`to make version ${buildId} current, run: ${commandFor(version)}`);
   await Promise.race([rollout.begin(ending.signal), ended]);
   const checkFairness = createFairnessCheck(target, taskQueue, log);
   await Promise.race([checkFairness(), ended]);
   const place = { queue: taskQueue, namespace: client.options.namespace };
   log.info({ ...place, deployment, version: buildId }, 'worker ready');
-  // The call at startup has already logged what the cluster does not allow.
+  // Logs only errors from now on, because the first call of `keepNamespace` has already logged
+  // which steps Temporal does not allow.
   const quiet = log.child({}, { level: 'error' });
   const keep = () => keepNamespace(client, taskQueue, reverifyMs, quiet);
-  void repeat('sign of life', STEP_MS, loop, rollout.step);
+  void repeat('worker heartbeat', STEP_MS, loop, rollout.step);
   void repeat('namespace', KEEP_MS, loop, keep);
   void repeat('fairness', KEEP_MS, loop, checkFairness);
   await ended;
@@ -178,7 +185,7 @@ async function serve(
   await Promise.all([workers.stop(), atMost(sweeping), atMost(rollout.leave())]);
 }
 
-/** Logs why deliveries cannot be signed, if they cannot. */
+/** Logs an error if webhook deliveries cannot be signed, with the reason. */
 async function logSecretsTrouble(db: Database, log: Logger): Promise<void> {
   const trouble = await secretKeysTrouble(db);
   if (trouble) log.error(`not ready for deliveries, webhooks stay pending: ${trouble}`);
@@ -205,8 +212,7 @@ interface Joined {
 type Start = Omit<Parameters<typeof startWorkers>[0], 'connection'>;
 
 /**
- * Connects to Temporal and starts the workers. If Temporal goes away in the meantime, it begins
- * again.
+ * Connects to Temporal and starts the workers. Starts over if Temporal fails before that is done.
  * @returns null if the process was asked to stop first
  */
 async function joinTemporal(
@@ -241,8 +247,8 @@ async function connectAndStart(target: TemporalTarget, start: Start): Promise<Jo
 }
 
 /**
- * Waits up to CLOSE_MS for `closing` and ignores its errors, so that the process exits even if
- * PostgreSQL or Temporal is away.
+ * Waits for `closing`, but not longer than CLOSE_MS, and ignores its errors. So the process can
+ * exit even if PostgreSQL or Temporal is unreachable.
  */
 async function atMost(closing: Promise<unknown>): Promise<void> {
   await Promise.race([closing.catch(() => {}), setTimeout(CLOSE_MS)]);

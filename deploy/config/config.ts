@@ -23,28 +23,28 @@ import {
   whole,
 } from './values.ts';
 
-// Reads process.env, which no other file does. It checks everything at once, freezes it, and passes
-// it on as typed arguments.
-// @temporalio/envconfig reads Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE,
-// TEMPORAL_API_KEY, TEMPORAL_TLS…) from `temporalEnvironment`, so their names and rules are
-// Temporal's.
+// This file is the only one that reads process.env. It checks all variables together and returns
+// them as frozen objects with types.
+// @temporalio/envconfig reads the variables of Temporal's clients (TEMPORAL_ADDRESS,
+// TEMPORAL_NAMESPACE, TEMPORAL_API_KEY, TEMPORAL_TLS…) from `temporalEnvironment`, so their names
+// and rules are Temporal's.
 
 /** URL and key for calls to a vendor or verifier. */
 export interface Access {
   readonly baseUrl: string;
-  /** Empty for a self-hosted server without a key. */
+  /** Empty if the server is self-hosted and has no key. */
   readonly apiKey: string;
 }
 
-/** Written by `npm start`. */
+/** The file in which `npm start` writes the addresses and secrets of the local stack. */
 export const LOCAL_STACK = '.local/stack.json';
 
 const DAY = 86_400_000;
 
 const CATALOGUE = [...Object.values(VENDORS), ...Object.values(VERIFIERS)];
 /**
- * Returns the prefix of a source's variables. Sources that share an account, such as Hunter's two,
- * share their variables.
+ * Returns the prefix of a source's variables, such as `HUNTER` for HUNTER_API_KEY. Two sources with
+ * the same account, such as Hunter as vendor and as verifier, share their variables.
  */
 const nameOf = (id: string) => id.replace(/-.*/, '').toUpperCase();
 const ACCESS_SETTINGS: Table = Object.fromEntries(
@@ -74,13 +74,16 @@ const SCHEDULE = ['0s', '5s', '5m', '30m', '2h', '5h', '10h', '14h', '20h', '24h
 );
 
 /**
- * Settings that are only checked and passed on: the variable of each, and its rule. Times are in
- * milliseconds.
+ * The settings, each with its environment variable and the rule for its value. Names that end with
+ * `Ms` are in milliseconds.
  */
 const SETTINGS = {
   databaseUrl: ['DATABASE_URL', databaseUrl.required()],
   databasePool: ['DATABASE_POOL', whole(1, 200).default(10)],
-  /** The first key encrypts. Empty if not set. */
+  /**
+   * The keys that encrypt webhook secrets. The first key encrypts new secrets, and all keys
+   * decrypt. Empty if not set.
+   */
   secretKeys: [
     'SECRETS_KEY',
     list(parseSecretKey, 'keys such as v1:… (a version, then 32 bytes in base64)'),
@@ -95,7 +98,7 @@ const SETTINGS = {
   otlpHeaders: ['OTEL_EXPORTER_OTLP_HEADERS', pairs()],
   serviceName: ['OTEL_SERVICE_NAME', orNull(Joi.string())],
   resourceAttributes: ['OTEL_RESOURCE_ATTRIBUTES', pairs()],
-  /** The share of batches that are traced. */
+  /** The share of batches that are traced, from 0 to 1. */
   tracesShare: ['OTEL_TRACES_SAMPLER_ARG', Joi.number().min(0).max(1).default(1)],
   apiHost: ['API_HOST', Joi.string().hostname().default('0.0.0.0')],
   apiPort: ['API_PORT', Joi.number().port().default(8080)],
@@ -104,7 +107,7 @@ const SETTINGS = {
   metricsPort: ['METRICS_PORT', orNull(Joi.number().port())],
   apiKeepAliveMs: ['API_KEEP_ALIVE', duration(1000, 3_600_000).default(75_000)],
   apiConnectionsPerAddress: ['API_CONNECTIONS_PER_ADDRESS', whole(1, 10_000).default(1000)],
-  /** Time to keep serving after the stop signal. */
+  /** How long the API keeps accepting requests after the stop signal. */
   apiDrainDelayMs: ['API_DRAIN_DELAY', duration(0, 300_000).default(5000)],
   trustedProxies: ['TRUSTED_PROXIES', list(cidr, 'CIDR ranges')],
   lookupTimeoutMs: ['LOOKUP_TIMEOUT', duration(1000, DAY).default(15 * 60_000)],
@@ -119,31 +122,40 @@ const SETTINGS = {
   webhookLongestRestMs: ['WEBHOOK_LONGEST_REST', duration(1000, DAY).default(30 * 60_000)],
   webhookOpenCidrs: ['WEBHOOK_OPEN_CIDRS', list(cidr, 'CIDR ranges')],
   webhookCaFile: ['WEBHOOK_CA_FILE', orNull(Joi.string())],
-  /** Null if deliveries go out directly. */
+  /** The proxy for webhook deliveries. Null if they are sent without a proxy. */
   webhookProxy: ['WEBHOOK_PROXY', orNull(httpProxy())],
   webhookLogMs: ['WEBHOOK_LOG_RETENTION', duration(1000, 3650 * DAY).default(30 * DAY)],
   answerRetentionMs: ['ANSWER_RETENTION', duration(DAY, 3650 * DAY).default(90 * DAY)],
   evidenceRetentionMs: ['EVIDENCE_RETENTION', duration(DAY, 3650 * DAY).default(180 * DAY)],
   customDataRetentionMs: ['CUSTOM_DATA_RETENTION', duration(DAY, 3650 * DAY).default(90 * DAY)],
-  /** Everything about sources except keys and URLs. Null for the defaults. */
+  /**
+   * Path of the file with the settings of sources, except their keys and URLs. Null to use the
+   * defaults.
+   */
   sourcesFile: ['SOURCES_FILE', orNull(Joi.string())],
   registryUrl: ['REGISTRY_URL', confidentialUrl().default(REGISTRY_URL)],
-  /** Null to decide by whether a verifier is configured. */
+  /** Null to choose the policy by whether a verifier is configured. */
   verifyPolicy: ['VERIFY_POLICY', orNull(oneOf(...POLICIES))],
   catchAll: ['CATCH_ALL', oneOf(...CATCH_ALL_POLICIES).default('reject')],
   dnsServers: ['DNS_SERVERS', list((text) => text, 'addresses such as 127.0.0.1:53')],
   /**
-   * A domain that certainly receives mail, such as the operator's own. Null to look up only the
-   * built-in ones.
+   * A domain that certainly receives mail, such as the operator's own. It is looked up to check
+   * that name servers tell the truth. Null to look up only the built-in domains.
    */
   dnsControlDomain: [
     'DNS_CONTROL_DOMAIN',
     orNull(Joi.string().lowercase().domain({ tlds: false })),
   ],
   workflowBundle: ['WORKFLOW_BUNDLE', orNull(Joi.string())],
-  /** The enrichment queue. The names of the other queues and of the deployment derive from it. */
+  /**
+   * The name of Temporal's task queue for enrichment. The names of the other task queues and of the
+   * Worker Deployment begin with it.
+   */
   taskQueue: ['TASK_QUEUE', taskQueue.default('enrichment')],
-  /** Selects if the workers or an operator decide which version of the workflows is current. */
+  /**
+   * Whether workers make their version of the workflows current (`automatic`), or an operator does
+   * (`manual`).
+   */
   workerRollout: ['WORKER_ROLLOUT', oneOf('automatic', 'manual').default('automatic')],
 } as const satisfies Table;
 
@@ -152,16 +164,19 @@ type Settings<Of extends Table> = Values<{ readonly [Name in keyof Of]: Of[Name]
 
 /** The configuration that all processes share. */
 export interface Config extends Settings<typeof SETTINGS> {
-  /** Null for a source that is not configured. */
+  /** URL and key of each source, or null if the source is not configured. */
   readonly access: Readonly<Record<VendorId | VerifierId, Access | null>>;
-  /** Returns the value of a `${VENDOR_NAME}` in the sources file. */
+  /**
+   * Returns the value of an environment variable that the sources file refers to as `${VENDOR_…}`.
+   */
   readonly secretOf: (name: string) => string | undefined;
   readonly temporalEnvironment: Readonly<Record<string, string | undefined>>;
 }
 
 /**
  * Reads and checks the environment.
- * @throws {ConfigError} naming every variable that is missing or wrong, never a value
+ * @throws {ConfigError} that names every missing or invalid variable. It contains no values,
+ * because they may be secret
  */
 export function loadConfig(environment: NodeJS.ProcessEnv = process.env): Config {
   const settings = read({ ...ACCESS_SETTINGS, ...SETTINGS }, environment);
@@ -182,14 +197,15 @@ export function loadOperatorConfig(environment: NodeJS.ProcessEnv = process.env)
   return read({ databaseUrl, secretKeys }, environment);
 }
 
-/** The setting of programs that can run without a database. */
+/** DATABASE_URL as an optional setting, for programs that can run without a database. */
 const NO_DATABASE_URL = { databaseUrl: ['DATABASE_URL', orNull(databaseUrl)] } as const;
 
 export type ReplayConfig = ReturnType<typeof loadReplayConfig>;
 
 /**
- * Reads where runs are stored, for replaying them. No variable is required: without
- * TEMPORAL_ADDRESS and DATABASE_URL, the local stack is used.
+ * Reads the settings of `npm run replay`: the database, and the Temporal that has the runs. No
+ * variable is required. If neither TEMPORAL_ADDRESS nor DATABASE_URL is set, the local stack is
+ * used.
  * @throws {ConfigError} as `loadConfig`
  */
 export function loadReplayConfig(environment: NodeJS.ProcessEnv = process.env) {
@@ -200,8 +216,8 @@ export function loadReplayConfig(environment: NodeJS.ProcessEnv = process.env) {
 }
 
 /**
- * Returns the URL of the Temporal UI's list of workflows, which is the prefix of the links to
- * workflows. Null if TEMPORAL_UI_URL is not set.
+ * Returns the URL of the list of workflows in the Temporal UI. A slash and a workflow id after it
+ * make a link to that workflow. Returns null if TEMPORAL_UI_URL is not set.
  */
 export function temporalUi(environment: NodeJS.ProcessEnv = process.env): string | null {
   const { url } = read({ url: ['TEMPORAL_UI_URL', orNull(anyUrl())] }, environment);
@@ -211,7 +227,8 @@ export function temporalUi(environment: NodeJS.ProcessEnv = process.env): string
 }
 
 /**
- * Returns whether npm started this process as the script with this name. If so, npm is its parent.
+ * Returns true if npm started this process as the script with this name. Then npm is the parent
+ * process.
  */
 export function isNpmScript(name: string): boolean {
   return process.env.npm_lifecycle_event === name;
@@ -223,9 +240,10 @@ export function givenDatabaseUrl(): string | null {
 }
 
 /**
- * Sets the variables for the database and the Temporal of the local stack that was started in this
- * folder. Does nothing if DATABASE_URL is set, or if there is no local stack.
- * @returns whether it set them
+ * Sets the variables with which a program uses the database and Temporal of the local stack that
+ * was started in this folder. Does nothing if DATABASE_URL is set, or if no local stack was started
+ * here.
+ * @returns true if it set the variables
  */
 export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.env): boolean {
   if (environment.DATABASE_URL) return false;
@@ -244,7 +262,8 @@ function accessOf(settings: Readonly<Record<string, unknown>>): Config['access']
     const name = nameOf(id);
     const baseUrl = settings[`${name}_URL`] as string | null;
     const apiKey = settings[`${name}_API_KEY`] as string | null;
-    // A self-hosted server needs a URL and may have no key. The others have a URL and need a key.
+    // A self-hosted server needs a URL, and its key is optional. Every other source has a default
+    // URL and needs a key.
     const required = usual === null ? baseUrl : apiKey;
     if (required === null) return [id, null];
     return [id, { baseUrl, apiKey: apiKey ?? '' }];
@@ -255,13 +274,14 @@ function accessOf(settings: Readonly<Record<string, unknown>>): Config['access']
 /** Returns a range such as `10.0.0.0/8` unchanged, or null if the text is not a range. */
 function cidr(text: string): string | null {
   const [address = ''] = text.split('/', 1);
-  // Checks isIP first, because ipaddr.js also accepts octal and hex.
+  // `isIP` rejects octal and hexadecimal numbers, which ipaddr.js would accept.
   if (isIP(address) === 0 || !ipaddr.isValidCIDR(text)) return null;
   return text;
 }
 
 /**
- * Reads the variables of a table, checks them, and returns them under the names of the settings.
+ * Reads and checks the variables of a table of settings. Returns an object with the values by the
+ * names of the settings.
  */
 function read<Of extends Table>(table: Of, environment: NodeJS.ProcessEnv): Settings<Of> {
   const rules = Joi.object(Object.fromEntries(Object.values(table)));
@@ -270,7 +290,10 @@ function read<Of extends Table>(table: Of, environment: NodeJS.ProcessEnv): Sett
   return Object.freeze(Object.fromEntries(entries)) as Settings<Of>;
 }
 
-/** Leaves out empty variables, because `VAR= command` and compose files mean an unset variable. */
+/**
+ * Leaves out empty variables. In `VAR= command` and in compose files, an empty value means that the
+ * variable is not set.
+ */
 function onlySet(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ''));
 }
@@ -278,21 +301,21 @@ function onlySet(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
 export type LocalConfig = ReturnType<typeof loadLocalConfig>;
 
 /**
- * Reads the variables that the local stack uses. None is required, and the stack sets all others
- * itself.
+ * Reads the variables that are used by `npm start` itself. None of them is required, because the
+ * local stack has its own values.
  * @throws {ConfigError} as `loadConfig`
  */
 export function loadLocalConfig(environment: NodeJS.ProcessEnv = process.env) {
-  // Checks all settings here, because a problem that a process of the stack finds is only in its
-  // own log.
+  // Checks the settings of all processes here. Otherwise a process of the stack would report a
+  // wrong value only in its own log.
   const table = { ...ACCESS_SETTINGS, ...SETTINGS, ...NO_DATABASE_URL };
   const { databaseUrl } = read(table, environment);
   return Object.freeze({
-    /** Null if the stack starts its own database. */
+    /** Null if the local stack starts its own PostgreSQL. */
     databaseUrl,
     temporalAddress: environment.TEMPORAL_ADDRESS || null,
     cacheHome: environment.XDG_CACHE_HOME,
-    /** The variables that are set, to pass on to the processes of the stack. */
+    /** All variables that are not empty. They are passed on to the processes of the stack. */
     environment: onlySet(environment),
   });
 }

@@ -24,18 +24,19 @@ import {
   type Values,
 } from './values.ts';
 
-// The file of SOURCES_FILE: everything about sources except keys and URLs. Its defaults are in the
-// files of the catalogue. deploy/going-live.md explains each member.
+// Checks the sources file, which SOURCES_FILE names. It has all settings of sources except the keys
+// and URLs. Their defaults are in the catalogues of vendors and verifiers. deploy/going-live.md
+// explains each member.
 
 export type LimitSettings = Values<ReturnType<typeof limits>>;
 export interface VendorSettings extends Values<ReturnType<typeof pace>> {
-  /** True if the vendor's license lets us store an address beyond the lookup that found it. */
+  /** True if the vendor's license allows us to store an address after the lookup that found it. */
   readonly may_store: boolean;
 }
 
-/** The checked file, with defaults and secrets filled in. */
+/** The content of the file after the check, with defaults and secrets filled in. */
 export interface SourcesFile {
-  /** Ids of vendors, in the order of calls. Null for the default order. */
+  /** Ids of the vendors, in the order in which they are called. Null for the default order. */
   readonly order: readonly string[] | null;
   readonly vendors: Readonly<
     Record<VendorId, VendorSettings & { readonly types: readonly EmailType[] }>
@@ -46,20 +47,20 @@ export interface SourcesFile {
   readonly verifiers: Readonly<Record<VerifierId, LimitSettings>> & {
     readonly order: readonly VerifierId[] | null;
   };
-  /** Vendors that are described as data. */
+  /** Additional vendors, which are described in the file and have no code. */
   readonly http: readonly (HttpJsonSource & VendorSettings)[];
   readonly registry: 'off' | 'fallback';
   readonly greylist_wait: number;
   readonly reverify_interval: number;
 }
 
-/** The settings that the file is checked against. */
+/** The settings that are needed to check the file. */
 type Environment = Pick<Config, 'access' | 'secretOf'>;
 
 /**
- * Parses the text of a sources file. A deployment without the file has `{}`.
- * @throws {ConfigError} naming every problem at once, each with its place, but no secret and no
- * value of the file
+ * Parses and checks the text of a sources file. If there is no file, pass `{}`.
+ * @throws {ConfigError} that lists all problems with their places in the file. It contains no
+ * secrets and no values from the file
  */
 export function parseSourcesFile(text: string, environment: Environment): SourcesFile {
   return check(sourcesFile(environment), parseJson(text), 'SOURCES_FILE', { convert: false });
@@ -69,7 +70,7 @@ function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch (error) {
-    // Drops the rest of the message, which quotes the file.
+    // Keeps only the place from the error message, because the message also quotes the file.
     const [place = ''] = /\(line \d+ column \d+\)/.exec(String(error)) ?? [];
     throw problemsIn('SOURCES_FILE', [`not JSON ${place}`.trim()]);
   }
@@ -78,7 +79,7 @@ function parseJson(text: string): unknown {
 function sourcesFile({ access, secretOf }: Environment) {
   const hasAccess = (id: VendorId | VerifierId) => access[id] !== null;
   return members<SourcesFile>({
-    // Stands before `order`, which reads its ids.
+    // `http` must be checked before `order`, because `order` may contain the ids of these vendors.
     http: Joi.array()
       .items(httpVendor(secretOf))
       .unique('id', { ignoreUndefined: true })
@@ -101,7 +102,10 @@ function sourcesFile({ access, secretOf }: Environment) {
   });
 }
 
-/** Returns the rule for an order of sources. Sources that the order leaves out are not called. */
+/**
+ * Returns the rule for a list of sources in the order of their calls. Sources that are not in the
+ * list are not called.
+ */
 const order = (askable: (siblings: { readonly http?: unknown }) => readonly string[]) =>
   Joi.array()
     .items(
@@ -115,21 +119,21 @@ const order = (askable: (siblings: { readonly http?: unknown }) => readonly stri
     .unique()
     .default(null);
 
-/** Returns the ids in `http`, which may be invalid at this point. */
+/** Returns the ids of the vendors in `http`. Its value may be invalid. */
 function idsIn(http: unknown): string[] {
   return Array.isArray(http) ? http.flatMap((one) => one?.id ?? []) : [];
 }
 
-/** Limits that all workers share. */
+/** Rules for the limits of a source. All workers together stay within these limits. */
 const limits = ({ rates }: Pick<SourceFacts, 'rates'>) => ({
   rates: Joi.array<readonly Rate[]>().items(rate()).default(rates),
-  /** Null for no limit. */
+  /** Null if there is no limit. */
   daily_credits: orNull(Joi.number().min(0)),
 });
 
-/** Settings of all vendors, built-in or described as data. */
+/** Rules for the settings that both built-in vendors and vendors in `http` have. */
 const pace = (facts: Pick<VendorFacts, 'capMs' | 'callMs' | 'rates'>) => ({
-  /** Time that a lookup waits for the vendor before it goes on to the next one. */
+  /** How long a lookup waits for the vendor before it calls the next one. */
   wait: duration(1000, 900_000).default(facts.capMs),
   /** Maximum duration of one call. */
   call: duration(1000, 200_000).default(facts.callMs),
@@ -149,7 +153,7 @@ const types = (gives: readonly EmailType[]) =>
     .unique()
     .min(1);
 
-/** Settings that only one vendor has, by its id. */
+/** Rules for settings that only one vendor has, by vendor id. */
 const OWN: Readonly<Record<string, Joi.PartialSchemaMap>> = {
   rocketreach: { api: Joi.valid(...ROCKETREACH_APIS).default('legacy') },
   fullenrich: { poll: duration(100, 600_000).default(FULLENRICH_POLL_MS) },
@@ -158,12 +162,15 @@ const OWN: Readonly<Record<string, Joi.PartialSchemaMap>> = {
 const VERDICTS: readonly Verdict[] = ['valid', 'catch_all', 'risky', 'invalid', 'unknown'];
 const IDENTITY = ['npi', 'first', 'last', 'full', 'state'];
 const NEEDS: readonly Need[] = ['npi', 'name', 'organization', 'address'];
-/** Ids that are reserved: the built-in sources, and origins of data that aren't sources. */
+/**
+ * Ids that vendors in `http` cannot have: the ids of built-in sources, and names that are stored as
+ * the origin of data.
+ */
 const TAKEN = [...VENDOR_IDS, ...VERIFIER_IDS, 'nppes', 'import', 'service'];
 
 /**
- * Uses `any` because a string rule would have to allow the empty pointer (the whole document), and
- * would then not parse it.
+ * The rule for a JSON pointer. It is based on `Joi.any()`, because a string rule would not call
+ * `custom` for the empty pointer, which refers to the whole document.
  */
 const pointer = Joi.any().custom((value: unknown) => {
   const parts = typeof value === 'string' ? parsePointer(value) : null;
@@ -191,14 +198,15 @@ const url = Joi.string()
     const one = filledUrl(text, 'a');
     const other = filledUrl(text, 'b');
     requireConfidential(one);
-    // Data about a person must never decide which host is called with the vendor's key.
+    // A placeholder in the host would let data about a person decide which host gets the vendor's
+    // key.
     if (one?.origin !== other?.origin || one?.username || one?.password) {
       throw new Error('may have placeholders in its path and query only');
     }
     return requirePlaceholders(text);
   });
 
-/** Returns a URL with this text in place of every placeholder. */
+/** Returns the URL with a text in place of each placeholder, or null if it is not a URL. */
 function filledUrl(template: string, text: string): URL | null {
   return URL.parse(template.replaceAll(/\{[a-z]+\}/g, text));
 }
@@ -217,7 +225,7 @@ const SECRET = /\$\{([^}]*)\}/g;
 const header = (secretOf: Config['secretOf']) =>
   Joi.string().custom((text: string) => {
     const names = [...text.matchAll(SECRET)].map(([, name = '']) => name);
-    // A vendor must never receive other variables, such as the one with the database's password.
+    // Other variables, such as DATABASE_URL, must never be sent to a vendor.
     if (!names.every((name) => /^VENDOR_[A-Z0-9_]+$/.test(name))) {
       throw new Error('may name variables that begin with VENDOR_ only');
     }
@@ -229,7 +237,7 @@ const header = (secretOf: Config['secretOf']) =>
   });
 
 /**
- * Returns the rules for a vendor that is described as data. They parse its pointers and fill in its
+ * Returns the rules for a vendor in `http`. They also parse its JSON pointers and insert its
  * secrets.
  */
 function httpVendor(secretOf: Config['secretOf']) {
@@ -295,8 +303,8 @@ function httpVendor(secretOf: Config['secretOf']) {
 }
 
 /**
- * Checks that `needs` lists everything that the URL and the body use, because it decides for which
- * people the vendor is called.
+ * Checks that `needs` lists all data that the placeholders in the URL and the body use. A vendor is
+ * called only for people with the data in `needs`.
  */
 function checkNeeds(needs: readonly Need[], helpers: Joi.CustomHelpers) {
   const [source] = helpers.state.ancestors;
@@ -307,8 +315,8 @@ function checkNeeds(needs: readonly Need[], helpers: Joi.CustomHelpers) {
 }
 
 /**
- * Checks that responses can be matched with the requested person. Otherwise we would have to reject
- * all of them.
+ * Checks that the vendor's responses contain an NPI or a name. We compare these with the requested
+ * person, and reject a response without them.
  */
 function checkIdentity(identity: HttpJsonSource['identity']) {
   const { npi, first, last, full } = identity;

@@ -32,11 +32,11 @@ import {
 import { ConfigError } from './values.ts';
 
 /**
- * Creates the sources that the environment and the sources file configure: vendors and verifiers in
- * their order, the registry, and the check that calls verifiers. From now on this process resolves
- * their hosts with `names`.
- * @throws {ConfigError} naming every problem of the file, or a policy that lacks the verifier it
- * needs
+ * Creates the sources that the environment and the sources file configure: the vendors and
+ * verifiers in the order of their calls, the NPI Registry, and the check of addresses. Also sets
+ * `names` as the DNS resolver for calls to sources in this process.
+ * @throws {ConfigError} that lists all problems of the sources file, or says that the policy needs
+ * a verifier and none is configured
  */
 export function createSources(config: Config, db: Database, names: Names, log: Logger) {
   const file = readSourcesFile(config);
@@ -45,8 +45,9 @@ export function createSources(config: Config, db: Database, names: Names, log: L
   const policy = policyOf(config, verifiers.length);
   const { catchAll, freshnessMs, registryUrl } = config;
 
-  // Without a verifier, only a dated claim or two agreeing sources can make an address valid
-  // (POLICY_TABLE).
+  // Without a verifier, an address becomes valid only in two cases: a vendor says when it last
+  // validated the address, or, with CATCH_ALL=two-sources, two sources name the same address
+  // (POLICY_TABLE). A vendor that can't contribute to either case is not called.
   const isAnyUseful = verifiers.length > 0 || (catchAll === 'two-sources' && vendors.length > 1);
   const useful = vendors.filter(({ vendor }) => isAnyUseful || vendor.isDated);
   const useless = vendors.filter((source) => !useful.includes(source));
@@ -57,7 +58,7 @@ export function createSources(config: Config, db: Database, names: Names, log: L
   if (config.dnsControlDomain !== null) domains.unshift(config.dnsControlDomain);
   const dnsControl = createDnsControl({ db, log, resolver: names, domains });
 
-  /** The sources that are called, with the daily credits of each. */
+  /** All sources that are called, each with its role, its id, and its limit of daily credits. */
   const asked: ConfiguredSource[] = [];
   for (const { vendor, limits } of useful) asked.push(['vendor', vendor.id, limits.dailyCredits]);
   for (const { id, dailyCredits } of verifiers) asked.push(['verifier', id, dailyCredits]);
@@ -66,7 +67,9 @@ export function createSources(config: Config, db: Database, names: Names, log: L
 
   return {
     vendors: useful,
-    /** Ids of the vendors that are not called, because no address they name could become valid. */
+    /**
+     * Ids of the vendors that are not called, because none of their addresses could become valid.
+     */
     useless: useless.map(({ vendor }) => vendor.id),
     verifiers,
     registry,
@@ -78,13 +81,16 @@ export function createSources(config: Config, db: Database, names: Names, log: L
   };
 }
 
-/** @throws {ConfigError} naming every problem of the file */
+/** @throws {ConfigError} that lists all problems of the file */
 function readSourcesFile(config: Config): SourcesFile {
   if (config.sourcesFile === null) return parseSourcesFile('{}', config);
   return parseSourcesFile(readFileSync(config.sourcesFile, 'utf8'), config);
 }
 
-/** Creates the vendors that have a key or are described in the file, by id in the default order. */
+/**
+ * Creates the built-in vendors that have a key, and the vendors in `http` of the sources file. The
+ * map has them by id, in the default order.
+ */
 function createVendors({ access }: Config, file: SourcesFile): Map<string, VendorSource> {
   const vendors = new Map<string, VendorSource>();
   const api = file.vendors.rocketreach.api;
@@ -100,7 +106,7 @@ function createVendors({ access }: Config, file: SourcesFile): Map<string, Vendo
   return vendors;
 }
 
-/** Creates the verifiers that have a key or a URL, by id in the default order. */
+/** Creates the verifiers that have a key or a URL. The map has them by id, in the default order. */
 function createVerifiers({ access }: Config, file: SourcesFile, db: Database, log: Logger) {
   const verifiers = new Map<string, ReturnType<typeof limited>>();
   for (const id of VERIFIER_IDS) {
@@ -135,10 +141,7 @@ function limitsOf({ rates, daily_credits: dailyCredits }: LimitSettings): Source
   return { rates, dailyCredits };
 }
 
-/**
- * Returns the values in the given order, or in the default order if it is null. The ids in an order
- * exist, because the file was checked.
- */
+/** Returns the values in the order of the given ids, or in the default order if that is null. */
 function inOrder<T>(all: ReadonlyMap<string, T>, order: readonly string[] | null): T[] {
   if (order === null) return [...all.values()];
   return order.flatMap((id) => all.get(id) ?? []);

@@ -7,22 +7,24 @@ import type { SecretKey } from '../../db/secrets.ts';
 // Rules for the values of environment variables and of the sources file.
 
 /**
- * A problem of the configuration. Its message names the settings that are wrong, never their
- * values.
+ * Thrown if the configuration is invalid. The message names the invalid settings, but contains no
+ * values, because they may be secret.
  */
 export class ConfigError extends OperatorProblem {
   override readonly name = 'ConfigError';
 }
 
-/** Returns an error that lists the problems of one part of the configuration, one per line. */
+/**
+ * Returns an error that lists the problems of the environment or the sources file, one per line.
+ */
 export function problemsIn(what: string, problems: readonly string[]): ConfigError {
   return new ConfigError(`${what} has ${problems.length} problem(s):\n  ${problems.join('\n  ')}`);
 }
 
 /**
- * Checks an object by rules and returns the resulting values. If a custom rule throws, its message
- * follows the name of the value.
- * @throws {ConfigError} naming every problem at once
+ * Checks an object and returns the converted values. If a custom rule throws an error, its message
+ * is printed after the name of the setting.
+ * @throws {ConfigError} that lists all problems
  */
 export function check<T>(
   rules: Joi.ObjectSchema<T>,
@@ -41,19 +43,22 @@ export function check<T>(
   });
   if (!error) return value;
   const messages = error.details.map(({ message }) => message);
-  // Joi quotes the value in messages about patterns.
+  // Removes the value, which joi quotes in its message about a pattern that does not match.
   throw problemsIn(
     what,
     messages.map((message) => message.replace(/ with value .*? fails /, ' fails ')),
   );
 }
 
-/** The values that result from rules. */
+/** The types of the values that pass a table of joi rules. */
 export type Values<Rules> = {
   readonly [Name in keyof Rules]: Rules[Name] extends Joi.Schema<infer T> ? T : never;
 };
 
-/** A text that `parse` converts. `parse` returns null for an invalid text. */
+/**
+ * Returns the rule for a text that `parse` converts to a value. `parse` returns null if the text is
+ * invalid.
+ */
 export const parsed = <T>(parse: (text: string) => T | null, what: string) =>
   Joi.string<T>().custom((text: string) => {
     const value = parse(text);
@@ -61,13 +66,13 @@ export const parsed = <T>(parse: (text: string) => T | null, what: string) =>
     return value;
   });
 
-/** A whole number within bounds. */
+/** Returns the rule for a whole number from `min` to `max`. */
 export const whole = (min: number, max: number) => Joi.number().integer().min(min).max(max);
 
 export const oneOf = <Word extends string>(...words: readonly Word[]) =>
   Joi.string<Word>().valid(...words);
 
-/** An optional value that defaults to null. */
+/** Makes a rule optional. The value is null if it is not set. */
 export const orNull = <T>(rule: Joi.AnySchema<T>) => rule.default(null) as Joi.AnySchema<T | null>;
 
 const UNITS: Readonly<Record<string, number>> = {
@@ -78,7 +83,7 @@ const UNITS: Readonly<Record<string, number>> = {
   d: 86_400_000,
 };
 
-/** A duration such as `30s`, converted to milliseconds, within bounds. */
+/** Returns the rule for a duration such as `30s`, which is converted to milliseconds. */
 export const duration = (minMs: number, maxMs: number) =>
   Joi.string<number>().custom((text: string) => {
     const ms = parseDuration(text);
@@ -87,7 +92,7 @@ export const duration = (minMs: number, maxMs: number) =>
     return ms;
   });
 
-/** A rate such as `500/1m`: at most 500 calls in any minute. */
+/** Returns the rule for a rate such as `500/1m`, which means at most 500 calls in any minute. */
 export const rate = () =>
   parsed<Rate>((text) => {
     const match = /^([1-9][0-9]{0,5})\/([0-9]+[a-z]+)$/.exec(text);
@@ -98,13 +103,16 @@ export const rate = () =>
     return { calls: Number(calls), perMs };
   }, 'a rate such as 10/1s or 500/1m');
 
-/** An object with these members and no others. */
+/** Returns the rule for an object that may have only these members. */
 export const members = <T>(keys: Joi.PartialSchemaMap) =>
   Joi.object<T>(keys).messages({
     'object.unknown': `{{#label}} is unknown; known here: ${Object.keys(keys).join(', ')}`,
   });
 
-/** Values separated by commas, empty if not set. `item` returns null for an invalid value. */
+/**
+ * Returns the rule for a list of values separated by commas. The list is empty if it is not set.
+ * `item` converts one value, or returns null if that value is invalid.
+ */
 export const list = <T>(item: (text: string) => T | null, what: string) =>
   parsed<readonly T[]>((text) => {
     const parts = text.split(',').map((part) => part.trim());
@@ -113,7 +121,10 @@ export const list = <T>(item: (text: string) => T | null, what: string) =>
     return values;
   }, `${what}, separated by commas`).default([]);
 
-/** Pairs such as `name=value`, percent-encoded as in OpenTelemetry's variables. */
+/**
+ * Returns the rule for a list of pairs such as `name=value`, with percent-encoded values as in
+ * OpenTelemetry's variables.
+ */
 export const pairs = () =>
   list((text) => {
     const match = /^([\w.-]+) *= *(.*)$/.exec(text);
@@ -122,26 +133,32 @@ export const pairs = () =>
     return [name, decodeURIComponent(value)] as const;
   }, 'pairs such as name=value');
 
-/** An http(s) URL. A slash at its end is removed. */
+/** Returns the rule for an http or https URL. Slashes at the end are removed. */
 export const anyUrl = () =>
   Joi.string()
     .uri({ scheme: ['https', 'http'] })
     .custom((text: string) => text.replace(/\/+$/, ''));
 
-/** Like `anyUrl`, for traffic that must not be readable on the way. */
+/** Returns the rule for a URL with encrypted traffic: https, or http on this machine. */
 export const confidentialUrl = () =>
   anyUrl().custom((text: string) => {
     requireConfidential(URL.parse(text));
     return text;
   });
 
-/** Checks that traffic to a URL is not readable on the way. @throws {Error} if it is */
+/**
+ * Checks that traffic to a URL is encrypted or stays on this machine. @throws {Error} if it does
+ * not
+ */
 export function requireConfidential(url: URL | null): void {
   if (url && isConfidential(url)) return;
   throw new Error('must be an https URL; http is for this machine only');
 }
 
-/** `http://[user:password@]host[:port]` and nothing else, as a URL. */
+/**
+ * Returns the rule for the URL of an HTTP proxy, such as `http://user:password@host:3128`, without
+ * a path.
+ */
 export const httpProxy = () =>
   parsed((text) => {
     const proxy = URL.parse(text);
@@ -150,7 +167,10 @@ export const httpProxy = () =>
     return pathname + search + hash === '/' ? proxy : null;
   }, 'an HTTP proxy such as http://proxy.example:3128');
 
-/** Parses a duration: `15m` → 900000. Returns null if the text is not a duration. */
+/**
+ * Parses a duration such as `15m`, and returns milliseconds. Returns null if the text is not a
+ * duration.
+ */
 export function parseDuration(text: string): number | null {
   const match = /^([0-9]{1,9})(ms|s|m|h|d)$/.exec(text);
   if (match === null) return null;
@@ -158,7 +178,10 @@ export function parseDuration(text: string): number | null {
   return Number(digits) * (UNITS[unit] ?? Number.NaN);
 }
 
-/** Parses `v1:` and 32 bytes in base64. Returns null if the text is not a key. */
+/**
+ * Parses a key: a version such as `v1`, a colon, and 32 bytes in base64. Returns null if the text
+ * is not a key.
+ */
 export function parseSecretKey(text: string): SecretKey | null {
   const match = /^([a-z0-9]{1,20}):([A-Za-z0-9+/]{43}=)$/.exec(text);
   if (match === null) return null;

@@ -5,7 +5,7 @@ import { createAddressPolicy } from '../../activities/webhooks/ip-policy.ts';
 import { createPost } from '../../activities/webhooks/post.ts';
 import type { Config } from './config.ts';
 
-/** Creates the sender of webhook deliveries from the configuration. */
+/** Creates the function that sends webhook deliveries, from the configuration. */
 export function postOf(config: Config, names: Names) {
   const { webhookCaFile, webhookOpenCidrs } = config;
   return createPost({
@@ -28,10 +28,12 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
     webhookScheduleMs: config.webhookScheduleMs,
     webhookLongestRestMs: config.webhookLongestRestMs,
     retention: {
-      // A replay returns the stored response, so the response must outlive the replay window.
+      // A free replay returns the stored result, so results are kept at least as long as the replay
+      // window.
       answersMs: Math.max(config.answerRetentionMs, config.replayMs),
       evidenceMs: config.evidenceRetentionMs,
-      // A delivery contains the custom data until its last attempt.
+      // A delivery contains the custom data of its batch, so the custom data is kept until the last
+      // attempt is over.
       customDataMs: Math.max(config.customDataRetentionMs, 2 * scheduleMs),
       webhookLogMs: config.webhookLogMs,
     },

@@ -32,7 +32,9 @@ for (const name of PROGRAMS) {
     t.true(stdout.startsWith(`Usage: npm run ${name} -- `), stdout);
     t.regex(
       stdout,
-      name === 'bundle' ? /^Needs no settings\.$/m : /^Needs DATABASE_URL.*deploy\/env\.example/ms,
+      name === 'bundle'
+        ? /^Needs no settings\.$/m
+        : /^Required settings: DATABASE_URL.*deploy\/env\.example/ms,
     );
     t.regex(stdout, /^Exit codes: 0 .* 1 failed .* 2 wrong usage/m);
   });

@@ -125,7 +125,7 @@ test.serial('replay finds a request without its own workflow through its batch',
   t.is(without.code, 1);
   t.regex(
     without.stderr,
-    /^replay: Temporal has no run of req_\w+ .* give its batch, or set DATABASE_URL\n$/,
+    /^replay: Temporal has no run of req_\w+ .* give the id of its batch, or set DATABASE_URL\n$/,
   );
   const { stdout } = await replay([requestId], { DATABASE_URL: stack.databaseUrl });
   t.true(stdout.startsWith(`enrichBatch ${stored.batch_id}, `));
@@ -307,7 +307,10 @@ test.serial(
 test.serial('replay warns about a workflow type without any runs to replay', async (t) => {
   const { code, stdout } = await replay(['--since', '1h']);
   t.is(code, 0);
-  t.regex(stdout, /^warning: no run of reverify was replayed, so that code was not tried$/m);
+  t.regex(
+    stdout,
+    /^warning: no run of reverify was replayed, so the code of these workflows was not checked$/m,
+  );
 });
 
 test.serial('replay finds failed runs, or runs that match a filter, newest first', async (t) => {
@@ -386,7 +389,10 @@ test.serial('each error of replay is one sentence, with an exit code for its kin
   }
   const { code, stdout } = await replay(['--help']);
   t.is(code, 0);
-  t.regex(stdout, /^Exit codes: 0 all fit, 3 one does not, 1 failed: .* 2 wrong usage/m);
+  t.regex(
+    stdout,
+    /^Exit codes: 0 all runs fit, 3 at least one does not fit, 1 nothing was checked .* 2 wrong usage/m,
+  );
 });
 
 for (const [where, eventOf, text] of [

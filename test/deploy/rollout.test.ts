@@ -99,7 +99,7 @@ test('the commands of rollout.md roll a release out and back without failed requ
 
   const gate = await type('1. The gate');
   const NEW = /^bundle: build ([0-9a-f]{12});/m.exec(gate)?.[1] ?? '';
-  t.regex(gate, new RegExp(`^by build ${NEW}; `, 'm'));
+  t.regex(gate, new RegExp(`^replayed with build ${NEW}; `, 'm'));
   variables.NEW = NEW;
 
   const CANARY = { TASK_QUEUE: `${taskQueue}-canary` };

@@ -36,7 +36,7 @@ test('an API whose task queue has no worker is not ready, and doctor says so', a
   const worker = { namespace: 'default', buildId: 'a' };
   await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
   const missing =
-    /"elsewhere":\["default\/enrichment"\],"msg":"no worker where this API starts workflows/g;
+    /"elsewhere":\["default\/enrichment"\],"msg":"no worker uses the namespace and task queue of this API/g;
   await said(missing);
   t.deepEqual(await readyz(), [503, '5']);
   const doctor = await runProgram('operator', ['doctor'], { env });
@@ -55,7 +55,7 @@ test('an API whose task queue has no worker is not ready, and doctor says so', a
   await noteWorker(db, { ...worker, id: here, taskQueue: 'canary' });
   await eventually(async () => {
     await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
-    return output.match(/"msg":"a worker is here"/g);
+    return output.match(/"msg":"a worker uses the namespace and task queue of this API"/g);
   });
   t.deepEqual(await readyz(), [200, null]);
   t.notRegex((await runProgram('operator', ['doctor'], { env })).stdout, /^worker_elsewhere: /m);
