@@ -379,6 +379,61 @@ export async function readHeader({ name, kind, open }: Member): Promise<Header> 
   return findColumns(name, kind, names);
 }
 
+/** Collects the rows of a file in chunks. */
+class ChunkWriter {
+  private readonly parse: ReturnType<typeof rowParser>;
+  private chunk = emptyChunk();
+  private buffer = Buffer.allocUnsafeSlow(BUFFER_BYTES);
+  private used = 0;
+  private isHeader = true;
+
+  constructor(parse: ReturnType<typeof rowParser>) {
+    this.parse = parse;
+  }
+
+  get isFull(): boolean {
+    return this.chunk.read >= CHUNK_ROWS;
+  }
+
+  countBytes(bytes: number): void {
+    this.chunk.bytes += bytes;
+  }
+
+  /** Adds a row, except the first one of the file. */
+  add(record: CsvRecord): void {
+    if (this.isHeader) {
+      this.isHeader = false;
+      return;
+    }
+    this.chunk.read += 1;
+    const row = this.parse(record);
+    if (typeof row !== 'string') {
+      this.chunk.rejected.push(row);
+      return;
+    }
+    // A character takes three bytes at most.
+    const size = row.length * 3;
+    if (size > this.buffer.length - this.used) this.startBuffer(Math.max(BUFFER_BYTES, size));
+    // Written at once, because strings kept until the end of a chunk would leave V8's young
+    // generation and cost more memory.
+    this.used += this.buffer.write(row, this.used);
+  }
+
+  /** Ends the chunk and begins the next one. */
+  close(): Chunk {
+    this.startBuffer(BUFFER_BYTES);
+    const closed = this.chunk;
+    this.chunk = emptyChunk();
+    return closed;
+  }
+
+  private startBuffer(size: number): void {
+    if (this.used > 0) this.chunk.copy.push(this.buffer.subarray(0, this.used));
+    this.buffer = Buffer.allocUnsafeSlow(size);
+    this.used = 0;
+  }
+}
+
 /**
  * Reads the rows of a file.
  * @param importNumber stored in the rows of providers; null if no rows are written
@@ -390,47 +445,13 @@ export async function* readChunks(
   importNumber: number | null = null,
 ): AsyncGenerator<Chunk> {
   const reader = new CsvReader(header.columns);
-  const parse = rowParser(member.kind, member.asOf, header, importNumber);
-  let isHeader = true;
-  let chunk = emptyChunk();
-  let buffer = Buffer.allocUnsafeSlow(BUFFER_BYTES);
-  let used = 0;
+  const writer = new ChunkWriter(rowParser(member.kind, member.asOf, header, importNumber));
+  const onRecord = (record: CsvRecord) => writer.add(record);
   for await (const piece of member.open()) {
-    chunk.bytes += piece.length;
+    writer.countBytes(piece.length);
     reader.push(piece, onRecord);
-    if (chunk.read >= CHUNK_ROWS) yield close();
+    if (writer.isFull) yield writer.close();
   }
   reader.end(onRecord);
-  yield close();
-
-  function onRecord(record: CsvRecord): void {
-    if (isHeader) {
-      isHeader = false;
-      return;
-    }
-    chunk.read += 1;
-    const row = parse(record);
-    if (typeof row === 'string') {
-      // A character takes three bytes at most.
-      if (row.length * 3 > buffer.length - used) flush(Math.max(BUFFER_BYTES, row.length * 3));
-      // Written at once, because strings kept until the end of a chunk would leave V8's young
-      // generation and cost more memory.
-      used += buffer.write(row, used);
-    } else {
-      chunk.rejected.push(row);
-    }
-  }
-
-  function close(): Chunk {
-    flush(BUFFER_BYTES);
-    const closed = chunk;
-    chunk = emptyChunk();
-    return closed;
-  }
-
-  function flush(size: number): void {
-    if (used > 0) chunk.copy.push(buffer.subarray(0, used));
-    buffer = Buffer.allocUnsafeSlow(size);
-    used = 0;
-  }
+  yield writer.close();
 }
