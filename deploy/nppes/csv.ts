@@ -1,8 +1,8 @@
 import { isUtf8 } from 'node:buffer';
 
-// Splits NPPES's files into rows. Every value is quoted, a row has 330 columns and a kilobyte, and
-// a file has ten million rows. The splitter reads each byte once and makes strings only of the
-// values that are requested.
+// A CSV reader for the files of NPPES, in which every value is quoted. A file has ten million rows,
+// and each row has 330 columns and about a kilobyte. So the reader scans each byte once, and
+// creates strings only for the values that are requested.
 
 const LF = 10;
 const CR = 13;
@@ -11,51 +11,60 @@ const COMMA = 44;
 const BYTE_ORDER_MARK = Buffer.from('\ufeff');
 
 /**
- * More than four times the longest row of NPPES. A quote that is not closed by then will never be
- * closed.
+ * Maximum size of a row, which is more than four times the longest row of NPPES. In a longer row, a
+ * quote was not closed.
  */
 const MAX_RECORD_BYTES = 65_536;
 /**
- * A row with more lines has a quote that is not closed. The limit also bounds how often a line is
- * read again.
+ * Maximum number of lines in a row. In a row with more lines, a quote was not closed. The lines
+ * after its first one are then read again, so this limit also bounds how often a line is read.
  */
 const MAX_ROW_LINES = 50;
-/** The longest value that is accepted, in characters. NPPES's longest is 300. */
+/** Maximum length of a value in characters. The longest value of NPPES has 300. */
 export const MAX_VALUE_LENGTH = 1_000;
 
-/** A row. The next row overwrites it, so read what you need at once. */
+/**
+ * The current row. The next row overwrites it, so read all values that you need before the callback
+ * returns.
+ */
 export interface CsvRecord {
-  /** The number of its first line, from 1. */
+  /** The number of the row's first line in the file, from 1. */
   readonly line: number;
-  /** The number of all its columns. */
+  /** The number of columns in the row. */
   readonly columns: number;
-  /** False if the number of columns is wrong or a quote is never closed. */
+  /**
+   * False if the row is broken, because it has a wrong number of columns or a quote that is not
+   * closed.
+   */
   readonly whole: boolean;
-  /** Returns the value of a column, from 0, empty if the row has no such column. */
+  /**
+   * Returns the value of a column, counted from 0. Returns an empty text if the row has no such
+   * column.
+   */
   text(column: number): string;
-  /** Returns whether the value of a column is longer than `MAX_VALUE_LENGTH`. */
+  /** Returns true if the value of a column is longer than `MAX_VALUE_LENGTH`. */
   isTooLong(column: number): boolean;
 }
 
 /**
- * Splits the bytes of a CSV file into rows (RFC 4180). Lines end with LF or CR LF, and a quote inside
- * a quoted value need not be doubled. Text is UTF-8, or Latin-1 in a row that is not valid UTF-8. A
- * broken row is passed on as broken and does not affect other rows: everything after its first line
- * is read again.
+ * Splits the bytes of a CSV file into rows (RFC 4180). Lines end with LF or CR LF, and a quote
+ * inside a quoted value need not be doubled. A row is decoded as UTF-8, or as Latin-1 if it is not
+ * valid UTF-8. For a broken row, only its first line is passed on, as a broken row. Everything
+ * after that line is read again, so other rows are not affected.
  */
 export class CsvReader implements CsvRecord {
   line = 1;
   columns = 0;
   whole = true;
   private readonly requiredColumns: number | null;
-  // The positions of the values of the row that was scanned last.
+  // The positions of the values in the row that was scanned last.
   private readonly starts: Int32Array;
   private readonly ends: Int32Array;
   private bytes: Buffer = Buffer.alloc(0);
   private hasBegun = false;
   private begin = 0;
   private nextBegin = 0;
-  /** All bytes of the row, combined. Below 0x80, the row is plain ASCII. */
+  /** All bytes of the row, combined by OR. If the result is below 0x80, the row is plain ASCII. */
   private bits = 0;
   private hasDoubledQuotes = false;
   private hasTooManyLines = false;
@@ -65,14 +74,16 @@ export class CsvReader implements CsvRecord {
   private isLast = false;
   private lines = 0;
 
-  /** @param columns the number of columns that every row must have; null to accept any number */
+  /**
+   * @param columns the number of columns that every row must have, or null if any number is allowed
+   */
   constructor(columns: number | null) {
     this.requiredColumns = columns;
     this.starts = new Int32Array(columns ?? 1024);
     this.ends = new Int32Array(this.starts.length);
   }
 
-  /** Passes on every row that this piece of the file completes. */
+  /** Adds a piece of the file, and passes on every row that is now complete. */
   push(piece: Buffer, onRecord: (record: CsvRecord) => void): void {
     const rest = this.bytes.subarray(this.nextBegin);
     this.bytes = rest.length === 0 ? piece : Buffer.concat([rest, piece]);
@@ -82,7 +93,7 @@ export class CsvReader implements CsvRecord {
     this.passOn(false, onRecord);
   }
 
-  /** Passes on the last row, which may lack its line end. */
+  /** Passes on the last row, which may have no line end. */
   end(onRecord: (record: CsvRecord) => void): void {
     this.passOn(true, onRecord);
   }
@@ -120,7 +131,10 @@ export class CsvReader implements CsvRecord {
     }
   }
 
-  /** Scans a row. @returns where the next row begins, or -1 if this one is not complete */
+  /**
+   * Scans a row. @returns the position at which the next row begins, or -1 if this row is not
+   * complete
+   */
   private scan(isLastPiece: boolean): number {
     this.limit = Math.min(this.bytes.length, this.begin + MAX_RECORD_BYTES + 1);
     this.isLast = isLastPiece && this.limit === this.bytes.length;
@@ -142,7 +156,7 @@ export class CsvReader implements CsvRecord {
     }
   }
 
-  /** Scans a value in quotes. @returns false if it is not complete */
+  /** Scans a value in quotes. @returns false if the value is not complete */
   private scanQuoted(): boolean {
     const { bytes, limit } = this;
     const start = this.at + 1;
@@ -160,7 +174,8 @@ export class CsvReader implements CsvRecord {
         this.hasTooManyLines = true;
         return false;
       }
-      // The next piece may contain the rest of what follows the quote, such as a CR LF.
+      // The two bytes after the quote decide whether it ends the value. They may be in the next
+      // piece.
       if (at >= limit || (at + 2 >= limit && !this.isLast)) return false;
       const next = at + 1 < limit ? bytes[at + 1] : LF;
       if (next === COMMA || next === LF || (next === CR && bytes[at + 2] === LF)) break;
@@ -175,7 +190,7 @@ export class CsvReader implements CsvRecord {
     return true;
   }
 
-  /** Scans a value without quotes. @returns false if it is not complete */
+  /** Scans a value without quotes. @returns false if the value is not complete */
   private scanPlain(): boolean {
     const { bytes, limit } = this;
     const start = this.at;
@@ -204,7 +219,7 @@ export class CsvReader implements CsvRecord {
   }
 
   private encoding(): 'latin1' | 'utf8' {
-    // Plain ASCII is decoded fastest as Latin-1.
+    // Decoding plain ASCII as Latin-1 is the fastest way.
     if (this.bits < 0x80) return 'latin1';
     if (isUtf8(this.bytes.subarray(this.begin, this.nextBegin))) return 'utf8';
     return 'latin1';

@@ -36,19 +36,19 @@ import {
 import { type Reject, rowParser } from './rows.ts';
 import { type Member, openSource } from './source.ts';
 
-/** The options of the command. Actor and reason are for the audit log. */
+/** The options of the import commands. `actor` and `reason` are for the audit log. */
 export interface ImportOptions extends ChangedBy {
   readonly dataset: Dataset;
   readonly databaseUrl: string;
-  /** A zip, a folder or a csv file. */
+  /** Path of the download: a zip, a folder, or a CSV file. */
   readonly path: string;
-  /** The file for rejected rows. */
+  /** Path of the file that lists the rejected rows. */
   readonly rejects?: string;
-  /** Counts what would change. Writes only the file of rejected rows. */
+  /** Only counts what would change. Writes nothing except the file with the rejected rows. */
   readonly dryRun?: boolean;
-  /** Imports a file that was imported before. */
+  /** Imports the download even if it was imported before. */
   readonly again?: boolean;
-  /** Imports a file that removes more than 5 % of a table. */
+  /** Imports the download even if that removes more than 5 % of a table. */
   readonly yes?: boolean;
   readonly output: ProgressOutput;
 }
@@ -56,12 +56,12 @@ export interface ImportOptions extends ChangedBy {
 export type ImportResult = Awaited<ReturnType<typeof importDownload>>;
 
 /**
- * Imports a download of CMS: a monthly or weekly one of NPPES, or "Doctors and Clinicians". Each
- * NPI in it gets the values of the download, and other NPIs stay as they are. If the process is
- * killed at any moment and run again, the result is the same.
- * @throws {OperatorProblem} if the import cannot begin, was stopped, or would remove too much. In
- * the last case nothing was changed
- * @throws {DatabaseError} if the database kept it from beginning
+ * Imports a download from CMS: a monthly or weekly NPPES download, or "Doctors and Clinicians".
+ * Each NPI in the download gets its values, and all other NPIs stay as they are. The import can be
+ * killed at any moment. Running it again completes it.
+ * @throws {OperatorProblem} if the import cannot begin, is interrupted, or would remove too many
+ * rows. In the last case, nothing was changed
+ * @throws {DatabaseError} if PostgreSQL fails before the import begins
  */
 export async function importDownload(options: ImportOptions) {
   const { dataset, databaseUrl: url, path, dryRun = false, again = false } = options;
@@ -73,7 +73,8 @@ export async function importDownload(options: ImportOptions) {
   const connection = opened.adopt(await connectForImport(url, name), (one) => one.close());
   const begun = performance.now();
   const { name: file, fingerprint, members } = source;
-  // Reads all headers first, so that a wrong layout of the last file is not found an hour later.
+  // Reads the headers of all files first, so that a wrong layout is found at once, and not an hour
+  // later at the last file.
   const files: ReadableFile[] = [];
   for (const member of members) files.push({ member, header: await readHeader(member) });
   const rejectsPath = options.rejects ?? defaultRejectsPath(path, dryRun);
@@ -94,9 +95,9 @@ export async function importDownload(options: ImportOptions) {
   const rows = sumOf(counts, kinds, 'read');
   return {
     file,
-    /** The last day that the files cover, or null if they don't say it. */
+    /** The last day that the files cover, or null if their names do not contain it. */
     asOf: days.sort().at(-1) ?? null,
-    /** `already`: the file was imported before, so nothing was done. */
+    /** `already` means that the download was imported before, so nothing was done. */
     outcome: outcomeOf(earlier !== null, dryRun),
     members: kinds,
     counts,
@@ -118,7 +119,7 @@ function outcomeOf(isKnown: boolean, dryRun: boolean): 'already' | 'rehearsed' |
   return dryRun ? 'rehearsed' : 'imported';
 }
 
-/** Adds up the rows with an outcome, such as `read`, in all files. */
+/** Returns the number of rows with an outcome, such as `read`, in all files. */
 function sumOf(counts: Counts, kinds: readonly FileKind[], fate: string): number {
   return kinds.reduce((sum, kind) => sum + (counts[`${kind}.${fate}`] ?? 0), 0);
 }
@@ -135,7 +136,7 @@ async function rehearse(shared: Shared, files: readonly ReadableFile[]): Promise
 }
 
 /**
- * Imports files, and records the import and its end.
+ * Imports the files, and records in `import_runs` when the import begins and how it ends.
  * @throws {ImportProblem} if PostgreSQL fails, or the import would remove too much
  */
 async function importRecorded(
@@ -152,14 +153,16 @@ async function importRecorded(
     await analyzeProviders(connection);
     await endImport(db, id, 'done', counts);
   } catch (error) {
-    // A failure here is ignored, because the next run notes the failed import.
+    // If recording the failure fails too, the next run of the command marks this import as failed.
     const noted = endImport(db, id, 'failed', counts);
     await noted.then(() => analyzeProviders(connection)).catch(() => {});
     throw problemOf(error);
   }
 }
 
-/** Returns the error for the operator if PostgreSQL failed, and other errors unchanged. */
+/**
+ * Converts an error of PostgreSQL to a message for the operator. Returns any other error unchanged.
+ */
 function problemOf(error: unknown): unknown {
   if (!(error instanceof DatabaseError)) return error;
   const problem = error.unavailable
@@ -170,22 +173,26 @@ function problemOf(error: unknown): unknown {
   );
 }
 
-/** The data that the files of one import share. */
+/** What all files of one import use. */
 interface Import {
   readonly connection: NppesConnection;
-  /** Identifies the download, as in `import_runs`. */
+  /** Hash that identifies the download, as stored in `import_runs`. */
   readonly fingerprint: string;
-  /** Stored in the rows that are written. Null for a dry run, which writes no rows. */
+  /**
+   * The number of the import, which is stored in the rows that it writes. Null for a dry run, which
+   * writes no rows.
+   */
   readonly importNumber: number | null;
   readonly rejects: RejectsFile;
   readonly progress: Progress;
-  /** By file and outcome of a row, such as `npidata.inserted`. */
+  /** Number of rows by file and outcome, such as `npidata.inserted`. */
   readonly counts: Record<string, number>;
 }
 
 /**
- * The main file is imported in chunks. The other files are imported as a whole, because rows that
- * they no longer contain have to be removed.
+ * The table for each kind of file. The main file has none here, because it is imported in chunks.
+ * Each other file is imported as a whole, because rows that it no longer contains must be removed
+ * from its table.
  */
 const DETAIL_TABLES: Readonly<Record<FileKind, DetailTable | null>> = {
   npidata: null,
@@ -195,17 +202,18 @@ const DETAIL_TABLES: Readonly<Record<FileKind, DetailTable | null>> = {
   clinicians: 'clinician_practices',
 };
 
-/** A file with known columns. */
+/** A file whose header has been read. */
 interface ReadableFile {
   readonly member: Member;
   readonly header: Header;
 }
 
-/** Removing more than this share of a table needs the operator's consent. */
+/** An import that would remove more than this share of a table needs `--yes`. */
 const MAX_REMOVED_SHARE = 0.05;
 
 /**
- * Imports the files of a download. Writes nothing before it knows how many rows would be removed.
+ * Imports the files of a download. First counts how many rows would be removed, and writes nothing
+ * if there are too many.
  */
 async function importFiles(
   work: Import,
@@ -222,7 +230,8 @@ async function importFiles(
     details.push({ kind, table, asOf, fingerprint });
     await stage(work, file, table);
   }
-  // The main file is read twice only if there is something to remove. A first import has nothing.
+  // To count the removals, the main file must be read an additional time. This is not needed for a
+  // first import, because the tables are empty.
   if (importNumber === null || (await anyHasRows(connection, details))) {
     for (const file of mains) await compareMain(work, file);
   }
@@ -264,8 +273,8 @@ async function anyHasRows(
 }
 
 /**
- * Counts the rows that would be removed. A dry run adds them to its counts.
- * @returns the tables that would lose too many rows, each with the number of rows
+ * Counts the rows that the import would remove. In a dry run, also adds them to the counts.
+ * @returns a text for each table that would lose too many rows, with the number of rows
  */
 async function findRemovals(work: Import, details: readonly DetailFile[]): Promise<string[]> {
   const tooMany: string[] = [];
@@ -278,7 +287,7 @@ async function findRemovals(work: Import, details: readonly DetailFile[]): Promi
   return tooMany;
 }
 
-/** Notes the NPIs that a main file would change. A dry run also counts them. */
+/** Records which NPIs the main file would change. In a dry run, also counts them. */
 async function compareMain(work: Import, file: ReadableFile): Promise<void> {
   const { asOf } = file.member;
   const compare = ({ copy, read, rejected }: Chunk) => {
@@ -297,7 +306,8 @@ async function compareMain(work: Import, file: ReadableFile): Promise<void> {
 
 async function importMain(work: Import, file: ReadableFile): Promise<void> {
   const { asOf } = file.member;
-  // Predicts a chunk from the one before: in a first import every NPI is new.
+  // If all NPIs of a chunk were new, expects the same of the next chunk. In a first import, all
+  // NPIs are new.
   let expectsNew = false;
   await readCounted(work, file, async ({ copy, read, rejected }) => {
     const rows = read - rejected.length;
@@ -308,7 +318,10 @@ async function importMain(work: Import, file: ReadableFile): Promise<void> {
   });
 }
 
-/** Reads a file in chunks, lists rejected rows, and counts the outcome of the others. */
+/**
+ * Reads a file in chunks. Writes rejected rows to the rejects file, passes the other rows to
+ * `handle`, and counts the outcomes.
+ */
 async function readCounted(
   work: Import,
   file: ReadableFile,
@@ -324,7 +337,9 @@ async function readCounted(
   }
 }
 
-/** Reads the next chunk while PostgreSQL works on this one. */
+/**
+ * Returns the chunks of a file. The next chunk is read while PostgreSQL works on the current one.
+ */
 function chunksOf(
   { importNumber }: Import,
   { member, header }: ReadableFile,
@@ -339,29 +354,29 @@ function add({ counts }: Import, kind: FileKind, fates: Counts): void {
   }
 }
 
-/** Rows of a file that are imported in one transaction. */
+/** A part of a file, which is imported in one transaction. */
 type Chunk = Readonly<ReturnType<typeof emptyChunk>>;
 
 const emptyChunk = () => ({
-  /** The rows in COPY's text format. */
+  /** The accepted rows in the text format of COPY. */
   copy: [] as Buffer[],
-  /** Rows that were read, including rejected ones. */
+  /** Number of rows that were read, including rejected rows. */
   read: 0,
   rejected: [] as Reject[],
-  /** Bytes of the unpacked file. */
+  /** Number of bytes that were read from the unpacked file. */
   bytes: 0,
 });
 
 /**
- * Large enough to make the cost of a transaction per row negligible, small enough to hold three
- * chunks in memory.
+ * Number of rows in a chunk. With so many rows, the cost of a transaction hardly matters, and three
+ * chunks still fit into memory.
  */
 export const CHUNK_ROWS = 20_000;
 const BUFFER_BYTES = 524_288;
 
 /**
- * Finds the columns of a file.
- * @throws {ImportProblem} for another layout, or if the file cannot be read
+ * Reads the first row of a file and finds the columns in it.
+ * @throws {ImportProblem} if required columns are missing, or the file cannot be read
  */
 export async function readHeader({ name, kind, open }: Member): Promise<Header> {
   const reader = new CsvReader(null);
@@ -379,7 +394,7 @@ export async function readHeader({ name, kind, open }: Member): Promise<Header> 
   return findColumns(name, kind, names);
 }
 
-/** Collects the rows of a file in chunks. */
+/** Collects the parsed rows of a file in chunks. */
 class ChunkWriter {
   private readonly parse: ReturnType<typeof rowParser>;
   private chunk = emptyChunk();
@@ -399,7 +414,7 @@ class ChunkWriter {
     this.chunk.bytes += bytes;
   }
 
-  /** Adds a row, except the first one of the file. */
+  /** Adds a row to the chunk. Skips the first row of the file, which is the header. */
   add(record: CsvRecord): void {
     if (this.isHeader) {
       this.isHeader = false;
@@ -411,11 +426,11 @@ class ChunkWriter {
       this.chunk.rejected.push(row);
       return;
     }
-    // A character takes three bytes at most.
+    // A UTF-16 unit takes at most three bytes in UTF-8.
     const size = row.length * 3;
     if (size > this.buffer.length - this.used) this.startBuffer(Math.max(BUFFER_BYTES, size));
-    // Written at once, because strings kept until the end of a chunk would leave V8's young
-    // generation and cost more memory.
+    // The row is written to the buffer immediately. Strings that are kept until the end of the
+    // chunk would move to V8's old generation and use more memory.
     this.used += this.buffer.write(row, this.used);
   }
 
@@ -435,8 +450,8 @@ class ChunkWriter {
 }
 
 /**
- * Reads the rows of a file.
- * @param importNumber stored in the rows of providers; null if no rows are written
+ * Yields the rows of a file in chunks.
+ * @param importNumber number to store in the rows of providers. Null if no rows are written
  * @throws {ImportProblem} if the file cannot be read
  */
 export async function* readChunks(

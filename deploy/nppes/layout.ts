@@ -3,24 +3,26 @@ import { OperatorProblem } from '../../db/errors.ts';
 import clinicians from './clinicians.json' with { type: 'json' };
 import columns from './columns.json' with { type: 'json' };
 
-// The columns that we read from NPPES's files (CMS, "NPPES Data Dissemination - Readme", V2, and
-// the draft of V3) and from "Doctors and Clinicians", and where a file has them. README.md of this
-// folder explains the layouts.
+// Finds the columns that we read in the files of NPPES and of "Doctors and Clinicians". The layouts
+// of NPPES are described in "NPPES Data Dissemination - Readme" (V2, and the draft of V3) by CMS.
+// README.md of this folder explains them.
 
 export const MEMBER_KINDS = ['npidata', 'othername', 'pl', 'endpoint'] as const;
-/** The content of a file of the set, which is also the beginning of its name, before `_pfile_`. */
+/** A kind of NPPES file. The file's name begins with it, followed by `_pfile_`. */
 export type MemberKind = (typeof MEMBER_KINDS)[number];
-/** The files of NPPES, and the one file of "Doctors and Clinicians". */
+/** A kind of NPPES file, or the file of "Doctors and Clinicians". */
 export type FileKind = MemberKind | 'clinicians';
 
-/** The column of V3 that says whether an NPI is in service. V2 has only dates. */
+/**
+ * The column of the V3 layout that says whether an NPI is active. V2 has only the dates of changes.
+ */
 export const STATUS = 'npi_activation_status';
 /**
- * A column with a name like these may say that an NPI is out of service. Ignoring it would make the
- * NPI active.
+ * Matches the names of columns that may say whether an NPI is active. If we ignored such a column,
+ * we would treat inactive NPIs as active.
  */
 const TELLING = /activ|status/i;
-/** Columns with such a name that only say why, or from which date. */
+/** Columns that `TELLING` matches, but that only contain the reason or the date of a change. */
 const NOT_TELLING: ReadonlySet<string> = new Set(
   [
     'NPI Deactivation Reason Code',
@@ -29,14 +31,17 @@ const NOT_TELLING: ReadonlySet<string> = new Set(
   ].map(folded),
 );
 
-/** Why an import did not start or was stopped: one sentence for the operator, with what to do. */
+/**
+ * Thrown if an import cannot start or has to stop. The message tells the operator why, and what to
+ * do.
+ */
 export class ImportProblem extends OperatorProblem {
   override readonly name = 'ImportProblem';
 }
 
 /**
  * Converts a file system error to an `ImportProblem`.
- * @param says returns the message for a reason
+ * @param says returns the message for a reason, such as an error code
  */
 export async function orImportProblem<T>(
   work: Promise<T>,
@@ -47,40 +52,45 @@ export async function orImportProblem<T>(
   });
 }
 
-/** Checks that an output file is not the input file. @throws {ImportProblem} if it is */
+/**
+ * Checks that the output file is not the input file. @throws {ImportProblem} if they are the same
+ * file
+ */
 export async function requireOther(read: string, written: string): Promise<void> {
   if ((await realPathOf(read)) !== (await realPathOf(written))) return;
   throw new ImportProblem(`${written} is the file to import; give another file for the output`);
 }
 
-/** Returns the path without links, or unchanged if there is no such file. */
+/**
+ * Returns the path with symbolic links resolved, or the unchanged path if there is no such file.
+ */
 async function realPathOf(path: string): Promise<string> {
   return await realpath(path).catch(() => path);
 }
 
 export const cannotOpen = (path: string) => (why: string) => `cannot open ${path}: ${why}`;
 
-/** The places of a file's columns. */
+/** The positions of the columns in a file. */
 export interface Header {
-  /** The number of columns of every row. */
+  /** The number of columns that every row must have. */
   readonly columns: number;
   /**
-   * Returns the place of a column, from 0. The place of a missing column is beyond the row, where
-   * all values are empty.
+   * Returns the index of a column, from 0. For a missing column, returns an index at which every
+   * row has an empty value.
    */
   readonly at: (name: string) => number;
-  /** The columns that we read, with their places. */
+  /** The columns that we read, each with its index. */
   readonly read: readonly (readonly [name: string, place: number])[];
 }
 
 const SHOWN = 8;
 
 /**
- * Finds the columns that we read by their names. Order, spaces, case and additional columns don't
- * matter.
+ * Finds the columns that we read by their names. They may be in any order. Upper and lower case,
+ * underscores and spaces, and additional columns don't matter.
  * @param file the name of the file, for messages
- * @throws {ImportProblem} naming the columns that are missing or repeated, or an unknown column
- * that may say that an NPI is out of service
+ * @throws {ImportProblem} that names the columns that are missing or occur twice, or an unknown
+ * column that may say whether an NPI is active
  */
 export function findColumns(file: string, kind: FileKind, names: readonly string[]): Header {
   const found = names.map(folded);
@@ -113,7 +123,10 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
   };
 }
 
-/** Returns an error that does not quote the file, because its first line may be a person's data. */
+/**
+ * Returns an error that names the wrong columns. It does not quote the file, because the first line
+ * of a wrong file may contain personal data.
+ */
 function wrongLayout(file: string, kind: FileKind, wrong: readonly string[]): ImportProblem {
   let what = `an NPPES ${kind} file`;
   let from = 'download.cms.gov/nppes/NPI_Files.html, version 2 or 3';
@@ -128,7 +141,7 @@ function wrongLayout(file: string, kind: FileKind, wrong: readonly string[]): Im
   );
 }
 
-/** Returns the required columns, each with its older names. */
+/** Returns the required columns of a kind of file, each with its older names. */
 function namesOf(kind: FileKind): [name: string, others: readonly string[]][] {
   if (kind === 'clinicians') {
     const { '//': _source, ...named } = clinicians;

@@ -2,7 +2,7 @@ import { appendFile, rm, stat } from 'node:fs/promises';
 import { orImportProblem } from './layout.ts';
 import type { Reject } from './rows.ts';
 
-/** The output for an import's progress, a line now and then. */
+/** Where an import prints its progress, one line at a time. */
 export interface ProgressOutput {
   readonly line: (text: string) => void;
 }
@@ -12,9 +12,10 @@ export type Progress = ReturnType<typeof openProgress>;
 const LINE_EVERY_MS = 10_000;
 
 /**
- * Starts to report progress, with rate and remaining time.
+ * Starts to report the progress of an import, with the rate and the remaining time.
  * @param totalBytes unpacked size of all files
- * @returns a function that adds the unpacked bytes and the rows that were just imported
+ * @returns a function to call after each chunk, with the bytes and rows of the chunk. It prints a
+ * line every 10 seconds
  */
 export function openProgress({ line }: ProgressOutput, totalBytes: number) {
   const begun = performance.now();
@@ -51,12 +52,15 @@ function clockTime(seconds: number): string {
 }
 
 /**
- * The file that lists rejected rows: `file,line,npi,reason`. It is only created if a row is
- * rejected.
+ * The file that lists rejected rows, with the columns `file,line,npi,reason`. It is created when
+ * the first row is rejected.
  */
 export type RejectsFile = Awaited<ReturnType<typeof openRejects>>;
 
-/** Deletes the file of an earlier import. @throws {ImportProblem} if it cannot be written */
+/**
+ * Opens the file for rejected rows, after deleting the file of an earlier import. @throws
+ * {ImportProblem} if the file cannot be written
+ */
 export async function openRejects(path: string) {
   let text = 'file,line,npi,reason\n';
   const refused = (why: string) =>
@@ -75,12 +79,12 @@ export async function openRejects(path: string) {
 }
 
 /**
- * Checks that a file can be written, and removes it. Otherwise an import could fail after an hour,
- * at its first rejected row.
+ * Checks that a file can be written, and removes it. Without this check, an import could fail after
+ * an hour, when its first row is rejected.
  */
 async function removeWritable(path: string): Promise<void> {
   await appendFile(path, '');
   const status = await stat(path);
-  // Keeps `/dev/null` in place.
+  // A device such as `/dev/null` must not be removed.
   if (status.isFile()) await rm(path);
 }

@@ -6,15 +6,16 @@ import columns from './columns.json' with { type: 'json' };
 import { type CsvRecord, MAX_VALUE_LENGTH } from './csv.ts';
 import { type FileKind, type Header, STATUS } from './layout.ts';
 
-// Converts a row of a file to a line for COPY. The columns are those of the staging tables in
+// Converts the rows of a file to lines for COPY. Each line has the columns of a staging table in
 // db/providers/nppes/staging.ts.
 
 /**
- * A row that cannot be imported. It keeps only the NPI, because rejects files are passed around.
+ * A row that cannot be imported. It contains no values except the NPI, because operators share the
+ * files with rejected rows.
  */
 export interface Reject {
   readonly line: number;
-  /** Null if it is not ten digits. */
+  /** Null if the row has no NPI of ten digits. */
   readonly npi: string | null;
   readonly reason: string;
 }
@@ -22,13 +23,13 @@ export interface Reject {
 type Rejected = Pick<Reject, 'reason'>;
 type ParseKnown = (npi: string, record: CsvRecord) => string | Rejected;
 
-/** Below PostgreSQL's limit for an index entry, 2704 bytes. */
+/** Maximum size of the key of a row. PostgreSQL's limit for an index entry is 2704 bytes. */
 const MAX_KEY_BYTES = 2_000;
 
 /**
- * Returns the parser for rows of a kind of file, whose columns are where the header says.
- * @param asOf the day whose state the file contains
- * @param importNumber stored in the rows of providers; null if no rows are written
+ * Returns a function that parses the rows of a file with this kind and header.
+ * @param asOf the last day that the file covers
+ * @param importNumber number to store in the rows of providers. Null if no rows are written
  */
 export function rowParser(
   kind: FileKind,
@@ -38,7 +39,7 @@ export function rowParser(
 ) {
   const npiAt = header.at('NPI');
   const parse = PARSERS[kind](header, `${asOf}\tnppes\t${importNumber ?? '\\N'}`);
-  /** Returns a line for COPY, or why the row is rejected. */
+  /** Returns a line for COPY, or a `Reject` with the reason. */
   return (record: CsvRecord): string | Reject => {
     const npi = record.text(npiAt);
     const problem = brokenBy(npi, record) ?? tooLong(header, record);
@@ -59,7 +60,10 @@ function brokenBy(npi: string, { whole }: CsvRecord): string | null {
   return isTenDigits(npi) ? 'NPI has a wrong check digit' : 'NPI is not 10 digits';
 }
 
-/** Checks only the values that we read. Others may have any length. */
+/**
+ * Returns the reason to reject a row with a value that is too long, or null. Columns that we don't
+ * read may have any length.
+ */
 function tooLong({ read }: Header, record: CsvRecord): string | null {
   const column = read.find(([, place]) => record.isTooLong(place));
   if (column === undefined) return null;
@@ -75,7 +79,7 @@ const PARSERS: Readonly<Record<FileKind, (header: Header, origin: string) => Par
   clinicians: clinicianParser,
 };
 
-/** Returns a function that reads the values of these columns. */
+/** Returns a function that returns a row's values in these columns. */
 function reader(header: Header, names: readonly string[]) {
   const places = names.map(header.at);
   return (record: CsvRecord) => places.map((at) => kept(record.text(at)));
@@ -84,7 +88,9 @@ function reader(header: Header, names: readonly string[]) {
 const DEACTIVE = 'deactive';
 const STATUSES: readonly string[] = ['', 'active', 'soon_to_be_deactivated', DEACTIVE];
 
-/** @param origin the values of `as_of`, `origin`, and `import_number` */
+/**
+ * @param origin the values of the columns `as_of`, `origin`, and `import_number`, separated by tabs
+ */
 function providerParser(header: Header, origin: string): ParseKnown {
   const { texts, practice, dates } = columns.npidata;
   const textsOf = reader(header, texts);
@@ -113,8 +119,8 @@ function providerParser(header: Header, origin: string): ParseKnown {
     const isDeactive = status === DEACTIVE ? 't' : null;
     const keys = [phoneKey, addressKey];
     const line = copyLine([npi, ...values, ...place, ...keys, ...days, isDeactive]);
-    // 64 bits, read as PostgreSQL's signed bigint. SHA-1 is enough here, because the hash only
-    // detects changed rows.
+    // The hash has 64 bits, which are stored as a bigint. SHA-1 is good enough, because the hash
+    // only detects changed rows.
     const rowHash = hash('sha1', line, 'buffer').readBigInt64LE();
     return `${rowHash}\t${origin}\t${line}`;
   };
@@ -152,8 +158,8 @@ function endpointParser(header: Header): ParseKnown {
 }
 
 /**
- * Keeps clinicians without a group too, for their place of work and because they may have left a
- * group.
+ * A clinician without a group is imported too, because the row has a workplace, and because the
+ * clinician may have left a group.
  */
 function clinicianParser(header: Header): ParseKnown {
   const groupOf = reader(header, ['org_pac_id', 'Facility Name', 'num_org_mem']);
@@ -173,7 +179,10 @@ function clinicianParser(header: Header): ParseKnown {
 
 type Value = string | null | undefined;
 
-/** Returns a line that begins with the table's key. Missing values of the key are empty. */
+/**
+ * Returns a line that begins with the values of the table's key. A missing value of the key becomes
+ * an empty text, because a key cannot contain null.
+ */
 function keyed(key: readonly Value[], rest: readonly Value[]): string | Rejected {
   const filled = key.map((value) => value ?? '');
   if (Buffer.byteLength(filled.join('')) > MAX_KEY_BYTES) {
@@ -186,14 +195,14 @@ function isTenDigits(npi: string): boolean {
   return /^[0-9]{10}$/.test(npi);
 }
 
-// The meaning of values in NPPES's files, and their format for COPY.
+// Conversion of values in NPPES's files to values for COPY.
 
 const MASKED = /^(?:<unavail>|[$*=]{3,}|-{2,})$/i;
 const CONTROL = /\p{Cc}/u;
 
 /**
- * Returns the value to store: null if it is empty or masked, on one line, and without NUL, which
- * PostgreSQL cannot store.
+ * Returns the value to store. An empty or masked value becomes null. Line breaks and other control
+ * characters become spaces. NUL characters are removed, because PostgreSQL cannot store them.
  */
 function kept(text: string): string | null {
   if (text === '') return null;
@@ -202,10 +211,7 @@ function kept(text: string): string | null {
   return value === '' || MASKED.test(value) ? null : value;
 }
 
-/**
- * Dates that were parsed before. A file has ten million dates, but only a few thousand different
- * days.
- */
+/** Cache of parsed dates. A file has ten million dates, but only a few thousand different ones. */
 const KNOWN_DATES = new Map<string, string>();
 
 /**
@@ -228,8 +234,8 @@ function dateOf(text: string): string | null | undefined {
 }
 
 /**
- * Returns a line in COPY's text format. Only backslashes need escaping, because `kept` has removed
- * other special characters.
+ * Returns a line in the text format of COPY. Only backslashes need escaping, because `kept` has
+ * removed tabs and line breaks.
  */
 function copyLine(values: readonly Value[]): string {
   return `${values.map(escaped).join('\t')}\n`;
@@ -241,8 +247,8 @@ function escaped(value: Value): string {
 }
 
 /**
- * Returns whether `YYYY-MM-DD` is a day of the calendar. Date.parse would read 31 February as a day
- * in March.
+ * Returns true if the text is an existing day as `YYYY-MM-DD`. Date.parse is not enough, because it
+ * reads February 31 as a day in March.
  */
 export function isDay(date: string): boolean {
   const day = new Date(`${date}T00:00:00Z`);

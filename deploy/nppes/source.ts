@@ -15,14 +15,17 @@ import {
 } from './layout.ts';
 import { isDay } from './rows.ts';
 
-/** A file of a set. */
+/** A file of a download. */
 export interface Member {
-  /** Its name without the folder. */
+  /** The file name without its folder. */
   readonly name: string;
   readonly kind: FileKind;
-  /** The last day that the file covers, `YYYY-MM-DD`, or `infinity` if it does not say. */
+  /**
+   * The last day that the file covers, as `YYYY-MM-DD`, or `infinity` if the file name does not
+   * contain it.
+   */
   readonly asOf: string;
-  /** Its path, or the path of the zip that contains it. */
+  /** The path of the file, or of the zip that contains it. */
   readonly path: string;
   /** The unpacked size in bytes. */
   readonly size: number;
@@ -33,12 +36,15 @@ export interface Member {
 /** A file in a folder or a zip, before its kind is known. */
 type RawFile = Omit<Member, 'kind' | 'asOf'>;
 
-/** Excludes column descriptions, PDFs, and files that other programs leave in the folder. */
+/**
+ * Matches the names of NPPES's data files. Does not match column descriptions, PDFs, and files that
+ * other programs leave in the folder.
+ */
 const MEMBER_NAME =
   /^(npidata|othername|pl|endpoint)_pfile_[0-9]{8}-([0-9]{4})([0-9]{2})([0-9]{2})(?!.*_fileheader\.csv$).*\.csv$/i;
 /**
- * Size of the pieces that are read or unpacked at a time. yauzl's own inflater returns 16 KB, and
- * the importer would run for each piece.
+ * Number of bytes that are read or unpacked at a time. The unpacking of yauzl returns only 16 KB at
+ * a time, so the importer would have to handle many more pieces.
  */
 const PIECE_BYTES = 262_144;
 const DAY_MS = 86_400_000;
@@ -46,10 +52,10 @@ const SAMPLES = 32;
 const SAMPLE_BYTES = 65_536;
 
 /**
- * Opens a zip as CMS publishes it, the folder it was unpacked to, or a single csv file of it.
- * @returns its files in the order of import, at least one, and a fingerprint of the content that
- * does not depend on the folder
- * @throws {ImportProblem} if there is nothing to import, or more than one file of a kind
+ * Opens a download: a zip from CMS, a folder with its unpacked files, or one of its CSV files.
+ * @returns the files in the order in which they are imported, at least one, and a fingerprint of
+ * their content. The fingerprint does not depend on the folder
+ * @throws {ImportProblem} if there is no file to import, or more than one file of the same kind
  */
 export async function openSource(path: string, dataset: Dataset) {
   const status = await orImportProblem(stat(path), cannotOpen(path));
@@ -68,8 +74,9 @@ export async function openSource(path: string, dataset: Dataset) {
 }
 
 /**
- * Accepts any name: CMS calls the file DAC_NationalDownloadableFile.csv, but its archives use other
- * names. Its columns identify it.
+ * Returns the file of "Doctors and Clinicians". The file may have any name, because CMS uses other
+ * names in its archives than DAC_NationalDownloadableFile.csv. A wrong file is found by its
+ * columns.
  */
 function clinicianMember(path: string, files: readonly RawFile[]): Member[] {
   const [file] = files;
@@ -90,7 +97,7 @@ function nppesMembers(path: string, files: readonly RawFile[]): Member[] {
       `${path} has ${same.length} ${kind} files; import each download separately, the oldest first`,
     );
   });
-  // A date in the future would make every file until then look older.
+  // With a date in the future, all correct files would be treated as older until that day.
   const wrong = members.find(({ asOf }) => !isDay(asOf) || Date.parse(asOf) > Date.now() + DAY_MS);
   if (wrong) {
     throw new ImportProblem(
@@ -104,7 +111,10 @@ function nppesMembers(path: string, files: readonly RawFile[]): Member[] {
   );
 }
 
-/** Returns null if the file's name is not one of NPPES's. */
+/**
+ * Returns the kind and the last day of a file from its name, or null if it is not an NPPES data
+ * file.
+ */
 function memberOf(file: RawFile): Member | null {
   const match = MEMBER_NAME.exec(file.name);
   if (match === null) return null;
@@ -113,7 +123,7 @@ function memberOf(file: RawFile): Member | null {
   return kind === undefined ? null : { ...file, kind, asOf: `${year}-${month}-${day}` };
 }
 
-/** The files of a source, and a function that closes it. */
+/** The files of a download, and a function that closes the zip. */
 interface RawSource {
   readonly files: RawFile[];
   close(): void;
@@ -137,7 +147,8 @@ async function pathsIn(folder: string): Promise<string[]> {
 }
 
 /**
- * Hashes the size and samples from the whole file, because reading eleven gigabytes takes too long.
+ * Returns a hash of the size of each file and of samples that are spread over the file. Hashing all
+ * eleven gigabytes would take too long.
  */
 async function fingerprint(paths: readonly string[]): Promise<string> {
   const hash = createHash('sha256');
@@ -146,7 +157,8 @@ async function fingerprint(paths: readonly string[]): Promise<string> {
     try {
       const { size } = await file.stat();
       const name = basename(path).toLowerCase();
-      // The name contains the days that the file covers. A zip has them in its directory.
+      // The name of a CSV file contains the days that it covers, so it is hashed too. A zip
+      // contains these names itself.
       const days = MEMBER_NAME.test(name) ? name : '';
       hash.update(`${days}\n${size}\n`);
       const last = Math.max(0, size - SAMPLE_BYTES);
@@ -163,17 +175,25 @@ async function fingerprint(paths: readonly string[]): Promise<string> {
   return hash.digest('hex');
 }
 
-/** The compression methods, by yauzl's numbers. It supports this one and Deflate. */
+/**
+ * Numbers of compression methods in zip files. We can unpack stored and deflated files, but not
+ * Deflate64.
+ */
 const STORED = 0;
 const DEFLATE64 = 9;
-/** CMS's zips have a dozen files, archives of "Doctors and Clinicians" a few more. */
+/**
+ * Maximum number of files in a zip. The zips of CMS have a dozen files, and its archives of
+ * "Doctors and Clinicians" have a few more.
+ */
 const MAX_ENTRIES = 1_000;
-/** Limit for a file's entry in the directory of a zip: name, comment, and extra fields. */
+/**
+ * Maximum size of a file's entry in the directory of a zip: its name, comment, and extra fields.
+ */
 const MAX_ENTRY_BYTES = 4_096;
 
 /**
- * Opens a zip, which may contain files over 4 GB.
- * @throws {ImportProblem} if it is damaged, or its directory is larger than in any zip of CMS
+ * Opens a zip. Its files may be larger than 4 GB.
+ * @throws {ImportProblem} if the zip is damaged, or has a larger directory than any zip of CMS
  */
 async function openZip(path: string): Promise<RawSource> {
   const options = { autoClose: false, lazyEntries: true, decodeStrings: false };
@@ -198,7 +218,7 @@ async function openZip(path: string): Promise<RawSource> {
   }
 }
 
-/** Returns the name without its folder. */
+/** Returns the file name of a zip entry without its folder. */
 function nameOf(entry: Entry): string {
   return basename(entry.fileNameRaw.toString());
 }
@@ -231,7 +251,7 @@ async function* unpacked(path: string, zip: ZipFile, entry: Entry): AsyncIterabl
 }
 
 function inflated(packed: Readable): Readable {
-  // Errors reach the reader through the last stream, so the callback ignores them.
+  // Errors are thrown to the reader of the returned stream, so this callback can ignore them.
   return pipeline(packed, createInflateRaw({ chunkSize: PIECE_BYTES }), () => {});
 }
 

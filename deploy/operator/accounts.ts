@@ -32,7 +32,8 @@ const MAX_OVERLAP_MS = 30 * 86_400_000;
 const KEY = ['<KEY>', 'key id (key_…)'] as const;
 
 /**
- * Adds `org` (or `organization`), `limits`, `webhook-secret`, `usage`, `credits`, `keys`, `audit`.
+ * Adds the commands `org` (or `organization`), `limits`, `webhook-secret`, `usage`, `credits`,
+ * `keys`, and `audit`.
  */
 export function addCommands(program: Command, run: Run): void {
   addOrganizationCommands(program, run);
@@ -121,7 +122,7 @@ interface UsageOptions {
   readonly organization?: string | null;
 }
 
-/** Adds `usage`, the basis of invoices. */
+/** Adds the command `usage`. Invoices are based on its numbers. */
 function addUsageCommand(program: Command, run: Run): void {
   program
     .command('usage')
@@ -245,7 +246,7 @@ function shownOnce<T extends IssuedKey>(data: T): Report {
   return { data, text: `${fields(data)}\n\n${once}` };
 }
 
-/** Parses a duration. @returns milliseconds */
+/** Parses the value of `--overlap`. @returns milliseconds */
 const overlap = parser('a duration of at most 30d, such as 0s, 15m, 1h or 7d', (text) => {
   const ms = parseDuration(text);
   if (ms === null || ms > MAX_OVERLAP_MS) return null;

@@ -9,17 +9,17 @@ import { OperatorProblem, Refusal } from '../../db/errors.ts';
 import { parseDuration } from '../config/values.ts';
 import { type Run, shown, table } from './print.ts';
 
-// Parses the arguments and options of commands. They are checked before the database is queried. A
-// wrong argument ends the command with exit code 2.
+// Parses the arguments and options of commands, before the database is queried. An invalid one ends
+// the command with exit code 2.
 
-/** The argument of commands about one organization. */
+/** The argument of a command about one organization. */
 export const ORG = ['<ORG>', "organization's id, name, or the beginning of its name"] as const;
-/** The option of commands that may be limited to one organization. */
+/** The option of a command that can be limited to one organization. */
 export const OF_ORG = ['--organization <ORG>', `only this one: ${ORG[1]}`] as const;
 
 /**
- * Replaces an organization's name by its id in the arguments and options of a command, so that
- * every command gets the id of an existing organization.
+ * Replaces the organization's name in the arguments and options of a command by its id. So every
+ * command gets the id of an existing organization.
  * @throws {OperatorProblem} if several organizations match; {Refusal} `organization_missing` if no
  * organization matches
  */
@@ -47,8 +47,8 @@ async function organizationId(db: Database, given: string): Promise<string> {
 }
 
 /**
- * Adds a command that changes something or shows a secret. Its options are a `ChangedBy` for the
- * audit log.
+ * Adds a command that changes something or shows a secret. It gets the options `--reason` and
+ * `--actor`, which are recorded in the audit log.
  */
 export function change(parent: Command, name: string, description: string): Command {
   return audited(parent.command(name).description(description));
@@ -58,8 +58,8 @@ const REASON = 'the reason, for the audit log';
 const ACTOR = 'your name, for the audit log';
 
 /**
- * Adds the options for the audit log.
- * @param usual the default reason; without it, a reason is required
+ * Adds the options `--reason` and `--actor` for the audit log.
+ * @param usual the default reason. If it is missing, `--reason` is required
  */
 export function audited(command: Command, usual?: string): Command {
   const reason = usual === undefined ? `${REASON} (required)` : REASON;
@@ -69,11 +69,15 @@ export function audited(command: Command, usual?: string): Command {
 }
 
 /**
- * Options of a command that masks its output unless `--reveal` is given. `--reveal` needs a reason.
+ * The options of a command that masks personal data unless `--reveal` is given. `--reveal` needs a
+ * reason.
  */
 export type Revealing = ChangedBy & { readonly reveal?: true };
 
-/** Returns data for display. If it is revealed, that is recorded in the audit log first. */
+/**
+ * Returns data for display, masked unless `reveal` is set. With `reveal`, first records in the
+ * audit log that the data was read.
+ */
 export async function revealed<T>(
   db: Database,
   data: T,
@@ -84,12 +88,15 @@ export async function revealed<T>(
   return shown(data, reveal);
 }
 
-/** Adds `--reveal`, and the options that the audit log records with it. */
+/** Adds `--reveal`, and the options for the audit log that it needs. */
 export function revealing(command: Command, what: string): Command {
   return accountable(command, 'reveal', `print ${what} (masked otherwise)`);
 }
 
-/** Adds a flag that is recorded in the audit log. With the flag, the options are a `ChangedBy`. */
+/**
+ * Adds a flag whose use is recorded in the audit log. If the flag is given, `--reason` and
+ * `--actor` are required.
+ */
 export function accountable(command: Command, flag: string, description: string): Command {
   return command
     .option(`--${flag}`, `${description}; needs --reason`)
@@ -102,23 +109,25 @@ export function accountable(command: Command, flag: string, description: string)
     });
 }
 
-/** Accepts `-` for stdin, because other users can see a command line, and shells keep it. */
+/**
+ * Makes an argument read stdin if it is `-`. Personal data should not be on a command line, because
+ * other users can see it, and shells store it in their history.
+ */
 export function orStdin<T>(parse: (text: string) => T): (text: string) => T {
   return (text) => parse(text === '-' ? readFileSync(0, 'utf8') : text);
 }
 
-/** The options of every list. */
+/** The options that every list has. */
 export interface Listed {
   readonly since?: Date;
   readonly limit: number;
 }
 
 /**
- * Makes a command a list, newest first.
- * @param time the member of a row that `--since` filters by
- * @param rows reads up to `limit` rows, newest `time` first, so that `--since` only has to cut them
- * off
- * @param listed returns the columns of a row in the table
+ * Adds the options and the action of a command that lists rows, newest first.
+ * @param time the member of a row with the time that `--since` is compared with
+ * @param rows reads up to `limit` rows, the newest first by `time`
+ * @param listed returns the columns to print for a row
  */
 export function lists<Row extends object, Options = unknown>(
   command: Command,
@@ -145,8 +154,8 @@ export function lists<Row extends object, Options = unknown>(
 }
 
 /**
- * Returns the parser of an argument or an option.
- * @param what describes a valid value, for the error message
+ * Returns a function that parses an argument or an option.
+ * @param what describes a valid value. The error message is `Write`, followed by this text
  * @param parse returns null for an invalid value
  */
 export function parser<T>(what: string, parse: (text: string) => T | null): (text: string) => T {
@@ -157,7 +166,7 @@ export function parser<T>(what: string, parse: (text: string) => T | null): (tex
   };
 }
 
-/** A text for people: 1 to `longest` characters on one line. */
+/** Returns the parser for a name or a reason: 1 to `longest` characters on one line. */
 export const label = (longest: number) =>
   parser(`1 to ${longest} characters on one line`, (text) => {
     const trimmed = text.trim();
@@ -166,7 +175,10 @@ export const label = (longest: number) =>
     return trimmed;
   });
 
-/** A whole number in plain digits. `1e9`, `0x10`, `1,000` and `5.0` are usually typing errors. */
+/**
+ * Returns the parser for a whole number in plain digits. `1e9`, `0x10`, `1,000`, and `5.0` are
+ * rejected, because they are usually typing errors.
+ */
 export const integer = (smallest: number, largest: number) =>
   parser(`a whole number from ${smallest} to ${largest} in digits`, (text) => {
     if (!/^-?[0-9]{1,10}$/.test(text)) return null;
@@ -178,8 +190,9 @@ const MOMENT =
   /^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})$/;
 
 /**
- * A moment in the past: how long ago (`24h`), or when (`2026-11-20T00:00Z`). An offset is required,
- * because the time zone would be a guess without it.
+ * Parses a moment in the past. It is either a duration before now, such as `24h`, or a time such as
+ * `2026-11-20T00:00Z`. A time needs `Z` or an offset, because otherwise the time zone would be a
+ * guess.
  */
 export const pastMoment = parser(
   'a time ago, such as 24h, or a past moment, such as 2026-11-20T00:00Z',
@@ -192,8 +205,8 @@ export const pastMoment = parser(
 );
 
 /**
- * Returns the user's name. Returns undefined, which makes the option required, for a container's
- * user that is not in its password file.
+ * Returns the name of the user who runs the command, as the default of `--actor`. Returns undefined
+ * if the user has no name, as in some containers. Then `--actor` is required.
  */
 function userName(): string | undefined {
   try {

@@ -6,7 +6,7 @@ import { temporalUi } from '../config/config.ts';
 import { type Listed, lists, OF_ORG, type Revealing, revealed, revealing } from './arguments.ts';
 import { fields, type Run, sections, table } from './print.ts';
 
-/** Adds `batch`. */
+/** Adds the commands `batch list` and `batch show`. */
 export function addCommands(program: Command, run: Run): void {
   const batch = program.command('batch').description('list and show batches');
   const list = batch.command('list').description('list batches, newest first');
@@ -51,7 +51,10 @@ function presented({ batch, requests, deliveries }: BatchInspection) {
   };
 }
 
-/** Returns the link to a batch in the Temporal UI, or no member if TEMPORAL_UI_URL is not set. */
+/**
+ * Returns an object with the link to a batch in the Temporal UI. The object is empty if
+ * TEMPORAL_UI_URL is not set.
+ */
 function linkTo(batchId: string): { readonly temporal?: string } {
   const ui = temporalUi();
   if (ui === null) return {};
@@ -60,7 +63,9 @@ function linkTo(batchId: string): { readonly temporal?: string } {
 
 type Request = BatchInspection['requests'][number];
 
-/** Returns null if the request is not settled. */
+/**
+ * Returns the time from submit to result in milliseconds, or null if the request is not settled.
+ */
 function durationOf({ acceptedAt, settledAt }: Request): number | null {
   return settledAt === null ? null : settledAt.getTime() - acceptedAt.getTime();
 }
@@ -89,7 +94,8 @@ const ATTEMPT_COLUMNS = [
 ] as const;
 
 function textOf({ requests, deliveries, ...batch }: ReturnType<typeof presented>): string {
-  // Requests for the same NPI share a lookup and its attempts.
+  // Requests for the same NPI share a lookup, so the same attempt can belong to several requests.
+  // It is printed once.
   const attempts = new Map<string, Request['vendorAttempts'][number] & { npi: string }>();
   for (const { npi, vendorAttempts } of requests) {
     for (const attempt of vendorAttempts) {

@@ -10,9 +10,9 @@ import { type Config, loadConfig } from '../config/config.ts';
 import { accountable } from './arguments.ts';
 import { counted, type Report, type Run, table } from './print.ts';
 
-/** Maximum number of findings per check that `--fix` repairs. */
+/** The maximum number of findings that `--fix` repairs for each check. */
 const MAX_REPAIRS = 1000;
-/** Number of ids shown for each finding. */
+/** Number of example ids that are printed for each check with findings. */
 const SHOWN = 3;
 
 const NOT_SET = 'Workflows were not checked: TEMPORAL_ADDRESS is not set.';
@@ -24,7 +24,7 @@ interface DoctorOptions extends ChangedBy {
   readonly offline?: true;
 }
 
-/** Adds `doctor`. */
+/** Adds the command `doctor`. */
 export function addCommands(program: Command, run: Run): void {
   accountable(program.command('doctor'), 'fix', 'repair the findings that are safe to repair')
     .description('check all promises about money and work that the database can prove')
@@ -32,7 +32,7 @@ export function addCommands(program: Command, run: Run): void {
     .action((options: DoctorOptions) => run((db) => examine(db, options)));
 }
 
-/** Repairs the findings that are safe to repair. @returns the repairs */
+/** Repairs all findings that are safe to repair. @returns what was repaired */
 async function repairAll(db: Database, by: ChangedBy, config: Config) {
   const diagnosis = await diagnose(db, config, MAX_REPAIRS);
   return await repair(db, by, diagnosis, config);
@@ -66,7 +66,7 @@ async function examine(db: Database, { fix, offline, ...by }: DoctorOptions): Pr
   return { data, rows, text: parts.join('\n\n'), exitCode: findings > 0 ? 3 : 0 };
 }
 
-/** The results of checks in Temporal, and notes about checks that were not possible. */
+/** The results of the checks of Temporal, and notes about checks that were not possible. */
 interface TemporalChecks {
   readonly checks: readonly CheckResult[];
   readonly notes: readonly string[];
@@ -74,8 +74,8 @@ interface TemporalChecks {
 
 async function checkTemporal(db: Database, config: Config): Promise<TemporalChecks> {
   if (!config.temporalEnvironment.TEMPORAL_ADDRESS) return { checks: [], notes: [NOT_SET] };
-  // Loaded only here, because Temporal's client takes longer to load than other commands take to
-  // run.
+  // These modules are loaded only when they are needed, because loading Temporal's client takes
+  // longer than running other commands.
   const { lazyClient, temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
   const { checkFairness, checkWorkers, checkWorkflows, unreachable } = await import(
@@ -94,7 +94,8 @@ async function checkTemporal(db: Database, config: Config): Promise<TemporalChec
     if (fairness === null) return { checks, notes: [FAIRNESS_UNKNOWN] };
     return { checks: [...checks, fairness], notes: [] };
   } catch (error) {
-    // Any other error is only a finding, so that the findings from PostgreSQL are still printed.
+    // An error of Temporal becomes a finding and does not end the command, so that the findings in
+    // PostgreSQL are still printed.
     if (error instanceof DatabaseError) throw error;
     const unusable = unreachable(`Temporal rejected a check: ${(error as Error).message}`);
     return { checks: [unusable, workers], notes: [] };

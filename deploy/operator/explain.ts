@@ -18,7 +18,7 @@ import { temporalUi } from '../config/config.ts';
 import { parser, type Revealing, revealed, revealing } from './arguments.ts';
 import { counted, fields, type Report, type Run, table } from './print.ts';
 
-/** Adds `explain`. */
+/** Adds the command `explain`. */
 export function addCommands(program: Command, run: Run): void {
   revealing(program.command('explain'), 'addresses')
     .description(
@@ -31,7 +31,8 @@ export function addCommands(program: Command, run: Run): void {
 async function explainRequests(db: Database, about: Reference, by: Revealing): Promise<Report> {
   const held = await readEvidence(db, about);
   const evidence = await revealed(db, held, by, readingOf(about, held));
-  // The organization as a lookup would derive it now. Vendors that search by name get it.
+  // The employer that a lookup would derive from the current data. It is sent to vendors that
+  // search by name.
   const facts = await readProvider(db, held.npi);
   const { organization } = buildSubject(held.npi, facts, 'any');
   const chapters = evidence.chapters.map((chapter) => {
@@ -43,7 +44,7 @@ async function explainRequests(db: Database, about: Reference, by: Revealing): P
   };
 }
 
-/** Returns the entry of the audit log for a reading without masks. */
+/** Returns the entry of the audit log for reading the data unmasked. */
 function readingOf(about: Reference, { chapters }: Evidence) {
   const action = 'explain.reveal';
   if ('npi' in about) return { action, organizationId: null, subject: about.npi } as const;
@@ -61,16 +62,16 @@ const reference = parser(
   },
 );
 
-/** Returns `Harbor Family Medicine, harborfamily.com (same_phone, confidence 0.7)`. */
+/** Returns text such as `Harbor Family Medicine, harborfamily.com (same_phone, confidence 0.7)`. */
 function employer({ name, domain, source, confidence }: Organization): string {
   const parts = [name, domain].filter((part) => part !== null);
   return `${parts.join(', ')} (${source}, confidence ${Math.round(confidence * 100) / 100})`;
 }
 
-/** The columns that are printed for a check that no request waited for. */
+/** The columns of the table with checks for which no request was waiting. */
 const CHECK_COLUMNS = ['at', 'email', 'kind', 'source', 'verdict', 'reason'] as const;
 
-/** The columns that are printed for a stored address. */
+/** The columns of the table with stored addresses. */
 const STORED_COLUMNS = [
   'email',
   'emailType',
@@ -120,8 +121,8 @@ function suppression({ isSuppressed, stored }: Evidence): true | string {
   if (isSuppressed) return true;
   const addresses = stored.filter((row) => row.isSuppressed).length;
   if (addresses > 0) return `${addresses} of its addresses`;
-  // Refers only to the addresses below: a suppressed address from a vendor is dropped without a
-  // trace.
+  // This says nothing about addresses that are not stored. A suppressed address from a vendor is
+  // dropped without a record.
   return 'not the NPI, and no address below';
 }
 
@@ -138,14 +139,17 @@ function nameOf(provider: NonNullable<Evidence['provider']>): string | null {
   return name === '' ? null : name;
 }
 
-/** A line of a story. At equal times, the lower rank comes first, because it is the cause. */
+/**
+ * An event of a lookup, which is printed on one line. If two events have the same time, the one
+ * with the lower rank is printed first, because it causes the other one.
+ */
 interface Happening {
   readonly at: Date;
   readonly rank: number;
   readonly what: string;
 }
 
-/** Returns a chapter as text: a heading, then a line for each event with its time, in order. */
+/** Returns the text about one lookup: a heading, and a line for each event in the order of time. */
 function storyOf(chapter: Chapter): string {
   const happenings = happeningsOf(chapter);
   happenings.sort((a, b) => a.at.getTime() - b.at.getTime() || a.rank - b.rank);
@@ -176,8 +180,9 @@ function happeningsOf({ lookup, requests, attempts, checks, slots }: Chapter): H
 }
 
 /**
- * Returns the addresses of a lookup in order of appearance: the sources that named each, its
- * verdict (null until our checks end), and the source of the verdict.
+ * Returns the addresses that a lookup found, in the order in which they were found. Each has the
+ * sources that named it, its verdict (null until our checks end), and the check that decided the
+ * verdict.
  */
 function candidatesOf({ requests, checks }: Chapter) {
   return [...Map.groupBy(checks, ({ email }) => email)].map(([email, lines]) => {
@@ -191,9 +196,10 @@ function candidatesOf({ requests, checks }: Chapter) {
   });
 }
 
-/** Returns the decision about an address, from the checks of it. */
+/** Returns the decision about an address, derived from its checks. */
 function decisionOf(checks: readonly EvidenceCheck[]) {
-  // An address that belongs to another person is not checked any further.
+  // The identity check rejects an address that belongs to another person. Such an address gets no
+  // verdict from other checks.
   const last = checks.findLast(({ kind }) => kind === 'verdict' || kind === 'identity');
   if (last === undefined) return { verdict: null, reason: null, decidedBy: null };
   const { kind, verdict, reason } = last;
@@ -261,8 +267,8 @@ function inBrackets(reason: string | null): string {
 }
 
 /**
- * Returns how long a call waited for the rate limits of its source, or an empty text if it did not
- * wait.
+ * Returns a text about how long a call waited for the rate limit of its source. The text is empty
+ * if the call did not wait.
  */
 function afterWait(waitedMs: number | null): string {
   if (waitedMs === null || waitedMs === 0) return '';

@@ -2,8 +2,9 @@ import { readFileSync } from 'node:fs';
 import { Argument, type Command } from 'commander';
 
 /**
- * Reads help.txt, the texts that `--help` prints below arguments and options.
- * @returns each text by the words of its command
+ * Reads help.txt. It contains the texts that `--help` prints below the arguments and options of
+ * each command.
+ * @returns the texts by command, such as `operator credits grant`
  */
 export function helpTexts(): ReadonlyMap<string, string> {
   const [, ...texts] = readFileSync(new URL('help.txt', import.meta.url), 'utf8').split(/^= /m);
@@ -15,7 +16,10 @@ export function helpTexts(): ReadonlyMap<string, string> {
   return byCommand;
 }
 
-/** Returns a command and all its subcommands, each with the words that call it. */
+/**
+ * Returns a command and all its subcommands, each with its full name, such as `operator credits
+ * grant`.
+ */
 export function commandsOf(
   command: Command,
   words = 'operator',
@@ -25,8 +29,8 @@ export function commandsOf(
 }
 
 /**
- * Adds `completion`. Its script contains every command and option, so that completing a word starts
- * no program.
+ * Adds the command `completion`, which prints a script for a shell. The script contains all
+ * commands and options, so the shell does not have to start this program to complete a word.
  */
 export function addCompletionCommand(program: Command, stdout: (text: string) => void): void {
   program
@@ -39,7 +43,10 @@ export function addCompletionCommand(program: Command, stdout: (text: string) =>
     });
 }
 
-/** Returns a line for each command: its words, and the words that may follow them. */
+/**
+ * Returns a line for each command: its full name, a colon, and the subcommands and options that may
+ * follow.
+ */
 function treeOf(program: Command): string {
   const lines = commandsOf(program).map(([words, { commands, options }]) => {
     const names = commands.map((one) => one.name());

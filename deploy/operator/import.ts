@@ -19,17 +19,17 @@ import {
 
 interface RowOptions extends ChangedBy {
   readonly verdicts?: string;
-  /** Set only for addresses. */
+  /** Only for `import emails`. */
   readonly source: string;
-  /** Set only for suppressions. */
+  /** Only for `import suppressions`. */
   readonly yes?: true;
 }
 
 type DownloadOptions = Omit<ImportOptions, 'dataset' | 'path' | 'databaseUrl' | 'output'>;
 
 /**
- * Adds `import nppes`, `import clinicians`, `import domains`, `import emails`, `import
- * suppressions`.
+ * Adds the commands `import nppes`, `import clinicians`, `import domains`, `import emails`, and
+ * `import suppressions`.
  */
 export function addCommands(program: Command, run: Run, surroundings: CommandSurroundings): void {
   const parent = program.command('import').description('import data from files');
@@ -98,7 +98,7 @@ const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
   rehearsed: 'compared; nothing was changed',
 };
 
-/** Everything that can happen to a row of a file. */
+/** All outcomes of a row, which are the columns of the printed table. `read` counts all rows. */
 const FATES = [
   'read',
   'inserted',
@@ -145,7 +145,8 @@ async function importFile<T extends object>(
   try {
     await importRows(work, path, verdicts, counts);
   } catch (error) {
-    // The next run of the file marks this import as failed if the database is away now.
+    // If this fails too, because PostgreSQL is down, the next import of the file marks this one as
+    // failed.
     await endImport(db, id, 'failed', counts).catch(() => {});
     throw error;
   }

@@ -6,27 +6,30 @@ import type { ProgressOutput } from '../nppes/output.ts';
 export interface Report {
   readonly data: object;
   /**
-   * Text for people. By default, a list is printed as a table and a record as lines, with the names
-   * that `--json` has.
+   * The text to print without `--json` or `--csv`. By default, a list is printed as a table, and a
+   * record as one line per member.
    */
   readonly text?: string;
-  /** Rows for `--csv`, if the data is neither a list nor a record that makes a row. */
+  /**
+   * The rows that `--csv` prints. By default, these are the items of a list, or a record as one
+   * row.
+   */
   readonly rows?: readonly object[];
-  /** The exit code of a command that ran to its end. Default 0. */
+  /** The exit code of a command that did not throw an error. The default is 0. */
   readonly exitCode?: 0 | 1 | 3;
 }
 
-/** Does a command's work on the database and prints the result: a `Report`, or plain data. */
+/** Calls `work` with the database and prints its result, which is a `Report` or plain data. */
 export type Run = (work: (db: Database) => Promise<object>) => Promise<void>;
 
-/** Needed by few commands. */
+/** What only a few commands need. */
 export interface CommandSurroundings {
-  /** An import of CMS's files opens its own connection. */
+  /** For imports of files from CMS, which open their own connection. */
   readonly databaseUrl: () => string;
   readonly output: ProgressOutput;
 }
 
-/** Returns a report in the requested format. */
+/** Returns a report as text, JSON, or CSV. */
 export function printed(
   { data, text, rows }: Report,
   as: { readonly json?: true; readonly csv?: true },
@@ -36,15 +39,18 @@ export function printed(
   return text ?? (Array.isArray(data) ? table(data) : fields(data));
 }
 
-/** Maximum width of a line on a terminal. In a pipe, a row is always one line. */
+/**
+ * Returns the width of the terminal. If the output is a pipe or a file, lines have no maximum
+ * width.
+ */
 const lineWidth = () => process.stdout.columns || Number.POSITIVE_INFINITY;
 const GAP = '  ';
-/** Wide enough that an id stays in one piece and can be copied. */
+/** Text is wrapped at this width or wider, so that an id is never broken and can be copied. */
 const NARROWEST_TEXT = 30;
 
 /**
- * Returns lines of `name  value` with the values aligned. Members of a nested record get both
- * names.
+ * Returns a line for each member of a record, with its name and value. The values are aligned. A
+ * member of a nested record has both names, such as `batch id`.
  */
 export function fields(record: object): string {
   const cells = cellsOf(record);
@@ -58,7 +64,10 @@ export function fields(record: object): string {
   return lines.join('\n');
 }
 
-/** Returns the names and values of a record. The members of a nested record get both names. */
+/**
+ * Returns the names and values of a record. A member of a nested record has both names, separated
+ * by a space.
+ */
 function cellsOf(record: object): readonly (readonly [name: string, cell: unknown])[] {
   const cells: [string, unknown][] = [];
   for (const [name, cell] of Object.entries(record)) {
@@ -72,9 +81,9 @@ function cellsOf(record: object): readonly (readonly [name: string, cell: unknow
 }
 
 /**
- * Returns a table with the given columns, by default all members. Numbers are aligned right,
- * everything else left. If the rows are wider than the terminal, they are printed as records, like
- * psql does with `\x auto`.
+ * Returns a table with the given columns, by default all members of the first row. Columns with
+ * numbers are aligned right, and all others left. If the table is wider than the terminal, each row
+ * is printed as a record, as psql does with `\x auto`.
  */
 export function table<T extends object>(
   rows: readonly T[],
@@ -94,7 +103,7 @@ export function table<T extends object>(
   return [heading, ...body].map((line) => line.trimEnd()).join('\n');
 }
 
-/** Returns the heading and the texts of a column, all of the same length. */
+/** Returns the heading and the cells of a column as texts, padded to the same length. */
 function columnOf(name: string, cells: readonly unknown[]): readonly string[] {
   const heading = spelled(name, ' ').toUpperCase();
   const texts = [heading, ...cells.map((cell) => printable(textOf(cell)))];
@@ -110,9 +119,9 @@ function longest(texts: readonly string[]): number {
 }
 
 /**
- * Returns CSV (RFC 4180) with the names that `--json` has. A text that a spreadsheet would read as
- * a formula gets an apostrophe in front (OWASP, CSV Injection), because customers choose some of
- * the names.
+ * Returns CSV (RFC 4180) with the same names as `--json`. Customers choose some of the texts. So a
+ * text that a spreadsheet would run as a formula gets an apostrophe in front (OWASP, CSV
+ * Injection).
  */
 function csv(rows: readonly object[]): string {
   const records = rows.map((row) => new Map(cellsOf(row)));
@@ -131,28 +140,28 @@ function csvCell(cell: unknown): string {
   return `"${text.replaceAll('"', '""')}"`;
 }
 
-/** Breaks a text between words, or within a word that is too long. */
+/** Breaks a text into lines, between words or within a word that is longer than a line. */
 function wrapped(text: string, width: number): readonly string[] {
   if (text.length <= width) return [text];
   return text.match(new RegExp(`\\S(?:.{0,${width - 1}}(?=\\s|$)|.{${width - 1}})`, 'gu')) ?? [''];
 }
 
-/** Returns `1 credit`, `2 credits`. */
+/** Returns a number with its noun, such as `1 credit` or `2 credits`. */
 export function counted(n: number, one: string): string {
   return n === 1 ? `1 ${one}` : `${n} ${one}s`;
 }
 
 /**
- * Masks data for display. Unless `reveal` is set, `jane.roe@example.org` becomes
- * `j***@example.org`, with a number if two addresses would look alike. URLs keep only their origin,
- * because their paths and queries contain tokens. The responses of receivers are left out, because
- * they may repeat what we sent.
+ * Masks personal data for display, unless `reveal` is set. `jane.roe@example.org` becomes
+ * `j***@example.org`. If two addresses have the same masked form, the second one gets a number.
+ * Only the origin of a URL is shown, because its path or query may contain a token. The responses
+ * of webhook receivers are left out, because they may repeat what we sent.
  */
 export function shown<T>(data: T, reveal = false): T {
   return shownValue(data, '', reveal ? null : new Masks()) as T;
 }
 
-/** @param masks null to mask nothing */
+/** @param masks null if nothing is masked */
 function shownValue(value: unknown, name: string, masks: Masks | null): unknown {
   if (Buffer.isBuffer(value)) return value.toString();
   if (Array.isArray(value)) return value.map((one) => shownValue(one, name, masks));
@@ -168,10 +177,13 @@ function shownValue(value: unknown, name: string, masks: Masks | null): unknown 
 
 /** Masks the values of one report. */
 class Masks {
-  /** The addresses that look alike, by their masked form. */
+  /** The addresses with the same masked form, by that form. */
   readonly #alike = new Map<string, string[]>();
 
-  /** Returns the text of a member, masked if the name says that it is an address or a URL. */
+  /**
+   * Returns the value of a member, masked if the member's name shows that it is an address or a
+   * URL.
+   */
   mask(name: string, text: string): string {
     if (name === 'email') return this.#email(text);
     if (name === 'url' || name === 'webhookUrl') return `${URL.parse(text)?.origin ?? '***'}/***`;
@@ -189,15 +201,15 @@ class Masks {
 }
 
 /**
- * Joins the parts of a report with an empty line between them. A heading in capitals stands right
- * above its part.
+ * Joins the parts of a report with empty lines between them. After a heading in capitals, there is
+ * no empty line.
  */
 export function sections(parts: readonly string[]): string {
   return parts.join('\n\n').replaceAll(/\n\n([A-Z ]+)\n\n/g, '\n\n$1\n');
 }
 
 /**
- * Returns JSON with the API's spelling of names, such as `created_at`. Times are in UTC with
+ * Returns JSON with names in the spelling of the API, such as `created_at`. Times are in UTC with
  * milliseconds.
  */
 export function json(data: unknown): string {
@@ -223,7 +235,7 @@ function isRecord(cell: unknown): cell is Readonly<Record<string, unknown>> {
   return !Array.isArray(cell) && !(cell instanceof Date);
 }
 
-/** Spells `createdAt` as `created_at` or `created at`. */
+/** Converts a name such as `createdAt` to `created_at` or `created at`. */
 export function spelled(name: string, gap: '_' | ' '): string {
   return name.replace(/[A-Z]+/g, (letters) => `${gap}${letters.toLowerCase()}`);
 }

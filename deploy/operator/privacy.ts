@@ -26,7 +26,7 @@ import { fields, json, type Report, type Run } from './print.ts';
 
 const SUBJECT = 'an NPI, or an address; - reads it from stdin';
 
-/** Adds `privacy`, `suppress`. */
+/** Adds the commands `privacy` and `suppress`. */
 export function addCommands(program: Command, run: Run): void {
   addSuppressCommands(program, run);
   const privacy = program
@@ -82,7 +82,8 @@ function closingOf(isErased: boolean, counts: readonly number[]): string {
 }
 
 /**
- * Adds a change whose reason must not contain an address, because the audit log is never erased.
+ * Adds a command whose `--reason` must not contain an email address, because the audit log is never
+ * erased.
  */
 function discreet(parent: Command, name: string, description: string): Command {
   const command = change(parent, name, description);
@@ -93,8 +94,8 @@ function discreet(parent: Command, name: string, description: string): Command {
 }
 
 /**
- * Adds a change with the additional options of the register of requests. Its options are an
- * `AskedBy`.
+ * Adds a command that is recorded in the register of privacy requests. It has options for who made
+ * the request and when.
  */
 function asked(parent: Command, name: string, description: string): Command {
   return discreet(parent, name, description)
@@ -166,7 +167,10 @@ async function addTarget(
   return { ...which, outcome: isNew ? 'suppressed' : ALREADY };
 }
 
-/** Reports what the suppression of a free-mail domain would hide. */
+/**
+ * Returns a report that says how much the suppression of a free-mail domain would hide, and that
+ * `--yes` is needed.
+ */
 async function unconfirmed(db: Database, which: SuppressionTarget): Promise<Report> {
   const reach = await countDomains(db, [which.value]);
   const data = { ...which, suppressed: false, ...reach };
@@ -199,8 +203,9 @@ const SHA256 = /^[0-9a-f]{64}$/i;
 export type TargetWord = 'npi' | 'sha256' | 'email' | 'domain';
 
 /**
- * Parsers for the kinds of targets. Each takes a trimmed text and returns null if it is not of its
- * kind. An address is hashed here, so that no later code sees the addresses on a list.
+ * A parser for each kind of target. It gets a trimmed text, and returns null if the text is not of
+ * this kind. An email address is hashed here, so that the code after this never handles the
+ * address.
  */
 export const TARGETS: Readonly<Record<TargetWord, (text: string) => SuppressionTarget | null>> = {
   npi: (text) => (NPI.test(text) ? { kind: 'npi', value: text } : null),
@@ -212,13 +217,16 @@ export const TARGETS: Readonly<Record<TargetWord, (text: string) => SuppressionT
   },
   domain(text) {
     const domain = parseAddress(`x@${text}`)?.domain;
-    // Suppressing `com` or `co.uk` would hide a whole country.
+    // Suppressing a suffix such as `com` or `co.uk` would hide all domains below it.
     if (domain === undefined || isSuffix(domain)) return null;
     return { kind: 'domain', value: domain };
   },
 };
 
-/** Returns whether a suppression would hide the personal addresses of very many people. */
+/**
+ * Returns true if the target is a free-mail domain. Suppressing it would hide the addresses of very
+ * many people.
+ */
 export function isFreeMailTarget({ kind, value }: SuppressionTarget): boolean {
   return kind === 'domain' && isFreeMail(value);
 }
@@ -234,8 +242,8 @@ export function guessWord(text: string): TargetWord {
 }
 
 /**
- * Returns whether a domain is a public suffix. An unknown suffix doesn't count, because it has no
- * mailboxes and suppressing it does no harm.
+ * Returns true if a domain is a public suffix. Returns false for a suffix that is not in the list,
+ * because it has no mailboxes, so suppressing it does no harm.
  */
 function isSuffix(domain: string): boolean {
   return registrableDomain(domain) === null && registrableDomain(`x.${domain}`) !== null;

@@ -24,34 +24,32 @@ import { cannotOpen, ImportProblem, orImportProblem, requireOther } from '../npp
 import { isDay } from '../nppes/rows.ts';
 import { guessWord, isFreeMailTarget, TARGETS, type TargetWord } from './privacy.ts';
 
-// Imports a file row by row, with a verdict for each row. Files may have any size: a thousand rows
-// are processed at a time.
+// Imports a CSV file with a verdict for each row. Files may have any size, because only a thousand
+// rows are processed at a time.
 
 interface Row {
-  /** The number of its first line, from 1. */
+  /** The number of the row's first line in the file, from 1. */
   readonly line: number;
-  /** Trimmed. Empty for a broken row. */
+  /** The trimmed values. The list is empty if the row is broken. */
   readonly cells: readonly string[];
 }
 
-/** Returns the value of a column, empty if the file lacks the column. */
+/** Returns the value of a column, or an empty text if the file does not have this column. */
 type CellOf = (column: string) => string;
 
-/** The rules for one kind of rows. */
+/** How to check and store the rows of one kind of file. */
 export interface RowImport<T extends object> {
-  /** The columns of a file without a header, in this order. */
+  /** The columns in the order in which a file without a header has them. */
   readonly columns: readonly string[];
-  /** A first row that contains all of these names is a header. */
+  /** If the first row contains all of these names, it is a header. */
   readonly header: readonly string[];
-  /** Returns why a first row can be neither a header nor data, or null if it may be data. */
+  /** Returns an error message if the first row can be neither a header nor data, otherwise null. */
   refuses?(first: Row): string | null;
-  /**
-   * Free-mail domains whose rows need `--yes` and were not stored without it. Filled by `judge`.
-   */
+  /** The free-mail domains that were not stored because `--yes` is missing. `judge` adds them. */
   readonly unconfirmed?: ReadonlySet<string>;
-  /** Checks a row. @returns the value to store, or the verdict if the row is not to be stored */
+  /** Checks a row. @returns the value to store, or a verdict if the row is not stored */
   judge(cell: CellOf): T | string;
-  /** Stores rows. @returns a verdict for each */
+  /** Stores rows. @returns a verdict for each row */
   store(rows: readonly T[]): Promise<readonly string[]>;
 }
 
@@ -59,8 +57,8 @@ const MAX_BATCH_ROWS = 1000;
 
 /**
  * Imports a file.
- * @param verdictsPath file for the line and verdict of each row
- * @param counts filled with the number of rows per verdict as the import goes on
+ * @param verdictsPath path of the file to which the line number and verdict of each row are written
+ * @param counts an object to which the number of rows per verdict is added during the import
  * @throws {ImportProblem} if a file cannot be read or written, or has the wrong content
  */
 export async function importRows<T extends object>(
@@ -85,7 +83,10 @@ export async function importRows<T extends object>(
   }
 }
 
-/** Opens the file for verdicts. @throws {ImportProblem} if it is the imported file, or not writable */
+/**
+ * Opens the file for the verdicts. @throws {ImportProblem} if it is the imported file, or cannot be
+ * written
+ */
 async function openVerdicts(path: string, verdictsPath: string): Promise<FileHandle> {
   await requireOther(path, verdictsPath);
   const file = await orImportProblem(open(verdictsPath, 'w'), cannotOpen(verdictsPath));
@@ -94,8 +95,8 @@ async function openVerdicts(path: string, verdictsPath: string): Promise<FileHan
 }
 
 /**
- * Removes the header from the first rows of a file, if there is one.
- * @returns the columns of the file, in its order
+ * Removes the header from the rows, if the first row is one.
+ * @returns the names of the columns, in the order of the file
  * @throws {ImportProblem} if the first row can be neither a header nor data
  */
 function takeHeader<T extends object>(
@@ -114,7 +115,7 @@ function takeHeader<T extends object>(
   return columns;
 }
 
-/** Checks rows and stores the good ones. @returns a verdict for each row */
+/** Checks rows and stores the valid ones. @returns a verdict for each row */
 async function judgeAndStore<T extends object>(
   { columns, judge, store }: RowImport<T>,
   places: readonly string[],
@@ -133,7 +134,10 @@ async function judgeAndStore<T extends object>(
   });
 }
 
-/** Returns a file's name without its folder, and a hash of its content. @throws {ImportProblem} */
+/**
+ * Returns the name of a file without its folder, and a hash of its content. @throws {ImportProblem}
+ * if it cannot be read
+ */
 export async function identify(path: string): Promise<{ name: string; fingerprint: string }> {
   const status = await orImportProblem(stat(path), cannotOpen(path));
   if (status.isDirectory()) throw new ImportProblem(`${path} is a folder; give a csv file`);
@@ -143,8 +147,8 @@ export async function identify(path: string): Promise<{ name: string; fingerprin
 }
 
 /**
- * Yields about a thousand rows at a time. Leaves out empty rows. A row with an unclosed quote has
- * no cells.
+ * Yields the rows of a file in batches of up to a thousand. Empty rows are left out. A broken row,
+ * in which a quote is not closed, has no cells.
  */
 async function* readRows(path: string): AsyncGenerator<Row[]> {
   const reader = new CsvReader(null);
@@ -158,7 +162,7 @@ async function* readRows(path: string): AsyncGenerator<Row[]> {
     const cells = cellsOf(record);
     if (cells.some((cell) => cell !== '')) rows.push({ line, cells });
   };
-  // Rows are short, so a piece of this size contains about a thousand.
+  // Rows are short, so a piece of this size contains about a thousand rows.
   for await (const piece of createReadStream(path, { highWaterMark: 65_536 })) {
     reader.push(piece as Buffer, add);
     while (rows.length >= MAX_BATCH_ROWS) yield rows.splice(0, MAX_BATCH_ROWS);
@@ -178,8 +182,8 @@ const DATE =
 export const SOURCE_NAME = /^[a-z0-9][a-z0-9._-]{0,39}$/;
 
 /**
- * A well-formed row of the operator's own addresses. The address owner is checked when the row is
- * stored.
+ * A well-formed row of `import emails`. Whether the address belongs to the person is checked when
+ * the row is stored.
  */
 interface EmailRow {
   readonly npi: string;
@@ -195,10 +199,10 @@ const EMAILS_HEADER =
   'the first row must be a header with at least npi and email, or data that begins with npi,email';
 
 /**
- * Returns the rules for the operator's own addresses. Each address passes the same checks as a
- * vendor's candidate. Checks that need only the file run here. DNS and verifiers are asked by the
- * first lookup that finds the address.
- * @param source the source of rows without one
+ * Returns the rules for importing the operator's own addresses. An address has to pass the same
+ * checks as one from a vendor. The checks that need neither DNS nor a verifier are done by the
+ * import. The other checks are done by the first lookup that finds the address.
+ * @param source the source to store for rows that do not name one
  */
 export function emailRows(db: Database, source: string): RowImport<EmailRow> {
   const now = Date.now();
@@ -221,15 +225,18 @@ export function emailRows(db: Database, source: string): RowImport<EmailRow> {
   };
 }
 
-/** Returns the verdict of a stored address by the date of its last validation. */
+/**
+ * Returns the verdict for an address that was stored. It depends on when the address was last
+ * validated.
+ */
 function freshnessOf({ validatedAt }: OwnEmail, freshSince: number): string {
   if (validatedAt === null) return 'candidate';
   return validatedAt.getTime() >= freshSince ? 'stored' : 'stale';
 }
 
 /**
- * Checks each row against the person that has its NPI in NPPES.
- * @returns for each row the address to store, or a verdict
+ * Compares each row with the person that has the row's NPI in NPPES.
+ * @returns for each row, the address to store, or a verdict if it is not stored
  */
 async function judgeOwners(
   db: Database,
@@ -249,7 +256,7 @@ async function judgeOwners(
 }
 
 /**
- * Checks one row against the person. The name has to be compared now, because it is not stored.
+ * Compares one row with the person. The name in the row is compared now, because it is not stored.
  * @param facts null if neither NPPES nor the registry has the NPI
  */
 function judgeOwner(row: EmailRow, facts: ProviderFacts | null): OwnEmail | string {
@@ -292,8 +299,8 @@ function judgeEmail(cell: CellOf, defaultSource: string, now: number): EmailRow 
 }
 
 /**
- * Parses ISO 8601: a day, or a moment with its offset. Clocks may differ by up to a day. A date
- * further in the future is invalid.
+ * Parses an ISO 8601 day, or a time with `Z` or an offset. A date up to a day in the future counts
+ * as now, because clocks and time zones differ. A later date is invalid.
  */
 function parseDate(text: string, now: number): Date | null | 'bad' {
   if (text === '') return null;
@@ -316,9 +323,9 @@ const REFUSALS: Readonly<Record<TargetWord, string>> = {
 };
 
 /**
- * Returns the rules for a list of people who object to lookups. The file has a header with `value`,
- * or one value per line.
- * @param yes whether free-mail domains are also suppressed
+ * Returns the rules for importing a list of people who object to lookups. The file has either a
+ * header with `value`, or one value per line.
+ * @param yes true if free-mail domains are also suppressed
  */
 export function suppressionRows(db: Database, yes: boolean): RowImport<Suppressed> {
   const unconfirmed = new Set<string>();
@@ -326,8 +333,8 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
     unconfirmed,
     columns: ['value'],
     header: ['value'],
-    // The first of several columns without a header could be anything, such as a domain that must
-    // not be suppressed.
+    // Without a header, only a file with one column is accepted. In a file with several columns,
+    // the first one could be anything, such as a domain that must not be suppressed.
     refuses: ({ cells }) =>
       cells.length === 1 && !cells[0]?.includes(';') ? null : SUPPRESSIONS_HEADER,
     judge(cell) {
@@ -342,7 +349,8 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
         unconfirmed.add(target.value);
         return 'free_mail';
       }
-      // A reason with an address is dropped, because the list must not contain personal data.
+      // A reason that contains an address is left out, because the suppression list must not
+      // contain personal data.
       return { ...target, reason: reason.includes('@') ? '' : reason };
     },
     async store(rows) {
@@ -352,7 +360,7 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
   };
 }
 
-/** Returns the rules for the operator's table of organizations and their domains. */
+/** Returns the rules for importing the email domains of employers. */
 export const domainRows = (db: Database): RowImport<EmployerDomain> => ({
   columns: ['organization', 'domain', 'npi', 'pac_id'],
   header: ['domain'],
@@ -361,8 +369,8 @@ export const domainRows = (db: Database): RowImport<EmployerDomain> => ({
 });
 
 /**
- * Checks a row. An id identifies the organization. Many organizations share a name, so the name
- * counts only without an id.
+ * Checks a row of `import domains`. The organization is identified by its NPI or PAC id. Its name
+ * is used only if both are missing, because several organizations can have the same name.
  */
 function judgeDomain(cell: CellOf): EmployerDomain | string {
   const text = cell('domain');

@@ -10,7 +10,7 @@ import { fields, type Report, type Run, sections, spelled, table } from './print
 
 const HOUR_MS = 3_600_000;
 
-/** A stat that needs attention above a limit, the same as in doctor. */
+/** A stat that needs attention if it is above a limit. `doctor` has the same limits. */
 interface Limit {
   readonly stat: string;
   readonly seconds: number;
@@ -35,7 +35,7 @@ const LIMITS: readonly Limit[] = [
   },
 ];
 
-/** Adds `status`. */
+/** Adds the command `status`. */
 export function addCommands(program: Command, run: Run): void {
   program
     .command('status')
@@ -78,7 +78,9 @@ async function reportStatus(db: Database): Promise<Report> {
   };
 }
 
-/** Returns the stats of all organizations together, such as `requests_accepted`. */
+/**
+ * Returns the stats of the service, such as `requests_accepted`, added up over all organizations.
+ */
 async function sumFigures(db: Database): Promise<Record<string, number>> {
   const stats: Record<string, number> = {};
   for (const { name, labels, value } of await readStats(db, [])) {
@@ -125,7 +127,7 @@ function notAsked(source: string, lastError: string | null): string {
   return `${source} is not called (${lastError}): see "vendors"`;
 }
 
-/** Returns what is wrong with the processes, one sentence each. */
+/** Returns a sentence for each problem with the API and worker processes. */
 function trouble(
   apis: Awaited<ReturnType<typeof listApis>>,
   workers: Awaited<ReturnType<typeof listVersions>>,
@@ -145,14 +147,15 @@ function trouble(
 }
 
 /**
- * Checks Temporal.
- * @returns `ok`, or a sentence that begins with "Temporal" and says why it cannot be used, or that
- * it was not checked
+ * Checks whether Temporal can be used.
+ * @returns `ok`, or a sentence that begins with "Temporal" and says why it cannot be used. If it
+ * was not checked, a sentence that says so
  */
 async function askTemporal(): Promise<string> {
   const { temporalEnvironment } = loadConfig();
   if (!temporalEnvironment.TEMPORAL_ADDRESS) return 'not checked: TEMPORAL_ADDRESS is not set';
-  // Loaded only here, because its client takes longer to load than a command takes to run.
+  // These modules are loaded only when they are needed, because loading Temporal's client takes
+  // longer than running the command.
   const { temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
   const found = await temporalTrouble(temporalTarget(temporalEnvironment));

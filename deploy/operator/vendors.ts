@@ -7,7 +7,7 @@ import { readSourceStats, type SourceStats } from '../../db/lookups/sources.ts';
 import { change, label, parser, pastMoment } from './arguments.ts';
 import { type Run, sections, table } from './print.ts';
 
-/** Adds `vendors`, `lookups`. */
+/** Adds the commands `vendors` and `lookups`. */
 export function addCommands(program: Command, run: Run): void {
   program
     .command('vendors')
@@ -93,15 +93,17 @@ function withRates(stats: SourceStats) {
   const { asked, open, returned, credits } = stats;
   return {
     ...stats,
-    // A source without calls has no recorded role.
+    // The role of a source is recorded with its calls, so it is missing for a source without calls.
     role: Object.hasOwn(VERIFIERS, stats.source) ? ('verifier' as const) : stats.role,
-    // The share of finished calls, 0 to 1.
+    // The share of finished calls whose address was returned to a client, from 0 to 1.
     hitRate: ratio(returned, asked - open),
     creditsPerReturned: ratio(credits, returned),
   };
 }
 
-/** Returns a ratio with three decimals, or null if it is undefined. */
+/**
+ * Returns a ratio rounded to three decimals, or null if a number is unknown or the divisor is 0.
+ */
 function ratio(part: number | null, whole: number | null): number | null {
   if (part === null || whole === null || whole === 0) return null;
   return Math.round((part / whole) * 1000) / 1000;

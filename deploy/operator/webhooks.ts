@@ -36,7 +36,10 @@ import {
 
 const REVEAL = 'webhooks.reveal';
 
-/** Deliveries per transaction, which locks a row for each. */
+/**
+ * Maximum number of deliveries that are resent in one transaction. The transaction locks a row for
+ * each of them.
+ */
 const MAX_RESENDS = 500;
 
 const YES =
@@ -59,7 +62,7 @@ interface BlockOptions extends ChangedBy {
   readonly yes?: true;
 }
 
-/** Adds `webhooks`. */
+/** Adds the command `webhooks`. */
 export function addCommands(program: Command, run: Run, { output }: CommandSurroundings): void {
   const webhooks = program
     .command('webhooks')
@@ -173,7 +176,10 @@ function alreadyIs(state: 'blocked' | 'unblocked'): string {
   return `was ${state} already; nothing was changed`;
 }
 
-/** Returns why a block reaches so far that it needs `--yes`, or null if it does not. */
+/**
+ * Returns the reason why blocking a target needs `--yes`: it contains many receivers. Returns null
+ * if `--yes` is not needed.
+ */
 function reachOf(target: string): string | null {
   if (target.includes('/')) return reachOfRange(target);
   if (isSharedSuffix(target)) return 'a public suffix: many organizations have names below it';
@@ -190,7 +196,10 @@ function reachOfRange(range: string): string | null {
   return `a range of 2^${size - Number(bits)} addresses`;
 }
 
-/** Reports what a block would stop now. */
+/**
+ * Returns a report that says how many pending deliveries a block would stop, and that `--yes` is
+ * needed.
+ */
 async function unconfirmed(db: Database, target: string, reach: string): Promise<Report> {
   const pending = await listPendingHosts(db);
   const hit = pending.filter(({ host }) => isBlocked(withoutBrackets(host), [target]));
@@ -212,7 +221,7 @@ async function unconfirmed(db: Database, target: string, reach: string): Promise
   return { data, text: parts.join('\n\n'), exitCode: 1 };
 }
 
-/** Returns the address of an IPv6 host in a URL, and other hosts unchanged. */
+/** Returns the host of a URL without the brackets around an IPv6 address. */
 function withoutBrackets(host: string): string {
   return host.replace(/^\[(.*)\]$/, '$1');
 }
@@ -239,8 +248,9 @@ const NONE_FAILED = 'Nothing has failed since then: there is nothing to send.';
 const STARTED_LATER = 'The sweep starts them, in rounds (SWEEP_INTERVAL).';
 
 /**
- * Resends failed deliveries in transactions of bounded size. Safe to repeat after an interruption,
- * because resent deliveries are not failed any more.
+ * Resends all failed deliveries of an organization, at most `MAX_RESENDS` per transaction. After an
+ * interruption, the command can be repeated, because deliveries that were resent are not in the
+ * state `failed` any more.
  */
 async function resendAllFailed(
   db: Database,
@@ -249,8 +259,8 @@ async function resendAllFailed(
   since: Date,
   progress: (line: string) => void,
 ): Promise<Report> {
-  // Skips deliveries that fail again during the loop. A blocked receiver fails at once, so the loop
-  // would never end.
+  // The loop leaves out deliveries that fail after this time. Otherwise it might never end, because
+  // deliveries to a blocked receiver fail again immediately.
   const until = await query(db, clock);
   let resent = 0;
   for (;;) {
