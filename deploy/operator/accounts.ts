@@ -49,7 +49,7 @@ function addOrganizationCommands(program: Command, run: Run): void {
   const org = program
     .command('org')
     .alias('organization')
-    .description('create, show, list and suspend organizations');
+    .description('create, show, list, and suspend organizations');
   change(org, 'create', 'create an organization with no credits')
     .argument('<NAME>', 'a name for people', label(200))
     .action((name: string, by: ChangedBy) => run((db) => createOrganization(db, by, name)));
@@ -65,17 +65,21 @@ function addOrganizationCommands(program: Command, run: Run): void {
     .description('show the balance, the limit, and the number of keys and batches')
     .argument(...ORG)
     .action((id: string) => run((db) => showOrganization(db, id)));
-  change(org, 'suspend', 'reject all its keys with 403; lookups and webhook deliveries continue')
+  change(
+    org,
+    'suspend',
+    "reject an organization's keys with 403; its open lookups and webhook deliveries continue",
+  )
     .argument(...ORG)
     .action((id: string, by: ChangedBy) => run((db) => suspendOrganization(db, by, id, true)));
-  change(org, 'resume', 'end a suspension; each key is as it was before')
+  change(org, 'resume', 'end a suspension; keys that were active before are active again')
     .argument(...ORG)
     .action((id: string, by: ChangedBy) => run((db) => suspendOrganization(db, by, id, false)));
 }
 
 function addLimitCommands(program: Command, run: Run): void {
   const limits = program.command('limits').description("set an organization's rate limit");
-  change(limits, 'set', 'set the number of requests that each key may make in any 60 s')
+  change(limits, 'set', 'set the number of requests that each key may send in any 60 s')
     .argument(...ORG)
     .requiredOption('--per-minute <N>', '1 to 100000', integer(1, 100_000))
     .action((id: string, by: ChangedBy & { readonly perMinute: number }) =>
@@ -93,12 +97,12 @@ function addWebhookSecretCommands(program: Command, run: Run): void {
   change(
     secret,
     'rotate',
-    'replace the secret; for 24 h, deliveries have both signatures and a second rotation is refused',
+    'replace the secret; for 24 h, deliveries have both signatures, and another rotation needs --force',
   )
     .argument(...ORG)
     .option(
       '--force',
-      'rotate within the 24 h, or if the encryption key is lost; the previous or unreadable secret ends at once',
+      'rotate even if the last rotation was less than 24 h ago or the encryption key is lost; the previous secret ends at once',
       false,
     )
     .action((id: string, by: ChangedBy & { readonly force: boolean }) =>
@@ -126,9 +130,13 @@ interface UsageOptions {
 function addUsageCommand(program: Command, run: Run): void {
   program
     .command('usage')
-    .description('count requests by outcome and type, and credits, per organization')
-    .option('--since <WHEN>', 'from this moment on (default: 30d)', pastMoment)
-    .option('--until <WHEN>', 'up to this moment, exclusive (default: now)', pastMoment)
+    .description('count the requests (by outcome and type) and credits of each organization')
+    .option(
+      '--since <WHEN>',
+      'count from this time on, such as 30d (ago) or 2026-11-20T00:00Z (default: 30d)',
+      pastMoment,
+    )
+    .option('--until <WHEN>', 'count up to this time, exclusive (default: now)', pastMoment)
     .option(...OF_ORG)
     .action((options: UsageOptions) => run((db) => reportUsage(db, options)));
 }
@@ -148,11 +156,15 @@ interface GrantOptions extends ChangedBy {
 function addCreditCommands(program: Command, run: Run): void {
   const credits = program
     .command('credits')
-    .description('grant and adjust credits, read the ledger');
+    .description('grant and adjust credits, and read the ledger');
   change(credits, 'grant', 'add credits that were bought')
     .argument(...ORG)
     .argument('<AMOUNT>', '1 to 1000000000', integer(1, MAX_CREDITS))
-    .option('--reference <TEXT>', 'an invoice or order, which is granted only once', label(200))
+    .option(
+      '--reference <TEXT>',
+      'the number of an invoice or order, for which credits are granted only once',
+      label(200),
+    )
     .action((organizationId: string, amount: number, options: GrantOptions) =>
       run(async (db) => {
         const granted = await grantCredits(db, options, organizationId, amount, options.reference);
@@ -192,7 +204,7 @@ const creditsToAdjust = parser('another amount: an adjustment of 0 changes nothi
 function addKeyCommands(program: Command, run: Run): void {
   const keys = program
     .command('keys')
-    .description('issue, rotate, revoke, reactivate and list API keys');
+    .description('issue, rotate, revoke, reactivate, and list API keys');
   change(keys, 'issue', 'create a key and print it once')
     .argument(...ORG)
     .requiredOption('--name <NAME>', 'the purpose of the key', label(200))
@@ -217,7 +229,7 @@ function addKeyCommands(program: Command, run: Run): void {
         return shownOnce({ ...issued, replaced });
       }),
     );
-  change(keys, 'revoke', 'end a key at once (403)')
+  change(keys, 'revoke', 'revoke a key, so that its requests immediately get a 403')
     .argument(...KEY)
     .option('--leaked', 'record that it leaked, so that "keys reactivate" needs --yes')
     .action((id: string, by: ChangedBy & { readonly leaked?: true }) =>

@@ -13,9 +13,12 @@ import { type Run, shown, table } from './print.ts';
 // the command with exit code 2.
 
 /** The argument of a command about one organization. */
-export const ORG = ['<ORG>', "organization's id, name, or the beginning of its name"] as const;
+export const ORG = [
+  '<ORG>',
+  "an organization's id, its name, or the beginning of its name",
+] as const;
 /** The option of a command that can be limited to one organization. */
-export const OF_ORG = ['--organization <ORG>', `only this one: ${ORG[1]}`] as const;
+export const OF_ORG = ['--organization <ORG>', `only this organization: ${ORG[1]}`] as const;
 
 /**
  * Replaces the organization's name in the arguments and options of a command by its id. So every
@@ -137,7 +140,11 @@ export function lists<Row extends object, Options = unknown>(
   listed: (row: Row) => object = (row) => row,
 ): Command {
   return command
-    .option('--since <WHEN>', 'only newer rows, such as 24h or 2026-11-20T00:00Z', pastMoment)
+    .option(
+      '--since <WHEN>',
+      'only rows after this time, such as 24h (ago) or 2026-11-20T00:00Z',
+      pastMoment,
+    )
     .option('--limit <N>', 'maximum number of rows, 1 to 10000', integer(1, 10_000), 50)
     .action(() =>
       run(async (db) => {

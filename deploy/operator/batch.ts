@@ -24,7 +24,7 @@ export function addCommands(program: Command, run: Run): void {
     },
   );
   revealing(batch.command('show'), "emails, the webhook's URL and its receiver's responses")
-    .description('show its requests, the calls of vendors, and its webhook deliveries')
+    .description('show the requests of a batch, their vendor calls, and its webhook deliveries')
     .argument('<BATCH>', 'batch id (bat_…)')
     .action((id: string, by: Revealing) =>
       run(async (db) => {

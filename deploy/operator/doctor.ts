@@ -27,8 +27,10 @@ interface DoctorOptions extends ChangedBy {
 /** Adds the command `doctor`. */
 export function addCommands(program: Command, run: Run): void {
   accountable(program.command('doctor'), 'fix', 'repair the findings that are safe to repair')
-    .description('check all promises about money and work that the database can prove')
-    .option('--offline', 'skip the checks of processes and of Temporal')
+    .description(
+      'check the database for errors in credits, requests, and deliveries, and check that everything runs',
+    )
+    .option('--offline', 'skip the checks of the processes and of Temporal')
     .action((options: DoctorOptions) => run((db) => examine(db, options)));
 }
 

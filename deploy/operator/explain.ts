@@ -22,7 +22,7 @@ import { counted, fields, type Report, type Run, table } from './print.ts';
 export function addCommands(program: Command, run: Run): void {
   revealing(program.command('explain'), 'addresses')
     .description(
-      'show how a request, or the newest requests of an NPI, got the result: each call and each response',
+      'show how a request, or the newest requests for an NPI, got the result, with each call and response',
     )
     .argument('<REQUEST_OR_NPI>', 'request id (req_…) or NPI', reference)
     .action((about: Reference, by: Revealing) => run((db) => explainRequests(db, about, by)));

@@ -24,7 +24,7 @@ import type { SuppressionKind } from '../../db/words.ts';
 import { change, lists, orStdin, parser, pastMoment } from './arguments.ts';
 import { fields, json, type Report, type Run } from './print.ts';
 
-const SUBJECT = 'an NPI, or an address; - reads it from stdin';
+const SUBJECT = 'an NPI or an email address; - reads it from stdin';
 
 /** Adds the commands `privacy` and `suppress`. */
 export function addCommands(program: Command, run: Run): void {
@@ -35,7 +35,7 @@ export function addCommands(program: Command, run: Run): void {
   asked(privacy, 'export', 'print all data about a person, as JSON')
     .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
     .action((subject: DataSubject, by: AskedBy) => run((db) => exportData(db, by, subject)));
-  asked(privacy, 'erase', 'erase the addresses of a person, for good')
+  asked(privacy, 'erase', 'erase the addresses of a person permanently')
     .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
     .option('--yes', 'erase them; this cannot be undone')
     .action((subject: DataSubject, options: EraseOptions) =>
@@ -100,13 +100,13 @@ function discreet(parent: Command, name: string, description: string): Command {
 function asked(parent: Command, name: string, description: string): Command {
   return discreet(parent, name, description)
     .addOption(
-      new Option('--asked-by <WHO>', 'the one who made the request')
+      new Option('--asked-by <WHO>', 'who made the request')
         .choices(['person', 'agent', 'authority'])
         .default('person'),
     )
     .option(
       '--received <WHEN>',
-      'when it arrived: 24h (ago), 2026-11-20T00:00Z; default: now',
+      'when the request arrived, such as 24h (ago) or 2026-11-20T00:00Z; default: now',
       pastMoment,
       new Date(),
     );
@@ -121,7 +121,7 @@ const dataSubject = parser(SUBJECT, (text): DataSubject | null => {
 });
 
 const TARGET =
-  'an NPI, an address, its SHA-256 in hex, or a domain (its subdomains included); - reads it from stdin';
+  'an NPI, an email address, the SHA-256 of an address in hex, or a domain (with its subdomains); - reads it from stdin';
 
 const ALREADY = 'was suppressed already; the request was added to the register';
 
@@ -129,7 +129,11 @@ function addSuppressCommands(program: Command, run: Run): void {
   const suppress = program
     .command('suppress')
     .description('manage the list of people who must not be looked up or returned');
-  discreet(suppress, 'add', 'stop lookups and results, also in polls and deliveries, from now on')
+  discreet(
+    suppress,
+    'add',
+    'from now on, neither look up nor return a person, an address, or a domain',
+  )
     .argument('<TARGET>', TARGET, orStdin(target))
     .option('--yes', 'also suppress a free-mail domain, such as gmail.com')
     .action((which: SuppressionTarget, options: SuppressOptions) =>
@@ -138,7 +142,7 @@ function addSuppressCommands(program: Command, run: Run): void {
   discreet(
     suppress,
     'remove',
-    'end a suppression, also one from an erasure; sources may return the address again',
+    'end a suppression, even one from an erasure; vendors may then return the address again',
   )
     .argument('<TARGET>', TARGET, orStdin(target))
     .action((which: SuppressionTarget, by: ChangedBy) => run((db) => removeTarget(db, by, which)));

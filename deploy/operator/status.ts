@@ -26,12 +26,12 @@ const LIMITS: readonly Limit[] = [
   {
     stat: 'request_overdue_seconds',
     seconds: 60,
-    warning: 'a request is overdue: "doctor" says which',
+    warning: 'a request is overdue: "doctor" shows which one',
   },
   {
     stat: 'delivery_overdue_seconds',
     seconds: 900,
-    warning: 'a delivery is overdue: "doctor" says which',
+    warning: 'a webhook delivery is overdue: "doctor" shows which one',
   },
 ];
 
@@ -135,12 +135,12 @@ function trouble(
   const found: string[] = [];
   if (apis.length === 0) found.push('no API is alive: start one');
   if (workers.length === 0) {
-    found.push('no worker is alive: start workers');
+    found.push('no worker is alive: start one');
     return found;
   }
   for (const { namespace, queue, has_worker: hasWorker } of apis) {
     if (hasWorker) continue;
-    const where = `an API is in ${namespace}/${queue}, where no worker was ever seen`;
+    const where = `an API starts workflows in the queue ${queue} of the namespace ${namespace}, which no worker uses`;
     found.push(`${where}: check TEMPORAL_NAMESPACE and TASK_QUEUE`);
   }
   return found;

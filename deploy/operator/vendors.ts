@@ -11,10 +11,12 @@ import { type Run, sections, table } from './print.ts';
 export function addCommands(program: Command, run: Run): void {
   program
     .command('vendors')
-    .description('show hit rate, cost, latency and breaker of each vendor and verifier')
+    .description(
+      'show the hit rate, cost, latency, and circuit breaker of each vendor and verifier',
+    )
     .option(
       '--since <WHEN>',
-      'from this moment on, such as 30d or 2026-11-20T00:00Z (default: 30d)',
+      'count from this time on, such as 30d (ago) or 2026-11-20T00:00Z (default: 30d)',
       pastMoment,
     )
     .action(({ since = pastMoment('30d') }: { readonly since?: Date }) =>
@@ -26,7 +28,7 @@ export function addCommands(program: Command, run: Run): void {
     );
   const lookups = program
     .command('lookups')
-    .description('discard stored results that no longer hold');
+    .description('discard stored results that may be wrong');
   addForgetCommand(lookups, run);
 }
 
@@ -42,22 +44,26 @@ function addForgetCommand(lookups: Command, run: Run): void {
   const forget = change(
     lookups,
     'forget',
-    'let the next lookup call vendors again: for one NPI, or (--since) for rejections by broken checks',
+    'discard vendor results of one NPI, or (with --since) wrong rejections, so that vendors are called again',
   );
   forget
     .argument('[NPI]', '10 digits', npi)
     .option(
       '--since <WHEN>',
-      'discard rejections by our checks since this moment, such as 24h',
+      'discard rejections by our checks since this time, such as 24h (ago)',
       pastMoment,
     )
-    .option('--until <WHEN>', 'up to this moment (default: now)', pastMoment)
+    .option('--until <WHEN>', 'only rejections before this time (default: now)', pastMoment)
     .addOption(
       new Option('--verdict-reason <WORD>', 'only rejections for this reason, such as nxdomain')
         .argParser(label(100))
         .conflicts('source'),
     )
-    .option('--source <ID>', 'only rejections by this verifier, such as reacher', label(100))
+    .option(
+      '--source <ID>',
+      'only rejections by the verifier with this id, such as reacher',
+      label(100),
+    )
     .option('--dry-run', 'only count the results that would be discarded')
     .hook('preAction', () => requireNpiOrSince(forget))
     .action((which: string | undefined, options: ForgetOptions) =>
@@ -74,7 +80,9 @@ function requireNpiOrSince(forget: Command): void {
   if (isOfNpi === (since !== undefined)) forget.error('error: give either an NPI or --since');
   const others = [until, verdictReason, source, dryRun];
   if (isOfNpi && others.some((option) => option !== undefined)) {
-    forget.error('error: an NPI allows no other option, because all its misses are discarded');
+    forget.error(
+      'error: with an NPI, give none of --until, --verdict-reason, --source, and --dry-run',
+    );
   }
 }
 

@@ -44,7 +44,8 @@ const MAX_RESENDS = 500;
 
 const YES =
   'also block a range wider than /24 (IPv6: /48), a public suffix, or a whole registrable domain';
-const TARGET = 'an address, a range such as 192.0.2.0/24, or a host with all names below it';
+const TARGET =
+  'an IP address, a range such as 192.0.2.0/24, or a host name (which includes all names below it)';
 const DELIVERY = 'delivery id (msg_…), the webhook-id in the request to the receiver';
 
 interface Selected extends Revealing {
@@ -66,20 +67,20 @@ interface BlockOptions extends ChangedBy {
 export function addCommands(program: Command, run: Run, { output }: CommandSurroundings): void {
   const webhooks = program
     .command('webhooks')
-    .description('show, resend and suspend webhook deliveries, block receivers');
+    .description('show, resend, and suspend webhook deliveries, and block receivers');
   addReadingCommands(webhooks, run);
   addResendCommand(webhooks, run, output.line);
   change(
     webhooks,
     'suspend',
-    'create no deliveries for new submits (webhook.status "none"), and hold pending deliveries',
+    'create no deliveries for new submits (webhook.status is "none"), and stop pending deliveries until "resume"',
   )
     .argument(...ORG)
     .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, true)));
   change(
     webhooks,
     'resume',
-    'create deliveries for new submits again; held deliveries continue within 5 minutes',
+    'create deliveries for new submits again; stopped deliveries continue within 5 minutes',
   )
     .argument(...ORG)
     .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, false)));
@@ -122,9 +123,13 @@ async function reportDelivery(db: Database, by: Revealing, id: string): Promise<
 function addResendCommand(webhooks: Command, run: Run, progress: (line: string) => void): void {
   change(webhooks, 'resend', 'send deliveries again that have succeeded or failed')
     .argument('[DELIVERY...]', 'delivery ids (msg_…)')
-    .option('--failed', 'resend all failed deliveries of --organization since --since')
+    .option('--failed', 'resend all deliveries of --organization that failed since --since')
     .option(...OF_ORG)
-    .option('--since <WHEN>', 'failed since then, such as 24h or 2026-11-20T00:00Z', pastMoment)
+    .option(
+      '--since <WHEN>',
+      'only deliveries that failed after this time, such as 24h (ago) or 2026-11-20T00:00Z',
+      pastMoment,
+    )
     .action((ids: string[], options: ResendOptions, command: Command) => {
       const { failed = false, organization, since } = options;
       const hasIds = ids.length > 0;
@@ -144,7 +149,7 @@ function addBlockCommands(webhooks: Command, run: Run): void {
   change(
     webhooks,
     'block',
-    'send nothing to this target, for any organization; pending deliveries fail with their next attempt',
+    'send nothing to a target, for any organization; pending deliveries to it fail at their next attempt',
   )
     .argument('<TARGET>', TARGET, blockTarget)
     .option('--yes', YES)
@@ -152,7 +157,7 @@ function addBlockCommands(webhooks: Command, run: Run): void {
   change(
     webhooks,
     'unblock',
-    'end a block; "webhooks resend" sends the deliveries that failed because of it',
+    'end a block; to send deliveries that failed because of it, use "webhooks resend"',
   )
     .argument('<TARGET>', TARGET, blockTarget)
     .action((target: string, by: ChangedBy) =>
@@ -245,7 +250,7 @@ async function resendNamed(db: Database, by: ChangedBy, ids: readonly string[]):
 }
 
 const NONE_FAILED = 'Nothing has failed since then: there is nothing to send.';
-const STARTED_LATER = 'The sweep starts them, in rounds (SWEEP_INTERVAL).';
+const STARTED_LATER = 'The workers start them at their next sweeps (SWEEP_INTERVAL).';
 
 /**
  * Resends all failed deliveries of an organization, at most `MAX_RESENDS` per transaction. After an

@@ -78,7 +78,7 @@ const TROUBLES: Readonly<Record<string, readonly [what: RegExp, begin: string, e
     'update workers set seen_at = now()',
   ],
   'an API uses a queue that never had a worker': [
-    /an API is in default\/enrichmnt, .* check TEMPORAL_NAMESPACE and TASK_QUEUE/,
+    /in the queue enrichmnt of the namespace default, .* check TEMPORAL_NAMESPACE and TASK_QUEUE/,
     `update workers set task_queue = 'enrichmnt' where kind = 'api'`,
     `update workers set task_queue = 'enrichment' where kind = 'api'`,
   ],

@@ -233,7 +233,7 @@ test("--failed resends and counts an organization's failed deliveries since a ti
     ...['webhooks', 'resend', '--failed', '--organization', one.organizationId],
     ...['--since', since, ...WHY],
   ];
-  t.regex(await command.text(...all('2h')), /^resent +3\n\nThe sweep starts them/m);
+  t.regex(await command.text(...all('2h')), /^resent +3\n\nThe workers start them/m);
   t.deepEqual(await statesOf(recent.batchId), ['pending', 'pending', 'pending']);
   for (const { batchId } of [old, foreign]) t.deepEqual(await statesOf(batchId), ['failed']);
   t.deepEqual(await statesOf(done.batchId), ['delivered']);
