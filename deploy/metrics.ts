@@ -81,7 +81,8 @@ export async function serveMetrics(
       return [200, register.contentType, texts.join('')];
     }
     const check = checks.get(path);
-    return check === undefined ? NOT_FOUND : healthReply(await check());
+    if (check === undefined) return NOT_FOUND;
+    return healthReply(await check());
   };
   const server = createServer(async ({ url = '' }, response) => {
     const path = url.replace(/\?.*/, '');

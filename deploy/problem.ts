@@ -55,7 +55,8 @@ function databaseTrouble(error: DatabaseError, databaseUrl: string | null): stri
 function kindOf({ code, constraint, unavailable }: DatabaseError) {
   if (BROKEN.has(code)) return 'broken';
   if (unavailable) return 'unavailable';
-  return constraint === null ? 'other' : 'refused';
+  if (constraint === null) return 'other';
+  return 'refused';
 }
 
 function refusal({ code, until, granted }: Refusal, given: readonly string[]): string {

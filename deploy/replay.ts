@@ -251,7 +251,8 @@ async function* named(
 /** Returns the run of the batch that a request belongs to, or null if there is none. */
 async function batchRun(client: Client, config: ReplayConfig, id: string): Promise<Run | null> {
   const batchId = await batchOf(config, id);
-  return batchId === null ? null : await fetchRun(client, batchId);
+  if (batchId === null) return null;
+  return await fetchRun(client, batchId);
 }
 
 /**

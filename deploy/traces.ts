@@ -51,7 +51,8 @@ export function sendTraces(config: Config, service: string, log: Logger) {
 
 function urlOf({ tracesUrl, otlpUrl }: Config): string | null {
   if (tracesUrl !== null) return tracesUrl;
-  return otlpUrl === null ? null : `${otlpUrl}/v1/traces`;
+  if (otlpUrl === null) return null;
+  return `${otlpUrl}/v1/traces`;
 }
 
 /** Queues spans and sends them to the collector. */

@@ -121,7 +121,8 @@ const order = (askable: (siblings: { readonly http?: unknown }) => readonly stri
 
 /** Returns the ids of the vendors in `http`. Its value may be invalid. */
 function idsIn(http: unknown): string[] {
-  return Array.isArray(http) ? http.flatMap((one) => one?.id ?? []) : [];
+  if (!Array.isArray(http)) return [];
+  return http.flatMap((one) => one?.id ?? []);
 }
 
 /** Rules for the limits of a source. All workers together stay within these limits. */

@@ -164,7 +164,8 @@ export const httpProxy = () =>
     const proxy = URL.parse(text);
     if (proxy?.protocol !== 'http:') return null;
     const { pathname, search, hash } = proxy;
-    return pathname + search + hash === '/' ? proxy : null;
+    if (pathname + search + hash !== '/') return null;
+    return proxy;
   }, 'an HTTP proxy such as http://proxy.example:3128');
 
 /**

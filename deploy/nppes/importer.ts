@@ -111,12 +111,14 @@ export async function importDownload(options: ImportOptions) {
 /** Returns the path of the rejects file, in the current folder. */
 function defaultRejectsPath(path: string, dryRun: boolean): string {
   const name = basename(path);
-  return dryRun ? `${name}.dry-run.rejects.csv` : `${name}.rejects.csv`;
+  if (dryRun) return `${name}.dry-run.rejects.csv`;
+  return `${name}.rejects.csv`;
 }
 
 function outcomeOf(isKnown: boolean, dryRun: boolean): 'already' | 'rehearsed' | 'imported' {
   if (isKnown) return 'already';
-  return dryRun ? 'rehearsed' : 'imported';
+  if (dryRun) return 'rehearsed';
+  return 'imported';
 }
 
 /** Returns the number of rows with an outcome, such as `read`, in all files. */
@@ -165,9 +167,8 @@ async function importRecorded(
  */
 function problemOf(error: unknown): unknown {
   if (!(error instanceof DatabaseError)) return error;
-  const problem = error.unavailable
-    ? 'lost the connection to PostgreSQL'
-    : 'PostgreSQL rejected the import; its log says why';
+  let problem = 'PostgreSQL rejected the import; its log says why';
+  if (error.unavailable) problem = 'lost the connection to PostgreSQL';
   return new ImportProblem(
     `${problem} (${error.code}); run the same command again, which continues where it stopped`,
   );

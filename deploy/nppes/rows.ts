@@ -57,7 +57,8 @@ function rejected(npi: string, { line }: CsvRecord, reason: string): Reject {
 function brokenBy(npi: string, { whole }: CsvRecord): string | null {
   if (!whole) return 'wrong number of columns or a quote that is not closed';
   if (hasNpiCheckDigit(npi)) return null;
-  return isTenDigits(npi) ? 'NPI has a wrong check digit' : 'NPI is not 10 digits';
+  if (isTenDigits(npi)) return 'NPI has a wrong check digit';
+  return 'NPI is not 10 digits';
 }
 
 /**
@@ -200,15 +201,19 @@ function isTenDigits(npi: string): boolean {
 const MASKED = /^(?:<unavail>|[$*=]{3,}|-{2,})$/i;
 const CONTROL = /\p{Cc}/u;
 
+function onOneLine(text: string): string {
+  return text.replaceAll('\0', '').replace(/\p{Cc}+/gu, ' ');
+}
+
 /**
  * Returns the value to store. An empty or masked value becomes null. Line breaks and other control
  * characters become spaces. NUL characters are removed, because PostgreSQL cannot store them.
  */
 function kept(text: string): string | null {
   if (text === '') return null;
-  const line = CONTROL.test(text) ? text.replaceAll('\0', '').replace(/\p{Cc}+/gu, ' ') : text;
-  const value = line.trim();
-  return value === '' || MASKED.test(value) ? null : value;
+  const value = CONTROL.test(text) ? onOneLine(text).trim() : text.trim();
+  if (value === '' || MASKED.test(value)) return null;
+  return value;
 }
 
 /** Cache of parsed dates. A file has ten million dates, but only a few thousand different ones. */
@@ -243,7 +248,8 @@ function copyLine(values: readonly Value[]): string {
 
 function escaped(value: Value): string {
   if (value === null || value === undefined) return '\\N';
-  return value.includes('\\') ? value.replaceAll('\\', '\\\\') : value;
+  if (!value.includes('\\')) return value;
+  return value.replaceAll('\\', '\\\\');
 }
 
 /**

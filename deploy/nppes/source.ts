@@ -120,7 +120,8 @@ function memberOf(file: RawFile): Member | null {
   if (match === null) return null;
   const [, name, year, month, day] = match;
   const kind = MEMBER_KINDS.find((one) => one === name?.toLowerCase());
-  return kind === undefined ? null : { ...file, kind, asOf: `${year}-${month}-${day}` };
+  if (kind === undefined) return null;
+  return { ...file, kind, asOf: `${year}-${month}-${day}` };
 }
 
 /** The files of a download, and a function that closes the zip. */
@@ -214,7 +215,8 @@ async function openZip(path: string): Promise<RawSource> {
     return { files, close: () => zip.close() };
   } catch (error) {
     zip.close();
-    throw error instanceof ImportProblem ? error : damaged(path);
+    if (error instanceof ImportProblem) throw error;
+    throw damaged(path);
   }
 }
 
@@ -257,12 +259,15 @@ function inflated(packed: Readable): Readable {
 
 function unreadable(path: string, entry: Entry): ImportProblem {
   const zipName = basename(path);
-  const method = entry.compressionMethod;
-  const packing = method === DEFLATE64 ? 'Deflate64' : `method ${method}`;
-  const problem = entry.isEncrypted() ? 'is encrypted' : `is packed by ${packing}`;
+  const problem = entry.isEncrypted() ? 'is encrypted' : `is packed by ${methodOf(entry)}`;
   return new ImportProblem(
     `${nameOf(entry)} in ${zipName} ${problem}, which cannot be read here; unpack it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
   );
+}
+
+function methodOf({ compressionMethod }: Entry): string {
+  if (compressionMethod === DEFLATE64) return 'Deflate64';
+  return `method ${compressionMethod}`;
 }
 
 function damaged(path: string): ImportProblem {

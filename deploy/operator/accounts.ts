@@ -198,7 +198,8 @@ function addCreditCommands(program: Command, run: Run): void {
 const amountToAdjust = integer(-MAX_CREDITS, MAX_CREDITS);
 const creditsToAdjust = parser('another amount: an adjustment of 0 changes nothing', (text) => {
   const amount = amountToAdjust(text);
-  return amount === 0 ? null : amount;
+  if (amount === 0) return null;
+  return amount;
 });
 
 function addKeyCommands(program: Command, run: Run): void {

@@ -117,7 +117,10 @@ export function accountable(command: Command, flag: string, description: string)
  * other users can see it, and shells store it in their history.
  */
 export function orStdin<T>(parse: (text: string) => T): (text: string) => T {
-  return (text) => parse(text === '-' ? readFileSync(0, 'utf8') : text);
+  return (text) => {
+    if (text === '-') return parse(readFileSync(0, 'utf8'));
+    return parse(text);
+  };
 }
 
 /** The options that every list has. */
@@ -190,7 +193,8 @@ export const integer = (smallest: number, largest: number) =>
   parser(`a whole number from ${smallest} to ${largest} in digits`, (text) => {
     if (!/^-?[0-9]{1,10}$/.test(text)) return null;
     const value = Number(text);
-    return value >= smallest && value <= largest ? value : null;
+    if (value < smallest || value > largest) return null;
+    return value;
   });
 
 const MOMENT =
@@ -206,7 +210,8 @@ export const pastMoment = parser(
   (text) => {
     const ms = parseDuration(text);
     if (ms !== null) return new Date(Date.now() - ms);
-    const at = MOMENT.test(text) ? Date.parse(text) : Number.NaN;
+    if (!MOMENT.test(text)) return null;
+    const at = Date.parse(text);
     return at <= Date.now() ? new Date(at) : null;
   },
 );

@@ -67,7 +67,8 @@ type Request = BatchInspection['requests'][number];
  * Returns the time from submit to result in milliseconds, or null if the request is not settled.
  */
 function durationOf({ acceptedAt, settledAt }: Request): number | null {
-  return settledAt === null ? null : settledAt.getTime() - acceptedAt.getTime();
+  if (settledAt === null) return null;
+  return settledAt.getTime() - acceptedAt.getTime();
 }
 
 const REQUEST_COLUMNS = [

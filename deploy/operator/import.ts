@@ -50,9 +50,10 @@ export function addCommands(program: Command, run: Run, surroundings: CommandSur
     .option('--yes', 'also suppress free-mail domains, such as gmail.com');
 }
 
-const sourceName = parser('1 to 40 of a-z, 0-9, dot, dash and underscore', (text) =>
-  SOURCE_NAME.test(text) ? text : null,
-);
+const sourceName = parser('1 to 40 of a-z, 0-9, dot, dash and underscore', (text) => {
+  if (SOURCE_NAME.test(text)) return text;
+  return null;
+});
 
 function addDownloadCommand(
   parent: Command,

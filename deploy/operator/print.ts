@@ -34,9 +34,10 @@ export function printed(
   { data, text, rows }: Report,
   as: { readonly json?: true; readonly csv?: true },
 ): string {
-  if (as.csv) return csv(rows ?? (Array.isArray(data) ? data : [data]));
+  if (as.csv) return csv(rows ?? [data].flat());
   if (as.json) return json(data);
-  return text ?? (Array.isArray(data) ? table(data) : fields(data));
+  if (text !== undefined) return text;
+  return Array.isArray(data) ? table(data) : fields(data);
 }
 
 /**
@@ -143,12 +144,15 @@ function csvCell(cell: unknown): string {
 /** Breaks a text into lines, between words or within a word that is longer than a line. */
 function wrapped(text: string, width: number): readonly string[] {
   if (text.length <= width) return [text];
-  return text.match(new RegExp(`\\S(?:.{0,${width - 1}}(?=\\s|$)|.{${width - 1}})`, 'gu')) ?? [''];
+  const rest = width - 1;
+  const lines = text.match(new RegExp(`\\S(?:.{0,${rest}}(?=\\s|$)|.{${rest}})`, 'gu'));
+  return lines ?? [''];
 }
 
 /** Returns a number with its noun, such as `1 credit` or `2 credits`. */
 export function counted(n: number, one: string): string {
-  return n === 1 ? `1 ${one}` : `${n} ${one}s`;
+  if (n === 1) return `1 ${one}`;
+  return `${n} ${one}s`;
 }
 
 /**
@@ -196,7 +200,8 @@ class Masks {
     if (!emails.includes(email)) emails.push(email);
     this.#alike.set(short, emails);
     const n = emails.indexOf(email) + 1;
-    return n === 1 ? short : `${short} (${n})`;
+    if (n === 1) return short;
+    return `${short} (${n})`;
   }
 }
 

@@ -212,8 +212,14 @@ export type TargetWord = 'npi' | 'sha256' | 'email' | 'domain';
  * address.
  */
 export const TARGETS: Readonly<Record<TargetWord, (text: string) => SuppressionTarget | null>> = {
-  npi: (text) => (NPI.test(text) ? { kind: 'npi', value: text } : null),
-  sha256: (text) => (SHA256.test(text) ? { kind: 'email', value: text.toLowerCase() } : null),
+  npi(text) {
+    if (!NPI.test(text)) return null;
+    return { kind: 'npi', value: text };
+  },
+  sha256(text) {
+    if (!SHA256.test(text)) return null;
+    return { kind: 'email', value: text.toLowerCase() };
+  },
   email(text) {
     const address = parseAddress(text);
     if (address === null) return null;
@@ -242,7 +248,8 @@ export function isFreeMailTarget({ kind, value }: SuppressionTarget): boolean {
 export function guessWord(text: string): TargetWord {
   if (NPI.test(text)) return 'npi';
   if (SHA256.test(text)) return 'sha256';
-  return text.includes('@') ? 'email' : 'domain';
+  if (text.includes('@')) return 'email';
+  return 'domain';
 }
 
 /**

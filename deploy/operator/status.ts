@@ -159,5 +159,6 @@ async function askTemporal(): Promise<string> {
   const { temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
   const found = await temporalTrouble(temporalTarget(temporalEnvironment));
-  return found === null ? 'ok' : found.message;
+  if (found === null) return 'ok';
+  return found.message;
 }

@@ -95,7 +95,10 @@ async function forgetRejections(db: Database, options: ForgetOptions): Promise<o
   return { dryRun, since, until, ...counts };
 }
 
-const npi = parser('an NPI of 10 digits', (text) => (/^[0-9]{10}$/.test(text) ? text : null));
+const npi = parser('an NPI of 10 digits', (text) => {
+  if (/^[0-9]{10}$/.test(text)) return text;
+  return null;
+});
 
 function withRates(stats: SourceStats) {
   const { asked, open, returned, credits } = stats;
@@ -118,7 +121,8 @@ function ratio(part: number | null, whole: number | null): number | null {
 }
 
 function percent(share: number | null): string | null {
-  return share === null ? null : `${(share * 100).toFixed(1)} %`;
+  if (share === null) return null;
+  return `${(share * 100).toFixed(1)} %`;
 }
 
 function textOf(lines: readonly ReturnType<typeof withRates>[]): string {

@@ -163,7 +163,7 @@ function addBlockCommands(webhooks: Command, run: Run): void {
     .action((target: string, by: ChangedBy) =>
       run(async (db) => {
         const isChanged = await setBlock(db, by, target, false);
-        return { target, outcome: isChanged ? 'unblocked' : alreadyIs('unblocked') };
+        return { target, outcome: outcomeOf('unblocked', isChanged) };
       }),
     );
   const blocks = webhooks.command('blocks').description('list blocked targets, newest first');
@@ -174,10 +174,11 @@ async function block(db: Database, { yes, ...by }: BlockOptions, target: string)
   const reach = yes ? null : reachOf(target);
   if (reach !== null) return await unconfirmed(db, target, reach);
   const isChanged = await setBlock(db, by, target, true);
-  return { target, outcome: isChanged ? 'blocked' : alreadyIs('blocked') };
+  return { target, outcome: outcomeOf('blocked', isChanged) };
 }
 
-function alreadyIs(state: 'blocked' | 'unblocked'): string {
+function outcomeOf(state: 'blocked' | 'unblocked', isChanged: boolean): string {
+  if (isChanged) return state;
   return `was ${state} already; nothing was changed`;
 }
 
@@ -192,12 +193,14 @@ function reachOf(target: string): string | null {
   return null;
 }
 
+/** The bits of an address, and of the prefix of the widest range that needs no `--yes`. */
+const IPV4 = { size: 32, widest: 24 };
+const IPV6 = { size: 128, widest: 48 };
+
 function reachOfRange(range: string): string | null {
   const [ip = '', bits] = range.split('/');
-  const isV6 = isIP(ip) === 6;
-  const widest = isV6 ? 48 : 24;
+  const { size, widest } = isIP(ip) === 6 ? IPV6 : IPV4;
   if (Number(bits) >= widest) return null;
-  const size = isV6 ? 128 : 32;
   return `a range of 2^${size - Number(bits)} addresses`;
 }
 
@@ -276,7 +279,8 @@ async function resendAllFailed(
     progress(`${resent} deliveries resent, more to come\n`);
   }
   const data = { organizationId, since, resent };
-  return { data, text: `${fields(data)}\n\n${resent === 0 ? NONE_FAILED : STARTED_LATER}` };
+  const closing = resent === 0 ? NONE_FAILED : STARTED_LATER;
+  return { data, text: `${fields(data)}\n\n${closing}` };
 }
 
 function presented({ log, ...delivery }: LoggedDelivery) {
