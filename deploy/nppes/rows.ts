@@ -187,7 +187,7 @@ type Value = string | null | undefined;
 function keyed(key: readonly Value[], rest: readonly Value[]): string | Rejected {
   const filled = key.map((value) => value ?? '');
   if (Buffer.byteLength(filled.join('')) > MAX_KEY_BYTES) {
-    return { reason: 'value longer than NPPES allows' };
+    return { reason: 'values are longer than NPPES allows' };
   }
   return copyLine([...filled, ...rest]);
 }

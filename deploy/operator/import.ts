@@ -34,26 +34,34 @@ type DownloadOptions = Omit<ImportOptions, 'dataset' | 'path' | 'databaseUrl' | 
 export function addCommands(program: Command, run: Run, surroundings: CommandSurroundings): void {
   const parent = program.command('import').description('import data from files');
   addDownloadCommand(parent, run, surroundings, 'nppes').description(
-    'import providers, their endpoints, other names and practice locations from the files of NPPES',
+    'import providers with their endpoints, other names, and practice locations from NPPES',
   );
   addDownloadCommand(parent, run, surroundings, 'clinicians').description(
-    'import the workplaces and groups of clinicians from the "Doctors and Clinicians" of CMS',
+    'import the workplaces and groups of clinicians from "Doctors and Clinicians" of CMS',
   );
   addRowCommand(parent, run, 'domains', (db) => domainRows(db)).description(
-    "import employers' domains, each row with a verdict",
+    'import the email domains of employers; each row gets a verdict',
   );
   addRowCommand(parent, run, 'emails', (db, { source }) => emailRows(db, source))
-    .description("import the operator's own addresses, each row with a verdict")
-    .option('--source <NAME>', 'the source of rows that do not name one', sourceName, 'import');
+    .description('import your own addresses of providers; each row gets a verdict')
+    .option(
+      '--source <NAME>',
+      'the name of the source to store for rows that do not name one',
+      sourceName,
+      'import',
+    );
   addRowCommand(parent, run, 'suppressions', (db, { yes = false }) => suppressionRows(db, yes))
-    .description('import people who must not be looked up or returned, each row with a verdict')
+    .description('import people who must not be looked up or returned; each row gets a verdict')
     .option('--yes', 'also suppress free-mail domains, such as gmail.com');
 }
 
-const sourceName = parser('1 to 40 of a-z, 0-9, dot, dash and underscore', (text) => {
-  if (SOURCE_NAME.test(text)) return text;
-  return null;
-});
+const sourceName = parser(
+  '1 to 40 letters a to z, digits, dots, dashes, and underscores',
+  (text) => {
+    if (SOURCE_NAME.test(text)) return text;
+    return null;
+  },
+);
 
 function addDownloadCommand(
   parent: Command,
@@ -62,15 +70,15 @@ function addDownloadCommand(
   dataset: Dataset,
 ): Command {
   return audited(parent.command(dataset), 'import')
-    .argument('<PATH>', 'a zip, a folder or a csv file')
+    .argument('<PATH>', 'a zip, a folder, or a CSV file')
     .option(
       '--rejects <FILE>',
-      'the file that lists rejected rows (default: NAME.rejects.csv in this folder)',
+      'the file to which rejected rows are written (default: NAME.rejects.csv in the current folder)',
       label(4096),
     )
-    .option('--dry-run', 'count the changes, and change nothing')
-    .option('--again', 'import a file that was imported before')
-    .option('--yes', 'continue even if it removes more than 5 % of a table')
+    .option('--dry-run', 'only count the changes')
+    .option('--again', 'import the download even if it was imported before')
+    .option('--yes', 'import it even if that removes more than 5 % of a table')
     .action((path: string, options: DownloadOptions) =>
       run(async () => {
         const given = { ...options, dataset, path, databaseUrl: databaseUrl(), output };
@@ -87,7 +95,11 @@ function addRowCommand<T extends object>(
 ): Command {
   return audited(parent.command(kind), 'import')
     .argument('<CSV>', 'the file')
-    .option('--verdicts <FILE>', 'the file for the line and verdict of each row', label(4096))
+    .option(
+      '--verdicts <FILE>',
+      'the file to which the line number and verdict of each row are written',
+      label(4096),
+    )
     .action((path: string, options: RowOptions) =>
       run((db) => importFile(db, kind, path, options, rowsOf(db, options))),
     );
@@ -95,8 +107,8 @@ function addRowCommand<T extends object>(
 
 const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
   imported: 'imported',
-  already: 'already imported, nothing was changed (--again imports it again)',
-  rehearsed: 'compared; nothing was changed',
+  already: 'was already imported, so nothing was changed (to import it again, add --again)',
+  rehearsed: 'compared with the database; nothing was changed',
 };
 
 /** All outcomes of a row, which are the columns of the printed table. `read` counts all rows. */

@@ -196,7 +196,7 @@ interface EmailRow {
 }
 
 const EMAILS_HEADER =
-  'the first row must be a header with at least npi and email, or data that begins with npi,email';
+  'the first row must be a header with at least the names npi and email, or data that begins with an NPI and an address';
 
 /**
  * Returns the rules for importing the operator's own addresses. An address has to pass the same
@@ -313,7 +313,7 @@ function parseDate(text: string, now: number): Date | null | 'bad' {
 type Suppressed = SuppressionTarget & { readonly reason: string };
 
 const SUPPRESSIONS_HEADER =
-  'the first row must be a header with at least value, separated by commas, or each line must be one value';
+  'the first row must be a header with the name value and commas between the names, or each line must be one value';
 
 const REFUSALS: Readonly<Record<TargetWord, string>> = {
   npi: 'not_an_npi',
