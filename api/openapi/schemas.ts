@@ -119,7 +119,7 @@ const emailType = text.valid(...EMAIL_TYPES).meta({ name: 'EmailType' });
 const deliveryStatus = text
   .valid(...DELIVERY_STATES)
   .description(
-    '`pending` until it is decided. `none` means that the operator has suspended deliveries.',
+    '`pending` until the delivery has succeeded or failed for good. `none` means that the operator has suspended deliveries.',
   )
   .meta({ name: 'DeliveryStatus' });
 /**
@@ -198,7 +198,7 @@ export const envelope = Joi.object({
     credits_used: credits
       .min(0)
       .allow(null)
-      .description('Charged so far for this batch, or for this request.'),
+      .description('Credits charged so far for this batch or request.'),
     balance: credits.allow(null).description('Credits available now.'),
   })
     .required()
@@ -222,14 +222,14 @@ const attempt = Joi.object({
     .valid(...ATTEMPT_REASONS)
     .allow(null)
     .description(
-      'The stable reason of a failure, or null for a 2xx. With `body_…`, a 2xx still counts.',
+      'The reason of a failure, or null for a 2xx. Reasons are stable. After a 2xx, a reason that begins with `body_` is not a failure.',
     )
     .meta({ name: 'AttemptReason' }),
   response_excerpt: Joi.string()
     .required()
     .allow(null, '')
     .description(
-      "The first 1024 bytes of your receiver's response as text, in lists 200 characters of them. Control characters and invalid UTF-8 become U+FFFD. Null if there was no response.",
+      "The first 1024 bytes of your receiver's response as text. Lists show only 200 characters. Control characters and invalid UTF-8 become U+FFFD. Null if there was no response.",
     ),
 }).meta({ name: 'DeliveryAttempt' });
 
@@ -241,10 +241,14 @@ export const deliveryAnswer = Joi.object({
   id: deliveryId.description('The `webhook-id` of every attempt.'),
   request_id: requestId
     .allow(null)
-    .description('The request that it reports, or null for the whole batch.'),
+    .description('The request whose result is delivered, or null if the whole batch is delivered.'),
   status: deliveryStatus,
   created_at: timestamp,
-  decided_at: timestamp.allow(null).description('Null until it is decided.'),
+  decided_at: timestamp
+    .allow(null)
+    .description(
+      'The time at which the delivery succeeded or failed for good. Null while it is pending.',
+    ),
   next_attempt_at: timestamp
     .allow(null)
     .description(
@@ -254,7 +258,7 @@ export const deliveryAnswer = Joi.object({
     .items(attempt)
     .required()
     .description(
-      'Oldest first. Lists have the newest 5, a single delivery has up to 50. Kept for 30 days.',
+      'The attempts, oldest first. Lists show the newest 5 attempts, and a single delivery shows up to 50. Attempts are kept for 30 days.',
     ),
 }).meta({ name: 'Delivery' });
 
@@ -264,7 +268,7 @@ export const deliveriesAnswer = Joi.object({
     .items(deliveryAnswer)
     .max(PAGE.most)
     .required()
-    .description('In the order of the submit. Empty if it named no webhook.'),
+    .description('In the order of the submit. Empty if the submit named no webhook.'),
   next_cursor: nextCursor(),
 }).meta({ name: 'Deliveries' });
 
@@ -289,12 +293,12 @@ export const ledgerAnswer = Joi.object({
         created_at: timestamp,
         reason: text.valid(...LEDGER_KINDS).meta({ name: 'LedgerReason' }),
         amount: credits.description(
-          'Moved credits. Negative only for an adjustment that takes credits away.',
+          'The number of credits. Negative only for an adjustment that takes credits away.',
         ),
         request_id: requestId
           .allow(null)
           .description('The request, or null for grants and adjustments.'),
-        balance_after: credits.description('Credits available after the entry.'),
+        balance_after: credits.description('Credits available after this entry.'),
       }).meta({ name: 'LedgerEntry' }),
     )
     .max(PAGE.most)
