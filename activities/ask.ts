@@ -84,7 +84,10 @@ interface Conversation {
   readonly now: Clock;
 }
 
-async function converse(deps: AskDeps, conversation: Conversation): Promise<VendorAnswer> {
+async function converse(
+  deps: AskDeps,
+  conversation: Conversation,
+): Promise<VendorAnswer> {
   const { vendor } = conversation.source;
   const begin = () => beginStep(deps, conversation);
   const next = await waitForSlot(vendor.id, begin, conversation.signal);
@@ -146,7 +149,11 @@ async function resume(
   // be unchecked because the process died after the response was recorded.
   if (reason !== null) return { kind: 'unusable', reason };
   const { requestId, npi } = question;
-  return await verify(deps, { requestId, npi, lookupId, requestedType, patience: 'first' }, signal);
+  return await verify(
+    deps,
+    { requestId, npi, lookupId, requestedType, patience: 'first' },
+    signal,
+  );
 }
 
 /** Sends one request to the vendor, records the response, and checks the addresses in it. */
@@ -161,10 +168,12 @@ async function call(
   const { lookupId } = key;
   const subject = await deps.subjects.of(lookupId, npi, requestedType);
   const sent = send(vendor, jobRef, subject, signal);
-  const step = await countCall('vendor', vendor.id, sent).catch(async (error: unknown) => {
-    await recordLost(deps.db, key, 'aborted');
-    throw error;
-  });
+  const step = await countCall('vendor', vendor.id, sent).catch(
+    async (error: unknown) => {
+      await recordLost(deps.db, key, 'aborted');
+      throw error;
+    },
+  );
   if (step.kind === 'pending') {
     await recordJob(deps, key, step, { kind: 'answered' });
     return wait(conversation, 'pending', step.pollAfterMs);
@@ -172,7 +181,8 @@ async function call(
   const isUnasked =
     step.kind === 'retry' ||
     (step.kind === 'fatal' && (step.why === 'auth' || step.why === 'plan'));
-  if (jobRef !== null && isUnasked) return await keepJob(deps, conversation, key, jobRef, step);
+  if (jobRef !== null && isUnasked)
+    return await keepJob(deps, conversation, key, jobRef, step);
   const end = await record(deps, source, subject, key, step);
   if (end !== null) return end;
   if (step.kind === 'retry') return wait(conversation, step.why, step.afterMs);
@@ -181,7 +191,12 @@ async function call(
   return await verify(deps, { ...found, patience: 'first' }, signal);
 }
 
-function send(vendor: Vendor, jobRef: string | null, subject: Subject, signal: AbortSignal) {
+function send(
+  vendor: Vendor,
+  jobRef: string | null,
+  subject: Subject,
+  signal: AbortSignal,
+) {
   if (jobRef === null) return vendor.submit(subject, signal);
   return vendor.poll(jobRef, subject, signal);
 }
@@ -236,7 +251,8 @@ async function record(
   }
   // The request may have reached the vendor, but we got no response. If the vendor charges for
   // repeated requests, we assume that it charged for this one.
-  const isLost = step.kind === 'retry' && step.why === 'unanswered' && !vendor.repeatIsFree;
+  const isLost =
+    step.kind === 'retry' && step.why === 'unanswered' && !vendor.repeatIsFree;
   if (step.kind === 'blocked') await suppressFromVendor(db, npi, key.vendor);
   const outcome = outcomeOf(step, key.n > 1);
   const change = await recordVendorAnswer(db, key, {
@@ -305,7 +321,11 @@ function creditsOf(step: Answered, cost: number): number {
  * Throws a retryable failure if there is time for another attempt at this vendor. Otherwise returns
  * `unresolved`.
  */
-function wait({ question, now }: Conversation, why: string, afterMs: number | null): VendorAnswer {
+function wait(
+  { question, now }: Conversation,
+  why: string,
+  afterMs: number | null,
+): VendorAnswer {
   const nextAt = now() + (afterMs ?? 0);
   if (nextAt > question.until) return { kind: 'unresolved', reason: why };
   throw retryLater(question.vendor, why, afterMs);

@@ -94,8 +94,14 @@ export function createWebhookActivities(deps: WebhookDeps) {
      * @throws {ApplicationFailure} retryable, with the delay until the next run, if the delivery
      * has to be tried again
      */
-    async deliverWebhook({ deliveryId }: { deliveryId: string }): Promise<DeliveryResult> {
-      const tried = await withHeartbeat(Context.current(), () => tryDelivery(deps, deliveryId));
+    async deliverWebhook({
+      deliveryId,
+    }: {
+      deliveryId: string;
+    }): Promise<DeliveryResult> {
+      const tried = await withHeartbeat(Context.current(), () =>
+        tryDelivery(deps, deliveryId),
+      );
       if (typeof tried === 'string') return tried;
       const { why, message, afterMs } = tried;
       const delayMs = afterMs === null ? null : Math.max(afterMs, 1);
@@ -128,7 +134,10 @@ async function attemptFirst(
  * Makes at most one attempt of a delivery.
  * @returns the final result of the delivery, or the reason and the delay if it must be tried later
  */
-async function tryDelivery(deps: WebhookDeps, deliveryId: string): Promise<DeliveryResult | Later> {
+async function tryDelivery(
+  deps: WebhookDeps,
+  deliveryId: string,
+): Promise<DeliveryResult | Later> {
   const claimed = await claimDelivery(deps.db, deliveryId, deps.rules);
   switch (claimed.kind) {
     case 'over':
@@ -169,9 +178,14 @@ async function attempt(deps: WebhookDeps, claim: Claim): Promise<DeliveryResult 
   };
 }
 
-function recordOf({ at: startedAt }: Claim, answer: Answer, durationMs: number): AttemptRecord {
+function recordOf(
+  { at: startedAt }: Claim,
+  answer: Answer,
+  durationMs: number,
+): AttemptRecord {
   const common = { startedAt, durationMs, reason: reasonOf(answer) };
-  if (answer.kind === 'failed') return { ...common, statusCode: null, responseExcerpt: null };
+  if (answer.kind === 'failed')
+    return { ...common, statusCode: null, responseExcerpt: null };
   return { ...common, statusCode: answer.status, responseExcerpt: answer.excerpt };
 }
 
@@ -187,7 +201,11 @@ async function hold(
   count('npe_delivery_attempts_total', { outcome: 'secret_unreadable' });
   log.error({ delivery_id: deliveryId, organization_id: organizationId }, error.message);
   const afterMs = await holdUnreadable(db, claim);
-  return { why: 'secret_unreadable', message: 'the webhook secret cannot be read', afterMs };
+  return {
+    why: 'secret_unreadable',
+    message: 'the webhook secret cannot be read',
+    afterMs,
+  };
 }
 
 /** Logs an attempt, and records its metrics and its trace span. */
@@ -251,7 +269,9 @@ async function makeAttempt({ db, log, post }: WebhookDeps, claim: Claim) {
  * - `counted` addresses have not. Each occupies a slot until the attempt is recorded.
  */
 async function admitAddresses(db: Database, claim: Claim, addresses: readonly string[]) {
-  const proven = addresses.filter((address) => isInNetworks(address, claim.provenNetworks));
+  const proven = addresses.filter((address) =>
+    isInNetworks(address, claim.provenNetworks),
+  );
   // A first attempt only uses the proven addresses. A retry also tries the others, because the
   // proven addresses may be unavailable.
   if (proven.length > 0 && claim.step === 0) return { proven, counted: [] };
@@ -260,7 +280,11 @@ async function admitAddresses(db: Database, claim: Claim, addresses: readonly st
   return { proven, counted: await admitToAddresses(db, others) };
 }
 
-function outcomeOf({ step }: Claim, answer: Answer, scheduleMs: readonly number[]): AttemptOutcome {
+function outcomeOf(
+  { step }: Claim,
+  answer: Answer,
+  scheduleMs: readonly number[],
+): AttemptOutcome {
   let retryAfterMs: number | null = null;
   if (answer.kind === 'answered') {
     if (isDelivered(answer.status)) return { state: 'delivered' };
@@ -274,7 +298,11 @@ function outcomeOf({ step }: Claim, answer: Answer, scheduleMs: readonly number[
 
 function healthOf(answer: Answer, scheduleMs: readonly number[]): HostHealth | null {
   if (answer.kind === 'answered') {
-    return { kind: 'answered', accepted: isDelivered(answer.status), address: answer.address };
+    return {
+      kind: 'answered',
+      accepted: isDelivered(answer.status),
+      address: answer.address,
+    };
   }
   if (isFinal(answer) || answer.reason === 'unproven_host') return null;
   return { kind: 'silent', reason: answer.reason, restMs: firstRestMs(scheduleMs) };

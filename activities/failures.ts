@@ -61,7 +61,10 @@ export function failureInterceptor(
  * Returns the trace span of one attempt of an activity. If the activity works for a request or a
  * batch, that is the parent of the span.
  */
-function spanOf({ workflowExecution, workflowType, activityType, attempt }: Info, input: unknown) {
+function spanOf(
+  { workflowExecution, workflowType, activityType, attempt }: Info,
+  input: unknown,
+) {
   const { workflowId = '', runId } = workflowExecution ?? {};
   const { batchId = workflowId, requestId = batchId } = Object(input);
   const name = `${workflowType}: ${activityType}`;
@@ -71,13 +74,15 @@ function spanOf({ workflowExecution, workflowType, activityType, attempt }: Info
 }
 
 function toFailure(error: unknown, log: Logger): unknown {
-  if (error instanceof TemporalFailure || error instanceof CompleteAsyncError) return error;
+  if (error instanceof TemporalFailure || error instanceof CompleteAsyncError)
+    return error;
   if (error instanceof Error && error.name === 'AbortError') {
     return new CancelledFailure('cancelled');
   }
   if (error instanceof DatabaseError) {
     const { message, code, isPermanent: nonRetryable } = error;
-    if (nonRetryable) log.error({ err: error }, 'activity failed: PostgreSQL rejected a statement');
+    if (nonRetryable)
+      log.error({ err: error }, 'activity failed: PostgreSQL rejected a statement');
     return ApplicationFailure.create({ message, type: `Database.${code}`, nonRetryable });
   }
   if (error instanceof Refusal) {
@@ -86,7 +91,10 @@ function toFailure(error: unknown, log: Logger): unknown {
   }
   const name = error instanceof Error ? error.name : 'unknown';
   log.error({ err: error }, 'activity failed unexpectedly');
-  return ApplicationFailure.create({ message: `${name}: see the worker's log`, type: 'Internal' });
+  return ApplicationFailure.create({
+    message: `${name}: see the worker's log`,
+    type: 'Internal',
+  });
 }
 
 /**
@@ -128,7 +136,10 @@ export function benignFailure(
  * Returns the outcome of a call for the circuit breaker of a vendor, a verifier, or the registry.
  * @param again true if the source was sent the same request before
  */
-export function outcomeOf(step: Step | VerifierStep | RegistryStep, again = false): CallOutcome {
+export function outcomeOf(
+  step: Step | VerifierStep | RegistryStep,
+  again = false,
+): CallOutcome {
   if (step.kind === 'fatal') {
     // One unreadable response does not mean that the source is down, so it counts as an ordinary
     // failure. Many in a row open the breaker.

@@ -26,7 +26,8 @@ export async function withHeartbeat<T>(
 ): Promise<T> {
   const timeoutMs = context.info.heartbeatTimeoutMs ?? HEARTBEAT_MS;
   const begun = performance.now();
-  const now = () => context.info.currentAttemptScheduledTimestampMs + performance.now() - begun;
+  const now = () =>
+    context.info.currentAttemptScheduledTimestampMs + performance.now() - begun;
   const timer = setInterval(() => context.heartbeat(), (timeoutMs * 2) / 3);
   const ending = new AbortController();
   let lateness: NodeJS.Timeout | undefined;

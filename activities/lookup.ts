@@ -25,7 +25,9 @@ import { waitForSlot } from './slots.ts';
 import { missingOf, type Subject } from './vendors/vendor.ts';
 
 export type LookupDeps = SettleDeps &
-  Pick<ActivityDeps, 'vendors' | 'verifiers' | 'registry'> & { readonly subjects: Subjects };
+  Pick<ActivityDeps, 'vendors' | 'verifiers' | 'registry'> & {
+    readonly subjects: Subjects;
+  };
 
 export const REGISTRY = 'registry';
 /** The longest time that a lookup checks known addresses before it calls its first vendor. */
@@ -65,7 +67,9 @@ export function createLookupActivities(deps: LookupDeps) {
      * @throws {ApplicationFailure} retryable, while the registry is unavailable or limits us and
      * there is time left
      */
-    async identify(request: RequestIds & { readonly until: number }): Promise<string | null> {
+    async identify(
+      request: RequestIds & { readonly until: number },
+    ): Promise<string | null> {
       const due = await listRegistryDue(deps.db, [request.npi]);
       // The registry may have been asked already, by another lookup or by an earlier attempt of
       // this activity that died afterwards.
@@ -83,7 +87,8 @@ export function createLookupActivities(deps: LookupDeps) {
 async function planLookup(deps: LookupDeps, request: ToPlan): Promise<LookupPlan> {
   const { db, registry } = deps;
   const open = await findOpenRequest(db, request.requestId);
-  if (open === null || open.isOverdue) return await end(deps, request, 'deadline', 'failed');
+  if (open === null || open.isOverdue)
+    return await end(deps, request, 'deadline', 'failed');
   if (open.isSandbox) {
     const plan = await planForSandbox(db, request);
     return plan ?? (await end(deps, request, 'settled'));
@@ -108,7 +113,10 @@ async function end(
   reason: string,
   how: LookupEnd = 'answered',
 ): Promise<LookupPlan> {
-  return { kind: 'settled', result: await settleAndSignal(deps, { ...request, reason }, how) };
+  return {
+    kind: 'settled',
+    result: await settleAndSignal(deps, { ...request, reason }, how),
+  };
 }
 
 async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPlan> {
@@ -133,7 +141,9 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
   }));
   await recordSkipped(db, [{ requestId, lookupId, judged }]);
   const sources = sourcesOf(judged, await queueKnown(deps, lookupId, npi, facts));
-  const skipped = judged.map(({ obstacle }) => obstacle).filter((obstacle) => obstacle !== null);
+  const skipped = judged
+    .map(({ obstacle }) => obstacle)
+    .filter((obstacle) => obstacle !== null);
   let unidentified: string | null = null;
   if (subject.person === null && skipped.some((reason) => reason !== KNOWN_MISS)) {
     unidentified = request.registry?.trouble ?? null;
@@ -157,7 +167,12 @@ async function queueKnown(
 ): Promise<boolean> {
   const listed = facts === null ? [] : endpointCandidates(facts);
   const known = [{ npi, lookupId, listed }];
-  const waiting = await queueKnownEmails(db, known, rules.freshnessMs, verifiers.length > 0);
+  const waiting = await queueKnownEmails(
+    db,
+    known,
+    rules.freshnessMs,
+    verifiers.length > 0,
+  );
   return waiting.size > 0;
 }
 
@@ -167,7 +182,10 @@ async function queueKnown(
  */
 function sourcesOf(judged: Judged['judged'], hasKnown: boolean): PlannedSource[] {
   const eligible = judged.filter(({ obstacle }) => obstacle === null);
-  const sources: PlannedSource[] = eligible.map(({ vendor, capMs }) => ({ vendor, capMs }));
+  const sources: PlannedSource[] = eligible.map(({ vendor, capMs }) => ({
+    vendor,
+    capMs,
+  }));
   if (hasKnown) sources.unshift({ vendor: null, capMs: KNOWN_MS });
   return sources;
 }
@@ -181,8 +199,16 @@ function hashOf(
   subject: Subject,
 ): string {
   const { person, organization, otherOrganizations } = subject;
-  const employers = [organization, ...otherOrganizations].map((one) => [one?.name, one?.domain]);
-  const known = JSON.stringify([person, employers, rules.policy, verifiers.map(({ id }) => id)]);
+  const employers = [organization, ...otherOrganizations].map((one) => [
+    one?.name,
+    one?.domain,
+  ]);
+  const known = JSON.stringify([
+    person,
+    employers,
+    rules.policy,
+    verifiers.map(({ id }) => id),
+  ]);
   return createHash('sha256').update(known).digest('base64');
 }
 
@@ -275,7 +301,11 @@ export function createSubjects(db: Database) {
   };
   return {
     keep,
-    async of(lookupId: string, npi: string, requestedType: RequestedType): Promise<Subject> {
+    async of(
+      lookupId: string,
+      npi: string,
+      requestedType: RequestedType,
+    ): Promise<Subject> {
       const known = kept.get(lookupId);
       if (known) return known;
       const subject = buildSubject(npi, await readProvider(db, npi), requestedType);

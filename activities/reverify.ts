@@ -31,7 +31,11 @@ export function createReverifyActivities(deps: ReverifyDeps) {
       if (verifiers.length === 0) return result;
       return await withHeartbeat(Context.current(), async (signal) => {
         const { freshnessMs } = rules;
-        const due = await listFading(db, { freshnessMs, leadMs: LEAD_MS, limit: MAX_ADDRESSES });
+        const due = await listFading(db, {
+          freshnessMs,
+          leadMs: LEAD_MS,
+          limit: MAX_ADDRESSES,
+        });
         for (const fading of due) result[await recheck(deps, fading, signal)] += 1;
         log.info(result, 're-verified');
         return result;

@@ -97,6 +97,7 @@ export function answerForSandbox(
   if (outcome === 'slow' && Context.current().info.attempt === 1) {
     throw retryLater('sandbox', 'pending', SLOW_MS);
   }
-  if (outcome === 'greylisted' && patience === 'first') return { kind: 'later', reason: outcome };
+  if (outcome === 'greylisted' && patience === 'first')
+    return { kind: 'later', reason: outcome };
   return ANSWERS[outcome];
 }

@@ -48,7 +48,11 @@ export async function settleFound(
   answer: VendorAnswer,
 ): Promise<VendorAnswer> {
   if (answer.kind !== 'found' && answer.kind !== 'stored') return answer;
-  const settled = await settleAndSignal(deps, { ...request, reason: 'no_source' }, 'answered');
+  const settled = await settleAndSignal(
+    deps,
+    { ...request, reason: 'no_source' },
+    'answered',
+  );
   return { ...answer, settled };
 }
 

@@ -216,7 +216,13 @@ async function conclude(
   { npi, lookupId, requestedType }: ToVerify,
   { claimed, unwanted, isLater, undecided, notNow }: Progress,
 ): Promise<VendorAnswer> {
-  const search = { npi, lookupId, requestedType, freshnessMs: rules.freshnessMs, except: claimed };
+  const search = {
+    npi,
+    lookupId,
+    requestedType,
+    freshnessMs: rules.freshnessMs,
+    except: claimed,
+  };
   const { stored, elsewhere, greylisted } = await standingOf(db, search);
   if (stored) return { kind: 'found', reason: null };
   // This comes before the retryable failures below, because a retry would check greylisted

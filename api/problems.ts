@@ -53,7 +53,11 @@ export class ApiError extends Error {
   readonly body: object;
   readonly headers: Readonly<Record<string, string>>;
 
-  constructor(status: number, body: object, headers: Readonly<Record<string, string>> = {}) {
+  constructor(
+    status: number,
+    body: object,
+    headers: Readonly<Record<string, string>> = {},
+  ) {
     super(`HTTP ${status}`);
     this.status = status;
     this.body = body;
@@ -81,7 +85,8 @@ export function problem(
   headers: Readonly<Record<string, string>> = {},
 ): ApiError {
   const kinds = Object.values(PROBLEMS);
-  const kind = kinds.find(({ codes }) => Object.hasOwn(codes, code)) ?? PROBLEMS.InternalError;
+  const kind =
+    kinds.find(({ codes }) => Object.hasOwn(codes, code)) ?? PROBLEMS.InternalError;
   const all: Record<string, string> = { ...helpLink(code), ...headers };
   if (values.wait !== undefined) all['retry-after'] = String(values.wait);
   return new ApiError(kind.status, problemBody(kind, code, values), all);
@@ -119,7 +124,10 @@ export interface Problem {
  * @param hint advice that is not in the messages of the problems. It becomes the title of the help
  * link, so it must be ASCII without quotes
  */
-export function invalid(detail: readonly Problem[], hint: string | null = null): ApiError {
+export function invalid(
+  detail: readonly Problem[],
+  hint: string | null = null,
+): ApiError {
   return new ApiError(422, { detail }, helpLink(detail[0]?.type ?? '', hint));
 }
 

@@ -107,7 +107,11 @@ export function createServer(deps: ApiDeps): Server {
     debug: false,
   });
   boundPipelines(listener);
-  boundConnections(listener, deps.connectionsPerAddress, createPeerOf(deps.trustedProxies));
+  boundConnections(
+    listener,
+    deps.connectionsPerAddress,
+    createPeerOf(deps.trustedProxies),
+  );
   server.app.queues = createQueues(deps.poolSize);
   const readiness = new Readiness(deps);
   server.app.readiness = async () => {
@@ -146,7 +150,8 @@ function registerHeaders(server: Server): void {
     response.header('x-request-id', app.requestId ?? randomUUID());
     for (const [name, value] of Object.entries(PRIVATE))
       response.header(name, value, { override: false });
-    for (const [name, value] of Object.entries(app.rateHeaders ?? {})) response.header(name, value);
+    for (const [name, value] of Object.entries(app.rateHeaders ?? {}))
+      response.header(name, value);
     if (app.ignoredFields) response.header('ignored-fields', app.ignoredFields);
     return h.continue;
   });
@@ -235,7 +240,8 @@ function clientRequestId(request: Request): string | null {
 function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
   server.events.on('response', (request) => {
     const { app, auth, info, response } = request;
-    const status = response instanceof Error ? response.output.statusCode : response?.statusCode;
+    const status =
+      response instanceof Error ? response.output.statusCode : response?.statusCode;
     // Logs the path template of the route instead of the path, because the path may contain
     // anything.
     const { method, path: route } = request.route;
@@ -244,7 +250,10 @@ function registerLog(server: Server, { log }: ApiDeps, sample: Sample): void {
     const workedMs = Math.max(0, ms - (app.waitedMs ?? 0));
     const labels = { route, method, status: status ?? 'none' };
     time('npe_http_request_duration_seconds', labels, workedMs / 1000);
-    const ids = { organization_id: auth.credentials?.organizationId, batch_id: app.batchId };
+    const ids = {
+      organization_id: auth.credentials?.organizationId,
+      batch_id: app.batchId,
+    };
     if (app.batchId) {
       publishSpan({
         batchId: app.batchId,

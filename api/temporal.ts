@@ -13,7 +13,7 @@ import {
   WORKFLOWS,
 } from '../workflows/messages.ts';
 
-/** What the API needs to start workflows in Temporal. */
+/** The dependencies that start workflows in Temporal. */
 export interface TemporalDeps {
   readonly client: Client;
   /** Name of the enrichment task queue. */
@@ -69,7 +69,8 @@ export class Starter {
     // This timer is needed because the SDK may exceed the deadline by a second.
     const late = setTimeout(Math.max(1, deadline - Date.now()), 'late', { ref: false });
     try {
-      if ((await Promise.race([started, late])) === 'late') throw new Error('no response in time');
+      if ((await Promise.race([started, late])) === 'late')
+        throw new Error('no response in time');
     } catch (error) {
       this.#pausedUntil = performance.now() + PAUSE_MS;
       // This is not awaited, because finding the reason takes time and the client waits for its

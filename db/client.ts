@@ -1,4 +1,10 @@
-import { DrizzleQueryError, fillPlaceholders, getTableColumns, type SQL, sql } from 'drizzle-orm';
+import {
+  DrizzleQueryError,
+  fillPlaceholders,
+  getTableColumns,
+  type SQL,
+  sql,
+} from 'drizzle-orm';
 import { type PgColumn, PgDialect, type PgTable } from 'drizzle-orm/pg-core';
 import { drizzle, type PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import postgres, { type ISql, type Sql, type TransactionSql } from 'postgres';
@@ -99,7 +105,8 @@ export function openDatabase(options: DatabaseOptions): Database {
   // timestamptz, and 20 is bigint.
   const { parsers, serializers } = client.options;
   parsers[1184] = (text: string) => new Date(text);
-  serializers[1184] = (time: Date | string) => (time instanceof Date ? time.toISOString() : time);
+  serializers[1184] = (time: Date | string) =>
+    time instanceof Date ? time.toISOString() : time;
   parsers[20] = Number;
   return {
     drizzle: database,
@@ -160,7 +167,10 @@ function withoutWrapper(error: unknown): unknown {
  * @throws {DatabaseError} with `code` and `constraint` only, because the driver's message contains
  * bound values
  */
-export function query<T>(db: Database, work: (tx: PostgresJsDatabase) => Promise<T>): Promise<T> {
+export function query<T>(
+  db: Database,
+  work: (tx: PostgresJsDatabase) => Promise<T>,
+): Promise<T> {
   return bounded(db, () => work(db.drizzle));
 }
 
@@ -227,7 +237,8 @@ export async function transaction<T>(
         }),
       );
     } catch (error) {
-      if (!(error instanceof DatabaseError && error.code === '40P01' && attempt < 3)) throw error;
+      if (!(error instanceof DatabaseError && error.code === '40P01' && attempt < 3))
+        throw error;
     }
   }
 }
@@ -248,7 +259,10 @@ const WHOLE_TABLES = Object.entries({
  * database. All its statements see the database at the same moment. It does not lock rows, and no
  * client deadline applies to it.
  */
-export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promise<T>): Promise<T> {
+export async function snapshot<T>(
+  db: Database,
+  work: (tx: Transaction) => Promise<T>,
+): Promise<T> {
   try {
     return await db.drizzle.transaction(
       async (tx) => {
@@ -267,7 +281,10 @@ export async function snapshot<T>(db: Database, work: (tx: Transaction) => Promi
  * on the number of rows, so it can be prepared.
  * @param common properties that are equal in all rows; they are sent once
  */
-export function insertAll<T extends PgTable, Common extends keyof T['$inferInsert'] = never>(
+export function insertAll<
+  T extends PgTable,
+  Common extends keyof T['$inferInsert'] = never,
+>(
   table: T,
   rows: readonly Omit<T['$inferInsert'], Common>[],
   common: Pick<T['$inferInsert'], Common> | null = null,

@@ -43,7 +43,13 @@ const UNAVAILABLE: ReadonlySet<string> = new Set([
   'ENOENT',
 ]);
 
-const BUSY: ReadonlySet<string> = new Set(['40001', '40P01', '55P03', '57014', 'client_deadline']);
+const BUSY: ReadonlySet<string> = new Set([
+  '40001',
+  '40P01',
+  '55P03',
+  '57014',
+  'client_deadline',
+]);
 
 /**
  * A failure of PostgreSQL or of the connection to it. It contains no message of drizzle or
@@ -151,7 +157,11 @@ export class Refusal extends Error {
   /** Only with `reference_used`: the earlier grant that has the same reference. */
   readonly granted: Granted | null;
 
-  constructor(code: RefusalCode, until: Date | null = null, granted: Granted | null = null) {
+  constructor(
+    code: RefusalCode,
+    until: Date | null = null,
+    granted: Granted | null = null,
+  ) {
     super(`refused: ${code}`);
     this.code = code;
     this.until = until;

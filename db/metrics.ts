@@ -113,7 +113,12 @@ export async function countCall<T extends CallAnswer>(
   }));
 }
 
-function labelsOf({ kind, why, cause, verdict }: CallAnswer): Readonly<Record<string, string>> {
+function labelsOf({
+  kind,
+  why,
+  cause,
+  verdict,
+}: CallAnswer): Readonly<Record<string, string>> {
   const answer = why ?? verdict ?? kind;
   if (cause === undefined) return { answer };
   return { answer, cause };

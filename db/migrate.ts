@@ -81,7 +81,8 @@ async function refuseOldServer(client: Sql): Promise<void> {
  * but drizzle would try.
  */
 async function refuseOtherHistory(client: Sql): Promise<void> {
-  const [noted] = await client`select to_regclass('drizzle.__drizzle_migrations') as name`;
+  const [noted] =
+    await client`select to_regclass('drizzle.__drizzle_migrations') as name`;
   if (!noted?.name) return;
   const first = Math.min(...CARRIED);
   const [other] = await client`

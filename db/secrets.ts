@@ -77,7 +77,11 @@ export function encryptSecret(
  * the secret was encrypted with a different key of that version or for another owner, or if the
  * stored text was changed
  */
-export function decryptSecret(keys: readonly SecretKey[], owner: string, stored: string): string {
+export function decryptSecret(
+  keys: readonly SecretKey[],
+  owner: string,
+  stored: string,
+): string {
   const [version = '', encoded = ''] = stored.split('.');
   const found = keys.find((key) => key.version === version);
   if (!found) throw new SecretKeyMissing(keys.length === 0 ? undefined : version);
@@ -86,7 +90,9 @@ export function decryptSecret(keys: readonly SecretKey[], owner: string, stored:
   const tag = bytes.subarray(NONCE_BYTES, NONCE_BYTES + TAG_BYTES);
   const text = bytes.subarray(NONCE_BYTES + TAG_BYTES);
   try {
-    const decipher = createDecipheriv(ALGORITHM, found.key, nonce, { authTagLength: TAG_BYTES });
+    const decipher = createDecipheriv(ALGORITHM, found.key, nonce, {
+      authTagLength: TAG_BYTES,
+    });
     decipher.setAAD(Buffer.from(owner));
     decipher.setAuthTag(tag);
     return decipher.update(text, undefined, 'utf8') + decipher.final('utf8');
@@ -97,7 +103,11 @@ export function decryptSecret(keys: readonly SecretKey[], owner: string, stored:
 }
 
 /** Returns whether `decryptSecret` would succeed. */
-export function canDecrypt(keys: readonly SecretKey[], owner: string, stored: string): boolean {
+export function canDecrypt(
+  keys: readonly SecretKey[],
+  owner: string,
+  stored: string,
+): boolean {
   try {
     decryptSecret(keys, owner, stored);
     return true;

@@ -187,7 +187,11 @@ export async function readConcerns(db: Database) {
   const organization = sql`o.id as organization, o.name`;
   const seconds = (since: string) =>
     sql.raw(`extract(epoch from clock_timestamp() - ${since})::int as seconds`);
-  type Concern = 'waitingToStart' | 'nearlyOutOfCredits' | 'webhookHostsAway' | 'switchedOff';
+  type Concern =
+    | 'waitingToStart'
+    | 'nearlyOutOfCredits'
+    | 'webhookHostsAway'
+    | 'switchedOff';
   const concerns = await run<
     Record<Concern, readonly Readonly<Record<string, string | number | boolean>>[]>
   >(db)`

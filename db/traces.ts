@@ -29,7 +29,9 @@ export interface Span {
   readonly attributes?: Readonly<Record<string, string | number | null | undefined>>;
   readonly isError?: boolean;
   /** The span in the client's own trace from which the client called us. */
-  readonly link?: { readonly traceId: string; readonly spanId: string | undefined } | undefined;
+  readonly link?:
+    | { readonly traceId: string; readonly spanId: string | undefined }
+    | undefined;
 }
 
 export const spans = channel('npi-email-enrichment:spans');
@@ -40,7 +42,10 @@ export const newSpanId = () => randomBytes(8).toString('hex');
 export const spanIdOf = (id: string) => uuidOf(id).slice(16);
 
 /** The span of the work that is running now, and its batch. */
-const here = new AsyncLocalStorage<{ readonly batchId: string; readonly spanId: string }>();
+const here = new AsyncLocalStorage<{
+  readonly batchId: string;
+  readonly spanId: string;
+}>();
 
 /**
  * Runs `work`, and records it as a child of the current span. If the work does not belong to a
@@ -99,7 +104,8 @@ export function traceOfLine(line: { readonly batch_id?: unknown }) {
  * @returns undefined for a malformed header
  */
 export function parseTraceparent(header: unknown) {
-  const form = /^[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}$/;
+  const form =
+    /^[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}$/;
   const found = form.exec(String(header));
   if (!found?.[1]) return undefined;
   return { traceId: found[1], spanId: found[2] };

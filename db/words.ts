@@ -100,7 +100,14 @@ export const DNS_REFUSALS = [
 ] as const;
 export type DnsRefusal = (typeof DNS_REFUSALS)[number];
 /** The types of electronic endpoints that NPPES distinguishes. */
-export const ENDPOINT_KINDS = ['DIRECT', 'CONNECT', 'SOAP', 'FHIR', 'REST', 'OTHERS'] as const;
+export const ENDPOINT_KINDS = [
+  'DIRECT',
+  'CONNECT',
+  'SOAP',
+  'FHIR',
+  'REST',
+  'OTHERS',
+] as const;
 export type EndpointKind = (typeof ENDPOINT_KINDS)[number];
 export type ImportKind = 'nppes' | 'clinicians' | 'domains' | 'emails' | 'suppressions';
 export type SuppressionKind = 'npi' | 'email' | 'domain';

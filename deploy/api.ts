@@ -67,7 +67,12 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
     // A failure is ignored here, because the check is repeated below.
     void checkWorkers().catch(() => {});
   }
-  void repeat('check for workers', CHECK_MS, { signal: ending.signal, log }, checkWorkers);
+  void repeat(
+    'check for workers',
+    CHECK_MS,
+    { signal: ending.signal, log },
+    checkWorkers,
+  );
   await stopped;
   ending.abort();
   log.info('api draining');
@@ -95,7 +100,8 @@ function createWorkerCheck(db: Database, log: Logger, me: ApiProcess) {
     const elsewhere = await listElsewhere(db, { namespace, taskQueue });
     if (elsewhere.length === 0 && isReported)
       log.info(place, 'a worker uses the namespace and task queue of this API');
-    if (elsewhere.length > 0 && !isReported) log.error({ ...place, elsewhere }, NO_WORKER);
+    if (elsewhere.length > 0 && !isReported)
+      log.error({ ...place, elsewhere }, NO_WORKER);
     isReported = elsewhere.length > 0;
   };
 }

@@ -14,7 +14,11 @@ import { temporalUi } from './config/config.ts';
  * - if TEMPORAL_UI_URL is set, a link to the workflow in the Temporal UI
  * @param destination the stream to write to. The default is standard output
  */
-export function createLog(name: string, level: string, destination?: DestinationStream): Logger {
+export function createLog(
+  name: string,
+  level: string,
+  destination?: DestinationStream,
+): Logger {
   const ui = temporalUi();
   const options = {
     name,

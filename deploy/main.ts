@@ -66,7 +66,9 @@ export async function main<Given extends unknown[]>(
   // An unhandled rejection is a bug. It is logged, but does not end the process, because that would
   // also end its other work.
   process.on('unhandledRejection', (error) => {
-    console.error(printableLines(`${name}: unhandled rejection: ${withoutMessage(error)}`));
+    console.error(
+      printableLines(`${name}: unhandled rejection: ${withoutMessage(error)}`),
+    );
   });
   try {
     const command = commandLine(program).action(async (...given) => {
@@ -203,7 +205,8 @@ export async function repeat(
       if (isFailing) log.info({ what }, 'a repeated task succeeds again');
       isFailing = false;
     } catch (error) {
-      if (!isFailing) log.warn({ err: error, what }, 'a repeated task failed; it is tried again');
+      if (!isFailing)
+        log.warn({ err: error, what }, 'a repeated task failed; it is tried again');
       isFailing = true;
     }
   }

@@ -77,7 +77,10 @@ export async function serveMetrics(
     if (path === '/metrics') {
       setPool(pool);
       await setReady(readiness);
-      const texts = await Promise.all([register.metrics(), ...parts.map((part) => part())]);
+      const texts = await Promise.all([
+        register.metrics(),
+        ...parts.map((part) => part()),
+      ]);
       return [200, register.contentType, texts.join('')];
     }
     const check = checks.get(path);
@@ -95,7 +98,8 @@ export async function serveMetrics(
 }
 
 function healthReply(problem: string | null): Reply {
-  if (problem === null) return [200, 'application/json', JSON.stringify({ status: 'ok' })];
+  if (problem === null)
+    return [200, 'application/json', JSON.stringify({ status: 'ok' })];
   return [503, 'application/json', JSON.stringify({ status: problem })];
 }
 

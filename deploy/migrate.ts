@@ -20,7 +20,11 @@ Required settings: DATABASE_URL. Optional: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE.
 Exit codes: 0 the database has the newest schema, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main(
-  { name: 'migrate', description: 'Migrates the database to the newest schema.', help: HELP },
+  {
+    name: 'migrate',
+    description: 'Migrates the database to the newest schema.',
+    help: HELP,
+  },
   async () => {
     await migrate(loadOperatorConfig().databaseUrl);
     console.log('migrate: the database has the newest schema');
@@ -38,7 +42,9 @@ async function prepareNamespace(target: TemporalTarget): Promise<void> {
     if (trouble?.isAway) throw trouble;
     await makeNamespace(client);
     await addSearchAttributes(client);
-    console.log(`migrate: the namespace ${namespace} of Temporal has its search attributes`);
+    console.log(
+      `migrate: the namespace ${namespace} of Temporal has its search attributes`,
+    );
   } catch (error) {
     if (!isGrpcServiceError(error) && error !== trouble) throw error;
     const why = trouble?.message ?? `Temporal refused (${(error as Error).message})`;

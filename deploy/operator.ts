@@ -12,7 +12,12 @@ import {
 import { commandLine, readCommandLine } from './main.ts';
 import { nameOrganizations } from './operator/arguments.ts';
 import { addCompletionCommand, commandsOf, helpTexts } from './operator/help.ts';
-import { type CommandSurroundings, printed, type Report, type Run } from './operator/print.ts';
+import {
+  type CommandSurroundings,
+  printed,
+  type Report,
+  type Run,
+} from './operator/print.ts';
 import { explain } from './problem.ts';
 
 // `npm run operator -- COMMAND` runs the commands for operators of the service.
@@ -37,7 +42,11 @@ const FILES: Readonly<Record<string, () => Promise<{ addCommands: AddCommands }>
   'suppress privacy': () => import('./operator/privacy.ts'),
 };
 
-type AddCommands = (program: Command, run: Run, surroundings: CommandSurroundings) => void;
+type AddCommands = (
+  program: Command,
+  run: Run,
+  surroundings: CommandSurroundings,
+) => void;
 
 export interface OperatorSurroundings {
   /** Called only by commands that need the database. @throws {ConfigError} */
@@ -55,7 +64,9 @@ type ExitCode = 0 | 1 | 2 | 3;
 function filesFor(args: readonly string[]) {
   const name = args.find((arg) => arg !== '--json' && arg !== '--csv');
   if (name === undefined) return Object.values(FILES);
-  const named = Object.entries(FILES).filter(([names]) => names.split(' ').includes(name));
+  const named = Object.entries(FILES).filter(([names]) =>
+    names.split(' ').includes(name),
+  );
   if (named.length === 0) return Object.values(FILES);
   return named.map(([, load]) => load);
 }
@@ -74,7 +85,9 @@ export async function runOperator(
   const database = new CommandDatabase(config);
   const done: { exitCode: ExitCode } = { exitCode: 0 };
   const program = createProgram(stdout, stderr);
-  program.hook('preAction', (_, command) => nameOrganizations(command, () => database.open()));
+  program.hook('preAction', (_, command) =>
+    nameOrganizations(command, () => database.open()),
+  );
   const run: Run = async (work) => {
     const report = reportOf(await work(database.open()));
     done.exitCode = report.exitCode ?? 0;
@@ -108,10 +121,15 @@ function escaping({ stdout, stderr }: Streams): Streams {
   };
 }
 
-function createProgram(stdout: (text: string) => void, stderr: (text: string) => void): Command {
+function createProgram(
+  stdout: (text: string) => void,
+  stderr: (text: string) => void,
+): Command {
   return commandLine({ name: 'operator', description: DESCRIPTION })
     .option('--json', 'print one JSON document on stdout and nothing else')
-    .addOption(new Option('--csv', 'print a table, or a record, as CSV').conflicts('json'))
+    .addOption(
+      new Option('--csv', 'print a table, or a record, as CSV').conflicts('json'),
+    )
     .version(manifest.version, '--version', 'print the version')
     .configureHelp({ showGlobalOptions: true })
     .configureOutput({ writeOut: stdout, writeErr: stderr });
@@ -154,7 +172,12 @@ class CommandDatabase {
     if (this.#opened) return this.#opened;
     const { databaseUrl: url, secretKeys } = this.#config();
     this.url = url;
-    this.#opened = openDatabase({ url, poolSize: 1, applicationName: 'operator', secretKeys });
+    this.#opened = openDatabase({
+      url,
+      poolSize: 1,
+      applicationName: 'operator',
+      secretKeys,
+    });
     return this.#opened;
   }
 

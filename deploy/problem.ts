@@ -46,7 +46,8 @@ function systemTrouble(error: NodeJS.ErrnoException): string | null {
 
 function databaseTrouble(error: DatabaseError, databaseUrl: string | null): string {
   const { code, constraint } = error;
-  const server = databaseUrl === null ? 'PostgreSQL' : `PostgreSQL at ${serverOf(databaseUrl)}`;
+  const server =
+    databaseUrl === null ? 'PostgreSQL' : `PostgreSQL at ${serverOf(databaseUrl)}`;
   const known: Readonly<Record<string, string>> = SENTENCES.database;
   const sentence = known[code] ?? SENTENCES.database[kindOf(error)];
   return filled(sentence, { server, code, constraint });
@@ -61,7 +62,9 @@ function kindOf({ code, constraint, unavailable }: DatabaseError) {
 
 function refusal({ code, until, granted }: Refusal, given: readonly string[]): string {
   const ids = ['org', 'key', 'bat', 'req', 'msg'] as const;
-  const hints = Object.fromEntries(ids.map((prefix) => [prefix, idOrHint(prefix, given)]));
+  const hints = Object.fromEntries(
+    ids.map((prefix) => [prefix, idOrHint(prefix, given)]),
+  );
   const values = {
     ...hints,
     until: until?.toISOString(),

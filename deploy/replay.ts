@@ -79,7 +79,8 @@ await main(
     installRuntime(createLog('replay', 'silent'));
     const { code } = await loadBundle(bundle);
     if (inspect !== null) inspector.open(undefined, undefined, true);
-    const runs = file === undefined ? fromTemporal(config, ids, options) : [await readRun(file)];
+    const runs =
+      file === undefined ? fromTemporal(config, ids, options) : [await readRun(file)];
     if (selectsRuns(options)) await replaySelected(config, code, runs, options);
     else await replayNamed(code, runs, inspect);
   },
@@ -107,7 +108,10 @@ await main(
         1000,
       )
       .option('--all', 'also require that runs pinned to another build fit')
-      .option('--bundle <FILE>', 'the file from "npm run bundle"; default: the code in this folder')
+      .option(
+        '--bundle <FILE>',
+        'the file from "npm run bundle"; default: the code in this folder',
+      )
       .option(
         '--inspect <EVENT>',
         'stop in a debugger at the event with this number',
@@ -123,11 +127,17 @@ function selectsRuns({ since, failed, query }: Options): boolean {
 /**
  * Ends the program with an error unless exactly one of these is given: ids, a file, or a filter.
  */
-function requireOneSource(ids: readonly string[], options: Options, command: Command): void {
+function requireOneSource(
+  ids: readonly string[],
+  options: Options,
+  command: Command,
+): void {
   const isMany = selectsRuns(options);
   const given = [ids.length > 0, options.file !== undefined, isMany].filter(Boolean);
   if (given.length !== 1) {
-    command.error('error: give ids, or --file, or at least one of --since, --failed, and --query');
+    command.error(
+      'error: give ids, or --file, or at least one of --since, --failed, and --query',
+    );
   }
   if (options.inspect !== undefined && (isMany || ids.length > 1)) {
     command.error('error: --inspect works only with one id or file');
@@ -137,7 +147,11 @@ function requireOneSource(ids: readonly string[], options: Options, command: Com
 type Runs = Parameters<typeof replay>[1];
 
 /** Prints what happened in each run, and whether the run fits the code. */
-async function replayNamed(code: string, runs: Runs, inspect: number | null): Promise<void> {
+async function replayNamed(
+  code: string,
+  runs: Runs,
+  inspect: number | null,
+): Promise<void> {
   for await (const { run, misfit } of replay(code, runs, inspect)) {
     if (misfit !== null) process.exitCode = 3;
     printRun(run, misfit);
@@ -155,7 +169,13 @@ async function replaySelected(
 ): Promise<void> {
   const { buildId } = versionOf(config.taskQueue, code);
   const types = Object.values(WORKFLOWS);
-  const counts = types.map((workflow) => ({ workflow, runs: 0, fit: 0, doNot: 0, needNot: 0 }));
+  const counts = types.map((workflow) => ({
+    workflow,
+    runs: 0,
+    fit: 0,
+    doNot: 0,
+    needNot: 0,
+  }));
   for await (const { run, misfit, throws } of replay(code, runs, null)) {
     const pinned = pinnedTo(run);
     const isElsewhere = !options.all && pinned !== null && pinned !== buildId;
@@ -249,7 +269,11 @@ async function* named(
 }
 
 /** Returns the run of the batch that a request belongs to, or null if there is none. */
-async function batchRun(client: Client, config: ReplayConfig, id: string): Promise<Run | null> {
+async function batchRun(
+  client: Client,
+  config: ReplayConfig,
+  id: string,
+): Promise<Run | null> {
   const batchId = await batchOf(config, id);
   if (batchId === null) return null;
   return await fetchRun(client, batchId);
@@ -268,7 +292,9 @@ async function* listed(
   const { since, failed, query: given, limit } = options;
   const conditions = [onOurQueues(taskQueue)];
   if (since) {
-    conditions.push(`(ExecutionStatus = "Running" or CloseTime >= "${since.toISOString()}")`);
+    conditions.push(
+      `(ExecutionStatus = "Running" or CloseTime >= "${since.toISOString()}")`,
+    );
   }
   if (failed) conditions.push(FAILED);
   if (given) conditions.push(`(${given})`);
@@ -285,7 +311,10 @@ async function* listed(
   }
 }
 
-async function batchOf({ databaseUrl }: ReplayConfig, id: string): Promise<string | null> {
+async function batchOf(
+  { databaseUrl }: ReplayConfig,
+  id: string,
+): Promise<string | null> {
   if (databaseUrl === null || !isId('req', id)) return null;
   const db = openDatabase({ url: databaseUrl, poolSize: 1, applicationName: 'replay' });
   return await findBatch(db, id).finally(() => db.close());

@@ -38,7 +38,12 @@ export function sendTraces(config: Config, service: string, log: Logger) {
   const send = () => exporter.send();
   const ending = new AbortController();
   spans.subscribe(add);
-  const sending = repeat('sending traces', EVERY_MS, { signal: ending.signal, log }, send);
+  const sending = repeat(
+    'sending traces',
+    EVERY_MS,
+    { signal: ending.signal, log },
+    send,
+  );
   return {
     async close(): Promise<void> {
       ending.abort();
@@ -73,10 +78,15 @@ class SpanExporter {
   constructor(url: string, service: string, config: Config, log: Logger) {
     const { otlpHeaders, resourceAttributes, serviceName, tracesShare } = config;
     this.#url = url;
-    this.#headers = { ...Object.fromEntries(otlpHeaders), 'content-type': 'application/json' };
+    this.#headers = {
+      ...Object.fromEntries(otlpHeaders),
+      'content-type': 'application/json',
+    };
     const attributes = Object.fromEntries(resourceAttributes);
     const name = serviceName ?? service;
-    this.#resource = { attributes: attributesOf({ ...attributes, 'service.name': name }) };
+    this.#resource = {
+      attributes: attributesOf({ ...attributes, 'service.name': name }),
+    };
     this.#share = tracesShare;
     this.#log = log;
   }
@@ -95,7 +105,8 @@ class SpanExporter {
       // Removes the spans from the queue if they were accepted. Also removes them after an error
       // other than 429 or 5xx, because the collector would reject them again.
       if (statusCode < 500 && statusCode !== 429) this.#queue.splice(0, some.length);
-      if (statusCode >= 300) throw Object.assign(new Error(), { code: `HTTP_${statusCode}` });
+      if (statusCode >= 300)
+        throw Object.assign(new Error(), { code: `HTTP_${statusCode}` });
       if (this.#lost > 0) this.#log.warn({ lost: this.#lost }, LOST);
       this.#lost = 0;
     }
@@ -155,9 +166,11 @@ const nanos = (ms: number) => `${Math.round(ms * 1000)}000`;
 
 /** Converts attributes to OTLP's format. Attributes without a value are left out. */
 function attributesOf(attributes: NonNullable<Span['attributes']>) {
-  const given: { key: string; value: { intValue: string } | { stringValue: string } }[] = [];
+  const given: { key: string; value: { intValue: string } | { stringValue: string } }[] =
+    [];
   for (const [key, value] of Object.entries(attributes)) {
-    if (typeof value === 'number') given.push({ key, value: { intValue: String(value) } });
+    if (typeof value === 'number')
+      given.push({ key, value: { intValue: String(value) } });
     if (typeof value === 'string') given.push({ key, value: { stringValue: value } });
   }
   return given;

@@ -42,7 +42,8 @@ import { sendTraces } from './traces.ts';
 
 const WITHOUT_TEMPORAL =
   'waiting for Temporal; until then, this worker only refunds overdue requests';
-const START_INTERRUPTED = 'Temporal went away while the worker started; the start is tried again';
+const START_INTERRUPTED =
+  'Temporal went away while the worker started; the start is tried again';
 const NAMESPACE_UNSURE =
   'search attributes or the Schedule may be missing in Temporal; the worker tries to create them again in five minutes';
 const NO_DEPLOYMENTS =
@@ -80,14 +81,10 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const sdkAt = `${LOOPBACK}:${await freePort()}`;
   installRuntime(log, config.metricsPort === null ? null : sdkAt);
   const traces = sendTraces(config, 'npi-email-worker', log);
-  const db = openDatabase({
-    url: config.databaseUrl,
-    poolSize: config.databasePool,
-    secretKeys: config.secretKeys,
-    applicationName: 'worker',
-  });
+  const db = openOwnDatabase(config);
   const names = createNames(config.dnsServers);
-  const { greylistMs, reverifyMs, asked, ...sources } = createSources(config, db, names, log);
+  const created = createSources(config, db, names, log);
+  const { greylistMs, reverifyMs, asked, ...sources } = created;
   const target = temporalTarget(config.temporalEnvironment);
   const client = lazyClient(target);
   const ending = new AbortController();
@@ -95,12 +92,12 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   let workers: Workers | null = null;
   const health = healthOf(db, client, ending.signal, () => workers?.isPolling() ?? false);
   const readiness = async () => (await health['/readyz']()) ?? 'ready';
-  await serveMetrics(config, db, readiness, [statsOf(db, asked, log), sdkMetrics(sdkAt)], health);
+  const otherMetrics = [statsOf(db, asked, log), sdkMetrics(sdkAt)];
+  await serveMetrics(config, db, readiness, otherMetrics, health);
   if (!(await untilReady(db, log, stopped))) return await db.close();
   await logSecretsTrouble(db, log);
   const rules = { ...rulesOf(config), greylistMs };
-  // Ends the process if some work does not stop in time.
-  void stopped.then(() => setTimeout(END_MS, null, { ref: false })).then(() => process.exit(1));
+  void exitInTime(stopped);
   const control = createControl(client, taskQueue);
   const deps = { db, log, control, rules };
   const sweeping = runReconciler(deps, config.sweepIntervalMs, ending.signal);
@@ -133,9 +130,26 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const running = { config, reverifyMs, client, db, log, target, version, sweeping };
   await serve(running, joined, stopped, ending);
   const { connection } = joined;
-  const connections = [db.close(), connection.close(), client.connection.close(), traces?.close()];
+  const connections = [
+    db.close(),
+    connection.close(),
+    client.connection.close(),
+    traces?.close(),
+  ];
   await atMost(Promise.all(connections));
 });
+
+/** Ends the process if some work does not stop in time. */
+async function exitInTime(stopped: Promise<void>): Promise<never> {
+  await stopped;
+  await setTimeout(END_MS, null, { ref: false });
+  process.exit(1);
+}
+
+function openOwnDatabase(config: ReturnType<typeof loadConfig>): Database {
+  const { databaseUrl: url, databasePool: poolSize, secretKeys } = config;
+  return openDatabase({ url, poolSize, secretKeys, applicationName: 'worker' });
+}
 
 interface Process {
   readonly config: ReturnType<typeof loadConfig>;
@@ -162,12 +176,21 @@ async function serve(
 ): Promise<void> {
   const { taskQueue } = config;
   const automatic = config.workerRollout === 'automatic';
-  const rollout = createRollout({ db, client, log, taskQueue, version, isVersioned, automatic });
+  const rollout = createRollout({
+    db,
+    client,
+    log,
+    taskQueue,
+    version,
+    isVersioned,
+    automatic,
+  });
   const ended = Promise.race([stopped, workers.running]).finally(() => ending.abort());
   const loop = { signal: ending.signal, log };
   const { deploymentName: deployment, buildId } = version;
   if (!isVersioned) log.warn(NO_DEPLOYMENTS);
-  else if (!automatic) log.info(`to make version ${buildId} current, run: ${commandFor(version)}`);
+  else if (!automatic)
+    log.info(`to make version ${buildId} current, run: ${commandFor(version)}`);
   await Promise.race([rollout.begin(ending.signal), ended]);
   const checkFairness = createFairnessCheck(target, taskQueue, log);
   await Promise.race([checkFairness(), ended]);
@@ -259,7 +282,10 @@ type Sources = Pick<
   'vendors' | 'useless' | 'verifiers' | 'registry'
 >;
 
-function logSources(log: Logger, { vendors, useless, verifiers, registry }: Sources): void {
+function logSources(
+  log: Logger,
+  { vendors, useless, verifiers, registry }: Sources,
+): void {
   const names = vendors.map(({ vendor }) => vendor.id);
   const verifierNames = verifiers.map(({ id }) => id);
   const order = { vendors: names, verifiers: verifierNames, registry: registry !== null };

@@ -53,24 +53,36 @@ const CLIENTS: readonly (readonly [program: string, generator: string])[] = [
 await runCheck(async (started) => {
   const [packages, python] = [await TOOLS.clientPackages(), await TOOLS.clientPython()];
   const hasJava = (await run('java', ['-version'], {})).code === 0;
-  if (!hasJava) console.log('without Java on PATH: the clients of openapi-generator are left out');
-  const clients = CLIENTS.filter(([, generator]) => hasJava || !generator.startsWith('java'));
+  if (!hasJava)
+    console.log('without Java on PATH: the clients of openapi-generator are left out');
+  const clients = CLIENTS.filter(
+    ([, generator]) => hasJava || !generator.startsWith('java'),
+  );
   const programs = [...clients.map(([program]) => program), DOCUMENTED];
   const leftOut = CLIENTS.map(([program]) => program).filter(
     (program) => !programs.includes(program),
   );
 
   const folder = temporaryFolder((remove) => started.defer(remove));
-  const isTaken = (file: string) => ![...leftOut, 'node_modules'].includes(basename(file));
+  const isTaken = (file: string) =>
+    ![...leftOut, 'node_modules'].includes(basename(file));
   await cp(FOLDER, folder, { recursive: true, filter: isTaken });
   await symlink(packages, join(folder, 'node_modules'));
   // Runs the jar directly, because the wrapper from PyPI hides failures of the generator.
-  const find = ['-c', 'import openapi_generator_cli as wrapper; print(wrapper.__path__[0])'];
+  const find = [
+    '-c',
+    'import openapi_generator_cli as wrapper; print(wrapper.__path__[0])',
+  ];
   const { output: wrapper } = await run(python, find, {});
-  await symlink(join(wrapper, 'openapi-generator.jar'), join(folder, 'openapi-generator.jar'));
+  await symlink(
+    join(wrapper, 'openapi-generator.jar'),
+    join(folder, 'openapi-generator.jar'),
+  );
   await writeFile(join(folder, 'openapi.json'), JSON.stringify(openapi));
   await writeFile(join(folder, DOCUMENTED), program(DOCUMENTED));
-  const path = [join(packages, '.bin'), dirname(python), process.env.PATH].join(delimiter);
+  const path = [join(packages, '.bin'), dirname(python), process.env.PATH].join(
+    delimiter,
+  );
   const type = typingIn(folder, { ...process.env, ...QUIET, PATH: path });
 
   await type('redocly lint openapi.json --config redocly.yaml');
@@ -99,12 +111,18 @@ function typingIn(cwd: string, environment: NodeJS.ProcessEnv) {
   return (line: string, env: NodeJS.ProcessEnv = {}): Promise<void> =>
     step(line, async () => {
       const [command = '', ...args] = line.split(' ');
-      const options = { cwd, env: { ...environment, ...env }, maxBuffer: 64 * 1024 * 1024 };
-      await promisify(execFile)(command, args, options).catch(({ stdout, stderr, code }) => {
-        throw new Error(
-          `${stdout}${stderr}\n${command} failed (${code}); the document is made in api/openapi/`,
-        );
-      });
+      const options = {
+        cwd,
+        env: { ...environment, ...env },
+        maxBuffer: 64 * 1024 * 1024,
+      };
+      await promisify(execFile)(command, args, options).catch(
+        ({ stdout, stderr, code }) => {
+          throw new Error(
+            `${stdout}${stderr}\n${command} failed (${code}); the document is made in api/openapi/`,
+          );
+        },
+      );
     });
 }
 

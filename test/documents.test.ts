@@ -53,7 +53,9 @@ test.before(async () => {
     cwd: ROOT,
     encoding: 'utf8',
   }).split('\n');
-  files = new Set(listed.split('\n').filter((file) => file !== '' && !gone.includes(file)));
+  files = new Set(
+    listed.split('\n').filter((file) => file !== '' && !gone.includes(file)),
+  );
   folders = new Set([...files].flatMap(parentsOf));
   const texts = await Promise.all(
     [...files]
@@ -69,7 +71,9 @@ test.before(async () => {
   comments = texts
     .filter((one) => !isPage(one))
     .flatMap(({ file, text }) => commentsOf(file, text));
-  const code = texts.filter((one) => !isPage(one) && one.file !== 'test/documents.test.ts');
+  const code = texts.filter(
+    (one) => !isPage(one) && one.file !== 'test/documents.test.ts',
+  );
   lines = code.flatMap(({ file, text }) =>
     text.split('\n').map((line, index) => ({ file, line: index + 1, text: line })),
   );
@@ -100,7 +104,9 @@ function commentsOf(file: string, text: string): Passage[] {
 const TS_COMMENT = /^\s*(?:\/\/|\/\*\*?|\*\/?)/;
 
 function headingsOf(text: string): string[] {
-  return [...withoutCode(text).matchAll(/^#{1,6} +(.+?) *$/gm)].map(([, heading = '']) => heading);
+  return [...withoutCode(text).matchAll(/^#{1,6} +(.+?) *$/gm)].map(
+    ([, heading = '']) => heading,
+  );
 }
 
 /** Removes code blocks, which contain no headings and links. */
@@ -117,7 +123,9 @@ function parentsOf(file: string): string[] {
 function exists(path: string): boolean {
   const clean = path.replace(/\/$/, '');
   if (!clean.includes('*')) return files.has(clean) || folders.has(clean);
-  const pattern = new RegExp(`^${clean.replace(/[.+]/g, '\\$&').replaceAll('*', '[^/]*')}$`);
+  const pattern = new RegExp(
+    `^${clean.replace(/[.+]/g, '\\$&').replaceAll('*', '[^/]*')}$`,
+  );
   return [...files, ...folders].some((one) => pattern.test(one));
 }
 
@@ -149,7 +157,10 @@ function missing(
 test('every file and folder named in a comment or a page exists', (t) => {
   // A path from the root, from the file that names it, or the end of an existing path: `batch.ts`,
   // `sim/magic.ts`.
-  const paths = new RegExp(`(?<![\\w./:@*<>-])(?:${FOLDERS}|\\.ci)/[\\w.*/-]*[\\w*]/?`, 'g');
+  const paths = new RegExp(
+    `(?<![\\w./:@*<>-])(?:${FOLDERS}|\\.ci)/[\\w.*/-]*[\\w*]/?`,
+    'g',
+  );
   const names =
     /(?<![\w/.*<>-])(?:[\w.-]+\/)*[\w-]+(?:\.[\w-]+)*\.(?:ts|mjs|md|sql|py|txt|json)\b(?!\()/g;
   const isNowhere = ([path]: RegExpMatchArray, { file }: Passage) =>
@@ -158,10 +169,16 @@ test('every file and folder named in a comment or a page exists', (t) => {
     !exists(normalize(join(dirname(file), path))) &&
     (ROOTED.test(path) || ![...files].some((one) => one.endsWith(`/${path}`)));
   const everything = [...pages, ...comments];
-  const prose = [...pages.map((page) => ({ ...page, text: withoutCode(page.text) })), ...comments];
+  const prose = [
+    ...pages.map((page) => ({ ...page, text: withoutCode(page.text) })),
+    ...comments,
+  ];
   t.true(missing(everything, paths, () => true).length > 200);
   t.true(missing(prose, names, () => true).length > 100);
-  const nowhere = [...missing(everything, paths, isNowhere), ...missing(prose, names, isNowhere)];
+  const nowhere = [
+    ...missing(everything, paths, isNowhere),
+    ...missing(prose, names, isNowhere),
+  ];
   t.deepEqual([...new Set(nowhere)], []);
 });
 
@@ -183,7 +200,8 @@ test('every link of a page leads to an existing file and heading', (t) => {
     const target = path === '' ? file : normalize(join(dirname(file), path));
     if (!exists(target)) return true;
     return (
-      anchor !== undefined && !(headings.get(target) ?? []).some((one) => anchorOf(one) === anchor)
+      anchor !== undefined &&
+      !(headings.get(target) ?? []).some((one) => anchorOf(one) === anchor)
     );
   });
   t.deepEqual(broken, []);
@@ -225,7 +243,8 @@ test('every named npm script is in package.json', async (t) => {
     scripts: Record<string, string>;
   };
   const calls = /\bnpm (?:run (?:--silent )?([a-z][\w:-]*)|(start|test)\b)/g;
-  const isMissing = ([, run, short]: RegExpMatchArray) => scripts[run ?? short ?? ''] === undefined;
+  const isMissing = ([, run, short]: RegExpMatchArray) =>
+    scripts[run ?? short ?? ''] === undefined;
   t.true(missing(pages, calls, () => true).length > 30);
   const started = Object.entries(scripts).flatMap(([name, command]) =>
     [...command.matchAll(/\bnode (?:--\S+ )*(\S+\.m?[jt]s)/g)].map(([, file = '']) => ({
@@ -244,7 +263,10 @@ const IDS: readonly string[] = [...VENDOR_IDS, ...VERIFIER_IDS];
 test('env.example lists every setting of the configuration with its default', async (t) => {
   const example = await readFile(join(ROOT, 'deploy/env.example'), 'utf8');
   const given = Object.fromEntries(
-    [...example.matchAll(/^([A-Z_]+)=(.*)$/gm)].map(([, name = '', value = '']) => [name, value]),
+    [...example.matchAll(/^([A-Z_]+)=(.*)$/gm)].map(([, name = '', value = '']) => [
+      name,
+      value,
+    ]),
   );
   // Temporal's library reads its own settings, and the base URLs of most sources are mentioned
   // together.
@@ -266,10 +288,15 @@ test('env.example lists every setting of the configuration with its default', as
 
 test('the pages list exactly the members of the sources file', (t) => {
   // The error for an unknown member lists the known ones of its object.
-  const each = (ids: readonly string[]) => Object.fromEntries(ids.map((id) => [id, { '?': 0 }]));
+  const each = (ids: readonly string[]) =>
+    Object.fromEntries(ids.map((id) => [id, { '?': 0 }]));
   const part = { pointer: '', '?': 0 };
   const file = {
-    ...{ '?': 0, vendors: each(VENDOR_IDS), verifiers: { '?': 0, ...each(VERIFIER_IDS) } },
+    ...{
+      '?': 0,
+      vendors: each(VENDOR_IDS),
+      verifiers: { '?': 0, ...each(VERIFIER_IDS) },
+    },
     http: [
       {
         '?': 0,
@@ -289,7 +316,9 @@ test('the pages list exactly the members of the sources file', (t) => {
     .flatMap(({ text }) => [...text.matchAll(/^\| member \|.*\n((?:\|.*\n)+)/gm)])
     .flatMap(([, table = '']) => table.split('\n'));
   const quoted = (text: string) =>
-    [...text.matchAll(/`([^`]+)`/g)].flatMap(([, code = '']) => code.match(/\b[a-z_]+\b/g) ?? []);
+    [...text.matchAll(/`([^`]+)`/g)].flatMap(
+      ([, code = '']) => code.match(/\b[a-z_]+\b/g) ?? [],
+    );
   const told = rows
     .flatMap((row) => quoted(row.split(' | ')[0] ?? ''))
     .filter((name) => !IDS.includes(name));

@@ -19,7 +19,10 @@ const FOLDERS = ['deploy', 'api', 'workflows', 'activities', 'db', 'test'];
  * types.
  */
 const MAY_IMPORT: Readonly<
-  Record<string, { readonly values: readonly string[]; readonly types: readonly string[] }>
+  Record<
+    string,
+    { readonly values: readonly string[]; readonly types: readonly string[] }
+  >
 > = {
   deploy: { values: ['api', 'workflows/messages.ts', 'activities', 'db'], types: [] },
   api: { values: ['workflows/messages.ts', 'db'], types: [] },
@@ -44,7 +47,10 @@ interface Source {
 async function sources(): Promise<Source[]> {
   const files = await Promise.all(
     FOLDERS.map(async (folder) => {
-      const entries = await readdir(join(ROOT, folder), { recursive: true, withFileTypes: true });
+      const entries = await readdir(join(ROOT, folder), {
+        recursive: true,
+        withFileTypes: true,
+      });
       return entries.filter(
         (entry) =>
           entry.isFile() &&
@@ -78,10 +84,13 @@ function importsOf({ file, text }: Source): Import[] {
         .match(/^\{([^}]*)\}$/)?.[1]
         ?.split(',')
         .filter((name) => name.trim() !== '') ?? [];
-    const onlyTypes = named.length > 0 && named.every((name) => name.trim().startsWith('type '));
+    const onlyTypes =
+      named.length > 0 && named.every((name) => name.trim().startsWith('type '));
     return {
       from: file,
-      target: target.startsWith('.') ? join(dirname(file), target).replaceAll('\\', '/') : target,
+      target: target.startsWith('.')
+        ? join(dirname(file), target).replaceAll('\\', '/')
+        : target,
       typeOnly: type !== undefined || onlyTypes,
     };
   });
@@ -137,7 +146,10 @@ test('the rule sees every kind of import', (t) => {
   ]);
   const shared = "import { requestSettled } from '../workflows/messages.ts';";
   t.deepEqual(wrongWays([{ file: 'activities/x.ts', text: shared }]).length, 1);
-  t.deepEqual(wrongWays([{ file: 'activities/x.ts', text: shared.replace('{', 'type {') }]), []);
+  t.deepEqual(
+    wrongWays([{ file: 'activities/x.ts', text: shared.replace('{', 'type {') }]),
+    [],
+  );
 });
 
 /** Returns the import cycles. An import of a type counts like any other. */
@@ -148,7 +160,8 @@ function cycles(all: readonly Source[]): string[] {
   const done = new Set<string>();
   const found: string[] = [];
   const visit = (file: string, way: readonly string[]) => {
-    if (way.includes(file)) found.push([...way.slice(way.indexOf(file)), file].join(' → '));
+    if (way.includes(file))
+      found.push([...way.slice(way.indexOf(file)), file].join(' → '));
     if (way.includes(file) || done.has(file)) return;
     for (const target of targets.get(file) ?? []) visit(target, [...way, file]);
     done.add(file);
@@ -175,7 +188,9 @@ test('workflows import only Temporal and their own files at run time', async (t)
     .flatMap(importsOf);
   const foreign = imports.filter(
     ({ target, typeOnly }) =>
-      !typeOnly && !target.startsWith('workflows/') && !WORKFLOW_PACKAGES.includes(target),
+      !typeOnly &&
+      !target.startsWith('workflows/') &&
+      !WORKFLOW_PACKAGES.includes(target),
   );
   t.deepEqual(foreign, []);
 });
@@ -192,7 +207,10 @@ test('the client imports nothing from the service, which imports only its escapi
     from === 'deploy/local/demo.ts' || target === 'api/client/printable.ts';
   t.deepEqual(
     imports.filter(
-      (one) => isOurs(one.target) && isClient(one.from) !== isClient(one.target) && !isAllowed(one),
+      (one) =>
+        isOurs(one.target) &&
+        isClient(one.from) !== isClient(one.target) &&
+        !isAllowed(one),
     ),
     [],
   );

@@ -50,7 +50,9 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   const [promtool, prometheus] = [await TOOLS.promtool(), await TOOLS.prometheus()];
   await check(promtool, 'check', 'config', join(PROMETHEUS, 'prometheus.yaml'));
   await check(promtool, 'test', 'rules', join(PROMETHEUS, 'alerts.test.yaml'));
-  const dashboards = readdirSync(DASHBOARDS).map((file) => [file, readDashboard(file)] as const);
+  const dashboards = readdirSync(DASHBOARDS).map(
+    (file) => [file, readDashboard(file)] as const,
+  );
   await holdAgainstTypes(dashboards);
   console.log('promtool and the types of Grafana have nothing to say against the files');
 
@@ -63,9 +65,16 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   const stack = await startStack({ allSources: true, elsewhere: temporal });
   started.defer(() => stack.stop());
   const [apiPort, workerPort] = [await freePort(), await freePort()];
-  const metricsAt = (port: number) => ({ METRICS_HOST: LOOPBACK, METRICS_PORT: String(port) });
+  const metricsAt = (port: number) => ({
+    METRICS_HOST: LOOPBACK,
+    METRICS_PORT: String(port),
+  });
   const WEBHOOK_OPEN_CIDRS = '127.0.0.0/8';
-  const ofApi = { TASK_QUEUE: temporal.taskQueue, WEBHOOK_OPEN_CIDRS, ...metricsAt(apiPort) };
+  const ofApi = {
+    TASK_QUEUE: temporal.taskQueue,
+    WEBHOOK_OPEN_CIDRS,
+    ...metricsAt(apiPort),
+  };
   const api = await startApiProcess(stack.databaseUrl, ofApi);
   started.defer(() => api.stop());
   const workers = workerProcesses();
@@ -73,7 +82,10 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   const SOURCES_FILE = await withBudget(stack, join(folder, 'sources.json'));
   await workers.start(stack, { SOURCES_FILE, ...metricsAt(workerPort) });
   const since = new Date();
-  const targets = { api: [`${LOOPBACK}:${apiPort}`], worker: [`${LOOPBACK}:${workerPort}`] };
+  const targets = {
+    api: [`${LOOPBACK}:${apiPort}`],
+    worker: [`${LOOPBACK}:${workerPort}`],
+  };
   const server = await startPrometheus(
     prometheus,
     folder,
@@ -82,7 +94,11 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   );
   started.defer(() => server.stop());
 
-  for (let round = 0; Date.now() < since.getTime() + Number(values.seconds) * 1000; round += 1)
+  for (
+    let round = 0;
+    Date.now() < since.getTime() + Number(values.seconds) * 1000;
+    round += 1
+  )
     await Promise.all([customers(stack, api.url, round), sleep(1000)]);
 
   const problems = [];
@@ -102,7 +118,8 @@ async function main(started: AsyncDisposableStack): Promise<void> {
   const known = new Set(await server.ask<string[]>('label/__name__/values'));
   const alerts = readFileSync(join(PROMETHEUS, 'alerts.yaml'), 'utf8');
   for (const [name] of alerts.matchAll(/\b(?:npe|temporal|nodejs)_\w+/g))
-    if (!known.has(name) && !SELDOM.has(name)) problems.push(`alerts.yaml: nobody tells ${name}`);
+    if (!known.has(name) && !SELDOM.has(name))
+      problems.push(`alerts.yaml: nobody tells ${name}`);
   if (problems.length > 0) throw new Error([...new Set(problems)].join('\n'));
   console.log(`${dashboards.length} dashboards have numbers in every panel`);
 
@@ -137,16 +154,23 @@ async function holdAgainstTypes(
   );
   for (const [file, dashboard] of dashboards)
     if (!isDashboard(dashboard))
-      throw new Error(`${file}: ${JSON.stringify(isDashboard.errors?.slice(0, 5), null, 2)}`);
+      throw new Error(
+        `${file}: ${JSON.stringify(isDashboard.errors?.slice(0, 5), null, 2)}`,
+      );
 }
 
 /** Writes the stack's sources file with a budget, whose panel is otherwise empty. */
 async function withBudget(stack: Stack, file: string): Promise<string> {
-  const given = JSON.parse(readFileSync(stack.workerEnvironment.SOURCES_FILE, 'utf8')) as {
+  const given = JSON.parse(
+    readFileSync(stack.workerEnvironment.SOURCES_FILE, 'utf8'),
+  ) as {
     vendors: { rocketreach: object };
   };
   const rocketreach = { ...given.vendors.rocketreach, daily_credits: 5000 };
-  await writeFile(file, JSON.stringify({ ...given, vendors: { ...given.vendors, rocketreach } }));
+  await writeFile(
+    file,
+    JSON.stringify({ ...given, vendors: { ...given.vendors, rocketreach } }),
+  );
   return file;
 }
 
@@ -161,7 +185,10 @@ async function customers(stack: Stack, url: string, round: number): Promise<void
   const { status, json, text } = await customer.single(body, once);
   if (status !== 202) throw new Error(`a submit was answered with ${status}: ${text}`);
   await customer.single(body, once);
-  await customer.bulk({ npis: NPIS, enrichment_email_type: round % 2 ? 'professional' : 'any' });
+  await customer.bulk({
+    npis: NPIS,
+    enrichment_email_type: round % 2 ? 'professional' : 'any',
+  });
   if (round % 10 === 0) await customer.bulk({ npis: [NEVER] });
   await sandbox.single({ npi: '2000000234' });
   await customer.credits();

@@ -27,7 +27,8 @@ const FILES = [
 
 await runCheck(async (started) => {
   const packages = await TOOLS.postgresqlPackages();
-  const folderOf = (major: number) => join(packages, `postgresql-${major}-${platform()}-${arch()}`);
+  const folderOf = (major: number) =>
+    join(packages, `postgresql-${major}-${platform()}-${arch()}`);
   if (existsSync(folderOf(TOO_OLD))) {
     const url = await start(folderOf(TOO_OLD), started);
     await step(`migrate on PostgreSQL ${TOO_OLD}`, () => isRefused(url));
@@ -51,7 +52,9 @@ async function start(folder: string, started: AsyncDisposableStack): Promise<str
 }
 
 async function isRefused(url: string): Promise<void> {
-  const { code, stderr } = await runProgram('migrate', [], { env: { DATABASE_URL: url } });
+  const { code, stderr } = await runProgram('migrate', [], {
+    env: { DATABASE_URL: url },
+  });
   const sentence = new RegExp(
     `^migrate: .* is PostgreSQL ${TOO_OLD}\\.\\d+, and this service needs ${OLDEST} or later: `,
   );

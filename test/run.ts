@@ -77,7 +77,8 @@ try {
 } finally {
   for (const stop of stops.reverse()) await stop();
 }
-if (timed.length > 0) console.log(['▪ the slowest tests', ...slowestTests(timed)].join('\n'));
+if (timed.length > 0)
+  console.log(['▪ the slowest tests', ...slowestTests(timed)].join('\n'));
 console.log(`${counts.passed} passed, ${counts.failed} failed`);
 // A handle that a library left open must not keep a finished run from ending.
 process.exit();
@@ -112,7 +113,11 @@ async function runTests(args: readonly string[]): Promise<TestCounts> {
 
 /** Runs AVA until Ctrl-C, which also reaches AVA in the terminal's process group. */
 async function watchTests(args: readonly string[]): Promise<TestCounts> {
-  const ava = spawn(join(BIN, 'ava'), args, { cwd: ROOT, stdio: 'inherit', env: environment() });
+  const ava = spawn(join(BIN, 'ava'), args, {
+    cwd: ROOT,
+    stdio: 'inherit',
+    env: environment(),
+  });
   const [code] = await once(ava, 'close');
   return { passed: 0, failed: code === 0 || interruption.signal.aborted ? 0 : 1 };
 }

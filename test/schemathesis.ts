@@ -69,7 +69,11 @@ await runCheck(async (started) => {
       cwd: folder,
       env: {
         ...process.env,
-        ...{ HOOKS: join(FOLDER, 'hooks.py'), AUTH_FILE: authFile, DECIDED_FILE: decidedFile },
+        ...{
+          HOOKS: join(FOLDER, 'hooks.py'),
+          AUTH_FILE: authFile,
+          DECIDED_FILE: decidedFile,
+        },
       },
       stdio: 'inherit',
     },
@@ -81,7 +85,8 @@ await runCheck(async (started) => {
   console.log(
     `${test_cases.generated} cases, seed ${seed}: ${code === 0 ? 'no finding' : 'findings'}`,
   );
-  if (test_cases.generated < cases) console.error(`fewer than the ${cases} cases asked for`);
+  if (test_cases.generated < cases)
+    console.error(`fewer than the ${cases} cases asked for`);
   if (code !== 0 || test_cases.generated < cases) process.exitCode = 1;
 });
 
@@ -91,7 +96,10 @@ await runCheck(async (started) => {
  */
 async function peer(stack: Stack, name: string) {
   const organization = await stack.organization(1_000_000_000);
-  const { json } = await organization.bulk({ npis: ENDINGS, webhook: { url: stack.receiver.url } });
+  const { json } = await organization.bulk({
+    npis: ENDINGS,
+    webhook: { url: stack.receiver.url },
+  });
   const path = `/api/v1/batch/${json.batch_id}/deliveries`;
   const decided = await eventually(async () => {
     const { deliveries } = (

@@ -20,7 +20,8 @@ const FOLDER = fileURLToPath(new URL('./shipping/', import.meta.url));
 /** The checkers, as commands in a copy of `deploy/`. */
 const JUDGES = {
   hadolint: 'hadolint container/Dockerfile',
-  caddy: 'DOMAIN=localhost caddy validate --adapter caddyfile --config container/Caddyfile',
+  caddy:
+    'DOMAIN=localhost caddy validate --adapter caddyfile --config container/Caddyfile',
   compose:
     'cd container && "$COMPOSE" --no-interpolation --format json compose.yaml > made.json && python "$FOLDER/composed.py" < made.json > filled.json',
   kubernetes:
@@ -43,21 +44,46 @@ const FAULTS: readonly (readonly [
   ['compose', 'container/compose.yaml', 'stop_grace_period', 'grace_period'],
   ['compose', 'container/compose.yaml', '127.0.0.1:3000:3000', '3000:3000'],
   ['compose', 'container/compose.yaml', 'ui:2.42.1', 'ui:latest'],
-  ['compose', 'container/compose.yaml', 'npe_api_1:${API_PASSWORD', 'npe_api_1:${WORKER_PASSWORD'],
-  ['compose', 'container/compose.yaml', 'databases: { condition', 'database: { condition'],
+  [
+    'compose',
+    'container/compose.yaml',
+    'npe_api_1:${API_PASSWORD',
+    'npe_api_1:${WORKER_PASSWORD',
+  ],
+  [
+    'compose',
+    'container/compose.yaml',
+    'databases: { condition',
+    'database: { condition',
+  ],
   ['compose', 'container/.env', 'API_PASSWORD', 'API_PASSWORT'],
   ['kubernetes', 'kubernetes/base/api.yaml', 'readinessProbe', 'readynessProbe'],
   ['kubernetes', 'kubernetes/base/worker.yaml', 'seconds: 900', 'seconds: "900"'],
-  ['kubernetes', 'kubernetes/base/kustomization.yaml', 'runAsUser: 10001', 'runAsUser: 0'],
+  [
+    'kubernetes',
+    'kubernetes/base/kustomization.yaml',
+    'runAsUser: 10001',
+    'runAsUser: 0',
+  ],
   [
     'kubernetes',
     'kubernetes/base/kustomization.yaml',
     'readOnlyRootFilesystem: true',
     'readOnlyRootFilesystem: false',
   ],
-  ['kubernetes', 'kubernetes/base/worker.yaml', 'limits: { memory: 1536Mi }', 'limits: {}'],
+  [
+    'kubernetes',
+    'kubernetes/base/worker.yaml',
+    'limits: { memory: 1536Mi }',
+    'limits: {}',
+  ],
   ['kubernetes', 'kubernetes/base/kustomization.yaml', 'migrate.yaml', 'migration.yaml'],
-  ['kubernetes', 'kubernetes/scaling/scaledobject.yaml', 'targetQueueSize', 'targetQueueLength'],
+  [
+    'kubernetes',
+    'kubernetes/scaling/scaledobject.yaml',
+    'targetQueueSize',
+    'targetQueueLength',
+  ],
 ];
 
 await runCheck(async (started) => {
@@ -70,12 +96,16 @@ await runCheck(async (started) => {
   await cp(join(ROOT, 'deploy'), deploy, { recursive: true });
   await succeed('container/secrets.sh');
   for (const judge of Object.values(JUDGES)) await step(judge, () => succeed(judge));
-  const composed = JSON.parse(await readFile(join(deploy, 'container/filled.json'), 'utf8'));
+  const composed = JSON.parse(
+    await readFile(join(deploy, 'container/filled.json'), 'utf8'),
+  );
   await step(`${FAULTS.length} planted faults`, findFaults);
 
   await step('what the image is made of', tryIgnore);
   const dockerfile = join(deploy, 'container/Dockerfile');
-  const images = await step('images', () => buildImages(dockerfile, ROOT, join(folder, 'images')));
+  const images = await step('images', () =>
+    buildImages(dockerfile, ROOT, join(folder, 'images')),
+  );
   started.defer(await startServers());
   const temporalAddress = testSetting('TEST_TEMPORAL_ADDRESS');
   await step('the service, run from them', () =>
@@ -96,7 +126,8 @@ await runCheck(async (started) => {
     for (const [judge, name, what, fault] of FAULTS) {
       const file = join(deploy, name);
       const text = await readFile(file, 'utf8');
-      if (!text.includes(what)) throw new Error(`${name} has no "${what}" to put a fault there`);
+      if (!text.includes(what))
+        throw new Error(`${name} has no "${what}" to put a fault there`);
       await writeFile(
         file,
         text.replace(what, () => fault),

@@ -103,7 +103,8 @@ async function report(
   }
   // The numbers of the result come from PostgreSQL, not from signals. PostgreSQL also lists the
   // webhooks that are due although their signal was lost.
-  const end = batch.open.length === 0 ? batch : await db.readBatch({ batchId: batch.batchId });
+  const end =
+    batch.open.length === 0 ? batch : await db.readBatch({ batchId: batch.batchId });
   webhooks.dispatch(end.due);
   show(end, 0, webhooks.count);
   await webhooks.attempted();
@@ -136,7 +137,8 @@ async function lookUp(
       staticSummary: `NPI ${npi}`,
     });
   } catch (error) {
-    if (error instanceof WorkflowExecutionAlreadyStartedError) return await adopt(request, settled);
+    if (error instanceof WorkflowExecutionAlreadyStartedError)
+      return await adopt(request, settled);
     if (!(error instanceof TemporalFailure)) throw error;
     // A lookup that was terminated did not refund its credits. A lookup that failed or was canceled
     // did, and refunding it again changes nothing.
@@ -153,7 +155,9 @@ async function adopt(request: LookupInput, settled: ReadonlySet<string>): Promis
   const { requestId, npi, deadline } = request;
   const patienceMs = Math.max(deadline - Date.now(), 0) + SETTLED_AFTER_MS;
   try {
-    await condition(() => settled.has(requestId), patienceMs, { summary: `lookup of NPI ${npi}` });
+    await condition(() => settled.has(requestId), patienceMs, {
+      summary: `lookup of NPI ${npi}`,
+    });
   } catch (error) {
     if (!isCancellation(error)) throw error;
     await CancellationScope.nonCancellable(async () => {

@@ -1,4 +1,8 @@
-import { DefaultFailureConverter, defaultPayloadConverter, type Payload } from '@temporalio/common';
+import {
+  DefaultFailureConverter,
+  defaultPayloadConverter,
+  type Payload,
+} from '@temporalio/common';
 
 // Converters for the values and failures in Temporal histories. The SDK requires the export names
 // `payloadConverter` and `failureConverter`.
@@ -23,7 +27,9 @@ export const payloadConverter = {
  * histories, and a stack trace shows folder names of the worker's machine.
  */
 class FailureConverter extends DefaultFailureConverter {
-  override errorToFailure(...args: Parameters<DefaultFailureConverter['errorToFailure']>) {
+  override errorToFailure(
+    ...args: Parameters<DefaultFailureConverter['errorToFailure']>
+  ) {
     return { ...super.errorToFailure(...args), stackTrace: '' };
   }
 }

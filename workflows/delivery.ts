@@ -20,7 +20,10 @@ import { deliveries } from './options.ts';
 
 /** Attempts one delivery until it succeeds or its schedule ends. Runs on the webhooks queue. */
 export async function deliver({ deliveryId }: DeliverInput) {
-  const { deliverWebhook } = deliveries(workflowInfo().taskQueue, `webhook ${deliveryId}`);
+  const { deliverWebhook } = deliveries(
+    workflowInfo().taskQueue,
+    `webhook ${deliveryId}`,
+  );
   return await deliverWebhook({ deliveryId });
 }
 

@@ -93,7 +93,10 @@ async function askRegistry(request: LookupInput): Promise<string | null> {
  * remaining time.
  * @returns the last response of each source that was asked
  */
-async function askSources(request: LookupInput, plan: SourcePlan): Promise<VendorAnswer[]> {
+async function askSources(
+  request: LookupInput,
+  plan: SourcePlan,
+): Promise<VendorAnswer[]> {
   const answers = new Map<PlannedSource, VendorAnswer>();
   const silent: PlannedSource[] = [];
   for (const source of plan.sources) {
@@ -156,7 +159,9 @@ async function askVendor(
   const activityId = again ? `${vendor}-again` : vendor;
   const activities = askFor(activityMs, activityId, `${vendor} for NPI ${request.npi}`);
   const until = Date.now() + msLeft;
-  return await activities.askVendor({ ...request, vendor, again, until }).catch(unresolved);
+  return await activities
+    .askVendor({ ...request, vendor, again, until })
+    .catch(unresolved);
 }
 
 /** Checks addresses that are already known, or checks greylisted addresses again. */
@@ -168,7 +173,11 @@ async function verify(
   patience: 'first' | 'early' | 'over',
 ): Promise<VendorAnswer> {
   const activityId = `${source.vendor ?? 'known'}-${patience}`;
-  const activities = askFor(msLeft, activityId, `${nameOf(source)} of NPI ${request.npi}`);
+  const activities = askFor(
+    msLeft,
+    activityId,
+    `${nameOf(source)} of NPI ${request.npi}`,
+  );
   return await activities
     .verifyEmails({ ...request, lookupId, requestedType, patience })
     .catch(unresolved);
@@ -192,7 +201,8 @@ function unresolved(error: unknown): VendorAnswer {
   const { cause } = error;
   const last = cause instanceof TimeoutFailure ? cause.cause : cause;
   const type = last instanceof ApplicationFailure ? last.type : null;
-  if (type?.startsWith(SOURCE)) return { kind: 'unresolved', reason: type.slice(SOURCE.length) };
+  if (type?.startsWith(SOURCE))
+    return { kind: 'unresolved', reason: type.slice(SOURCE.length) };
   if (cause instanceof ApplicationFailure && cause.nonRetryable) {
     return { kind: 'fatal', reason: 'lookup_failed' };
   }
@@ -214,11 +224,16 @@ async function settle(
 ): Promise<LookupResult> {
   const final = answers.find(({ kind }) => MEANING[kind] === 'final');
   if (final?.settled) return final.settled;
-  if (final) return await db.settleRequest({ ...request, reason: final.reason ?? NO_SOURCE });
+  if (final)
+    return await db.settleRequest({ ...request, reason: final.reason ?? NO_SOURCE });
   const missing = answers.find(({ kind }) => MEANING[kind] !== 'definitive');
   if (missing) return await refundCredits({ ...request, reason: reasonOf(missing) });
-  if (unidentified !== null) return await refundCredits({ ...request, reason: unidentified });
-  return await db.settleRequest({ ...request, reason: answers.at(-1)?.reason ?? NO_SOURCE });
+  if (unidentified !== null)
+    return await refundCredits({ ...request, reason: unidentified });
+  return await db.settleRequest({
+    ...request,
+    reason: answers.at(-1)?.reason ?? NO_SOURCE,
+  });
 }
 
 /**

@@ -23,7 +23,9 @@ export interface HttpAnswer {
 
 /** Makes all HTTP calls of this process resolve host names with `find`. */
 export function findHostsBy(find: Names['find']): void {
-  setGlobalDispatcher(new Agent({ autoSelectFamily: true, connect: { lookup: lookupBy(find) } }));
+  setGlobalDispatcher(
+    new Agent({ autoSelectFamily: true, connect: { lookup: lookupBy(find) } }),
+  );
 }
 
 export type HttpHeaders = Readonly<Record<string, string>>;
@@ -290,7 +292,9 @@ export function inBody<Step>(read: (body: Field, answer: HttpAnswer) => Step) {
 }
 
 /** The step for each HTTP status, or a function that reads the step from the response. */
-export type Meanings<Step> = Readonly<Record<number, Step | ((answer: HttpAnswer) => Step)>>;
+export type Meanings<Step> = Readonly<
+  Record<number, Step | ((answer: HttpAnswer) => Step)>
+>;
 
 /**
  * Returns a function that reads a response by its HTTP status. A status that is not in `meanings`

@@ -92,7 +92,9 @@ export class Field {
   items(): Field[] {
     if (this.path !== '' && this.isAbsent) return [];
     if (!Array.isArray(this.value)) return this.fail();
-    return this.value.map((value: unknown, index) => new Field(`${this.path}[${index}]`, value));
+    return this.value.map(
+      (value: unknown, index) => new Field(`${this.path}[${index}]`, value),
+    );
   }
 
   /** Returns the trimmed text, or null if the field is absent or empty. */
@@ -123,7 +125,8 @@ export class Field {
 
   number(): number | null {
     if (this.isAbsent) return null;
-    if (typeof this.value !== 'number' || !Number.isFinite(this.value)) return this.fail();
+    if (typeof this.value !== 'number' || !Number.isFinite(this.value))
+      return this.fail();
     return this.value;
   }
 

@@ -154,7 +154,11 @@ class Memory<T> {
   #bytes = 0;
   #droppedAt: number;
 
-  constructor(ask: (key: string) => Promise<Passing<T>>, limits: MemoryLimits, now: () => number) {
+  constructor(
+    ask: (key: string) => Promise<Passing<T>>,
+    limits: MemoryLimits,
+    now: () => number,
+  ) {
     this.#ask = ask;
     this.#limits = limits;
     this.#now = now;
@@ -167,7 +171,11 @@ class Memory<T> {
     this.#drop(key);
     const asked = this.#ask(key);
     const value = asked.then((answer) => answer.value);
-    const entry: Entry<T> = { value, until: Number.POSITIVE_INFINITY, bytes: ENTRY_BYTES };
+    const entry: Entry<T> = {
+      value,
+      until: Number.POSITIVE_INFINITY,
+      bytes: ENTRY_BYTES,
+    };
     this.#entries.set(key, entry);
     this.#bytes += entry.bytes;
     this.#makeRoom();
@@ -194,7 +202,8 @@ class Memory<T> {
   }
 
   #makeRoom(): void {
-    if (this.#isFull || this.#now() >= this.#droppedAt + DROP_EVERY_MS) this.#dropExpired();
+    if (this.#isFull || this.#now() >= this.#droppedAt + DROP_EVERY_MS)
+      this.#dropExpired();
     for (const key of this.#entries.keys()) {
       if (!this.#isFull) break;
       this.#drop(key);
@@ -228,7 +237,9 @@ async function findAddresses(
     return failure(Object.assign(error, { code: 'EBADRESP' }));
   }
   if (records.length > 0) {
-    const value = usable(records.map(({ address }) => ({ address, family: isIP(address) })));
+    const value = usable(
+      records.map(({ address }) => ({ address, family: isIP(address) })),
+    );
     const forMs = Math.min(LONGEST_MS, ...records.map(({ ttl }) => ttl * 1000));
     return { value, forMs, bytes: value.length * ADDRESS_BYTES };
   }
@@ -249,7 +260,8 @@ function failure(error: Error): Passing<Error> {
  * private ones must not displace them.
  */
 function usable(addresses: readonly LookupAddress[]): LookupAddress[] {
-  const kindOf = ({ address, family }: LookupAddress) => `${family} ${isPublicAddress(address)}`;
+  const kindOf = ({ address, family }: LookupAddress) =>
+    `${family} ${isPublicAddress(address)}`;
   const kinds = [...Map.groupBy(addresses, kindOf).values()];
   const few = new Set(kinds.flatMap((kind) => kind.slice(0, MAX_OF_FAMILY)));
   return addresses.filter((one) => few.has(one));
@@ -259,7 +271,11 @@ function readHosts(): ReadonlyMap<string, readonly LookupAddress[]> {
   const text = existsSync(HOSTS_FILE) ? readFileSync(HOSTS_FILE, 'utf8') : '';
   const entries = text.split('\n').flatMap((line) => {
     const [address = '', ...names] = line.replace(/#.*/, '').trim().split(/\s+/);
-    return names.map((name) => ({ name: name.toLowerCase(), address, family: isIP(address) }));
+    return names.map((name) => ({
+      name: name.toLowerCase(),
+      address,
+      family: isIP(address),
+    }));
   });
   const addresses = entries.filter(({ family }) => family !== 0);
   return Map.groupBy(addresses, ({ name }) => name);

@@ -6,7 +6,12 @@ import type {
   ProviderFacts,
 } from '../../db/providers/subject.ts';
 import type { Organization } from '../vendors/vendor.ts';
-import { classify, holdsDomain, readLines, registrableDomain } from '../verification/domains.ts';
+import {
+  classify,
+  holdsDomain,
+  readLines,
+  registrableDomain,
+} from '../verification/domains.ts';
 import { classifyEndpoint, isDirect } from '../verification/looks.ts';
 import { parseAddress } from '../verification/syntax.ts';
 import { capitalize, isPlaceholder, isShouted, nameWords } from './names.ts';
@@ -115,7 +120,9 @@ function evidenceIn(facts: ProviderFacts): Evidence[] {
     ...facts.practices.flatMap((practice) => ofPractice(practice, facts)),
     ...facts.endpoints.map((endpoint) => ofEndpoint(endpoint, surname)),
   ];
-  const telling = derived.filter(({ names, domains }) => names.length + domains.length > 0);
+  const telling = derived.filter(
+    ({ names, domains }) => names.length + domains.length > 0,
+  );
   const evidence = telling.map((one) => withKnownDomain(one, known));
   const own = known.get(`npi:${facts.npi}`);
   if (own) evidence.push(evidenceOf('operator', [], [own]));
@@ -126,7 +133,10 @@ function evidenceIn(facts: ProviderFacts): Evidence[] {
  * Replaces the domains of a piece of evidence if the operator has entered a domain for one of its
  * keys.
  */
-function withKnownDomain(evidence: Evidence, known: ReadonlyMap<string, string>): Evidence {
+function withKnownDomain(
+  evidence: Evidence,
+  known: ReadonlyMap<string, string>,
+): Evidence {
   for (const key of evidence.keys) {
     const domain = known.get(key);
     if (domain !== undefined) return { ...evidence, domains: [domain] };
@@ -169,7 +179,11 @@ function ofNeighbor(
   surname: readonly string[],
 ): Evidence {
   const { npi, name, parentName, otherNames, endpoints } = one;
-  const named = evidenceOf(source, [name, ...otherNames, parentName], domainsOf(endpoints));
+  const named = evidenceOf(
+    source,
+    [name, ...otherNames, parentName],
+    domainsOf(endpoints),
+  );
   const doors = namesIn(otherNames);
   const spacedName = ` ${nameWords(name).join(' ')} `;
   const isNamesake = surname.length > 0 && spacedName.includes(` ${surname.join(' ')} `);
@@ -213,7 +227,8 @@ function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidenc
   const plainLocal = local.replace(/[^a-z0-9]/g, '');
   const isInLocal = family.length >= MIN_SURNAME.local && plainLocal.includes(family);
   const isInDomain = family.length >= MIN_SURNAME.domain && domain.includes(family);
-  if (isInLocal || isInDomain) return evidenceOf('own_mailbox', [affiliationName], [domain]);
+  if (isInLocal || isInDomain)
+    return evidenceOf('own_mailbox', [affiliationName], [domain]);
   return evidenceOf('endpoint_domain', [affiliationName], [domain]);
 }
 
@@ -225,7 +240,8 @@ function ofEndpoint(endpoint: EndpointFact, surname: readonly string[]): Evidenc
 function together(evidence: readonly Evidence[]): Employer[] {
   let employers: Employer[] = [];
   for (const one of evidence) {
-    const isSame = (employer: Employer) => employer.some((other) => belongTogether(one, other));
+    const isSame = (employer: Employer) =>
+      employer.some((other) => belongTogether(one, other));
     const same = employers.filter(isSame);
     const others = employers.filter((employer) => !same.includes(employer));
     employers = [...others, [...same.flat(), one]];
@@ -304,7 +320,9 @@ function domainOf(employer: Employer, name: string | null): string | null {
  * divided by the weights of all employers that are named for this question.
  */
 function shareOf(employer: Employer, question: string, all: readonly Employer[]): number {
-  const weights = all.map((one) => weightOf(one, question)).filter((weight) => weight > 0);
+  const weights = all
+    .map((one) => weightOf(one, question))
+    .filter((weight) => weight > 0);
   const own = weightOf(employer, question);
   if (weights.length > MAX_DIFFERENT && own < NAMESAKE) return 0;
   return own / weights.reduce((sum, weight) => sum + weight, 0);
@@ -350,7 +368,9 @@ export function isEmployerDomain(domain: string): boolean {
  * domain that several endpoints have is returned several times.
  */
 function domainsOf(endpoints: readonly EndpointFact[]): string[] {
-  const hosts = endpoints.map(hostOf).filter((host) => classify(host, null) !== 'personal');
+  const hosts = endpoints
+    .map(hostOf)
+    .filter((host) => classify(host, null) !== 'personal');
   const domains = hosts.map(registrableDomain).filter((domain) => domain !== null);
   return domains.filter(isEmployerDomain);
 }
@@ -374,7 +394,9 @@ function hostOfUrl(text: string): string {
   return URL.parse(url)?.hostname ?? '';
 }
 
-const SMALL_WORDS: ReadonlySet<string> = new Set('and at by for in of on the to'.split(' '));
+const SMALL_WORDS: ReadonlySet<string> = new Set(
+  'and at by for in of on the to'.split(' '),
+);
 
 /**
  * Matches the normalized form of names without information, such as `N/A`, `SELF`, and names that

@@ -42,7 +42,11 @@ export function mismatchOf(identity: Identity, npi: string, person: Person | nul
 }
 
 /** Decides whether a response without an NPI is about the person. */
-function isPerson({ state }: Identity, readings: readonly Reading[], person: Person): boolean {
+function isPerson(
+  { state }: Identity,
+  readings: readonly Reading[],
+  person: Person,
+): boolean {
   // A person with only one name is rejected, because too many people share a single name.
   if (person.first === '' || !stateAgrees(state, person)) return false;
   return readings.some((one) => namesAgree(one, person) && !contradicts(one, person));
@@ -94,7 +98,8 @@ function goesBy(
   // If both sides have several full names, every name of the shorter side must agree with a name of
   // the other side. Otherwise, the sisters Maria Elena and Maria Luisa would count as one person.
   const [few, many] = shorterFirst(given, recorded);
-  if (few.length > 1) return few.every((name) => many.some((other) => sameGivenName(name, other)));
+  if (few.length > 1)
+    return few.every((name) => many.some((other) => sameGivenName(name, other)));
   // In all other cases, the first full name in the response must agree with a recorded name. In `J.
   // Robert` the first full name is Robert, because initials are ignored.
   const [called] = given;
@@ -110,7 +115,10 @@ function fullNames(words: readonly string[]): string[] {
  * Returns true if one of the two first names is only an initial and both begin with the same
  * letter.
  */
-function sharesInitial([said = '']: readonly string[], [first = '']: readonly string[]): boolean {
+function sharesInitial(
+  [said = '']: readonly string[],
+  [first = '']: readonly string[],
+): boolean {
   const isInitial = said.length === 1 || first.length === 1;
   return isInitial && said[0] === first[0];
 }
@@ -118,7 +126,10 @@ function sharesInitial([said = '']: readonly string[], [first = '']: readonly st
 function contradicts({ given, generation }: Reading, person: Person): boolean {
   if (generation && person.generation && generation !== person.generation) return true;
   if (person.middle === null) return false;
-  const names = [person, ...person.otherNames].flatMap(({ first, last }) => [first, last]);
+  const names = [person, ...person.otherNames].flatMap(({ first, last }) => [
+    first,
+    last,
+  ]);
   const words = [...names, person.middle].flatMap(nameWords);
   const initials = new Set(words.map((word) => word[0]));
   return given.some((word) => word.length === 1 && !initials.has(word));

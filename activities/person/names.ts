@@ -45,7 +45,17 @@ const MAC_NAMES: ReadonlySet<string> = new Set(readTable('mac-names').flat());
  * Letters that Unicode normalization (NFKD) does not decompose into ASCII letters, with their
  * replacements.
  */
-const LETTERS = { ß: 'ss', ø: 'o', ł: 'l', æ: 'ae', œ: 'oe', đ: 'd', ð: 'd', þ: 'th', ı: 'i' };
+const LETTERS = {
+  ß: 'ss',
+  ø: 'o',
+  ł: 'l',
+  æ: 'ae',
+  œ: 'oe',
+  đ: 'd',
+  ð: 'd',
+  þ: 'th',
+  ı: 'i',
+};
 
 /**
  * Letters that some people write as two letters if their keyboard lacks them. Just as many people
@@ -266,7 +276,9 @@ function everyReading(name: GivenName): Reading[] {
   const { first, last } = name;
   if (first.length + last.length > MAX_LENGTH) return [];
   const lasts = spellings(last);
-  return spellings(first).flatMap((given) => lasts.flatMap((family) => readPair(given, family)));
+  return spellings(first).flatMap((given) =>
+    lasts.flatMap((family) => readPair(given, family)),
+  );
 }
 
 /**
@@ -281,7 +293,10 @@ function withSurname(reading: Reading): Reading {
 }
 
 /** Returns all spellings of a recorded name in the form of readings. */
-export function recordReadings({ first, last }: PersonName): Pick<Reading, 'given' | 'family'>[] {
+export function recordReadings({
+  first,
+  last,
+}: PersonName): Pick<Reading, 'given' | 'family'>[] {
   const families = spellings(last).map(nameWords);
   const givens = spellings(first).map(nameWords);
   return givens.flatMap((given) => families.map((family) => ({ given, family })));
@@ -324,7 +339,8 @@ function splitAtEach(words: readonly string[], generation: number | null): Readi
   for (let count = 1; count < words.length; count += 1) {
     const given = nameWords(words.slice(0, count).join(' '));
     const family = nameWords(words.slice(count).join(' '));
-    if (given.length > 0 && family.length > 0) readings.push({ given, family, generation });
+    if (given.length > 0 && family.length > 0)
+      readings.push({ given, family, generation });
   }
   return readings;
 }
@@ -378,7 +394,10 @@ function sharesShorter(one: readonly string[], other: readonly string[]): boolea
 }
 
 /** Returns two lists with the shorter one first. */
-export function shorterFirst<T>(a: readonly T[], b: readonly T[]): [readonly T[], readonly T[]] {
+export function shorterFirst<T>(
+  a: readonly T[],
+  b: readonly T[],
+): [readonly T[], readonly T[]] {
   if (a.length <= b.length) return [a, b];
   return [b, a];
 }

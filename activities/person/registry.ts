@@ -104,7 +104,8 @@ function stepOfBody(body: Field, npi: string): RegistryStep {
   }
   const results = body.at('results').present().items();
   if (results.length === 0) return ABSENT;
-  const result = results.find((one) => textAt(one, 'number') === npi) ?? body.at('results').fail();
+  const result =
+    results.find((one) => textAt(one, 'number') === npi) ?? body.at('results').fail();
   const status = result.at('basic').object().at('status').requiredText();
   if (status !== 'A') return ABSENT;
   return { kind: 'found', provider: providerOf(result, npi) };

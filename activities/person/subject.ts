@@ -4,7 +4,13 @@ import type { Person, PersonName, Subject } from '../vendors/vendor.ts';
 import { classifyEndpoint } from '../verification/looks.ts';
 import { parseAddress } from '../verification/syntax.ts';
 import { deriveEmployers } from './employer.ts';
-import { capitalize, generationOf, hasOneCase, personName, stripTitles } from './names.ts';
+import {
+  capitalize,
+  generationOf,
+  hasOneCase,
+  personName,
+  stripTitles,
+} from './names.ts';
 import { usState } from './us-states.ts';
 
 /**
@@ -21,7 +27,13 @@ export function buildSubject(
 ): Subject {
   const person = facts && personOf(facts);
   if (facts === null || person === null) {
-    return { npi, requestedType, person: null, organization: null, otherOrganizations: [] };
+    return {
+      npi,
+      requestedType,
+      person: null,
+      organization: null,
+      otherOrganizations: [],
+    };
   }
   const [organization = null, ...otherOrganizations] = deriveEmployers(facts);
   return { npi, requestedType, person, organization, otherOrganizations };
@@ -49,7 +61,8 @@ function personOf(facts: ProviderFacts): Person | null {
     facts.otherFirstName ?? facts.firstName,
     facts.otherLastName ?? facts.lastName,
   );
-  const isOther = other !== null && (other.first !== name.first || other.last !== name.last);
+  const isOther =
+    other !== null && (other.first !== name.first || other.last !== name.last);
   const practice = practiceOf(facts);
   const states = facts.otherStates.map((one) => usState(one, null));
   return {
@@ -58,7 +71,9 @@ function personOf(facts: ProviderFacts): Person | null {
     generation: generationOf(facts.nameSuffix) ?? generationIn(facts.lastName),
     otherNames: isOther ? [other] : [],
     practice,
-    otherStates: states.filter((one) => one !== null).filter((one) => one !== practice.state),
+    otherStates: states
+      .filter((one) => one !== null)
+      .filter((one) => one !== practice.state),
   };
 }
 

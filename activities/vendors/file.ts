@@ -51,7 +51,9 @@ export interface HttpJsonSource {
     readonly status: Mapping<Verdict> | null;
     readonly validated_at: Pointer | null;
   };
-  readonly identity: Readonly<Record<'npi' | 'first' | 'last' | 'full' | 'state', Pointer | null>>;
+  readonly identity: Readonly<
+    Record<'npi' | 'first' | 'last' | 'full' | 'state', Pointer | null>
+  >;
 }
 
 /** Maps the vendor's words, in lowercase, to our own terms. */
@@ -82,7 +84,8 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
     const step = byStatus(answer);
     // The body is read only if the status allows it. A rejected key or a rate limit says nothing
     // about a person, whatever the body contains.
-    const isOpen = answer.status === 200 || (step.kind === 'fatal' && step.why === 'protocol');
+    const isOpen =
+      answer.status === 200 || (step.kind === 'fatal' && step.why === 'protocol');
     if (isOpen && saysMiss(answer, source.miss.when)) return NO_MATCH;
     return step;
   };
@@ -174,7 +177,10 @@ function claimOf(
 }
 
 /** Returns null if there is no mapping, or if the mapping does not contain the vendor's word. */
-function meaningOf<Meaning>(entry: Field, mapping: Mapping<Meaning> | null): Meaning | null {
+function meaningOf<Meaning>(
+  entry: Field,
+  mapping: Mapping<Meaning> | null,
+): Meaning | null {
   if (mapping === null) return null;
   const { pointer, values } = mapping;
   const word = entry.pointed(pointer).present().scalar();

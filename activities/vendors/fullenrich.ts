@@ -1,5 +1,11 @@
 import type { EmailType } from '../../db/words.ts';
-import { type HttpAnswer, inBody, jsonApi, protocol, retryAfterMs } from '../http/client.ts';
+import {
+  type HttpAnswer,
+  inBody,
+  jsonApi,
+  protocol,
+  retryAfterMs,
+} from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
 import {
   type Claim,
@@ -63,7 +69,9 @@ const CREDITS: Readonly<Record<EmailType, number>> = { professional: 1, personal
  * @param options.pollMs the interval between two polls of a job: FULLENRICH_POLL_MS, or less only
  * for a simulator that runs faster
  */
-export function createFullEnrich(options: VendorOptions & { readonly pollMs: number }): Vendor {
+export function createFullEnrich(
+  options: VendorOptions & { readonly pollMs: number },
+): Vendor {
   const { baseUrl, apiKey, callMs = FULLENRICH.callMs, pollMs } = options;
   const ask = jsonApi(baseUrl, { authorization: `Bearer ${apiKey}` }, callMs);
   const path = '/contact/enrich/bulk';

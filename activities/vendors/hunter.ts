@@ -59,16 +59,19 @@ export function createHunter(options: VendorOptions): Vendor {
   const { baseUrl, apiKey, callMs = HUNTER.callMs } = options;
   // The key goes in a header. The vendor also accepts it in the query, where proxies would log it.
   const ask = jsonApi(baseUrl, { 'X-API-KEY': apiKey }, callMs);
-  return askingByEmployer({ ...HUNTER, callMs }, ({ first, last, domain, company }, signal) => {
-    const query = new URLSearchParams();
-    // If both are given, the vendor uses the domain.
-    if (domain) query.set('domain', domain);
-    if (company) query.set('company', company);
-    query.set('first_name', first);
-    query.set('last_name', last);
-    query.set('max_duration', MAX_DURATION_SECONDS);
-    return ask({ path: `/email-finder?${query}` }, signal, read);
-  });
+  return askingByEmployer(
+    { ...HUNTER, callMs },
+    ({ first, last, domain, company }, signal) => {
+      const query = new URLSearchParams();
+      // If both are given, the vendor uses the domain.
+      if (domain) query.set('domain', domain);
+      if (company) query.set('company', company);
+      query.set('first_name', first);
+      query.set('last_name', last);
+      query.set('max_duration', MAX_DURATION_SECONDS);
+      return ask({ path: `/email-finder?${query}` }, signal, read);
+    },
+  );
 }
 
 const read = stepBy({
@@ -80,7 +83,11 @@ const read = stepBy({
     pollAfterMs: retryAfterMs(headers) ?? REPEAT_MS,
   }),
   400: inBody(stepOfRefusal),
-  403: ({ headers }) => ({ kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) }),
+  403: ({ headers }) => ({
+    kind: 'retry',
+    why: 'rate_limit',
+    afterMs: retryAfterMs(headers),
+  }),
   404: unlessPage(NO_EMAIL),
   429: { kind: 'fatal', why: 'credits' },
 });

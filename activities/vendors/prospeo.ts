@@ -1,4 +1,10 @@
-import { type HttpAnswer, inBody, jsonApi, protocol, retryAfterMs } from '../http/client.ts';
+import {
+  type HttpAnswer,
+  inBody,
+  jsonApi,
+  protocol,
+  retryAfterMs,
+} from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
 import {
   askingByEmployer,
@@ -34,17 +40,20 @@ export const PROSPEO = {
 export function createProspeo(options: VendorOptions): Vendor {
   const { baseUrl, apiKey, callMs = PROSPEO.callMs } = options;
   const ask = jsonApi(baseUrl, { 'X-KEY': apiKey }, callMs);
-  return askingByEmployer({ ...PROSPEO, callMs }, ({ first, last, domain, company }, signal) => {
-    const data = {
-      first_name: first,
-      last_name: last,
-      // "Submit everything you have": several companies may share a name.
-      company_website: domain || undefined,
-      company_name: company || undefined,
-    };
-    const json = { only_verified_email: true, data };
-    return ask({ path: '/enrich-person', json }, signal, read);
-  });
+  return askingByEmployer(
+    { ...PROSPEO, callMs },
+    ({ first, last, domain, company }, signal) => {
+      const data = {
+        first_name: first,
+        last_name: last,
+        // "Submit everything you have": several companies may share a name.
+        company_website: domain || undefined,
+        company_name: company || undefined,
+      };
+      const json = { only_verified_email: true, data };
+      return ask({ path: '/enrich-person', json }, signal, read);
+    },
+  );
 }
 
 const readBody = inBody((body, answer) => {

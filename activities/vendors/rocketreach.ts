@@ -41,7 +41,10 @@ const MAX_POLL_MS = 60_000;
  * Universal credits for a verified profile of each type (docs.rocketreach.co, "Universal credits
  * overview").
  */
-const UNIVERSAL_CREDITS: Readonly<Record<EmailType, number>> = { professional: 2, personal: 3 };
+const UNIVERSAL_CREDITS: Readonly<Record<EmailType, number>> = {
+  professional: 2,
+  personal: 3,
+};
 
 /**
  * The vendor's two APIs for people: the data that each needs, and the credits that it charges for
@@ -64,7 +67,8 @@ const APIS = {
     // are free.
     query(requestedType: RequestedType) {
       const parameters: Record<string, string> = {};
-      for (const type of typesOf(requestedType)) parameters[`reveal_${type}_email`] = 'true';
+      for (const type of typesOf(requestedType))
+        parameters[`reveal_${type}_email`] = 'true';
       return parameters;
     },
     cost(types: ReadonlySet<EmailType>) {

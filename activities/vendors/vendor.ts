@@ -95,7 +95,10 @@ export interface Subject {
 export type Need = 'npi' | 'name' | 'organization' | 'address';
 
 /** Returns those of a vendor's needs for which we lack the data, in the given order. */
-export function missingOf({ person, organization }: Subject, needs: readonly Need[]): Need[] {
+export function missingOf(
+  { person, organization }: Subject,
+  needs: readonly Need[],
+): Need[] {
   const practice = person?.practice;
   const met: Readonly<Record<Need, boolean>> = {
     npi: true,
@@ -169,7 +172,11 @@ export type Step =
   | Trouble;
 
 /** The vendor lost the job or stopped working on it. This says nothing about the person. */
-export const GIVEN_UP = { kind: 'retry', why: 'upstream', afterMs: null } as const satisfies Step;
+export const GIVEN_UP = {
+  kind: 'retry',
+  why: 'upstream',
+  afterMs: null,
+} as const satisfies Step;
 
 /**
  * Returns a function that reads a vendor's response by its HTTP status. For every vendor, 451 means
@@ -244,7 +251,10 @@ export interface VendorOptions {
  * aborted, and then its reason. Every vendor response, and a missing response, is a `Step`.
  */
 export interface Vendor
-  extends Pick<VendorFacts, 'id' | 'needs' | 'gives' | 'isDated' | 'repeatIsFree' | 'callMs'> {
+  extends Pick<
+    VendorFacts,
+    'id' | 'needs' | 'gives' | 'isDated' | 'repeatIsFree' | 'callMs'
+  > {
   /**
    * Returns the most that one lookup can cost, in the vendor's credits. The amount is reserved
    * before the request.
@@ -348,7 +358,13 @@ export function stepOfCandidates(found: Omit<Found, 'kind'>): Step {
  */
 export function identityOf(
   fields: {
-    readonly [part in 'npi' | 'first' | 'last' | 'full' | 'state' | 'country']?: Field | null;
+    readonly [part in
+      | 'npi'
+      | 'first'
+      | 'last'
+      | 'full'
+      | 'state'
+      | 'country']?: Field | null;
   },
 ): Identity {
   const textOf = (part: keyof typeof fields) => fields[part]?.text() ?? null;

@@ -128,7 +128,8 @@ export function createCheck(options: CheckOptions) {
         const ruled = decide(consulted);
         // A verifier that cannot be called now might later say that the address is valid. So the
         // check is not finished.
-        if (ruled.verdict !== 'valid' && consulted.away) return { ...consulted.away, evidence };
+        if (ruled.verdict !== 'valid' && consulted.away)
+          return { ...consulted.away, evidence };
         return ruled;
       }
       case 'greylisted': {
@@ -155,13 +156,22 @@ function checkOwner(candidate: NamedCandidate, whose: Whose) {
   const { email, domain } = looked.address;
   const owner = ownerOf(looked.address, whose);
   if (owner === 'shared' || owner === 'other_person') {
-    return { kind: 'refused', email, emailType: null, verdict: 'risky', reason: owner } as const;
+    return {
+      kind: 'refused',
+      email,
+      emailType: null,
+      verdict: 'risky',
+      reason: owner,
+    } as const;
   }
   const emailType = classify(domain, candidate.vendorType, whose.organization?.domain);
   return { kind: 'owned', owner, domain, email, emailType } as const;
 }
 
-function refuse({ email, emailType, verdict, reason }: Refused, started: number): Decided {
+function refuse(
+  { email, emailType, verdict, reason }: Refused,
+  started: number,
+): Decided {
   const evidence = [localEvidence(verdict, reason, started)];
   return decided({ email, emailType, evidence }, { verdict, reason, validatedAt: null });
 }

@@ -25,7 +25,11 @@ import type {
  * There is no judgment for now. `afterMs` is null if we do not know when a verifier can be called
  * again.
  */
-type NotNow = Readonly<{ kind: 'transient'; reason: VerifierTrouble; afterMs: number | null }>;
+type NotNow = Readonly<{
+  kind: 'transient';
+  reason: VerifierTrouble;
+  afterMs: number | null;
+}>;
 
 /**
  * Calls verifiers in order until one judges the address. The next verifier is called if one cannot
@@ -71,7 +75,8 @@ export async function consult(
         break;
       case 'answer': {
         const { verdict, reason } = step;
-        if (verdict !== 'unknown') return { kind: 'word', verdict, reason, away: null } as const;
+        if (verdict !== 'unknown')
+          return { kind: 'word', verdict, reason, away: null } as const;
         unknown ??= reason ?? 'inconclusive';
         break;
       }
@@ -99,7 +104,11 @@ export async function consult(
 }
 
 /** Returns the verifier that can be called first. A known time comes before an unknown one. */
-function sooner(known: NotNow | null, reason: VerifierTrouble, afterMs: number | null): NotNow {
+function sooner(
+  known: NotNow | null,
+  reason: VerifierTrouble,
+  afterMs: number | null,
+): NotNow {
   const other: NotNow = { kind: 'transient', reason, afterMs };
   if (known === null) return other;
   if (afterMs === null) return known;
@@ -185,7 +194,10 @@ const NOBODY = 'invalid@example.com';
  * Returns the verifiers that a vendor's address needs to become valid. While no required verifier
  * can be called, no vendor is paid.
  */
-export function createRequiredVerifiers(policy: Policy, verifiers: readonly LimitedVerifier[]) {
+export function createRequiredVerifiers(
+  policy: Policy,
+  verifiers: readonly LimitedVerifier[],
+) {
   const all: readonly RequiredVerifier[] = verifiers.map(({ id, cost, dailyCredits }) => {
     return { source: id, cost, dailyCredits };
   });

@@ -11,7 +11,11 @@ export const DNS = 'dns';
  * Domains that have taken mail for decades. If our name servers say that one takes no mail, they
  * are broken.
  */
-export const CONTROL_DOMAINS: readonly string[] = ['gmail.com', 'outlook.com', 'yahoo.com'];
+export const CONTROL_DOMAINS: readonly string[] = [
+  'gmail.com',
+  'outlook.com',
+  'yahoo.com',
+];
 /**
  * The wait before a broken resolver is queried again. It is short, so that waiting requests
  * continue soon after a repair.
@@ -65,7 +69,13 @@ export function createDnsControl(options: DnsControlOptions): DnsControl {
 async function runControl(options: DnsControlOptions): Promise<Distrust | null> {
   const { db, log, resolver, domains } = options;
   try {
-    const call = { source: DNS, limits: NO_LIMITS, cost: 0, requestId: null, patienceMs: 0 };
+    const call = {
+      source: DNS,
+      limits: NO_LIMITS,
+      cost: 0,
+      requestId: null,
+      patienceMs: 0,
+    };
     const admission = await admitCall(db, call);
     if (admission.kind === 'wait') return { afterMs: admission.afterMs };
     const step = await countCall(DNS, DNS, askControls(resolver, domains));
@@ -95,10 +105,14 @@ async function askControls(
   resolver: MailResolver,
   domains: readonly string[],
 ): Promise<ControlStep> {
-  const find = async (domain: string) => ({ domain, route: await findRoute(resolver, domain) });
+  const find = async (domain: string) => ({
+    domain,
+    route: await findRoute(resolver, domain),
+  });
   const found = await Promise.all(domains.map(find));
   for (const { domain, route } of found) {
-    if (route.kind === 'refuses') return { kind: 'lies', denied: `${domain}: ${route.reason}` };
+    if (route.kind === 'refuses')
+      return { kind: 'lies', denied: `${domain}: ${route.reason}` };
   }
   const isKnown = found.some(({ route }) => route.kind === 'accepts');
   return { kind: isKnown ? 'passed' : 'silent' };

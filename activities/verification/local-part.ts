@@ -95,7 +95,10 @@ const MEANING: readonly (readonly [reading: RegExp, owner: Owner])[] = [
  * words, and with the names of the practice and its domain, with and without separators.
  * @param whose if the person is null, the result is never `person` or `other_person`
  */
-export function ownerOf({ local, domain }: Pick<Address, 'local' | 'domain'>, whose: Whose): Owner {
+export function ownerOf(
+  { local, domain }: Pick<Address, 'local' | 'domain'>,
+  whose: Whose,
+): Owner {
   const own = ownNames(whose.person);
   const plain = meaningOf(local, own, new Set());
   // Many practices are named after the person, so the person's own names are matched first.
@@ -172,8 +175,12 @@ function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>):
   const tokens = local.replace(/\+.*/, '').match(/[a-z]+/g) ?? [];
   const letters = tokens.join('');
   if (letters === '') return 'unclear';
-  const tokenOf = tokens.flatMap(({ length }, index) => Array<number>(length).fill(index));
-  const best: { readonly cost: number; readonly kinds: string }[] = [{ cost: 0, kinds: '' }];
+  const tokenOf = tokens.flatMap(({ length }, index) =>
+    Array<number>(length).fill(index),
+  );
+  const best: { readonly cost: number; readonly kinds: string }[] = [
+    { cost: 0, kinds: '' },
+  ];
   for (let end = 1; end <= letters.length; end += 1) {
     for (let start = 0; start < end; start += 1) {
       const before = best[start];

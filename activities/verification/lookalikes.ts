@@ -85,7 +85,8 @@ function isWrongKey(typed: string, meant: string): boolean {
 }
 
 const CONFUSABLES = new Map<string, string>();
-for (const pair of readList('confusables')) CONFUSABLES.set(pair.slice(0, -1), pair.slice(-1));
+for (const pair of readList('confusables'))
+  CONFUSABLES.set(pair.slice(0, -1), pair.slice(-1));
 
 /**
  * Returns a name as a quick reader sees it: without accents, and with each letter replaced by the

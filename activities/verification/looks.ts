@@ -2,7 +2,13 @@ import { parse } from 'tldts';
 import type { EndpointKind } from '../../db/words.ts';
 import { nameWords } from '../person/names.ts';
 import type { PersonName, Verdict } from '../vendors/vendor.ts';
-import { holdsDomain, isDisposable, isFreeMail, readList, registrableDomain } from './domains.ts';
+import {
+  holdsDomain,
+  isDisposable,
+  isFreeMail,
+  readList,
+  registrableDomain,
+} from './domains.ts';
 import { isLookalike } from './lookalikes.ts';
 import type { Reason } from './policy.ts';
 import { parseAddress } from './syntax.ts';
@@ -17,7 +23,11 @@ type Refusal = { readonly verdict: Verdict; readonly reason: Reason };
  * @returns the address if it passes; otherwise the most important reason against it, and the text,
  * normalized as far as possible
  */
-export function look(text: string, isTypedDirect = false, person: PersonName | null = null) {
+export function look(
+  text: string,
+  isTypedDirect = false,
+  person: PersonName | null = null,
+) {
   const address = parseAddress(text);
   if (address === null) return refused(text.trim().toLowerCase(), invalid('syntax'));
   const { local, domain, email } = address;
@@ -114,6 +124,7 @@ export function classifyEndpoint(
 function isUrl(text: string): boolean {
   const hasScheme = /^[a-z][a-z0-9+.-]*:\/\//i.test(text);
   const url = URL.parse(hasScheme ? text : `https://${text}`);
-  if (url === null || !/^https?:$/.test(url.protocol) || url.username !== '') return false;
+  if (url === null || !/^https?:$/.test(url.protocol) || url.username !== '')
+    return false;
   return registrableDomain(url.hostname) !== null;
 }

@@ -84,7 +84,10 @@ const MAX_EXCHANGERS = 3;
  * every website has an address. An exchanger must have a registrable name and a public address.
  * Never rejects.
  */
-export async function findRoute(resolver: MailResolver, domain: string): Promise<MailRoute> {
+export async function findRoute(
+  resolver: MailResolver,
+  domain: string,
+): Promise<MailRoute> {
   const mx = await ask(() => resolver.resolveMx(domain));
   if ('kind' in mx) return mx;
   if (mx.length === 0) return { kind: 'refuses', reason: 'no_mx' };
@@ -125,7 +128,9 @@ async function routeTo(resolver: MailResolver, exchanger: string): Promise<MailR
 }
 
 /** Returns the records, or the mail route that follows from the DNS error. */
-async function ask<T>(resolve: () => Promise<readonly T[]>): Promise<readonly T[] | MailRoute> {
+async function ask<T>(
+  resolve: () => Promise<readonly T[]>,
+): Promise<readonly T[] | MailRoute> {
   try {
     return await resolve();
   } catch (error) {

@@ -13,7 +13,11 @@ import type { MailboxReason, VerifierTrouble } from './verifiers/verifier.ts';
  * - `vendor-or-verifier`: the vendor's recent check of the mailbox, or a verifier's current result
  * - `verifier-required`: only a verifier's current result
  */
-export const POLICIES = ['verify-always', 'vendor-or-verifier', 'verifier-required'] as const;
+export const POLICIES = [
+  'verify-always',
+  'vendor-or-verifier',
+  'verifier-required',
+] as const;
 export type Policy = (typeof POLICIES)[number];
 
 /** Decides whether an address on a catch-all domain can be valid if two sources named it. */
@@ -185,7 +189,8 @@ export function claimOf(
   freshnessMs: number,
 ): Claim {
   const isDoubted = verdict === 'invalid' || verdict === 'risky';
-  if (repeatsInput && owner !== 'person' && !isDoubted) return { word: 'unclear', seenAt: null };
+  if (repeatsInput && owner !== 'person' && !isDoubted)
+    return { word: 'unclear', seenAt: null };
   if (verdict === 'unknown') {
     const word = source === 'nppes' ? 'registry' : 'unknown';
     return { word, seenAt: null };

@@ -40,7 +40,9 @@ export interface Destination {
    * Addresses within WEBHOOK_OPEN_CIDRS belong to the operator and are not counted. Without this
    * function all addresses are admitted.
    */
-  readonly admit?: ((addresses: readonly string[]) => Promise<readonly string[]>) | undefined;
+  readonly admit?:
+    | ((addresses: readonly string[]) => Promise<readonly string[]>)
+    | undefined;
 }
 
 /**
@@ -89,7 +91,8 @@ async function findAddresses(
   { target, blocked, admit }: Destination,
   signal: AbortSignal,
 ): Promise<readonly LookupAddress[]> {
-  if (isBlocked(target.hostname, blocked)) throw new AttemptFailure('blocked_by_operator');
+  if (isBlocked(target.hostname, blocked))
+    throw new AttemptFailure('blocked_by_operator');
   const found = await resolve(target, lookup, signal);
   const allowed = found.filter(({ address }) => policy.allows(address));
   if (allowed.length === 0) throw new AttemptFailure('blocked_address');
@@ -130,7 +133,10 @@ async function openDirectly(
     // These addresses were just checked. A second lookup could return others.
     lookup: (_name, _options, callback) => callback(null, [...addresses]),
     autoSelectFamily: true,
-    autoSelectFamilyAttemptTimeout: Math.max(10, Math.floor(connectMs / addresses.length)),
+    autoSelectFamilyAttemptTimeout: Math.max(
+      10,
+      Math.floor(connectMs / addresses.length),
+    ),
   });
   addAbortSignal(signal, socket).on('error', ignore);
   await step(once(socket, 'connect', { signal }), 'network');
@@ -197,7 +203,9 @@ async function admitted(
       throw new CountedTooLate('PostgreSQL took too long to count a webhook attempt');
     }
   });
-  return addresses.filter(({ address }) => policy.isOpened(address) || allowed.includes(address));
+  return addresses.filter(
+    ({ address }) => policy.isOpened(address) || allowed.includes(address),
+  );
 }
 
 async function resolve(
@@ -212,7 +220,10 @@ async function resolve(
   const aborted = new Promise<never>((_resolve, reject) => {
     signal.addEventListener('abort', reject, { once: true });
   });
-  const found = await step(Promise.race([lookup(target.hostname), aborted]), 'dns_failed');
+  const found = await step(
+    Promise.race([lookup(target.hostname), aborted]),
+    'dns_failed',
+  );
   if (found.length === 0) throw new AttemptFailure('dns_not_found');
   return found;
 }
@@ -257,7 +268,9 @@ async function openTunnel(
     answer = await once(outgoing, 'connect', { signal });
   } catch {
     if (!reached) {
-      throw new ProxyUnavailable('the webhook proxy cannot be reached. Check WEBHOOK_PROXY.');
+      throw new ProxyUnavailable(
+        'the webhook proxy cannot be reached. Check WEBHOOK_PROXY.',
+      );
     }
     // If a time limit has passed, the caller replaces this reason with that of the signal.
     throw new AttemptFailure('proxy');

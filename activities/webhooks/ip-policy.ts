@@ -28,7 +28,11 @@ const INNER_NAME = /(?:^|\.)(?:localhost|local|internal)\.*$/;
  * internal names are allowed too
  * @throws {Error} code `bad_cidr` for the first text that isn't a CIDR range
  */
-export function createAddressPolicy({ openCidrs }: { readonly openCidrs: readonly string[] }) {
+export function createAddressPolicy({
+  openCidrs,
+}: {
+  readonly openCidrs: readonly string[];
+}) {
   const opened = openCidrs.map(parseRange);
   const isOpened = (ip: string) => {
     const address = parseAddress(ip);
@@ -137,7 +141,8 @@ function isInside(address: Address, [network, bits]: Range): boolean {
 
 function parseRange(text: string): Range {
   const [ip = ''] = text.split('/');
-  if (parseAddress(ip) !== null && ipaddr.isValidCIDR(text)) return ipaddr.parseCIDR(text);
+  if (parseAddress(ip) !== null && ipaddr.isValidCIDR(text))
+    return ipaddr.parseCIDR(text);
   const message = `"${text}" isn't a CIDR range. Write the ranges that deliveries may reach as 127.0.0.0/8 or ::1/128.`;
   throw Object.assign(new Error(message), { code: 'bad_cidr' });
 }

@@ -78,13 +78,19 @@ const EXCERPT_BYTES = 1024;
  * in an error.
  * @throws {NotAttempted} from the created function
  */
-export function createPost(settings: PostSettings): (message: Message) => Promise<Answer> {
+export function createPost(
+  settings: PostSettings,
+): (message: Message) => Promise<Answer> {
   const { userAgent, totalMs = 15_000, connectMs = 5_000 } = settings;
   const connect = createConnect(settings);
 
   return async ({ url, headers, body, blocked, admit }) => {
     const target = URL.parse(url);
-    if (target?.protocol !== 'https:' || target.username !== '' || target.password !== '') {
+    if (
+      target?.protocol !== 'https:' ||
+      target.username !== '' ||
+      target.password !== ''
+    ) {
       return { kind: 'failed', reason: 'blocked_address' };
     }
     const attempt = new AbortController();
@@ -100,7 +106,8 @@ export function createPost(settings: PostSettings): (message: Message) => Promis
     } catch (error) {
       if (error instanceof NotAttempted) throw error;
       const failure = signal.aborted ? signal.reason : error;
-      if (failure instanceof AttemptFailure) return { kind: 'failed', reason: failure.reason };
+      if (failure instanceof AttemptFailure)
+        return { kind: 'failed', reason: failure.reason };
       throw error;
     } finally {
       clearTimeout(ending);

@@ -58,8 +58,11 @@ async function main(args: readonly string[]): Promise<number> {
   const [command, file, ...others] = positionals;
   if (command !== 'enrich' || !file || others.length > 0)
     throw new UsageError('Name one file: enrich FILE.');
-  const type = (['any', 'professional', 'personal'] as const).find((one) => one === values.type);
-  if (!type) throw new UsageError(`--type needs one of ${Object.keys(PRICES).join(', ')}.`);
+  const type = (['any', 'professional', 'personal'] as const).find(
+    (one) => one === values.type,
+  );
+  if (!type)
+    throw new UsageError(`--type needs one of ${Object.keys(PRICES).join(', ')}.`);
   const { out, 'max-credits': maximum = 'Infinity' } = values;
   if (!/^(\d+|Infinity)$/.test(maximum))
     throw new UsageError('--max-credits needs a whole number.');
@@ -68,14 +71,26 @@ async function main(args: readonly string[]): Promise<number> {
     printCost(contacts, PRICES[type]);
     return 0;
   }
-  if (!out || resolve(out) === resolve(file)) throw new UsageError('Name another file with --out.');
+  if (!out || resolve(out) === resolve(file))
+    throw new UsageError('Name another file with --out.');
   const { 'key-file': keyFile, url: baseUrl = process.env.NPI_EMAIL_URL } = values;
-  const apiKey = keyFile ? await readFile(keyFile, 'utf8') : process.env.NPI_EMAIL_API_KEY;
+  const apiKey = keyFile
+    ? await readFile(keyFile, 'utf8')
+    : process.env.NPI_EMAIL_API_KEY;
   if (!apiKey)
-    throw new UsageError('Put the API key into NPI_EMAIL_API_KEY, or name a file with --key-file.');
+    throw new UsageError(
+      'Put the API key into NPI_EMAIL_API_KEY, or name a file with --key-file.',
+    );
   if (!baseUrl)
-    throw new UsageError('Put the address of the service into NPI_EMAIL_URL, or use --url.');
-  await run(contacts, out, { apiKey: apiKey.trim(), baseUrl, type, maxCredits: Number(maximum) });
+    throw new UsageError(
+      'Put the address of the service into NPI_EMAIL_URL, or use --url.',
+    );
+  await run(contacts, out, {
+    apiKey: apiKey.trim(),
+    baseUrl,
+    type,
+    maxCredits: Number(maximum),
+  });
   return 0;
 }
 
@@ -84,8 +99,12 @@ function printCost({ npis }: Contacts, price: number): void {
   const different = new Set(valid).size;
   const rows = count(npis.length, 'row');
   const without = npis.length - valid.length;
-  console.log(`${rows}, ${without} without an NPI: ${count(different, 'NPI')} to look up.`);
-  console.log(`At most ${count(different * price, 'credit')}: ${price} for each email found.`);
+  console.log(
+    `${rows}, ${without} without an NPI: ${count(different, 'NPI')} to look up.`,
+  );
+  console.log(
+    `At most ${count(different * price, 'credit')}: ${price} for each email found.`,
+  );
 }
 
 /**
@@ -106,7 +125,12 @@ async function run(contacts: Contacts, out: string, options: Options): Promise<v
   const { signal } = interruption;
   let shortage: EnrichmentError | null = null;
   try {
-    await enrich(contacts.npis.filter(isNpi), { ...options, stateFile, onProgress, signal });
+    await enrich(contacts.npis.filter(isNpi), {
+      ...options,
+      stateFile,
+      onProgress,
+      signal,
+    });
   } catch (error) {
     if (!isShortage(error)) throw error;
     shortage = error;
@@ -133,14 +157,16 @@ function judge(
   error: Error & { readonly code?: unknown },
 ): readonly [code: number, advice: string] {
   // `String` is needed because the `code` of an AbortError is a number.
-  const isUsage = error instanceof UsageError || String(error.code).startsWith('ERR_PARSE_ARGS');
+  const isUsage =
+    error instanceof UsageError || String(error.code).startsWith('ERR_PARSE_ARGS');
   if (isUsage) return [2, 'See --help.'];
   if (error.code === 'base_url_unusable') return [2, ''];
   if (error.name === 'AbortError') return [130, 'Repeat the command to continue.'];
   if (isShortage(error)) return [3, 'With more credits, repeat the command to continue.'];
   if (/^(unreachable|timed_out)$/.test(String(error.code)))
     return [1, 'Repeat the command to continue.'];
-  const id = error instanceof EnrichmentError && error.response?.headers.get('x-request-id');
+  const id =
+    error instanceof EnrichmentError && error.response?.headers.get('x-request-id');
   return [1, id ? `Quote ${id} to support.` : ''];
 }
 
@@ -157,7 +183,8 @@ class ProgressBar {
   show({ total, earlier, completed, not_found, failed, creditsUsed }: Progress): void {
     const done = completed + not_found + failed;
     const perMinute = (60_000 * (done - earlier)) / (Date.now() - this.#begun);
-    const left = perMinute > 0 ? `, ${Math.ceil((total - done) / perMinute)} min left` : '';
+    const left =
+      perMinute > 0 ? `, ${Math.ceil((total - done) / perMinute)} min left` : '';
     const filled = '#'.repeat((20 * done) / total);
     const pace = `[${filled.padEnd(20, '.')}] ${done} of ${total}, ${Math.round(perMinute)} a minute`;
     const found = `${completed} found, ${not_found} not, ${failed} failed`;

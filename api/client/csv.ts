@@ -14,7 +14,11 @@ export class UsageError extends Error {}
 
 export interface Contacts {
   /** The format of the input file. The output file is written in the same format. */
-  readonly form: { delimiter: string; bom: boolean; record_delimiter: 'windows' | 'unix' };
+  readonly form: {
+    delimiter: string;
+    bom: boolean;
+    record_delimiter: 'windows' | 'unix';
+  };
   readonly header: readonly string[];
   readonly rows: readonly (readonly string[])[];
   /** The cell in the NPI column of each row, valid or not. */
@@ -31,7 +35,8 @@ const ADDED = ['email', 'email_type', 'email_last_validated', 'status', 'reason'
  */
 export async function readContacts(file: string, column: string): Promise<Contacts> {
   const bytes = await readFile(file);
-  if (!isUtf8(bytes)) throw new UsageError(`${file} is not UTF-8. Save it as "CSV UTF-8".`);
+  if (!isUtf8(bytes))
+    throw new UsageError(`${file} is not UTF-8. Save it as "CSV UTF-8".`);
   const text = bytes.toString();
   const firstLine = (text.split('\n', 1)[0] ?? '').replace(/"[^"]*"/g, '');
   const times = (sign: string) => firstLine.split(sign).length;
@@ -47,9 +52,13 @@ export async function readContacts(file: string, column: string): Promise<Contac
     relax_column_count: true,
     skip_empty_lines: true,
   });
-  const index = header.findIndex((name) => name.trim().toLowerCase() === column.toLowerCase());
+  const index = header.findIndex(
+    (name) => name.trim().toLowerCase() === column.toLowerCase(),
+  );
   if (index === -1)
-    throw new UsageError(`${file} has no column "${column}". It has: ${header.join(', ')}.`);
+    throw new UsageError(
+      `${file} has no column "${column}". It has: ${header.join(', ')}.`,
+    );
   return { form, header, rows, npis: rows.map((row) => row[index]?.trim() ?? '') };
 }
 
@@ -63,7 +72,10 @@ export async function writeResults(
   out: string,
   results: ReadonlyMap<string, Result>,
 ): Promise<void> {
-  const width = rows.reduce((widest, { length }) => Math.max(widest, length), header.length);
+  const width = rows.reduce(
+    (widest, { length }) => Math.max(widest, length),
+    header.length,
+  );
   // The input may be the output of an earlier run. Its `enriched_` columns are replaced.
   const kept = Array.from({ length: width }, (_, index) => index).filter(
     (i) => !ADDED.includes(header[i] ?? ''),

@@ -147,20 +147,26 @@ function checkBaseUrl(baseUrl: string): void {
  * response. A random time is added so that clients don't all retry at the same moment.
  */
 function pauseAfter({ response }: EnrichmentError, tries: number): number {
-  if (response && !WORTH_REPEATING.includes(response.status)) return Number.POSITIVE_INFINITY;
+  if (response && !WORTH_REPEATING.includes(response.status))
+    return Number.POSITIVE_INFINITY;
   const usualMs = Math.min(LONGEST_PAUSE_MS, 500 * 2 ** tries);
   const retryAfterMs = 1000 * Number(response?.headers.get('retry-after') ?? Number.NaN);
   const pauseMs = Number.isNaN(retryAfterMs) ? usualMs : retryAfterMs;
   return pauseMs * (1 + Math.random() / 4);
 }
 
-async function exchange(url: string, init: RequestInit): Promise<Answer<never> | EnrichmentError> {
+async function exchange(
+  url: string,
+  init: RequestInit,
+): Promise<Answer<never> | EnrichmentError> {
   try {
     const response = await fetch(url, init);
     const body = await response.json().catch((error) => {
       if (!(error instanceof SyntaxError)) throw error;
     });
-    return response.ok && body ? { response, body: body as never } : refusal(response, body);
+    return response.ok && body
+      ? { response, body: body as never }
+      : refusal(response, body);
   } catch (cause) {
     const { code, message } = ((cause as Error).cause ?? cause) as NodeJS.ErrnoException;
     const text = `No response from ${new URL(url).origin}: ${code ?? message}.`;
@@ -169,13 +175,19 @@ async function exchange(url: string, init: RequestInit): Promise<Answer<never> |
 }
 
 function refusal(response: Response, body: unknown): EnrichmentError {
-  const { code, detail } = Object(body) as { code?: string; detail?: string | Invalid['detail'] };
+  const { code, detail } = Object(body) as {
+    code?: string;
+    detail?: string | Invalid['detail'];
+  };
   if (code && typeof detail === 'string') {
     return new EnrichmentError(code, detail, { response, problem: body as AnyProblem });
   }
   if (Array.isArray(detail) && detail[0]) {
     const text = detail.map(({ loc, msg }) => `${loc.join('.')}: ${msg}`).join('; ');
-    return new EnrichmentError(detail[0].type, text, { response, problem: body as Invalid });
+    return new EnrichmentError(detail[0].type, text, {
+      response,
+      problem: body as Invalid,
+    });
   }
   const { ok, status, url } = response;
   const text = `${new URL(url).origin} returned ${status}, but not a response of the API.`;

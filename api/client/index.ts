@@ -1,6 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Webhook } from 'standardwebhooks';
-import { type Call, type Connection, createCaller, EnrichmentError, PATIENCE_MS } from './http.ts';
+import {
+  type Call,
+  type Connection,
+  createCaller,
+  EnrichmentError,
+  PATIENCE_MS,
+} from './http.ts';
 import { BATCH, lockState, openState, type State } from './state.ts';
 import type { Accepted, Envelope } from './types.ts';
 
@@ -79,7 +85,8 @@ interface Chunk {
   creditsUsed: number;
 }
 
-interface Run extends Required<Pick<Options, 'type' | 'maxCredits' | 'patienceMs' | 'signal'>> {
+interface Run
+  extends Required<Pick<Options, 'type' | 'maxCredits' | 'patienceMs' | 'signal'>> {
   readonly onProgress: Options['onProgress'];
   readonly call: Call;
   readonly state: State;
@@ -106,7 +113,9 @@ export function isNpi(text: string): boolean {
  * more credits.
  */
 export function isShortage(error: unknown): error is EnrichmentError {
-  return error instanceof EnrichmentError && /^(insufficient|max)_credits$/.test(error.code);
+  return (
+    error instanceof EnrichmentError && /^(insufficient|max)_credits$/.test(error.code)
+  );
 }
 
 /**
@@ -124,13 +133,16 @@ export async function enrich(
   options: Options,
 ): Promise<Totals & { readonly results: readonly Result[] }> {
   const wrong = npis.findIndex((npi) => !isNpi(npi));
-  if (wrong !== -1) throw new EnrichmentError('npi_invalid', `NPI ${wrong + 1} is not 10 digits.`);
+  if (wrong !== -1)
+    throw new EnrichmentError('npi_invalid', `NPI ${wrong + 1} is not 10 digits.`);
   const { type = 'any', stateFile, maxCredits = Number.POSITIVE_INFINITY } = options;
   if (Number.isNaN(maxCredits))
     throw new EnrichmentError('max_credits_invalid', 'maxCredits is not a number.');
   const baseUrl = options.baseUrl.replace(/\/+$/, '');
   const ending = new AbortController();
-  const signal = options.signal ? AbortSignal.any([ending.signal, options.signal]) : ending.signal;
+  const signal = options.signal
+    ? AbortSignal.any([ending.signal, options.signal])
+    : ending.signal;
   const call = createCaller({ ...options, baseUrl }, signal);
   const asked = [...new Set(npis)];
   await using _lock = await lockState(stateFile);
@@ -221,7 +233,9 @@ function aboveMaximum(
   const begun = chunks.filter(
     (chunk) => chunk.batchId !== null || running.has(chunk) || chunk === next,
   );
-  const most = sum(begun.map(({ creditsUsed, open }) => creditsUsed + open * PRICES[type]));
+  const most = sum(
+    begun.map(({ creditsUsed, open }) => creditsUsed + open * PRICES[type]),
+  );
   if (next.batchId || !(most > maxCredits)) return null;
   const text = `With the next ${next.npis.length} NPIs, the run could cost ${most} credits, more than ${maxCredits}.`;
   return new EnrichmentError('max_credits', text);
@@ -233,12 +247,15 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
     run.state.note(chunk.index, '');
     const headers = { 'idempotency-key': `${run.state.saved.run}-${chunk.index}` };
     const body = { npis: chunk.npis, enrichment_email_type: run.type };
-    const answer = await run.call<Accepted>('/api/v1/email/bulk', headers, body).catch((error) => {
-      // The submit was rejected, so this batch does not exist. If an earlier run submitted the same
-      // chunk and lost the response, the batch may exist after all.
-      if (isShortage(error) && chunk.batchId === null) run.state.note(chunk.index, null);
-      throw error;
-    });
+    const answer = await run
+      .call<Accepted>('/api/v1/email/bulk', headers, body)
+      .catch((error) => {
+        // The submit was rejected, so this batch does not exist. If an earlier run submitted the same
+        // chunk and lost the response, the batch may exist after all.
+        if (isShortage(error) && chunk.batchId === null)
+          run.state.note(chunk.index, null);
+        throw error;
+      });
     chunk.batchId = answer.body.batch_id;
     run.state.note(chunk.index, chunk.batchId);
   }
@@ -258,7 +275,9 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
     }
     // Without `Preference-Applied`, the service did not hold the poll. Either too many requests are
     // waiting, or a proxy dropped the `Prefer` header. So we wait here.
-    const pauseS = headers.has('preference-applied') ? 0 : Number(headers.get('retry-after') ?? 1);
+    const pauseS = headers.has('preference-applied')
+      ? 0
+      : Number(headers.get('retry-after') ?? 1);
     if (chunk.open > 0) await sleep(pauseS * 1000, undefined, { signal: run.signal });
   }
 }
@@ -267,7 +286,10 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
 async function look(run: Run, chunk: Chunk, prefer?: string): Promise<Response> {
   const { call, results, onProgress } = run;
   const headers: Record<string, string> = prefer ? { prefer } : {};
-  const { body, response } = await call<Envelope>(`/api/v1/batch/${chunk.batchId}`, headers);
+  const { body, response } = await call<Envelope>(
+    `/api/v1/batch/${chunk.batchId}`,
+    headers,
+  );
   const isFinal = (item: Envelope['data'][number]): item is Result =>
     item.status !== 'accepted' && item.status !== 'in-progress';
   const news = body.data.filter(isFinal).filter(({ npi }) => !results.has(npi));

@@ -61,7 +61,9 @@ export function openState(
     batches: Array<null>(Math.ceil(npis.length / BATCH)).fill(null),
   };
   const saved = (file && read(file)) || fresh;
-  const changed = (['url', 'type', 'npis'] as const).filter((name) => saved[name] !== fresh[name]);
+  const changed = (['url', 'type', 'npis'] as const).filter(
+    (name) => saved[name] !== fresh[name],
+  );
   if (changed.length > 0) {
     const text = `${file} is of a run with other ${changed.join(' and ')}. Continue with those, or delete the file.`;
     throw new EnrichmentError('state_mismatch', text);
@@ -94,7 +96,10 @@ function read(file: string): Saved | null {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
     if (!(error instanceof SyntaxError)) throw error;
   }
-  throw new EnrichmentError('state_unreadable', `${file} is not a state file of this version.`);
+  throw new EnrichmentError(
+    'state_unreadable',
+    `${file} is not a state file of this version.`,
+  );
 }
 
 /**

@@ -47,7 +47,8 @@ export function registerDocs(server: Server): void {
       method: 'GET',
       path,
       options: { auth: false },
-      handler: (request, h) => answer(request, h).header('content-security-policy', POLICY),
+      handler: (request, h) =>
+        answer(request, h).header('content-security-policy', POLICY),
     });
   };
   for (const page of pages) {

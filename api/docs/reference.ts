@@ -6,7 +6,8 @@ import { ROUTES } from '../routes.ts';
  * Headers that the reference leaves out, because most responses have them. Other pages describe
  * them.
  */
-const USUAL = /^(?:X-Request-Id|Cache-Control|X-Content-Type-Options|(?:X-)?RateLimit.*)$/;
+const USUAL =
+  /^(?:X-Request-Id|Cache-Control|X-Content-Type-Options|(?:X-)?RateLimit.*)$/;
 
 /**
  * Generates the Markdown of the reference page, which describes each operation, from the OpenAPI
@@ -73,13 +74,15 @@ function fields(title: string, holder: unknown): string[] {
  * `batch.id` for a nested field, and `data[].npi` for a field of an array's items.
  */
 function rowsOf(schema: JsonObject, prefix: string): unknown[][] {
-  return Object.entries((schema.properties ?? {}) as JsonObject).flatMap(([name, value]) => {
-    const field = plain(value);
-    const items = member(field, 'items');
-    const path = `${prefix}${name}`;
-    const row = [`\`${path}\``, typeOf(field), field.description];
-    return [row, ...rowsOf(field, `${path}.`), ...rowsOf(items, `${path}[].`)];
-  });
+  return Object.entries((schema.properties ?? {}) as JsonObject).flatMap(
+    ([name, value]) => {
+      const field = plain(value);
+      const items = member(field, 'items');
+      const path = `${prefix}${name}`;
+      const row = [`\`${path}\``, typeOf(field), field.description];
+      return [row, ...rowsOf(field, `${path}.`), ...rowsOf(items, `${path}[].`)];
+    },
+  );
 }
 
 function typeOf(field: JsonObject): string {
@@ -96,7 +99,9 @@ function typeNameOf({ type, enum: values, const: only }: JsonObject): string {
 function answers(responses: JsonObject): string[] {
   const rows = Object.entries(responses).map(([status, value]) => {
     const answer = plain(value);
-    const names = Object.keys(member(answer, 'headers')).filter((name) => !USUAL.test(name));
+    const names = Object.keys(member(answer, 'headers')).filter(
+      (name) => !USUAL.test(name),
+    );
     return [status, answer.description, names.map((name) => `\`${name}\``).join(', ')];
   });
   const success = Object.keys(responses).find((status) => status.startsWith('2'));

@@ -1,6 +1,10 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Request, Server } from '@hapi/hapi';
-import { type Authentication, authenticate, parseApiKey } from '../../db/accounts/keys.ts';
+import {
+  type Authentication,
+  authenticate,
+  parseApiKey,
+} from '../../db/accounts/keys.ts';
 import type { Database } from '../../db/client.ts';
 import { type ApiError, problem } from '../problems.ts';
 import { createLimit } from './limit.ts';
@@ -71,7 +75,9 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
         throw flooded ?? unauthorized(request);
       }
       const known = keyring.find(hash);
-      const found = known ? await recognize(request, hash, known) : await meet(request, hash);
+      const found = known
+        ? await recognize(request, hash, known)
+        : await meet(request, hash);
       if (found.kind !== 'active') {
         const flooded = guesses.countFailure(addressOf(request.raw.req));
         if (flooded) throw flooded;
@@ -107,7 +113,10 @@ function enterQueue(request: Request, organizationId: string): void {
  * Returns the error for a request that is being held, or null while its key is valid. The key may
  * have been revoked, or its organization suspended, since the request arrived.
  */
-export async function keyRefusal(request: Request, db: Database): Promise<ApiError | null> {
+export async function keyRefusal(
+  request: Request,
+  db: Database,
+): Promise<ApiError | null> {
   const hash = parseApiKey(presentedKey(request) ?? '');
   if (!hash) return problem('api_key_inactive');
   const { kind } = await authenticate(db, hash);
@@ -139,8 +148,10 @@ function hintFor({ headers: { authorization, 'x-api-key': apiKey } }: Request): 
     return 'Basic authentication is not supported. Send "Authorization: Bearer <API_KEY>".';
   if (authorization === undefined && hasScheme)
     return 'Send only the key in X-API-Key, without "Bearer".';
-  if (sent.includes('whsec_')) return 'This is a webhook secret. An API key begins with "npe_".';
-  if (/^(bearer)?\s*$/i.test(sent)) return 'It is empty. Check the variable that contains it.';
+  if (sent.includes('whsec_'))
+    return 'This is a webhook secret. An API key begins with "npe_".';
+  if (/^(bearer)?\s*$/i.test(sent))
+    return 'It is empty. Check the variable that contains it.';
   if (authorization === undefined || hasScheme) return 'Check it for missing characters.';
   return 'Write "Bearer" before it: "Authorization: Bearer <API_KEY>".';
 }
@@ -174,14 +185,17 @@ function createKeyring(db: Database) {
     /** Returns the remembered owner of a key, or null if this process does not know the key. */
     find(hash: Buffer): Known | null {
       const known = keys.get(hash.toString('base64'));
-      return known ? { owner: known.owner, isTrusted: performance.now() < known.until } : null;
+      return known
+        ? { owner: known.owner, isTrusted: performance.now() < known.until }
+        : null;
     },
     /** Looks the key up in the database. */
     async lookUp(hash: Buffer): Promise<Authentication> {
       const id = hash.toString('base64');
       const begun = performance.now();
       const owner = await authenticate(db, hash);
-      if (owner.kind === 'active') keepLast(keys, id, { owner, until: begun + TRUST_MS }, MAX_KEYS);
+      if (owner.kind === 'active')
+        keepLast(keys, id, { owner, until: begun + TRUST_MS }, MAX_KEYS);
       else keys.delete(id);
       return owner;
     },

@@ -79,9 +79,14 @@ export function boundConnections(
  * would respond 400 to all of these and wait until the client closes the socket.
  * @param listener a listener that hapi already uses
  */
-export function answerBrokenRequests(listener: Server, log: Logger, sample: Sample): void {
+export function answerBrokenRequests(
+  listener: Server,
+  log: Logger,
+  sample: Sample,
+): void {
   const answers = new WeakMap<Duplex, ServerResponse>();
-  const remember: RequestListener = (request, response) => answers.set(request.socket, response);
+  const remember: RequestListener = (request, response) =>
+    answers.set(request.socket, response);
   listener.prependListener('request', remember);
   listener.prependListener('checkContinue', remember);
   // An unknown value in the `Expect` header is no reason to reject a request (RFC 9110, section

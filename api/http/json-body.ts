@@ -26,8 +26,10 @@ export const UNREAD_BODY = {
  * is compressed
  */
 export async function readBody(body: IncomingMessage): Promise<Buffer> {
-  const { 'content-type': type, 'content-encoding': encoding = 'identity' } = body.headers;
-  if (Number(body.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw problem('body_too_large');
+  const { 'content-type': type, 'content-encoding': encoding = 'identity' } =
+    body.headers;
+  if (Number(body.headers['content-length'] ?? 0) > MAX_BODY_BYTES)
+    throw problem('body_too_large');
   const chunks: Buffer[] = [];
   let size = 0;
   for await (const chunk of body.iterator({ destroyOnReturn: false })) {
@@ -36,7 +38,9 @@ export async function readBody(body: IncomingMessage): Promise<Buffer> {
     chunks.push(chunk);
   }
   const isTyped = size > 0 || type !== undefined;
-  const isJson = /^application\/(?:[\w.!#$&^-]+\+)?json *(?:;|$)/i.test(type?.trim() ?? '');
+  const isJson = /^application\/(?:[\w.!#$&^-]+\+)?json *(?:;|$)/i.test(
+    type?.trim() ?? '',
+  );
   if ((isTyped && !isJson) || encoding.toLowerCase() !== 'identity')
     throw problem('unsupported_media_type');
   return Buffer.concat(chunks);
@@ -49,7 +53,8 @@ export async function readBody(body: IncomingMessage): Promise<Buffer> {
 export function parseJson(
   bytes: Buffer,
 ): { readonly text: string; readonly value: unknown } | Problem {
-  if (bytes.length === 0) return { loc: ['body'], msg: 'Field required', type: 'missing' };
+  if (bytes.length === 0)
+    return { loc: ['body'], msg: 'Field required', type: 'missing' };
   let text: string;
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
@@ -74,7 +79,8 @@ function utf8ErrorOffset(bytes: Buffer): number {
   const again = Buffer.from(bytes.toString('utf8'));
   let same = 0;
   while (bytes[same] === again[same]) same += 1;
-  return new TextDecoder('utf-8').decode(bytes.subarray(0, same), { stream: true }).length;
+  return new TextDecoder('utf-8').decode(bytes.subarray(0, same), { stream: true })
+    .length;
 }
 
 /**
@@ -190,6 +196,7 @@ function exactNumber(source: string): string {
   while (digits[end - 1] === '0') end -= 1;
   const trimmed = digits.slice(0, end);
   if (trimmed === '') return `${sign}0`;
-  const power = BigInt(exponent) - BigInt(fraction.length) + BigInt(digits.length - trimmed.length);
+  const power =
+    BigInt(exponent) - BigInt(fraction.length) + BigInt(digits.length - trimmed.length);
   return `${sign}${trimmed}e${power}`;
 }

@@ -31,7 +31,12 @@ export function createLimit(db: Database, windowMs: number) {
       return null;
     }
     const wait = Math.max(1, seconds(verdict.retryAfterMs));
-    const values = { who: 'This key', quota: requestsPerMinute, window: seconds(windowMs), wait };
+    const values = {
+      who: 'This key',
+      quota: requestsPerMinute,
+      window: seconds(windowMs),
+      wait,
+    };
     return problem('rate_limited', values, headers);
   };
 }
@@ -125,7 +130,11 @@ class KeyWindow {
  * the whole quota is available again. After a 429, the next request may be possible earlier, as
  * `Retry-After` says.
  */
-function rateHeaders({ remaining, resetMs, nowMs }: Verdict, limit: number, windowMs: number) {
+function rateHeaders(
+  { remaining, resetMs, nowMs }: Verdict,
+  limit: number,
+  windowMs: number,
+) {
   const reset = seconds(resetMs);
   return {
     'ratelimit-policy': `"default";q=${limit};w=${seconds(windowMs)}`,

@@ -39,28 +39,39 @@ export function createAddressOf(
  * of our proxies, because many clients share a proxy.
  * @param trustedProxies CIDR ranges
  */
-export function createPeerOf(trustedProxies: readonly string[]): (socket: Socket) => string | null {
+export function createPeerOf(
+  trustedProxies: readonly string[],
+): (socket: Socket) => string | null {
   const isOurs = createIsOurs(trustedProxies);
-  return ({ remoteAddress = '' }) => (isOurs(remoteAddress) ? null : networkOf(remoteAddress));
+  return ({ remoteAddress = '' }) =>
+    isOurs(remoteAddress) ? null : networkOf(remoteAddress);
 }
 
 function createIsOurs(trustedProxies: readonly string[]): (address: string) => boolean {
   const ranges = { ours: trustedProxies.map((range) => ipaddr.parseCIDR(range)) };
   return (address) =>
-    ipaddr.isValid(address) && ipaddr.subnetMatch(ipaddr.process(address), ranges, '') === 'ours';
+    ipaddr.isValid(address) &&
+    ipaddr.subnetMatch(ipaddr.process(address), ranges, '') === 'ours';
 }
 
 function networkOf(address: string): string {
   if (!ipaddr.isValid(address)) return address;
   const parsed = ipaddr.process(address);
-  return parsed.kind() === 'ipv6' ? parsed.toByteArray().slice(0, 8).join('.') : parsed.toString();
+  return parsed.kind() === 'ipv6'
+    ? parsed.toByteArray().slice(0, 8).join('.')
+    : parsed.toString();
 }
 
 /**
  * Puts an entry at the end of a map. If the map is then too large, removes the first entry, which
  * was put longest ago.
  */
-export function keepLast<T>(map: Map<string, T>, key: string, value: T, atMost: number): void {
+export function keepLast<T>(
+  map: Map<string, T>,
+  key: string,
+  value: T,
+  atMost: number,
+): void {
   map.delete(key);
   map.set(key, value);
   if (map.size > atMost) map.delete(map.keys().next().value ?? '');

@@ -44,7 +44,9 @@ export function applied(
 ): ResponseObject {
   if (!wait) return response;
   const until = wait.until === 'change' ? ', until=change' : '';
-  return response.header('preference-applied', `wait=${wait.seconds}${until}`).vary('prefer');
+  return response
+    .header('preference-applied', `wait=${wait.seconds}${until}`)
+    .vary('prefer');
 }
 
 /**

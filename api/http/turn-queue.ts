@@ -56,8 +56,13 @@ export class TurnQueue {
    * @throws {ApiError} 429 if this client has too much work in the queue, 503 if the queue is full
    */
   enter(clientId: string): Place {
-    const client = this.#clients.get(clientId) ?? { total: 0, running: 0, waiting: new Set() };
-    if (client.total >= this.#limits.maxPerClient) throw problem('too_many_at_once', { wait: 1 });
+    const client = this.#clients.get(clientId) ?? {
+      total: 0,
+      running: 0,
+      waiting: new Set(),
+    };
+    if (client.total >= this.#limits.maxPerClient)
+      throw problem('too_many_at_once', { wait: 1 });
     if (this.#total >= this.#limits.maxTotal) throw problem('overloaded', { wait: 1 });
     this.#clients.set(clientId, client);
     client.total += 1;

@@ -22,7 +22,11 @@ export function check<T>(
   given: unknown,
   context: object = {},
 ): { readonly value: T; readonly problems: readonly Problem[] } {
-  const { value, error } = schema.validate(given, { abortEarly: false, convert: false, context });
+  const { value, error } = schema.validate(given, {
+    abortEarly: false,
+    convert: false,
+    context,
+  });
   const details = error?.details ?? [];
   // Keeps only the first problem of each field. For example, for a number where a choice is
   // required, joi reports both the wrong choice and the wrong type.
@@ -30,7 +34,8 @@ export function check<T>(
   const problems = details
     .filter((_, i) => fields.indexOf(fields[i] ?? '') === i)
     .map(({ path, type: found, context: { limit, value, regex, valids } = {} }) => {
-      const finding = FINDINGS[`${path.at(-1)} ${found}`] ?? FINDINGS[found] ?? OTHER_FINDING;
+      const finding =
+        FINDINGS[`${path.at(-1)} ${found}`] ?? FINDINGS[found] ?? OTHER_FINDING;
       const [type, text] = finding;
       const msg = text
         .replace('{limit}', limit)
@@ -50,8 +55,14 @@ const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> =
   'any.required': ['missing', 'Field required'],
   'any.only': ['literal_error', 'Input should be {choices}'],
   'string.base': ['string_type', 'Input should be a valid string'],
-  'string.empty': ['string_pattern_mismatch', "String should match pattern '^[0-9]{10}$'"],
-  'string.pattern.base': ['string_pattern_mismatch', "String should match pattern '{pattern}'"],
+  'string.empty': [
+    'string_pattern_mismatch',
+    "String should match pattern '^[0-9]{10}$'",
+  ],
+  'string.pattern.base': [
+    'string_pattern_mismatch',
+    "String should match pattern '{pattern}'",
+  ],
   'Idempotency-Key string.pattern.base': [
     'idempotency_key_invalid',
     'Idempotency-Key should have 1 to 255 visible ASCII characters',
@@ -61,13 +72,19 @@ const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> =
   'url.too_long': ['url_too_long', 'URL should have at most {limit} characters'],
   'url.scheme': ['url_scheme', "URL scheme should be 'https'"],
   'url.userinfo': ['url_userinfo', 'URL should not contain a user name or password'],
-  'url.forbidden': ['url_forbidden', 'URL points to an address that deliveries may not reach'],
+  'url.forbidden': [
+    'url_forbidden',
+    'URL points to an address that deliveries may not reach',
+  ],
   'object.base': [
     'model_attributes_type',
     'Input should be a valid dictionary or object to extract fields from',
   ],
   'custom_data object.base': ['dict_type', 'Input should be a valid dictionary'],
-  'dict.too_large': ['dict_too_large', 'Dictionary should have at most {limit} bytes as JSON'],
+  'dict.too_large': [
+    'dict_too_large',
+    'Dictionary should have at most {limit} bytes as JSON',
+  ],
   'dict.too_deep': ['dict_too_deep', 'Dictionary should have at most {limit} levels'],
   'array.base': ['list_type', 'Input should be a valid list'],
   'array.min': ['too_short', 'List should have at least 1 item after validation, not 0'],
@@ -80,7 +97,10 @@ const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> =
     'int_parsing',
     'Input should be a valid integer, unable to parse string as an integer',
   ],
-  'number.min': ['greater_than_equal', 'Input should be greater than or equal to {limit}'],
+  'number.min': [
+    'greater_than_equal',
+    'Input should be greater than or equal to {limit}',
+  ],
   'number.max': ['less_than_equal', 'Input should be less than or equal to {limit}'],
   'time.parsing': [
     'datetime_parsing',
@@ -88,7 +108,10 @@ const FINDINGS: Readonly<Record<string, readonly [type: string, msg: string]>> =
   ],
 };
 
-const OTHER_FINDING: readonly [type: string, msg: string] = ['value_error', 'Input is not valid'];
+const OTHER_FINDING: readonly [type: string, msg: string] = [
+  'value_error',
+  'Input is not valid',
+];
 
 /** Returns text like `'any', 'professional' or 'personal'`. */
 function choices(values: readonly string[]): string {
@@ -108,7 +131,9 @@ export function ignoredFields(schema: Joi.Schema, body: unknown): string {
   for (const path of unknownMembers(schema, body)) {
     if (text.length > 1000) return `${text}, ...`;
     // Long names are cut. Their beginning is enough to recognize them.
-    const names = path.map((name) => encodeURIComponent(name.slice(0, 40).toWellFormed()) || '""');
+    const names = path.map(
+      (name) => encodeURIComponent(name.slice(0, 40).toWellFormed()) || '""',
+    );
     text += (text === '' ? '' : ', ') + names.join('.');
   }
   return text;
@@ -116,7 +141,8 @@ export function ignoredFields(schema: Joi.Schema, body: unknown): string {
 
 function unknownMembers(schema: Joi.Schema, value: unknown): string[][] {
   const known = namesOf(schema);
-  if (!known || typeof value !== 'object' || value === null || Array.isArray(value)) return [];
+  if (!known || typeof value !== 'object' || value === null || Array.isArray(value))
+    return [];
   return Object.entries(value).flatMap(([name, member]) => {
     if (!known.includes(name)) return [[name]];
     return unknownMembers(schema.extract(name), member).map((path) => [name, ...path]);
@@ -166,7 +192,8 @@ const time = Joi.custom((text: string, helpers) => {
   // In a query, a plus sign that is not percent-encoded is decoded as a space.
   const [time = '', day = ''] = RFC_3339.exec(text.replace(' ', '+')) ?? [];
   // `Date` would read February 30 as March 2.
-  const isDay = !Number.isNaN(Date.parse(time)) && new Date(day).toISOString().startsWith(day);
+  const isDay =
+    !Number.isNaN(Date.parse(time)) && new Date(day).toISOString().startsWith(day);
   return isDay ? new Date(time) : helpers.error('time.parsing');
 })
   .default(null)
@@ -189,7 +216,12 @@ function wholeNumber(least: number, most: number) {
 const limit = wholeNumber(PAGE.least, PAGE.most)
   .default(PAGE.usual)
   .meta({
-    jsonSchema: { type: 'integer', minimum: PAGE.least, maximum: PAGE.most, default: PAGE.usual },
+    jsonSchema: {
+      type: 'integer',
+      minimum: PAGE.least,
+      maximum: PAGE.most,
+      default: PAGE.usual,
+    },
   });
 
 /** PostgreSQL's largest integer. */
@@ -273,7 +305,10 @@ export function idsOf(request: Request): Ids {
  */
 export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids & T {
   // A parameter that is given twice becomes `a,b`, which no schema accepts.
-  const given = Object.entries(request.query).map(([name, value]) => [name, String(value)]);
+  const given = Object.entries(request.query).map(([name, value]) => [
+    name,
+    String(value),
+  ]);
   const { value, problems } = check('query', query.unknown(), Object.fromEntries(given));
   const all = [...idProblems(request), ...problems];
   const names = namesOf(query) ?? [];

@@ -64,7 +64,10 @@ const COUNTED = Object.keys(HEADERS).filter((name) => name.includes('RateLimit')
  * Returns the `headers` object of a response. It has the headers of every response, the headers in
  * `always`, and the headers in `some`, which are marked as not required.
  */
-function responseHeaders(always: readonly string[], some: readonly string[] = []): JsonObject {
+function responseHeaders(
+  always: readonly string[],
+  some: readonly string[] = [],
+): JsonObject {
   const headers: Record<string, JsonObject> = {};
   for (const name of [...EVERY, ...always])
     headers[name] = { $ref: `#/components/headers/${name}` };
@@ -75,7 +78,10 @@ function responseHeaders(always: readonly string[], some: readonly string[] = []
 function content({ schema, examples }: Body): JsonObject {
   const shown = (EXAMPLES as Readonly<Record<string, JsonObject>>)[examples] ?? {};
   return {
-    'application/json': { schema: { $ref: `#/components/schemas/${schema}` }, examples: shown },
+    'application/json': {
+      schema: { $ref: `#/components/schemas/${schema}` },
+      examples: shown,
+    },
   };
 }
 
@@ -88,7 +94,11 @@ const CHECKED: Readonly<Record<string, Joi.Schema>> = {
 
 function parameter(name: string): JsonObject {
   const checked = CHECKED[name];
-  return { name, ...PARAMETERS[name], schema: checked ? jsonSchema(checked) : { type: 'string' } };
+  return {
+    name,
+    ...PARAMETERS[name],
+    schema: checked ? jsonSchema(checked) : { type: 'string' },
+  };
 }
 
 /**
@@ -102,9 +112,14 @@ const DESCRIBED = Object.entries(PROBLEMS).filter(([, { at }]) => at !== 'unexpe
 
 /** Returns the error responses of an operation, except the 422. */
 function failures({ id, scope }: (typeof ROUTES)[number]): JsonObject {
-  const own = DESCRIBED.filter(([, { at }]) => at === 'all' || at === scope || at.includes(id));
+  const own = DESCRIBED.filter(
+    ([, { at }]) => at === 'all' || at === scope || at.includes(id),
+  );
   return Object.fromEntries(
-    own.map(([name, { status }]) => [String(status), { $ref: `#/components/responses/${name}` }]),
+    own.map(([name, { status }]) => [
+      String(status),
+      { $ref: `#/components/responses/${name}` },
+    ]),
   );
 }
 
@@ -136,16 +151,24 @@ function problemResponse(name: string, kind: ProblemKind): JsonObject {
  */
 function operationOf(route: (typeof ROUTES)[number]): JsonObject {
   const { id, scope } = route;
-  const { parameters = [], requestBody, responses: own, isDelivered, ...rest } = OPERATIONS[id];
+  const {
+    parameters = [],
+    requestBody,
+    responses: own,
+    isDelivered,
+    ...rest
+  } = OPERATIONS[id];
   const responses: Record<string, JsonObject> = {};
-  for (const [status, answer] of Object.entries(own)) responses[status] = responseOf(answer, scope);
+  for (const [status, answer] of Object.entries(own))
+    responses[status] = responseOf(answer, scope);
   if (parameters.length > 0 && scope === 'keyed')
     responses[422] = { $ref: '#/components/responses/Invalid' };
   Object.assign(responses, failures(route));
   const operation: Record<string, Json> = { operationId: id, ...rest, responses };
   if (scope === 'open') operation.security = [];
   if (parameters.length > 0) operation.parameters = parameters.map(parameterOrReference);
-  if (requestBody) operation.requestBody = { required: true, content: content(requestBody) };
+  if (requestBody)
+    operation.requestBody = { required: true, content: content(requestBody) };
   if (isDelivered) {
     const post = received(`${id}Result`);
     operation.callbacks = { result: { '{$request.body#/webhook/url}': { post } } };
@@ -156,12 +179,17 @@ function operationOf(route: (typeof ROUTES)[number]): JsonObject {
 function responseOf(answer: Answer, scope: 'keyed' | 'open'): JsonObject {
   const { body, always = [], sometimes, ...rest } = answer;
   const counted = scope === 'keyed' ? COUNTED : [];
-  const response = { ...rest, headers: responseHeaders([...counted, ...always], sometimes) };
+  const response = {
+    ...rest,
+    headers: responseHeaders([...counted, ...always], sometimes),
+  };
   return body ? { ...response, content: content(body) } : response;
 }
 
 function parameterOrReference(name: string): JsonObject {
-  return SHARED.includes(name) ? { $ref: `#/components/parameters/${name}` } : parameter(name);
+  return SHARED.includes(name)
+    ? { $ref: `#/components/parameters/${name}` }
+    : parameter(name);
 }
 
 const { vector, headers: deliveryHeaders, requestBody, ...delivery } = written.delivery;
@@ -200,10 +228,15 @@ function received(operationId: string): JsonObject {
 }
 
 const PATHS: JsonObject = Object.fromEntries(
-  ROUTES.map((route) => [route.path, { [route.method.toLowerCase()]: operationOf(route) }]),
+  ROUTES.map((route) => [
+    route.path,
+    { [route.method.toLowerCase()]: operationOf(route) },
+  ]),
 );
 const RESPONSES: JsonObject = {
-  ...Object.fromEntries(DESCRIBED.map(([name, kind]) => [name, problemResponse(name, kind)])),
+  ...Object.fromEntries(
+    DESCRIBED.map(([name, kind]) => [name, problemResponse(name, kind)]),
+  ),
   Invalid: {
     description: 'The request is not valid. The body lists every problem.',
     headers: responseHeaders(['Link', ...COUNTED], ['Ignored-Fields']),
@@ -230,7 +263,11 @@ const components: JsonObject = {
   parameters: Object.fromEntries(SHARED.map((name) => [name, parameter(name)])),
   responses: RESPONSES,
   securitySchemes: {
-    bearer: { type: 'http', scheme: 'bearer', description: 'Wins if both headers are sent.' },
+    bearer: {
+      type: 'http',
+      scheme: 'bearer',
+      description: 'Wins if both headers are sent.',
+    },
     apiKey: { type: 'apiKey', in: 'header', name: 'X-API-Key' },
   },
 };
@@ -250,7 +287,10 @@ export const openapi: JsonObject = {
   },
   servers: [{ url: '/' }],
   security: [{ bearer: [] }, { apiKey: [] }],
-  tags: Object.entries(written.tags).map(([name, description]) => ({ name, description })),
+  tags: Object.entries(written.tags).map(([name, description]) => ({
+    name,
+    description,
+  })),
   paths: PATHS,
   components,
 };

@@ -55,7 +55,10 @@ interface Meta {
  *
  * @param named an object to which all named schemas are added
  */
-export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject> = {}): JsonObject {
+export function jsonSchema(
+  schema: Joi.Schema,
+  named: Record<string, JsonObject> = {},
+): JsonObject {
   const meta: Meta = Object.assign({}, ...(schema.$_terms.metas ?? []));
   if (meta.accepts) return jsonSchema(meta.accepts, named);
   const translated = schema['~standard'].jsonSchema.input({
@@ -82,11 +85,14 @@ export function jsonSchema(schema: Joi.Schema, named: Record<string, JsonObject>
     const members = names.map((name) => [name, jsonSchema(schema.extract(name), named)]);
     own.properties = Object.fromEntries(members);
   }
-  if (items) own.items = itemSchemas.length === 1 ? jsonSchema(itemSchemas[0], named) : items;
+  if (items)
+    own.items = itemSchemas.length === 1 ? jsonSchema(itemSchemas[0], named) : items;
   Object.assign(own, meta.jsonSchema);
   if (examples) own.examples = examples;
   if (meta.name === undefined) {
-    return isNullable && own.type !== undefined ? { ...own, type: [own.type, 'null'] } : own;
+    return isNullable && own.type !== undefined
+      ? { ...own, type: [own.type, 'null'] }
+      : own;
   }
   named[meta.name] = own;
   const reference = { $ref: `#/components/schemas/${meta.name}` };
@@ -142,7 +148,9 @@ export const submitAnswer = Joi.object({
       Joi.object({
         npi,
         request_id: requestId,
-        poll_url: text.pattern(new RegExp(idPattern('req').replace('^', '^/api/v1/email/'))),
+        poll_url: text.pattern(
+          new RegExp(idPattern('req').replace('^', '^/api/v1/email/')),
+        ),
       }).meta({ name: 'AcceptedRequest' }),
     )
     .min(1)
@@ -191,7 +199,9 @@ export const envelope = Joi.object({
   })
     .required()
     .allow(null)
-    .description('The webhook with the state of its deliveries, or null if the submit named none.')
+    .description(
+      'The webhook with the state of its deliveries, or null if the submit named none.',
+    )
     .meta({ name: 'WebhookState' }),
   custom_data: customData.required().allow(null),
   usage: Joi.object({
@@ -217,7 +227,11 @@ const attempt = Joi.object({
   n: credits.min(1).description('The number of the attempt, counted over all resends.'),
   started_at: timestamp,
   duration_ms: credits.min(0),
-  status_code: credits.min(100).max(599).allow(null).description('Null if there was no response.'),
+  status_code: credits
+    .min(100)
+    .max(599)
+    .allow(null)
+    .description('Null if there was no response.'),
   reason: text
     .valid(...ATTEMPT_REASONS)
     .allow(null)
@@ -241,7 +255,9 @@ export const deliveryAnswer = Joi.object({
   id: deliveryId.description('The `webhook-id` of every attempt.'),
   request_id: requestId
     .allow(null)
-    .description('The request whose result is delivered, or null if the whole batch is delivered.'),
+    .description(
+      'The request whose result is delivered, or null if the whole batch is delivered.',
+    ),
   status: deliveryStatus,
   created_at: timestamp,
   decided_at: timestamp
@@ -274,7 +290,11 @@ export const deliveriesAnswer = Joi.object({
 
 /** The 200 of `GET /api/v1/batches`. */
 export const batchesAnswer = Joi.object({
-  batches: Joi.array().items(batch).max(PAGE.most).required().description('Newest first.'),
+  batches: Joi.array()
+    .items(batch)
+    .max(PAGE.most)
+    .required()
+    .description('Newest first.'),
   next_cursor: nextCursor(),
 }).meta({ name: 'Batches' });
 

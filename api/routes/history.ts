@@ -39,7 +39,10 @@ export function historyHandlers(deps: HistoryDeps) {
       const { batches, next } = await readInTurn(request, (organizationId) =>
         listBatches(db, organizationId, filter, page),
       );
-      return { batches: batches.map(batchObject), next_cursor: next?.slice('bat_'.length) ?? null };
+      return {
+        batches: batches.map(batchObject),
+        next_cursor: next?.slice('bat_'.length) ?? null,
+      };
     },
     getLedger: async (request) => {
       const { limit, cursor } = listedBy(request, LEDGER_QUERY);
@@ -48,13 +51,15 @@ export function historyHandlers(deps: HistoryDeps) {
         listLedger(db, organizationId, page),
       );
       return {
-        entries: entries.map(({ createdAt, kind, amount, requestId, availableAfter }) => ({
-          created_at: createdAt,
-          reason: kind,
-          amount,
-          request_id: requestId,
-          balance_after: availableAfter,
-        })),
+        entries: entries.map(
+          ({ createdAt, kind, amount, requestId, availableAfter }) => ({
+            created_at: createdAt,
+            reason: kind,
+            amount,
+            request_id: requestId,
+            balance_after: availableAfter,
+          }),
+        ),
         next_cursor: next && ledgerCursor(next),
       };
     },
@@ -66,14 +71,20 @@ export function historyHandlers(deps: HistoryDeps) {
       );
       if (!found) throw problem('batch_not_found');
       return {
-        deliveries: found.deliveries.map((delivery) => presented(delivery, LISTED_CHARACTERS)),
+        deliveries: found.deliveries.map((delivery) =>
+          presented(delivery, LISTED_CHARACTERS),
+        ),
         next_cursor: found.next?.slice('msg_'.length) ?? null,
       };
     },
     getDelivery: async (request) => {
       const { batch_id, delivery_id, before } = listedBy(request, DELIVERY_QUERY);
       const found = await readInTurn(request, (organizationId) =>
-        readOwnDelivery(db, { organizationId, batchId: batch_id, deliveryId: delivery_id }, before),
+        readOwnDelivery(
+          db,
+          { organizationId, batchId: batch_id, deliveryId: delivery_id },
+          before,
+        ),
       );
       if (!found) throw problem('delivery_not_found');
       return presented(found, Number.POSITIVE_INFINITY);
@@ -115,7 +126,10 @@ async function resend(
     const mark = { deliveryId: delivery_id, resends: delivery.resends };
     await noteDeliveryLook(db, mark).catch(() => {});
   }
-  log.info({ organization_id: organizationId, batch_id, delivery_id, started }, 'delivery resent');
+  log.info(
+    { organization_id: organizationId, batch_id, delivery_id, started },
+    'delivery resent',
+  );
   return h.response(presented(delivery, LISTED_CHARACTERS)).code(202);
 }
 

@@ -23,7 +23,8 @@ export function pollHandlers(db: Database, changes: Changes) {
   return {
     getRequest: (request, h) =>
       poll({ requestId: idsOf(request).request_id }, request, h, db, changes),
-    getBatch: (request, h) => poll({ batchId: idsOf(request).batch_id }, request, h, db, changes),
+    getBatch: (request, h) =>
+      poll({ batchId: idsOf(request).batch_id }, request, h, db, changes),
   } satisfies Record<string, Lifecycle.Method>;
 }
 
@@ -50,7 +51,10 @@ async function poll(
   }
   const envelope = await readInTurn(request, () => findEnvelope(db, subject));
   if (!envelope) throw unknownId(subject);
-  return answer(h.response(envelopeText(envelope, 'poll')).type('application/json'), envelope);
+  return answer(
+    h.response(envelopeText(envelope, 'poll')).type('application/json'),
+    envelope,
+  );
 }
 
 /**

@@ -45,7 +45,10 @@ export class Readiness {
       // A slow check does not mean that PostgreSQL is down. Until the check ends, the last result
       // is returned.
       if (this.#known)
-        this.#checked = Promise.race([checking, delay(PATIENCE_MS, this.#known, { ref: false })]);
+        this.#checked = Promise.race([
+          checking,
+          delay(PATIENCE_MS, this.#known, { ref: false }),
+        ]);
     }
     return await this.#checked;
   }
@@ -58,7 +61,8 @@ export class Readiness {
     let state: State;
     try {
       state = await readiness(this.#db);
-      const elsewhere = state === 'ready' ? await listElsewhere(this.#db, this.#place) : [];
+      const elsewhere =
+        state === 'ready' ? await listElsewhere(this.#db, this.#place) : [];
       if (elsewhere.length > 0) state = 'worker_elsewhere';
     } catch {
       // PostgreSQL went down between the two statements.
@@ -80,7 +84,9 @@ export function serviceHandlers({ db }: { readonly db: Database }) {
   return {
     // balance = total − used − held (api/docs/lifecycle.md, Credits).
     getCredits: async (request) => {
-      const { available, total, used } = await readInTurn(request, (owner) => balanceOf(db, owner));
+      const { available, total, used } = await readInTurn(request, (owner) =>
+        balanceOf(db, owner),
+      );
       return { balance: available, total, used };
     },
     getHealth: () => ({ status: 'ok' }),

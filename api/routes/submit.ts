@@ -7,7 +7,11 @@ import { type Changes, endOf } from '../../db/changes.ts';
 import type { Database } from '../../db/client.ts';
 import { findEnvelopeState } from '../../db/requests/envelope.ts';
 import { type BatchStart, markStarted } from '../../db/requests/outbox.ts';
-import { type SubmitCommand, type SubmitRules, submit } from '../../db/requests/submit.ts';
+import {
+  type SubmitCommand,
+  type SubmitRules,
+  submit,
+} from '../../db/requests/submit.ts';
 import {
   REQUESTED_TYPES,
   type SubmittedAs,
@@ -16,7 +20,13 @@ import {
   WEBHOOK_MODES,
 } from '../../db/words.ts';
 import { keyRefusal } from '../http/auth.ts';
-import { canonicalJson, jsonDepth, memberText, parseJson, readBody } from '../http/json-body.ts';
+import {
+  canonicalJson,
+  jsonDepth,
+  memberText,
+  parseJson,
+  readBody,
+} from '../http/json-body.ts';
 import { applied, holdUntil, preferredWait } from '../http/prefer.ts';
 import { check, ignoredFields, PARAMETERS } from '../http/validation.ts';
 import { invalid, type Problem, problem } from '../problems.ts';
@@ -33,7 +43,10 @@ export interface SubmitDeps {
   readonly changes: Changes;
 }
 
-type SubmitBody = Pick<SubmitCommand, 'npis' | 'requestedType' | 'webhook' | 'customData'>;
+type SubmitBody = Pick<
+  SubmitCommand,
+  'npis' | 'requestedType' | 'webhook' | 'customData'
+>;
 
 /** Returns the handlers of single and bulk submits (api/docs/lifecycle.md, Submitting). */
 export function submitHandlers(deps: SubmitDeps) {
@@ -54,7 +67,9 @@ async function accept(
   const { value: header, problems } = check('header', HEADERS, {
     'Idempotency-Key': request.headers['idempotency-key'],
     // The Test-Outcome header is for test keys. With a live key it is ignored.
-    'Test-Outcome': isSandbox(organizationId) ? request.headers['test-outcome'] : undefined,
+    'Test-Outcome': isSandbox(organizationId)
+      ? request.headers['test-outcome']
+      : undefined,
   });
   const bytes = await readBody(request.raw.req);
   // The body is parsed only when the request has its turn in the queue. Parsing many bodies that
@@ -64,10 +79,16 @@ async function accept(
     const command = commandFor(request, submittedAs, body, header, deps.testOutcomeOf);
     return await submit(deps.db, command, deps.rules);
   });
-  const accepted = (response: string) => h.response(response).code(202).type('application/json');
+  const accepted = (response: string) =>
+    h.response(response).code(202).type('application/json');
   switch (outcome.kind) {
     case 'accepted':
-      return await finishAccepted(request, accepted(outcome.response), outcome.start, deps);
+      return await finishAccepted(
+        request,
+        accepted(outcome.response),
+        outcome.start,
+        deps,
+      );
     case 'repeated':
       return accepted(outcome.response).header('idempotent-replayed', 'true');
     case 'mismatch':
@@ -138,7 +159,11 @@ async function finishAccepted(
   const { organizationId } = request.auth.credentials;
   const { batchId } = batch;
   request.app.batchId = batchId;
-  const line = { organization_id: organizationId, batch_id: batchId, total: batch.npis.length };
+  const line = {
+    organization_id: organizationId,
+    batch_id: batchId,
+    total: batch.npis.length,
+  };
   deps.log.info(line, 'batch accepted');
   await startNow(deps, batch, request.info.received);
   const preferred = preferredWait(request);
@@ -181,7 +206,10 @@ async function startNow(
   receivedAt: number,
 ): Promise<void> {
   const deadline = Math.max(receivedAt + TEMPORAL_MS, Date.now() + 300);
-  const isStarted = await starter.start((...temporal) => startBatch(...temporal, batch), deadline);
+  const isStarted = await starter.start(
+    (...temporal) => startBatch(...temporal, batch),
+    deadline,
+  );
   if (!isStarted) return;
   // This is not awaited, so that it doesn't delay the response.
   void markStarted(db, batch.batchId).catch((error) => {
@@ -202,7 +230,10 @@ function parseBody(
   const body = parseJson(bytes);
   if ('loc' in body) throw invalid([body, ...headerProblems]);
   request.app.ignoredFields = ignoredFields(schema, body.value);
-  const context: SubmitContext = { customData: memberText(body.text, 'custom_data'), forbids };
+  const context: SubmitContext = {
+    customData: memberText(body.text, 'custom_data'),
+    forbids,
+  };
   const { value, problems } = check('body', schema, body.value, context);
   const all = [...problems, ...headerProblems];
   if (all.length > 0) throw invalid(all, hintFor(schema, body.value));
@@ -253,7 +284,7 @@ function fingerprint(
 // generated from them. `meta({ jsonSchema })` describes a custom rule in that document
 // (openapi/schemas.ts).
 
-/** What the custom rules need in addition to the parsed body. */
+/** The context of the custom rules, in addition to the parsed body. */
 interface SubmitContext {
   /** The text of `custom_data` as it was sent. */
   readonly customData: string | null;
@@ -295,7 +326,9 @@ const url = Joi.string()
   )
   .example('https://example.com/hooks/email')
   // JSON Schema can express only a part of the rule.
-  .meta({ jsonSchema: { format: 'uri', pattern: URL_START.source, maxLength: MAX_URL_LENGTH } })
+  .meta({
+    jsonSchema: { format: 'uri', pattern: URL_START.source, maxLength: MAX_URL_LENGTH },
+  })
   .custom((text: string, helpers) => {
     if (text.length > MAX_URL_LENGTH)
       return helpers.error('url.too_long', { limit: MAX_URL_LENGTH });
@@ -307,7 +340,8 @@ const url = Joi.string()
     if (parsed.protocol !== 'https:') return helpers.error('url.scheme');
     // `URL` also accepts `https:///x` as the host x.
     if (!URL_START.test(text)) return helpers.error('url.parsing');
-    if (parsed.username !== '' || parsed.password !== '') return helpers.error('url.userinfo');
+    if (parsed.username !== '' || parsed.password !== '')
+      return helpers.error('url.userinfo');
     if (contextOf(helpers).forbids(parsed)) return helpers.error('url.forbidden');
     return text;
   });
@@ -372,7 +406,11 @@ const npis = Joi.array()
  */
 export const bulkBody = Joi.object({
   npis: Joi.array()
-    .when('.', { is: Joi.array().max(MAX_NPIS), then: npis, otherwise: Joi.array().max(MAX_NPIS) })
+    .when('.', {
+      is: Joi.array().max(MAX_NPIS),
+      then: npis,
+      otherwise: Joi.array().max(MAX_NPIS),
+    })
     .required()
     .meta({ accepts: npis }),
   ...common,

@@ -83,7 +83,12 @@ export async function adjustCredits(
   amount: number,
 ): Promise<Balance> {
   try {
-    return await fund(db, by, { kind: 'adjustment', organizationId, amount, reference: null });
+    return await fund(db, by, {
+      kind: 'adjustment',
+      organizationId,
+      amount,
+      reference: null,
+    });
   } catch (error) {
     if (!isViolation(error, 'credit_balances_available')) throw error;
     throw new Refusal('credits_below_zero');
@@ -215,7 +220,10 @@ async function fund(db: Database, by: ChangedBy, funding: Funding): Promise<Bala
       insert into ledger_entries (organization_id, kind, amount, reference)
       values (${organizationId}, ${kind}, ${amount}, ${reference})`;
     const after = await balanceOf(tx, organizationId);
-    const details: Record<string, string | number> = { amount, available: after.available };
+    const details: Record<string, string | number> = {
+      amount,
+      available: after.available,
+    };
     if (reference !== null) details.reference = reference;
     await recordAudit(tx, by, {
       action: FUNDING_ACTIONS[kind],

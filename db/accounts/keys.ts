@@ -2,7 +2,14 @@ import { hash, randomInt } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { clock, type Database, only, run, type Transaction, transaction } from '../client.ts';
+import {
+  clock,
+  type Database,
+  only,
+  run,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { isSandbox, openSandbox, requireOrganization } from './organizations.ts';
@@ -67,7 +74,8 @@ export function parseApiKey(text: string): Buffer | null {
  * organization is suspended, its active keys count as inactive.
  */
 export async function authenticate(db: Database, hash: Buffer): Promise<Authentication> {
-  type Found = Omit<Extract<Authentication, { kind: 'active' }>, 'kind'> & Pick<ApiKey, 'state'>;
+  type Found = Omit<Extract<Authentication, { kind: 'active' }>, 'kind'> &
+    Pick<ApiKey, 'state'>;
   const [found] = await run<Found & { readonly suspended: boolean }>(db)`
     select ${STATE} as state, suspended, api_keys.id as "keyId",
            organization_id as "organizationId", requests_per_minute as "requestsPerMinute"
@@ -99,7 +107,8 @@ export async function issueKey(
   await requireOrganization(db, owner);
   return await transaction(db, async (tx) => {
     let organizationId = owner;
-    if (forSandbox && !isSandbox(owner)) organizationId = await openSandbox(tx, db, by, owner);
+    if (forSandbox && !isSandbox(owner))
+      organizationId = await openSandbox(tx, db, by, owner);
     const issued = await insertKey(tx, organizationId, name);
     await recordAudit(tx, by, {
       action: 'keys.issue',

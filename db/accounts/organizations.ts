@@ -64,7 +64,12 @@ export function isSandbox(organizationId: string): boolean {
  * play credits and its own rate limit and webhook secret.
  * @throws {Refusal} `organization_missing`; {SecretKeyMissing} if it must be created
  */
-export async function openSandbox(tx: Transaction, db: Database, by: ChangedBy, sandboxOf: string) {
+export async function openSandbox(
+  tx: Transaction,
+  db: Database,
+  by: ChangedBy,
+  sandboxOf: string,
+) {
   // Locks the organization, so that concurrent calls create only one sandbox.
   const owner = await lockOrganization(tx, sandboxOf);
   const [existing] = await run<Pick<Organization, 'id'>>(tx)`
@@ -231,7 +236,10 @@ export async function suspendWebhooks(
  * Checks that an organization exists.
  * @throws {Refusal} `organization_missing` for an unknown id
  */
-export async function requireOrganization(db: Database, organizationId: string): Promise<void> {
+export async function requireOrganization(
+  db: Database,
+  organizationId: string,
+): Promise<void> {
   const found = await run(db)`select from organizations where id = ${organizationId}`;
   if (found.length === 0) throw new Refusal('organization_missing');
 }
@@ -240,7 +248,10 @@ export async function requireOrganization(db: Database, organizationId: string):
  * Locks an organization. It uses FOR NO KEY UPDATE, because FOR UPDATE would block submits, whose
  * rows reference the organization.
  */
-async function lockOrganization(tx: Transaction, organizationId: string): Promise<Organization> {
+async function lockOrganization(
+  tx: Transaction,
+  organizationId: string,
+): Promise<Organization> {
   const [found] = await run<Organization>(tx)`
     select ${ORGANIZATION} from organizations
      where id = ${organizationId}
@@ -254,7 +265,10 @@ async function insert(
   tx: Transaction,
   db: Database,
   by: ChangedBy,
-  made: Pick<Organization, 'id' | 'name' | 'sandboxOf' | 'suspended' | 'webhooksSuspended'>,
+  made: Pick<
+    Organization,
+    'id' | 'name' | 'sandboxOf' | 'suspended' | 'webhooksSuspended'
+  >,
   details: AuditedChange['details'],
 ): Promise<Organization> {
   const { id } = made;
@@ -266,6 +280,11 @@ async function insert(
     values (${id}, ${made.name}, ${made.sandboxOf}, ${secret},
             ${made.suspended}, ${made.webhooksSuspended})
     returning ${ORGANIZATION}`;
-  await recordAudit(tx, by, { action: 'org.create', organizationId: id, subject: id, details });
+  await recordAudit(tx, by, {
+    action: 'org.create',
+    organizationId: id,
+    subject: id,
+    details,
+  });
   return only(inserted);
 }

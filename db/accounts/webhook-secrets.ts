@@ -1,6 +1,13 @@
 import { randomBytes } from 'node:crypto';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { clock, type Database, run, span, type Transaction, transaction } from '../client.ts';
+import {
+  clock,
+  type Database,
+  run,
+  span,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { Refusal } from '../errors.ts';
 import {
   canDecrypt,
@@ -31,8 +38,15 @@ const OVERLAP_MS = 24 * 3_600_000;
  * @returns the encrypted secret, as it is stored
  * @throws {SecretKeyMissing} if SECRETS_KEY has no key
  */
-export function newWebhookSecret({ secretKeys }: Database, organizationId: string): string {
-  return encryptSecret(secretKeys, organizationId, `whsec_${randomBytes(32).toString('base64')}`);
+export function newWebhookSecret(
+  { secretKeys }: Database,
+  organizationId: string,
+): string {
+  return encryptSecret(
+    secretKeys,
+    organizationId,
+    `whsec_${randomBytes(32).toString('base64')}`,
+  );
 }
 
 /**
@@ -95,15 +109,25 @@ export async function rotateWebhookSecret(
          and (${force} or coalesce(previous_webhook_secret_expires_at <= clock_timestamp(), true))
       returning previous_webhook_secret_expires_at as until`;
     if (!rotated) {
-      const { previousSecretValidUntil } = await showWebhookSecret(db, organizationId, tx);
+      const { previousSecretValidUntil } = await showWebhookSecret(
+        db,
+        organizationId,
+        tx,
+      );
       // `previousSecretValidUntil` is null if the overlap has just ended.
-      throw new Refusal('rotation_too_soon', previousSecretValidUntil ?? (await clock(tx)));
+      throw new Refusal(
+        'rotation_too_soon',
+        previousSecretValidUntil ?? (await clock(tx)),
+      );
     }
     await recordAudit(tx, by, {
       action: 'webhook-secret.rotate',
       organizationId,
       subject: organizationId,
-      details: { previous_secret_valid_until: rotated.until?.toISOString() ?? null, forced: force },
+      details: {
+        previous_secret_valid_until: rotated.until?.toISOString() ?? null,
+        forced: force,
+      },
     });
     const webhookSecret = decryptSecret(db.secretKeys, organizationId, stored);
     return { organizationId, webhookSecret, previousSecretValidUntil: rotated.until };
@@ -122,7 +146,10 @@ const REENCRYPTED_PER_STEP = 1000;
  * @returns the number of organizations whose secrets were encrypted again
  * @throws {SecretKeyMissing} if a secret's key is missing
  */
-export async function reencryptWebhookSecrets(db: Database, by: ChangedBy): Promise<number> {
+export async function reencryptWebhookSecrets(
+  db: Database,
+  by: ChangedBy,
+): Promise<number> {
   const key = firstVersion(db.secretKeys);
   await requireRightKey(db, db.secretKeys);
   let total = 0;
@@ -177,7 +204,11 @@ async function reencryptSome(
   return rows.length;
 }
 
-function reencrypt(secretKeys: readonly SecretKey[], owner: string, stored: string): string {
+function reencrypt(
+  secretKeys: readonly SecretKey[],
+  owner: string,
+  stored: string,
+): string {
   const secret = decryptSecret(secretKeys, owner, stored);
   return encryptSecret(secretKeys, owner, secret);
 }

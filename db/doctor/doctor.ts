@@ -59,7 +59,7 @@ export async function runChecks(
   return { findings, checks, durationMs: Math.round(performance.now() - begun) };
 }
 
-/** What a repair changed, as numbers and ids. */
+/** The changes of a repair, as numbers and ids. */
 type Details = Readonly<Record<string, string | number | null>>;
 
 /**
@@ -67,13 +67,17 @@ type Details = Readonly<Record<string, string | number | null>>;
  * @returns the details to record; null if the subject no longer needs a repair, or if a repair is
  * not safe
  */
-type Fix = (tx: Transaction, subject: string, rules: DoctorRules) => Promise<Details | null>;
+type Fix = (
+  tx: Transaction,
+  subject: string,
+  rules: DoctorRules,
+) => Promise<Details | null>;
 
 export interface RepairRecord {
   readonly check: string;
   readonly subject: string;
   readonly outcome: 'repaired' | 'left';
-  /** What the repair changed, or the error code if the repair was rejected. */
+  /** The changes of the repair, or the error code if the repair was rejected. */
   readonly details: Details;
 }
 
@@ -103,7 +107,11 @@ export async function repair(
 async function repairOne(
   db: Database,
   by: ChangedBy,
-  { check, fix, subject }: { readonly check: string; readonly fix: Fix; readonly subject: string },
+  {
+    check,
+    fix,
+    subject,
+  }: { readonly check: string; readonly fix: Fix; readonly subject: string },
   rules: DoctorRules,
 ): Promise<RepairRecord> {
   try {
@@ -231,7 +239,13 @@ async function releaseHold(tx: Transaction, requestId: string) {
 }
 
 async function settleRequest(tx: Transaction, requestId: string, rules: DoctorRules) {
-  const { status, settledNow } = await settleIn(tx, requestId, 'failed', 'deadline', rules);
+  const { status, settledNow } = await settleIn(
+    tx,
+    requestId,
+    'failed',
+    'deadline',
+    rules,
+  );
   return settledNow ? { settled: status } : null;
 }
 

@@ -25,9 +25,15 @@ function checkAlive(code: FindingCode, alive: number): CheckResult {
  * Finds API processes without a worker in their namespace and task queue. If there are no workers
  * at all, only `no_worker` is reported.
  */
-function checkPlaces(apis: Awaited<ReturnType<typeof listApis>>, workerCount: number): CheckResult {
+function checkPlaces(
+  apis: Awaited<ReturnType<typeof listApis>>,
+  workerCount: number,
+): CheckResult {
   if (workerCount === 0) return resultOf('api_elsewhere', { findings: 0, examples: [] });
   const stray = apis.filter((api) => !api.has_worker);
   const places = stray.map(({ namespace, queue }) => `${namespace}/${queue}`);
-  return resultOf('api_elsewhere', { findings: places.length, examples: places.slice(0, 5) });
+  return resultOf('api_elsewhere', {
+    findings: places.length,
+    examples: places.slice(0, 5),
+  });
 }

@@ -110,4 +110,10 @@ const SANDBOXES: Pass = {
  * All checks of requests (ARCHITECTURE.md, Invariants, L3, L4, S2), lookups, erasures, and
  * sandboxes.
  */
-export const REQUEST_PASSES = [REQUESTS, LOOKUPS, REQUESTS_AND_LOOKUPS, ERASED, SANDBOXES];
+export const REQUEST_PASSES = [
+  REQUESTS,
+  LOOKUPS,
+  REQUESTS_AND_LOOKUPS,
+  ERASED,
+  SANDBOXES,
+];

@@ -1,5 +1,12 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
+import {
+  type Database,
+  only,
+  run,
+  span,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { isUsable } from '../requests/entitlements.ts';
 import {
   type CheckKind,
@@ -54,7 +61,8 @@ export interface NamedCandidates {
  */
 export async function storeCandidates(
   tx: Transaction,
-  named: NamedCandidates & Readonly<{ lookupId: string; source: string; freshnessMs: number }>,
+  named: NamedCandidates &
+    Readonly<{ lookupId: string; source: string; freshnessMs: number }>,
   answer: SQL,
 ): Promise<readonly { readonly requestId: string }[]> {
   // The two statements are sent at once, without waiting for the first response.
@@ -72,11 +80,20 @@ export async function storeCandidates(
  */
 async function insertCandidates(
   tx: Transaction,
-  named: NamedCandidates & Readonly<{ lookupId: string; source: string; freshnessMs: number }>,
+  named: NamedCandidates &
+    Readonly<{ lookupId: string; source: string; freshnessMs: number }>,
   answer: SQL,
 ) {
-  const { npi, lookupId, source, mismatch, mayStore, repeatsInput, candidates, freshnessMs } =
-    named;
+  const {
+    npi,
+    lookupId,
+    source,
+    mismatch,
+    mayStore,
+    repeatsInput,
+    candidates,
+    freshnessMs,
+  } = named;
   const isTheirs = mismatch === null;
   return await tx.execute<{ requestId: string }>(sql`
     with ended as (${answer}), named as (
@@ -239,7 +256,11 @@ const IS_DOUBTFUL = sql`(
      where c.npi = s.npi and c.email = s.email and c.kind = 'verdict'))`;
 
 /** Queues stored addresses that are no longer fresh or were rejected more than a day ago. */
-async function queueStale(tx: Transaction, asked: SQL, { freshSince, canVerify }: QueueRules) {
+async function queueStale(
+  tx: Transaction,
+  asked: SQL,
+  { freshSince, canVerify }: QueueRules,
+) {
   await tx.execute(sql`
     with stale as (
       select s.npi, s.email
@@ -271,7 +292,11 @@ async function queueStale(tx: Transaction, asked: SQL, { freshSince, canVerify }
  * Inserts a `named` row for each queued address of each lookup. If this is repeated, no second row
  * is inserted.
  */
-async function nameQueued(tx: Transaction, asked: SQL, { freshSince, canVerify }: QueueRules) {
+async function nameQueued(
+  tx: Transaction,
+  asked: SQL,
+  { freshSince, canVerify }: QueueRules,
+) {
   return await tx.execute<{ lookupId: string }>(sql`
     with waiting as (
       select "lookupId", s.*
@@ -340,7 +365,9 @@ export interface ClaimedEmail extends NamedCandidate {
    * The newest verdict other than `unknown` that a verifier gave within the last 24 hours. `at` is
    * in milliseconds since the epoch.
    */
-  readonly lastVerdict: (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number }) | null;
+  readonly lastVerdict:
+    | (Pick<Evidence, 'verdict' | 'reason'> & { readonly at: number })
+    | null;
   /** The verifiers that returned `unknown` within the last 24 hours, each with its reason. */
   readonly undecided: Readonly<Record<string, string>>;
   /** The time since a source of this lookup first named the address. */
@@ -522,7 +549,11 @@ function namedIn(lookupId: string) {
  */
 export async function recordCheck(
   db: Database,
-  { npi, email, lookupId }: Readonly<{ npi: string; email: string; lookupId: string | null }>,
+  {
+    npi,
+    email,
+    lookupId,
+  }: Readonly<{ npi: string; email: string; lookupId: string | null }>,
   evidence: readonly Evidence[],
   checked: CheckedEmail | null,
 ): Promise<void> {
@@ -588,7 +619,11 @@ const ASKED = 20_000;
  */
 export async function listFading(
   db: Database,
-  search: { readonly freshnessMs: number; readonly leadMs: number; readonly limit: number },
+  search: {
+    readonly freshnessMs: number;
+    readonly leadMs: number;
+    readonly limit: number;
+  },
 ) {
   const stale = sql`now() - ${span(search.freshnessMs)}`;
   const readAt = epochMs(sql`clock_timestamp()`);

@@ -113,7 +113,9 @@ export async function readEvidence(db: Database, about: About) {
         attempts: found.attempts.filter(({ lookupId }) => lookupId === id),
         checks: checks.filter(({ lookupId }) => lookupId === id),
         /** The rate-limit slots that these requests are waiting for now. */
-        slots: found.slots.filter(({ requestId }) => own.some(({ id }) => id === requestId)),
+        slots: found.slots.filter(({ requestId }) =>
+          own.some(({ id }) => id === requestId),
+        ),
       })),
       /**
        * Checks that were made without a lookup, such as rechecks before an address gets stale.
@@ -125,7 +127,10 @@ export async function readEvidence(db: Database, about: About) {
 }
 
 /** Reads the requests that the evidence is about, newest first. */
-async function readRequests(tx: PostgresJsDatabase, about: About): Promise<EvidenceRequest[]> {
+async function readRequests(
+  tx: PostgresJsDatabase,
+  about: About,
+): Promise<EvidenceRequest[]> {
   let isAskedFor: SQL | undefined;
   if ('requestId' in about) isAskedFor = eq(requests.id, about.requestId);
   else isAskedFor = and(eq(requests.npi, about.npi), isNull(requests.testOutcome));
@@ -138,7 +143,10 @@ async function readRequests(tx: PostgresJsDatabase, about: About): Promise<Evide
 }
 
 /** Reads the suppressions of an NPI, of its stored addresses, and of addresses in its results. */
-async function readSuppressions(tx: PostgresJsDatabase, npi: string): Promise<Suppression[]> {
+async function readSuppressions(
+  tx: PostgresJsDatabase,
+  npi: string,
+): Promise<Suppression[]> {
   const rows = await tx.execute<Suppression & Record<string, unknown>>(sql`
     with addresses as (
       select lower(email) as email from stored_emails where npi = ${npi}
@@ -171,7 +179,11 @@ async function readFindings(
       .select()
       .from(vendorAttempts)
       .where(inArray(vendorAttempts.lookupId, lookupIds))
-      .orderBy(asc(vendorAttempts.startedAt), asc(vendorAttempts.vendor), asc(vendorAttempts.n)),
+      .orderBy(
+        asc(vendorAttempts.startedAt),
+        asc(vendorAttempts.vendor),
+        asc(vendorAttempts.n),
+      ),
     slots: await tx
       .select()
       .from(sourceSlots)

@@ -1,6 +1,13 @@
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
+import {
+  type Database,
+  only,
+  run,
+  span,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { newId } from '../ids.ts';
 import type { RequestedType } from '../words.ts';
 
@@ -100,7 +107,11 @@ export async function joinLookups(
  * @returns the number of earlier lookups whose results no longer count
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
-export async function forgetMisses(db: Database, by: ChangedBy, npi: string): Promise<number> {
+export async function forgetMisses(
+  db: Database,
+  by: ChangedBy,
+  npi: string,
+): Promise<number> {
   return await transaction(db, async (tx) => {
     const forgotten = await tx.execute(
       sql`update lookups set facts = null where npi = ${npi} and facts is not null returning 1`,
@@ -166,7 +177,10 @@ export async function forgetChecks(
   return forgotten;
 }
 
-async function removeChecks(tx: Transaction, doubted: DoubtedChecks): Promise<ForgottenChecks> {
+async function removeChecks(
+  tx: Transaction,
+  doubted: DoubtedChecks,
+): Promise<ForgottenChecks> {
   const { verdictReason, source } = doubted;
   const since = doubted.since.toISOString();
   const until = doubted.until.toISOString();

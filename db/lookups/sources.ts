@@ -1,5 +1,12 @@
 import { type SQL, sql } from 'drizzle-orm';
-import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
+import {
+  type Database,
+  only,
+  run,
+  span,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 
 // A source is a vendor, a verifier, or the NPI registry. Before each call, a worker asks
 // `admitCall` whether the call is allowed now. Circuit breakers, pauses, rate limits, and daily
@@ -41,7 +48,8 @@ export interface Call {
  * A verifier that can check the addresses of a vendor. Without one, the vendor's response would be
  * useless.
  */
-export type RequiredVerifier = Pick<Call, 'source' | 'cost'> & Pick<SourceLimits, 'dailyCredits'>;
+export type RequiredVerifier = Pick<Call, 'source' | 'cost'> &
+  Pick<SourceLimits, 'dailyCredits'>;
 
 export type Admission = {
   /**

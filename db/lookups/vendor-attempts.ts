@@ -62,7 +62,8 @@ export interface AttemptKey extends AttemptId {
 }
 
 /** A call that a request needs from a vendor. */
-export interface VendorCall extends Pick<Call, 'limits' | 'patienceMs' | 'requiredVerifiers'> {
+export interface VendorCall
+  extends Pick<Call, 'limits' | 'patienceMs' | 'requiredVerifiers'> {
   readonly requestId: string;
   readonly vendor: string;
   readonly cost: (requestedType: RequestedType) => number;
@@ -128,7 +129,11 @@ function over(
 }
 
 /** Claims the next call of the vendor, or returns why there is none. */
-async function claimNext(db: Database, call: VendorCall, seen: JoinedState): Promise<NextStep> {
+async function claimNext(
+  db: Database,
+  call: VendorCall,
+  seen: JoinedState,
+): Promise<NextStep> {
   const last = { lookupId: seen.lookupId, vendor: call.vendor, n: seen.n ?? 0 };
   const leaseMs = seen.leaseMs ?? 0;
   switch (seen.state) {
@@ -142,7 +147,11 @@ async function claimNext(db: Database, call: VendorCall, seen: JoinedState): Pro
     }
     case 'submitting':
       if (leaseMs > 0) {
-        return { kind: 'wait', why: 'asked_already', afterMs: Math.min(leaseMs, CHECK_AGAIN_MS) };
+        return {
+          kind: 'wait',
+          why: 'asked_already',
+          afterMs: Math.min(leaseMs, CHECK_AGAIN_MS),
+        };
       }
       await recordLost(db, last, 'no answer recorded');
       return await beginVendorStep(db, call);
@@ -344,14 +353,26 @@ async function adoptJob(
 export interface Judged {
   readonly requestId: string;
   readonly lookupId: string;
-  readonly judged: readonly Readonly<{ vendor: string; capMs: number; obstacle: string | null }>[];
+  readonly judged: readonly Readonly<{
+    vendor: string;
+    capMs: number;
+    obstacle: string | null;
+  }>[];
 }
 
 /** Records the vendors that a lookup skips, with the reasons. Safe to repeat. */
-export async function recordSkipped(db: Database, lookups: readonly Judged[]): Promise<void> {
+export async function recordSkipped(
+  db: Database,
+  lookups: readonly Judged[],
+): Promise<void> {
   const skipped = lookups.flatMap(({ requestId, lookupId, judged }) => {
     const obstructed = judged.filter(({ obstacle }) => obstacle !== null);
-    return obstructed.map(({ vendor, obstacle }) => ({ requestId, lookupId, vendor, obstacle }));
+    return obstructed.map(({ vendor, obstacle }) => ({
+      requestId,
+      lookupId,
+      vendor,
+      obstacle,
+    }));
   });
   if (skipped.length === 0) return;
   await run(db)`
@@ -401,7 +422,11 @@ export async function recordVendorJob(
  * Ends a call that was aborted, or whose worker died. Its response is lost, and other requests no
  * longer wait for it. If a poll was lost, the job continues and only its lease ends.
  */
-export async function recordLost(db: Database, attempt: AttemptId, reason: string): Promise<void> {
+export async function recordLost(
+  db: Database,
+  attempt: AttemptId,
+  reason: string,
+): Promise<void> {
   await run(db)`
     update vendor_attempts
        set lease_until = case state when 'pending' then clock_timestamp() end,
@@ -445,7 +470,11 @@ export async function recordVendorAnswer(
     returning request_id as "requestId", ended_at as at`;
   const endAttempt = async (tx: Transaction) => {
     if (!named) return await tx.execute<{ requestId: string }>(answer);
-    return await storeCandidates(tx, { ...named, lookupId, source: vendor, freshnessMs }, answer);
+    return await storeCandidates(
+      tx,
+      { ...named, lookupId, source: vendor, freshnessMs },
+      answer,
+    );
   };
   return await transaction(db, async (tx) => {
     // The two are sent at once, without waiting for the first response.

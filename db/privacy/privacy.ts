@@ -99,8 +99,12 @@ export async function exportSubject(db: Database, subject: DataSubject) {
   return {
     providers: await rows(sql`select * from providers where ${ofNpi}`),
     locations: await rows(sql`select * from provider_locations where ${ofNpi}`),
-    clinician_practices: await rows(sql`select * from clinician_practices where ${ofNpi}`),
-    employer_domains: await rows(sql`select * from employer_domains where key = ${employerKey}`),
+    clinician_practices: await rows(
+      sql`select * from clinician_practices where ${ofNpi}`,
+    ),
+    employer_domains: await rows(
+      sql`select * from employer_domains where key = ${employerKey}`,
+    ),
     endpoints: await rows(sql`
       select * from provider_endpoints
        where (${ofNpi} or endpoint like '%@%' and endpoint_address(endpoint) = ${email})
@@ -130,7 +134,10 @@ export async function exportSubject(db: Database, subject: DataSubject) {
   };
 }
 
-async function exportRows(db: Database, statement: SQL): Promise<Record<string, unknown>[]> {
+async function exportRows(
+  db: Database,
+  statement: SQL,
+): Promise<Record<string, unknown>[]> {
   const found = await run<{ row: Record<string, unknown> }>(db)`
     select to_jsonb(t) - ${sql.param(DERIVED)}::text[] as row from (${statement}) t`;
   return found.map(({ row }) => row);
@@ -178,7 +185,12 @@ export async function eraseSubject(
  */
 const LOCK_TIMEOUT = sql`set local lock_timeout = '1200ms'`;
 
-async function erase(db: Database, by: AskedBy, subject: DataSubject, isRehearsal: boolean) {
+async function erase(
+  db: Database,
+  by: AskedBy,
+  subject: DataSubject,
+  isRehearsal: boolean,
+) {
   const rehearsed = new Error('rehearsed');
   let erasure: Record<string, number> = {};
   await transaction(db, async (tx) => {
@@ -192,8 +204,12 @@ async function erase(db: Database, by: AskedBy, subject: DataSubject, isRehearsa
     // Locks stored_emails before email_checks, as all other writers of these tables do. They do so
     // because a prepared statement first locks the table that it inserts into or deletes from, and
     // then the tables of its CTEs in their order.
-    await tx.execute(sql`lock table stored_emails, email_checks in share row exclusive mode`);
-    erasure = only(await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason)));
+    await tx.execute(
+      sql`lock table stored_emails, email_checks in share row exclusive mode`,
+    );
+    erasure = only(
+      await tx.execute<Record<string, number>>(eraseAddresses(subject, by.reason)),
+    );
     await recordPrivacyRequest(tx, by, 'privacy.erase', subject, erasure);
     if (isRehearsal) throw rehearsed;
   }).catch((error) => {

@@ -69,8 +69,15 @@ export async function addSuppression(
  * with status 451). Call it before you store the vendor's response, so that a crash in between
  * cannot lose the suppression. Safe to repeat.
  */
-export async function suppressFromVendor(db: Database, npi: string, vendor: string): Promise<void> {
-  const by = { actor: SERVICE, reason: `${vendor}: the person asked not to be processed` };
+export async function suppressFromVendor(
+  db: Database,
+  npi: string,
+  vendor: string,
+): Promise<void> {
+  const by = {
+    actor: SERVICE,
+    reason: `${vendor}: the person asked not to be processed`,
+  };
   await addSuppression(db, by, { kind: 'npi', value: npi }, 'vendor');
 }
 
@@ -86,7 +93,10 @@ export interface DomainReach extends Record<string, unknown> {
  * Counts stored and returned addresses at these domains and their subdomains. It is slow, because
  * it reads all stored addresses and all requests.
  */
-export async function countDomains(db: Database, domains: readonly string[]): Promise<DomainReach> {
+export async function countDomains(
+  db: Database,
+  domains: readonly string[],
+): Promise<DomainReach> {
   const patterns = domains.flatMap((domain) => [`%@${domain}`, `%@%.${domain}`]);
   const counted = await run<DomainReach>(db)`
     with patterns as (select ${sql.param(patterns)}::text[] as wanted)

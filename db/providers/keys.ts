@@ -66,7 +66,8 @@ const FORMS: ReadonlySet<string> = new Set(words.legalForms);
  * Matches text before a word that is not a legal form: before a state, such as `of` or `in North`,
  * and `&` before `Co`.
  */
-const BEFORE_STATE = /(?: (?:of|in|and)(?: (?:north|south|east|west)(?:ern)?| central)?|&)$/;
+const BEFORE_STATE =
+  /(?: (?:of|in|and)(?: (?:north|south|east|west)(?:ern)?| central)?|&)$/;
 const PHRASE = new RegExp(` (?:${words.legalPhrases.join('|')})$`);
 const DOING_BUSINESS_AS = /\b(?:d[./]?b[./]?a\b[.:]?|doing business as\b)/i;
 

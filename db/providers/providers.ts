@@ -1,6 +1,11 @@
 import { sql } from 'drizzle-orm';
 import { type Database, insertAll, run, transaction } from '../client.ts';
-import { providerEndpoints, providerLocations, providerOtherNames, providers } from '../schema.ts';
+import {
+  providerEndpoints,
+  providerLocations,
+  providerOtherNames,
+  providers,
+} from '../schema.ts';
 import { providerKeys } from './keys.ts';
 
 // Stores data from the NPI Registry, for NPIs that no NPPES import contains. Imports have priority,
@@ -41,14 +46,20 @@ export type RegistryLocation = Readonly<
   Record<'line1' | 'line2' | 'city' | 'state' | 'postalCode' | 'phone', string | null>
 >;
 
-export type RegistryEndpoint = Omit<typeof providerEndpoints.$inferSelect, 'npi' | 'importNumber'>;
+export type RegistryEndpoint = Omit<
+  typeof providerEndpoints.$inferSelect,
+  'npi' | 'importNumber'
+>;
 
 /**
  * Returns those of the NPIs for which the registry must be asked: no import contains them, and the
  * registry was not asked within the last 24 hours. Clients of the public registry should not ask
  * more often. An older row stays in use until a newer response arrives.
  */
-export async function listRegistryDue(db: Database, npis: readonly string[]): Promise<string[]> {
+export async function listRegistryDue(
+  db: Database,
+  npis: readonly string[],
+): Promise<string[]> {
   const rows = await run<{ npi: string }>(db)`
     select distinct asked.npi from unnest(${sql.param(npis)}::text[]) asked(npi)
      where not exists (

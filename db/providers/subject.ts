@@ -231,10 +231,15 @@ async function readDomains(
 ) {
   const keys = [`npi:${npi}`];
   for (const { affiliationName } of facts.endpoints) keys.push(nameKey(affiliationName));
-  for (const { pacId, name } of facts.practices) keys.push(`pac_id:${pacId}`, nameKey(name));
+  for (const { pacId, name } of facts.practices)
+    keys.push(`pac_id:${pacId}`, nameKey(name));
   for (const { neighbors } of places) {
     for (const neighbor of neighbors ?? []) {
-      keys.push(`npi:${neighbor.npi}`, nameKey(neighbor.name), nameKey(neighbor.parentName));
+      keys.push(
+        `npi:${neighbor.npi}`,
+        nameKey(neighbor.name),
+        nameKey(neighbor.parentName),
+      );
       keys.push(...neighbor.otherNames.map(nameKey));
     }
   }

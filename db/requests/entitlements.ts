@@ -35,7 +35,9 @@ type Values<K extends string> = Readonly<Record<K, SQL | Date | string | null>>;
  * @param asked.npis the NPIs as SQL that can follow `npi =`: a single value, or `any(…)`
  */
 export function knownEmails(
-  asked: Values<'organizationId' | 'requestedType' | 'at' | 'lookupId'> & { readonly npis: SQL },
+  asked: Values<'organizationId' | 'requestedType' | 'at' | 'lookupId'> & {
+    readonly npis: SQL;
+  },
   { freshnessMs, replayMs }: KnownWindows,
 ): SQL {
   const { npis } = asked;
@@ -55,7 +57,10 @@ export function knownEmails(
 
 type Asked = Values<'organizationId' | 'requestedType' | 'at'> & { readonly npis: SQL };
 
-function paidFor({ organizationId, npis, requestedType, at }: Asked, replayMs: number): SQL {
+function paidFor(
+  { organizationId, npis, requestedType, at }: Asked,
+  replayMs: number,
+): SQL {
   return sql`
       select e.npi, e.email_type, r.email, r.email_last_validated_at
         from entitlements e join requests r on r.id = e.request_id

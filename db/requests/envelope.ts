@@ -69,7 +69,9 @@ export async function findEnvelope(
   return {
     ...row,
     statuses: statuses.join(' '),
-    isFinal: statuses.every((status) => status !== 'accepted' && status !== 'in-progress'),
+    isFinal: statuses.every(
+      (status) => status !== 'accepted' && status !== 'in-progress',
+    ),
   };
 }
 
@@ -224,7 +226,11 @@ export function submitResponse(
   return JSON.stringify({
     batch_id: batchId,
     status: isCompleted ? 'completed' : 'in-progress',
-    requests: rows.map(({ id, npi }) => ({ npi, request_id: id, poll_url: `/api/v1/email/${id}` })),
+    requests: rows.map(({ id, npi }) => ({
+      npi,
+      request_id: id,
+      poll_url: `/api/v1/email/${id}`,
+    })),
   });
 }
 

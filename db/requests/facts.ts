@@ -35,7 +35,8 @@ export async function readBatch(db: Database, batchId: string) {
     // included.
     const due = webhookMode === null ? [] : await readDue(tx, batchId);
     const open = rows.filter(({ settledAt }) => settledAt === null);
-    const count = (wanted: FinalStatus) => rows.filter(({ status }) => status === wanted).length;
+    const count = (wanted: FinalStatus) =>
+      rows.filter(({ status }) => status === wanted).length;
     return {
       batchId,
       organizationId,

@@ -25,7 +25,9 @@ const {
   ...DELIVERY
 } = getTableColumns(webhookDeliveries);
 const { startedAt, endedAt } = vendorAttempts;
-const DURATION_MS = sql<number | null>`extract(epoch from ${endedAt} - ${startedAt}) * 1000`;
+const DURATION_MS = sql<
+  number | null
+>`extract(epoch from ${endedAt} - ${startedAt}) * 1000`;
 const VENDOR_ATTEMPT = {
   ...getTableColumns(vendorAttempts),
   /** Null while the attempt is running. */
@@ -66,7 +68,11 @@ export async function inspectBatch(db: Database, batchId: string) {
       .select(VENDOR_ATTEMPT)
       .from(vendorAttempts)
       .where(inArray(vendorAttempts.lookupId, lookups))
-      .orderBy(asc(vendorAttempts.startedAt), asc(vendorAttempts.vendor), asc(vendorAttempts.n));
+      .orderBy(
+        asc(vendorAttempts.startedAt),
+        asc(vendorAttempts.vendor),
+        asc(vendorAttempts.n),
+      );
     const deliveries = await tx
       .select(DELIVERY)
       .from(webhookDeliveries)
@@ -82,7 +88,9 @@ export async function inspectBatch(db: Database, batchId: string) {
       batch,
       requests: asked.map((request) => ({
         ...request,
-        vendorAttempts: vendorCalls.filter(({ lookupId }) => lookupId === request.lookupId),
+        vendorAttempts: vendorCalls.filter(
+          ({ lookupId }) => lookupId === request.lookupId,
+        ),
       })),
       deliveries: deliveries.map((delivery) => ({
         ...delivery,

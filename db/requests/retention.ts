@@ -46,7 +46,12 @@ export async function forgetOld(db: Database, retention: Retention): Promise<voi
   if (failures.length > 0) throw failures[0];
 }
 
-function stepsOf({ answersMs, evidenceMs, customDataMs, webhookLogMs }: Retention): SQL[] {
+function stepsOf({
+  answersMs,
+  evidenceMs,
+  customDataMs,
+  webhookLogMs,
+}: Retention): SQL[] {
   return [
     // This step is the most important one, so it runs first.
     unkeptAddresses(),

@@ -14,7 +14,10 @@ export async function beginForSandbox(db: Database, requestId: string) {
       .update(requests)
       .set({ status: 'in-progress', startedAt })
       .where(and(eq(requests.id, requestId), isNull(requests.settledAt)))
-      .returning({ requestedType: requests.requestedType, outcome: requests.testOutcome });
+      .returning({
+        requestedType: requests.requestedType,
+        outcome: requests.testOutcome,
+      });
     return begun ?? null;
   });
 }

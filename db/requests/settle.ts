@@ -44,7 +44,9 @@ export async function settle(
   reason: string,
   rules: KnownWindows,
 ): Promise<Settlement> {
-  const settled = await transaction(db, (tx) => settleIn(tx, requestId, end, reason, rules));
+  const settled = await transaction(db, (tx) =>
+    settleIn(tx, requestId, end, reason, rules),
+  );
   if (settled.settledNow) countSettled(settled);
   return settled;
 }
@@ -100,7 +102,9 @@ async function write(
   const outcome = sql`case when not open.failed then open.test_outcome end`;
   const test = { ...asked, npis: sql`open.npi`, outcome, isDue: sql`true` };
   return await tx.execute<
-    Record<'charged' | 'claimed', number> & { [Field in keyof Settlement]: Settlement[Field] }
+    Record<'charged' | 'claimed', number> & {
+      [Field in keyof Settlement]: Settlement[Field];
+    }
   >(sql`
     with open as materialized (
       select r.*, at, at > deadline_at as late, at > deadline_at or ${end === 'failed'} as failed

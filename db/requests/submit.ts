@@ -1,7 +1,14 @@
 import { sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
 import { type Balance, isSandbox } from '../accounts/organizations.ts';
-import { type Database, insertAll, run, span, type Transaction, transaction } from '../client.ts';
+import {
+  type Database,
+  insertAll,
+  run,
+  span,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { count, countSettled, type Ended } from '../metrics.ts';
@@ -170,7 +177,8 @@ async function claimIdempotencyKey(
     select fingerprint, response
       from idempotency_keys
      where ${sameKey(organizationId, idempotency)}`;
-  if (!stored?.response) throw new Error('an Idempotency-Key was committed without its response');
+  if (!stored?.response)
+    throw new Error('an Idempotency-Key was committed without its response');
   if (!stored.fingerprint.equals(fingerprint)) return { kind: 'mismatch' };
   return { kind: 'repeated', response: stored.response };
 }
@@ -193,14 +201,17 @@ async function accept(
   command: SubmitCommand,
   rules: SubmitRules,
 ): Promise<SubmitOutcome> {
-  const { organizationId, requestedType, submittedAs, npis, outcomes, idempotency } = command;
+  const { organizationId, requestedType, submittedAs, npis, outcomes, idempotency } =
+    command;
   const { at, available, held, suspended } = await lockBalance(tx, organizationId);
   const asked = { organizationId, npis, requestedType, at, lookupId: null, outcomes };
   const known = await findKnownEmails(tx, asked, rules);
   const batch = newBatch(command, at, rules.lookupTimeoutMs);
   const rows = newRequests(command, batch, known);
-  const required = rows.filter(({ replayed }) => !replayed).length * PRICES[requestedType];
-  if (required > available) throw new Refused({ kind: 'insufficient', required, available, held });
+  const required =
+    rows.filter(({ replayed }) => !replayed).length * PRICES[requestedType];
+  if (required > available)
+    throw new Refused({ kind: 'insufficient', required, available, held });
 
   const response = submitResponse(batch.id, rows);
   const deliveries = newDeliveries(batch, rows, suspended);
@@ -240,8 +251,15 @@ async function lockBalance(tx: Transaction, organizationId: string) {
 }
 
 function newBatch(command: SubmitCommand, at: Date, lookupTimeoutMs: number) {
-  const { organizationId, apiKeyId, submittedAs, requestedType, npis, webhook, customData } =
-    command;
+  const {
+    organizationId,
+    apiKeyId,
+    submittedAs,
+    requestedType,
+    npis,
+    webhook,
+    customData,
+  } = command;
   return {
     id: newId('bat'),
     organizationId,
@@ -278,7 +296,13 @@ function newRequests(
     // charged now.
     const replayed = answer.replayed || charged.has(npi);
     charged.add(npi);
-    return { ...request, status: 'completed', ...answer, replayed, settledAt: batch.createdAt };
+    return {
+      ...request,
+      status: 'completed',
+      ...answer,
+      replayed,
+      settledAt: batch.createdAt,
+    };
   });
 }
 
@@ -286,7 +310,11 @@ function newRequests(
  * Makes the rows of a batch's webhook deliveries: one per request, one for the batch, or none,
  * depending on the webhook's mode.
  */
-function newDeliveries(batch: NewBatch, rows: readonly NewRequest[], isSuspended: boolean) {
+function newDeliveries(
+  batch: NewBatch,
+  rows: readonly NewRequest[],
+  isSuspended: boolean,
+) {
   const deliveryOf = (requestId: string | null) => ({
     id: newId('msg'),
     batchId: batch.id,
@@ -319,7 +347,8 @@ function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
   const words = { requested_type: requestedType, sandbox: String(sandbox) };
   count('npe_requests_submitted_total', words, outcome.requests.length);
   for (const { settledAt, ...request } of outcome.requests) {
-    if (!request.replayed && !sandbox) count('npe_credits_total', { movement: 'hold' }, cost);
+    if (!request.replayed && !sandbox)
+      count('npe_credits_total', { movement: 'hold' }, cost);
     if (settledAt)
       countSettled({ ...request, organizationId, cost, seconds: 0 }, !request.replayed);
   }

@@ -34,7 +34,10 @@ export const organizations = pgTable(
       foreignColumns: [table.id],
     }),
     check('organizations_name_check', sql`length(name) between 1 and 200`),
-    check('organizations_requests_per_minute_check', sql`requests_per_minute between 1 and 100000`),
+    check(
+      'organizations_requests_per_minute_check',
+      sql`requests_per_minute between 1 and 100000`,
+    ),
     check(
       'organizations_check',
       sql`(previous_webhook_secret is null) = (previous_webhook_secret_expires_at is null)`,

@@ -23,7 +23,9 @@ export const bytewiseText = customType<{ data: string; driverData: string }>({
   dataType: () => 'text collate "C"',
 });
 
-export const bytea = customType<{ data: Buffer; driverData: Buffer }>({ dataType: () => 'bytea' });
+export const bytea = customType<{ data: Buffer; driverData: Buffer }>({
+  dataType: () => 'bytea',
+});
 
 /** Returns the condition that a column has one of the given values. */
 export function isOneOf(column: string, values: readonly string[]): SQL {

@@ -43,7 +43,9 @@ export const ledgerEntries = pgTable(
     reference: text('reference'),
     granted: count('granted')
       .notNull()
-      .generatedAlwaysAs(sql`case when kind in ('grant', 'adjustment') then -amount else 0 end`),
+      .generatedAlwaysAs(
+        sql`case when kind in ('grant', 'adjustment') then -amount else 0 end`,
+      ),
     available: count('available')
       .notNull()
       .generatedAlwaysAs(
@@ -78,7 +80,10 @@ export const ledgerEntries = pgTable(
     createdAt: time('created_at').notNull().default(clockTime),
   },
   (table) => [
-    primaryKey({ name: 'ledger_entries_pkey', columns: [table.organizationId, table.id] }),
+    primaryKey({
+      name: 'ledger_entries_pkey',
+      columns: [table.organizationId, table.id],
+    }),
     // A request has at most one hold and at most one charge or release.
     unique('ledger_entries_once').on(table.requestId, table.side),
     check(
@@ -86,7 +91,10 @@ export const ledgerEntries = pgTable(
       sql`kind in ('grant', 'adjustment', 'hold', 'charge', 'release')`,
     ),
     check('ledger_entries_balanced', sql`granted + available + held + used = 0`),
-    check('ledger_entries_amount', sql`amount > 0 or (kind = 'adjustment' and amount <> 0)`),
+    check(
+      'ledger_entries_amount',
+      sql`amount > 0 or (kind = 'adjustment' and amount <> 0)`,
+    ),
     check(
       'ledger_entries_request',
       sql`(request_id is not null) = (kind in ('hold', 'charge', 'release'))`,
@@ -101,7 +109,9 @@ export const ledgerEntries = pgTable(
     // A BRIN index, for the same reason as requests_by_settlement.
     index('ledger_entries_by_time').using('brin', table.createdAt),
     // Used to list the ledger in pages, if the last entry of a page is a grant or an adjustment.
-    index('ledger_entries_funding').on(table.organizationId, table.id).where(sql`side = 'funding'`),
+    index('ledger_entries_funding')
+      .on(table.organizationId, table.id)
+      .where(sql`side = 'funding'`),
   ],
 );
 
@@ -170,6 +180,9 @@ export const usedCredits = pgTable(
     used: count('used').notNull(),
   },
   (table) => [
-    primaryKey({ name: 'used_credits_pkey', columns: [table.hour, table.organizationId] }),
+    primaryKey({
+      name: 'used_credits_pkey',
+      columns: [table.hour, table.organizationId],
+    }),
   ],
 );

@@ -45,7 +45,9 @@ export const vendorAttempts = pgTable(
      * The cost in the vendor's credits. The expected cost is reserved before the call, and is
      * replaced by the actual cost after the response.
      */
-    credits: numeric('credits', { precision: 12, scale: 3, mode: 'number' }).notNull().default(0),
+    credits: numeric('credits', { precision: 12, scale: 3, mode: 'number' })
+      .notNull()
+      .default(0),
     candidates: smallint('candidates').notNull().default(0),
     /** True if a client received an address that this call found. */
     returned: boolean('returned').notNull().default(false),
@@ -55,7 +57,10 @@ export const vendorAttempts = pgTable(
     endedAt: time('ended_at'),
   },
   (table) => [
-    primaryKey({ name: 'vendor_attempts_pkey', columns: [table.lookupId, table.vendor, table.n] }),
+    primaryKey({
+      name: 'vendor_attempts_pkey',
+      columns: [table.lookupId, table.vendor, table.n],
+    }),
     foreignKey({
       name: 'vendor_attempts_lookup_id_fkey',
       columns: [table.lookupId],
@@ -73,7 +78,10 @@ export const vendorAttempts = pgTable(
       )`,
     ),
     check('vendor_attempts_credits_check', sql`credits >= 0`),
-    check('vendor_attempts_check', sql`(ended_at is null) = (state in ('submitting', 'pending'))`),
+    check(
+      'vendor_attempts_check',
+      sql`(ended_at is null) = (state in ('submitting', 'pending'))`,
+    ),
     check('vendor_attempts_check1', sql`state <> 'pending' or job_ref is not null`),
     // A lookup has at most one open call per vendor, even if several requests share the lookup.
     uniqueIndex('vendor_attempts_open')
@@ -118,7 +126,9 @@ export const sourceRates = pgTable(
     limitName: text('limit_name').notNull(),
     nextAt: timestamp('next_at', { withTimezone: true }).notNull(),
   },
-  (table) => [primaryKey({ name: 'source_rates_pkey', columns: [table.source, table.limitName] })],
+  (table) => [
+    primaryKey({ name: 'source_rates_pkey', columns: [table.source, table.limitName] }),
+  ],
 );
 
 /**
@@ -156,7 +166,9 @@ export const sourceSpend = pgTable(
      * The organization whose requests used the credits; empty for calls that no request waited for.
      */
     organizationId: text('organization_id').notNull().default(''),
-    credits: numeric('credits', { precision: 14, scale: 3, mode: 'number' }).notNull().default(0),
+    credits: numeric('credits', { precision: 14, scale: 3, mode: 'number' })
+      .notNull()
+      .default(0),
   },
   (table) => [
     primaryKey({

@@ -35,7 +35,10 @@ export const suppressions = pgTable(
   (table) => [
     primaryKey({ name: 'suppressions_pkey', columns: [table.value, table.kind] }),
     check('suppressions_kind_check', sql`kind in ('npi', 'email', 'domain')`),
-    check('suppressions_origin_check', sql`origin in ('import', 'vendor', 'erasure', 'operator')`),
+    check(
+      'suppressions_origin_check',
+      sql`origin in ('import', 'vendor', 'erasure', 'operator')`,
+    ),
     check(
       'suppressions_check',
       sql`case kind

@@ -90,8 +90,12 @@ export const providers = pgTable(
     check('providers_deactivated_check', sql`deactivated`),
     check('providers_origin_check', sql`origin in ('nppes', 'registry')`),
     // The two indexes find organizations with the same phone number or address as a person.
-    index('providers_organizations_by_phone').on(table.phoneKey).where(sql`entity_type = 2`),
-    index('providers_organizations_by_address').on(table.addressKey).where(sql`entity_type = 2`),
+    index('providers_organizations_by_phone')
+      .on(table.phoneKey)
+      .where(sql`entity_type = 2`),
+    index('providers_organizations_by_address')
+      .on(table.addressKey)
+      .where(sql`entity_type = 2`),
   ],
 );
 
@@ -155,7 +159,14 @@ export const providerLocations = pgTable(
   (table) => [
     primaryKey({
       name: 'provider_locations_pkey',
-      columns: [table.npi, table.line1, table.line2, table.city, table.state, table.postalCode],
+      columns: [
+        table.npi,
+        table.line1,
+        table.line2,
+        table.city,
+        table.state,
+        table.postalCode,
+      ],
     }),
     index('provider_locations_by_phone').on(table.phoneKey),
     index('provider_locations_by_address').on(table.addressKey),

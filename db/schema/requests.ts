@@ -44,8 +44,13 @@ export const lookups = pgTable(
   },
   (table) => [
     check('lookups_npi_check', sql`npi ~ '^[0-9]{10}$'`),
-    check('lookups_requested_type_check', isOneOf('requested_type', words.REQUESTED_TYPES)),
-    uniqueIndex('lookups_open').on(table.npi, table.requestedType).where(sql`closed_at is null`),
+    check(
+      'lookups_requested_type_check',
+      isOneOf('requested_type', words.REQUESTED_TYPES),
+    ),
+    uniqueIndex('lookups_open')
+      .on(table.npi, table.requestedType)
+      .where(sql`closed_at is null`),
     index('lookups_by_npi').on(table.npi, table.openedAt),
     index('lookups_facts_by_age').on(table.openedAt).where(sql`facts is not null`),
   ],
@@ -101,7 +106,10 @@ export const batches = pgTable(
       foreignColumns: [apiKeys.id],
     }),
     check('batches_submitted_as_check', sql`submitted_as in ('single', 'bulk')`),
-    check('batches_requested_type_check', isOneOf('requested_type', words.REQUESTED_TYPES)),
+    check(
+      'batches_requested_type_check',
+      isOneOf('requested_type', words.REQUESTED_TYPES),
+    ),
     check('batches_total_check', sql`total between 1 and 60`),
     check('batches_check', sql`completed_count between 0 and total`),
     check('batches_webhook_mode_check', sql`webhook_mode in ('real-time', 'batch')`),
@@ -112,7 +120,9 @@ export const batches = pgTable(
     index('batches_in_progress').on(table.id).where(sql`status = 'in-progress'`),
     index('batches_by_organization').on(table.organizationId, table.createdAt),
     // Used by the retention job, which reads the oldest rows first.
-    index('batches_custom_data_by_age').on(table.createdAt).where(sql`custom_data is not null`),
+    index('batches_custom_data_by_age')
+      .on(table.createdAt)
+      .where(sql`custom_data is not null`),
   ],
 );
 
@@ -140,7 +150,9 @@ export const requests = pgTable(
     replayed: boolean('replayed').notNull().default(false),
     creditsUsed: smallint('credits_used')
       .notNull()
-      .generatedAlwaysAs(sql`case when status = 'completed' and not replayed then cost else 0 end`),
+      .generatedAlwaysAs(
+        sql`case when status = 'completed' and not replayed then cost else 0 end`,
+      ),
     email: text('email'),
     emailType: text('email_type').$type<words.EmailType>(),
     emailLastValidatedAt: time('email_last_validated_at'),
@@ -172,7 +184,10 @@ export const requests = pgTable(
     unique('requests_batch_id_position_key').on(table.batchId, table.position),
     check('requests_position_check', sql`position between 0 and 59`),
     check('requests_npi_check', sql`npi ~ '^[0-9]{10}$'`),
-    check('requests_requested_type_check', isOneOf('requested_type', words.REQUESTED_TYPES)),
+    check(
+      'requests_requested_type_check',
+      isOneOf('requested_type', words.REQUESTED_TYPES),
+    ),
     check('requests_cost_positive', sql`cost > 0`),
     check('requests_status_check', isOneOf('status', words.REQUEST_STATUSES)),
     check('requests_email_type_check', isOneOf('email_type', words.EMAIL_TYPES)),
@@ -193,7 +208,10 @@ export const requests = pgTable(
       sql`(settled_at is not null) = (${isOneOf('status', words.FINAL_STATUSES)})`,
     ),
     check('requests_replayed_only_completed', sql`not replayed or status = 'completed'`),
-    check('requests_erased_only_completed', sql`erased_at is null or status = 'completed'`),
+    check(
+      'requests_erased_only_completed',
+      sql`erased_at is null or status = 'completed'`,
+    ),
     check(
       'requests_requested_type_is_a_filter',
       sql`status <> 'completed' or requested_type = 'any' or email_type = requested_type`,
@@ -203,7 +221,10 @@ export const requests = pgTable(
       sql`is_sandbox(organization_id) = (test_outcome is not null)`,
     ),
     // A sandbox request never joins a lookup, because all organizations share lookups.
-    check('requests_test_joins_no_lookup', sql`num_nonnulls(test_outcome, lookup_id) < 2`),
+    check(
+      'requests_test_joins_no_lookup',
+      sql`num_nonnulls(test_outcome, lookup_id) < 2`,
+    ),
     index('requests_open').on(table.deadlineAt).where(sql`settled_at is null`),
     index('requests_by_npi').on(table.npi, table.organizationId),
     // Finds the results of a period. Rows are stored roughly in the order of time, so a BRIN index

@@ -82,12 +82,18 @@ export const webhookDeliveries = pgTable(
       'webhook_deliveries_state_check',
       sql`state in ('pending', 'delivered', 'failed', 'none')`,
     ),
-    check('webhook_deliveries_check', sql`(decided_at is null) = (state in ('pending', 'none'))`),
+    check(
+      'webhook_deliveries_check',
+      sql`(decided_at is null) = (state in ('pending', 'none'))`,
+    ),
     check(
       'webhook_deliveries_waits_only_pending',
       sql`state = 'pending' or num_nonnulls(step_at, due_at) = 0`,
     ),
-    check('webhook_deliveries_customer_resends', sql`cardinality(customer_resends) <= 10`),
+    check(
+      'webhook_deliveries_customer_resends',
+      sql`cardinality(customer_resends) <= 10`,
+    ),
     check('webhook_deliveries_forgotten', sql`forgotten between 0 and attempts`),
     index('webhook_deliveries_pending').on(table.batchId).where(sql`state = 'pending'`),
     // Used by the sweep, which checks that each pending delivery that is due has a workflow. The
@@ -97,7 +103,9 @@ export const webhookDeliveries = pgTable(
       .on(sql`greatest(checked_at, due_at, created_at)`)
       .where(sql`state = 'pending'`),
     index('webhook_deliveries_failed').on(table.decidedAt).where(sql`state = 'failed'`),
-    index('webhook_deliveries_leased').on(table.leasedUntil).where(sql`leased_until is not null`),
+    index('webhook_deliveries_leased')
+      .on(table.leasedUntil)
+      .where(sql`leased_until is not null`),
   ],
 );
 
@@ -123,7 +131,10 @@ export const webhookAttempts = pgTable(
       columns: [table.deliveryId],
       foreignColumns: [webhookDeliveries.id],
     }),
-    check('webhook_attempts_response_excerpt_check', sql`octet_length(response_excerpt) <= 1024`),
+    check(
+      'webhook_attempts_response_excerpt_check',
+      sql`octet_length(response_excerpt) <= 1024`,
+    ),
     index('webhook_attempts_by_age').on(table.startedAt),
   ],
 );
@@ -163,7 +174,10 @@ export const webhookHosts = pgTable(
     provenNetworks: cidr('proven_networks').array().notNull().default(sql`'{}'`),
   },
   (table) => [
-    primaryKey({ name: 'webhook_hosts_pkey', columns: [table.organizationId, table.host] }),
+    primaryKey({
+      name: 'webhook_hosts_pkey',
+      columns: [table.organizationId, table.host],
+    }),
     foreignKey({
       name: 'webhook_hosts_organization_id_fkey',
       columns: [table.organizationId],

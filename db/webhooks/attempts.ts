@@ -1,5 +1,12 @@
 import { eq, sql } from 'drizzle-orm';
-import { clock, type Database, run, span, type Transaction, transaction } from '../client.ts';
+import {
+  clock,
+  type Database,
+  run,
+  span,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
@@ -54,7 +61,13 @@ export type Claimed =
   | { readonly kind: 'over'; readonly state: Exclude<DeliveryState, 'pending'> }
   | {
       readonly kind: 'wait';
-      readonly why: 'not_final' | 'not_due' | 'in_flight' | 'suspended' | 'host_away' | 'no_room';
+      readonly why:
+        | 'not_final'
+        | 'not_due'
+        | 'in_flight'
+        | 'suspended'
+        | 'host_away'
+        | 'no_room';
       readonly afterMs: number;
     };
 
@@ -96,7 +109,8 @@ export async function claimDelivery(
     const { state, step, stepAt, resends, organizationId } = row;
     if (state !== 'pending') return { kind: 'over', state };
     if (!row.final) return NOT_FINAL;
-    if (row.leasedMs > 0) return { kind: 'wait', why: 'in_flight', afterMs: row.leasedMs };
+    if (row.leasedMs > 0)
+      return { kind: 'wait', why: 'in_flight', afterMs: row.leasedMs };
     if (row.dueMs > 0) return { kind: 'wait', why: 'not_due', afterMs: row.dueMs };
     if (row.suspended) {
       // While webhooks are suspended, the retry schedule does not advance.
@@ -105,7 +119,10 @@ export async function claimDelivery(
     }
     const owed = step === 0 || step >= webhookScheduleMs.length - 1;
     const host = URL.parse(row.url ?? '')?.host ?? '';
-    const rests = { firstMs: firstRestMs(webhookScheduleMs), longestMs: webhookLongestRestMs };
+    const rests = {
+      firstMs: firstRestMs(webhookScheduleMs),
+      longestMs: webhookLongestRestMs,
+    };
     const admission = await admitToHost(tx, { organizationId, host }, owed, rests);
     if (admission.kind === 'wait') {
       const { why, afterMs } = admission;
@@ -129,7 +146,16 @@ export async function claimDelivery(
     if (!claimed) return NOT_FINAL;
     const { at } = claimed;
     const { era, provenNetworks } = admission;
-    const claim = { deliveryId, resends, step, organizationId, host, era, provenNetworks, at };
+    const claim = {
+      deliveryId,
+      resends,
+      step,
+      organizationId,
+      host,
+      era,
+      provenNetworks,
+      at,
+    };
     return { kind: 'attempt', claim };
   });
 }
@@ -245,11 +271,17 @@ async function changesBy(tx: Transaction, outcome: AttemptOutcome, step: number)
  * deferred past the time of the next attempt, both become one attempt. The last attempt is never
  * skipped.
  */
-function advance(step: number, stepAt: Date | null, now: Date, scheduleMs: readonly number[]) {
+function advance(
+  step: number,
+  stepAt: Date | null,
+  now: Date,
+  scheduleMs: readonly number[],
+) {
   let place = { step, stepAt: stepAt ?? now };
   for (;;) {
     const nextMs = scheduleMs[place.step + 1];
-    if (nextMs === undefined || place.stepAt.getTime() + nextMs > now.getTime()) return place;
+    if (nextMs === undefined || place.stepAt.getTime() + nextMs > now.getTime())
+      return place;
     place = { step: place.step + 1, stepAt: new Date(place.stepAt.getTime() + nextMs) };
   }
 }

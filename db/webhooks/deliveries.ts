@@ -111,7 +111,8 @@ export async function loadDelivery(db: Database, deliveryId: string) {
      where d.id = ${deliveryId}`;
   if (!row?.url) throw new Refusal('delivery_missing');
   const { id, attempts, batchId, requestId, organizationId, url, secrets, blocked } = row;
-  const subject = requestId === null ? { organizationId, batchId } : { organizationId, requestId };
+  const subject =
+    requestId === null ? { organizationId, batchId } : { organizationId, requestId };
   const envelope = await findEnvelope(db, subject);
   if (!envelope) throw new Refusal('delivery_missing');
   return {
@@ -120,7 +121,9 @@ export async function loadDelivery(db: Database, deliveryId: string) {
     batchId,
     url,
     blocked,
-    secrets: secrets.map((stored) => decryptSecret(db.secretKeys, organizationId, stored)),
+    secrets: secrets.map((stored) =>
+      decryptSecret(db.secretKeys, organizationId, stored),
+    ),
     body: envelopeText(envelope, 'delivery'),
   };
 }

@@ -1,6 +1,13 @@
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
+import {
+  type Database,
+  only,
+  run,
+  span,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import type { AttemptReason } from '../words.ts';
 
 // Limits the webhooks that are sent to a host. The limits apply per organization and host, and they
@@ -201,7 +208,10 @@ interface Load {
   readonly meanMs: number;
 }
 
-async function readLoad(tx: Transaction, { organizationId, host }: HostKey): Promise<Load> {
+async function readLoad(
+  tx: Transaction,
+  { organizationId, host }: HostKey,
+): Promise<Load> {
   // The mean duration is twice the mean age, because on average a running attempt is half over.
   const load = await run<Load>(tx)`
     select count(*) filter (where ours)::int as "ofOrganization",
@@ -247,7 +257,10 @@ const UNKNOWN_HOST: Breaker = {
   networks: [],
 };
 
-async function readBreaker(tx: Transaction, { organizationId, host }: HostKey): Promise<Breaker> {
+async function readBreaker(
+  tx: Transaction,
+  { organizationId, host }: HostKey,
+): Promise<Breaker> {
   const [breaker] = await run<Breaker>(tx)`
     select era, open_until is not null as open, open_until > clock_timestamp() as rests,
            (extract(epoch from clock_timestamp() - failing_since) * 1000)::float8 as "awayMs",
@@ -269,7 +282,11 @@ async function waitForHost(
   return { kind: 'wait', why: 'host_away', afterMs: Math.ceil(Math.max(restMs, turnMs)) };
 }
 
-async function waitForSlot(tx: Transaction, key: HostKey, load: Load): Promise<HostAdmission> {
+async function waitForSlot(
+  tx: Transaction,
+  key: HostKey,
+  load: Load,
+): Promise<HostAdmission> {
   // If the organization has no free slot, its deliveries to all hosts wait in one queue, which is
   // stored under an empty host.
   const isOrganizationFull = load.ofOrganization >= ORGANIZATION_CONCURRENCY;
@@ -323,7 +340,8 @@ export async function noteHost(
   attempt: AdmittedHost,
   health: HostHealth,
 ): Promise<void> {
-  if (health.kind === 'answered') await noteAnswer(tx, attempt, health.address, health.accepted);
+  if (health.kind === 'answered')
+    await noteAnswer(tx, attempt, health.address, health.accepted);
   else await noteSilence(tx, attempt, health.reason, health.restMs);
 }
 
@@ -405,7 +423,12 @@ export async function setBlock(
     const isChanged = blocked ? await block(tx, by, target) : await unblock(tx, target);
     if (!isChanged) return false;
     const action = blocked ? 'webhooks.block' : 'webhooks.unblock';
-    await recordAudit(tx, by, { action, organizationId: null, subject: target, details: {} });
+    await recordAudit(tx, by, {
+      action,
+      organizationId: null,
+      subject: target,
+      details: {},
+    });
     return true;
   });
 }

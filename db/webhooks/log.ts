@@ -11,7 +11,9 @@ import { ownsBatch } from './deliveries.ts';
 
 const { dueAt } = webhookDeliveries;
 const NEXT_ATTEMPT_AT =
-  sql<Date | null>`case when ${dueAt} > clock_timestamp() then ${dueAt} end`.mapWith(dueAt);
+  sql<Date | null>`case when ${dueAt} > clock_timestamp() then ${dueAt} end`.mapWith(
+    dueAt,
+  );
 
 const DELIVERY = {
   /** The id of the delivery. All its attempts send it as `webhook-id`. */
@@ -89,7 +91,8 @@ export async function listOrganizationDeliveries(
   const { organizationId, state, limit } = filter;
   if (organizationId !== null) await requireOrganization(db, organizationId);
   const conditions: SQL[] = [];
-  if (organizationId !== null) conditions.push(eq(batches.organizationId, organizationId));
+  if (organizationId !== null)
+    conditions.push(eq(batches.organizationId, organizationId));
   if (state !== null) conditions.push(eq(webhookDeliveries.state, state));
   const newestFirst = desc(webhookDeliveries.id);
   return await query(db, (tx) => selectPage(tx, and(...conditions), newestFirst, limit));
@@ -102,13 +105,20 @@ export async function listOrganizationDeliveries(
  */
 export async function readOwnDelivery(
   db: Database,
-  which: { readonly organizationId: string; readonly batchId: string; readonly deliveryId: string },
+  which: {
+    readonly organizationId: string;
+    readonly batchId: string;
+    readonly deliveryId: string;
+  },
   before: number | null,
 ): Promise<LoggedDelivery | null> {
   const { organizationId, batchId, deliveryId } = which;
   return await query(db, async (tx) => {
     if (!(await ownsBatch(tx, organizationId, batchId))) return null;
-    const where = and(eq(webhookDeliveries.id, deliveryId), eq(webhookDeliveries.batchId, batchId));
+    const where = and(
+      eq(webhookDeliveries.id, deliveryId),
+      eq(webhookDeliveries.batchId, batchId),
+    );
     return await selectWhole(tx, where, before);
   });
 }
@@ -117,7 +127,10 @@ export async function readOwnDelivery(
  * Reads one delivery of any organization with its newest 50 attempts.
  * @throws {Refusal} `delivery_missing` for an unknown id
  */
-export async function showDelivery(db: Database, deliveryId: string): Promise<LoggedDelivery> {
+export async function showDelivery(
+  db: Database,
+  deliveryId: string,
+): Promise<LoggedDelivery> {
   const found = await query(db, (tx) =>
     selectWhole(tx, eq(webhookDeliveries.id, deliveryId), null),
   );
@@ -129,7 +142,10 @@ export async function showDelivery(db: Database, deliveryId: string): Promise<Lo
  * Reads one delivery with the same attempts as in a list, in the caller's transaction.
  * @throws {Refusal} `delivery_missing` for an unknown id
  */
-export async function selectDelivery(tx: Selecting, deliveryId: string): Promise<LoggedDelivery> {
+export async function selectDelivery(
+  tx: Selecting,
+  deliveryId: string,
+): Promise<LoggedDelivery> {
   const only = eq(webhookDeliveries.id, deliveryId);
   const { deliveries } = await selectPage(tx, only, asc(webhookDeliveries.id), 1);
   const [found] = deliveries;
@@ -143,7 +159,12 @@ type Selecting = Pick<Transaction, 'select'>;
  * Reads a page of deliveries, and then their attempts. The limit of a single joined query would
  * count attempts instead of deliveries.
  */
-async function selectPage(tx: Selecting, where: SQL | undefined, order: SQL, limit: number) {
+async function selectPage(
+  tx: Selecting,
+  where: SQL | undefined,
+  order: SQL,
+  limit: number,
+) {
   const rows = await tx
     .select(DELIVERY)
     .from(webhookDeliveries)

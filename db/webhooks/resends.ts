@@ -1,6 +1,13 @@
 import { sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, only, run, span, type Transaction, transaction } from '../client.ts';
+import {
+  type Database,
+  only,
+  run,
+  span,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
@@ -20,7 +27,11 @@ export interface DeliveryStart {
 }
 
 export type ResendOutcome =
-  | { readonly kind: 'resent'; readonly delivery: LoggedDelivery; readonly npis: readonly string[] }
+  | {
+      readonly kind: 'resent';
+      readonly delivery: LoggedDelivery;
+      readonly npis: readonly string[];
+    }
   /** This organization and batch have no such delivery. */
   | { readonly kind: 'unknown' }
   /** The delivery is due or being sent, or the result that it reports is not final yet. */
@@ -237,7 +248,10 @@ export async function listDeliveriesToLookAt(
 
 type Locked = Awaited<ReturnType<typeof lockDelivery>>;
 
-async function beginRound(tx: Transaction, deliveryIds: readonly string[]): Promise<void> {
+async function beginRound(
+  tx: Transaction,
+  deliveryIds: readonly string[],
+): Promise<void> {
   await tx.execute(sql`
     update webhook_deliveries
        set state = 'pending', resends = resends + 1, step = 0, step_at = null,

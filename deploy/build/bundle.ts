@@ -14,7 +14,11 @@ Needs no settings.
 Exit codes: 0 written, 1 failed (one sentence on stderr), 2 wrong usage.`;
 
 await main(
-  { name: 'bundle', description: 'Writes the bundle of the workflows into a file.', help: HELP },
+  {
+    name: 'bundle',
+    description: 'Writes the bundle of the workflows into a file.',
+    help: HELP,
+  },
   async (_stopped, file: string) => {
     const { code } = await bundleWorkflows();
     await writeFile(file, code);

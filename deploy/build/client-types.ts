@@ -6,8 +6,13 @@ import { openapi } from '../../api/openapi/document.ts';
 // script runs before each type check and each build. We do not use openapi-typescript, because it
 // needs the compiler of TypeScript 5 in addition to ours.
 
-const text = JSON.stringify(openapi).replaceAll('#/components/schemas/', '#/definitions/');
-const { components } = JSON.parse(text) as { components: { schemas: Record<string, JSONSchema> } };
+const text = JSON.stringify(openapi).replaceAll(
+  '#/components/schemas/',
+  '#/definitions/',
+);
+const { components } = JSON.parse(text) as {
+  components: { schemas: Record<string, JSONSchema> };
+};
 const { schemas } = components;
 const types = await compile({ definitions: schemas }, 'Schemas', {
   additionalProperties: false,

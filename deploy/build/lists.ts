@@ -2,7 +2,9 @@ import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { domainToASCII } from 'node:url';
 import { disposableEmailBlocklistSet } from 'disposable-email-domains-js';
-import disposablePackage from 'disposable-email-domains-js/package.json' with { type: 'json' };
+import disposablePackage from 'disposable-email-domains-js/package.json' with {
+  type: 'json',
+};
 import providers from 'email-providers/all.json' with { type: 'json' };
 import providersPackage from 'email-providers/package.json' with { type: 'json' };
 import { holdsDomain, readList } from '../../activities/verification/domains.ts';
@@ -30,9 +32,17 @@ export function buildLists(): Readonly<Record<string, string>> {
   });
   // One package has the ISC license, whose text must be in every copy. The other has CC0, which
   // requires nothing.
-  const license = new URL('license.md', import.meta.resolve('email-providers/package.json'));
+  const license = new URL(
+    'license.md',
+    import.meta.resolve('email-providers/package.json'),
+  );
   return {
-    'disposable.txt': file('Domains of throwaway mailboxes', disposablePackage, '', disposable),
+    'disposable.txt': file(
+      'Domains of throwaway mailboxes',
+      disposablePackage,
+      '',
+      disposable,
+    ),
     'personal.txt': file(
       'Domains of mailboxes that people have for themselves',
       providersPackage,

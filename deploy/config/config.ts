@@ -5,7 +5,10 @@ import Joi from 'joi';
 import { REGISTRY_URL } from '../../activities/person/registry.ts';
 import { VENDORS, type VendorId } from '../../activities/vendors/catalogue.ts';
 import { CATCH_ALL_POLICIES, POLICIES } from '../../activities/verification/policy.ts';
-import { VERIFIERS, type VerifierId } from '../../activities/verification/verifiers/catalogue.ts';
+import {
+  VERIFIERS,
+  type VerifierId,
+} from '../../activities/verification/verifiers/catalogue.ts';
 import { readFacts } from '../local/facts.ts';
 import {
   anyUrl,
@@ -68,10 +71,21 @@ const databaseUrl = Joi.string()
   });
 const taskQueue = Joi.string()
   .pattern(/^[\w-]{1,100}$/)
-  .messages({ 'string.pattern.base': '{{#label}} must be up to 100 letters, digits, "-" and "_"' });
-const SCHEDULE = ['0s', '5s', '5m', '30m', '2h', '5h', '10h', '14h', '20h', '24h'].flatMap(
-  (text) => parseDuration(text) ?? [],
-);
+  .messages({
+    'string.pattern.base': '{{#label}} must be up to 100 letters, digits, "-" and "_"',
+  });
+const SCHEDULE = [
+  '0s',
+  '5s',
+  '5m',
+  '30m',
+  '2h',
+  '5h',
+  '10h',
+  '14h',
+  '20h',
+  '24h',
+].flatMap((text) => parseDuration(text) ?? []);
 
 /**
  * The settings, each with its environment variable and the rule for its value. Names that end with
@@ -106,7 +120,10 @@ const SETTINGS = {
   /** Null if metrics are not served. */
   metricsPort: ['METRICS_PORT', orNull(Joi.number().port())],
   apiKeepAliveMs: ['API_KEEP_ALIVE', duration(1000, 3_600_000).default(75_000)],
-  apiConnectionsPerAddress: ['API_CONNECTIONS_PER_ADDRESS', whole(1, 10_000).default(1000)],
+  apiConnectionsPerAddress: [
+    'API_CONNECTIONS_PER_ADDRESS',
+    whole(1, 10_000).default(1000),
+  ],
   /** How long the API keeps accepting requests after the stop signal. */
   apiDrainDelayMs: ['API_DRAIN_DELAY', duration(0, 300_000).default(5000)],
   trustedProxies: ['TRUSTED_PROXIES', list(cidr, 'CIDR ranges')],
@@ -118,16 +135,28 @@ const SETTINGS = {
   rateWindowMs: ['RATE_WINDOW', duration(1000, 3_600_000).default(60_000)],
   sweepIntervalMs: ['SWEEP_INTERVAL', duration(1000, 60_000).default(15_000)],
   lookupSlots: ['LOOKUP_SLOTS', whole(1, 5000).default(200)],
-  webhookScheduleMs: ['WEBHOOK_SCHEDULE', list(parseDuration, 'durations').default(SCHEDULE)],
-  webhookLongestRestMs: ['WEBHOOK_LONGEST_REST', duration(1000, DAY).default(30 * 60_000)],
+  webhookScheduleMs: [
+    'WEBHOOK_SCHEDULE',
+    list(parseDuration, 'durations').default(SCHEDULE),
+  ],
+  webhookLongestRestMs: [
+    'WEBHOOK_LONGEST_REST',
+    duration(1000, DAY).default(30 * 60_000),
+  ],
   webhookOpenCidrs: ['WEBHOOK_OPEN_CIDRS', list(cidr, 'CIDR ranges')],
   webhookCaFile: ['WEBHOOK_CA_FILE', orNull(Joi.string())],
   /** The proxy for webhook deliveries. Null if they are sent without a proxy. */
   webhookProxy: ['WEBHOOK_PROXY', orNull(httpProxy())],
   webhookLogMs: ['WEBHOOK_LOG_RETENTION', duration(1000, 3650 * DAY).default(30 * DAY)],
   answerRetentionMs: ['ANSWER_RETENTION', duration(DAY, 3650 * DAY).default(90 * DAY)],
-  evidenceRetentionMs: ['EVIDENCE_RETENTION', duration(DAY, 3650 * DAY).default(180 * DAY)],
-  customDataRetentionMs: ['CUSTOM_DATA_RETENTION', duration(DAY, 3650 * DAY).default(90 * DAY)],
+  evidenceRetentionMs: [
+    'EVIDENCE_RETENTION',
+    duration(DAY, 3650 * DAY).default(180 * DAY),
+  ],
+  customDataRetentionMs: [
+    'CUSTOM_DATA_RETENTION',
+    duration(DAY, 3650 * DAY).default(90 * DAY),
+  ],
   /**
    * Path of the file with the settings of sources, except their keys and URLs. Null to use the
    * defaults.
@@ -245,7 +274,9 @@ export function givenDatabaseUrl(): string | null {
  * here.
  * @returns true if it set the variables
  */
-export function fallBackToLocalStack(environment: NodeJS.ProcessEnv = process.env): boolean {
+export function fallBackToLocalStack(
+  environment: NodeJS.ProcessEnv = process.env,
+): boolean {
   if (environment.DATABASE_URL) return false;
   const facts = readFacts(dirname(LOCAL_STACK));
   if (facts === null) return false;
@@ -285,8 +316,13 @@ function cidr(text: string): string | null {
  */
 function read<Of extends Table>(table: Of, environment: NodeJS.ProcessEnv): Settings<Of> {
   const rules = Joi.object(Object.fromEntries(Object.values(table)));
-  const values = check(rules, onlySet(environment), 'the configuration', { stripUnknown: true });
-  const entries = Object.entries(table).map(([name, [variable]]) => [name, values[variable]]);
+  const values = check(rules, onlySet(environment), 'the configuration', {
+    stripUnknown: true,
+  });
+  const entries = Object.entries(table).map(([name, [variable]]) => [
+    name,
+    values[variable],
+  ]);
   return Object.freeze(Object.fromEntries(entries)) as Settings<Of>;
 }
 
@@ -295,7 +331,9 @@ function read<Of extends Table>(table: Of, environment: NodeJS.ProcessEnv): Sett
  * variable is not set.
  */
 function onlySet(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
-  return Object.fromEntries(Object.entries(environment).filter(([, value]) => value !== ''));
+  return Object.fromEntries(
+    Object.entries(environment).filter(([, value]) => value !== ''),
+  );
 }
 
 export type LocalConfig = ReturnType<typeof loadLocalConfig>;

@@ -1,10 +1,26 @@
 import Joi from 'joi';
 import { parsePointer } from '../../activities/http/fields.ts';
-import { VENDOR_IDS, VENDORS, type VendorId } from '../../activities/vendors/catalogue.ts';
-import { type HttpJsonSource, placeholdersIn, type Words } from '../../activities/vendors/file.ts';
+import {
+  VENDOR_IDS,
+  VENDORS,
+  type VendorId,
+} from '../../activities/vendors/catalogue.ts';
+import {
+  type HttpJsonSource,
+  placeholdersIn,
+  type Words,
+} from '../../activities/vendors/file.ts';
 import { FULLENRICH_POLL_MS } from '../../activities/vendors/fullenrich.ts';
-import { ROCKETREACH_APIS, type RocketReachApi } from '../../activities/vendors/rocketreach.ts';
-import type { Need, SourceFacts, VendorFacts, Verdict } from '../../activities/vendors/vendor.ts';
+import {
+  ROCKETREACH_APIS,
+  type RocketReachApi,
+} from '../../activities/vendors/rocketreach.ts';
+import type {
+  Need,
+  SourceFacts,
+  VendorFacts,
+  Verdict,
+} from '../../activities/vendors/vendor.ts';
 import {
   VERIFIER_IDS,
   VERIFIERS,
@@ -63,7 +79,9 @@ type Environment = Pick<Config, 'access' | 'secretOf'>;
  * secrets and no values from the file
  */
 export function parseSourcesFile(text: string, environment: Environment): SourcesFile {
-  return check(sourcesFile(environment), parseJson(text), 'SOURCES_FILE', { convert: false });
+  return check(sourcesFile(environment), parseJson(text), 'SOURCES_FILE', {
+    convert: false,
+  });
 }
 
 function parseJson(text: string): unknown {
@@ -160,7 +178,13 @@ const OWN: Readonly<Record<string, Joi.PartialSchemaMap>> = {
   fullenrich: { poll: duration(100, 600_000).default(FULLENRICH_POLL_MS) },
 };
 
-const VERDICTS: readonly Verdict[] = ['valid', 'catch_all', 'risky', 'invalid', 'unknown'];
+const VERDICTS: readonly Verdict[] = [
+  'valid',
+  'catch_all',
+  'risky',
+  'invalid',
+  'unknown',
+];
 const IDENTITY = ['npi', 'first', 'last', 'full', 'state'];
 const NEEDS: readonly Need[] = ['npi', 'name', 'organization', 'address'];
 /**
@@ -190,7 +214,9 @@ const words = <Meaning extends string>(meanings: readonly Meaning[]) =>
 
 function withLowercaseKeys<Meaning extends string>(values: Words<Meaning>) {
   const entries = Object.entries(values);
-  return Object.fromEntries(entries.map(([word, meaning]) => [word.toLowerCase(), meaning]));
+  return Object.fromEntries(
+    entries.map(([word, meaning]) => [word.toLowerCase(), meaning]),
+  );
 }
 
 const url = Joi.string()
@@ -231,9 +257,11 @@ const header = (secretOf: Config['secretOf']) =>
       throw new Error('may name variables that begin with VENDOR_ only');
     }
     const missing = names.filter((name) => !secretOf(name));
-    if (missing.length > 0) throw new Error(`needs ${missing.join(', ')}, which is not set`);
+    if (missing.length > 0)
+      throw new Error(`needs ${missing.join(', ')}, which is not set`);
     const value = text.replaceAll(SECRET, (_whole, name: string) => secretOf(name) ?? '');
-    if (!/^[\t\x20-\x7e\x80-\xff]+$/.test(value)) throw new Error('is not a valid header value');
+    if (!/^[\t\x20-\x7e\x80-\xff]+$/.test(value))
+      throw new Error('is not a valid header value');
     return value;
   });
 
@@ -249,7 +277,8 @@ function httpVendor(secretOf: Config['secretOf']) {
       .pattern(/^[a-z][a-z0-9-]{1,30}$/)
       .messages({
         'any.invalid': '{{#label}} is the name of a built-in source',
-        'string.pattern.base': '{{#label}} must be 2 to 31 lowercase letters, digits and hyphens',
+        'string.pattern.base':
+          '{{#label}} must be 2 to 31 lowercase letters, digits and hyphens',
       }),
     method: Joi.valid('GET', 'POST').default('GET'),
     url,
@@ -275,7 +304,9 @@ function httpVendor(secretOf: Config['secretOf']) {
     may_store: Joi.boolean().required(),
     ...pace({ capMs: 60_000, callMs: 30_000, rates: [] }),
     miss: members({
-      statuses: Joi.array().items(Joi.number().integer().min(400).max(499)).default([404]),
+      statuses: Joi.array()
+        .items(Joi.number().integer().min(400).max(499))
+        .default([404]),
       when: Joi.array()
         .items(
           members({
@@ -297,7 +328,9 @@ function httpVendor(secretOf: Config['secretOf']) {
       status: words(VERDICTS),
       validated_at: pointer.default(null),
     }).required(),
-    identity: members(Object.fromEntries(IDENTITY.map((name) => [name, pointer.default(null)])))
+    identity: members(
+      Object.fromEntries(IDENTITY.map((name) => [name, pointer.default(null)])),
+    )
       .required()
       .custom(checkIdentity),
   });
@@ -312,7 +345,9 @@ function checkNeeds(needs: readonly Need[], helpers: Joi.CustomHelpers) {
   const used = new Set(placeholdersIn([source.url, source.body]).values());
   const missing = [...used].filter((need) => need !== null && !needs.includes(need));
   if (missing.length === 0) return needs;
-  throw new Error(`must list ${missing.join(', ')}: the URL or the body has placeholders for them`);
+  throw new Error(
+    `must list ${missing.join(', ')}: the URL or the body has placeholders for them`,
+  );
 }
 
 /**

@@ -9,14 +9,20 @@ import { VENDOR_IDS, VENDORS } from '../../activities/vendors/catalogue.ts';
 import { createHttpJson } from '../../activities/vendors/file.ts';
 import type { Vendor } from '../../activities/vendors/vendor.ts';
 import { createCheck } from '../../activities/verification/check.ts';
-import { createRequiredVerifiers, limited } from '../../activities/verification/consult.ts';
+import {
+  createRequiredVerifiers,
+  limited,
+} from '../../activities/verification/consult.ts';
 import {
   CONTROL_DOMAINS,
   createDnsControl,
   DNS,
 } from '../../activities/verification/dns-control.ts';
 import type { Policy } from '../../activities/verification/policy.ts';
-import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
+import {
+  VERIFIER_IDS,
+  VERIFIERS,
+} from '../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier } from '../../activities/verification/verifiers/verifier.ts';
 import type { Database } from '../../db/client.ts';
 import type { SourceLimits } from '../../db/lookups/sources.ts';
@@ -48,10 +54,12 @@ export function createSources(config: Config, db: Database, names: Names, log: L
   // Without a verifier, an address becomes valid only in two cases: a vendor says when it last
   // validated the address, or, with CATCH_ALL=two-sources, two sources name the same address
   // (POLICY_TABLE). A vendor that can't contribute to either case is not called.
-  const isAnyUseful = verifiers.length > 0 || (catchAll === 'two-sources' && vendors.length > 1);
+  const isAnyUseful =
+    verifiers.length > 0 || (catchAll === 'two-sources' && vendors.length > 1);
   const useful = vendors.filter(({ vendor }) => isAnyUseful || vendor.isDated);
   const useless = vendors.filter((source) => !useful.includes(source));
-  const registry = file.registry === 'fallback' ? createRegistry({ baseUrl: registryUrl }) : null;
+  const registry =
+    file.registry === 'fallback' ? createRegistry({ baseUrl: registryUrl }) : null;
 
   findHostsBy(names.find);
   const domains = [...CONTROL_DOMAINS];
@@ -60,8 +68,10 @@ export function createSources(config: Config, db: Database, names: Names, log: L
 
   /** All sources that are called, each with its role, its id, and its limit of daily credits. */
   const asked: ConfiguredSource[] = [];
-  for (const { vendor, limits } of useful) asked.push(['vendor', vendor.id, limits.dailyCredits]);
-  for (const { id, dailyCredits } of verifiers) asked.push(['verifier', id, dailyCredits]);
+  for (const { vendor, limits } of useful)
+    asked.push(['vendor', vendor.id, limits.dailyCredits]);
+  for (const { id, dailyCredits } of verifiers)
+    asked.push(['verifier', id, dailyCredits]);
   if (registry !== null) asked.push(['registry', REGISTRY, null]);
   asked.push(['dns', DNS, null]);
 
@@ -74,7 +84,14 @@ export function createSources(config: Config, db: Database, names: Names, log: L
     verifiers,
     registry,
     asked,
-    check: createCheck({ resolver: names, dnsControl, policy, catchAll, freshnessMs, verifiers }),
+    check: createCheck({
+      resolver: names,
+      dnsControl,
+      policy,
+      catchAll,
+      freshnessMs,
+      verifiers,
+    }),
     requiredVerifiers: createRequiredVerifiers(policy, verifiers),
     greylistMs: file.greylist_wait,
     reverifyMs: file.reverify_interval,
@@ -102,12 +119,18 @@ function createVendors({ access }: Config, file: SourcesFile): Map<string, Vendo
     const vendor = VENDORS[id].create({ ...given, api, pollMs, callMs: settings.call });
     vendors.set(id, sourceOf(vendor, types, settings));
   }
-  for (const one of file.http) vendors.set(one.id, sourceOf(createHttpJson(one), one.gives, one));
+  for (const one of file.http)
+    vendors.set(one.id, sourceOf(createHttpJson(one), one.gives, one));
   return vendors;
 }
 
 /** Creates the verifiers that have a key or a URL. The map has them by id, in the default order. */
-function createVerifiers({ access }: Config, file: SourcesFile, db: Database, log: Logger) {
+function createVerifiers(
+  { access }: Config,
+  file: SourcesFile,
+  db: Database,
+  log: Logger,
+) {
   const verifiers = new Map<string, ReturnType<typeof limited>>();
   for (const id of VERIFIER_IDS) {
     const given = access[id];

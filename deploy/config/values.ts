@@ -18,7 +18,9 @@ export class ConfigError extends OperatorProblem {
  * Returns an error that lists the problems of the environment or the sources file, one per line.
  */
 export function problemsIn(what: string, problems: readonly string[]): ConfigError {
-  return new ConfigError(`${what} has ${problems.length} problem(s):\n  ${problems.join('\n  ')}`);
+  return new ConfigError(
+    `${what} has ${problems.length} problem(s):\n  ${problems.join('\n  ')}`,
+  );
 }
 
 /**
@@ -67,13 +69,15 @@ export const parsed = <T>(parse: (text: string) => T | null, what: string) =>
   });
 
 /** Returns the rule for a whole number from `min` to `max`. */
-export const whole = (min: number, max: number) => Joi.number().integer().min(min).max(max);
+export const whole = (min: number, max: number) =>
+  Joi.number().integer().min(min).max(max);
 
 export const oneOf = <Word extends string>(...words: readonly Word[]) =>
   Joi.string<Word>().valid(...words);
 
 /** Makes a rule optional. The value is null if it is not set. */
-export const orNull = <T>(rule: Joi.AnySchema<T>) => rule.default(null) as Joi.AnySchema<T | null>;
+export const orNull = <T>(rule: Joi.AnySchema<T>) =>
+  rule.default(null) as Joi.AnySchema<T | null>;
 
 const UNITS: Readonly<Record<string, number>> = {
   ms: 1,
@@ -87,8 +91,10 @@ const UNITS: Readonly<Record<string, number>> = {
 export const duration = (minMs: number, maxMs: number) =>
   Joi.string<number>().custom((text: string) => {
     const ms = parseDuration(text);
-    if (ms === null) throw new Error('must be a duration such as 500ms, 30s, 15m, 24h or 30d');
-    if (ms < minMs || ms > maxMs) throw new Error(`must be between ${minMs} ms and ${maxMs} ms`);
+    if (ms === null)
+      throw new Error('must be a duration such as 500ms, 30s, 15m, 24h or 30d');
+    if (ms < minMs || ms > maxMs)
+      throw new Error(`must be between ${minMs} ms and ${maxMs} ms`);
     return ms;
   });
 

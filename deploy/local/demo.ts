@@ -49,7 +49,9 @@ export async function demonstrate(
 ): Promise<string> {
   const call = createCall(facts, signal);
   const before = await call<Credits>('/api/v1/credits');
-  say(`\nSubmitting ${NPIS.length} NPIs in one bulk, with a real-time webhook and custom_data:\n`);
+  say(
+    `\nSubmitting ${NPIS.length} NPIs in one bulk, with a real-time webhook and custom_data:\n`,
+  );
   const { batch_id: batchId } = await call<Accepted>('/api/v1/email/bulk', {
     npis: NPIS,
     webhook: { url: `${facts.receiver_url}/demo`, mode: 'real-time' },
@@ -91,7 +93,11 @@ function createCall(facts: StackFacts, signal: AbortSignal): Call {
  * Polls the batch once per second, which the rate limit allows. Prints the progress when it
  * changes. Returns when all requests are final and all webhooks have succeeded or failed.
  */
-async function follow(call: Call, batchId: string, say: (line: string) => void): Promise<Envelope> {
+async function follow(
+  call: Call,
+  batchId: string,
+  say: (line: string) => void,
+): Promise<Envelope> {
   let printed = '';
   for (;;) {
     const envelope = await call<Envelope>(`/api/v1/batch/${batchId}`);

@@ -9,7 +9,12 @@ import {
   type Question,
 } from 'dns-packet';
 import { LOOPBACK } from './processes.ts';
-import { CLOSED_DOMAIN, DIRECT_DOMAIN, FREE_MAIL_DOMAINS, PRACTICE_DOMAINS } from './sim/people.ts';
+import {
+  CLOSED_DOMAIN,
+  DIRECT_DOMAIN,
+  FREE_MAIL_DOMAINS,
+  PRACTICE_DOMAINS,
+} from './sim/people.ts';
 
 /**
  * The address of all domains. It is reserved for documentation (RFC 5737), so no machine has it.

@@ -59,7 +59,12 @@ interface Installation {
  * server does not start
  */
 export async function startPostgres(options: PostgresOptions) {
-  const { dataDir, port, package: folder = findPackage(), onLog: log = () => {} } = options;
+  const {
+    dataDir,
+    port,
+    package: folder = findPackage(),
+    onLog: log = () => {},
+  } = options;
   const user = await serverUser();
   const binaries = await findBinaries(user, folder, log);
   const installation = { binaries, user, log };
@@ -156,7 +161,8 @@ async function initialize(
   user: ServerUser,
 ): Promise<string> {
   const passwordFile = `${dataDir}.password`;
-  if (existsSync(join(dataDir, 'PG_VERSION'))) return (await readFile(passwordFile, 'utf8')).trim();
+  if (existsSync(join(dataDir, 'PG_VERSION')))
+    return (await readFile(passwordFile, 'utf8')).trim();
 
   const unfinished = `${dataDir}.unfinished`;
   await rm(unfinished, { recursive: true, force: true });
@@ -181,7 +187,9 @@ async function initialize(
     return password;
   }
   await rm(unfinished, { recursive: true, force: true });
-  throw new OperatorProblem(`PostgreSQL could not create its data folder: ${made.output}`);
+  throw new OperatorProblem(
+    `PostgreSQL could not create its data folder: ${made.output}`,
+  );
 }
 
 /**
@@ -224,7 +232,11 @@ async function waitForEarlierServer(dataDir: string): Promise<void> {
   await rm(lockFile, { force: true });
 }
 
-async function isServerRunning(pid: string, port: number, folder: string): Promise<boolean> {
+async function isServerRunning(
+  pid: string,
+  port: number,
+  folder: string,
+): Promise<boolean> {
   if (platform() === 'linux') {
     // The working directory of a running server is its data folder. For a zombie process, this link
     // cannot be read.
@@ -312,7 +324,9 @@ async function findBinaries(
 ): Promise<string> {
   const installed = join(folder, 'native');
   if (await canEnter(installed, user)) return join(installed, 'bin');
-  const { version } = JSON.parse(await readFile(join(folder, 'package.json'), 'utf8')) as {
+  const { version } = JSON.parse(
+    await readFile(join(folder, 'package.json'), 'utf8'),
+  ) as {
     version: string;
   };
   const copy = join(SHARED_FOLDER, `postgresql-${version}`);
@@ -320,7 +334,9 @@ async function findBinaries(
     log(`copying PostgreSQL to ${copy}, because its user cannot enter ${installed}`);
     const unfinished = `${copy}.${process.pid}`;
     await cp(installed, unfinished, { recursive: true, verbatimSymlinks: true });
-    await rename(unfinished, copy).catch(() => rm(unfinished, { recursive: true, force: true }));
+    await rename(unfinished, copy).catch(() =>
+      rm(unfinished, { recursive: true, force: true }),
+    );
   }
   return join(copy, 'bin');
 }

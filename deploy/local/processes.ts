@@ -1,4 +1,9 @@
-import { type ExecFileException, type ExecFileOptions, execFile, spawn } from 'node:child_process';
+import {
+  type ExecFileException,
+  type ExecFileOptions,
+  execFile,
+  spawn,
+} from 'node:child_process';
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import { type AddressInfo, createServer as createTcpServer } from 'node:net';
@@ -40,7 +45,15 @@ export function launch(options: {
   readonly temporaryFolder?: string | undefined;
   readonly onLine?: ((line: string) => void) | undefined;
 }) {
-  const { name, command, stopSignal = 'SIGTERM', env, cwd, user, temporaryFolder = '' } = options;
+  const {
+    name,
+    command,
+    stopSignal = 'SIGTERM',
+    env,
+    cwd,
+    user,
+    temporaryFolder = '',
+  } = options;
   const child = spawn(command, options.args, {
     detached: true,
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -125,7 +138,11 @@ kill -s KILL -- "-$1"
 [ -z "$3" ] || rm -rf -- "$3"
 `;
 
-function guard(pid: number, stopSignal: NodeJS.Signals, temporaryFolder: string): () => void {
+function guard(
+  pid: number,
+  stopSignal: NodeJS.Signals,
+  temporaryFolder: string,
+): () => void {
   const args = [String(pid), stopSignal.replace('SIG', ''), temporaryFolder];
   const shell = spawn('/bin/sh', ['-c', GUARD, 'guard', ...args], {
     detached: true,
@@ -226,7 +243,11 @@ export const LOOPBACK = '127.0.0.1';
  * @param option the option that chooses another port, for the error message
  * @throws {OperatorProblem} if the port is taken
  */
-export async function freePort(port = 0, server = 'a server', option?: string): Promise<number> {
+export async function freePort(
+  port = 0,
+  server = 'a server',
+  option?: string,
+): Promise<number> {
   const listening = await listenOn(createServer(), port, server, option);
   await listening.close();
   return listening.port;

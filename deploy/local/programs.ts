@@ -76,7 +76,10 @@ const COMMANDS = 'go.temporal.io/server/cmd';
 const PROGRAMS = {
   server: [`temporal-server-${SERVER_VERSION}`, `${COMMANDS}/server@${SERVER_VERSION}`],
   sqlTool: [`temporal-sql-${SERVER_VERSION}`, `${COMMANDS}/tools/sql@${SERVER_VERSION}`],
-  ui: [`temporal-ui-${UI_VERSION}`, `github.com/temporalio/ui-server/v2/cmd/server@${UI_VERSION}`],
+  ui: [
+    `temporal-ui-${UI_VERSION}`,
+    `github.com/temporalio/ui-server/v2/cmd/server@${UI_VERSION}`,
+  ],
 } as const;
 
 /** Returns true if all programs of the Temporal server are in the cache folder. */

@@ -26,7 +26,11 @@ const KEPT = 10_000;
  * @param secrets the webhook secrets (`whsec_…`) for checking signatures
  * @throws {OperatorProblem} if the port is taken
  */
-export async function startReceiver(port: number, dir: string, secrets: readonly string[]) {
+export async function startReceiver(
+  port: number,
+  dir: string,
+  secrets: readonly string[],
+) {
   const { cert, key, certFile } = await ensureCertificate(dir);
   const received: ReceivedDelivery[] = [];
   const statusOf = statusByPath();
@@ -80,7 +84,9 @@ export async function readDelivery(request: IncomingMessage, secrets: readonly s
 
 function verifies(secret: string, body: string, headers: IncomingHttpHeaders): boolean {
   try {
-    new Webhook(secret).verify(body, headers as Record<string, string>, { jsonParse: false });
+    new Webhook(secret).verify(body, headers as Record<string, string>, {
+      jsonParse: false,
+    });
     return true;
   } catch {
     return false;

@@ -35,7 +35,10 @@ export interface SimulatorCall {
 /** The delay of each response, before it is divided by the speed. */
 const LATENCY_MS = 300;
 
-const NOT_FOUND: Answer = { status: 404, body: { message: 'No simulated source has this path.' } };
+const NOT_FOUND: Answer = {
+  status: 404,
+  body: { message: 'No simulated source has this path.' },
+};
 
 export type Simulator = Awaited<ReturnType<typeof createSimulator>>;
 
@@ -47,7 +50,11 @@ export type Simulator = Awaited<ReturnType<typeof createSimulator>>;
  * @param apiKey the key that callers must send to every source except the registry
  * @throws {OperatorProblem} if the port is taken
  */
-export async function createSimulator(options: { port: number; speed: number; apiKey: string }) {
+export async function createSimulator(options: {
+  port: number;
+  speed: number;
+  apiKey: string;
+}) {
   const { port, speed, apiKey } = options;
   const calls: SimulatorCall[] = [];
   const sources = SOURCE_ENTRIES.map(([id, source]) => ({
@@ -56,11 +63,20 @@ export async function createSimulator(options: { port: number; speed: number; ap
     memory: createMemory(speed),
   }));
 
-  async function handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const { pathname, searchParams: query } = new URL(request.url ?? '/', 'http://simulator');
+  async function handle(
+    request: IncomingMessage,
+    response: ServerResponse,
+  ): Promise<void> {
+    const { pathname, searchParams: query } = new URL(
+      request.url ?? '/',
+      'http://simulator',
+    );
     const source = sources.find(({ base }) => pathname.startsWith(`${base}/`));
     if (source === undefined) return send(response, NOT_FOUND);
-    const found = findRoute(source, `${request.method} ${pathname.slice(source.base.length)}`);
+    const found = findRoute(
+      source,
+      `${request.method} ${pathname.slice(source.base.length)}`,
+    );
     if (found === null) return send(response, NOT_FOUND);
     const { name, route, id } = found;
     const body = objectIn(await text(request));

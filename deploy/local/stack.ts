@@ -16,7 +16,12 @@ import { cacheFolder, findTemporalCli, findTemporalServer } from './programs.ts'
 import { startReceiver } from './receiver.ts';
 import { importSample } from './sample.ts';
 import { createSimulator, SIMULATED, sourceSettings } from './simulator.ts';
-import { ensureNamespace, startTemporal, startTemporalServer, type Temporal } from './temporal.ts';
+import {
+  ensureNamespace,
+  startTemporal,
+  startTemporalServer,
+  type Temporal,
+} from './temporal.ts';
 import { openTenant, type Tenant } from './tenant.ts';
 
 export type Stack = Awaited<ReturnType<typeof startStack>>;
@@ -43,7 +48,13 @@ const SOURCES = {
   greylist_wait: '10s',
 };
 /** The preferred ports of the servers. If one is taken, another port is used. */
-const USUAL = { postgres: 5442, temporal: 7233, ui: 8233, simulator: 8090, receiver: 8443 };
+const USUAL = {
+  postgres: 5442,
+  temporal: 7233,
+  ui: 8233,
+  simulator: 8090,
+  receiver: 8443,
+};
 
 const DATABASE_IN_USE =
   'The database of DATABASE_URL is in use, and the local stack did not make it. The simulated vendors would give its ' +
@@ -162,11 +173,13 @@ interface Start {
 async function bringUp(options: StackOptions, parts: Parts) {
   const { dir, given, say } = options;
   const hasGivenServer = given.databaseUrl !== null || given.temporalAddress !== null;
-  if (options.temporal === 'server' && hasGivenServer) throw new OperatorProblem(NOT_OURS);
+  if (options.temporal === 'server' && hasGivenServer)
+    throw new OperatorProblem(NOT_OURS);
   await mkdir(parts.logs, { recursive: true });
   const earlier = readFacts(dir);
   const ports = new Ports(earlier?.ports);
-  const secretsKey = given.environment.SECRETS_KEY ?? earlier?.secrets_key ?? newSecretsKey();
+  const secretsKey =
+    given.environment.SECRETS_KEY ?? earlier?.secrets_key ?? newSecretsKey();
   const start: Start = { options, parts, ports, earlier, secretsKey };
   const apiPort = await ports.claimForApi(options.apiPort);
   say('Starting the local stack:');
@@ -174,13 +187,17 @@ async function bringUp(options: StackOptions, parts: Parts) {
   // This is the first step, because it may take minutes or fail.
   const programs = await findTemporal(start);
   const database = await startPart(start, 'PostgreSQL', () => startDatabase(start));
-  const prepared = await startPart(start, 'migrations', () => prepare(start, database.url));
+  const prepared = await startPart(start, 'migrations', () =>
+    prepare(start, database.url),
+  );
   const { stackId, tenant, urls } = prepared;
   await startPart(start, 'sample of NPPES', () => importSample(urls.operator, dir));
   const temporal = await startPart(start, 'Temporal', () =>
     startOurTemporal(start, programs, { stackId, postgresUrl: database.url }),
   );
-  const world = await startPart(start, 'vendors, receiver', () => startWorld(start, tenant));
+  const world = await startPart(start, 'vendors, receiver', () =>
+    startWorld(start, tenant),
+  );
 
   const sourcesFile = join(dir, 'sources.json');
   await writeFile(sourcesFile, `${JSON.stringify(SOURCES, null, 2)}\n`);
@@ -257,11 +274,17 @@ async function findTemporal(start: Start): Promise<TemporalPrograms> {
     const cli = await startPart(start, 'Temporal CLI', () => findTemporalCli(search));
     return { kind: 'dev', cli };
   }
-  const programs = await startPart(start, 'Temporal server', () => findTemporalServer(search));
+  const programs = await startPart(start, 'Temporal server', () =>
+    findTemporalServer(search),
+  );
   return { kind: 'server', programs };
 }
 
-async function startDatabase({ options, parts, ports }: Start): Promise<{ readonly url: string }> {
+async function startDatabase({
+  options,
+  parts,
+  ports,
+}: Start): Promise<{ readonly url: string }> {
   const { databaseUrl } = options.given;
   if (databaseUrl !== null) return { url: databaseUrl };
   const server = await startPostgres({
@@ -283,8 +306,13 @@ async function prepare({ options, earlier, secretsKey }: Start, url: string) {
   if (stackId === null) throw new OperatorProblem(DATABASE_IN_USE);
   await migrate(url);
   // Database users are only created on the stack's own server.
-  const urls = isOwnServer ? await openUsers(url) : { api: url, worker: url, operator: url };
-  const config = loadOperatorConfig({ DATABASE_URL: urls.operator, SECRETS_KEY: secretsKey });
+  const urls = isOwnServer
+    ? await openUsers(url)
+    : { api: url, worker: url, operator: url };
+  const config = loadOperatorConfig({
+    DATABASE_URL: urls.operator,
+    SECRETS_KEY: secretsKey,
+  });
   const tenant = await openTenant(config, earlier);
   return { stackId, urls, tenant };
 }
@@ -310,7 +338,11 @@ async function startOurTemporal(
   if (programs.kind === 'given') {
     const target = temporalTarget(start.options.given.environment);
     await ensureNamespace(target, own);
-    return { address: target.connectionOptions.address ?? '', namespace: own, uiUrl: null };
+    return {
+      address: target.connectionOptions.address ?? '',
+      namespace: own,
+      uiUrl: null,
+    };
   }
   const { parts, ports } = start;
   const namespace = programs.kind === 'server' ? own : 'default';
@@ -395,7 +427,10 @@ async function startProcesses(
   const worker = { ...environment, DATABASE_URL: urls.worker, SECRETS_KEY: secretsKey };
   // Only the worker serves metrics, because two processes on one machine can't share the port.
   const api = { ...environment, DATABASE_URL: urls.api, METRICS_PORT: '' };
-  await Promise.all([startProcess('worker', worker, parts), startProcess('api', api, parts)]);
+  await Promise.all([
+    startProcess('worker', worker, parts),
+    startProcess('api', api, parts),
+  ]);
 }
 
 /**

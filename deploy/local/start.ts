@@ -46,7 +46,8 @@ await main(
       stack = await startStack({ dir, apiPort, temporal, given, say, signal });
       await writeFacts(dir, stack.facts);
       const demonstration = hasDemo ? demonstrate(stack.facts, say, signal) : null;
-      const batchId = (await Promise.race([demonstration, stack.failed, interrupted])) ?? null;
+      const batchId =
+        (await Promise.race([demonstration, stack.failed, interrupted])) ?? null;
       if (!signal.aborted) console.log(whatNext(stack, dir, batchId));
       await Promise.race([interrupted, stack.failed]);
     } catch (error) {
@@ -72,7 +73,11 @@ await main(
 );
 
 /** Returns the text that is printed when the stack is running, with commands to try. */
-function whatNext({ facts, lookupTimeout }: Stack, dir: string, batchId: string | null): string {
+function whatNext(
+  { facts, lookupTimeout }: Stack,
+  dir: string,
+  batchId: string | null,
+): string {
   const curl = 'curl -s -H "Authorization: Bearer $KEY"';
   const post = `${curl} -H 'Content-Type: application/json' $BASE/api/v1/email`;
   const pollBatch = batchId ? `  ${curl} $BASE/api/v1/batch/${batchId}\n` : '';

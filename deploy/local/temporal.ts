@@ -6,7 +6,14 @@ import { OperatorProblem } from '../../db/errors.ts';
 import { lazyClient, type TemporalTarget } from '../temporal/client.ts';
 import { makeNamespace, SEARCH_ATTRIBUTE_WORDS } from '../temporal/namespace.ts';
 import { temporalTrouble } from '../temporal/trouble.ts';
-import { freePort, LOOPBACK, launch, launchOnPort, run, type ServerProcess } from './processes.ts';
+import {
+  freePort,
+  LOOPBACK,
+  launch,
+  launchOnPort,
+  run,
+  type ServerProcess,
+} from './processes.ts';
 import type { findTemporalServer } from './programs.ts';
 
 /**
@@ -28,7 +35,9 @@ export interface TemporalOptions {
 }
 
 /** Returns the settings of the server: `FAIRNESS` and the additional ones. */
-function dynamicConfigOf({ dynamicConfig }: TemporalOptions): [string, number | boolean][] {
+function dynamicConfigOf({
+  dynamicConfig,
+}: TemporalOptions): [string, number | boolean][] {
   return Object.entries({ ...FAIRNESS, ...dynamicConfig });
 }
 
@@ -69,7 +78,8 @@ function devServerArguments(options: DevServerOptions): string[] {
     args.push('--ui-ip', LOOPBACK, '--ui-port', String(uiPort));
   }
   if (dbFile !== undefined) args.push('--db-filename', dbFile);
-  for (const attribute of SEARCH_ATTRIBUTE_WORDS) args.push('--search-attribute', attribute);
+  for (const attribute of SEARCH_ATTRIBUTE_WORDS)
+    args.push('--search-attribute', attribute);
   for (const [key, value] of dynamicConfigOf(options)) {
     args.push('--dynamic-config-value', `${key}=${value}`);
   }
@@ -134,7 +144,11 @@ export async function startTemporalServer(options: ServerOptions): Promise<Tempo
 }
 
 /** Writes the configuration file of a program. Returns the folder of the file. */
-async function writeConfiguration(dir: string, name: string, content: object): Promise<string> {
+async function writeConfiguration(
+  dir: string,
+  name: string,
+  content: object,
+): Promise<string> {
   const folder = join(dir, name);
   await mkdir(folder, { recursive: true });
   // The file may contain JSON, because JSON is valid YAML.
@@ -149,7 +163,12 @@ function launchConfigured(
   folder: string,
   onLine: TemporalOptions['onLog'],
 ): ServerProcess {
-  return launch({ name, command, args: ['--root', '/', '--config', folder, 'start'], onLine });
+  return launch({
+    name,
+    command,
+    args: ['--root', '/', '--config', folder, 'start'],
+    onLine,
+  });
 }
 
 /**
@@ -183,7 +202,10 @@ const NAMESPACE_MS = 60_000;
  * used.
  * @throws {OperatorProblem} if the namespace can't be created
  */
-export async function ensureNamespace(target: TemporalTarget, namespace: string): Promise<void> {
+export async function ensureNamespace(
+  target: TemporalTarget,
+  namespace: string,
+): Promise<void> {
   const client = lazyClient({ ...target, namespace });
   try {
     await client.withDeadline(Date.now() + NAMESPACE_MS, () => makeNamespace(client));
@@ -213,12 +235,23 @@ const PLUGIN = 'postgres12';
  */
 async function makeTables(sqlTool: string, postgres: URL): Promise<void> {
   const { hostname, port, username, password, pathname } = postgres;
-  const at = ['--plugin', PLUGIN, '--endpoint', hostname, '--port', port, '--user', username];
+  const at = [
+    '--plugin',
+    PLUGIN,
+    '--endpoint',
+    hostname,
+    '--port',
+    port,
+    '--user',
+    username,
+  ];
   const sql = async (database: string, command: string, ...options: string[]) => {
     const args = [...at, '--database', database, command, ...options];
     // The password is passed in the environment, because all users of this machine can see command
     // lines.
-    const { code, output } = await run(sqlTool, args, { env: { SQL_PASSWORD: password } });
+    const { code, output } = await run(sqlTool, args, {
+      env: { SQL_PASSWORD: password },
+    });
     if (code === 0) return;
     throw new OperatorProblem(
       `Temporal's tables could not be made (${command} of ${database}): ${output}`,
@@ -229,8 +262,16 @@ async function makeTables(sqlTool: string, postgres: URL): Promise<void> {
     await sql(database, 'setup-schema', '--version', '0.0');
     await sql(database, 'update-schema', '--schema-name', `postgresql/v12/${schema}`);
   }
-  const forgetMembers = fileURLToPath(new URL('../../db/temporal-members.sql', import.meta.url));
-  await sql('temporal', 'setup-schema', '--disable-versioning', '--schema-file', forgetMembers);
+  const forgetMembers = fileURLToPath(
+    new URL('../../db/temporal-members.sql', import.meta.url),
+  );
+  await sql(
+    'temporal',
+    'setup-schema',
+    '--disable-versioning',
+    '--schema-file',
+    forgetMembers,
+  );
 }
 
 /**

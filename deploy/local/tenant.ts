@@ -27,14 +27,21 @@ export async function openTenant(
   { databaseUrl: url, secretKeys }: OperatorConfig,
   keys: Partial<Pick<StackFacts, 'api_key' | 'test_api_key'>> | null,
 ) {
-  const db = openDatabase({ url, poolSize: 2, applicationName: 'local-stack', secretKeys });
+  const db = openDatabase({
+    url,
+    poolSize: 2,
+    applicationName: 'local-stack',
+    secretKeys,
+  });
   try {
     const earlier = await findByKey(db, keys?.api_key);
     const { organizationId, apiKey } = earlier ?? (await create(db));
     const earlierSandbox = await findByKey(db, keys?.test_api_key);
-    const sandbox = earlierSandbox ?? (await issueKey(db, BY, organizationId, 'npm start', true));
+    const sandbox =
+      earlierSandbox ?? (await issueKey(db, BY, organizationId, 'npm start', true));
     await storeSample(db);
-    for (const value of SUPPRESSED_NPIS) await addSuppression(db, BY, { kind: 'npi', value });
+    for (const value of SUPPRESSED_NPIS)
+      await addSuppression(db, BY, { kind: 'npi', value });
     const own = await showWebhookSecret(db, organizationId);
     const ofSandbox = await showWebhookSecret(db, sandbox.organizationId);
     return {

@@ -88,7 +88,8 @@ export class CsvReader implements CsvRecord {
     const rest = this.bytes.subarray(this.nextBegin);
     this.bytes = rest.length === 0 ? piece : Buffer.concat([rest, piece]);
     this.nextBegin = 0;
-    if (!this.hasBegun && startsWithMark(this.bytes)) this.nextBegin = BYTE_ORDER_MARK.length;
+    if (!this.hasBegun && startsWithMark(this.bytes))
+      this.nextBegin = BYTE_ORDER_MARK.length;
     this.hasBegun = true;
     this.passOn(false, onRecord);
   }
@@ -121,7 +122,8 @@ export class CsvReader implements CsvRecord {
       let end = this.scan(isLast);
       const isShort = this.bytes.length - this.begin <= MAX_RECORD_BYTES;
       if (end === -1 && !isLast && !this.hasTooManyLines && isShort) return;
-      const hasColumns = this.requiredColumns === null || this.columns === this.requiredColumns;
+      const hasColumns =
+        this.requiredColumns === null || this.columns === this.requiredColumns;
       this.whole = end !== -1 && hasColumns;
       const lineEnd = this.bytes.indexOf(LF, this.begin) + 1 || this.bytes.length;
       if (!this.whole) end = lineEnd;
@@ -226,7 +228,10 @@ export class CsvReader implements CsvRecord {
   }
 
   private isBlank(end: number): boolean {
-    return end - this.begin <= 2 && this.bytes.toString('latin1', this.begin, end).trim() === '';
+    return (
+      end - this.begin <= 2 &&
+      this.bytes.toString('latin1', this.begin, end).trim() === ''
+    );
   }
 
   private linesUntil(end: number): number {

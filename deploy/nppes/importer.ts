@@ -25,7 +25,13 @@ import {
 } from '../../db/providers/nppes/run.ts';
 import type { DetailTable } from '../../db/providers/nppes/staging.ts';
 import { CsvReader, type CsvRecord } from './csv.ts';
-import { type FileKind, findColumns, type Header, ImportProblem, requireOther } from './layout.ts';
+import {
+  type FileKind,
+  findColumns,
+  type Header,
+  ImportProblem,
+  requireOther,
+} from './layout.ts';
 import {
   openProgress,
   openRejects,
@@ -70,7 +76,9 @@ export async function importDownload(options: ImportOptions) {
   const db = openDatabase({ url, poolSize: 1, applicationName: 'import' });
   opened.defer(() => db.close());
   const name = `import ${dataset}, process ${process.pid} on ${hostname()}`;
-  const connection = opened.adopt(await connectForImport(url, name), (one) => one.close());
+  const connection = opened.adopt(await connectForImport(url, name), (one) =>
+    one.close(),
+  );
   const begun = performance.now();
   const { name: file, fingerprint, members } = source;
   // Reads the headers of all files first, so that a wrong layout is found at once, and not an hour
@@ -102,7 +110,8 @@ export async function importDownload(options: ImportOptions) {
     members: kinds,
     counts,
     /** Null if no row was rejected. */
-    rejectsPath: earlier === null && sumOf(counts, kinds, 'rejected') > 0 ? rejectsPath : null,
+    rejectsPath:
+      earlier === null && sumOf(counts, kinds, 'rejected') > 0 ? rejectsPath : null,
     seconds,
     rowsPerSecond: earlier === null ? Math.round(rows / seconds) : 0,
   };
@@ -115,7 +124,10 @@ function defaultRejectsPath(path: string, dryRun: boolean): string {
   return `${name}.rejects.csv`;
 }
 
-function outcomeOf(isKnown: boolean, dryRun: boolean): 'already' | 'rehearsed' | 'imported' {
+function outcomeOf(
+  isKnown: boolean,
+  dryRun: boolean,
+): 'already' | 'rehearsed' | 'imported' {
   if (isKnown) return 'already';
   if (dryRun) return 'rehearsed';
   return 'imported';
@@ -149,7 +161,10 @@ async function importRecorded(
   name: string,
 ): Promise<void> {
   const { connection, fingerprint, counts } = shared;
-  const { id, number } = await beginImport(db, options, options.dataset, { name, fingerprint });
+  const { id, number } = await beginImport(db, options, options.dataset, {
+    name,
+    fingerprint,
+  });
   try {
     await importFiles({ ...shared, importNumber: number }, files, options.yes ?? false);
     await analyzeProviders(connection);
@@ -174,7 +189,7 @@ function problemOf(error: unknown): unknown {
   );
 }
 
-/** What all files of one import use. */
+/** The parameters that all files of one import share. */
 interface Import {
   readonly connection: NppesConnection;
   /** Hash that identifies the download, as stored in `import_runs`. */
@@ -256,7 +271,11 @@ interface DetailFile {
   readonly fingerprint: string;
 }
 
-async function stage(work: Import, file: ReadableFile, table: DetailTable): Promise<void> {
+async function stage(
+  work: Import,
+  file: ReadableFile,
+  table: DetailTable,
+): Promise<void> {
   await readCounted(work, file, async ({ copy }) => {
     await stageDetails(work.connection, table, copy);
     return {};
@@ -277,7 +296,10 @@ async function anyHasRows(
  * Counts the rows that the import would remove. In a dry run, also adds them to the counts.
  * @returns a text for each table that would lose too many rows, with the number of rows
  */
-async function findRemovals(work: Import, details: readonly DetailFile[]): Promise<string[]> {
+async function findRemovals(
+  work: Import,
+  details: readonly DetailFile[],
+): Promise<string[]> {
   const tooMany: string[] = [];
   for (const file of details) {
     const { removed, total } = await countRemovals(work.connection, file);
@@ -293,7 +315,13 @@ async function compareMain(work: Import, file: ReadableFile): Promise<void> {
   const { asOf } = file.member;
   const compare = ({ copy, read, rejected }: Chunk) => {
     const rows = read - rejected.length;
-    return importProviders(work.connection, { asOf, copy, rows, expectsNew: false, dryRun: true });
+    return importProviders(work.connection, {
+      asOf,
+      copy,
+      rows,
+      expectsNew: false,
+      dryRun: true,
+    });
   };
   if (work.importNumber === null) {
     await readCounted(work, file, compare);
@@ -429,7 +457,8 @@ class ChunkWriter {
     }
     // A UTF-16 unit takes at most three bytes in UTF-8.
     const size = row.length * 3;
-    if (size > this.buffer.length - this.used) this.startBuffer(Math.max(BUFFER_BYTES, size));
+    if (size > this.buffer.length - this.used)
+      this.startBuffer(Math.max(BUFFER_BYTES, size));
     // The row is written to the buffer immediately. Strings that are kept until the end of the
     // chunk would move to V8's old generation and use more memory.
     this.used += this.buffer.write(row, this.used);
@@ -461,7 +490,9 @@ export async function* readChunks(
   importNumber: number | null = null,
 ): AsyncGenerator<Chunk> {
   const reader = new CsvReader(header.columns);
-  const writer = new ChunkWriter(rowParser(member.kind, member.asOf, header, importNumber));
+  const writer = new ChunkWriter(
+    rowParser(member.kind, member.asOf, header, importNumber),
+  );
   const onRecord = (record: CsvRecord) => writer.add(record);
   for await (const piece of member.open()) {
     writer.countBytes(piece.length);

@@ -58,7 +58,9 @@ export async function orImportProblem<T>(
  */
 export async function requireOther(read: string, written: string): Promise<void> {
   if ((await realPathOf(read)) !== (await realPathOf(written))) return;
-  throw new ImportProblem(`${written} is the file to import; give another file for the output`);
+  throw new ImportProblem(
+    `${written} is the file to import; give another file for the output`,
+  );
 }
 
 /**
@@ -68,7 +70,8 @@ async function realPathOf(path: string): Promise<string> {
   return await realpath(path).catch(() => path);
 }
 
-export const cannotOpen = (path: string) => (why: string) => `cannot open ${path}: ${why}`;
+export const cannotOpen = (path: string) => (why: string) =>
+  `cannot open ${path}: ${why}`;
 
 /** The positions of the columns in a file. */
 export interface Header {
@@ -92,7 +95,11 @@ const SHOWN = 8;
  * @throws {ImportProblem} that names the columns that are missing or occur twice, or an unknown
  * column that may say whether an NPI is active
  */
-export function findColumns(file: string, kind: FileKind, names: readonly string[]): Header {
+export function findColumns(
+  file: string,
+  kind: FileKind,
+  names: readonly string[],
+): Header {
   const found = names.map(folded);
   const places = new Map<string, number>();
   const wrong: string[] = [];
@@ -127,7 +134,11 @@ export function findColumns(file: string, kind: FileKind, names: readonly string
  * Returns an error that names the wrong columns. It does not quote the file, because the first line
  * of a wrong file may contain personal data.
  */
-function wrongLayout(file: string, kind: FileKind, wrong: readonly string[]): ImportProblem {
+function wrongLayout(
+  file: string,
+  kind: FileKind,
+  wrong: readonly string[],
+): ImportProblem {
   let what = `an NPPES ${kind} file`;
   let from = 'download.cms.gov/nppes/NPI_Files.html, version 2 or 3';
   if (kind === 'clinicians') {

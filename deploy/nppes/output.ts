@@ -48,7 +48,10 @@ function megabytes(bytes: number): string {
 
 /** Returns `01:02:03` or `02:03`. */
 function clockTime(seconds: number): string {
-  return new Date(Math.max(0, seconds) * 1000).toISOString().slice(11, 19).replace(/^00:/, '');
+  return new Date(Math.max(0, seconds) * 1000)
+    .toISOString()
+    .slice(11, 19)
+    .replace(/^00:/, '');
 }
 
 /**

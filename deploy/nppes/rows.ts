@@ -72,7 +72,9 @@ function tooLong({ read }: Header, record: CsvRecord): string | null {
   return `${name} is longer than ${MAX_VALUE_LENGTH} characters`;
 }
 
-const PARSERS: Readonly<Record<FileKind, (header: Header, origin: string) => ParseKnown>> = {
+const PARSERS: Readonly<
+  Record<FileKind, (header: Header, origin: string) => ParseKnown>
+> = {
   npidata: providerParser,
   othername: otherNameParser,
   pl: locationParser,
@@ -140,8 +142,10 @@ function locationParser(header: Header): ParseKnown {
   const placeOf = reader(header, columns.pl.place);
   return (npi, record) => {
     const place = placeOf(record);
-    const [line1 = null, line2 = null, city = null, , postalCode = null, phone = null] = place;
-    if (line1 === null && line2 === null && city === null) return { reason: 'address missing' };
+    const [line1 = null, line2 = null, city = null, , postalCode = null, phone = null] =
+      place;
+    if (line1 === null && line2 === null && city === null)
+      return { reason: 'address missing' };
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
     return keyed([npi, ...place.slice(0, -1)], [phone, phoneKey, addressKey]);
   };
@@ -164,17 +168,26 @@ function endpointParser(header: Header): ParseKnown {
  */
 function clinicianParser(header: Header): ParseKnown {
   const groupOf = reader(header, ['org_pac_id', 'Facility Name', 'num_org_mem']);
-  const placeOf = reader(header, ['adr_ln_1', 'adr_ln_2', 'ZIP Code', 'Telephone Number']);
+  const placeOf = reader(header, [
+    'adr_ln_1',
+    'adr_ln_2',
+    'ZIP Code',
+    'Telephone Number',
+  ]);
   return (npi, record) => {
     const [group = null, name, members = null] = groupOf(record);
     const pacId = group === null ? '' : pacIdOf(group);
-    if (pacId === null) return { reason: 'PAC id of the group is not a number of 10 digits' };
+    if (pacId === null)
+      return { reason: 'PAC id of the group is not a number of 10 digits' };
     if (members !== null && !/^[0-9]{1,9}$/.test(members)) {
       return { reason: 'number of members is not a number' };
     }
     const [line1 = null, line2 = null, postalCode = null, phone = null] = placeOf(record);
     const { phoneKey, addressKey } = providerKeys({ phone, line1, line2, postalCode });
-    return keyed([npi, pacId, phoneKey, addressKey], [group === null ? null : name, members]);
+    return keyed(
+      [npi, pacId, phoneKey, addressKey],
+      [group === null ? null : name, members],
+    );
   };
 }
 

@@ -61,10 +61,13 @@ export async function openSource(path: string, dataset: Dataset) {
   const status = await orImportProblem(stat(path), cannotOpen(path));
   const name = basename(path);
   const isZip = /\.zip$/i.test(name);
-  const opened = isZip ? await openZip(path) : await openPlain(path, status.isDirectory());
+  const opened = isZip
+    ? await openZip(path)
+    : await openPlain(path, status.isDirectory());
   const { files, close } = opened;
   try {
-    const members = dataset === 'nppes' ? nppesMembers(path, files) : clinicianMember(path, files);
+    const members =
+      dataset === 'nppes' ? nppesMembers(path, files) : clinicianMember(path, files);
     const paths = new Set(members.map((member) => member.path));
     return { name, members, fingerprint: await fingerprint([...paths]), close };
   } catch (error) {
@@ -98,7 +101,9 @@ function nppesMembers(path: string, files: readonly RawFile[]): Member[] {
     );
   });
   // With a date in the future, all correct files would be treated as older until that day.
-  const wrong = members.find(({ asOf }) => !isDay(asOf) || Date.parse(asOf) > Date.now() + DAY_MS);
+  const wrong = members.find(
+    ({ asOf }) => !isDay(asOf) || Date.parse(asOf) > Date.now() + DAY_MS,
+  );
   if (wrong) {
     throw new ImportProblem(
       `${wrong.name} has the date ${wrong.asOf} in its name, which is invalid or in the future; give it the name from CMS`,
@@ -210,7 +215,8 @@ async function openZip(path: string): Promise<RawSource> {
       requireSmallDirectory(path, size <= MAX_ENTRY_BYTES);
       const name = nameOf(entry);
       const open = () => unpacked(path, zip, entry);
-      if (/\.csv$/i.test(name)) files.push({ name, path, size: entry.uncompressedSize, open });
+      if (/\.csv$/i.test(name))
+        files.push({ name, path, size: entry.uncompressedSize, open });
     }
     return { files, close: () => zip.close() };
   } catch (error) {
@@ -236,7 +242,11 @@ function requireSmallDirectory(path: string, isSmall: boolean): void {
  * Unpacks a file.
  * @throws {ImportProblem} if it is damaged, encrypted, or packed in a way that cannot be read
  */
-async function* unpacked(path: string, zip: ZipFile, entry: Entry): AsyncIterable<Buffer> {
+async function* unpacked(
+  path: string,
+  zip: ZipFile,
+  entry: Entry,
+): AsyncIterable<Buffer> {
   if (!entry.canDecodeFileData()) throw unreadable(path, entry);
   let checksum = 0;
   try {
@@ -259,7 +269,9 @@ function inflated(packed: Readable): Readable {
 
 function unreadable(path: string, entry: Entry): ImportProblem {
   const zipName = basename(path);
-  const problem = entry.isEncrypted() ? 'is encrypted' : `is packed by ${methodOf(entry)}`;
+  const problem = entry.isEncrypted()
+    ? 'is encrypted'
+    : `is packed by ${methodOf(entry)}`;
   return new ImportProblem(
     `${nameOf(entry)} in ${zipName} ${problem}, which cannot be read here; unpack it first ("unzip ${zipName} -d FOLDER"), then import the folder`,
   );

@@ -24,7 +24,16 @@ import {
 import { type ChangedBy, listAudit, recordReading } from '../../db/audit.ts';
 import type { Database } from '../../db/client.ts';
 import { parseDuration } from '../config/values.ts';
-import { change, integer, label, lists, OF_ORG, ORG, parser, pastMoment } from './arguments.ts';
+import {
+  change,
+  integer,
+  label,
+  lists,
+  OF_ORG,
+  ORG,
+  parser,
+  pastMoment,
+} from './arguments.ts';
 import { fields, type Report, type Run, table } from './print.ts';
 
 const MAX_CREDITS = 1_000_000_000;
@@ -52,13 +61,19 @@ function addOrganizationCommands(program: Command, run: Run): void {
     .description('create, show, list, and suspend organizations');
   change(org, 'create', 'create an organization with no credits')
     .argument('<NAME>', 'a name for people', label(200))
-    .action((name: string, by: ChangedBy) => run((db) => createOrganization(db, by, name)));
+    .action((name: string, by: ChangedBy) =>
+      run((db) => createOrganization(db, by, name)),
+    );
   lists(
     org.command('list').description('list organizations, newest first'),
     run,
     'createdAt',
     (db) => listOrganizations(db),
-    ({ balance: { available }, sandboxOf, ...rest }) => ({ ...rest, available, sandboxOf }),
+    ({ balance: { available }, sandboxOf, ...rest }) => ({
+      ...rest,
+      available,
+      sandboxOf,
+    }),
   );
   org
     .command('show')
@@ -71,14 +86,20 @@ function addOrganizationCommands(program: Command, run: Run): void {
     "reject an organization's keys with 403; its open lookups and webhook deliveries continue",
   )
     .argument(...ORG)
-    .action((id: string, by: ChangedBy) => run((db) => suspendOrganization(db, by, id, true)));
+    .action((id: string, by: ChangedBy) =>
+      run((db) => suspendOrganization(db, by, id, true)),
+    );
   change(org, 'resume', 'end a suspension; keys that were active before are active again')
     .argument(...ORG)
-    .action((id: string, by: ChangedBy) => run((db) => suspendOrganization(db, by, id, false)));
+    .action((id: string, by: ChangedBy) =>
+      run((db) => suspendOrganization(db, by, id, false)),
+    );
 }
 
 function addLimitCommands(program: Command, run: Run): void {
-  const limits = program.command('limits').description("set an organization's rate limit");
+  const limits = program
+    .command('limits')
+    .description("set an organization's rate limit");
   change(limits, 'set', 'set the number of requests that each key may send in any 60 s')
     .argument(...ORG)
     .requiredOption('--per-minute <N>', '1 to 100000', integer(1, 100_000))
@@ -108,8 +129,12 @@ function addWebhookSecretCommands(program: Command, run: Run): void {
     .action((id: string, by: ChangedBy & { readonly force: boolean }) =>
       run((db) => rotateWebhookSecret(db, by, id, by.force)),
     );
-  change(secret, 'reencrypt', 'encrypt all secrets with the first key of SECRETS_KEY').action(
-    (by: ChangedBy) => run(async (db) => ({ reencrypted: await reencryptWebhookSecrets(db, by) })),
+  change(
+    secret,
+    'reencrypt',
+    'encrypt all secrets with the first key of SECRETS_KEY',
+  ).action((by: ChangedBy) =>
+    run(async (db) => ({ reencrypted: await reencryptWebhookSecrets(db, by) })),
   );
 }
 
@@ -130,13 +155,19 @@ interface UsageOptions {
 function addUsageCommand(program: Command, run: Run): void {
   program
     .command('usage')
-    .description('count the requests (by outcome and type) and credits of each organization')
+    .description(
+      'count the requests (by outcome and type) and credits of each organization',
+    )
     .option(
       '--since <WHEN>',
       'count from this time on, such as 30d (ago) or 2026-11-20T00:00Z (default: 30d)',
       pastMoment,
     )
-    .option('--until <WHEN>', 'count up to this time, exclusive (default: now)', pastMoment)
+    .option(
+      '--until <WHEN>',
+      'count up to this time, exclusive (default: now)',
+      pastMoment,
+    )
     .option(...OF_ORG)
     .action((options: UsageOptions) => run((db) => reportUsage(db, options)));
 }
@@ -167,7 +198,13 @@ function addCreditCommands(program: Command, run: Run): void {
     )
     .action((organizationId: string, amount: number, options: GrantOptions) =>
       run(async (db) => {
-        const granted = await grantCredits(db, options, organizationId, amount, options.reference);
+        const granted = await grantCredits(
+          db,
+          options,
+          organizationId,
+          amount,
+          options.reference,
+        );
         return { organizationId, ...granted };
       }),
     );
@@ -191,16 +228,20 @@ function addCreditCommands(program: Command, run: Run): void {
       .argument(...ORG),
     run,
     'createdAt',
-    async (db, { limit }, id) => (await listLedger(db, id, { after: null, limit })).entries,
+    async (db, { limit }, id) =>
+      (await listLedger(db, id, { after: null, limit })).entries,
   );
 }
 
 const amountToAdjust = integer(-MAX_CREDITS, MAX_CREDITS);
-const creditsToAdjust = parser('another amount: an adjustment of 0 changes nothing', (text) => {
-  const amount = amountToAdjust(text);
-  if (amount === 0) return null;
-  return amount;
-});
+const creditsToAdjust = parser(
+  'another amount: an adjustment of 0 changes nothing',
+  (text) => {
+    const amount = amountToAdjust(text);
+    if (amount === 0) return null;
+    return amount;
+  },
+);
 
 function addKeyCommands(program: Command, run: Run): void {
   const keys = program
@@ -213,8 +254,9 @@ function addKeyCommands(program: Command, run: Run): void {
       '--test',
       "issue a test key for the organization's sandbox; the first one creates the sandbox",
     )
-    .action((id: string, by: ChangedBy & { readonly name: string; readonly test?: true }) =>
-      run(async (db) => shownOnce(await issueKey(db, by, id, by.name, by.test))),
+    .action(
+      (id: string, by: ChangedBy & { readonly name: string; readonly test?: true }) =>
+        run(async (db) => shownOnce(await issueKey(db, by, id, by.name, by.test))),
     );
   change(keys, 'rotate', 'replace an active key, and print the new one once')
     .argument(...KEY)
@@ -236,7 +278,11 @@ function addKeyCommands(program: Command, run: Run): void {
     .action((id: string, by: ChangedBy & { readonly leaked?: true }) =>
       run((db) => revokeKey(db, by, id, by.leaked)),
     );
-  change(keys, 'reactivate', 'make a revoked or expired key valid again, without an expiry')
+  change(
+    keys,
+    'reactivate',
+    'make a revoked or expired key valid again, without an expiry',
+  )
     .argument(...KEY)
     .option('--yes', 'reactivate a key that was revoked because it leaked')
     .action((id: string, by: ChangedBy & { readonly yes?: true }) =>
@@ -245,7 +291,9 @@ function addKeyCommands(program: Command, run: Run): void {
   lists(
     keys
       .command('list')
-      .description('list the keys of an organization, newest first, without their secrets')
+      .description(
+        'list the keys of an organization, newest first, without their secrets',
+      )
       .argument(...ORG),
     run,
     'createdAt',

@@ -18,7 +18,10 @@ export const ORG = [
   "an organization's id, its name, or the beginning of its name",
 ] as const;
 /** The option of a command that can be limited to one organization. */
-export const OF_ORG = ['--organization <ORG>', `only this organization: ${ORG[1]}`] as const;
+export const OF_ORG = [
+  '--organization <ORG>',
+  `only this organization: ${ORG[1]}`,
+] as const;
 
 /**
  * Replaces the organization's name in the arguments and options of a command by its id. So every
@@ -26,15 +29,23 @@ export const OF_ORG = ['--organization <ORG>', `only this organization: ${ORG[1]
  * @throws {OperatorProblem} if several organizations match; {Refusal} `organization_missing` if no
  * organization matches
  */
-export async function nameOrganizations(command: Command, database: () => Database): Promise<void> {
-  const at = command.registeredArguments.findIndex((argument) => argument.name() === 'ORG');
+export async function nameOrganizations(
+  command: Command,
+  database: () => Database,
+): Promise<void> {
+  const at = command.registeredArguments.findIndex(
+    (argument) => argument.name() === 'ORG',
+  );
   const argument: string | undefined = command.processedArgs[at];
   const { organization } = command.opts<{ readonly organization?: string }>();
   if (argument !== undefined) {
     command.processedArgs[at] = await organizationId(database(), argument);
   }
   if (organization !== undefined) {
-    command.setOptionValue('organization', await organizationId(database(), organization));
+    command.setOptionValue(
+      'organization',
+      await organizationId(database(), organization),
+    );
   }
 }
 
@@ -100,7 +111,11 @@ export function revealing(command: Command, what: string): Command {
  * Adds a flag whose use is recorded in the audit log. If the flag is given, `--reason` and
  * `--actor` are required.
  */
-export function accountable(command: Command, flag: string, description: string): Command {
+export function accountable(
+  command: Command,
+  flag: string,
+  description: string,
+): Command {
   return command
     .option(`--${flag}`, `${description}; needs --reason`)
     .option('--reason <TEXT>', `${REASON} (with --${flag})`, label(1000))
@@ -139,7 +154,11 @@ export function lists<Row extends object, Options = unknown>(
   command: Command,
   run: Run,
   time: keyof Row,
-  rows: (db: Database, options: Options & Listed, argument: string) => Promise<readonly Row[]>,
+  rows: (
+    db: Database,
+    options: Options & Listed,
+    argument: string,
+  ) => Promise<readonly Row[]>,
   listed: (row: Row) => object = (row) => row,
 ): Command {
   return command
@@ -155,7 +174,9 @@ export function lists<Row extends object, Options = unknown>(
         const { since = new Date(0), limit } = options;
         const read = await rows(db, options, command.processedArgs[0]);
         const newest = read.slice(0, limit);
-        const data = newest.filter((row) => new Date(row[time] as string | Date) >= since);
+        const data = newest.filter(
+          (row) => new Date(row[time] as string | Date) >= since,
+        );
         const parts = [table(data.map(listed))];
         if (data.length === limit) parts.push(`The newest ${limit}: --limit shows more.`);
         return { data, text: parts.join('\n\n') };
@@ -168,7 +189,10 @@ export function lists<Row extends object, Options = unknown>(
  * @param what describes a valid value. The error message is `Write`, followed by this text
  * @param parse returns null for an invalid value
  */
-export function parser<T>(what: string, parse: (text: string) => T | null): (text: string) => T {
+export function parser<T>(
+  what: string,
+  parse: (text: string) => T | null,
+): (text: string) => T {
   return (text) => {
     const value = parse(text);
     if (value === null) throw new InvalidArgumentError(`Write ${what}.`);

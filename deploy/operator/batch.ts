@@ -3,7 +3,14 @@ import { listBatches } from '../../db/requests/batches.ts';
 import { type BatchInspection, inspectBatch } from '../../db/requests/inspect.ts';
 import { BATCH_STATUSES, type BatchStatus } from '../../db/words.ts';
 import { temporalUi } from '../config/config.ts';
-import { type Listed, lists, OF_ORG, type Revealing, revealed, revealing } from './arguments.ts';
+import {
+  type Listed,
+  lists,
+  OF_ORG,
+  type Revealing,
+  revealed,
+  revealing,
+} from './arguments.ts';
 import { fields, type Run, sections, table } from './print.ts';
 
 /** Adds the commands `batch list` and `batch show`. */
@@ -14,17 +21,28 @@ export function addCommands(program: Command, run: Run): void {
     list
       .option(...OF_ORG)
       .addOption(
-        new Option('--state <STATE>', 'only batches in this state').choices(BATCH_STATUSES),
+        new Option('--state <STATE>', 'only batches in this state').choices(
+          BATCH_STATUSES,
+        ),
       ),
     run,
     'createdAt',
-    async (db, { organization = null, state: status = null, limit }: Selected & Listed) => {
+    async (
+      db,
+      { organization = null, state: status = null, limit }: Selected & Listed,
+    ) => {
       const filter = { status, since: null, until: null, npi: null };
-      return (await listBatches(db, organization, filter, { after: null, limit })).batches;
+      return (await listBatches(db, organization, filter, { after: null, limit }))
+        .batches;
     },
   );
-  revealing(batch.command('show'), "emails, the webhook's URL and its receiver's responses")
-    .description('show the requests of a batch, their vendor calls, and its webhook deliveries')
+  revealing(
+    batch.command('show'),
+    "emails, the webhook's URL and its receiver's responses",
+  )
+    .description(
+      'show the requests of a batch, their vendor calls, and its webhook deliveries',
+    )
     .argument('<BATCH>', 'batch id (bat_…)')
     .action((id: string, by: Revealing) =>
       run(async (db) => {
@@ -46,7 +64,10 @@ function presented({ batch, requests, deliveries }: BatchInspection) {
   return {
     ...batch,
     ...linkTo(batch.id),
-    requests: requests.map((request) => ({ ...request, durationMs: durationOf(request) })),
+    requests: requests.map((request) => ({
+      ...request,
+      durationMs: durationOf(request),
+    })),
     deliveries,
   };
 }
@@ -94,7 +115,11 @@ const ATTEMPT_COLUMNS = [
   'credits',
 ] as const;
 
-function textOf({ requests, deliveries, ...batch }: ReturnType<typeof presented>): string {
+function textOf({
+  requests,
+  deliveries,
+  ...batch
+}: ReturnType<typeof presented>): string {
   // Requests for the same NPI share a lookup, so the same attempt can belong to several requests.
   // It is printed once.
   const attempts = new Map<string, Request['vendorAttempts'][number] & { npi: string }>();

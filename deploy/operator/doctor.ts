@@ -26,7 +26,11 @@ interface DoctorOptions extends ChangedBy {
 
 /** Adds the command `doctor`. */
 export function addCommands(program: Command, run: Run): void {
-  accountable(program.command('doctor'), 'fix', 'repair the findings that are safe to repair')
+  accountable(
+    program.command('doctor'),
+    'fix',
+    'repair the findings that are safe to repair',
+  )
     .description(
       'check the database for errors in credits, requests, and deliveries, and check that everything runs',
     )
@@ -40,7 +44,10 @@ async function repairAll(db: Database, by: ChangedBy, config: Config) {
   return await repair(db, by, diagnosis, config);
 }
 
-async function examine(db: Database, { fix, offline, ...by }: DoctorOptions): Promise<Report> {
+async function examine(
+  db: Database,
+  { fix, offline, ...by }: DoctorOptions,
+): Promise<Report> {
   const config = loadConfig();
   const repairs = fix ? await repairAll(db, by, config) : undefined;
   const begun = performance.now();
@@ -63,7 +70,10 @@ async function examine(db: Database, { fix, offline, ...by }: DoctorOptions): Pr
   const result = findings === 0 ? 'no findings' : counted(findings, 'finding');
   parts.push(`${checks.length} checks in ${seconds} s: ${result}`);
 
-  const rows = checks.map((check) => ({ ...check, repairable: REPAIRABLE.has(check.code) }));
+  const rows = checks.map((check) => ({
+    ...check,
+    repairable: REPAIRABLE.has(check.code),
+  }));
   const data = { findings, durationMs, checks: rows, repairs };
   return { data, rows, text: parts.join('\n\n'), exitCode: findings > 0 ? 3 : 0 };
 }
@@ -75,7 +85,8 @@ interface TemporalChecks {
 }
 
 async function checkTemporal(db: Database, config: Config): Promise<TemporalChecks> {
-  if (!config.temporalEnvironment.TEMPORAL_ADDRESS) return { checks: [], notes: [NOT_SET] };
+  if (!config.temporalEnvironment.TEMPORAL_ADDRESS)
+    return { checks: [], notes: [NOT_SET] };
   // These modules are loaded only when they are needed, because loading Temporal's client takes
   // longer than running other commands.
   const { lazyClient, temporalTarget } = await import('../temporal/client.ts');
@@ -99,7 +110,9 @@ async function checkTemporal(db: Database, config: Config): Promise<TemporalChec
     // An error of Temporal becomes a finding and does not end the command, so that the findings in
     // PostgreSQL are still printed.
     if (error instanceof DatabaseError) throw error;
-    const unusable = unreachable(`Temporal rejected a check: ${(error as Error).message}`);
+    const unusable = unreachable(
+      `Temporal rejected a check: ${(error as Error).message}`,
+    );
     return { checks: [unusable, workers], notes: [] };
   } finally {
     await client.connection.close();

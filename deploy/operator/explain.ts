@@ -25,10 +25,16 @@ export function addCommands(program: Command, run: Run): void {
       'show how a request, or the newest requests for an NPI, got the result, with each call and response',
     )
     .argument('<REQUEST_OR_NPI>', 'request id (req_…) or NPI', reference)
-    .action((about: Reference, by: Revealing) => run((db) => explainRequests(db, about, by)));
+    .action((about: Reference, by: Revealing) =>
+      run((db) => explainRequests(db, about, by)),
+    );
 }
 
-async function explainRequests(db: Database, about: Reference, by: Revealing): Promise<Report> {
+async function explainRequests(
+  db: Database,
+  about: Reference,
+  by: Revealing,
+): Promise<Report> {
   const held = await readEvidence(db, about);
   const evidence = await revealed(db, held, by, readingOf(about, held));
   // The employer that a lookup would derive from the current data. It is sent to vendors that
@@ -47,7 +53,8 @@ async function explainRequests(db: Database, about: Reference, by: Revealing): P
 /** Returns the entry of the audit log for reading the data unmasked. */
 function readingOf(about: Reference, { chapters }: Evidence) {
   const action = 'explain.reveal';
-  if ('npi' in about) return { action, organizationId: null, subject: about.npi } as const;
+  if ('npi' in about)
+    return { action, organizationId: null, subject: about.npi } as const;
   const organizationId = chapters[0]?.requests[0]?.organizationId ?? null;
   return { action, organizationId, subject: about.requestId } as const;
 }
@@ -103,7 +110,10 @@ function aboutProvider(evidence: Evidence, organization: Organization | null): o
   const { npi, provider, endpoints } = evidence;
   const about = {
     npi,
-    provider: provider === null ? 'unknown: not in the NPPES tables' : entity(provider.entityType),
+    provider:
+      provider === null
+        ? 'unknown: not in the NPPES tables'
+        : entity(provider.entityType),
     name: provider === null ? null : nameOf(provider),
     'works at': organization === null ? null : employer(organization),
     active: provider?.active,
@@ -153,7 +163,9 @@ interface Happening {
 function storyOf(chapter: Chapter): string {
   const happenings = happeningsOf(chapter);
   happenings.sort((a, b) => a.at.getTime() - b.at.getTime() || a.rank - b.rank);
-  const lines = happenings.map(({ at, what }) => `${at.toISOString()}  ${printable(what)}`);
+  const lines = happenings.map(
+    ({ at, what }) => `${at.toISOString()}  ${printable(what)}`,
+  );
   return [headingOf(chapter), ...lines].join('\n');
 }
 
@@ -164,7 +176,13 @@ function headingOf({ lookup, requests }: Chapter): string {
   return `LOOKUP ${lookup.id}, shared with ${counted(others, 'more request')}`;
 }
 
-function happeningsOf({ lookup, requests, attempts, checks, slots }: Chapter): Happening[] {
+function happeningsOf({
+  lookup,
+  requests,
+  attempts,
+  checks,
+  slots,
+}: Chapter): Happening[] {
   const happenings = [
     ...requests.flatMap(requestHappenings),
     ...attempts.flatMap(attemptHappenings),
@@ -186,7 +204,9 @@ function happeningsOf({ lookup, requests, attempts, checks, slots }: Chapter): H
  */
 function candidatesOf({ requests, checks }: Chapter) {
   return [...Map.groupBy(checks, ({ email }) => email)].map(([email, lines]) => {
-    const named = lines.filter(({ kind }) => kind === 'named').map(({ source }) => source);
+    const named = lines
+      .filter(({ kind }) => kind === 'named')
+      .map(({ source }) => source);
     return {
       email,
       namedBy: [...new Set(named)].join(', '),
@@ -203,9 +223,16 @@ function decisionOf(checks: readonly EvidenceCheck[]) {
   const last = checks.findLast(({ kind }) => kind === 'verdict' || kind === 'identity');
   if (last === undefined) return { verdict: null, reason: null, decidedBy: null };
   const { kind, verdict, reason } = last;
-  if (kind === 'identity') return { verdict: 'rejected', reason, decidedBy: 'identity check' };
-  const basis = checks.findLast((check) => check.kind !== 'verdict' && check.verdict === verdict);
-  return { verdict, reason, decidedBy: basis === undefined ? 'policy' : speakerOf(basis) };
+  if (kind === 'identity')
+    return { verdict: 'rejected', reason, decidedBy: 'identity check' };
+  const basis = checks.findLast(
+    (check) => check.kind !== 'verdict' && check.verdict === verdict,
+  );
+  return {
+    verdict,
+    reason,
+    decidedBy: basis === undefined ? 'policy' : speakerOf(basis),
+  };
 }
 
 function requestHappenings(request: EvidenceRequest): Happening[] {
@@ -217,7 +244,11 @@ function requestHappenings(request: EvidenceRequest): Happening[] {
   if (settledAt) happenings.push({ at: settledAt, rank: 6, what: settlement(request) });
   else happenings.push({ at: new Date(), rank: 9, what: `${id} is still ${status}` });
   if (erasedAt) {
-    happenings.push({ at: erasedAt, rank: 8, what: `address erased from the result of ${id}` });
+    happenings.push({
+      at: erasedAt,
+      rank: 8,
+      what: `address erased from the result of ${id}`,
+    });
   }
   return happenings;
 }
@@ -225,13 +256,16 @@ function requestHappenings(request: EvidenceRequest): Happening[] {
 function settlement(request: EvidenceRequest): string {
   const { id, status, reason } = request;
   const price = priceOf(request);
-  if (status === 'completed') return `${id} completed with ${resultOf(request)}; ${price}`;
+  if (status === 'completed')
+    return `${id} completed with ${resultOf(request)}; ${price}`;
   return `${id} ${status}: ${reason ?? 'no reason noted'}; ${price}`;
 }
 
 function priceOf({ replayed, creditsUsed }: EvidenceRequest): string {
   if (replayed) return 'free replay';
-  return creditsUsed === 0 ? 'nothing charged' : `${counted(creditsUsed, 'credit')} charged`;
+  return creditsUsed === 0
+    ? 'nothing charged'
+    : `${counted(creditsUsed, 'credit')} charged`;
 }
 
 function resultOf({ email, emailType, emailLastValidatedAt }: EvidenceRequest): string {
@@ -242,13 +276,18 @@ function resultOf({ email, emailType, emailLastValidatedAt }: EvidenceRequest): 
 function attemptHappenings(attempt: EvidenceAttempt): Happening[] {
   const { vendor, n, state, startedAt, endedAt, waitedMs } = attempt;
   const why = inBrackets(attempt.reason);
-  if (state === 'skip') return [{ at: startedAt, rank: 2, what: `${vendor} not called${why}` }];
+  if (state === 'skip')
+    return [{ at: startedAt, rank: 2, what: `${vendor} not called${why}` }];
   const attemptNumber = n === 1 ? '' : `, time ${n}`;
   const begin = `${vendor} called${attemptNumber}${afterWait(waitedMs)}`;
   const happenings = [{ at: startedAt, rank: 2, what: begin }];
   if (endedAt) {
     const facts = responseFacts(attempt, endedAt).join(', ');
-    happenings.push({ at: endedAt, rank: 3, what: `${vendor} returns ${state}${why} ${facts}` });
+    happenings.push({
+      at: endedAt,
+      rank: 3,
+      what: `${vendor} returns ${state}${why} ${facts}`,
+    });
   }
   return happenings;
 }
@@ -277,7 +316,11 @@ function afterWait(waitedMs: number | null): string {
 
 function slotHappening({ source, requestId, askedAt, slotAt }: EvidenceSlot): Happening {
   const wait = `it waits for its rate limit since ${askedAt.toISOString()}`;
-  return { at: slotAt, rank: 7, what: `${requestId} is expected to call ${source}: ${wait}` };
+  return {
+    at: slotAt,
+    rank: 7,
+    what: `${requestId} is expected to call ${source}: ${wait}`,
+  };
 }
 
 function checkHappening(check: EvidenceCheck): Happening {

@@ -7,7 +7,9 @@ import { Argument, type Command } from 'commander';
  * @returns the texts by command, such as `operator credits grant`
  */
 export function helpTexts(): ReadonlyMap<string, string> {
-  const [, ...texts] = readFileSync(new URL('help.txt', import.meta.url), 'utf8').split(/^= /m);
+  const [, ...texts] = readFileSync(new URL('help.txt', import.meta.url), 'utf8').split(
+    /^= /m,
+  );
   const byCommand = new Map<string, string>();
   for (const text of texts) {
     const nameEnd = text.indexOf('\n');
@@ -24,7 +26,9 @@ export function commandsOf(
   command: Command,
   words = 'operator',
 ): [words: string, command: Command][] {
-  const below = command.commands.flatMap((one) => commandsOf(one, `${words} ${one.name()}`));
+  const below = command.commands.flatMap((one) =>
+    commandsOf(one, `${words} ${one.name()}`),
+  );
   return [[words, command], ...below];
 }
 
@@ -32,7 +36,10 @@ export function commandsOf(
  * Adds the command `completion`, which prints a script for a shell. The script contains all
  * commands and options, so the shell does not have to start this program to complete a word.
  */
-export function addCompletionCommand(program: Command, stdout: (text: string) => void): void {
+export function addCompletionCommand(
+  program: Command,
+  stdout: (text: string) => void,
+): void {
   program
     .command('completion')
     .description('print a script that completes "operator" in a shell')

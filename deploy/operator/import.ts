@@ -4,9 +4,19 @@ import type { Database } from '../../db/client.ts';
 import { beginImport, type Dataset, endImport } from '../../db/lookups/imports.ts';
 import { countDomains } from '../../db/privacy/suppressions.ts';
 import type { ImportKind } from '../../db/words.ts';
-import { type ImportOptions, type ImportResult, importDownload } from '../nppes/importer.ts';
+import {
+  type ImportOptions,
+  type ImportResult,
+  importDownload,
+} from '../nppes/importer.ts';
 import { audited, label, parser } from './arguments.ts';
-import { type CommandSurroundings, fields, type Report, type Run, table } from './print.ts';
+import {
+  type CommandSurroundings,
+  fields,
+  type Report,
+  type Run,
+  table,
+} from './print.ts';
 import {
   domainRows,
   emailRows,
@@ -31,7 +41,11 @@ type DownloadOptions = Omit<ImportOptions, 'dataset' | 'path' | 'databaseUrl' | 
  * Adds the commands `import nppes`, `import clinicians`, `import domains`, `import emails`, and
  * `import suppressions`.
  */
-export function addCommands(program: Command, run: Run, surroundings: CommandSurroundings): void {
+export function addCommands(
+  program: Command,
+  run: Run,
+  surroundings: CommandSurroundings,
+): void {
   const parent = program.command('import').description('import data from files');
   addDownloadCommand(parent, run, surroundings, 'nppes').description(
     'import providers with their endpoints, other names, and practice locations from NPPES',
@@ -50,8 +64,12 @@ export function addCommands(program: Command, run: Run, surroundings: CommandSur
       sourceName,
       'import',
     );
-  addRowCommand(parent, run, 'suppressions', (db, { yes = false }) => suppressionRows(db, yes))
-    .description('import people who must not be looked up or returned; each row gets a verdict')
+  addRowCommand(parent, run, 'suppressions', (db, { yes = false }) =>
+    suppressionRows(db, yes),
+  )
+    .description(
+      'import people who must not be looked up or returned; each row gets a verdict',
+    )
     .option('--yes', 'also suppress free-mail domains, such as gmail.com');
 }
 
@@ -107,7 +125,8 @@ function addRowCommand<T extends object>(
 
 const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
   imported: 'imported',
-  already: 'was already imported, so nothing was changed (to import it again, add --again)',
+  already:
+    'was already imported, so nothing was changed (to import it again, add --again)',
   rehearsed: 'compared with the database; nothing was changed',
 };
 
@@ -130,7 +149,9 @@ function downloadReport({ counts, members, ...result }: ImportResult): Report {
   const { file, asOf, outcome, rejectsPath, seconds, rowsPerSecond } = result;
   const files: Record<string, object> = {};
   for (const kind of members) {
-    files[kind] = Object.fromEntries(FATES.map((fate) => [fate, counts[`${kind}.${fate}`]]));
+    files[kind] = Object.fromEntries(
+      FATES.map((fate) => [fate, counts[`${kind}.${fate}`]]),
+    );
   }
   const heading = asOf === null ? file : `${file}, as of ${asOf}`;
   const parts = [
@@ -139,7 +160,9 @@ function downloadReport({ counts, members, ...result }: ImportResult): Report {
   ];
   if (rejectsPath !== null) parts.push(`Rejected rows are listed in ${rejectsPath}`);
   if (outcome !== 'already') {
-    parts.push(`${seconds.toFixed(1)} s, ${rowsPerSecond.toLocaleString('en-US')} rows/s`);
+    parts.push(
+      `${seconds.toFixed(1)} s, ${rowsPerSecond.toLocaleString('en-US')} rows/s`,
+    );
   }
   const data = { file, asOf, outcome, files, rejectsPath, seconds, rowsPerSecond };
   return { data, text: parts.join('\n\n') };
@@ -167,7 +190,8 @@ async function importFile<T extends object>(
   const rows = Object.values(counts).reduce((sum, count) => sum + count, 0);
   const data = { id, file: file.name, rows, verdicts: counts };
   const parts = [fields({ import: id, file: file.name, rows, ...counts })];
-  if (verdicts === undefined) parts.push('To list the verdict of each row, add --verdicts FILE.');
+  if (verdicts === undefined)
+    parts.push('To list the verdict of each row, add --verdicts FILE.');
   else parts.push(`The verdict of each row is in ${verdicts}`);
   const { unconfirmed: skipped = new Set<string>() } = work;
   if (skipped.size === 0) return { data, text: parts.join('\n\n') };

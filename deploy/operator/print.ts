@@ -22,7 +22,7 @@ export interface Report {
 /** Calls `work` with the database and prints its result, which is a `Report` or plain data. */
 export type Run = (work: (db: Database) => Promise<object>) => Promise<void>;
 
-/** What only a few commands need. */
+/** Dependencies of a few commands. */
 export interface CommandSurroundings {
   /** For imports of files from CMS, which open their own connection. */
   readonly databaseUrl: () => string;
@@ -76,7 +76,8 @@ function cellsOf(record: object): readonly (readonly [name: string, cell: unknow
       cells.push([name, cell]);
       continue;
     }
-    for (const [inner, value] of Object.entries(cell)) cells.push([`${name} ${inner}`, value]);
+    for (const [inner, value] of Object.entries(cell))
+      cells.push([`${name} ${inner}`, value]);
   }
   return cells;
 }
@@ -88,7 +89,8 @@ function cellsOf(record: object): readonly (readonly [name: string, cell: unknow
  */
 export function table<T extends object>(
   rows: readonly T[],
-  names: readonly (keyof T & string)[] = Object.keys(rows[0] ?? {}) as (keyof T & string)[],
+  names: readonly (keyof T & string)[] = Object.keys(rows[0] ?? {}) as (keyof T &
+    string)[],
 ): string {
   if (rows.length === 0) return '(none)';
   const columns = names.map((name) => {
@@ -97,7 +99,9 @@ export function table<T extends object>(
   });
   const heading = columns.map((texts) => texts[0]).join(GAP);
   if (heading.length > lineWidth()) {
-    const records = rows.map((row) => Object.fromEntries(names.map((name) => [name, row[name]])));
+    const records = rows.map((row) =>
+      Object.fromEntries(names.map((name) => [name, row[name]])),
+    );
     return records.map(fields).join('\n\n');
   }
   const body = rows.map((_, n) => columns.map((texts) => texts[n + 1]).join(GAP));
@@ -190,7 +194,8 @@ class Masks {
    */
   mask(name: string, text: string): string {
     if (name === 'email') return this.#email(text);
-    if (name === 'url' || name === 'webhookUrl') return `${URL.parse(text)?.origin ?? '***'}/***`;
+    if (name === 'url' || name === 'webhookUrl')
+      return `${URL.parse(text)?.origin ?? '***'}/***`;
     return text;
   }
 
@@ -224,7 +229,9 @@ export function json(data: unknown): string {
 function renamed(value: unknown): unknown {
   if (!isRecord(value)) return value;
   const members = Object.entries(value);
-  return Object.fromEntries(members.map(([name, member]) => [spelled(name, '_'), member]));
+  return Object.fromEntries(
+    members.map(([name, member]) => [spelled(name, '_'), member]),
+  );
 }
 
 function textOf(cell: unknown): string {

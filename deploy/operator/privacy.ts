@@ -34,7 +34,9 @@ export function addCommands(program: Command, run: Run): void {
     .description('export and erase the data about a person');
   asked(privacy, 'export', 'print all data about a person, as JSON')
     .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
-    .action((subject: DataSubject, by: AskedBy) => run((db) => exportData(db, by, subject)));
+    .action((subject: DataSubject, by: AskedBy) =>
+      run((db) => exportData(db, by, subject)),
+    );
   asked(privacy, 'erase', 'erase the addresses of a person permanently')
     .argument('<SUBJECT>', SUBJECT, orStdin(dataSubject))
     .option('--yes', 'erase them; this cannot be undone')
@@ -51,9 +53,15 @@ export function addCommands(program: Command, run: Run): void {
   );
 }
 
-async function exportData(db: Database, by: AskedBy, subject: DataSubject): Promise<Report> {
+async function exportData(
+  db: Database,
+  by: AskedBy,
+  subject: DataSubject,
+): Promise<Report> {
   const data = { subject, ...(await exportSubject(db, subject)) };
-  await transaction(db, (tx) => recordPrivacyRequest(tx, by, 'privacy.export', subject, {}));
+  await transaction(db, (tx) =>
+    recordPrivacyRequest(tx, by, 'privacy.export', subject, {}),
+  );
   return { data, text: json(data) };
 }
 
@@ -89,7 +97,9 @@ function discreet(parent: Command, name: string, description: string): Command {
   const command = change(parent, name, description);
   return command.hook('preAction', () => {
     if (!command.opts<ChangedBy>().reason.includes('@')) return;
-    command.error('error: --reason contains an address, but is kept forever; leave it out');
+    command.error(
+      'error: --reason contains an address, but is kept forever; leave it out',
+    );
   });
 }
 
@@ -145,12 +155,16 @@ function addSuppressCommands(program: Command, run: Run): void {
     'end a suppression, even one from an erasure; vendors may then return the address again',
   )
     .argument('<TARGET>', TARGET, orStdin(target))
-    .action((which: SuppressionTarget, by: ChangedBy) => run((db) => removeTarget(db, by, which)));
+    .action((which: SuppressionTarget, by: ChangedBy) =>
+      run((db) => removeTarget(db, by, which)),
+    );
   lists<Suppression, { readonly kind?: SuppressionKind }>(
     suppress
       .command('list')
       .description('list suppressions, newest first; addresses as their SHA-256')
-      .addOption(new Option('--kind <KIND>', 'only this kind').choices(['npi', 'email', 'domain'])),
+      .addOption(
+        new Option('--kind <KIND>', 'only this kind').choices(['npi', 'email', 'domain']),
+      ),
     run,
     'createdAt',
     (db, { kind, limit }) => listSuppressions(db, kind ?? null, limit),
@@ -211,7 +225,9 @@ export type TargetWord = 'npi' | 'sha256' | 'email' | 'domain';
  * this kind. An email address is hashed here, so that the code after this never handles the
  * address.
  */
-export const TARGETS: Readonly<Record<TargetWord, (text: string) => SuppressionTarget | null>> = {
+export const TARGETS: Readonly<
+  Record<TargetWord, (text: string) => SuppressionTarget | null>
+> = {
   npi(text) {
     if (!NPI.test(text)) return null;
     return { kind: 'npi', value: text };

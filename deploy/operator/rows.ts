@@ -13,14 +13,25 @@ import { look } from '../../activities/verification/looks.ts';
 import { parseAddress } from '../../activities/verification/syntax.ts';
 import type { Database } from '../../db/client.ts';
 import { type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
-import { importSuppressions, type SuppressionTarget } from '../../db/privacy/suppressions.ts';
-import { type EmployerDomain, storeEmployerDomains } from '../../db/providers/employer-domains.ts';
+import {
+  importSuppressions,
+  type SuppressionTarget,
+} from '../../db/privacy/suppressions.ts';
+import {
+  type EmployerDomain,
+  storeEmployerDomains,
+} from '../../db/providers/employer-domains.ts';
 import { organizationKey, pacIdOf } from '../../db/providers/keys.ts';
 import { type ProviderFacts, readProvider } from '../../db/providers/subject.ts';
 import { EMAIL_TYPES, type EmailType } from '../../db/words.ts';
 import { loadConfig } from '../config/config.ts';
 import { CsvReader, type CsvRecord, MAX_VALUE_LENGTH } from '../nppes/csv.ts';
-import { cannotOpen, ImportProblem, orImportProblem, requireOther } from '../nppes/layout.ts';
+import {
+  cannotOpen,
+  ImportProblem,
+  orImportProblem,
+  requireOther,
+} from '../nppes/layout.ts';
 import { isDay } from '../nppes/rows.ts';
 import { guessWord, isFreeMailTarget, TARGETS, type TargetWord } from './privacy.ts';
 
@@ -67,7 +78,8 @@ export async function importRows<T extends object>(
   verdictsPath: string | undefined,
   counts: Record<string, number>,
 ): Promise<void> {
-  const output = verdictsPath === undefined ? null : await openVerdicts(path, verdictsPath);
+  const output =
+    verdictsPath === undefined ? null : await openVerdicts(path, verdictsPath);
   try {
     let places: readonly string[] | null = null;
     for await (const rows of readRows(path)) {
@@ -138,9 +150,12 @@ async function judgeAndStore<T extends object>(
  * Returns the name of a file without its folder, and a hash of its content. @throws {ImportProblem}
  * if it cannot be read
  */
-export async function identify(path: string): Promise<{ name: string; fingerprint: string }> {
+export async function identify(
+  path: string,
+): Promise<{ name: string; fingerprint: string }> {
   const status = await orImportProblem(stat(path), cannotOpen(path));
-  if (status.isDirectory()) throw new ImportProblem(`${path} is a folder; give a csv file`);
+  if (status.isDirectory())
+    throw new ImportProblem(`${path} is a folder; give a csv file`);
   const hash = createHash('sha256');
   await orImportProblem(pipeline(createReadStream(path), hash), cannotOpen(path));
   return { name: basename(path), fingerprint: hash.digest('hex') };
@@ -172,7 +187,9 @@ async function* readRows(path: string): AsyncGenerator<Row[]> {
 }
 
 function cellsOf(record: CsvRecord): string[] {
-  return Array.from({ length: record.columns }, (_, column) => record.text(column).trim());
+  return Array.from({ length: record.columns }, (_, column) =>
+    record.text(column).trim(),
+  );
 }
 
 const DAY_MS = 86_400_000;
@@ -379,7 +396,8 @@ function judgeDomain(cell: CellOf): EmployerDomain | string {
   if (text !== '' && domain === null) return 'not_a_domain';
   if (domain !== null && !isEmployerDomain(domain)) return 'not_an_employer';
   const npi = cell('npi');
-  if (npi !== '') return hasNpiCheckDigit(npi) ? { key: `npi:${npi}`, domain } : 'invalid_npi';
+  if (npi !== '')
+    return hasNpiCheckDigit(npi) ? { key: `npi:${npi}`, domain } : 'invalid_npi';
   if (cell('pac_id') !== '') {
     const pacId = pacIdOf(cell('pac_id'));
     return pacId ? { key: `pac_id:${pacId}`, domain } : 'invalid_pac_id';

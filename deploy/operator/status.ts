@@ -21,7 +21,8 @@ const LIMITS: readonly Limit[] = [
   {
     stat: 'sweep_age_seconds',
     seconds: 120,
-    warning: 'no sweep for two minutes: look for "sweep failed" in the log of the workers',
+    warning:
+      'no sweep for two minutes: look for "sweep failed" in the log of the workers',
   },
   {
     stat: 'request_overdue_seconds',
@@ -39,7 +40,9 @@ const LIMITS: readonly Limit[] = [
 export function addCommands(program: Command, run: Run): void {
   program
     .command('status')
-    .description('show the state of the service on one screen; exits with 3 if it needs attention')
+    .description(
+      'show the state of the service on one screen; exits with 3 if it needs attention',
+    )
     .action(() => run(reportStatus));
 }
 
@@ -48,7 +51,12 @@ async function reportStatus(db: Database): Promise<Report> {
   const sources = await listSources(db);
   const workers = await listVersions(db);
   const apis = await listApis(db);
-  const lists = { apis, workers, ...(await readConcerns(db)), sourcesInTheLastHour: sources };
+  const lists = {
+    apis,
+    workers,
+    ...(await readConcerns(db)),
+    sourcesInTheLastHour: sources,
+  };
   const health = { temporal: await askTemporal(), migrations: await readiness(db) };
 
   const attention = [...healthWarnings(health), ...trouble(apis, workers)];
@@ -68,7 +76,8 @@ async function reportStatus(db: Database): Promise<Report> {
     fields({ ...health, apisAlive, workersAlive, ...stats }),
   ];
   for (const [name, rows] of Object.entries(lists)) {
-    if (rows.length > 0) parts.push(spelled(name, ' ').toUpperCase(), table<object>(rows));
+    if (rows.length > 0)
+      parts.push(spelled(name, ' ').toUpperCase(), table<object>(rows));
   }
   return {
     data: { attention, ...health, stats, ...lists },
@@ -98,7 +107,16 @@ async function listSources(db: Database) {
   const sources = await readSourceStats(db, new Date(Date.now() - HOUR_MS));
   return sources.map(
     ({ source, role, breaker, pausedUntil, creditsToday, asked, found, lastError }) => {
-      return { source, role, breaker, pausedUntil, creditsToday, asked, found, lastError };
+      return {
+        source,
+        role,
+        breaker,
+        pausedUntil,
+        creditsToday,
+        asked,
+        found,
+        lastError,
+      };
     },
   );
 }
@@ -111,7 +129,8 @@ interface Health {
 function healthWarnings({ temporal, migrations }: Health): string[] {
   const warnings: string[] = [];
   if (temporal.startsWith('Temporal')) warnings.push(temporal);
-  if (migrations !== 'ready') warnings.push('migrations are missing: run "npm run migrate"');
+  if (migrations !== 'ready')
+    warnings.push('migrations are missing: run "npm run migrate"');
   return warnings;
 }
 
@@ -153,7 +172,8 @@ function trouble(
  */
 async function askTemporal(): Promise<string> {
   const { temporalEnvironment } = loadConfig();
-  if (!temporalEnvironment.TEMPORAL_ADDRESS) return 'not checked: TEMPORAL_ADDRESS is not set';
+  if (!temporalEnvironment.TEMPORAL_ADDRESS)
+    return 'not checked: TEMPORAL_ADDRESS is not set';
   // These modules are loaded only when they are needed, because loading Temporal's client takes
   // longer than running the command.
   const { temporalTarget } = await import('../temporal/client.ts');

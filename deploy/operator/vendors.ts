@@ -53,9 +53,16 @@ function addForgetCommand(lookups: Command, run: Run): void {
       'discard rejections by our checks since this time, such as 24h (ago)',
       pastMoment,
     )
-    .option('--until <WHEN>', 'only rejections before this time (default: now)', pastMoment)
+    .option(
+      '--until <WHEN>',
+      'only rejections before this time (default: now)',
+      pastMoment,
+    )
     .addOption(
-      new Option('--verdict-reason <WORD>', 'only rejections for this reason, such as nxdomain')
+      new Option(
+        '--verdict-reason <WORD>',
+        'only rejections for this reason, such as nxdomain',
+      )
         .argParser(label(100))
         .conflicts('source'),
     )
@@ -77,7 +84,8 @@ function addForgetCommand(lookups: Command, run: Run): void {
 function requireNpiOrSince(forget: Command): void {
   const { since, until, verdictReason, source, dryRun } = forget.opts<ForgetOptions>();
   const isOfNpi = forget.processedArgs[0] !== undefined;
-  if (isOfNpi === (since !== undefined)) forget.error('error: give either an NPI or --since');
+  if (isOfNpi === (since !== undefined))
+    forget.error('error: give either an NPI or --since');
   const others = [until, verdictReason, source, dryRun];
   if (isOfNpi && others.some((option) => option !== undefined)) {
     forget.error(
@@ -130,7 +138,17 @@ function textOf(lines: readonly ReturnType<typeof withRates>[]): string {
     Object.entries(errors).map(([error, times]) => ({ source, error, times })),
   );
   const stats = lines.map(
-    ({ source, role, hitRate, breaker, openUntil, pausedUntil, lastError, errors, ...rest }) => {
+    ({
+      source,
+      role,
+      hitRate,
+      breaker,
+      openUntil,
+      pausedUntil,
+      lastError,
+      errors,
+      ...rest
+    }) => {
       return { source, role, hitRate: percent(hitRate), ...rest };
     },
   );

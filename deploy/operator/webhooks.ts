@@ -1,6 +1,9 @@
 import { isIP } from 'node:net';
 import { type Command, Option } from 'commander';
-import { isSharedSuffix, registrableDomain } from '../../activities/verification/domains.ts';
+import {
+  isSharedSuffix,
+  registrableDomain,
+} from '../../activities/verification/domains.ts';
 import { blockOf, isBlocked } from '../../activities/webhooks/ip-policy.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import type { ChangedBy } from '../../db/audit.ts';
@@ -11,7 +14,11 @@ import {
   listOrganizationDeliveries,
   showDelivery,
 } from '../../db/webhooks/log.ts';
-import { type OperatorOutcome, resendAny, resendFailed } from '../../db/webhooks/resends.ts';
+import {
+  type OperatorOutcome,
+  resendAny,
+  resendFailed,
+} from '../../db/webhooks/resends.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../../db/words.ts';
 import {
   change,
@@ -64,7 +71,11 @@ interface BlockOptions extends ChangedBy {
 }
 
 /** Adds the command `webhooks`. */
-export function addCommands(program: Command, run: Run, { output }: CommandSurroundings): void {
+export function addCommands(
+  program: Command,
+  run: Run,
+  { output }: CommandSurroundings,
+): void {
   const webhooks = program
     .command('webhooks')
     .description('show, resend, and suspend webhook deliveries, and block receivers');
@@ -76,14 +87,18 @@ export function addCommands(program: Command, run: Run, { output }: CommandSurro
     'create no deliveries for new submits (webhook.status is "none"), and stop pending deliveries until "resume"',
   )
     .argument(...ORG)
-    .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, true)));
+    .action((id: string, by: ChangedBy) =>
+      run((db) => suspendWebhooks(db, by, id, true)),
+    );
   change(
     webhooks,
     'resume',
     'create deliveries for new submits again; stopped deliveries continue within 5 minutes',
   )
     .argument(...ORG)
-    .action((id: string, by: ChangedBy) => run((db) => suspendWebhooks(db, by, id, false)));
+    .action((id: string, by: ChangedBy) =>
+      run((db) => suspendWebhooks(db, by, id, false)),
+    );
   addBlockCommands(webhooks, run);
 }
 
@@ -93,13 +108,23 @@ function addReadingCommands(webhooks: Command, run: Run): void {
     revealing(list, 'URLs')
       .option(...OF_ORG)
       .addOption(
-        new Option('--state <STATE>', 'only deliveries in this state').choices(DELIVERY_STATES),
+        new Option('--state <STATE>', 'only deliveries in this state').choices(
+          DELIVERY_STATES,
+        ),
       ),
     run,
     'createdAt',
     async (db, { organization: organizationId = null, state = null, limit, ...by }) => {
-      const { deliveries } = await listOrganizationDeliveries(db, { organizationId, state, limit });
-      const reading = { action: REVEAL, organizationId, subject: organizationId ?? 'all' } as const;
+      const { deliveries } = await listOrganizationDeliveries(db, {
+        organizationId,
+        state,
+        limit,
+      });
+      const reading = {
+        action: REVEAL,
+        organizationId,
+        subject: organizationId ?? 'all',
+      } as const;
       const data = await revealed(db, deliveries, by, reading);
       return data.map(presented);
     },
@@ -120,10 +145,17 @@ async function reportDelivery(db: Database, by: Revealing, id: string): Promise<
   return { data, text: sections([fields(rest), 'ATTEMPTS KEPT', table(log)]) };
 }
 
-function addResendCommand(webhooks: Command, run: Run, progress: (line: string) => void): void {
+function addResendCommand(
+  webhooks: Command,
+  run: Run,
+  progress: (line: string) => void,
+): void {
   change(webhooks, 'resend', 'send deliveries again that have succeeded or failed')
     .argument('[DELIVERY...]', 'delivery ids (msg_…)')
-    .option('--failed', 'resend all deliveries of --organization that failed since --since')
+    .option(
+      '--failed',
+      'resend all deliveries of --organization that failed since --since',
+    )
     .option(...OF_ORG)
     .option(
       '--since <WHEN>',
@@ -139,7 +171,9 @@ function addResendCommand(webhooks: Command, run: Run, progress: (line: string) 
       if (!failed && organization === undefined && since === undefined && hasIds) {
         return run((db) => resendNamed(db, options, ids));
       }
-      return command.error('error: give delivery ids, or --failed with --organization and --since');
+      return command.error(
+        'error: give delivery ids, or --failed with --organization and --since',
+      );
     });
 }
 
@@ -153,7 +187,9 @@ function addBlockCommands(webhooks: Command, run: Run): void {
   )
     .argument('<TARGET>', TARGET, blockTarget)
     .option('--yes', YES)
-    .action((target: string, options: BlockOptions) => run((db) => block(db, options, target)));
+    .action((target: string, options: BlockOptions) =>
+      run((db) => block(db, options, target)),
+    );
   change(
     webhooks,
     'unblock',
@@ -166,11 +202,17 @@ function addBlockCommands(webhooks: Command, run: Run): void {
         return { target, outcome: outcomeOf('unblocked', isChanged) };
       }),
     );
-  const blocks = webhooks.command('blocks').description('list blocked targets, newest first');
+  const blocks = webhooks
+    .command('blocks')
+    .description('list blocked targets, newest first');
   lists(blocks, run, 'since', (db) => listBlocks(db));
 }
 
-async function block(db: Database, { yes, ...by }: BlockOptions, target: string): Promise<object> {
+async function block(
+  db: Database,
+  { yes, ...by }: BlockOptions,
+  target: string,
+): Promise<object> {
   const reach = yes ? null : reachOf(target);
   if (reach !== null) return await unconfirmed(db, target, reach);
   const isChanged = await setBlock(db, by, target, true);
@@ -188,8 +230,10 @@ function outcomeOf(state: 'blocked' | 'unblocked', isChanged: boolean): string {
  */
 function reachOf(target: string): string | null {
   if (target.includes('/')) return reachOfRange(target);
-  if (isSharedSuffix(target)) return 'a public suffix: many organizations have names below it';
-  if (registrableDomain(target) === target) return 'a registrable domain with all names below it';
+  if (isSharedSuffix(target))
+    return 'a public suffix: many organizations have names below it';
+  if (registrableDomain(target) === target)
+    return 'a registrable domain with all names below it';
   return null;
 }
 
@@ -237,17 +281,26 @@ function withoutBrackets(host: string): string {
 const OUTCOMES: Readonly<Record<OperatorOutcome['kind'], string>> = {
   resent: 'pending: the sweep starts it within SWEEP_INTERVAL',
   pending: 'not resent: it is already under way, or its result is not there yet',
-  suspended: 'not resent: webhooks of its organization are suspended ("webhooks resume ORG")',
+  suspended:
+    'not resent: webhooks of its organization are suspended ("webhooks resume ORG")',
   unknown: 'unknown; "webhooks list" and "batch show BATCH" show ids',
 };
 
-async function resendNamed(db: Database, by: ChangedBy, ids: readonly string[]): Promise<Report> {
-  const data: { readonly delivery: string; readonly outcome: OperatorOutcome['kind'] }[] = [];
+async function resendNamed(
+  db: Database,
+  by: ChangedBy,
+  ids: readonly string[],
+): Promise<Report> {
+  const data: { readonly delivery: string; readonly outcome: OperatorOutcome['kind'] }[] =
+    [];
   for (const delivery of ids) {
     const { kind } = await resendAny(db, by, delivery);
     data.push({ delivery, outcome: kind });
   }
-  const rows = data.map(({ delivery, outcome }) => ({ delivery, outcome: OUTCOMES[outcome] }));
+  const rows = data.map(({ delivery, outcome }) => ({
+    delivery,
+    outcome: OUTCOMES[outcome],
+  }));
   const isDone = data.every(({ outcome }) => outcome === 'resent');
   return { data, text: table(rows), exitCode: isDone ? 0 : 1 };
 }

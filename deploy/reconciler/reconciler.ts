@@ -105,7 +105,10 @@ async function runTurns(
  * processes run this at the same time.
  * @returns the number of refunded requests
  */
-export async function keepBooks(deps: ReconcilerDeps, stopped: AbortSignal): Promise<number> {
+export async function keepBooks(
+  deps: ReconcilerDeps,
+  stopped: AbortSignal,
+): Promise<number> {
   const { db, log, rules } = deps;
   const refunded = await refundOverdue(deps, stopped);
   await noteUsedCredits(db);
@@ -133,7 +136,10 @@ export async function tendWorkflows(deps: ReconcilerDeps, stopped: AbortSignal) 
 }
 
 /** Settles all overdue requests as `failed`, one organization after the other. */
-async function refundOverdue(deps: ReconcilerDeps, stopped: AbortSignal): Promise<number> {
+async function refundOverdue(
+  deps: ReconcilerDeps,
+  stopped: AbortSignal,
+): Promise<number> {
   let refunded = 0;
   for (const organizationId of await listOverdueOwners(deps.db)) {
     let settled = SETTLE_PAGE;
@@ -164,7 +170,10 @@ async function refundPage(deps: ReconcilerDeps, organizationId: string): Promise
 }
 
 /** Starts the workflows of accepted batches whose workflow was never started. */
-async function startBatches(deps: ReconcilerDeps, isOver: () => boolean): Promise<number> {
+async function startBatches(
+  deps: ReconcilerDeps,
+  isOver: () => boolean,
+): Promise<number> {
   const { db, control, rules } = deps;
   return await forEachPage(deps, isOver, {
     what: 'start',
@@ -181,7 +190,10 @@ async function startBatches(deps: ReconcilerDeps, isOver: () => boolean): Promis
  * Starts the workflows of batches again that have open requests but no running workflow. Such a
  * workflow was terminated, or Temporal has lost its data.
  */
-async function restartBatches(deps: ReconcilerDeps, isOver: () => boolean): Promise<number> {
+async function restartBatches(
+  deps: ReconcilerDeps,
+  isOver: () => boolean,
+): Promise<number> {
   const { db, rules } = deps;
   return await forEachPage(deps, isOver, {
     what: 'restart',
@@ -201,14 +213,21 @@ async function restart(deps: ReconcilerDeps, batch: BatchStart): Promise<boolean
   if ((await control.stateOf(batchId)) === 'open') return false;
   for (const { requestId, npi } of await listOpen(db, batchId)) {
     if ((await control.stateOf(requestId)) !== 'closed') continue;
-    await settleAndSignal(deps, { requestId, batchId, npi, reason: 'lookup_lost' }, 'failed');
+    await settleAndSignal(
+      deps,
+      { requestId, batchId, npi, reason: 'lookup_lost' },
+      'failed',
+    );
   }
   await control.startBatch(batch);
   return true;
 }
 
 /** Starts workflows for due deliveries that have none. */
-async function startDeliveries(deps: ReconcilerDeps, isOver: () => boolean): Promise<number> {
+async function startDeliveries(
+  deps: ReconcilerDeps,
+  isOver: () => boolean,
+): Promise<number> {
   const { db, rules } = deps;
   const { startAfterMs, checkEveryMs } = rules.sweep;
   return await forEachPage(deps, isOver, {
@@ -229,7 +248,10 @@ async function startDeliveries(deps: ReconcilerDeps, isOver: () => boolean): Pro
  * up to a day.
  * @returns true if a workflow was started
  */
-async function redeliver({ control }: ReconcilerDeps, waiting: WaitingDelivery): Promise<boolean> {
+async function redeliver(
+  { control }: ReconcilerDeps,
+  waiting: WaitingDelivery,
+): Promise<boolean> {
   const { round, deliveryId, batchId } = waiting;
   if (round !== 'new' && (await control.stateOf(deliveryId)) === 'open') return false;
   if (round === 'first' && (await control.stateOf(batchId)) === 'open') return false;
@@ -300,7 +322,15 @@ async function forEachItem<Item extends { readonly batchId: string }>(
  * @throws {DatabaseError} the given error, if PostgreSQL is unavailable, because all other items
  * would fail too
  */
-function logFailure({ log }: ReconcilerDeps, what: string, id: string, error: unknown): void {
+function logFailure(
+  { log }: ReconcilerDeps,
+  what: string,
+  id: string,
+  error: unknown,
+): void {
   if (error instanceof DatabaseError && error.isAway) throw error;
-  log.warn({ err: error, what, id }, 'sweep: one item failed, the next sweep tries again');
+  log.warn(
+    { err: error, what, id },
+    'sweep: one item failed, the next sweep tries again',
+  );
 }

@@ -1,4 +1,9 @@
-import { Client, Connection, isGrpcServiceError, WorkflowNotFoundError } from '@temporalio/client';
+import {
+  Client,
+  Connection,
+  isGrpcServiceError,
+  WorkflowNotFoundError,
+} from '@temporalio/client';
 import { loadClientConnectConfig } from '@temporalio/envconfig';
 import type { WorkflowControl, WorkflowState } from '../../activities/deps.ts';
 import { startBatch, startDelivery } from '../../api/temporal.ts';
@@ -8,7 +13,9 @@ import { queuesOf, requestSettled } from '../../workflows/messages.ts';
  * Returns the address of the Temporal server and our credentials. They come from the environment
  * variables that Temporal defines, or from its TOML configuration file.
  */
-export function temporalTarget(environment: Readonly<Record<string, string | undefined>>) {
+export function temporalTarget(
+  environment: Readonly<Record<string, string | undefined>>,
+) {
   const env: Record<string, string> = {};
   for (const [name, value] of Object.entries(environment)) {
     if (value) env[name] = value;
@@ -42,7 +49,9 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
   return {
     namespace: client.options.namespace,
     startBatch(start) {
-      return inTime(client, () => startBatch(client, taskQueue, start, 'ALLOW_DUPLICATE'));
+      return inTime(client, () =>
+        startBatch(client, taskQueue, start, 'ALLOW_DUPLICATE'),
+      );
     },
     startDelivery(start) {
       return inTime(client, () => startDelivery(client, taskQueue, start));
@@ -108,7 +117,10 @@ export const UNIMPLEMENTED = 12;
  * Waits for a call to the Temporal server. Returns its response, or null if it fails with the given
  * gRPC code.
  */
-export async function unless<Result>(code: number, call: Promise<Result>): Promise<Result | null> {
+export async function unless<Result>(
+  code: number,
+  call: Promise<Result>,
+): Promise<Result | null> {
   try {
     return await call;
   } catch (error) {

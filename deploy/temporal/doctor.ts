@@ -39,8 +39,12 @@ export async function checkWorkflows(
   taskQueue: string,
 ): Promise<CheckResult[]> {
   const running = await listRunning(client, taskQueue);
-  const batches = running.filter(({ type }) => type === WORKFLOWS.batch).map(({ id }) => id);
-  const lookups = running.filter(({ type }) => type === WORKFLOWS.lookup).map(({ id }) => id);
+  const batches = running
+    .filter(({ type }) => type === WORKFLOWS.batch)
+    .map(({ id }) => id);
+  const lookups = running
+    .filter(({ type }) => type === WORKFLOWS.lookup)
+    .map(({ id }) => id);
   const listed = new Set(running.map(({ id }) => id));
   const unfinished = await listWork(db, 'unfinished', null);
   const missing = unfinished.filter((id) => !listed.has(id));
@@ -96,7 +100,9 @@ export async function checkWorkers(
   place: { readonly namespace: string; readonly taskQueue: string },
 ): Promise<CheckResult> {
   const elsewhere = await listElsewhere(db, place);
-  return found('worker_elsewhere', elsewhere, { place: `${place.namespace}/${place.taskQueue}` });
+  return found('worker_elsewhere', elsewhere, {
+    place: `${place.namespace}/${place.taskQueue}`,
+  });
 }
 
 function found(

@@ -65,7 +65,9 @@ interface Partition {
 }
 
 interface VersionInfo {
-  readonly physicalTaskQueueInfo?: { readonly internalTaskQueueStatus?: readonly Status[] };
+  readonly physicalTaskQueueInfo?: {
+    readonly internalTaskQueueStatus?: readonly Status[];
+  };
 }
 
 interface Status {
@@ -90,10 +92,11 @@ class AdminConnection extends Connection {
   ): Promise<Partition> {
     // Without interceptors, the client does not retry. A server that refuses this call would refuse
     // it again.
-    const { client, callContextStorage, apiKeyFnRef, options } = AdminConnection.createCtorOptions({
-      ...connectionOptions,
-      interceptors: [],
-    });
+    const { client, callContextStorage, apiKeyFnRef, options } =
+      AdminConnection.createCtorOptions({
+        ...connectionOptions,
+        interceptors: [],
+      });
     const rpc = AdminConnection.generateRPCImplementation({
       serviceName: SERVICE,
       client,
@@ -127,14 +130,24 @@ class AdminConnection extends Connection {
  * `unknown` until a task has waited in the queue. It is always `unknown` in Temporal Cloud, which
  * does not offer the internal API.
  */
-export async function fairnessOf(target: TemporalTarget, taskQueue: string): Promise<Fairness> {
+export async function fairnessOf(
+  target: TemporalTarget,
+  taskQueue: string,
+): Promise<Fairness> {
   const queue = queuesOf(taskQueue).enrichment;
   try {
-    const { versionsInfoInternal = {} } = await AdminConnection.describePartition(target, queue);
+    const { versionsInfoInternal = {} } = await AdminConnection.describePartition(
+      target,
+      queue,
+    );
     const statuses = Object.values(versionsInfoInternal)
-      .flatMap(({ physicalTaskQueueInfo }) => physicalTaskQueueInfo?.internalTaskQueueStatus ?? [])
+      .flatMap(
+        ({ physicalTaskQueueInfo }) =>
+          physicalTaskQueueInfo?.internalTaskQueueStatus ?? [],
+      )
       .filter(({ draining }) => !draining);
-    if (statuses.some(({ fairMaxReadLevel }) => fairMaxReadLevel !== undefined)) return 'on';
+    if (statuses.some(({ fairMaxReadLevel }) => fairMaxReadLevel !== undefined))
+      return 'on';
     if (statuses.some(({ maxReadLevel }) => maxReadLevel !== undefined)) return 'off';
     return 'unknown';
   } catch (error) {
@@ -147,7 +160,11 @@ export async function fairnessOf(target: TemporalTarget, taskQueue: string): Pro
  * Returns a function that logs a warning if fairness is off. Call it regularly: it asks the server
  * until the server reveals whether fairness is on. After that it does nothing.
  */
-export function createFairnessCheck(target: TemporalTarget, taskQueue: string, log: Logger) {
+export function createFairnessCheck(
+  target: TemporalTarget,
+  taskQueue: string,
+  log: Logger,
+) {
   let known: Fairness = 'unknown';
   return async (): Promise<void> => {
     if (known !== 'unknown') return;

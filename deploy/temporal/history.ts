@@ -20,14 +20,17 @@ type Text =
 type Earlier = 'scheduledEventId' | 'initiatedEventId' | 'startedEventId';
 
 /** The attributes of events that we read. Each kind of event has only some of them. */
-export interface EventAttributes extends Readonly<Partial<Record<Text | Earlier, string>>> {
+export interface EventAttributes
+  extends Readonly<Partial<Record<Text | Earlier, string>>> {
   readonly activityType?: { readonly name: string };
   readonly workflowType?: { readonly name: string };
   readonly attempt?: number;
   readonly input?: Payloads;
   readonly result?: Payloads;
   readonly details?: Readonly<Record<string, Payloads>>;
-  readonly searchAttributes?: { readonly indexedFields: Readonly<Record<string, Payload>> };
+  readonly searchAttributes?: {
+    readonly indexedFields: Readonly<Record<string, Payload>>;
+  };
   readonly failure?: Failure;
   readonly lastFailure?: Failure;
   readonly deploymentVersion?: { readonly buildId: string };

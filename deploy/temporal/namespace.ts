@@ -1,5 +1,9 @@
 import { setTimeout } from 'node:timers/promises';
-import { type Client, ScheduleAlreadyRunning, ScheduleOverlapPolicy } from '@temporalio/client';
+import {
+  type Client,
+  ScheduleAlreadyRunning,
+  ScheduleOverlapPolicy,
+} from '@temporalio/client';
 import { msToTs } from '@temporalio/common/lib/time.js';
 import type { Logger } from 'pino';
 import { NPI, ORGANIZATION_ID, OUTCOME, WORKFLOWS } from '../../workflows/messages.ts';
@@ -20,7 +24,9 @@ export const SEARCH_ATTRIBUTES = [ORGANIZATION_ID, NPI, OUTCOME].map(({ name, ty
 });
 
 /** The search attributes in the form of Temporal's commands, such as `Npi=KeywordList`. */
-export const SEARCH_ATTRIBUTE_WORDS = SEARCH_ATTRIBUTES.map(({ name, word }) => `${name}=${word}`);
+export const SEARCH_ATTRIBUTE_WORDS = SEARCH_ATTRIBUTES.map(
+  ({ name, word }) => `${name}=${word}`,
+);
 
 /**
  * The interval at which a worker calls `keepNamespace`, which restores parts of the namespace that
@@ -64,7 +70,11 @@ export async function keepNamespace(
 }
 
 /** Creates the Temporal Schedule that starts `reverify`, or updates it. */
-async function keepSchedule(client: Client, taskQueue: string, reverifyMs: number): Promise<void> {
+async function keepSchedule(
+  client: Client,
+  taskQueue: string,
+  reverifyMs: number,
+): Promise<void> {
   const id = reverifyScheduleId(taskQueue);
   const schedule = {
     spec: { intervals: [{ every: reverifyMs }] },
@@ -83,7 +93,9 @@ async function keepSchedule(client: Client, taskQueue: string, reverifyMs: numbe
     await client.schedule.create({ scheduleId: id, ...schedule });
   } catch (error) {
     if (!(error instanceof ScheduleAlreadyRunning)) throw error;
-    await client.schedule.getHandle(id).update((previous) => ({ ...previous, ...schedule }));
+    await client.schedule
+      .getHandle(id)
+      .update((previous) => ({ ...previous, ...schedule }));
   }
 }
 
@@ -102,7 +114,10 @@ export function reverifyScheduleId(taskQueue: string): string {
 export async function makeNamespace(client: Client): Promise<void> {
   const { workflowService } = client;
   const { namespace } = client.options;
-  const described = await unless(NOT_FOUND, workflowService.describeNamespace({ namespace }));
+  const described = await unless(
+    NOT_FOUND,
+    workflowService.describeNamespace({ namespace }),
+  );
   if (described !== null) return;
   const workflowExecutionRetentionPeriod = msToTs(RETENTION);
   const registration = { namespace, workflowExecutionRetentionPeriod };
@@ -125,7 +140,9 @@ export async function addSearchAttributes(client: Client): Promise<void> {
   const { customAttributes } = await operatorService.listSearchAttributes({ namespace });
   const missing = SEARCH_ATTRIBUTES.filter(({ name }) => !(name in customAttributes));
   if (missing.length > 0) {
-    const searchAttributes = Object.fromEntries(missing.map(({ name, type }) => [name, type]));
+    const searchAttributes = Object.fromEntries(
+      missing.map(({ name, type }) => [name, type]),
+    );
     const addition = { namespace, searchAttributes };
     await unless(ALREADY_EXISTS, operatorService.addSearchAttributes(addition));
   }
@@ -157,7 +174,9 @@ async function waitUntilServed(call: () => Promise<unknown>): Promise<void> {
  * operators if we have no right to create these ourselves.
  */
 export function commandsFor(namespace: string): string {
-  const typed = SEARCH_ATTRIBUTES.map(({ name, word }) => `--name ${name} --type ${word}`);
+  const typed = SEARCH_ATTRIBUTES.map(
+    ({ name, word }) => `--name ${name} --type ${word}`,
+  );
   const words = SEARCH_ATTRIBUTE_WORDS.map((word) => `--search-attribute ${word}`);
   return `
   temporal operator namespace create --namespace ${namespace} --retention ${RETENTION}

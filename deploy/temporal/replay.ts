@@ -61,7 +61,8 @@ function stepsOf(events: readonly HistoryEvent[]): Step[] {
     const { id: eventId, name, searchAttributes } = event;
     // Skips the search attribute that the server updates together with the marker of a patch,
     // because the code has no separate command for it.
-    if (!NAMES.has(name) || searchAttributes?.indexedFields.TemporalChangeVersion) continue;
+    if (!NAMES.has(name) || searchAttributes?.indexedFields.TemporalChangeVersion)
+      continue;
     const local = decoded(event.details?.data?.payloads?.[0]) as LocalActivity | null;
     const type = local?.activity_type ?? event.activityType ?? event.workflowType;
     const what = words(name, type, event.activityId ?? event.workflowId);
@@ -269,7 +270,10 @@ interface Departure {
  * Finds the first difference. It is the error that the code threw, or else the first step of the
  * history that the code does not repeat.
  */
-function departureOf(events: readonly HistoryEvent[], { done, thrown }: Recorder): Departure {
+function departureOf(
+  events: readonly HistoryEvent[],
+  { done, thrown }: Recorder,
+): Departure {
   const latestFirst = [...done.values()].reverse();
   if (thrown !== null) {
     const places = [{ what: null, error: thrown.error }, ...latestFirst];
@@ -309,7 +313,9 @@ function siteOf(places: Departure['places']): string[] {
  */
 function linesOf(stack = ''): string[] {
   const frames = [
-    ...stack.matchAll(/\((?![^)]*\/node_modules\/)[^)]*?([\w-]+\/[\w.-]+\.ts:[0-9]+):[0-9]+\)/g),
+    ...stack.matchAll(
+      /\((?![^)]*\/node_modules\/)[^)]*?([\w-]+\/[\w.-]+\.ts:[0-9]+):[0-9]+\)/g,
+    ),
   ];
   return [...new Set(frames.map(([, line = '']) => line))];
 }

@@ -51,7 +51,10 @@ export function sdkLog(log: Logger): (entry: LogEntry) => void {
 }
 
 /** Combines the facts in a log entry with the facts from earlier entries about the same run. */
-function knownRun(meta: NonNullable<LogEntry['meta']>, before: KnownRun | undefined): KnownRun {
+function knownRun(
+  meta: NonNullable<LogEntry['meta']>,
+  before: KnownRun | undefined,
+): KnownRun {
   const { error, workflowId, workflowType, activityType } = meta;
   let ids = before?.ids ?? {};
   let failed = before?.failed;

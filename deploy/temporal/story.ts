@@ -1,4 +1,10 @@
-import { decoded, type Failure, type HistoryEvent, type Payloads, type Run } from './history.ts';
+import {
+  decoded,
+  type Failure,
+  type HistoryEvent,
+  type Payloads,
+  type Run,
+} from './history.ts';
 
 // Describes a workflow run as text for operators: its decisions, the sources it called, and its
 // failures, each with its time.
@@ -22,7 +28,9 @@ const MAX_ITEMS = 5;
 export function storyOf({ events }: Run): string[] {
   const byId = new Map(events.map((event) => [String(event.id), event]));
   const begun = events[0]?.at.getTime() ?? 0;
-  const shown = events.filter(({ name, attempt = 1 }) => attempt > 1 || !PROTOCOL_STEPS.has(name));
+  const shown = events.filter(
+    ({ name, attempt = 1 }) => attempt > 1 || !PROTOCOL_STEPS.has(name),
+  );
   return shown.map((event) => {
     const earlier = byId.get(earlierId(event)) ?? event;
     const id = String(event.id).padStart(5);
@@ -33,12 +41,19 @@ export function storyOf({ events }: Run): string[] {
 }
 
 /** Returns the id of the earlier event that an event belongs to, or an empty string. */
-function earlierId({ scheduledEventId, initiatedEventId, startedEventId }: HistoryEvent): string {
+function earlierId({
+  scheduledEventId,
+  initiatedEventId,
+  startedEventId,
+}: HistoryEvent): string {
   return scheduledEventId ?? initiatedEventId ?? startedEventId ?? '';
 }
 
 /** Joins texts. Missing and empty ones are skipped. */
-function joined(texts: readonly (string | null | undefined)[], separator: string): string {
+function joined(
+  texts: readonly (string | null | undefined)[],
+  separator: string,
+): string {
   return texts.filter(Boolean).join(separator);
 }
 
@@ -69,7 +84,8 @@ function detailsOf(event: HistoryEvent, earlier: HistoryEvent): string {
   const texts = [];
   if (attempt > 1) texts.push(`attempt ${attempt}`);
   if (lastFailure) texts.push(failureText(lastFailure));
-  const hasInput = name === 'WorkflowExecutionStarted' || name === 'WorkflowExecutionSignaled';
+  const hasInput =
+    name === 'WorkflowExecutionStarted' || name === 'WorkflowExecutionSignaled';
   if (hasInput) texts.push(payloadsText(event.input));
   else texts.push(payloadsText(event.result ?? event.details?.result));
   if (name.startsWith('Upsert')) texts.push(searchAttributesText(event));

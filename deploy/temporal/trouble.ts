@@ -34,7 +34,9 @@ export async function temporalTrouble({
 }
 
 function explain(code: number, details: string): { wrong: string; isAway: boolean } {
-  const found = TROUBLES.find((trouble) => trouble[0] === code && trouble[1].test(details));
+  const found = TROUBLES.find(
+    (trouble) => trouble[0] === code && trouble[1].test(details),
+  );
   if (found) return { wrong: found[2], isAway: found[3] === 'away' };
   // Any other code means that the server itself has a problem.
   return { wrong: `responds with the gRPC code ${code}`, isAway: true };
@@ -48,7 +50,12 @@ type Trouble = readonly [code: number, details: RegExp, wrong: string, away?: 'a
  * (unavailable), the details are messages of OpenSSL and of Node's sockets.
  */
 const TROUBLES: readonly Trouble[] = [
-  [14, /Name resolution/, 'has a name that no name server knows; check TEMPORAL_ADDRESS', 'away'],
+  [
+    14,
+    /Name resolution/,
+    'has a name that no name server knows; check TEMPORAL_ADDRESS',
+    'away',
+  ],
   [
     14,
     /alert/,
@@ -59,7 +66,11 @@ const TROUBLES: readonly Trouble[] = [
     /certificate|altnames/,
     'has a certificate that is not trusted; check TEMPORAL_TLS_SERVER_CA_CERT_PATH and TEMPORAL_TLS_SERVER_NAME',
   ],
-  [14, /SSL routines/, 'does not speak TLS; unset TEMPORAL_TLS and the other settings for TLS'],
+  [
+    14,
+    /SSL routines/,
+    'does not speak TLS; unset TEMPORAL_TLS and the other settings for TLS',
+  ],
   [
     14,
     /ECONNREFUSED|EHOSTUNREACH|ENETUNREACH|ETIMEDOUT/,
@@ -67,7 +78,12 @@ const TROUBLES: readonly Trouble[] = [
     'away',
   ],
   [14, /^/, 'closes the connection; if it expects TLS, set TEMPORAL_TLS=true', 'away'],
-  [4, /^/, 'does not respond within 3 s; check TEMPORAL_ADDRESS and that the cluster runs', 'away'],
+  [
+    4,
+    /^/,
+    'does not respond within 3 s; check TEMPORAL_ADDRESS and that the cluster runs',
+    'away',
+  ],
   [16, /^/, 'refuses the key; check TEMPORAL_API_KEY'],
   [
     7,

@@ -161,16 +161,21 @@ class Rollout {
     const { client, version } = this.options;
     const { namespace } = this;
     const { deploymentName, buildId } = version;
-    const call = client.workflowService.describeWorkerDeployment({ namespace, deploymentName });
+    const call = client.workflowService.describeWorkerDeployment({
+      namespace,
+      deploymentName,
+    });
     const described = await unless(NOT_FOUND, call);
     if (described === null) return null;
     const { conflictToken, workerDeploymentInfo: info } = described;
     const summaries = info?.versionSummaries ?? [];
-    const versions = summaries.map(({ deploymentVersion, status, firstActivationTime }) => ({
-      build: deploymentVersion?.buildId ?? '',
-      isDraining: status === DRAINING,
-      wasActive: Boolean(firstActivationTime),
-    }));
+    const versions = summaries.map(
+      ({ deploymentVersion, status, firstActivationTime }) => ({
+        build: deploymentVersion?.buildId ?? '',
+        isDraining: status === DRAINING,
+        wasActive: Boolean(firstActivationTime),
+      }),
+    );
     const own = versions.find(({ build }) => build === buildId);
     if (own === undefined) return null;
     const current = info?.routingConfig?.currentDeploymentVersion?.buildId ?? null;
@@ -252,7 +257,10 @@ class Rollout {
       if (await unless(NOT_FOUND, call)) moved += 1;
     }
     if (moved === 0) return;
-    log.warn({ moved, version: build }, 'no worker has this version: its runs are moved on');
+    log.warn(
+      { moved, version: build },
+      'no worker has this version: its runs are moved on',
+    );
   }
 }
 

@@ -33,9 +33,13 @@ const SHUTDOWN_GRACE = '35s';
  */
 const SHUTDOWN_FORCE_MS = 38_000;
 
-const pathOf = (file: string) => fileURLToPath(new URL(`../../workflows/${file}`, import.meta.url));
+const pathOf = (file: string) =>
+  fileURLToPath(new URL(`../../workflows/${file}`, import.meta.url));
 const CONVERTERS = pathOf('converters.ts');
-const DATA_CONVERTER = { failureConverterPath: CONVERTERS, payloadConverterPath: CONVERTERS };
+const DATA_CONVERTER = {
+  failureConverterPath: CONVERTERS,
+  payloadConverterPath: CONVERTERS,
+};
 
 /**
  * Returns true if a call failed because Temporal was unavailable or rejected it, and not because of
@@ -100,7 +104,9 @@ function commonOptions(options: WorkersOptions, running: Set<RunningActivity>) {
     namespace: client.options.namespace,
     activities: createActivities({ ...deps, control: createControl(client, taskQueue) }),
     interceptors: {
-      activity: [({ info }) => ({ inbound: failureInterceptor(deps.log, info, running) })],
+      activity: [
+        ({ info }) => ({ inbound: failureInterceptor(deps.log, info, running) }),
+      ],
     },
     dataConverter: DATA_CONVERTER,
     shutdownGraceTime: SHUTDOWN_GRACE,
@@ -125,7 +131,11 @@ export class Workers {
   private readonly workers: readonly Worker[];
   private readonly activities: ReadonlySet<RunningActivity>;
 
-  constructor(log: Logger, workers: readonly Worker[], activities: ReadonlySet<RunningActivity>) {
+  constructor(
+    log: Logger,
+    workers: readonly Worker[],
+    activities: ReadonlySet<RunningActivity>,
+  ) {
     this.log = log;
     this.workers = workers;
     this.activities = activities;
@@ -149,7 +159,10 @@ export class Workers {
     const unfinished = this.workers.filter((worker) => worker.getState() !== 'STOPPED');
     const queues = unfinished.map((worker) => worker.options.taskQueue);
     const activities = [...this.activities];
-    this.log.error({ queues, activities }, 'cut off: another worker repeats the unfinished work');
+    this.log.error(
+      { queues, activities },
+      'cut off: another worker repeats the unfinished work',
+    );
   }
 
   private async runAll(): Promise<void> {
@@ -195,7 +208,9 @@ async function allOrNone(making: readonly Promise<Worker>[]): Promise<Worker[]> 
  * Loads the workflow bundle from a file that `npm run bundle` wrote, or bundles the workflows if
  * `file` is null.
  */
-export async function loadBundle(file: string | null): Promise<{ readonly code: string }> {
+export async function loadBundle(
+  file: string | null,
+): Promise<{ readonly code: string }> {
   if (file === null) return await bundleWorkflows();
   return { code: await readFile(file, 'utf8') };
 }
@@ -205,13 +220,22 @@ export async function loadBundle(file: string | null): Promise<{ readonly code: 
  * them once and not for every workflow. This saves time and memory, but workflow code must not keep
  * state in module variables.
  */
-export function bundleWorkflows(workflowsPath = pathOf('index.ts')): Promise<WorkflowBundle> {
+export function bundleWorkflows(
+  workflowsPath = pathOf('index.ts'),
+): Promise<WorkflowBundle> {
   return bundleWorkflowCode({
     workflowsPath,
     ...DATA_CONVERTER,
     preloadModules: [workflowsPath, CONVERTERS],
     // Keeps webpack's progress messages out of the log.
-    logger: { log() {}, trace() {}, debug() {}, info() {}, warn() {}, error: console.error },
+    logger: {
+      log() {},
+      trace() {},
+      debug() {},
+      info() {},
+      warn() {},
+      error: console.error,
+    },
   });
 }
 

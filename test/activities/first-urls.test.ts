@@ -5,7 +5,10 @@ import test, { type ExecutionContext } from 'ava';
 import { pino } from 'pino';
 import { createNames } from '../../activities/http/names.ts';
 import { VENDORS } from '../../activities/vendors/catalogue.ts';
-import { VERIFIER_IDS, VERIFIERS } from '../../activities/verification/verifiers/catalogue.ts';
+import {
+  VERIFIER_IDS,
+  VERIFIERS,
+} from '../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier } from '../../activities/verification/verifiers/verifier.ts';
 import { openDatabase } from '../../db/client.ts';
 import { loadConfig } from '../../deploy/config/config.ts';
@@ -41,7 +44,15 @@ async function askedBy(ask: () => Promise<unknown>): Promise<string[]> {
   const asked: string[] = [];
   const real = Reflect.get(globalThis, DISPATCHER);
   Reflect.set(globalThis, DISPATCHER, {
-    dispatch({ method, origin, path }: { method: string; origin: string | URL; path: string }) {
+    dispatch({
+      method,
+      origin,
+      path,
+    }: {
+      method: string;
+      origin: string | URL;
+      path: string;
+    }) {
       const url = new URL(path, origin);
       asked.push(`${method} ${url.origin}${url.pathname}`);
       throw new Error('this test has no network');
@@ -56,7 +67,10 @@ async function askedBy(ask: () => Promise<unknown>): Promise<string[]> {
 }
 
 /** Returns the first URL of each source for a worker with all keys and this sources file. */
-async function firstUrls(t: ExecutionContext, file: object): Promise<Record<string, string[]>> {
+async function firstUrls(
+  t: ExecutionContext,
+  file: object,
+): Promise<Record<string, string[]>> {
   const folder = await mkdtemp(join(tmpdir(), 'sources-'));
   t.teardown(() => rm(folder, { recursive: true, force: true }));
   const path = join(folder, 'sources.json');
@@ -80,7 +94,8 @@ async function firstUrls(t: ExecutionContext, file: object): Promise<Record<stri
           createVerifier(VERIFIERS[id], access).check('jo@clinic.com', NEVER),
         );
     }
-    if (registry !== null) urls.registry = await askedBy(() => registry.find(SUBJECT.npi, NEVER));
+    if (registry !== null)
+      urls.registry = await askedBy(() => registry.find(SUBJECT.npi, NEVER));
     return urls;
   } finally {
     await db.close();
@@ -121,8 +136,15 @@ test.serial(
   },
 );
 
-test.serial('a RocketReach account with universal credits uses the universal API', async (t) => {
-  const { rocketreach } = await firstUrls(t, { vendors: { rocketreach: { api: 'universal' } } });
-  // docs.rocketreach.co, "Universal People Lookup API"
-  t.deepEqual(rocketreach, ['GET https://api.rocketreach.co/api/v2/universal/person/lookup']);
-});
+test.serial(
+  'a RocketReach account with universal credits uses the universal API',
+  async (t) => {
+    const { rocketreach } = await firstUrls(t, {
+      vendors: { rocketreach: { api: 'universal' } },
+    });
+    // docs.rocketreach.co, "Universal People Lookup API"
+    t.deepEqual(rocketreach, [
+      'GET https://api.rocketreach.co/api/v2/universal/person/lookup',
+    ]);
+  },
+);

@@ -17,7 +17,12 @@ import { serveVendor } from '../support/vendors.ts';
 // the request and charged us.
 
 const NEVER = new AbortController().signal;
-const unsent = (cause: string) => ({ kind: 'retry', why: 'unsent', cause, afterMs: null });
+const unsent = (cause: string) => ({
+  kind: 'retry',
+  why: 'unsent',
+  cause,
+  afterMs: null,
+});
 const UNANSWERED = { kind: 'retry', why: 'unanswered', afterMs: null };
 
 /** Sends one request, and returns its response unchanged. */
@@ -66,7 +71,11 @@ test("a vendor call counts as not sent if the vendor's certificate is not truste
 });
 
 for (const [about, cause, handle] of [
-  ['does not speak TLS', 'ERR_SSL', (socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n')],
+  [
+    'does not speak TLS',
+    'ERR_SSL',
+    (socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n'),
+  ],
   ['ends the TLS handshake', 'ECONNRESET', (socket) => socket.end()],
   // The code is the same as for a reset after the request. The only difference is that there was no
   // connection yet.
@@ -76,7 +85,10 @@ for (const [about, cause, handle] of [
     const server = createTcpServer((socket) =>
       socket.on('error', () => {}).once('data', () => handle(socket)),
     );
-    t.deepEqual(await post(`https://127.0.0.1:${await portOf(t, server)}`), unsent(cause));
+    t.deepEqual(
+      await post(`https://127.0.0.1:${await portOf(t, server)}`),
+      unsent(cause),
+    );
   });
 }
 

@@ -146,7 +146,11 @@ function undated(npi: string): Step {
   if (found.kind !== 'found') return found;
   return {
     ...found,
-    candidates: found.candidates.map((one) => ({ ...one, verdict: 'unknown', validatedAt: null })),
+    candidates: found.candidates.map((one) => ({
+      ...one,
+      verdict: 'unknown',
+      validatedAt: null,
+    })),
   };
 }
 
@@ -155,7 +159,10 @@ function datedAhead(npi: string): Step {
   const found = foundStep(npi);
   if (found.kind !== 'found') return found;
   const validatedAt = new Date(Date.now() + 3_600_000);
-  return { ...found, candidates: found.candidates.map((one) => ({ ...one, validatedAt })) };
+  return {
+    ...found,
+    candidates: found.candidates.map((one) => ({ ...one, validatedAt })),
+  };
 }
 
 test('a vendor that had no result for an NPI is not called again for the next request', async (t) => {
@@ -212,7 +219,9 @@ for (const [about, change] of [
   ],
   [
     'the employer',
-    (npi: string) => sql`insert into provider_endpoints (npi, kind, endpoint, affiliation_name)
+    (
+      npi: string,
+    ) => sql`insert into provider_endpoints (npi, kind, endpoint, affiliation_name)
       values (${npi}, 'OTHERS', 'https://clinic.example/', 'HARBOR CLINIC LLC')`,
   ],
 ] as const) {
@@ -230,17 +239,24 @@ test('vendors are called again after the verification policy or the verifiers ch
   await lookUp(npi);
   const verifiers = [verifierOf('reacher', VERDICT('valid', 'mailbox_ok'))];
   t.is(await lookUp(npi, { verifiers }), AGAIN);
-  t.is(await lookUp(npi, { verifiers, rules: { policy: 'verifier-required reject' } }), AGAIN);
+  t.is(
+    await lookUp(npi, { verifiers, rules: { policy: 'verifier-required reject' } }),
+    AGAIN,
+  );
 });
 
 test('an operator can have all vendors called again for an NPI, which is audited', async (t) => {
   const npi = await person();
   await lookUp(npi);
   const { json, operator } = operatorOn(url);
-  t.deepEqual(await json('lookups', 'forget', npi, '--reason', 'ticket 93'), { npi, forgotten: 1 });
+  t.deepEqual(await json('lookups', 'forget', npi, '--reason', 'ticket 93'), {
+    npi,
+    forgotten: 1,
+  });
   t.is(await lookUp(npi), AGAIN);
   t.is((await operator('lookups', 'forget', '12345', '--reason', 'ticket 93')).code, 2);
-  const [entry] = await sql`select action, subject, details from audit_log where subject = ${npi}`;
+  const [entry] =
+    await sql`select action, subject, details from audit_log where subject = ${npi}`;
   t.deepEqual(entry, { action: 'lookups.forget', subject: npi, details: { lookups: 1 } });
 });
 
@@ -249,17 +265,35 @@ test('an operator can undo the verdicts of a broken verifier, after a dry run', 
   const later = await person();
   const { operator, json } = operatorOn(url);
   for (const which of [npi, later]) one.script(which, () => undated(which));
-  const broken = { verifiers: [verifierOf('reacher', VERDICT('invalid', 'mailbox_missing'))] };
+  const broken = {
+    verifiers: [verifierOf('reacher', VERDICT('invalid', 'mailbox_missing'))],
+  };
   const repaired = { verifiers: [verifierOf('reacher', VERDICT('valid', 'mailbox_ok'))] };
   t.is(await lookUp(npi, broken), 'one not_found none_valid');
   t.is(await lookUp(later, broken), 'one not_found none_valid');
   await sql`update email_checks set at = at - interval '2 hours' where npi = ${npi}`;
   t.is(await lookUp(npi, repaired), REMEMBERED);
 
-  const forget = ['lookups', 'forget', '--since', '3h', '--until', '1h', '--reason', 'ticket 93'];
+  const forget = [
+    'lookups',
+    'forget',
+    '--since',
+    '3h',
+    '--until',
+    '1h',
+    '--reason',
+    'ticket 93',
+  ];
   const counts = { checks: 1, addresses: 1, misses: 1 };
-  t.like(await json(...forget, '--source', 'zerobounce'), { checks: 0, addresses: 0, misses: 0 });
-  t.like(await json(...forget, '--source', 'reacher', '--dry-run'), { dry_run: true, ...counts });
+  t.like(await json(...forget, '--source', 'zerobounce'), {
+    checks: 0,
+    addresses: 0,
+    misses: 0,
+  });
+  t.like(await json(...forget, '--source', 'reacher', '--dry-run'), {
+    dry_run: true,
+    ...counts,
+  });
   t.is(await lookUp(npi, repaired), REMEMBERED);
   t.like(await json(...forget, '--source', 'reacher'), { dry_run: false, ...counts });
   t.is(await lookUp(npi, repaired), 'one completed found');
@@ -268,7 +302,10 @@ test('an operator can undo the verdicts of a broken verifier, after a dry run', 
     where action = 'lookups.forget' and details->>'source' = 'reacher'`;
   t.is(entries.length, 1);
   t.like(entries[0]?.details, counts);
-  t.is((await operator('lookups', 'forget', npi, '--since', '3h', '--reason', 'x')).code, 2);
+  t.is(
+    (await operator('lookups', 'forget', npi, '--since', '3h', '--reason', 'x')).code,
+    2,
+  );
   t.is((await operator('lookups', 'forget', '--reason', 'x')).code, 2);
 });
 
@@ -291,7 +328,8 @@ test('an operator can undo the verdicts of a broken DNS resolver by their reason
   const { json } = operatorOn(url);
   t.like(await json(...forget, 'no_mx'), { checks: 0 });
   t.like(await json(...forget, 'nxdomain'), { checks: 1, addresses: 1, misses: 1 });
-  const [stored] = await sql`select verdict, unchecked from stored_emails where npi = ${npi}`;
+  const [stored] =
+    await sql`select verdict, unchecked from stored_emails where npi = ${npi}`;
   t.like(stored, { verdict: 'unknown', unchecked: true });
   t.regex(await lookUp(npi, { verifiers }), /^one /);
 });
@@ -333,7 +371,8 @@ test("erasing an address also deletes its NPI's record of vendors without a resu
     { ...ASKED, reason: 'test' },
     { email: `npi${npi}@cedarvalleyclinic-sim.com` },
   );
-  const [kept] = await sql`select count(facts)::int as facts from lookups where npi = ${npi}`;
+  const [kept] =
+    await sql`select count(facts)::int as facts from lookups where npi = ${npi}`;
   t.is(kept?.facts, 0);
 });
 
@@ -342,7 +381,8 @@ test('the record of vendors without a result is deleted together with the eviden
   await lookUp(npi);
   await sql`update lookups set opened_at = now() - interval '181 days' where npi = ${npi}`;
   await forgetOld(db, RETENTION);
-  const [kept] = await sql`select count(facts)::int as facts from lookups where npi = ${npi}`;
+  const [kept] =
+    await sql`select count(facts)::int as facts from lookups where npi = ${npi}`;
   t.is(kept?.facts, 0);
 });
 
@@ -433,7 +473,9 @@ test('that a vendor had no result is not remembered while a verifier is down', a
 test('a returned result is never remembered as "no result", even if it is not stored', async (t) => {
   const npi = await person();
   one.script(npi, () => foundStep(npi));
-  const borrowed = { vendors: [vendorSource(other), vendorSource(one, { mayStore: false })] };
+  const borrowed = {
+    vendors: [vendorSource(other), vendorSource(one, { mayStore: false })],
+  };
   t.is(await lookUp(npi, borrowed), 'other one completed found');
   await sql`delete from email_checks where npi = ${npi}`;
   await sql`delete from stored_emails where npi = ${npi}`;

@@ -19,7 +19,11 @@ async function namesBy(
 }
 
 test('a DNS lookup returns IPv4 and IPv6 addresses and is cached while they are valid', async (t) => {
-  const { find, questions } = await namesBy(t, () => ['192.0.2.1', '192.0.2.2', '2001:db8::1']);
+  const { find, questions } = await namesBy(t, () => [
+    '192.0.2.1',
+    '192.0.2.2',
+    '2001:db8::1',
+  ]);
   const found = [
     { address: '192.0.2.1', family: 4 },
     { address: '192.0.2.2', family: 4 },
@@ -48,7 +52,11 @@ for (const [what, say, code] of [
     (_name, type) => (type === 'A' ? [] : 'SERVFAIL'),
     'ESERVFAIL',
   ],
-] as const satisfies readonly (readonly [string, (name: string, type: string) => Said, string])[]) {
+] as const satisfies readonly (readonly [
+  string,
+  (name: string, type: string) => Said,
+  string,
+])[]) {
   test(`a DNS name ${what} has its own error code, which is cached`, async (t) => {
     const { find, questions } = await namesBy(t, say);
     await t.throwsAsync(find('hook.example'), { code });
@@ -59,14 +67,18 @@ for (const [what, say, code] of [
 }
 
 test('if name servers are silent about IPv6, IPv4 addresses are still found', async (t) => {
-  const { find } = await namesBy(t, (_name, type) => (type === 'A' ? ['192.0.2.1'] : 'silence'));
+  const { find } = await namesBy(t, (_name, type) =>
+    type === 'A' ? ['192.0.2.1'] : 'silence',
+  );
   t.deepEqual(await find('hook.example'), [{ address: '192.0.2.1', family: 4 }]);
 });
 
 test('name servers that never respond are given up and do not delay other names', async (t) => {
   const say = (name: string): Said =>
     name.endsWith('.silent.example') ? 'silence' : ['192.0.2.1'];
-  const servers = await Promise.all(Array.from({ length: 4 }, () => startNameServer(say)));
+  const servers = await Promise.all(
+    Array.from({ length: 4 }, () => startNameServer(say)),
+  );
   for (const { close } of servers) t.teardown(close);
   const { find, resolveMx } = createNames(servers.map(({ address }) => address));
   let pending = 50;
@@ -98,7 +110,9 @@ test('calls to vendors use the configured name servers', async (t) => {
     name === 'vendor.example' ? ['127.0.0.1'] : 'NXDOMAIN',
   );
   findHostsBy(find);
-  const { port } = new URL(await serveVendor(t, (_request, response) => response.end('{}')));
+  const { port } = new URL(
+    await serveVendor(t, (_request, response) => response.end('{}')),
+  );
   const ask = (host: string) =>
     jsonApi(`http://${host}:${port}`, {}, 10_000)({ path: '' }, NEVER, ({ status }) => ({
       status,

@@ -3,7 +3,12 @@ import test from 'ava';
 import { countActions } from '../support/histories.ts';
 import { eventually, type SubmitAnswer } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
-import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
+import {
+  createScriptedVendor,
+  foundStep,
+  ordinaryNpis,
+  person,
+} from '../support/vendors.ts';
 
 // Measures the cost of a submit for Temporal: history events, which limit the load of a cluster,
 // and the actions that Temporal Cloud counts. Both include the shares of the batch and of its
@@ -34,7 +39,9 @@ function foundBy(vendor: typeof first, count = NPIS): string[] {
 test.before(async () => {
   const vendors = { providers: [first, second], webhookScheduleMs: [0, 500, 500] };
   stacks.push(await startStack(vendors));
-  stacks.push(await startStack({ ...vendors, registry: { find: async (npi) => person(npi) } }));
+  stacks.push(
+    await startStack({ ...vendors, registry: { find: async (npi) => person(npi) } }),
+  );
 });
 
 test.after.always(async () => {
@@ -93,7 +100,12 @@ const CASES: Readonly<Record<string, Case>> = {
     npis: () => foundBy(first, 1),
     webhook: { path: '/one', mode: 'real-time' },
   },
-  'final at submit': { most: 8 / NPIS, lookups: 0, isKnown: true, npis: () => foundBy(first) },
+  'final at submit': {
+    most: 8 / NPIS,
+    lookups: 0,
+    isKnown: true,
+    npis: () => foundBy(first),
+  },
   'final at submit, each reported in real time': {
     most: 16 / NPIS,
     lookups: 0,
@@ -109,9 +121,12 @@ for (const [title, one] of Object.entries(CASES)) {
     if (!stack) throw new Error('no stack');
     const asked = one.npis();
     const client = await stack.organization();
-    if (one.isKnown) await client.completed((await client.bulk({ npis: asked })).json.batch_id);
+    if (one.isKnown)
+      await client.completed((await client.bulk({ npis: asked })).json.batch_id);
     const { path = '', mode } = one.webhook ?? {};
-    const webhook = mode ? { webhook: { url: `${stack.receiver.url}${path}`, mode } } : {};
+    const webhook = mode
+      ? { webhook: { url: `${stack.receiver.url}${path}`, mode } }
+      : {};
     const submitted: SubmitAnswer = (await client.bulk({ npis: asked, ...webhook })).json;
     await stack.client.workflow.getHandle(submitted.batch_id).result();
     const { webhook: reported } = await eventually(async () => {
@@ -125,8 +140,12 @@ for (const [title, one] of Object.entries(CASES)) {
       ids.map((id) => stack.client.workflow.getHandle(id).fetchHistory()),
     );
     const actions =
-      histories.reduce((total, history) => total + countActions(history), 0) / asked.length;
-    const events = histories.reduce((total, history) => total + (history.events?.length ?? 0), 0);
+      histories.reduce((total, history) => total + countActions(history), 0) /
+      asked.length;
+    const events = histories.reduce(
+      (total, history) => total + (history.events?.length ?? 0),
+      0,
+    );
     const all = events / asked.length;
     const columns = [all.toFixed(2), one.most.toFixed(2), actions.toFixed(2)].map((n) =>
       n.padStart(7),
@@ -139,7 +158,8 @@ for (const [title, one] of Object.entries(CASES)) {
 
 /** Returns the workflow ID of the batch, followed by those of its lookups and deliveries. */
 async function workflowsOf(stack: Stack, batchId: string): Promise<string[]> {
-  const events = (await stack.client.workflow.getHandle(batchId).fetchHistory()).events ?? [];
+  const events =
+    (await stack.client.workflow.getHandle(batchId).fetchHistory()).events ?? [];
   const children = events.flatMap(
     ({ childWorkflowExecutionStartedEventAttributes: started }) =>
       started?.workflowExecution?.workflowId ?? [],

@@ -146,7 +146,11 @@ test('a body with a content type other than JSON, or with an encoding, gets a 41
     t.is(answer.status, 415, type);
     t.is(answer.json.code, 'unsupported_media_type');
   }
-  t.is((await post('{', { 'content-type': 'text/plain' })).status, 415, 'before validation');
+  t.is(
+    (await post('{', { 'content-type': 'text/plain' })).status,
+    415,
+    'before validation',
+  );
   const untyped = await fetch(`${api.baseUrl}${SINGLE}`, {
     method: 'POST',
     headers: { 'x-api-key': client.apiKey },
@@ -234,7 +238,10 @@ test('a client with Expect: 100-continue gets a 100, or its error before the bod
   const head = `POST ${SINGLE} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n`;
   const ask = `Content-Length: ${GOOD.length}\r\nExpect: 100-continue\r\n\r\n`;
   t.regex(await exchange(api.port, head + ask), /^HTTP\/1\.1 401 /);
-  const told = await exchange(api.port, `${head}X-API-Key: ${client.apiKey}\r\n${ask}${GOOD}`);
+  const told = await exchange(
+    api.port,
+    `${head}X-API-Key: ${client.apiKey}\r\n${ask}${GOOD}`,
+  );
   t.regex(told, /^HTTP\/1\.1 100 Continue\r\n\r\nHTTP\/1\.1 202 /);
   const unknown = `${head}X-API-Key: ${client.apiKey}\r\n${ask.replace('100-continue', 'tea')}${GOOD}`;
   t.regex(await exchange(api.port, unknown), /^HTTP\/1\.1 202 /);
@@ -249,8 +256,14 @@ test('deeply nested JSON gets a 422, except in fields that we ignore', async (t)
     return { status, found: detail.map(({ loc, type }) => `${loc.join('.')} ${type}`) };
   };
   t.is((await post(`{"npi":"${NPI}","x":${deep}}`)).status, 202);
-  t.deepEqual(await problemAt(`{"npi":${deep}}`), { status: 422, found: ['body.npi string_type'] });
-  t.deepEqual(await problemAt(deep), { status: 422, found: ['body model_attributes_type'] });
+  t.deepEqual(await problemAt(`{"npi":${deep}}`), {
+    status: 422,
+    found: ['body.npi string_type'],
+  });
+  t.deepEqual(await problemAt(deep), {
+    status: 422,
+    found: ['body model_attributes_type'],
+  });
   t.deepEqual(await problemAt(`{"npi":"${NPI}","webhook":${objects}}`), {
     status: 422,
     found: ['body.webhook.url missing'],
@@ -291,8 +304,9 @@ test('a request that is incomplete after 10 s gets a 408', async (t) => {
   const answers = await Promise.all(ends);
   for (const answer of answers) t.regex(answer, /^(?:HTTP\/1\.1 408 |HTTP\/1\.1 200 )/);
   t.is(
-    answers.filter((answer) => / 408 /.test(answer.slice(0, 13)) && /x-request-id: /i.test(answer))
-      .length,
+    answers.filter(
+      (answer) => / 408 /.test(answer.slice(0, 13)) && /x-request-id: /i.test(answer),
+    ).length,
     44,
   );
 });

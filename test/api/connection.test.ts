@@ -46,7 +46,10 @@ test('malformed HTTP gets a 400 in the usual error format and ends the connectio
     credits('X-Bad : a\r\n'),
     submit('Content-Length: 20\r\nContent-Length: 21\r\n', BODY),
     submit('Content-Length: -1\r\n', BODY),
-    submit('Content-Length: 20\r\nTransfer-Encoding: chunked\r\n', `14\r\n${BODY}\r\n0\r\n\r\n`),
+    submit(
+      'Content-Length: 20\r\nTransfer-Encoding: chunked\r\n',
+      `14\r\n${BODY}\r\n0\r\n\r\n`,
+    ),
     submit('Transfer-Encoding: chunked, identity\r\n', BODY),
     submit('Transfer-Encoding: chunked\r\n', `zz\r\n${BODY}\r\n`),
   ];
@@ -55,9 +58,24 @@ test('malformed HTTP gets a 400 in the usual error format and ends the connectio
 });
 
 test('a path or headers of more than 16 KiB get a 431', async (t) => {
-  await refused(t, `GET /${'a'.repeat(20_000)} HTTP/1.1\r\n${keyed()}`, 431, 'headers_too_large');
-  await refused(t, credits(`X-Long: ${'a'.repeat(20_000)}\r\n`), 431, 'headers_too_large');
-  await refused(t, credits(Array(2000).fill('X-Many: a\r\n').join('')), 431, 'headers_too_large');
+  await refused(
+    t,
+    `GET /${'a'.repeat(20_000)} HTTP/1.1\r\n${keyed()}`,
+    431,
+    'headers_too_large',
+  );
+  await refused(
+    t,
+    credits(`X-Long: ${'a'.repeat(20_000)}\r\n`),
+    431,
+    'headers_too_large',
+  );
+  await refused(
+    t,
+    credits(Array(2000).fill('X-Many: a\r\n').join('')),
+    431,
+    'headers_too_large',
+  );
 });
 
 test('a request target that is not a path gets a 400, and the API keeps running', async (t) => {
@@ -74,7 +92,10 @@ test('a request target that is not a path gets a 400, and the API keeps running'
     await refused(t, `OPTIONS ${target} HTTP/1.1\r\n${keyed()}`, 400, 'bad_request');
   }
   t.regex(
-    await exchange(api.port, `GET http://elsewhere/api/v1/credits HTTP/1.1\r\n${keyed()}`),
+    await exchange(
+      api.port,
+      `GET http://elsewhere/api/v1/credits HTTP/1.1\r\n${keyed()}`,
+    ),
     /^HTTP\/1\.1 200 /,
   );
   t.is((await client.get('/healthz')).status, 200);
@@ -98,14 +119,22 @@ test('a path with . or .. segments gets a 404', async (t) => {
   ]) {
     await refused(t, `GET ${target} HTTP/1.1\r\n${keyed()}`, 404, 'not_found');
   }
-  for (const target of ['/readyz?/../x', '/readyz#/../x', 'http://x/readyz', '/%72eadyz']) {
+  for (const target of [
+    '/readyz?/../x',
+    '/readyz#/../x',
+    'http://x/readyz',
+    '/%72eadyz',
+  ]) {
     t.regex(
       await exchange(api.port, `GET ${target} HTTP/1.1\r\n${keyed()}`),
       /^HTTP\/1\.1 200 /,
       target,
     );
   }
-  const dotted = await exchange(api.port, `GET /api/v1/email/...x..%2f.. HTTP/1.1\r\n${keyed()}`);
+  const dotted = await exchange(
+    api.port,
+    `GET /api/v1/email/...x..%2f.. HTTP/1.1\r\n${keyed()}`,
+  );
   t.regex(dotted, /^HTTP\/1\.1 422 /);
 });
 
@@ -166,7 +195,10 @@ test('headers and query strings that the API does not use change nothing', async
     '#x',
     '?x#y',
   ]) {
-    const answer = await exchange(api.port, `GET /api/v1/credits${query} HTTP/1.1\r\n${keyed()}`);
+    const answer = await exchange(
+      api.port,
+      `GET /api/v1/credits${query} HTTP/1.1\r\n${keyed()}`,
+    );
     t.is(bodyOf(answer), bodyOf(plain), query);
   }
 });
@@ -181,7 +213,10 @@ test('HTTP/1.0, chunked bodies, pipelined requests, and GET with a body work', a
   const { apiKey } = await api.organization();
   const chunked = await exchange(
     api.port,
-    submit('Transfer-Encoding: chunked\r\n', `${chunks}0\r\n\r\n`).replace(client.apiKey, apiKey),
+    submit('Transfer-Encoding: chunked\r\n', `${chunks}0\r\n\r\n`).replace(
+      client.apiKey,
+      apiKey,
+    ),
   );
   t.regex(chunked, /^HTTP\/1\.1 202 /);
   const one = `GET /api/v1/credits HTTP/1.1\r\nHost: x\r\nX-API-Key: ${client.apiKey}\r\n\r\n`;

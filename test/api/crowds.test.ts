@@ -105,7 +105,10 @@ async function ask(localAddress: string, path: string, encoding: string) {
   await once(socket, 'close');
   const answer = Buffer.concat(chunks);
   const end = answer.indexOf('\r\n\r\n');
-  return { head: answer.subarray(0, end).toString().toLowerCase(), body: answer.subarray(end + 4) };
+  return {
+    head: answer.subarray(0, end).toString().toLowerCase(),
+    body: answer.subarray(end + 4),
+  };
 }
 
 test('the documentation pages are compressed in advance', async (t) => {

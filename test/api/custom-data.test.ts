@@ -29,7 +29,10 @@ async function echoesOf(body: string): Promise<string[]> {
   );
   if (status !== 202) throw new Error(`${status} ${text} for ${body}`);
   const [request] = json.requests;
-  const polls = [`/api/v1/email/${request?.request_id}`, `/api/v1/batch/${json.batch_id}`];
+  const polls = [
+    `/api/v1/email/${request?.request_id}`,
+    `/api/v1/batch/${json.batch_id}`,
+  ];
   const [delivery] = await api.db.drizzle
     .select({ id: webhookDeliveries.id })
     .from(webhookDeliveries)
@@ -49,22 +52,31 @@ test('custom_data is returned exactly as it was written, from any place in the b
   const seed = Number(TEST_SEED ?? Date.now() % 1_000_000_000);
   t.log(`TEST_SEED=${seed}`);
   // Many values in one object, so that one submit tries them all.
-  const many = fc.array(valueText, { minLength: 40, maxLength: 100, size: 'max' }).map((texts) => ({
-    size: texts.length,
-    text: `{${texts.map((text, i) => `"${i % 50}":${text}`).join(', ')}}`,
-  }));
+  const many = fc
+    .array(valueText, { minLength: 40, maxLength: 100, size: 'max' })
+    .map((texts) => ({
+      size: texts.length,
+      text: `{${texts.map((text, i) => `"${i % 50}":${text}`).join(', ')}}`,
+    }));
   const one = objectText.map((text) => ({ size: 1, text }));
   const data = fc
     .oneof({ weight: 4, arbitrary: many }, { weight: 1, arbitrary: one })
     .filter(({ text }) => Buffer.byteLength(text) <= MAX_BYTES);
   await fc.assert(
-    fc.asyncProperty(data, objectText, fc.boolean(), async ({ size, text }, noise, first) => {
-      const rest = `"npi":"${NPI}","unknown":${noise},"x":"\\"custom_data\\":{}"`;
-      const member = `"custom_data" :\n${text}\t`;
-      const echoes = await echoesOf(first ? `{${member},${rest}}` : `{${rest},${member}}`);
-      t.deepEqual(echoes, [text, text, text]);
-      values += size;
-    }),
+    fc.asyncProperty(
+      data,
+      objectText,
+      fc.boolean(),
+      async ({ size, text }, noise, first) => {
+        const rest = `"npi":"${NPI}","unknown":${noise},"x":"\\"custom_data\\":{}"`;
+        const member = `"custom_data" :\n${text}\t`;
+        const echoes = await echoesOf(
+          first ? `{${member},${rest}}` : `{${rest},${member}}`,
+        );
+        t.deepEqual(echoes, [text, text, text]);
+        values += size;
+      },
+    ),
     { seed, numRuns: 120 },
   );
   t.log(`${values} values`);
@@ -82,7 +94,11 @@ test('custom_data that a JSON parser would change is returned unchanged', async 
     '{"custom_data":{"custom_data":{}},"npi":"x"}',
     '{"$ref":"#","a.b":1,"a\'; drop table batches; --":"$ {x}{{y}}%s"}',
   ]) {
-    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [text, text, text]);
+    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [
+      text,
+      text,
+      text,
+    ]);
   }
 });
 
@@ -105,13 +121,22 @@ test('custom_data of 16 KiB is accepted, and one byte more is rejected', async (
     const largest = MAX_BYTES - ((MAX_BYTES - 8) % width);
     const text = sized(largest, char);
     t.is(Buffer.byteLength(text), largest);
-    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [text, text, text]);
-    const answer = await submit(`{"npi":"${NPI}","custom_data":${sized(largest + width, char)}}`);
+    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [
+      text,
+      text,
+      text,
+    ]);
+    const answer = await submit(
+      `{"npi":"${NPI}","custom_data":${sized(largest + width, char)}}`,
+    );
     t.deepEqual([answer.status, answer.text], [422, tooLarge], char);
   }
   const spaced = `{"npi":"${NPI}","custom_data":${' '.repeat(20_000)}{"a":1}${' '.repeat(20_000)}}`;
   t.deepEqual(await echoesOf(spaced), Array(3).fill('{"a":1}'));
-  t.is((await submit(`{"npi":"${NPI}","custom_data":{${' '.repeat(MAX_BYTES)}}}`)).text, tooLarge);
+  t.is(
+    (await submit(`{"npi":"${NPI}","custom_data":{${' '.repeat(MAX_BYTES)}}}`)).text,
+    tooLarge,
+  );
 });
 
 test('custom_data with 32 levels of nesting is accepted, and 33 levels are rejected', async (t) => {
@@ -128,7 +153,14 @@ test('custom_data with 32 levels of nesting is accepted, and 33 levels are rejec
   });
   for (const shape of [['[', ']'] as const, ['{"[":', '}'] as const]) {
     const text = deep(32, shape);
-    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [text, text, text]);
-    t.is((await submit(`{"npi":"${NPI}","custom_data":${deep(33, shape)}}`)).text, tooDeep);
+    t.deepEqual(await echoesOf(`{"npi":"${NPI}","custom_data":${text}}`), [
+      text,
+      text,
+      text,
+    ]);
+    t.is(
+      (await submit(`{"npi":"${NPI}","custom_data":${deep(33, shape)}}`)).text,
+      tooDeep,
+    );
   }
 });

@@ -31,7 +31,9 @@ test.before(async () => {
 });
 
 /** Takes a lock in another session, and returns a function that releases it. */
-async function hold(take: (tx: TransactionSql) => Promise<unknown>): Promise<() => Promise<void>> {
+async function hold(
+  take: (tx: TransactionSql) => Promise<unknown>,
+): Promise<() => Promise<void>> {
   const taken = Promise.withResolvers<void>();
   const wanted = Promise.withResolvers<void>();
   const held = admin.begin(async (tx) => {
@@ -86,9 +88,21 @@ test.serial(
     isAway(t, await submit());
     await release();
     await settled('test api');
-    t.deepEqual(await factsOf(client), { batches: 0, holds: 0, keys: 0, available: 10, held: 0 });
+    t.deepEqual(await factsOf(client), {
+      batches: 0,
+      holds: 0,
+      keys: 0,
+      available: 10,
+      held: 0,
+    });
     t.is((await submit()).status, 202);
-    t.deepEqual(await factsOf(client), { batches: 1, holds: 1, keys: 1, available: 9, held: 1 });
+    t.deepEqual(await factsOf(client), {
+      batches: 1,
+      holds: 1,
+      keys: 1,
+      available: 9,
+      held: 1,
+    });
   },
 );
 
@@ -104,7 +118,13 @@ test.serial(
     const again = await submit();
     t.is(again.status, 202);
     t.is(again.headers.get('idempotent-replayed'), 'true');
-    t.deepEqual(await factsOf(client), { batches: 1, holds: 1, keys: 1, available: 9, held: 1 });
+    t.deepEqual(await factsOf(client), {
+      batches: 1,
+      holds: 1,
+      keys: 1,
+      available: 9,
+      held: 1,
+    });
   },
 );
 
@@ -130,7 +150,12 @@ test.serial(
 test.serial(
   'a transaction does not start if it has waited too long for a connection',
   async (t) => {
-    const db = openDatabase({ url, poolSize: 1, applicationName: 'narrow', deadlineMs: 3000 });
+    const db = openDatabase({
+      url,
+      poolSize: 1,
+      applicationName: 'narrow',
+      deadlineMs: 3000,
+    });
     const begun: string[] = [];
     const { promise: held, resolve: release } = Promise.withResolvers<void>();
     const first = transaction(db, () => held);
@@ -147,7 +172,12 @@ test.serial(
 test.serial(
   'a COMMIT that was sent in time succeeds even if its response comes late',
   async (t) => {
-    const db = openDatabase({ url, poolSize: 1, applicationName: 'slow', deadlineMs: 10_000 });
+    const db = openDatabase({
+      url,
+      poolSize: 1,
+      applicationName: 'slow',
+      deadlineMs: 10_000,
+    });
     await query(db, (tx) => tx.execute(sql`select 1`));
     const open = await shutGate();
     mock.timers.enable({ apis: ['setTimeout'] });

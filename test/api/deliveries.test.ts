@@ -46,7 +46,9 @@ const NOBODY = Array.from({ length: 7 }, (_, n) => `100000001${n}`);
 const ELSEWHERE = { url: 'https://example.com/hook' };
 
 /** On a busy machine the sweep starts batches whose workflows Temporal started too slowly. */
-const stack = fresh(test, () => startStack({ webhookScheduleMs: [0, 100], sweepIntervalMs: 2000 }));
+const stack = fresh(test, () =>
+  startStack({ webhookScheduleMs: [0, 100], sweepIntervalMs: 2000 }),
+);
 /** An API without workers: deliveries stay as the submit left them. */
 const idle = fresh(test, startApi);
 let paths = 0;
@@ -81,10 +83,14 @@ function resend(
 }
 
 /** Returns the log once every delivery is final. */
-async function decided(client: Caller, batchId: string): Promise<readonly DeliveryView[]> {
+async function decided(
+  client: Caller,
+  batchId: string,
+): Promise<readonly DeliveryView[]> {
   return await eventually(async () => {
     const { deliveries } = (await logOf(client, batchId)).json;
-    const isOver = deliveries.length > 0 && deliveries.every((one) => one.status !== 'pending');
+    const isOver =
+      deliveries.length > 0 && deliveries.every((one) => one.status !== 'pending');
     return isOver ? deliveries : null;
   });
 }
@@ -119,7 +125,9 @@ test('the webhook log lists deliveries in submit order, with attempts and respon
       ],
     );
     for (const { started_at, duration_ms, response_excerpt } of attempts) {
-      t.true(started_at >= delivery.created_at && started_at <= String(delivery.decided_at));
+      t.true(
+        started_at >= delivery.created_at && started_at <= String(delivery.decided_at),
+      );
       t.true(duration_ms >= 0);
       // Two bytes that are not text, then the maximum of characters in a list.
       t.is(response_excerpt, `\ufffd\ufffd${'é'.repeat(198)}`);
@@ -133,7 +141,10 @@ test('the webhook log lists deliveries in submit order, with attempts and respon
 
 test('a page of the webhook log is below 256 KiB, even with large responses in it', async (t) => {
   const client = await idle.organization();
-  const { json } = await client.bulk({ npis: Array(60).fill(NOBODY[0]), webhook: ELSEWHERE });
+  const { json } = await client.bulk({
+    npis: Array(60).fill(NOBODY[0]),
+    webhook: ELSEWHERE,
+  });
   // Half of the responses are control characters, the others the longest characters.
   await idle.db.drizzle.execute(sql`
     insert into webhook_attempts (delivery_id, n, started_at, duration_ms, status_code, reason, response_excerpt)
@@ -144,7 +155,10 @@ test('a page of the webhook log is below 256 KiB, even with large responses in i
     update webhook_deliveries set attempts = 50 where batch_id = ${json.batch_id}`);
   const page = await logOf(client, json.batch_id, '?limit=100');
   t.is(page.json.deliveries.length, 60);
-  t.true(Buffer.byteLength(page.text) < 256 * 1024, `${Buffer.byteLength(page.text)} bytes`);
+  t.true(
+    Buffer.byteLength(page.text) < 256 * 1024,
+    `${Buffer.byteLength(page.text)} bytes`,
+  );
   for (const { attempts } of page.json.deliveries) {
     t.deepEqual(
       attempts.map(({ n, response_excerpt }) => [n, response_excerpt]),
@@ -156,7 +170,9 @@ test('a page of the webhook log is below 256 KiB, even with large responses in i
     limit: 100,
   });
   const kept =
-    read?.deliveries.flatMap(({ log }) => log.map((one) => one.responseExcerpt?.length ?? 0)) ?? [];
+    read?.deliveries.flatMap(({ log }) =>
+      log.map((one) => one.responseExcerpt?.length ?? 0),
+    ) ?? [];
   t.deepEqual([kept.length, Math.max(...kept)], [300, 600]);
 });
 
@@ -202,7 +218,8 @@ test('the webhook log lists each delivery once, even if some are resent between 
     seen.push(...deliveries.map(({ id }) => id));
     sizes.push(deliveries.length);
     // Between the pages, one delivery that was listed and one that was not are resent.
-    for (const one of [all[0], all.at(-1)]) await resend(client, json.batch_id, one?.id ?? '');
+    for (const one of [all[0], all.at(-1)])
+      await resend(client, json.batch_id, one?.id ?? '');
     if (next_cursor === null) break;
     query = `?limit=3&cursor=${next_cursor}`;
   }
@@ -217,20 +234,29 @@ test('the webhook log lists each delivery once, even if some are resent between 
 
 test('a batch has one delivery in batch mode, and none without a webhook', async (t) => {
   const client = await idle.organization();
-  const batch = (await client.bulk({ npis: NOBODY, webhook: { ...ELSEWHERE, mode: 'batch' } }))
-    .json;
+  const batch = (
+    await client.bulk({ npis: NOBODY, webhook: { ...ELSEWHERE, mode: 'batch' } })
+  ).json;
   const { deliveries } = (await logOf(client, batch.batch_id)).json;
-  t.like(deliveries, [{ request_id: null, status: 'pending', attempts: [], decided_at: null }]);
+  t.like(deliveries, [
+    { request_id: null, status: 'pending', attempts: [], decided_at: null },
+  ]);
   t.is(deliveries.length, 1);
   const silent = (await client.single({ npi: NOBODY[0] })).json;
-  t.deepEqual((await logOf(client, silent.batch_id)).json, { deliveries: [], next_cursor: null });
+  t.deepEqual((await logOf(client, silent.batch_id)).json, {
+    deliveries: [],
+    next_cursor: null,
+  });
 });
 
 test('all wrong parameters of the webhook log are reported together, in order', async (t) => {
   const client = await idle.organization();
   const batchId = newId('bat');
   const problemsOf = async (path: string, method = 'GET') => {
-    const answer = await client.call<{ detail: { loc: string[]; type: string }[] }>(method, path);
+    const answer = await client.call<{ detail: { loc: string[]; type: string }[] }>(
+      method,
+      path,
+    );
     t.is(answer.status, 422, path);
     return answer.json.detail.map(({ loc, type }) => [...loc, type]);
   };
@@ -240,7 +266,9 @@ test('all wrong parameters of the webhook log are reported together, in order', 
     ['query', 'limit', 'greater_than_equal'],
     ['query', 'cursor', 'string_pattern_mismatch'],
   ]);
-  t.deepEqual(await problemsOf(`${list}?limit=101`), [['query', 'limit', 'less_than_equal']]);
+  t.deepEqual(await problemsOf(`${list}?limit=101`), [
+    ['query', 'limit', 'less_than_equal'],
+  ]);
   for (const limit of ['', 'ten', '1.5', '1e1', '0x10', '1&limit=2', '%00', ' 1', '٣']) {
     t.deepEqual(
       await problemsOf(`${list}?limit=${limit}`),
@@ -269,17 +297,22 @@ test('all wrong parameters of the webhook log are reported together, in order', 
     ['query', 'before', 'greater_than_equal'],
   ]);
   t.is((await logOf(client, batchId, `?limit=100&cursor=${cursor}`)).status, 404);
-  t.deepEqual(await problemsOf(`${list}?other=1`), [['query', 'other', 'extra_forbidden']]);
+  t.deepEqual(await problemsOf(`${list}?other=1`), [
+    ['query', 'other', 'extra_forbidden'],
+  ]);
 });
 
 test("reading or resending another organization's delivery gets a 404, as if unknown", async (t) => {
   const theirs = await stack.organization();
-  const { json } = await theirs.single({ npi: NOBODY[0], webhook: { url: t.context.url } });
+  const { json } = await theirs.single({
+    npi: NOBODY[0],
+    webhook: { url: t.context.url },
+  });
   const [delivery] = await decided(theirs, json.batch_id);
   const id = delivery?.id ?? '';
   const ours = await stack.organization();
-  const own = (await ours.single({ npi: NOBODY[0], webhook: { url: t.context.url } })).json
-    .batch_id;
+  const own = (await ours.single({ npi: NOBODY[0], webhook: { url: t.context.url } }))
+    .json.batch_id;
   const foreign = await logOf(ours, json.batch_id);
   const unknown = await logOf(ours, newId('bat'));
   t.deepEqual([foreign.status, foreign.text], [404, unknown.text]);
@@ -300,7 +333,10 @@ for (const mode of ['real-time', 'batch'] as const) {
     const { url, path } = t.context;
     const client = await stack.organization();
     stack.receiver.setBehavior(path, status(410));
-    const { json } = await client.bulk({ npis: NOBODY.slice(0, 2), webhook: { url, mode } });
+    const { json } = await client.bulk({
+      npis: NOBODY.slice(0, 2),
+      webhook: { url, mode },
+    });
     const [first, ...others] = await decided(client, json.batch_id);
     const id = first?.id ?? '';
     t.is(others.length, mode === 'batch' ? 0 : 1);
@@ -347,9 +383,14 @@ for (const mode of ['real-time', 'batch'] as const) {
       later.body,
       later.headers as Record<string, string>,
     );
-    t.like(body, { webhook: { url, mode, status: 'pending' }, batch: { completed_count: 2 } });
+    t.like(body, {
+      webhook: { url, mode, status: 'pending' },
+      batch: { completed_count: 2 },
+    });
     t.deepEqual(JSON.parse(later.body).data, JSON.parse(earlier.body).data);
-    const log = (await logOf(client, json.batch_id)).json.deliveries.find((one) => one.id === id);
+    const log = (await logOf(client, json.batch_id)).json.deliveries.find(
+      (one) => one.id === id,
+    );
     t.deepEqual(
       log?.attempts.map(({ n, status_code, reason }) => [n, status_code, reason]),
       [
@@ -386,8 +427,15 @@ test('only one of several concurrent resends is accepted, and the others get a 4
   const answers = await Promise.all(
     Array.from({ length: 8 }, () => resend(client, json.batch_id, delivery?.id ?? '')),
   );
-  t.deepEqual(answers.map((answer) => answer.status).sort(), [202, ...Array(7).fill(409)]);
-  t.true(answers.every((answer) => answer.status === 202 || codeOf(answer) === 'delivery_pending'));
+  t.deepEqual(answers.map((answer) => answer.status).sort(), [
+    202,
+    ...Array(7).fill(409),
+  ]);
+  t.true(
+    answers.every(
+      (answer) => answer.status === 202 || codeOf(answer) === 'delivery_pending',
+    ),
+  );
   status(200)(await eventually(async () => held[0] ?? null));
   const [over] = await decided(client, json.batch_id);
   t.is(over?.attempts.length, 2);
@@ -396,12 +444,14 @@ test('only one of several concurrent resends is accepted, and the others get a 4
 
 test('a webhook cannot be resent before its result is final or during a suspension', async (t) => {
   const client = await idle.organization();
-  const open = (await client.single({ npi: NOBODY[0], webhook: ELSEWHERE })).json.batch_id;
+  const open = (await client.single({ npi: NOBODY[0], webhook: ELSEWHERE })).json
+    .batch_id;
   const [waiting] = (await logOf(client, open)).json.deliveries;
   const early = await resend(client, open, waiting?.id ?? '');
   t.deepEqual([early.status, codeOf(early)], [409, 'delivery_pending']);
   await suspendWebhooks(idle.db, BY, client.organizationId, true);
-  const never = (await client.single({ npi: NOBODY[0], webhook: ELSEWHERE })).json.batch_id;
+  const never = (await client.single({ npi: NOBODY[0], webhook: ELSEWHERE })).json
+    .batch_id;
   const [none] = (await logOf(client, never)).json.deliveries;
   t.is(none?.status, 'none');
   for (const suspended of [true, false]) {
@@ -424,14 +474,20 @@ test("resending a waiting delivery sends it now, even if the API can't reach Tem
     const { json } = await client.single({ npi: NOBODY[0], webhook });
     const waiting = await eventually(async () => {
       const [delivery] = (await logOf(client, json.batch_id)).json.deliveries;
-      return delivery?.attempts.length === 1 && delivery.next_attempt_at !== null ? delivery : null;
+      return delivery?.attempts.length === 1 && delivery.next_attempt_at !== null
+        ? delivery
+        : null;
     });
     t.like(waiting, { status: 'pending', decided_at: null });
     const inMs = Date.parse(String(waiting.next_attempt_at)) - Date.now();
     t.true(inMs > 0.75 * 3_600_000 && inMs < 1.25 * 3_600_000, `${inMs} ms`);
 
     lonely.receiver.setBehavior('/hook', null);
-    const { status: code, json: resent } = await resend(client, json.batch_id, waiting.id);
+    const { status: code, json: resent } = await resend(
+      client,
+      json.batch_id,
+      waiting.id,
+    );
     t.is(code, 202);
     t.like(resent, { status: 'pending', next_attempt_at: null });
     const [over] = await decided(client, json.batch_id);
@@ -450,7 +506,9 @@ test('resends and requests for the webhook log count against the rate limit', as
   const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });
   const [delivery] = await decided(client, json.batch_id);
   const path = `/api/v1/batch/${json.batch_id}/deliveries/${delivery?.id}/resend`;
-  const answer = await client.call('POST', path, '{"broken', { 'content-type': 'text/plain' });
+  const answer = await client.call('POST', path, '{"broken', {
+    'content-type': 'text/plain',
+  });
   t.is(answer.status, 202);
   t.is(answer.headers.get('x-ratelimit-limit'), '100000');
   t.is(answer.headers.get('cache-control'), 'no-store');

@@ -16,10 +16,17 @@ import { startApi } from '../support/stack.ts';
 
 const NPI = '1234567893';
 const BY = { actor: 'test', reason: 'test' };
-const IDS = { request_id: newId('req'), batch_id: newId('bat'), delivery_id: newId('msg') };
+const IDS = {
+  request_id: newId('req'),
+  batch_id: newId('bat'),
+  delivery_id: newId('msg'),
+};
 const KEYED = ROUTES.filter(({ scope }) => scope === 'keyed').map(
   ({ method, path }) =>
-    [method, path.replaceAll(/\{(\w+)\}/g, (_, name: keyof typeof IDS) => IDS[name])] as const,
+    [
+      method,
+      path.replaceAll(/\{(\w+)\}/g, (_, name: keyof typeof IDS) => IDS[name]),
+    ] as const,
 );
 
 const api = fresh(test, startApi);
@@ -71,7 +78,12 @@ test('every endpoint returns a 401 without an API key or with an invalid one', a
   const other = apiKey.endsWith('A') ? 'B' : 'A';
   for (const [method, path] of KEYED) {
     isProblem(t, await send(method, path), 401, 'api_key_missing');
-    isProblem(t, await send(method, path, { authorization: 'Bearer x' }), 401, 'api_key_invalid');
+    isProblem(
+      t,
+      await send(method, path, { authorization: 'Bearer x' }),
+      401,
+      'api_key_invalid',
+    );
   }
   for (const authorization of [
     apiKey,
@@ -87,7 +99,12 @@ test('every endpoint returns a 401 without an API key or with an invalid one', a
     `Bearer ${'x'.repeat(8000)}`,
     'Bearer ä',
   ]) {
-    isProblem(t, await send('GET', '/api/v1/credits', { authorization }), 401, 'api_key_invalid');
+    isProblem(
+      t,
+      await send('GET', '/api/v1/credits', { authorization }),
+      401,
+      'api_key_invalid',
+    );
   }
   for (const key of ['', 'x', `Bearer ${apiKey}`, `${apiKey}, ${apiKey}`]) {
     isProblem(
@@ -150,7 +167,12 @@ test('a trailing slash is ignored, and a 404 links to the documentation', async 
   const { batch_id } = (
     await client.call<{ batch_id: string }>('POST', '/api/v1/email/', `{"npi":"${NPI}"}`)
   ).json;
-  for (const path of ['/api/v1/credits', `/api/v1/batch/${batch_id}`, '/docs', '/healthz']) {
+  for (const path of [
+    '/api/v1/credits',
+    `/api/v1/batch/${batch_id}`,
+    '/docs',
+    '/healthz',
+  ]) {
     const [plain, closed] = [await client.get(path), await client.get(`${path}/?x=1`)];
     t.deepEqual([closed.status, closed.text], [200, plain.text], path);
   }
@@ -168,7 +190,8 @@ test('a trailing slash is ignored, and a 404 links to the documentation', async 
 
 test('Authorization and X-API-Key both accept a key, and Authorization has priority', async (t) => {
   const { apiKey } = await api.organization();
-  const credits = (headers: Record<string, string>) => send('GET', '/api/v1/credits', headers);
+  const credits = (headers: Record<string, string>) =>
+    send('GET', '/api/v1/credits', headers);
   t.is((await credits({ 'x-api-key': apiKey })).status, 200);
   t.is((await credits({ authorization: `Bearer ${apiKey}` })).status, 200);
   t.is(
@@ -176,7 +199,10 @@ test('Authorization and X-API-Key both accept a key, and Authorization has prior
     200,
     'schemes ignore case, RFC 9110',
   );
-  t.is((await credits({ authorization: `Bearer ${apiKey}`, 'x-api-key': 'x' })).status, 200);
+  t.is(
+    (await credits({ authorization: `Bearer ${apiKey}`, 'x-api-key': 'x' })).status,
+    200,
+  );
   isProblem(
     t,
     await credits({ authorization: 'Bearer x', 'x-api-key': apiKey }),
@@ -211,7 +237,10 @@ test('a revoked or rotated key gets a 403 within a second', async (t) => {
   await untilStatus(403, headers);
   for (const [method, path] of KEYED)
     isProblem(t, await send(method, path, headers), 403, 'api_key_inactive');
-  t.is((await send('GET', '/api/v1/credits', { 'x-api-key': issued.apiKey })).status, 200);
+  t.is(
+    (await send('GET', '/api/v1/credits', { 'x-api-key': issued.apiKey })).status,
+    200,
+  );
 });
 
 test('every key of a suspended organization gets a 403 until the organization resumes', async (t) => {
@@ -229,7 +258,10 @@ test('every key of a suspended organization gets a 403 until the organization re
 test('a 402 says how many credits are missing, and the Idempotency-Key stays free', async (t) => {
   const client = await api.organization(4);
   const rows = async () => [
-    await api.db.drizzle.$count(batches, eq(batches.organizationId, client.organizationId)),
+    await api.db.drizzle.$count(
+      batches,
+      eq(batches.organizationId, client.organizationId),
+    ),
     await api.db.drizzle.$count(
       sql`idempotency_keys`,
       sql`organization_id = ${client.organizationId}`,
@@ -244,7 +276,10 @@ test('a 402 says how many credits are missing, and the Idempotency-Key stays fre
     held: 0,
     shortfall: 1,
   });
-  const two = await client.bulk({ npis: five.npis.slice(3), enrichment_email_type: 'personal' });
+  const two = await client.bulk({
+    npis: five.npis.slice(3),
+    enrichment_email_type: 'personal',
+  });
   isProblem(t, two, 402, 'insufficient_credits', {
     required: 6,
     available: 4,
@@ -267,7 +302,8 @@ test('a 402 says how many credits are missing, and the Idempotency-Key stays fre
 
 test("another organization's id gets exactly the same 404 as an unknown id", async (t) => {
   const [owner, stranger] = [await api.organization(), await api.organization()];
-  const { batch_id, requests } = (await owner.single({ npi: NPI, custom_data: { a: 1 } })).json;
+  const { batch_id, requests } = (await owner.single({ npi: NPI, custom_data: { a: 1 } }))
+    .json;
   t.is((await owner.get(`/api/v1/batch/${batch_id}`)).status, 200);
   const paths = [
     [
@@ -279,7 +315,10 @@ test("another organization's id gets exactly the same 404 as an unknown id", asy
   ] as const;
   for (const [code, foreign, unknown] of paths) {
     for (const headers of [{}, { 'if-none-match': '*' }, { prefer: 'wait=50' }]) {
-      const [a, b] = [await stranger.get(foreign, headers), await stranger.get(unknown, headers)];
+      const [a, b] = [
+        await stranger.get(foreign, headers),
+        await stranger.get(unknown, headers),
+      ];
       isProblem(t, a, 404, code);
       t.is(a.text, b.text);
       t.deepEqual(comparable(a), comparable(b));
@@ -379,11 +418,23 @@ test('a request is checked in a fixed order, and only the first error is returne
   });
   t.is(unlimited, 413, 'size before type');
   t.is(await status('POST', '/api/v1/email', '{', bad), 415, 'type before validation');
-  t.is(await status('POST', '/api/v1/email', '{', key), 422, 'validation before idempotency');
+  t.is(
+    await status('POST', '/api/v1/email', '{', key),
+    422,
+    'validation before idempotency',
+  );
   await grantCredits(api.db, BY, client.organizationId, 1);
   t.is((await client.single({ npi: NPI }, key)).status, 202);
-  t.is((await client.single({ npi: NPI }, key)).status, 202, 'idempotency before credits');
-  t.is((await client.single({ npi: '1234567894' }, key)).status, 422, 'idempotency before credits');
+  t.is(
+    (await client.single({ npi: NPI }, key)).status,
+    202,
+    'idempotency before credits',
+  );
+  t.is(
+    (await client.single({ npi: '1234567894' }, key)).status,
+    422,
+    'idempotency before credits',
+  );
   t.is((await client.single({ npi: NPI })).status, 402);
 });
 
@@ -410,7 +461,16 @@ test("every response has a request id, and the client's own if that is harmless"
     return headers.get('x-request-id');
   };
   for (const own of ['a', 'A-z_0.9:x', 'x'.repeat(128)]) t.is(await idOf(own), own);
-  for (const odd of ['', 'a b', 'x'.repeat(129), '{"a":1}', 'ä', '<x>', 'a,b', '%0d%0aX-Evil: 1']) {
+  for (const odd of [
+    '',
+    'a b',
+    'x'.repeat(129),
+    '{"a":1}',
+    'ä',
+    '<x>',
+    'a,b',
+    '%0d%0aX-Evil: 1',
+  ]) {
     t.regex((await idOf(odd)) ?? '', /^[0-9a-f-]{36}$/, odd);
   }
   const ids = await Promise.all([
@@ -470,7 +530,10 @@ test('an API without migrations is not ready, and its responses contain no SQL',
   const { apiKey } = await api.organization();
   await using database = await openEmptyDatabase();
   const lines: string[] = [];
-  const empty = await startApi({ databaseUrl: database.url, onLog: (line) => lines.push(line) });
+  const empty = await startApi({
+    databaseUrl: database.url,
+    onLog: (line) => lines.push(line),
+  });
   try {
     const { get } = createCaller(empty.baseUrl, apiKey);
     const ready = await get('/readyz');
@@ -505,7 +568,12 @@ test("neither errors nor log lines repeat the client's input", async (t) => {
     const key = { 'idempotency-key': canary };
     const attempts: Parameters<typeof call>[] = [
       ['POST', '/api/v1/email', JSON.stringify({ ...good, npi: canary }), key],
-      ['POST', '/api/v1/email', JSON.stringify({ ...good, enrichment_email_type: canary }), key],
+      [
+        'POST',
+        '/api/v1/email',
+        JSON.stringify({ ...good, enrichment_email_type: canary }),
+        key,
+      ],
       [
         'POST',
         '/api/v1/email',
@@ -517,10 +585,24 @@ test("neither errors nor log lines repeat the client's input", async (t) => {
       ['POST', '/api/v1/email', '{}', { 'idempotency-key': `${canary} ${canary}` }],
       ['POST', '/api/v1/email', '{}', { 'content-type': canary }],
       ['POST', '/api/v1/email', JSON.stringify(good), key],
-      ['POST', '/api/v1/email', JSON.stringify({ ...good, custom_data: { b: canary } }), key],
-      ['POST', '/api/v1/email/bulk', JSON.stringify({ ...good, npis: Array(60).fill(NPI) })],
+      [
+        'POST',
+        '/api/v1/email',
+        JSON.stringify({ ...good, custom_data: { b: canary } }),
+        key,
+      ],
+      [
+        'POST',
+        '/api/v1/email/bulk',
+        JSON.stringify({ ...good, npis: Array(60).fill(NPI) }),
+      ],
       ['GET', '/api/v1/credits', undefined, { authorization: `Bearer ${canary}` }],
-      ['GET', `/api/v1/email/${canary}?${canary}`, undefined, { cookie: canary, referer: canary }],
+      [
+        'GET',
+        `/api/v1/email/${canary}?${canary}`,
+        undefined,
+        { cookie: canary, referer: canary },
+      ],
       ['GET', `/api/v1/batch/${canary}`],
       ['GET', `/${canary}`],
       ['PUT', `/api/v1/email/${canary}`, canary],

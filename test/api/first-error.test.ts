@@ -15,7 +15,9 @@ const [GATE, CYCLE] = [11, 12];
 
 const { sql: admin, url } = freshDatabase(test);
 const there = new URL(url);
-const relay = fresh(test, () => startRelay({ host: there.hostname, port: Number(there.port) }));
+const relay = fresh(test, () =>
+  startRelay({ host: there.hostname, port: Number(there.port) }),
+);
 const api = fresh(test, () => {
   const relayed = new URL(url);
   relayed.host = `${relay.host}:${relay.port}`;

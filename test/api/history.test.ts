@@ -75,7 +75,12 @@ test('the credit ledger lists every movement, newest first, with reason and bala
   const { entries, next_cursor } = await ledgerOf(client);
   t.is(next_cursor, null);
   t.deepEqual(
-    entries.map((entry) => [entry.reason, entry.amount, entry.request_id, entry.balance_after]),
+    entries.map((entry) => [
+      entry.reason,
+      entry.amount,
+      entry.request_id,
+      entry.balance_after,
+    ]),
     [
       ['adjustment', -4, null, 5],
       ['release', 1, second, 9],
@@ -176,7 +181,11 @@ test('the list of batches can be filtered by status, time, and NPI', async (t) =
   };
   t.deepEqual(await idsOf('&status=in-progress'), [c, b]);
   t.deepEqual(await idsOf('&status=completed'), [d, a]);
-  t.deepEqual(await idsOf(`&npi=${STORED}`), [d, b, a], 'once, however often it asks for it');
+  t.deepEqual(
+    await idsOf(`&npi=${STORED}`),
+    [d, b, a],
+    'once, however often it asks for it',
+  );
   t.deepEqual(await idsOf('&npi=1234567894'), []);
   t.deepEqual(await idsOf(`&npi=${STORED}&status=in-progress`), [b]);
   const times = new Map(
@@ -187,39 +196,47 @@ test('the list of batches can be filtered by status, time, and NPI', async (t) =
     .toReversed();
   t.deepEqual(await idsOf(`&since=${times.get(b)}`), laterThan, 'then or later');
   const [before] = [a, b, c].filter((id) => (times.get(id) ?? '') < (times.get(b) ?? ''));
-  t.deepEqual(await idsOf(`&until=${times.get(b)}`), before ? [before] : [], 'before then');
+  t.deepEqual(
+    await idsOf(`&until=${times.get(b)}`),
+    before ? [before] : [],
+    'before then',
+  );
   const zoned = new Date(Date.parse(times.get(c) ?? '') + 3_600_000)
     .toISOString()
     .replace('Z', '%2B01:00');
   t.deepEqual(await idsOf(`&since=${zoned}`), await idsOf(`&since=${times.get(c)}`));
-  t.deepEqual(await idsOf(`&since=${zoned.replace('%2B', '+')}`), await idsOf(`&since=${zoned}`));
-  t.deepEqual(await idsOf('&since=0000-01-01T00:00:00%2B23:59&until=9999-12-31T23:59:59-23:59'), [
-    d,
-    c,
-    b,
-    a,
-  ]);
+  t.deepEqual(
+    await idsOf(`&since=${zoned.replace('%2B', '+')}`),
+    await idsOf(`&since=${zoned}`),
+  );
+  t.deepEqual(
+    await idsOf('&since=0000-01-01T00:00:00%2B23:59&until=9999-12-31T23:59:59-23:59'),
+    [d, c, b, a],
+  );
 });
 
 test('all wrong filters of the lists are reported together, in order', async (t) => {
   const client = await api.organization();
   const problemsOf = async (path: string) => {
-    const answer = await client.get<{ detail: { loc: string[]; msg: string; type: string }[] }>(
-      path,
-    );
+    const answer = await client.get<{
+      detail: { loc: string[]; msg: string; type: string }[];
+    }>(path);
     t.is(answer.status, 422, path);
     for (const problem of answer.json.detail)
       t.deepEqual(Object.keys(problem), ['loc', 'msg', 'type']);
     return answer.json.detail.map(({ loc, type }) => [...loc, type]);
   };
-  t.deepEqual(await problemsOf(`${BATCHES}?cursor=x&limit=0&npi=x&until=x&since=x&status=x`), [
-    ['query', 'status', 'literal_error'],
-    ['query', 'since', 'datetime_parsing'],
-    ['query', 'until', 'datetime_parsing'],
-    ['query', 'npi', 'string_pattern_mismatch'],
-    ['query', 'limit', 'greater_than_equal'],
-    ['query', 'cursor', 'string_pattern_mismatch'],
-  ]);
+  t.deepEqual(
+    await problemsOf(`${BATCHES}?cursor=x&limit=0&npi=x&until=x&since=x&status=x`),
+    [
+      ['query', 'status', 'literal_error'],
+      ['query', 'since', 'datetime_parsing'],
+      ['query', 'until', 'datetime_parsing'],
+      ['query', 'npi', 'string_pattern_mismatch'],
+      ['query', 'limit', 'greater_than_equal'],
+      ['query', 'cursor', 'string_pattern_mismatch'],
+    ],
+  );
   for (const wrong of ['', 'accepted', 'In-Progress', 'completed&status=completed']) {
     t.deepEqual(await problemsOf(`${BATCHES}?status=${wrong}`), [
       ['query', 'status', 'literal_error'],
@@ -249,7 +266,9 @@ test('all wrong filters of the lists are reported together, in order', async (t)
     '１２３４５６７８９３',
     `${STORED}&npi=${STORED}`,
   ]) {
-    const found = await problemsOf(`${BATCHES}?npi=${encodeURI(wrong).replaceAll('%25', '%')}`);
+    const found = await problemsOf(
+      `${BATCHES}?npi=${encodeURI(wrong).replaceAll('%25', '%')}`,
+    );
     t.deepEqual(found, [['query', 'npi', 'string_pattern_mismatch']], wrong);
   }
   const digits = newId('bat').slice('bat_'.length);
@@ -280,7 +299,8 @@ test('all wrong filters of the lists are reported together, in order', async (t)
       t.deepEqual(found, [['query', 'cursor', 'string_pattern_mismatch']], wrong);
     }
     // Well-formed cursors that were never issued return some page.
-    for (const odd of cursors) t.is((await client.get(`${path}?cursor=${odd}`)).status, 200, odd);
+    for (const odd of cursors)
+      t.is((await client.get(`${path}?cursor=${odd}`)).status, 200, odd);
   }
 });
 

@@ -14,8 +14,12 @@ const BY = { actor: 'test', reason: 'test' };
 const { sql, url: databaseUrl } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl }));
 
-const send = ({ call }: Pick<ApiClient, 'call'>, body: string, key: string, path = SINGLE) =>
-  call<SubmitAnswer>('POST', path, body, { 'idempotency-key': key });
+const send = (
+  { call }: Pick<ApiClient, 'call'>,
+  body: string,
+  key: string,
+  path = SINGLE,
+) => call<SubmitAnswer>('POST', path, body, { 'idempotency-key': key });
 
 async function batchesOf({ organizationId }: ApiClient): Promise<number> {
   const [row] =
@@ -53,7 +57,8 @@ test('a repeated submit gets the same 202, byte for byte, and is charged once', 
 test('a repeated submit may write the same JSON in another notation', async (t) => {
   const client = await api.organization(10);
   const url = 'https://example.com/';
-  const data = '{"n":150,"big":12345678901234567890,"s":"é/","nil":null,"list":[1,{"b":2,"a":1}]}';
+  const data =
+    '{"n":150,"big":12345678901234567890,"s":"é/","nil":null,"list":[1,{"b":2,"a":1}]}';
   const first = await send(
     client,
     `{"npi":"${NPI}","webhook":{"url":"${url}"},"custom_data":${data}}`,
@@ -102,7 +107,10 @@ test('an Idempotency-Key with another body is rejected, even for a tiny differen
   }
   t.is(await batchesOf(client), 1);
   const bulk = await api.organization(10);
-  t.is((await send(bulk, `{"npis":["${NPI}","1234567894"]}`, 'k', `${SINGLE}/bulk`)).status, 202);
+  t.is(
+    (await send(bulk, `{"npis":["${NPI}","1234567894"]}`, 'k', `${SINGLE}/bulk`)).status,
+    202,
+  );
   t.is(
     (await send(bulk, `{"npis":["1234567894","${NPI}"]}`, 'k', `${SINGLE}/bulk`)).text,
     mismatch,
@@ -126,11 +134,22 @@ test('an Idempotency-Key applies to one organization and path, with or without q
   );
   t.is(new Set(answers.map(({ json }) => json.batch_id)).size, 5);
   const first = answers[0]?.text ?? '';
-  t.is((await send(createCaller(api.baseUrl, apiKey), body, 'k')).text, first, 'any key of it');
+  t.is(
+    (await send(createCaller(api.baseUrl, apiKey), body, 'k')).text,
+    first,
+    'any key of it',
+  );
   t.is((await send(one, body, '"k"')).text, first);
-  t.is((await send(one, body, 'k', `${SINGLE}?x=1`)).text, first, 'a query is no part of the path');
+  t.is(
+    (await send(one, body, 'k', `${SINGLE}?x=1`)).text,
+    first,
+    'a query is no part of the path',
+  );
   const longest = 'x'.repeat(255);
-  t.is((await send(one, body, longest)).text, (await send(one, body, `"${longest}"`)).text);
+  t.is(
+    (await send(one, body, longest)).text,
+    (await send(one, body, `"${longest}"`)).text,
+  );
 });
 
 test('two equal submits without an Idempotency-Key create two batches', async (t) => {
@@ -145,7 +164,9 @@ test('concurrent submits with the same Idempotency-Key create one batch', async 
   const client = await api.organization(1000);
   const bodies = Array.from({ length: 10 }, (_, i) => `{"npi":"123456789${i}"}`);
   const answers = await Promise.all(
-    bodies.flatMap((body, i) => Array.from({ length: 10 }, () => send(client, body, `key-${i}`))),
+    bodies.flatMap((body, i) =>
+      Array.from({ length: 10 }, () => send(client, body, `key-${i}`)),
+    ),
   );
   for (const [i] of bodies.entries()) {
     const mine = answers.slice(i * 10, i * 10 + 10);
@@ -166,29 +187,32 @@ test('if different submits share an Idempotency-Key at the same time, one is acc
 });
 
 // Serial, because it waits for lock waits, and other tests cause them too.
-test.serial('a repeated submit waits for the first one for 5 s, then gets a 409', async (t) => {
-  const client = await api.organization(10);
-  const body = `{"npi":"${NPI}"}`;
-  // Holds every submit of this organization inside its transaction.
-  const release = await holdBalance(client);
-  try {
-    const first = send(client, body, 'k');
-    await lockWaits(1);
-    const second = await send(client, body, 'k');
-    t.is(second.status, 409);
-    t.is((second.json as unknown as { code: string }).code, 'idempotency_in_progress');
-    t.regex(second.headers.get('retry-after') ?? '', /^[1-9]$/);
-    const third = send(client, body, 'k');
-    await lockWaits(2);
-    await release();
-    t.is((await first).status, 202);
-    t.is((await third).text, (await first).text);
-    t.is((await third).headers.get('idempotent-replayed'), 'true');
-    t.is(await batchesOf(client), 1);
-  } finally {
-    await release();
-  }
-});
+test.serial(
+  'a repeated submit waits for the first one for 5 s, then gets a 409',
+  async (t) => {
+    const client = await api.organization(10);
+    const body = `{"npi":"${NPI}"}`;
+    // Holds every submit of this organization inside its transaction.
+    const release = await holdBalance(client);
+    try {
+      const first = send(client, body, 'k');
+      await lockWaits(1);
+      const second = await send(client, body, 'k');
+      t.is(second.status, 409);
+      t.is((second.json as unknown as { code: string }).code, 'idempotency_in_progress');
+      t.regex(second.headers.get('retry-after') ?? '', /^[1-9]$/);
+      const third = send(client, body, 'k');
+      await lockWaits(2);
+      await release();
+      t.is((await first).status, 202);
+      t.is((await third).text, (await first).text);
+      t.is((await third).headers.get('idempotent-replayed'), 'true');
+      t.is(await batchesOf(client), 1);
+    } finally {
+      await release();
+    }
+  },
+);
 
 async function holdBalance({ organizationId }: ApiClient): Promise<() => Promise<void>> {
   const release = Promise.withResolvers<void>();

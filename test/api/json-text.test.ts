@@ -1,13 +1,21 @@
 import test from 'ava';
 import fc from 'fast-check';
-import { canonicalJson, jsonDepth, jsonErrorOffset, memberText } from '../../api/http/json-body.ts';
+import {
+  canonicalJson,
+  jsonDepth,
+  jsonErrorOffset,
+  memberText,
+} from '../../api/http/json-body.ts';
 import { objectText, stringText, tokensOf, valueText } from '../support/json-text.ts';
 
 // JSON handled as text: api/http/json-body.ts.
 
 /** fast-check prints seed and path of a failure; TEST_SEED repeats it. */
 const { TEST_SEED } = process.env;
-const RUN = { numRuns: 500, ...(TEST_SEED === undefined ? {} : { seed: Number(TEST_SEED) }) };
+const RUN = {
+  numRuns: 500,
+  ...(TEST_SEED === undefined ? {} : { seed: Number(TEST_SEED) }),
+};
 const space = fc.stringMatching(/^[ \t\r\n]{0,3}$/);
 
 test('memberText returns the trimmed text of the last member with a given name', (t) => {
@@ -47,7 +55,9 @@ test('jsonDepth counts levels of objects and arrays, but not brackets in strings
       stringText,
       (opened, leaf) => {
         const before = opened.map((char) => (char === '[' ? '[1,' : '{"]":')).join('');
-        const after = opened.toReversed().map((char) => (char === '[' ? ',[]]' : ',"[":{}}'));
+        const after = opened
+          .toReversed()
+          .map((char) => (char === '[' ? ',[]]' : ',"[":{}}'));
         t.is(
           jsonDepth(`${before}${leaf}${after.join('')}`),
           opened.length === 0 ? 0 : opened.length + 1,
@@ -73,10 +83,19 @@ test('canonicalJson is the same for every notation of the same JSON', (t) => {
     }),
     RUN,
   );
-  t.is(canonicalJson('{"b":1,"a":{"d":2,"c":3}}'), canonicalJson('{"a":{"c":3,"d":2},"b":1}'));
+  t.is(
+    canonicalJson('{"b":1,"a":{"d":2,"c":3}}'),
+    canonicalJson('{"a":{"c":3,"d":2},"b":1}'),
+  );
   t.is(canonicalJson('{"a":1,"a":2}'), canonicalJson('{"a":2}'));
-  t.is(canonicalJson('[1000,0.001,1.50,0e9,1e400]'), canonicalJson('[1e3,1E-3,15e-1,0,10.0e+399]'));
-  t.is(canonicalJson(`1e${'9'.repeat(10_000)}`), canonicalJson(`10e${'9'.repeat(9999)}8`));
+  t.is(
+    canonicalJson('[1000,0.001,1.50,0e9,1e400]'),
+    canonicalJson('[1e3,1E-3,15e-1,0,10.0e+399]'),
+  );
+  t.is(
+    canonicalJson(`1e${'9'.repeat(10_000)}`),
+    canonicalJson(`10e${'9'.repeat(9999)}8`),
+  );
 });
 
 test('canonicalJson differs for JSON with a different meaning', (t) => {
@@ -119,7 +138,15 @@ test('canonicalJson differs for JSON with a different meaning', (t) => {
       '["1,2"]',
       '[null]',
     ],
-    ...['{"a":1}', '{"a":2}', '{"b":1}', '{"a":"1"}', '{"a":1,"b":1}', '{"a":{"b":1}}', '{"":1}'],
+    ...[
+      '{"a":1}',
+      '{"a":2}',
+      '{"b":1}',
+      '{"a":"1"}',
+      '{"a":1,"b":1}',
+      '{"a":{"b":1}}',
+      '{"":1}',
+    ],
     ...[
       '{"__proto__":1}',
       '{"__proto__":{}}',
@@ -140,9 +167,14 @@ test('jsonErrorOffset points at the broken token, or at the end of incomplete JS
       const k = pick % (text.length + 1);
       const broken = cut ? text.slice(0, k) : `${text.slice(0, k)}\u0001${text.slice(k)}`;
       if (isJson(broken)) return;
-      const around = tokensOf(text).find(({ at, text: token }) => at < k && k <= at + token.length);
+      const around = tokensOf(text).find(
+        ({ at, text: token }) => at < k && k <= at + token.length,
+      );
       const offset = jsonErrorOffset(broken);
-      t.true(offset <= k && offset >= (around?.at ?? k), `${JSON.stringify(broken)} ${offset}`);
+      t.true(
+        offset <= k && offset >= (around?.at ?? k),
+        `${JSON.stringify(broken)} ${offset}`,
+      );
     }),
     RUN,
   );
@@ -163,10 +195,12 @@ test('jsonErrorOffset points at text after the first value', (t) => {
 test('the text before jsonErrorOffset is always the start of some valid JSON', (t) => {
   const anything = fc.oneof(
     fc.stringMatching(/^[[\]{}:,"0-9.eE+\-a truefalsn\\]{0,20}$/),
-    fc.tuple(objectText, fc.nat(), fc.string({ maxLength: 2 })).map(([text, pick, patch]) => {
-      const k = pick % (text.length + 1);
-      return `${text.slice(0, k)}${patch}${text.slice(k + 1)}`;
-    }),
+    fc
+      .tuple(objectText, fc.nat(), fc.string({ maxLength: 2 }))
+      .map(([text, pick, patch]) => {
+        const k = pick % (text.length + 1);
+        return `${text.slice(0, k)}${patch}${text.slice(k + 1)}`;
+      }),
   );
   fc.assert(
     fc.property(anything, (text) => {
@@ -215,13 +249,16 @@ function isBeginning(text: string): boolean {
     if (token === '{' || token === '[') closing.unshift(token === '{' ? '}' : ']');
     else if (token === '}' || token === ']') closing.shift();
   }
-  return ['', '0', '"":0', ':0'].some((next) => isJson(`${text}${next}${closing.join('')}`));
+  return ['', '0', '"":0', ':0'].some((next) =>
+    isJson(`${text}${next}${closing.join('')}`),
+  );
 }
 
 /** Writes one token in another notation. */
 function respell(token: string, choice: number): string {
   if (token.startsWith('"')) {
-    const escaped = (char: string) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`;
+    const escaped = (char: string) =>
+      `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`;
     const plain = JSON.parse(token) as string;
     return choice === 0
       ? token
@@ -231,7 +268,8 @@ function respell(token: string, choice: number): string {
   const [mantissa = '', exponent = '0'] = token.toLowerCase().split('e');
   const longer = mantissa.includes('.') ? `${mantissa}0` : `${mantissa}.0`;
   return (
-    [token, `${longer}E${exponent}`, `${longer}00e${exponent}`, token.toLowerCase()][choice] ??
-    token
+    [token, `${longer}E${exponent}`, `${longer}00e${exponent}`, token.toLowerCase()][
+      choice
+    ] ?? token
   );
 }

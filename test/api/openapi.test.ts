@@ -54,7 +54,12 @@ test.before(async () => {
  * Checks a response against the document: the schema of this status and operation, without other
  * fields.
  */
-function conforms(t: ExecutionContext, operation: string, status: number, answer: Answer): void {
+function conforms(
+  t: ExecutionContext,
+  operation: string,
+  status: number,
+  answer: Answer,
+): void {
   t.is(answer.status, status, answer.text);
   t.deepEqual(misfits(operation, answer), [], `${operation} ${status}: ${answer.text}`);
   const exact = exactSchema(operation, status);
@@ -65,7 +70,8 @@ function conforms(t: ExecutionContext, operation: string, status: number, answer
 }
 
 function exactSchema(operation: string, status: number): Joi.Schema | null {
-  if (status === 202) return operation === RESEND ? answers.deliveryAnswer : answers.submitAnswer;
+  if (status === 202)
+    return operation === RESEND ? answers.deliveryAnswer : answers.submitAnswer;
   if (status === 422) return answers.invalidAnswer;
   if (status === 402) return answers.insufficientAnswer;
   if (operation.endsWith('openapi.json') && status < 400) return null;
@@ -99,7 +105,10 @@ test('/openapi.json describes exactly the routes of the server', async (t) => {
   for (const other of others) {
     const [method = '', path = ''] = other.split(' ');
     const { status } = await client.call(method === '*' ? 'DELETE' : method, path);
-    t.true(status === 404 || status === 405, `${other} is served and not described: ${status}`);
+    t.true(
+      status === 404 || status === 405,
+      `${other} is served and not described: ${status}`,
+    );
   }
 });
 
@@ -109,10 +118,12 @@ test('the documentation lists exactly the errors and routes of the server', asyn
   const [told, routed] = await Promise.all([read('errors.md'), read('lifecycle.md')]);
   const rows = (page: string, pattern: RegExp) =>
     [...page.matchAll(pattern)].map(([, ...cells]) => cells);
-  const errors = rows(told, /^\| (\d{3}) \| ([^|]+) \|/gm).map(([status = '', codes = '']) => ({
-    status: Number(status),
-    codes: [...codes.matchAll(/`(\w+)`/g)].map(([, code]) => code).toSorted(),
-  }));
+  const errors = rows(told, /^\| (\d{3}) \| ([^|]+) \|/gm).map(
+    ([status = '', codes = '']) => ({
+      status: Number(status),
+      codes: [...codes.matchAll(/`(\w+)`/g)].map(([, code]) => code).toSorted(),
+    }),
+  );
   const kinds = Object.values(PROBLEMS).toSorted((a, b) => a.status - b.status);
   const known = kinds.map(({ status, codes }) => ({
     status,
@@ -134,7 +145,9 @@ test('/openapi.json names only existing operations, and every body has an exampl
   const ids: readonly string[] = ROUTES.map(({ id }) => id);
   const text = JSON.stringify(openapi);
   const linked = [...text.matchAll(/"operationId":"(\w+)"/g)].map(([, id = '']) => id);
-  const failing = Object.values(PROBLEMS).flatMap(({ at }) => (typeof at === 'string' ? [] : at));
+  const failing = Object.values(PROBLEMS).flatMap(({ at }) =>
+    typeof at === 'string' ? [] : at,
+  );
   t.deepEqual(
     [...new Set([...linked, ...failing])].toSorted(),
     [...ids, 'submitSingleResult', 'submitBulkResult'].toSorted(),
@@ -172,13 +185,15 @@ test('/openapi.json contains no constructs that break client generators', (t) =>
   );
   t.is(callbacks.length, 2);
   t.false(JSON.stringify(callbacks).includes('/components/callbacks'));
-  for (const operation of operations) t.true(Object.hasOwn(operation as JsonObject, 'description'));
+  for (const operation of operations)
+    t.true(Object.hasOwn(operation as JsonObject, 'description'));
 });
 
 test('every example in /openapi.json matches its schema', (t) => {
   const examples = examplesOf(openapi);
   t.true(examples.length > 30);
-  for (const { at, schema, value } of examples) t.deepEqual(violations(schema, value), [], at);
+  for (const { at, schema, value } of examples)
+    t.deepEqual(violations(schema, value), [], at);
 });
 
 test('the body schemas in /openapi.json accept exactly what the service accepts', (t) => {
@@ -195,7 +210,10 @@ test('the body schemas in /openapi.json accept exactly what the service accepts'
     {},
     [NPI],
   );
-  const type = fc.oneof(scalar, fc.constantFrom('any', 'professional', 'personal', 'Any'));
+  const type = fc.oneof(
+    scalar,
+    fc.constantFrom('any', 'professional', 'personal', 'Any'),
+  );
   const url = fc.oneof(
     scalar,
     fc.constantFrom(
@@ -211,8 +229,16 @@ test('the body schemas in /openapi.json accept exactly what the service accepts'
       .map((length) => `https://a.example/${'x'.repeat(length - 18)}`),
   );
   const mode = fc.oneof(scalar, fc.constantFrom('real-time', 'batch', 'BATCH'));
-  const webhook = fc.oneof(scalar, fc.record({ url, mode, more: scalar }, { requiredKeys: [] }));
-  const common = { enrichment_email_type: type, webhook, custom_data: scalar, unknown: scalar };
+  const webhook = fc.oneof(
+    scalar,
+    fc.record({ url, mode, more: scalar }, { requiredKeys: [] }),
+  );
+  const common = {
+    enrichment_email_type: type,
+    webhook,
+    custom_data: scalar,
+    unknown: scalar,
+  };
   const npis = fc.oneof(
     scalar,
     fc.array(scalar, { maxLength: 3 }),
@@ -224,13 +250,19 @@ test('the body schemas in /openapi.json accept exactly what the service accepts'
       fc.record<Record<string, unknown>>({ ...own, ...common }, { requiredKeys: [] }),
     );
   const agrees = (schema: Joi.ObjectSchema, component: string) => (value: unknown) => {
-    const { problems } = check('body', schema, value, { customData: '{}', forbids: () => false });
+    const { problems } = check('body', schema, value, {
+      customData: '{}',
+      forbids: () => false,
+    });
     const wrong = violations(`#/components/schemas/${component}`, value);
     return (problems.length === 0) === (wrong.length === 0);
   };
   const options = { numRuns: 2000 };
   t.notThrows(() =>
-    fc.assert(fc.property(body({ npi: scalar }), agrees(singleBody, 'SingleSubmit')), options),
+    fc.assert(
+      fc.property(body({ npi: scalar }), agrees(singleBody, 'SingleSubmit')),
+      options,
+    ),
   );
   t.notThrows(() =>
     fc.assert(fc.property(body({ npis }), agrees(bulkBody, 'BulkSubmit')), options),
@@ -352,9 +384,14 @@ test('the webhook log and resends match /openapi.json: 200, 202, 404, 409, 422, 
     `${path}?limit=1`,
   );
   conforms(t, DELIVERIES, 200, page);
-  const second = await client.get<typeof page.json>(`${path}?cursor=${page.json.next_cursor}`);
+  const second = await client.get<typeof page.json>(
+    `${path}?cursor=${page.json.next_cursor}`,
+  );
   conforms(t, DELIVERIES, 200, second);
-  const [first, pending] = [page.json.deliveries[0]?.id ?? '', second.json.deliveries[0]?.id ?? ''];
+  const [first, pending] = [
+    page.json.deliveries[0]?.id ?? '',
+    second.json.deliveries[0]?.id ?? '',
+  ];
   await api.db.drizzle.execute(sql`
     insert into webhook_attempts (delivery_id, n, started_at, duration_ms, reason)
     values (${first}, 1, clock_timestamp(), 5, 'refused')`);
@@ -382,7 +419,12 @@ test('the webhook log and resends match /openapi.json: 200, 202, 404, 409, 422, 
   conforms(t, DELIVERY, 422, await client.get(`${path}/x?before=0`));
   conforms(t, RESEND, 404, await client.call('POST', `${path}/${newId('msg')}/resend`));
   conforms(t, RESEND, 422, await client.call('POST', `${path}/x/resend`));
-  conforms(t, DELIVERIES, 404, await client.get(`/api/v1/batch/${newId('bat')}/deliveries`));
+  conforms(
+    t,
+    DELIVERIES,
+    404,
+    await client.get(`/api/v1/batch/${newId('bat')}/deliveries`),
+  );
   conforms(t, DELIVERIES, 422, await client.get(`${path}?limit=0&cursor=x`));
 });
 
@@ -396,7 +438,12 @@ test('the lists of batches and credits match /openapi.json: 200, 422', async (t)
   ] as const) {
     const first = await one.get<{ next_cursor: string }>(`${path}?limit=1`);
     conforms(t, operation, 200, first);
-    conforms(t, operation, 200, await one.get(`${path}?cursor=${first.json.next_cursor}`));
+    conforms(
+      t,
+      operation,
+      200,
+      await one.get(`${path}?cursor=${first.json.next_cursor}`),
+    );
     conforms(t, operation, 422, await one.get(`${path}?limit=0&cursor=x`));
   }
 });
@@ -411,7 +458,10 @@ test('errors of polls match /openapi.json: 404, 422', async (t) => {
 
 test('errors of every operation match /openapi.json: 400, 405, 408, 431', async (t) => {
   const slow = exchange(api.port, 'POST /api/v1/email HTTP/1.1\r\nHost: x\r\nX-Slow: ');
-  const broken = await exchange(api.port, 'GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n');
+  const broken = await exchange(
+    api.port,
+    'GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n',
+  );
   const large = await exchange(
     api.port,
     `GET / HTTP/1.1\r\nHost: x\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`,
@@ -423,7 +473,12 @@ test('errors of every operation match /openapi.json: 400, 405, 408, 431', async 
   ] as const;
   for (const operation of operations()) {
     for (const [status, text] of raw) conforms(t, operation, status, toAnswer(text));
-    conforms(t, operation, 405, await client.call('DELETE', operation.split(' ')[1] ?? ''));
+    conforms(
+      t,
+      operation,
+      405,
+      await client.call('DELETE', operation.split(' ')[1] ?? ''),
+    );
   }
 });
 
@@ -432,7 +487,10 @@ function toAnswer(raw: string): Answer {
   const [head = '', text = ''] = raw.split('\r\n\r\n');
   const [status = '', ...lines] = head.split('\r\n');
   const headers = new Headers(
-    lines.map((line): [string, string] => [line.split(': ')[0] ?? '', line.split(': ')[1] ?? '']),
+    lines.map((line): [string, string] => [
+      line.split(': ')[0] ?? '',
+      line.split(': ')[1] ?? '',
+    ]),
   );
   return { status: Number(status.split(' ')[1]), headers, text, json: undefined };
 }
@@ -451,7 +509,12 @@ test('health checks and a missing database match /openapi.json: 200, 503', async
     conforms(t, BATCH, 503, await caller.get('/api/v1/batch/x'));
     conforms(t, DELIVERIES, 503, await caller.get('/api/v1/batch/x/deliveries'));
     conforms(t, DELIVERY, 503, await caller.get('/api/v1/batch/x/deliveries/x'));
-    conforms(t, RESEND, 503, await caller.call('POST', '/api/v1/batch/x/deliveries/x/resend'));
+    conforms(
+      t,
+      RESEND,
+      503,
+      await caller.call('POST', '/api/v1/batch/x/deliveries/x/resend'),
+    );
     conforms(t, BATCHES, 503, await caller.get('/api/v1/batches'));
     conforms(t, LEDGER, 503, await caller.get('/api/v1/credits/ledger'));
   } finally {

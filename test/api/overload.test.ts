@@ -3,7 +3,11 @@ import type { IncomingMessage } from 'node:http';
 import { connect } from 'node:net';
 import test from 'ava';
 import { sql as query } from 'drizzle-orm';
-import { createAddressOf, createFloodGuard, createSample } from '../../api/http/overload.ts';
+import {
+  createAddressOf,
+  createFloodGuard,
+  createSample,
+} from '../../api/http/overload.ts';
 import { reactivateKey, revokeKey } from '../../db/accounts/keys.ts';
 import { transaction } from '../../db/client.ts';
 import { fresh, freshDatabase } from '../support/database.ts';
@@ -22,7 +26,10 @@ test('an IP address with many bad keys gets a 429, but its valid keys still work
     fetch(`${api.baseUrl}/api/v1/credits`, { headers });
   const statuses = [];
   for (let i = 0; i < 60; i += 1) {
-    statuses.push((await knock({ 'x-api-key': `npe_${i}` })).status, (await knock({})).status);
+    statuses.push(
+      (await knock({ 'x-api-key': `npe_${i}` })).status,
+      (await knock({})).status,
+    );
   }
   t.deepEqual(statuses, [...Array(100).fill(401), ...Array(20).fill(429)]);
   const refused = await knock({});
@@ -55,14 +62,20 @@ test('bad keys are counted in a sliding window per IPv4 address or IPv6 /64 netw
 });
 
 test('requests with a valid key are all logged, and other requests are sampled', async (t) => {
-  const lines: { msg: string; status: number; organization_id?: string; suppressed?: number }[] =
-    [];
+  const lines: {
+    msg: string;
+    status: number;
+    organization_id?: string;
+    suppressed?: number;
+  }[] = [];
   const begun = performance.now();
   const api = await startApi({ onLog: (line) => lines.push(JSON.parse(line)) });
   const client = await api.organization();
   for (let i = 0; i < 50; i += 1) {
     await fetch(`${api.baseUrl}/api/v1/credits`);
-    await fetch(`${api.baseUrl}/api/v1/credits`, { headers: { 'x-api-key': `npe_${i}` } });
+    await fetch(`${api.baseUrl}/api/v1/credits`, {
+      headers: { 'x-api-key': `npe_${i}` },
+    });
     await fetch(`${api.baseUrl}/nothing`);
     await exchange(api.port, 'GET\r\n\r\n');
     await client.get('/api/v1/email/x');
@@ -82,7 +95,9 @@ test('requests with a valid key are all logged, and other requests are sampled',
     ({ organization_id, msg }) => organization_id !== undefined && msg === 'http',
   );
   t.is(keyed.length, 50);
-  t.true(keyed.every(({ status, suppressed }) => status === 422 && suppressed === undefined));
+  t.true(
+    keyed.every(({ status, suppressed }) => status === 422 && suppressed === undefined),
+  );
 });
 
 test('the log sample has one line per status in 10 s and counts the lines left out', (t) => {
@@ -129,10 +144,15 @@ test('after 100 bad keys, an IP address may use only keys that worked there rece
   t.is((await known.get('/api/v1/credits')).status, 200);
   await revokeKey(own.db, BY, other.keyId);
   const statuses = [];
-  for (let i = 0; i < 110; i += 1) statuses.push((await other.get('/api/v1/credits')).status);
+  for (let i = 0; i < 110; i += 1)
+    statuses.push((await other.get('/api/v1/credits')).status);
   t.deepEqual(statuses, [...Array(100).fill(403), ...Array(10).fill(429)]);
   await reactivateKey(own.db, BY, other.keyId);
-  t.is((await other.get('/api/v1/credits')).status, 429, 'nobody asked what became of the key');
+  t.is(
+    (await other.get('/api/v1/credits')).status,
+    429,
+    'nobody asked what became of the key',
+  );
   t.is((await known.get('/api/v1/credits')).status, 200);
   await own.stop();
 });
@@ -182,41 +202,51 @@ const submitOnce = ({ baseUrl }: Pick<Api, 'baseUrl'>, { apiKey }: ApiClient) =>
     body: '{"npi":"2000000010"}',
   });
 
-const codeOf = async (answer: Response) => ((await answer.json()) as { code: string }).code;
+const codeOf = async (answer: Response) =>
+  ((await answer.json()) as { code: string }).code;
 
 // Guards: `maxPerClient` and `maxRunningPerClient` of the writes in api/http/turn-queue.ts; `enterQueue`
 // before `countRequest`.
-test.serial("each organization's submits wait in a short queue, and more get a 429", async (t) => {
-  const [client, other] = [await api.organization(1000, 150), await api.organization()];
-  const release = await holdBalance(client);
-  const answering = Array.from({ length: 120 }, () => submitOnce(api, client));
-  const isRefused = ({ status }: Response) => status === 429;
-  // The queue is full once one submit has been refused.
-  const refused = await Promise.any(
-    answering.map((one) => one.then((a) => (isRefused(a) ? a : Promise.reject()))),
-  );
-  t.is(await codeOf(refused), 'too_many_at_once');
-  t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
-  t.is(refused.headers.get('ratelimit'), null);
-  const [waiting] = await sql`
+test.serial(
+  "each organization's submits wait in a short queue, and more get a 429",
+  async (t) => {
+    const [client, other] = [await api.organization(1000, 150), await api.organization()];
+    const release = await holdBalance(client);
+    const answering = Array.from({ length: 120 }, () => submitOnce(api, client));
+    const isRefused = ({ status }: Response) => status === 429;
+    // The queue is full once one submit has been refused.
+    const refused = await Promise.any(
+      answering.map((one) => one.then((a) => (isRefused(a) ? a : Promise.reject()))),
+    );
+    t.is(await codeOf(refused), 'too_many_at_once');
+    t.regex(refused.headers.get('retry-after') ?? '', /^[1-9]$/);
+    t.is(refused.headers.get('ratelimit'), null);
+    const [waiting] = await sql`
     select count(*)::int as n from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%credit_balances%'`;
-  t.true(waiting?.n <= 2, `${waiting?.n} connections wait`);
-  t.is((await submitOnce(api, other)).status, 202);
-  await release();
-  const accepted = (await Promise.all(answering)).filter(({ status }) => status === 202);
-  t.true(accepted.length > 0 && accepted.length <= 100);
-  t.is((await Promise.all(answering)).filter(isRefused).length, 120 - accepted.length);
-  const [hits] =
-    await sql`select sum(n)::int as n from rate_windows, unnest(counts) n where api_key_id = ${client.keyId}`;
-  t.is(hits?.n, accepted.length);
-});
+    t.true(waiting?.n <= 2, `${waiting?.n} connections wait`);
+    t.is((await submitOnce(api, other)).status, 202);
+    await release();
+    const accepted = (await Promise.all(answering)).filter(
+      ({ status }) => status === 202,
+    );
+    t.true(accepted.length > 0 && accepted.length <= 100);
+    t.is((await Promise.all(answering)).filter(isRefused).length, 120 - accepted.length);
+    const [hits] =
+      await sql`select sum(n)::int as n from rate_windows, unnest(counts) n where api_key_id = ${client.keyId}`;
+    t.is(hits?.n, accepted.length);
+  },
+);
 
 // Guard: `maxTotal` in api/http/turn-queue.ts.
 test.serial(
   'if too many submits of all organizations wait, the next one gets a 503 at once',
   async (t) => {
     const own = await startApi({ databaseUrl, databasePool: 1 });
-    const clients = await Promise.all([own.organization(), own.organization(), own.organization()]);
+    const clients = await Promise.all([
+      own.organization(),
+      own.organization(),
+      own.organization(),
+    ]);
     const releases = await Promise.all(clients.map(holdBalance));
     const answering = clients.flatMap((client) =>
       Array.from({ length: 50 }, () => submitOnce(own, client)),
@@ -241,7 +271,9 @@ test('a client that disconnects while its key is looked up leaves the submit que
   const client = await own.organization(1000, 1000);
   await transaction(own.db, async (tx) => {
     await tx.execute(query`lock table api_keys in access exclusive mode`);
-    const sockets = Array.from({ length: 100 }, () => connect(Number(own.port), '127.0.0.1'));
+    const sockets = Array.from({ length: 100 }, () =>
+      connect(Number(own.port), '127.0.0.1'),
+    );
     for (const socket of sockets) {
       socket.write('GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n');
       await once(socket, 'data');
@@ -255,7 +287,9 @@ test('a client that disconnects while its key is looked up leaves the submit que
     for (const socket of sockets) await once(socket.destroy(), 'close');
     await fetch(`${own.baseUrl}/healthz`);
   });
-  const answers = await Promise.all(Array.from({ length: 20 }, () => submitOnce(own, client)));
+  const answers = await Promise.all(
+    Array.from({ length: 20 }, () => submitOnce(own, client)),
+  );
   t.deepEqual([...new Set(answers.map(({ status }) => status))], [202]);
   await own.stop();
 });
@@ -278,13 +312,18 @@ test.serial(
     await held;
     const asked = Array.from({ length: 100 }, ask);
     // While all of them wait, the pool of 20 still has free connections.
-    for (let i = 0; i < 20; i += 1) t.is((await client.get('/api/v1/credits')).status, 200);
+    for (let i = 0; i < 20; i += 1)
+      t.is((await client.get('/api/v1/credits')).status, 200);
     // If the responses waited for the query to end, they would say database_away.
     t.deepEqual([...new Set(await Promise.all(asked))], ['{"status":"ready"}']);
     const away = '{"status":"database_away"}';
     t.is(await eventually(async () => ((await ask()) === away ? away : null)), away);
     release();
     await holding;
-    t.truthy(await eventually(async () => ((await ask()) === '{"status":"ready"}' ? true : null)));
+    t.truthy(
+      await eventually(async () =>
+        (await ask()) === '{"status":"ready"}' ? true : null,
+      ),
+    );
   },
 );

@@ -17,7 +17,9 @@ const api = fresh(test, () => startApi({ databaseUrl }));
 
 async function submitTwo() {
   const client = await api.organization(10);
-  const { batch_id, requests } = (await client.bulk({ npis: ['1234567893', '1234567894'] })).json;
+  const { batch_id, requests } = (
+    await client.bulk({ npis: ['1234567893', '1234567894'] })
+  ).json;
   const [first = '', second = ''] = requests.map(({ request_id }) => request_id);
   return {
     client,
@@ -41,17 +43,27 @@ test('a poll returns one request, or all requests of a batch in submit order', a
       [second, '1234567894'],
     ],
   );
-  t.deepEqual(Object.keys(batch.json), ['batch', 'webhook', 'custom_data', 'usage', 'data']);
+  t.deepEqual(Object.keys(batch.json), [
+    'batch',
+    'webhook',
+    'custom_data',
+    'usage',
+    'data',
+  ]);
   t.deepEqual(batch.json.usage, { credits_used: 0, balance: 8 });
   t.deepEqual(single.json.batch, batch.json.batch);
   t.regex(batch.json.batch.created_at, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
   const alone = (await client.single({ npi: '1234567893' })).json;
-  t.is((await client.batch(alone.batch_id)).data[0]?.request_id, alone.requests[0]?.request_id);
+  t.is(
+    (await client.batch(alone.batch_id)).data[0]?.request_id,
+    alone.requests[0]?.request_id,
+  );
 });
 
 test("Retry-After of a poll grows with the request's age until the request is final", async (t) => {
   const { client, first, second, paths } = await submitTwo();
-  const after = async (path: string) => (await client.get(path)).headers.get('retry-after');
+  const after = async (path: string) =>
+    (await client.get(path)).headers.get('retry-after');
   const age = (seconds: number) => sql`update batches
     set created_at = clock_timestamp() - make_interval(secs => ${seconds})
     where id = (select batch_id from requests where id = ${first})`;
@@ -81,7 +93,8 @@ test("the times in headers come from PostgreSQL's clock, not the API's clock", a
     t.is(headers.get('retry-after'), '20');
     const [, untilReset] = /;t=(\d+)$/.exec(headers.get('ratelimit') ?? '') ?? [];
     const countedAt = Number(headers.get('x-ratelimit-reset')) - Number(untilReset);
-    const [row] = await database.sql`select extract(epoch from clock_timestamp())::float8 as now`;
+    const [row] =
+      await database.sql`select extract(epoch from clock_timestamp())::float8 as now`;
     t.true(Math.abs(countedAt - row?.now) < 50, `${countedAt} and ${row?.now}`);
   } finally {
     await its.stop();
@@ -118,7 +131,10 @@ test('a poll with If-None-Match and the current ETag gets a 304 without a body',
   await settle(api.db, first, 'failed', 'test', RULES);
   t.is((await client.get(paths[0], { 'if-none-match': before ?? '' })).status, 200);
   t.is((await client.get(paths[1], { 'if-none-match': neighbor ?? '' })).status, 200);
-  t.is((await client.call('HEAD', paths[0], undefined, { 'if-none-match': '*' })).status, 304);
+  t.is(
+    (await client.call('HEAD', paths[0], undefined, { 'if-none-match': '*' })).status,
+    304,
+  );
 });
 
 test('all keys of an organization get the same ETag, which changes with the balance', async (t) => {
@@ -129,7 +145,8 @@ test('all keys of an organization get the same ETag, which changes with the bala
     const etag = (await client.get(path)).headers.get('etag') ?? '';
     t.is((await other.get(path)).headers.get('etag'), etag);
     t.is(
-      (await other.get(path, { 'accept-encoding': 'identity', 'if-none-match': etag })).status,
+      (await other.get(path, { 'accept-encoding': 'identity', 'if-none-match': etag }))
+        .status,
       304,
     );
     t.is((await other.call('HEAD', path)).headers.get('etag'), etag);
@@ -144,7 +161,9 @@ test("a poll's ETag changes exactly when the content of the response changes", a
   const { client, first, second, paths } = await submitTwo();
   const batch = sql`id = (select batch_id from requests where id = ${first})`;
   const etags = () =>
-    Promise.all(paths.map(async (path) => (await client.get(path)).headers.get('etag') ?? ''));
+    Promise.all(
+      paths.map(async (path) => (await client.get(path)).headers.get('etag') ?? ''),
+    );
   const before = await etags();
   await sql`update batches set started_at = now(), checked_at = now() where ${batch}`;
   t.deepEqual(await etags(), before);
@@ -173,7 +192,8 @@ test.serial('adding or removing a suppression changes the ETag of a poll', async
   const domain = { kind: 'domain', value: 'suppressed.example' } as const;
   for (const path of paths) {
     const before = await client.get(path);
-    const ask = () => client.get(path, { 'if-none-match': before.headers.get('etag') ?? '' });
+    const ask = () =>
+      client.get(path, { 'if-none-match': before.headers.get('etag') ?? '' });
     t.is(before.json.data[0]?.email, email);
     t.is((await ask()).status, 304);
     await addSuppression(api.db, BY, domain);
@@ -188,7 +208,9 @@ test.serial('adding or removing a suppression changes the ETag of a poll', async
 test('every response forbids caching, even a compressed one or a 304', async (t) => {
   const client = await api.organization(100);
   const { batch_id } = (await client.bulk({ npis: Array(60).fill('1234567893') })).json;
-  const answer = await client.get(`/api/v1/batch/${batch_id}`, { 'accept-encoding': 'gzip' });
+  const answer = await client.get(`/api/v1/batch/${batch_id}`, {
+    'accept-encoding': 'gzip',
+  });
   t.is(answer.headers.get('content-encoding'), 'gzip');
   const known = { 'if-none-match': answer.headers.get('etag') ?? '' };
   for (const one of [

@@ -81,7 +81,9 @@ test('a wait that ends before the batch is completed returns the current state',
     client.get(path, WAIT),
     client.get(path, { ...WAIT, 'if-none-match': known }),
   ]);
-  await eventually(async () => ((await admitted(client.keyId, own.db)) >= 4 ? true : null));
+  await eventually(async () =>
+    (await admitted(client.keyId, own.db)) >= 4 ? true : null,
+  );
   await settle(own.db, json.requests[1]?.request_id ?? '', 'failed', 'test', RULES);
   // Ends all waits, as their time-out would.
   await own.stop();
@@ -111,10 +113,18 @@ test('the Prefer header is accepted in all notations of RFC 7240', async (t) => 
     ['wait=5, until=changes', 'wait=5'],
     ['wait=5, until=end', 'wait=5'],
   ] as const) {
-    t.is((await client.get(path, { prefer })).headers.get('preference-applied'), applied, prefer);
+    t.is(
+      (await client.get(path, { prefer })).headers.get('preference-applied'),
+      applied,
+      prefer,
+    );
   }
   const submitted = await client.single({ npi: NPI }, { prefer: 'wait=1, until=change' });
-  t.is(submitted.headers.get('preference-applied'), 'wait=1', 'a submit waits for its end');
+  t.is(
+    submitted.headers.get('preference-applied'),
+    'wait=1',
+    'a submit waits for its end',
+  );
 });
 
 test('a wait without a change returns the current state, or a 304 if the ETag matches', async (t) => {
@@ -133,7 +143,8 @@ test('a submit with Prefer: wait returns when its batch is completed', async (t)
   const settleAll = async () => {
     for (;;) {
       const rows = await stack.openRequests(client.organizationId);
-      if (rows.length > 0) return await settle(stack.db, rows[0] ?? '', 'failed', 'test', RULES);
+      if (rows.length > 0)
+        return await settle(stack.db, rows[0] ?? '', 'failed', 'test', RULES);
     }
   };
   await settleAll();
@@ -159,7 +170,9 @@ test('500 clients can wait at once without a database connection, and more canno
   await eventually(async () => answered === 10 || null);
   await settle(stack.db, json.requests[0]?.request_id ?? '', 'failed', 'test', RULES);
   const answers = await Promise.all(waiting);
-  const waited = answers.filter(({ headers }) => headers.get('preference-applied') !== null);
+  const waited = answers.filter(
+    ({ headers }) => headers.get('preference-applied') !== null,
+  );
   t.is(waited.length, 500);
   t.true(waited.every((answer) => answer.json.batch.status === 'completed'));
 });
@@ -180,8 +193,16 @@ test('a waiting poll survives the loss of the connection that listens for change
 // Guards: the triggers that notify of changed keys and organizations, and the second lookup of the
 // key.
 for (const [how, code, end] of [
-  ['its key is revoked', 'api_key_revoked', ({ keyId }) => revokeKey(stack.db, BY, keyId)],
-  ['its key is replaced', 'api_key_inactive', ({ keyId }) => rotateKey(stack.db, BY, keyId)],
+  [
+    'its key is revoked',
+    'api_key_revoked',
+    ({ keyId }) => revokeKey(stack.db, BY, keyId),
+  ],
+  [
+    'its key is replaced',
+    'api_key_inactive',
+    ({ keyId }) => rotateKey(stack.db, BY, keyId),
+  ],
   [
     'its organization is suspended',
     'api_key_inactive',
@@ -212,7 +233,8 @@ for (const [how, code, end] of [
     await eventually(async () => ((await admitted(client.keyId)) === 4 ? true : null));
 
     await end(client);
-    for (const { status, json } of await waiting) t.deepEqual([status, json.code], [403, code]);
+    for (const { status, json } of await waiting)
+      t.deepEqual([status, json.code], [403, code]);
     t.is((await submitting).status, 202, 'what was accepted stays accepted');
     await settle(stack.db, theirs.requests[0]?.request_id ?? '', 'failed', 'test', RULES);
     t.is((await other).json.batch.status, 'completed');

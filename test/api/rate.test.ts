@@ -21,7 +21,10 @@ const credits = ({ get }: Pick<ApiClient, 'get'>) => get('/api/v1/credits');
  * Sets the times of a key's admitted requests, in seconds before now.
  * @returns a function that returns the seconds since this call
  */
-async function setHits({ keyId }: ApiClient, ages: readonly number[]): Promise<() => number> {
+async function setHits(
+  { keyId }: ApiClient,
+  ages: readonly number[],
+): Promise<() => number> {
   const begun = performance.now();
   await sql`insert into rate_windows (api_key_id, hits, counts)
     select ${keyId}, array_agg(clock_timestamp() - make_interval(secs => age) order by age desc), array_agg(1)
@@ -38,7 +41,8 @@ function says(
   reset?: number,
 ): void {
   t.is(headers.get('ratelimit-policy'), `"default";q=${limit};w=60`);
-  const [, r, s] = /^"default";r=(\d+);t=(\d+)$/.exec(headers.get('ratelimit') ?? '') ?? [];
+  const [, r, s] =
+    /^"default";r=(\d+);t=(\d+)$/.exec(headers.get('ratelimit') ?? '') ?? [];
   t.is(Number(r), remaining);
   t.is(headers.get('x-ratelimit-limit'), String(limit));
   t.is(headers.get('x-ratelimit-remaining'), String(remaining));
@@ -125,18 +129,23 @@ test('after a 429, further requests need no database query until its Retry-After
 test('the rate limiter stores one entry per second, however high the limit is', async (t) => {
   const key = { keyId: (await api.organization()).keyId, requestsPerMinute: 100_000 };
   const [before] = await sql`select clock_timestamp() as at`;
-  for (let n = 0; n < 200; n += 1) t.is((await takePlaces(api.db, key, 60_000, 100)).taken, 100);
+  for (let n = 0; n < 200; n += 1)
+    t.is((await takePlaces(api.db, key, 60_000, 100)).taken, 100);
   const [row] = await sql`
     select cardinality(hits)::int as entries,
            extract(epoch from clock_timestamp() - ${before?.at})::float8 as seconds
       from rate_windows where api_key_id = ${key.keyId}`;
-  t.true(row?.entries <= row?.seconds + 2, `${row?.entries} entries in ${row?.seconds} s`);
+  t.true(
+    row?.entries <= row?.seconds + 2,
+    `${row?.entries} entries in ${row?.seconds} s`,
+  );
 });
 
 test('if the clock is set back, a key is rejected for at most one rate window', async (t) => {
   const requestsPerMinute = 100;
   const { keyId } = await api.organization(0, requestsPerMinute);
-  const take = (wanted: number) => takePlaces(api.db, { keyId, requestsPerMinute }, 60_000, wanted);
+  const take = (wanted: number) =>
+    takePlaces(api.db, { keyId, requestsPerMinute }, 60_000, wanted);
   await take(requestsPerMinute);
   await sql`update rate_windows set hits = array[now() + interval '1 day'] where api_key_id = ${keyId}`;
   t.is((await take(1)).taken, 0);
@@ -172,7 +181,8 @@ test('no period of 60 s has more requests than the rate limit, wherever it begin
     );
     await Promise.all(
       callers.map(async (caller) => {
-        while (admitted < 5 * limit) if ((await credits(caller)).status === 200) admitted += 1;
+        while (admitted < 5 * limit)
+          if ((await credits(caller)).status === 200) admitted += 1;
       }),
     );
     const rows = await sql<
@@ -205,25 +215,40 @@ test('304, 404, and 422 count against the rate limit; 401, 403, and 405 do not',
     [422, 'POST', '/api/v1/email', '{'],
     [415, 'POST', '/api/v1/email', '{', { 'content-type': 'x' }],
     [413, 'POST', '/api/v1/email', 'x'.repeat(70_000)],
-    [402, 'POST', '/api/v1/email/bulk', JSON.stringify({ npis: Array(60).fill('1234567893') })],
+    [
+      402,
+      'POST',
+      '/api/v1/email/bulk',
+      JSON.stringify({ npis: Array(60).fill('1234567893') }),
+    ],
     [200, 'HEAD', '/api/v1/credits'],
     [202, 'POST', '/api/v1/email', '{"npi":"1234567893"}'],
   ] as const;
   for (const [status, ...request] of counted) {
-    const answer = await client.call(...(request as unknown as Parameters<typeof client.call>));
+    const answer = await client.call(
+      ...(request as unknown as Parameters<typeof client.call>),
+    );
     taken += 1;
     t.is(answer.status, status);
     says(t, answer, 100, 100 - taken);
   }
   const uncounted = [
-    [401, 'GET', '/api/v1/credits', undefined, { authorization: `Bearer ${client.apiKey}x` }],
+    [
+      401,
+      'GET',
+      '/api/v1/credits',
+      undefined,
+      { authorization: `Bearer ${client.apiKey}x` },
+    ],
     [404, 'GET', '/nowhere'],
     [405, 'PUT', '/api/v1/credits'],
     [200, 'GET', '/healthz'],
     [200, 'GET', '/readyz'],
   ] as const;
   for (const [status, ...request] of uncounted) {
-    const answer = await client.call(...(request as unknown as Parameters<typeof client.call>));
+    const answer = await client.call(
+      ...(request as unknown as Parameters<typeof client.call>),
+    );
     t.is(answer.status, status);
     t.false([...answer.headers.keys()].some((name) => /ratelimit/.test(name)));
   }
@@ -232,7 +257,10 @@ test('304, 404, and 422 count against the rate limit; 401, 403, and 405 do not',
 
 test('a rate limit that an operator changes applies within a second', async (t) => {
   const client = await api.organization(0, 2);
-  t.deepEqual([(await credits(client)).status, (await credits(client)).status], [200, 200]);
+  t.deepEqual(
+    [(await credits(client)).status, (await credits(client)).status],
+    [200, 200],
+  );
   t.is((await credits(client)).status, 429);
   const untilLimit = (limit: number) =>
     eventually(async () => {

@@ -36,7 +36,11 @@ test('live keys never see data of the sandbox, and test keys never see live data
   const sandbox = await api.sandboxOf(live);
   const clients = [live, sandbox] as const;
   const [ofLive, ofSandbox] = [await submitted(live), await submitted(sandbox)];
-  const unknown = { batch_id: newId('bat'), request_id: newId('req'), delivery_id: newId('msg') };
+  const unknown = {
+    batch_id: newId('bat'),
+    request_id: newId('req'),
+    delivery_id: newId('msg'),
+  };
   const withIds = ROUTES.filter(({ path }) => path.includes('{'));
   t.is(withIds.length, 5);
   for (const { method, path } of withIds) {
@@ -79,7 +83,8 @@ test('test keys and live keys have separate replays and Idempotency-Keys', async
   const other = await live.single({ npi }, key);
   t.deepEqual([other.status, other.json.status], [202, 'in-progress']);
   t.is(other.headers.get('idempotent-replayed'), null);
-  const [again] = (await sandbox.batch((await sandbox.single({ npi })).json.batch_id)).data;
+  const [again] = (await sandbox.batch((await sandbox.single({ npi })).json.batch_id))
+    .data;
   t.is(again?.replayed, true);
 });
 
@@ -112,7 +117,10 @@ test('with a test key, a repeated submit must have the same Test-Outcome header'
   const first = await sandbox.single({ npi: '2000000044' }, { ...key, ...stored });
   t.is(first.json.status, 'completed');
   const again = await sandbox.single({ npi: '2000000044' }, { ...key, ...stored });
-  t.deepEqual([again.text, again.headers.get('idempotent-replayed')], [first.text, 'true']);
+  t.deepEqual(
+    [again.text, again.headers.get('idempotent-replayed')],
+    [first.text, 'true'],
+  );
   for (const headers of [key, { ...key, ...failed }]) {
     t.is((await sandbox.single({ npi: '2000000044' }, headers)).status, 422);
   }
@@ -128,7 +136,10 @@ test('the test keys of a suspended organization are rejected too', async (t) => 
 });
 
 test('the documentation lists every magic NPI and every test outcome', async (t) => {
-  const page = await readFile(new URL('../../api/docs/sandbox.md', import.meta.url), 'utf8');
+  const page = await readFile(
+    new URL('../../api/docs/sandbox.md', import.meta.url),
+    'utf8',
+  );
   const rows = [...page.matchAll(/^\| `(\w+)` \| [^|]+ \| ([0-9, ]+) \|$/gm)];
   const shown = rows.flatMap(([, outcome, npis = '']) =>
     npis.split(', ').map((npi) => ({ npi, outcome })),
@@ -143,5 +154,6 @@ test('the documentation lists every magic NPI and every test outcome', async (t)
     [...TEST_OUTCOMES],
   );
   const { description } = written.parameters['Test-Outcome'];
-  for (const outcome of TEST_OUTCOMES) t.true(description.includes(`\`${outcome}\``), outcome);
+  for (const outcome of TEST_OUTCOMES)
+    t.true(description.includes(`\`${outcome}\``), outcome);
 });

@@ -36,7 +36,10 @@ test('while Temporal is down, only one submit at a time waits for it', async (t)
   for (let n = 0; n < 5; n += 1) others.push(await submit());
   // A submit that waits for Temporal responds after 1.4 s. One of the others may take that long on
   // a busy machine.
-  t.true(first >= 1300 && others.filter((ms) => ms >= 1300).length <= 1, `${first}: ${others}`);
+  t.true(
+    first >= 1300 && others.filter((ms) => ms >= 1300).length <= 1,
+    `${first}: ${others}`,
+  );
   // Some seconds later one submit tries Temporal again.
   await eventually(async () => (await submit()) >= 1300 || null);
   const told = await eventually(

@@ -19,9 +19,22 @@ test.before(async () => {
 });
 
 /** Returns a response without its request id, the date and the counts of the rate limit. */
-function shown({ status, headers, text }: { status: number; headers: Headers; text: string }) {
-  const varying = /^(?:x-request-id|date|ratelimit|x-ratelimit-remaining|x-ratelimit-reset)$/;
-  return { status, text, headers: [...headers].filter(([name]) => !varying.test(name)).sort() };
+function shown({
+  status,
+  headers,
+  text,
+}: {
+  status: number;
+  headers: Headers;
+  text: string;
+}) {
+  const varying =
+    /^(?:x-request-id|date|ratelimit|x-ratelimit-remaining|x-ratelimit-reset)$/;
+  return {
+    status,
+    text,
+    headers: [...headers].filter(([name]) => !varying.test(name)).sort(),
+  };
 }
 
 test("another organization's ids get exactly the responses of unknown ids", async (t) => {
@@ -36,7 +49,10 @@ test("another organization's ids get exactly the responses of unknown ids", asyn
     >[]) {
       const asked = await ours.get(`/api/v1/${path}/${id}`, headers);
       t.is(asked.status, 404);
-      t.deepEqual(shown(asked), shown(await ours.get(`/api/v1/${path}/${unknown}`, headers)));
+      t.deepEqual(
+        shown(asked),
+        shown(await ours.get(`/api/v1/${path}/${unknown}`, headers)),
+      );
     }
     t.is((await theirs.get(`/api/v1/${path}/${id}`)).status, 200);
   }
@@ -47,8 +63,9 @@ test("another organization's deliveries get the same responses as unknown ones",
   const webhook = { url: 'https://example.com/hook' };
   const submitted = async (client: ApiClient) => {
     const { batch_id } = (await client.single({ npi: '2000000010', webhook })).json;
-    const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(list(batch_id)))
-      .json;
+    const { deliveries } = (
+      await client.get<{ deliveries: { id: string }[] }>(list(batch_id))
+    ).json;
     return { batchId: batch_id, deliveryId: deliveries[0]?.id ?? '' };
   };
   const [own, other] = [await submitted(ours), await submitted(theirs)];
@@ -73,7 +90,9 @@ test('lists never show other organizations and treat their ids as unknown', asyn
   const mine = (await own.single({ npi: '2000000028' })).json.batch_id;
   const other1 = (await other.single({ npi: '2000000036' })).json.batch_id;
   const idsOf = async (client: ApiClient, query = '') => {
-    const { json } = await client.get<{ batches: { id: string }[] }>(`/api/v1/batches${query}`);
+    const { json } = await client.get<{ batches: { id: string }[] }>(
+      `/api/v1/batches${query}`,
+    );
     return json.batches.map(({ id }) => id);
   };
   t.deepEqual([await idsOf(own), await idsOf(other)], [[mine], [other1]]);

@@ -33,7 +33,9 @@ test('clients take turns in the queue even if one of them has much more waiting 
 });
 
 test('the queue limits how much work of one client runs at a time', async (t) => {
-  const work = createWork(new TurnQueue({ ...LIMITS, maxRunning: 3, maxRunningPerClient: 2 }));
+  const work = createWork(
+    new TurnQueue({ ...LIMITS, maxRunning: 3, maxRunningPerClient: 2 }),
+  );
   const all = ['a1', 'a2', 'a3', 'b1'].map(work.add);
   await setImmediate();
   t.deepEqual(work.begun, ['a1', 'a2', 'b1']);

@@ -24,12 +24,21 @@ const problem =
 
 const missing = problem('missing', 'Field required');
 const noString = problem('string_type', 'Input should be a valid string');
-const noNpi = problem('string_pattern_mismatch', "String should match pattern '^[0-9]{10}$'");
-const noType = problem('literal_error', "Input should be 'any', 'professional' or 'personal'");
+const noNpi = problem(
+  'string_pattern_mismatch',
+  "String should match pattern '^[0-9]{10}$'",
+);
+const noType = problem(
+  'literal_error',
+  "Input should be 'any', 'professional' or 'personal'",
+);
 const noMode = problem('literal_error', "Input should be 'real-time' or 'batch'");
 const noHttps = problem('url_scheme', "URL scheme should be 'https'");
 const noUrl = problem('url_parsing', 'Input should be a valid URL');
-const blocked = problem('url_forbidden', 'URL points to an address that deliveries may not reach');
+const blocked = problem(
+  'url_forbidden',
+  'URL points to an address that deliveries may not reach',
+);
 const noObject = problem(
   'model_attributes_type',
   'Input should be a valid dictionary or object to extract fields from',
@@ -64,21 +73,29 @@ async function refusedField(
   bodyOf: (value: unknown) => object,
   expected: Problem,
 ): Promise<void> {
-  for (const value of values) refused(t, await post(SINGLE, bodyOf(value)), [expected], value);
+  for (const value of values)
+    refused(t, await post(SINGLE, bodyOf(value)), [expected], value);
 }
 
 test('a submit with a missing field gets a 422', async (t) => {
   refused(t, await post(SINGLE, {}), [missing('body', 'npi')]);
   refused(t, await post(SINGLE, { npis: [NPI] }), [missing('body', 'npi')]);
   refused(t, await post(BULK, { npi: NPI }), [missing('body', 'npis')]);
-  refused(t, await post(SINGLE, { npi: NPI, webhook: {} }), [missing('body', 'webhook', 'url')]);
+  refused(t, await post(SINGLE, { npi: NPI, webhook: {} }), [
+    missing('body', 'webhook', 'url'),
+  ]);
 });
 
 test('an NPI that is not a string gets a 422', async (t) => {
   const values = [null, 1234567893, 1e9, true, [NPI], [[NPI]], { npi: NPI }];
   await refusedField(t, values, (npi) => ({ npi }), noString('body', 'npi'));
   for (const value of values) {
-    refused(t, await post(BULK, { npis: [NPI, value] }), [noString('body', 'npis', 1)], value);
+    refused(
+      t,
+      await post(BULK, { npis: [NPI, value] }),
+      [noString('body', 'npis', 1)],
+      value,
+    );
   }
 });
 
@@ -122,7 +139,10 @@ test('an unknown email type or webhook mode is one error, even if it is not a st
     (enrichment_email_type) => ({ npi: NPI, enrichment_email_type }),
     type,
   );
-  const withMode = (mode: unknown) => ({ npi: NPI, webhook: { url: 'https://example.com', mode } });
+  const withMode = (mode: unknown) => ({
+    npi: NPI,
+    webhook: { url: 'https://example.com', mode },
+  });
   await refusedField(
     t,
     [...values, 'realtime', 'real_time'],
@@ -133,9 +153,19 @@ test('an unknown email type or webhook mode is one error, even if it is not a st
 
 test('a webhook that is not an object, or a URL that is not a string, gets a 422', async (t) => {
   const others = ['https://example.com', 5, true, [], [{ url: 'https://example.com' }]];
-  await refusedField(t, others, (webhook) => ({ npi: NPI, webhook }), noObject('body', 'webhook'));
+  await refusedField(
+    t,
+    others,
+    (webhook) => ({ npi: NPI, webhook }),
+    noObject('body', 'webhook'),
+  );
   const withUrl = (url: unknown) => ({ npi: NPI, webhook: { url } });
-  await refusedField(t, [null, 5, true, [], {}], withUrl, noString('body', 'webhook', 'url'));
+  await refusedField(
+    t,
+    [null, 5, true, [], {}],
+    withUrl,
+    noString('body', 'webhook', 'url'),
+  );
 });
 
 test('custom_data that is not an object gets a 422', async (t) => {
@@ -152,7 +182,10 @@ test('npis must be a list of 1 to 60 items', async (t) => {
   for (const npis of [null, NPI, 5, true, {}, { 0: NPI, length: 1 }]) {
     refused(t, await post(BULK, { npis }), [noList('body', 'npis')], npis);
   }
-  const short = problem('too_short', 'List should have at least 1 item after validation, not 0');
+  const short = problem(
+    'too_short',
+    'List should have at least 1 item after validation, not 0',
+  );
   refused(t, await post(BULK, { npis: [] }), [short('body', 'npis')]);
   for (const length of [61, 4000, 10_000]) {
     const long = problem(
@@ -160,7 +193,9 @@ test('npis must be a list of 1 to 60 items', async (t) => {
       `List should have at most 60 items after validation, not ${length}`,
     );
     // The items are invalid too, but only the length is reported.
-    refused(t, await post(BULK, { npis: Array(length).fill('') }), [long('body', 'npis')]);
+    refused(t, await post(BULK, { npis: Array(length).fill('') }), [
+      long('body', 'npis'),
+    ]);
   }
   t.is((await post(BULK, { npis: Array(10_000).fill(NPI) })).status, 413);
   t.is((await post(BULK, { npis: Array(60).fill(NPI) })).status, 202);
@@ -192,7 +227,10 @@ test('all problems of a submit are reported together, in the order of the fields
   ];
   refused(t, await post(BULK, body), expected);
   const key = { 'idempotency-key': 'a b' };
-  refused(t, await post(BULK, body, key), [...expected, noKey('header', 'Idempotency-Key')]);
+  refused(t, await post(BULK, body, key), [
+    ...expected,
+    noKey('header', 'Idempotency-Key'),
+  ]);
   const { npis: _, ...rest } = body;
   refused(t, await post(SINGLE, rest, key), [
     missing('body', 'npi'),
@@ -203,7 +241,15 @@ test('all problems of a submit are reported together, in the order of the fields
 
 test('a malformed Idempotency-Key is reported together with problems of the body', async (t) => {
   const bad = noKey('header', 'Idempotency-Key');
-  for (const key of ['', '""', 'a b', 'a\tb', 'ä', 'x'.repeat(256), `"${'x'.repeat(256)}"`]) {
+  for (const key of [
+    '',
+    '""',
+    'a b',
+    'a\tb',
+    'ä',
+    'x'.repeat(256),
+    `"${'x'.repeat(256)}"`,
+  ]) {
     refused(t, await post(SINGLE, { npi: NPI }, { 'idempotency-key': key }), [bad], key);
   }
   const headers = { 'idempotency-key': 'a b' };
@@ -272,7 +318,9 @@ test('a malformed id in a path gets a 422, or a 401 without a valid key', async 
       "This is a delivery_id. A request_id begins with 'req_'",
     ],
   ] as const) {
-    refused(t, await client.get(path), [problem('string_pattern_mismatch', msg)('path', name)]);
+    refused(t, await client.get(path), [
+      problem('string_pattern_mismatch', msg)('path', name),
+    ]);
   }
   t.is((await client.get(`/api/v1/email/req_${good}`)).status, 404);
 });
@@ -332,7 +380,10 @@ test('a webhook URL that is not https, or contains a user or password, gets a 42
     'data:,x',
   ];
   await refusedField(t, schemes, withUrl, noHttps('body', 'webhook', 'url'));
-  const userinfo = problem('url_userinfo', 'URL should not contain a user name or password');
+  const userinfo = problem(
+    'url_userinfo',
+    'URL should not contain a user name or password',
+  );
   const names = [
     'https://a@example.com',
     'https://a:b@example.com',
@@ -396,7 +447,10 @@ test('a webhook URL with a private IP address or name gets a 422, in any notatio
     'metadata.google.internal',
     'internal',
   ];
-  const withHost = (host: unknown) => ({ npi: NPI, webhook: { url: `https://${host}:8443/hook` } });
+  const withHost = (host: unknown) => ({
+    npi: NPI,
+    webhook: { url: `https://${host}:8443/hook` },
+  });
   await refusedField(t, hosts, withHost, blocked('body', 'webhook', 'url'));
   for (const host of [
     '8.8.8.8',
@@ -421,7 +475,10 @@ test('null means that an optional field is absent, and unknown fields are ignore
     webhook: { url: 'https://example.com', mode: null },
   });
   const [request] = withMode.json.requests;
-  t.is((await client.get(`/api/v1/email/${request?.request_id}`)).json.webhook?.mode, 'real-time');
+  t.is(
+    (await client.get(`/api/v1/email/${request?.request_id}`)).json.webhook?.mode,
+    'real-time',
+  );
   const unknown = {
     constructor: 1,
     toString: 'x',
@@ -460,17 +517,26 @@ test('the Link header of a 422 points to its first error type, with a hint as ti
   refused(t, single, [missing('body', 'npi')]);
   t.is(
     single.headers.get('link'),
-    link('missing', 'npis is a field of POST /api/v1/email/bulk. Use npi here, one string'),
+    link(
+      'missing',
+      'npis is a field of POST /api/v1/email/bulk. Use npi here, one string',
+    ),
   );
   t.is(single.headers.get('ignored-fields'), 'npis');
   const bulk = await post(BULK, { npi: NPI });
   refused(t, bulk, [missing('body', 'npis')]);
   t.is(
     bulk.headers.get('link'),
-    link('missing', 'npi is a field of POST /api/v1/email. Use npis here, a list of strings'),
+    link(
+      'missing',
+      'npi is a field of POST /api/v1/email. Use npis here, a list of strings',
+    ),
   );
   t.is(bulk.headers.get('ignored-fields'), 'npi');
-  t.is((await client.get('/api/v1/email/x')).headers.get('link'), link('string_pattern_mismatch'));
+  t.is(
+    (await client.get('/api/v1/email/x')).headers.get('link'),
+    link('string_pattern_mismatch'),
+  );
 });
 
 // Guard: `ignoredFields` of api/http/validation.ts.
@@ -505,18 +571,28 @@ test('every response to a submit lists ignored fields in a header', async (t) =>
   );
   t.is(await ignored({ [`${'x'.repeat(39)}😀`]: 1 }), `${'x'.repeat(39)}%EF%BF%BD`);
   const many = await ignored(
-    Object.fromEntries(Array.from({ length: 900 }, (_, i) => [`${'€'.repeat(14)}${i}`, i])),
+    Object.fromEntries(
+      Array.from({ length: 900 }, (_, i) => [`${'€'.repeat(14)}${i}`, i]),
+    ),
   );
   t.regex(many ?? '', /^[!-~ ]{1000,1500}, \.\.\.$/);
   const key = { 'idempotency-key': 'ignored' };
   for (const field of ['one', 'two']) {
     const answer = await client.single({ npi: NPI, [field]: 1 }, key);
-    t.is(answer.headers.get('ignored-fields'), field, 'also of a 202 that is given again');
+    t.is(
+      answer.headers.get('ignored-fields'),
+      field,
+      'also of a 202 that is given again',
+    );
   }
   const poor = await api.organization(0);
   t.is((await poor.single({ npi: NPI, x: 1 })).headers.get('ignored-fields'), 'x');
   t.is((await post(SINGLE, { npi: 5, x: 1 })).headers.get('ignored-fields'), 'x');
-  const proto = await client.call('POST', SINGLE, `{"npi":"${NPI}","__proto__":{"webhook":5}}`);
+  const proto = await client.call(
+    'POST',
+    SINGLE,
+    `{"npi":"${NPI}","__proto__":{"webhook":5}}`,
+  );
   t.is(proto.headers.get('ignored-fields'), '__proto__');
 });
 
@@ -536,20 +612,28 @@ test('npis in a single submit, and npi in a bulk submit, are ignored', async (t)
 test('a field __proto__ is ignored like any other unknown field', async (t) => {
   const send = (text: string) => client.call<{ batch_id: string }>('POST', SINGLE, text);
   refused(t, await send(`{"__proto__":{"npi":"${NPI}"}}`), [missing('body', 'npi')]);
-  refused(t, await send(`{"npi":"${NPI}","webhook":{"__proto__":{"url":"https://example.com"}}}`), [
-    missing('body', 'webhook', 'url'),
-  ]);
-  const inherited = '"__proto__":{"webhook":5,"enrichment_email_type":5,"custom_data":{"a":1}}';
+  refused(
+    t,
+    await send(`{"npi":"${NPI}","webhook":{"__proto__":{"url":"https://example.com"}}}`),
+    [missing('body', 'webhook', 'url')],
+  );
+  const inherited =
+    '"__proto__":{"webhook":5,"enrichment_email_type":5,"custom_data":{"a":1}}';
   const answer = await send(`{"npi":"${NPI}",${inherited}}`);
   t.is(answer.status, 202);
-  t.is((await client.get(`/api/v1/batch/${answer.json.batch_id}`)).json.custom_data, null);
+  t.is(
+    (await client.get(`/api/v1/batch/${answer.json.batch_id}`)).json.custom_data,
+    null,
+  );
 });
 
 test('if a body has two fields with the same name, the last one is used', async (t) => {
   const send = (text: string) => client.call<{ batch_id: string }>('POST', SINGLE, text);
   t.is((await send(`{"npi":5,"npi":"${NPI}"}`)).status, 202);
   refused(t, await send(`{"npi":"${NPI}","npi":5}`), [noString('body', 'npi')]);
-  const twice = await send(`{"npi":"${NPI}","custom_data":[],"custom_d\\u0061ta":{"a":1,"a":2}}`);
+  const twice = await send(
+    `{"npi":"${NPI}","custom_data":[],"custom_d\\u0061ta":{"a":1,"a":2}}`,
+  );
   t.is(twice.status, 202);
   t.regex(
     (await client.get(`/api/v1/batch/${twice.json.batch_id}`)).text,

@@ -32,7 +32,10 @@ export async function countingProxy(url: string) {
         const size = head + rest.readUInt32BE(head);
         if (rest.length < size) break;
         if (isStarted)
-          read(String.fromCharCode(rest[0] ?? 0), rest.toString('utf8', 5, size).split('\0'));
+          read(
+            String.fromCharCode(rest[0] ?? 0),
+            rest.toString('utf8', 5, size).split('\0'),
+          );
         isStarted = true;
         rest = rest.subarray(size);
       }

@@ -21,7 +21,8 @@ export async function fillDatabase(sql: Sql, count: number): Promise<void> {
 
 const ORGANIZATIONS = 100;
 /** Time-ordered, like real IDs. */
-const id = (prefix: string, number: string) => `'${prefix}_01' || lpad((${number})::text, 24, '0')`;
+const id = (prefix: string, number: string) =>
+  `'${prefix}_01' || lpad((${number})::text, 24, '0')`;
 
 /**
  * The shape of every request. In each thousand bulks the last hundred repeat the hundred before

@@ -11,7 +11,9 @@ const PLANTS: Readonly<Record<string, readonly string[]>> = {
     `insert into ledger_entries (organization_id, request_id, kind, amount)
      select min(id), 'req_07zzzzzzzzzzzzzzzzzzzzzzzz', unnest(array['hold', 'release']), 1 from organizations`,
   ],
-  request_without_hold: [`delete from ledger_entries where request_id = ${request(REFUNDED, 1)}`],
+  request_without_hold: [
+    `delete from ledger_entries where request_id = ${request(REFUNDED, 1)}`,
+  ],
   hold_not_settled: [
     `delete from ledger_entries where kind = 'release' and request_id = ${request(REFUNDED, 2)}`,
   ],

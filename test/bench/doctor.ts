@@ -35,7 +35,8 @@ if (!given.every((count) => count > 0 && count % 50_000 === 0)) {
 const server = process.env.TEST_DATABASE_URL ? null : await startPostgres({});
 const serverUrl = process.env.TEST_DATABASE_URL ?? server?.url ?? '';
 try {
-  for (const count of given.length > 0 ? given : [200_000, 1_000_000]) await measure(count);
+  for (const count of given.length > 0 ? given : [200_000, 1_000_000])
+    await measure(count);
 } finally {
   await server?.stop();
 }
@@ -81,7 +82,9 @@ async function measure(count: number): Promise<void> {
 }
 
 function print(title: string, { durationMs }: Diagnosis, baselineMs: number): void {
-  console.log(`${title}: ${durationMs} ms, ${(durationMs / baselineMs).toFixed(1)} × the baseline`);
+  console.log(
+    `${title}: ${durationMs} ms, ${(durationMs / baselineMs).toFixed(1)} × the baseline`,
+  );
 }
 
 function require(what: string, holds: boolean, { checks }: Diagnosis): void {

@@ -46,7 +46,9 @@ try {
     `${open} of the other's were open still`,
   );
   const ended = await Promise.all(bulks.map((id) => batchCompleted(many, id)));
-  const failed = ended.flatMap(({ data }) => data.filter(({ status }) => status !== 'completed'));
+  const failed = ended.flatMap(({ data }) =>
+    data.filter(({ status }) => status !== 'completed'),
+  );
   console.log(`${failed.length} of ${60 * BULKS} failed`);
 } finally {
   await stack.stop();

@@ -24,10 +24,14 @@ const KEYLESS = 'GET /api/v1/credits HTTP/1.1\r\nHost: x\r\n\r\n';
 
 /** Attacks on the API at a port. The name is the first argument of the attacker's process. */
 const ATTACKS: Readonly<Record<string, (port: number, apiKey: string) => unknown>> = {
-  '20,000 pipelined requests without a key': (port) => pipeline(port, KEYLESS.repeat(20_000)),
-  '8 connections at full speed, one request at a time': (port) => repeatedly(port, 8, KEYLESS),
-  '8 connections at full speed, pipelined': (port) => repeatedly(port, 8, KEYLESS.repeat(1000)),
-  '5,000 idle connections': (port) => Array.from({ length: IDLE_SOCKETS }, () => open(port)),
+  '20,000 pipelined requests without a key': (port) =>
+    pipeline(port, KEYLESS.repeat(20_000)),
+  '8 connections at full speed, one request at a time': (port) =>
+    repeatedly(port, 8, KEYLESS),
+  '8 connections at full speed, pipelined': (port) =>
+    repeatedly(port, 8, KEYLESS.repeat(1000)),
+  '5,000 idle connections': (port) =>
+    Array.from({ length: IDLE_SOCKETS }, () => open(port)),
   '90 bulks of one organization at once, again and again': async (port, apiKey) => {
     for (;;)
       await Promise.allSettled(
@@ -113,9 +117,12 @@ async function sample(port: string, apiKey: string, seconds: number): Promise<Sa
 function get(port: string, apiKey: string, agent: Agent): Promise<number> {
   return new Promise((resolve) => {
     const headers = { 'x-api-key': apiKey };
-    request({ agent, host: '127.0.0.1', port, path: '/api/v1/credits', headers }, (response) => {
-      response.resume().on('end', () => resolve(response.statusCode ?? 0));
-    })
+    request(
+      { agent, host: '127.0.0.1', port, path: '/api/v1/credits', headers },
+      (response) => {
+        response.resume().on('end', () => resolve(response.statusCode ?? 0));
+      },
+    )
       .on('error', () => resolve(0))
       .end();
   });
@@ -129,7 +136,8 @@ function peakMb(pid: number): number {
 /** Returns the user and system time of a process in milliseconds. A tick is 10 ms. */
 function cpuMs(pid: number): number {
   const [user, system] =
-    readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ').slice(11, 13) ?? [];
+    readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ').slice(11, 13) ??
+    [];
   return (Number(user) + Number(system)) * 10;
 }
 
@@ -181,7 +189,10 @@ function repeatedly(port: number, connections: number, text: string): void {
 }
 
 async function bulk(port: number, apiKey: string, index: number): Promise<void> {
-  const npis = Array.from({ length: 60 }, (_, i) => `1${String(index * 60 + i).padStart(9, '0')}`);
+  const npis = Array.from(
+    { length: 60 },
+    (_, i) => `1${String(index * 60 + i).padStart(9, '0')}`,
+  );
   const headers = { 'x-api-key': apiKey, 'content-type': 'application/json' };
   const answer = await fetch(`http://127.0.0.1:${port}/api/v1/email/bulk`, {
     method: 'POST',

@@ -10,7 +10,12 @@ import { type Database, openDatabase } from '../../db/client.ts';
 import { migrate } from '../../db/migrate.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { startApi } from '../support/stack.ts';
 
 // `node test/bench/hot-path.ts [SECONDS]`: measures submits, polls, and admissions that need only
@@ -44,7 +49,11 @@ async function main(): Promise<void> {
   const server = await startPostgres({});
   try {
     await migrate(server.url);
-    const db = openDatabase({ url: server.url, poolSize: POOL, applicationName: 'bench' });
+    const db = openDatabase({
+      url: server.url,
+      poolSize: POOL,
+      applicationName: 'bench',
+    });
     const sql = postgres(server.url, { max: POOL, onnotice: () => {} });
     await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
       select (1000000000 + n)::text, 'a' || n || '@example.com', 'professional', 'valid', now(), 'bench'
@@ -80,7 +89,9 @@ async function stored(db: Database, sql: Sql, url: string): Promise<void> {
       const each = Object.entries(figures).map(
         ([name, n]) => `${name} ${n.toFixed(0)} (${ratio(base, n)})`,
       );
-      console.log(`  organizations ${organizations}, clients ${clients}: ${each.join(', ')}`);
+      console.log(
+        `  organizations ${organizations}, clients ${clients}: ${each.join(', ')}`,
+      );
     }
   }
   await peers?.stop();
@@ -179,7 +190,9 @@ async function rate(clients: number, organizations: number, take: Take): Promise
   let next = 0;
   const one = async () => {
     const first = (next * BULK) % NPIS;
-    const npis = Array.from({ length: BULK }, (_, i) => String(1_000_000_000 + first + i));
+    const npis = Array.from({ length: BULK }, (_, i) =>
+      String(1_000_000_000 + first + i),
+    );
     const organization = next % organizations;
     next += 1;
     await take(organization, npis);
@@ -221,7 +234,11 @@ async function admissions(db: Database, sql: Sql): Promise<void> {
 
 async function polls(databaseUrl: string, sql: Sql): Promise<void> {
   // No run reaches the limit within so short a window.
-  const api = await startApi({ databaseUrl, temporalAddress: '127.0.0.1:9', rateWindowMs: 1000 });
+  const api = await startApi({
+    databaseUrl,
+    temporalAddress: '127.0.0.1:9',
+    rateWindowMs: 1000,
+  });
   const bare = hapiServer({ host: '127.0.0.1', port: 0 });
   bare.route({
     method: 'GET',
@@ -247,10 +264,19 @@ async function polls(databaseUrl: string, sql: Sql): Promise<void> {
     path,
     headers: { ...key, ...headers },
   });
-  const theirs = (path: string): Target => ({ port: Number(bare.info.port), path, headers: {} });
+  const theirs = (path: string): Target => ({
+    port: Number(bare.info.port),
+    path,
+    headers: {},
+  });
   const batch = ours(`/api/v1/batch/${batchId}`);
   const pairs: readonly [name: string, Target, of: string, Target][] = [
-    ['single', ours(`/api/v1/email/${requestId}`), 'bare route', theirs(`/request/${requestId}`)],
+    [
+      'single',
+      ours(`/api/v1/email/${requestId}`),
+      'bare route',
+      theirs(`/request/${requestId}`),
+    ],
     ['batch of 60', batch, 'bare route', theirs(`/batch/${batchId}`)],
     [
       '304 of the batch',
@@ -344,7 +370,8 @@ async function load({ targets, connections }: Order): Promise<Load[]> {
   );
   // Warms up first, so that compiling, planning, and connecting are not measured.
   for (const { asking } of sides) {
-    for (let i = 0; i < 2000; i += connections) await Promise.all(asking.map((one) => one()));
+    for (let i = 0; i < 2000; i += connections)
+      await Promise.all(asking.map((one) => one()));
   }
   for (let turn = 0; turn < SECONDS / TURN_SECONDS; turn += 1) {
     for (const { asking, times, rates } of sides) {
@@ -381,7 +408,11 @@ async function openAsker({ port, path, headers }: Target): Promise<() => Promise
     if (head < 0 || text.length < head + 4 + length) return;
     const status = text.slice(9, 12);
     text = '';
-    answered(status === '200' || status === '304' ? null : new Error(`${path} answered ${status}`));
+    answered(
+      status === '200' || status === '304'
+        ? null
+        : new Error(`${path} answered ${status}`),
+    );
   });
   await new Promise((resolve) => socket.once('connect', resolve));
   return () =>

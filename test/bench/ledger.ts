@@ -23,7 +23,11 @@ const CALLS = Number(process.argv[2] ?? 2000);
 const server = await startPostgres({});
 try {
   await migrate(server.url);
-  const db = openDatabase({ url: server.url, poolSize: CALLERS, applicationName: 'bench' });
+  const db = openDatabase({
+    url: server.url,
+    poolSize: CALLERS,
+    applicationName: 'bench',
+  });
   const sql = postgres(server.url, { max: CALLERS, onnotice: () => {} });
   await compare(db, sql, 1);
   await compare(db, sql, 50);

@@ -49,7 +49,9 @@ async function roundTrips() {
   const run = async (taken: readonly string[]) => {
     const { json } = await client.bulk({ npis: taken, webhook });
     await eventually(async () => {
-      const told = stack.receiver.deliveries().map(({ body }) => JSON.parse(body).batch.id);
+      const told = stack.receiver
+        .deliveries()
+        .map(({ body }) => JSON.parse(body).batch.id);
       return told.includes(json.batch_id) || null;
     });
   };
@@ -81,7 +83,11 @@ async function speeds() {
   const bare = async (n: number) => {
     const workflowId = `bare-${n}-${Math.random()}`;
     const args = [npis.slice(0, BULK)];
-    await stack.client.workflow.execute('bareBatch', { taskQueue: 'bare', workflowId, args });
+    await stack.client.workflow.execute('bareBatch', {
+      taskQueue: 'bare',
+      workflowId,
+      args,
+    });
   };
   await Promise.all([ours(1)(), bare(0)]);
   for (const bulks of [1, 5, 20]) {
@@ -116,7 +122,11 @@ function mean(turns: readonly Figures[]): Figures {
   };
 }
 
-async function measure(sql: postgres.Sql, bulks: number, work: (n: number) => Promise<void>) {
+async function measure(
+  sql: postgres.Sql,
+  bulks: number,
+  work: (n: number) => Promise<void>,
+) {
   const before = {
     cpu: process.cpuUsage(),
     postgres: await postgresMs(sql),
@@ -163,7 +173,10 @@ async function postgresMs(sql: postgres.Sql): Promise<number> {
   const own = all.map(fieldsOf).filter(([, parent]) => parent === server);
   const [, , , , , , , , , , , user = 0, system = 0, endedUser = 0, endedSystem = 0] =
     fieldsOf(server);
-  const ticks = own.reduce((sum, fields) => sum + (fields[11] ?? 0) + (fields[12] ?? 0), 0);
+  const ticks = own.reduce(
+    (sum, fields) => sum + (fields[11] ?? 0) + (fields[12] ?? 0),
+    0,
+  );
   return (ticks + user + system + endedUser + endedSystem) / TICKS_PER_MS;
 }
 
@@ -172,7 +185,8 @@ function temporalMs(): number {
   const all = readdirSync('/proc').filter((name) => /^[0-9]+$/.test(name));
   const ticks = all.filter((pid) => isTemporal(pid)).map(fieldsOf);
   return (
-    ticks.reduce((sum, fields) => sum + (fields[11] ?? 0) + (fields[12] ?? 0), 0) / TICKS_PER_MS
+    ticks.reduce((sum, fields) => sum + (fields[11] ?? 0) + (fields[12] ?? 0), 0) /
+    TICKS_PER_MS
   );
 }
 

@@ -28,7 +28,10 @@ export async function timeLookups(
 }
 
 /** Waits for a batch by polls that wait, which cost next to nothing. */
-export async function batchCompleted(client: ApiClient, batchId: string): Promise<EnvelopeAnswer> {
+export async function batchCompleted(
+  client: ApiClient,
+  batchId: string,
+): Promise<EnvelopeAnswer> {
   for (;;) {
     const path = `/api/v1/batch/${batchId}`;
     const { json } = await client.call<EnvelopeAnswer>('GET', path, undefined, {

@@ -23,12 +23,18 @@ const NOBODY = '1234567890';
 
 const stopServers = await startServers();
 const names = await startNameServer(
-  (name, type) => (name.endsWith('.silent.example') ? 'silence' : sayThisMachine(name, type)),
+  (name, type) =>
+    name.endsWith('.silent.example') ? 'silence' : sayThisMachine(name, type),
   1,
 );
 const simulator = await createSimulator({ port: 0, speed: 20, apiKey: 'k' });
 const baseUrl = simulator.urls.rocketreach.replace('127.0.0.1', 'vendor.example');
-const vendor = VENDORS.rocketreach.create({ baseUrl, apiKey: 'k', api: 'legacy', callMs: 30_000 });
+const vendor = VENDORS.rocketreach.create({
+  baseUrl,
+  apiKey: 'k',
+  api: 'legacy',
+  callMs: 30_000,
+});
 const stack = await startStack({
   dnsServers: [names.address],
   providers: [vendor],
@@ -39,7 +45,13 @@ try {
   const healthy = await stack.organization(100_000, 10_000);
   const npis = ordinaryNpis('found', 2 * SAMPLES + 1);
   await measureArrivals(stack, healthy, 'first', npis.slice(2 * SAMPLES), 0);
-  const alone = await measureArrivals(stack, healthy, 'alone', npis.slice(0, SAMPLES), EVERY_MS);
+  const alone = await measureArrivals(
+    stack,
+    healthy,
+    'alone',
+    npis.slice(0, SAMPLES),
+    EVERY_MS,
+  );
   const other = await stack.organization(100_000);
   const ending = new AbortController();
   const submitting = (async () => {
@@ -49,7 +61,8 @@ try {
       await setTimeout(SUBMIT_EVERY_MS);
     }
   })();
-  while (!names.questions.some((question) => question.includes('silent'))) await setTimeout(100);
+  while (!names.questions.some((question) => question.includes('silent')))
+    await setTimeout(100);
   const what = `beside ${DOMAINS} silent domains`;
   const beside = await measureArrivals(
     stack,
@@ -64,7 +77,9 @@ try {
   console.log(`beside to alone: p50 ${ratio('p50')}, p95 ${ratio('p95')}`);
   const failed = await stack.db.drizzle.execute(sql`
     select from requests where organization_id = ${healthy.organizationId} and status <> 'completed'`);
-  console.log(`look-ups at the vendor that failed: ${failed.length} of ${2 * SAMPLES + 1}`);
+  console.log(
+    `look-ups at the vendor that failed: ${failed.length} of ${2 * SAMPLES + 1}`,
+  );
 } finally {
   await stack.stop();
   await simulator.close();

@@ -56,7 +56,8 @@ interface Timed {
 /** Prints a measurement and returns rows per second. */
 function tell(name: string, { ms, rows, peakMegabytes }: Timed): number {
   const rate = rows / (ms / 1000);
-  const memory = peakMegabytes === undefined ? '' : `   ${peakMegabytes.toFixed(0)} MB at most`;
+  const memory =
+    peakMegabytes === undefined ? '' : `   ${peakMegabytes.toFixed(0)} MB at most`;
   console.log(`  ${name.padEnd(14)} ${rate.toFixed(0).padStart(7)} rows/s${memory}`);
   return rate;
 }
@@ -66,7 +67,8 @@ async function timeReading(path: string): Promise<Timed> {
   const begun = performance.now();
   let rows = 0;
   for (const member of source.members) {
-    for await (const chunk of readChunks(member, await readHeader(member))) rows += chunk.read;
+    for await (const chunk of readChunks(member, await readHeader(member)))
+      rows += chunk.read;
   }
   return { ms: performance.now() - begun, rows };
 }
@@ -99,13 +101,26 @@ async function timeCopy(path: string, url: string): Promise<Timed> {
 }
 
 /** Runs the command as operators do, and measures it. */
-async function timeImport(path: string, url: string, options: readonly string[]): Promise<Timed> {
+async function timeImport(
+  path: string,
+  url: string,
+  options: readonly string[],
+): Promise<Timed> {
   const begun = performance.now();
   const peak = await new Promise<number>((resolve, reject) => {
     let told = 0;
     const child = spawn(
       process.execPath,
-      [...NODE_OPTIONS, '--import', TELLS_PEAK, OPERATOR, 'import', 'nppes', path, ...options],
+      [
+        ...NODE_OPTIONS,
+        '--import',
+        TELLS_PEAK,
+        OPERATOR,
+        'import',
+        'nppes',
+        path,
+        ...options,
+      ],
       {
         cwd: folder,
         env: { PATH: process.env.PATH, DATABASE_URL: url },
@@ -125,7 +140,9 @@ async function timeImport(path: string, url: string, options: readonly string[])
 
 async function countProviders(url: string): Promise<number> {
   const sql = postgres(url, { max: 1, onnotice: () => {} });
-  const [row] = await sql<{ count: number }[]>`select count(*)::integer as count from providers`;
+  const [row] = await sql<
+    { count: number }[]
+  >`select count(*)::integer as count from providers`;
   await sql.end();
   return row?.count ?? 0;
 }

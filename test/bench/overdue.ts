@@ -52,7 +52,8 @@ try {
     stopping.signal,
   );
   for (let open = 1; open > 0; ) {
-    const [row] = await sql`select count(*)::int as open from requests where settled_at is null`;
+    const [row] =
+      await sql`select count(*)::int as open from requests where settled_at is null`;
     open = row?.open;
     if (open > 0) await new Promise((resolve) => setTimeout(resolve, 100));
   }

@@ -38,7 +38,9 @@ interface Outcome {
 
 if (process.send) {
   const [, , seconds = '', rate = '', port = '', ...keys] = process.argv;
-  process.send(await load(Number(seconds), Number(rate), port, keys), () => process.exit());
+  process.send(await load(Number(seconds), Number(rate), port, keys), () =>
+    process.exit(),
+  );
 } else await measure();
 
 async function measure(): Promise<void> {
@@ -51,7 +53,10 @@ async function measure(): Promise<void> {
   const stopServers = await startServers();
   const { TEST_TEMPORAL_ADDRESS: temporalAddress = '' } = process.env;
   const taskQueue = `overload-${process.pid}`;
-  const stack = await startStack({ allSources: true, elsewhere: { temporalAddress, taskQueue } });
+  const stack = await startStack({
+    allSources: true,
+    elsewhere: { temporalAddress, taskQueue },
+  });
   const workers = workerProcesses();
   await workers.start(stack, { SWEEP_INTERVAL: `${SWEEP_S}s` });
   const env = { TASK_QUEUE: taskQueue, LOOKUP_TIMEOUT: `${LOOKUP_TIMEOUT_S}s` };
@@ -61,7 +66,8 @@ async function measure(): Promise<void> {
   );
   const keys = organizations.map(({ apiKey }) => apiKey);
   const sql = postgres(stack.databaseUrl, { max: 1 });
-  const countBatches = async () => Number((await sql`select count(*) as n from batches`)[0]?.n);
+  const countBatches = async () =>
+    Number((await sql`select count(*) as n from batches`)[0]?.n);
   const { port } = new URL(api.url);
   await spread(10, 0, port, keys);
   const capacity = perSecond(await spread(Math.max(10, SECONDS / 3), 0, port, keys));
@@ -80,7 +86,9 @@ async function measure(): Promise<void> {
     );
   }
   const { 202: accepted = [], 0: lost = [] } = outcome.times;
-  console.log(`  goodput ${((100 * perSecond(outcome)) / capacity).toFixed(0)} % of capacity`);
+  console.log(
+    `  goodput ${((100 * perSecond(outcome)) / capacity).toFixed(0)} % of capacity`,
+  );
   console.log(
     `  ${committed} batches for ${accepted.length} answers of 202 and ${lost.length} lost ones`,
   );
@@ -99,7 +107,9 @@ async function measure(): Promise<void> {
       TASK_QUEUE: taskQueue,
     },
   });
-  console.log(`  doctor: exit code ${doctor.code}\n${doctor.stdout.replaceAll(/^/gm, '    ')}`);
+  console.log(
+    `  doctor: exit code ${doctor.code}\n${doctor.stdout.replaceAll(/^/gm, '    ')}`,
+  );
   await sql.end();
   await api.stop();
   await workers.stop();
@@ -130,7 +140,9 @@ function spread(
   ]);
   // Real clients run on other machines. This process must not wait for the CPU.
   setPriority(child.pid ?? 0, -15);
-  return new Promise((resolve) => child.once('message', (outcome) => resolve(outcome as Outcome)));
+  return new Promise((resolve) =>
+    child.once('message', (outcome) => resolve(outcome as Outcome)),
+  );
 }
 
 async function load(
@@ -181,7 +193,12 @@ function submit(agent: Agent, port: string, apiKey: string): Promise<number> {
 
 function ask(agent: Agent, options: RequestOptions, body = ''): Promise<number> {
   return new Promise((resolve) => {
-    const given = { ...options, agent, host: '127.0.0.1', signal: AbortSignal.timeout(30_000) };
+    const given = {
+      ...options,
+      agent,
+      host: '127.0.0.1',
+      signal: AbortSignal.timeout(30_000),
+    };
     const asking = request(given, (answer) => {
       answer.resume().on('end', () => resolve(answer.statusCode ?? 0));
     });

@@ -41,7 +41,11 @@ ending.defer(() => sql.end());
 const vendor = createScriptedVendor();
 const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
 const elsewhere = { temporalAddress: server.address, taskQueue };
-const stack = await startStack({ providers: [vendor], elsewhere, lookupTimeoutMs: 600_000 });
+const stack = await startStack({
+  providers: [vendor],
+  elsewhere,
+  lookupTimeoutMs: 600_000,
+});
 ending.defer(() => stack.stop());
 await stack.startWorker();
 ending.defer(() => stack.stopWorker());

@@ -37,7 +37,8 @@ const npis = ordinaryNpis('found', LOOKUPS);
 const bulks = Array.from({ length: LOOKUPS / BULK }, (_, n) =>
   npis.slice(n * BULK, (n + 1) * BULK),
 );
-for (const bulk of bulks) await client.completed((await client.bulk({ npis: bulk })).json.batch_id);
+for (const bulk of bulks)
+  await client.completed((await client.bulk({ npis: bulk })).json.batch_id);
 const live = postgres(stack.databaseUrl, { max: 1, onnotice: () => {} });
 await live`vacuum analyze`;
 console.log(`\n${LOOKUPS} lookups, each found by the first vendor`);
@@ -49,13 +50,17 @@ process.exit();
 
 /** Prints the tables that grow with requests, largest first. */
 async function print(sql: Sql, requests: number): Promise<void> {
-  const tables = await sql<{ name: string; rows: number; total: number; indexes: number }[]>`
+  const tables = await sql<
+    { name: string; rows: number; total: number; indexes: number }[]
+  >`
     select relname as name, reltuples::float8 as rows, pg_total_relation_size(oid)::float8 as total,
            pg_indexes_size(oid)::float8 as indexes
       from pg_class
      where relkind = 'r' and relnamespace = 'public'::regnamespace and reltuples > ${requests / 200}
      order by total desc`;
-  console.log(`${'table'.padEnd(22)} rows a request  bytes a row  of it indexes  bytes a request`);
+  console.log(
+    `${'table'.padEnd(22)} rows a request  bytes a row  of it indexes  bytes a request`,
+  );
   for (const { name, rows, total, indexes } of tables) {
     const columns = [
       (rows / requests).toFixed(2),

@@ -3,7 +3,12 @@ import type { SourceLimits } from '../../db/lookups/sources.ts';
 import { storeRegistryAnswer } from '../../db/providers/providers.ts';
 import { startServers } from '../support/servers.ts';
 import { type Stack, startStack, vendorSource } from '../support/stack.ts';
-import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
+import {
+  createScriptedVendor,
+  foundStep,
+  ordinaryNpis,
+  person,
+} from '../support/vendors.ts';
 
 /**
  * `node test/bench/slots.ts`: measures whether a source is called as often as its rate limit allows
@@ -15,10 +20,15 @@ const UNLIMITED: SourceLimits = { rates: [], dailyCredits: null };
 
 const stopServers = await startServers();
 try {
-  await measure('verifier reacher', 5, `select at from email_checks where kind = 'verifier'`, {
-    vendorLimits: UNLIMITED,
-    reacherRates: ['5/1s'],
-  });
+  await measure(
+    'verifier reacher',
+    5,
+    `select at from email_checks where kind = 'verifier'`,
+    {
+      vendorLimits: UNLIMITED,
+      reacherRates: ['5/1s'],
+    },
+  );
   await measure('vendor scripted', 3, 'select started_at as at from vendor_attempts', {
     vendorLimits: { rates: [{ calls: 3, perMs: 1000 }], dailyCredits: null },
     reacherRates: undefined,
@@ -59,7 +69,8 @@ async function measure(
       // Stores the registry's response in advance, because its own rate limit would hold up the
       // rest.
       const known = person(npi);
-      if (known.kind === 'found') await storeRegistryAnswer(stack.db, npi, known.provider);
+      if (known.kind === 'found')
+        await storeRegistryAnswer(stack.db, npi, known.provider);
     }
     const batches: string[] = [];
     while (npis.length > 0)
@@ -82,7 +93,9 @@ async function measure(
       `${attempts} attempts of activities for ${both?.calls} calls: ${(attempts / (both?.calls ?? 1)).toFixed(2)} each`,
     );
     console.log(
-      ended.map((row) => `  ${row.requests} ${row.status} ${row.reason ?? ''}`).join('\n'),
+      ended
+        .map((row) => `  ${row.requests} ${row.status} ${row.reason ?? ''}`)
+        .join('\n'),
     );
   } finally {
     await stack.stop();

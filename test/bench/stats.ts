@@ -79,5 +79,9 @@ async function timed(work: () => Promise<unknown>): Promise<number> {
 }
 
 function median(times: readonly number[]): number {
-  return Math.round((times.toSorted((a, b) => a - b)[Math.floor(times.length / 2)] ?? 0) * 10) / 10;
+  return (
+    Math.round(
+      (times.toSorted((a, b) => a - b)[Math.floor(times.length / 2)] ?? 0) * 10,
+    ) / 10
+  );
 }

@@ -46,7 +46,9 @@ try {
     `storm: ${storm.median} ms, at most ${storm.longest} ms; ${storm.failed} of ${SAMPLES} failed`,
   );
   console.log(`quiet to storm: ${(storm.median / quiet.median).toFixed(2)}`);
-  console.log(`${open} requests and ${undecided?.n} deliveries of the storm were open still`);
+  console.log(
+    `${open} requests and ${undecided?.n} deliveries of the storm were open still`,
+  );
 } finally {
   await workers.stop();
   await stack.stop();

@@ -26,7 +26,9 @@ try {
       differences.push(await differenceOf(ours.apiKey, method, theirs, anybodys));
     }
     const figures = differences.map((us) => us.toFixed(1)).join(', ');
-    console.log(`${method} ${theirs}: the medians of ${PAIRS} pairs differ by ${figures} µs`);
+    console.log(
+      `${method} ${theirs}: the medians of ${PAIRS} pairs differ by ${figures} µs`,
+    );
   }
 } finally {
   agent.destroy();
@@ -40,7 +42,10 @@ process.exit();
  */
 async function paths(ours: ApiClient) {
   const theirs = await api.organization();
-  const body = { npis: Array(60).fill('2000000010'), webhook: { url: 'https://example.com/hook' } };
+  const body = {
+    npis: Array(60).fill('2000000010'),
+    webhook: { url: 'https://example.com/hook' },
+  };
   const { json } = await theirs.bulk(body);
   const log = await theirs.get<{ deliveries: { id: string }[] }>(
     `/api/v1/batch/${json.batch_id}/deliveries`,
@@ -48,11 +53,20 @@ async function paths(ours: ApiClient) {
   const delivery = log.json.deliveries[0]?.id ?? '';
   const ownBatch = (await ours.bulk(body)).json.batch_id;
   const batch = (id: string) => `/api/v1/batch/${id}`;
-  const resend = (batchId: string, id: string) => `${batch(batchId)}/deliveries/${id}/resend`;
+  const resend = (batchId: string, id: string) =>
+    `${batch(batchId)}/deliveries/${id}/resend`;
   return [
     ['GET', batch(json.batch_id), () => batch(newId('bat'))],
-    ['GET', `/api/v1/email/${json.requests[0]?.request_id}`, () => `/api/v1/email/${newId('req')}`],
-    ['GET', `${batch(json.batch_id)}/deliveries`, () => `${batch(newId('bat'))}/deliveries`],
+    [
+      'GET',
+      `/api/v1/email/${json.requests[0]?.request_id}`,
+      () => `/api/v1/email/${newId('req')}`,
+    ],
+    [
+      'GET',
+      `${batch(json.batch_id)}/deliveries`,
+      () => `${batch(newId('bat'))}/deliveries`,
+    ],
     ['POST', resend(json.batch_id, delivery), () => resend(newId('bat'), newId('msg'))],
     ['POST', resend(ownBatch, delivery), () => resend(ownBatch, newId('msg'))],
   ] as const;
@@ -89,11 +103,16 @@ function time(apiKey: string, method: string, path: string): Promise<number> {
   return new Promise((resolve, reject) => {
     const begun = process.hrtime.bigint();
     const headers = { authorization: `Bearer ${apiKey}` };
-    request({ agent, method, host: '127.0.0.1', port: api.port, path, headers }, (response) => {
-      if (response.statusCode !== 404)
-        reject(new Error(`${method} ${path}: ${response.statusCode}`));
-      response.resume().on('end', () => resolve(Number(process.hrtime.bigint() - begun) / 1000));
-    })
+    request(
+      { agent, method, host: '127.0.0.1', port: api.port, path, headers },
+      (response) => {
+        if (response.statusCode !== 404)
+          reject(new Error(`${method} ${path}: ${response.statusCode}`));
+        response
+          .resume()
+          .on('end', () => resolve(Number(process.hrtime.bigint() - begun) / 1000));
+      },
+    )
       .on('error', reject)
       .end();
   });

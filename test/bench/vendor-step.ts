@@ -3,7 +3,12 @@ import { joinLookups } from '../../db/lookups/lookups.ts';
 import { beginVendorStep, recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { openTestDatabase } from '../support/database.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { startServers } from '../support/servers.ts';
 import { countingProxy } from './counting-proxy.ts';
 
@@ -29,13 +34,20 @@ process.exit();
 /** Measures calls one after the other, so that no cost hides behind concurrent work. */
 async function steps() {
   await using database = await openTestDatabase();
-  const db = openDatabase({ url: through(database.url), poolSize: 1, applicationName: 'bench' });
+  const db = openDatabase({
+    url: through(database.url),
+    poolSize: 1,
+    applicationName: 'bench',
+  });
   const requests = await joined(database.db, 1, STEPS + 1);
   const costs = {
     begin: { statements: 0, roundTrips: 0 },
     record: { statements: 0, roundTrips: 0 },
   };
-  const count = async <T>(into: typeof costs.begin, work: () => Promise<T>): Promise<T> => {
+  const count = async <T>(
+    into: typeof costs.begin,
+    work: () => Promise<T>,
+  ): Promise<T> => {
     const before = { ...seen };
     const result = await work();
     into.statements += (seen.statements - before.statements) / STEPS;
@@ -57,7 +69,11 @@ async function steps() {
 
 async function admissions(organizations: number) {
   await using database = await openTestDatabase();
-  const db = openDatabase({ url: database.url, poolSize: CLIENTS, applicationName: 'bench' });
+  const db = openDatabase({
+    url: database.url,
+    poolSize: CLIENTS,
+    applicationName: 'bench',
+  });
   const requests = await joined(db, organizations, ADMISSIONS);
   const begun = performance.now();
   await Promise.all(
@@ -73,16 +89,25 @@ async function admissions(organizations: number) {
 }
 
 /** Returns requests whose lookups are open. */
-async function joined(db: Database, organizations: number, count: number): Promise<string[]> {
+async function joined(
+  db: Database,
+  organizations: number,
+  count: number,
+): Promise<string[]> {
   const ids: string[] = [];
   const owners = await Promise.all(
     Array.from({ length: organizations }, () => openOrganization(db, 100_000)),
   );
   for (let n = 0; ids.length < count; n += 60) {
-    const npis = Array.from({ length: 60 }, (_, i) => `2${String(n + i).padStart(9, '0')}`);
+    const npis = Array.from(
+      { length: 60 },
+      (_, i) => `2${String(n + i).padStart(9, '0')}`,
+    );
     const owner = owners[(n / 60) % organizations];
     if (!owner) throw new Error('no organization was opened');
-    ids.push(...acceptedIds(await submit(db, submitCommand(owner, { npis }), RULES)).requestIds);
+    ids.push(
+      ...acceptedIds(await submit(db, submitCommand(owner, { npis }), RULES)).requestIds,
+    );
   }
   const taken = ids.slice(0, count);
   await joinLookups(db, taken);
@@ -102,5 +127,9 @@ async function ask(db: Database, requestId: string) {
 async function miss(db: Database, key: Parameters<typeof recordVendorAnswer>[1]) {
   const outcome = { kind: 'answered' } as const;
   const nobody = { state: 'miss', reason: 'nobody', credits: 0, named: null } as const;
-  await recordVendorAnswer(db, key, { ...nobody, outcome, freshnessMs: RULES.freshnessMs });
+  await recordVendorAnswer(db, key, {
+    ...nobody,
+    outcome,
+    freshnessMs: RULES.freshnessMs,
+  });
 }

@@ -41,7 +41,10 @@ const temporal = await startTemporalServer({
   dir,
 });
 ending.defer(() => temporal.stop());
-const elsewhere = { temporalAddress: temporal.address, taskQueue: `waiting-${process.pid}` };
+const elsewhere = {
+  temporalAddress: temporal.address,
+  taskQueue: `waiting-${process.pid}`,
+};
 const stack = await startStack({ simulatorSpeed: 0.001, elsewhere });
 ending.defer(() => stack.stop());
 const sql = postgres(stack.databaseUrl, { max: 1 });
@@ -54,7 +57,11 @@ const npis = ordinaryNpis('found', REQUESTS);
 for (let opened = 0; opened < ORGANIZATIONS; opened += 1) {
   const organization = await openOrganization(stack.db, REQUESTS);
   for (let taken = 0; taken < REQUESTS / ORGANIZATIONS; taken += BULK)
-    await submit(stack.db, submitCommand(organization, { npis: npis.splice(0, BULK) }), rules);
+    await submit(
+      stack.db,
+      submitCommand(organization, { npis: npis.splice(0, BULK) }),
+      rules,
+    );
 }
 const workers = workerProcesses();
 const emptyBytes = await temporalBytes();

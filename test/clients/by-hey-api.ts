@@ -50,7 +50,10 @@ assert.deepEqual(
   ],
 );
 
-const one = await sdk.getRequest({ client, path: { request_id: requests[0]?.request_id ?? '' } });
+const one = await sdk.getRequest({
+  client,
+  path: { request_id: requests[0]?.request_id ?? '' },
+});
 assert.equal(one.data?.data[0]?.email_status, 'valid');
 
 const nulls = {
@@ -65,10 +68,17 @@ assert.equal((await completed(spelledOut.data.batch_id)).webhook?.mode, 'real-ti
 const credits = await sdk.getCredits({ client });
 assert.equal(credits.data?.used, 1);
 
-const deliveries = await sdk.getDeliveries({ client, path: { batch_id }, query: { limit: 1 } });
+const deliveries = await sdk.getDeliveries({
+  client,
+  path: { batch_id },
+  query: { limit: 1 },
+});
 assert.equal(deliveries.data?.deliveries[0]?.request_id, null);
 
-const poor = await sdk.submitSingle({ client: clientOf(keys.poor), body: { npi: FOUND } });
+const poor = await sdk.submitSingle({
+  client: clientOf(keys.poor),
+  body: { npi: FOUND },
+});
 assert(poor.error && 'status' in poor.error && poor.error.status === 402);
 assert.equal(poor.error.shortfall, 1);
 

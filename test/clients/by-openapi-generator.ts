@@ -17,7 +17,9 @@ async function completed(batchId: string): Promise<generated.Envelope> {
   }
 }
 
-async function refusal(answer: Promise<unknown>): Promise<{ status: number; body: unknown }> {
+async function refusal(
+  answer: Promise<unknown>,
+): Promise<{ status: number; body: unknown }> {
   const error = await answer.then(
     () => null,
     (thrown: unknown) => thrown,
@@ -65,7 +67,10 @@ assert.equal((await completed(spelledOut.batchId)).webhook?.mode, 'real-time');
 
 assert.equal((await new generated.CreditsApi(access).getCredits()).used, 1);
 
-const page = await new generated.DeliveriesApi(access).getDeliveries({ batchId, limit: 1 });
+const page = await new generated.DeliveriesApi(access).getDeliveries({
+  batchId,
+  limit: 1,
+});
 assert.equal(page.deliveries[0]?.requestId, null);
 
 const ofThePoor = new generated.SubmitApi(accessOf(keys.poor));
@@ -79,7 +84,10 @@ assert.equal(generated.NotFoundProblemFromJSON(unknown.body).code, 'batch_not_fo
 
 const invalid = await refusal(submits.submitBulk({ bulkSubmit: { npis: [] } }));
 assert.equal(invalid.status, 422);
-assert.deepEqual(generated.InvalidFromJSON(invalid.body).detail[0]?.loc, ['body', 'npis']);
+assert.deepEqual(generated.InvalidFromJSON(invalid.body).detail[0]?.loc, [
+  'body',
+  'npis',
+]);
 
 const busy = await refusal(new generated.CreditsApi(accessOf(keys.busy)).getCredits());
 assert.equal(busy.status, 429);

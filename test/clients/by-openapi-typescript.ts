@@ -51,7 +51,9 @@ assert.deepEqual(
 );
 
 const request_id = requests[0]?.request_id ?? '';
-const one = await client.GET('/api/v1/email/{request_id}', { params: { path: { request_id } } });
+const one = await client.GET('/api/v1/email/{request_id}', {
+  params: { path: { request_id } },
+});
 assert.equal(one.data?.data[0]?.email_status, 'valid');
 const known = one.response.headers.get('etag') ?? '';
 const unchanged = await client.GET('/api/v1/email/{request_id}', {

@@ -2,7 +2,8 @@
 
 function setting(name: string): string {
   const value = process.env[name];
-  if (value === undefined) throw new Error(`${name} is missing: run this with \`npm run clients\``);
+  if (value === undefined)
+    throw new Error(`${name} is missing: run this with \`npm run clients\``);
   return value;
 }
 

@@ -4,7 +4,12 @@ import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { auditLedger } from '../support/ledger.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
 // Model and race tests rely on this audit of the ledger, so it is tested too: each test plants one
@@ -63,7 +68,11 @@ test.serial('the ledger audit finds nothing in an intact database', async (t) =>
   t.deepEqual(await auditAfter(async () => {}), []);
 });
 
-const CORRUPTIONS: readonly (readonly [finding: string, planted: string, statements: string])[] = [
+const CORRUPTIONS: readonly (readonly [
+  finding: string,
+  planted: string,
+  statements: string,
+])[] = [
   [
     'L1 balance',
     'a credit from nowhere',

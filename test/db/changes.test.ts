@@ -29,7 +29,8 @@ test('settling a request wakes only clients that wait for it or for its batch', 
   const note = async (id: string) => {
     for (const watch = changes.watch(id); await watch.next(); ) woken.add(id);
   };
-  for (const id of [first, second, batchId]) void Promise.all([note(id), note(endOf(id))]);
+  for (const id of [first, second, batchId])
+    void Promise.all([note(id), note(endOf(id))]);
   // The start of listening wakes all watchers. After it, a notification that this watcher has
   // heard, all have heard.
   const last = changes.watch('last');
@@ -50,11 +51,14 @@ test('if PostgreSQL refuses LISTEN, a process repeats it until it is accepted', 
   let refused = 0;
   let isStandby = true;
   const there = new URL(url);
-  const relay = await startRelay({ host: there.hostname, port: Number(there.port) }, (sent) => {
-    if (!isStandby || !sent.includes('listen "')) return sent;
-    refused += 1;
-    return sent.replace('listen "', 'lisxen "');
-  });
+  const relay = await startRelay(
+    { host: there.hostname, port: Number(there.port) },
+    (sent) => {
+      if (!isStandby || !sent.includes('listen "')) return sent;
+      refused += 1;
+      return sent.replace('listen "', 'lisxen "');
+    },
+  );
   there.host = `${relay.host}:${relay.port}`;
   const relayed = openDatabase({ url: there.href, poolSize: 1, applicationName: 'test' });
   const changes = listenForChanges(relayed);

@@ -83,7 +83,11 @@ async function named(tx: Transaction, { subject }: Plant): Promise<string> {
   return Object.values(row ?? {})[0] ?? '';
 }
 
-function doctor(url: string, args: readonly string[], temporalAddress = ''): Promise<Ended> {
+function doctor(
+  url: string,
+  args: readonly string[],
+  temporalAddress = '',
+): Promise<Ended> {
   const env = { DATABASE_URL: url, TEMPORAL_ADDRESS: temporalAddress };
   return runProgram('operator', ['doctor', ...args], { env });
 }
@@ -176,7 +180,11 @@ test.serial(
         runChecks(tx, DOCTOR_RULES),
       );
       const found = checks.find(({ code }) => code === 'erased_but_held');
-      t.deepEqual([found?.findings, found?.examples[0]?.startsWith(subject)], [1, true], subject);
+      t.deepEqual(
+        [found?.findings, found?.examples[0]?.startsWith(subject)],
+        [1, true],
+        subject,
+      );
     }
   },
 );
@@ -212,26 +220,29 @@ test.serial(
   },
 );
 
-test.serial('doctor finds a replay that is 1 ms later than the replay window allows', async (t) => {
-  const [charge] = life.stored.requestIds;
-  const [replay] = life.replayed.requestIds;
-  for (const [ms, expected] of [
-    [0, []],
-    [1, ['replay_without_charge']],
-  ] as const) {
-    const at = sql`(select settled_at - interval '30 days' - make_interval(secs => ${ms / 1000}::float8)
+test.serial(
+  'doctor finds a replay that is 1 ms later than the replay window allows',
+  async (t) => {
+    const [charge] = life.stored.requestIds;
+    const [replay] = life.replayed.requestIds;
+    for (const [ms, expected] of [
+      [0, []],
+      [1, ['replay_without_charge']],
+    ] as const) {
+      const at = sql`(select settled_at - interval '30 days' - make_interval(secs => ${ms / 1000}::float8)
                       from requests where id = ${replay})`;
-    const statements = [
-      sql`update ledger_entries set created_at = ${at} where request_id = ${charge}`,
-      sql`update entitlements set charged_at = ${at} where request_id = ${charge}`,
-      sql`update requests set settled_at = ${at} where id = ${charge}`,
-    ];
-    const found = await corrupted(statements, async (tx) =>
-      codes(await runChecks(tx, DOCTOR_RULES)),
-    );
-    t.deepEqual(found, [...expected], `${ms} ms past the window`);
-  }
-});
+      const statements = [
+        sql`update ledger_entries set created_at = ${at} where request_id = ${charge}`,
+        sql`update entitlements set charged_at = ${at} where request_id = ${charge}`,
+        sql`update requests set settled_at = ${at} where id = ${charge}`,
+      ];
+      const found = await corrupted(statements, async (tx) =>
+        codes(await runChecks(tx, DOCTOR_RULES)),
+      );
+      t.deepEqual(found, [...expected], `${ms} ms past the window`);
+    }
+  },
+);
 
 test.serial(
   'doctor finds a charge for type "any" after another type of the NPI was charged',
@@ -249,14 +260,20 @@ test.serial(
       sql`update credit_balances set used = used + 1, available = available - 1
          where organization_id = ${life.organizationId}`,
     ];
-    const seen = await corrupted(statements, async (tx) => await runChecks(tx, DOCTOR_RULES));
+    const seen = await corrupted(
+      statements,
+      async (tx) => await runChecks(tx, DOCTOR_RULES),
+    );
     t.deepEqual(codes(seen), ['charged_twice']);
     const wanted = sql`update requests set requested_type = 'personal' where id = ${second}`;
     const spared = await corrupted(
       [...statements, wanted],
       async (tx) => await runChecks(tx, DOCTOR_RULES),
     );
-    t.false(codes(spared).includes('charged_twice'), 'who wants a personal one was not satisfied');
+    t.false(
+      codes(spared).includes('charged_twice'),
+      'who wants a personal one was not satisfied',
+    );
   },
 );
 
@@ -310,7 +327,10 @@ test('doctor --fix makes and audits the safe repairs, and prints what is left', 
     const statements = plants[code]?.statements ?? [];
     // The other statements plant a request that is almost overdue. It would be overdue by the time
     // of the repair.
-    await corrupt(ownDb, code === 'request_overdue' ? statements.slice(0, 1) : statements);
+    await corrupt(
+      ownDb,
+      code === 'request_overdue' ? statements.slice(0, 1) : statements,
+    );
   }
   await corrupt(ownDb, [
     sql`delete from entitlements where request_id = ${ownLife.personal.requestIds[0]}`,
@@ -336,7 +356,8 @@ test('doctor --fix makes and audits the safe repairs, and prints what is left', 
   t.is(refused.code, 2);
   t.regex(refused.stderr, /--reason/);
   t.is(
-    (await listAudit(ownDb, null, 100)).filter(({ action }) => action === 'doctor.repair').length,
+    (await listAudit(ownDb, null, 100)).filter(({ action }) => action === 'doctor.repair')
+      .length,
     0,
   );
 
@@ -357,7 +378,9 @@ test('doctor --fix makes and audits the safe repairs, and prints what is left', 
     [...repairable, 'entitlement_missing'].sort(),
   );
   t.true(records.every(({ actor, reason }) => actor === 'tester' && reason === 'a test'));
-  t.true(records.every(({ organizationId }) => organizationId === ownLife.organizationId));
+  t.true(
+    records.every(({ organizationId }) => organizationId === ownLife.organizationId),
+  );
 
   await corrupt(ownDb, [
     sql`update ledger_entries e set created_at = r.settled_at from requests r
@@ -391,7 +414,8 @@ test('doctor finds work without its workflow, and workflows that are left over',
   const connection = await Connection.connect({ address });
   t.teardown(() => connection.close());
   const client = new Client({ connection });
-  const { open, running, bulk, told, refused, telling, organizationId } = await live(ownDb);
+  const { open, running, bulk, told, refused, telling, organizationId } =
+    await live(ownDb);
   // This queue has no worker in this test, so the workflows stay open.
   const start = (type: string, workflowId: string) =>
     client.workflow.start(type, { taskQueue: 'enrichment', workflowId, args: [{}] });
@@ -399,7 +423,8 @@ test('doctor finds work without its workflow, and workflows that are left over',
   await suspendWebhooks(ownDb, by, organizationId, false);
   // The first resend was requested just now, so its workflow may still be missing.
   const [fresh = '', retried = ''] = telling.deliveries;
-  for (const delivery of [fresh, retried]) await logAttempt(ownDb, delivery, 410, 'failed');
+  for (const delivery of [fresh, retried])
+    await logAttempt(ownDb, delivery, 410, 'failed');
   for (const delivery of [fresh, retried, refused.delivery, told.delivery]) {
     await resendAny(ownDb, by, delivery);
   }
@@ -427,7 +452,9 @@ test('doctor finds work without its workflow, and workflows that are left over',
   ]);
   const ended = await eventually(async () => {
     const ended = await doctor(own.url, [], address);
-    return ended.stdout.includes(bulk.batchId) && ended.stdout.includes(final) ? ended : null;
+    return ended.stdout.includes(bulk.batchId) && ended.stdout.includes(final)
+      ? ended
+      : null;
   });
   t.deepEqual([ended.code, ended.stderr], [3, '']);
   const found = (code: string, ...ids: string[]) =>
@@ -464,7 +491,9 @@ test('doctor finds work without its workflow, and workflows that are left over',
 test('doctor finds a workflow that fails repeatedly and a missing or paused Schedule', async (t) => {
   await using own = await openTestDatabase();
   const ownDb = own.db;
-  const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
+  const connection = await Connection.connect({
+    address: testSetting('TEST_TEMPORAL_ADDRESS'),
+  });
   const client = new Client({ connection });
   const { namespace } = client.options;
   const name = `enrichment-${newId('req')}`;
@@ -490,20 +519,30 @@ test('doctor finds a workflow that fails repeatedly and a missing or paused Sche
   const types = [WORKFLOWS.batch, WORKFLOWS.lookup];
   const started = await Promise.all(
     ids.map((workflowId, index) =>
-      client.workflow.start(types[index] ?? '', { taskQueue: name, workflowId, args: [{}] }),
+      client.workflow.start(types[index] ?? '', {
+        taskQueue: name,
+        workflowId,
+        args: [{}],
+      }),
     ),
   );
   const [stuck, shaky] = ids;
   const failures = new Map<string, number>();
   while ((failures.get(stuck) ?? 0) < 3) {
-    const { taskToken, workflowExecution } = await client.withDeadline(Date.now() + 30_000, () =>
-      client.workflowService.pollWorkflowTaskQueue({ namespace, taskQueue: { name } }),
+    const { taskToken, workflowExecution } = await client.withDeadline(
+      Date.now() + 30_000,
+      () =>
+        client.workflowService.pollWorkflowTaskQueue({ namespace, taskQueue: { name } }),
     );
     const id = workflowExecution?.workflowId ?? '';
     failures.set(id, (failures.get(id) ?? 0) + 1);
     // The other workflow fails only twice, as after a restart of a worker.
     if (id === shaky && (failures.get(id) ?? 0) > 2) continue;
-    await client.workflowService.respondWorkflowTaskFailed({ namespace, taskToken, cause: 1 });
+    await client.workflowService.respondWorkflowTaskFailed({
+      namespace,
+      taskToken,
+      cause: 1,
+    });
   }
   await eventually(async () => ((await findings()).length > 0 ? true : null));
   t.deepEqual(await findings(), [`workflow_task_failing ${stuck}`]);

@@ -25,7 +25,11 @@ for (const [about, statement, code] of [
   ['a table that a migration adds', 'select from not_yet', '42P01'],
   ['a column that a migration adds', 'select not_yet from requests', '42703'],
   ['a function that a migration adds', 'select not_yet()', '42883'],
-  ['a statement that takes too long', 'set statement_timeout = 1; select pg_sleep(9)', '57014'],
+  [
+    'a statement that takes too long',
+    'set statement_timeout = 1; select pg_sleep(9)',
+    '57014',
+  ],
 ] as const) {
   test(`the error about ${about} is retried`, async (t) => {
     t.like(await failureOf(statement), { code, isPermanent: false });
@@ -37,6 +41,7 @@ async function failureOf(statement: string): Promise<unknown> {
     () => null,
     (thrown: unknown) => toDatabaseError(thrown),
   );
-  if (!(error instanceof DatabaseError)) throw new Error(`no error of PostgreSQL: ${error}`);
+  if (!(error instanceof DatabaseError))
+    throw new Error(`no error of PostgreSQL: ${error}`);
   return { code: error.code, isPermanent: error.isPermanent };
 }

@@ -15,7 +15,10 @@ function uuidOf(id: string): string {
 
 test('an id is a TypeID: a prefix, and 26 digits with a UUIDv7 of the current time', (t) => {
   // The example of the TypeID specification.
-  t.is(uuidOf('prefix_01h455vb4pex5vsknk084sn02q'), '01890a5d-ac96-774b-bcce-b302099a8057');
+  t.is(
+    uuidOf('prefix_01h455vb4pex5vsknk084sn02q'),
+    '01890a5d-ac96-774b-bcce-b302099a8057',
+  );
   const before = Date.now();
   const ids = Array.from({ length: 100 }, () => newId('bat'));
   const after = Date.now();
@@ -23,11 +26,18 @@ test('an id is a TypeID: a prefix, and 26 digits with a UUIDv7 of the current ti
     t.regex(id, new RegExp(idPattern('bat')));
     t.true(isId('bat', id) && !isId('req', id));
     const uuid = uuidOf(id);
-    t.regex(uuid, /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+    t.regex(
+      uuid,
+      /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/,
+    );
     const at = Number.parseInt(uuid.replace('-', '').slice(0, 12), 16);
     t.true(at >= before && at <= after + 1, uuid);
   }
-  t.is(new Set(ids.map((id) => uuidOf(id).slice(19))).size, 100, 'the last 62 bits are random');
+  t.is(
+    new Set(ids.map((id) => uuidOf(id).slice(19))).size,
+    100,
+    'the last 62 bits are random',
+  );
 });
 
 test('each id of a process is larger than the last, even within a millisecond', (t) => {

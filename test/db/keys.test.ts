@@ -52,7 +52,8 @@ test('the last six characters of an API key are a CRC32 checksum of the others',
   let crc = 0xffffffff;
   for (const byte of Buffer.from(`npe_${random}`)) {
     crc ^= byte;
-    for (let bit = 0; bit < 8; bit += 1) crc = crc & 1 ? (crc >>> 1) ^ 0xedb88320 : crc >>> 1;
+    for (let bit = 0; bit < 8; bit += 1)
+      crc = crc & 1 ? (crc >>> 1) ^ 0xedb88320 : crc >>> 1;
   }
   let rest = (crc ^ 0xffffffff) >>> 0;
   let check = '';
@@ -100,7 +101,8 @@ test('text that does not have the format of an API key is rejected', async (t) =
 test('an API key with two neighboring characters swapped is rejected', async (t) => {
   const { apiKey } = await openKey();
   for (let at = 4; at < apiKey.length - 1; at += 1) {
-    const swapped = apiKey.slice(0, at) + apiKey[at + 1] + apiKey[at] + apiKey.slice(at + 2);
+    const swapped =
+      apiKey.slice(0, at) + apiKey[at + 1] + apiKey[at] + apiKey.slice(at + 2);
     if (swapped !== apiKey) t.is(parseApiKey(swapped), null);
   }
 });
@@ -127,7 +129,11 @@ test('a revoked key stops working at once, and works again after it is reactivat
   const { revokedAt } = await revokeKey(db, BY, id);
   t.is(await stateOf(apiKey), 'revoked');
   t.deepEqual((await revokeKey(db, BY, id)).revokedAt, revokedAt, 'the first time stays');
-  t.like(await reactivateKey(db, BY, id), { state: 'active', revokedAt: null, expiresAt: null });
+  t.like(await reactivateKey(db, BY, id), {
+    state: 'active',
+    revokedAt: null,
+    expiresAt: null,
+  });
   t.is(await stateOf(apiKey), 'active');
 });
 
@@ -180,7 +186,10 @@ test('reactivating a leaked key must be forced', async (t) => {
   const { apiKey, id } = await openKey();
   t.like(await revokeKey(db, BY, id, true), { state: 'revoked', leaked: true });
   t.like(await revokeKey(db, BY, id), { leaked: true }, 'what leaked has leaked');
-  await t.throwsAsync(reactivateKey(db, BY, id), { code: 'key_leaked', instanceOf: Refusal });
+  await t.throwsAsync(reactivateKey(db, BY, id), {
+    code: 'key_leaked',
+    instanceOf: Refusal,
+  });
   t.is(await stateOf(apiKey), 'revoked');
   t.like(await reactivateKey(db, BY, id, true), { state: 'active', leaked: false });
 });
@@ -190,7 +199,8 @@ test('the keys of an organization stop working while it is suspended', async (t)
   const { organizationId } = active;
   const revoked = await issueKey(db, BY, organizationId, 'revoked');
   await revokeKey(db, BY, revoked.id);
-  const keys = () => Promise.all([active, revoked, other].map(({ apiKey }) => stateOf(apiKey)));
+  const keys = () =>
+    Promise.all([active, revoked, other].map(({ apiKey }) => stateOf(apiKey)));
   const listed = await listKeys(db, organizationId);
   for (let again = 0; again < 2; again += 1) {
     t.like(await suspendOrganization(db, BY, organizationId, true), { suspended: true });
@@ -204,7 +214,10 @@ test('the keys of an organization stop working while it is suspended', async (t)
 test('a revoked key cannot be rotated', async (t) => {
   const { id, organizationId } = await openKey();
   await revokeKey(db, BY, id);
-  await t.throwsAsync(rotateKey(db, BY, id), { code: 'key_not_active', instanceOf: Refusal });
+  await t.throwsAsync(rotateKey(db, BY, id), {
+    code: 'key_not_active',
+    instanceOf: Refusal,
+  });
   t.is((await listKeys(db, organizationId)).length, 1);
 });
 
@@ -226,7 +239,8 @@ test('a key that was revoked and has also expired is shown as revoked', async (t
 
 test('the database stores only the hash of a key and its last four characters', async (t) => {
   const { apiKey, id } = await openKey();
-  const [row] = await sql`select to_jsonb(k)::text as text from api_keys k where id = ${id}`;
+  const [row] =
+    await sql`select to_jsonb(k)::text as text from api_keys k where id = ${id}`;
   t.false(String(row?.text).includes(apiKey.slice(4, 34)));
   t.true(String(row?.text).includes(createHash('sha256').update(apiKey).digest('hex')));
   t.true(String(row?.text).includes(`"${apiKey.slice(-4)}"`));

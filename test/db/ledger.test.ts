@@ -6,7 +6,12 @@ import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { auditLedger } from '../support/ledger.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 
 // The constraints and triggers that keep the books right. The tests write SQL directly, around the
 // service's code.
@@ -46,10 +51,15 @@ const entriesOf = async (ids: readonly string[]) =>
 
 test('database triggers write the hold, charge, and release of each request', async (t) => {
   const organization = await openOrganization(db, 50);
-  const command = submitCommand(organization, { npis: Array.from({ length: 8 }, () => NPI) });
+  const command = submitCommand(organization, {
+    npis: Array.from({ length: 8 }, () => NPI),
+  });
   const { batchId } = acceptedIds(await submit(db, command, RULES));
   const { organizationId } = organization;
-  const [accepted, settled] = [new Date('2026-01-01T00:00:00Z'), new Date('2026-01-01T00:01:00Z')];
+  const [accepted, settled] = [
+    new Date('2026-01-01T00:00:00Z'),
+    new Date('2026-01-01T00:01:00Z'),
+  ];
   const insert = (
     position: number,
     { status, replayed = false }: { status: string; replayed?: boolean },
@@ -74,7 +84,10 @@ test('database triggers write the hold, charge, and release of each request', as
     hold,
     ['release', 3, settled],
   ]);
-  t.deepEqual(await entriesOf([await insert(12, { status: 'completed', replayed: true })]), []);
+  t.deepEqual(
+    await entriesOf([await insert(12, { status: 'completed', replayed: true })]),
+    [],
+  );
   for (const [position, end, settlement] of [
     [
       13,
@@ -139,7 +152,12 @@ test('holds, charges, and releases are written only by triggers, and only once',
 test('an entitlement requires a charge for the same organization, NPI, and type', async (t) => {
   const { requestId, organizationId } = await openRequest();
   const other = await openOrganization(db, 1);
-  const entitle = (organization: string, npi: string, id: string, type = 'personal') => sql`
+  const entitle = (
+    organization: string,
+    npi: string,
+    id: string,
+    type = 'personal',
+  ) => sql`
     insert into entitlements as e (organization_id, npi, email_type, request_id, charged_at)
     values (${organization}, ${npi}, ${type}, ${id}, '2026-01-01')
         on conflict (organization_id, npi, email_type) do update set request_id = excluded.request_id`;
@@ -203,7 +221,10 @@ test('a final request cannot change, and a started one cannot become "accepted" 
 
 test('a request cannot be completed with an email of a type that was not requested', async (t) => {
   const organization = await openOrganization(db, 10);
-  const command = submitCommand(organization, { npis: [NPI], requestedType: 'professional' });
+  const command = submitCommand(organization, {
+    npis: [NPI],
+    requestedType: 'professional',
+  });
   const { requestIds } = acceptedIds(await submit(db, command, RULES));
   await t.throwsAsync(
     sql`update requests set status = 'completed', email = 'a@b.com', email_type = 'personal',

@@ -36,7 +36,9 @@ test.before(async () => {
 });
 
 /** Returns the number of rows that a list reads; null if it scans a whole table. */
-async function rowsRead(list: (db: Database) => Promise<unknown>): Promise<number | null> {
+async function rowsRead(
+  list: (db: Database) => Promise<unknown>,
+): Promise<number | null> {
   return await db.drizzle.transaction(async (tx) => {
     const read = async () => {
       const [row] = await tx.execute<{ whole: number; fetched: number }>(sql`
@@ -78,12 +80,16 @@ for (const [name, filter, atMost] of PAGES) {
 test('an index finds each page of the ledger with its balances, even the oldest page', async (t) => {
   let { entries, next } = await listLedger(db, ORGANIZATION, { after: null, limit: 50 });
   t.is(entries.at(-1)?.availableAfter, MANY + 49);
-  const newest = await rowsRead((tx) => listLedger(tx, ORGANIZATION, { after: null, limit: 50 }));
+  const newest = await rowsRead((tx) =>
+    listLedger(tx, ORGANIZATION, { after: null, limit: 50 }),
+  );
   for (let n = 1; n < 200 && next; n += 1) {
     ({ entries, next } = await listLedger(db, ORGANIZATION, { after: next, limit: 50 }));
   }
   t.is(entries.at(-1)?.availableAfter, MANY + 9999);
-  const oldest = await rowsRead((tx) => listLedger(tx, ORGANIZATION, { after: next, limit: 50 }));
+  const oldest = await rowsRead((tx) =>
+    listLedger(tx, ORGANIZATION, { after: next, limit: 50 }),
+  );
   // The second page also reads the entry before it.
   t.deepEqual([newest, oldest], [51, 52]);
 });

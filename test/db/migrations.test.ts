@@ -10,7 +10,11 @@ test('migrations may run concurrently or repeatedly, and the API is ready afterw
   await sql`drop schema drizzle cascade`;
   await sql`create schema public`;
   t.is(await readiness(db), 'migrations_missing');
-  await Promise.all([migrate(database.url), migrate(database.url), migrate(database.url)]);
+  await Promise.all([
+    migrate(database.url),
+    migrate(database.url),
+    migrate(database.url),
+  ]);
   t.is(await readiness(db), 'ready');
   const applied = await sql`select hash from drizzle.__drizzle_migrations`;
   t.is(new Set(applied.map((row) => row.hash)).size, applied.length);
@@ -31,7 +35,9 @@ test('migrate leaves a database with unknown migrations unchanged and says what 
   for (const earlier of [sql`created_at - 1`, sql`created_at + 86400000`]) {
     await sql`update drizzle.__drizzle_migrations set created_at = ${earlier}`;
     const before = await sql`select * from drizzle.__drizzle_migrations`;
-    const error = await t.throwsAsync(migrate(database.url), { instanceOf: OperatorProblem });
+    const error = await t.throwsAsync(migrate(database.url), {
+      instanceOf: OperatorProblem,
+    });
     t.regex(
       error?.message ?? '',
       /other migrations .* use an empty database.* delete the folder \.local/,

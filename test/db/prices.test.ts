@@ -3,7 +3,12 @@ import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { auditLedger, mutantLedger } from '../support/ledger.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
 // The submit writes the price to the row of the request, and everything later uses that price.
@@ -11,7 +16,9 @@ import { storeEmail } from '../support/stored.ts';
 const { db, sql } = freshDatabase(test);
 
 /** The change that raises the price of a personal email from 3 to 5. */
-const NEW_PRICE = [{ file: 'accounts/credits.ts', from: 'personal: 3', to: 'personal: 5' }];
+const NEW_PRICE = [
+  { file: 'accounts/credits.ts', from: 'personal: 3', to: 'personal: 5' },
+];
 
 type Submit = typeof submit;
 
@@ -46,7 +53,10 @@ test('a request costs the price at its submit, even if the price changes later',
     lastValidatedAt: new Date(),
     source: 'test',
   });
-  t.is((await renewed.settle(db, requestId, 'answered', 'test', RULES)).status, 'completed');
+  t.is(
+    (await renewed.settle(db, requestId, 'answered', 'test', RULES)).status,
+    'completed',
+  );
   t.deepEqual(await booksOf(organizationId), {
     cost: 3,
     credits_used: 3,

@@ -111,7 +111,10 @@ test('erasing an NPI removes all its addresses and leaves all payments unchanged
     'stored_emails',
     'webhook_attempts',
   ]);
-  const [balance, before] = [await balanceOf(db, organization.organizationId), await envelope()];
+  const [balance, before] = [
+    await balanceOf(db, organization.organizationId),
+    await envelope(),
+  ];
 
   t.deepEqual(await eraseSubject(db, BY, { npi }), {
     ...{
@@ -152,7 +155,11 @@ test('an erasure is recorded without the address, and repeating it changes nothi
   const [audited] = await run(sql`select count(*)::int as records from audit_log
     where action = 'privacy.erase' and subject = encode(sha256(${email}), 'hex')`);
   t.is(audited?.records, 2, 'somebody asked twice');
-  t.deepEqual((await rowsWith(npi)).includes('requests'), true, 'the answers themselves stay');
+  t.deepEqual(
+    (await rowsWith(npi)).includes('requests'),
+    true,
+    'the answers themselves stay',
+  );
 });
 
 test('the append-only privacy register lists erasures, exports, and objections', async (t) => {
@@ -176,27 +183,48 @@ test('the append-only privacy register lists erasures, exports, and objections',
   const common = { actor: 'tester', reason: 'a test' };
   const asked = { ...common, subject: '2000000010', received_at: received };
   t.like(register, [
-    { ...common, kind: 'objection', subject: '2000000028', asked_by: null, received_at: null },
+    {
+      ...common,
+      kind: 'objection',
+      subject: '2000000028',
+      asked_by: null,
+      received_at: null,
+    },
     { ...asked, kind: 'erasure', asked_by: 'person' },
     { ...asked, kind: 'export', asked_by: 'agent' },
   ]);
-  t.is((await operator('privacy', 'export', '2000000010', '--asked-by', 'nobody', ...WHY)).code, 2);
+  t.is(
+    (await operator('privacy', 'export', '2000000010', '--asked-by', 'nobody', ...WHY))
+      .code,
+    2,
+  );
   await t.throwsAsync(database.sql`delete from audit_log`, { message: /append-only/ });
 });
 
 test('erasing an address removes it from all NPIs but keeps their other addresses', async (t) => {
   const { npi, email } = await person('2000030018', 'nora');
   const [neighbor, other] = ['2000030026', 'other@clinic.example'];
-  const known = { emailType: 'professional', lastValidatedAt: new Date(), source: 'test' } as const;
+  const known = {
+    emailType: 'professional',
+    lastValidatedAt: new Date(),
+    source: 'test',
+  } as const;
   await storeEmail(db, { ...known, npi: neighbor, email });
   await storeEmail(db, { ...known, npi, email: other });
-  t.like(await eraseSubject(db, BY, { email }), { tombstones: 1, storedEmails: 2, answers: 2 });
+  t.like(await eraseSubject(db, BY, { email }), {
+    tombstones: 1,
+    storedEmails: 2,
+    answers: 2,
+  });
   t.deepEqual(await rowsWith(email), []);
   const asked = await openOrganization(db, 10);
   const { batchId } = acceptedIds(
     await submit(db, submitCommand(asked, { npis: [npi, neighbor] }), RULES),
   );
-  const envelope = await findEnvelope(db, { organizationId: asked.organizationId, batchId });
+  const envelope = await findEnvelope(db, {
+    organizationId: asked.organizationId,
+    batchId,
+  });
   t.deepEqual(
     envelope?.items.map(({ email }) => email),
     [other, null],
@@ -271,9 +299,10 @@ test('an import does not store an erased address again, in either case', async (
     ['suppressed', 'suppressed', 'stored'],
   );
   await eraseSubject(db, BY, { npi });
-  t.deepEqual(await storeOwnEmails(db, [{ ...row, npi, email: 'vera3@clinic.example' }]), [
-    'suppressed',
-  ]);
+  t.deepEqual(
+    await storeOwnEmails(db, [{ ...row, npi, email: 'vera3@clinic.example' }]),
+    ['suppressed'],
+  );
 });
 
 // Guard: the lock on credit_balances in eraseSubject.
@@ -327,7 +356,11 @@ test.serial(
   'an erasure does not deadlock with a check that is stored at the same time',
   async (t) => {
     const { npi, email } = await person('2000060064', 'ilse');
-    const writer = openDatabase({ url: database.url, poolSize: 1, applicationName: 'test' });
+    const writer = openDatabase({
+      url: database.url,
+      poolSize: 1,
+      applicationName: 'test',
+    });
     t.teardown(() => writer.close());
     const invalid = {
       verdict: 'invalid',
@@ -417,7 +450,11 @@ test.serial('an erasure uses indexes on all large tables', async (t) => {
   for (const subject of [{ npi }, { email }]) {
     const before = await wholeReads(world);
     t.is(before.length, 7);
-    const erasing = openDatabase({ url: large.url, poolSize: 1, applicationName: 'erasing' });
+    const erasing = openDatabase({
+      url: large.url,
+      poolSize: 1,
+      applicationName: 'erasing',
+    });
     const erasure = await eraseSubject(erasing, BY, subject);
     await erasing.close();
     t.is(erasure.answers, 'npi' in subject ? 1 : 0);
@@ -488,7 +525,10 @@ test('the database lets only an erasure change a final result', async (t) => {
 });
 
 test('a privacy export contains everything we store about an NPI or an address', async (t) => {
-  const { npi, email, lookupId, requestIds, organization } = await person('2000080013', 'petra');
+  const { npi, email, lookupId, requestIds, organization } = await person(
+    '2000080013',
+    'petra',
+  );
   await run(
     sql`insert into providers (npi, entity_type, last_name, origin, row_hash) values (${npi}, 1, 'ROE', 'nppes', 1)`,
   );
@@ -531,7 +571,11 @@ test('a privacy export contains everything we store about an NPI or an address',
     email_checks: [],
     suppressions: [{ kind: 'npi', origin: 'erasure' }],
   });
-  t.true(after.requests.every((request) => request.email === null && request.erased_at !== null));
+  t.true(
+    after.requests.every(
+      (request) => request.email === null && request.erased_at !== null,
+    ),
+  );
 });
 
 test('without --yes the erase command only counts, and it never prints an address', async (t) => {
@@ -548,7 +592,10 @@ test('without --yes the erase command only counts, and it never prints an addres
   t.is(asked.code, 1);
   t.regex(asked.stdout, /^answers +2$[\s\S]*Nothing was erased: add --yes/m);
   t.true((await rowsWith(email)).includes('stored_emails'));
-  t.false(JSON.stringify(await json('privacy', 'list')).includes(npi), 'nothing was asked for yet');
+  t.false(
+    JSON.stringify(await json('privacy', 'list')).includes(npi),
+    'nothing was asked for yet',
+  );
   const foretold = (await operator('privacy', 'erase', npi, '--json', ...WHY)).stdout;
 
   const done = await operator('privacy', 'erase', npi, '--yes', ...WHY);
@@ -567,7 +614,14 @@ test('without --yes the erase command only counts, and it never prints an addres
     tombstones: 0,
   });
 
-  const named = await operator('privacy', 'erase', npi, '--yes', '--reason', `asked by ${email}`);
+  const named = await operator(
+    'privacy',
+    'erase',
+    npi,
+    '--yes',
+    '--reason',
+    `asked by ${email}`,
+  );
   t.is(named.code, 2);
   t.false(named.stderr.includes(email));
   t.is((await operator('privacy', 'erase', 'nobody', '--yes', ...WHY)).code, 2);

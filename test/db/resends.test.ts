@@ -138,10 +138,15 @@ test('a customer can resend only its own deliveries that have ended', async (t) 
     webhook: { url: HOOK, mode: 'batch' },
   });
   const open = acceptedIds(await submit(life.db, command, RULES));
-  const page = await listBatchDeliveries(life.db, organization.organizationId, open.batchId, {
-    after: null,
-    limit: 10,
-  });
+  const page = await listBatchDeliveries(
+    life.db,
+    organization.organizationId,
+    open.batchId,
+    {
+      after: null,
+      limit: 10,
+    },
+  );
   const openId = page?.deliveries[0]?.id ?? '';
   t.is((await ask({ batchId: open.batchId, deliveryId: openId })).kind, 'pending');
 });
@@ -154,7 +159,8 @@ test('only operators can resend a delivery more than ten times an hour', async (
   await life.look(id);
   await life.look(other);
   const { batchId } = await showDelivery(life.db, id);
-  const ask = (deliveryId: string) => resendOwn(life.db, { organizationId, batchId, deliveryId });
+  const ask = (deliveryId: string) =>
+    resendOwn(life.db, { organizationId, batchId, deliveryId });
   for (let n = 0; n < 10; n += 1) {
     t.is((await ask(id)).kind, 'resent');
     t.is((await ask(id)).kind, 'pending');
@@ -198,7 +204,9 @@ test('all deliveries that failed since a given time are resent, each once, in ba
   const early = await life.deliveries(organization, HOOK, 3);
   for (const id of early) await life.look(id);
   await life.time.advance(DAY);
-  const since = new Date((await showDelivery(life.db, early.at(-1) ?? '')).decidedAt ?? 0);
+  const since = new Date(
+    (await showDelivery(life.db, early.at(-1) ?? '')).decidedAt ?? 0,
+  );
   since.setTime(since.getTime() + HOUR);
   const late = await life.deliveries(organization, HOOK, 5);
   for (const id of late) await life.look(id);
@@ -207,7 +215,8 @@ test('all deliveries that failed since a given time are resent, each once, in ba
 
   const nothing = { organizationId, since, until: since, limit: 3 };
   t.deepEqual(await resendFailed(life.db, BY, nothing), { resent: 0, more: false });
-  const ask = () => resendFailed(life.db, BY, { organizationId, since, until: FAR_OFF, limit: 3 });
+  const ask = () =>
+    resendFailed(life.db, BY, { organizationId, since, until: FAR_OFF, limit: 3 });
   t.deepEqual(await ask(), { resent: 3, more: true });
   t.deepEqual(await ask(), { resent: 2, more: false });
   t.deepEqual(await ask(), { resent: 0, more: false });
@@ -267,7 +276,10 @@ test('deliveries can be listed by batch, page by page, and by organization', asy
   t.deepEqual(seen, ids);
   const other = await life.organization();
   t.is(
-    await listBatchDeliveries(life.db, other.organizationId, batchId, { after: null, limit: 2 }),
+    await listBatchDeliveries(life.db, other.organizationId, batchId, {
+      after: null,
+      limit: 2,
+    }),
     null,
   );
 

@@ -27,7 +27,10 @@ async function answered(ageMs: number) {
     lastValidatedAt: new Date(),
   });
   const organization = await openOrganization(db, 10);
-  const command = submitCommand(organization, { npis: [NPI], customData: '{"order":17}' });
+  const command = submitCommand(organization, {
+    npis: [NPI],
+    customData: '{"order":17}',
+  });
   const { batchId } = acceptedIds(await submit(db, command, RULES));
   await sql.begin(async (tx) => {
     await tx`set local session_replication_role = replica`;
@@ -35,7 +38,10 @@ async function answered(ageMs: number) {
     await tx`update batches set created_at = now() - make_interval(secs => ${ageMs / 1000}) where id = ${batchId}`;
   });
   const envelope = async () => {
-    const found = await findEnvelope(db, { organizationId: organization.organizationId, batchId });
+    const found = await findEnvelope(db, {
+      organizationId: organization.organizationId,
+      batchId,
+    });
     return { ...found, request: found?.items[0] };
   };
   return { organization, envelope };
@@ -61,7 +67,10 @@ test.serial(
       emailType: null,
       validatedAt: null,
     });
-    t.deepEqual(await auditLedger(sql, [organization.organizationId], RULES.replayMs), []);
+    t.deepEqual(
+      await auditLedger(sql, [organization.organizationId], RULES.replayMs),
+      [],
+    );
   },
 );
 
@@ -87,7 +96,11 @@ test.serial(
 
 test('results are kept for the whole replay window even if the retention is shorter', (t) => {
   const config = loadConfig({
-    ...{ DATABASE_URL: 'postgres://host/name', ANSWER_RETENTION: '1d', REPLAY_WINDOW: '60d' },
+    ...{
+      DATABASE_URL: 'postgres://host/name',
+      ANSWER_RETENTION: '1d',
+      REPLAY_WINDOW: '60d',
+    },
   });
   t.is(rulesOf(config).retention.answersMs, 60 * DAY);
 });
@@ -96,7 +109,11 @@ test('old evidence is deleted 1,000 rows at a time, oldest first, except open ca
   await using database = await openTestDatabase();
   const { db, sql } = database;
   const { batchId, requestIds } = acceptedIds(
-    await submit(db, submitCommand(await openOrganization(db, 1), { npis: [NPI] }), RULES),
+    await submit(
+      db,
+      submitCommand(await openOrganization(db, 1), { npis: [NPI] }),
+      RULES,
+    ),
   );
   t.truthy(batchId);
   await sql`insert into lookups (id, npi, requested_type, opened_at) values ('lkp_1', ${NPI}, 'any', now())`;
@@ -145,7 +162,9 @@ test('a failure to delete one kind of data does not stop the deletion of the oth
   const { db, sql } = database;
   await sql`insert into source_spend (source, day) select 'test', current_date - 100`;
   await sql`alter table vendor_attempts rename to elsewhere`;
-  await t.throwsAsync(forgetOld(db, { ...RETENTION, evidenceMs: DAY }), { message: /42P01/ });
+  await t.throwsAsync(forgetOld(db, { ...RETENTION, evidenceMs: DAY }), {
+    message: /42P01/,
+  });
   t.is((await sql`select from source_spend`).length, 0);
 });
 

@@ -13,7 +13,12 @@ import {
   type TestDatabase,
   withSql,
 } from '../support/database.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 
 const { db, sql, url } = freshDatabase(test);
 
@@ -54,7 +59,8 @@ const TAMPERINGS: Readonly<Record<string, string>> = {
       0::bigint as held, 0::bigint as used from credit_balances with no data;
     create trigger forged after insert on forged referencing new table as added
       for each statement execute function apply_ledger_entries();`,
-  'the trigger of the ledger switched off': 'alter table ledger_entries disable trigger user',
+  'the trigger of the ledger switched off':
+    'alter table ledger_entries disable trigger user',
   'the triggers of a session switched off': 'set session_replication_role = replica',
   'a charge given back': `insert into ledger_entries (organization_id, request_id, kind, amount)
     select organization_id, id, 'release', cost from requests`,
@@ -111,7 +117,11 @@ for (const [role, forbidden] of [
     const before = await books();
     await withUser([role], url, async (its) => {
       for (const [what, statement] of Object.entries(forbidden)) {
-        const error = await t.throwsAsync(its.unsafe(statement).simple(), undefined, what);
+        const error = await t.throwsAsync(
+          its.unsafe(statement).simple(),
+          undefined,
+          what,
+        );
         t.is(
           error instanceof postgres.PostgresError && error.code,
           '42501',
@@ -123,7 +133,9 @@ for (const [role, forbidden] of [
         create temp table requests as
           select id, organization_id, npi, 'personal' as email_type, cost as credits_used from public.requests;
         insert into entitlements select organization_id, npi, email_type, id, now() from requests`);
-      await t.throwsAsync(entitled.simple(), { message: /what entitles to an answer is a charge/ });
+      await t.throwsAsync(entitled.simple(), {
+        message: /what entitles to an answer is a charge/,
+      });
     });
     t.deepEqual(await books(), before);
   });
@@ -184,7 +196,9 @@ test('not even the owner of the tables can change the ledger or the audit log', 
     ]) {
       await t.throwsAsync(sql.unsafe(statement), { message: /append-only/ }, statement);
     }
-    await t.throwsAsync(sql.unsafe(`truncate ${table} cascade`), { message: /append-only/ });
+    await t.throwsAsync(sql.unsafe(`truncate ${table} cascade`), {
+      message: /append-only/,
+    });
   }
 });
 

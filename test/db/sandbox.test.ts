@@ -44,11 +44,22 @@ test('the first test key creates a sandbox with test credits; later keys share i
   const keys = await Promise.all(
     Array.from({ length: 5 }, () => issueKey(db, BY, live, 'tests', true)),
   );
-  const [sandbox = '', ...others] = new Set(keys.map(({ organizationId }) => organizationId));
+  const [sandbox = '', ...others] = new Set(
+    keys.map(({ organizationId }) => organizationId),
+  );
   t.regex(sandbox, /^sbx_/);
   t.deepEqual(others, []);
-  t.deepEqual(await balanceOf(db, sandbox), { total: 10_000, used: 0, held: 0, available: 10_000 });
-  t.true(keys.every(({ apiKey, isTest }) => isTest && /^npe_test_[0-9A-Za-z]{36}$/.test(apiKey)));
+  t.deepEqual(await balanceOf(db, sandbox), {
+    total: 10_000,
+    used: 0,
+    held: 0,
+    available: 10_000,
+  });
+  t.true(
+    keys.every(
+      ({ apiKey, isTest }) => isTest && /^npe_test_[0-9A-Za-z]{36}$/.test(apiKey),
+    ),
+  );
   const found = await authenticate(db, parseApiKey(keys[0]?.apiKey ?? '') ?? Buffer.of());
   t.like(found, { kind: 'active', organizationId: sandbox, requestsPerMinute: 100 });
   t.deepEqual(await listKeys(db, live), []);
@@ -71,7 +82,9 @@ test('every API key of a sandbox is a test key, even after a rotation', async (t
 test('the list of organizations shows which organization each sandbox belongs to', async (t) => {
   const live = await openLive();
   const sandbox = await openSandbox(live);
-  const listed = (await listOrganizations(db)).filter(({ id }) => [live, sandbox].includes(id));
+  const listed = (await listOrganizations(db)).filter(({ id }) =>
+    [live, sandbox].includes(id),
+  );
   t.deepEqual(
     listed.map(({ id, sandboxOf }) => [id, sandboxOf]),
     [
@@ -109,7 +122,10 @@ test('the database accepts test keys only for sandboxes and live keys only for o
     [live, true],
     [sandbox, false],
   ] as const) {
-    await t.throwsAsync(add(organization, isTest), refusedBy('api_keys_test_is_of_sandbox'));
+    await t.throwsAsync(
+      add(organization, isTest),
+      refusedBy('api_keys_test_is_of_sandbox'),
+    );
   }
   await t.throwsAsync(
     sql`update api_keys set organization_id = ${live} where organization_id = ${sandbox}`,
@@ -162,7 +178,11 @@ test('erasures and exports leave out the results of sandboxes', async (t) => {
   const npi = '2000000069';
   const sandbox = await openTestKey(db, await openOrganization(db, 0));
   const [requestId = ''] = acceptedIds(
-    await submit(db, submitCommand(sandbox, { npis: [npi], outcomes: ['stored'] }), RULES),
+    await submit(
+      db,
+      submitCommand(sandbox, { npis: [npi], outcomes: ['stored'] }),
+      RULES,
+    ),
   ).requestIds;
   const made = async () =>
     (await sql`select email from requests where id = ${requestId}`)[0]?.email;

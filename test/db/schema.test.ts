@@ -4,7 +4,11 @@ import { fileURLToPath } from 'node:url';
 import test from 'ava';
 import type { Sql } from 'postgres';
 import { run } from '../../deploy/local/processes.ts';
-import { freshDatabase, openEmptyDatabase, temporaryFolder } from '../support/database.ts';
+import {
+  freshDatabase,
+  openEmptyDatabase,
+  temporaryFolder,
+} from '../support/database.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const MIGRATIONS = join(ROOT, 'db/migrations');

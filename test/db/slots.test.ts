@@ -8,7 +8,12 @@ import {
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { fresh, freshDatabase, travel } from '../support/database.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 
 // Slots under the rate limits of a source. PostgreSQL's clock is frozen, and only the tests advance
 // it.
@@ -36,9 +41,12 @@ async function requestsOf(count: number): Promise<string[]> {
   const organization = await openOrganization(db, 1000);
   const ids: string[] = [];
   while (ids.length < count) {
-    const npis = Array.from({ length: Math.min(60, count - ids.length) }, () => String(nextNpi++));
+    const npis = Array.from({ length: Math.min(60, count - ids.length) }, () =>
+      String(nextNpi++),
+    );
     ids.push(
-      ...acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES)).requestIds,
+      ...acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES))
+        .requestIds,
     );
   }
   return ids;
@@ -53,7 +61,8 @@ async function ask(
 ): Promise<number> {
   const admission = await admit(source, requestId, limits, patienceMs);
   if (admission.kind === 'go') return 0;
-  if (admission.kind === 'wait' && admission.why === 'rate_limit') return admission.afterMs;
+  if (admission.kind === 'wait' && admission.why === 'rate_limit')
+    return admission.afterMs;
   throw new Error(`not admitted: ${admission.kind}`);
 }
 
@@ -66,29 +75,35 @@ async function admit(
   return await admitCall(db, { source, limits, cost: 1, requestId, patienceMs });
 }
 
-test.serial('slots never allow more calls in any window than the rate limit', async (t) => {
-  const limits = { rates: [{ calls: 10, perMs: 1000 }], dailyCredits: null };
-  const slots: number[] = [];
-  for (const id of await requestsOf(40)) slots.push(await ask('windows', id, limits));
-  for (const slot of slots) {
-    const within = slots.filter((other) => other >= slot && other < slot + 1000).length;
-    t.true(within <= 10, `${within} calls within a second`);
-  }
-});
+test.serial(
+  'slots never allow more calls in any window than the rate limit',
+  async (t) => {
+    const limits = { rates: [{ calls: 10, perMs: 1000 }], dailyCredits: null };
+    const slots: number[] = [];
+    for (const id of await requestsOf(40)) slots.push(await ask('windows', id, limits));
+    for (const slot of slots) {
+      const within = slots.filter((other) => other >= slot && other < slot + 1000).length;
+      t.true(within <= 10, `${within} calls within a second`);
+    }
+  },
+);
 
-test.serial('a request that must wait for a slot should ask again 2 s before it', async (t) => {
-  const [one, two, three] = await requestsOf(3);
-  t.deepEqual(
-    [await ask('told', one), await ask('told', two), await ask('told', three)],
-    [0, 8000, 18_000],
-  );
-  await time.advance(1000);
-  t.deepEqual([await ask('told', three), await ask('told', two)], [17_000, 7000]);
-  await time.advance(7000);
-  t.is(await ask('told', two), 2000);
-  await time.advance(2000);
-  t.is(await ask('told', two), 0);
-});
+test.serial(
+  'a request that must wait for a slot should ask again 2 s before it',
+  async (t) => {
+    const [one, two, three] = await requestsOf(3);
+    t.deepEqual(
+      [await ask('told', one), await ask('told', two), await ask('told', three)],
+      [0, 8000, 18_000],
+    );
+    await time.advance(1000);
+    t.deepEqual([await ask('told', three), await ask('told', two)], [17_000, 7000]);
+    await time.advance(7000);
+    t.is(await ask('told', two), 2000);
+    await time.advance(2000);
+    t.is(await ask('told', two), 0);
+  },
+);
 
 test.serial('a request keeps its slot when later requests ask for one', async (t) => {
   const [one, two, late] = await requestsOf(3);
@@ -142,23 +157,32 @@ test.serial('the slot of a settled request is given to the next request', async 
   t.is(await ask('settled', next), 8000);
 });
 
-test.serial('a slot is not reserved for a request whose time ends before it', async (t) => {
-  const [one, hasty, patient] = await requestsOf(3);
-  await ask('hasty', one);
-  t.is(await ask('hasty', hasty, SLOW, 5000), 10_000);
-  t.is(await ask('hasty', patient), 8000);
-});
+test.serial(
+  'a slot is not reserved for a request whose time ends before it',
+  async (t) => {
+    const [one, hasty, patient] = await requestsOf(3);
+    await ask('hasty', one);
+    t.is(await ask('hasty', hasty, SLOW, 5000), 10_000);
+    t.is(await ask('hasty', patient), 8000);
+  },
+);
 
-test.serial('a request whose time is over still gets a slot that is free now', async (t) => {
-  const [one] = await requestsOf(1);
-  t.is(await ask('no-time', one, SLOW, -1000), 0);
-});
+test.serial(
+  'a request whose time is over still gets a slot that is free now',
+  async (t) => {
+    const [one] = await requestsOf(1);
+    t.is(await ask('no-time', one, SLOW, -1000), 0);
+  },
+);
 
 test.serial('an admitted call says how long it waited for its slot', async (t) => {
   const [one, two] = await requestsOf(2);
   for (const id of [one, two]) await ask('waited', id);
   await time.advance(10_000);
-  t.like(await admit('waited', two ?? '', SLOW, DAY_MS), { kind: 'go', waitedMs: 10_000 });
+  t.like(await admit('waited', two ?? '', SLOW, DAY_MS), {
+    kind: 'go',
+    waitedMs: 10_000,
+  });
 });
 
 test.serial(
@@ -199,7 +223,11 @@ interface Made {
 /**
  * Lets all requests ask at once, and again when their wait is over, until each has made its call.
  */
-async function play(source: string, limits: SourceLimits, ids: readonly string[]): Promise<Made[]> {
+async function play(
+  source: string,
+  limits: SourceLimits,
+  ids: readonly string[],
+): Promise<Made[]> {
   const made: Made[] = [];
   let waiting = ids.map((id) => ({ id, at: 0, asked: 0 }));
   let now = 0;

@@ -14,7 +14,12 @@ import { beginVendorStep, recordVendorJob } from '../../db/lookups/vendor-attemp
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 
 // The admission of calls to a source, with several workers at once.
 
@@ -28,11 +33,18 @@ const workers = [first, ...others];
 
 test.after.always(() => Promise.all(others.map((db) => db.close())));
 
-const admitNow = (source: string, limits = FREE, cost = 1) => admitBy(first, source, limits, cost);
+const admitNow = (source: string, limits = FREE, cost = 1) =>
+  admitBy(first, source, limits, cost);
 
 /** Asks for a call of our own, without a request, from one of the workers. */
 async function admitBy(db: Database, source: string, limits: SourceLimits, cost: number) {
-  return await admitCall(db, { source, limits, cost, requestId: null, patienceMs: 60_000 });
+  return await admitCall(db, {
+    source,
+    limits,
+    cost,
+    requestId: null,
+    patienceMs: 60_000,
+  });
 }
 
 /** Records the outcome of a call. */
@@ -56,13 +68,16 @@ async function record(source: string, outcome: CallOutcome): Promise<void> {
 }
 
 async function fail(source: string, times: number): Promise<void> {
-  for (let i = 0; i < times; i += 1) await record(source, { kind: 'failed', why: 'upstream' });
+  for (let i = 0; i < times; i += 1)
+    await record(source, { kind: 'failed', why: 'upstream' });
 }
 
 /** Returns the milliseconds until the breaker admits a trial; 0 if it is closed. */
 async function waitOf(source: string): Promise<number> {
   const admission = await admitNow(source);
-  return admission.kind === 'wait' && admission.why === 'breaker_open' ? admission.afterMs : 0;
+  return admission.kind === 'wait' && admission.why === 'breaker_open'
+    ? admission.afterMs
+    : 0;
 }
 
 /** Lets time pass for one source: its breaker and its pause end `seconds` earlier. */
@@ -77,13 +92,18 @@ async function pass(source: string, seconds: number): Promise<void> {
 async function passDay(source: string): Promise<void> {
   await first.drizzle.execute(sql`
     delete from source_spend where source = ${source} and day < (clock_timestamp() at time zone 'UTC')::date`);
-  await first.drizzle.execute(sql`update source_spend set day = day - 1 where source = ${source}`);
+  await first.drizzle.execute(
+    sql`update source_spend set day = day - 1 where source = ${source}`,
+  );
 }
 
 const npis = Array.from({ length: 100 }, (_, n) => String(2_000_000_000 + n));
 
 /** Submits requests of a new organization, for new NPIs if no NPIs are given. */
-async function requestsOf(count: number, asked = npis.splice(0, count)): Promise<string[]> {
+async function requestsOf(
+  count: number,
+  asked = npis.splice(0, count),
+): Promise<string[]> {
   const organization = await openOrganization(first, 1000);
   const command = submitCommand(organization, { npis: asked });
   return acceptedIds(await submit(first, command, RULES)).requestIds;
@@ -103,7 +123,8 @@ async function askAll(
 }
 
 const kinds = (admissions: readonly Admission[]) => {
-  const count = (kind: Admission['kind']) => admissions.filter((one) => one.kind === kind).length;
+  const count = (kind: Admission['kind']) =>
+    admissions.filter((one) => one.kind === kind).length;
   return { go: count('go'), wait: count('wait'), spent: count('spent') };
 };
 
@@ -121,7 +142,10 @@ test('all workers together stay within a rate limit, and other calls get a wait 
 
 test('two requests for the same NPI call and pay a vendor only once', async (t) => {
   const asked = npis.splice(0, 1);
-  const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
+  const [one = '', other = ''] = [
+    ...(await requestsOf(1, asked)),
+    ...(await requestsOf(1, asked)),
+  ];
   const question = {
     vendor: 'asked-once',
     mayRepeat: true,
@@ -143,7 +167,10 @@ test('two requests for the same NPI call and pay a vendor only once', async (t) 
     }),
   );
   t.is(steps.filter(({ kind }) => kind === 'ask').length, 1);
-  t.is(steps.filter((step) => step.kind === 'wait' && step.why === 'asked_already').length, 11);
+  t.is(
+    steps.filter((step) => step.kind === 'wait' && step.why === 'asked_already').length,
+    11,
+  );
   const [spent] = await first.drizzle.execute(
     sql`select sum(credits)::int as credits from source_spend where source = 'asked-once'`,
   );
@@ -152,7 +179,10 @@ test('two requests for the same NPI call and pay a vendor only once', async (t) 
 
 test('a vendor job that several lookups share is polled no more often than allowed', async (t) => {
   const asked = npis.splice(0, 1);
-  const [one = '', other = ''] = [...(await requestsOf(1, asked)), ...(await requestsOf(1, asked))];
+  const [one = '', other = ''] = [
+    ...(await requestsOf(1, asked)),
+    ...(await requestsOf(1, asked)),
+  ];
   const question = {
     vendor: 'patient',
     mayRepeat: true,
@@ -173,7 +203,8 @@ test('a vendor job that several lookups share is polled no more often than allow
     t.true(afterMs > 200_000 && afterMs <= 294_000, `${afterMs} ms`);
   };
   for (const requestId of [one, other]) await waits(requestId);
-  for (const requestId of [one, other]) await settle(first, requestId, 'failed', 'deadline', RULES);
+  for (const requestId of [one, other])
+    await settle(first, requestId, 'failed', 'deadline', RULES);
   const [later = ''] = await requestsOf(1, asked);
   await joinLookups(first, [later]);
   await waits(later);
@@ -272,7 +303,11 @@ test('a vendor call waits while none of its required verifiers is available', as
   await record('verifier two', { kind: 'rate_limit', afterMs: 60_000 });
   t.is(await admit(), 'verifier_unavailable');
   await pass('verifier one', 301);
-  t.is(await admit(), 'verifier_unavailable', 'a trial that is due is not for us to make');
+  t.is(
+    await admit(),
+    'verifier_unavailable',
+    'a trial that is due is not for us to make',
+  );
   await pass('verifier two', 61);
   t.is(await admit(), 'go', 'its pause is over');
   await admitNow('verifier two');
@@ -338,15 +373,19 @@ test('if concurrent calls open or close a breaker, only one of them reports that
   const told = (changes: readonly (BreakerChange | null)[]) =>
     changes.filter((change) => change !== null);
   const failing = await begin('told', 12);
-  t.deepEqual(told(await endAll(failing, { kind: 'failed', why: 'unsent: ECONNREFUSED' })), [
-    'opened',
-  ]);
+  t.deepEqual(
+    told(await endAll(failing, { kind: 'failed', why: 'unsent: ECONNREFUSED' })),
+    ['opened'],
+  );
   const trials: End[] = [];
   for (let i = 0; i < 4; i += 1) {
     await pass('told', 300);
     trials.push(...(await begin('told', 1)));
   }
-  t.deepEqual(told(await endAll(trials.splice(0, 2), { kind: 'refused', why: 'auth' })), []);
+  t.deepEqual(
+    told(await endAll(trials.splice(0, 2), { kind: 'refused', why: 'auth' })),
+    [],
+  );
   t.deepEqual(told(await endAll(trials, { kind: 'answered' })), ['closed']);
   const refused = await begin('told', 6);
   t.deepEqual(told(await endAll(refused, { kind: 'refused', why: 'auth' })), ['opened']);
@@ -407,7 +446,9 @@ test('a response with Retry-After pauses all calls to a source but is not a fail
   for (const end of calls.slice(1)) await end({ kind: 'rate_limit', afterMs: 20_000 });
   await calls[0]?.({ kind: 'rate_limit', afterMs: 1000 });
   const admission = await admitNow('limited');
-  t.true(admission.kind === 'wait' && admission.why === 'paused' && admission.afterMs > 15_000);
+  t.true(
+    admission.kind === 'wait' && admission.why === 'paused' && admission.afterMs > 15_000,
+  );
   await pass('limited', 21);
   t.is((await admitNow('limited')).kind, 'go');
 });

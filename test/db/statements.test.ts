@@ -5,7 +5,12 @@ import { findEnvelope, findEnvelopeState } from '../../db/requests/envelope.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
 // Every connection keeps its prepared statements, so their number must not grow with the size of
@@ -19,7 +24,9 @@ const npisFrom = (first: number, count: number) =>
 /** Returns the prepared statements of the only connection of a pool. */
 async function kept(db: Database): Promise<string[]> {
   const rows = await query(db, (tx) =>
-    tx.execute<{ statement: string }>('select statement from pg_prepared_statements order by 1'),
+    tx.execute<{ statement: string }>(
+      'select statement from pg_prepared_statements order by 1',
+    ),
   );
   return rows.map(({ statement }) => statement);
 }
@@ -28,7 +35,11 @@ test('submits and polls use the same prepared statements for two NPIs as for 60'
   const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
   t.teardown(() => db.close());
   const organization = await openOrganization(db, 1000);
-  const stored = { email: 'a@example.com', emailType: 'professional', source: 'test' } as const;
+  const stored = {
+    email: 'a@example.com',
+    emailType: 'professional',
+    source: 'test',
+  } as const;
   for (const npi of npisFrom(0, 40)) {
     await storeEmail(db, { ...stored, npi, lastValidatedAt: new Date() });
   }

@@ -6,7 +6,12 @@ import { submit } from '../../db/requests/submit.ts';
 import type { ConfiguredSource } from '../../db/stats.ts';
 import { noteUsedCredits, readStats } from '../../db/stats.ts';
 import { asRole, freshDatabase } from '../support/database.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 
 // The statistics of the service, read by one statement with the rights of a worker.
 
@@ -24,12 +29,16 @@ const SOURCES: readonly ConfiguredSource[] = [['registry', 'registry', null]];
 async function stats(): Promise<Readonly<Record<string, number>>> {
   const read = await readStats(worker, SOURCES);
   return Object.fromEntries(
-    read.map(({ name, labels, value }) => [[name, ...Object.values(labels)].join(' '), value]),
+    read.map(({ name, labels, value }) => [
+      [name, ...Object.values(labels)].join(' '),
+      value,
+    ]),
   );
 }
 
 let stem = 0;
-const npis = (count: number) => Array.from({ length: count }, () => String(2_100_000_000 + stem++));
+const npis = (count: number) =>
+  Array.from({ length: count }, () => String(2_100_000_000 + stem++));
 
 async function submitFor(credits: number, count: number, over = {}) {
   const organization = await openOrganization(db, credits);
@@ -38,29 +47,32 @@ async function submitFor(credits: number, count: number, over = {}) {
   return { ...organization, ...acceptedIds(outcome) };
 }
 
-test.serial('a new service without any requests already reports all metrics', async (t) => {
-  t.deepEqual(await stats(), {
-    'npe_requests_open accepted': 0,
-    'npe_requests_open in_progress': 0,
-    npe_lookup_oldest_wait_seconds: 0,
-    npe_request_overdue_seconds: 0,
-    npe_sweep_age_seconds: Number.POSITIVE_INFINITY,
-    npe_outbox_batches: 0,
-    npe_outbox_overdue_seconds: 0,
-    'npe_source_breaker registry closed registry': 1,
-    'npe_source_breaker registry half_open registry': 0,
-    'npe_source_breaker registry open registry': 0,
-    'npe_source_waiting registry': 0,
-    'npe_source_budget_credits used registry': 0,
-    'npe_credits_balance available': 0,
-    'npe_credits_balance held': 0,
-    'npe_credits_balance used': 0,
-    npe_organizations_low: 0,
-    npe_deliveries_pending: 0,
-    npe_delivery_overdue_seconds: 0,
-    npe_hosts_failing: 0,
-  });
-});
+test.serial(
+  'a new service without any requests already reports all metrics',
+  async (t) => {
+    t.deepEqual(await stats(), {
+      'npe_requests_open accepted': 0,
+      'npe_requests_open in_progress': 0,
+      npe_lookup_oldest_wait_seconds: 0,
+      npe_request_overdue_seconds: 0,
+      npe_sweep_age_seconds: Number.POSITIVE_INFINITY,
+      npe_outbox_batches: 0,
+      npe_outbox_overdue_seconds: 0,
+      'npe_source_breaker registry closed registry': 1,
+      'npe_source_breaker registry half_open registry': 0,
+      'npe_source_breaker registry open registry': 0,
+      'npe_source_waiting registry': 0,
+      'npe_source_budget_credits used registry': 0,
+      'npe_credits_balance available': 0,
+      'npe_credits_balance held': 0,
+      'npe_credits_balance used': 0,
+      npe_organizations_low: 0,
+      npe_deliveries_pending: 0,
+      npe_delivery_overdue_seconds: 0,
+      npe_hosts_failing: 0,
+    });
+  },
+);
 
 test.serial(
   'lookups are counted for each of the ten busiest organizations, and for the rest',
@@ -71,35 +83,49 @@ test.serial(
     const named = Object.keys(now).filter((name) => name.startsWith('npe_lookups_open '));
     t.deepEqual(
       new Set(named.map((name) => name.split(' ')[1])),
-      new Set([...large.slice(0, 10).map(({ organizationId }) => organizationId), 'other']),
+      new Set([
+        ...large.slice(0, 10).map(({ organizationId }) => organizationId),
+        'other',
+      ]),
     );
     t.is(now[`npe_lookups_open ${large[0]?.organizationId}`], 0);
     t.is(now[`npe_lookups_waiting ${large[0]?.organizationId}`], 12);
-    t.deepEqual([now['npe_lookups_open other'], now['npe_lookups_waiting other']], [0, 3]);
+    t.deepEqual(
+      [now['npe_lookups_open other'], now['npe_lookups_waiting other']],
+      [0, 3],
+    );
     t.is(now['npe_requests_open accepted'], 78);
     t.is(now.npe_outbox_batches, 12);
     t.true((now.npe_lookup_oldest_wait_seconds ?? 0) > 0);
-    t.deepEqual([now['npe_credits_balance available'], now['npe_credits_balance held']], [162, 78]);
+    t.deepEqual(
+      [now['npe_credits_balance available'], now['npe_credits_balance held']],
+      [162, 78],
+    );
     await sql`update requests set deadline_at = now() - interval '90 s' where id = ${large[0]?.requestIds[0] ?? ''}`;
     t.is(Math.floor((await stats()).npe_request_overdue_seconds ?? 0), 90);
   },
 );
 
-test.serial('the metrics of credits leave out the test credits of sandboxes', async (t) => {
-  const before = await stats();
-  const { organizationId } = await openOrganization(db, 0);
-  await sql`insert into organizations (id, name, webhook_secret, sandbox_of)
+test.serial(
+  'the metrics of credits leave out the test credits of sandboxes',
+  async (t) => {
+    const before = await stats();
+    const { organizationId } = await openOrganization(db, 0);
+    await sql`insert into organizations (id, name, webhook_secret, sandbox_of)
             values ('sbx_1', 'test', 'none', ${organizationId})`;
-  await sql`insert into ledger_entries (organization_id, kind, amount) values ('sbx_1', 'grant', 1000)`;
-  const after = await stats();
-  t.is(after['npe_credits_balance available'], before['npe_credits_balance available']);
-});
+    await sql`insert into ledger_entries (organization_id, kind, amount) values ('sbx_1', 'grant', 1000)`;
+    const after = await stats();
+    t.is(after['npe_credits_balance available'], before['npe_credits_balance available']);
+  },
+);
 
 test.serial(
   'an organization is low on credits when it has less than it used within a day',
   async (t) => {
     const spend = async (credits: number, count: number) => {
-      const { requestIds } = await submitFor(credits, count, { requestedType: 'professional' });
+      const { requestIds } = await submitFor(credits, count, {
+        requestedType: 'professional',
+      });
       for (const id of requestIds) {
         await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
                 select npi, npi || '@clinic.test', 'professional', 'valid', now(), 'test' from requests where id = ${id}`;
@@ -110,7 +136,11 @@ test.serial(
     await spend(5, 2);
     t.is((await stats()).npe_organizations_low, before, 'three are left, two were used');
     await spend(5, 3);
-    t.is((await stats()).npe_organizations_low, (before ?? 0) + 1, 'two are left, three were used');
+    t.is(
+      (await stats()).npe_organizations_low,
+      (before ?? 0) + 1,
+      'two are left, three were used',
+    );
     // Only the first of the two writes: used credits are noted once an hour.
     await noteUsedCredits(worker);
     await noteUsedCredits(worker);
@@ -149,7 +179,10 @@ test.serial(
     const webhook = { url: 'https://hooks.test/', mode: 'real-time' };
     const { requestIds } = await submitFor(5, 2, { webhook });
     t.deepEqual(
-      await stats().then((now) => [now.npe_deliveries_pending, now.npe_delivery_overdue_seconds]),
+      await stats().then((now) => [
+        now.npe_deliveries_pending,
+        now.npe_delivery_overdue_seconds,
+      ]),
       [2, 0],
     );
     const [first = '', second = ''] = requestIds;
@@ -160,7 +193,8 @@ test.serial(
     const now = await stats();
     t.is(now.npe_deliveries_pending, 1);
     t.true(
-      (now.npe_delivery_overdue_seconds ?? 0) > 0 && (now.npe_delivery_overdue_seconds ?? 0) < 70,
+      (now.npe_delivery_overdue_seconds ?? 0) > 0 &&
+        (now.npe_delivery_overdue_seconds ?? 0) < 70,
     );
     const { organizationId } = await openOrganization(db, 0);
     await sql`insert into webhook_hosts (organization_id, host, failures, open_until)
@@ -177,7 +211,10 @@ test.serial('reading the metrics scans no large table', async (t) => {
          where relname in ('requests', 'batches', 'ledger_entries', 'webhook_deliveries') order by relname`);
     const before = [...(await scans())];
     t.is(before.length, 4);
-    await readStats({ ...worker, drizzle: tx as unknown as Database['drizzle'] }, SOURCES);
+    await readStats(
+      { ...worker, drizzle: tx as unknown as Database['drizzle'] },
+      SOURCES,
+    );
     t.deepEqual([...(await scans())], before);
   });
 });

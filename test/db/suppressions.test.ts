@@ -31,7 +31,13 @@ async function know(
   email: string,
   emailType: EmailType = 'professional',
 ): Promise<void> {
-  await storeEmail(api.db, { npi, email, emailType, lastValidatedAt: new Date(), source: 'test' });
+  await storeEmail(api.db, {
+    npi,
+    email,
+    emailType,
+    lastValidatedAt: new Date(),
+    source: 'test',
+  });
 }
 
 /**
@@ -46,7 +52,11 @@ async function ask(client: Awaited<ReturnType<Api['organization']>>, npi: string
 
 for (const [what, target, email] of [
   ['an NPI', { kind: 'npi', value: '2000010010' }, 'one@clinic.example'],
-  ['an address', { kind: 'email', value: hashAddress('one@office.example') }, 'one@office.example'],
+  [
+    'an address',
+    { kind: 'email', value: hashAddress('one@office.example') },
+    'one@office.example',
+  ],
   ['a domain', { kind: 'domain', value: 'hospital.example' }, 'one@hospital.example'],
   [
     'the domain of a subdomain',
@@ -65,7 +75,11 @@ for (const [what, target, email] of [
       { status: 'accepted', replayed: false, email: null },
       'a replay',
     );
-    t.like((await ask(other, npi)).item, { status: 'accepted', email: null }, 'a stored address');
+    t.like(
+      (await ask(other, npi)).item,
+      { status: 'accepted', email: null },
+      'a stored address',
+    );
     await removeSuppression(api.db, BY, target);
     t.like((await ask(payer, npi)).item, { status: 'completed', replayed: true, email });
   });
@@ -118,7 +132,10 @@ test('a result that was returned while a suppression was being saved is hidden l
     return await ask(client, npi);
   });
   t.is(answered.item?.email, 'meanwhile@clinic.example');
-  t.like((await client.get(answered.path)).json.data[0], { status: 'completed', email: null });
+  t.like((await client.get(answered.path)).json.data[0], {
+    status: 'completed',
+    email: null,
+  });
 });
 
 test('a result that was found while a suppression was being saved is hidden later', async (t) => {
@@ -144,10 +161,19 @@ test('if the paid address is suppressed, a replay returns another one for free',
   const npi = '2000050018';
   await know(npi, 'first@clinic.example');
   const client = await api.organization(10);
-  t.like((await ask(client, npi)).item, { email: 'first@clinic.example', replayed: false });
-  await addSuppression(api.db, BY, { kind: 'email', value: hashAddress('first@clinic.example') });
+  t.like((await ask(client, npi)).item, {
+    email: 'first@clinic.example',
+    replayed: false,
+  });
+  await addSuppression(api.db, BY, {
+    kind: 'email',
+    value: hashAddress('first@clinic.example'),
+  });
   await know(npi, 'second@clinic.example');
-  t.like((await ask(client, npi)).item, { email: 'second@clinic.example', replayed: true });
+  t.like((await ask(client, npi)).item, {
+    email: 'second@clinic.example',
+    replayed: true,
+  });
   t.like(await client.credits(), { balance: 9, used: 1 });
   const { checks } = await diagnose(api.db, { ...RULES, webhookScheduleMs: [0] });
   t.is(checks.find(({ code }) => code === 'replay_without_charge')?.findings, 0);
@@ -171,7 +197,10 @@ test.serial(
       t.like((await ask(client, npi)).item, { email: paidFor(npi), replayed: false });
       await addSuppression(api.db, BY, target);
       await know(npi, `${npi}@elsewhere.example`);
-      t.like((await ask(client, npi)).item, { email: `${npi}@elsewhere.example`, replayed: true });
+      t.like((await ask(client, npi)).item, {
+        email: `${npi}@elsewhere.example`,
+        replayed: true,
+      });
       await removeSuppression(api.db, BY, target);
       t.is(await replays(), 0, target.kind);
     }
@@ -189,7 +218,12 @@ test('an address that we may not store is returned only to the lookup that found
                    values (${npi}, 'lent@clinic.example', 'lkp_one', 'named', 'lender', 'valid'))
     update stored_emails set may_store = false where npi = ${npi}`);
   const unknown = { organizationId: 'nobody', outcomes: null } as const;
-  const asked = { ...unknown, npis: [npi], requestedType: 'any', at: new Date() } as const;
+  const asked = {
+    ...unknown,
+    npis: [npi],
+    requestedType: 'any',
+    at: new Date(),
+  } as const;
   const serves = (lookupId: string | null) =>
     transaction(api.db, async (tx) =>
       (await findKnownEmails(tx, { ...asked, lookupId }, RULES)).has(npi),
@@ -206,9 +240,15 @@ test("a vendor's 451 suppresses the NPI, and the audit log names the service as 
   await suppressFromVendor(api.db, npi, 'hunter');
   await suppressFromVendor(api.db, npi, 'hunter');
   t.is((await ask(await api.organization(), npi)).item?.email, null);
-  const records = (await listAudit(api.db, null, 100)).filter(({ subject }) => subject === npi);
+  const records = (await listAudit(api.db, null, 100)).filter(
+    ({ subject }) => subject === npi,
+  );
   t.like(records, [
-    { action: 'suppressions.add', actor: 'service', details: { kind: 'npi', origin: 'vendor' } },
+    {
+      action: 'suppressions.add',
+      actor: 'service',
+      details: { kind: 'npi', origin: 'vendor' },
+    },
   ]);
   t.is(records.length, 1);
 });
@@ -216,7 +256,8 @@ test("a vendor's 451 suppresses the NPI, and the audit log names the service as 
 test('operators can list and change suppressions, which store addresses as hashes', async (t) => {
   const { json, text, operator } = operatorOn(api.databaseUrl);
   const value = hashAddress('jane.roe@xn--grten-gra.example');
-  const outcome = async (...args: string[]) => (await json('suppress', ...args, ...WHY)).outcome;
+  const outcome = async (...args: string[]) =>
+    (await json('suppress', ...args, ...WHY)).outcome;
   t.is(await outcome('add', ' Jane.Roe@Gärten.example '), 'suppressed');
   t.regex(String(await outcome('add', value.toUpperCase())), /already/);
   const records = async () =>
@@ -230,9 +271,16 @@ test('operators can list and change suppressions, which store addresses as hashe
     { ...add, details: { added: false } },
     { ...add, details: { added: true } },
   ]);
-  t.regex(String(await outcome('remove', 'jane.roe@gärten.example')), /it came from: operator/);
+  t.regex(
+    String(await outcome('remove', 'jane.roe@gärten.example')),
+    /it came from: operator/,
+  );
   t.is((await records())[0]?.action, 'suppressions.remove');
-  t.is((await operator('suppress', 'remove', value, ...WHY)).code, 1, 'nothing was removed');
+  t.is(
+    (await operator('suppress', 'remove', value, ...WHY)).code,
+    1,
+    'nothing was removed',
+  );
   const [kept] = await api.db.drizzle.execute(sql`
     select (select string_agg(a::text, '') from audit_log a) || (select string_agg(s::text, '') from suppressions s) as text`);
   t.false(String(kept?.text).includes('roe@'));

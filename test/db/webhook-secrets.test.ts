@@ -12,7 +12,12 @@ import {
 } from '../../db/accounts/webhook-secrets.ts';
 import { openDatabase } from '../../db/client.ts';
 import { decryptSecret, type SecretKey } from '../../db/secrets.ts';
-import { asRole, freshDatabase, openTestDatabase, SECRET_KEYS } from '../support/database.ts';
+import {
+  asRole,
+  freshDatabase,
+  openTestDatabase,
+  SECRET_KEYS,
+} from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
 import { eventually, openOrganization } from '../support/organization.ts';
 import { endWithThisProcess, programCommand } from '../support/programs.ts';
@@ -78,7 +83,8 @@ test('only one of several concurrent rotations of a secret succeeds', async (t) 
     Array.from({ length: 8 }, () => rotateWebhookSecret(db, BY, id)),
   );
   const refused = outcomes.filter(
-    (outcome) => outcome.status === 'rejected' && outcome.reason.code === 'rotation_too_soon',
+    (outcome) =>
+      outcome.status === 'rejected' && outcome.reason.code === 'rotation_too_soon',
   );
   t.is(refused.length, 7);
   t.is((await signingSecrets(id))[1], before);
@@ -86,7 +92,9 @@ test('only one of several concurrent rotations of a secret succeeds', async (t) 
 
 test('rotating the secret of an unknown organization fails with organization_missing', async (t) => {
   const unknown = 'org_01h2xcejqtf2nbrexx3vqjhp41';
-  await t.throwsAsync(rotateWebhookSecret(db, BY, unknown), { code: 'organization_missing' });
+  await t.throwsAsync(rotateWebhookSecret(db, BY, unknown), {
+    code: 'organization_missing',
+  });
 });
 
 /** Returns the secrets that sign deliveries, the current one first. */
@@ -95,7 +103,9 @@ async function signingSecrets(organizationId: string): Promise<unknown[]> {
     sql`select webhook_secret as current, previous_webhook_secret as previous
       from organizations where id = ${organizationId}`,
   );
-  const stored = [row?.current, row?.previous].filter((secret) => typeof secret === 'string');
+  const stored = [row?.current, row?.previous].filter(
+    (secret) => typeof secret === 'string',
+  );
   return stored.map((secret) => decryptSecret(SECRET_KEYS, organizationId, secret));
 }
 
@@ -117,7 +127,9 @@ test('secrets are stored encrypted and can be decrypted only for their organizat
   const [id, other] = [await newOrganization(), await newOrganization()];
   const before = await showWebhookSecret(db, id);
   const after = await rotateWebhookSecret(db, BY, id);
-  const [row] = await db.drizzle.execute(sql`select * from organizations where id = ${id}`);
+  const [row] = await db.drizzle.execute(
+    sql`select * from organizations where id = ${id}`,
+  );
   for (const { webhookSecret } of [before, after]) {
     t.regex(webhookSecret, /^whsec_[A-Za-z0-9+/]{43}=$/);
     t.false(JSON.stringify(row).includes(webhookSecret.slice('whsec_'.length)));
@@ -158,12 +170,17 @@ test('without the encryption key, secrets can be neither shown nor created', asy
     [withKeys(t, url), /SECRETS_KEY is not set/],
     [withKeys(t, url, key('v9')), /lacks the key v1/],
   ] as const) {
-    await t.throwsAsync(showWebhookSecret(opened, id), { name: 'SecretKeyMissing', message });
+    await t.throwsAsync(showWebhookSecret(opened, id), {
+      name: 'SecretKeyMissing',
+      message,
+    });
   }
   await t.throwsAsync(createOrganization(withKeys(t, url), BY, 'Test'), {
     name: 'SecretKeyMissing',
   });
-  await t.throwsAsync(rotateWebhookSecret(withKeys(t, url), BY, id), { name: 'SecretKeyMissing' });
+  await t.throwsAsync(rotateWebhookSecret(withKeys(t, url), BY, id), {
+    name: 'SecretKeyMissing',
+  });
 });
 
 test('after re-encryption the new key decrypts all current and previous secrets', async (t) => {
@@ -176,7 +193,9 @@ test('after re-encryption the new key decrypts all current and previous secrets'
   const [rotated = ''] = ids;
   await rotateWebhookSecret(before, BY, rotated);
   const secrets = async (opened: typeof before) =>
-    await Promise.all(ids.map(async (id) => (await showWebhookSecret(opened, id)).webhookSecret));
+    await Promise.all(
+      ids.map(async (id) => (await showWebhookSecret(opened, id)).webhookSecret),
+    );
   const known = await secrets(before);
 
   const both = withKeys(t, database.url, next, old);
@@ -213,7 +232,10 @@ test('if the encryption key is lost, a forced rotation drops the unreadable secr
     name: 'SecretKeyMissing',
     message: /--force$/,
   });
-  t.is((await rotateWebhookSecret(lost, BY, one.id, true)).previousSecretValidUntil, null);
+  t.is(
+    (await rotateWebhookSecret(lost, BY, one.id, true)).previousSecretValidUntil,
+    null,
+  );
   await database.sql`update organizations set previous_webhook_secret_expires_at = now() where id = ${two.id}`;
   t.is(await reencryptWebhookSecrets(withKeys(t, database.url, third, next), BY), 2);
   for (const { id } of [one, two])
@@ -255,7 +277,10 @@ test('a process with a wrong encryption key does not record it as the right one'
   t.truthy(await secretKeysTrouble(withKeys(t, database.url, key('v1'))));
   t.deepEqual([...(await database.sql`select version from secret_keys`)], []);
   t.is(await secretKeysTrouble(right), null);
-  t.deepEqual([...(await database.sql`select version from secret_keys`)], [{ version: 'v1' }]);
+  t.deepEqual(
+    [...(await database.sql`select version from secret_keys`)],
+    [{ version: 'v1' }],
+  );
 });
 
 test('a process that lacks the encryption key of a stored secret reports that', async (t) => {
@@ -266,16 +291,27 @@ test('a process that lacks the encryption key of a stored secret reports that', 
   const lacking = withKeys(t, database.url, next);
   const lacksOld = /^SECRETS_KEY lacks the key v1/;
   t.regex((await secretKeysTrouble(lacking)) ?? '', lacksOld);
-  t.deepEqual([...(await database.sql`select version from secret_keys where version = 'v2'`)], []);
+  t.deepEqual(
+    [...(await database.sql`select version from secret_keys where version = 'v2'`)],
+    [],
+  );
   await rotateWebhookSecret(both, BY, id);
-  t.regex((await secretKeysTrouble(lacking)) ?? '', lacksOld, 'the previous secret still signs');
+  t.regex(
+    (await secretKeysTrouble(lacking)) ?? '',
+    lacksOld,
+    'the previous secret still signs',
+  );
   await database.sql`update organizations set previous_webhook_secret_expires_at = clock_timestamp()`;
   t.is(await secretKeysTrouble(lacking), null);
 });
 
 test('a forced rotation drops a secret that a wrong encryption key cannot decrypt', async (t) => {
   await using database = await openTestDatabase();
-  const { id } = await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
+  const { id } = await createOrganization(
+    withKeys(t, database.url, key('v1')),
+    BY,
+    'One',
+  );
   const lost = withKeys(t, database.url, key('v2'), key('v1'));
   await t.throwsAsync(rotateWebhookSecret(lost, BY, id), { name: 'SecretUnreadable' });
   t.is((await rotateWebhookSecret(lost, BY, id, true)).previousSecretValidUntil, null);
@@ -284,7 +320,11 @@ test('a forced rotation drops a secret that a wrong encryption key cannot decryp
 
 test('showing a webhook secret with a wrong key prints one line without a stack trace', async (t) => {
   await using database = await openTestDatabase();
-  const { id } = await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
+  const { id } = await createOrganization(
+    withKeys(t, database.url, key('v1')),
+    BY,
+    'One',
+  );
   const { operator } = operatorOn(database.url);
   const { code, stderr } = await operator('webhook-secret', 'show', id, ...WHY);
   t.is(code, 1);
@@ -294,7 +334,10 @@ test('showing a webhook secret with a wrong key prints one line without a stack 
 test('a worker with a wrong encryption key logs at its start that it cannot deliver', async (t) => {
   await using database = await openTestDatabase();
   await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
-  const env = { DATABASE_URL: asRole(database.url, 'worker'), TEMPORAL_ADDRESS: '127.0.0.1:1' };
+  const env = {
+    DATABASE_URL: asRole(database.url, 'worker'),
+    TEMPORAL_ADDRESS: '127.0.0.1:1',
+  };
   const { command, args, ...options } = programCommand('worker', [], { env });
   const worker = spawn(command, args, options);
   endWithThisProcess(worker);

@@ -5,7 +5,12 @@ import { claimEntitlements, findKnownEmails } from '../../db/requests/entitlemen
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { fresh, freshDatabase, travel } from '../support/database.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
 // Windows and deadlines to the millisecond: the last one still counts, the next one does not. The
@@ -16,7 +21,11 @@ const time = fresh(test, () => travel(url));
 
 test.before(() => time.freeze());
 
-const EMAIL = { email: 'a@example.com', emailType: 'professional', source: 'test' } as const;
+const EMAIL = {
+  email: 'a@example.com',
+  emailType: 'professional',
+  source: 'test',
+} as const;
 
 /** Opens an organization that was charged for this NPI just now. */
 async function charged(npi: string) {
@@ -129,11 +138,16 @@ test('a request fails if its result comes 1 ms after the deadline', async (t) =>
   const organization = await openOrganization(db, 100_000);
   for (const behind of [-1, 0, 1]) {
     const edge = await edgeBefore(behind);
-    const outcome = await submit(db, submitCommand(organization, { npis: ['1000000040'] }), RULES);
+    const outcome = await submit(
+      db,
+      submitCommand(organization, { npis: ['1000000040'] }),
+      RULES,
+    );
     const requestId = acceptedIds(outcome).requestIds[0] ?? '';
     await sql`update requests set deadline_at = ${edge} where id = ${requestId}`;
     const { status } = await settle(db, requestId, 'answered', 'test', RULES);
-    const [seen] = await sql`select settled_at, reason from requests where id = ${requestId}`;
+    const [seen] =
+      await sql`select settled_at, reason from requests where id = ${requestId}`;
     t.is(seen?.settled_at.getTime() - edge.getTime(), behind);
     t.is(status, behind <= 0 ? 'not_found' : 'failed');
     t.is(seen?.reason, behind <= 0 ? 'test' : 'deadline');

@@ -1,5 +1,9 @@
 import test from 'ava';
-import { loadConfig, loadLocalConfig, loadOperatorConfig } from '../../deploy/config/config.ts';
+import {
+  loadConfig,
+  loadLocalConfig,
+  loadOperatorConfig,
+} from '../../deploy/config/config.ts';
 import { ConfigError, parseDuration, rate } from '../../deploy/config/values.ts';
 import { TASK_QUEUE } from '../../workflows/messages.ts';
 
@@ -27,9 +31,16 @@ test('only DATABASE_URL is required, and all other settings have defaults', (t) 
     taskQueue: TASK_QUEUE,
     workerRollout: 'automatic',
   });
-  t.like(loadConfig(MINIMAL), { sourcesFile: null, verifyPolicy: null, catchAll: 'reject' });
+  t.like(loadConfig(MINIMAL), {
+    sourcesFile: null,
+    verifyPolicy: null,
+    catchAll: 'reject',
+  });
   const seconds = loadConfig(MINIMAL).webhookScheduleMs.map((ms) => ms / 1000);
-  t.deepEqual([...seconds], [0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]);
+  t.deepEqual(
+    [...seconds],
+    [0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400],
+  );
 });
 
 test('all wrong settings are reported at once, by name and without their values', (t) => {
@@ -107,7 +118,10 @@ test('a source is configured by its API key, except Reacher, which needs only a 
     reacher: { baseUrl: 'http://127.0.0.1:9', apiKey: '' },
     zerobounce: null,
   });
-  t.is(loadConfig({ ...MINIMAL, REACHER_API_KEY: 'r', REACHER_URL: '' }).access.reacher, null);
+  t.is(
+    loadConfig({ ...MINIMAL, REACHER_API_KEY: 'r', REACHER_URL: '' }).access.reacher,
+    null,
+  );
 });
 
 test('only Reacher may have an http URL on another machine; other sources need https', (t) => {

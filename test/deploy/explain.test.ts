@@ -6,7 +6,12 @@ import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase, openTestDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
 // `explain` and `vendors`: the path to a result, and the work of vendors.
@@ -27,7 +32,10 @@ async function lookedUp(npi: string) {
     const { requestIds } = acceptedIds(
       await submit(db, submitCommand(organization, { npis: [npi] }), RULES),
     );
-    requests.push({ requestId: requestIds[0] ?? '', organizationId: organization.organizationId });
+    requests.push({
+      requestId: requestIds[0] ?? '',
+      organizationId: organization.organizationId,
+    });
   }
   const [asker] = requests;
   const lookupId = newId('lkp');
@@ -37,7 +45,9 @@ async function lookedUp(npi: string) {
   // Seconds after the lookup began, which is when the first request was accepted.
   const at = (seconds: number) =>
     sql`(select accepted_at + make_interval(secs => ${seconds}) from requests where id = ${asker?.requestId})`;
-  await run(sql`insert into lookups values (${lookupId}, ${npi}, 'any', ${at(0.1)}, null)`);
+  await run(
+    sql`insert into lookups values (${lookupId}, ${npi}, 'any', ${at(0.1)}, null)`,
+  );
   await run(
     sql`update requests set lookup_id = ${lookupId}, status = 'in-progress', started_at = ${at(0.1)} where npi = ${npi}`,
   );
@@ -73,7 +83,12 @@ async function lookedUp(npi: string) {
   await line(own, 'verifier', 'reacher', 'unknown', 'greylisted', 200, 2.1);
   await line(own, 'verifier', 'zerobounce', 'valid', 'mailbox_ok', 100, 2.2);
   await line(own, 'verdict', 'service', 'valid', 'mailbox_ok', null, 2.3);
-  const known = { npi, email: own, emailType: 'professional', source: 'rocketreach' } as const;
+  const known = {
+    npi,
+    email: own,
+    emailType: 'professional',
+    source: 'rocketreach',
+  } as const;
   await storeEmail(db, { ...known, lastValidatedAt: new Date() });
   for (const { requestId } of requests)
     await settle(db, requestId, 'answered', 'none_valid', RULES);
@@ -88,9 +103,14 @@ test('explain shows the vendor calls, results, and decisions of a request in ord
   const { text } = operatorOn(database.url);
   const [asker] = requests;
   const story = await text('explain', asker?.requestId ?? '', '--reveal', ...WHY);
-  t.regex(story, /^provider +person \(type 1\)\nname +JANE ROE M\.D\.\nworks at +-\nactive +yes$/m);
+  t.regex(
+    story,
+    /^provider +person \(type 1\)\nname +JANE ROE M\.D\.\nworks at +-\nactive +yes$/m,
+  );
   t.regex(story, new RegExp(`^LOOKUP ${lookupId}, shared with 1 more request$`, 'm'));
-  const lines = story.split('\n').flatMap((line) => /^\d{4}-\S+Z {2}(.*)$/.exec(line)?.[1] ?? []);
+  const lines = story
+    .split('\n')
+    .flatMap((line) => /^\d{4}-\S+Z {2}(.*)$/.exec(line)?.[1] ?? []);
   const accepted = `${asker?.requestId} of ${asker?.organizationId} accepted in `;
   t.true(lines[0]?.startsWith(accepted), lines[0]);
   t.deepEqual(lines.slice(1, -1), [
@@ -126,11 +146,17 @@ test('explain shows the vendor calls, results, and decisions of a request in ord
   );
   t.regex(
     story,
-    new RegExp(`^${bounced} +rocketreach +invalid +mailbox_missing +verifier reacher +no$`, 'm'),
+    new RegExp(
+      `^${bounced} +rocketreach +invalid +mailbox_missing +verifier reacher +no$`,
+      'm',
+    ),
   );
   t.regex(
     story,
-    new RegExp(`^${stranger} +rocketreach +rejected +name_differs +identity check +no$`, 'm'),
+    new RegExp(
+      `^${stranger} +rocketreach +rejected +name_differs +identity check +no$`,
+      'm',
+    ),
   );
 });
 
@@ -147,7 +173,10 @@ test('explain masks email addresses without --reveal, but keeps similar ones dis
       t.regex(shown, /j\*\*\*@clinic\.example \(3\)/);
     }
   }
-  const { chapters } = await json<{ chapters: { candidates: object[] }[] }>('explain', npi);
+  const { chapters } = await json<{ chapters: { candidates: object[] }[] }>(
+    'explain',
+    npi,
+  );
   t.like(chapters[0]?.candidates, [
     {
       email: 'j***@clinic.example',
@@ -170,21 +199,29 @@ test('explain shows all requests for an NPI, grouped by lookup', async (t) => {
   await run(
     sql`insert into email_checks (npi, email, kind, source, verdict) values (${npi}, ${own}, 'verifier', 'reacher', 'valid')`,
   );
-  await run(sql`insert into suppressions (kind, value, origin) values ('npi', ${npi}, 'operator')`);
+  await run(
+    sql`insert into suppressions (kind, value, origin) values ('npi', ${npi}, 'operator')`,
+  );
   const { json, text } = operatorOn(database.url);
   const told = await json<{
     chapters: { lookup: { id: string } | null; requests: { id: string }[] }[];
   }>('explain', npi);
   t.like(told, { npi, provider: null, is_suppressed: true });
   t.deepEqual(
-    told.chapters.map(({ lookup, requests }) => [lookup?.id ?? null, requests.map(({ id }) => id)]),
+    told.chapters.map(({ lookup, requests }) => [
+      lookup?.id ?? null,
+      requests.map(({ id }) => id),
+    ]),
     [
       [lookupId, requests.map(({ requestId }) => requestId)],
       ...requestIds.map((id) => [null, [id]]),
     ],
   );
   const story = await text('explain', npi);
-  t.regex(story, new RegExp(`^REQUEST ${requestIds[1]}, answered without a lookup$`, 'm'));
+  t.regex(
+    story,
+    new RegExp(`^REQUEST ${requestIds[1]}, answered without a lookup$`, 'm'),
+  );
   t.regex(story, new RegExp(`${requestIds[1]} completed with .*free replay$`, 'm'));
   t.regex(story, /^CHECKED AGAIN, no request waiting$/m);
   t.regex(story, /^suppressed +yes$/m);
@@ -199,7 +236,10 @@ test('explain says whether a request is open, failed, or erased', async (t) => {
   const { text } = operatorOn(database.url);
   t.regex(await text('explain', requestIds[0] ?? ''), /is still accepted$/m);
   await settle(db, requestIds[1] ?? '', 'failed', 'deadline', RULES);
-  t.regex(await text('explain', requestIds[1] ?? ''), /failed: deadline; nothing charged$/m);
+  t.regex(
+    await text('explain', requestIds[1] ?? ''),
+    /failed: deadline; nothing charged$/m,
+  );
   const { requests } = await lookedUp('2000050016');
   const [paid] = requests;
   await run(sql`update requests set email = null, email_type = null, email_last_validated_at = null, erased_at = now()
@@ -217,13 +257,21 @@ test('explain says which rate limit a request waits for, and since when', async 
   );
   const limits = { rates: [{ calls: 1, perMs: 600_000 }], dailyCredits: null };
   for (const requestId of requestIds) {
-    await admitCall(db, { source: 'slow', limits, cost: 1, requestId, patienceMs: 3_600_000 });
+    await admitCall(db, {
+      source: 'slow',
+      limits,
+      cost: 1,
+      requestId,
+      patienceMs: 3_600_000,
+    });
   }
   const { text, json } = operatorOn(database.url);
   t.notRegex(await text('explain', requestIds[0] ?? ''), /rate limit/);
   t.regex(
     await text('explain', requestIds[1] ?? ''),
-    new RegExp(`${requestIds[1]} is expected to call slow: it waits for its rate limit since `),
+    new RegExp(
+      `${requestIds[1]} is expected to call slow: it waits for its rate limit since `,
+    ),
   );
   const vendors = await json<{ source: string }[]>('vendors');
   t.like(
@@ -246,7 +294,10 @@ test('explain distinguishes a suppressed person from a suppressed address', asyn
   const story = await text('explain', '2000070014');
   t.regex(story, /^suppressed +1 of its addresses$/m);
   t.regex(story, /^SUPPRESSED BY\n[^\n]*\ndomain +silent\.example +operator/m);
-  t.regex(await text('explain', '2000080013'), /^suppressed +not the NPI, and no address below$/m);
+  t.regex(
+    await text('explain', '2000080013'),
+    /^suppressed +not the NPI, and no address below$/m,
+  );
 });
 
 test('explain rejects an unknown request, but shows an unknown NPI without history', async (t) => {
@@ -255,7 +306,11 @@ test('explain rejects an unknown request, but shows an unknown NPI without histo
   const unknown = await operator('explain', id);
   t.deepEqual([unknown.code, unknown.stdout], [1, '']);
   t.regex(unknown.stderr, new RegExp(`^operator: unknown request ${id}`));
-  t.like(await json('explain', '2000090012'), { provider: null, chapters: [], stored: [] });
+  t.like(await json('explain', '2000090012'), {
+    provider: null,
+    chapters: [],
+    stored: [],
+  });
   t.is((await operator('explain', 'jane')).code, 2);
 });
 
@@ -349,7 +404,12 @@ test("the vendors command shows calls, times, costs, breakers, and today's credi
     sql`insert into source_health (source, state, last_error) values ('zerobounce', 'open', 'auth')`,
   );
   const silent = (await json<Record<string, unknown>[]>('vendors')).at(-1);
-  t.like(silent, { source: 'zerobounce', role: 'verifier', asked: 0, last_error: 'auth' });
+  t.like(silent, {
+    source: 'zerobounce',
+    role: 'verifier',
+    asked: 0,
+    last_error: 'auth',
+  });
   t.like(registry, {
     source: 'registry',
     role: 'other',

@@ -33,12 +33,18 @@ async function verdictsIn(path: string): Promise<string[]> {
 const ago = (days: number) => new Date(Date.now() - days * DAY).toISOString();
 
 async function stored(email: string) {
-  const [found] = await db.drizzle.select().from(storedEmails).where(eq(storedEmails.email, email));
+  const [found] = await db.drizzle
+    .select()
+    .from(storedEmails)
+    .where(eq(storedEmails.email, email));
   return found;
 }
 
 test('an import of our own addresses gives each row a verdict and stores usable ones', async (t) => {
-  await addSuppression(db, BY, { kind: 'email', value: hashAddress('gone@clinic-one.com') });
+  await addSuppression(db, BY, {
+    kind: 'email',
+    value: hashAddress('gone@clinic-one.com'),
+  });
   const rows: [string, string][] = [
     [`${NPI},Jane.Roe@Clinic-One.com,,${ago(3)},crm`, 'stored'],
     [`${NPI},jroe@gmail.com,professional,${ago(3).slice(0, 10)},`, 'stored'],
@@ -117,7 +123,11 @@ test('an import of our own addresses gives each row a verdict and stores usable 
   t.is(held?.rows, 4);
 
   const again = await spawnOperator(url, args);
-  t.like(JSON.parse(again.stdout), { verdicts: { unchanged: 4, suppressed: 1 } }, again.stderr);
+  t.like(
+    JSON.parse(again.stdout),
+    { verdicts: { unchanged: 4, suppressed: 1 } },
+    again.stderr,
+  );
 });
 
 test('an imported address is rejected if it does not fit the person in NPPES', async (t) => {
@@ -221,7 +231,11 @@ test('the newest information about an address wins, from a vendor or an import',
     'stored',
   ]);
   t.like(await stored('bounced@clinic.com'), { verdict: 'invalid', source: 'vendor' });
-  t.like(await stored('mended@clinic.com'), { verdict: 'valid', source: 'crm', unchecked: false });
+  t.like(await stored('mended@clinic.com'), {
+    verdict: 'valid',
+    source: 'crm',
+    unchecked: false,
+  });
   t.like(await stored('lent@clinic.com'), { mayStore: true, source: 'crm' });
   t.deepEqual(
     await storeOwnEmails(db, rows),
@@ -307,7 +321,9 @@ test('employer domains are imported by NPI, PAC id, or name, with a verdict per 
   const [first, ...rest] = rows;
   t.deepEqual(await imported(`organization,domain\n${first?.[0]}\n`), ['added']);
   t.deepEqual(
-    await imported(`organization,domain,npi,pac_id\n${rest.map(([row]) => row).join('\n')}\n`),
+    await imported(
+      `organization,domain,npi,pac_id\n${rest.map(([row]) => row).join('\n')}\n`,
+    ),
     // The last of two rows about the same group counts.
     rest
       .map(([, verdict]) => verdict)
@@ -320,7 +336,11 @@ test('employer domains are imported by NPI, PAC id, or name, with a verdict per 
     ['pac_id:0000000042', 'birchgroup.org'],
   ]);
 
-  t.deepEqual(await imported('Alder Clinic,alderclinic.org\n'), ['unchanged'], 'without a header');
+  t.deepEqual(
+    await imported('Alder Clinic,alderclinic.org\n'),
+    ['unchanged'],
+    'without a header',
+  );
   t.deepEqual(await imported('domain,pac_id\n,42\n'), ['removed']);
   t.is((await kept()).length, 2);
   const audited = (await listAudit(db, null, 1000)).filter(
@@ -388,7 +408,10 @@ test('a suppression list has one value per line, or a header and columns', async
   ];
   t.like(
     await imported(
-      await file('list.csv', `reason,kind,value\n${columns.map(([row]) => row).join('\n')}\n`),
+      await file(
+        'list.csv',
+        `reason,kind,value\n${columns.map(([row]) => row).join('\n')}\n`,
+      ),
     ),
     {
       rows: 6,
@@ -399,7 +422,9 @@ test('a suppression list has one value per line, or a header and columns', async
     columns.map(([, verdict], n) => `${n + 2},${verdict}`),
   );
 
-  const rows = await db.drizzle.execute(sql`select * from suppressions where origin = 'import'`);
+  const rows = await db.drizzle.execute(
+    sql`select * from suppressions where origin = 'import'`,
+  );
   t.false(JSON.stringify(rows).includes('@'), 'the list itself names nobody');
   t.is(rows.find(({ value }) => value === '2000010028')?.reason, 'asked by phone, twice');
   const [own] = await db.drizzle.execute(sql`
@@ -418,13 +443,22 @@ test("suppressing a free-mail domain by a list needs --yes, but other rows don't
   t.is(held.code, 1);
   t.like(JSON.parse(held.stdout), {
     verdicts: { free_mail: 1, added: 1 },
-    unconfirmed: { domains: ['yahoo.com'], stored_emails: 1, results: 0, organizations: 0 },
+    unconfirmed: {
+      domains: ['yahoo.com'],
+      stored_emails: 1,
+      results: 0,
+      organizations: 0,
+    },
   });
   const asText = await operator('import', 'suppressions', path);
   t.regex(asText.stdout, /Add --yes to suppress these domains too\.\n$/);
   const suppressed = async (value: string) =>
-    (await db.drizzle.execute(sql`select from suppressions where value = ${value}`)).length;
-  t.deepEqual([await suppressed('yahoo.com'), await suppressed('quiet-clinic.com')], [0, 1]);
+    (await db.drizzle.execute(sql`select from suppressions where value = ${value}`))
+      .length;
+  t.deepEqual(
+    [await suppressed('yahoo.com'), await suppressed('quiet-clinic.com')],
+    [0, 1],
+  );
   await text('import', 'suppressions', path, '--yes');
   t.is(await suppressed('yahoo.com'), 1);
 });
@@ -442,10 +476,17 @@ test('suppressing a free-mail domain by command shows its effect and needs --yes
     results: 0,
   });
   const asText = await operator('suppress', 'add', 'aol.com', ...WHY);
-  t.regex(asText.stdout, /Nothing was suppressed: .* Add --yes to suppress all of it\.\n$/);
-  const [row] = await db.drizzle.execute(sql`select 1 from suppressions where value = 'aol.com'`);
+  t.regex(
+    asText.stdout,
+    /Nothing was suppressed: .* Add --yes to suppress all of it\.\n$/,
+  );
+  const [row] = await db.drizzle.execute(
+    sql`select 1 from suppressions where value = 'aol.com'`,
+  );
   t.is(row, undefined);
-  t.like(await json('suppress', 'add', 'aol.com', '--yes', ...WHY), { outcome: 'suppressed' });
+  t.like(await json('suppress', 'add', 'aol.com', '--yes', ...WHY), {
+    outcome: 'suppressed',
+  });
 });
 
 test('every import is audited, and a killed one is marked as failed by the next', async (t) => {
@@ -460,7 +501,9 @@ test('every import is audited, and a killed one is marked as failed by the next'
     '--actor',
     'ann',
   );
-  const record = (await listAudit(db, null, 1000)).find(({ subject }) => subject === first.id);
+  const record = (await listAudit(db, null, 1000)).find(
+    ({ subject }) => subject === first.id,
+  );
   t.like(record, {
     action: 'suppressions.import',
     actor: 'ann',
@@ -499,7 +542,9 @@ test('a suppression list that has columns but no header is rejected as a whole',
     t.is(code, 1);
     t.regex(stderr, /the first row must be a header/);
   }
-  const [row] = await db.drizzle.execute(sql`select 1 from suppressions where value = 'gmail.com'`);
+  const [row] = await db.drizzle.execute(
+    sql`select 1 from suppressions where value = 'gmail.com'`,
+  );
   t.is(row, undefined);
 });
 
@@ -507,7 +552,10 @@ test('an unreadable file is reported in one sentence, and a stopped import as fa
   const { operator } = operatorOn(url);
   const missing = await operator('import', 'suppressions', join(folder, 'nowhere.csv'));
   t.is(missing.code, 1);
-  t.regex(missing.stderr, /^operator: cannot open .*nowhere\.csv: there is no such file\n$/);
+  t.regex(
+    missing.stderr,
+    /^operator: cannot open .*nowhere\.csv: there is no such file\n$/,
+  );
   t.is((await operator('import', 'suppressions', folder)).code, 1);
   const path = await file('half.txt', '2000030018\n');
   const unwritable = await operator(

@@ -72,7 +72,10 @@ type Told = Partial<
 >;
 
 /** Requests a path from a metrics port. */
-async function ask({ readiness = async () => 'ready', parts, health }: Told, path: string) {
+async function ask(
+  { readiness = async () => 'ready', parts, health }: Told,
+  path: string,
+) {
   const place = { metricsHost: LOOPBACK, metricsPort: 0 };
   const server = await serveMetrics(place, stack.workerDb, readiness, parts, health);
   const address = server?.address();
@@ -99,7 +102,9 @@ async function scrape(): Promise<string> {
 /** Returns how much each sample has grown since an earlier scrape. */
 async function grown(before: Samples): Promise<Samples> {
   const after = Object.entries(parse(await scrape()));
-  return Object.fromEntries(after.map(([name, value]) => [name, value - (before[name] ?? 0)]));
+  return Object.fromEntries(
+    after.map(([name, value]) => [name, value - (before[name] ?? 0)]),
+  );
 }
 
 test.serial('the metrics count each event of a batch exactly once', async (t) => {
@@ -120,7 +125,8 @@ test.serial('the metrics count each event of a batch exactly once', async (t) =>
     const stats = await grown(before);
     return stats['npe_delivery_attempts_total{outcome="delivered"}'] === 5 ? stats : null;
   });
-  const settled = (labels: string) => now[`npe_requests_settled_total{${labels},sandbox="false"}`];
+  const settled = (labels: string) =>
+    now[`npe_requests_settled_total{${labels},sandbox="false"}`];
   t.like(now, {
     'npe_submits_total{kind="bulk",answer="new"}': 1,
     'npe_submits_total{kind="bulk",answer="repeat"}': 1,
@@ -138,14 +144,22 @@ test.serial('the metrics count each event of a batch exactly once', async (t) =>
   t.is(settled('status="completed",email_type="professional",replayed="true"'), 1);
 });
 
-test.serial('a vendor call that could not connect is counted with its cause', async (t) => {
-  const before = parse(await scrape());
-  const step = { kind: 'retry', why: 'unsent', cause: 'CERT_HAS_EXPIRED', afterMs: null } as const;
-  await countCall('registry', 'registry', Promise.resolve(step));
-  const name =
-    'npe_source_calls_total{kind="registry",source="registry",answer="unsent",cause="CERT_HAS_EXPIRED"}';
-  t.is((await grown(before))[name], 1);
-});
+test.serial(
+  'a vendor call that could not connect is counted with its cause',
+  async (t) => {
+    const before = parse(await scrape());
+    const step = {
+      kind: 'retry',
+      why: 'unsent',
+      cause: 'CERT_HAS_EXPIRED',
+      afterMs: null,
+    } as const;
+    await countCall('registry', 'registry', Promise.resolve(step));
+    const name =
+      'npe_source_calls_total{kind="registry",source="registry",answer="unsent",cause="CERT_HAS_EXPIRED"}';
+    t.is((await grown(before))[name], 1);
+  },
+);
 
 test.serial('settling a request twice counts it only once', async (t) => {
   const client = await stack.organization(10);
@@ -155,7 +169,9 @@ test.serial('settling a request twice counts it only once', async (t) => {
   const [{ request_id: id } = { request_id: '' }] = json.requests;
   t.false((await settle(stack.workerDb, id, 'answered', 'test', RULES)).settledNow);
   const now = Object.entries(await grown(before));
-  const settled = now.filter(([name]) => /^npe_(requests_settled|credits)_total/.test(name));
+  const settled = now.filter(([name]) =>
+    /^npe_(requests_settled|credits)_total/.test(name),
+  );
   t.true(settled.length > 2);
   t.deepEqual([...new Set(settled.map(([, value]) => value))], [0]);
 });
@@ -168,7 +184,9 @@ test.serial(
     const seconds =
       'npe_http_request_duration_seconds_sum{route="/api/v1/batch/{batch_id}",method="get",status="200"}';
     const before = parse(await scrape());
-    const { headers } = await sandbox.get(`/api/v1/batch/${json.batch_id}`, { prefer: 'wait=3' });
+    const { headers } = await sandbox.get(`/api/v1/batch/${json.batch_id}`, {
+      prefer: 'wait=3',
+    });
     t.is(headers.get('preference-applied'), 'wait=3');
     const took = await eventually(async () => (await grown(before))[seconds] || null);
     t.true(took < 3, `${took} s`);
@@ -180,11 +198,15 @@ test.serial(
   async (t) => {
     const sandbox = await stack.sandboxOf(await stack.organization(10));
     const before = parse(await scrape());
-    const { json } = await sandbox.single({ npi: FOUND }, { 'test-outcome': 'professional' });
+    const { json } = await sandbox.single(
+      { npi: FOUND },
+      { 'test-outcome': 'professional' },
+    );
     await sandbox.completed(json.batch_id);
     const now = await grown(before);
     t.is(now['npe_requests_submitted_total{requested_type="any",sandbox="true"}'], 1);
-    const settled = 'status="completed",email_type="professional",replayed="false",sandbox="true"';
+    const settled =
+      'status="completed",email_type="professional",replayed="false",sandbox="true"';
     t.is(now[`npe_requests_settled_total{${settled}}`], 1);
     const moved = Object.entries(now).filter(([name]) =>
       /^npe_(credits_total|request_duration_seconds_count|credits_balance)/.test(name),
@@ -217,37 +239,48 @@ test.serial(
   },
 );
 
-test.serial('metrics contain no text from users, vendors, or webhook receivers', async (t) => {
-  const client = await stack.organization(10);
-  await stack.db.drizzle.execute(
-    sql`update organizations set name = ${CANARY} where id = ${client.organizationId}`,
-  );
-  const [missed, unread] = ['2000000069', '2000000077'] as const;
-  vendor.script(missed, () => ({ kind: 'miss', reason: CANARY }));
-  vendor.script(unread, () => ({ kind: 'fatal', why: 'protocol', field: CANARY }));
-  const webhook = { url: `https://${CANARY}.test/${CANARY}`, mode: 'batch' };
-  const submitted = await client.bulk({ npis: [missed, unread], webhook });
-  await client.completed(submitted.json.batch_id);
-  await eventually(
-    async () => /_attempts_total\{outcome="dns_\w+"\} [1-9]/.test(await scrape()) || null,
-  );
-  const look = async (paths: readonly string[]) => {
-    for (const path of paths) await client.call('GET', path, undefined, { 'x-request-id': CANARY });
-    return await scrape();
-  };
-  await look([`/${CANARY}`, `/api/v1/batch/${CANARY}`, `/docs/${CANARY}`, `/%00"}${CANARY}`]);
-  const some = (from: number) => Array.from({ length: 50 }, (_, n) => `/${CANARY}/${from + n}`);
-  const few = await look(some(0));
-  const many = await look(some(50));
-  t.regex(many, /route="\/\{any\*\}"/);
-  t.regex(many, /source="good",answer="protocol"/);
-  for (const text of [CANARY, client.organizationId.slice(4), FOUND, '@'])
-    t.false(many.includes(text), text);
-  // Only metrics of requests, because the worker may add its own series in the meantime.
-  const requests = (text: string) =>
-    Object.keys(parse(text)).filter((name) => name.startsWith('npe_http_'));
-  t.deepEqual(requests(many), requests(few));
-});
+test.serial(
+  'metrics contain no text from users, vendors, or webhook receivers',
+  async (t) => {
+    const client = await stack.organization(10);
+    await stack.db.drizzle.execute(
+      sql`update organizations set name = ${CANARY} where id = ${client.organizationId}`,
+    );
+    const [missed, unread] = ['2000000069', '2000000077'] as const;
+    vendor.script(missed, () => ({ kind: 'miss', reason: CANARY }));
+    vendor.script(unread, () => ({ kind: 'fatal', why: 'protocol', field: CANARY }));
+    const webhook = { url: `https://${CANARY}.test/${CANARY}`, mode: 'batch' };
+    const submitted = await client.bulk({ npis: [missed, unread], webhook });
+    await client.completed(submitted.json.batch_id);
+    await eventually(
+      async () =>
+        /_attempts_total\{outcome="dns_\w+"\} [1-9]/.test(await scrape()) || null,
+    );
+    const look = async (paths: readonly string[]) => {
+      for (const path of paths)
+        await client.call('GET', path, undefined, { 'x-request-id': CANARY });
+      return await scrape();
+    };
+    await look([
+      `/${CANARY}`,
+      `/api/v1/batch/${CANARY}`,
+      `/docs/${CANARY}`,
+      `/%00"}${CANARY}`,
+    ]);
+    const some = (from: number) =>
+      Array.from({ length: 50 }, (_, n) => `/${CANARY}/${from + n}`);
+    const few = await look(some(0));
+    const many = await look(some(50));
+    t.regex(many, /route="\/\{any\*\}"/);
+    t.regex(many, /source="good",answer="protocol"/);
+    for (const text of [CANARY, client.organizationId.slice(4), FOUND, '@'])
+      t.false(many.includes(text), text);
+    // Only metrics of requests, because the worker may add its own series in the meantime.
+    const requests = (text: string) =>
+      Object.keys(parse(text)).filter((name) => name.startsWith('npe_http_'));
+    t.deepEqual(requests(many), requests(few));
+  },
+);
 
 test.serial(
   'database metrics are read at most every 10 s and kept while PostgreSQL is down',
@@ -292,8 +325,13 @@ test.serial(
     const look = async (over: Partial<typeof healthy> = {}) => {
       const { db, client, isPolling } = { ...healthy, ...over };
       const health = healthOf(db, client, ending.signal, isPolling);
-      const [alive, ready] = [await ask({ health }, '/healthz'), await ask({ health }, '/readyz')];
-      return [alive, ready].map(({ status, text }) => `${status} ${JSON.parse(text).status}`);
+      const [alive, ready] = [
+        await ask({ health }, '/healthz'),
+        await ask({ health }, '/readyz'),
+      ];
+      return [alive, ready].map(
+        ({ status, text }) => `${status} ${JSON.parse(text).status}`,
+      );
     };
     t.deepEqual(await look(), ['200 ok', '200 ok']);
     t.deepEqual(await look({ isPolling: () => false }), ['200 ok', '503 not_polling']);
@@ -309,17 +347,22 @@ test.serial(
   },
 );
 
-test.serial('the metric npe_ready shows whether the process can work, and why not', async (t) => {
-  const look = async (readiness: () => Promise<string>) => {
-    const { text } = await ask({ readiness }, '/metrics');
-    return text.match(/^npe_ready.*$/gm);
-  };
-  t.deepEqual(await look(async () => 'worker_elsewhere'), [
-    'npe_ready{reason="worker_elsewhere"} 0',
-  ]);
-  t.deepEqual(await look(async () => 'ready'), ['npe_ready{reason="ready"} 1']);
-  t.deepEqual(await look(() => new Promise(() => {})), ['npe_ready{reason="timeout"} 0']);
-});
+test.serial(
+  'the metric npe_ready shows whether the process can work, and why not',
+  async (t) => {
+    const look = async (readiness: () => Promise<string>) => {
+      const { text } = await ask({ readiness }, '/metrics');
+      return text.match(/^npe_ready.*$/gm);
+    };
+    t.deepEqual(await look(async () => 'worker_elsewhere'), [
+      'npe_ready{reason="worker_elsewhere"} 0',
+    ]);
+    t.deepEqual(await look(async () => 'ready'), ['npe_ready{reason="ready"} 1']);
+    t.deepEqual(await look(() => new Promise(() => {})), [
+      'npe_ready{reason="timeout"} 0',
+    ]);
+  },
+);
 
 test.serial(
   "API and worker serve metrics on their own ports; the worker adds Temporal's",
@@ -339,26 +382,40 @@ test.serial(
     ];
     const answered = 'route="/healthz",method="get",status="200"';
     t.true(told.includes(`\nnpe_http_request_duration_seconds_count{${answered}} `));
-    for (const name of ['nodejs_eventloop_lag_p99_seconds', 'process_resident_memory_bytes'])
+    for (const name of [
+      'nodejs_eventloop_lag_p99_seconds',
+      'process_resident_memory_bytes',
+    ])
       t.true(told.includes(`\n# TYPE ${name} gauge`), name);
     t.regex(told, /^npe_database_pool\{state="size"\} 16$/m);
     t.notRegex(told, /npe_stats_up|temporal_/);
-    for (const text of [told, toldByWorker]) t.regex(text, /^npe_ready\{reason="ready"\} 1$/m);
+    for (const text of [told, toldByWorker])
+      t.regex(text, /^npe_ready\{reason="ready"\} 1$/m);
     // The native part of the SDK would cost every API process 30 MB.
     if (process.platform === 'linux')
       t.notRegex(await readFile(`/proc/${api.pid()}/maps`, 'utf8'), /core-bridge/);
     t.regex(toldByWorker, /^npe_stats_up 1$/m);
     t.regex(toldByWorker, /^temporal_num_pollers\{.*task_queue="webhooks-/m);
-    t.regex(toldByWorker, /^temporal_worker_task_slots_used\{.*worker_type="LocalActivityWorker"/m);
-    for (const name of OF_TEMPORAL) t.true(toldByWorker.includes(`\n# TYPE ${name} `), name);
+    t.regex(
+      toldByWorker,
+      /^temporal_worker_task_slots_used\{.*worker_type="LocalActivityWorker"/m,
+    );
+    for (const name of OF_TEMPORAL)
+      t.true(toldByWorker.includes(`\n# TYPE ${name} `), name);
     t.deepEqual(await get(ofApi, '/readyz'), { status: 404, text: 'not found\n' });
-    t.deepEqual(await get(ofWorker, '/healthz'), { status: 200, text: '{"status":"ok"}' });
+    t.deepEqual(await get(ofWorker, '/healthz'), {
+      status: 200,
+      text: '{"status":"ok"}',
+    });
     t.deepEqual(await get(ofWorker, '/readyz'), { status: 200, text: '{"status":"ok"}' });
   },
 );
 
 test('the page metrics.md lists exactly the metrics that the service has', async (t) => {
-  const page = await readFile(new URL('../../deploy/metrics.md', import.meta.url), 'utf8');
+  const page = await readFile(
+    new URL('../../deploy/metrics.md', import.meta.url),
+    'utf8',
+  );
   const counted = register.getMetricsAsArray().map(({ name }) => name);
   const told = [
     ...counted.filter((name) => name.startsWith('npe_')),

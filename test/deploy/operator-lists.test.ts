@@ -39,7 +39,10 @@ test("operator commands accept an organization's name, or the start of it, as it
     organization_id: eastern,
   });
   t.is((await json<unknown[]>('credits', 'ledger', 'Northwind Health East')).length, 1);
-  t.true((await json<{ action: string }[]>('audit', 'list', 'Northwind Health East')).length > 1);
+  t.true(
+    (await json<{ action: string }[]>('audit', 'list', 'Northwind Health East')).length >
+      1,
+  );
   t.deepEqual(await json('webhooks', 'list', '--organization', 'Northwind Health'), []);
   t.deepEqual(await json('batch', 'list', '--organization', 'northwind health e'), []);
   t.like((await json<object[]>('usage', '--organization', 'Northwind Health East'))[0], {
@@ -57,10 +60,20 @@ test('an ambiguous organization name is an error that lists all matches', async 
     ['twin clinics', ids.slice(0, 2)],
     ['twin', ids],
   ] as const) {
-    const { code, stdout, stderr } = await operator('credits', 'grant', name, '5', ...WHY);
+    const { code, stdout, stderr } = await operator(
+      'credits',
+      'grant',
+      name,
+      '5',
+      ...WHY,
+    );
     t.deepEqual([code, stdout], [1, ''], name);
     const listed = stderr.match(/org_\w+ \(Twin \w+\)/g) ?? [];
-    t.deepEqual(listed.map((one) => one.slice(0, 30)).sort(), [...candidates].sort(), name);
+    t.deepEqual(
+      listed.map((one) => one.slice(0, 30)).sort(),
+      [...candidates].sort(),
+      name,
+    );
   }
   for (const id of ids) t.like(await json('org', 'show', id), { balance: { total: 0 } });
 });
@@ -93,7 +106,9 @@ test.serial(
     const { organizationId: id, keyId } = organization;
     const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
     for (const npi of ['2000000202', '2000000210', '2000000228']) {
-      acceptedIds(await submit(db, submitCommand(organization, { npis: [npi], webhook }), RULES));
+      acceptedIds(
+        await submit(db, submitCommand(organization, { npis: [npi], webhook }), RULES),
+      );
       await addSuppression(db, BY, { kind: 'npi', value: npi });
       await setBlock(db, BY, `h${npi}.example`, true);
       await json('keys', 'issue', id, '--name', npi, ...WHY);
@@ -172,13 +187,16 @@ test.serial('batches are listed by organization and by state', async (t) => {
   t.deepEqual(await ids(), [done, open]);
   t.deepEqual(await ids('--state', 'in-progress'), [open]);
   t.deepEqual(await ids('--state', 'completed'), [done]);
-  t.like((await json<object[]>('batch', 'list', '--organization', mine.organizationId))[1], {
-    organization_id: mine.organizationId,
-    status: 'in-progress',
-    submitted_as: 'bulk',
-    completed_count: 0,
-    total: 2,
-  });
+  t.like(
+    (await json<object[]>('batch', 'list', '--organization', mine.organizationId))[1],
+    {
+      organization_id: mine.organizationId,
+      status: 'in-progress',
+      submitted_as: 'bulk',
+      completed_count: 0,
+      total: 2,
+    },
+  );
   t.is((await operator('batch', 'list', '--state', 'final')).code, 2);
 });
 
@@ -189,7 +207,8 @@ test('--csv prints tables and records as CSV, with spreadsheet formulas escaped'
   const listed = read(await text('org', 'list', '--csv', '--limit', '1000')).map(
     ({ name }) => name,
   );
-  for (const name of names) t.true(listed.includes(/^\w|^S/.test(name) ? name : `'${name}`), name);
+  for (const name of names)
+    t.true(listed.includes(/^\w|^S/.test(name) ? name : `'${name}`), name);
 
   const id = await createOrg('Csv');
   await text('credits', 'adjust', id, '10', ...WHY);
@@ -208,7 +227,9 @@ test('--csv prints tables and records as CSV, with spreadsheet formulas escaped'
   });
   const organization = await openOrganization(db, 5);
   const npis = ['2000000269', '2000000277'];
-  const { batchId } = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
+  const { batchId } = acceptedIds(
+    await submit(db, submitCommand(organization, { npis }), RULES),
+  );
   t.deepEqual(
     read(await text('batch', 'show', batchId, '--csv')).map(({ npi }) => npi),
     npis,
@@ -240,9 +261,17 @@ test('all operator output has control and format characters escaped', async (t) 
 test.serial(
   'a table that is too wide for the terminal is printed as one record per row',
   async (t) => {
-    const sentence = 'the receiver was down from Monday until Thursday, '.repeat(19).trim();
+    const sentence = 'the receiver was down from Monday until Thursday, '
+      .repeat(19)
+      .trim();
     const name = 'Größe & Söhne '.repeat(13).trim();
-    const { id } = await json<{ id: string }>('org', 'create', name, '--reason', sentence);
+    const { id } = await json<{ id: string }>(
+      'org',
+      'create',
+      name,
+      '--reason',
+      sentence,
+    );
     const key = await text('keys', 'issue', id, '--name', 'k'.repeat(200), ...WHY);
     const { columns } = process.stdout;
     t.teardown(() => (process.stdout.columns = columns));
@@ -275,7 +304,13 @@ test.serial(
 
 test('in a pipe each row of a table is one line, no matter how wide', async (t) => {
   const sentence = 'because of what was said on Monday, '.repeat(20).trim();
-  const { id } = await json<{ id: string }>('org', 'create', 'Piped', '--reason', sentence);
+  const { id } = await json<{ id: string }>(
+    'org',
+    'create',
+    'Piped',
+    '--reason',
+    sentence,
+  );
   t.deepEqual((await text('audit', 'list', id)).split('\n').length, 3);
   t.true((await text('audit', 'list', id)).includes(sentence));
 });

@@ -6,7 +6,12 @@ import { inspectBatch } from '../../db/requests/inspect.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, spawnOperator, WHY } from '../support/operator.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { storeEmail } from '../support/stored.ts';
 
 // Reading secrets or personal data is audited, and personal data need not be on a command line.
@@ -16,10 +21,18 @@ const EMAIL = 'jane.roe@clinic.example';
 
 const { db, url } = freshDatabase(test);
 /** Commands that show secrets or personal data, and the audit record of each. */
-let readings: readonly (readonly [args: readonly string[], record: Partial<AuditRecord>])[];
+let readings: readonly (readonly [
+  args: readonly string[],
+  record: Partial<AuditRecord>,
+])[];
 
 test.before(async () => {
-  const known = { npi: NPI, email: EMAIL, emailType: 'professional', source: 'test' } as const;
+  const known = {
+    npi: NPI,
+    email: EMAIL,
+    emailType: 'professional',
+    source: 'test',
+  } as const;
   await storeEmail(db, { ...known, lastValidatedAt: new Date() });
   const organization = await openOrganization(db, 10);
   const { organizationId } = organization;
@@ -29,16 +42,26 @@ test.before(async () => {
   const requestId = requestIds[0] ?? '';
   const [delivery] = (await inspectBatch(db, batchId)).deliveries;
   const deliveryId = delivery?.id ?? '';
-  const revealed = (action: string, subject: string) => ({ action, organizationId, subject });
+  const revealed = (action: string, subject: string) => ({
+    action,
+    organizationId,
+    subject,
+  });
   readings = [
-    [['webhook-secret', 'show', organizationId], revealed('webhook-secret.show', organizationId)],
+    [
+      ['webhook-secret', 'show', organizationId],
+      revealed('webhook-secret.show', organizationId),
+    ],
     [['batch', 'show', batchId, '--reveal'], revealed('batch.reveal', batchId)],
     [['explain', requestId, '--reveal'], revealed('explain.reveal', requestId)],
     [
       ['explain', NPI, '--reveal'],
       { action: 'explain.reveal', organizationId: null, subject: NPI },
     ],
-    [['webhooks', 'show', deliveryId, '--reveal'], revealed('webhooks.reveal', deliveryId)],
+    [
+      ['webhooks', 'show', deliveryId, '--reveal'],
+      revealed('webhooks.reveal', deliveryId),
+    ],
     [
       ['webhooks', 'list', '--organization', organizationId, '--reveal'],
       revealed('webhooks.reveal', organizationId),
@@ -47,8 +70,14 @@ test.before(async () => {
       ['webhooks', 'list', '--reveal'],
       { action: 'webhooks.reveal', organizationId: null, subject: 'all' },
     ],
-    [['privacy', 'export', NPI], { action: 'privacy.export', organizationId: null, subject: NPI }],
-    [['privacy', 'export', EMAIL], { action: 'privacy.export', subject: hashAddress(EMAIL) }],
+    [
+      ['privacy', 'export', NPI],
+      { action: 'privacy.export', organizationId: null, subject: NPI },
+    ],
+    [
+      ['privacy', 'export', EMAIL],
+      { action: 'privacy.export', subject: hashAddress(EMAIL) },
+    ],
   ];
 });
 
@@ -77,32 +106,39 @@ test.serial(
   },
 );
 
-test.serial('personal data is not shown if the audit log cannot record that', async (t) => {
-  const { operator } = operatorOn(url);
-  await db.drizzle.execute(sql`create trigger full_disk before insert on audit_log
+test.serial(
+  'personal data is not shown if the audit log cannot record that',
+  async (t) => {
+    const { operator } = operatorOn(url);
+    await db.drizzle.execute(sql`create trigger full_disk before insert on audit_log
     for each row execute function refuse_change()`);
-  for (const [args] of readings) {
-    const { code, stdout } = await operator(...args, ...WHY);
-    t.deepEqual([code, stdout], [1, ''], args.join(' '));
-  }
-  await db.drizzle.execute(sql`drop trigger full_disk on audit_log`);
-});
+    for (const [args] of readings) {
+      const { code, stdout } = await operator(...args, ...WHY);
+      t.deepEqual([code, stdout], [1, ''], args.join(' '));
+    }
+    await db.drizzle.execute(sql`drop trigger full_disk on audit_log`);
+  },
+);
 
-test.serial('a privacy export is rejected if its reason contains an email address', async (t) => {
-  const { code, stdout } = await operatorOn(url).operator(
-    'privacy',
-    'export',
-    NPI,
-    '--reason',
-    EMAIL,
-  );
-  t.deepEqual([code, stdout], [2, '']);
-});
+test.serial(
+  'a privacy export is rejected if its reason contains an email address',
+  async (t) => {
+    const { code, stdout } = await operatorOn(url).operator(
+      'privacy',
+      'export',
+      NPI,
+      '--reason',
+      EMAIL,
+    );
+    t.deepEqual([code, stdout], [2, '']);
+  },
+);
 
 test.serial(
   'an email address can be read from stdin, to keep it off the command line',
   async (t) => {
-    const given = (...args: string[]) => spawnOperator(url, [...args, '-', ...WHY], `${EMAIL}\n`);
+    const given = (...args: string[]) =>
+      spawnOperator(url, [...args, '-', ...WHY], `${EMAIL}\n`);
     const exported = await given('privacy', 'export');
     t.deepEqual([exported.code, exported.stderr], [0, '']);
     t.like(JSON.parse(exported.stdout), {

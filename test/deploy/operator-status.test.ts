@@ -3,7 +3,12 @@ import { submit } from '../../db/requests/submit.ts';
 import { noteApi, noteStopped, noteWorker } from '../../db/workers.ts';
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn } from '../support/operator.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 
 // `status` shows everything that needs attention, with the rights of an operator. test/system
 // covers Temporal.
@@ -43,25 +48,32 @@ test.before(async () => {
   await sql`insert into sweeps (due_at, swept_at) values (now(), now())`;
 });
 
-test.serial('status fits on one screen and exits with 0 if the service is healthy', async (t) => {
-  const { code, attention, temporal, migrations, apis, workers } = await status();
-  t.deepEqual([code, attention], [0, []]);
-  t.is(migrations, 'ready');
-  t.regex(temporal, /not checked: TEMPORAL_ADDRESS/);
-  t.deepEqual(apis, [{ namespace: 'default', queue: 'enrichment', apis: 2, has_worker: true }]);
-  t.deepEqual(workers, [
-    { namespace: 'default', queue: 'enrichment', version: 'v1', workers: 2 },
-    { namespace: 'default', queue: 'enrichment', version: 'v2', workers: 1 },
-  ]);
-  const { stdout } = await operator('status');
-  t.regex(stdout, /^Nothing needs attention\.\n\nNOW\ntemporal +not checked/);
-  t.regex(stdout, /^apis alive +2$/m);
-  t.regex(stdout, /^workers alive +3$/m);
-  t.true(stdout.split('\n').length < 50, stdout);
-});
+test.serial(
+  'status fits on one screen and exits with 0 if the service is healthy',
+  async (t) => {
+    const { code, attention, temporal, migrations, apis, workers } = await status();
+    t.deepEqual([code, attention], [0, []]);
+    t.is(migrations, 'ready');
+    t.regex(temporal, /not checked: TEMPORAL_ADDRESS/);
+    t.deepEqual(apis, [
+      { namespace: 'default', queue: 'enrichment', apis: 2, has_worker: true },
+    ]);
+    t.deepEqual(workers, [
+      { namespace: 'default', queue: 'enrichment', version: 'v1', workers: 2 },
+      { namespace: 'default', queue: 'enrichment', version: 'v2', workers: 1 },
+    ]);
+    const { stdout } = await operator('status');
+    t.regex(stdout, /^Nothing needs attention\.\n\nNOW\ntemporal +not checked/);
+    t.regex(stdout, /^apis alive +2$/m);
+    t.regex(stdout, /^workers alive +3$/m);
+    t.true(stdout.split('\n').length < 50, stdout);
+  },
+);
 
 /** Problems that need attention. Each is caused in a healthy service, and then undone. */
-const TROUBLES: Readonly<Record<string, readonly [what: RegExp, begin: string, end: string]>> = {
+const TROUBLES: Readonly<
+  Record<string, readonly [what: RegExp, begin: string, end: string]>
+> = {
   'the reconciler has not run': [
     /no sweep/,
     `update sweeps set swept_at = now() - interval '3 minutes'`,

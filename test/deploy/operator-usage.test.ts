@@ -36,7 +36,12 @@ test.before(async () => {
     emailType: 'professional',
     ...known,
   });
-  await storeEmail(db, { npi: PERSONAL, email: 'b@home.example', emailType: 'personal', ...known });
+  await storeEmail(db, {
+    npi: PERSONAL,
+    email: 'b@home.example',
+    emailType: 'personal',
+    ...known,
+  });
 });
 
 async function ask(
@@ -64,7 +69,10 @@ async function live(): Promise<Organization> {
   return organization;
 }
 
-async function usageOf({ organizationId }: Organization, ...args: string[]): Promise<Usage> {
+async function usageOf(
+  { organizationId }: Organization,
+  ...args: string[]
+): Promise<Usage> {
   const [usage, ...others] = await json<Usage[]>(
     'usage',
     '--organization',
@@ -134,7 +142,9 @@ test('the usage of all organizations leaves out sandboxes and unused organizatio
   const idle = await openOrganization(db, 0);
   const listed = (await json<Usage[]>('usage')).map(({ organization_id: id }) => id);
   t.true(listed.includes(organization.organizationId));
-  t.false(listed.some((id) => id.startsWith('sbx_')) || listed.includes(idle.organizationId));
+  t.false(
+    listed.some((id) => id.startsWith('sbx_')) || listed.includes(idle.organizationId),
+  );
   t.like(await usageOf(sandbox), { granted: 10_000, charged: 0 });
   t.like(await usageOf(idle), { granted: 0, charged: 0 });
 });
@@ -167,7 +177,9 @@ test('usage as CSV has one line per organization, and each line names its period
   );
   t.regex(
     csv[1] ?? '',
-    new RegExp(`^2026-01-01T00:00:00.000Z,[^,]+,${organizationId},Test,1,0,1,2,1,1,4,2,100,0$`),
+    new RegExp(
+      `^2026-01-01T00:00:00.000Z,[^,]+,${organizationId},Test,1,0,1,2,1,1,4,2,100,0$`,
+    ),
   );
   t.regex(
     await text('usage', ...time),

@@ -96,11 +96,16 @@ test('operators can list and filter deliveries, newest first, with masked URLs',
   const own = ['--organization', one.organizationId];
   t.deepEqual(await idsOf(...own), [...pending.ids, ...old.ids]);
   const everybodys = await idsOf('--limit', '1000');
-  t.true([...foreign.ids, ...pending.ids, ...old.ids].every((id) => everybodys.includes(id)));
+  t.true(
+    [...foreign.ids, ...pending.ids, ...old.ids].every((id) => everybodys.includes(id)),
+  );
   t.deepEqual(await idsOf(...own, '--limit', '1'), pending.ids);
   t.deepEqual(await idsOf(...own, '--state', 'failed'), old.ids);
   t.deepEqual(await idsOf(...own, '--since', '24h'), pending.ids);
-  t.deepEqual(await idsOf(...own, '--since', '2020-01-01T00:00Z'), [...pending.ids, ...old.ids]);
+  t.deepEqual(await idsOf(...own, '--since', '2020-01-01T00:00Z'), [
+    ...pending.ids,
+    ...old.ids,
+  ]);
   t.like(await list(...own, '--state', 'failed'), [
     {
       batch_id: old.batchId,
@@ -148,7 +153,10 @@ test('resending by id is audited, and ids that cannot be resent are reported', a
   const open = acceptedIds(
     await submit(
       db,
-      submitCommand(organization, { npis: [NPI], webhook: { url: URL_TEXT, mode: 'batch' } }),
+      submitCommand(organization, {
+        npis: [NPI],
+        webhook: { url: URL_TEXT, mode: 'batch' },
+      }),
       RULES,
     ),
   );
@@ -188,12 +196,18 @@ test('operators cannot resend while webhooks are suspended, but they can afterwa
   const { organizationId } = organization;
   const { ids } = await failed(organization);
   await suspendWebhooks(db, BY, organizationId, true);
-  const [never, open] = [await submitted(organization), await submitted(organization, 1, false)];
+  const [never, open] = [
+    await submitted(organization),
+    await submitted(organization, 1, false),
+  ];
   const resend = (id = '') => command.operator('webhooks', 'resend', id, ...WHY);
   for (const id of [...ids, ...never.ids]) {
     const { code, stdout } = await resend(id);
     t.is(code, 1);
-    t.regex(stdout.replace(/\s+/g, ' '), /not resent: webhooks of its organization are suspended/);
+    t.regex(
+      stdout.replace(/\s+/g, ' '),
+      /not resent: webhooks of its organization are suspended/,
+    );
   }
   const all = [
     'webhooks',
@@ -235,12 +249,21 @@ test("--failed resends and counts an organization's failed deliveries since a ti
   ];
   t.regex(await command.text(...all('2h')), /^resent +3\n\nThe workers start them/m);
   t.deepEqual(await statesOf(recent.batchId), ['pending', 'pending', 'pending']);
-  for (const { batchId } of [old, foreign]) t.deepEqual(await statesOf(batchId), ['failed']);
+  for (const { batchId } of [old, foreign])
+    t.deepEqual(await statesOf(batchId), ['failed']);
   t.deepEqual(await statesOf(done.batchId), ['delivered']);
   t.like(await auditedResends(one.organizationId), [
-    { subject: one.organizationId, actor: 'tester', reason: 'a test', details: { resent: 3 } },
+    {
+      subject: one.organizationId,
+      actor: 'tester',
+      reason: 'a test',
+      details: { resent: 3 },
+    },
   ]);
-  t.like(await command.json(...all('2h')), { organization_id: one.organizationId, resent: 0 });
+  t.like(await command.json(...all('2h')), {
+    organization_id: one.organizationId,
+    resent: 0,
+  });
   t.regex(
     await command.text(...all('2h')),
     /^resent +0\n\nNothing has failed since then: there is nothing to send\.$/m,
@@ -286,7 +309,11 @@ test.serial(
     t.like(JSON.parse(stdout), { resent: 540 });
     // Progress is on stderr, so that stdout has only the document.
     t.is(stderr, '500 deliveries resent, more to come\n');
-    const rounds = await db.drizzle.execute<{ state: string; resends: number; n: number }>(sql`
+    const rounds = await db.drizzle.execute<{
+      state: string;
+      resends: number;
+      n: number;
+    }>(sql`
     select d.state, d.resends, count(*) as n from webhook_deliveries d join batches b on b.id = d.batch_id
      where b.organization_id = ${organizationId} group by d.state, d.resends`);
     t.deepEqual([...rounds], [{ state: 'failed', resends: 1, n: 540 }]);
@@ -306,7 +333,12 @@ test('a resend with incomplete arguments is wrong usage and resends nothing', as
     [...ids, ...org],
     [...ids, '--since', '24h'],
   ]) {
-    const { code, stdout, stderr } = await command.operator('webhooks', 'resend', ...args, ...WHY);
+    const { code, stdout, stderr } = await command.operator(
+      'webhooks',
+      'resend',
+      ...args,
+      ...WHY,
+    );
     t.deepEqual([code, stdout], [2, ''], args.join(' '));
     t.regex(stderr, /give delivery ids, or --failed with --organization and --since/);
   }
@@ -326,7 +358,11 @@ test('a resend with incomplete arguments is wrong usage and resends nothing', as
     t.is(code, 2, since);
     t.regex(stderr, /a time ago, such as 24h, or a past moment/);
   }
-  t.is((await command.operator('webhooks', 'resend', ...ids)).code, 2, 'without a reason');
+  t.is(
+    (await command.operator('webhooks', 'resend', ...ids)).code,
+    2,
+    'without a reason',
+  );
   t.is((await command.operator('webhooks', 'list', '--state', 'lost')).code, 2);
   t.deepEqual(await statesOf(batchId), ['failed']);
 });
@@ -370,7 +406,13 @@ test('blocking a wide range of webhook targets shows its effect and needs --yes'
     ['203.0.112.0/23', 1],
     ['2001:db8::/32', 1],
   ] as const) {
-    const { code, stdout } = await command.operator('webhooks', 'block', target, ...WHY, '--json');
+    const { code, stdout } = await command.operator(
+      'webhooks',
+      'block',
+      target,
+      ...WHY,
+      '--json',
+    );
     t.is(code, 1, target);
     const told = JSON.parse(stdout) as Unconfirmed;
     t.like(
@@ -384,13 +426,16 @@ test('blocking a wide range of webhook targets shows its effect and needs --yes'
   for (const target of ['0.0.0.0/0', '::/0', 'com'])
     t.is((await command.operator('webhooks', 'block', target, ...WHY)).code, 1, target);
   const targets = async () =>
-    (await command.json<{ target: string }[]>('webhooks', 'blocks')).map(({ target }) => target);
+    (await command.json<{ target: string }[]>('webhooks', 'blocks')).map(
+      ({ target }) => target,
+    );
   t.deepEqual(await targets(), []);
   await command.text('webhooks', 'block', 'far-reach.com', '--yes', ...WHY);
   await command.text('webhooks', 'block', 'a.near.far-reach.com', ...WHY);
   await command.text('webhooks', 'block', '2001:db8:77::/48', ...WHY);
   t.is((await targets()).length, 3);
-  for (const target of await targets()) await command.text('webhooks', 'unblock', target, ...WHY);
+  for (const target of await targets())
+    await command.text('webhooks', 'unblock', target, ...WHY);
 });
 
 test('a webhook target can be blocked for all organizations, listed, and unblocked', async (t) => {
@@ -398,10 +443,15 @@ test('a webhook target can be blocked for all organizations, listed, and unblock
     (await command.json<{ outcome: string }>('webhooks', ...args, ...WHY)).outcome;
   t.is(await outcome('block', '198.51.100.0/24'), 'blocked');
   t.is(await outcome('block', 'Victim.Example.'), 'blocked');
-  t.is(await outcome('block', 'victim.example'), 'was blocked already; nothing was changed');
+  t.is(
+    await outcome('block', 'victim.example'),
+    'was blocked already; nothing was changed',
+  );
   t.is(await outcome('block', '2001:DB8::1'), 'blocked');
   const targets = async () =>
-    (await command.json<{ target: string }[]>('webhooks', 'blocks')).map(({ target }) => target);
+    (await command.json<{ target: string }[]>('webhooks', 'blocks')).map(
+      ({ target }) => target,
+    );
   t.deepEqual(await targets(), ['2001:db8::1/128', 'victim.example', '198.51.100.0/24']);
   t.regex(await command.text('webhooks', 'blocks'), /victim\.example +a test +\S+Z/);
   for (const bad of [
@@ -415,11 +465,19 @@ test('a webhook target can be blocked for all organizations, listed, and unblock
     t.is((await command.operator('webhooks', 'block', bad, ...WHY)).code, 2, bad);
   for (const target of ['2001:db8::1', '198.51.100.0/24', 'victim.example'])
     t.is(await outcome('unblock', target), 'unblocked');
-  t.is(await outcome('unblock', 'victim.example'), 'was unblocked already; nothing was changed');
+  t.is(
+    await outcome('unblock', 'victim.example'),
+    'was unblocked already; nothing was changed',
+  );
   t.deepEqual(await targets(), []);
-  const lines = await command.json<{ action: string; subject: string }[]>('audit', 'list');
+  const lines = await command.json<{ action: string; subject: string }[]>(
+    'audit',
+    'list',
+  );
   t.deepEqual(
-    lines.filter(({ subject }) => subject === 'victim.example').map(({ action }) => action),
+    lines
+      .filter(({ subject }) => subject === 'victim.example')
+      .map(({ action }) => action),
     ['webhooks.unblock', 'webhooks.block'],
   );
 });

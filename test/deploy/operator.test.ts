@@ -21,7 +21,10 @@ import {
   suspendOrganization,
   suspendWebhooks,
 } from '../../db/accounts/organizations.ts';
-import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import {
+  rotateWebhookSecret,
+  showWebhookSecret,
+} from '../../db/accounts/webhook-secrets.ts';
 import { DatabaseError } from '../../db/errors.ts';
 import { newId } from '../../db/ids.ts';
 import { beginVendorStep, recordVendorAnswer } from '../../db/lookups/vendor-attempts.ts';
@@ -33,7 +36,12 @@ import { explain } from '../../deploy/problem.ts';
 import { freshDatabase, SECRETS_KEY } from '../support/database.ts';
 import { logAttempt } from '../support/deliveries.ts';
 import { operatorOn, WHY } from '../support/operator.ts';
-import { acceptedIds, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  acceptedIds,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import { BARE, type Ended, endWithThisProcess } from '../support/programs.ts';
 import { storeEmail } from '../support/stored.ts';
 
@@ -121,7 +129,10 @@ test('an operator can grant and adjust credits, and the ledger shows each change
     action: 'credits.grant',
     details: { amount: 1000, available: 1000 },
   });
-  t.like(await json('credits', 'adjust', id, '-300', ...WHY), { available: 700, total: 700 });
+  t.like(await json('credits', 'adjust', id, '-300', ...WHY), {
+    available: 700,
+    total: 700,
+  });
   t.like(await audited(id), {
     action: 'credits.adjust',
     details: { amount: -300, available: 700 },
@@ -160,8 +171,11 @@ test('a grant with a reference is made once, and a repeat only reports the first
 
 test('only one of several concurrent grants with one reference adds credits', async (t) => {
   const id = await createOrg();
-  const grant = () => operator('credits', 'grant', id, '9', '--reference', 'invoice 19', ...WHY);
-  const codes = (await Promise.all(Array.from({ length: 5 }, grant))).map(({ code }) => code);
+  const grant = () =>
+    operator('credits', 'grant', id, '9', '--reference', 'invoice 19', ...WHY);
+  const codes = (await Promise.all(Array.from({ length: 5 }, grant))).map(
+    ({ code }) => code,
+  );
   t.deepEqual(codes.sort(), [0, 1, 1, 1, 1]);
   t.like(await balanceOf(db, id), { total: 9 });
 });
@@ -179,7 +193,11 @@ test('an adjustment to less than zero credits is rejected and not audited', asyn
 
 test('an adjustment cannot remove credits that are held for running requests', async (t) => {
   const organization = await openOrganization(db, 2);
-  const held = await submit(db, submitCommand(organization, { npis: ['2000000101'] }), RULES);
+  const held = await submit(
+    db,
+    submitCommand(organization, { npis: ['2000000101'] }),
+    RULES,
+  );
   t.is(held.kind, 'accepted');
   const { organizationId } = organization;
   t.is((await operator('credits', 'adjust', organizationId, '-2', ...WHY)).code, 1);
@@ -278,9 +296,15 @@ test('revoking, reactivating, and rotating a key is recorded in the audit log', 
     (await authenticate(db, parseApiKey(apiKey) ?? Buffer.alloc(0))).kind;
   t.like(await audited(id), { action: 'keys.issue', subject: issued.id });
 
-  t.like(await json('keys', 'revoke', issued.id, ...WHY), { id: issued.id, state: 'revoked' });
+  t.like(await json('keys', 'revoke', issued.id, ...WHY), {
+    id: issued.id,
+    state: 'revoked',
+  });
   t.is(await state(issued.api_key), 'revoked');
-  t.like(await audited(id), { action: 'keys.revoke', details: { from: 'active', to: 'revoked' } });
+  t.like(await audited(id), {
+    action: 'keys.revoke',
+    details: { from: 'active', to: 'revoked' },
+  });
 
   t.like(await json('keys', 'reactivate', issued.id, ...WHY), { state: 'active' });
   t.is(await state(issued.api_key), 'active');
@@ -331,7 +355,8 @@ test('after a webhook secret is rotated, the old one also signs for one day', as
   t.is(first.previous_secret_valid_until, null);
   const second = await json<Secret>('webhook-secret', 'rotate', id, ...WHY);
   t.not(second.webhook_secret, first.webhook_secret);
-  const hours = (Date.parse(second.previous_secret_valid_until ?? '') - Date.now()) / 3_600_000;
+  const hours =
+    (Date.parse(second.previous_secret_valid_until ?? '') - Date.now()) / 3_600_000;
   t.true(hours > 23.9 && hours < 24.1, `${hours} h`);
   const record = await audited(id);
   t.is(record?.action, 'webhook-secret.rotate');
@@ -340,7 +365,11 @@ test('after a webhook secret is rotated, the old one also signs for one day', as
 
   const webhook = { url: 'https://hooks.example/', mode: 'batch' } as const;
   const { batchId } = acceptedIds(
-    await submit(db, submitCommand(organization, { npis: ['2000000137'], webhook }), RULES),
+    await submit(
+      db,
+      submitCommand(organization, { npis: ['2000000137'], webhook }),
+      RULES,
+    ),
   );
   const [delivery] = (await inspectBatch(db, batchId)).deliveries;
   const { secrets } = await loadDelivery(db, delivery?.id ?? '');
@@ -350,7 +379,8 @@ test('after a webhook secret is rotated, the old one also signs for one day', as
     sql`update organizations set previous_webhook_secret_expires_at = clock_timestamp() where id = ${id}`,
   );
   t.is(
-    (await json<Secret>('webhook-secret', 'show', id, ...WHY)).previous_secret_valid_until,
+    (await json<Secret>('webhook-secret', 'show', id, ...WHY))
+      .previous_secret_valid_until,
     null,
   );
 });
@@ -363,7 +393,10 @@ test('an organization can be suspended and resumed by both names of the command'
   }
   t.regex(await text('org', 'show', id), /^suspended +yes$/m);
   t.regex(await text('org', 'list'), new RegExp(`^${id} .*\\syes\\s+no\\s`, 'ms'));
-  t.like(await json('org', 'resume', id, ...WHY), { suspended: false, webhooks_suspended: false });
+  t.like(await json('org', 'resume', id, ...WHY), {
+    suspended: false,
+    webhooks_suspended: false,
+  });
   t.like(await audited(id), { action: 'org.resume', details: { from: true, to: false } });
   t.regex(await text('org', 'show', id), /^suspended +no$/m);
   t.is((await operator('org', 'suspend', id)).code, 2, 'without a reason');
@@ -390,7 +423,14 @@ test('a leaked key is reactivated only with --yes', async (t) => {
 
 test('a key cannot be rotated during an overlap, and the error says what to do', async (t) => {
   const id = await createOrg();
-  const { id: key } = await json<{ id: string }>('keys', 'issue', id, '--name', 'k', ...WHY);
+  const { id: key } = await json<{ id: string }>(
+    'keys',
+    'issue',
+    id,
+    '--name',
+    'k',
+    ...WHY,
+  );
   await text('keys', 'rotate', key, '--overlap', '1h', ...WHY);
   const refused = await operator('keys', 'rotate', key, '--overlap', '1h', ...WHY);
   t.deepEqual([refused.code, refused.stdout], [1, '']);
@@ -446,10 +486,14 @@ test('showing a batch includes responses of vendors and receivers, with masked e
   } as const;
   await recordVendorAnswer(db, step.key, { ...miss, outcome: { kind: 'answered' } });
   await settle(db, requestId, 'answered', 'no vendor knows one', RULES);
-  const [pending] = (await json<{ deliveries: { id: string }[] }>('batch', 'show', batchId))
-    .deliveries;
+  const [pending] = (
+    await json<{ deliveries: { id: string }[] }>('batch', 'show', batchId)
+  ).deliveries;
   const responseExcerpt = Buffer.from(`\u001b[2J${email}`);
-  await logAttempt(db, pending?.id ?? '', 500, 'pending', { durationMs: 42, responseExcerpt });
+  await logAttempt(db, pending?.id ?? '', 500, 'pending', {
+    durationMs: 42,
+    responseExcerpt,
+  });
 
   const shown = await json('batch', 'show', batchId);
   t.like(shown, {
@@ -471,7 +515,9 @@ test('showing a batch includes responses of vendors and receivers, with masked e
         email: null,
         reason: 'no vendor knows one',
         credits_used: 0,
-        vendor_attempts: [{ vendor: 'rocketreach', n: 1, state: 'miss', reason: 'no profile' }],
+        vendor_attempts: [
+          { vendor: 'rocketreach', n: 1, state: 'miss', reason: 'no profile' },
+        ],
       },
     ],
     deliveries: [
@@ -506,7 +552,11 @@ test('the audit log of all organizations is listed, newest first', async (t) => 
   );
   t.true(subjects.includes(first));
   t.true(subjects.indexOf(second) < subjects.indexOf(first));
-  t.true((await json<Audited[]>('audit', 'list', first)).every(({ subject }) => subject === first));
+  t.true(
+    (await json<Audited[]>('audit', 'list', first)).every(
+      ({ subject }) => subject === first,
+    ),
+  );
   t.regex(await text('audit', 'list', first), /tester +postgres +org\.create/);
 });
 
@@ -547,8 +597,19 @@ test('the actor in the audit log is by default the user of the operating system'
 
 test('the operator command rejects a change without a reason', async (t) => {
   const id = await createOrg();
-  for (const given of [[], ['--reason', ''], ['--reason', '   '], ['--reason', 'x'.repeat(1001)]]) {
-    const { code, stdout, stderr } = await operator('credits', 'grant', id, '5', ...given);
+  for (const given of [
+    [],
+    ['--reason', ''],
+    ['--reason', '   '],
+    ['--reason', 'x'.repeat(1001)],
+  ]) {
+    const { code, stdout, stderr } = await operator(
+      'credits',
+      'grant',
+      id,
+      '5',
+      ...given,
+    );
     t.is(code, 2);
     t.is(stdout, '');
     t.regex(stderr, /--reason/);
@@ -579,7 +640,11 @@ test('an unknown id is reported in one sentence, with exit code 1', async (t) =>
     const name = args.slice(0, 2).join(' ');
     t.is(code, 1, name);
     t.is(stdout, '', name);
-    t.regex(stderr, new RegExp(`^operator: unknown (organization|key|batch) ${id}.*\n$`), name);
+    t.regex(
+      stderr,
+      new RegExp(`^operator: unknown (organization|key|batch) ${id}.*\n$`),
+      name,
+    );
   }
 });
 
@@ -615,7 +680,11 @@ test('the error about an unreachable database has its host and port but no passw
 
 test('if the connection breaks during a change, the error refers to the audit log', (t) => {
   for (const code of ['CONNECTION_CLOSED', 'client_deadline', '57P01']) {
-    const sentence = explain(new DatabaseError(code), [], 'postgres://u:hunter2@db.example/x');
+    const sentence = explain(
+      new DatabaseError(code),
+      [],
+      'postgres://u:hunter2@db.example/x',
+    );
     t.regex(
       sentence,
       /^lost the connection to PostgreSQL at db\.example:5432 .*"audit list" shows whether/,
@@ -639,7 +708,14 @@ test('the error about a missing DATABASE_URL names that setting', async (t) => {
 });
 
 test('the operator command prints JSON or a table on stdout, and errors on stderr', async (t) => {
-  const created = await spawned(['--json', 'org', 'create', 'Acme', '--reason', 'a test']);
+  const created = await spawned([
+    '--json',
+    'org',
+    'create',
+    'Acme',
+    '--reason',
+    'a test',
+  ]);
   t.deepEqual([created.code, created.stderr], [0, '']);
   const { id } = JSON.parse(created.stdout) as { id: string };
   const granted = await spawned(['credits', 'adjust', id, '25', ...WHY]);

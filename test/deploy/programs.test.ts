@@ -10,7 +10,12 @@ import { submit } from '../../db/requests/submit.ts';
 import { freePort, LOOPBACK, launch } from '../../deploy/local/processes.ts';
 import { startTemporal } from '../../deploy/local/temporal.ts';
 import { openEmptyDatabase, temporaryFolder, testSetting } from '../support/database.ts';
-import { eventually, openOrganization, RULES, submitCommand } from '../support/organization.ts';
+import {
+  eventually,
+  openOrganization,
+  RULES,
+  submitCommand,
+} from '../support/organization.ts';
 import {
   installForProduction,
   type ProgramName,
@@ -20,7 +25,13 @@ import {
 
 // Runs the programs as operators do, from an installation without development packages.
 
-const PROGRAMS: readonly ProgramName[] = ['api', 'worker', 'migrate', 'operator', 'bundle'];
+const PROGRAMS: readonly ProgramName[] = [
+  'api',
+  'worker',
+  'migrate',
+  'operator',
+  'bundle',
+];
 
 const root = temporaryFolder(test.after.always);
 test.before(() => installForProduction(root));
@@ -51,7 +62,8 @@ for (const name of PROGRAMS) {
 test('migrate does nothing with --help or an unknown option', async (t) => {
   await using database = await openEmptyDatabase();
   const env = { DATABASE_URL: database.url };
-  for (const option of ['--help', '--dry-run']) await runProgram('migrate', [option], { env });
+  for (const option of ['--help', '--dry-run'])
+    await runProgram('migrate', [option], { env });
   t.is(await readiness(database.db), 'migrations_missing');
 });
 
@@ -69,7 +81,9 @@ test.serial(
       t.deepEqual([code, stdout], [1, ''], name);
       t.regex(
         stderr,
-        new RegExp(`^${name}: postgres\\.js was installed without .* "npm run postinstall" .*\n$`),
+        new RegExp(
+          `^${name}: postgres\\.js was installed without .* "npm run postinstall" .*\n$`,
+        ),
       );
     }
     await promisify(execFile)('npm', ['run', 'postinstall'], { cwd: root });
@@ -136,13 +150,17 @@ test.serial(
     // A response is cached for a second.
     await eventually(async () => ((await readyz()) === 200 ? true : null));
     t.is(await early.exited, 'exit code 1');
-    t.regex(early.output(), /^worker: cannot use the file \S+workflow-bundle\.js \(ENOENT\)/m);
+    t.regex(
+      early.output(),
+      /^worker: cannot use the file \S+workflow-bundle\.js \(ENOENT\)/m,
+    );
 
     const made = await runProgram('bundle', [bundle], { root });
     t.deepEqual([made.code, made.stderr], [0, '']);
-    const said = /^bundle: build ([0-9a-f]{12}); start workers with WORKFLOW_BUNDLE=(.*)\n$/.exec(
-      made.stdout,
-    );
+    const said =
+      /^bundle: build ([0-9a-f]{12}); start workers with WORKFLOW_BUNDLE=(.*)\n$/.exec(
+        made.stdout,
+      );
     t.is(said?.[2], bundle);
     const worker = start(t, 'worker', env);
     await worker.says(/"msg":"worker ready"/);
@@ -161,53 +179,56 @@ test.serial('a worker that waits for the migration stops at SIGTERM', async (t) 
   t.is(await worker.exited, 'exit code 0');
 });
 
-test.serial('while a worker waits for Temporal, it still refunds overdue requests', async (t) => {
-  const url = await emptyDatabase(t);
-  t.is((await runProgram('migrate', [], { env: { DATABASE_URL: url } })).code, 0);
-  const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
-  t.teardown(() => db.close());
-  const port = await freePort();
-  const env = {
-    ...{
-      DATABASE_URL: url,
-      SWEEP_INTERVAL: '1s',
-      WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE'),
-    },
-    TEMPORAL_ADDRESS: `${LOOPBACK}:${port}`,
-    FULLENRICH_API_KEY: 'key-of-a-test',
-  };
-  const organization = await openOrganization(db, 1);
-  const balance = () => balanceOf(db, organization.organizationId);
-  const waits = async (target: object, why: string) => {
-    const worker = start(t, 'worker', { ...env, ...target });
-    await worker.says(
-      new RegExp(`"why":"Temporal at [0-9.:]+ ${why}.*"msg":"waiting for Temporal`),
+test.serial(
+  'while a worker waits for Temporal, it still refunds overdue requests',
+  async (t) => {
+    const url = await emptyDatabase(t);
+    t.is((await runProgram('migrate', [], { env: { DATABASE_URL: url } })).code, 0);
+    const db = openDatabase({ url, poolSize: 1, applicationName: 'test' });
+    t.teardown(() => db.close());
+    const port = await freePort();
+    const env = {
+      ...{
+        DATABASE_URL: url,
+        SWEEP_INTERVAL: '1s',
+        WORKFLOW_BUNDLE: testSetting('TEST_WORKFLOW_BUNDLE'),
+      },
+      TEMPORAL_ADDRESS: `${LOOPBACK}:${port}`,
+      FULLENRICH_API_KEY: 'key-of-a-test',
+    };
+    const organization = await openOrganization(db, 1);
+    const balance = () => balanceOf(db, organization.organizationId);
+    const waits = async (target: object, why: string) => {
+      const worker = start(t, 'worker', { ...env, ...target });
+      await worker.says(
+        new RegExp(`"why":"Temporal at [0-9.:]+ ${why}.*"msg":"waiting for Temporal`),
+      );
+      const command = submitCommand(organization, { npis: ['2000000010'] });
+      await submit(db, command, { ...RULES, lookupTimeoutMs: 1 });
+      await eventually(async () => ((await balance()).available === 1 ? true : null));
+      return worker;
+    };
+    const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
+    const refused = await waits(
+      { TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE: 'nobody' },
+      'has no namespace nobody',
     );
-    const command = submitCommand(organization, { npis: ['2000000010'] });
-    await submit(db, command, { ...RULES, lookupTimeoutMs: 1 });
-    await eventually(async () => ((await balance()).available === 1 ? true : null));
-    return worker;
-  };
-  const TEMPORAL_ADDRESS = testSetting('TEST_TEMPORAL_ADDRESS');
-  const refused = await waits(
-    { TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE: 'nobody' },
-    'has no namespace nobody',
-  );
-  process.kill(refused.pid, 'SIGTERM');
-  t.is(await refused.exited, 'exit code 0');
-  const worker = await waits({}, 'cannot be reached; check TEMPORAL_ADDRESS');
+    process.kill(refused.pid, 'SIGTERM');
+    t.is(await refused.exited, 'exit code 0');
+    const worker = await waits({}, 'cannot be reached; check TEMPORAL_ADDRESS');
 
-  const cli = testSetting('TEST_TEMPORAL_CLI');
-  const temporal = await startTemporal({ cli, namespace: 'default', port });
-  t.teardown(() => temporal.stop());
-  await worker.says(/"msg":"worker ready"/);
-  t.regex(
-    worker.output(),
-    /"vendors":\["fullenrich"\].*"msg":"not called, .*add a verifier \(HUNTER_API_KEY/,
-  );
-  process.kill(worker.pid, 'SIGTERM');
-  t.is(await worker.exited, 'exit code 0');
-});
+    const cli = testSetting('TEST_TEMPORAL_CLI');
+    const temporal = await startTemporal({ cli, namespace: 'default', port });
+    t.teardown(() => temporal.stop());
+    await worker.says(/"msg":"worker ready"/);
+    t.regex(
+      worker.output(),
+      /"vendors":\["fullenrich"\].*"msg":"not called, .*add a verifier \(HUNTER_API_KEY/,
+    );
+    process.kill(worker.pid, 'SIGTERM');
+    t.is(await worker.exited, 'exit code 0');
+  },
+);
 
 test('if the database rejects the login of migrate, the error contains no password', async (t) => {
   const url = new URL(await emptyDatabase(t));
@@ -216,12 +237,19 @@ test('if the database rejects the login of migrate, the error contains no passwo
     env: { DATABASE_URL: url.href },
   });
   t.deepEqual([code, stdout], [1, '']);
-  t.regex(stderr, /^migrate: PostgreSQL at \S+ refused .* \(28P01\); check DATABASE_URL\n$/);
+  t.regex(
+    stderr,
+    /^migrate: PostgreSQL at \S+ refused .* \(28P01\); check DATABASE_URL\n$/,
+  );
   t.notRegex(stderr, /hunter2/);
 });
 
 /** Starts a program of the installation that runs until it is stopped. */
-function start(t: ExecutionContext, name: ProgramName, env: Readonly<Record<string, string>>) {
+function start(
+  t: ExecutionContext,
+  name: ProgramName,
+  env: Readonly<Record<string, string>>,
+) {
   let output = '';
   const program = launch({
     name,

@@ -11,7 +11,12 @@ import { replay as replayRuns } from '../../deploy/temporal/replay.ts';
 import { fresh, temporaryFolder, testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { bundleWithBug, PLANTED } from '../support/planted.ts';
-import { type Ended, endWithThisProcess, programCommand, runProgram } from '../support/programs.ts';
+import {
+  type Ended,
+  endWithThisProcess,
+  programCommand,
+  runProgram,
+} from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
@@ -58,7 +63,9 @@ test.before(async () => {
   await stack.client.workflow.getHandle(deliveryId).result();
   // Lists of workflows lag behind.
   const closed = `${onOurQueues(stack.taskQueue)} and ExecutionStatus = "Completed"`;
-  await eventually(async () => (await stack.client.workflow.count(closed)).count === RUNS || null);
+  await eventually(
+    async () => (await stack.client.workflow.count(closed)).count === RUNS || null,
+  );
 });
 
 /** Replays with this build, unless `args` has another bundle. */
@@ -67,12 +74,17 @@ function replay(
   env: Record<string, string> = {},
   stdin?: string,
 ): Promise<Ended> {
-  const own = args.includes('--bundle') ? [] : ['--bundle', testSetting('TEST_WORKFLOW_BUNDLE')];
+  const own = args.includes('--bundle')
+    ? []
+    : ['--bundle', testSetting('TEST_WORKFLOW_BUNDLE')];
   return runProgram('replay', [...args, ...own], { env: { ...here(), ...env }, stdin });
 }
 
 function here() {
-  return { TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'), TASK_QUEUE: stack.taskQueue };
+  return {
+    TEMPORAL_ADDRESS: testSetting('TEST_TEMPORAL_ADDRESS'),
+    TASK_QUEUE: stack.taskQueue,
+  };
 }
 
 /** Writes this build with one text replaced. @returns the path of the file */
@@ -104,38 +116,55 @@ test.serial(
     t.deepEqual([code, stderr], [0, '']);
     t.regex(
       stdout,
-      new RegExp(`^lookUpEmail ${alone}, begun 20\\d\\d-.*Z, pinned to build [0-9a-f]{12}\n`),
+      new RegExp(
+        `^lookUpEmail ${alone}, begun 20\\d\\d-.*Z, pinned to build [0-9a-f]{12}\n`,
+      ),
     );
     t.true(stdout.includes(`\n${UI}/namespaces/default/workflows/${alone}\n`));
     t.regex(stdout, /^ +1 +\+0\.000 s {2}WorkflowExecutionStarted lookUpEmail/m);
-    t.regex(stdout, /s {2}MarkerRecorded planLookup: kind ask, .*sources \[rocketreach\]$/m);
-    t.regex(stdout, /s {2}ActivityTaskScheduled askVendor \(rocketreach for NPI 2000000101\)$/m);
+    t.regex(
+      stdout,
+      /s {2}MarkerRecorded planLookup: kind ask, .*sources \[rocketreach\]$/m,
+    );
+    t.regex(
+      stdout,
+      /s {2}ActivityTaskScheduled askVendor \(rocketreach for NPI 2000000101\)$/m,
+    );
     t.regex(
       stdout,
       /\+1\d\.\d{3} s {2}ActivityTaskTimedOut askVendor \(.*\): activity ScheduleToClose timeout/m,
     );
     t.regex(stdout, /s {2}UpsertWorkflowSearchAttributes: Outcome failed: deadline$/m);
-    t.regex(stdout, /s {2}WorkflowExecutionCompleted: status failed, reason deadline\nfits\n$/);
+    t.regex(
+      stdout,
+      /s {2}WorkflowExecutionCompleted: status failed, reason deadline\nfits\n$/,
+    );
   },
 );
 
-test.serial('replay finds a request without its own workflow through its batch', async (t) => {
-  const requestId = stored.requests[0]?.request_id ?? '';
-  const without = await replay([requestId]);
-  t.is(without.code, 1);
-  t.regex(
-    without.stderr,
-    /^replay: Temporal has no run of req_\w+ .* give the id of its batch, or set DATABASE_URL\n$/,
-  );
-  const { stdout } = await replay([requestId], { DATABASE_URL: stack.databaseUrl });
-  t.true(stdout.startsWith(`enrichBatch ${stored.batch_id}, `));
-  t.is((await replay([both.requests[0]?.request_id ?? ''])).code, 0);
-});
+test.serial(
+  'replay finds a request without its own workflow through its batch',
+  async (t) => {
+    const requestId = stored.requests[0]?.request_id ?? '';
+    const without = await replay([requestId]);
+    t.is(without.code, 1);
+    t.regex(
+      without.stderr,
+      /^replay: Temporal has no run of req_\w+ .* give the id of its batch, or set DATABASE_URL\n$/,
+    );
+    const { stdout } = await replay([requestId], { DATABASE_URL: stack.databaseUrl });
+    t.true(stdout.startsWith(`enrichBatch ${stored.batch_id}, `));
+    t.is((await replay([both.requests[0]?.request_id ?? ''])).code, 0);
+  },
+);
 
 /** Returns where a bundle departs from a run, as in the last lines of the program. */
 async function misfitOf(id: string, bundle: string): Promise<string> {
   const run = await fetchRun(stack.client, id);
-  for await (const { misfit } of replayRuns(await readFile(bundle, 'utf8'), run ? [run] : []))
+  for await (const { misfit } of replayRuns(
+    await readFile(bundle, 'utf8'),
+    run ? [run] : [],
+  ))
     return misfit ?? 'fits';
   return 'nothing';
 }
@@ -159,7 +188,11 @@ test.serial(
       ),
     );
     // A different step in the same place.
-    const id = await changed('id', 'workflowId: requestId,', "workflowId: 'x' + requestId,");
+    const id = await changed(
+      'id',
+      'workflowId: requestId,',
+      "workflowId: 'x' + requestId,",
+    );
     const starts = await lineOf('workflows/batch.ts', 'await executeChild(lookUpEmail');
     t.regex(
       await misfitOf(both.batch_id, id),
@@ -169,8 +202,15 @@ test.serial(
       ),
     );
     // A missing step.
-    const gone = await changed('gone', "if (status !== 'completed')", 'if (status === null)');
-    const settles = await lineOf('workflows/lookup.ts', 'return named(await findEmail(request))');
+    const gone = await changed(
+      'gone',
+      "if (status !== 'completed')",
+      'if (status === null)',
+    );
+    const settles = await lineOf(
+      'workflows/lookup.ts',
+      'return named(await findEmail(request))',
+    );
     t.regex(
       await misfitOf(lookup, gone),
       new RegExp(
@@ -178,7 +218,11 @@ test.serial(
           ` {2}the code does WorkflowExecutionCompleted, after MarkerRecorded settleRequest, at .* < ${settles}\n`,
       ),
     );
-    const broken = await changed('broken', 'const inbox = [];', 'const inbox = []; null.x();');
+    const broken = await changed(
+      'broken',
+      'const inbox = [];',
+      'const inbox = []; null.x();',
+    );
     const throws = await lineOf('workflows/batch.ts', 'const inbox: News[] = [];');
     t.regex(
       await misfitOf(both.batch_id, broken),
@@ -210,12 +254,22 @@ test.serial(
     const metadata = run?.events.map(({ id }) =>
       JSON.stringify(run.history.events[id - 1]).includes('sdkMetadata'),
     );
-    t.true(metadata?.includes(true), 'by which the SDK knows the rules that it was written by');
+    t.true(
+      metadata?.includes(true),
+      'by which the SDK knows the rules that it was written by',
+    );
 
     const told = await replay(['--file', '-'], { TEMPORAL_ADDRESS: '' }, stdout);
     t.deepEqual([told.code, told.stdout.split('\n').at(-2)], [0, 'fits']);
     const decoded = JSON.stringify({ events }, (_key, value) => value?.payloads ?? value);
-    for (const text of [decoded, '{}', '[]', 'null', 'no JSON', '{"events":[{"eventId":"1"}]}'])
+    for (const text of [
+      decoded,
+      '{}',
+      '[]',
+      'null',
+      'no JSON',
+      '{"events":[{"eventId":"1"}]}',
+    ])
       t.throws(
         () => parseRun(text),
         { message: /^this is not a history: take / },
@@ -224,44 +278,54 @@ test.serial(
   },
 );
 
-test.serial('replay masks text in a history that looks like an email address', async (t) => {
-  const history = JSON.parse(
-    await readFile(
+test.serial(
+  'replay masks text in a history that looks like an email address',
+  async (t) => {
+    const history = JSON.parse(
+      await readFile(
+        fileURLToPath(new URL('../histories/lookup-terminated.json', import.meta.url)),
+        'utf8',
+      ),
+    );
+    const text = JSON.stringify(history).replace(
+      '"reason":"recorded"',
+      '"reason":"asked by jane.roe@example.org \\u001b[2J"',
+    );
+    const { code, stdout } = await replay(['--file', '-'], {}, text);
+    t.is(code, 0);
+    t.true(
+      stdout.includes('WorkflowExecutionTerminated: asked by *** \\u001b[2J'),
+      stdout,
+    );
+  },
+);
+
+test.serial(
+  'replay masks addresses in linear time, even before a word of 2 MB',
+  async (t) => {
+    const history = await readFile(
       fileURLToPath(new URL('../histories/lookup-terminated.json', import.meta.url)),
       'utf8',
-    ),
-  );
-  const text = JSON.stringify(history).replace(
-    '"reason":"recorded"',
-    '"reason":"asked by jane.roe@example.org \\u001b[2J"',
-  );
-  const { code, stdout } = await replay(['--file', '-'], {}, text);
-  t.is(code, 0);
-  t.true(stdout.includes('WorkflowExecutionTerminated: asked by *** \\u001b[2J'), stdout);
-});
-
-test.serial('replay masks addresses in linear time, even before a word of 2 MB', async (t) => {
-  const history = await readFile(
-    fileURLToPath(new URL('../histories/lookup-terminated.json', import.meta.url)),
-    'utf8',
-  );
-  // A quadratic search would take about 2 * 10^12 steps. The end of such a long output may be lost
-  // in the pipe.
-  const word = 'a'.repeat(2_000_000);
-  const reason = `jane@example.org @b ${word}`;
-  const text = JSON.stringify(JSON.parse(history)).replace(
-    '"reason":"recorded"',
-    `"reason":"${reason}"`,
-  );
-  const { code, stdout } = await replay(['--file', '-'], {}, text);
-  t.is(code, 0);
-  t.true(stdout.includes('WorkflowExecutionTerminated: *** @b aaaa'));
-});
+    );
+    // A quadratic search would take about 2 * 10^12 steps. The end of such a long output may be lost
+    // in the pipe.
+    const word = 'a'.repeat(2_000_000);
+    const reason = `jane@example.org @b ${word}`;
+    const text = JSON.stringify(JSON.parse(history)).replace(
+      '"reason":"recorded"',
+      `"reason":"${reason}"`,
+    );
+    const { code, stdout } = await replay(['--file', '-'], {}, text);
+    t.is(code, 0);
+    t.true(stdout.includes('WorkflowExecutionTerminated: *** @b aaaa'));
+  },
+);
 
 test.serial(
   'replay accepts a mismatch in runs pinned to another build, unless --all is set',
   async (t) => {
-    const table = (stdout: string) => stdout.split('\n').map((line) => line.trim().split(/ {2,}/));
+    const table = (stdout: string) =>
+      stdout.split('\n').map((line) => line.trim().split(/ {2,}/));
     const fits = await replay(['--since', '1h']);
     t.is(fits.code, 0);
     t.deepEqual(table(fits.stdout).slice(0, 5), [
@@ -271,9 +335,16 @@ test.serial(
       ['deliver', '1', '1', '0', '0'],
       ['reverify', '0', '0', '0', '0'],
     ]);
-    const pinned = await changed('pinned', 'const inbox = [];', `const inbox = []; ${SLEEP}`);
+    const pinned = await changed(
+      'pinned',
+      'const inbox = [];',
+      `const inbox = []; ${SLEEP}`,
+    );
     const others = await replay(['--since', '1h', '--bundle', pinned]);
-    t.deepEqual([others.code, table(others.stdout)[1]], [0, ['enrichBatch', '4', '0', '0', '4']]);
+    t.deepEqual(
+      [others.code, table(others.stdout)[1]],
+      [0, ['enrichBatch', '4', '0', '0', '4']],
+    );
     const all = await replay(['--since', '1h', '--bundle', pinned, '--all']);
     t.deepEqual(
       [all.code, all.stdout.match(/^bat_\w+ does not fit at event 5: /gm)?.length],
@@ -287,7 +358,10 @@ test.serial(
     );
     const gate = await replay(['--since', '1h', '--bundle', delivery]);
     t.is(gate.code, 3);
-    t.true(gate.stdout.startsWith(`${deliveryId} does not fit at event 5: `), gate.stdout);
+    t.true(
+      gate.stdout.startsWith(`${deliveryId} does not fit at event 5: `),
+      gate.stdout,
+    );
   },
 );
 
@@ -304,96 +378,107 @@ test.serial(
   },
 );
 
-test.serial('replay warns about a workflow type without any runs to replay', async (t) => {
-  const { code, stdout } = await replay(['--since', '1h']);
-  t.is(code, 0);
-  t.regex(
-    stdout,
-    /^warning: no run of reverify was replayed, so the code of these workflows was not checked$/m,
-  );
-});
+test.serial(
+  'replay warns about a workflow type without any runs to replay',
+  async (t) => {
+    const { code, stdout } = await replay(['--since', '1h']);
+    t.is(code, 0);
+    t.regex(
+      stdout,
+      /^warning: no run of reverify was replayed, so the code of these workflows was not checked$/m,
+    );
+  },
+);
 
-test.serial('replay finds failed runs, or runs that match a filter, newest first', async (t) => {
-  const runs = (stdout: string) =>
-    stdout
-      .match(/^(enrichBatch|lookUpEmail|deliver|reverify) +[1-9]/gm)
-      ?.map((line) => line.replace(/ +/, ' '));
-  t.deepEqual(runs((await replay(['--failed', '--since', '1h'])).stdout), ['lookUpEmail 1']);
-  t.deepEqual(runs((await replay(['--query', `Npi = "${both.requests[0]?.npi}"`])).stdout), [
-    'enrichBatch 2',
-    'lookUpEmail 1',
-  ]);
-  t.deepEqual(runs((await replay(['--since', '1h', '--limit', '1'])).stdout), [
-    'enrichBatch 1',
-    'lookUpEmail 1',
-    'deliver 1',
-  ]);
-  const nothing = await replay(['--since', '24h'], { TASK_QUEUE: 'nobodys' });
-  t.is(nothing.code, 1);
-  t.regex(
-    nothing.stderr,
-    /no run was found in the queue nobodys of the namespace \S+; check TASK_QUEUE/,
-  );
-  const none = await replay(['--query', 'Npi = "1"']);
-  t.deepEqual([none.code, runs(none.stdout)], [0, undefined]);
-});
+test.serial(
+  'replay finds failed runs, or runs that match a filter, newest first',
+  async (t) => {
+    const runs = (stdout: string) =>
+      stdout
+        .match(/^(enrichBatch|lookUpEmail|deliver|reverify) +[1-9]/gm)
+        ?.map((line) => line.replace(/ +/, ' '));
+    t.deepEqual(runs((await replay(['--failed', '--since', '1h'])).stdout), [
+      'lookUpEmail 1',
+    ]);
+    t.deepEqual(
+      runs((await replay(['--query', `Npi = "${both.requests[0]?.npi}"`])).stdout),
+      ['enrichBatch 2', 'lookUpEmail 1'],
+    );
+    t.deepEqual(runs((await replay(['--since', '1h', '--limit', '1'])).stdout), [
+      'enrichBatch 1',
+      'lookUpEmail 1',
+      'deliver 1',
+    ]);
+    const nothing = await replay(['--since', '24h'], { TASK_QUEUE: 'nobodys' });
+    t.is(nothing.code, 1);
+    t.regex(
+      nothing.stderr,
+      /no run was found in the queue nobodys of the namespace \S+; check TASK_QUEUE/,
+    );
+    const none = await replay(['--query', 'Npi = "1"']);
+    t.deepEqual([none.code, runs(none.stdout)], [0, undefined]);
+  },
+);
 
-test.serial('each error of replay is one sentence, with an exit code for its kind', async (t) => {
-  for (const args of [
-    [],
-    ['bat_x', '--failed'],
-    ['--inspect', '3', '--failed'],
-    ['--since', 'soon'],
-  ]) {
-    const { code, stdout, stderr } = await replay(args);
-    t.deepEqual([code, stdout], [2, ''], args.join(' '));
-    t.regex(stderr, /^error: .*\nAdd --help to see how it is used\.\n$/s);
-  }
-  const cases: readonly (readonly [
-    args: readonly string[],
-    env: Record<string, string>,
-    stderr: RegExp,
-  ])[] = [
-    [['bat_x'], {}, /^replay: Temporal has no run of bat_x .*\n$/],
-    [
-      ['bat_x'],
-      { TEMPORAL_ADDRESS: '127.0.0.1:1' },
-      /^replay: Temporal at 127\.0\.0\.1:1 cannot be reached; .*\n$/,
-    ],
-    [
-      ['--failed'],
-      { TEMPORAL_NAMESPACE: 'nowhere' },
-      /^replay: .* has no namespace nowhere; .*\n$/,
-    ],
-    [['--query', 'nonsense'], {}, /^replay: Temporal refused: .*\n$/],
-    [
-      ['--file', 'nowhere.json'],
-      {},
-      /^replay: cannot use the file nowhere\.json \(ENOENT\); .*\n$/,
-    ],
-    [
-      [failed, '--bundle', 'package.json'],
-      {},
-      /^replay: this file is not a bundle of workflows: .*\n$/,
-    ],
-    [
-      [failed],
-      { TEMPORAL_UI_URL: 'ui' },
-      /^replay: the configuration has 1 problem\(s\):\n {2}TEMPORAL_UI_URL must be .*\n$/,
-    ],
-  ];
-  for (const [args, env, said] of cases) {
-    const { code, stdout, stderr } = await replay(args, env);
-    t.deepEqual([code, stdout], [1, ''], args.join(' '));
-    t.regex(stderr, said);
-  }
-  const { code, stdout } = await replay(['--help']);
-  t.is(code, 0);
-  t.regex(
-    stdout,
-    /^Exit codes: 0 all runs fit, 3 at least one does not fit, 1 nothing was checked .* 2 wrong usage/m,
-  );
-});
+test.serial(
+  'each error of replay is one sentence, with an exit code for its kind',
+  async (t) => {
+    for (const args of [
+      [],
+      ['bat_x', '--failed'],
+      ['--inspect', '3', '--failed'],
+      ['--since', 'soon'],
+    ]) {
+      const { code, stdout, stderr } = await replay(args);
+      t.deepEqual([code, stdout], [2, ''], args.join(' '));
+      t.regex(stderr, /^error: .*\nAdd --help to see how it is used\.\n$/s);
+    }
+    const cases: readonly (readonly [
+      args: readonly string[],
+      env: Record<string, string>,
+      stderr: RegExp,
+    ])[] = [
+      [['bat_x'], {}, /^replay: Temporal has no run of bat_x .*\n$/],
+      [
+        ['bat_x'],
+        { TEMPORAL_ADDRESS: '127.0.0.1:1' },
+        /^replay: Temporal at 127\.0\.0\.1:1 cannot be reached; .*\n$/,
+      ],
+      [
+        ['--failed'],
+        { TEMPORAL_NAMESPACE: 'nowhere' },
+        /^replay: .* has no namespace nowhere; .*\n$/,
+      ],
+      [['--query', 'nonsense'], {}, /^replay: Temporal refused: .*\n$/],
+      [
+        ['--file', 'nowhere.json'],
+        {},
+        /^replay: cannot use the file nowhere\.json \(ENOENT\); .*\n$/,
+      ],
+      [
+        [failed, '--bundle', 'package.json'],
+        {},
+        /^replay: this file is not a bundle of workflows: .*\n$/,
+      ],
+      [
+        [failed],
+        { TEMPORAL_UI_URL: 'ui' },
+        /^replay: the configuration has 1 problem\(s\):\n {2}TEMPORAL_UI_URL must be .*\n$/,
+      ],
+    ];
+    for (const [args, env, said] of cases) {
+      const { code, stdout, stderr } = await replay(args, env);
+      t.deepEqual([code, stdout], [1, ''], args.join(' '));
+      t.regex(stderr, said);
+    }
+    const { code, stdout } = await replay(['--help']);
+    t.is(code, 0);
+    t.regex(
+      stdout,
+      /^Exit codes: 0 all runs fit, 3 at least one does not fit, 1 nothing was checked .* 2 wrong usage/m,
+    );
+  },
+);
 
 for (const [where, eventOf, text] of [
   [
@@ -421,7 +506,12 @@ for (const [where, eventOf, text] of [
  * @returns the number of stops, and the lines of workflow code that were running at the last stop
  */
 async function debug(args: readonly string[]) {
-  const { command, args: all, cwd, env } = programCommand('replay', args, { env: here() });
+  const {
+    command,
+    args: all,
+    cwd,
+    env,
+  } = programCommand('replay', args, { env: here() });
   const bundle = ['--bundle', testSetting('TEST_WORKFLOW_BUNDLE')];
   const child = spawn(command, ['--inspect-port=0', ...all, ...bundle], { cwd, env });
   endWithThisProcess(child);
@@ -445,7 +535,10 @@ async function debug(args: readonly string[]) {
     if (method === 'Debugger.paused') {
       seen.stops += 1;
       const [{ callFrameId }] = params.callFrames;
-      ask('Debugger.evaluateOnCallFrame', { callFrameId, expression: 'new Error().stack' });
+      ask('Debugger.evaluateOnCallFrame', {
+        callFrameId,
+        expression: 'new Error().stack',
+      });
     } else if (typeof result?.result?.value === 'string') {
       seen.lines = [...result.result.value.matchAll(/workflows\/[\w-]+\.ts:\d+/g)].map(
         ([line]) => line,

@@ -7,7 +7,12 @@ import { promisify } from 'node:util';
 import test from 'ava';
 import { versionOf } from '../../deploy/temporal/versions.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
-import { asRole, SECRETS_KEY, temporaryFolder, testSetting } from '../support/database.ts';
+import {
+  asRole,
+  SECRETS_KEY,
+  temporaryFolder,
+  testSetting,
+} from '../support/database.ts';
 import { tasksOf } from '../support/histories.ts';
 import { eventually } from '../support/organization.ts';
 import { startApiProcess, workerProcesses } from '../support/programs.ts';
@@ -24,8 +29,11 @@ test.after.always(() => workers.stop());
 /** Returns the commands under a heading of the page. */
 async function commandsUnder(heading: string): Promise<string> {
   const page = await readFile(join(ROOT, 'deploy/rollout.md'), 'utf8');
-  const section = page.split(/^## /m).find((text) => text.startsWith(`${heading}\n`)) ?? '';
-  const blocks = [...section.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, block = '']) => block);
+  const section =
+    page.split(/^## /m).find((text) => text.startsWith(`${heading}\n`)) ?? '';
+  const blocks = [...section.matchAll(/^```sh\n(.*?)^```$/gms)].map(
+    ([, block = '']) => block,
+  );
   if (blocks.length === 0) throw new Error(`the page has no commands under ${heading}`);
   return blocks.join('');
 }
@@ -41,7 +49,9 @@ test('the commands of rollout.md roll a release out and back without failed requ
   t.teardown(() => stack.stop());
   const client = await stack.organization(100);
   // The workflows of the other release, which here is the previous one.
-  const workflowsPath = fileURLToPath(new URL('../support/next-workflows.ts', import.meta.url));
+  const workflowsPath = fileURLToPath(
+    new URL('../support/next-workflows.ts', import.meta.url),
+  );
   const { code } = await bundleWorkflows(workflowsPath);
   const oldBundle = join(folder, 'old.js');
   await writeFile(oldBundle, code);
@@ -58,21 +68,30 @@ test('the commands of rollout.md roll a release out and back without failed requ
     DATABASE_URL: asRole(stack.databaseUrl, 'operator'),
     SECRETS_KEY,
   };
-  const path = [join(folder, 'bin'), dirname(process.execPath), process.env.PATH].join(delimiter);
+  const path = [join(folder, 'bin'), dirname(process.execPath), process.env.PATH].join(
+    delimiter,
+  );
   const type = async (heading: string): Promise<string> => {
     const { HOME = folder } = process.env;
-    const { stdout } = await promisify(execFile)('bash', ['-euc', await commandsUnder(heading)], {
-      cwd: ROOT,
-      env: { ...variables, PATH: path, HOME },
-    });
+    const { stdout } = await promisify(execFile)(
+      'bash',
+      ['-euc', await commandsUnder(heading)],
+      {
+        cwd: ROOT,
+        env: { ...variables, PATH: path, HOME },
+      },
+    );
     return stdout;
   };
   const routing = async () => {
     const named = { namespace: 'default', deploymentName };
     const { workerDeploymentInfo } =
       await stack.client.workflowService.describeWorkerDeployment(named);
-    const { currentDeploymentVersion, rampingDeploymentVersion, rampingVersionPercentage } =
-      workerDeploymentInfo?.routingConfig ?? {};
+    const {
+      currentDeploymentVersion,
+      rampingDeploymentVersion,
+      rampingVersionPercentage,
+    } = workerDeploymentInfo?.routingConfig ?? {};
     // The command that ends a ramp leaves the build in place, with 0 percent.
     const percentage = rampingVersionPercentage ?? 0;
     return [
@@ -103,7 +122,10 @@ test('the commands of rollout.md roll a release out and back without failed requ
   variables.NEW = NEW;
 
   const CANARY = { TASK_QUEUE: `${taskQueue}-canary` };
-  const canary = await workers.start(stack, { ...CANARY, WORKFLOW_BUNDLE: variables.BUNDLE ?? '' });
+  const canary = await workers.start(stack, {
+    ...CANARY,
+    WORKFLOW_BUNDLE: variables.BUNDLE ?? '',
+  });
   const canaryApi = await startApiProcess(stack.databaseUrl, CANARY);
   variables.CANARY = canaryApi.url;
   variables.TEST_KEY = (await stack.sandboxOf(client)).apiKey;
@@ -121,7 +143,10 @@ test('the commands of rollout.md roll a release out and back without failed requ
   const api = await startApiProcess(stack.databaseUrl, { TASK_QUEUE: taskQueue });
   t.teardown(() => api.stop());
 
-  await workers.start(stack, { WORKFLOW_BUNDLE: variables.BUNDLE ?? '', WORKER_ROLLOUT: 'manual' });
+  await workers.start(stack, {
+    WORKFLOW_BUNDLE: variables.BUNDLE ?? '',
+    WORKER_ROLLOUT: 'manual',
+  });
   const both = await eventually(async () => {
     const said = await type('3. Start the new workers');
     return said.match(/^ +\S+ +(?:workflow|activity)\b/gm)?.length === 5 ? said : null;

@@ -7,7 +7,13 @@ import test from 'ava';
 import { sql } from 'drizzle-orm';
 import postgres from 'postgres';
 import { freePort, LOOPBACK, run } from '../../deploy/local/processes.ts';
-import { asRole, fresh, SECRETS_KEY, temporaryFolder, testSetting } from '../support/database.ts';
+import {
+  asRole,
+  fresh,
+  SECRETS_KEY,
+  temporaryFolder,
+  testSetting,
+} from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { workerProcesses } from '../support/programs.ts';
 import { startStack } from '../support/stack.ts';
@@ -19,7 +25,9 @@ import { startStack } from '../support/stack.ts';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const FOLDER = join(ROOT, 'deploy', 'runbooks');
 const pages = new Map(
-  readdirSync(FOLDER).map((page) => [page, readFileSync(join(FOLDER, page), 'utf8')] as const),
+  readdirSync(FOLDER).map(
+    (page) => [page, readFileSync(join(FOLDER, page), 'utf8')] as const,
+  ),
 );
 const KINDS = ['vendor', 'verifier', 'registry'];
 
@@ -41,7 +49,10 @@ const stack = fresh(test, () =>
 );
 const workers = workerProcesses();
 test.serial.before(async () => {
-  await workers.start(stack, { METRICS_HOST: LOOPBACK, METRICS_PORT: String(metricsPort) });
+  await workers.start(stack, {
+    METRICS_HOST: LOOPBACK,
+    METRICS_PORT: String(metricsPort),
+  });
   // The API of a test stack is not registered as alive, so this row stands in for it on all pages.
   const { namespace } = stack.client.options;
   await stack.db.drizzle.execute(sql`
@@ -60,7 +71,9 @@ function npmWithoutItsStart(): string {
   const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
     scripts: Record<string, string>;
   };
-  const cases = Object.entries(scripts).map(([name, command]) => `${name}) ${command} "$@" ;;`);
+  const cases = Object.entries(scripts).map(
+    ([name, command]) => `${name}) ${command} "$@" ;;`,
+  );
   return `#!/bin/sh
 name=$2
 shift 3
@@ -109,8 +122,12 @@ async function filledIn(text: string): Promise<string> {
   };
   return text
     .replace(/\b[A-Z][A-Z0-9]+\b(?!_)/g, (word) => words[word] ?? word)
-    .replace(/\b(enrichment|lookups|webhooks)(?=\s|$)/gm, (queue, _, at: number, all: string) =>
-      /--task-queue $|npi-email-$|reverify-$/.test(all.slice(0, at)) ? `${queue}-${suffix}` : queue,
+    .replace(
+      /\b(enrichment|lookups|webhooks)(?=\s|$)/gm,
+      (queue, _, at: number, all: string) =>
+        /--task-queue $|npi-email-$|reverify-$/.test(all.slice(0, at))
+          ? `${queue}-${suffix}`
+          : queue,
     )
     .replaceAll('http://127.0.0.1:8080', stack.baseUrl)
     .replaceAll('http://127.0.0.1:9464', `http://${LOOPBACK}:${metricsPort}`);
@@ -124,16 +141,20 @@ const blocksOf = (text: string, language: string) =>
 for (const [page, text] of pages) {
   test.serial(`the commands in the runbook ${page} work`, async (t) => {
     const script = await filledIn(blocksOf(text, 'sh').join('\n'));
-    const { code, output } = await run('bash', ['--norc', '-xeuo', 'pipefail', '-c', script], {
-      env: {
-        PATH: `${folder}:${process.env.PATH}`,
-        HOME: folder,
-        DATABASE_URL: asRole(stack.databaseUrl, 'operator'),
-        SECRETS_KEY,
-        TEMPORAL_ADDRESS: temporalAddress(),
-        TASK_QUEUE: stack.taskQueue,
+    const { code, output } = await run(
+      'bash',
+      ['--norc', '-xeuo', 'pipefail', '-c', script],
+      {
+        env: {
+          PATH: `${folder}:${process.env.PATH}`,
+          HOME: folder,
+          DATABASE_URL: asRole(stack.databaseUrl, 'operator'),
+          SECRETS_KEY,
+          TEMPORAL_ADDRESS: temporalAddress(),
+          TASK_QUEUE: stack.taskQueue,
+        },
       },
-    });
+    );
     t.is(code, 0, output);
     t.false(existsSync(FAILED), output);
     const connection = postgres(stack.databaseUrl, { max: 1 });

@@ -4,7 +4,8 @@ import { fileIn, sourceText } from '../support/adapters.ts';
 
 // The rules for SOURCES_FILE, and the errors for wrong files.
 
-const MEMBERS = 'http, order, vendors, verifiers, registry, greylist_wait, reverify_interval';
+const MEMBERS =
+  'http, order, vendors, verifiers, registry, greylist_wait, reverify_interval';
 const HTTP_MEMBERS = [
   ...[
     'id',
@@ -22,7 +23,9 @@ const HTTP_MEMBERS = [
 ];
 
 test("settings that the sources file leaves out have the source's own defaults", (t) => {
-  const { vendors, verifiers, ...rest } = fileIn('{"vendors":{"fullenrich":{"wait":"90s"}}}');
+  const { vendors, verifiers, ...rest } = fileIn(
+    '{"vendors":{"fullenrich":{"wait":"90s"}}}',
+  );
   t.deepEqual(rest, {
     http: [],
     order: null,
@@ -43,12 +46,17 @@ test("settings that the sources file leaves out have the source's own defaults",
   });
   t.like(vendors.fullenrich, { wait: 90_000, call: 30_000, poll: 300_000 });
   t.is(vendors.rocketreach.api, 'legacy');
-  t.deepEqual(verifiers.reacher, { rates: [{ calls: 5, perMs: 1000 }], daily_credits: null });
+  t.deepEqual(verifiers.reacher, {
+    rates: [{ calls: 5, perMs: 1000 }],
+    daily_credits: null,
+  });
   t.is(verifiers.order, null);
 });
 
 test('a vendor described in the sources file has defaults for most settings', (t) => {
-  const [listed] = fileIn(sourceText('https://x.example'), { VENDOR_LISTED_KEY: 'k' }).http;
+  const [listed] = fileIn(sourceText('https://x.example'), {
+    VENDOR_LISTED_KEY: 'k',
+  }).http;
   t.like(listed, {
     method: 'GET',
     body: null,
@@ -98,7 +106,9 @@ function problemsOf(text: string): string[] {
     return [];
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
-    const [title = '', ...problems] = error.message.split('\n').map((line) => line.trim());
+    const [title = '', ...problems] = error.message
+      .split('\n')
+      .map((line) => line.trim());
     if (title !== `SOURCES_FILE has ${problems.length} problem(s):`) throw error;
     return problems;
   }
@@ -125,7 +135,10 @@ for (const [rest, problem] of [
     { url: 'http://127.0.0.1.x.example/{npi}' },
     'http[0].url must be an https URL; http is for this machine only',
   ],
-  [{ url: 'https://{domain}/x' }, 'http[0].url may have placeholders in its path and query only'],
+  [
+    { url: 'https://{domain}/x' },
+    'http[0].url may have placeholders in its path and query only',
+  ],
   [
     { url: 'https://x.example:{npi}/x' },
     'http[0].url must be an https URL; http is for this machine only',
@@ -181,16 +194,31 @@ for (const [rest, problem] of [
     { identity: { first: '/first', state: '/state' } },
     'http[0].identity must point at an NPI, a full name, or a first and a last name',
   ],
-  [{ timeout_ms: 5000 }, `http[0].timeout_ms is unknown; known here: ${HTTP_MEMBERS.join(', ')}`],
-  [{ miss: { status: [404] } }, 'http[0].miss.status is unknown; known here: statuses, when'],
+  [
+    { timeout_ms: 5000 },
+    `http[0].timeout_ms is unknown; known here: ${HTTP_MEMBERS.join(', ')}`,
+  ],
+  [
+    { miss: { status: [404] } },
+    'http[0].miss.status is unknown; known here: statuses, when',
+  ],
   [{ headers: { 'x key': 'k' } }, "http[0].headers.x key isn't a valid header name"],
-  [{ miss: { statuses: [500] } }, 'http[0].miss.statuses[0] must be less than or equal to 499'],
+  [
+    { miss: { statuses: [500] } },
+    'http[0].miss.statuses[0] must be less than or equal to 499',
+  ],
   [
     { candidates: { list: 'results', email: '/a' } },
     'http[0].candidates.list must be a JSON pointer such as /results/0/email',
   ],
   [
-    { candidates: { list: '', email: '/a', status: { pointer: '/s', values: { ok: 'fine' } } } },
+    {
+      candidates: {
+        list: '',
+        email: '/a',
+        status: { pointer: '/s', values: { ok: 'fine' } },
+      },
+    },
     'http[0].candidates.status.values.ok must be one of [valid, catch_all, risky, invalid, unknown]',
   ],
 ] as const) {
@@ -236,7 +264,10 @@ for (const [file, problem] of [
     { vendors: { fullenrich: { types: ['personal', 'personal'] } } },
     'vendors.fullenrich.types[1] contains a duplicate value',
   ],
-  [{ vendors: { hunter: { types: [] } } }, 'vendors.hunter.types must contain at least 1 items'],
+  [
+    { vendors: { hunter: { types: [] } } },
+    'vendors.hunter.types must contain at least 1 items',
+  ],
   [
     { vendors: { hunter: { wait: '16m' } } },
     'vendors.hunter.wait must be between 1000 ms and 900000 ms',
@@ -253,7 +284,10 @@ for (const [file, problem] of [
     { vendors: { hunter: { daily_credits: '5' } } },
     'vendors.hunter.daily_credits must be a number',
   ],
-  [{ vendors: { hunter: { may_store: 'no' } } }, 'vendors.hunter.may_store must be a boolean'],
+  [
+    { vendors: { hunter: { may_store: 'no' } } },
+    'vendors.hunter.may_store must be a boolean',
+  ],
   [
     { vendors: { rocketreach: { api: 'new' } } },
     'vendors.rocketreach.api must be one of [legacy, universal]',
@@ -262,14 +296,20 @@ for (const [file, problem] of [
     { vendors: { fullenrich: { poll: 'often' } } },
     'vendors.fullenrich.poll must be a duration such as 500ms, 30s, 15m, 24h or 30d',
   ],
-  [{ verifiers: { reacher: { rates: '5/1s' } } }, 'verifiers.reacher.rates must be an array'],
+  [
+    { verifiers: { reacher: { rates: '5/1s' } } },
+    'verifiers.reacher.rates must be an array',
+  ],
   [
     { verifiers: { reacher: { daily_credits: -1 } } },
     'verifiers.reacher.daily_credits must be greater than or equal to 0',
   ],
   [{ registry: 'on' }, 'registry must be one of [off, fallback]'],
   [{ greylist_wait: '15m' }, 'greylist_wait must be between 1000 ms and 840000 ms'],
-  [{ reverify_interval: '2d' }, 'reverify_interval must be between 1000 ms and 86400000 ms'],
+  [
+    { reverify_interval: '2d' },
+    'reverify_interval must be between 1000 ms and 86400000 ms',
+  ],
 ] as const) {
   test(`a sources file with ${JSON.stringify(file)} is rejected with "${problem}"`, (t) => {
     t.deepEqual(problemsOf(JSON.stringify(file)), [problem]);
@@ -278,7 +318,13 @@ for (const [file, problem] of [
 
 test('all problems of a sources file are reported at once, each with its place', (t) => {
   const good = JSON.parse(sourceText('https://x.example')).http[0];
-  const bad = { ...good, id: 'x', cost: -1, candidates: {}, url: 'https://x.example/{ssn}' };
+  const bad = {
+    ...good,
+    id: 'x',
+    cost: -1,
+    candidates: {},
+    url: 'https://x.example/{ssn}',
+  };
   t.deepEqual(problemsOf(JSON.stringify({ http: [good, bad], registry: 'on' })), [
     'http[1].id must be 2 to 31 lowercase letters, digits and hyphens',
     'http[1].url has no placeholder {ssn}',

@@ -25,7 +25,11 @@ const KEYS = {
     FULLENRICH_API_KEY: 'f',
     VENDOR_LISTED_KEY: 'l',
   },
-  ...{ ZEROBOUNCE_API_KEY: 'z', NEVERBOUNCE_API_KEY: 'n', REACHER_URL: 'http://127.0.0.1:9' },
+  ...{
+    ZEROBOUNCE_API_KEY: 'z',
+    NEVERBOUNCE_API_KEY: 'n',
+    REACHER_URL: 'http://127.0.0.1:9',
+  },
 };
 
 const folder = temporaryFolder(test.after.always);
@@ -45,10 +49,18 @@ async function sourcesOf(
     ...environment,
     ...(file === null ? {} : { SOURCES_FILE: path }),
   });
-  return createSources(config, db, createNames(config.dnsServers), pino({ level: 'silent' }));
+  return createSources(
+    config,
+    db,
+    createNames(config.dnsServers),
+    pino({ level: 'silent' }),
+  );
 }
 
-async function idsOf(file: object | null, environment?: Readonly<Record<string, string>>) {
+async function idsOf(
+  file: object | null,
+  environment?: Readonly<Record<string, string>>,
+) {
   const { vendors, verifiers } = await sourcesOf(file, environment);
   return [vendors.map(({ vendor }) => vendor.id), verifiers.map(({ id }) => id)];
 }
@@ -64,7 +76,12 @@ test('without a sources file, all sources with a key are called in the default o
 
 test('vendors described in the sources file are called last, unless it sets an order', async (t) => {
   const { http } = JSON.parse(sourceText('https://x.example'));
-  t.deepEqual((await idsOf({ http }))[0], ['rocketreach', 'fullenrich', 'hunter', 'listed']);
+  t.deepEqual((await idsOf({ http }))[0], [
+    'rocketreach',
+    'fullenrich',
+    'hunter',
+    'listed',
+  ]);
   const order = ['listed', 'hunter', 'rocketreach'];
   const verifiers = { order: ['neverbounce', 'reacher'] };
   t.deepEqual(await idsOf({ http, order, verifiers }), [order, verifiers.order]);
@@ -73,7 +90,13 @@ test('vendors described in the sources file are called last, unless it sets an o
 
 test('each vendor has the types, times, limits, and license from the sources file', async (t) => {
   const settings = {
-    ...{ wait: '90s', call: '20s', rates: ['2/1s', '9/1m'], daily_credits: 12.5, may_store: false },
+    ...{
+      wait: '90s',
+      call: '20s',
+      rates: ['2/1s', '9/1m'],
+      daily_credits: 12.5,
+      may_store: false,
+    },
   };
   const file = {
     vendors: { fullenrich: { ...settings, types: ['personal'] } },
@@ -100,7 +123,9 @@ test('each vendor has the types, times, limits, and license from the sources fil
 });
 
 test("the sources file sets each vendor's time-out and FullEnrich's poll interval", async (t) => {
-  const keys = Object.fromEntries(VENDOR_IDS.map((id) => [`${id.toUpperCase()}_API_KEY`, 'k']));
+  const keys = Object.fromEntries(
+    VENDOR_IDS.map((id) => [`${id.toUpperCase()}_API_KEY`, 'k']),
+  );
   const { url } = await playVendor(t, recorded('fullenrich/submitted'));
   const each = Object.fromEntries(VENDOR_IDS.map((id) => [id, { call: '2m' }]));
   const file = { vendors: { ...each, fullenrich: { ...each.fullenrich, poll: '7s' } } };
@@ -110,7 +135,10 @@ test("the sources file sets each vendor's time-out and FullEnrich's poll interva
     VENDOR_IDS.map((id) => [id, 120_000]),
   );
   const fullenrich = vendors.find(({ vendor }) => vendor.id === 'fullenrich');
-  t.like(await fullenrich?.vendor.submit(SUBJECT, NEVER), { kind: 'pending', pollAfterMs: 7000 });
+  t.like(await fullenrich?.vendor.submit(SUBJECT, NEVER), {
+    kind: 'pending',
+    pollAfterMs: 7000,
+  });
 });
 
 test('a vendor is called only if its addresses can become valid', async (t) => {
@@ -119,7 +147,12 @@ test('a vendor is called only if its addresses can become valid', async (t) => {
   for (const [environment, file, asked, useless] of [
     [{ FULLENRICH_API_KEY }, null, [], ['fullenrich']],
     [{ FULLENRICH_API_KEY, PROSPEO_API_KEY }, null, [], ['fullenrich', 'prospeo']],
-    [{ FULLENRICH_API_KEY, ROCKETREACH_API_KEY: 'r' }, null, ['rocketreach'], ['fullenrich']],
+    [
+      { FULLENRICH_API_KEY, ROCKETREACH_API_KEY: 'r' },
+      null,
+      ['rocketreach'],
+      ['fullenrich'],
+    ],
     [{ FULLENRICH_API_KEY, REACHER_URL: 'http://127.0.0.1:9' }, null, ['fullenrich'], []],
     // Its key also enables a verifier, unless that is left out. Its results have dates.
     [{ FULLENRICH_API_KEY, HUNTER_API_KEY: 'h' }, null, ['fullenrich', 'hunter'], []],
@@ -147,7 +180,9 @@ test('without a verifier, an address needs a dated claim or two agreeing sources
     [true, ['valid', 'catch_all']],
   ] as const) {
     const known = { policy: 'vendor-or-verifier', verifier: 'none', agreed } as const;
-    const words = FINDER_WORDS.filter((finder) => judge({ ...known, finder })[0] === 'valid');
+    const words = FINDER_WORDS.filter(
+      (finder) => judge({ ...known, finder })[0] === 'valid',
+    );
     t.deepEqual(words, [...believed]);
   }
 });
@@ -157,7 +192,10 @@ test("Hunter's verifier uses the same key and URL as Hunter's email finder", asy
     DATABASE_URL: databaseUrl,
     ...{ HUNTER_API_KEY: 'h', HUNTER_URL: 'https://proxy.example/v2' },
   });
-  t.deepEqual(access['hunter-verifier'], { baseUrl: 'https://proxy.example/v2', apiKey: 'h' });
+  t.deepEqual(access['hunter-verifier'], {
+    baseUrl: 'https://proxy.example/v2',
+    apiKey: 'h',
+  });
   t.deepEqual(access['hunter-verifier'], access.hunter);
 });
 
@@ -169,7 +207,10 @@ test('each verifier has the limits from the sources file', async (t) => {
     ZEROBOUNCE_URL: await closedUrl(),
     DNS_SERVERS: dns.address,
   };
-  const named = candidate(`jo@${PRACTICE_DOMAINS[0]}`, { verdict: 'unknown', validatedAt: null });
+  const named = candidate(`jo@${PRACTICE_DOMAINS[0]}`, {
+    verdict: 'unknown',
+    validatedAt: null,
+  });
   for (const [credits, reason] of [
     [0, 'verifier_unavailable'],
     [1, 'verifier_unsent'],
@@ -192,7 +233,10 @@ test('a verifier that is still checking an address is polled without cost', asyn
     HUNTER_URL,
     DNS_SERVERS: dns.address,
   });
-  const named = candidate(`jo@${PRACTICE_DOMAINS[0]}`, { verdict: 'unknown', validatedAt: null });
+  const named = candidate(`jo@${PRACTICE_DOMAINS[0]}`, {
+    verdict: 'unknown',
+    validatedAt: null,
+  });
   // More calls than a breaker allows for a failing source.
   for (let n = 0; n < 7; n += 1)
     t.like(await check(named, SUBJECT, NEVER, null), {
@@ -252,9 +296,15 @@ test('a configured verifier checks every address, unless the policy says otherwi
 });
 
 test('npm start calls only simulated sources, even if real API keys are set', async (t) => {
-  const real = Object.fromEntries(Object.keys(KEYS).map((name) => [name, 'https://real.example']));
+  const real = Object.fromEntries(
+    Object.keys(KEYS).map((name) => [name, 'https://real.example']),
+  );
   const simulated = sourceSettings(baseUrls('http://127.0.0.1:9'), 'k');
-  const { access, registryUrl } = loadConfig({ DATABASE_URL: databaseUrl, ...real, ...simulated });
+  const { access, registryUrl } = loadConfig({
+    DATABASE_URL: databaseUrl,
+    ...real,
+    ...simulated,
+  });
   const asked = ['rocketreach', 'fullenrich', 'prospeo', 'hunter', 'reacher'] as const;
   for (const url of [registryUrl, ...asked.map((id) => access[id]?.baseUrl ?? '')])
     t.regex(url, /^http:\/\/127\.0\.0\.1:9\//);

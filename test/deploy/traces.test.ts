@@ -27,7 +27,8 @@ function sender(url: string, environment: Readonly<Record<string, string>> = {})
   };
 }
 
-const tell = (batchId = newId('bat')) => publishSpan({ batchId, name: 'test', durationMs: 1 });
+const tell = (batchId = newId('bat')) =>
+  publishSpan({ batchId, name: 'test', durationMs: 1 });
 
 test.serial(
   'at most 10,000 spans wait for an unreachable collector, and losses are logged',
@@ -35,7 +36,9 @@ test.serial(
     const away = await startCollector(503);
     const { said, close } = sender(away.url);
     for (let n = 0; n < 10_500; n += 1) tell();
-    await eventually(async () => said().find(({ msg }) => msg.startsWith('failed')) ?? null);
+    await eventually(
+      async () => said().find(({ msg }) => msg.startsWith('failed')) ?? null,
+    );
     t.like(said()[0], { what: 'sending traces', err: { code: 'HTTP_503' } });
     away.answer(200);
     await eventually(
@@ -49,19 +52,24 @@ test.serial(
   },
 );
 
-test.serial('spans that the collector rejects permanently are not sent again', async (t) => {
-  const refusing = await startCollector(401, 200);
-  const { said, close } = sender(refusing.url);
-  tell();
-  await eventually(async () => said().find(({ err }) => err?.code === 'HTTP_401') ?? null);
-  tell();
-  await close();
-  t.deepEqual(
-    refusing.exports.map(({ spans }) => spans.length),
-    [1, 1],
-  );
-  await refusing.stop();
-});
+test.serial(
+  'spans that the collector rejects permanently are not sent again',
+  async (t) => {
+    const refusing = await startCollector(401, 200);
+    const { said, close } = sender(refusing.url);
+    tell();
+    await eventually(
+      async () => said().find(({ err }) => err?.code === 'HTTP_401') ?? null,
+    );
+    tell();
+    await close();
+    t.deepEqual(
+      refusing.exports.map(({ spans }) => spans.length),
+      [1, 1],
+    );
+    await refusing.stop();
+  },
+);
 
 test.serial(
   'trace sampling takes whole batches, and every process takes the same ones',

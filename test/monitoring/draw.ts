@@ -17,7 +17,10 @@ export interface Dashboard {
       readonly h: number;
     };
     readonly fieldConfig: { readonly defaults: { readonly unit: string } };
-    readonly targets: readonly { readonly expr: string; readonly legendFormat?: string }[];
+    readonly targets: readonly {
+      readonly expr: string;
+      readonly legendFormat?: string;
+    }[];
   }[];
 }
 
@@ -92,9 +95,13 @@ const STYLE = `
 
 function contentOf({ type, fieldConfig }: Panel, lines: readonly Line[]): string {
   const { unit } = fieldConfig.defaults;
-  if (type === 'stat') return `<b>${written(lines[0]?.points.at(-1)?.[1] ?? 0, unit)}</b>`;
+  if (type === 'stat')
+    return `<b>${written(lines[0]?.points.at(-1)?.[1] ?? 0, unit)}</b>`;
   const all = lines.flatMap(({ points }) => points);
-  const [from, to] = [Math.min(...all.map(([at]) => at)), Math.max(...all.map(([at]) => at))];
+  const [from, to] = [
+    Math.min(...all.map(([at]) => at)),
+    Math.max(...all.map(([at]) => at)),
+  ];
   const top = Math.max(...all.map(([, y]) => y), unit === 'percentunit' ? 1 : 0) || 1;
   const left = 32;
   const across = (at: number) => left + ((at - from) / (to - from || 1)) * (WIDTH - left);
@@ -110,7 +117,8 @@ function contentOf({ type, fieldConfig }: Panel, lines: readonly Line[]): string
     return `<path d="${d}" fill="none" stroke="${COLORS[n % COLORS.length]}"/>`;
   });
   const names = lines.map(
-    ({ name }, n) => `<span style="color:${COLORS[n % COLORS.length]}">▬ ${escaped(name)}</span>`,
+    ({ name }, n) =>
+      `<span style="color:${COLORS[n % COLORS.length]}">▬ ${escaped(name)}</span>`,
   );
   const svg = `<svg viewBox="0 0 ${WIDTH} ${HEIGHT + 5}">${grid.join('')}${paths.join('')}</svg>`;
   return `${svg}<p>${names.join(' ')}</p>`;
@@ -123,7 +131,9 @@ function written(value: number, unit: string): string {
     maximumSignificantDigits: 3,
   });
   if (unit === 's')
-    return value < 1 && value > 0 ? `${Number((value * 1000).toPrecision(3))} ms` : `${number} s`;
+    return value < 1 && value > 0
+      ? `${Number((value * 1000).toPrecision(3))} ms`
+      : `${number} s`;
   return unit === 'none' ? number : `${number}/s`;
 }
 

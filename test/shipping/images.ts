@@ -54,13 +54,21 @@ export async function buildImages(
   return images;
 }
 
-const EMPTY = { folder: '', env: {}, user: { uid: 0, gid: 0 }, entrypoint: [], healthcheck: [] };
+const EMPTY = {
+  folder: '',
+  env: {},
+  user: { uid: 0, gid: 0 },
+  entrypoint: [],
+  healthcheck: [],
+};
 
 async function runShell(line: string, { folder, env }: Image): Promise<void> {
   // The Node.js of this process stands for that of the image.
   const PATH = [dirname(process.execPath), process.env.PATH].join(delimiter);
   const shell = ['-c', `cd "$1" && ${line}`, 'sh', folder];
-  const { code, output } = await run('sh', shell, { env: { ...process.env, ...env, PATH } });
+  const { code, output } = await run('sh', shell, {
+    env: { ...process.env, ...env, PATH },
+  });
   if (code !== 0) throw new Error(`RUN ${line} failed: ${output}`);
 }
 
@@ -84,7 +92,8 @@ function settingOf(instruction: string, rest: string): Partial<Image> {
     const [uid, gid] = rest.split(':').map(Number);
     return { user: { uid: uid ?? Number.NaN, gid: gid ?? Number.NaN } };
   }
-  if (instruction === 'EXPOSE' || `${instruction} ${rest}` === `WORKDIR ${WORKDIR}`) return {};
+  if (instruction === 'EXPOSE' || `${instruction} ${rest}` === `WORKDIR ${WORKDIR}`)
+    return {};
   throw new Error(`${instruction} is not known here`);
 }
 
@@ -104,11 +113,16 @@ async function copy(
   const from = /^--from=(.*)$/.exec(args[0] ?? '')?.[1];
   const [target = '', ...sources] = args.slice(from ? 1 : 0).reverse();
   const root = from ? (images.get(from)?.folder ?? '') : context;
-  const filter = (file: string) => from !== undefined || isShipped(relative(context, file));
+  const filter = (file: string) =>
+    from !== undefined || isShipped(relative(context, file));
   for (const source of sources) {
     const path = source.replace(`${WORKDIR}/`, '');
     const place = join(folder, target, target.endsWith('/') ? basename(path) : '');
-    await cp(join(root, path), place, { recursive: true, verbatimSymlinks: true, filter });
+    await cp(join(root, path), place, {
+      recursive: true,
+      verbatimSymlinks: true,
+      filter,
+    });
   }
 }
 
@@ -120,10 +134,13 @@ async function copy(
 export async function shippedFrom(context: string): Promise<(path: string) => boolean> {
   const lines = (await readFile(join(context, '.dockerignore'), 'utf8')).split('\n');
   const patterns = lines.filter((line) => line !== '' && !line.startsWith('#'));
-  const above = (path: string): string[] => (path === '.' ? [] : [path, ...above(dirname(path))]);
+  const above = (path: string): string[] =>
+    path === '.' ? [] : [path, ...above(dirname(path))];
   return (path) => {
     const paths = above(path || '.');
-    const last = patterns.findLast((pattern) => paths.some((one) => regexOf(pattern).test(one)));
+    const last = patterns.findLast((pattern) =>
+      paths.some((one) => regexOf(pattern).test(one)),
+    );
     return last === undefined || last.startsWith('!');
   };
 }

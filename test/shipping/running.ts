@@ -4,7 +4,12 @@ import { connect } from 'node:http2';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import { freePort, LOOPBACK, launch, type ServerProcess } from '../../deploy/local/processes.ts';
+import {
+  freePort,
+  LOOPBACK,
+  launch,
+  type ServerProcess,
+} from '../../deploy/local/processes.ts';
 import { createCaller, eventually } from '../support/organization.ts';
 import type { Image } from './images.ts';
 
@@ -40,7 +45,11 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
   const postgres = await startPostgres({});
   started.defer(postgres.stop);
   const server = new URL(postgres.url);
-  const [apiPort, ...metricsPorts] = [await freePort(), await freePort(), await freePort()];
+  const [apiPort, ...metricsPorts] = [
+    await freePort(),
+    await freePort(),
+    await freePort(),
+  ];
   const node = join(deploy, 'node');
   await copyFile(process.execPath, node);
 
@@ -48,7 +57,10 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
   const environmentOf = (service: string): NodeJS.ProcessEnv => {
     const given = Object.entries(composed.services[service]?.environment ?? {});
     return Object.fromEntries(
-      given.map(([name, value]) => [name, value.replace('@postgres/', `@${server.host}/`)]),
+      given.map(([name, value]) => [
+        name,
+        value.replace('@postgres/', `@${server.host}/`),
+      ]),
     );
   };
   const program = (name: string, settings: NodeJS.ProcessEnv = {}) => {
@@ -78,7 +90,10 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
       );
     return { once, start, isHealthy };
   };
-  const untilHealthy = async (running: ServerProcess, isHealthy: () => Promise<true | null>) => {
+  const untilHealthy = async (
+    running: ServerProcess,
+    isHealthy: () => Promise<true | null>,
+  ) => {
     started.defer(running.stop);
     await eventually(async () => {
       if (running.ending() !== undefined)
@@ -140,7 +155,10 @@ export async function runImages(surroundings: Surroundings): Promise<void> {
  * Runs the proxy of compose.yaml on other ports. Checks HTTP/2, TLS, and which program rejects a
  * large body.
  */
-async function tryProxy(api: string, { deploy, env, started }: Surroundings): Promise<void> {
+async function tryProxy(
+  api: string,
+  { deploy, env, started }: Surroundings,
+): Promise<void> {
   const [port, redirects] = [await freePort(), await freePort()];
   const adapting = ['adapt', '--config', join(deploy, 'container', 'Caddyfile')];
   const names = { ...env, DOMAIN: 'localhost', API: api };
@@ -181,6 +199,8 @@ async function tryProxy(api: string, { deploy, env, started }: Surroundings): Pr
     });
   const small = await eventually(() => post(10).catch(() => null));
   const answers = [small, await post(100_000), await post(2_000_000)].join(', ');
-  const wanted = '401 application/problem+json, 401 application/problem+json, 413 undefined';
-  if (answers !== wanted) throw new Error(`the proxy's answers are ${answers}, not ${wanted}`);
+  const wanted =
+    '401 application/problem+json, 401 application/problem+json, 413 undefined';
+  if (answers !== wanted)
+    throw new Error(`the proxy's answers are ${answers}, not ${wanted}`);
 }

@@ -35,7 +35,8 @@ export const ADAPTERS: Readonly<Record<string, (options: VendorOptions) => Vendo
   ...Object.fromEntries(
     Object.values(VENDORS).map(({ id, create }) => [
       id,
-      (options: VendorOptions) => create({ ...options, api: 'legacy', pollMs: FULLENRICH_POLL_MS }),
+      (options: VendorOptions) =>
+        create({ ...options, api: 'legacy', pollMs: FULLENRICH_POLL_MS }),
     ]),
   ),
   listed({ baseUrl, apiKey, callMs = 30_000 }) {

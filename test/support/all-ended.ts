@@ -13,7 +13,12 @@ import type { Stack } from './stack.ts';
  * undelivered webhooks, and all findings of the audit and the doctor.
  * @returns one line per leftover
  */
-export async function leftOver({ db, databaseUrl, client, taskQueue }: Stack): Promise<string[]> {
+export async function leftOver({
+  db,
+  databaseUrl,
+  client,
+  taskQueue,
+}: Stack): Promise<string[]> {
   await eventually(async () =>
     (await openWorkflows(client, taskQueue)).length === 0 ? true : null,
   );
@@ -31,7 +36,10 @@ export async function leftOver({ db, databaseUrl, client, taskQueue }: Stack): P
     RULES.replayMs,
   );
   await admin.end();
-  const { checks } = await diagnose(db, { ...RULES, webhookScheduleMs: [0, 100, 200, 300] });
+  const { checks } = await diagnose(db, {
+    ...RULES,
+    webhookScheduleMs: [0, 100, 200, 300],
+  });
   const diagnosed = [...checks, ...(await checkWorkflows(db, client, taskQueue))]
     .filter(({ findings }) => findings > 0)
     .map(({ code, examples }) => [code, ...examples].join(' '));
@@ -41,6 +49,7 @@ export async function leftOver({ db, databaseUrl, client, taskQueue }: Stack): P
 async function openWorkflows(client: Client, taskQueue: string): Promise<string[]> {
   const open: string[] = [];
   const query = `${onOurQueues(taskQueue)} and ExecutionStatus = 'Running'`;
-  for await (const { workflowId } of client.workflow.list({ query })) open.push(workflowId);
+  for await (const { workflowId } of client.workflow.list({ query }))
+    open.push(workflowId);
   return open;
 }

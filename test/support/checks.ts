@@ -44,7 +44,10 @@ export function failure(code: string) {
 }
 
 /** Returns an address that one vendor validated yesterday, except where the test overrides it. */
-export function candidate(email: string, rest: Partial<NamedCandidate> = {}): NamedCandidate {
+export function candidate(
+  email: string,
+  rest: Partial<NamedCandidate> = {},
+): NamedCandidate {
   const yesterday = new Date(NOW - DAY_MS);
   return {
     email,
@@ -77,7 +80,8 @@ export function checkOf({
     now: () => NOW,
     ...options,
   });
-  return (one: NamedCandidate, whose: Whose = NOBODY_KNOWN) => check(one, whose, signal, null);
+  return (one: NamedCandidate, whose: Whose = NOBODY_KNOWN) =>
+    check(one, whose, signal, null);
 }
 
 /** Returns the verdict and its reason in a few words. */

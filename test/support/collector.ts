@@ -35,7 +35,9 @@ interface KeyValue {
 
 const objectOf = (attributes: readonly KeyValue[]) =>
   Object.fromEntries(
-    attributes.map(({ key, value }) => [key, value.stringValue ?? Number(value.intValue)] as const),
+    attributes.map(
+      ({ key, value }) => [key, value.stringValue ?? Number(value.intValue)] as const,
+    ),
   );
 
 /**
@@ -49,7 +51,9 @@ export async function startCollector(...answers: Export['answer'][]) {
     response.once('close', () => {
       if (!response.writableEnded) hungUp += 1;
     });
-    if (`${request.method} ${request.url} ${request.headers['content-type']}` !== EXPECTED) {
+    if (
+      `${request.method} ${request.url} ${request.headers['content-type']}` !== EXPECTED
+    ) {
       return response.writeHead(404).end();
     }
     const { resourceSpans } = (await json(request)) as { resourceSpans: RawResource[] };
@@ -63,7 +67,12 @@ export async function startCollector(...answers: Export['answer'][]) {
       ),
     );
     const answer = (answers.length > 1 ? answers.shift() : answers[0]) ?? 200;
-    exports.push({ headers: request.headers, text: JSON.stringify(resourceSpans), spans, answer });
+    exports.push({
+      headers: request.headers,
+      text: JSON.stringify(resourceSpans),
+      spans,
+      answer,
+    });
     return answer === 'silence' ? response : response.writeHead(answer).end('{}');
   });
   const { port, close } = await listenOn(server, 0, 'the collector');
@@ -75,7 +84,8 @@ export async function startCollector(...answers: Export['answer'][]) {
     /** Returns the number of senders that gave up. */
     hungUp: () => hungUp,
     /** Replaces the statuses of all further responses. */
-    answer: (...others: Export['answer'][]) => void answers.splice(0, answers.length, ...others),
+    answer: (...others: Export['answer'][]) =>
+      void answers.splice(0, answers.length, ...others),
     stop: close,
   };
 }

@@ -26,13 +26,18 @@ function resolve(pointer: string): { readonly at: string; readonly value: unknow
   let value: unknown = openapi;
   for (const token of pointer.split('/').slice(1)) {
     ({ at, value } = follow(at, value));
-    value = (value as JsonObject | undefined)?.[token.replaceAll('~1', '/').replaceAll('~0', '~')];
+    value = (value as JsonObject | undefined)?.[
+      token.replaceAll('~1', '/').replaceAll('~0', '~')
+    ];
     at = `${at}/${token}`;
   }
   return follow(at, value);
 }
 
-function follow(at: string, value: unknown): { readonly at: string; readonly value: unknown } {
+function follow(
+  at: string,
+  value: unknown,
+): { readonly at: string; readonly value: unknown } {
   const reference = (value as { $ref?: string } | undefined)?.$ref;
   return typeof reference === 'string' && Object.keys(value as object).length === 1
     ? resolve(reference)
@@ -49,7 +54,9 @@ export function violations(pointer: string, value: unknown): string[] {
   const validate = ajv.getSchema(`openapi:${encodeURI(pointer)}`);
   if (!validate) return [`nothing at ${pointer}`];
   validate(value);
-  return (validate.errors ?? []).map(({ instancePath, message }) => `${instancePath} ${message}`);
+  return (validate.errors ?? []).map(
+    ({ instancePath, message }) => `${instancePath} ${message}`,
+  );
 }
 
 /**
@@ -59,14 +66,21 @@ export function violations(pointer: string, value: unknown): string[] {
  */
 export function misfits(operation: string, { status, headers, text }: Answer): string[] {
   const [method = '', path = ''] = operation.split(' ');
-  const response = resolve(`#/paths/${token(path)}/${method.toLowerCase()}/responses/${status}`);
+  const response = resolve(
+    `#/paths/${token(path)}/${method.toLowerCase()}/responses/${status}`,
+  );
   if (response.value === undefined) return [`${operation} does not describe ${status}`];
   const described = response.value as { headers?: JsonObject; content?: Media };
   const wrong = Object.keys(described.headers ?? {}).flatMap((name) =>
-    headerMisfits(name, resolve(`${response.at}/headers/${token(name)}`), headers.get(name)),
+    headerMisfits(
+      name,
+      resolve(`${response.at}/headers/${token(name)}`),
+      headers.get(name),
+    ),
   );
   const type = headers.get('content-type')?.split(';')[0] ?? '';
-  if (!described.content) return text === '' ? wrong : [...wrong, 'a body where none is described'];
+  if (!described.content)
+    return text === '' ? wrong : [...wrong, 'a body where none is described'];
   if (!described.content[type]) return [...wrong, `content type ${type}`];
   return [
     ...wrong,
@@ -88,7 +102,8 @@ function headerMisfits(
 /** Returns every operation of the document, in the form that `misfits` expects. */
 export function operations(): string[] {
   return Object.entries(openapi.paths as Readonly<Record<string, JsonObject>>).flatMap(
-    ([path, item]) => Object.keys(item).map((method) => `${method.toUpperCase()} ${path}`),
+    ([path, item]) =>
+      Object.keys(item).map((method) => `${method.toUpperCase()} ${path}`),
   );
 }
 
@@ -107,10 +122,14 @@ export function examplesOf(value: unknown, at = '#'): Example[] {
   if (typeof value !== 'object' || value === null) return [];
   const { schema, example, examples } = value as Readonly<Record<string, unknown>>;
   const own: Example[] = [];
-  if (schema && example !== undefined) own.push({ at, schema: `${at}/schema`, value: example });
-  if (Array.isArray(examples)) own.push(...examples.map((one) => ({ at, schema: at, value: one })));
+  if (schema && example !== undefined)
+    own.push({ at, schema: `${at}/schema`, value: example });
+  if (Array.isArray(examples))
+    own.push(...examples.map((one) => ({ at, schema: at, value: one })));
   else if (schema && examples) {
-    const named = Object.entries(examples as Readonly<Record<string, { value: unknown }>>);
+    const named = Object.entries(
+      examples as Readonly<Record<string, { value: unknown }>>,
+    );
     own.push(
       ...named.map(([name, one]) => ({
         at: `${at} ${name}`,
@@ -122,5 +141,8 @@ export function examplesOf(value: unknown, at = '#'): Example[] {
   const nested = Object.entries(value).filter(
     ([name]) => name !== 'example' && name !== 'examples',
   );
-  return [...own, ...nested.flatMap(([name, child]) => examplesOf(child, `${at}/${token(name)}`))];
+  return [
+    ...own,
+    ...nested.flatMap(([name, child]) => examplesOf(child, `${at}/${token(name)}`)),
+  ];
 }

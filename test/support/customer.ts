@@ -22,10 +22,13 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
 /** Packs the client as it is published, and installs it into an empty folder. */
 export async function installClient(folder: string): Promise<void> {
-  const npm = (args: readonly string[], cwd: string) => promisify(execFile)('npm', args, { cwd });
+  const npm = (args: readonly string[], cwd: string) =>
+    promisify(execFile)('npm', args, { cwd });
   await npm(['pack', './api/client', '--pack-destination', folder], ROOT);
   await writeFile(join(folder, 'package.json'), '{"type":"module"}');
-  const { version } = JSON.parse(await readFile(join(ROOT, 'api/client/package.json'), 'utf8'));
+  const { version } = JSON.parse(
+    await readFile(join(ROOT, 'api/client/package.json'), 'utf8'),
+  );
   const packed = `./npi-email-enrichment-${version}.tgz`;
   await npm(['install', '--prefer-offline', '--no-audit', '--no-fund', packed], folder);
 }
@@ -35,7 +38,9 @@ export async function installClient(folder: string): Promise<void> {
  * each other.
  */
 export function npisFrom(first: number, count: number): string[] {
-  return Array.from({ length: count }, (_, index) => String(3_000_000_000 + first + index));
+  return Array.from({ length: count }, (_, index) =>
+    String(3_000_000_000 + first + index),
+  );
 }
 
 /** Returns the email that `work` stores for an NPI. */
@@ -72,7 +77,8 @@ export function work(
     }
     // One change for all waiting clients.
     await transaction(db, async (tx) => {
-      for (const { id } of some) await settleIn(tx, id, 'answered', 'nobody knows one', RULES);
+      for (const { id } of some)
+        await settleIn(tx, id, 'answered', 'nobody knows one', RULES);
     });
   };
   const working = (async () => {
@@ -155,7 +161,9 @@ export async function startGateway(
     if (late) return give(late);
     const kept = [...answer.headers].filter(
       ([name]) =>
-        !/^(connection|keep-alive|transfer-encoding|content-(length|encoding))$/.test(name),
+        !/^(connection|keep-alive|transfer-encoding|content-(length|encoding))$/.test(
+          name,
+        ),
     );
     give({ status: answer.status, headers: Object.fromEntries(kept), body: text });
   });

@@ -95,11 +95,18 @@ export async function openEmptyDatabase(): Promise<TestDatabase> {
 function nameDatabase() {
   const name = `test_${randomBytes(8).toString('hex')}`;
   const url = urlOf(name);
-  const db = openDatabase({ url, poolSize: 24, applicationName: 'test', secretKeys: SECRET_KEYS });
+  const db = openDatabase({
+    url,
+    poolSize: 24,
+    applicationName: 'test',
+    secretKeys: SECRET_KEYS,
+  });
   const sql = postgres(url, { max: 8, onnotice: () => {} });
   const stop = async () => {
     await Promise.all([sql.end({ timeout: 5 }), db.close()]);
-    await withAdmin((admin) => admin`drop database if exists ${admin(name)} with (force)`);
+    await withAdmin(
+      (admin) => admin`drop database if exists ${admin(name)} with (force)`,
+    );
   };
   const create = (templateOf: (admin: Sql) => Promise<string>) =>
     withAdmin(async (admin) => {
@@ -123,7 +130,8 @@ async function ensureTemplate(admin: Sql): Promise<string> {
       // What a test makes there beside our tables, a trigger's notes say, is everybody's.
       await withSql(
         urlOf(unfinished),
-        (sql) => sql`alter default privileges in schema public grant all on tables to public`,
+        (sql) =>
+          sql`alter default privileges in schema public grant all on tables to public`,
       );
       await admin`alter database ${admin(unfinished)} rename to ${admin(template)}`;
     }
@@ -164,7 +172,10 @@ function urlOf(database: string): string {
 }
 
 /** The same database with no more rights than a process of that kind has. */
-export function asRole(databaseUrl: string, process: 'api' | 'worker' | 'operator'): string {
+export function asRole(
+  databaseUrl: string,
+  process: 'api' | 'worker' | 'operator',
+): string {
   const url = new URL(databaseUrl);
   url.searchParams.set('role', `npe_${process}`);
   return url.href;

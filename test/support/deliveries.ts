@@ -40,7 +40,10 @@ export const SCHEDULE_MS = [
   300_000,
   ...[0.5, 2, 5, 10, 14, 20, 24].map((hours) => hours * HOUR),
 ];
-export const WEBHOOK_RULES = { webhookScheduleMs: SCHEDULE_MS, webhookLongestRestMs: HOUR / 2 };
+export const WEBHOOK_RULES = {
+  webhookScheduleMs: SCHEDULE_MS,
+  webhookLongestRestMs: HOUR / 2,
+};
 const KNOWN_NPI = '2000000010';
 
 /**
@@ -55,7 +58,12 @@ export async function startDelivering(
   const { db, url: databaseUrl } = database;
   const time = await travel(databaseUrl);
   await storeEmail(db, {
-    ...{ npi: KNOWN_NPI, email: 'a@clinic.example', emailType: 'professional', source: 'test' },
+    ...{
+      npi: KNOWN_NPI,
+      email: 'a@clinic.example',
+      emailType: 'professional',
+      source: 'test',
+    },
     lastValidatedAt: new Date(),
   });
   const rules = {
@@ -94,7 +102,10 @@ export async function startDelivering(
       }
       const ids: string[] = [];
       while (ids.length < count) {
-        const npis = Array.from({ length: Math.min(60, count - ids.length) }, () => KNOWN_NPI);
+        const npis = Array.from(
+          { length: Math.min(60, count - ids.length) },
+          () => KNOWN_NPI,
+        );
         const command = submitCommand(organization, {
           npis,
           webhook: { url, mode: mode === 'unproven' ? 'real-time' : mode },
@@ -120,7 +131,9 @@ export async function startDelivering(
         const { type, nextRetryDelay } = error;
         if (typeof nextRetryDelay !== 'number') throw error;
         const why =
-          type === 'Webhook.not_delivered' ? 'tried' : String(type).replace('Webhook.', '');
+          type === 'Webhook.not_delivered'
+            ? 'tried'
+            : String(type).replace('Webhook.', '');
         return { kind: 'wait', why, afterMs: nextRetryDelay };
       }
     },
@@ -206,13 +219,18 @@ export interface Hostility {
 export async function startHostileReceiver(
   receiver: Receiver,
   dir: string,
-): Promise<{ readonly hostilities: readonly Hostility[]; readonly close: () => Promise<void> }> {
+): Promise<{
+  readonly hostilities: readonly Hostility[];
+  readonly close: () => Promise<void>;
+}> {
   const at = (path: string, behavior: Behavior) => {
     receiver.setBehavior(path, behavior);
     return `${receiver.url}${path}`;
   };
   const { cert, key } = await ensureCertificate(join(dir, 'untrusted'));
-  const untrusted = createHttpsServer({ cert, key }, (_request, response) => response.end());
+  const untrusted = createHttpsServer({ cert, key }, (_request, response) =>
+    response.end(),
+  );
   untrusted.on('tlsClientError', () => {});
   const untrustedPort = await listen(untrusted);
 
@@ -221,7 +239,12 @@ export async function startHostileReceiver(
     behavior: Behavior,
     reason: AttemptReason | null = null,
   ): Hostility => ({
-    ...{ what, url: at(`/hostile/${what}`, behavior), state: 'delivered', reasons: [reason] },
+    ...{
+      what,
+      url: at(`/hostile/${what}`, behavior),
+      state: 'delivered',
+      reasons: [reason],
+    },
   });
   const recovers = (what: string, first: Behavior, reason: AttemptReason): Hostility => ({
     ...{

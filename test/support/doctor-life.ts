@@ -69,13 +69,17 @@ export async function live(db: Database) {
   const personal = await accept({ npis: ['2000000028'], requestedType: 'personal' });
 
   // The repeated NPI leads to a charge, and to a replay whose hold is released.
-  const bulk = await accept({ npis: ['2000000036', '2000000036', '2000000044', '2000000051'] });
+  const bulk = await accept({
+    npis: ['2000000036', '2000000036', '2000000044', '2000000051'],
+  });
   await know('2000000036', 'professional');
   await end(bulk.requestIds[0], 'answered');
   await end(bulk.requestIds[1], 'answered');
   await end(bulk.requestIds[2], 'answered');
   await end(bulk.requestIds[3], 'failed');
-  const open = await accept({ npis: ['2000000069', '2000000077', '2000000085', '2000000093'] });
+  const open = await accept({
+    npis: ['2000000069', '2000000077', '2000000085', '2000000093'],
+  });
 
   const attempt = (
     deliveryId: string,
@@ -87,12 +91,18 @@ export async function live(db: Database) {
       select id from webhook_deliveries where batch_id = ${batchId} order by id`);
     return rows.map(({ id }) => id);
   };
-  const told = await accept({ npis: ['2000000101'], webhook: { url: URL, mode: 'batch' } });
+  const told = await accept({
+    npis: ['2000000101'],
+    webhook: { url: URL, mode: 'batch' },
+  });
   await end(told.requestIds[0], 'answered');
   const [toldDelivery = ''] = await deliveriesOf(told.batchId);
   await attempt(toldDelivery, 500, 'pending');
   await attempt(toldDelivery, 204, 'delivered');
-  const refused = await accept({ npis: ['2000000119'], webhook: { url: URL, mode: 'real-time' } });
+  const refused = await accept({
+    npis: ['2000000119'],
+    webhook: { url: URL, mode: 'real-time' },
+  });
   await end(refused.requestIds[0], 'failed');
   const [refusedDelivery = ''] = await deliveriesOf(refused.batchId);
   await attempt(refusedDelivery, 410, 'failed');

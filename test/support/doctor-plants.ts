@@ -170,7 +170,10 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       statements: [post(opened, 'release', 1), REBALANCE],
       subject: opened,
     },
-    hold_not_settled: { statements: [deleteEntry(failed, 'release'), REBALANCE], subject: failed },
+    hold_not_settled: {
+      statements: [deleteEntry(failed, 'release'), REBALANCE],
+      subject: failed,
+    },
     settlement_amount: {
       statements: [
         sql`update ledger_entries set amount = 2 where request_id = ${failed} and kind = 'release'`,
@@ -179,7 +182,9 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       subject: failed,
     },
     hold_amount: {
-      statements: [sql`update ledger_entries set amount = 2 where request_id = ${failed}`],
+      statements: [
+        sql`update ledger_entries set amount = 2 where request_id = ${failed}`,
+      ],
       subject: failed,
     },
     entry_of_other_organization: {
@@ -330,7 +335,9 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       subject: telling.deliveries[0] ?? '',
     },
     delivery_attempts: {
-      statements: [sql`update webhook_deliveries set attempts = 1 where id = ${told.delivery}`],
+      statements: [
+        sql`update webhook_deliveries set attempts = 1 where id = ${told.delivery}`,
+      ],
       subject: told.delivery,
     },
     delivery_too_early: {
@@ -353,11 +360,15 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       subject: `${organizationId} /api/v1/email `,
     },
     idempotency_of_other_batch: {
-      statements: [sql`update idempotency_keys set organization_id = ${otherOrganizationId}`],
+      statements: [
+        sql`update idempotency_keys set organization_id = ${otherOrganizationId}`,
+      ],
       subject: `${otherOrganizationId} /api/v1/email `,
     },
     guard_missing: {
-      statements: [sql`alter table ledger_entries disable trigger ledger_entries_append_only`],
+      statements: [
+        sql`alter table ledger_entries disable trigger ledger_entries_append_only`,
+      ],
       subject: 'ledger_entries_append_only',
     },
   };

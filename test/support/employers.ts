@@ -116,12 +116,22 @@ function recordOf(
       return {
         ...nothing,
         place: here,
-        endpoints: [{ kind: 'DIRECT', endpoint: `${person.last}@1234.direct.athenahealth.com` }],
+        endpoints: [
+          { kind: 'DIRECT', endpoint: `${person.last}@1234.direct.athenahealth.com` },
+        ],
       };
     case 'biller, listed':
-      return { ...nothing, place: here, endpoints: [{ endpoint: 'enrollment@collaboratemd.com' }] };
+      return {
+        ...nothing,
+        place: here,
+        endpoints: [{ endpoint: 'enrollment@collaboratemd.com' }],
+      };
     case 'biller, unlisted':
-      return { ...nothing, place: here, endpoints: [{ endpoint: 'enrollment@paperwork-sim.com' }] };
+      return {
+        ...nothing,
+        place: here,
+        endpoints: [{ endpoint: 'enrollment@paperwork-sim.com' }],
+      };
     case 'host of a URL':
       return {
         ...nothing,
@@ -171,7 +181,9 @@ function endpointsOf({ domain }: Organization, index: number): Endpoint[] {
     case 0:
       return [{ endpoint: `records@${domain}` }];
     case 1:
-      return [{ kind: 'FHIR', endpoint: 'https://fhir4.eclinicalworks.com/fhir/r4/ABCDEF' }];
+      return [
+        { kind: 'FHIR', endpoint: 'https://fhir4.eclinicalworks.com/fhir/r4/ABCDEF' },
+      ];
     case 2:
       return [{ kind: 'FHIR', endpoint: `https://ehr.${domain}/fhir` }];
     default:
@@ -196,14 +208,21 @@ export const BILLED: readonly Billed[] = CLINICIANS.flatMap(
 );
 
 /** The domains that the operator knows: those of two in five organizations, one of them wrong. */
-export const KNOWN: readonly (readonly [organization: string, domain: string, pacId: string])[] =
-  SAMPLE_ORGANIZATIONS.flatMap((one, index) => {
-    if (index % 5 > 1) return [];
-    const domain = index === 30 ? 'paperwork-sim.com' : one.domain;
-    return [
-      [index % 2 === 0 ? one.name : '', domain, index % 2 === 0 ? '' : pacIdOf(one)] as const,
-    ];
-  });
+export const KNOWN: readonly (readonly [
+  organization: string,
+  domain: string,
+  pacId: string,
+])[] = SAMPLE_ORGANIZATIONS.flatMap((one, index) => {
+  if (index % 5 > 1) return [];
+  const domain = index === 30 ? 'paperwork-sim.com' : one.domain;
+  return [
+    [
+      index % 2 === 0 ? one.name : '',
+      domain,
+      index % 2 === 0 ? '' : pacIdOf(one),
+    ] as const,
+  ];
+});
 
 function billedFor(npi: string, organization: Organization): Billed {
   const group = { pacId: pacIdOf(organization), name: organization.name };

@@ -7,7 +7,9 @@ const ENDING_MS = 10_000;
 // file.
 registerCompletionHandler(() => {
   const end = () => {
-    console.error(`left open by this file: ${process.getActiveResourcesInfo().join(', ')}`);
+    console.error(
+      `left open by this file: ${process.getActiveResourcesInfo().join(', ')}`,
+    );
     process.exit();
   };
   setTimeout(end, ENDING_MS).unref();

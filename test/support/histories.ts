@@ -39,7 +39,8 @@ export async function tasksOf({ workflow }: Client, ids: readonly string[]) {
       const failure = event.workflowTaskFailedEventAttributes;
       const message = failure?.failure?.message ?? 'no message';
       if (failure && message !== 'UnhandledCommand') failed.push(`${id}: ${message}`);
-      const { buildId } = event.workflowTaskCompletedEventAttributes?.deploymentVersion ?? {};
+      const { buildId } =
+        event.workflowTaskCompletedEventAttributes?.deploymentVersion ?? {};
       if (buildId) builds.add(buildId);
     }
   }
@@ -121,7 +122,9 @@ export async function readHistories(): Promise<SavedHistory[]> {
  */
 export function parseHistory(name: string, text: string): SavedHistory {
   const saved = JSON.parse(text);
-  return 'events' in saved ? { name, workflowId: name, history: saved } : { name, ...saved };
+  return 'events' in saved
+    ? { name, workflowId: name, history: saved }
+    : { name, ...saved };
 }
 
 /**
@@ -134,7 +137,10 @@ export async function saveHistory(
   history: History,
 ): Promise<void> {
   await mkdir(FOLDER, { recursive: true });
-  const { events } = JSON.parse(historyToJSON(history), anonymous) as SavedHistory['history'];
+  const { events } = JSON.parse(
+    historyToJSON(history),
+    anonymous,
+  ) as SavedHistory['history'];
   const lines = events.map((event) => `    ${JSON.stringify(event)}`).join(',\n');
   const text = `{\n  "workflowId": ${JSON.stringify(workflowId)},\n  "history": { "events": [\n${lines}\n  ] }\n}\n`;
   await writeFile(new URL(`${name}.json`, FOLDER), text);
@@ -148,6 +154,7 @@ export async function saveHistory(
 function anonymous(key: string, value: unknown): unknown {
   if (key === 'identity') return 'worker';
   // A worker's own queue is named after its process.
-  if (key === 'name' && typeof value === 'string' && /^[0-9]+@/.test(value)) return 'sticky';
+  if (key === 'name' && typeof value === 'string' && /^[0-9]+@/.test(value))
+    return 'sticky';
   return key === 'stackTrace' ? undefined : value;
 }

@@ -4,7 +4,11 @@ import { fileURLToPath } from 'node:url';
 
 /** Names the servers that `npm run servers` keeps running. Test runs in the same folder read it. */
 const FILE = fileURLToPath(new URL('../../.local/test-servers.json', import.meta.url));
-const NAMES = ['TEST_DATABASE_URL', 'TEST_TEMPORAL_ADDRESS', 'TEST_TEMPORAL_CLI'] as const;
+const NAMES = [
+  'TEST_DATABASE_URL',
+  'TEST_TEMPORAL_ADDRESS',
+  'TEST_TEMPORAL_CLI',
+] as const;
 
 /**
  * Saves the addresses of the servers in the environment of this process.
@@ -30,7 +34,10 @@ export function useKeptServers(): boolean {
 }
 
 /** Returns null if there is no file, or if the process that wrote it has ended. */
-function readKept(): { readonly pid: number; readonly servers: Record<string, string> } | null {
+function readKept(): {
+  readonly pid: number;
+  readonly servers: Record<string, string>;
+} | null {
   try {
     const kept = JSON.parse(readFileSync(FILE, 'utf8'));
     process.kill(kept.pid, 0);

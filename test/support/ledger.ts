@@ -113,13 +113,15 @@ export async function mutantLedger(mutations: readonly Mutation[]): Promise<Ledg
       const mutated = mutations.filter(({ file }) => file === name).reduce(mutate, text);
       await mkdir(dirname(join(folder, name)), { recursive: true });
       // A process can register each counter only once.
-      const copied = name === 'metrics.ts' ? `export * from '${new URL(name, DB)}';` : mutated;
+      const copied =
+        name === 'metrics.ts' ? `export * from '${new URL(name, DB)}';` : mutated;
       await writeFile(
         join(folder, name),
         copied.replaceAll(/ from '([a-z@][\w@/.-]*)';$/gm, absolute),
       );
     }
-    const load = async (name: string) => await import(pathToFileURL(join(folder, name)).href);
+    const load = async (name: string) =>
+      await import(pathToFileURL(join(folder, name)).href);
     const [{ submit }, { settle }] = await Promise.all([
       load('requests/submit.ts'),
       load('requests/settle.ts'),

@@ -22,7 +22,9 @@ const ANSWER_MS = 60_000;
 const [modulePath, url] = process.argv.slice(2);
 if (modulePath === undefined || url === undefined)
   throw new Error('usage: loss-client.ts MODULE URL');
-const { default: postgres } = (await import(modulePath)) as { default: typeof postgresType };
+const { default: postgres } = (await import(modulePath)) as {
+  default: typeof postgresType;
+};
 
 let fulfilled = 0;
 let rejected = 0;
@@ -66,7 +68,12 @@ async function answer(stop: boolean): Promise<void> {
       new Promise((resolve) => setTimeout(resolve, ANSWER_MS)),
     ]);
   }
-  const counts: LossCounts = { fulfilled, rejected, uncaught, hanging: stop ? hanging : 0 };
+  const counts: LossCounts = {
+    fulfilled,
+    rejected,
+    uncaught,
+    hanging: stop ? hanging : 0,
+  };
   process.send?.(counts, () => {
     if (stop) process.exit();
   });

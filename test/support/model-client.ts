@@ -1,7 +1,12 @@
 import { createHash } from 'node:crypto';
 import type { Sql } from 'postgres';
 import { adjustCredits, grantCredits } from '../../db/accounts/credits.ts';
-import { authenticate, issueKey, parseApiKey, rotateKey } from '../../db/accounts/keys.ts';
+import {
+  authenticate,
+  issueKey,
+  parseApiKey,
+  rotateKey,
+} from '../../db/accounts/keys.ts';
 import { createOrganization } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
 import { joinLookups } from '../../db/lookups/lookups.ts';
@@ -64,11 +69,15 @@ export async function openModelClient(
  * @returns a function that returns the caller's result in the model's words, once the concurrent
  * calls have ended too
  */
-export async function performCall(client: ModelClient, call: Call): Promise<() => string> {
+export async function performCall(
+  client: ModelClient,
+  call: Call,
+): Promise<() => string> {
   try {
     return await perform(client, call);
   } catch (error) {
-    const code = error instanceof Error && 'code' in error ? String(error.code) : String(error);
+    const code =
+      error instanceof Error && 'code' in error ? String(error.code) : String(error);
     return () => code;
   }
 }
@@ -115,7 +124,10 @@ async function perform(client: ModelClient, call: Call): Promise<() => string> {
   }
 }
 
-async function performSubmit(client: ModelClient, call: SubmitCall): Promise<() => string> {
+async function performSubmit(
+  client: ModelClient,
+  call: SubmitCall,
+): Promise<() => string> {
   const hash = parseApiKey(keyOf(client, call.key).apiKey);
   if (!hash) throw new Error('an issued key cannot be parsed');
   const owner = await authenticate(client.db, hash);
@@ -144,13 +156,17 @@ async function performSubmit(client: ModelClient, call: SubmitCall): Promise<() 
   const outcome = await client.ledger.submit(client.db, command, MODEL_RULES);
   switch (outcome.kind) {
     case 'accepted': {
-      client.batches.set(call.name, { ...acceptedIds(outcome), response: outcome.response });
+      client.batches.set(call.name, {
+        ...acceptedIds(outcome),
+        response: outcome.response,
+      });
       return () => `accepted ${JSON.parse(outcome.response).status}`;
     }
     case 'repeated':
       return () => {
         const [name] =
-          [...client.batches].find(([, { response }]) => response === outcome.response) ?? [];
+          [...client.batches].find(([, { response }]) => response === outcome.response) ??
+          [];
         return `repeated ${name}`;
       };
     case 'insufficient':
@@ -192,7 +208,9 @@ export async function viewDatabase({
     ...[...batches].map(([name, { batchId }]) => [batchId, name] as const),
   ]);
   return rows
-    .map(({ line }) => line.replace(/(?:org|bat)_[0-9a-z]{26}/g, (id) => names.get(id) ?? id))
+    .map(({ line }) =>
+      line.replace(/(?:org|bat)_[0-9a-z]{26}/g, (id) => names.get(id) ?? id),
+    )
     .sort();
 }
 
@@ -261,7 +279,9 @@ export function viewModel({ organizations, batches }: ModelState): string[] {
       ({ status }) => status !== 'accepted' && status !== 'in-progress',
     ).length;
     const status = settled === requests.length ? 'completed' : 'in-progress';
-    lines.push(`batch ${name} of ${organization}: ${status} ${settled} of ${requests.length}`);
+    lines.push(
+      `batch ${name} of ${organization}: ${status} ${settled} of ${requests.length}`,
+    );
     for (const [position, one] of requests.entries()) {
       lines.push(
         `request ${name} ${position}: ${one.npi} ${one.status} replayed ${one.replayed} credits ${one.credits} ${one.email}`,

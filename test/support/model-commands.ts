@@ -37,7 +37,11 @@ export type Wish =
       readonly days: number;
     }
   | { readonly kind: 'find'; readonly pick: number; readonly emailType: EmailType }
-  | { readonly kind: 'grant' | 'adjust'; readonly organization: number; readonly amount: number }
+  | {
+      readonly kind: 'grant' | 'adjust';
+      readonly organization: number;
+      readonly amount: number;
+    }
   | { readonly kind: 'rotate'; readonly organization: number };
 
 export const ORGANIZATIONS = 2;
@@ -67,7 +71,10 @@ export const wish: fc.Arbitrary<Wish> = fc.oneof(
         fc.array(npi, { minLength: 1, maxLength: 5 }),
       ),
       idempotencyKey: fc.constantFrom(null, null, 'a', 'b'),
-      withOldKey: fc.oneof({ weight: 9, arbitrary: fc.constant(false) }, fc.constant(true)),
+      withOldKey: fc.oneof(
+        { weight: 9, arbitrary: fc.constant(false) },
+        fc.constant(true),
+      ),
     }),
   },
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('repeat' as const), pick }) },
@@ -81,7 +88,10 @@ export const wish: fc.Arbitrary<Wish> = fc.oneof(
       open: fc.oneof({ weight: 5, arbitrary: fc.constant(true) }, fc.constant(false)),
     }),
   },
-  { weight: 4, arbitrary: fc.record({ kind: fc.constant('find' as const), pick, emailType }) },
+  {
+    weight: 4,
+    arbitrary: fc.record({ kind: fc.constant('find' as const), pick, emailType }),
+  },
   {
     weight: 1,
     arbitrary: fc.record({
@@ -107,7 +117,10 @@ export const wish: fc.Arbitrary<Wish> = fc.oneof(
       amount: fc.constantFrom(-2, -1, 1),
     }),
   },
-  { weight: 1, arbitrary: fc.record({ kind: fc.constant('rotate' as const), organization }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({ kind: fc.constant('rotate' as const), organization }),
+  },
 );
 
 /** Turns a wish into a call. Returns null if the state has no object for it yet. */
@@ -192,7 +205,9 @@ function store(name: string, npi: string, type: EmailType, days: number): Call {
 export function requestsOf({ batches }: ModelState, openOnly: boolean): RequestName[] {
   return Object.entries(batches).flatMap(([batch, { requests }]) =>
     requests.flatMap(({ status }, position) =>
-      openOnly && status !== 'accepted' && status !== 'in-progress' ? [] : [{ batch, position }],
+      openOnly && status !== 'accepted' && status !== 'in-progress'
+        ? []
+        : [{ batch, position }],
     ),
   );
 }
@@ -271,7 +286,9 @@ function callStep(wishes: readonly Wish[], counts: Counts, afterStep: AfterStep)
     check: (model) => wishes.some((drawn) => resolve(drawn, model, NO_NPIS, '') !== null),
     async run(model, client) {
       const calls = wishes
-        .map((drawn, index) => resolve(drawn, model, client.npis, `${model.calls + index}`))
+        .map((drawn, index) =>
+          resolve(drawn, model, client.npis, `${model.calls + index}`),
+        )
         .filter((call) => call !== null);
       const performed = await Promise.all(calls.map((call) => performCall(client, call)));
       const told = performed.map((describe) => describe());
@@ -292,7 +309,8 @@ function callStep(wishes: readonly Wish[], counts: Counts, afterStep: AfterStep)
 
 function timeStep(ms: number, counts: Counts, afterStep: AfterStep): Step {
   return {
-    check: (model) => boundaries(model).every((at) => Math.abs(at - model.now - ms) > MARGIN_MS),
+    check: (model) =>
+      boundaries(model).every((at) => Math.abs(at - model.now - ms) > MARGIN_MS),
     async run(model, client) {
       await passTime(client, ms);
       model.now += ms;
@@ -318,7 +336,12 @@ function explain(
   for (const [index, call] of calls.entries()) {
     const next = structuredClone(model);
     if (applyCall(next, call) !== told[index]) continue;
-    const found = explain(next, calls.toSpliced(index, 1), told.toSpliced(index, 1), seen);
+    const found = explain(
+      next,
+      calls.toSpliced(index, 1),
+      told.toSpliced(index, 1),
+      seen,
+    );
     if (found) return found;
   }
   return null;

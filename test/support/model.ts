@@ -1,6 +1,11 @@
 import type { LookupEnd } from '../../db/requests/settle.ts';
 import type { SubmitRules } from '../../db/requests/submit.ts';
-import type { EmailType, RequestedType, RequestStatus, SubmittedAs } from '../../db/words.ts';
+import type {
+  EmailType,
+  RequestedType,
+  RequestStatus,
+  SubmittedAs,
+} from '../../db/words.ts';
 
 // The rules of DECISIONS.md for credits, replays, and Idempotency-Keys, implemented again as simply
 // as possible: no SQL, no locks, one call after the other. The model doesn't know how the service
@@ -37,7 +42,11 @@ export type Call = { readonly name: string } & (
       readonly email: string;
       readonly ageMs: number;
     }
-  | { readonly kind: 'grant' | 'adjust'; readonly organization: number; readonly amount: number }
+  | {
+      readonly kind: 'grant' | 'adjust';
+      readonly organization: number;
+      readonly amount: number;
+    }
   | { readonly kind: 'rotate'; readonly organization: number; readonly key: string }
 );
 
@@ -98,7 +107,14 @@ export interface ModelState {
 
 export function openModel(credits: readonly number[]): ModelState {
   const organizations = credits.map((available, index) => {
-    return { available, held: 0, used: 0, keys: [`key ${index}`], charges: [], answers: {} };
+    return {
+      available,
+      held: 0,
+      used: 0,
+      keys: [`key ${index}`],
+      charges: [],
+      answers: {},
+    };
   });
   return { now: 0, calls: 0, directory: [], organizations, batches: {}, repeatable: [] };
 }
@@ -133,7 +149,10 @@ export function applyCall(state: ModelState, call: Call): string {
     case 'rotate': {
       const organization = organizationOf(state, call.organization);
       if (!organization.keys.includes(call.key)) return 'key_not_active';
-      organization.keys = [...organization.keys.filter((key) => key !== call.key), call.name];
+      organization.keys = [
+        ...organization.keys.filter((key) => key !== call.key),
+        call.name,
+      ];
       return 'rotated';
     }
     default:
@@ -154,7 +173,8 @@ function submit(state: ModelState, call: SubmitCall): string {
   const after = structuredClone(organization);
   const requests = npis.map((npi, position): ModelRequest => {
     const free = replayFor(state, after, npi, requestedType);
-    if (free) return { npi, status: 'completed', replayed: true, credits: 0, email: free.email };
+    if (free)
+      return { npi, status: 'completed', replayed: true, credits: 0, email: free.email };
     const price = priceOf(requestedType);
     after.available -= price;
     const stored = storedFor(state, npi, requestedType);
@@ -164,7 +184,13 @@ function submit(state: ModelState, call: SubmitCall): string {
     }
     after.used += price;
     after.charges.push({ ...stored, at: state.now, request: `${name} ${position}` });
-    return { npi, status: 'completed', replayed: false, credits: price, email: stored.email };
+    return {
+      npi,
+      status: 'completed',
+      replayed: false,
+      credits: price,
+      email: stored.email,
+    };
   });
   if (after.available < 0) {
     return `insufficient ${organization.available - after.available} of ${organization.available}`;
@@ -176,7 +202,12 @@ function submit(state: ModelState, call: SubmitCall): string {
   }
   state.organizations[call.organization] = after;
   const deadline = state.now + MODEL_RULES.lookupTimeoutMs;
-  state.batches[name] = { organization: call.organization, requestedType, deadline, requests };
+  state.batches[name] = {
+    organization: call.organization,
+    requestedType,
+    deadline,
+    requests,
+  };
   return `accepted ${requests.every(({ status }) => status === 'completed') ? 'completed' : 'in-progress'}`;
 }
 
@@ -250,7 +281,8 @@ export function meaningOf({ npis, requestedType }: SubmitCall): string {
 function find(state: ModelState, { batch: name, position }: RequestName) {
   const batch = state.batches[name];
   const request = batch?.requests[position];
-  if (!batch || !request) throw new Error(`the model knows no request ${name} ${position}`);
+  if (!batch || !request)
+    throw new Error(`the model knows no request ${name} ${position}`);
   return { batch, request };
 }
 

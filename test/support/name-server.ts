@@ -23,8 +23,14 @@ export function sayThisMachine(name: string, type: string): Said {
  * Mail exchangers are preferred in the given order
  * @param ttl seconds
  */
-export async function startNameServer(say: (name: string, type: string) => Said, ttl = 60) {
-  return await startNameServerOf((name, type) => sayControls(name, type) ?? say(name, type), ttl);
+export async function startNameServer(
+  say: (name: string, type: string) => Said,
+  ttl = 60,
+) {
+  return await startNameServerOf(
+    (name, type) => sayControls(name, type) ?? say(name, type),
+    ttl,
+  );
 }
 
 /**
@@ -32,12 +38,17 @@ export async function startNameServer(say: (name: string, type: string) => Said,
  * names.
  */
 function sayControls(name: string, type: string): Said | null {
-  const isControl = CONTROL_DOMAINS.some((domain) => name === domain || name === `mx.${domain}`);
+  const isControl = CONTROL_DOMAINS.some(
+    (domain) => name === domain || name === `mx.${domain}`,
+  );
   return isControl ? sayThisMachine(name, type) : null;
 }
 
 /** Like `startNameServer`, but the name server may also lie about these domains. */
-export async function startNameServerOf(say: (name: string, type: string) => Said, ttl = 60) {
+export async function startNameServerOf(
+  say: (name: string, type: string) => Said,
+  ttl = 60,
+) {
   const questions: string[] = [];
   const socket = createSocket('udp4');
   socket.on('error', () => {});
@@ -58,7 +69,12 @@ export async function startNameServerOf(say: (name: string, type: string) => Sai
             type,
             data: { preference, exchange },
           }))
-        : addresses.map((data) => ({ name, ttl, type: type === 'AAAA' ? 'AAAA' : 'A', data }));
+        : addresses.map((data) => ({
+            name,
+            ttl,
+            type: type === 'AAAA' ? 'AAAA' : 'A',
+            data,
+          }));
     const packet = encode({
       ...{ type: 'response', id, questions: [question] },
       flags: typeof said === 'string' ? CODES[said] : 0,

@@ -13,7 +13,8 @@ function answer(count: number, address: (n: number) => string) {
 
 Object.assign(Resolver.prototype, {
   resolve4: async () => answer((addresses * 2) / 3, (n) => `198.41.${n >> 8}.${n & 255}`),
-  resolve6: async () => answer(addresses / 3, (n) => `2001:503:ba3e::2:${n.toString(16)}`),
+  resolve6: async () =>
+    answer(addresses / 3, (n) => `2001:503:ba3e::2:${n.toString(16)}`),
 });
 const { find } = createNames(['127.0.0.1:53']);
 

@@ -97,10 +97,14 @@ export function spawnImport(
   world: NppesWorld,
   path: string,
 ): { readonly child: ChildProcess; readonly ended: Promise<Ended> } {
-  const child = spawn(process.execPath, [COMMAND, ...argumentsOf(world, path, ['--json'])], {
-    env: { ...BARE, DATABASE_URL: world.url },
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
+  const child = spawn(
+    process.execPath,
+    [COMMAND, ...argumentsOf(world, path, ['--json'])],
+    {
+      env: { ...BARE, DATABASE_URL: world.url },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    },
+  );
   endWithThisProcess(child);
   const ended = new Promise<Ended>((resolve, reject) => {
     let stdout = '';
@@ -198,7 +202,10 @@ export async function writeMember(
   rows: readonly NppesValues[],
 ): Promise<string> {
   const path = join(folder, memberName(kind, lastDay));
-  await writeFile(path, headerLine(kind) + rows.map((row) => rowLine(kind, row)).join(''));
+  await writeFile(
+    path,
+    headerLine(kind) + rows.map((row) => rowLine(kind, row)).join(''),
+  );
   return path;
 }
 
@@ -246,7 +253,10 @@ export async function writeLargeMain(
   );
 }
 
-function* largeMain(rows: number, changes: ReadonlyMap<number, NppesValues>): Generator<Buffer> {
+function* largeMain(
+  rows: number,
+  changes: ReadonlyMap<number, NppesValues>,
+): Generator<Buffer> {
   yield Buffer.from(headerLine('npidata'));
   for (let from = 0; from < rows; from += PIECE_ROWS) {
     let text = '';

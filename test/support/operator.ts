@@ -11,7 +11,10 @@ export function operatorOn(databaseUrl: string) {
     let stdout = '';
     let stderr = '';
     const code = await runOperator(args, {
-      config: () => ({ databaseUrl: asRole(databaseUrl, 'operator'), secretKeys: SECRET_KEYS }),
+      config: () => ({
+        databaseUrl: asRole(databaseUrl, 'operator'),
+        secretKeys: SECRET_KEYS,
+      }),
       stdout: (text) => (stdout += text),
       stderr: (text) => (stderr += text),
     });

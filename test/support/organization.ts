@@ -5,7 +5,11 @@ import { issueKey } from '../../db/accounts/keys.ts';
 import { createOrganization, setLimit } from '../../db/accounts/organizations.ts';
 import type { Database } from '../../db/client.ts';
 import type { Retention } from '../../db/requests/retention.ts';
-import type { SubmitCommand, SubmitOutcome, SubmitRules } from '../../db/requests/submit.ts';
+import type {
+  SubmitCommand,
+  SubmitOutcome,
+  SubmitRules,
+} from '../../db/requests/submit.ts';
 import { SECRET_KEYS } from './database.ts';
 
 const DAY = 86_400_000;
@@ -21,15 +25,16 @@ export const RETENTION: Retention = {
   webhookLogMs: 30 * DAY,
 };
 
-export const RULES: SubmitRules & Pick<ActivityRules, 'retention' | 'missMs' | 'policy'> = {
-  retention: RETENTION,
-  lookupTimeoutMs: 60_000,
-  freshnessMs: 30 * DAY,
-  replayMs: 30 * DAY,
-  missMs: 14 * DAY,
-  policy: 'vendor-or-verifier reject',
-  idempotencyMs: DAY,
-};
+export const RULES: SubmitRules & Pick<ActivityRules, 'retention' | 'missMs' | 'policy'> =
+  {
+    retention: RETENTION,
+    lookupTimeoutMs: 60_000,
+    freshnessMs: 30 * DAY,
+    replayMs: 30 * DAY,
+    missMs: 14 * DAY,
+    policy: 'vendor-or-verifier reject',
+    idempotencyMs: DAY,
+  };
 
 export interface Organization {
   readonly organizationId: string;
@@ -57,7 +62,10 @@ export async function openOrganization(
 }
 
 /** Opens the sandbox of an organization, with a test key. */
-export async function openTestKey(db: Database, live: Organization): Promise<Organization> {
+export async function openTestKey(
+  db: Database,
+  live: Organization,
+): Promise<Organization> {
   const operator = { ...db, secretKeys: SECRET_KEYS };
   const { id, apiKey, organizationId } = await issueKey(
     operator,
@@ -99,10 +107,16 @@ export interface SubmitAnswer {
 }
 
 /** Returns the IDs of an accepted submit. */
-export function acceptedIds(outcome: SubmitOutcome): { batchId: string; requestIds: string[] } {
+export function acceptedIds(outcome: SubmitOutcome): {
+  batchId: string;
+  requestIds: string[];
+} {
   if (outcome.kind !== 'accepted') throw new Error(`the submit was ${outcome.kind}`);
   const answer = JSON.parse(outcome.response) as SubmitAnswer;
-  return { batchId: answer.batch_id, requestIds: answer.requests.map((one) => one.request_id) };
+  return {
+    batchId: answer.batch_id,
+    requestIds: answer.requests.map((one) => one.request_id),
+  };
 }
 
 /** The envelope, as tests read it. */
@@ -115,7 +129,11 @@ export interface EnvelopeAnswer {
     readonly created_at: string;
     readonly updated_at: string;
   };
-  readonly webhook: { readonly url: string; readonly mode: string; readonly status: string } | null;
+  readonly webhook: {
+    readonly url: string;
+    readonly mode: string;
+    readonly status: string;
+  } | null;
   readonly custom_data: Record<string, unknown> | null;
   readonly usage: { readonly credits_used: number; readonly balance: number };
   readonly data: readonly {
@@ -190,7 +208,8 @@ export function createCaller(baseUrl: string, apiKey: string) {
       submit('/api/v1/email/bulk', body, headers),
     batch: async (batchId: string) => (await get(`/api/v1/batch/${batchId}`)).json,
     credits: async () =>
-      (await get<{ balance: number; total: number; used: number }>('/api/v1/credits')).json,
+      (await get<{ balance: number; total: number; used: number }>('/api/v1/credits'))
+        .json,
     /** Polls like a client until the batch is completed. */
     async completed(batchId: string): Promise<EnvelopeAnswer> {
       return await eventually(async () => {

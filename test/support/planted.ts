@@ -10,7 +10,8 @@ export const PLANTED = /Cannot read properties of undefined \(reading 'planted'\
 /** Plants a bug at the top of the named workflow function or method of a bundle. */
 export function plantBug(code: string, name: string): string {
   const head = new RegExp(`(async (?:function )?${name}\\(.*\\) \\{)$`, 'gm');
-  if (code.match(head)?.length !== 1) throw new Error(`the bundle has no single function ${name}`);
+  if (code.match(head)?.length !== 1)
+    throw new Error(`the bundle has no single function ${name}`);
   return code.replace(head, (start) => `${start} ${BUG}`);
 }
 

@@ -14,7 +14,15 @@ import { type Answer, createCaller, eventually } from './organization.ts';
 import type { Stack } from './stack.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-const SOURCES = ['activities', 'api', 'db', 'deploy', 'patches', 'workflows', 'package.json'];
+const SOURCES = [
+  'activities',
+  'api',
+  'db',
+  'deploy',
+  'patches',
+  'workflows',
+  'package.json',
+];
 
 /** The exit code and output of a program. */
 export interface Ended {
@@ -47,7 +55,10 @@ export function programCommand(
 ) {
   return {
     command: process.execPath,
-    args: [join(root, 'deploy', name === 'bundle' ? 'build/bundle.ts' : `${name}.ts`), ...args],
+    args: [
+      join(root, 'deploy', name === 'bundle' ? 'build/bundle.ts' : `${name}.ts`),
+      ...args,
+    ],
     cwd: root,
     env: { ...BARE, SECRETS_KEY, ...env },
   };
@@ -122,7 +133,9 @@ export async function addPublishedPostgres(folder: string): Promise<string> {
   }
   // Reverses only its patch, because the other packages may be links to ours.
   const name =
-    (await readdir(join(ROOT, 'patches'))).find((patch) => patch.startsWith('postgres+')) ?? '';
+    (await readdir(join(ROOT, 'patches'))).find((patch) =>
+      patch.startsWith('postgres+'),
+    ) ?? '';
   await cp(join(ROOT, 'patches', name), join(folder, 'reversed', name));
   const options = ['--patch-dir', 'reversed', '--reverse', '--error-on-fail'];
   const args = [join(ROOT, 'node_modules/patch-package/index.js'), ...options];
@@ -210,7 +223,9 @@ export async function postUntilAnswered<T>(
     const answer = await caller
       .call<T>('POST', path, JSON.stringify(body), headers)
       .catch(() => null);
-    return answer === null || answer.status === 409 || answer.status === 503 ? null : answer;
+    return answer === null || answer.status === 409 || answer.status === 503
+      ? null
+      : answer;
   });
 }
 

@@ -9,7 +9,8 @@ import { eventually } from './organization.ts';
  */
 export async function check(promtool: string, ...args: readonly string[]): Promise<void> {
   const { code, output } = await run(promtool, args, {});
-  if (code !== 0) throw new Error(`promtool ${args.join(' ')} ended with ${code}:\n${output}`);
+  if (code !== 0)
+    throw new Error(`promtool ${args.join(' ')} ended with ${code}:\n${output}`);
 }
 
 /** The result of a range query: one line per series, in seconds and numbers. */
@@ -56,7 +57,10 @@ export async function startPrometheus(
    * Queries Prometheus.
    * @throws {Error} with its error message
    */
-  const ask = async <T>(path: string, parameters: Record<string, string> = {}): Promise<T> => {
+  const ask = async <T>(
+    path: string,
+    parameters: Record<string, string> = {},
+  ): Promise<T> => {
     const response = await fetch(
       `http://${address}/api/v1/${path}?${new URLSearchParams(parameters)}`,
     );
@@ -65,12 +69,17 @@ export async function startPrometheus(
     return data;
   };
   await eventually(async () => {
-    if (server.ending() !== undefined) throw new Error(`Prometheus ended: ${server.tail()}`);
+    if (server.ending() !== undefined)
+      throw new Error(`Prometheus ended: ${server.tail()}`);
     return await ask('status/buildinfo').catch(() => null);
   });
   return {
     ask,
-    async range(query: string, from: Date, stepSeconds: number): Promise<readonly Series[]> {
+    async range(
+      query: string,
+      from: Date,
+      stepSeconds: number,
+    ): Promise<readonly Series[]> {
       const [start, end] = [from, new Date()].map((at) => String(at.getTime() / 1000));
       const { result } = await ask<{ result: Series[] }>('query_range', {
         ...{ query, start: start ?? '', end: end ?? '', step: String(stepSeconds) },

@@ -78,7 +78,11 @@ export function providersIn(db: Database) {
     newNpi,
     newPlace,
     insert,
-    async person(place: Place | null, endpoints: readonly Endpoint[] = [], row: Row = {}) {
+    async person(
+      place: Place | null,
+      endpoints: readonly Endpoint[] = [],
+      row: Row = {},
+    ) {
       return await insert(
         { entityType: 1, firstName: 'JANE', lastName: 'PUBLIC', ...row },
         place,
@@ -91,15 +95,32 @@ export function providersIn(db: Database) {
       endpoints: readonly Endpoint[] = [],
       row: Row = {},
     ) {
-      return await insert({ entityType: 2, organizationName: name, ...row }, place, endpoints);
+      return await insert(
+        { entityType: 2, organizationName: name, ...row },
+        place,
+        endpoints,
+      );
     },
     async otherName(npi: string, name: string, typeCode: string) {
-      await query(db, (tx) => tx.insert(providerOtherNames).values({ npi, name, typeCode }));
+      await query(db, (tx) =>
+        tx.insert(providerOtherNames).values({ npi, name, typeCode }),
+      );
     },
     async location(npi: string, state: string, place: Place) {
       const { line1, line2, postalCode, phone } = place;
-      const address = { line1: line1 ?? '', line2: line2 ?? '', postalCode: postalCode ?? '' };
-      const row = { npi, ...address, city: 'DENVER', state, phone, ...providerKeys(place) };
+      const address = {
+        line1: line1 ?? '',
+        line2: line2 ?? '',
+        postalCode: postalCode ?? '',
+      };
+      const row = {
+        npi,
+        ...address,
+        city: 'DENVER',
+        state,
+        phone,
+        ...providerKeys(place),
+      };
       await query(db, (tx) => tx.insert(providerLocations).values(row));
     },
     /**

@@ -50,10 +50,16 @@ export async function findPython(
     (await run(pythonIn(place), ['-c', `import ${module}`], {})).code === 0;
   const place = await installed(cacheDir, requirements, isWhole, async (folder) => {
     if (!(await hasPython())) {
-      throw new Error('Python 3.11 or later with venv is needed on PATH as python3: install it.');
+      throw new Error(
+        'Python 3.11 or later with venv is needed on PATH as python3: install it.',
+      );
     }
     console.log(`installing ${module} for Python, once`);
-    await succeed('python3', ['-m', 'venv', folder], 'the virtual environment could not be made');
+    await succeed(
+      'python3',
+      ['-m', 'venv', folder],
+      'the virtual environment could not be made',
+    );
     const options = [
       '--quiet',
       '--no-deps',

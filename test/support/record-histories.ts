@@ -4,7 +4,13 @@ import { saveHistory } from './histories.ts';
 import { eventually, type SubmitAnswer } from './organization.ts';
 import { startServers } from './servers.ts';
 import { type Stack, type StackOptions, startStack } from './stack.ts';
-import { aborted, createScriptedVendor, foundStep, heldScript, ordinaryNpis } from './vendors.ts';
+import {
+  aborted,
+  createScriptedVendor,
+  foundStep,
+  heldScript,
+  ordinaryNpis,
+} from './vendors.ts';
 
 // `npm run histories`: records the histories that test/workflows/replay.test.ts replays. Each
 // scenario ends with `save`, under a name that says what happened.
@@ -31,7 +37,12 @@ async function withStack(
 }
 
 /** Waits until the workflow is closed, and saves its history. */
-async function save(stack: Stack, name: string, workflowId = '', runId?: string): Promise<void> {
+async function save(
+  stack: Stack,
+  name: string,
+  workflowId = '',
+  runId?: string,
+): Promise<void> {
   const handle = stack.client.workflow.getHandle(workflowId, runId);
   // A child may not exist yet.
   const closeTime = async () => (await handle.describe().catch(() => null))?.closeTime;
@@ -59,7 +70,8 @@ async function recordOutcomes(): Promise<void> {
       'lookup-asynchronous-vendor': ordinaryNpis('found_later', 1)[0] ?? '',
       'lookup-check-digit': '1234567890',
     };
-    const mixed = (await client.bulk({ npis: Object.values(lookups), ...hook('/mixed') })).json;
+    const mixed = (await client.bulk({ npis: Object.values(lookups), ...hook('/mixed') }))
+      .json;
     await save(stack, 'batch-real-time', mixed.batch_id);
     for (const [name, npi] of Object.entries(lookups))
       await save(stack, name, requestOf(mixed, npi));
@@ -78,7 +90,8 @@ async function recordOutcomes(): Promise<void> {
       await save(stack, name, json.batch_id);
     }
     const path = `/api/v1/batch/${ids.get('batch-webhooks-retried')}/deliveries`;
-    const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path)).json;
+    const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path))
+      .json;
     await save(stack, 'delivery-retried', deliveries[0]?.id);
   });
 }
@@ -120,7 +133,11 @@ async function recordInterventions(): Promise<void> {
     vendor.script(npi, ({ signal }) => aborted(signal));
     return npi;
   };
-  const options = { lookupTimeoutMs: 8000, sweepIntervalMs: 1000, providers: [vendor, second] };
+  const options = {
+    lookupTimeoutMs: 8000,
+    sweepIntervalMs: 1000,
+    providers: [vendor, second],
+  };
   await withStack(options, async (stack) => {
     const client = await stack.organization();
     const webhook = { url: `${stack.receiver.url}/hook` };

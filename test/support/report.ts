@@ -44,7 +44,10 @@ export function timedTest(line: string): TimedTest | null {
   const parts = [...time.matchAll(/([\d.]+)(ms|[smh])/g)];
   return {
     title,
-    seconds: parts.reduce((sum, [, n, unit = '']) => sum + Number(n) * (SECONDS[unit] ?? 0), 0),
+    seconds: parts.reduce(
+      (sum, [, n, unit = '']) => sum + Number(n) * (SECONDS[unit] ?? 0),
+      0,
+    ),
   };
 }
 
@@ -54,5 +57,7 @@ export function timedTest(line: string): TimedTest | null {
  */
 export function slowestTests(tests: readonly TimedTest[], most = 15): string[] {
   const slowest = [...tests].sort((a, b) => b.seconds - a.seconds).slice(0, most);
-  return slowest.map(({ title, seconds }) => `${seconds.toFixed(1).padStart(7)} s  ${title}`);
+  return slowest.map(
+    ({ title, seconds }) => `${seconds.toFixed(1).padStart(7)} s  ${title}`,
+  );
 }

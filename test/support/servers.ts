@@ -1,7 +1,11 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { startPostgres } from '../../deploy/local/postgres.ts';
-import { cacheFolder, findTemporalCli, findTemporalServer } from '../../deploy/local/programs.ts';
+import {
+  cacheFolder,
+  findTemporalCli,
+  findTemporalServer,
+} from '../../deploy/local/programs.ts';
 import { startTemporal, startTemporalServer } from '../../deploy/local/temporal.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { type TestSetting, temporaryFolder } from './database.ts';
@@ -40,7 +44,9 @@ export async function startServers({
 } = {}): Promise<() => Promise<void>> {
   // If one does not start, the others are stopped.
   await using started = new AsyncDisposableStack();
-  const own = async <T extends { stop(): Promise<unknown> }>(starting: Promise<T>): Promise<T> => {
+  const own = async <T extends { stop(): Promise<unknown> }>(
+    starting: Promise<T>,
+  ): Promise<T> => {
     const server = await starting;
     started.defer(async () => void (await server.stop()));
     return server;
@@ -62,17 +68,20 @@ export async function startServers({
   };
   // Not TestWorkflowEnvironment.createLocal, because these servers start as in `npm start` and end
   // even if the runner is killed.
-  const [databaseUrl, temporalAddress] = await step('PostgreSQL and Temporal', async () => {
-    const starting = [
-      env.TEST_DATABASE_URL ?? own(startPostgres({})).then(({ url }) => url),
-      onServer
-        ? startServer().then(({ address }) => address)
-        : (env.TEST_TEMPORAL_ADDRESS ??
-          own(startTemporal({ ...common, cli })).then(({ address }) => address)),
-    ];
-    await Promise.allSettled(starting);
-    return await Promise.all(starting);
-  });
+  const [databaseUrl, temporalAddress] = await step(
+    'PostgreSQL and Temporal',
+    async () => {
+      const starting = [
+        env.TEST_DATABASE_URL ?? own(startPostgres({})).then(({ url }) => url),
+        onServer
+          ? startServer().then(({ address }) => address)
+          : (env.TEST_TEMPORAL_ADDRESS ??
+            own(startTemporal({ ...common, cli })).then(({ address }) => address)),
+      ];
+      await Promise.allSettled(starting);
+      return await Promise.all(starting);
+    },
+  );
   // Bundles once for all files, because each bundling takes seconds.
   const bundle = join(
     temporaryFolder((remove) => started.defer(remove)),

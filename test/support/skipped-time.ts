@@ -1,5 +1,9 @@
 import { TestWorkflowEnvironment } from '@temporalio/testing';
-import type { NativeConnectionPlugin, WorkerOptions, WorkerPlugin } from '@temporalio/worker';
+import type {
+  NativeConnectionPlugin,
+  WorkerOptions,
+  WorkerPlugin,
+} from '@temporalio/worker';
 import { SEARCH_ATTRIBUTES } from '../../deploy/temporal/namespace.ts';
 import { type Travel, travel } from './database.ts';
 import { installTestRuntime } from './runtime.ts';
@@ -65,7 +69,9 @@ export class SkippedTime {
  * Workers take plugins from their connection. This one calls `before` at the start of each
  * activity, local ones too.
  */
-function callBeforeActivities(before: () => Promise<void>): NativeConnectionPlugin & WorkerPlugin {
+function callBeforeActivities(
+  before: () => Promise<void>,
+): NativeConnectionPlugin & WorkerPlugin {
   const interceptor = () => ({
     inbound: {
       async execute<Input, Output>(

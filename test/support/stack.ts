@@ -23,7 +23,11 @@ import {
   sourceSettings,
 } from '../../deploy/local/simulator.ts';
 import { createLog } from '../../deploy/log.ts';
-import { keepBooks, runReconciler, tendWorkflows } from '../../deploy/reconciler/reconciler.ts';
+import {
+  keepBooks,
+  runReconciler,
+  tendWorkflows,
+} from '../../deploy/reconciler/reconciler.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
 import { keepNamespace, reverifyScheduleId } from '../../deploy/temporal/namespace.ts';
 import { temporalTrouble } from '../../deploy/temporal/trouble.ts';
@@ -37,7 +41,12 @@ import {
   temporaryFolder,
   testSetting,
 } from './database.ts';
-import { createCaller, type Organization, openOrganization, openTestKey } from './organization.ts';
+import {
+  createCaller,
+  type Organization,
+  openOrganization,
+  openTestKey,
+} from './organization.ts';
 import { startReceiver } from './receiver.ts';
 import { installTestRuntime, quiet } from './runtime.ts';
 import type { SkippedTime } from './skipped-time.ts';
@@ -102,7 +111,10 @@ const SHORT_TIMES = {
   webhookScheduleMs: [0, 100, 200, 300],
   webhookLongestRestMs: 300,
 };
-const SHORT_RULES = { greylistMs: 1000, sweep: { startAfterMs: 500, checkEveryMs: 1000 } };
+const SHORT_RULES = {
+  greylistMs: 1000,
+  sweep: { startAfterMs: 500, checkEveryMs: 1000 },
+};
 const logOf = (onLog: ApiOptions['onLog']) =>
   onLog ? createLog('test', 'trace', { write: onLog }) : quiet;
 
@@ -124,7 +136,11 @@ export async function startApi(options: ApiOptions = {}) {
   await using opened = new AsyncDisposableStack();
   const databaseUrl = settings.databaseUrl ?? opened.use(await openTestDatabase()).url;
   const deadline = deadlineMs === undefined ? {} : { deadlineMs };
-  const open = (url: string, applicationName: string, secretKeys: readonly SecretKey[] = []) => {
+  const open = (
+    url: string,
+    applicationName: string,
+    secretKeys: readonly SecretKey[] = [],
+  ) => {
     const db = openDatabase({ url, poolSize, applicationName, secretKeys, ...deadline });
     opened.defer(() => db.close());
     return db;
@@ -143,7 +159,13 @@ export async function startApi(options: ApiOptions = {}) {
   const client = new Client({ connection });
   const trouble = async () =>
     (await temporalTrouble({ connectionOptions: { address } }))?.message ?? null;
-  const server = createApi(config, { db: itsDb, log: logOf(onLog), client, taskQueue, trouble });
+  const server = createApi(config, {
+    db: itsDb,
+    log: logOf(onLog),
+    client,
+    taskQueue,
+    trouble,
+  });
   opened.defer(() => server.stop({ timeout: 1000 }));
   await server.start();
   const running = opened.move();
@@ -170,7 +192,9 @@ export async function startApi(options: ApiOptions = {}) {
       const rows = await db.drizzle
         .select({ id: requests.id })
         .from(requests)
-        .where(and(eq(requests.organizationId, organizationId), isNull(requests.settledAt)));
+        .where(
+          and(eq(requests.organizationId, organizationId), isNull(requests.settledAt)),
+        );
       return rows.map((row) => row.id);
     },
     stop: () => running.disposeAsync(),
@@ -205,9 +229,12 @@ export async function startStack(options: StackOptions = {}) {
   } = others;
   const log = logOf(onLog);
   await using opened = new AsyncDisposableStack();
-  const existing = { address: elsewhere?.temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS') };
+  const existing = {
+    address: elsewhere?.temporalAddress ?? testSetting('TEST_TEMPORAL_ADDRESS'),
+  };
   const environment =
-    time?.environment ?? (await TestWorkflowEnvironment.createFromExistingServer(existing));
+    time?.environment ??
+    (await TestWorkflowEnvironment.createFromExistingServer(existing));
   opened.defer(() => environment.teardown());
   const { address, client } = environment;
   const dir = temporaryFolder((remove) => opened.defer(remove));
@@ -222,7 +249,11 @@ export async function startStack(options: StackOptions = {}) {
   opened.defer(() => workerDb.close());
   if (allSources) await importSample(databaseUrl, dir);
   const taskQueue = elsewhere?.taskQueue ?? `enrichment-${databaseUrl.split('_').at(-1)}`;
-  const simulator = await createSimulator({ port: 0, speed: simulatorSpeed, apiKey: API_KEY });
+  const simulator = await createSimulator({
+    port: 0,
+    speed: simulatorSpeed,
+    apiKey: API_KEY,
+  });
   opened.defer(() => simulator.close());
   const receiver = await startReceiver(dir);
   opened.defer(() => receiver.close());
@@ -230,8 +261,14 @@ export async function startStack(options: StackOptions = {}) {
   opened.defer(() => dns.close());
 
   const sourcesFile = join(dir, 'sources.json');
-  writeFileSync(sourcesFile, JSON.stringify(sourcesOf({ allSources, rocketReach, reacherRates })));
-  const sourceEnvironment = { ...settingsOf(simulator, allSources), SOURCES_FILE: sourcesFile };
+  writeFileSync(
+    sourcesFile,
+    JSON.stringify(sourcesOf({ allSources, rocketReach, reacherRates })),
+  );
+  const sourceEnvironment = {
+    ...settingsOf(simulator, allSources),
+    SOURCES_FILE: sourcesFile,
+  };
   const config: Config = {
     ...loadConfig({ DATABASE_URL: databaseUrl, ...sourceEnvironment }),
     ...HERE,

@@ -7,7 +7,9 @@ const now = Date.now.bind(Date);
 class SteppedDate extends Date {
   constructor(...given: ConstructorParameters<typeof Date> | []) {
     super(
-      ...((given.length === 0 ? [now() + stepMs] : given) as ConstructorParameters<typeof Date>),
+      ...((given.length === 0 ? [now() + stepMs] : given) as ConstructorParameters<
+        typeof Date
+      >),
     );
   }
   static override now(): number {

@@ -1,7 +1,9 @@
 import type { Database } from '../../db/client.ts';
 import { type OwnEmail, storeOwnEmails } from '../../db/lookups/imports.ts';
 
-type Stored = Omit<OwnEmail, 'validatedAt' | 'checked'> & { readonly lastValidatedAt: Date };
+type Stored = Omit<OwnEmail, 'validatedAt' | 'checked'> & {
+  readonly lastValidatedAt: Date;
+};
 
 /**
  * Stores one address in the directory like an operator's import, as if it had passed our checks.

@@ -2,7 +2,10 @@ import { existsSync } from 'node:fs';
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { type EphemeralServerExecutable, TestWorkflowEnvironment } from '@temporalio/testing';
+import {
+  type EphemeralServerExecutable,
+  TestWorkflowEnvironment,
+} from '@temporalio/testing';
 import { run } from '../../deploy/local/processes.ts';
 import { cacheFolder } from '../../deploy/local/programs.ts';
 import { folderFor, installed } from './installed.ts';
@@ -39,7 +42,12 @@ export async function findTestServer(): Promise<EphemeralServerExecutable> {
   if (!isInstalled(place)) {
     const download = await tryDownload(cacheDir);
     if (download !== null) return download;
-    await installed(cacheDir, POM, async (folder) => isInstalled(folder), installJavaServer);
+    await installed(
+      cacheDir,
+      POM,
+      async (folder) => isInstalled(folder),
+      installJavaServer,
+    );
   }
   return { type: 'existing-path', path: join(place, NAME) };
 }
@@ -50,8 +58,14 @@ function isInstalled(folder: string): boolean {
 }
 
 /** Returns the SDK's download, or null if it can't be downloaded or doesn't start here. */
-async function tryDownload(downloadDir: string): Promise<EphemeralServerExecutable | null> {
-  const executable = { type: 'cached-download', downloadDir, ttl: KEEP_DOWNLOAD } as const;
+async function tryDownload(
+  downloadDir: string,
+): Promise<EphemeralServerExecutable | null> {
+  const executable = {
+    type: 'cached-download',
+    downloadDir,
+    ttl: KEEP_DOWNLOAD,
+  } as const;
   await mkdir(downloadDir, { recursive: true });
   try {
     const environment = await TestWorkflowEnvironment.createTimeSkipping({
@@ -70,13 +84,17 @@ async function installJavaServer(folder: string): Promise<void> {
   if (java.code !== 0) throw notInstalled('java does not run');
   // Maven processes must not share a local repository, so this one gets its own.
   const repository = join(folder, 'repository');
-  const options = [`-Dmaven.repo.local=${repository}`, `-DoutputDirectory=${join(folder, 'lib')}`];
+  const options = [
+    `-Dmaven.repo.local=${repository}`,
+    `-DoutputDirectory=${join(folder, 'lib')}`,
+  ];
   const maven = await run(
     'mvn',
     ['-q', '-B', '-f', POM, ...options, 'dependency:copy-dependencies'],
     {},
   );
-  if (maven.code !== 0) throw notInstalled(maven.output.split('\n')[0] || 'mvn does not run');
+  if (maven.code !== 0)
+    throw notInstalled(maven.output.split('\n')[0] || 'mvn does not run');
   await rm(repository, { recursive: true });
   await writeFile(join(folder, NAME), START, { mode: 0o755 });
 }

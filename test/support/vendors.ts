@@ -40,7 +40,8 @@ export interface ScriptedVendor extends Vendor {
 export function createScriptedVendor(id = 'scripted'): ScriptedVendor {
   const scripts = new Map<string, Script>();
   const counts = new Map<string, number>();
-  const asked = (npi: string, operation: string) => counts.get(`${operation} ${npi}`) ?? 0;
+  const asked = (npi: string, operation: string) =>
+    counts.get(`${operation} ${npi}`) ?? 0;
   const answer = async (
     operation: ScriptedCall['operation'],
     { npi }: Subject,
@@ -75,7 +76,9 @@ export function foundStep(npi: string): Step {
     kind: 'found',
     identity: { npi, name: null, state: null },
     repeatsInput: false,
-    candidates: [{ email, vendorType: 'professional', verdict: 'valid', validatedAt: new Date() }],
+    candidates: [
+      { email, vendorType: 'professional', verdict: 'valid', validatedAt: new Date() },
+    ],
   };
 }
 
@@ -142,7 +145,9 @@ export interface Asked {
 
 /** Reads a response in a vendor's documented form from vendor-answers/, such as `hunter/valid`. */
 export function recorded(name: string): Played {
-  return JSON.parse(readFileSync(new URL(`vendor-answers/${name}.json`, import.meta.url), 'utf8'));
+  return JSON.parse(
+    readFileSync(new URL(`vendor-answers/${name}.json`, import.meta.url), 'utf8'),
+  );
 }
 
 /** Starts a vendor's server that returns these responses in turn and repeats the last one. */
@@ -151,11 +156,18 @@ export async function playVendor(t: ExecutionContext, ...answers: readonly Playe
   const url = await serveVendor(t, async (request, response) => {
     const { method = '', url: path = '', headers } = request;
     const hasBody = method === 'POST';
-    const { status, body, ...rest } = answers[Math.min(asked.length, answers.length - 1)] ?? {
+    const { status, body, ...rest } = answers[
+      Math.min(asked.length, answers.length - 1)
+    ] ?? {
       status: 500,
       body: '',
     };
-    asked.push({ method, url: path, headers, body: hasBody ? await json(request) : null });
+    asked.push({
+      method,
+      url: path,
+      headers,
+      body: hasBody ? await json(request) : null,
+    });
     response.writeHead(status, { 'content-type': 'application/json', ...rest.headers });
     response.end(typeof body === 'string' ? body : JSON.stringify(body));
   });
@@ -163,7 +175,10 @@ export async function playVendor(t: ExecutionContext, ...answers: readonly Playe
 }
 
 /** Starts a vendor's server with the test's handler. It ends with the test. */
-export async function serveVendor(t: ExecutionContext, handle: RequestListener): Promise<string> {
+export async function serveVendor(
+  t: ExecutionContext,
+  handle: RequestListener,
+): Promise<string> {
   const server = createServer(handle).listen(0, '127.0.0.1');
   await once(server, 'listening');
   t.teardown(() => {

@@ -37,7 +37,10 @@ for (const [title, stepMs] of Object.entries(STEPS)) {
     });
     const client = await stack.organization();
     const npis = [LATER, FOUND, LIMITED, '2000000044', '2000000101'];
-    const { json } = await client.bulk({ npis, webhook: { url: `${stack.receiver.url}/clock` } });
+    const { json } = await client.bulk({
+      npis,
+      webhook: { url: `${stack.receiver.url}/clock` },
+    });
     // The last one hangs at the vendor until its deadline.
     const waited = await eventually(async () => {
       const { data, batch } = await client.batch(json.batch_id);
@@ -53,7 +56,9 @@ for (const [title, stepMs] of Object.entries(STEPS)) {
       return received.length === npis.length - 1 ? received : null;
     });
     for (const { body, headers } of deliveries) {
-      t.notThrows(() => new Webhook(webhookSecret).verify(body, headers as Record<string, string>));
+      t.notThrows(() =>
+        new Webhook(webhookSecret).verify(body, headers as Record<string, string>),
+      );
     }
     await workers.stop();
   });

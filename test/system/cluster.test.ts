@@ -66,7 +66,9 @@ test("killing Temporal's server during a batch loses nothing and repeats no char
   );
   t.is((await client.completed(meanwhile.json.batch_id)).data[0]?.status, 'completed');
   for (const npi of [...npis, later]) {
-    const bought = stack.simulator.calls().filter(({ subject }) => subject === npi).length;
+    const bought = stack.simulator
+      .calls()
+      .filter(({ subject }) => subject === npi).length;
     t.is(bought, 1, `${npi} was looked up ${bought} times`);
   }
   for (const { batch_id } of [json, meanwhile.json]) {
@@ -74,9 +76,15 @@ test("killing Temporal's server during a batch loses nothing and repeats no char
       async () => (await client.batch(batch_id)).webhook?.status === 'delivered' || null,
     );
   }
-  const told = stack.receiver.deliveries().map(({ body }) => JSON.parse(body).data[0].request_id);
+  const told = stack.receiver
+    .deliveries()
+    .map(({ body }) => JSON.parse(body).data[0].request_id);
   t.is(new Set(told).size, npis.length + 1);
-  t.deepEqual(await client.credits(), { balance: 99 - FOUND, total: 100, used: FOUND + 1 });
+  t.deepEqual(await client.credits(), {
+    balance: 99 - FOUND,
+    total: 100,
+    used: FOUND + 1,
+  });
   t.deepEqual(await leftOver(stack), []);
   // The API of a stack does not report itself as running, so the test does.
   await noteApi(stack.db, { id: 'its API', namespace: 'default', taskQueue: TASK_QUEUE });
@@ -116,7 +124,10 @@ test("npm start --temporal server runs the demo on Temporal's real server", asyn
   const ui = /In the Temporal UI: (\S+)/.exec(output)?.[1] ?? '';
   t.true((await fetch(ui)).ok);
   const args = [programOf('operator.ts'), 'doctor'];
-  const { stdout } = await promisify(execFile)(process.execPath, args, { cwd: folder, env });
+  const { stdout } = await promisify(execFile)(process.execPath, args, {
+    cwd: folder,
+    env,
+  });
   t.regex(stdout, /: no findings\n$/);
   process.kill(start.pid, 'SIGINT');
   t.is(await start.exited, 'exit code 0');

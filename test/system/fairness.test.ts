@@ -45,40 +45,46 @@ const stormy = fresh(test, () =>
 );
 
 // Guard: `fairnessKey` in api/temporal.ts.
-test.serial('a lookup overtakes most of 180 earlier lookups of another organization', async (t) => {
-  const stack = fair;
-  const [mine = '', ...theirs] = ordinaryNpis('found', 181, 500_000);
-  const begin = Promise.withResolvers<void>();
-  for (const npi of [mine, ...theirs]) {
-    vendor.script(npi, async () => {
-      await begin.promise;
-      await setTimeout(200);
-      return foundStep(npi);
-    });
-  }
-  const [many, one] = [await stack.organization(), await stack.organization()];
-  const bulks = await Promise.all(
-    [0, 60, 120].map((from) => many.bulk({ npis: theirs.slice(from, from + 60) })),
-  );
-  await stack.startWorker();
-  const items = async () =>
-    (await Promise.all(bulks.map(({ json }) => many.batch(json.batch_id)))).flatMap(
-      ({ data }) => data,
+test.serial(
+  'a lookup overtakes most of 180 earlier lookups of another organization',
+  async (t) => {
+    const stack = fair;
+    const [mine = '', ...theirs] = ordinaryNpis('found', 181, 500_000);
+    const begin = Promise.withResolvers<void>();
+    for (const npi of [mine, ...theirs]) {
+      vendor.script(npi, async () => {
+        await begin.promise;
+        await setTimeout(200);
+        return foundStep(npi);
+      });
+    }
+    const [many, one] = [await stack.organization(), await stack.organization()];
+    const bulks = await Promise.all(
+      [0, 60, 120].map((from) => many.bulk({ npis: theirs.slice(from, from + 60) })),
     );
-  const countOf = async (...statuses: string[]) =>
-    (await items()).filter(({ status }) => statuses.includes(status)).length;
-  // Each of their lookups is in the queue before ours.
-  await eventually(async () => (await countOf('in-progress')) === theirs.length || null);
-  const { json } = await one.single({ npi: mine });
-  // Our lookup is in the queue too.
-  await eventually(
-    async () => (await one.batch(json.batch_id)).data[0]?.status === 'in-progress' || null,
-  );
-  begin.resolve();
-  await one.completed(json.batch_id);
-  const left = await countOf('accepted', 'in-progress');
-  t.true(left > 90, `180 were in front of it, ${left} still wait`);
-});
+    await stack.startWorker();
+    const items = async () =>
+      (await Promise.all(bulks.map(({ json }) => many.batch(json.batch_id)))).flatMap(
+        ({ data }) => data,
+      );
+    const countOf = async (...statuses: string[]) =>
+      (await items()).filter(({ status }) => statuses.includes(status)).length;
+    // Each of their lookups is in the queue before ours.
+    await eventually(
+      async () => (await countOf('in-progress')) === theirs.length || null,
+    );
+    const { json } = await one.single({ npi: mine });
+    // Our lookup is in the queue too.
+    await eventually(
+      async () =>
+        (await one.batch(json.batch_id)).data[0]?.status === 'in-progress' || null,
+    );
+    begin.resolve();
+    await one.completed(json.batch_id);
+    const left = await countOf('accepted', 'in-progress');
+    t.true(left > 90, `180 were in front of it, ${left} still wait`);
+  },
+);
 
 /** Its check digit is wrong, so it ends as `not_found` without a vendor call. */
 const NOBODY = '1234567890';
@@ -87,33 +93,37 @@ const BULK = 60;
 
 // Guards: `fairnessKey` in api/temporal.ts, and `taskQueue` of `startDelivery` in
 // workflows/delivery.ts.
-test.serial('many failing webhooks do not delay a lookup of another organization', async (t) => {
-  const stack = stormy;
-  const queues = queuesOf(stack.taskQueue);
-  const count = async (type: string, queue: string) => {
-    const query = `WorkflowType = '${type}' and TaskQueue = '${queue}'`;
-    return (await stack.client.workflow.count(query)).count;
-  };
-  const [npi = ''] = ordinaryNpis('found', 1, 600_000);
-  vendor.script(npi, () => foundStep(npi));
-  const many = await stack.organization();
-  const one = await stack.organization();
-  const npis = Array.from({ length: BULK }, () => NOBODY);
-  const webhook = { url: `${stack.receiver.url}/status/500` };
-  await Promise.all(Array.from({ length: BULKS }, () => many.bulk({ npis, webhook })));
-  await stack.startWorker();
-  await eventually(async () => (await count('deliver', queues.webhooks)) > 20 || null);
-  // Without a worker, a task of each open lookup is queued before ours.
-  await stack.stopWorker();
-  await eventually(
-    async () => (await count('lookUpEmail', queues.enrichment)) === BULKS * BULK || null,
-  );
-  const before = (await stack.openRequests(many.organizationId)).length;
-  const { json } = await one.single({ npi });
-  await stack.startWorker();
-  const { data } = await one.completed(json.batch_id);
-  const after = (await stack.openRequests(many.organizationId)).length;
-  t.is(data[0]?.status, 'completed');
-  t.true(after > before / 2, `${before} were in front of it, ${after} still wait`);
-  t.is(await count('deliver', queues.enrichment), 0);
-});
+test.serial(
+  'many failing webhooks do not delay a lookup of another organization',
+  async (t) => {
+    const stack = stormy;
+    const queues = queuesOf(stack.taskQueue);
+    const count = async (type: string, queue: string) => {
+      const query = `WorkflowType = '${type}' and TaskQueue = '${queue}'`;
+      return (await stack.client.workflow.count(query)).count;
+    };
+    const [npi = ''] = ordinaryNpis('found', 1, 600_000);
+    vendor.script(npi, () => foundStep(npi));
+    const many = await stack.organization();
+    const one = await stack.organization();
+    const npis = Array.from({ length: BULK }, () => NOBODY);
+    const webhook = { url: `${stack.receiver.url}/status/500` };
+    await Promise.all(Array.from({ length: BULKS }, () => many.bulk({ npis, webhook })));
+    await stack.startWorker();
+    await eventually(async () => (await count('deliver', queues.webhooks)) > 20 || null);
+    // Without a worker, a task of each open lookup is queued before ours.
+    await stack.stopWorker();
+    await eventually(
+      async () =>
+        (await count('lookUpEmail', queues.enrichment)) === BULKS * BULK || null,
+    );
+    const before = (await stack.openRequests(many.organizationId)).length;
+    const { json } = await one.single({ npi });
+    await stack.startWorker();
+    const { data } = await one.completed(json.batch_id);
+    const after = (await stack.openRequests(many.organizationId)).length;
+    t.is(data[0]?.status, 'completed');
+    t.true(after > before / 2, `${before} were in front of it, ${after} still wait`);
+    t.is(await count('deliver', queues.enrichment), 0);
+  },
+);

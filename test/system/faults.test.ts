@@ -62,7 +62,10 @@ async function startSilentServer() {
 
 test('a submit while Temporal is down is accepted, and the reconciler starts it later', async (t) => {
   const silent = await startSilentServer();
-  const own = await startStack({ apiTemporalAddress: silent.address, sweepIntervalMs: 1000 });
+  const own = await startStack({
+    apiTemporalAddress: silent.address,
+    sweepIntervalMs: 1000,
+  });
   try {
     const client = await own.organization();
     const answers = await Promise.all([
@@ -112,21 +115,27 @@ test('requests whose deadline passed without workers are refunded on their retur
 
 // Serial, because the test fails if the call misses a heartbeat. The heartbeat timeout is a third
 // of the deadline.
-test.serial('a request whose vendor hangs past the deadline fails and is refunded', async (t) => {
-  const [npi = ''] = freshNpis(1);
-  vendor.script(npi, ({ signal }) => aborted(signal));
-  const client = await stack.organization();
-  const { json } = await client.single({ npi, enrichment_email_type: 'personal' });
-  t.is((await client.credits()).balance, 997);
-  const envelope = await client.completed(json.batch_id);
-  t.like(envelope.data[0], { status: 'failed', email: null });
-  t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
-  const [row] = await stack.db.drizzle.execute<{ late: string; reason: string }>(
-    sql`select extract(epoch from settled_at - deadline_at) late, reason from requests where batch_id = ${json.batch_id}`,
-  );
-  t.true(Number(row?.late) > -1 && Number(row?.late) < 15, `${row?.late} s after the deadline`);
-  t.is(row?.reason, 'deadline');
-});
+test.serial(
+  'a request whose vendor hangs past the deadline fails and is refunded',
+  async (t) => {
+    const [npi = ''] = freshNpis(1);
+    vendor.script(npi, ({ signal }) => aborted(signal));
+    const client = await stack.organization();
+    const { json } = await client.single({ npi, enrichment_email_type: 'personal' });
+    t.is((await client.credits()).balance, 997);
+    const envelope = await client.completed(json.batch_id);
+    t.like(envelope.data[0], { status: 'failed', email: null });
+    t.deepEqual(await client.credits(), { balance: 1000, total: 1000, used: 0 });
+    const [row] = await stack.db.drizzle.execute<{ late: string; reason: string }>(
+      sql`select extract(epoch from settled_at - deadline_at) late, reason from requests where batch_id = ${json.batch_id}`,
+    );
+    t.true(
+      Number(row?.late) > -1 && Number(row?.late) < 15,
+      `${row?.late} s after the deadline`,
+    );
+    t.is(row?.reason, 'deadline');
+  },
+);
 
 // Serial, because the test fails if the call misses a heartbeat. The heartbeat timeout is a third
 // of the deadline.
@@ -201,7 +210,8 @@ test('either a result or a time-out settles a request, even if both come at once
 test.serial('a vendor job is not paid for again after a failed poll', async (t) => {
   const [npi = ''] = freshNpis(1);
   vendor.script(npi, ({ operation, nth }) => {
-    if (operation === 'submit') return { kind: 'pending', jobRef: 'job-1', pollAfterMs: 50 };
+    if (operation === 'submit')
+      return { kind: 'pending', jobRef: 'job-1', pollAfterMs: 50 };
     return nth === 1 ? { kind: 'retry', why: 'upstream', afterMs: 50 } : foundStep(npi);
   });
   const client = await stack.organization();
@@ -211,101 +221,118 @@ test.serial('a vendor job is not paid for again after a failed poll', async (t) 
   t.is(vendor.asked(npi, 'poll'), 2);
 });
 
-test.serial('after a vendor fails 20 calls at once, all are repeated and succeed', async (t) => {
-  const shaky = createScriptedVendor('shaky');
-  const own = await startStack({ providers: [shaky] });
-  try {
-    const together = freshNpis(20);
-    const allAsked = Promise.withResolvers<void>();
-    let asked = 0;
-    for (const npi of together) {
-      shaky.script(npi, async ({ nth }) => {
-        if (nth > 1) return foundStep(npi);
-        asked += 1;
-        if (asked === together.length) allAsked.resolve();
-        await allAsked.promise;
-        return { kind: 'retry', why: 'upstream', afterMs: null };
-      });
+test.serial(
+  'after a vendor fails 20 calls at once, all are repeated and succeed',
+  async (t) => {
+    const shaky = createScriptedVendor('shaky');
+    const own = await startStack({ providers: [shaky] });
+    try {
+      const together = freshNpis(20);
+      const allAsked = Promise.withResolvers<void>();
+      let asked = 0;
+      for (const npi of together) {
+        shaky.script(npi, async ({ nth }) => {
+          if (nth > 1) return foundStep(npi);
+          asked += 1;
+          if (asked === together.length) allAsked.resolve();
+          await allAsked.promise;
+          return { kind: 'retry', why: 'upstream', afterMs: null };
+        });
+      }
+      const client = await own.organization();
+      const { json } = await client.bulk({ npis: together });
+      const { data } = await client.completed(json.batch_id);
+      t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
+      const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
+        sql`select state, era from source_health where source = 'shaky'`,
+      );
+      // The breaker opened once and closed once.
+      t.deepEqual({ ...row }, { state: 'closed', era: 2 });
+    } finally {
+      await own.stop();
     }
-    const client = await own.organization();
-    const { json } = await client.bulk({ npis: together });
-    const { data } = await client.completed(json.batch_id);
-    t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
-    const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
-      sql`select state, era from source_health where source = 'shaky'`,
-    );
-    // The breaker opened once and closed once.
-    t.deepEqual({ ...row }, { state: 'closed', era: 2 });
-  } finally {
-    await own.stop();
-  }
-});
+  },
+);
 
-test.serial('requests complete once a vendor and a verifier recover from an outage', async (t) => {
-  const away = new Set<string>();
-  const unstable = createScriptedVendor('unstable');
-  const expired = {
-    kind: 'retry',
-    why: 'unsent',
-    cause: 'CERT_HAS_EXPIRED',
-    afterMs: null,
-  } as const;
-  const lines: string[] = [];
-  const baseUrl = await serveVendor(t, (_request, response) => {
-    response.writeHead(away.has('reacher') ? 503 : 200, { 'content-type': 'application/json' });
-    response.end(JSON.stringify({ is_reachable: 'safe' }));
-  });
-  const { access } = loadConfig({ DATABASE_URL: stack.databaseUrl });
-  const own = await startStack({
-    providers: [unstable],
-    access: { ...access, reacher: { baseUrl, apiKey: '' } },
-    lookupTimeoutMs: 300_000,
-    onLog: (line) => lines.push(line),
-  });
-  const healthOf = async (source: string) => {
-    const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
-      sql`select state, era from source_health where source = ${source}`,
-    );
-    return { ...row };
-  };
-  const opened = (source: string) =>
-    eventually(async () => ((await healthOf(source)).state === 'open' ? true : null));
-  try {
-    const asked = freshNpis(12);
-    for (const npi of asked) {
-      const found = foundStep(npi);
-      if (found.kind !== 'found') throw new Error(found.kind);
-      // The vendor reports no mailbox check, so the verifier has to decide.
-      const candidates = found.candidates.map((one) => ({ ...one, verdict: 'unknown' as const }));
-      unstable.script(npi, () => (away.has('unstable') ? expired : { ...found, candidates }));
+test.serial(
+  'requests complete once a vendor and a verifier recover from an outage',
+  async (t) => {
+    const away = new Set<string>();
+    const unstable = createScriptedVendor('unstable');
+    const expired = {
+      kind: 'retry',
+      why: 'unsent',
+      cause: 'CERT_HAS_EXPIRED',
+      afterMs: null,
+    } as const;
+    const lines: string[] = [];
+    const baseUrl = await serveVendor(t, (_request, response) => {
+      response.writeHead(away.has('reacher') ? 503 : 200, {
+        'content-type': 'application/json',
+      });
+      response.end(JSON.stringify({ is_reachable: 'safe' }));
+    });
+    const { access } = loadConfig({ DATABASE_URL: stack.databaseUrl });
+    const own = await startStack({
+      providers: [unstable],
+      access: { ...access, reacher: { baseUrl, apiKey: '' } },
+      lookupTimeoutMs: 300_000,
+      onLog: (line) => lines.push(line),
+    });
+    const healthOf = async (source: string) => {
+      const [row] = await own.db.drizzle.execute<{ state: string; era: number }>(
+        sql`select state, era from source_health where source = ${source}`,
+      );
+      return { ...row };
+    };
+    const opened = (source: string) =>
+      eventually(async () => ((await healthOf(source)).state === 'open' ? true : null));
+    try {
+      const asked = freshNpis(12);
+      for (const npi of asked) {
+        const found = foundStep(npi);
+        if (found.kind !== 'found') throw new Error(found.kind);
+        // The vendor reports no mailbox check, so the verifier has to decide.
+        const candidates = found.candidates.map((one) => ({
+          ...one,
+          verdict: 'unknown' as const,
+        }));
+        unstable.script(npi, () =>
+          away.has('unstable') ? expired : { ...found, candidates },
+        );
+      }
+      away.add('unstable').add('reacher');
+      const client = await own.organization();
+      const { json } = await client.bulk({ npis: asked });
+      for (const source of ['unstable', 'reacher']) {
+        await opened(source);
+        away.delete(source);
+      }
+      const { data } = await client.completed(json.batch_id);
+      t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
+      // Each breaker opened once and closed once.
+      for (const source of ['unstable', 'reacher'])
+        t.deepEqual(await healthOf(source), { state: 'closed', era: 2 }, source);
+      const logged = lines
+        .map((line) => JSON.parse(line))
+        .filter((line) => 'breaker' in line);
+      const ofSource = (id: string) =>
+        logged
+          .filter(({ source }) => source === id)
+          .map(({ breaker, why }) => [breaker, why]);
+      t.deepEqual(ofSource('unstable'), [
+        ['open', 'unsent: CERT_HAS_EXPIRED'],
+        ['closed', undefined],
+      ]);
+      t.deepEqual(ofSource('reacher'), [
+        ['open', 'upstream'],
+        ['closed', undefined],
+      ]);
+      const figures = await readSourceStats(own.db, new Date(0));
+      const errors = figures.find(({ source }) => source === 'unstable')?.errors;
+      t.true((errors?.['retry: unsent: CERT_HAS_EXPIRED'] ?? 0) >= 5);
+    } finally {
+      await own.stop();
     }
-    away.add('unstable').add('reacher');
-    const client = await own.organization();
-    const { json } = await client.bulk({ npis: asked });
-    for (const source of ['unstable', 'reacher']) {
-      await opened(source);
-      away.delete(source);
-    }
-    const { data } = await client.completed(json.batch_id);
-    t.deepEqual([...new Set(data.map(({ status }) => status))], ['completed']);
-    // Each breaker opened once and closed once.
-    for (const source of ['unstable', 'reacher'])
-      t.deepEqual(await healthOf(source), { state: 'closed', era: 2 }, source);
-    const logged = lines.map((line) => JSON.parse(line)).filter((line) => 'breaker' in line);
-    const ofSource = (id: string) =>
-      logged.filter(({ source }) => source === id).map(({ breaker, why }) => [breaker, why]);
-    t.deepEqual(ofSource('unstable'), [
-      ['open', 'unsent: CERT_HAS_EXPIRED'],
-      ['closed', undefined],
-    ]);
-    t.deepEqual(ofSource('reacher'), [
-      ['open', 'upstream'],
-      ['closed', undefined],
-    ]);
-    const figures = await readSourceStats(own.db, new Date(0));
-    const errors = figures.find(({ source }) => source === 'unstable')?.errors;
-    t.true((errors?.['retry: unsent: CERT_HAS_EXPIRED'] ?? 0) >= 5);
-  } finally {
-    await own.stop();
-  }
-});
+  },
+);

@@ -6,13 +6,23 @@ import { startStack } from '../support/stack.ts';
 
 test('the log of a batch contains its IDs, but nothing personal or secret', async (t) => {
   const lines: string[] = [];
-  const stack = await startStack({ onLog: (line) => lines.push(line), lookupTimeoutMs: 12_000 });
+  const stack = await startStack({
+    onLog: (line) => lines.push(line),
+    lookupTimeoutMs: 12_000,
+  });
   const client = await stack.organization();
   const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
   const canary = 'canary-7f3a';
   const submitted = await client.bulk(
     {
-      npis: ['2000000010', '2000000028', '2000000044', '2000000101', '2000000119', '1234567890'],
+      npis: [
+        '2000000010',
+        '2000000028',
+        '2000000044',
+        '2000000101',
+        '2000000119',
+        '1234567890',
+      ],
       webhook: { url: `${stack.receiver.url}/${canary}` },
       custom_data: { [canary]: canary },
     },
@@ -24,9 +34,17 @@ test('the log of a batch contains its IDs, but nothing personal or secret', asyn
   await stack.stop();
 
   const log = lines.join('');
-  const emails = envelope.data.flatMap((item) => (item.email === null ? [] : [item.email]));
+  const emails = envelope.data.flatMap((item) =>
+    item.email === null ? [] : [item.email],
+  );
   t.is(emails.length, 2);
-  for (const secret of [...emails, canary, client.apiKey, webhookSecret, stack.receiver.url])
+  for (const secret of [
+    ...emails,
+    canary,
+    client.apiKey,
+    webhookSecret,
+    stack.receiver.url,
+  ])
     t.false(log.includes(secret));
 
   const entries = lines.map((line) => JSON.parse(line) as Record<string, unknown>);
@@ -38,7 +56,8 @@ test('the log of a batch contains its IDs, but nothing personal or secret', asyn
     total: 6,
   });
   const settled = of('request settled').map((entry) => entry.request_id);
-  for (const item of envelope.data.slice(0, 5)) t.true(settled.includes(item.request_id), item.npi);
+  for (const item of envelope.data.slice(0, 5))
+    t.true(settled.includes(item.request_id), item.npi);
   t.like(of('webhook attempt')[0], {
     batch_id: batchId,
     organization_id: client.organizationId,

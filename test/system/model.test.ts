@@ -5,7 +5,12 @@ import { diagnose } from '../../db/doctor/doctor.ts';
 import { settle } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { freshDatabase } from '../support/database.ts';
-import { auditLedger, type Mutation, mutantLedger, WITHOUT_LOCKS } from '../support/ledger.ts';
+import {
+  auditLedger,
+  type Mutation,
+  mutantLedger,
+  WITHOUT_LOCKS,
+} from '../support/ledger.ts';
 import { applyCall, MODEL_RULES, type ModelState, openModel } from '../support/model.ts';
 import {
   type Ledger,
@@ -103,7 +108,8 @@ async function drain(model: ModelState, client: ModelClient): Promise<void> {
   if (model.organizations.some(({ held }) => held !== 0))
     throw new Error('the model still holds credits');
   const seen = await viewDatabase(client);
-  if (viewModel(model).join('\n') !== seen.join('\n')) throw new Error('drained to another state');
+  if (viewModel(model).join('\n') !== seen.join('\n'))
+    throw new Error('drained to another state');
   await requireSilentAudit(client);
 }
 
@@ -119,20 +125,32 @@ const NOT_HERE = ['batch_not_started', 'request_overdue', 'sweep_away'];
 
 async function requireSilentDoctor(): Promise<void> {
   const { checks } = await diagnose(db, { ...MODEL_RULES, webhookScheduleMs: [0] });
-  const findings = checks.filter(({ code, findings }) => findings > 0 && !NOT_HERE.includes(code));
-  if (findings.length > 0) throw new Error(`the doctor found: ${JSON.stringify(findings)}`);
+  const findings = checks.filter(
+    ({ code, findings }) => findings > 0 && !NOT_HERE.includes(code),
+  );
+  if (findings.length > 0)
+    throw new Error(`the doctor found: ${JSON.stringify(findings)}`);
 }
 
 const openCounts = (): Counts => ({ sequences: 0, steps: 0, calls: 0, told: {} });
 const real: Ledger = { submit, settle };
 
 // Runs first, because the doctor reads whole tables.
-test.serial('doctor finds nothing after any step of random submits and settlements', async (t) => {
-  const counts = openCounts();
-  const run = { ledger: real, counts, seed: SEED, numRuns: 12, afterStep: requireSilentDoctor };
-  t.is(await runSequences(run), null);
-  t.log(counts);
-});
+test.serial(
+  'doctor finds nothing after any step of random submits and settlements',
+  async (t) => {
+    const counts = openCounts();
+    const run = {
+      ledger: real,
+      counts,
+      seed: SEED,
+      numRuns: 12,
+      afterStep: requireSilentDoctor,
+    };
+    t.is(await runSequences(run), null);
+    t.log(counts);
+  },
+);
 
 test.serial(
   'random concurrent submits and settlements never break the rules of the ledger',
@@ -167,17 +185,20 @@ test.serial(
   },
 );
 
-test.serial('the test of the ledger passes with an unchanged copy of the code', async (t) => {
-  const ledger = await mutantLedger([]);
-  const run = {
-    ledger,
-    counts: openCounts(),
-    seed: SEED,
-    numRuns: 12,
-    afterStep: requireSilentAudit,
-  };
-  t.is(await runSequences(run), null);
-});
+test.serial(
+  'the test of the ledger passes with an unchanged copy of the code',
+  async (t) => {
+    const ledger = await mutantLedger([]);
+    const run = {
+      ledger,
+      counts: openCounts(),
+      seed: SEED,
+      numRuns: 12,
+      afterStep: requireSilentAudit,
+    };
+    t.is(await runSequences(run), null);
+  },
+);
 
 const BUGS: Record<string, readonly Mutation[]> = {
   'a second charge within the replay window': [
@@ -199,7 +220,11 @@ const BUGS: Record<string, readonly Mutation[]> = {
     { file: 'requests/entitlements.ts', from: 'e.organization_id = ', to: "'' <> " },
   ],
   'an Idempotency-Key that never expires': [
-    { file: 'requests/submit.ts', from: 'where k.expires_at', to: 'where false and k.expires_at' },
+    {
+      file: 'requests/submit.ts',
+      from: 'where k.expires_at',
+      to: 'where false and k.expires_at',
+    },
   ],
   'a replay window of half the length': [
     {
@@ -234,6 +259,9 @@ for (const [bug, mutations] of Object.entries(BUGS)) {
     };
     const failure = await runSequences(run);
     t.log(`caught in sequence ${counts.sequences}`);
-    t.regex(failure ?? 'not caught', /no order of these calls explains|the audit found|drained/);
+    t.regex(
+      failure ?? 'not caught',
+      /no order of these calls explains|the audit found|drained/,
+    );
   });
 }

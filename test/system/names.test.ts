@@ -46,7 +46,10 @@ const stack = fresh(test, () => {
 test('domains whose name servers never respond do not delay other calls and webhooks', async (t) => {
   const attacker = await stack.organization();
   const submits = Array.from({ length: SILENT }, (_, n) =>
-    attacker.single({ npi: NOBODY, webhook: { url: `https://hook${n}.silent.example/` } }),
+    attacker.single({
+      npi: NOBODY,
+      webhook: { url: `https://hook${n}.silent.example/` },
+    }),
   );
   await Promise.all(submits);
   const hanging = async () => {
@@ -56,7 +59,9 @@ test('domains whose name servers never respond do not delay other calls and webh
     return row?.n ?? 0;
   };
   await eventually(async () => ((await hanging()) >= 10 ? true : null));
-  const asked = new Set(server.questions.filter((question) => question.includes('silent')));
+  const asked = new Set(
+    server.questions.filter((question) => question.includes('silent')),
+  );
   t.true(asked.size < 2 * SILENT, 'the rest waits for room');
 
   const other = await stack.organization();
@@ -64,7 +69,8 @@ test('domains whose name servers never respond do not delay other calls and webh
   const url = `${stack.receiver.url.replace('127.0.0.1', 'localhost.')}/beside`;
   await other.single({ npi: FOUND, webhook: { url } });
   const { body } = await eventually(
-    async () => stack.receiver.deliveries().find(({ path }) => path === '/beside') ?? null,
+    async () =>
+      stack.receiver.deliveries().find(({ path }) => path === '/beside') ?? null,
   );
   const left = await hanging();
   t.true(left > 0 && left <= 20, `${left} at once`);

@@ -23,9 +23,12 @@ test('if PostgreSQL is killed under load, submits get a 202 or 503, and none is 
   let running = true;
   const submitting = Array.from({ length: 8 }, async () => {
     while (running)
-      answers.push(await client.bulk({ npis: ['2000000010', '2000000028', '2000000036'] }));
+      answers.push(
+        await client.bulk({ npis: ['2000000010', '2000000028', '2000000036'] }),
+      );
   });
-  const count = (status: number) => answers.filter((answer) => answer.status === status).length;
+  const count = (status: number) =>
+    answers.filter((answer) => answer.status === status).length;
   const more = (status: number, than: number) =>
     eventually(async () => count(status) > than || null);
 
@@ -35,7 +38,9 @@ test('if PostgreSQL is killed under load, submits get a 202 or 503, and none is 
     await server.exited;
     await more(503, count(503) + 5);
     // The API checks PostgreSQL once a second.
-    await eventually(async () => (await fetch(`${api.baseUrl}/readyz`)).status === 503 || null);
+    await eventually(
+      async () => (await fetch(`${api.baseUrl}/readyz`)).status === 503 || null,
+    );
     t.is((await fetch(`${api.baseUrl}/healthz`)).status, 200);
     server = await startPostgres({ dataDir, port });
     await eventually(async () => (await fetch(`${api.baseUrl}/readyz`)).ok || null);
@@ -56,7 +61,11 @@ test('if PostgreSQL is killed under load, submits get a 202 or 503, and none is 
            (select count(*)::int from ledger_entries e where e.kind = 'hold'
               and e.request_id in (select id from requests where batch_id = b.id)) as holds
       from batches b left join requests r on r.batch_id = b.id group by b.id`;
-  t.true(batches.every((batch) => batch.total === batch.requests && batch.total === batch.holds));
+  t.true(
+    batches.every(
+      (batch) => batch.total === batch.requests && batch.total === batch.holds,
+    ),
+  );
   const stored = new Set(batches.map((batch) => batch.id));
   const accepted = answers
     .filter((answer) => answer.status === 202)
@@ -70,6 +79,11 @@ test('if PostgreSQL is killed under load, submits get a 202 or 503, and none is 
      where organization_id = ${client.organizationId}`;
   t.deepEqual(
     { ...balance },
-    { total: 100_000, available: 100_000 - 3 * stored.size, held: 3 * stored.size, used: 0 },
+    {
+      total: 100_000,
+      available: 100_000 - 3 * stored.size,
+      held: 3 * stored.size,
+      used: 0,
+    },
   );
 });

@@ -29,14 +29,22 @@ test.serial('a busy connection pool survives kill -9 of PostgreSQL', async (t) =
   t.true(counts.fulfilled > 0 && counts.rejected > 0);
 });
 
-test.serial('postgres.js without our patch does not survive kill -9 of PostgreSQL', async (t) => {
-  t.timeout(120_000);
-  const published = await addPublishedPostgres(temporaryFolder(t.teardown));
-  // One kill causes a few uncaught exceptions, or sometimes zero.
-  const { counts, halves } = await killUnderLoad(t, published, 20, ({ uncaught }) => uncaught > 0);
-  t.log(counts, `${halves} halves`);
-  t.true(counts.uncaught > 0);
-});
+test.serial(
+  'postgres.js without our patch does not survive kill -9 of PostgreSQL',
+  async (t) => {
+    t.timeout(120_000);
+    const published = await addPublishedPostgres(temporaryFolder(t.teardown));
+    // One kill causes a few uncaught exceptions, or sometimes zero.
+    const { counts, halves } = await killUnderLoad(
+      t,
+      published,
+      20,
+      ({ uncaught }) => uncaught > 0,
+    );
+    t.log(counts, `${halves} halves`);
+    t.true(counts.uncaught > 0);
+  },
+);
 
 test.serial(
   'clients that listen for changes hear them again after PostgreSQL was killed',
@@ -80,7 +88,9 @@ test('a transaction never shares its connection, even if it fills the query pipe
   await sql`create table steps (step text)`;
   // The pipeline holds a hundred queries. The number of earlier queries decides which one fills it.
   for (let ahead = 97; ahead <= 103; ahead += 1) {
-    const before = Array.from({ length: ahead }, (_, index) => sql`select ${index}::int`.execute());
+    const before = Array.from({ length: ahead }, (_, index) =>
+      sql`select ${index}::int`.execute(),
+    );
     const rolledBack = sql.begin(async (tx) => {
       await tx`insert into steps values ('of a transaction')`;
       throw new Error('changed my mind');
@@ -89,9 +99,10 @@ test('a transaction never shares its connection, even if it fills the query pipe
     await t.throwsAsync(rolledBack, { message: 'changed my mind' });
     await Promise.all([...before, after]);
   }
-  t.deepEqual(Array.from(await sql`select step, count(*)::int from steps group by step`), [
-    { step: 'of its own', count: 7 },
-  ]);
+  t.deepEqual(
+    Array.from(await sql`select step, count(*)::int from steps group by step`),
+    [{ step: 'of its own', count: 7 }],
+  );
 });
 
 test('a transaction that has lost its connection cannot run another statement', async (t) => {
@@ -145,7 +156,9 @@ async function killUnderLoad(
   let server = await startPostgres({ dataDir });
   const { url, port } = server;
   await withSql(url, (sql) => sql`create table pairs (pair uuid)`);
-  const client = fork(CLIENT, [join(modulePackage, 'src', 'index.js'), url], { execArgv: [] });
+  const client = fork(CLIENT, [join(modulePackage, 'src', 'index.js'), url], {
+    execArgv: [],
+  });
   endWithThisProcess(client);
   const ask = async (message: 'count' | 'stop'): Promise<LossCounts> => {
     client.send(message);
@@ -153,7 +166,9 @@ async function killUnderLoad(
     return counts;
   };
   const answersAfter = async (counts: LossCounts) =>
-    await eventually(async () => (await ask('count')).fulfilled > counts.fulfilled + 100 || null);
+    await eventually(
+      async () => (await ask('count')).fulfilled > counts.fulfilled + 100 || null,
+    );
   try {
     await answersAfter(await ask('count'));
     for (let kill = 0; kill < kills && !enough(await ask('count')); kill += 1) {

@@ -64,13 +64,19 @@ test.serial(
       const answers = await Promise.all(
         times(1000, (index) => {
           const body = { npi: npiOf(index) };
-          return postUntilAnswered(apiOf(index).url, client.keyOf(index), '/api/v1/email', body);
+          return postUntilAnswered(
+            apiOf(index).url,
+            client.keyOf(index),
+            '/api/v1/email',
+            body,
+          );
         }),
       );
       const accepted = answers.filter(({ status }) => status === 202);
       const refused = answers.filter(({ status }) => status === 402);
       t.deepEqual([accepted.length, refused.length], [1, 999]);
-      for (const { json } of refused) t.like(json, { required: 1, available: 0, shortfall: 1 });
+      for (const { json } of refused)
+        t.like(json, { required: 1, available: 0, shortfall: 1 });
       const balance = await balanceOf(pools[0], client.organizationId);
       t.deepEqual(balance, { total: 1, available: 0, held: 1, used: 0 });
       t.deepEqual(await audit(client), []);
@@ -80,91 +86,100 @@ test.serial(
 
 // Guard: the primary key of idempotency_keys, which the insert in `claimIdempotencyKey` of
 // db/requests/submit.ts waits on.
-test.serial('50 clients that share 100 Idempotency-Keys create exactly 100 batches', async (t) => {
-  t.timeout(300_000);
-  const client = await openWithKeys(100, 50);
-  const texts = new Map<string, number>();
-  let first = 0;
-  for (let begin = 0; begin < 100; begin += 5) {
-    const calls = times(250, (index) => ({
-      key: begin + Math.floor(index / 50),
-      caller: index % 50,
-    }));
-    const answers = await Promise.all(
-      calls.map(({ key, caller }) =>
-        postUntilAnswered(
-          apiOf(caller).url,
-          client.keyOf(caller),
-          '/api/v1/email',
-          { npi: npiOf(key) },
-          { 'idempotency-key': `key-${key}` },
+test.serial(
+  '50 clients that share 100 Idempotency-Keys create exactly 100 batches',
+  async (t) => {
+    t.timeout(300_000);
+    const client = await openWithKeys(100, 50);
+    const texts = new Map<string, number>();
+    let first = 0;
+    for (let begin = 0; begin < 100; begin += 5) {
+      const calls = times(250, (index) => ({
+        key: begin + Math.floor(index / 50),
+        caller: index % 50,
+      }));
+      const answers = await Promise.all(
+        calls.map(({ key, caller }) =>
+          postUntilAnswered(
+            apiOf(caller).url,
+            client.keyOf(caller),
+            '/api/v1/email',
+            { npi: npiOf(key) },
+            { 'idempotency-key': `key-${key}` },
+          ),
         ),
-      ),
-    );
-    for (const [index, { status, text, headers }] of answers.entries()) {
-      t.is(status, 202);
-      if (headers.get('idempotent-replayed') === null) first += 1;
-      const seen = `${calls[index]?.key} ${text}`;
-      texts.set(seen, (texts.get(seen) ?? 0) + 1);
+      );
+      for (const [index, { status, text, headers }] of answers.entries()) {
+        t.is(status, 202);
+        if (headers.get('idempotent-replayed') === null) first += 1;
+        const seen = `${calls[index]?.key} ${text}`;
+        texts.set(seen, (texts.get(seen) ?? 0) + 1);
+      }
     }
-  }
-  t.is(first, 100);
-  t.deepEqual(
-    [...texts.values()],
-    times(100, () => 50),
-  );
-  const [batches] =
-    await sql`select count(*)::int as n from batches where organization_id = ${client.organizationId}`;
-  t.is(batches?.n, 100);
-  t.deepEqual(await audit(client), []);
-});
+    t.is(first, 100);
+    t.deepEqual(
+      [...texts.values()],
+      times(100, () => 50),
+    );
+    const [batches] =
+      await sql`select count(*)::int as n from batches where organization_id = ${client.organizationId}`;
+    t.is(batches?.n, 100);
+    t.deepEqual(await audit(client), []);
+  },
+);
 
 // Guard: the stored response is written in the transaction of the batch (db/requests/submit.ts),
 // and the 202 sent after it.
-test.serial('kill -9 of the API loses no accepted batch and duplicates no batch', async (t) => {
-  t.timeout(300_000);
-  const api = await startApiProcess(url);
-  t.teardown(() => api.stop());
-  const client = await openWithKeys(40, 20);
-  let answered = 0;
-  let kills = 0;
-  let restarted = Promise.resolve();
-  const answers = await Promise.all(
-    times(20, async (caller) => {
-      const seen: string[] = [];
-      for (let key = 0; key < 40; key += 1) {
-        const answer = await postUntilAnswered(
-          api.url,
-          client.keyOf(caller),
-          '/api/v1/email/bulk',
-          { npis: [npiOf(key)] },
-          { 'idempotency-key': `key-${key}` },
-        );
-        t.is(answer.status, 202);
-        seen.push(answer.text);
-        answered += 1;
-        // Kills right after a batch was acknowledged, while the other callers wait for the same
-        // one.
-        if (answer.headers.get('idempotent-replayed') === null && answered > (kills + 1) * 150) {
-          kills += 1;
-          restarted = restarted.then(() => api.kill()).then(() => api.start());
+test.serial(
+  'kill -9 of the API loses no accepted batch and duplicates no batch',
+  async (t) => {
+    t.timeout(300_000);
+    const api = await startApiProcess(url);
+    t.teardown(() => api.stop());
+    const client = await openWithKeys(40, 20);
+    let answered = 0;
+    let kills = 0;
+    let restarted = Promise.resolve();
+    const answers = await Promise.all(
+      times(20, async (caller) => {
+        const seen: string[] = [];
+        for (let key = 0; key < 40; key += 1) {
+          const answer = await postUntilAnswered(
+            api.url,
+            client.keyOf(caller),
+            '/api/v1/email/bulk',
+            { npis: [npiOf(key)] },
+            { 'idempotency-key': `key-${key}` },
+          );
+          t.is(answer.status, 202);
+          seen.push(answer.text);
+          answered += 1;
+          // Kills right after a batch was acknowledged, while the other callers wait for the same
+          // one.
+          if (
+            answer.headers.get('idempotent-replayed') === null &&
+            answered > (kills + 1) * 150
+          ) {
+            kills += 1;
+            restarted = restarted.then(() => api.kill()).then(() => api.start());
+          }
         }
-      }
-      return seen;
-    }),
-  );
-  await restarted;
-  t.true(kills >= 3);
-  t.is(new Set(answers.map((seen) => seen.join('\n'))).size, 1);
-  const told = (answers[0] ?? []).map((text) => JSON.parse(text) as SubmitAnswer);
-  const kept = await sql`
+        return seen;
+      }),
+    );
+    await restarted;
+    t.true(kills >= 3);
+    t.is(new Set(answers.map((seen) => seen.join('\n'))).size, 1);
+    const told = (answers[0] ?? []).map((text) => JSON.parse(text) as SubmitAnswer);
+    const kept = await sql`
     select r.id, r.batch_id from requests r where r.organization_id = ${client.organizationId} order by r.id`;
-  t.deepEqual(
-    kept.map((row) => ({ ...row })),
-    told.map(({ batch_id, requests }) => ({ id: requests[0]?.request_id, batch_id })),
-  );
-  t.deepEqual(await audit(client), []);
-});
+    t.deepEqual(
+      kept.map((row) => ({ ...row })),
+      told.map(({ batch_id, requests }) => ({ id: requests[0]?.request_id, batch_id })),
+    );
+    t.deepEqual(await audit(client), []);
+  },
+);
 
 /**
  * Settles requests as answered and as failed at once. Returns the number of requests that did not
@@ -172,7 +187,9 @@ test.serial('kill -9 of the API loses no accepted batch and duplicates no batch'
  */
 async function raceTimeOuts(ledger: Ledger): Promise<number> {
   let wrong = 0;
-  const organizations = await Promise.all(times(10, () => openOrganization(pools[0], 20)));
+  const organizations = await Promise.all(
+    times(10, () => openOrganization(pools[0], 20)),
+  );
   for (const [index, organization] of organizations.entries()) {
     const npis = times(20, (position) => npiOf(100_000 + index * 20 + position));
     const { requestIds } = acceptedIds(
@@ -189,7 +206,9 @@ async function raceTimeOuts(ledger: Ledger): Promise<number> {
       ),
     );
     for (const pair of ends) {
-      const settled = pair.flatMap((end) => (end.status === 'fulfilled' ? [end.value] : []));
+      const settled = pair.flatMap((end) =>
+        end.status === 'fulfilled' ? [end.value] : [],
+      );
       const winners = settled.filter(({ settledNow }) => settledNow).length;
       const statuses = new Set(settled.map(({ status }) => status)).size;
       if (settled.length !== 2 || winners !== 1 || statuses !== 1) wrong += 1;
@@ -210,9 +229,12 @@ const found = (npi: string) =>
 
 // Guard: FOR UPDATE on balance and request in `lock` of db/requests/settle.ts. The second test
 // removes it.
-test.serial('exactly one of a simultaneous result and time-out settles a request', async (t) => {
-  t.is(await raceTimeOuts({ submit, settle }), 0);
-});
+test.serial(
+  'exactly one of a simultaneous result and time-out settles a request',
+  async (t) => {
+    t.is(await raceTimeOuts({ submit, settle }), 0);
+  },
+);
 
 test.serial(
   'without its locks, a request could be settled by a result and by a time-out',
@@ -225,7 +247,11 @@ test.serial(
  * Submits one NPI in three bulks at once and stores its email at the same time. Returns the number
  * of deviations from one charge and two replays.
  */
-async function raceBulks(ledger: Ledger, storedBefore: boolean, begin: number): Promise<number> {
+async function raceBulks(
+  ledger: Ledger,
+  storedBefore: boolean,
+  begin: number,
+): Promise<number> {
   let wrong = 0;
   for (let round = 0; round < 20; round += 1) {
     const organization = await openOrganization(pools[0], 6);
@@ -257,10 +283,13 @@ async function raceBulks(ledger: Ledger, storedBefore: boolean, begin: number): 
 // Guard: FOR UPDATE on the balance in `lock` of db/requests/settle.ts and in `accept` of
 // db/requests/submit.ts, so that the second settlement sees the first one's charge. The conditional
 // upsert of `claimEntitlements` is a second guard.
-test.serial('the same NPI in three concurrent bulk submits is charged once', async (t) => {
-  t.is(await raceBulks({ submit, settle }, false, 200_000), 0);
-  t.is(await raceBulks({ submit, settle }, true, 201_000), 0);
-});
+test.serial(
+  'the same NPI in three concurrent bulk submits is charged once',
+  async (t) => {
+    t.is(await raceBulks({ submit, settle }, false, 200_000), 0);
+    t.is(await raceBulks({ submit, settle }, true, 201_000), 0);
+  },
+);
 
 test.serial(
   'without its locks, an NPI in concurrent submits would be charged repeatedly',
@@ -292,14 +321,19 @@ test.serial(
       const { requestIds } = acceptedIds(await submit(pools[0], command, RULES));
       await found(npi);
       const settled = await Promise.all(
-        requestIds.map((id, index) => settle(poolOf(index), id, 'answered', 'result', RULES)),
+        requestIds.map((id, index) =>
+          settle(poolOf(index), id, 'answered', 'result', RULES),
+        ),
       );
       t.deepEqual([...new Set(settled.map(({ status }) => status))], ['completed']);
       const [seen] = await sql`
       select count(*) filter (where replayed)::int as replayed, sum(credits_used)::int as charged
         from requests where organization_id = ${organization.organizationId}`;
       t.deepEqual({ ...seen }, { replayed: 59, charged: 1 });
-      t.like(await balanceOf(pools[0], organization.organizationId), { used: 1, held: 0 });
+      t.like(await balanceOf(pools[0], organization.organizationId), {
+        used: 1,
+        held: 0,
+      });
       t.deepEqual(await audit(organization), []);
     }
   },
@@ -328,30 +362,35 @@ test.serial(
 
 // Runs last, because it makes this client's address one with many failures. Guard: api/http/auth.ts
 // trusts a key for one second after the database has confirmed it, and no longer.
-test.serial('a revoked API key is rejected everywhere after at most one second', async (t) => {
-  const organization = await openOrganization(pools[0], 10_000);
-  let refusedFrom = Number.POSITIVE_INFINITY;
-  let seenBefore = 0;
-  const { promise: warm, resolve: isWarm } = Promise.withResolvers<void>();
-  // An address with many rejections gets 429 without a key check.
-  const isRefused = (status: number) => status === 403 || status === 429;
-  const callers = times(20, async (index) => {
-    const caller = createCaller(apiOf(index).url, organization.apiKey);
-    for (let call = 0; ; call += 1) {
-      const sentAfter = performance.now() > refusedFrom;
-      const { status } = await caller.single({ npi: npiOf(400_000 + index * 1000 + call) });
-      if (sentAfter) return status;
-      if (status === 202) seenBefore += 1;
-      else t.true(isRefused(status), `${status}`);
-      if (seenBefore >= 60) isWarm();
-    }
-  });
-  await warm;
-  await revokeKey(pools[0], BY, organization.keyId);
-  refusedFrom = performance.now() + 1000;
-  t.true((await Promise.all(callers)).every(isRefused));
-  const [batches] = await sql`
+test.serial(
+  'a revoked API key is rejected everywhere after at most one second',
+  async (t) => {
+    const organization = await openOrganization(pools[0], 10_000);
+    let refusedFrom = Number.POSITIVE_INFINITY;
+    let seenBefore = 0;
+    const { promise: warm, resolve: isWarm } = Promise.withResolvers<void>();
+    // An address with many rejections gets 429 without a key check.
+    const isRefused = (status: number) => status === 403 || status === 429;
+    const callers = times(20, async (index) => {
+      const caller = createCaller(apiOf(index).url, organization.apiKey);
+      for (let call = 0; ; call += 1) {
+        const sentAfter = performance.now() > refusedFrom;
+        const { status } = await caller.single({
+          npi: npiOf(400_000 + index * 1000 + call),
+        });
+        if (sentAfter) return status;
+        if (status === 202) seenBefore += 1;
+        else t.true(isRefused(status), `${status}`);
+        if (seenBefore >= 60) isWarm();
+      }
+    });
+    await warm;
+    await revokeKey(pools[0], BY, organization.keyId);
+    refusedFrom = performance.now() + 1000;
+    t.true((await Promise.all(callers)).every(isRefused));
+    const [batches] = await sql`
     select count(*)::int as n from batches where organization_id = ${organization.organizationId}`;
-  t.is(batches?.n, seenBefore);
-  t.deepEqual(await audit(organization), []);
-});
+    t.is(batches?.n, seenBefore);
+    t.deepEqual(await audit(organization), []);
+  },
+);

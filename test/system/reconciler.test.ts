@@ -17,7 +17,11 @@ import { settle, settleOverdue } from '../../db/requests/settle.ts';
 import { submit } from '../../db/requests/submit.ts';
 import { startPostgres } from '../../deploy/local/postgres.ts';
 import { createLog } from '../../deploy/log.ts';
-import { keepBooks, runReconciler, tendWorkflows } from '../../deploy/reconciler/reconciler.ts';
+import {
+  keepBooks,
+  runReconciler,
+  tendWorkflows,
+} from '../../deploy/reconciler/reconciler.ts';
 import { createControl } from '../../deploy/temporal/client.ts';
 import { openTestDatabase, testSetting } from '../support/database.ts';
 import { answered, startDelivering } from '../support/deliveries.ts';
@@ -62,7 +66,12 @@ function temporalAway(t: ExecutionContext): WorkflowControl {
 }
 
 /** Sweeps in the background until the test ends. */
-function sweeping(t: ExecutionContext, db: Database, control: WorkflowControl, to = log): void {
+function sweeping(
+  t: ExecutionContext,
+  db: Database,
+  control: WorkflowControl,
+  to = log,
+): void {
   const stopping = new AbortController();
   const sweeps = runReconciler(
     { db, log: to, control, rules: RULES_OF_SWEEP },
@@ -76,7 +85,11 @@ function sweeping(t: ExecutionContext, db: Database, control: WorkflowControl, t
 }
 
 /** Submits a batch and moves its deadline into the past. */
-async function overdue(db: Database, organization: Organization, npis: readonly string[]) {
+async function overdue(
+  db: Database,
+  organization: Organization,
+  npis: readonly string[],
+) {
   const ids = acceptedIds(await submit(db, submitCommand(organization, { npis }), RULES));
   await query(
     db,
@@ -113,7 +126,9 @@ test('only one process per interval runs the reconciler, even after a wrong due 
   };
   const workflowTurns = async () => {
     const taken = await Promise.all(
-      times(20, (index) => claimWorkflowTurn(index % 2 === 0 ? db : other, MINUTE, 'default')),
+      times(20, (index) =>
+        claimWorkflowTurn(index % 2 === 0 ? db : other, MINUTE, 'default'),
+      ),
     );
     return taken.filter(Boolean).length;
   };
@@ -175,7 +190,10 @@ test('a worker in another Temporal namespace than the API starts no workflows', 
   await noteHome(db, 'home');
   t.deepEqual(await claimTurn(db, MINUTE, 'home'), { isHome: true });
   const dueAgo = (ms: number) =>
-    query(db, sql`update sweeps set due_at = clock_timestamp() - ${ms} * interval '1 millisecond'`);
+    query(
+      db,
+      sql`update sweeps set due_at = clock_timestamp() - ${ms} * interval '1 millisecond'`,
+    );
   await dueAgo(MINUTE / 2);
   t.is(await claimTurn(db, MINUTE, 'elsewhere'), null);
   t.deepEqual(await claimTurn(db, MINUTE, 'home'), { isHome: true });
@@ -221,9 +239,12 @@ test('a reconciler that is stopping starts no more batches', async (t) => {
   const stopping = new AbortController();
   const startBatch = async () => stopping.abort();
   const control = { ...temporalAway(t), startBatch };
-  t.like(await tendWorkflows({ db, log, control, rules: RULES_OF_SWEEP }, stopping.signal), {
-    started: 1,
-  });
+  t.like(
+    await tendWorkflows({ db, log, control, rules: RULES_OF_SWEEP }, stopping.signal),
+    {
+      started: 1,
+    },
+  );
 });
 
 // Guards: `more` in `forEachPage`, and `place` in `listToStart`.
@@ -241,7 +262,12 @@ test('the reconciler starts all waiting batches, or stops early if Temporal fail
       asked.push(batch.batchId);
       if (!takes) throw new Error('no answer');
     };
-    const deps = { db, log, control: { ...temporalAway(t), startBatch }, rules: RULES_OF_SWEEP };
+    const deps = {
+      db,
+      log,
+      control: { ...temporalAway(t), startBatch },
+      rules: RULES_OF_SWEEP,
+    };
     const { started } = await tendWorkflows(deps, new AbortController().signal);
     return { started, asked };
   };
@@ -284,7 +310,10 @@ test('one broken balance does not keep other organizations from their refunds', 
   );
   sweeping(t, db, temporalAway(t));
   await refunded(db, well, 1);
-  const [row] = await query(db, sql`select settled_at from requests where id = ${requestIds[0]}`);
+  const [row] = await query(
+    db,
+    sql`select settled_at from requests where id = ${requestIds[0]}`,
+  );
   t.is(row?.settled_at, null);
 });
 
@@ -302,7 +331,10 @@ test('overdue requests are settled for one organization, up to a given number', 
   const first = await settleOverdue(db, { organizationId, limit: 1 });
   t.is(first.length, 1);
   const rest = await settleOverdue(db, { organizationId, limit: 60 });
-  t.deepEqual([...first, ...rest].map(({ requestId }) => requestId).sort(), requestIds.toSorted());
+  t.deepEqual(
+    [...first, ...rest].map(({ requestId }) => requestId).sort(),
+    requestIds.toSorted(),
+  );
   t.deepEqual(await settleOverdue(db, { organizationId, limit: 60 }), []);
   t.like(await balanceOf(db, organizationId), { available: 99, held: 1 });
 });
@@ -318,7 +350,11 @@ test('settling requests and joining the same lookups cannot deadlock', async (t)
     const { requestIds } = await overdue(db, organization, npis);
     await joinLookups(db, requestIds);
   }
-  const late = await submit(db, submitCommand(await openOrganization(db, 1000), { npis }), RULES);
+  const late = await submit(
+    db,
+    submitCommand(await openOrganization(db, 1000), { npis }),
+    RULES,
+  );
   const settled = await transaction(db, async (tx) => {
     await tx.execute(sql`select 1 from lookups order by npi offset 1 limit 1 for update`);
     const waiting = async (count: number) => {
@@ -385,11 +421,15 @@ test('results, time-outs, and the reconciler together settle each request once',
     await storeEmail(db, { npi, email: `a${npi}@clinic.example`, ...known });
     await query(db, sql`update stored_emails set verdict = 'unknown' where npi = ${npi}`);
   }
-  const accepted: { organizationId: string; batchId: string; requestIds: string[] }[] = [];
+  const accepted: { organizationId: string; batchId: string; requestIds: string[] }[] =
+    [];
   for (const organization of times(8, (index) => organizations[index % 2])) {
     if (!organization) throw new Error('no organization was opened');
     const outcome = await submit(db, submitCommand(organization, { npis }), RULES);
-    accepted.push({ organizationId: organization.organizationId, ...acceptedIds(outcome) });
+    accepted.push({
+      organizationId: organization.organizationId,
+      ...acceptedIds(outcome),
+    });
   }
   // The requests that are settled last become overdue first. The first three never do.
   await query(
@@ -420,7 +460,8 @@ test('results, time-outs, and the reconciler together settle each request once',
           settleOverdue(db, { organizationId, limit: 10 }),
         ]);
         t.is(ended.status, again.status);
-        settled += Number(ended.settledNow) + Number(again.settledNow) + others.flat().length;
+        settled +=
+          Number(ended.settledNow) + Number(again.settledNow) + others.flat().length;
       }
     }),
   );
@@ -457,7 +498,12 @@ test.serial('the reconciler continues after an outage of PostgreSQL', async (t) 
     await rm(folder, { recursive: true, force: true });
   });
   await migrate(url);
-  const db = openDatabase({ url, poolSize: 4, applicationName: 'test', deadlineMs: 2000 });
+  const db = openDatabase({
+    url,
+    poolSize: 4,
+    applicationName: 'test',
+    deadlineMs: 2000,
+  });
   t.teardown(() => db.close());
   const organization = await openOrganization(db, 2);
   const failed = Promise.withResolvers<void>();
@@ -465,7 +511,12 @@ test.serial('the reconciler continues after an outage of PostgreSQL', async (t) 
     if (line.includes('"sweep failed')) failed.resolve();
   };
   const there = { startBatch: async () => {}, stateOf: async () => 'open' as const };
-  sweeping(t, db, { ...temporalAway(t), ...there }, createLog('test', 'error', { write }));
+  sweeping(
+    t,
+    db,
+    { ...temporalAway(t), ...there },
+    createLog('test', 'error', { write }),
+  );
   await overdue(db, organization, [npiOf(0)]);
   await refunded(db, organization, 2);
   await server.stop();
@@ -487,7 +538,10 @@ test('after an outage of Temporal, the reconciler starts webhooks without a work
     1,
   );
   await query(life.db, sql`update batches set started_at = now()`);
-  const rules = { ...RULES_OF_SWEEP, sweep: { startAfterMs: 5000, checkEveryMs: 30_000 } };
+  const rules = {
+    ...RULES_OF_SWEEP,
+    sweep: { startAfterMs: 5000, checkEveryMs: 30_000 },
+  };
   const sweepWith = (control: WorkflowControl) =>
     tendWorkflows({ db: life.db, log, control, rules }, new AbortController().signal);
   const away = temporalAway(t);
@@ -495,7 +549,9 @@ test('after an outage of Temporal, the reconciler starts webhooks without a work
     await life.time.advance(10 * MINUTE);
     t.like(await sweepWith(away), { redelivered: 0 });
   }
-  const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
+  const connection = await Connection.connect({
+    address: testSetting('TEST_TEMPORAL_ADDRESS'),
+  });
   t.teardown(() => connection.close());
   const client = new Client({ connection });
   const back = createControl(client, 'nobody');

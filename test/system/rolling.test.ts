@@ -10,7 +10,12 @@ import { versionOf } from '../../deploy/temporal/versions.ts';
 import { bundleWorkflows } from '../../deploy/temporal/workers.ts';
 import { leftOver } from '../support/all-ended.ts';
 import { startBalancer } from '../support/balancer.ts';
-import { fresh, freshDatabase, temporaryFolder, testSetting } from '../support/database.ts';
+import {
+  fresh,
+  freshDatabase,
+  temporaryFolder,
+  testSetting,
+} from '../support/database.ts';
 import {
   type Answer,
   createCaller,
@@ -36,23 +41,42 @@ test('a stopping API is not ready, but serves requests until its connections clo
   const agent = new Agent({ keepAlive: true, maxSockets: 1 });
   t.teardown(() => agent.destroy());
   const get = async (path: string) => {
-    const asked = request(`${api.url}${path}`, { agent, headers: { 'x-api-key': apiKey } }).end();
+    const asked = request(`${api.url}${path}`, {
+      agent,
+      headers: { 'x-api-key': apiKey },
+    }).end();
     const [answer] = (await once(asked, 'response')) as [IncomingMessage];
     const body = JSON.parse(await text(answer)) as unknown;
     const { connection } = answer.headers;
     return { status: answer.statusCode, connection, body, isReused: asked.reusedSocket };
   };
   await eventually(async () => (await get('/readyz')).status === 200 || null);
-  t.like(await get('/api/v1/credits'), { status: 200, connection: 'keep-alive', isReused: true });
+  t.like(await get('/api/v1/credits'), {
+    status: 200,
+    connection: 'keep-alive',
+    isReused: true,
+  });
   process.kill(api.pid(), 'SIGTERM');
   const unready = await eventually(async () => {
     const ready = await fetch(`${api.url}/readyz`);
     return ready.ok ? null : { status: ready.status, body: await ready.json() };
   });
   t.deepEqual(unready, { status: 503, body: { status: 'draining' } });
-  t.like(await get('/api/v1/credits'), { status: 200, connection: 'close', isReused: true });
-  t.like(await get('/api/v1/credits'), { status: 200, connection: 'close', isReused: false });
-  t.like(await get('/api/v1/nothing'), { status: 404, connection: 'close', isReused: false });
+  t.like(await get('/api/v1/credits'), {
+    status: 200,
+    connection: 'close',
+    isReused: true,
+  });
+  t.like(await get('/api/v1/credits'), {
+    status: 200,
+    connection: 'close',
+    isReused: false,
+  });
+  t.like(await get('/api/v1/nothing'), {
+    status: 404,
+    connection: 'close',
+    isReused: false,
+  });
   t.like(await get('/healthz'), { status: 200 });
 });
 
@@ -75,7 +99,9 @@ test('replacing APIs and workers under load fails no request and loses no batch'
     LOOKUP_TIMEOUT: '100s',
     API_DRAIN_DELAY: '5s',
   };
-  const apis = await Promise.all([1, 2].map(() => startApiProcess(stack.databaseUrl, settings)));
+  const apis = await Promise.all(
+    [1, 2].map(() => startApiProcess(stack.databaseUrl, settings)),
+  );
   for (const api of apis) t.teardown(() => api.stop());
   const balancer = await startBalancer(apis.map(({ url }) => url));
   t.teardown(() => balancer.stop());
@@ -85,7 +111,8 @@ test('replacing APIs and workers under load fails no request and loses no batch'
   const old = await Promise.all([1, 2].map(() => workers.start(stack)));
 
   const expectStatus = <T>(status: number, { status: got, text, json }: Answer<T>): T => {
-    if (got !== status) throw new Error(`${got} ${text}: ${JSON.stringify(balancer.answers())}`);
+    if (got !== status)
+      throw new Error(`${got} ${text}: ${JSON.stringify(balancer.answers())}`);
     return json;
   };
   // Half of the clients poll, and half wait for the end.
@@ -105,7 +132,10 @@ test('replacing APIs and workers under load fails no request and loses no batch'
       const webhook = { url: `${stack.receiver.url}/rolling` };
       const { batch_id } = expectStatus(202, await client.bulk({ npis, webhook }));
       const { data } = await eventually(async () => {
-        const envelope = expectStatus(200, await client.get(`/api/v1/batch/${batch_id}`, headers));
+        const envelope = expectStatus(
+          200,
+          await client.get(`/api/v1/batch/${batch_id}`, headers),
+        );
         return envelope.batch.status === 'completed' ? envelope : null;
       });
       own.push(data.map(({ status }) => status).join(' '));
@@ -131,7 +161,9 @@ test('replacing APIs and workers under load fails no request and loses no batch'
 
   // The new workflows don't fit open runs. A run ends with the version it began with.
   const bundle = join(temporaryFolder(t.teardown), 'next.js');
-  const workflows = fileURLToPath(new URL('../support/next-workflows.ts', import.meta.url));
+  const workflows = fileURLToPath(
+    new URL('../support/next-workflows.ts', import.meta.url),
+  );
   await writeFile(bundle, (await bundleWorkflows(workflows)).code);
   const { deploymentName, buildId } = versionOf(
     stack.taskQueue,

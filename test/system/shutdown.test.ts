@@ -20,7 +20,10 @@ test('an activity that ignores the shutdown is cut off and named in the log', as
   const held = Promise.withResolvers<Step>();
   vendor.script(NPI, () => held.promise);
   const lines: string[] = [];
-  const stack = await startStack({ providers: [vendor], onLog: (line) => lines.push(line) });
+  const stack = await startStack({
+    providers: [vendor],
+    onLog: (line) => lines.push(line),
+  });
   t.teardown(async () => {
     held.resolve(foundStep(NPI));
     await stack.stop();
@@ -29,12 +32,16 @@ test('an activity that ignores the shutdown is cut off and named in the log', as
   const { json } = await client.single({ npi: NPI });
   await eventually(async () => vendor.asked(NPI, 'submit') > 0 || null);
   await stack.stopWorker();
-  const cut = lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg.startsWith('cut off'));
+  const cut = lines
+    .map((line) => JSON.parse(line))
+    .filter(({ msg }) => msg.startsWith('cut off'));
   t.is(cut.length, 1);
   const queue = stack.taskQueue.replace('enrichment', 'lookups');
   t.like(cut[0], {
     queues: [queue],
-    activities: [{ queue, activity: 'askVendor', workflow_id: json.requests[0]?.request_id }],
+    activities: [
+      { queue, activity: 'askVendor', workflow_id: json.requests[0]?.request_id },
+    ],
   });
 });
 

@@ -11,7 +11,12 @@ import { leftOver } from '../support/all-ended.ts';
 import { testSetting } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
-import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
+import {
+  createScriptedVendor,
+  foundStep,
+  heldScript,
+  ordinaryNpis,
+} from '../support/vendors.ts';
 
 // Tests the loss of Temporal's database. Temporal returns on the same address, but empty.
 // PostgreSQL knows the remaining work.
@@ -86,7 +91,11 @@ test('open requests are looked up again if Temporal loses all its data', async (
   const searchAttributes = [NPI, ORGANIZATION_ID, OUTCOME].map(({ name }) => name);
   await operatorService.removeSearchAttributes({ namespace, searchAttributes });
   const checks = await checkWorkflows(stack.db, stack.client, taskQueue);
-  t.true(checks.some(({ code, findings }) => code === 'schedule_not_running' && findings === 1));
+  t.true(
+    checks.some(
+      ({ code, findings }) => code === 'schedule_not_running' && findings === 1,
+    ),
+  );
   // Workers do this regularly.
   await keepNamespace(stack.client, taskQueue, 3_600_000, pino({ level: 'silent' }));
   await eventually(async () => (await step()) || null);
@@ -107,16 +116,22 @@ test('open requests are looked up again if Temporal loses all its data', async (
     );
   }
 
-  t.deepEqual(received('/bulk'), [quick, ...slow].map((npi) => `${npi} completed`).sort());
+  t.deepEqual(
+    received('/bulk'),
+    [quick, ...slow].map((npi) => `${npi} completed`).sort(),
+  );
   t.deepEqual(received('/one'), [`${alone} completed`]);
   t.deepEqual(received('/fail/1/told'), [`${told} completed`, `${told} completed`]);
-  for (const path of ['/late', '/again']) t.deepEqual(received(path), [`${late} completed`]);
+  for (const path of ['/late', '/again'])
+    t.deepEqual(received(path), [`${late} completed`]);
   for (const npi of [quick, told, late]) t.is(vendor.asked(npi, 'submit'), 1, npi);
   const used = slow.length + 4;
   t.deepEqual(await client.credits(), { balance: 1000 - used, total: 1000, used });
   t.deepEqual(await leftOver(stack), []);
   await eventually(async () => {
-    for await (const { workflowId } of stack.client.workflow.list({ query: `Npi = '${late}'` })) {
+    for await (const { workflowId } of stack.client.workflow.list({
+      query: `Npi = '${late}'`,
+    })) {
       if (workflowId === again) return true;
     }
     return null;

@@ -15,7 +15,10 @@ import { ordinaryNpis } from '../support/vendors.ts';
 /** An NPI that only the last simulated vendor knows. */
 const ASK_ALL = '2000000218';
 const CANARY = 'canary-7f3a';
-const CALLER = { traceId: '4bf92f3577b34da6a3ce929d0e0e4736', spanId: '00f067aa0ba902b7' };
+const CALLER = {
+  traceId: '4bf92f3577b34da6a3ce929d0e0e4736',
+  spanId: '00f067aa0ba902b7',
+};
 
 const collector = fresh(test, () => startCollector());
 const stack = fresh(test, () => {
@@ -51,7 +54,8 @@ const traceOf = (batchId: string) =>
 function edgesOf(trace: readonly ReceivedSpan[]): string[] {
   const names = new Map(trace.map(({ spanId, name }) => [spanId, name]));
   const edges = trace.map(
-    ({ parentSpanId: up, name }) => `${up ? (names.get(up) ?? 'unknown') : 'nothing'} > ${name}`,
+    ({ parentSpanId: up, name }) =>
+      `${up ? (names.get(up) ?? 'unknown') : 'nothing'} > ${name}`,
   );
   return [...new Set(edges)].sort();
 }
@@ -109,7 +113,10 @@ test.serial(
       batch_id: batchId,
     });
     const [request] = named('request');
-    t.like(request?.attributes, { request_id: requests[0]?.request_id, status: 'completed' });
+    t.like(request?.attributes, {
+      request_id: requests[0]?.request_id,
+      status: 'completed',
+    });
     t.is(request?.resource['service.name'], 'npi-email-worker');
     t.deepEqual(named('hunter')[0]?.attributes, { answer: 'found' });
     t.deepEqual(
@@ -140,14 +147,18 @@ test.serial(
     ]) {
       t.false(all.includes(secret), secret);
     }
-    t.true(collector.exports.every(({ headers }) => headers.authorization === 'Bearer token'));
+    t.true(
+      collector.exports.every(({ headers }) => headers.authorization === 'Bearer token'),
+    );
 
     // The log contains the same IDs.
     const lines = worker
       .output()
       .split('\n')
       .filter((line) => line.startsWith('{'));
-    const line = lines.map((text) => JSON.parse(text)).find(({ msg }) => msg === 'request settled');
+    const line = lines
+      .map((text) => JSON.parse(text))
+      .find(({ msg }) => msg === 'request settled');
     t.is(line.trace_id, root?.traceId);
     t.is(line.span_id, named('settle')[0]?.parentSpanId);
   },
@@ -172,34 +183,39 @@ test.serial('a bulk submit that calls the NPI Registry is one trace', async (t) 
   t.true(edges.includes('nothing > POST /api/v1/email/bulk'), edges.join('\n'));
 });
 
-test.serial('histories contain no trace IDs and replay with and without traces', async (t) => {
-  const { json } = await customer.single({ npi: ordinaryNpis('not_found', 1)[0] });
-  await customer.completed(json.batch_id);
-  const handle = stack.client.workflow.getHandle(json.batch_id);
-  await handle.result();
-  const history = await handle.fetchHistory();
-  const { traceId = '' } = await eventually(async () => traceOf(json.batch_id)[0] ?? null);
-  t.false(JSON.stringify(history).includes(traceId));
-  const workflowBundle = { codePath: testSetting('TEST_WORKFLOW_BUNDLE') };
-  const runs = [{ workflowId: json.batch_id, history }];
-  for await (const { error } of Worker.runReplayHistories({ workflowBundle }, runs))
-    t.is(error, undefined);
+test.serial(
+  'histories contain no trace IDs and replay with and without traces',
+  async (t) => {
+    const { json } = await customer.single({ npi: ordinaryNpis('not_found', 1)[0] });
+    await customer.completed(json.batch_id);
+    const handle = stack.client.workflow.getHandle(json.batch_id);
+    await handle.result();
+    const history = await handle.fetchHistory();
+    const { traceId = '' } = await eventually(
+      async () => traceOf(json.batch_id)[0] ?? null,
+    );
+    t.false(JSON.stringify(history).includes(traceId));
+    const workflowBundle = { codePath: testSetting('TEST_WORKFLOW_BUNDLE') };
+    const runs = [{ workflowId: json.batch_id, history }];
+    for await (const { error } of Worker.runReplayHistories({ workflowBundle }, runs))
+      t.is(error, undefined);
 
-  // The version of a worker is the hash of its workflows. It is the same without traces, so that
-  // workers with and without traces continue each other's runs.
-  const versions = await Promise.all(
-    [settings(), {}].map(async (given) => {
-      const worker = await workers.start(stack, given);
-      const ready = worker
-        .output()
-        .split('\n')
-        .find((line) => line.includes('"worker ready"'));
-      return JSON.parse(ready ?? '{}').version;
-    }),
-  );
-  t.regex(versions[0], /^[0-9a-f]{12}$/);
-  t.is(versions[0], versions[1]);
-});
+    // The version of a worker is the hash of its workflows. It is the same without traces, so that
+    // workers with and without traces continue each other's runs.
+    const versions = await Promise.all(
+      [settings(), {}].map(async (given) => {
+        const worker = await workers.start(stack, given);
+        const ready = worker
+          .output()
+          .split('\n')
+          .find((line) => line.includes('"worker ready"'));
+        return JSON.parse(ready ?? '{}').version;
+      }),
+    );
+    t.regex(versions[0], /^[0-9a-f]{12}$/);
+    t.is(versions[0], versions[1]);
+  },
+);
 
 test.serial(
   'a trace collector that never responds delays neither submits nor shutdown',

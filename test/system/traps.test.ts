@@ -44,7 +44,9 @@ test('at most 3 % of the returned good addresses have the wrong type', (t) => {
 
 test('every request for an address of the trap set ends as completed or not_found', (t) => {
   t.deepEqual(
-    outcomes.filter(({ state }) => state !== 'completed' && state !== 'not_found').map(tell),
+    outcomes
+      .filter(({ state }) => state !== 'completed' && state !== 'not_found')
+      .map(tell),
     [],
   );
 });
@@ -72,7 +74,9 @@ test('the trap test fails a service that returns everything, nothing, or a wrong
     [nothing.returned.wrong.length, nothing.refused.wrong.length],
     [0, nothing.refused.of],
   );
-  const other = as(({ trap }) => (trap.type === 'personal' ? 'professional' : 'personal'));
+  const other = as(({ trap }) =>
+    trap.type === 'personal' ? 'professional' : 'personal',
+  );
   t.true(other.every((outcome) => mistakeIn(outcome) !== null));
   t.not(isWithin(scoresOf(other).type, 3), true);
 });

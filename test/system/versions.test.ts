@@ -29,7 +29,9 @@ const workers = workerProcesses();
 
 test.before(async () => {
   folder = await mkdtemp(join(tmpdir(), 'versions-'));
-  const workflowsPath = fileURLToPath(new URL('../support/next-workflows.ts', import.meta.url));
+  const workflowsPath = fileURLToPath(
+    new URL('../support/next-workflows.ts', import.meta.url),
+  );
   const { code } = await bundleWorkflows(workflowsPath);
   nextBundle = join(folder, 'next.js');
   await writeFile(nextBundle, code);
@@ -82,7 +84,10 @@ async function setCurrent({
 }
 
 async function findings({ db, client, taskQueue }: Stack): Promise<string[]> {
-  const { checks } = await diagnose(db, { ...RULES, webhookScheduleMs: [0, 100, 200, 300] });
+  const { checks } = await diagnose(db, {
+    ...RULES,
+    webhookScheduleMs: [0, 100, 200, 300],
+  });
   const workflows = await checkWorkflows(db, client, taskQueue);
   const all = [
     ...checks,
@@ -133,7 +138,8 @@ test.serial(
       const envelope = await client.completed(batch_id);
       t.deepEqual([...new Set(envelope.data.map(({ status }) => status))], ['completed']);
     }
-    for (const { batch_id } of batches) await stack.client.workflow.getHandle(batch_id).result();
+    for (const { batch_id } of batches)
+      await stack.client.workflow.getHandle(batch_id).result();
 
     const seen = [];
     for (const { batch_id, requests } of batches) {
@@ -172,7 +178,9 @@ test.serial(
     t.is(await current(stack), null);
 
     const command =
-      /temporal (worker deployment set-current-version [\w -]+)/.exec(worker.output())?.[1] ?? '';
+      /temporal (worker deployment set-current-version [\w -]+)/.exec(
+        worker.output(),
+      )?.[1] ?? '';
     const args = [
       ...command.split(' '),
       '--yes',
@@ -200,7 +208,10 @@ test.serial(
     const worker = await workers.start(stack);
     const { json } = await client.single({ npi: '2000000010' });
     await client.completed(json.batch_id);
-    t.is(worker.output().match(/"msg":"this Temporal has no Worker Deployments/g)?.length, 1);
+    t.is(
+      worker.output().match(/"msg":"this Temporal has no Worker Deployments/g)?.length,
+      1,
+    );
     await worker.stop();
   },
 );
@@ -211,7 +222,9 @@ test.serial(
     const stack = await startStack({ simulatorSpeed: 1, lookupTimeoutMs: 100_000 });
     t.teardown(() => stack.stop());
     const client = await stack.organization(100);
-    const { json } = await client.bulk({ npis: ordinaryNpis('found_later', BATCH, 9000) });
+    const { json } = await client.bulk({
+      npis: ordinaryNpis('found_later', BATCH, 9000),
+    });
     await eventually(async () => stack.simulator.calls().length >= BATCH || null);
     await stack.stopWorker();
 
@@ -234,25 +247,28 @@ test.serial(
   },
 );
 
-test.serial('a version stays current for one minute after its last worker was seen', async (t) => {
-  const stack = await startStack();
-  t.teardown(() => stack.stop());
-  await stack.stopWorker();
-  const step = await stack.startWorker();
-  const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
-  const next = await versionIn(stack, nextBundle);
-  const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
-  const after = async (steps: number) => {
-    for (let n = 0; n < steps; n += 1) await step();
-    return await current(stack);
-  };
-  t.is(await after(5), next.buildId);
-  process.kill(nextWorker.pid, 'SIGKILL');
-  await nextWorker.exited;
-  t.is(await after(5), next.buildId, 'it was seen a moment ago');
-  await stack.db.drizzle.execute(
-    sql`update workers set seen_at = seen_at - interval '1 minute' where build_id = ${next.buildId}`,
-  );
-  t.is(await after(3), next.buildId);
-  t.is(await after(1), old.buildId);
-});
+test.serial(
+  'a version stays current for one minute after its last worker was seen',
+  async (t) => {
+    const stack = await startStack();
+    t.teardown(() => stack.stop());
+    await stack.stopWorker();
+    const step = await stack.startWorker();
+    const old = await versionIn(stack, testSetting('TEST_WORKFLOW_BUNDLE'));
+    const next = await versionIn(stack, nextBundle);
+    const nextWorker = await workers.start(stack, { WORKFLOW_BUNDLE: nextBundle });
+    const after = async (steps: number) => {
+      for (let n = 0; n < steps; n += 1) await step();
+      return await current(stack);
+    };
+    t.is(await after(5), next.buildId);
+    process.kill(nextWorker.pid, 'SIGKILL');
+    await nextWorker.exited;
+    t.is(await after(5), next.buildId, 'it was seen a moment ago');
+    await stack.db.drizzle.execute(
+      sql`update workers set seen_at = seen_at - interval '1 minute' where build_id = ${next.buildId}`,
+    );
+    t.is(await after(3), next.buildId);
+    t.is(await after(1), old.buildId);
+  },
+);

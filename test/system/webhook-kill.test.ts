@@ -40,7 +40,11 @@ async function countDelivered(): Promise<number> {
 test('killing workers every few seconds loses no webhook', async (t) => {
   const npis = ordinaryNpis('found', 50);
   for (const npi of npis) {
-    const known = { npi, email: `p${npi}@clinic.example`, emailType: 'professional' } as const;
+    const known = {
+      npi,
+      email: `p${npi}@clinic.example`,
+      emailType: 'professional',
+    } as const;
     await storeEmail(stack.db, { ...known, lastValidatedAt: new Date(), source: 'test' });
   }
   const client = await stack.organization();
@@ -58,7 +62,8 @@ test('killing workers every few seconds loses no webhook', async (t) => {
     setTimeout(() => status(204)(response), ANSWER_MS);
   });
   const webhook = { url: `${stack.receiver.url}/kill` };
-  for (let sent = 0; sent < DELIVERIES; sent += npis.length) await client.bulk({ npis, webhook });
+  for (let sent = 0; sent < DELIVERIES; sent += npis.length)
+    await client.bulk({ npis, webhook });
 
   while (kills < KILLS) {
     const worker = await workers.start(stack);
@@ -85,6 +90,9 @@ test('killing workers every few seconds loses no webhook', async (t) => {
   const logged = await stack.db.drizzle.execute<{ attempts: number; made: number }>(sql`
     select d.attempts, count(a.n)::int as made from webhook_deliveries d
       left join webhook_attempts a on a.delivery_id = d.id group by d.id`);
-  t.deepEqual([...new Set(logged.map(({ attempts, made }) => `${attempts} ${made}`))], ['1 1']);
+  t.deepEqual(
+    [...new Set(logged.map(({ attempts, made }) => `${attempts} ${made}`))],
+    ['1 1'],
+  );
   t.log(`${repeats.length} attempts cut off by ${KILLS} kills`);
 });

@@ -37,10 +37,16 @@ test.serial(
   'killing a worker during a batch loses nothing and charges nothing twice',
   async (t) => {
     const client = await stack.organization(100);
-    const npis = [...ordinaryNpis('found', FOUND), ...ordinaryNpis('not_found', NOT_FOUND)];
+    const npis = [
+      ...ordinaryNpis('found', FOUND),
+      ...ordinaryNpis('not_found', NOT_FOUND),
+    ];
     // Few lookups run at once, so that the batch takes long enough on any machine.
     const worker = await workers.start(stack, { LOOKUP_SLOTS: '5' });
-    const { json } = await client.bulk({ npis, webhook: { url: `${stack.receiver.url}/kill` } });
+    const { json } = await client.bulk({
+      npis,
+      webhook: { url: `${stack.receiver.url}/kill` },
+    });
 
     const counts: number[] = [];
     const count = async () => {
@@ -65,19 +71,28 @@ test.serial(
       envelope.data.map(({ npi, status }) => [npi, status]),
       npis.map((npi, i) => [npi, i < FOUND ? 'completed' : 'not_found']),
     );
-    t.deepEqual(await client.credits(), { balance: 100 - FOUND, total: 100, used: FOUND });
+    t.deepEqual(await client.credits(), {
+      balance: 100 - FOUND,
+      total: 100,
+      used: FOUND,
+    });
 
-    const entries = await stack.db.drizzle.execute<{ status: string; entries: string }>(sql`
+    const entries = await stack.db.drizzle.execute<{
+      status: string;
+      entries: string;
+    }>(sql`
     select r.status, string_agg(l.kind, '+' order by l.id) entries
       from requests r join ledger_entries l on l.request_id = r.id
      where r.batch_id = ${json.batch_id} group by r.id`);
     t.is(entries.length, npis.length);
-    t.deepEqual([...new Set(entries.map((row) => `${row.status}: ${row.entries}`))].sort(), [
-      'completed: hold+charge',
-      'not_found: hold+release',
-    ]);
+    t.deepEqual(
+      [...new Set(entries.map((row) => `${row.status}: ${row.entries}`))].sort(),
+      ['completed: hold+charge', 'not_found: hold+release'],
+    );
     for (const npi of npis) {
-      const bought = stack.simulator.calls().filter(({ subject }) => subject === npi).length;
+      const bought = stack.simulator
+        .calls()
+        .filter(({ subject }) => subject === npi).length;
       t.true(bought >= 1 && bought <= 2, `${npi} was looked up ${bought} times`);
     }
 
@@ -85,9 +100,14 @@ test.serial(
     await eventually(async () =>
       (await client.batch(json.batch_id)).webhook?.status === 'delivered' ? true : null,
     );
-    const bodies = stack.receiver.deliveries().map(({ body }) => JSON.parse(body).data[0]);
+    const bodies = stack.receiver
+      .deliveries()
+      .map(({ body }) => JSON.parse(body).data[0]);
     t.is(new Set(bodies.map((item) => item.request_id)).size, npis.length);
-    t.deepEqual([...new Set(bodies.map((item) => item.status))].sort(), ['completed', 'not_found']);
+    t.deepEqual([...new Set(bodies.map((item) => item.status))].sort(), [
+      'completed',
+      'not_found',
+    ]);
   },
 );
 
@@ -116,7 +136,9 @@ test.serial(
     for (const npi of npis) {
       const bought = stack.simulator
         .calls()
-        .filter(({ route, subject }) => route === 'GET /person/lookup' && subject === npi);
+        .filter(
+          ({ route, subject }) => route === 'GET /person/lookup' && subject === npi,
+        );
       t.is(bought.length, 1, npi);
     }
     t.deepEqual(await client.credits(), { balance: 90, total: 100, used: 10 });

@@ -33,7 +33,10 @@ test('a worker survives an outage of Temporal during its start', async (t) => {
   t.teardown(() => relay.close());
 
   let output = '';
-  const env = { ...stack.workerEnvironment, TEMPORAL_ADDRESS: `${LOOPBACK}:${relay.port}` };
+  const env = {
+    ...stack.workerEnvironment,
+    TEMPORAL_ADDRESS: `${LOOPBACK}:${relay.port}`,
+  };
   const worker = launch({
     name: 'worker',
     ...programCommand('worker', [], { env }),
@@ -45,7 +48,9 @@ test('a worker survives an outage of Temporal during its start', async (t) => {
       if (worker.ending() !== undefined) throw new Error(`the worker ended: ${output}`);
       return output.includes(what) || null;
     });
-  await says('"msg":"Temporal went away while the worker started; the start is tried again"');
+  await says(
+    '"msg":"Temporal went away while the worker started; the start is tried again"',
+  );
   t.false(output.includes('"worker ready"'));
   relay.mend();
   await says('"worker ready"');

@@ -5,7 +5,12 @@ import { VENDORS } from '../../activities/vendors/catalogue.ts';
 import { leftOver } from '../support/all-ended.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
-import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
+import {
+  createScriptedVendor,
+  foundStep,
+  heldScript,
+  ordinaryNpis,
+} from '../support/vendors.ts';
 
 // Tests an operator's actions on single activities in the Temporal UI, and queries and updates sent
 // to a workflow by hand.
@@ -15,7 +20,10 @@ const vendor = { ...createScriptedVendor(), repeatIsFree: false };
 const npis = ordinaryNpis('found', 20);
 
 /** Starts the whole service, with access to its activities like an operator's. */
-async function start(lookupTimeoutMs: number, webhookScheduleMs: readonly number[] = [0]) {
+async function start(
+  lookupTimeoutMs: number,
+  webhookScheduleMs: readonly number[] = [0],
+) {
   const sweepIntervalMs = 500;
   const stack = await startStack({
     lookupTimeoutMs,
@@ -71,13 +79,19 @@ for (const how of ['pauseActivity', 'resetActivity'] as const) {
     const requestId = json.requests[0]?.request_id ?? '';
     await asked(npi, 'submit');
     const before = await stack.lastHeartbeat(requestId);
-    if (how === 'pauseActivity') await stack.service.pauseActivity(stack.vendorOf(requestId));
+    if (how === 'pauseActivity')
+      await stack.service.pauseActivity(stack.vendorOf(requestId));
     else await stack.service.resetActivity(stack.vendorOf(requestId));
     // The response to the next heartbeat informs the worker about the pause or the reset.
-    await eventually(async () => ((await stack.lastHeartbeat(requestId)) > before ? true : null));
+    await eventually(async () =>
+      (await stack.lastHeartbeat(requestId)) > before ? true : null,
+    );
     held.release();
     await stack.workflow(json.batch_id).result();
-    t.deepEqual(stack.delivered('/on'), [`${npi} completed`, `${other} not_found`].sort());
+    t.deepEqual(
+      stack.delivered('/on'),
+      [`${npi} completed`, `${other} not_found`].sort(),
+    );
     t.is(vendor.asked(npi, 'submit'), 1);
     t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
     t.deepEqual(await leftOver(stack), []);
@@ -93,7 +107,9 @@ test('the longest vendor call ends before its heartbeat could time out', async (
   const client = await stack.organization();
   const { json } = await client.single({ npi });
   await asked(npi, 'submit');
-  const { events } = await stack.workflow(json.requests[0]?.request_id ?? '').fetchHistory();
+  const { events } = await stack
+    .workflow(json.requests[0]?.request_id ?? '')
+    .fetchHistory();
   const asking = events?.map((event) => event.activityTaskScheduledEventAttributes);
   const timeoutMs = optionalTsToMs(
     asking?.find((one) => one?.activityId === vendor.id)?.heartbeatTimeout,
@@ -108,10 +124,8 @@ test('a request is refunded if its vendor activity is paused, reset, or misroute
   const stack = await start(30_000);
   t.teardown(stack.stop);
   const { service, vendorOf } = stack;
-  const [paused = '', reset = '', astray = '', endless = '', alone = '', good = ''] = npis.splice(
-    0,
-    6,
-  );
+  const [paused = '', reset = '', astray = '', endless = '', alone = '', good = ''] =
+    npis.splice(0, 6);
   const waiting = [paused, reset, astray, endless, alone];
   for (const npi of waiting) {
     vendor.script(npi, () => ({ kind: 'pending', jobRef: npi, pollAfterMs: 200 }));
@@ -119,7 +133,10 @@ test('a request is refunded if its vendor activity is paused, reset, or misroute
   vendor.script(good, () => foundStep(good));
   const client = await stack.organization();
   const webhook = { url: `${stack.receiver.url}/late` };
-  const { json } = await client.bulk({ npis: [paused, reset, astray, endless, good], webhook });
+  const { json } = await client.bulk({
+    npis: [paused, reset, astray, endless, good],
+    webhook,
+  });
   const single = (await client.single({ npi: alone, webhook })).json;
   const ofAlone = single.requests[0]?.request_id ?? '';
   const [ofPaused = '', ofReset = '', ofAstray = '', ofEndless = ''] = json.requests.map(
@@ -139,7 +156,9 @@ test('a request is refunded if its vendor activity is paused, reset, or misroute
     activityOptions: { scheduleToCloseTimeout: msToTs('1h') },
     updateMask: { paths: ['schedule_to_close_timeout'] },
   });
-  await eventually(async () => (stack.delivered('/late').length > waiting.length ? true : null));
+  await eventually(async () =>
+    stack.delivered('/late').length > waiting.length ? true : null,
+  );
   const failed = waiting.map((npi) => `${npi} failed`);
   t.deepEqual(stack.delivered('/late'), [...failed, `${good} completed`].sort());
   for (const id of [ofPaused, ofAlone, ofEndless]) {
@@ -158,9 +177,14 @@ test('a paused webhook delivery is sent after it is unpaused or resent', async (
   const client = await stack.organization();
   const paused = async (npi: string, path: string) => {
     vendor.script(npi, () => foundStep(npi));
-    const { json } = await client.single({ npi, webhook: { url: `${stack.receiver.url}${path}` } });
+    const { json } = await client.single({
+      npi,
+      webhook: { url: `${stack.receiver.url}${path}` },
+    });
     const deliveryId = await eventually(async () => {
-      const first = stack.receiver.deliveries().find((delivery) => delivery.path === path);
+      const first = stack.receiver
+        .deliveries()
+        .find((delivery) => delivery.path === path);
       return first ? String(first.headers['webhook-id']) : null;
     });
     const activity = { ...vendorOf(deliveryId), id: '1' };
@@ -182,7 +206,9 @@ test('a paused webhook delivery is sent after it is unpaused or resent', async (
   const second = await paused(other, '/fail/1/resent');
   const path = `/api/v1/batch/${second.batchId}/deliveries/${second.deliveryId}/resend`;
   t.is((await client.call('POST', path)).status, 202);
-  await eventually(async () => (stack.delivered('/fail/1/resent').length === 2 ? true : null));
+  await eventually(async () =>
+    stack.delivered('/fail/1/resent').length === 2 ? true : null,
+  );
   t.is(stack.delivered('/fail/1/unpaused').length, 2);
   t.deepEqual(await leftOver(stack), []);
 });
@@ -211,7 +237,10 @@ test('unknown or malformed Temporal queries and updates have no effect on a work
   }
   held.release();
   await stack.workflow(json.batch_id).result();
-  t.deepEqual(stack.delivered('/asked'), [`${npi} completed`, `${other} not_found`].sort());
+  t.deepEqual(
+    stack.delivered('/asked'),
+    [`${npi} completed`, `${other} not_found`].sort(),
+  );
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
   t.deepEqual(await leftOver(stack), []);
 });

@@ -27,7 +27,9 @@ const stack = fresh(test, () => {
  * of the test.
  */
 async function workWithBug(t: ExecutionContext, name: string): Promise<WorkerProcess> {
-  const worker = await workers.start(stack, { WORKFLOW_BUNDLE: await bundleWithBug(folder, name) });
+  const worker = await workers.start(stack, {
+    WORKFLOW_BUNDLE: await bundleWithBug(folder, name),
+  });
   t.teardown(async () => {
     process.kill(worker.pid, 'SIGKILL');
     await worker.exited;
@@ -53,7 +55,10 @@ async function isShown(
   );
   await eventually(async () => {
     const lines = worker.output().split('\n');
-    return lines.some((line) => line.includes(workflowId) && line.includes('TypeError')) || null;
+    return (
+      lines.some((line) => line.includes(workflowId) && line.includes('TypeError')) ||
+      null
+    );
   });
 }
 

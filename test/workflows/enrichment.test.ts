@@ -4,7 +4,9 @@ import { startStack } from '../support/stack.ts';
 
 // Tests the main job end to end, as a client sees it over HTTP, for every kind of outcome.
 
-const stack = fresh(test, () => startStack({ lookupTimeoutMs: 20_000, simulatorSpeed: 20 }));
+const stack = fresh(test, () =>
+  startStack({ lookupTimeoutMs: 20_000, simulatorSpeed: 20 }),
+);
 
 test('each request of a bulk submit ends with an email or a refund', async (t) => {
   const client = await stack.organization(100);

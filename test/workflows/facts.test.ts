@@ -75,8 +75,14 @@ test('false, empty, and unknown signals to a batch workflow have no effect', asy
   const { client, json, slow, quick, received, release } = await heldBatch('/lies');
   const [first] = json.requests;
   const batch = workflow(json.batch_id);
-  await batch.signal('requestSettled', { requestId: first?.request_id, deliveryId: null });
-  await batch.signal('requestSettled', { requestId: first?.request_id, deliveryId: 'msg_unknown' });
+  await batch.signal('requestSettled', {
+    requestId: first?.request_id,
+    deliveryId: null,
+  });
+  await batch.signal('requestSettled', {
+    requestId: first?.request_id,
+    deliveryId: 'msg_unknown',
+  });
   await batch.signal('requestSettled');
   await batch.signal('requestSettled', 'rubbish', { more: [null] });
   await batch.signal('requestSettled', { requestId: 'req_unknown', deliveryId: 7 });
@@ -86,7 +92,9 @@ test('false, empty, and unknown signals to a batch workflow have no effect', asy
       ...{ namespace: 'default', signalName: 'requestSettled' },
       workflowExecution: { workflowId: json.batch_id },
       input: {
-        payloads: [{ metadata: { encoding: Buffer.from(encoding) }, data: Buffer.from('{"half') }],
+        payloads: [
+          { metadata: { encoding: Buffer.from(encoding) }, data: Buffer.from('{"half') },
+        ],
       },
     });
   }
@@ -112,8 +120,15 @@ test('a request that becomes final during a lookup gets its webhook at once', as
   await eventually(async () => received().includes(`${slow} failed`) || null);
   t.is((await workflow(requestId).describe()).status.name, 'RUNNING');
   release();
-  t.deepEqual(await workflow(requestId).result(), { status: 'failed', reason: 'deadline' });
-  t.deepEqual(await workflow(json.batch_id).result(), { completed: 1, notFound: 0, failed: 1 });
+  t.deepEqual(await workflow(requestId).result(), {
+    status: 'failed',
+    reason: 'deadline',
+  });
+  t.deepEqual(await workflow(json.batch_id).result(), {
+    completed: 1,
+    notFound: 0,
+    failed: 1,
+  });
 });
 
 test('a webhook is not sent before the requests in it are final', async (t) => {
@@ -124,7 +139,10 @@ test('a webhook is not sent before the requests in it are final', async (t) => {
   });
   const open = rows.find(({ attempts }) => attempts === 0)?.id ?? '';
   const schedule = { webhookScheduleMs: [0], webhookLongestRestMs: 300 };
-  t.like(await claimDelivery(stack.db, open, schedule), { kind: 'wait', why: 'not_final' });
+  t.like(await claimDelivery(stack.db, open, schedule), {
+    kind: 'wait',
+    why: 'not_final',
+  });
   // An operator starts the delivery by hand.
   await stack.client.workflow.start(WORKFLOWS.deliver, {
     taskQueue: stack.taskQueue,
@@ -133,7 +151,9 @@ test('a webhook is not sent before the requests in it are final', async (t) => {
   });
   await eventually(async () => {
     const { raw } = await workflow(open).describe();
-    return raw.pendingActivities?.[0]?.lastFailure?.message === 'not now: not_final' ? true : null;
+    return raw.pendingActivities?.[0]?.lastFailure?.message === 'not now: not_final'
+      ? true
+      : null;
   });
   t.false(received().some((one) => one.startsWith(slow)));
   await workflow(open).terminate('test');
@@ -174,6 +194,10 @@ test('a batch completes after one of its lookups is canceled by hand and refunde
   const { json } = await client.bulk({ npis: [open, good] });
   await eventually(async () => (vendor.asked(open, 'submit') > 0 ? true : null));
   await workflow(json.requests[0]?.request_id).cancel();
-  t.deepEqual(await workflow(json.batch_id).result(), { completed: 1, notFound: 0, failed: 1 });
+  t.deepEqual(await workflow(json.batch_id).result(), {
+    completed: 1,
+    notFound: 0,
+    failed: 1,
+  });
   t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
 });

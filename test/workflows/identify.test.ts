@@ -7,7 +7,12 @@ import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack, vendorSource } from '../support/stack.ts';
-import { createScriptedVendor, foundStep, ordinaryNpis, person } from '../support/vendors.ts';
+import {
+  createScriptedVendor,
+  foundStep,
+  ordinaryNpis,
+  person,
+} from '../support/vendors.ts';
 
 // Tests lookups of NPIs that no import contains. The registry identifies the person before any
 // vendor is called. Registry and vendors are scripted. Everything else is as in production.
@@ -38,7 +43,8 @@ const stack = fresh(test, () =>
     lookupTimeoutMs: 60_000,
     vendors: [vendorSource(byNpi), vendorSource(nosy)],
     registry: {
-      find: async (npi) => (await registry.get(npi)?.()) ?? { kind: 'inactive_or_unknown' },
+      find: async (npi) =>
+        (await registry.get(npi)?.()) ?? { kind: 'inactive_or_unknown' },
     },
   }),
 );
@@ -52,7 +58,12 @@ async function lookUp(npi: string) {
     sql`select reason from requests where id = ${requestId}`,
   );
   const { batch_id: batchId } = json;
-  return { batchId, requestId, status: envelope.data[0]?.status, reason: row?.reason ?? null };
+  return {
+    batchId,
+    requestId,
+    status: envelope.data[0]?.status,
+    reason: row?.reason ?? null,
+  };
 }
 
 test('a lookup of an unknown NPI calls the NPI Registry once, before any vendor', async (t) => {
@@ -111,7 +122,9 @@ test('all vendor calls of a lookup use the same name, even if provider data chan
   registry.set(npi, () => person(npi));
   byName.script(npi, async ({ operation }) => {
     if (operation === 'poll') return foundStep(npi);
-    await stack.db.drizzle.execute(sql`update providers set last_name = 'ROE' where npi = ${npi}`);
+    await stack.db.drizzle.execute(
+      sql`update providers set last_name = 'ROE' where npi = ${npi}`,
+    );
     return { kind: 'pending', jobRef: 'job', pollAfterMs: 100 };
   });
   t.is((await lookUp(npi)).status, 'completed');
@@ -145,9 +158,15 @@ test('the lookups of a batch call the NPI Registry, and then vendors for active 
   const { batch_id, requests, workflow, statusOf } = await submitAll(...npis);
   await client.completed(batch_id);
   await workflow.result();
-  t.deepEqual(await Promise.all(npis.map(statusOf)), ['completed', 'completed', 'not_found']);
+  t.deepEqual(await Promise.all(npis.map(statusOf)), [
+    'completed',
+    'completed',
+    'not_found',
+  ]);
   t.is(countEvents(await workflow.fetchHistory()).ActivityTaskScheduled, undefined);
-  const lookups = requests.map(({ request_id }) => stack.client.workflow.getHandle(request_id));
+  const lookups = requests.map(({ request_id }) =>
+    stack.client.workflow.getHandle(request_id),
+  );
   t.is(
     countEvents((await lookups[0]?.fetchHistory()) ?? {}).ActivityTaskScheduled,
     3,

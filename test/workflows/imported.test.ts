@@ -12,7 +12,11 @@ import { ordinaryNpis } from '../support/vendors.ts';
 const stack = fresh(test, () => startStack());
 const [GOOD = '', CLOSED = '', UNDATED = ''] = ordinaryNpis('found', 3);
 
-async function importAddress(npi: string, email: string, validatedAt: Date | null): Promise<void> {
+async function importAddress(
+  npi: string,
+  email: string,
+  validatedAt: Date | null,
+): Promise<void> {
   const row = {
     npi,
     email,
@@ -41,9 +45,17 @@ test('an imported address whose domain accepts mail is returned without vendor c
   await importAddress(GOOD, email, validatedAt);
   const { json } = await client.single({ npi: GOOD });
   const { data } = await client.completed(json.batch_id);
-  t.like(data[0], { status: 'completed', email, email_last_validated: validatedAt.toISOString() });
+  t.like(data[0], {
+    status: 'completed',
+    email,
+    email_last_validated: validatedAt.toISOString(),
+  });
   t.is(askedFor(GOOD), 0);
-  t.deepEqual(await storedRow(email), { verdict: 'valid', reason: 'mailbox_ok', unchecked: false });
+  t.deepEqual(await storedRow(email), {
+    verdict: 'valid',
+    reason: 'mailbox_ok',
+    unchecked: false,
+  });
 });
 
 test('an imported address whose domain accepts no mail is never returned', async (t) => {
@@ -54,7 +66,11 @@ test('an imported address whose domain accepts no mail is never returned', async
   const { data } = await client.completed(json.batch_id);
   t.not(data[0]?.email, email);
   t.true(askedFor(CLOSED) > 0);
-  t.deepEqual(await storedRow(email), { verdict: 'invalid', reason: 'null_mx', unchecked: false });
+  t.deepEqual(await storedRow(email), {
+    verdict: 'invalid',
+    reason: 'null_mx',
+    unchecked: false,
+  });
 });
 
 test('without a verifier, an imported address without a date is not returned', async (t) => {

@@ -6,14 +6,21 @@ import { OUTCOME } from '../../workflows/messages.ts';
 import { fresh } from '../support/database.ts';
 import { eventually } from '../support/organization.ts';
 import { startStack } from '../support/stack.ts';
-import { aborted, createScriptedVendor, foundStep, ordinaryNpis } from '../support/vendors.ts';
+import {
+  aborted,
+  createScriptedVendor,
+  foundStep,
+  ordinaryNpis,
+} from '../support/vendors.ts';
 
 // Tests that `Outcome`, by which operators find requests without an email, matches PostgreSQL
 // (deploy/operations.md, In the Temporal UI).
 
 const TOTAL = 200;
 const vendor = createScriptedVendor();
-const stack = fresh(test, () => startStack({ lookupTimeoutMs: 30_000, providers: [vendor] }));
+const stack = fresh(test, () =>
+  startStack({ lookupTimeoutMs: 30_000, providers: [vendor] }),
+);
 const client = fresh(test, () => stack.organization(1000));
 
 const ENDINGS: readonly ((npi: string) => Step | Promise<Step>)[] = [
@@ -83,14 +90,21 @@ test('views in the Temporal UI list every request without an email, with its rea
     const outcomes = await outcomesInTemporal(views);
     return outcomes.size >= expected.size ? outcomes : null;
   });
-  t.deepEqual(Object.fromEntries([...found].sort()), Object.fromEntries([...expected].sort()));
+  t.deepEqual(
+    Object.fromEntries([...found].sort()),
+    Object.fromEntries([...expected].sort()),
+  );
   const deadlines = await outcomesInTemporal(`Outcome STARTS_WITH 'failed: deadline'`);
   t.is(
     deadlines.size,
     [...expected.values()].filter((one) => one.startsWith('failed: deadline')).length,
   );
   const kinds = new Set(expected.values());
-  for (const kind of ['not_found: check_digit', 'not_found: suppressed', 'failed: cancelled'])
+  for (const kind of [
+    'not_found: check_digit',
+    'not_found: suppressed',
+    'failed: cancelled',
+  ])
     t.true(kinds.has(kind), kind);
   t.true(deadlines.size > 0);
 });

@@ -62,7 +62,8 @@ test.serial(
   async (t) => {
     const npi = take();
     t.like(await lookUp(npi), { status: 'not_found', reason: 'nobody' });
-    for (const vendor of Object.values(vendors)) t.is(vendor.asked(npi, 'submit'), 1, vendor.id);
+    for (const vendor of Object.values(vendors))
+      t.is(vendor.asked(npi, 'submit'), 1, vendor.id);
   },
 );
 
@@ -103,72 +104,101 @@ test.serial(
   },
 );
 
-test.serial('a lookup gives up a vendor that never finishes, and calls the next one', async (t) => {
-  const npi = take();
-  vendors.first.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 500 }));
-  vendors.second.script(npi, () => foundStep(npi));
-  t.like(await lookUp(npi), { status: 'completed' });
-  t.is(vendors.first.asked(npi, 'submit'), 1);
-});
+test.serial(
+  'a lookup gives up a vendor that never finishes, and calls the next one',
+  async (t) => {
+    const npi = take();
+    vendors.first.script(npi, () => ({
+      kind: 'pending',
+      jobRef: 'job',
+      pollAfterMs: 500,
+    }));
+    vendors.second.script(npi, () => foundStep(npi));
+    t.like(await lookUp(npi), { status: 'completed' });
+    t.is(vendors.first.asked(npi, 'submit'), 1);
+  },
+);
 
 test.serial(
   'a request whose vendor has no result at the deadline fails and is refunded',
   async (t) => {
     const npi = take();
     const other = await stack.organization(10);
-    vendors.first.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 500 }));
+    vendors.first.script(npi, () => ({
+      kind: 'pending',
+      jobRef: 'job',
+      pollAfterMs: 500,
+    }));
     t.like(await lookUp(npi, other), { status: 'failed' });
     t.is(vendors.first.asked(npi, 'submit'), 1, 'the job is bought once');
     t.deepEqual(await other.credits(), { balance: 10, total: 10, used: 0 });
   },
 );
 
-test.serial('a vendor at its daily credit limit is not called and costs nothing', async (t) => {
-  const { capped } = vendors;
-  const asked = Array.from({ length: 6 }, take);
-  for (const npi of asked)
-    capped.script(npi, () => ({ kind: 'miss', reason: 'nobody', credits: 3 }));
-  const ends = await Promise.all(asked.map((npi) => lookUp(npi)));
-  const calls = asked.filter((npi) => capped.asked(npi, 'submit') > 0).length;
-  t.true(calls <= 3, `${calls} questions at three credits each`);
-  const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
+test.serial(
+  'a vendor at its daily credit limit is not called and costs nothing',
+  async (t) => {
+    const { capped } = vendors;
+    const asked = Array.from({ length: 6 }, take);
+    for (const npi of asked)
+      capped.script(npi, () => ({ kind: 'miss', reason: 'nobody', credits: 3 }));
+    const ends = await Promise.all(asked.map((npi) => lookUp(npi)));
+    const calls = asked.filter((npi) => capped.asked(npi, 'submit') > 0).length;
+    t.true(calls <= 3, `${calls} questions at three credits each`);
+    const [row] = await stack.db.drizzle.execute<{ n: number }>(sql`
     select count(*)::int n from vendor_attempts a join lookups l on l.id = a.lookup_id
      where a.vendor = 'capped' and a.reason = 'daily_credits' and l.npi in ${asked}`);
-  t.is(row?.n, asked.length - calls);
-  // A call that we skip because of our own limit is not a reason for not_found.
-  t.deepEqual(ends.map(({ status }) => status).sort(), [
-    ...Array(asked.length - calls).fill('failed'),
-    ...Array(calls).fill('not_found'),
-  ]);
-});
+    t.is(row?.n, asked.length - calls);
+    // A call that we skip because of our own limit is not a reason for not_found.
+    t.deepEqual(ends.map(({ status }) => status).sort(), [
+      ...Array(asked.length - calls).fill('failed'),
+      ...Array(calls).fill('not_found'),
+    ]);
+  },
+);
 
-test.serial('a result that we may not store is used only for its own lookup', async (t) => {
-  const npi = take();
-  vendors.borrowed.script(npi, () => foundStep(npi));
-  t.like(await lookUp(npi), { status: 'completed' });
-  const other = await stack.organization(10);
-  const again = await lookUp(npi, other);
-  t.like(again, { status: 'completed', atOnce: false });
-  t.is(vendors.borrowed.asked(npi, 'submit'), 2);
-  t.true((await lookUp(npi)).atOnce, 'its own organization has it replayed: it was paid for');
-});
+test.serial(
+  'a result that we may not store is used only for its own lookup',
+  async (t) => {
+    const npi = take();
+    vendors.borrowed.script(npi, () => foundStep(npi));
+    t.like(await lookUp(npi), { status: 'completed' });
+    const other = await stack.organization(10);
+    const again = await lookUp(npi, other);
+    t.like(again, { status: 'completed', atOnce: false });
+    t.is(vendors.borrowed.asked(npi, 'submit'), 2);
+    t.true(
+      (await lookUp(npi)).atOnce,
+      'its own organization has it replayed: it was paid for',
+    );
+  },
+);
 
-test.serial('an address that a vendor found for another NPI is not returned', async (t) => {
-  const npi = take();
-  vendors.first.script(npi, () => foundStep(take()));
-  t.like(await lookUp(npi), { status: 'not_found' });
-});
+test.serial(
+  'an address that a vendor found for another NPI is not returned',
+  async (t) => {
+    const npi = take();
+    vendors.first.script(npi, () => foundStep(take()));
+    t.like(await lookUp(npi), { status: 'not_found' });
+  },
+);
 
-test.serial('an address is not returned if the vendor does not say whose it is', async (t) => {
-  const npi = take();
-  const found = foundStep(npi);
-  if (found.kind !== 'found') throw new Error('not found');
-  vendors.first.script(npi, () => ({ ...found, identity: { npi: null, name: null, state: null } }));
-  t.like(await lookUp(npi), { status: 'not_found' });
-  const [row] = await stack.db.drizzle.execute<{ reason: string }>(sql`
+test.serial(
+  'an address is not returned if the vendor does not say whose it is',
+  async (t) => {
+    const npi = take();
+    const found = foundStep(npi);
+    if (found.kind !== 'found') throw new Error('not found');
+    vendors.first.script(npi, () => ({
+      ...found,
+      identity: { npi: null, name: null, state: null },
+    }));
+    t.like(await lookUp(npi), { status: 'not_found' });
+    const [row] = await stack.db.drizzle.execute<{ reason: string }>(sql`
     select reason from email_checks where npi = ${npi} and kind = 'identity'`);
-  t.is(row?.reason, 'identity_unknown');
-});
+    t.is(row?.reason, 'identity_unknown');
+  },
+);
 
 test.serial(
   'a paid vendor call without a response is repeated once, after other vendors',
@@ -261,4 +291,6 @@ test.serial(
 
 const done = new Set<string>();
 const pollOf = (npi: string): Step =>
-  done.has(npi) ? foundStep(npi) : { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 };
+  done.has(npi)
+    ? foundStep(npi)
+    : { kind: 'pending', jobRef: 'slow job', pollAfterMs: 500 };

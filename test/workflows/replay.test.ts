@@ -41,17 +41,25 @@ async function divergent(
 
 function typeOf({ history }: SavedHistory): string {
   const { workflowExecutionStartedEventAttributes: started } = history.events[0] ?? {};
-  return (started as { workflowType?: { name?: string } } | undefined)?.workflowType?.name ?? '';
+  return (
+    (started as { workflowType?: { name?: string } } | undefined)?.workflowType?.name ??
+    ''
+  );
 }
 
 test('the saved histories cover every workflow and every way that it can end', (t) => {
   t.true(histories.length >= 20);
-  t.deepEqual([...new Set(histories.map(typeOf))].sort(), Object.values(WORKFLOWS).sort());
+  t.deepEqual(
+    [...new Set(histories.map(typeOf))].sort(),
+    Object.values(WORKFLOWS).sort(),
+  );
   const ends = histories.map(
     (one) => `${typeOf(one)} ${String(one.history.events.at(-1)?.eventType)}`,
   );
   t.deepEqual(
-    [...new Set(ends)].map((end) => end.replace('EVENT_TYPE_WORKFLOW_EXECUTION_', '')).sort(),
+    [...new Set(ends)]
+      .map((end) => end.replace('EVENT_TYPE_WORKFLOW_EXECUTION_', ''))
+      .sort(),
     [
       'deliver COMPLETED',
       'enrichBatch CANCELED',
@@ -90,11 +98,16 @@ test('a history downloaded from Temporal replays, unless the workflow has change
         '--address',
         address,
       ];
-      const { stdout } = await promisify(execFile)(cli, args, { maxBuffer: 64 * 1024 * 1024 });
+      const { stdout } = await promisify(execFile)(cli, args, {
+        maxBuffer: 64 * 1024 * 1024,
+      });
       return parseHistory(id, stdout);
     }),
   );
-  t.deepEqual(await divergent({ codePath: testSetting('TEST_WORKFLOW_BUNDLE') }, downloads), []);
+  t.deepEqual(
+    await divergent({ codePath: testSetting('TEST_WORKFLOW_BUNDLE') }, downloads),
+    [],
+  );
   const remote = MUTANTS.find(({ file }) => file === 'options.ts');
   if (!remote) throw new Error('no mutant');
   t.is((await divergent(await mutate(remote), downloads)).length, ids.length);
@@ -131,10 +144,12 @@ function asked({ history }: SavedHistory): string[] {
 }
 
 function startedLookups({ history }: SavedHistory): boolean {
-  return history.events.some(({ startChildWorkflowExecutionInitiatedEventAttributes: started }) => {
-    const { workflowType } = (started ?? {}) as { workflowType?: { name: string } };
-    return workflowType?.name === WORKFLOWS.lookup;
-  });
+  return history.events.some(
+    ({ startChildWorkflowExecutionInitiatedEventAttributes: started }) => {
+      const { workflowType } = (started ?? {}) as { workflowType?: { name: string } };
+      return workflowType?.name === WORKFLOWS.lookup;
+    },
+  );
 }
 
 const MUTANTS: readonly Mutant[] = [
@@ -181,7 +196,8 @@ const MUTANTS: readonly Mutant[] = [
     file: 'lookup.ts',
     from: 'for (const source of plan.sources) {',
     to: 'for (const source of [...plan.sources].reverse()) {',
-    caughtBy: (one) => new Set(asked(one).filter((id) => !/-|registry/.test(id))).size > 1,
+    caughtBy: (one) =>
+      new Set(asked(one).filter((id) => !/-|registry/.test(id))).size > 1,
   },
   {
     title: 'a missing pause for a mail server that greylists',

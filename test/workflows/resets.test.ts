@@ -3,7 +3,12 @@ import test from 'ava';
 import { leftOver } from '../support/all-ended.ts';
 import { eventually } from '../support/organization.ts';
 import { type Stack, startStack } from '../support/stack.ts';
-import { createScriptedVendor, foundStep, heldScript, ordinaryNpis } from '../support/vendors.ts';
+import {
+  createScriptedVendor,
+  foundStep,
+  heldScript,
+  ordinaryNpis,
+} from '../support/vendors.ts';
 
 // Tests that an operator can reset a workflow to any of its workflow tasks in the Temporal UI
 // without a second vendor call, charge, or webhook.
@@ -38,14 +43,18 @@ function workflow(id: string, runId?: string) {
 /** Returns the completed workflow tasks of a run. */
 async function tasksOf(id: string, runId: string) {
   const { events } = await workflow(id, runId).fetchHistory();
-  return (events ?? []).flatMap(({ eventId, workflowTaskCompletedEventAttributes: completed }) =>
-    eventId && completed ? [{ id, runId, eventId }] : [],
+  return (events ?? []).flatMap(
+    ({ eventId, workflowTaskCompletedEventAttributes: completed }) =>
+      eventId && completed ? [{ id, runId, eventId }] : [],
   );
 }
 
 type Task = Awaited<ReturnType<typeof tasksOf>>[number];
 
-async function reset({ id, runId, eventId }: Task, leftOut: number[] = []): Promise<string> {
+async function reset(
+  { id, runId, eventId }: Task,
+  leftOut: number[] = [],
+): Promise<string> {
   const { namespace } = stack.client.options;
   const answer = await stack.client.workflowService.resetWorkflowExecution({
     namespace,
@@ -68,7 +77,9 @@ async function resetWhileRunning(id: string): Promise<void> {
     for (const leftOut of [ALL, NOTHING]) {
       const runId = await reset(task, leftOut);
       const isBeyond = ({ eventId }: Task) => eventId.gt(task.eventId);
-      await eventually(async () => ((await tasksOf(id, runId)).some(isBeyond) ? true : null));
+      await eventually(async () =>
+        (await tasksOf(id, runId)).some(isBeyond) ? true : null,
+      );
     }
   }
 }
@@ -111,44 +122,58 @@ async function heldBatch(
   });
   await eventually(async () => {
     const { batch } = await client.batch(json.batch_id);
-    const waits = vendor.asked(slow, 'submit') > 0 && batch.completed_count === all.length - 1;
-    return waits && (mode === 'batch' || delivered(path).length === all.length - 1) ? true : null;
+    const waits =
+      vendor.asked(slow, 'submit') > 0 && batch.completed_count === all.length - 1;
+    return waits && (mode === 'batch' || delivered(path).length === all.length - 1)
+      ? true
+      : null;
   });
-  return { client, batchId: json.batch_id, requestId: json.requests[0]?.request_id ?? '', release };
+  return {
+    client,
+    batchId: json.batch_id,
+    requestId: json.requests[0]?.request_id ?? '',
+    release,
+  };
 }
 
-test.serial('an operator can reset a batch workflow to any task, even after its end', async (t) => {
-  const [slow = '', quick = '', nobody = ''] = npis.splice(0, 3);
-  const { client, batchId, release } = await heldBatch('/bulk', {
-    held: slow,
-    quick,
-    others: [nobody],
-  });
-  await resetWhileRunning(batchId);
-  release();
-  await workflow(batchId).result();
-  await resetWhenOver(batchId);
-  t.deepEqual(
-    delivered('/bulk'),
-    [`${quick} completed`, `${nobody} not_found`, `${slow} completed`].sort(),
-  );
-  for (const npi of [quick, nobody, slow]) t.is(vendor.asked(npi, 'submit'), 1, npi);
-  t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
-  t.deepEqual(await leftOver(stack), []);
-});
+test.serial(
+  'an operator can reset a batch workflow to any task, even after its end',
+  async (t) => {
+    const [slow = '', quick = '', nobody = ''] = npis.splice(0, 3);
+    const { client, batchId, release } = await heldBatch('/bulk', {
+      held: slow,
+      quick,
+      others: [nobody],
+    });
+    await resetWhileRunning(batchId);
+    release();
+    await workflow(batchId).result();
+    await resetWhenOver(batchId);
+    t.deepEqual(
+      delivered('/bulk'),
+      [`${quick} completed`, `${nobody} not_found`, `${slow} completed`].sort(),
+    );
+    for (const npi of [quick, nobody, slow]) t.is(vendor.asked(npi, 'submit'), 1, npi);
+    t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
+    t.deepEqual(await leftOver(stack), []);
+  },
+);
 
-test.serial('an operator can reset the workflow of a batch with one NPI to any task', async (t) => {
-  const [npi = ''] = npis.splice(0, 1);
-  const { client, batchId, release } = await heldBatch('/one', { held: npi });
-  await resetWhileRunning(batchId);
-  release();
-  await workflow(batchId).result();
-  await resetWhenOver(batchId);
-  t.deepEqual(delivered('/one'), [`${npi} completed`]);
-  t.is(vendor.asked(npi, 'submit'), 1);
-  t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
-  t.deepEqual(await leftOver(stack), []);
-});
+test.serial(
+  'an operator can reset the workflow of a batch with one NPI to any task',
+  async (t) => {
+    const [npi = ''] = npis.splice(0, 1);
+    const { client, batchId, release } = await heldBatch('/one', { held: npi });
+    await resetWhileRunning(batchId);
+    release();
+    await workflow(batchId).result();
+    await resetWhenOver(batchId);
+    t.deepEqual(delivered('/one'), [`${npi} completed`]);
+    t.is(vendor.asked(npi, 'submit'), 1);
+    t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
+    t.deepEqual(await leftOver(stack), []);
+  },
+);
 
 test.serial(
   'an operator can reset a lookup workflow to any task, even after its end',
@@ -163,59 +188,70 @@ test.serial(
     await workflow(requestId).result();
     await workflow(batchId).result();
     await resetWhenOver(requestId);
-    t.deepEqual(delivered('/lookup'), [`${nobody} not_found`, `${slow} completed`].sort());
+    t.deepEqual(
+      delivered('/lookup'),
+      [`${nobody} not_found`, `${slow} completed`].sort(),
+    );
     t.is(vendor.asked(slow, 'submit'), 1);
     t.deepEqual(await client.credits(), { balance: 999, total: 1000, used: 1 });
     t.deepEqual(await leftOver(stack), []);
   },
 );
 
-test.serial('a batch workflow that loses signals in a reset still sends its webhook', async (t) => {
-  const [slow = '', quick = ''] = npis.splice(0, 2);
-  const { client, batchId, release } = await heldBatch('/lost', {
-    held: slow,
-    quick,
-    mode: 'batch',
-  });
-  // At its second task the batch has started its lookups and has not received a signal about their
-  // ends.
-  const [, second] = await tasksOf(batchId, (await workflow(batchId).describe()).runId);
-  t.truthy(second);
-  if (second) await reset(second, ALL);
-  release();
-  await eventually(async () =>
-    (await client.batch(batchId)).webhook?.status === 'delivered' ? true : null,
-  );
-  // The batch may wait for its deadline now. The doctor advises to terminate it after a minute in
-  // this state.
-  await workflow(batchId)
-    .terminate('test')
-    .catch(() => {});
-  t.deepEqual(delivered('/lost'), [`${quick} completed`, `${slow} completed`].sort());
-  t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
-  t.deepEqual(await leftOver(stack), []);
-});
+test.serial(
+  'a batch workflow that loses signals in a reset still sends its webhook',
+  async (t) => {
+    const [slow = '', quick = ''] = npis.splice(0, 2);
+    const { client, batchId, release } = await heldBatch('/lost', {
+      held: slow,
+      quick,
+      mode: 'batch',
+    });
+    // At its second task the batch has started its lookups and has not received a signal about their
+    // ends.
+    const [, second] = await tasksOf(batchId, (await workflow(batchId).describe()).runId);
+    t.truthy(second);
+    if (second) await reset(second, ALL);
+    release();
+    await eventually(async () =>
+      (await client.batch(batchId)).webhook?.status === 'delivered' ? true : null,
+    );
+    // The batch may wait for its deadline now. The doctor advises to terminate it after a minute in
+    // this state.
+    await workflow(batchId)
+      .terminate('test')
+      .catch(() => {});
+    t.deepEqual(delivered('/lost'), [`${quick} completed`, `${slow} completed`].sort());
+    t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
+    t.deepEqual(await leftOver(stack), []);
+  },
+);
 
-test.serial('an operator can reset a delivery workflow after several attempts', async (t) => {
-  const [npi = ''] = npis.splice(0, 1);
-  vendor.script(npi, () => foundStep(npi));
-  const client = await stack.organization();
-  const { json } = await client.single({
-    npi,
-    webhook: { url: `${stack.receiver.url}/fail/3/again` },
-  });
-  const deliveryId = await eventually(async () => {
-    const [attempt] = stack.receiver.deliveries().filter(({ path }) => path === '/fail/3/again');
-    const id = String(attempt?.headers['webhook-id'] ?? '');
-    return (await workflow(id)
-      .describe()
-      .catch(() => null))
-      ? id
-      : null;
-  });
-  await workflow(deliveryId).result();
-  await resetWhenOver(deliveryId);
-  t.is(delivered('/fail/3/again').length, 4);
-  t.is((await client.completed(json.batch_id)).webhook?.status, 'delivered');
-  t.deepEqual(await leftOver(stack), []);
-});
+test.serial(
+  'an operator can reset a delivery workflow after several attempts',
+  async (t) => {
+    const [npi = ''] = npis.splice(0, 1);
+    vendor.script(npi, () => foundStep(npi));
+    const client = await stack.organization();
+    const { json } = await client.single({
+      npi,
+      webhook: { url: `${stack.receiver.url}/fail/3/again` },
+    });
+    const deliveryId = await eventually(async () => {
+      const [attempt] = stack.receiver
+        .deliveries()
+        .filter(({ path }) => path === '/fail/3/again');
+      const id = String(attempt?.headers['webhook-id'] ?? '');
+      return (await workflow(id)
+        .describe()
+        .catch(() => null))
+        ? id
+        : null;
+    });
+    await workflow(deliveryId).result();
+    await resetWhenOver(deliveryId);
+    t.is(delivered('/fail/3/again').length, 4);
+    t.is((await client.completed(json.batch_id)).webhook?.status, 'delivered');
+    t.deepEqual(await leftOver(stack), []);
+  },
+);

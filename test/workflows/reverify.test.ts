@@ -1,6 +1,10 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import { claimUnchecked, listFading, queueKnownEmails } from '../../db/lookups/candidates.ts';
+import {
+  claimUnchecked,
+  listFading,
+  queueKnownEmails,
+} from '../../db/lookups/candidates.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { fresh } from '../support/database.ts';
@@ -92,21 +96,28 @@ test.serial(
   },
 );
 
-test.serial('checking an address again considers how many sources named it recently', async (t) => {
-  const [npi = ''] = ordinaryNpis('found', 1, 73_000);
-  await store(npi, personOf(npi).workEmail, 27);
-  await (await stack.organization()).single({ npi });
-  await stack.db.drizzle.execute(sql`
+test.serial(
+  'checking an address again considers how many sources named it recently',
+  async (t) => {
+    const [npi = ''] = ordinaryNpis('found', 1, 73_000);
+    await store(npi, personOf(npi).workEmail, 27);
+    await (await stack.organization()).single({ npi });
+    await stack.db.drizzle.execute(sql`
     insert into email_checks (npi, email, kind, source, verdict, at)
     select ${npi}, ${personOf(npi).workEmail}, 'named', source, 'unknown', now() - make_interval(days => days)
       from (values ('one', 40), ('two', 50), ('three', 70)) named (source, days)`);
-  const fading = await listFading(stack.db, {
-    freshnessMs: 30 * DAY,
-    leadMs: 5 * DAY,
-    limit: 50,
-  });
-  t.is(fading.find((one) => one.npi === npi)?.namedBy, 2, 'the third is older than 60 days');
-});
+    const fading = await listFading(stack.db, {
+      freshnessMs: 30 * DAY,
+      leadMs: 5 * DAY,
+      limit: 50,
+    });
+    t.is(
+      fading.find((one) => one.npi === npi)?.namedBy,
+      2,
+      'the third is older than 60 days',
+    );
+  },
+);
 
 test.serial(
   'checking an old address again does not count as another source naming it',
@@ -135,7 +146,12 @@ test.serial(
  * Stores an address that was rejected this many hours ago, with the evidence of the check that
  * rejected it.
  */
-async function reject(npi: string, hours: number, kind: string, reason: string): Promise<void> {
+async function reject(
+  npi: string,
+  hours: number,
+  kind: string,
+  reason: string,
+): Promise<void> {
   const email = personOf(npi).workEmail;
   await stack.db.drizzle.execute(sql`
     insert into stored_emails (npi, email, email_type, verdict, reason, source, updated_at)
@@ -158,8 +174,13 @@ for (const [n, [by, kind, reason]] of [
       const [npi = ''] = ordinaryNpis('found', 1, 75_000 + n * 1000);
       await reject(npi, 25, kind ?? '', reason ?? '');
       const client = await stack.organization();
-      const { data } = await client.completed((await client.single({ npi })).json.batch_id);
-      t.deepEqual([data[0]?.status, data[0]?.email], ['completed', personOf(npi).workEmail]);
+      const { data } = await client.completed(
+        (await client.single({ npi })).json.batch_id,
+      );
+      t.deepEqual(
+        [data[0]?.status, data[0]?.email],
+        ['completed', personOf(npi).workEmail],
+      );
       const bought = await stack.db.drizzle.execute(sql`
       select vendor from vendor_attempts join lookups on lookups.id = lookup_id where npi = ${npi}`);
       t.deepEqual([...bought], [], 'no vendor was asked');
@@ -170,7 +191,13 @@ for (const [n, [by, kind, reason]] of [
 for (const [n, [about, hours, kind, reason, isQueued]] of (
   [
     ['rejected by name servers 25 hours ago is checked', 25, 'local', 'nxdomain', true],
-    ['rejected by name servers 23 hours ago is not checked', 23, 'local', 'nxdomain', false],
+    [
+      'rejected by name servers 23 hours ago is not checked',
+      23,
+      'local',
+      'nxdomain',
+      false,
+    ],
     ['rejected by our own rules is not checked', 25, 'local', 'lookalike', false],
     ['called invalid by its source is not checked', 25, '', 'mailbox_missing', false],
   ] as const
@@ -181,21 +208,34 @@ for (const [n, [about, hours, kind, reason, isQueued]] of (
     const lookup = { npi, lookupId: `lookup-of-a-rejection-${n}` };
     await stack.db.drizzle.execute(sql`
       insert into lookups (id, npi, requested_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
-    const waiting = await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
+    const waiting = await queueKnownEmails(
+      stack.db,
+      [{ ...lookup, listed: [] }],
+      30 * DAY,
+      true,
+    );
     t.is(waiting.has(lookup.lookupId), isQueued);
   });
 }
 
-test.serial('a rejected address whose evidence was deleted is checked again', async (t) => {
-  const [npi = ''] = ordinaryNpis('found', 1, 81_000);
-  await reject(npi, 200 * 24, 'local', 'nxdomain');
-  await stack.db.drizzle.execute(sql`delete from email_checks where npi = ${npi}`);
-  const lookup = { npi, lookupId: 'lookup-without-evidence' };
-  await stack.db.drizzle.execute(sql`
+test.serial(
+  'a rejected address whose evidence was deleted is checked again',
+  async (t) => {
+    const [npi = ''] = ordinaryNpis('found', 1, 81_000);
+    await reject(npi, 200 * 24, 'local', 'nxdomain');
+    await stack.db.drizzle.execute(sql`delete from email_checks where npi = ${npi}`);
+    const lookup = { npi, lookupId: 'lookup-without-evidence' };
+    await stack.db.drizzle.execute(sql`
     insert into lookups (id, npi, requested_type, opened_at) values (${lookup.lookupId}, ${npi}, 'any', now())`);
-  const waiting = await queueKnownEmails(stack.db, [{ ...lookup, listed: [] }], 30 * DAY, true);
-  t.true(waiting.has(lookup.lookupId));
-});
+    const waiting = await queueKnownEmails(
+      stack.db,
+      [{ ...lookup, listed: [] }],
+      30 * DAY,
+      true,
+    );
+    t.true(waiting.has(lookup.lookupId));
+  },
+);
 
 test.serial(
   'checking a rejected address again does not count as another source naming it',
@@ -228,7 +268,10 @@ test.serial(
      where npi = ${npi}`);
     const client = await stack.organization();
     const { data } = await client.completed((await client.single({ npi })).json.batch_id);
-    t.deepEqual([data[0]?.status, data[0]?.email], ['completed', personOf(npi).workEmail]);
+    t.deepEqual(
+      [data[0]?.status, data[0]?.email],
+      ['completed', personOf(npi).workEmail],
+    );
     const bought = await stack.db.drizzle.execute(sql`
     select vendor from vendor_attempts join lookups on lookups.id = lookup_id where npi = ${npi}`);
     t.deepEqual([...bought], [], 'nobody was paid for it');

@@ -28,7 +28,10 @@ const sandbox = fresh(test, () => stack.sandboxOf(live));
 
 const MAGIC_NPIS = MAGIC.map(({ npi }) => npi);
 /** One NPI of each kind: personal, not found, professional, and a wrong check digit. */
-const ORDINARY = [...[100_000_011, 100_000_010, 100_000_013].map(withCheckDigit), '1234567890'];
+const ORDINARY = [
+  ...[100_000_011, 100_000_010, 100_000_013].map(withCheckDigit),
+  '1234567890',
+];
 /**
  * Tables whose rows belong to one organization or to the service itself. All other tables serve
  * every organization.
@@ -81,67 +84,88 @@ async function row(batchId: string) {
   return found;
 }
 
-const PROFESSIONAL = { status: 'completed', email_type: 'professional', email_status: 'valid' };
+const PROFESSIONAL = {
+  status: 'completed',
+  email_type: 'professional',
+  email_status: 'valid',
+};
 const PERSONAL = { ...PROFESSIONAL, email_type: 'personal' };
-const NOTHING = { email: null, email_type: null, email_last_validated: null, email_status: null };
+const NOTHING = {
+  email: null,
+  email_type: null,
+  email_last_validated: null,
+  email_status: null,
+};
 
-test.serial('sandbox requests neither read nor change data that organizations share', async (t) => {
-  // Each of these rows would change a result if the sandbox read it.
-  const stored = [...MAGIC_NPIS, ...ORDINARY];
-  const refused = [100_400_003, 100_400_004, 100_400_005].map(withCheckDigit);
-  const npis = [...stored, ...refused];
-  await stack.db.drizzle.execute(sql`
+test.serial(
+  'sandbox requests neither read nor change data that organizations share',
+  async (t) => {
+    // Each of these rows would change a result if the sandbox read it.
+    const stored = [...MAGIC_NPIS, ...ORDINARY];
+    const refused = [100_400_003, 100_400_004, 100_400_005].map(withCheckDigit);
+    const npis = [...stored, ...refused];
+    await stack.db.drizzle.execute(sql`
     insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source)
     select npi, 'real@clinic.test', 'professional', 'valid', now(), 'test' from unnest(${sql.param(stored)}::text[]) npi`);
-  await stack.db.drizzle.execute(sql`
+    await stack.db.drizzle.execute(sql`
     insert into suppressions (kind, value, origin)
     select 'npi', npi, 'operator' from unnest(${sql.param(refused)}::text[]) npi
     union all select 'domain', 'example.com', 'operator'`);
-  await stack.db.drizzle.execute(sql`
+    await stack.db.drizzle.execute(sql`
     insert into providers (npi, deactivated_on, origin, row_hash)
     select npi, '2020-01-01', 'nppes', 1 from unnest(${sql.param(refused)}::text[]) npi`);
-  for (const npi of npis) vendor.script(npi, () => foundStep(npi));
-  const before = await sharedRows();
-  t.true(Object.keys(before).length > 12);
+    for (const npi of npis) vendor.script(npi, () => foundStep(npi));
+    const before = await sharedRows();
+    t.true(Object.keys(before).length > 12);
 
-  const webhook = { url: `${stack.receiver.url}/everything` };
-  const all = [await sandbox.bulk({ npis, webhook })];
-  for (const type of ['professional', 'personal']) {
-    all.push(
-      await sandbox.bulk({
-        npis,
-        enrichment_email_type: type,
-        webhook: { ...webhook, mode: 'batch' },
-      }),
-    );
-  }
-  for (const outcome of TEST_OUTCOMES) {
-    all.push(
-      await sandbox.bulk({ npis: [newNpi(), newNpi()], webhook }, { 'test-outcome': outcome }),
-    );
-  }
-  const answers: EnvelopeAnswer[] = [];
-  for (const { json } of all) answers.push(await sandbox.completed(json.batch_id));
+    const webhook = { url: `${stack.receiver.url}/everything` };
+    const all = [await sandbox.bulk({ npis, webhook })];
+    for (const type of ['professional', 'personal']) {
+      all.push(
+        await sandbox.bulk({
+          npis,
+          enrichment_email_type: type,
+          webhook: { ...webhook, mode: 'batch' },
+        }),
+      );
+    }
+    for (const outcome of TEST_OUTCOMES) {
+      all.push(
+        await sandbox.bulk(
+          { npis: [newNpi(), newNpi()], webhook },
+          { 'test-outcome': outcome },
+        ),
+      );
+    }
+    const answers: EnvelopeAnswer[] = [];
+    for (const { json } of all) answers.push(await sandbox.completed(json.batch_id));
 
-  t.deepEqual(await leftOver(stack), []);
-  t.deepEqual(await sharedRows(), before);
-  t.deepEqual(
-    [...npis, ...registered].filter((npi) => vendor.asked(npi, 'submit') > 0),
-    [],
-  );
-  t.deepEqual(registered, []);
-  const emails = answers.flatMap(({ data }) => data.flatMap(({ email }) => email ?? []));
-  t.true(emails.length > 40);
-  const unrefused = answers[0]?.data.filter(({ npi, email }) => refused.includes(npi) && email);
-  t.is(unrefused?.length, 3);
-  t.deepEqual(
-    emails.filter((email) => !/^npi[0-9]{10}@(clinic|home)\.example\.com$/.test(email)),
-    [],
-  );
-});
+    t.deepEqual(await leftOver(stack), []);
+    t.deepEqual(await sharedRows(), before);
+    t.deepEqual(
+      [...npis, ...registered].filter((npi) => vendor.asked(npi, 'submit') > 0),
+      [],
+    );
+    t.deepEqual(registered, []);
+    const emails = answers.flatMap(({ data }) =>
+      data.flatMap(({ email }) => email ?? []),
+    );
+    t.true(emails.length > 40);
+    const unrefused = answers[0]?.data.filter(
+      ({ npi, email }) => refused.includes(npi) && email,
+    );
+    t.is(unrefused?.length, 3);
+    t.deepEqual(
+      emails.filter((email) => !/^npi[0-9]{10}@(clinic|home)\.example\.com$/.test(email)),
+      [],
+    );
+  },
+);
 
 test('the digits of an NPI decide which type of address the sandbox returns, if any', async (t) => {
-  const npis = [3, 4, 5, 6, 7, 8, 9, 1, 2, 0].map((digit) => withCheckDigit(100_200_000 + digit));
+  const npis = [3, 4, 5, 6, 7, 8, 9, 1, 2, 0].map((digit) =>
+    withCheckDigit(100_200_000 + digit),
+  );
   const { json } = await sandbox.bulk({ npis: [...npis, '1234567890'] });
   const { data } = await sandbox.completed(json.batch_id);
   t.deepEqual(
@@ -205,10 +229,16 @@ test('the test outcome "deadline" comes within seconds, only for its own request
     const scheduled = (events ?? []).flatMap(
       (one) => one.activityTaskScheduledEventAttributes ?? [],
     );
-    const asked = scheduled.find(({ activityType }) => activityType?.name === 'askVendor');
+    const asked = scheduled.find(
+      ({ activityType }) => activityType?.name === 'askVendor',
+    );
     const metadata = '__temporal_workflow_metadata';
-    const { currentDetails = '' } = await handle.query<{ currentDetails?: string }>(metadata);
-    const isPending = currentDetails.includes('the sandbox: deadline**: unresolved (pending)');
+    const { currentDetails = '' } = await handle.query<{ currentDetails?: string }>(
+      metadata,
+    );
+    const isPending = currentDetails.includes(
+      'the sandbox: deadline**: unresolved (pending)',
+    );
     return isPending ? (asked?.scheduleToCloseTimeout ?? null) : null;
   });
   t.true(Number(timeout.seconds) <= 5);
@@ -268,9 +298,13 @@ test("sandbox webhooks are signed with the sandbox's own secret", async (t) => {
     const arrived = stack.receiver.deliveries().filter((one) => one.path === path);
     return arrived.length > 0 ? arrived : null;
   });
-  const secretOf = async (id: string) => (await showWebhookSecret(stack.db, id)).webhookSecret;
+  const secretOf = async (id: string) =>
+    (await showWebhookSecret(stack.db, id)).webhookSecret;
   const check = (secret: string) =>
-    new Webhook(secret).verify(delivery?.body ?? '', delivery?.headers as Record<string, string>);
+    new Webhook(secret).verify(
+      delivery?.body ?? '',
+      delivery?.headers as Record<string, string>,
+    );
   const envelope = check(await secretOf(sandbox.organizationId)) as EnvelopeAnswer;
   t.like(envelope, { batch: { id: json.batch_id }, custom_data: { a: 1 } });
   const other = await secretOf(live.organizationId);
@@ -283,7 +317,8 @@ test('searches in Temporal can distinguish sandboxes from live organizations', a
   await live.completed(json.batch_id);
   const idsOf = async (query: string) => {
     const ids: string[] = [];
-    for await (const { workflowId } of stack.client.workflow.list({ query })) ids.push(workflowId);
+    for await (const { workflowId } of stack.client.workflow.list({ query }))
+      ids.push(workflowId);
     return ids;
   };
   const here = `TaskQueue = '${stack.taskQueue}' and WorkflowType = 'enrichBatch'`;

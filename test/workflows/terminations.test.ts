@@ -84,7 +84,10 @@ test('a terminated batch workflow restarts, keeps its lookups, and sends all web
   held.release();
   await client.completed(json.batch_id);
   await closedAs(json.batch_id, 'COMPLETED');
-  t.deepEqual(delivered('/terminated'), [`${quick} completed`, `${slow} completed`].sort());
+  t.deepEqual(
+    delivered('/terminated'),
+    [`${quick} completed`, `${slow} completed`].sort(),
+  );
   t.is(vendor.asked(slow, 'submit'), 1);
   t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
 });
@@ -113,7 +116,10 @@ test('a restarted batch refunds a lookup that was terminated together with it', 
   vendor.script(other, () => foundStep(other));
   const client = await stack.organization();
   const url = `${stack.receiver.url}/both`;
-  const { json } = await client.bulk({ npis: [npi, other], webhook: { url, mode: 'batch' } });
+  const { json } = await client.bulk({
+    npis: [npi, other],
+    webhook: { url, mode: 'batch' },
+  });
   await asked(npi);
   await workflow(json.batch_id).terminate('test');
   await workflow(json.requests[0]?.request_id).terminate('test');
@@ -133,7 +139,10 @@ test('after a batch with one NPI is terminated, its lookup and its webhook still
   const held = heldScript(foundStep(npi));
   vendor.script(npi, held.script);
   const client = await stack.organization();
-  const { json } = await client.single({ npi, webhook: { url: `${stack.receiver.url}/one` } });
+  const { json } = await client.single({
+    npi,
+    webhook: { url: `${stack.receiver.url}/one` },
+  });
   await asked(npi);
   await workflow(json.batch_id).terminate('test');
   held.release();
@@ -213,7 +222,10 @@ test('a batch that is canceled before it starts refunds everything and sends web
     await own.stopWorker();
     const client = await own.organization();
     const url = `${own.receiver.url}/early`;
-    const { json } = await client.bulk({ npis: ['2000000010', '2000000036'], webhook: { url } });
+    const { json } = await client.bulk({
+      npis: ['2000000010', '2000000036'],
+      webhook: { url },
+    });
     const handle = own.client.workflow.getHandle(json.batch_id);
     await handle.cancel();
     await own.startWorker();

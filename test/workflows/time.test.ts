@@ -32,7 +32,10 @@ async function startInSkippedTime(t: ExecutionContext, options: StackOptions = {
  * Skips time until a workflow has closed, and returns its result. The time may then be that of a
  * later timer.
  */
-async function resultOf({ client, reconcile }: Stack, workflowId: string): Promise<unknown> {
+async function resultOf(
+  { client, reconcile }: Stack,
+  workflowId: string,
+): Promise<unknown> {
   const run = client.workflow.getHandle(workflowId);
   await eventually(async () => {
     // On a slow machine, the API leaves the start of a batch to the reconciler.
@@ -46,13 +49,19 @@ async function resultOf({ client, reconcile }: Stack, workflowId: string): Promi
  * Waits until a workflow has come to an event and has no task. A workflow that is terminated during
  * a task stops the time of the test server.
  */
-async function rests({ client }: Stack, workflowId: string, event: string): Promise<void> {
+async function rests(
+  { client }: Stack,
+  workflowId: string,
+  event: string,
+): Promise<void> {
   const run = client.workflow.getHandle(workflowId);
   await eventually(async () => {
     const description = await run.describe().catch(() => null);
     if (description === null) return null;
     const names = eventNames(await run.fetchHistory());
-    const hasTask = ['WorkflowTaskScheduled', 'WorkflowTaskStarted'].includes(names.at(-1) ?? '');
+    const hasTask = ['WorkflowTaskScheduled', 'WorkflowTaskStarted'].includes(
+      names.at(-1) ?? '',
+    );
     const pending = description.raw.pendingActivities ?? [];
     const hasAttempt = pending.some(({ lastFailure }) => !lastFailure);
     return names.includes(event) && !hasTask && !hasAttempt ? true : null;
@@ -82,7 +91,11 @@ test.serial(
     const { json } = await client.single({ npi });
     t.deepEqual(await client.credits(), { balance: 9, total: 10, used: 0 });
 
-    t.deepEqual(await resultOf(stack, json.batch_id), { completed: 0, notFound: 0, failed: 1 });
+    t.deepEqual(await resultOf(stack, json.batch_id), {
+      completed: 0,
+      notFound: 0,
+      failed: 1,
+    });
     const [request] = json.requests;
     t.deepEqual(await resultOf(stack, request?.request_id ?? ''), {
       status: 'failed',
@@ -109,7 +122,8 @@ test.serial(
     });
     await resultOf(stack, json.batch_id);
     const path = `/api/v1/batch/${json.batch_id}/deliveries`;
-    const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path)).json;
+    const { deliveries } = (await client.get<{ deliveries: { id: string }[] }>(path))
+      .json;
 
     t.is(await resultOf(stack, deliveries[0]?.id ?? ''), 'failed');
     const sentAt = stack.receiver
@@ -159,11 +173,18 @@ test.serial(
     const vendor = createScriptedVendor();
     vendor.script(found, () => foundStep(found));
     for (const npi of [closed, silent]) {
-      vendor.script(npi, () => ({ kind: 'pending', jobRef: 'job', pollAfterMs: 5 * MINUTE }));
+      vendor.script(npi, () => ({
+        kind: 'pending',
+        jobRef: 'job',
+        pollAfterMs: 5 * MINUTE,
+      }));
     }
     const { stack, time } = await startInSkippedTime(t, { providers: [vendor] });
     const client = await stack.organization(10);
-    const ids = new Map<string, { readonly batchId: string; readonly requestId: string }>();
+    const ids = new Map<
+      string,
+      { readonly batchId: string; readonly requestId: string }
+    >();
     const idsOf = (npi: string) => ids.get(npi) ?? { batchId: '', requestId: '' };
     const terminate = (workflowId: string) =>
       stack.client.workflow.getHandle(workflowId).terminate();
@@ -208,7 +229,9 @@ test.serial(
     const envelope = await client.batch(idsOf(silent).batchId);
     t.is(envelope.data[0]?.status, 'failed');
     isAbout(t, lasted(envelope), 15 * MINUTE, 16 * MINUTE);
-    const { status } = await stack.client.workflow.getHandle(idsOf(silent).batchId).describe();
+    const { status } = await stack.client.workflow
+      .getHandle(idsOf(silent).batchId)
+      .describe();
     t.is(status.name, 'COMPLETED');
     t.deepEqual(await client.credits(), { balance: 9, total: 10, used: 1 });
   },

@@ -37,7 +37,9 @@ const reacher = createServer(async (request, response) => {
   asked.push(email);
   response.writeHead(says === 'down' ? 503 : 200, { 'content-type': 'application/json' });
   response.end(
-    says === 'down' ? '{}' : JSON.stringify({ misc: {}, mx: {}, smtp: {}, ...ANSWERS[says] }),
+    says === 'down'
+      ? '{}'
+      : JSON.stringify({ misc: {}, mx: {}, smtp: {}, ...ANSWERS[says] }),
   );
 }).listen(0, '127.0.0.1');
 test.after.always(() => void reacher.close());
@@ -51,7 +53,12 @@ const stack = fresh(test, () =>
     vendors: [vendorSource(vendor)],
     access: {
       // Configured as in the file of sources, but never called.
-      ...{ rocketreach: ELSEWHERE, fullenrich: ELSEWHERE, prospeo: ELSEWHERE, hunter: ELSEWHERE },
+      ...{
+        rocketreach: ELSEWHERE,
+        fullenrich: ELSEWHERE,
+        prospeo: ELSEWHERE,
+        hunter: ELSEWHERE,
+      },
       ...{ zerobounce: null, neverbounce: null, 'hunter-verifier': null },
       reacher: {
         baseUrl: `http://127.0.0.1:${(reacher.address() as AddressInfo).port}`,
@@ -129,7 +136,10 @@ test.serial(
   async (t) => {
     const [echoed, known, both] = [take(), take(), take()];
     for (const npi of [echoed, known, both]) {
-      vendor.script(npi, () => ({ ...foundStep(npi), repeatsInput: npi !== known }) as Step);
+      vendor.script(
+        npi,
+        () => ({ ...foundStep(npi), repeatsInput: npi !== known }) as Step,
+      );
     }
     // Another source has named this address before and identified its person.
     await run(sql`insert into stored_emails (npi, email, verdict, source, unchecked, repeats_input)
@@ -157,7 +167,8 @@ test.serial(
     };
     vendor.script(
       npi,
-      () => ({ ...found, candidates: emails.map((email) => ({ ...named, email })) }) as Step,
+      () =>
+        ({ ...found, candidates: emails.map((email) => ({ ...named, email })) }) as Step,
     );
     t.like(await lookUp(npi), { status: 'not_found' });
     t.deepEqual(asked, []);
@@ -175,7 +186,10 @@ test.serial(
     await run(sql`insert into source_health (source, state, failures, open_until, last_error)
     values ('reacher', 'open', 5, now() + interval '1 hour', 'auth')`);
     const before = await client.credits();
-    t.like(await lookUp(npi), { status: 'failed', reason: 'deadline (verifier_unavailable)' });
+    t.like(await lookUp(npi), {
+      status: 'failed',
+      reason: 'deadline (verifier_unavailable)',
+    });
     t.is(vendor.asked(npi, 'submit'), 0);
     t.deepEqual(await client.credits(), before);
     const figures = await readSourceStats(stack.db, new Date(Date.now() - 60_000));
@@ -183,15 +197,18 @@ test.serial(
   },
 );
 
-test.serial('a recovered verifier gets a test address before the vendor is called', async (t) => {
-  const npi = take();
-  vendor.script(npi, () => foundStep(npi));
-  await run(sql`insert into source_health (source, state, failures, open_until, last_error)
+test.serial(
+  'a recovered verifier gets a test address before the vendor is called',
+  async (t) => {
+    const npi = take();
+    vendor.script(npi, () => foundStep(npi));
+    await run(sql`insert into source_health (source, state, failures, open_until, last_error)
     values ('reacher', 'open', 5, now() - interval '1 second', 'upstream')`);
-  t.like(await lookUp(npi), { status: 'completed' });
-  t.deepEqual(asked, ['invalid@example.com', emailOf(npi)]);
-  t.is(vendor.asked(npi, 'submit'), 1);
-});
+    t.like(await lookUp(npi), { status: 'completed' });
+    t.deepEqual(asked, ['invalid@example.com', emailOf(npi)]);
+    t.is(vendor.asked(npi, 'submit'), 1);
+  },
+);
 
 test.serial('failures of a verifier are reported under its own name', async (t) => {
   const npi = take();
@@ -202,7 +219,10 @@ test.serial('failures of a verifier are reported under its own name', async (t) 
   says = 'safe';
   await client.completed(submitted.batch_id);
   const operator = operatorOn(stack.databaseUrl);
-  t.regex(await operator.text('explain', npi), /unknown \(verifier_upstream\) by verifier reacher/);
+  t.regex(
+    await operator.text('explain', npi),
+    /unknown \(verifier_upstream\) by verifier reacher/,
+  );
   t.regex(await operator.text('vendors'), /^reacher +unknown: verifier_upstream +\d+$/m);
   t.regex(await operator.text('vendors'), /^reacher +verifier /m);
 });

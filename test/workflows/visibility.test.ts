@@ -19,7 +19,9 @@ const CANARY = {
   agent: 'canary-in-idempotency-key',
 };
 
-const stack = fresh(test, () => startStack({ lookupTimeoutMs: 30_000, sweepIntervalMs: 1000 }));
+const stack = fresh(test, () =>
+  startStack({ lookupTimeoutMs: 30_000, sweepIntervalMs: 1000 }),
+);
 const client = fresh(test, () => stack.organization());
 let submitted: SubmitAnswer;
 
@@ -44,7 +46,8 @@ function workflow(id = '') {
 async function find(query: string, atLeast: number): Promise<string[]> {
   return await eventually(async () => {
     const ids: string[] = [];
-    for await (const { workflowId } of stack.client.workflow.list({ query })) ids.push(workflowId);
+    for await (const { workflowId } of stack.client.workflow.list({ query }))
+      ids.push(workflowId);
     return ids.length >= atLeast ? ids.sort() : null;
   });
 }
@@ -60,12 +63,16 @@ test('Temporal finds a batch by organization and NPI, and a lookup also by outco
   const { organizationId } = client;
   const own = `OrganizationId = '${organizationId}'`;
   t.deepEqual(
-    await find(`${own} and WorkflowType = 'enrichBatch' and ExecutionStatus = 'Running'`, 1),
+    await find(
+      `${own} and WorkflowType = 'enrichBatch' and ExecutionStatus = 'Running'`,
+      1,
+    ),
     [submitted.batch_id],
   );
-  t.deepEqual(await find(`${own} and Npi = '2000000036' and WorkflowType = 'enrichBatch'`, 1), [
-    submitted.batch_id,
-  ]);
+  t.deepEqual(
+    await find(`${own} and Npi = '2000000036' and WorkflowType = 'enrichBatch'`, 1),
+    [submitted.batch_id],
+  );
   t.deepEqual(
     await find(`${own} and Npi = '2000000036' and WorkflowType = 'lookUpEmail'`, 1),
     submitted.requests
@@ -78,11 +85,16 @@ test('Temporal finds a batch by organization and NPI, and a lookup also by outco
   );
   await client.completed(submitted.batch_id);
   t.deepEqual(
-    await find(`${own} and WorkflowType = 'enrichBatch' and ExecutionStatus = 'Completed'`, 1),
+    await find(
+      `${own} and WorkflowType = 'enrichBatch' and ExecutionStatus = 'Completed'`,
+      1,
+    ),
     [submitted.batch_id],
   );
   const ofNpi = (npi: string) =>
-    submitted.requests.filter((one) => one.npi === npi).map(({ request_id }) => request_id);
+    submitted.requests
+      .filter((one) => one.npi === npi)
+      .map(({ request_id }) => request_id);
   t.deepEqual(
     await find(`${own} and Outcome = 'not_found: no_profile' and Npi = '2000000044'`, 1),
     ofNpi('2000000044'),
@@ -128,10 +140,16 @@ test('a lookup workflow in Temporal shows its NPI, its vendors, and their result
   t.is(await details('2000000135'), '- **rocketreach**: unusable (none_valid)');
   t.is(await details('2000000176'), '- **rocketreach**: miss (no_profile)');
   // The vendor had not responded, so it was called again with the remaining time.
-  t.regex(await details('2000000101'), /^(- \*\*rocketreach\*\*: unresolved( \(\w+\))?\n?)+$/);
+  t.regex(
+    await details('2000000101'),
+    /^(- \*\*rocketreach\*\*: unresolved( \(\w+\))?\n?)+$/,
+  );
 
   const request = submitted.requests.find(({ npi }) => npi === '2000000010');
-  t.is(await (await workflow(request?.request_id).describe()).staticSummary(), 'NPI 2000000010');
+  t.is(
+    await (await workflow(request?.request_id).describe()).staticSummary(),
+    'NPI 2000000010',
+  );
   t.deepEqual(await summaries(request?.request_id), ['rocketreach for NPI 2000000010']);
   t.true(
     (await summaries(submitted.batch_id)).some((summary) =>

@@ -31,7 +31,13 @@ const answers = new Map<
 test.before(async () => {
   for (const { npi, email, type, validatedAgoMs } of STORED_EMAILS) {
     const lastValidatedAt = new Date(Date.now() - validatedAgoMs);
-    await storeEmail(stack.db, { npi, email, emailType: type, lastValidatedAt, source: 'test' });
+    await storeEmail(stack.db, {
+      npi,
+      email,
+      emailType: type,
+      lastValidatedAt,
+      source: 'test',
+    });
   }
   await addSuppression(stack.db, BY, { kind: 'npi', value: SUPPRESSED });
   const { batch_id: batchId } = (await client.bulk({ npis: [...MAGIC.keys()] })).json;
@@ -52,7 +58,9 @@ test('the sandbox gives magic NPIs the same results as the simulated vendors', a
 /** Returns the vendors that were called for an NPI, in order. */
 function asked(npi: string): string[] {
   const calls = stack.simulator.calls().filter(({ subject }) => subject === npi);
-  return [...new Set(calls.map(({ vendor }) => vendor))].filter((vendor) => vendor !== 'registry');
+  return [...new Set(calls.map(({ vendor }) => vendor))].filter(
+    (vendor) => vendor !== 'registry',
+  );
 }
 
 async function attempts(npi: string): Promise<string[]> {
@@ -90,7 +98,9 @@ const EXPECTED: Readonly<Record<string, string>> = {
 
 test('each magic NPI has its documented result', (t) => {
   t.deepEqual(
-    Object.fromEntries([...answers].map(([npi, one]) => [npi, `${one.status} ${one.email_type}`])),
+    Object.fromEntries(
+      [...answers].map(([npi, one]) => [npi, `${one.status} ${one.email_type}`]),
+    ),
     EXPECTED,
   );
 });
@@ -99,7 +109,12 @@ test('vendors are called one after the other until one finds an email', async (t
   t.deepEqual(asked('2000000010'), ['rocketreach']);
   t.deepEqual(asked('2000000192').slice(0, 2), ['rocketreach', 'fullenrich']);
   t.deepEqual(asked('2000000200').slice(0, 3), ['rocketreach', 'fullenrich', 'prospeo']);
-  t.deepEqual(asked('2000000218').slice(0, 4), ['rocketreach', 'fullenrich', 'prospeo', 'hunter']);
+  t.deepEqual(asked('2000000218').slice(0, 4), [
+    'rocketreach',
+    'fullenrich',
+    'prospeo',
+    'hunter',
+  ]);
   t.deepEqual(await attempts('2000000218'), [
     'rocketreach: miss (no_profile)',
     'fullenrich: miss (no_email)',
@@ -138,22 +153,31 @@ test('a stored address that is out of date is checked again before vendors are c
     select last_validated_at > clock_timestamp() - interval '5 minutes' as fresh from stored_emails
      where npi = '2000000069'`);
   t.true(row?.fresh, 'email_last_validated is the time of the check that said valid');
-  t.deepEqual(asked('2000000077'), ['rocketreach'], 'the stored one is dead, so a vendor is asked');
+  t.deepEqual(
+    asked('2000000077'),
+    ['rocketreach'],
+    'the stored one is dead, so a vendor is asked',
+  );
   t.not(answers.get('2000000077')?.email, STORED_EMAILS[2]?.email);
 });
 
 test('an address listed in NPPES is checked before vendors are called', async (t) => {
   // This person has entered their ordinary address as a Direct address.
   const { npi = '' } =
-    SAMPLE_ENDPOINTS.find((one) => one.type === 'DIRECT' && /@gmail|@yahoo/.test(one.endpoint)) ??
-    {};
+    SAMPLE_ENDPOINTS.find(
+      (one) => one.type === 'DIRECT' && /@gmail|@yahoo/.test(one.endpoint),
+    ) ?? {};
   const { homeEmail, workEmail } = personOf(npi);
   await stack.db.drizzle.execute(sql`
     insert into provider_endpoints (npi, kind, endpoint) values (${npi}, 'OTHERS', ${workEmail})`);
   await addSuppression(stack.db, BY, { kind: 'email', value: hashAddress(workEmail) });
   const { json } = await client.single({ npi });
   const envelope = await client.completed(json.batch_id);
-  t.like(envelope.data[0], { status: 'completed', email: homeEmail, email_type: 'personal' });
+  t.like(envelope.data[0], {
+    status: 'completed',
+    email: homeEmail,
+    email_type: 'personal',
+  });
   t.deepEqual(asked(npi), []);
   const named = await stack.db.drizzle.execute(sql`
     select email, source from email_checks where npi = ${npi} and kind = 'named'`);
@@ -195,7 +219,10 @@ test('a person who has opted out at a vendor is suppressed from then on', async 
 
 test('a vendor that never responds is called again if time remains', async (t) => {
   const lines = await attempts('2000000101');
-  t.true(lines.filter((line) => line.startsWith('rocketreach: ')).length >= 2, lines.join('\n'));
+  t.true(
+    lines.filter((line) => line.startsWith('rocketreach: ')).length >= 2,
+    lines.join('\n'),
+  );
   t.true(
     lines.some((line) => line.startsWith('hunter: miss')),
     lines.join('\n'),
@@ -215,13 +242,17 @@ async function forget(npi: string): Promise<void> {
 }
 
 test('NPIs without a result cause no more vendor calls, even for other organizations', async (t) => {
-  const npis = Object.keys(EXPECTED).filter((npi) => EXPECTED[npi]?.startsWith('not_found'));
+  const npis = Object.keys(EXPECTED).filter((npi) =>
+    EXPECTED[npi]?.startsWith('not_found'),
+  );
   const calls = () =>
     stack.simulator.calls().filter(({ subject }) => npis.includes(subject)).length;
   const before = calls();
   t.true(before > 10);
   const fresh = await stack.organization(10);
-  const { data, usage } = await fresh.completed((await fresh.bulk({ npis })).json.batch_id);
+  const { data, usage } = await fresh.completed(
+    (await fresh.bulk({ npis })).json.batch_id,
+  );
   t.deepEqual(
     data.map(({ status }) => status),
     npis.map(() => 'not_found'),
@@ -239,7 +270,9 @@ test('organizations that wait for the same NPI share its lookup, and each is cha
   );
   const before = stack.simulator.calls().filter(({ subject }) => subject === npi).length;
   const address = answers.get(npi)?.email;
-  const checkedBefore = stack.simulator.calls().filter(({ subject }) => subject === address).length;
+  const checkedBefore = stack.simulator
+    .calls()
+    .filter(({ subject }) => subject === address).length;
   const others = await Promise.all([
     stack.organization(10),
     stack.organization(10),
@@ -250,7 +283,10 @@ test('organizations that wait for the same NPI share its lookup, and each is cha
     others.map((one, i) => one.completed(batches[i]?.json.batch_id ?? '')),
   );
   t.deepEqual(
-    ends.map(({ data, usage }) => `${data[0]?.status} ${data[0]?.replayed} ${usage.credits_used}`),
+    ends.map(
+      ({ data, usage }) =>
+        `${data[0]?.status} ${data[0]?.replayed} ${usage.credits_used}`,
+    ),
     Array(3).fill('completed false 1'),
   );
   const calls = stack.simulator
@@ -293,6 +329,8 @@ test('the Temporal UI shows which vendors a lookup called, in order', async (t) 
     );
   t.deepEqual(
     summaries,
-    ['rocketreach', 'fullenrich', 'prospeo', 'hunter'].map((id) => `${id} for NPI 2000000218`),
+    ['rocketreach', 'fullenrich', 'prospeo', 'hunter'].map(
+      (id) => `${id} for NPI 2000000218`,
+    ),
   );
 });

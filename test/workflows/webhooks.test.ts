@@ -3,11 +3,18 @@ import anyTest, { type TestFn } from 'ava';
 import { sql } from 'drizzle-orm';
 import { Webhook } from 'standardwebhooks';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
-import { rotateWebhookSecret, showWebhookSecret } from '../../db/accounts/webhook-secrets.ts';
+import {
+  rotateWebhookSecret,
+  showWebhookSecret,
+} from '../../db/accounts/webhook-secrets.ts';
 import type { ReceivedDelivery } from '../../deploy/local/receiver.ts';
 import { fresh } from '../support/database.ts';
 import { countEvents } from '../support/histories.ts';
-import { type EnvelopeAnswer, eventually, type SubmitAnswer } from '../support/organization.ts';
+import {
+  type EnvelopeAnswer,
+  eventually,
+  type SubmitAnswer,
+} from '../support/organization.ts';
 import { type Behavior, status } from '../support/receiver.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
@@ -57,12 +64,18 @@ async function deliveriesOf(batchId: string, condition: string): Promise<string[
 }
 
 function verify(delivery: ReceivedDelivery, secret: string): unknown {
-  return new Webhook(secret).verify(delivery.body, delivery.headers as Record<string, string>);
+  return new Webhook(secret).verify(
+    delivery.body,
+    delivery.headers as Record<string, string>,
+  );
 }
 
 /** Returns the number of attempts that began before the requests they report were final. */
 async function prematureAttempts(batchId: string): Promise<number> {
-  const [row] = await stack.db.drizzle.execute<{ premature: string; attempts: string }>(sql`
+  const [row] = await stack.db.drizzle.execute<{
+    premature: string;
+    attempts: string;
+  }>(sql`
     select count(*) filter (where a.started_at < r.settled_at) premature, count(*) attempts
       from webhook_attempts a join webhook_deliveries d on d.id = a.delivery_id
       join requests r on r.batch_id = d.batch_id and (d.request_id is null or r.id = d.request_id)
@@ -76,11 +89,17 @@ test('in real-time mode, each final request gets its own signed webhook', async 
   const client = await stack.organization();
   const { webhookSecret } = await showWebhookSecret(stack.db, client.organizationId);
   const npis = [FOUND, NOBODY, '1234567890'];
-  const { json } = await client.bulk({ npis, webhook: { url }, custom_data: { patient: 'none' } });
+  const { json } = await client.bulk({
+    npis,
+    webhook: { url },
+    custom_data: { patient: 'none' },
+  });
   const envelope = await client.completed(json.batch_id);
   await over(json.batch_id);
 
-  const bodies = new Map(arrived(path).map((one) => [envelopeOf(one).data[0]?.request_id, one]));
+  const bodies = new Map(
+    arrived(path).map((one) => [envelopeOf(one).data[0]?.request_id, one]),
+  );
   t.is(bodies.size, npis.length);
   for (const item of envelope.data) {
     const delivery = bodies.get(item.request_id);
@@ -135,7 +154,10 @@ test('a submit that is completed at once gets its webhooks in both modes', async
   const other = await stack.organization();
   const submits = [
     await first.single({ npi: KNOWN, webhook: { url: `${url}/replay` } }),
-    await first.single({ npi: KNOWN, webhook: { url: `${url}/replay-batch`, mode: 'batch' } }),
+    await first.single({
+      npi: KNOWN,
+      webhook: { url: `${url}/replay-batch`, mode: 'batch' },
+    }),
     await other.single({ npi: KNOWN, webhook: { url: `${url}/stored` } }),
   ];
   for (const submit of submits) {
@@ -174,7 +196,10 @@ test('a webhook that is retried after a 500 keeps its ID and is pending until th
   const attempts = arrived(path);
   t.is(attempts.length, SCHEDULE_MS.length);
   t.is(new Set(attempts.map(({ id }) => id)).size, 1);
-  t.is(new Set(attempts.map((attempt) => JSON.stringify(envelopeOf(attempt).data))).size, 1);
+  t.is(
+    new Set(attempts.map((attempt) => JSON.stringify(envelopeOf(attempt).data))).size,
+    1,
+  );
 
   // The batch made the first attempt. One activity in the delivery's own workflow made the others.
   const [first, own] = await Promise.all(
@@ -187,12 +212,16 @@ test('a webhook that is retried after a 500 keeps its ID and is pending until th
     2,
     'the lookup and the delivery',
   );
-  const { ActivityTaskScheduled, ActivityTaskStarted, ActivityTaskCompleted, ...rest } = own
-    ? countEvents(own)
-    : {};
-  t.deepEqual([ActivityTaskScheduled, ActivityTaskStarted, ActivityTaskCompleted], [1, 1, 1]);
+  const { ActivityTaskScheduled, ActivityTaskStarted, ActivityTaskCompleted, ...rest } =
+    own ? countEvents(own) : {};
+  t.deepEqual(
+    [ActivityTaskScheduled, ActivityTaskStarted, ActivityTaskCompleted],
+    [1, 1, 1],
+  );
   t.is(rest.ActivityTaskFailed, undefined);
-  const started = (own?.events ?? []).find((event) => event.activityTaskStartedEventAttributes);
+  const started = (own?.events ?? []).find(
+    (event) => event.activityTaskStartedEventAttributes,
+  );
   const { attempt, lastFailure } = started?.activityTaskStartedEventAttributes ?? {};
   t.true(
     Number(attempt) >= SCHEDULE_MS.length - 1,
@@ -241,11 +270,18 @@ test("while an organization's webhooks are suspended, they get the status none",
   const client = await stack.organization();
   await suspendWebhooks(stack.db, BY, client.organizationId, true);
   const single = await client.single({ npi: FOUND, webhook: { url } });
-  const bulk = await client.bulk({ npis: [FOUND, NOBODY], webhook: { url, mode: 'batch' } });
+  const bulk = await client.bulk({
+    npis: [FOUND, NOBODY],
+    webhook: { url, mode: 'batch' },
+  });
   for (const { json } of [single, bulk]) {
     await over(json.batch_id);
     const { webhook } = await client.completed(json.batch_id);
-    t.deepEqual(webhook, { url, mode: json === bulk.json ? 'batch' : 'real-time', status: 'none' });
+    t.deepEqual(webhook, {
+      url,
+      mode: json === bulk.json ? 'batch' : 'real-time',
+      status: 'none',
+    });
   }
   t.is(arrived(path).length, 0);
 

@@ -1,7 +1,12 @@
 import { inBody, retryAfterMs } from '../../http/client.ts';
 import type { Field } from '../../http/fields.ts';
 import { HUNTER } from '../../vendors/hunter.ts';
-import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './verifier.ts';
+import {
+  answer,
+  INCONCLUSIVE,
+  type VerifierKind,
+  type VerifierStep,
+} from './verifier.ts';
 
 const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
   ['valid', answer('valid', 'mailbox_ok')],
@@ -28,14 +33,20 @@ export const HUNTER_VERIFIER = {
   // without a result is free (help.hunter.io, "How do credits work").
   cost: 0.5,
   headersOf: (apiKey) => ({ 'X-API-KEY': apiKey }),
-  questionAbout: (email) => ({ path: `/email-verifier?${new URLSearchParams({ email })}` }),
+  questionAbout: (email) => ({
+    path: `/email-verifier?${new URLSearchParams({ email })}`,
+  }),
   meanings: {
     200: inBody(judge),
     // Repeating the request is not charged again.
     202: ({ headers }) => ({ kind: 'working', afterMs: retryAfterMs(headers) ?? 5000 }),
     // The mail server's response was unexpected: "We advise you to retry later."
     222: { kind: 'greylisted' },
-    403: ({ headers }) => ({ kind: 'retry', why: 'rate_limit', afterMs: retryAfterMs(headers) }),
+    403: ({ headers }) => ({
+      kind: 'retry',
+      why: 'rate_limit',
+      afterMs: retryAfterMs(headers),
+    }),
     429: { kind: 'fatal', why: 'credits' },
     // The address's owner asked not to be processed.
     451: answer('risky', null),
@@ -45,7 +56,8 @@ export const HUNTER_VERIFIER = {
 function judge(body: Field): VerifierStep {
   const data = body.at('data').object();
   const status = data.at('status').requiredText();
-  if (status === 'valid' && data.at('accept_all').flag()) return answer('catch_all', null);
+  if (status === 'valid' && data.at('accept_all').flag())
+    return answer('catch_all', null);
   if (status === 'invalid' && data.at('mx_records').value === false) {
     return answer('invalid', 'no_mx');
   }

@@ -1,6 +1,11 @@
 import { inBody, protocol } from '../../http/client.ts';
 import type { Field } from '../../http/fields.ts';
-import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './verifier.ts';
+import {
+  answer,
+  INCONCLUSIVE,
+  type VerifierKind,
+  type VerifierStep,
+} from './verifier.ts';
 
 /** NeverBounce's single check, version 4.2 (developers.neverbounce.com/reference/single-check). */
 export const NEVERBOUNCE = {

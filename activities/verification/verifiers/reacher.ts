@@ -1,6 +1,11 @@
 import { inBody, stepOfStatus } from '../../http/client.ts';
 import type { Field } from '../../http/fields.ts';
-import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './verifier.ts';
+import {
+  answer,
+  INCONCLUSIVE,
+  type VerifierKind,
+  type VerifierStep,
+} from './verifier.ts';
 
 /**
  * Reacher (docs.reacher.email; reacherhq/check-if-email-exists, its OpenAPI's `CheckEmailOutput`),

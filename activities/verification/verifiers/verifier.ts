@@ -73,12 +73,19 @@ export interface Unavailable {
 }
 
 /** A verifier's result, the duration of its call, and the wait for a slot before the call. */
-export type Asked = VerifierStep & { readonly durationMs: number; readonly waitedMs: number };
+export type Asked = VerifierStep & {
+  readonly durationMs: number;
+  readonly waitedMs: number;
+};
 
 /** A service that checks whether a mailbox accepts mail. */
 export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {
   /** @param requestId the request that the check is made for, or null */
-  check(email: string, signal: AbortSignal, requestId: string | null): Promise<Asked | Unavailable>;
+  check(
+    email: string,
+    signal: AbortSignal,
+    requestId: string | null,
+  ): Promise<Asked | Unavailable>;
 }
 
 /**

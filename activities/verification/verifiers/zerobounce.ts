@@ -1,6 +1,11 @@
 import { inBody, protocol, retryAfterMs } from '../../http/client.ts';
 import type { Field } from '../../http/fields.ts';
-import { answer, INCONCLUSIVE, type VerifierKind, type VerifierStep } from './verifier.ts';
+import {
+  answer,
+  INCONCLUSIVE,
+  type VerifierKind,
+  type VerifierStep,
+} from './verifier.ts';
 
 const readBody = inBody((body) => stepOfError(body) ?? judge(body));
 
@@ -26,7 +31,11 @@ export const ZEROBOUNCE = {
     400: readBody,
     // "API Shield": the vendor blocks an attack, which may have nothing to do with us. A wrong key
     // is reported with 200 instead.
-    403: ({ headers }) => ({ kind: 'retry', why: 'upstream', afterMs: retryAfterMs(headers) }),
+    403: ({ headers }) => ({
+      kind: 'retry',
+      why: 'upstream',
+      afterMs: retryAfterMs(headers),
+    }),
   },
 } as const satisfies VerifierKind;
 
@@ -37,7 +46,9 @@ export const ZEROBOUNCE = {
 function stepOfError(body: Field): VerifierStep | null {
   const error = body.at('error');
   if (error.isAbsent || error.value === '') return null;
-  const texts: readonly unknown[] = Array.isArray(error.value) ? error.value : [error.value];
+  const texts: readonly unknown[] = Array.isArray(error.value)
+    ? error.value
+    : [error.value];
   const text = texts.filter((one) => typeof one === 'string').join('\n');
   if (/key/i.test(text)) return { kind: 'fatal', why: 'auth' };
   if (/credit/i.test(text)) return { kind: 'fatal', why: 'credits' };

@@ -2,7 +2,12 @@ import { only } from '../../client.ts';
 import { DatabaseError } from '../../errors.ts';
 import type { Counts } from '../../lookups/imports.ts';
 import type { NppesConnection } from './run.ts';
-import { COPIED_PROVIDER_COLUMNS, copyTo, DETAIL_COLUMNS, type DetailTable } from './staging.ts';
+import {
+  COPIED_PROVIDER_COLUMNS,
+  copyTo,
+  DETAIL_COLUMNS,
+  type DetailTable,
+} from './staging.ts';
 
 /** Rows of the main file that are merged together. */
 export interface ProviderChunk {
@@ -102,7 +107,9 @@ export async function importProviders(
       select set_config('enable_hashjoin', 'off', true),
              set_config('enable_mergejoin', 'off', true)`;
     const write = chunk.dryRun ? NOTED : WRITTEN;
-    const counts = await tx.unsafe<Counts[]>(`with ${JUDGED}, ${write} ${COUNTED}`, [chunk.asOf]);
+    const counts = await tx.unsafe<Counts[]>(`with ${JUDGED}, ${write} ${COUNTED}`, [
+      chunk.asOf,
+    ]);
     return only(counts);
   });
 }
@@ -110,9 +117,14 @@ export async function importProviders(
 /**
  * Inserts the rows of a chunk. If some of them exist already, inserts nothing and returns false.
  */
-async function insertNew(connection: NppesConnection, copy: readonly Buffer[]): Promise<boolean> {
+async function insertNew(
+  connection: NppesConnection,
+  copy: readonly Buffer[],
+): Promise<boolean> {
   try {
-    await connection.transaction((tx) => copyTo(tx, 'providers', COPIED_PROVIDER_COLUMNS, copy));
+    await connection.transaction((tx) =>
+      copyTo(tx, 'providers', COPIED_PROVIDER_COLUMNS, copy),
+    );
     return true;
   } catch (error) {
     if (error instanceof DatabaseError && NOT_NEW.has(error.code)) return false;
@@ -134,7 +146,9 @@ export async function stageDetails(
   copy: readonly Buffer[],
 ): Promise<void> {
   const { key, rest } = DETAIL_COLUMNS[table];
-  await connection.transaction((tx) => copyTo(tx, `staged_${table}`, [...key, ...rest], copy));
+  await connection.transaction((tx) =>
+    copyTo(tx, `staged_${table}`, [...key, ...rest], copy),
+  );
 }
 
 /** A file with details of providers. */
@@ -155,8 +169,13 @@ const DAY = '$1::text::date';
 /**
  * Returns whether a table has any rows. If it has none, an import cannot remove anything from it.
  */
-export async function hasRows(connection: NppesConnection, table: DetailTable): Promise<boolean> {
-  const [row] = await connection.transaction((tx) => tx`select from ${tx(table)} limit 1`);
+export async function hasRows(
+  connection: NppesConnection,
+  table: DetailTable,
+): Promise<boolean> {
+  const [row] = await connection.transaction(
+    (tx) => tx`select from ${tx(table)} limit 1`,
+  );
   return row !== undefined;
 }
 
@@ -206,7 +225,10 @@ export async function importDetails(
     let erased = 0;
     if (table === 'provider_endpoints') erased = (await tx.unsafe(REMOVE_ERASED)).count;
     await tx`analyze ${tx(`staged_${table}`)}`;
-    const removed = await tx.unsafe(`delete from ${table} d ${areRemoved}`, [asOf, fingerprint]);
+    const removed = await tx.unsafe(`delete from ${table} d ${areRemoved}`, [
+      asOf,
+      fingerprint,
+    ]);
     const [merged] = await tx.unsafe<Counts[]>(merge, [asOf, importNumber]);
     return { erased, removed: removed.count, ...merged };
   });
@@ -218,7 +240,8 @@ function statementsOf(table: DetailTable) {
   const sameKey = (a: string, b: string) =>
     key.map((column) => `${a}.${column} = ${b}.${column}`).join(' and ');
   const differs =
-    rest.map((column) => `d.${column} is distinct from s.${column}`).join(' or ') || 'false';
+    rest.map((column) => `d.${column} is distinct from s.${column}`).join(' or ') ||
+    'false';
   const takes = [...rest, 'import_number']
     .map((column) => `${column} = excluded.${column}`)
     .join(', ');

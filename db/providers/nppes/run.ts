@@ -24,7 +24,10 @@ const MEMORY = '64MB';
  * taken
  * @throws {OperatorProblem} if another import holds the lock; the message names it
  */
-export async function connectForImport(url: string, name: string): Promise<NppesConnection> {
+export async function connectForImport(
+  url: string,
+  name: string,
+): Promise<NppesConnection> {
   let lost = false;
   const client = postgres(url, {
     max: 1,

@@ -83,7 +83,8 @@ export async function copyTo(
   lines: readonly Buffer[],
 ): Promise<void> {
   if (lines.length === 0) return;
-  const stream: Writable = await tx`copy ${tx(table)} (${tx(columns)}) from stdin`.writable();
+  const stream: Writable =
+    await tx`copy ${tx(table)} (${tx(columns)}) from stdin`.writable();
   // If the copy fails after the last line, the next statement reports the error.
   stream.on('error', () => {});
   await pipeline(lines, stream, { end: false });

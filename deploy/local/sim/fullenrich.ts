@@ -93,7 +93,13 @@ function resultOf(id: string, finding: Finding, body: Fields): Answer {
     },
   };
   const credits = work.length + personal.length * PERSONAL_CREDITS;
-  return ok({ id, name: body.name, status: 'FINISHED', cost: { credits }, data: [record] });
+  return ok({
+    id,
+    name: body.name,
+    status: 'FINISHED',
+    cost: { credits },
+    data: [record],
+  });
 }
 
 /**

@@ -26,15 +26,27 @@ export const hunter: Source = {
   base: '/hunter/v2',
   deny({ headers }, apiKey) {
     if (headers['x-api-key'] === apiKey) return null;
-    return problem(401, 'authentication_failed', 'No user found for the API key supplied');
+    return problem(
+      401,
+      'authentication_failed',
+      'No user found for the API key supplied',
+    );
   },
   routes: {
-    'GET /email-finder': aboutPerson(find, { nobody: NOT_FOUND, optedout: CLAIMED }, result),
+    'GET /email-finder': aboutPerson(
+      find,
+      { nobody: NOT_FOUND, optedout: CLAIMED },
+      result,
+    ),
   },
 };
 
 function find({ query }: Question): Finding | Answer {
-  const contact = contactOf(Object.fromEntries(query), query.get('domain'), query.get('company'));
+  const contact = contactOf(
+    Object.fromEntries(query),
+    query.get('domain'),
+    query.get('company'),
+  );
   if (contact) return search('hunter', contact);
   return problem(400, 'wrong_params', 'You are missing a name, or a domain or company');
 }

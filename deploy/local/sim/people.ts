@@ -45,7 +45,9 @@ export const SAMPLE_ORGANIZATIONS = PRACTICES.map((practice, index) => {
   const [state = '', area, zip] = pick(WORDS.places, index).split(' ');
   const twoDigits = String(index).padStart(2, '0');
   const isLast = index === PRACTICES.length - 1;
-  const npi = isLast ? MAGIC_ORGANIZATION_NPI : withCheckDigit(FIRST_ORGANIZATION_STEM + index);
+  const npi = isLast
+    ? MAGIC_ORGANIZATION_NPI
+    : withCheckDigit(FIRST_ORGANIZATION_STEM + index);
   const city = pick(WORDS.towns, index);
   const nameOnDoor = door.toUpperCase();
   const hasOtherName = index % 3 === 2;
@@ -70,7 +72,9 @@ export const SAMPLE_ORGANIZATIONS = PRACTICES.map((practice, index) => {
 });
 
 /** The domains of the simulated practices. Only the local name server knows these domains. */
-export const PRACTICE_DOMAINS: readonly string[] = SAMPLE_ORGANIZATIONS.map(({ domain }) => domain);
+export const PRACTICE_DOMAINS: readonly string[] = SAMPLE_ORGANIZATIONS.map(
+  ({ domain }) => domain,
+);
 
 /** A provider as NPPES and the simulated vendors know them. */
 export type SimPerson = ReturnType<typeof personOf>;
@@ -100,7 +104,17 @@ export function personOf(npi: string) {
   const workEmail = `${letters(first)}.${letters(last)}@${organization.domain}`;
   // The domain is real, so the address has a form that real addresses are unlikely to have.
   const homeEmail = `npi${npi}.sim@${freeMail}`;
-  return { npi, first, last, middle, credential, taxonomy, organization, workEmail, homeEmail };
+  return {
+    npi,
+    first,
+    last,
+    middle,
+    credential,
+    taxonomy,
+    organization,
+    workEmail,
+    homeEmail,
+  };
 }
 
 /**
@@ -108,7 +122,9 @@ export function personOf(npi: string) {
  * @param practice the domain without `-sim` and the ending, such as `cedarvalleyclinic`
  */
 function organizationOf(practice: string): SimOrganization {
-  const index = PRACTICE_DOMAINS.findIndex((domain) => domain.startsWith(`${practice}-sim.`));
+  const index = PRACTICE_DOMAINS.findIndex((domain) =>
+    domain.startsWith(`${practice}-sim.`),
+  );
   return pick(SAMPLE_ORGANIZATIONS, index);
 }
 
@@ -164,7 +180,13 @@ function isEmployer({ domain, name, dba }: SimOrganization, contact: Contact): b
   return dba !== null && letters(dba).startsWith(company);
 }
 
-function nameKey({ first, last }: { readonly first: string; readonly last: string }): string {
+function nameKey({
+  first,
+  last,
+}: {
+  readonly first: string;
+  readonly last: string;
+}): string {
   return `${letters(first)} ${letters(last)}`;
 }
 
@@ -185,14 +207,18 @@ export type SimEndpoint = ReturnType<typeof endpoint>;
 export const SAMPLE_ENDPOINTS: readonly SimEndpoint[] = [
   endpoint({ npi: '2000000150' }, 'DIRECT', directAddress(personOf('2000000150'))),
   endpoint(pick(ORDINARY, 1), 'DIRECT', pick(ORDINARY, 1).homeEmail),
-  ...every(9, ORDINARY).map((one) => endpoint(one, 'DIRECT', directAddress(one), one.organization)),
+  ...every(9, ORDINARY).map((one) =>
+    endpoint(one, 'DIRECT', directAddress(one), one.organization),
+  ),
   ...every(11, ORDINARY).map((one) =>
     endpoint(one, 'OTHERS', `frontdesk@${one.organization.domain}`),
   ),
   ...every(13, ORDINARY).map((one) =>
     endpoint(one, 'FHIR', `https://fhir.${one.organization.domain}/r4`),
   ),
-  ...every(4, SAMPLE_ORGANIZATIONS).map((one) => endpoint(one, 'OTHERS', `records@${one.domain}`)),
+  ...every(4, SAMPLE_ORGANIZATIONS).map((one) =>
+    endpoint(one, 'OTHERS', `records@${one.domain}`),
+  ),
 ];
 
 /** Returns a person's Direct address, at the practice's domain with the prefix `direct.`. */

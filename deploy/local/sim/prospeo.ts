@@ -22,7 +22,11 @@ export const prospeo: Source = {
     return problem(401, 'INVALID_API_KEY');
   },
   routes: {
-    'POST /enrich-person': aboutPerson(find, { nobody: problem(400, 'NO_MATCH') }, result),
+    'POST /enrich-person': aboutPerson(
+      find,
+      { nobody: problem(400, 'NO_MATCH') },
+      result,
+    ),
   },
 };
 

@@ -6,7 +6,14 @@ import {
   PRACTICE_DOMAINS,
   personOf,
 } from './people.ts';
-import { type Answered, type Memory, ok, type Question, type Source, textOf } from './wire.ts';
+import {
+  type Answered,
+  type Memory,
+  ok,
+  type Question,
+  type Source,
+  textOf,
+} from './wire.ts';
 
 /** The result of Reacher's SMTP check for an existing mailbox. */
 const THERE = {
@@ -47,7 +54,8 @@ export function mailboxOf(email: string): Mailbox {
   const address = email.toLowerCase();
   const [local = '', domain = ''] = address.split('@');
   if (domain === CLOSED_DOMAIN || domain === DIRECT_DOMAIN) return 'missing';
-  if (!PRACTICE_DOMAINS.includes(domain) && !FREE_MAIL_DOMAINS.includes(domain)) return 'unknown';
+  if (!PRACTICE_DOMAINS.includes(domain) && !FREE_MAIL_DOMAINS.includes(domain))
+    return 'unknown';
   if (ownerOf({ local, domain }, NOBODY_KNOWN) === 'shared') return 'role';
   const magic = MAGIC_MAILBOXES.get(address);
   if (magic) return magic;
@@ -60,7 +68,10 @@ export const reacher: Source = {
   base: '/reacher',
   deny({ headers }, secret) {
     if (headers['x-reacher-secret'] === secret) return null;
-    return { status: 400, body: { error: 'Missing or invalid x-reacher-secret header.' } };
+    return {
+      status: 400,
+      body: { error: 'Missing or invalid x-reacher-secret header.' },
+    };
   },
   routes: { 'POST /v1/check_email': check },
 };
@@ -70,7 +81,10 @@ function check({ body }: Question, memory: Memory): Answered {
   const mailbox = mailboxNow(email, memory);
   const [isReachable, smtp] = MAILBOXES[mailbox];
   const misc = { is_disposable: false, is_role_account: mailbox === 'role' };
-  return [email, ok({ is_reachable: isReachable, misc, mx: { accepts_mail: true }, smtp })];
+  return [
+    email,
+    ok({ is_reachable: isReachable, misc, mx: { accepts_mail: true }, smtp }),
+  ];
 }
 
 /** Returns the kind of mailbox at this attempt. A greylisted mailbox accepts the second attempt. */

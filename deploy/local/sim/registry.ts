@@ -35,7 +35,15 @@ function refusal(number: string, field: string, description: string) {
   return { Errors: [{ description, field, number }] };
 }
 
-function personResult({ npi, first, last, middle, credential, taxonomy, organization }: SimPerson) {
+function personResult({
+  npi,
+  first,
+  last,
+  middle,
+  credential,
+  taxonomy,
+  organization,
+}: SimPerson) {
   const { address, phone } = organization;
   return {
     number: npi,

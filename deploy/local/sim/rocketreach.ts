@@ -104,7 +104,8 @@ function emailsOf({ workEmail, homeEmail, known }: Finding) {
   const checkedAt = new Date(Date.now() - VALIDATED_AGO_MS).toISOString();
   const checked = { smtp_valid: smtpValid, last_validation_check: checkedAt, grade };
   const emails = [];
-  if (workEmail !== null) emails.push({ email: workEmail, type: 'professional', ...checked });
+  if (workEmail !== null)
+    emails.push({ email: workEmail, type: 'professional', ...checked });
   if (homeEmail !== null) emails.push({ email: homeEmail, type: 'personal', ...checked });
   return emails;
 }

@@ -89,7 +89,8 @@ export function aboutPerson(
     if ('status' in finding) return ['', finding];
     const { subject, known } = finding;
     if (known === 'hanging') return [subject, 'hang'];
-    const isLimitOver = known === 'limited' && memory.inTurn(`limit ${subject}`, [false], true);
+    const isLimitOver =
+      known === 'limited' && memory.inTurn(`limit ${subject}`, [false], true);
     const replacement = instead[known];
     if (replacement && !isLimitOver) return [subject, replacement];
     return [subject, result(finding, question, memory)];

@@ -10,7 +10,8 @@ import { freshDatabase } from '../../support/database.ts';
 import { providersIn } from '../../support/providers.ts';
 
 const { db } = freshDatabase(test);
-const { insert, person, practice, otherName, location, bills, newNpi, newPlace } = providersIn(db);
+const { insert, person, practice, otherName, location, bills, newNpi, newPlace } =
+  providersIn(db);
 
 async function subjectOf(npi: string) {
   return buildSubject(npi, await readProvider(db, npi), 'any');
@@ -29,7 +30,10 @@ test("the domain of a provider's own address is the likeliest employer", async (
   const place = newPlace();
   await practice('SOMEBODY ELSE LLC', place, [{ endpoint: 'info@elsewhere.com' }]);
   const npi = await person(place, [
-    { endpoint: 'jane.public@mail.cedarclinic.com', affiliationName: 'CEDAR CLINIC, P.L.L.C.' },
+    {
+      endpoint: 'jane.public@mail.cedarclinic.com',
+      affiliationName: 'CEDAR CLINIC, P.L.L.C.',
+    },
     {
       kind: 'DIRECT',
       endpoint: 'jane@x.direct.otherclinic.com',
@@ -50,7 +54,9 @@ test('an office address says less about the employer than a personal mailbox', a
   t.is(await confidence('jane.public@cedarclinic.com'), 0.85);
   t.is(await confidence('npi@publicdermatology.com'), 0.85);
   t.is(await confidence('office@cedarclinic.com'), 0.5);
-  const lee = await person(null, [{ endpoint: 'office@leesburg.com' }], { lastName: 'LEE' });
+  const lee = await person(null, [{ endpoint: 'office@leesburg.com' }], {
+    lastName: 'LEE',
+  });
   t.is((await employerOf(lee))?.confidence, 0.5);
 });
 
@@ -100,7 +106,11 @@ test('a domain belongs to the organization whose name it resembles', async (t) =
   const joined = async (endpoint: string) =>
     (await employersOf(await person(place, [{ endpoint }])))[0];
   for (const domain of ['cedarpeds.com', 'cvp.org', 'cvpmd.com']) {
-    t.like(await joined(`office@${domain}`), { name: 'Cedar Valley Pediatrics', domain }, domain);
+    t.like(
+      await joined(`office@${domain}`),
+      { name: 'Cedar Valley Pediatrics', domain },
+      domain,
+    );
   }
 });
 
@@ -129,8 +139,15 @@ test("an organization that is named with a provider's endpoint is an employer", 
   } as const;
   t.like(await employerOf(await person(place, [direct])), { domain: 'bighospital.org' });
 
-  const elsewhere = await person(null, [direct, { endpoint: 'x', affiliationName: '<UNAVAIL>' }]);
-  const organization = { source: 'affiliation', name: 'Big Hospital', confidence: 0.6 } as const;
+  const elsewhere = await person(null, [
+    direct,
+    { endpoint: 'x', affiliationName: '<UNAVAIL>' },
+  ]);
+  const organization = {
+    source: 'affiliation',
+    name: 'Big Hospital',
+    confidence: 0.6,
+  } as const;
   t.deepEqual(await employerOf(elsewhere), { ...organization, domain: null });
 });
 
@@ -141,7 +158,11 @@ test('an organization with the same phone is an employer, with its name and doma
   ]);
   await otherName(clinic, "ALDER WOMEN'S HEALTH", '3');
   await otherName(clinic, 'FORMER NAME LLC', '4');
-  const npi = await person({ ...place, line1: '1 ELSEWHERE AVE', phone: `1-${place.phone}` });
+  const npi = await person({
+    ...place,
+    line1: '1 ELSEWHERE AVE',
+    phone: `1-${place.phone}`,
+  });
   t.deepEqual(await employerOf(npi), {
     source: 'same_phone',
     name: "Alder Women's Health",
@@ -156,12 +177,25 @@ test('an organization at the same address is an employer, likelier in the same s
     await practice('ALDER CLINIC LLC', place);
     const { line1, postalCode } = place;
     return await employerOf(
-      await person({ phone: null, line1: line1.replace('ST', 'STREET'), line2, postalCode }),
+      await person({
+        phone: null,
+        line1: line1.replace('ST', 'STREET'),
+        line2,
+        postalCode,
+      }),
     );
   };
   const organization = { name: 'Alder Clinic', domain: null };
-  t.deepEqual(await at(null), { ...organization, source: 'same_address', confidence: 0.4 });
-  t.deepEqual(await at('SUITE 200'), { ...organization, source: 'same_suite', confidence: 0.55 });
+  t.deepEqual(await at(null), {
+    ...organization,
+    source: 'same_address',
+    confidence: 0.4,
+  });
+  t.deepEqual(await at('SUITE 200'), {
+    ...organization,
+    source: 'same_suite',
+    confidence: 0.55,
+  });
 });
 
 test("another tenant of the provider's building is not an employer", async (t) => {
@@ -189,7 +223,11 @@ test("an organization is found by all its locations and all of the provider's", 
   await practice('BIRCH CLINIC LLC', other);
   await location(npi, 'CO', other);
   t.deepEqual(
-    (await employersOf(npi)).map(({ source, name, confidence }) => [source, name, confidence]),
+    (await employersOf(npi)).map(({ source, name, confidence }) => [
+      source,
+      name,
+      confidence,
+    ]),
     [
       ['same_phone', 'Alder Clinic', 0.7],
       ['elsewhere', 'Birch Clinic', 0.35],
@@ -199,7 +237,10 @@ test("an organization is found by all its locations and all of the provider's", 
 
 test('neither a deactivated organization nor the provider is an employer', async (t) => {
   const place = newPlace();
-  await insert({ entityType: 2, organizationName: 'GONE LLC', deactivatedOn: '2024-05-01' }, place);
+  await insert(
+    { entityType: 2, organizationName: 'GONE LLC', deactivatedOn: '2024-05-01' },
+    place,
+  );
   await person(place);
   t.is(await employerOf(await person(place)), null);
 });
@@ -211,7 +252,10 @@ test('several NPIs of one organization count as one employer', async (t) => {
   await otherName(await practice('DENVER PROVIDERS 2 PLLC', place), 'ALDER CLINIC', '3');
   await practice('ALDER LABS', place, [{ endpoint: 'a@alder.com' }]);
   await practice('ALDER CLINIC', place, [{ endpoint: 'b@alder.com' }]);
-  t.like(await employerOf(await person(place)), { name: 'Alder Clinic', confidence: 0.7 });
+  t.like(await employerOf(await person(place)), {
+    name: 'Alder Clinic',
+    confidence: 0.7,
+  });
 });
 
 test('parts of one organization count as one employer', async (t) => {
@@ -277,7 +321,11 @@ test('a group that the provider bills for is likelier than an old practice', asy
   const npi = await person(old);
   await bills(npi, ['0042', 'ALDER MEDICAL GROUP, A PROFESSIONAL CORPORATION'], now);
   const [first, second] = await employersOf(npi);
-  t.like(first, { source: 'clinician_group', name: 'Alder Medical Group', domain: 'amg.org' });
+  t.like(first, {
+    source: 'clinician_group',
+    name: 'Alder Medical Group',
+    domain: 'amg.org',
+  });
   t.like(second, { source: 'same_phone', name: 'Old Practice' });
 });
 
@@ -292,7 +340,11 @@ test("a group's domain is shared by several of its clinicians or resembles its n
     return (await employerOf(npi))?.domain;
   };
   t.is(await employer('1', 'a@qxz.com', 'b@qxz.com', 'c@other.com'), 'qxz.com');
-  t.is(await employer('2', 'a@qxz.com'), null, 'one clinician alone may have another employer');
+  t.is(
+    await employer('2', 'a@qxz.com'),
+    null,
+    'one clinician alone may have another employer',
+  );
   t.is(await employer('3', 'a@aldermed.com'), 'aldermed.com');
 });
 
@@ -326,7 +378,9 @@ test('the larger of two groups is the likelier employer', async (t) => {
 
 test("the operator's table of employer domains has priority, by NPI, PAC id, or name", async (t) => {
   const place = newPlace();
-  const clinic = await practice('CHESTNUT CLINIC LLC', place, [{ endpoint: 'info@wrong.com' }]);
+  const clinic = await practice('CHESTNUT CLINIC LLC', place, [
+    { endpoint: 'info@wrong.com' },
+  ]);
   const npi = await person(place);
   const domain = async () => (await employerOf(npi))?.domain;
   t.is(await domain(), 'wrong.com');
@@ -338,7 +392,11 @@ test("the operator's table of employer domains has priority, by NPI, PAC id, or 
   await know('npi', clinic, 'by-npi.com');
   t.is(await domain(), 'by-npi.com');
   await know('npi', npi, 'by-person.com');
-  t.like(await employerOf(npi), { source: 'operator', domain: 'by-person.com', confidence: 0.97 });
+  t.like(await employerOf(npi), {
+    source: 'operator',
+    domain: 'by-person.com',
+    confidence: 0.97,
+  });
   await know('npi', npi, null);
   t.is(await domain(), 'by-npi.com');
 

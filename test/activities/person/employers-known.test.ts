@@ -3,13 +3,23 @@ import { join } from 'node:path';
 import test from 'ava';
 import { buildSubject } from '../../../activities/person/subject.ts';
 import { createHunter } from '../../../activities/vendors/hunter.ts';
-import type { Organization, Step, Subject, Vendor } from '../../../activities/vendors/vendor.ts';
+import type {
+  Organization,
+  Step,
+  Subject,
+  Vendor,
+} from '../../../activities/vendors/vendor.ts';
 import { organizationKey } from '../../../db/providers/keys.ts';
 import { readProvider } from '../../../db/providers/subject.ts';
 import type { SimPerson } from '../../../deploy/local/sim/people.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
 import { freshDatabase, temporaryFolder } from '../../support/database.ts';
-import { CLINICIANS, clinicianCsv, domainCsv, ORGANIZATIONS } from '../../support/employers.ts';
+import {
+  CLINICIANS,
+  clinicianCsv,
+  domainCsv,
+  ORGANIZATIONS,
+} from '../../support/employers.ts';
 import { operatorOn } from '../../support/operator.ts';
 import { providersIn } from '../../support/providers.ts';
 
@@ -85,7 +95,11 @@ async function measure(vendor: Vendor): Promise<Measured> {
   for (let from = 0; from < CLINICIANS.length; from += AT_ONCE) {
     await Promise.all(
       CLINICIANS.slice(from, from + AT_ONCE).map(async ({ person }) => {
-        const subject = buildSubject(person.npi, await readProvider(db, person.npi), 'any');
+        const subject = buildSubject(
+          person.npi,
+          await readProvider(db, person.npi),
+          'any',
+        );
         const { organization } = subject;
         if (organization === null) measured.none += 1;
         else if (!isTrue(organization, person)) measured.wrong += 1;
@@ -95,7 +109,9 @@ async function measure(vendor: Vendor): Promise<Measured> {
         measured.questions += asked.length;
         if (asked.some((one) => !isTrue(one, person))) measured.misplaced += 1;
         if (step.kind === 'found')
-          measured[step.candidates[0]?.email === person.workEmail ? 'hits' : 'strangers'] += 1;
+          measured[
+            step.candidates[0]?.email === person.workEmail ? 'hits' : 'strangers'
+          ] += 1;
       }),
     );
   }
@@ -104,47 +120,66 @@ async function measure(vendor: Vendor): Promise<Measured> {
 
 const AT_ONCE = 20;
 
-test.serial('the employers of 500 clinicians are mostly found, and rarely wrong', async (t) => {
-  const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: 'sim' });
-  t.teardown(() => simulator.close());
-  const vendor = createHunter({ baseUrl: simulator.urls.hunter, apiKey: 'sim' });
-  const { person, practice, otherName, location } = providersIn(db);
-  for (const { npi, name, otherName: door, parentName, place, endpoints } of ORGANIZATIONS) {
-    await practice(name, place, endpoints, { npi, parentName });
-    if (door !== null) await otherName(npi, door, '3');
-  }
-  for (const { person: one, place, location: other, endpoints } of CLINICIANS) {
-    const names = { firstName: one.first.toUpperCase(), lastName: one.last.toUpperCase() };
-    await person(place, endpoints, { npi: one.npi, ...names });
-    if (other !== null) await location(one.npi, 'CO', other);
-  }
-  const { json } = operatorOn(url);
-  const imported = async (what: string, text: string) => {
-    const path = join(folder, `${what}.csv`);
-    await writeFile(path, text);
-    return await json('import', what, path);
-  };
+test.serial(
+  'the employers of 500 clinicians are mostly found, and rarely wrong',
+  async (t) => {
+    const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: 'sim' });
+    t.teardown(() => simulator.close());
+    const vendor = createHunter({ baseUrl: simulator.urls.hunter, apiKey: 'sim' });
+    const { person, practice, otherName, location } = providersIn(db);
+    for (const {
+      npi,
+      name,
+      otherName: door,
+      parentName,
+      place,
+      endpoints,
+    } of ORGANIZATIONS) {
+      await practice(name, place, endpoints, { npi, parentName });
+      if (door !== null) await otherName(npi, door, '3');
+    }
+    for (const { person: one, place, location: other, endpoints } of CLINICIANS) {
+      const names = {
+        firstName: one.first.toUpperCase(),
+        lastName: one.last.toUpperCase(),
+      };
+      await person(place, endpoints, { npi: one.npi, ...names });
+      if (other !== null) await location(one.npi, 'CO', other);
+    }
+    const { json } = operatorOn(url);
+    const imported = async (what: string, text: string) => {
+      const path = join(folder, `${what}.csv`);
+      await writeFile(path, text);
+      return await json('import', what, path);
+    };
 
-  const nppes = await measure(vendor);
-  await imported('clinicians', clinicianCsv());
-  const clinicians = await measure(vendor);
-  await imported('domains', domainCsv());
-  const all = await measure(vendor);
+    const nppes = await measure(vendor);
+    await imported('clinicians', clinicianCsv());
+    const clinicians = await measure(vendor);
+    await imported('domains', domainCsv());
+    const all = await measure(vendor);
 
-  for (const [what, one] of Object.entries({ before: BEFORE, nppes, clinicians, all })) {
-    const share = (count: number) => `${((count / CLINICIANS.length) * 100).toFixed(1)} %`;
-    t.log(
-      `${what}: employer right with its domain ${one.right}, with its name alone ${one.named}, wrong ${one.wrong}, ` +
-        `unknown ${one.none}; ${one.questions} questions, hit rate ${share(one.hits)}, ` +
-        `wrong-employer rate ${share(one.misplaced)}, strangers ${one.strangers}`,
+    for (const [what, one] of Object.entries({
+      before: BEFORE,
+      nppes,
+      clinicians,
+      all,
+    })) {
+      const share = (count: number) =>
+        `${((count / CLINICIANS.length) * 100).toFixed(1)} %`;
+      t.log(
+        `${what}: employer right with its domain ${one.right}, with its name alone ${one.named}, wrong ${one.wrong}, ` +
+          `unknown ${one.none}; ${one.questions} questions, hit rate ${share(one.hits)}, ` +
+          `wrong-employer rate ${share(one.misplaced)}, strangers ${one.strangers}`,
+      );
+    }
+    t.is(CLINICIANS.length, 500);
+    t.true(nppes.right >= 3 * BEFORE.right && nppes.wrong < 0.7 * BEFORE.wrong);
+    t.true(all.right >= 5 * BEFORE.right && all.wrong < BEFORE.wrong);
+    t.true(all.hits >= 2 * BEFORE.hits);
+    t.true(
+      all.strangers <= BEFORE.strangers,
+      'people of one name at one place that is only one of theirs',
     );
-  }
-  t.is(CLINICIANS.length, 500);
-  t.true(nppes.right >= 3 * BEFORE.right && nppes.wrong < 0.7 * BEFORE.wrong);
-  t.true(all.right >= 5 * BEFORE.right && all.wrong < BEFORE.wrong);
-  t.true(all.hits >= 2 * BEFORE.hits);
-  t.true(
-    all.strangers <= BEFORE.strangers,
-    'people of one name at one place that is only one of theirs',
-  );
-});
+  },
+);

@@ -71,7 +71,10 @@ test("a result with our NPI but another person's name is a mismatch", (t) => {
 
 test('a result without a name or an NPI is not accepted', (t) => {
   const unknown = 'identity_unknown';
-  t.is(mismatchOf({ npi: null, name: null, state: 'CO' }, NPI, person('Jane', 'Public')), unknown);
+  t.is(
+    mismatchOf({ npi: null, name: null, state: 'CO' }, NPI, person('Jane', 'Public')),
+    unknown,
+  );
   t.is(mismatchOf(named(parts('Jane', 'Public')), NPI, null), unknown);
   for (const half of [
     parts('', 'Public'),
@@ -80,10 +83,18 @@ test('a result without a name or an NPI is not accepted', (t) => {
     full(''),
     full('Dr. , MD'),
   ]) {
-    t.is(mismatchOf(named(half), NPI, person('Jane', 'Public')), unknown, JSON.stringify(half));
+    t.is(
+      mismatchOf(named(half), NPI, person('Jane', 'Public')),
+      unknown,
+      JSON.stringify(half),
+    );
   }
   t.is(
-    mismatchOf({ npi: '', name: parts('', ''), state: '' }, NPI, person('Jane', 'Public')),
+    mismatchOf(
+      { npi: '', name: parts('', ''), state: '' },
+      NPI,
+      person('Jane', 'Public'),
+    ),
     unknown,
   );
 });
@@ -392,7 +403,8 @@ function pairsOf(text: string): Pair[] {
     .map((line) => {
       const [said = '', record = ''] = line.split(' ~ ');
       const [first = '', last] = said.split('|');
-      const [recordedFirst = '', recordedLast = '', middle, suffix, other] = record.split('|');
+      const [recordedFirst = '', recordedLast = '', middle, suffix, other] =
+        record.split('|');
       return {
         text: line,
         said: last === undefined ? full(first) : parts(first, last),
@@ -430,7 +442,9 @@ function confusion(table: Readonly<Record<string, string>>, isOne: boolean): str
   return [
     '',
     ...rows,
-    ...kinds.flatMap(({ wrong }) => wrong.map(({ text }) => `wrongly ${mistaken}: ${text}`)),
+    ...kinds.flatMap(({ wrong }) =>
+      wrong.map(({ text }) => `wrongly ${mistaken}: ${text}`),
+    ),
   ];
 }
 
@@ -459,7 +473,10 @@ test('similar names are distinguished, no matter which of the two is ours', (t) 
       record.generation !== null
     )
       continue;
-    t.false(isSame(parts(record.first, record.last), person(said.first, said.last)), text);
+    t.false(
+      isSame(parts(record.first, record.last), person(said.first, said.last)),
+      text,
+    );
   }
 });
 
@@ -493,7 +510,8 @@ test('a result with our NPI and last name is accepted with any first name', (t) 
 
 test('a result in a state where our person does not practice is about a namesake', (t) => {
   const jane = person('Jane', 'Public', { state: 'CO', otherStates: ['WY'] });
-  const at = (state: string | null, who = jane) => isSame(parts('Jane', 'Public'), who, { state });
+  const at = (state: string | null, who = jane) =>
+    isSame(parts('Jane', 'Public'), who, { state });
   t.true(at('CO'));
   t.true(at(' co '));
   t.true(at('WY'));
@@ -518,7 +536,8 @@ const word = letters.map((text) => `zo${text}`);
 const name = fc.record({ first: word, last: word });
 
 test('case, accents, titles, and order of a name make no difference', (t) => {
-  const dress = (text: string) => `${text.toUpperCase().replace(/A/g, 'Á').replace(/U/g, 'Ü')}`;
+  const dress = (text: string) =>
+    `${text.toUpperCase().replace(/A/g, 'Á').replace(/U/g, 'Ü')}`;
   fc.assert(
     fc.property(name, ({ first, last }) => {
       const record = person(first, last);
@@ -555,8 +574,14 @@ test('the comparison of names accepts any text without an error', (t) => {
   );
   fc.assert(
     fc.property(given, fc.option(text), (said, state) => {
-      const verdict = mismatchOf({ npi: null, name: said, state }, NPI, person('Jane', 'Public'));
-      return verdict === null || ['identity_mismatch', 'identity_unknown'].includes(verdict);
+      const verdict = mismatchOf(
+        { npi: null, name: said, state },
+        NPI,
+        person('Jane', 'Public'),
+      );
+      return (
+        verdict === null || ['identity_mismatch', 'identity_unknown'].includes(verdict)
+      );
     }),
   );
   t.pass();

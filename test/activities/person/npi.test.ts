@@ -2,7 +2,13 @@ import test from 'ava';
 import { hasNpiCheckDigit } from '../../../activities/person/npi.ts';
 import { MAGIC } from '../../../deploy/local/sim/magic.ts';
 
-for (const npi of ['1234567893', '1720377294', '1568946812', '1265829667', '1003000100']) {
+for (const npi of [
+  '1234567893',
+  '1720377294',
+  '1568946812',
+  '1265829667',
+  '1003000100',
+]) {
   test(`${npi} has a valid check digit`, (t) => {
     t.true(hasNpiCheckDigit(npi));
   });
@@ -25,7 +31,10 @@ for (const npi of [
 
 test('exactly one of ten possible last digits of an NPI is valid', (t) => {
   for (const stem of ['123456789', '200000001', '999999999', '000000000']) {
-    t.is(Array.from('0123456789').filter((digit) => hasNpiCheckDigit(stem + digit)).length, 1);
+    t.is(
+      Array.from('0123456789').filter((digit) => hasNpiCheckDigit(stem + digit)).length,
+      1,
+    );
   }
 });
 

@@ -12,7 +12,10 @@ import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import { eq, sql } from 'drizzle-orm';
 import { mismatchOf } from '../../../activities/person/identity.ts';
-import { createRegistry, type RegistryStep } from '../../../activities/person/registry.ts';
+import {
+  createRegistry,
+  type RegistryStep,
+} from '../../../activities/person/registry.ts';
 import { buildSubject } from '../../../activities/person/subject.ts';
 import { query } from '../../../db/client.ts';
 import {
@@ -33,7 +36,11 @@ const NEVER = new AbortController().signal;
 
 const { db } = freshDatabase(test);
 
-async function registryAt(t: ExecutionContext, handle: RequestListener, timeoutMs?: number) {
+async function registryAt(
+  t: ExecutionContext,
+  handle: RequestListener,
+  timeoutMs?: number,
+) {
   const server = createServer(handle).listen(0, '127.0.0.1');
   await once(server, 'listening');
   t.teardown(() => {
@@ -76,7 +83,10 @@ function providerOf(t: ExecutionContext, step: RegistryStep): RegistryProvider {
 }
 
 /** Returns a recorded response for a person with replaced fields in the result or in `basic`. */
-async function personWith(fields: Record<string, unknown>, basic: Record<string, unknown> = {}) {
+async function personWith(
+  fields: Record<string, unknown>,
+  basic: Record<string, unknown> = {},
+) {
   const answer = JSON.parse(await recorded('person'));
   Object.assign(answer.results[0].basic, basic);
   Object.assign(answer.results[0], fields);
@@ -153,7 +163,11 @@ test('an NPI Registry response about an organization is read with all names', as
     t,
     await stepFor(t, 200, await recorded('organization'), {}, '2000000093'),
   );
-  t.like(provider, { entityType: 2, organizationName: 'DENVER PROVIDERS 2 PLLC', lastName: null });
+  t.like(provider, {
+    entityType: 2,
+    organizationName: 'DENVER PROVIDERS 2 PLLC',
+    lastName: null,
+  });
   t.deepEqual(provider.otherNames.at(-1), { name: 'OLD NAME LLC', typeCode: '4' });
 
   const body = JSON.parse(await recorded('organization'));
@@ -196,7 +210,10 @@ test('the error about an NPI Registry response names the wrong field, not its va
     await fieldOf(await personWith({ enumeration_type: 'NPI-3' })),
     'results[0].enumeration_type',
   );
-  t.is(await fieldOf(await personWith({}, { last_name: ['A'] })), 'results[0].basic.last_name');
+  t.is(
+    await fieldOf(await personWith({}, { last_name: ['A'] })),
+    'results[0].basic.last_name',
+  );
   t.is(await fieldOf(await personWith({ endpoints: 'none' })), 'results[0].endpoints');
   t.is(await fieldOf(await personWith({ addresses: ['?'] })), 'results[0].addresses[0]');
 });
@@ -214,10 +231,18 @@ test('server errors of the NPI Registry are retried, and unexpected statuses are
     [502, 'unanswered'],
     [504, 'unanswered'],
   ] as const) {
-    t.deepEqual(await stepFor(t, status, '<html>'), { kind: 'retry', why, afterMs: null });
+    t.deepEqual(await stepFor(t, status, '<html>'), {
+      kind: 'retry',
+      why,
+      afterMs: null,
+    });
   }
   for (const status of [301, 401, 402, 403, 404]) {
-    t.deepEqual(await stepFor(t, status, ''), { kind: 'fatal', why: 'protocol', field: 'status' });
+    t.deepEqual(await stepFor(t, status, ''), {
+      kind: 'fatal',
+      why: 'protocol',
+      field: 'status',
+    });
   }
 });
 
@@ -240,7 +265,11 @@ test('a silent or broken connection to the NPI Registry is retried', async (t) =
 });
 
 async function stored(t: ExecutionContext, answer: unknown, npi: string) {
-  await storeRegistryAnswer(db, npi, providerOf(t, await stepFor(t, 200, answer, {}, npi)));
+  await storeRegistryAnswer(
+    db,
+    npi,
+    providerOf(t, await stepFor(t, 200, answer, {}, npi)),
+  );
 }
 
 async function personAs(npi: string, basic: Record<string, unknown> = {}) {
@@ -262,7 +291,12 @@ test('a stored NPI Registry response is used like an imported provider', async (
   await stored(t, await recorded('organization'), '2000000093');
   await stored(t, await personAs(npi), npi);
   const facts = await readProvider(db, npi);
-  t.like(facts, { entityType: 1, active: true, lastName: 'ASHDOWN', phoneKey: '3035550100' });
+  t.like(facts, {
+    entityType: 1,
+    active: true,
+    lastName: 'ASHDOWN',
+    phoneKey: '3035550100',
+  });
   t.deepEqual(facts?.otherStates, ['WY']);
   t.deepEqual(
     facts?.endpoints.map(({ kind }) => kind),
@@ -272,7 +306,10 @@ test('a stored NPI Registry response is used like an imported provider', async (
     facts?.places[0]?.neighbors?.map(({ npi, otherNames }) => [npi, otherNames]),
     [['2000000093', ['CEDAR VALLEY CLINIC']]],
   );
-  t.deepEqual(await gate(db, [npi, '2000000093']), new Map([['2000000093', 'organization_npi']]));
+  t.deepEqual(
+    await gate(db, [npi, '2000000093']),
+    new Map([['2000000093', 'organization_npi']]),
+  );
 });
 
 test('a newer NPI Registry response replaces an older one completely', async (t) => {
@@ -284,7 +321,11 @@ test('a newer NPI Registry response replaces an older one completely', async (t)
   );
   await stored(t, second, npi);
   await stored(t, second, npi);
-  t.like(await readProvider(db, npi), { lastName: 'NEW', endpoints: [], otherStates: [] });
+  t.like(await readProvider(db, npi), {
+    lastName: 'NEW',
+    endpoints: [],
+    otherStates: [],
+  });
 });
 
 test('an imported provider has priority over the NPI Registry', async (t) => {
@@ -356,7 +397,11 @@ test('NPI Registry text that the database cannot store causes no error', async (
 });
 
 test('the simulated NPI Registry knows the simulated people', async (t) => {
-  const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: 'none needed' });
+  const simulator = await createSimulator({
+    port: 0,
+    speed: 1000,
+    apiKey: 'none needed',
+  });
   t.teardown(() => simulator.close());
   const baseUrl = simulator.urls.registry;
   const registry = createRegistry({ baseUrl });
@@ -364,10 +409,17 @@ test('the simulated NPI Registry knows the simulated people', async (t) => {
   const provider = providerOf(t, await registry.find(NPI, NEVER));
   await storeRegistryAnswer(db, provider.npi, provider);
   const { person } = buildSubject(NPI, await readProvider(db, NPI), 'any');
-  const identity = { npi: null, name: { kind: 'parts', first, last }, state: null } as const;
+  const identity = {
+    npi: null,
+    name: { kind: 'parts', first, last },
+    state: null,
+  } as const;
   t.is(mismatchOf(identity, NPI, person), null);
 
-  t.is((await registry.find(DEACTIVATED_NPIS[0] ?? '', NEVER)).kind, 'inactive_or_unknown');
+  t.is(
+    (await registry.find(DEACTIVATED_NPIS[0] ?? '', NEVER)).kind,
+    'inactive_or_unknown',
+  );
   t.is((await registry.find('2000000011', NEVER)).kind, 'inactive_or_unknown');
   t.like(await registry.find('123', NEVER), { kind: 'fatal', field: 'Errors[0]' });
   const unversioned = await (await fetch(`${baseUrl}/?number=${NPI}`)).json();

@@ -18,7 +18,10 @@ test('NPIs that no vendor is called for are listed with their reasons', async (t
   const active = await person(null);
   const organization = await practice('A CLINIC', null);
   const gone = await insert({ entityType: null, deactivatedOn: '2024-05-01' }, null);
-  const back = await person(null, [], { deactivatedOn: '2024-05-01', reactivatedOn: '2025-01-01' });
+  const back = await person(null, [], {
+    deactivatedOn: '2024-05-01',
+    reactivatedOn: '2025-01-01',
+  });
   const goneAgain = await person(null, [], {
     deactivatedOn: '2025-05-01',
     reactivatedOn: '2025-01-01',
@@ -28,7 +31,17 @@ test('NPIs that no vendor is called for are listed with their reasons', async (t
   const unknown = newNpi();
   for (const value of [opted, optedUnknown])
     await addSuppression(db, { actor: 'test', reason: 'test' }, { kind: 'npi', value });
-  const all = [active, organization, gone, back, goneAgain, opted, optedUnknown, unknown, active];
+  const all = [
+    active,
+    organization,
+    gone,
+    back,
+    goneAgain,
+    opted,
+    optedUnknown,
+    unknown,
+    active,
+  ];
 
   const expected = new Map([
     [organization, 'organization_npi'],
@@ -55,7 +68,10 @@ test('vendors get no name for an NPI that is not an active person', async (t) =>
     entityType: 2,
     organizationName: 'A CLINIC',
   });
-  const nameless = await insert({ entityType: 1, firstName: 'JANE', lastName: '--' }, null);
+  const nameless = await insert(
+    { entityType: 1, firstName: 'JANE', lastName: '--' },
+    null,
+  );
 
   t.is(await readProvider(db, unknown), null);
   for (const npi of [unknown, gone, organization, nameless])
@@ -180,7 +196,9 @@ test("a person's other name in NPPES is added, completed by the current one", as
   t.deepEqual(await otherNames({ otherFirstName: 'JANIE', otherLastName: 'MAIDEN' }), [
     { first: 'Janie', last: 'Maiden' },
   ]);
-  t.deepEqual(await otherNames({ otherLastName: 'MAIDEN' }), [{ first: 'Jane', last: 'Maiden' }]);
+  t.deepEqual(await otherNames({ otherLastName: 'MAIDEN' }), [
+    { first: 'Jane', last: 'Maiden' },
+  ]);
   t.deepEqual(await otherNames({ otherFirstName: 'JANE', otherLastName: 'PUBLIC' }), []);
   t.deepEqual(await otherNames({}), []);
 });

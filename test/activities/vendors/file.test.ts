@@ -62,7 +62,10 @@ test("the sources file's example vendor is called by NPI, with its secret in a h
     [vendor.id, vendor.needs, vendor.gives],
     ['hcp-registry', ['npi'], ['professional', 'personal']],
   );
-  t.deepEqual([vendor.cost('any'), vendor.repeatIsFree, source.may_store], [1, false, true]);
+  t.deepEqual(
+    [vendor.cost('any'), vendor.repeatIsFree, source.may_store],
+    [1, false, true],
+  );
 });
 
 test("a response of the sources file's example vendor is mapped to candidates", async (t) => {
@@ -92,7 +95,10 @@ test("a response of the sources file's example vendor is mapped to candidates", 
 });
 
 test("the sources file's POST example sends known fields and leaves out unknown ones", async (t) => {
-  const { vendor, asked } = await exampleVendor(t, 'name-finder', { status: 404, body: {} });
+  const { vendor, asked } = await exampleVendor(t, 'name-finder', {
+    status: 404,
+    body: {},
+  });
   await vendor.submit(SUBJECT, NEVER);
   const organization = {
     name: null,
@@ -113,11 +119,20 @@ test("the sources file's POST example sends known fields and leaves out unknown 
 });
 
 test('the JSON pointer to the candidates may select a single one', async (t) => {
-  const contact = { email: 'jo@clinic.com', email_status: 'Accept-All', full_name: 'Jo Doe' };
+  const contact = {
+    email: 'jo@clinic.com',
+    email_status: 'Accept-All',
+    full_name: 'Jo Doe',
+  };
   t.deepEqual(await stepFor(t, 'name-finder', { status: 200, body: { contact } }), {
     kind: 'found',
     candidates: [
-      { email: 'jo@clinic.com', vendorType: null, verdict: 'catch_all', validatedAt: null },
+      {
+        email: 'jo@clinic.com',
+        vendorType: null,
+        verdict: 'catch_all',
+        validatedAt: null,
+      },
     ],
     identity: { npi: null, name: { kind: 'full', full: 'Jo Doe' }, state: null },
     repeatsInput: true,
@@ -129,13 +144,19 @@ for (const [about, answer] of [
   ['a value in the sources file', { status: 200, body: { found: false } }],
 ] as const) {
   test(`${about} can mean that the vendor has no result`, async (t) => {
-    t.deepEqual(await stepFor(t, 'hcp-registry', answer), { kind: 'miss', reason: 'no_match' });
+    t.deepEqual(await stepFor(t, 'hcp-registry', answer), {
+      kind: 'miss',
+      reason: 'no_match',
+    });
   });
 }
 
 test('even a value in an error response can mean that the vendor has no result', async (t) => {
   const answer = { status: 422, body: { error: { code: 'NO_RESULT' } } };
-  t.deepEqual(await stepFor(t, 'name-finder', answer), { kind: 'miss', reason: 'no_match' });
+  t.deepEqual(await stepFor(t, 'name-finder', answer), {
+    kind: 'miss',
+    reason: 'no_match',
+  });
 });
 
 for (const [status, step] of [
@@ -149,10 +170,17 @@ for (const [status, step] of [
 }
 
 test('a vendor without NPIs in its results is called only with a name to compare', async (t) => {
-  const settings = { url: 'http://127.0.0.1/{npi}', needs: ['npi'], identity: { full: '/name' } };
+  const settings = {
+    url: 'http://127.0.0.1/{npi}',
+    needs: ['npi'],
+    identity: { full: '/name' },
+  };
   const { vendor, asked } = await listedVendor(t, settings);
   t.deepEqual(vendor.needs, ['npi', 'name']);
-  const step = await vendor.submit({ ...SUBJECT, person: null, organization: null }, NEVER);
+  const step = await vendor.submit(
+    { ...SUBJECT, person: null, organization: null },
+    NEVER,
+  );
   t.deepEqual(step, { kind: 'skip', missing: ['name'] });
   t.is(asked.length, 0);
 });
@@ -174,7 +202,10 @@ for (const results of [
   test(`results of ${JSON.stringify(results)} count as no result`, async (t) => {
     const { body } = recorded('http-json/listed');
     const answer = { status: 200, body: { ...(body as object), results } };
-    t.deepEqual(await stepFor(t, 'hcp-registry', answer), { kind: 'miss', reason: 'no_email' });
+    t.deepEqual(await stepFor(t, 'hcp-registry', answer), {
+      kind: 'miss',
+      reason: 'no_email',
+    });
   });
 }
 
@@ -183,10 +214,18 @@ test('the identity in a response without an email is not checked', async (t) => 
     status: 200,
     body: { found: true, provider: { npi: false, name: '' }, results: [] },
   };
-  t.deepEqual(await stepFor(t, 'hcp-registry', answer), { kind: 'miss', reason: 'no_email' });
+  t.deepEqual(await stepFor(t, 'hcp-registry', answer), {
+    kind: 'miss',
+    reason: 'no_email',
+  });
 });
 
-const ENTRY = { address: 'jo@clinic.com', kind: 'work', deliverable: true, checked_at: null };
+const ENTRY = {
+  address: 'jo@clinic.com',
+  kind: 'work',
+  deliverable: true,
+  checked_at: null,
+};
 for (const [field, about, body] of [
   ['results', 'missing', { found: true }],
   ['results', 'missing', {}],
@@ -244,9 +283,16 @@ for (const [template, first, last] of [
 
 test('dots next to other characters stay in the URL', async (t) => {
   const { url, asked } = await playVendor(t, { status: 404, body: {} });
-  const [source] = fileIn(sourceText(url, { url: `${url}/people/{first}/{last}` }), KEYS).http;
+  const [source] = fileIn(
+    sourceText(url, { url: `${url}/people/{first}/{last}` }),
+    KEYS,
+  ).http;
   if (!source) throw new Error('the file describes no vendor');
-  const person = { ...SUBJECT.person, first: 'J.', last: '..St. John' } as Subject['person'];
+  const person = {
+    ...SUBJECT.person,
+    first: 'J.',
+    last: '..St. John',
+  } as Subject['person'];
   await createHttpJson(source).submit({ ...SUBJECT, person }, NEVER);
   t.is(asked[0]?.url, '/people/J./..St.%20John');
 });
@@ -272,10 +318,16 @@ test('a vendor that needs a postal address gets the known parts', async (t) => {
   };
   const { vendor, asked } = await listedVendor(t, settings, { status: 404, body: {} });
   await vendor.submit(SUBJECT, NEVER);
-  t.deepEqual(asked[0]?.body, { at: ['12 Cedar & Main St', 'Fargo', 'ND 58102'], unknown: null });
+  t.deepEqual(asked[0]?.body, {
+    at: ['12 Cedar & Main St', 'Fargo', 'ND 58102'],
+    unknown: null,
+  });
   const cityless = { ...SUBJECT.person?.practice, city: null };
   await vendor.submit(
-    { ...SUBJECT, person: { ...SUBJECT.person, practice: cityless } as Subject['person'] },
+    {
+      ...SUBJECT,
+      person: { ...SUBJECT.person, practice: cityless } as Subject['person'],
+    },
     NEVER,
   );
   t.deepEqual(asked[1]?.body, { at: ['12 Cedar & Main St', 'ND 58102'], unknown: null });

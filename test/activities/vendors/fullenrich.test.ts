@@ -1,7 +1,16 @@
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
-import { createFullEnrich, FULLENRICH_POLL_MS } from '../../../activities/vendors/fullenrich.ts';
-import { closedUrl, type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
+import {
+  createFullEnrich,
+  FULLENRICH_POLL_MS,
+} from '../../../activities/vendors/fullenrich.ts';
+import {
+  closedUrl,
+  type Played,
+  playVendor,
+  recorded,
+  SUBJECT,
+} from '../../support/vendors.ts';
 
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;
@@ -10,7 +19,10 @@ const JOB = '2db5ea61-1752-42cf-8ea1-ab1da060cd0a';
 async function fullEnrich(t: ExecutionContext, ...answers: Played[]) {
   const { url, asked } = await playVendor(t, ...answers);
   const baseUrl = `${url}/api/v2/`;
-  return { asked, vendor: createFullEnrich({ baseUrl, apiKey: KEY, pollMs: FULLENRICH_POLL_MS }) };
+  return {
+    asked,
+    vendor: createFullEnrich({ baseUrl, apiKey: KEY, pollMs: FULLENRICH_POLL_MS }),
+  };
 }
 
 async function submitted(t: ExecutionContext, answer: Played) {
@@ -28,7 +40,10 @@ const result = finished.body as { data: { contact_info: object }[] };
 
 /** Returns a finished job whose one contact has this info. */
 function found(contact_info: unknown): Played {
-  return { status: 200, body: { ...result, data: [{ ...result.data[0], contact_info }] } };
+  return {
+    status: 200,
+    body: { ...result, data: [{ ...result.data[0], contact_info }] },
+  };
 }
 
 test('FullEnrich gets a job for one contact in the documented form', async (t) => {
@@ -94,7 +109,11 @@ test('FullEnrich does not get unknown fields of the organization', async (t) => 
 
 test('a 400 of FullEnrich means that a job is running, so it is polled again', async (t) => {
   const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/running'), finished);
-  const pending = { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS } as const;
+  const pending = {
+    kind: 'pending',
+    jobRef: JOB,
+    pollAfterMs: FULLENRICH_POLL_MS,
+  } as const;
   t.deepEqual(await vendor.poll(JOB, SUBJECT, NEVER), pending);
   t.is((await vendor.poll(JOB, SUBJECT, NEVER)).kind, 'found');
   t.deepEqual(
@@ -150,7 +169,10 @@ for (const [status, verdict] of [
   [null, 'unknown'],
 ] as const) {
   test(`FullEnrich's email status ${status} means "${verdict}"`, async (t) => {
-    const step = await polled(t, found({ work_emails: [{ email: 'jo@clinic.com', status }] }));
+    const step = await polled(
+      t,
+      found({ work_emails: [{ email: 'jo@clinic.com', status }] }),
+    );
     t.like(step, { candidates: [{ email: 'jo@clinic.com', verdict }] });
   });
 }
@@ -166,7 +188,10 @@ for (const [status, step] of [
 ] as const) {
   test(`FullEnrich's job status ${status} is read as "${step.kind}"`, async (t) => {
     const { body } = recorded('fullenrich/nothing');
-    t.deepEqual(await polled(t, { status: 200, body: { ...(body as object), status } }), step);
+    t.deepEqual(
+      await polled(t, { status: 200, body: { ...(body as object), status } }),
+      step,
+    );
   });
 }
 
@@ -179,7 +204,10 @@ test('a FullEnrich job without a result costs nothing', async (t) => {
 });
 
 test('a 402 of FullEnrich means that its credits ran out', async (t) => {
-  t.deepEqual(await polled(t, recorded('fullenrich/credits')), { kind: 'fatal', why: 'credits' });
+  t.deepEqual(await polled(t, recorded('fullenrich/credits')), {
+    kind: 'fatal',
+    why: 'credits',
+  });
 });
 
 test('a result in a 402 of FullEnrich has been paid for and is used', async (t) => {
@@ -188,7 +216,10 @@ test('a result in a 402 of FullEnrich has been paid for and is used', async (t) 
 });
 
 test('an unreadable 402 of FullEnrich also means that its credits ran out', async (t) => {
-  t.deepEqual(await polled(t, { status: 402, body: '<html>' }), { kind: 'fatal', why: 'credits' });
+  t.deepEqual(await polled(t, { status: 402, body: '<html>' }), {
+    kind: 'fatal',
+    why: 'credits',
+  });
 });
 
 test('a FullEnrich rate limit without Retry-After lasts one minute, as documented', async (t) => {
@@ -209,8 +240,17 @@ test('a failed poll of FullEnrich is repeated after the usual interval', async (
     why: 'unanswered',
     afterMs,
   });
-  const nobody = createFullEnrich({ baseUrl: await closedUrl(), apiKey: KEY, pollMs: afterMs });
-  const unsent = { kind: 'retry', why: 'unsent', cause: 'ECONNREFUSED', afterMs: null } as const;
+  const nobody = createFullEnrich({
+    baseUrl: await closedUrl(),
+    apiKey: KEY,
+    pollMs: afterMs,
+  });
+  const unsent = {
+    kind: 'retry',
+    why: 'unsent',
+    cause: 'ECONNREFUSED',
+    afterMs: null,
+  } as const;
   t.deepEqual(await nobody.poll(JOB, SUBJECT, NEVER), unsent);
 });
 
@@ -227,7 +267,11 @@ test('FullEnrich is polled after 100 seconds, then every five minutes', async (t
 test('a FullEnrich job that is unknown at a poll is retried, not read as "no result"', async (t) => {
   const body = { code: 'error.enrichment.not_found', message: 'Enrichment ID not found' };
   const afterMs = FULLENRICH_POLL_MS;
-  t.deepEqual(await polled(t, { status: 404, body }), { kind: 'retry', why: 'upstream', afterMs });
+  t.deepEqual(await polled(t, { status: 404, body }), {
+    kind: 'retry',
+    why: 'upstream',
+    afterMs,
+  });
   const page = { status: 404, headers: { 'content-type': 'text/html' }, body: '<html>' };
   t.deepEqual(await polled(t, page), { kind: 'fatal', why: 'protocol', field: 'body' });
 });
@@ -244,7 +288,10 @@ test('a 404 for a FullEnrich submit is a fatal error, because the URL is wrong',
 for (const [code, step] of [
   ['error.enrichment.first_name.empty', { kind: 'skip', missing: ['name'] }],
   ['error.enrichment.domain.empty', { kind: 'skip', missing: ['organization'] }],
-  ['error.enrichment.enrich_field.value', { kind: 'fatal', why: 'protocol', field: 'code' }],
+  [
+    'error.enrichment.enrich_field.value',
+    { kind: 'fatal', why: 'protocol', field: 'code' },
+  ],
 ] as const) {
   test(`the FullEnrich error ${code} is read as "${step.kind}"`, async (t) => {
     t.deepEqual(await submitted(t, { status: 400, body: { code, message: '' } }), step);

@@ -77,7 +77,10 @@ for (const [status, step] of [
   [429, { kind: 'fatal', why: 'credits' }],
 ] as const) {
   test(`a ${status} of Hunter is read as "${step.kind}"`, async (t) => {
-    t.deepEqual(await stepFor(t, { status, body: { errors: [{ id: 'x', code: status }] } }), step);
+    t.deepEqual(
+      await stepFor(t, { status, body: { errors: [{ id: 'x', code: status }] } }),
+      step,
+    );
   });
 }
 
@@ -94,7 +97,9 @@ test('a Hunter response without an address costs nothing', async (t) => {
 });
 
 test('if Hunter rejects our parameters, the person is skipped', async (t) => {
-  const body = { errors: [{ id: 'wrong_params', code: 400, details: 'The domain is invalid' }] };
+  const body = {
+    errors: [{ id: 'wrong_params', code: 400, details: 'The domain is invalid' }],
+  };
   t.deepEqual(await stepFor(t, { status: 400, body }), {
     kind: 'skip',
     missing: ['name', 'organization'],
@@ -118,11 +123,15 @@ for (const [status, verdict] of [
 }
 
 test("Hunter's status valid at a domain that accepts all mail means catch_all", async (t) => {
-  t.like(await stepFor(t, found({ accept_all: true })), { candidates: [{ verdict: 'catch_all' }] });
+  t.like(await stepFor(t, found({ accept_all: true })), {
+    candidates: [{ verdict: 'catch_all' }],
+  });
 });
 
 test('an address that Hunter has never verified is unknown', async (t) => {
-  t.like(await stepFor(t, found({ verification: null })), { candidates: [{ verdict: 'unknown' }] });
+  t.like(await stepFor(t, found({ verification: null })), {
+    candidates: [{ verdict: 'unknown' }],
+  });
 });
 
 for (const [field, about, answer] of [

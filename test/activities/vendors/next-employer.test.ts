@@ -3,11 +3,19 @@ import test from 'ava';
 import { createFullEnrich } from '../../../activities/vendors/fullenrich.ts';
 import { createHunter } from '../../../activities/vendors/hunter.ts';
 import { createProspeo } from '../../../activities/vendors/prospeo.ts';
-import type { Organization, Step, Subject, Vendor } from '../../../activities/vendors/vendor.ts';
+import type {
+  Organization,
+  Step,
+  Subject,
+  Vendor,
+} from '../../../activities/vendors/vendor.ts';
 import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
 const NEVER = new AbortController().signal;
-const NOBODY = { status: 404, body: { errors: [{ id: 'not_found', code: 404, details: '' }] } };
+const NOBODY = {
+  status: 404,
+  body: { errors: [{ id: 'not_found', code: 404, details: '' }] },
+};
 const next = (domain: string): Organization => {
   return { name: null, domain, source: 'elsewhere', confidence: 0.35 };
 };
@@ -74,9 +82,15 @@ test('only a free "no result" is followed by a lookup at the next employer', asy
 
 test('a "no result" that was charged is not followed by another lookup', async (t) => {
   const email = { status: 'VERIFIED', revealed: true, email: 'm***@elsewhere.com' };
-  const masked = { status: 200, body: { error: false, free_enrichment: false, person: { email } } };
+  const masked = {
+    status: 200,
+    body: { error: false, free_enrichment: false, person: { email } },
+  };
   const { url, asked } = await playVendor(t, masked);
-  const step = await createProspeo({ baseUrl: url, apiKey: 'key' }).submit(ELSEWHERE, NEVER);
+  const step = await createProspeo({ baseUrl: url, apiKey: 'key' }).submit(
+    ELSEWHERE,
+    NEVER,
+  );
   t.deepEqual(step, { kind: 'miss', reason: 'email_masked', credits: 1 });
   t.is(asked.length, 1);
 });
@@ -96,7 +110,11 @@ test('polls of a lookup at the second employer keep that employer, even after er
   const later = running.kind === 'pending' ? running.jobRef : '';
   t.is((await vendor.poll(later, ELSEWHERE, NEVER)).kind, 'retry');
   t.is((await vendor.poll(later, ELSEWHERE, NEVER)).kind, 'found');
-  t.deepEqual(domainsOf(asked).slice(1), ['elsewhere.com', 'elsewhere.com', 'elsewhere.com']);
+  t.deepEqual(domainsOf(asked).slice(1), [
+    'elsewhere.com',
+    'elsewhere.com',
+    'elsewhere.com',
+  ]);
 });
 
 test('if the next employer is unknown or rejected, the first "no result" is final', async (t) => {
@@ -107,9 +125,12 @@ test('if the next employer is unknown or rejected, the first "no result" is fina
   const { vendor } = await hunter(t, NOBODY, refused, NOBODY);
   t.like((await converse(vendor, ELSEWHERE)).at(-1), { kind: 'miss', credits: 0 });
   const first = await vendor.submit(ELSEWHERE, NEVER);
-  t.like(await vendor.poll(first.kind === 'pending' ? first.jobRef : '', SUBJECT, NEVER), {
-    kind: 'miss',
-  });
+  t.like(
+    await vendor.poll(first.kind === 'pending' ? first.jobRef : '', SUBJECT, NEVER),
+    {
+      kind: 'miss',
+    },
+  );
 });
 
 test('Prospeo is called for the next employer, but FullEnrich is too slow for that', async (t) => {
@@ -120,9 +141,18 @@ test('Prospeo is called for the next employer, but FullEnrich is too slow for th
 
   const finished = {
     status: 200,
-    body: { id: '1', status: 'FINISHED', cost: { credits: 0 }, data: [{ contact_info: {} }] },
+    body: {
+      id: '1',
+      status: 'FINISHED',
+      cost: { credits: 0 },
+      data: [{ contact_info: {} }],
+    },
   };
-  const fullenrich = await playVendor(t, { status: 200, body: { enrichment_id: '1' } }, finished);
+  const fullenrich = await playVendor(
+    t,
+    { status: 200, body: { enrichment_id: '1' } },
+    finished,
+  );
   const vendor = createFullEnrich({ baseUrl: fullenrich.url, apiKey: 'key', pollMs: 1 });
   t.like((await converse(vendor, ELSEWHERE)).at(-1), { kind: 'miss', credits: 0 });
   t.is(fullenrich.asked.length, 2);

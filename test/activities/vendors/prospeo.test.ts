@@ -64,7 +64,9 @@ test('a Prospeo match is a professional candidate with its identity', async (t) 
 });
 
 test('a Prospeo match that was paid for before is free', async (t) => {
-  t.like(await stepFor(t, matched(match.person.email, { free_enrichment: true })), { credits: 0 });
+  t.like(await stepFor(t, matched(match.person.email, { free_enrichment: true })), {
+    credits: 0,
+  });
 });
 
 for (const [about, email, reason] of [
@@ -108,7 +110,10 @@ for (const [error_code, step] of [
   ['SOMETHING_NEW', { kind: 'fatal', why: 'protocol', field: 'error_code' }],
 ] as const) {
   test(`the Prospeo error ${error_code} is read as "${step.kind}"`, async (t) => {
-    t.deepEqual(await stepFor(t, { status: 400, body: { error: true, error_code } }), step);
+    t.deepEqual(
+      await stepFor(t, { status: 400, body: { error: true, error_code } }),
+      step,
+    );
   });
 }
 
@@ -134,7 +139,10 @@ for (const [about, headers, afterMs] of [
   ['for our default time without a header', { 'x-minute-reset-seconds': 'soon' }, null],
 ] as const) {
   test(`a Prospeo rate limit makes us wait ${about}`, async (t) => {
-    const step = await stepFor(t, { ...limited, headers: { ...limited.headers, ...headers } });
+    const step = await stepFor(t, {
+      ...limited,
+      headers: { ...limited.headers, ...headers },
+    });
     t.deepEqual(step, { kind: 'retry', why: 'rate_limit', afterMs });
   });
 }
@@ -161,7 +169,11 @@ for (const [field, about, answer] of [
   ['person.email.status', 'missing', matched({ ...email, status: undefined })],
   ['person.email.status', 'true', matched({ ...email, status: true })],
   ['free_enrichment', 'a number', matched(email, { free_enrichment: 0 })],
-  ['status', '404', { status: 404, body: { error: true, error_code: 'INVALID_REQUEST' } }],
+  [
+    'status',
+    '404',
+    { status: 404, body: { error: true, error_code: 'INVALID_REQUEST' } },
+  ],
 ] as const) {
   test(`the error about a Prospeo response names ${field} if that is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });

@@ -1,6 +1,9 @@
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
-import { createRocketReach, type RocketReachApi } from '../../../activities/vendors/rocketreach.ts';
+import {
+  createRocketReach,
+  type RocketReachApi,
+} from '../../../activities/vendors/rocketreach.ts';
 import type { Step } from '../../../activities/vendors/vendor.ts';
 import { type Played, playVendor, recorded, SUBJECT } from '../../support/vendors.ts';
 
@@ -10,12 +13,23 @@ process.env.TZ = 'America/New_York';
 const KEY = 'key-of-a-test';
 const NEVER = new AbortController().signal;
 
-async function rocketReach(t: ExecutionContext, api: RocketReachApi, ...answers: Played[]) {
+async function rocketReach(
+  t: ExecutionContext,
+  api: RocketReachApi,
+  ...answers: Played[]
+) {
   const { url, asked } = await playVendor(t, ...answers);
-  return { asked, vendor: createRocketReach({ baseUrl: `${url}/api/v2/`, apiKey: KEY, api }) };
+  return {
+    asked,
+    vendor: createRocketReach({ baseUrl: `${url}/api/v2/`, apiKey: KEY, api }),
+  };
 }
 
-async function stepFor(t: ExecutionContext, status: number, body: unknown): Promise<Step> {
+async function stepFor(
+  t: ExecutionContext,
+  status: number,
+  body: unknown,
+): Promise<Step> {
   const { vendor } = await rocketReach(t, 'legacy', { status, body });
   return await vendor.submit(SUBJECT, NEVER);
 }
@@ -92,12 +106,20 @@ for (const [api, requestedType, cost] of [
 test("RocketReach's universal API is called only with a name to compare", async (t) => {
   const needsOf = async (api: 'legacy' | 'universal') =>
     (await rocketReach(t, api, { status: 404, body: {} })).vendor.needs;
-  t.deepEqual([await needsOf('legacy'), await needsOf('universal')], [['npi'], ['npi', 'name']]);
+  t.deepEqual(
+    [await needsOf('legacy'), await needsOf('universal')],
+    [['npi'], ['npi', 'name']],
+  );
 });
 
 test("RocketReach's universal API costs credits only for the types that it finds", async (t) => {
   const answer = { status: 200, body: FOUND };
-  const { vendor } = await rocketReach(t, 'universal', answer, recorded('rocketreach/complete'));
+  const { vendor } = await rocketReach(
+    t,
+    'universal',
+    answer,
+    recorded('rocketreach/complete'),
+  );
   t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', credits: 2 });
   t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', credits: 5 });
 });
@@ -120,7 +142,11 @@ test('a complete RocketReach profile becomes candidates with their identity', as
         validatedAt: null,
       },
     ],
-    identity: { npi: '2000000010', name: { kind: 'full', full: "Mary Jo O'Malley" }, state: 'ND' },
+    identity: {
+      npi: '2000000010',
+      name: { kind: 'full', full: "Mary Jo O'Malley" },
+      state: 'ND',
+    },
     repeatsInput: false,
     credits: 1,
   });
@@ -129,7 +155,12 @@ test('a complete RocketReach profile becomes candidates with their identity', as
 test('an unfinished RocketReach lookup is polled until it is complete', async (t) => {
   const complete = recorded('rocketreach/complete');
   const listed = { status: 200, body: [complete.body] };
-  const { vendor } = await rocketReach(t, 'legacy', recorded('rocketreach/searching'), listed);
+  const { vendor } = await rocketReach(
+    t,
+    'legacy',
+    recorded('rocketreach/searching'),
+    listed,
+  );
   t.deepEqual(await vendor.submit(SUBJECT, NEVER), {
     kind: 'pending',
     jobRef: '7',
@@ -156,7 +187,12 @@ for (const [about, meaning, body, step] of [
   ['lists our lookup as failed', 'retried', [{ ...PROFILE, status: 'failed' }], GIVEN_UP],
   ['lists no lookup', 'retried', [], GIVEN_UP],
   ['lists other lookups', 'retried', [{ ...PROFILE, id: 6 }], GIVEN_UP],
-  ['lists our lookup unreadably', 'fatal', [{ ...PROFILE, status: 1 }], unreadable('[0].status')],
+  [
+    'lists our lookup unreadably',
+    'fatal',
+    [{ ...PROFILE, status: 1 }],
+    unreadable('[0].status'),
+  ],
   ['lists something else', 'fatal', ['x'], unreadable('[0]')],
   ['is not a list', 'fatal', PROFILE, unreadable('body')],
   ['is null', 'fatal', 'null', unreadable('body')],
@@ -198,8 +234,16 @@ for (const [field, about, body] of [
   ['emails', 'missing', PROFILE],
   ['emails[0]', 'text', { ...PROFILE, emails: ['jo@clinic.com'] }],
   ['emails[0].email', 'a number', { ...PROFILE, emails: [{ ...EMAIL, email: 5 }] }],
-  ['emails[0].email', 'missing', { ...PROFILE, emails: [{ ...EMAIL, email: undefined }] }],
-  ['emails[1].smtp_valid', 'true', { ...PROFILE, emails: [EMAIL, { ...EMAIL, smtp_valid: true }] }],
+  [
+    'emails[0].email',
+    'missing',
+    { ...PROFILE, emails: [{ ...EMAIL, email: undefined }] },
+  ],
+  [
+    'emails[1].smtp_valid',
+    'true',
+    { ...PROFILE, emails: [EMAIL, { ...EMAIL, smtp_valid: true }] },
+  ],
   [
     'emails[0].smtp_valid',
     'missing',
@@ -231,7 +275,10 @@ for (const [about, npi_data, npi] of [
   ['without its object', null, null],
 ] as const) {
   test(`an npi_number ${about} is read from a RocketReach profile`, async (t) => {
-    t.like(await stepFor(t, 200, { ...FOUND, npi_data }), { kind: 'found', identity: { npi } });
+    t.like(await stepFor(t, 200, { ...FOUND, npi_data }), {
+      kind: 'found',
+      identity: { npi },
+    });
   });
 }
 
@@ -243,7 +290,9 @@ for (const [region, country_code, state] of [
   [null, 'US', null],
 ] as const) {
   test(`RocketReach's region ${region} of country ${country_code} is the state ${state}`, async (t) => {
-    t.like(await stepFor(t, 200, { ...FOUND, region, country_code }), { identity: { state } });
+    t.like(await stepFor(t, 200, { ...FOUND, region, country_code }), {
+      identity: { state },
+    });
   });
 }
 
@@ -266,7 +315,11 @@ test('a failed RocketReach lookup is retried and does not count as no result', a
 });
 
 for (const [about, rest, pollAfterMs] of [
-  ['the status progress and unchecked emails', { status: 'progress', emails: [EMAIL] }, 3000],
+  [
+    'the status progress and unchecked emails',
+    { status: 'progress', emails: [EMAIL] },
+    3000,
+  ],
   ['the status not queued', { status: 'not queued' }, 3000],
   ['an unknown status', { status: 'pondering' }, 3000],
   ['a hint of 5 seconds', { status: 'searching', retry_after_seconds: 5 }, 5000],
@@ -292,7 +345,11 @@ for (const [about, email, verdict] of [
   ['grade B', { grade: 'B' }, 'valid'],
   ['type disposable', { type: 'disposable' }, 'invalid'],
   ['type role-based', { type: 'role-based' }, 'risky'],
-  ['type role-based at a catch-all', { type: 'role-based', smtp_valid: 'accept-all' }, 'catch_all'],
+  [
+    'type role-based at a catch-all',
+    { type: 'role-based', smtp_valid: 'accept-all' },
+    'catch_all',
+  ],
 ] as const) {
   test(`a RocketReach email with ${about} is "${verdict}"`, async (t) => {
     t.like(await candidateFor(t, email), { verdict });
@@ -324,7 +381,9 @@ for (const [text, iso] of [
   test(`RocketReach's last validation '${text}' is read as ${iso}`, async (t) => {
     const candidate = await candidateFor(t, { last_validation_check: text });
     t.is(
-      candidate && 'validatedAt' in candidate ? (candidate.validatedAt?.toISOString() ?? null) : '',
+      candidate && 'validatedAt' in candidate
+        ? (candidate.validatedAt?.toISOString() ?? null)
+        : '',
       iso,
     );
   });

@@ -36,8 +36,18 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
       { status: 200, body: `"${' '.repeat(1024 * 1024)}"` },
       unreadable('body'),
     ],
-    ['a 204 without a body', 'unreadable', { status: 204, body: '' }, unreadable('status')],
-    ['a wrong API key', 'a fatal error', { status: 401, body: {} }, { kind: 'fatal', why: 'auth' }],
+    [
+      'a 204 without a body',
+      'unreadable',
+      { status: 204, body: '' },
+      unreadable('status'),
+    ],
+    [
+      'a wrong API key',
+      'a fatal error',
+      { status: 401, body: {} },
+      { kind: 'fatal', why: 'auth' },
+    ],
     [
       'an account without credits',
       'a fatal error',
@@ -62,7 +72,12 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
       { status: 504, headers: { 'retry-after': '7' }, body: '' },
       unanswered(7000),
     ],
-    ['a 524 of a gateway', 'perhaps charged', { status: 524, body: '' }, unanswered(null)],
+    [
+      'a 524 of a gateway',
+      'perhaps charged',
+      { status: 524, body: '' },
+      unanswered(null),
+    ],
     [
       'a 503',
       'a temporary failure with Retry-After',
@@ -76,7 +91,12 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
       { status: 404, headers: HTML, body: '<html>' },
       { kind: 'fatal' },
     ],
-    ['an opt-out of the person', 'blocked', { status: 451, body: {} }, { kind: 'blocked' }],
+    [
+      'an opt-out of the person',
+      'blocked',
+      { status: 451, body: {} },
+      { kind: 'blocked' },
+    ],
   ] as const) {
     test(`the ${id} adapter reads ${about} as ${meaning}`, async (t) => {
       const { url } = await playVendor(t, answer);
@@ -90,7 +110,8 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     ['that is reset before its headers', ({ socket }) => socket.resetAndDestroy()],
     [
       'that is cut off in its body',
-      (_request, response) => response.writeHead(200).write('{"id":7', () => response.destroy()),
+      (_request, response) =>
+        response.writeHead(200).write('{"id":7', () => response.destroy()),
     ],
     [
       'that is reset in its body',
@@ -102,13 +123,21 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     test(`the ${id} adapter reads a response ${about} as perhaps charged`, async (t) => {
       const vendor = create({ baseUrl: await serveVendor(t, handle), apiKey: KEY });
       t.deepEqual(await vendor.submit(SUBJECT, NEVER), unanswered(null));
-      t.like(await vendor.poll('7', SUBJECT, NEVER), { kind: 'retry', why: 'unanswered' });
+      t.like(await vendor.poll('7', SUBJECT, NEVER), {
+        kind: 'retry',
+        why: 'unanswered',
+      });
     });
   }
 
   test(`the ${id} adapter knows that a call to an unreachable vendor was not sent`, async (t) => {
     const vendor = create({ baseUrl: await closedUrl(), apiKey: KEY });
-    const unsent = { kind: 'retry', why: 'unsent', cause: 'ECONNREFUSED', afterMs: null } as const;
+    const unsent = {
+      kind: 'retry',
+      why: 'unsent',
+      cause: 'ECONNREFUSED',
+      afterMs: null,
+    } as const;
     t.deepEqual(await vendor.submit(SUBJECT, NEVER), unsent);
   });
 
@@ -142,11 +171,17 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     let asked = 0;
     const url = await serveVendor(t, (_request, response) => {
       asked += 1;
-      response.writeHead(200).write('{"id":', () => controller.abort(new Error('deadline')));
+      response
+        .writeHead(200)
+        .write('{"id":', () => controller.abort(new Error('deadline')));
     });
     const vendor = create({ baseUrl: url, apiKey: KEY });
-    await t.throwsAsync(vendor.submit(SUBJECT, controller.signal), { message: 'deadline' });
-    await t.throwsAsync(vendor.submit(SUBJECT, controller.signal), { message: 'deadline' });
+    await t.throwsAsync(vendor.submit(SUBJECT, controller.signal), {
+      message: 'deadline',
+    });
+    await t.throwsAsync(vendor.submit(SUBJECT, controller.signal), {
+      message: 'deadline',
+    });
     t.is(asked, 1);
   });
 
@@ -160,7 +195,10 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
         missing: ['name', 'organization'],
       });
       const adrift = { ...SUBJECT, organization: null };
-      t.deepEqual(await vendor.submit(adrift, NEVER), { kind: 'skip', missing: ['organization'] });
+      t.deepEqual(await vendor.submit(adrift, NEVER), {
+        kind: 'skip',
+        missing: ['organization'],
+      });
       t.is(asked.length, 0);
     } else {
       await vendor.submit({ ...SUBJECT, person: null, organization: null }, NEVER);
@@ -204,8 +242,15 @@ for (const [value, afterMs] of [
 
 test("a vendor's Retry-After may be a date in the future", async (t) => {
   const date = new Date(Date.now() + 3_600_000).toUTCString();
-  const { url } = await playVendor(t, { status: 503, headers: { 'retry-after': date }, body: '' });
-  const step = await ADAPTERS.prospeo?.({ baseUrl: url, apiKey: KEY }).submit(SUBJECT, NEVER);
+  const { url } = await playVendor(t, {
+    status: 503,
+    headers: { 'retry-after': date },
+    body: '',
+  });
+  const step = await ADAPTERS.prospeo?.({ baseUrl: url, apiKey: KEY }).submit(
+    SUBJECT,
+    NEVER,
+  );
   const afterMs = step?.kind === 'retry' ? step.afterMs : null;
   t.true(afterMs !== null && afterMs > 3_500_000 && afterMs <= 3_600_000);
 });

@@ -4,16 +4,36 @@ import type {
   Verifier,
   VerifierStep,
 } from '../../../activities/verification/verifiers/verifier.ts';
-import { candidate, checkOf, DAY_MS, inWords, NOW, verifierOf } from '../../support/checks.ts';
+import {
+  candidate,
+  checkOf,
+  DAY_MS,
+  inWords,
+  NOW,
+  verifierOf,
+} from '../../support/checks.ts';
 import { aborted } from '../../support/vendors.ts';
 
 const VALID: VerifierStep = { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' };
-const MISSING: VerifierStep = { kind: 'answer', verdict: 'invalid', reason: 'mailbox_missing' };
-const INCONCLUSIVE: VerifierStep = { kind: 'answer', verdict: 'unknown', reason: 'inconclusive' };
+const MISSING: VerifierStep = {
+  kind: 'answer',
+  verdict: 'invalid',
+  reason: 'mailbox_missing',
+};
+const INCONCLUSIVE: VerifierStep = {
+  kind: 'answer',
+  verdict: 'unknown',
+  reason: 'inconclusive',
+};
 const GREYLISTED: VerifierStep = { kind: 'greylisted' };
 const WORKING: VerifierStep = { kind: 'working', afterMs: 5000 };
 const LIMITED: VerifierStep = { kind: 'retry', why: 'rate_limit', afterMs: 2000 };
-const AWAY: VerifierStep = { kind: 'retry', why: 'unsent', cause: 'ECONNREFUSED', afterMs: null };
+const AWAY: VerifierStep = {
+  kind: 'retry',
+  why: 'unsent',
+  cause: 'ECONNREFUSED',
+  afterMs: null,
+};
 const BROKE: VerifierStep = { kind: 'fatal', why: 'credits' };
 
 const UNKNOWN = { verdict: 'unknown', validatedAt: null } as const;
@@ -28,7 +48,12 @@ async function checkedBy(
 }
 
 for (const [about, step, rest, verdict] of [
-  ['makes an address valid that its vendor calls unknown', VALID, UNKNOWN, 'valid mailbox_ok'],
+  [
+    'makes an address valid that its vendor calls unknown',
+    VALID,
+    UNKNOWN,
+    'valid mailbox_ok',
+  ],
   [
     'makes an address valid that its vendor calls risky',
     VALID,
@@ -41,7 +66,12 @@ for (const [about, step, rest, verdict] of [
     { verdict: 'catch_all' },
     'valid mailbox_ok',
   ],
-  ['makes an address from NPPES valid', VALID, { ...UNKNOWN, source: 'nppes' }, 'valid mailbox_ok'],
+  [
+    'makes an address from NPPES valid',
+    VALID,
+    { ...UNKNOWN, source: 'nppes' },
+    'valid mailbox_ok',
+  ],
   ['makes an address invalid', MISSING, UNKNOWN, 'invalid mailbox_missing'],
   [
     'decides which reason is recorded',
@@ -49,7 +79,12 @@ for (const [about, step, rest, verdict] of [
     UNKNOWN,
     'risky role',
   ],
-  ['without a result leaves an address unknown', INCONCLUSIVE, UNKNOWN, 'unknown inconclusive'],
+  [
+    'without a result leaves an address unknown',
+    INCONCLUSIVE,
+    UNKNOWN,
+    'unknown inconclusive',
+  ],
   [
     'without a result leaves a catch-all of the vendor unchanged',
     INCONCLUSIVE,
@@ -88,11 +123,31 @@ for (const [about, rest] of [
 }
 
 for (const [about, steps, verdict, asked] of [
-  ['is called if the first has no result', [INCONCLUSIVE, VALID], 'valid mailbox_ok', '1,1'],
+  [
+    'is called if the first has no result',
+    [INCONCLUSIVE, VALID],
+    'valid mailbox_ok',
+    '1,1',
+  ],
   ['is called if the first is rate-limited', [LIMITED, VALID], 'valid mailbox_ok', '1,1'],
-  ['is called if the first is out of service', [BROKE, MISSING], 'invalid mailbox_missing', '1,1'],
-  ['is called if the first is still working', [WORKING, VALID], 'valid mailbox_ok', '1,1'],
-  ['is called if the first was greylisted', [GREYLISTED, VALID], 'valid mailbox_ok', '1,1'],
+  [
+    'is called if the first is out of service',
+    [BROKE, MISSING],
+    'invalid mailbox_missing',
+    '1,1',
+  ],
+  [
+    'is called if the first is still working',
+    [WORKING, VALID],
+    'valid mailbox_ok',
+    '1,1',
+  ],
+  [
+    'is called if the first was greylisted',
+    [GREYLISTED, VALID],
+    'valid mailbox_ok',
+    '1,1',
+  ],
   ['is not called after a result', [MISSING, VALID], 'invalid mailbox_missing', '1,0'],
   [
     'is not called after a catch-all',
@@ -149,7 +204,11 @@ for (const [about, steps, outcome] of [
 test('the evidence says why a verifier could not be reached', async (t) => {
   const { checked } = await checkedBy([AWAY]);
   const [, asked] = checked.evidence;
-  t.like(asked, { kind: 'verifier', verdict: 'unknown', reason: 'verifier_unsent: ECONNREFUSED' });
+  t.like(asked, {
+    kind: 'verifier',
+    verdict: 'unknown',
+    reason: 'verifier_unsent: ECONNREFUSED',
+  });
 });
 
 test('an address stays undecided if the only verifier is unavailable', async (t) => {
@@ -212,7 +271,12 @@ test('the evidence of an address contains every step in order', async (t) => {
 test('the evidence says why an address was rejected without calling a verifier', async (t) => {
   const checked = await checkOf()(candidate('info@clinic.com'));
   t.deepEqual(
-    checked.evidence.map(({ kind, source, verdict, reason }) => [kind, source, verdict, reason]),
+    checked.evidence.map(({ kind, source, verdict, reason }) => [
+      kind,
+      source,
+      verdict,
+      reason,
+    ]),
     [['local', 'service', 'risky', 'shared']],
   );
 });
@@ -232,7 +296,11 @@ test('verifiers get the address in the normalized form that we would return', as
 });
 
 test('a check that is aborted throws the reason for the abort', async (t) => {
-  const verifier: Verifier = { id: 'one', cost: 1, check: (_email, signal) => aborted(signal) };
+  const verifier: Verifier = {
+    id: 'one',
+    cost: 1,
+    check: (_email, signal) => aborted(signal),
+  };
   const reason = new Error('stopped');
   const check = checkOf({ verifiers: [verifier], signal: AbortSignal.abort(reason) });
   const error = await t.throwsAsync(check(candidate('jo@clinic.com', UNKNOWN)));

@@ -16,7 +16,11 @@ import { type Said, startNameServer } from '../../support/name-server.ts';
 
 type Dns = Partial<CheckOptions['resolver']>;
 
-async function verdictOf(email: string, rest: Partial<NamedCandidate> = {}, dns: Dns = {}) {
+async function verdictOf(
+  email: string,
+  rest: Partial<NamedCandidate> = {},
+  dns: Dns = {},
+) {
   return inWords(await checkOf({ resolver: resolver(dns) })(candidate(email, rest)));
 }
 
@@ -36,7 +40,11 @@ for (const [about, dns, verdict] of [
   ],
   ['no entry in the DNS', { resolveMx: failure('ENOTFOUND') }, 'invalid nxdomain'],
   ['failing name servers', { resolveMx: failure('ESERVFAIL') }, 'transient dns_failure'],
-  ['name servers that refuse', { resolveMx: failure('EREFUSED') }, 'transient dns_failure'],
+  [
+    'name servers that refuse',
+    { resolveMx: failure('EREFUSED') },
+    'transient dns_failure',
+  ],
   ['silent name servers', { resolveMx: failure('ETIMEOUT') }, 'transient timeout'],
   [
     'a mail exchanger with failing name servers',
@@ -75,8 +83,16 @@ async function verdictIn(t: ExecutionContext, zone: Zone) {
 const PUBLIC = ['198.41.0.4'];
 
 for (const [about, zone, verdict] of [
-  ['with a public address', { MX: ['mx.clinic.com'], 'mx.clinic.com': PUBLIC }, 'valid mailbox_ok'],
-  ['written in capitals', { MX: ['MX.Clinic.com'], 'mx.clinic.com': PUBLIC }, 'valid mailbox_ok'],
+  [
+    'with a public address',
+    { MX: ['mx.clinic.com'], 'mx.clinic.com': PUBLIC },
+    'valid mailbox_ok',
+  ],
+  [
+    'written in capitals',
+    { MX: ['MX.Clinic.com'], 'mx.clinic.com': PUBLIC },
+    'valid mailbox_ok',
+  ],
   [
     'with a name made by a proxy',
     { MX: ['_dc-mx.x1.a.com'], '_dc-mx.x1.a.com': PUBLIC },
@@ -92,7 +108,11 @@ for (const [about, zone, verdict] of [
     { MX: ['old.a.com', 'mx.a.com'], 'mx.a.com': PUBLIC },
     'valid mailbox_ok',
   ],
-  ['next to a null MX', { MX: ['.', 'mx.a.com'], 'mx.a.com': PUBLIC }, 'valid mailbox_ok'],
+  [
+    'next to a null MX',
+    { MX: ['.', 'mx.a.com'], 'mx.a.com': PUBLIC },
+    'valid mailbox_ok',
+  ],
   [
     "of a registrar's forwarding",
     {
@@ -108,7 +128,11 @@ for (const [about, zone, verdict] of [
     { MX: ['mail.office.local'], 'mail.office.local': PUBLIC },
     'invalid bad_mx',
   ],
-  ['that is an IP address', { MX: ['198.41.0.4'], '198.41.0.4': PUBLIC }, 'invalid bad_mx'],
+  [
+    'that is an IP address',
+    { MX: ['198.41.0.4'], '198.41.0.4': PUBLIC },
+    'invalid bad_mx',
+  ],
   ['that does not exist', { MX: ['mx.a.com'] }, 'invalid bad_mx'],
   [
     'at a loopback address',
@@ -184,7 +208,11 @@ test('an address that cannot become valid causes no DNS lookup', async (t) => {
 });
 
 test('no verifier is called for a domain without mail or with failing name servers', async (t) => {
-  const verifier = verifierOf('one', { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' });
+  const verifier = verifierOf('one', {
+    kind: 'answer',
+    verdict: 'valid',
+    reason: 'mailbox_ok',
+  });
   const unknown = candidate('jo@clinic.com', { verdict: 'unknown' });
   for (const [code, verdict] of [
     ['ENOTFOUND', 'invalid nxdomain'],
@@ -208,7 +236,9 @@ test('the mail servers of a domain are looked up once, and again after some minu
   };
   const check = checkOf({ resolver: resolver({ resolveMx }), now: () => now });
   await Promise.all(
-    ['a@clinic.com', 'b@clinic.com', 'c@CLINIC.com'].map((email) => check(candidate(email))),
+    ['a@clinic.com', 'b@clinic.com', 'c@CLINIC.com'].map((email) =>
+      check(candidate(email)),
+    ),
   );
   await check(candidate('d@clinic.com'));
   t.is(asked, 1);

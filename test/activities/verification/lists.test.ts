@@ -38,13 +38,22 @@ test('every list that is written by hand names its source', async (t) => {
   const byHand = (await readdir(FOLDER)).filter((name) => !Object.hasOwn(built, name));
   t.true(byHand.length > 5);
   for (const name of byHand) {
-    const header = (await readFile(new URL(name, FOLDER), 'utf8')).match(/^(?:#.*\n)+/)?.[0] ?? '';
+    const header =
+      (await readFile(new URL(name, FOLDER), 'utf8')).match(/^(?:#.*\n)+/)?.[0] ?? '';
     t.regex(header.replace(/\n# /g, ' '), /\b(?:from|after|By hand)\b/i, name);
   }
 });
 
 for (const name of [
-  ...['disposable', 'disposable-more', 'personal', 'personal-more', 'relays', 'hisps', 'parkers'],
+  ...[
+    'disposable',
+    'disposable-more',
+    'personal',
+    'personal-more',
+    'relays',
+    'hisps',
+    'parkers',
+  ],
   ...['mail-providers', 'near-misses'],
 ]) {
   test(`the domains in the list ${name} are normalized, unique, and sorted`, (t) => {
@@ -61,7 +70,8 @@ for (const name of [
 test('every entry of the list of placeholders is a domain or a plain local part', (t) => {
   for (const entry of readList('placeholders')) {
     t.true(
-      /^[a-z]+(?:\/[a-z])?@$/.test(entry) || parseAddress(`jo@${entry}`)?.domain === entry,
+      /^[a-z]+(?:\/[a-z])?@$/.test(entry) ||
+        parseAddress(`jo@${entry}`)?.domain === entry,
       entry,
     );
   }
@@ -86,7 +96,9 @@ test('no domain is both disposable and personal', (t) => {
 });
 
 test('no real mail domain counts as a misspelled one', (t) => {
-  const real = [...readList('personal', 'personal-more', 'relays', 'hisps', 'near-misses')];
+  const real = [
+    ...readList('personal', 'personal-more', 'relays', 'hisps', 'near-misses'),
+  ];
   t.deepEqual(real.filter(isLookalike), []);
 });
 

@@ -1,5 +1,9 @@
 import test from 'ava';
-import { type Owner, ownerOf, type Whose } from '../../../activities/verification/local-part.ts';
+import {
+  type Owner,
+  ownerOf,
+  type Whose,
+} from '../../../activities/verification/local-part.ts';
 import { candidate, checkOf, inWords, verifierOf } from '../../support/checks.ts';
 import { SUBJECT } from '../../support/vendors.ts';
 
@@ -27,7 +31,11 @@ function whose(names: string, practice: string | null, city = 'Fargo'): Whose {
 }
 
 /** Local parts by owner, for each person, practice and domain. */
-const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, string>>])[] = [
+const TABLE: readonly (readonly [
+  Whose,
+  domain: string,
+  Partial<Record<Owner, string>>,
+])[] = [
   [
     whose('John, Quincy, Hartley', 'Hartley Family Dental, PLLC'),
     'hartleydental.com',
@@ -152,12 +160,18 @@ const TABLE: readonly (readonly [Whose, domain: string, Partial<Record<Owner, st
   [
     whose('Paul, , Thomas', null),
     'thomaspt.com',
-    { person: 'pthomas paulthomaspt thomaspt paul.thomas dr.paul', shared: 'info thomasclinic' },
+    {
+      person: 'pthomas paulthomaspt thomaspt paul.thomas dr.paul',
+      shared: 'info thomasclinic',
+    },
   ],
   [
     whose('J, Robert, Müller', null),
     'clinic.org',
-    { person: 'jmuller bobmuller robert.muller jrmuller rmuller bob', other_person: 'karl.muller' },
+    {
+      person: 'jmuller bobmuller robert.muller jrmuller rmuller bob',
+      other_person: 'karl.muller',
+    },
   ],
   // The person is unknown, so no local part can be attributed to another person.
   [
@@ -198,7 +212,11 @@ for (const [email, verdict] of [
   ['drsomalley@clinic.com', 'risky shared'],
 ] as const) {
   test(`for Mary Jo O'Malley, ${email} is "${verdict}" even if a verifier says valid`, async (t) => {
-    const verifier = verifierOf('one', { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' });
+    const verifier = verifierOf('one', {
+      kind: 'answer',
+      verdict: 'valid',
+      reason: 'mailbox_ok',
+    });
     const check = checkOf({ policy: 'verify-always', verifiers: [verifier] });
     t.is(inWords(await check(candidate(email), SUBJECT)), verdict);
     t.is(verifier.asked(), verdict.startsWith('valid') ? 1 : 0);

@@ -60,11 +60,18 @@ test('an address is valid only if a source or a verifier confirms it', (t) => {
   ];
   const notDoubted = asking.filter((word) => word !== 'risky' && word !== 'unclear');
   const verified = (policy: string) =>
-    asking.flatMap((word) => [`${policy}: ${word}, valid`, `${policy}: ${word}, valid, agreed`]);
+    asking.flatMap((word) => [
+      `${policy}: ${word}, valid`,
+      `${policy}: ${word}, valid, agreed`,
+    ]);
   const agreed = (policy: string) =>
     notDoubted.map((word) => `${policy}: ${word}, catch_all, agreed`);
-  const untold = (policy: string, word: string, suffix: string, verifiers = ['unknown', 'none']) =>
-    verifiers.map((verifier) => `${policy}: ${word}, ${verifier}${suffix}`);
+  const untold = (
+    policy: string,
+    word: string,
+    suffix: string,
+    verifiers = ['unknown', 'none'],
+  ) => verifiers.map((verifier) => `${policy}: ${word}, ${verifier}${suffix}`);
   t.deepEqual(
     casesThatAre('valid').sort(),
     [
@@ -87,13 +94,18 @@ test('an address is valid only if a source or a verifier confirms it', (t) => {
 test('an address is invalid if any source says so', (t) => {
   for (const one of CASES) {
     const isInvalid = judge(one)[0] === 'invalid';
-    t.is(isInvalid, one.finder === 'invalid' || one.verifier === 'invalid', JSON.stringify(one));
+    t.is(
+      isInvalid,
+      one.finder === 'invalid' || one.verifier === 'invalid',
+      JSON.stringify(one),
+    );
   }
 });
 
 test('a catch-all is valid only if two sources agree or a verifier confirms it', (t) => {
   for (const one of CASES) {
-    if (one.agreed || (one.finder !== 'catch_all' && one.verifier !== 'catch_all')) continue;
+    if (one.agreed || (one.finder !== 'catch_all' && one.verifier !== 'catch_all'))
+      continue;
     t.true(judge(one)[0] !== 'valid' || one.verifier === 'valid', JSON.stringify(one));
   }
 });
@@ -111,8 +123,18 @@ test('an address known only from NPPES needs a verifier or a second source', (t)
 test('a verifier is called only if it can still make an address valid', (t) => {
   const asked = CASES.filter(({ verifier }) => verifier === 'none')
     .filter(verifierCanHelp)
-    .map(({ policy, finder, agreed }) => `${policy}: ${finder}${agreed ? ', agreed' : ''}`);
-  const words = ['stale', 'undated', 'catch_all', 'risky', 'unknown', 'registry', 'unclear'];
+    .map(
+      ({ policy, finder, agreed }) => `${policy}: ${finder}${agreed ? ', agreed' : ''}`,
+    );
+  const words = [
+    'stale',
+    'undated',
+    'catch_all',
+    'risky',
+    'unknown',
+    'registry',
+    'unclear',
+  ];
   const both = (policy: string, word: string) => [
     `${policy}: ${word}`,
     `${policy}: ${word}, agreed`,
@@ -129,7 +151,10 @@ test('a verifier is called only if it can still make an address valid', (t) => {
   );
 });
 
-async function verdictOf(rest: Partial<NamedCandidate>, options: Partial<CheckOptions> = {}) {
+async function verdictOf(
+  rest: Partial<NamedCandidate>,
+  options: Partial<CheckOptions> = {},
+) {
   return inWords(await checkOf(options)(candidate('jo@clinic.com', rest)));
 }
 
@@ -144,7 +169,11 @@ for (const [about, rest, verdict] of [
     { validatedAt: new Date(NOW - 30 * DAY_MS - 1) },
     'unknown stale_evidence',
   ],
-  ['a claim without a date is not evidence', { validatedAt: null }, 'unknown no_evidence'],
+  [
+    'a claim without a date is not evidence',
+    { validatedAt: null },
+    'unknown no_evidence',
+  ],
   [
     'a claim with an invalid date is not evidence',
     { validatedAt: new Date(Number.NaN) },
@@ -155,9 +184,21 @@ for (const [about, rest, verdict] of [
     { validatedAt: new Date(NOW + 2 * DAY_MS) },
     'unknown no_evidence',
   ],
-  ["a vendor's verdict unknown stays unknown", { verdict: 'unknown' }, 'unknown no_evidence'],
-  ["a vendor's verdict invalid stays invalid", { verdict: 'invalid' }, 'invalid mailbox_missing'],
-  ["a vendor's verdict catch_all stays catch_all", { verdict: 'catch_all' }, 'catch_all null'],
+  [
+    "a vendor's verdict unknown stays unknown",
+    { verdict: 'unknown' },
+    'unknown no_evidence',
+  ],
+  [
+    "a vendor's verdict invalid stays invalid",
+    { verdict: 'invalid' },
+    'invalid mailbox_missing',
+  ],
+  [
+    "a vendor's verdict catch_all stays catch_all",
+    { verdict: 'catch_all' },
+    'catch_all null',
+  ],
   ["a vendor's verdict risky stays risky", { verdict: 'risky' }, 'risky null'],
   [
     'an address in NPPES is not evidence',
@@ -177,7 +218,11 @@ test("if a vendor's clock is slightly ahead, its future date becomes the current
   t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });
 });
 
-const INCONCLUSIVE = { kind: 'answer', verdict: 'unknown', reason: 'inconclusive' } as const;
+const INCONCLUSIVE = {
+  kind: 'answer',
+  verdict: 'unknown',
+  reason: 'inconclusive',
+} as const;
 
 for (const [about, step, rest, verdict, asked] of [
   [
@@ -217,18 +262,29 @@ for (const [about, step, rest, verdict, asked] of [
     'transient verifier_upstream',
     1,
   ],
-  ['rejects our API key', { kind: 'fatal', why: 'auth' }, {}, 'transient verifier_unavailable', 1],
+  [
+    'rejects our API key',
+    { kind: 'fatal', why: 'auth' },
+    {},
+    'transient verifier_unavailable',
+    1,
+  ],
   [
     'denied it an hour ago',
     INCONCLUSIVE,
-    { lastVerdict: { verdict: 'invalid', reason: 'mailbox_missing', at: NOW - 3_600_000 } },
+    {
+      lastVerdict: { verdict: 'invalid', reason: 'mailbox_missing', at: NOW - 3_600_000 },
+    },
     'invalid mailbox_missing',
     0,
   ],
 ] as const) {
   test(`under verify-always, an address is "${verdict}" if the verifier ${about}`, async (t) => {
     const verifier = verifierOf('one', step);
-    t.is(await verdictOf(rest, { policy: 'verify-always', verifiers: [verifier] }), verdict);
+    t.is(
+      await verdictOf(rest, { policy: 'verify-always', verifiers: [verifier] }),
+      verdict,
+    );
     t.is(verifier.asked(), asked);
   });
 }
@@ -248,7 +304,9 @@ test("a vendor's dated claim decides if no verifier has a result", async (t) => 
     verifierOf('one', INCONCLUSIVE),
     verifierOf('two', { kind: 'fatal', why: 'auth' }),
   ];
-  const checked = await checkOf({ policy: 'verify-always', verifiers })(candidate('jo@clinic.com'));
+  const checked = await checkOf({ policy: 'verify-always', verifiers })(
+    candidate('jo@clinic.com'),
+  );
   t.like(checked, { verdict: 'valid' });
 });
 
@@ -263,7 +321,12 @@ test('an address that was verified earlier keeps the date of that verification',
 });
 
 for (const [about, rest, step, verdict] of [
-  ['is valid by a dated claim if the source knows its owner', {}, null, 'valid mailbox_ok'],
+  [
+    'is valid by a dated claim if the source knows its owner',
+    {},
+    null,
+    'valid mailbox_ok',
+  ],
   [
     'is not valid if the source repeats our input',
     { repeatsInput: true },
@@ -312,13 +375,20 @@ for (const [namedBy, catchAll, verdict] of [
 ] as const) {
   test(`with CATCH_ALL ${catchAll}, a catch-all from ${namedBy} source(s) is "${verdict}"`, async (t) => {
     t.is(await verdictOf({ verdict: 'catch_all', namedBy }, { catchAll }), verdict);
-    const verifiers = [verifierOf('one', { kind: 'answer', verdict: 'catch_all', reason: null })];
-    t.is(await verdictOf({ verdict: 'unknown', namedBy }, { catchAll, verifiers }), verdict);
+    const verifiers = [
+      verifierOf('one', { kind: 'answer', verdict: 'catch_all', reason: null }),
+    ];
+    t.is(
+      await verdictOf({ verdict: 'unknown', namedBy }, { catchAll, verifiers }),
+      verdict,
+    );
   });
 }
 
 test('an address that two sources agree on gets the current date', async (t) => {
   const check = checkOf({ catchAll: 'two-sources' });
-  const checked = await check(candidate('jo@clinic.com', { verdict: 'catch_all', namedBy: 2 }));
+  const checked = await check(
+    candidate('jo@clinic.com', { verdict: 'catch_all', namedBy: 2 }),
+  );
   t.like(checked, { verdict: 'valid', validatedAt: new Date(NOW) });
 });

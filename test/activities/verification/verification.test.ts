@@ -222,7 +222,9 @@ for (const email of `jo.hartley@example.com jo@mail.example.org first.last@domai
   name@email.com your.name@clinic.com firstname.lastname@clinic.com flast@clinic.com noemail@clinic.com
   no-email@gmail.com no.email123@clinic.com noemailprovided@clinic.com none@none.com not.available@clinic.com
   n/a@clinic.com unknown@clinic.com test@clinic.com test_2@clinic.com testuser@gmail.com xxx@clinic.com aaaa@clinic.com
-  null@clinic.com user+npi@clinic.com asdf@clinic.com placeholder@clinic.com`.split(/\s+/)) {
+  null@clinic.com user+npi@clinic.com asdf@clinic.com placeholder@clinic.com`.split(
+  /\s+/,
+)) {
   test(`${email} counts as a placeholder, not as an address`, async (t) => {
     t.is(await verdictOf(email), 'invalid placeholder');
   });

@@ -8,7 +8,12 @@ import {
 } from '../../../activities/verification/verifiers/catalogue.ts';
 import { createVerifier } from '../../../activities/verification/verifiers/verifier.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
-import { closedUrl, type Played, playVendor, serveVendor } from '../../support/vendors.ts';
+import {
+  closedUrl,
+  type Played,
+  playVendor,
+  serveVendor,
+} from '../../support/vendors.ts';
 import { MEANINGS } from '../../support/verifier-answers/meanings.ts';
 
 const KEY = 'key-of-a-test';
@@ -25,12 +30,19 @@ function answersOf(id: VerifierId): ReadonlyMap<string, Record<string, unknown>>
 }
 
 /** Returns the step for a response, in a few words. */
-async function stepOf(t: ExecutionContext, id: VerifierId, played: Played): Promise<string> {
+async function stepOf(
+  t: ExecutionContext,
+  id: VerifierId,
+  played: Played,
+): Promise<string> {
   const { url } = await playVendor(t, played);
   return await inWords(make(id, url));
 }
 
-async function inWords(verifier: ReturnType<typeof make>, email = EMAIL): Promise<string> {
+async function inWords(
+  verifier: ReturnType<typeof make>,
+  email = EMAIL,
+): Promise<string> {
   const step = await verifier.check(email, NEVER);
   switch (step.kind) {
     case 'answer':
@@ -64,8 +76,16 @@ test('every verifier gets the documented request', async (t) => {
   }
   t.deepEqual(seen, [
     ['POST', '/base/v1/check_email', { to_email: EMAIL }],
-    ['GET', `/base/v2/validate?api_key=${KEY}&email=jo%2Bnpi%40clinic.com&ip_address=`, null],
-    ['GET', `/base/v4.2/single/check?key=${KEY}&email=jo%2Bnpi%40clinic.com&address_info=0`, null],
+    [
+      'GET',
+      `/base/v2/validate?api_key=${KEY}&email=jo%2Bnpi%40clinic.com&ip_address=`,
+      null,
+    ],
+    [
+      'GET',
+      `/base/v4.2/single/check?key=${KEY}&email=jo%2Bnpi%40clinic.com&address_info=0`,
+      null,
+    ],
     ['GET', '/base/email-verifier?email=jo%2Bnpi%40clinic.com', null],
   ]);
 });
@@ -90,7 +110,10 @@ test('Reacher gets its secret in both headers, or no secret', async (t) => {
   const { url, asked } = await playVendor(t, { status: 500, body: '' });
   await make('reacher', url).check(EMAIL, NEVER);
   await make('reacher', url, '').check(EMAIL, NEVER);
-  const secrets = asked.map(({ headers }) => [headers['x-reacher-secret'], headers.authorization]);
+  const secrets = asked.map(({ headers }) => [
+    headers['x-reacher-secret'],
+    headers.authorization,
+  ]);
   t.deepEqual(secrets, [
     [KEY, KEY],
     [undefined, undefined],
@@ -98,9 +121,27 @@ test('Reacher gets its secret in both headers, or no secret', async (t) => {
 });
 
 for (const [id, about, name, change, step] of [
-  ['reacher', 'an unknown word', 'safe', { is_reachable: 'splendid' }, 'unknown inconclusive'],
-  ['zerobounce', 'an unknown word', 'valid', { status: 'splendid' }, 'unknown inconclusive'],
-  ['zerobounce', 'a status in capitals', 'valid', { status: 'Valid' }, 'valid mailbox_ok'],
+  [
+    'reacher',
+    'an unknown word',
+    'safe',
+    { is_reachable: 'splendid' },
+    'unknown inconclusive',
+  ],
+  [
+    'zerobounce',
+    'an unknown word',
+    'valid',
+    { status: 'splendid' },
+    'unknown inconclusive',
+  ],
+  [
+    'zerobounce',
+    'a status in capitals',
+    'valid',
+    { status: 'Valid' },
+    'valid mailbox_ok',
+  ],
   [
     'zerobounce',
     'a status with an underscore',
@@ -115,10 +156,22 @@ for (const [id, about, name, change, step] of [
     { sub_status: 'splendid' },
     'invalid mailbox_missing',
   ],
-  ['neverbounce', 'an unknown result', 'valid', { result: 'splendid' }, 'unknown inconclusive'],
+  [
+    'neverbounce',
+    'an unknown result',
+    'valid',
+    { result: 'splendid' },
+    'unknown inconclusive',
+  ],
   ['neverbounce', 'no flags', 'valid', { flags: null }, 'valid mailbox_ok'],
   ['reacher', 'no verdict', 'safe', { is_reachable: undefined }, 'protocol is_reachable'],
-  ['reacher', 'a number for its verdict', 'safe', { is_reachable: 1 }, 'protocol is_reachable'],
+  [
+    'reacher',
+    'a number for its verdict',
+    'safe',
+    { is_reachable: 1 },
+    'protocol is_reachable',
+  ],
   [
     'reacher',
     'text for a flag',
@@ -136,22 +189,47 @@ for (const [id, about, name, change, step] of [
     'protocol smtp.error',
   ],
   ['zerobounce', 'no status', 'valid', { status: null }, 'protocol status'],
-  ['zerobounce', 'a number for its detail', 'valid', { sub_status: 7 }, 'protocol sub_status'],
+  [
+    'zerobounce',
+    'a number for its detail',
+    'valid',
+    { sub_status: 7 },
+    'protocol sub_status',
+  ],
   ['neverbounce', 'no status', 'valid', { status: undefined }, 'protocol status'],
-  ['neverbounce', 'an unknown status', 'valid', { status: 'splendid' }, 'protocol status'],
+  [
+    'neverbounce',
+    'an unknown status',
+    'valid',
+    { status: 'splendid' },
+    'protocol status',
+  ],
   ['neverbounce', 'a number for its result', 'valid', { result: 0 }, 'protocol result'],
-  ['neverbounce', 'text for its flags', 'valid', { flags: 'role_account' }, 'protocol flags'],
+  [
+    'neverbounce',
+    'text for its flags',
+    'valid',
+    { flags: 'role_account' },
+    'protocol flags',
+  ],
 ] as const) {
   test(`the ${id} adapter reads ${about} as "${step}"`, async (t) => {
     t.is(
-      await stepOf(t, id, { status: 200, body: { ...answersOf(id).get(name), ...change } }),
+      await stepOf(t, id, {
+        status: 200,
+        body: { ...answersOf(id).get(name), ...change },
+      }),
       step,
     );
   });
 }
 
 for (const [about, body, step] of [
-  ['a wrong key', { error: 'Invalid API Key or your account ran out of credits' }, 'fatal auth'],
+  [
+    'a wrong key',
+    { error: 'Invalid API Key or your account ran out of credits' },
+    'fatal auth',
+  ],
   [
     'a wrong key in a list',
     { error: ['Invalid API Key or your account ran out of credits'] },
@@ -162,7 +240,8 @@ for (const [about, body, step] of [
   ['an empty error', { error: '', status: 'valid', sub_status: '' }, 'valid mailbox_ok'],
 ] as const) {
   test(`the zerobounce adapter reads ${about} as "${step}", with 200 and with 400`, async (t) => {
-    for (const status of [200, 400]) t.is(await stepOf(t, 'zerobounce', { status, body }), step);
+    for (const status of [200, 400])
+      t.is(await stepOf(t, 'zerobounce', { status, body }), step);
   });
 }
 
@@ -264,7 +343,14 @@ async function simulated(t: ExecutionContext, key = KEY) {
 
 test('the simulated Reacher reports the mailbox of an address', async (t) => {
   const ask = await simulated(t);
-  const locals = ['jo.ashdown', 'missing.jo', 'catchall.jo', 'full.jo', 'unknown.jo', 'info'];
+  const locals = [
+    'jo.ashdown',
+    'missing.jo',
+    'catchall.jo',
+    'full.jo',
+    'unknown.jo',
+    'info',
+  ];
   t.deepEqual(await Promise.all(locals.map((local) => ask(local))), [
     'valid mailbox_ok',
     'invalid mailbox_missing',

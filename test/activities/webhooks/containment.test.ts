@@ -76,7 +76,9 @@ async function run(
 
 /** Returns the wait of a delivery that got no slot, rounded to 10 ms. */
 function roomAfter(look: Look): number | null {
-  return look.kind === 'wait' && look.why === 'no_room' ? Math.round(look.afterMs / 10) * 10 : null;
+  return look.kind === 'wait' && look.why === 'no_room'
+    ? Math.round(look.afterMs / 10) * 10
+    : null;
 }
 
 test('after five time-outs, a webhook host gets only one attempt at a time', async (t) => {
@@ -124,13 +126,15 @@ test('a webhook host that is down gets one attempt at a time, even for new webho
   const [first, ...others] = late;
   const trying = life.look(first ?? '');
   while (sent.length === before) await new Promise(setImmediate);
-  for (const id of others) t.like(await life.look(id), { kind: 'wait', why: 'host_away' });
+  for (const id of others)
+    t.like(await life.look(id), { kind: 'wait', why: 'host_away' });
   t.is(sent.length, before + 1);
   reply.resolve(answered(500));
   t.like(await trying, { why: 'tried' });
   answers.delete('dead.example');
   await life.time.advance(MINUTE);
-  for (const id of others) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  for (const id of others)
+    t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
 test('a host that fails for one organization still gets webhooks of another one', async (t) => {
@@ -140,12 +144,19 @@ test('a host that fails for one organization still gets webhooks of another one'
   for (const id of dead.slice(1)) await life.look(id);
   // The one attempt at a time is running.
   const reply = Promise.withResolvers<Answer>();
-  answers.set('dead.example', ({ url }) => (url.endsWith('/hook') ? reply.promise : answered(200)));
+  answers.set('dead.example', ({ url }) =>
+    url.endsWith('/hook') ? reply.promise : answered(200),
+  );
   const before = sent.length;
   const trying = life.look(dead[0] ?? '');
   while (sent.length === before) await new Promise(setImmediate);
-  const fine = await life.deliveries(await life.organization(), 'https://dead.example/fine', 3);
-  for (const id of fine) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  const fine = await life.deliveries(
+    await life.organization(),
+    'https://dead.example/fine',
+    3,
+  );
+  for (const id of fine)
+    t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
   reply.resolve(SILENT);
   await trying;
 });
@@ -265,7 +276,11 @@ test('the wait for a slot is as long as the earlier webhooks will take', async (
   const { life, answers, sent } = t.context;
   const reply = Promise.withResolvers<Answer>();
   answers.set('slow.example', () => reply.promise);
-  const ids = await life.deliveries(await life.organization(), 'https://slow.example/', 60);
+  const ids = await life.deliveries(
+    await life.organization(),
+    'https://slow.example/',
+    60,
+  );
   await life.time.freeze();
   const sending = ids.slice(0, 10).map((id) => life.look(id));
   while (sent.length < 10) await new Promise(setImmediate);

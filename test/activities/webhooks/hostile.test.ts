@@ -13,7 +13,9 @@ const BY = { actor: 'test', reason: 'test' };
 /** An NPI with a wrong check digit, which ends as `not_found` without a lookup. */
 const NOBODY = '1234567890';
 
-const stack = fresh(test, () => startStack({ webhookScheduleMs: [0, 200], sweepIntervalMs: 1000 }));
+const stack = fresh(test, () =>
+  startStack({ webhookScheduleMs: [0, 200], sweepIntervalMs: 1000 }),
+);
 const dir = temporaryFolder(test.after.always);
 
 async function deliveriesOf(organizationId: string, batchId: string) {
@@ -38,7 +40,8 @@ test('sixteen hostile receivers do no harm, and only 1 KiB of each response is k
   const client = await stack.organization();
   const batches = await Promise.all(
     hostilities.map(
-      async ({ url }) => (await client.single({ npi: NOBODY, webhook: { url } })).json.batch_id,
+      async ({ url }) =>
+        (await client.single({ npi: NOBODY, webhook: { url } })).json.batch_id,
     ),
   );
   for (const [index, { what, state, reasons }] of hostilities.entries()) {
@@ -46,7 +49,9 @@ test('sixteen hostile receivers do no harm, and only 1 KiB of each response is k
     t.is(delivery?.state, state, what);
     t.deepEqual(
       // On a machine without a resolver, an unknown name fails in another way.
-      delivery?.log.map(({ reason }) => (reason === 'dns_failed' ? 'dns_not_found' : reason)),
+      delivery?.log.map(({ reason }) =>
+        reason === 'dns_failed' ? 'dns_not_found' : reason,
+      ),
       reasons,
       what,
     );
@@ -72,7 +77,11 @@ test('the reconciler starts the webhooks that an operator resends', async (t) =>
   await decided(client.organizationId, json.batch_id);
   t.is((await client.batch(json.batch_id)).webhook?.status, 'failed');
 
-  const since = { organizationId: client.organizationId, since: new Date(0), until: new Date() };
+  const since = {
+    organizationId: client.organizationId,
+    since: new Date(0),
+    until: new Date(),
+  };
   t.deepEqual(await resendFailed(stack.db, BY, { ...since, limit: 100 }), {
     resent: 4,
     more: false,
@@ -83,7 +92,10 @@ test('the reconciler starts the webhooks that an operator resends', async (t) =>
     ['delivered 1'],
   );
   t.is((await client.batch(json.batch_id)).webhook?.status, 'delivered');
-  const arrived = stack.receiver.deliveries().filter((delivery) => delivery.path === path);
+  const arrived = stack.receiver
+    .deliveries()
+    .filter((delivery) => delivery.path === path);
   // Two attempts of the first round, and one of the resend.
-  for (const { id } of failed) t.is(arrived.filter((delivery) => delivery.id === id).length, 3);
+  for (const { id } of failed)
+    t.is(arrived.filter((delivery) => delivery.id === id).length, 3);
 });

@@ -126,7 +126,12 @@ test('a host name is allowed in a webhook URL, unless it is clearly internal', (
   ]) {
     t.true(policy.forbids(new URL(`https://${host}/`)), host);
   }
-  for (const host of ['example.com', 'internal.example', '127.0.0.1.example.com', '127.0.0.1..']) {
+  for (const host of [
+    'example.com',
+    'internal.example',
+    '127.0.0.1.example.com',
+    '127.0.0.1..',
+  ]) {
     t.is(literalOf(new URL(`https://${host}/`)), null);
     t.false(policy.forbids(new URL(`https://${host}/`)));
   }
@@ -195,7 +200,10 @@ const HOSTILE_ANSWERS: readonly (readonly [string, readonly string[]])[] = [
 for (const [what, answers] of HOSTILE_ANSWERS) {
   test(`a webhook to a name that resolves to ${what} makes no connection`, async (t) => {
     const trap = await startTrap(t);
-    const post = postWith(createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }), () => answers);
+    const post = postWith(
+      createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }),
+      () => answers,
+    );
     t.deepEqual(await post(trap.port, 'hook.example'), {
       kind: 'failed',
       reason: 'blocked_address',
@@ -207,7 +215,10 @@ for (const [what, answers] of HOSTILE_ANSWERS) {
 test('if a name has internal and public addresses, internal ones get no connection', async (t) => {
   const trap = await startTrap(t);
   const mixed = ['127.0.0.1', '127.0.0.2', '0.0.0.0', '::ffff:127.0.0.1'];
-  const post = postWith(createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }), () => mixed);
+  const post = postWith(
+    createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }),
+    () => mixed,
+  );
   t.is((await post(trap.port, 'hook.example')).kind, 'failed');
   t.is(trap.connections(), 0);
 });
@@ -231,7 +242,11 @@ test('a forbidden IP address in a URL is blocked without a lookup or a connectio
     return [];
   });
   for (const [, host] of HOSTILE_HOSTS) {
-    t.deepEqual(await post(trap.port, host), { kind: 'failed', reason: 'blocked_address' }, host);
+    t.deepEqual(
+      await post(trap.port, host),
+      { kind: 'failed', reason: 'blocked_address' },
+      host,
+    );
   }
   t.is(trap.connections(), 0);
 });
@@ -278,7 +293,11 @@ test('names and IP addresses that operators block get no connection', async (t) 
   for (const host of ['victim.example', 'VICTIM.example.', 'hooks.victim.example'])
     t.deepEqual(await send(host, ['victim.example'], ['127.0.0.1']), refused, host);
   for (const host of ['127.0.0.1', '2130706433', 'any.example'])
-    t.deepEqual(await send(host, ['10.0.0.0/8', '127.0.0.0/16'], ['127.0.0.1']), refused, host);
+    t.deepEqual(
+      await send(host, ['10.0.0.0/8', '127.0.0.0/16'], ['127.0.0.1']),
+      refused,
+      host,
+    );
   t.deepEqual(await send('[::1]', ['::/64'], []), refused);
   t.deepEqual(
     await send('any.example', ['::1/128', '127.0.0.1/32'], ['::1', '127.0.0.1']),

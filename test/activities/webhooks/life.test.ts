@@ -48,11 +48,17 @@ test('a webhook is attempted ten times in three days, and then fails', async (t)
   t.is(waits.length, 9);
   for (const [index, wait] of waits.entries()) {
     const step = SCHEDULE_MS[index + 1] ?? 0;
-    t.true(wait >= 0.8 * step && wait <= 1.2 * step, `${wait} ms after attempt ${index + 1}`);
+    t.true(
+      wait >= 0.8 * step && wait <= 1.2 * step,
+      `${wait} ms after attempt ${index + 1}`,
+    );
   }
   const total = waits.reduce((sum, wait) => sum + wait, 0) / HOUR;
   t.true(total > 0.8 * 75 && total < 1.2 * 76, `${total} h`);
-  const { state, attempts, log, decidedAt, nextAttemptAt } = await showDelivery(life.db, id);
+  const { state, attempts, log, decidedAt, nextAttemptAt } = await showDelivery(
+    life.db,
+    id,
+  );
   t.like(
     { state, attempts, nextAttemptAt },
     { state: 'failed', attempts: 10, nextAttemptAt: null },
@@ -107,7 +113,10 @@ test('two workers with the same webhook make only one attempt', async (t) => {
   t.like(second, { kind: 'wait', why: 'in_flight' });
   reply.resolve(answered(200));
   t.deepEqual(await first, { kind: 'over', state: 'delivered' });
-  t.deepEqual(await life.look(id, life.startWorker()), { kind: 'over', state: 'delivered' });
+  t.deepEqual(await life.look(id, life.startWorker()), {
+    kind: 'over',
+    state: 'delivered',
+  });
   t.is(receiver.calls, 1);
 });
 

@@ -9,7 +9,11 @@ import { createServer as createTlsServer, TLSSocket } from 'node:tls';
 import anyTest, { type ExecutionContext, type TestFn } from 'ava';
 import { createNames } from '../../../activities/http/names.ts';
 import { createAddressPolicy } from '../../../activities/webhooks/ip-policy.ts';
-import { type Answer, createPost, type PostSettings } from '../../../activities/webhooks/post.ts';
+import {
+  type Answer,
+  createPost,
+  type PostSettings,
+} from '../../../activities/webhooks/post.ts';
 import { ensureCertificate } from '../../../deploy/local/receiver.ts';
 import {
   bodyDrip,
@@ -20,7 +24,12 @@ import {
   reset,
   silence,
 } from '../../support/behaviors.ts';
-import { type Behavior, type Receiver, startReceiver, status } from '../../support/receiver.ts';
+import {
+  type Behavior,
+  type Receiver,
+  startReceiver,
+  status,
+} from '../../support/receiver.ts';
 import { closedPort } from '../../support/vendors.ts';
 
 const test = anyTest as TestFn<{ dir: string; ca: string; receiver: Receiver }>;
@@ -44,48 +53,51 @@ test.after.always(async (t) => {
   if (t.context.dir) await rm(t.context.dir, { recursive: true });
 });
 
-test.serial('a webhook arrives completely, once, with the host name of its URL', async (t) => {
-  const { receiver } = t.context;
-  const names: (string | false | null)[] = [];
-  receiver.setBehavior('/ok', (response) => {
-    if (response.socket instanceof TLSSocket) names.push(servernameOf(response.socket));
-    status(200)(response);
-  });
-  const url = `${receiver.url.replace('127.0.0.1', 'localhost')}/ok`;
-  const headers = {
-    'webhook-id': 'msg_whole',
-    'webhook-timestamp': '1700000000',
-    'webhook-signature': 'v1,x',
-    'content-type': 'application/json',
-  };
-  const body = '{"text":"Zoë 医師 🩺"}';
-  const answer = await postTo(t, { lookup: async () => LOOPBACK })({
-    url,
-    headers,
-    body,
-    blocked: [],
-  });
+test.serial(
+  'a webhook arrives completely, once, with the host name of its URL',
+  async (t) => {
+    const { receiver } = t.context;
+    const names: (string | false | null)[] = [];
+    receiver.setBehavior('/ok', (response) => {
+      if (response.socket instanceof TLSSocket) names.push(servernameOf(response.socket));
+      status(200)(response);
+    });
+    const url = `${receiver.url.replace('127.0.0.1', 'localhost')}/ok`;
+    const headers = {
+      'webhook-id': 'msg_whole',
+      'webhook-timestamp': '1700000000',
+      'webhook-signature': 'v1,x',
+      'content-type': 'application/json',
+    };
+    const body = '{"text":"Zoë 医師 🩺"}';
+    const answer = await postTo(t, { lookup: async () => LOOPBACK })({
+      url,
+      headers,
+      body,
+      blocked: [],
+    });
 
-  t.deepEqual(answer, {
-    kind: 'answered',
-    status: 200,
-    address: '127.0.0.1',
-    retryAfterMs: null,
-    excerpt: Buffer.from('200\n'),
-    body: null,
-  });
-  const arrived = receiver.deliveries().filter(({ path }) => path === '/ok');
-  t.is(arrived.length, 1);
-  t.is(arrived[0]?.body, body);
-  t.deepEqual(names, ['localhost']);
-  t.like(arrived[0]?.headers, {
-    ...headers,
-    host: new URL(url).host,
-    'content-length': String(Buffer.byteLength(body)),
-    'user-agent': 'enrichment-test/1',
-    'accept-encoding': 'identity',
-  });
-});
+    t.deepEqual(answer, {
+      kind: 'answered',
+      status: 200,
+      address: '127.0.0.1',
+      retryAfterMs: null,
+      excerpt: Buffer.from('200\n'),
+      body: null,
+    });
+    const arrived = receiver.deliveries().filter(({ path }) => path === '/ok');
+    t.is(arrived.length, 1);
+    t.is(arrived[0]?.body, body);
+    t.deepEqual(names, ['localhost']);
+    t.like(arrived[0]?.headers, {
+      ...headers,
+      host: new URL(url).host,
+      'content-length': String(Buffer.byteLength(body)),
+      'user-agent': 'enrichment-test/1',
+      'accept-encoding': 'identity',
+    });
+  },
+);
 
 test.serial('a 204 without a body is a complete response', async (t) => {
   t.deepEqual(await sendTo(t, '/status/204'), answered(204, ''));
@@ -98,8 +110,14 @@ test.serial('the status and body of a 5xx are returned', async (t) => {
 test.serial('Retry-After of a 429 or 503 is returned', async (t) => {
   t.context.receiver.setBehavior('/429', status(429, { 'retry-after': '7' }));
   t.context.receiver.setBehavior('/503', status(503, { 'retry-after': '120' }));
-  t.deepEqual(await sendTo(t, '/429'), { ...answered(429, '429\n'), retryAfterMs: 7_000 });
-  t.deepEqual(await sendTo(t, '/503'), { ...answered(503, '503\n'), retryAfterMs: 120_000 });
+  t.deepEqual(await sendTo(t, '/429'), {
+    ...answered(429, '429\n'),
+    retryAfterMs: 7_000,
+  });
+  t.deepEqual(await sendTo(t, '/503'), {
+    ...answered(503, '503\n'),
+    retryAfterMs: 120_000,
+  });
 });
 
 test.serial(
@@ -113,11 +131,18 @@ test.serial(
     if (answer.kind === 'answered')
       t.true(Math.abs((answer.retryAfterMs ?? 0) - 3_600_000) < 60_000);
 
-    receiver.setBehavior('/past', status(503, { 'retry-after': 'Sun, 06 Nov 1994 08:49:37 GMT' }));
+    receiver.setBehavior(
+      '/past',
+      status(503, { 'retry-after': 'Sun, 06 Nov 1994 08:49:37 GMT' }),
+    );
     t.like(await sendTo(t, '/past'), { retryAfterMs: 0 });
     for (const [index, value] of ['', 'soon', '-1', '1.5', '1e3', 'Xyz GMT'].entries()) {
       receiver.setBehavior(`/unread/${index}`, status(503, { 'retry-after': value }));
-      t.like(await sendTo(t, `/unread/${index}`), { status: 503, retryAfterMs: null }, value);
+      t.like(
+        await sendTo(t, `/unread/${index}`),
+        { status: 503, retryAfterMs: null },
+        value,
+      );
     }
   },
 );
@@ -146,7 +171,13 @@ test.serial('a redirect to an internal IP address causes no connection', async (
   const port = await listen(t, () => {
     connections += 1;
   });
-  for (const host of ['127.0.0.1', 'localhost', '2130706433', '[::ffff:127.0.0.1]', '0.0.0.0']) {
+  for (const host of [
+    '127.0.0.1',
+    'localhost',
+    '2130706433',
+    '[::ffff:127.0.0.1]',
+    '0.0.0.0',
+  ]) {
     const location = `https://${host}:${port}/`;
     const answer = await sendTo(t, '/redirect', status(307, { location }));
     t.like(answer, { kind: 'answered', status: 307 });
@@ -154,12 +185,15 @@ test.serial('a redirect to an internal IP address causes no connection', async (
   t.is(connections, 0);
 });
 
-test.serial('a receiver that never responds is cut off by the total time-out', async (t) => {
-  t.deepEqual(await sendTo(t, '/silence', silence, SHORT), {
-    kind: 'failed',
-    reason: 'timeout_total',
-  });
-});
+test.serial(
+  'a receiver that never responds is cut off by the total time-out',
+  async (t) => {
+    t.deepEqual(await sendTo(t, '/silence', silence, SHORT), {
+      kind: 'failed',
+      reason: 'timeout_total',
+    });
+  },
+);
 
 test.serial(
   'a receiver that sends headers slowly forever is cut off by the total time-out',
@@ -188,35 +222,52 @@ test.serial('a response whose body breaks off still counts by its status', async
   t.deepEqual(answer, answered(200, 'half', 'body_broken'));
 });
 
-test.serial('only 1 KiB of a response of 100 MB is kept, and the rest is not read', async (t) => {
-  const sent = Promise.withResolvers<number>();
-  const answer = await sendTo(t, '/flood', (response) => {
-    const { socket } = response;
-    response.once('close', () => sent.resolve(socket?.bytesWritten ?? 0));
-    flood(response);
-  });
-  t.deepEqual(answer, answered(200, '\0'.repeat(1024)));
-  t.true((await sent.promise) < 50 * 1024 * 1024);
-});
+test.serial(
+  'only 1 KiB of a response of 100 MB is kept, and the rest is not read',
+  async (t) => {
+    const sent = Promise.withResolvers<number>();
+    const answer = await sendTo(t, '/flood', (response) => {
+      const { socket } = response;
+      response.once('close', () => sent.resolve(socket?.bytesWritten ?? 0));
+      flood(response);
+    });
+    t.deepEqual(answer, answered(200, '\0'.repeat(1024)));
+    t.true((await sent.promise) < 50 * 1024 * 1024);
+  },
+);
 
-test.serial('a compressed response is not unpacked, so a gzip bomb does no harm', async (t) => {
-  const answer = await sendTo(t, '/bomb', gzipBomb);
-  t.like(answer, { kind: 'answered', status: 200 });
-  const excerpt = answer.kind === 'answered' ? answer.excerpt : Buffer.alloc(0);
-  t.is(excerpt.length, 1024);
-  t.deepEqual([...excerpt.subarray(0, 2)], [0x1f, 0x8b]);
-});
+test.serial(
+  'a compressed response is not unpacked, so a gzip bomb does no harm',
+  async (t) => {
+    const answer = await sendTo(t, '/bomb', gzipBomb);
+    t.like(answer, { kind: 'answered', status: 200 });
+    const excerpt = answer.kind === 'answered' ? answer.excerpt : Buffer.alloc(0);
+    t.is(excerpt.length, 1024);
+    t.deepEqual([...excerpt.subarray(0, 2)], [0x1f, 0x8b]);
+  },
+);
 
-test.serial('a connection that is reset before a response is a failed attempt', async (t) => {
-  t.deepEqual(await sendTo(t, '/reset', reset), { kind: 'failed', reason: 'reset' });
-});
+test.serial(
+  'a connection that is reset before a response is a failed attempt',
+  async (t) => {
+    t.deepEqual(await sendTo(t, '/reset', reset), { kind: 'failed', reason: 'reset' });
+  },
+);
 
-test.serial('a connection that is closed before a response is a failed attempt', async (t) => {
-  t.deepEqual(await sendTo(t, '/hang-up', hangUp), { kind: 'failed', reason: 'closed' });
-});
+test.serial(
+  'a connection that is closed before a response is a failed attempt',
+  async (t) => {
+    t.deepEqual(await sendTo(t, '/hang-up', hangUp), {
+      kind: 'failed',
+      reason: 'closed',
+    });
+  },
+);
 
 test.serial('a response that is not HTTP is a failed attempt', async (t) => {
-  const answer = await sendTo(t, '/garbage', (response) => response.socket?.end('hello\r\n\r\n'));
+  const answer = await sendTo(t, '/garbage', (response) =>
+    response.socket?.end('hello\r\n\r\n'),
+  );
   t.deepEqual(answer, { kind: 'failed', reason: 'not_http' });
 });
 
@@ -254,7 +305,10 @@ test.serial(
   async (t) => {
     const post = postTo(t, { lookup: async () => LOOPBACK });
     const url = t.context.receiver.url.replace('127.0.0.1', 'hook.example');
-    t.deepEqual(await post(messageTo(`${url}/name`)), { kind: 'failed', reason: 'tls_name' });
+    t.deepEqual(await post(messageTo(`${url}/name`)), {
+      kind: 'failed',
+      reason: 'tls_name',
+    });
     t.deepEqual(
       t.context.receiver.deliveries().filter(({ path }) => path === '/name'),
       [],
@@ -270,49 +324,67 @@ test.serial('a receiver that does not speak TLS is a failed attempt', async (t) 
   t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
 });
 
-test.serial('a receiver that requires a client certificate is a failed attempt', async (t) => {
-  const { cert, key } = await ensureCertificate(t.context.dir);
-  const server = createTlsServer({
-    cert,
-    key,
-    ca: cert,
-    requestCert: true,
-    rejectUnauthorized: true,
-  });
-  const port = await portOf(server);
-  t.teardown(() => server.close());
-  const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
-  t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
-});
+test.serial(
+  'a receiver that requires a client certificate is a failed attempt',
+  async (t) => {
+    const { cert, key } = await ensureCertificate(t.context.dir);
+    const server = createTlsServer({
+      cert,
+      key,
+      ca: cert,
+      requestCert: true,
+      rejectUnauthorized: true,
+    });
+    const port = await portOf(server);
+    t.teardown(() => server.close());
+    const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
+    t.deepEqual(answer, { kind: 'failed', reason: 'tls_handshake' });
+  },
+);
 
 test.serial('a reset before the TLS handshake is a failed attempt', async (t) => {
-  const port = await listen(t, (socket) => socket.on('data', () => socket.resetAndDestroy()));
+  const port = await listen(t, (socket) =>
+    socket.on('data', () => socket.resetAndDestroy()),
+  );
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
   t.deepEqual(answer, { kind: 'failed', reason: 'reset' });
 });
 
-test.serial('an unfinished TLS handshake ends with the shorter connect time-out', async (t) => {
-  const port = await listen(t, (socket) => socket.resume());
-  const answer = await postTo(t, { connectMs: 100 })(messageTo(`https://127.0.0.1:${port}/`));
-  t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
-});
+test.serial(
+  'an unfinished TLS handshake ends with the shorter connect time-out',
+  async (t) => {
+    const port = await listen(t, (socket) => socket.resume());
+    const answer = await postTo(t, { connectMs: 100 })(
+      messageTo(`https://127.0.0.1:${port}/`),
+    );
+    t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
+  },
+);
 
 test.serial('a host name that does not exist is a failed attempt', async (t) => {
-  const lookup = () => Promise.reject(Object.assign(new Error('not found'), { code: 'ENOTFOUND' }));
+  const lookup = () =>
+    Promise.reject(Object.assign(new Error('not found'), { code: 'ENOTFOUND' }));
   const answer = await postTo(t, { lookup })(messageTo('https://unknown.example/'));
   t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
 });
 
 test.serial('a host name without an IP address is a failed attempt', async (t) => {
-  const answer = await postTo(t, { lookup: async () => [] })(messageTo('https://empty.example/'));
+  const answer = await postTo(t, { lookup: async () => [] })(
+    messageTo('https://empty.example/'),
+  );
   t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
 });
 
-test.serial('a DNS lookup without a response ends with the shorter connect time-out', async (t) => {
-  const lookup = () => new Promise<never>(() => {});
-  const answer = await postTo(t, { lookup, connectMs: 50 })(messageTo('https://slow.example/'));
-  t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
-});
+test.serial(
+  'a DNS lookup without a response ends with the shorter connect time-out',
+  async (t) => {
+    const lookup = () => new Promise<never>(() => {});
+    const answer = await postTo(t, { lookup, connectMs: 50 })(
+      messageTo('https://slow.example/'),
+    );
+    t.deepEqual(answer, { kind: 'failed', reason: 'timeout_connect' });
+  },
+);
 
 test.serial(
   "an attempt that PostgreSQL counts too late is not the receiver's failure",
@@ -342,39 +414,53 @@ test.serial('a closed port is a failed attempt', async (t) => {
   t.deepEqual(answer, { kind: 'failed', reason: 'refused' });
 });
 
-test.serial('the allowed IP addresses of a name are tried until one responds', async (t) => {
-  const { receiver } = t.context;
-  const mixed = ['10.0.0.1', '127.0.0.3', '127.0.0.1', '169.254.169.254'];
-  const lookup = async () => mixed.map((address) => ({ address, family: 4 }));
-  const opened = createAddressPolicy({ openCidrs: ['127.0.0.0/8'] });
-  const post = postTo(t, { policy: opened, lookup });
-  const url = `${receiver.url.replace('127.0.0.1', 'localhost')}/mixed`;
-  t.like(await post(messageTo(url)), { kind: 'answered', status: 200 });
-});
+test.serial(
+  'the allowed IP addresses of a name are tried until one responds',
+  async (t) => {
+    const { receiver } = t.context;
+    const mixed = ['10.0.0.1', '127.0.0.3', '127.0.0.1', '169.254.169.254'];
+    const lookup = async () => mixed.map((address) => ({ address, family: 4 }));
+    const opened = createAddressPolicy({ openCidrs: ['127.0.0.0/8'] });
+    const post = postTo(t, { policy: opened, lookup });
+    const url = `${receiver.url.replace('127.0.0.1', 'localhost')}/mixed`;
+    t.like(await post(messageTo(url)), { kind: 'answered', status: 200 });
+  },
+);
 
-test.serial('each attempt makes its own connection, to the checked IP address', async (t) => {
-  const { cert, key } = await ensureCertificate(t.context.dir);
-  let connections = 0;
-  const server = createTlsServer({ cert, key }, (socket) => {
-    socket.on('error', () => {});
-    socket.on('data', () => socket.write('HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n'));
-  });
-  server.on('connection', () => {
-    connections += 1;
-  });
-  const port = await portOf(server);
-  t.teardown(() => server.close());
-  const post = postTo(t);
-  for (const attempt of [1, 2, 3]) {
-    t.deepEqual(await post(messageTo(`https://127.0.0.1:${port}/`)), answered(200, ''));
-    t.is(connections, attempt);
-  }
-});
+test.serial(
+  'each attempt makes its own connection, to the checked IP address',
+  async (t) => {
+    const { cert, key } = await ensureCertificate(t.context.dir);
+    let connections = 0;
+    const server = createTlsServer({ cert, key }, (socket) => {
+      socket.on('error', () => {});
+      socket.on('data', () =>
+        socket.write('HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n'),
+      );
+    });
+    server.on('connection', () => {
+      connections += 1;
+    });
+    const port = await portOf(server);
+    t.teardown(() => server.close());
+    const post = postTo(t);
+    for (const attempt of [1, 2, 3]) {
+      t.deepEqual(await post(messageTo(`https://127.0.0.1:${port}/`)), answered(200, ''));
+      t.is(connections, attempt);
+    }
+  },
+);
 
 test.serial('webhooks are sent only to https URLs without a user name', async (t) => {
   const { host } = new URL(t.context.receiver.url);
   const post = postTo(t);
-  const urls = ['http://', 'ftp://', 'https://user@', 'https://user:pass@', 'https://:pass@'];
+  const urls = [
+    'http://',
+    'ftp://',
+    'https://user@',
+    'https://user:pass@',
+    'https://:pass@',
+  ];
   for (const start of urls) {
     t.deepEqual(
       await post(messageTo(`${start}${host}/refused`)),
@@ -382,7 +468,10 @@ test.serial('webhooks are sent only to https URLs without a user name', async (t
       start,
     );
   }
-  t.deepEqual(await post(messageTo('no url')), { kind: 'failed', reason: 'blocked_address' });
+  t.deepEqual(await post(messageTo('no url')), {
+    kind: 'failed',
+    reason: 'blocked_address',
+  });
   t.deepEqual(
     t.context.receiver.deliveries().filter(({ path }) => path === '/refused'),
     [],
@@ -430,12 +519,17 @@ function answered(
 }
 
 /** Returns the server name in the client's TLS hello. @types/node lacks this property. */
-function servernameOf(socket: TLSSocket & { readonly servername?: string | false | null }) {
+function servernameOf(
+  socket: TLSSocket & { readonly servername?: string | false | null },
+) {
   return socket.servername ?? null;
 }
 
 /** Starts a plain TCP server, and returns its port. */
-async function listen(t: Context, onConnection: (socket: Socket) => void): Promise<number> {
+async function listen(
+  t: Context,
+  onConnection: (socket: Socket) => void,
+): Promise<number> {
   const sockets = new Set<Socket>();
   const server = createServer((socket) => {
     sockets.add(socket.on('error', () => {}));

@@ -51,7 +51,8 @@ async function startProxy(
     client.on('error', () => {});
     const code = lets(authority);
     if (code === 0) return;
-    if (code !== 200) return void client.end(`HTTP/1.1 ${code} No\r\ncontent-length: 0\r\n\r\n`);
+    if (code !== 200)
+      return void client.end(`HTTP/1.1 ${code} No\r\ncontent-length: 0\r\n\r\n`);
     const { hostname, port } = new URL(`http://${lead(authority)}`);
     const upstream = connect(Number(port), hostname, () => {
       client.write('HTTP/1.1 200 Connection established\r\n\r\n');
@@ -76,7 +77,10 @@ async function postTo(t: ExecutionContext<Context>, settings: Partial<PostSettin
   return createPost({ ...common, lookup: createNames([]).find, ...settings });
 }
 
-async function postThrough(t: ExecutionContext<Context>, settings: Partial<PostSettings>) {
+async function postThrough(
+  t: ExecutionContext<Context>,
+  settings: Partial<PostSettings>,
+) {
   const post = await postTo(t, settings);
   return (url: string) =>
     post({ url, headers: { 'webhook-id': 'msg_proxied' }, body: '{}', blocked: [] });
@@ -92,10 +96,17 @@ test('the webhook proxy gets the checked IP address, and the receiver gets the n
     name = (response.socket as TLSSocket & { servername?: string }).servername;
     status(200)(response);
   });
-  t.like(await post(`https://localhost:${port}/named`), { kind: 'answered', status: 200 });
-  t.deepEqual(proxy.asked, [{ authority: `127.0.0.1:${port}`, authorization: undefined }]);
+  t.like(await post(`https://localhost:${port}/named`), {
+    kind: 'answered',
+    status: 200,
+  });
+  t.deepEqual(proxy.asked, [
+    { authority: `127.0.0.1:${port}`, authorization: undefined },
+  ]);
   t.is(name, 'localhost');
-  const [delivery] = t.context.receiver.deliveries().filter(({ path }) => path === '/named');
+  const [delivery] = t.context.receiver
+    .deliveries()
+    .filter(({ path }) => path === '/named');
   t.is(delivery?.headers.host, `localhost:${port}`);
   t.is(delivery?.headers['proxy-authorization'], undefined);
 });
@@ -127,7 +138,9 @@ test('a forbidden IP address is not requested from the webhook proxy either', as
 
 test('the IP addresses of a name are tried in turn, with credentials for the proxy', async (t) => {
   const { port } = new URL(t.context.receiver.url);
-  const proxy = await startProxy(t, (authority) => (authority === `127.0.0.1:${port}` ? 200 : 502));
+  const proxy = await startProxy(t, (authority) =>
+    authority === `127.0.0.1:${port}` ? 200 : 502,
+  );
   proxy.url.username = 'us%20er';
   proxy.url.password = 'pass';
   const lookup = async () => [
@@ -161,9 +174,15 @@ test('only a few IPv4 and IPv6 addresses of a name with many are tried', async (
 
 test('a webhook proxy that rejects us or never responds is a failed attempt', async (t) => {
   const refusing = await postThrough(t, { proxy: (await startProxy(t, () => 403)).url });
-  t.deepEqual(await refusing(t.context.receiver.url), { kind: 'failed', reason: 'proxy' });
+  t.deepEqual(await refusing(t.context.receiver.url), {
+    kind: 'failed',
+    reason: 'proxy',
+  });
   const silent = await postThrough(t, { proxy: (await startProxy(t, () => 0)).url });
-  t.deepEqual(await silent(t.context.receiver.url), { kind: 'failed', reason: 'timeout_connect' });
+  t.deepEqual(await silent(t.context.receiver.url), {
+    kind: 'failed',
+    reason: 'timeout_connect',
+  });
 });
 
 test('the time-outs of a webhook also apply through a proxy', async (t) => {
@@ -175,14 +194,27 @@ test('the time-outs of a webhook also apply through a proxy', async (t) => {
 
 test('if our own proxy is down, webhooks are retried without counting an attempt', async (t) => {
   const proxy = new URL('http://127.0.0.1:1');
-  const post = createPost({ policy, userAgent: 'test', lookup: createNames([]).find, proxy });
+  const post = createPost({
+    policy,
+    userAgent: 'test',
+    lookup: createNames([]).find,
+    proxy,
+  });
   const life = await startDelivering(post);
   t.teardown(() => life.stop());
-  const [id = ''] = await life.deliveries(await life.organization(), t.context.receiver.url, 1);
+  const [id = ''] = await life.deliveries(
+    await life.organization(),
+    t.context.receiver.url,
+    1,
+  );
   for (let looks = 0; looks < 25; looks += 1) {
     await t.throwsAsync(life.look(id), { message: /webhook proxy cannot be reached/ });
   }
-  t.like(await showDelivery(life.db, id), { state: 'pending', attempts: 0, nextAttemptAt: null });
+  t.like(await showDelivery(life.db, id), {
+    state: 'pending',
+    attempts: 0,
+    nextAttemptAt: null,
+  });
 });
 
 test('webhooks to many names at one IP address send only twenty requests to it', async (t) => {
@@ -211,7 +243,10 @@ test('webhooks to many names at one IP address send only twenty requests to it',
     const [id = ''] = await life.deliveries(organization, url, 1, 'unproven');
     t.like(await life.look(id), { kind: 'wait', why: 'tried' });
   }
-  t.is(t.context.receiver.deliveries().filter(({ path }) => path === '/burst').length, 20);
+  t.is(
+    t.context.receiver.deliveries().filter(({ path }) => path === '/burst').length,
+    20,
+  );
   // No connection is made for deliveries that are not sent.
   t.is(proxy.asked.length, 20);
 });

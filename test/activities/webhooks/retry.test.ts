@@ -7,7 +7,9 @@ import { loadConfig } from '../../../deploy/config/config.ts';
 const S = 1000;
 const M = 60 * S;
 const H = 60 * M;
-const SCHEDULE = loadConfig({ DATABASE_URL: 'postgres://127.0.0.1/none' }).webhookScheduleMs;
+const SCHEDULE = loadConfig({
+  DATABASE_URL: 'postgres://127.0.0.1/none',
+}).webhookScheduleMs;
 const answered = (status: number): Answer => ({
   kind: 'answered',
   address: '192.0.2.1',
@@ -18,8 +20,21 @@ const answered = (status: number): Answer => ({
 });
 
 test('the default schedule has ten attempts with the published waits', (t) => {
-  const waits = SCHEDULE.map((_step, index) => delayBefore(index + 1, SCHEDULE, null, 0.5));
-  t.deepEqual(waits, [0, 5 * S, 5 * M, 30 * M, 2 * H, 5 * H, 10 * H, 14 * H, 20 * H, 24 * H]);
+  const waits = SCHEDULE.map((_step, index) =>
+    delayBefore(index + 1, SCHEDULE, null, 0.5),
+  );
+  t.deepEqual(waits, [
+    0,
+    5 * S,
+    5 * M,
+    30 * M,
+    2 * H,
+    5 * H,
+    10 * H,
+    14 * H,
+    20 * H,
+    24 * H,
+  ]);
 });
 
 test('no attempt follows the last one in the schedule, even with Retry-After', (t) => {

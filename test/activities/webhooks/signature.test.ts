@@ -31,14 +31,21 @@ test('the Standard Webhooks library verifies our signature of any text', (t) => 
   ]) {
     const timestamp = now();
     const signature = sign({ id: 'msg_1', timestamp, body, secrets: [secret] });
-    t.notThrows(() => new Webhook(secret).verify(body, headersOf('msg_1', timestamp, signature)));
+    t.notThrows(() =>
+      new Webhook(secret).verify(body, headersOf('msg_1', timestamp, signature)),
+    );
   }
 });
 
 test('during a rotation, only the old and the new secret verify a webhook', (t) => {
   const [current, previous] = [newSecret(), newSecret()];
   const timestamp = now();
-  const signature = sign({ id: 'msg_1', timestamp, body: '{}', secrets: [current, previous] });
+  const signature = sign({
+    id: 'msg_1',
+    timestamp,
+    body: '{}',
+    secrets: [current, previous],
+  });
   t.is(signature.split(' ').length, 2);
   const headers = headersOf('msg_1', timestamp, signature);
   t.notThrows(() => new Webhook(current).verify('{}', headers));
@@ -64,9 +71,12 @@ test('a malformed webhook secret is rejected without printing it', (t) => {
     'whsec_not base64',
     'whsec_a=b',
   ]) {
-    const error = t.throws(() => sign({ id: 'msg_1', timestamp: 1, body: '', secrets: [secret] }), {
-      code: 'bad_webhook_secret',
-    });
+    const error = t.throws(
+      () => sign({ id: 'msg_1', timestamp: 1, body: '', secrets: [secret] }),
+      {
+        code: 'bad_webhook_secret',
+      },
+    );
     if (secret.length > 6) t.false(error?.message.includes(secret.slice(6)));
   }
 });

@@ -33,7 +33,9 @@ interface Given {
 
 /** Verifies deliveries with the library from PyPI. */
 async function python(deliveries: readonly Given[]): Promise<string[]> {
-  const child = spawn(interpreter ?? '', [VERIFY], { stdio: ['pipe', 'pipe', 'inherit'] });
+  const child = spawn(interpreter ?? '', [VERIFY], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
   child.stdin.end(deliveries.map((delivery) => JSON.stringify(delivery)).join('\n'));
   const [said] = await Promise.all([text(child.stdout), once(child, 'close')]);
   return said.trimEnd().split('\n');
@@ -68,13 +70,22 @@ function cases(): readonly (readonly [Given, RegExp])[] {
     [{ secret: previous, body, headers: signed([current, previous]) }, /^right$/],
     [{ secret: newSecret(), body, headers: signed([current, previous]) }, /No matching/],
     [{ secret: current, body: body.replace('17', '18'), headers: right }, /No matching/],
-    [{ secret: current, body, headers: { ...right, 'webhook-id': 'msg_2' } }, /No matching/],
+    [
+      { secret: current, body, headers: { ...right, 'webhook-id': 'msg_2' } },
+      /No matching/,
+    ],
     [
       { secret: current, body, headers: { ...right, 'webhook-signature': 'v2,AA==' } },
       /No matching/,
     ],
-    [{ secret: current, body, headers: signed([current], { ageSeconds: 600 }) }, /too old/],
-    [{ secret: current, body, headers: signed([current], { ageSeconds: -600 }) }, /too new/],
+    [
+      { secret: current, body, headers: signed([current], { ageSeconds: 600 }) },
+      /too old/,
+    ],
+    [
+      { secret: current, body, headers: signed([current], { ageSeconds: -600 }) },
+      /too new/,
+    ],
   ];
 }
 
@@ -104,7 +115,8 @@ test('the header examples in the OpenAPI document are those of the test vector',
   for (const name of ['webhook-id', 'webhook-timestamp', 'webhook-signature'] as const) {
     t.true(
       examples.some(
-        ({ at, value }) => at.includes('/callbacks/result/') && value === signatureVector[name],
+        ({ at, value }) =>
+          at.includes('/callbacks/result/') && value === signatureVector[name],
       ),
       name,
     );

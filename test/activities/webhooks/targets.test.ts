@@ -9,7 +9,12 @@ import {
   noteDeliveryLook,
   resendAny,
 } from '../../../db/webhooks/resends.ts';
-import { answered, type Delivering, HOUR, startDelivering } from '../../support/deliveries.ts';
+import {
+  answered,
+  type Delivering,
+  HOUR,
+  startDelivering,
+} from '../../support/deliveries.ts';
 
 import { RETENTION } from '../../support/organization.ts';
 
@@ -40,7 +45,10 @@ test.afterEach.always(async (t) => {
 });
 
 /** Checks all deliveries at once, and waits until each has been sent or deferred. */
-async function lookAtAll({ context }: { readonly context: Context }, ids: readonly string[]) {
+async function lookAtAll(
+  { context }: { readonly context: Context },
+  ids: readonly string[],
+) {
   const before = context.sent;
   const putOff: string[] = [];
   const looks = Promise.all(
@@ -102,7 +110,10 @@ test('an IP address gets twenty webhooks an hour for hosts that never returned a
   const ids: string[] = [];
   for (let n = 0; n < 12; n += 1) {
     const organization = await life.organization();
-    for (const url of [`https://name${n}.example/`, `https://other.example:${8000 + n}/`]) {
+    for (const url of [
+      `https://name${n}.example/`,
+      `https://other.example:${8000 + n}/`,
+    ]) {
       ids.push(...(await life.deliveries(organization, url, 1, 'unproven')));
     }
   }
@@ -116,10 +127,12 @@ test('an IP address gets twenty webhooks an hour for hosts that never returned a
   );
   // The address gets one attempt back every three minutes.
   await life.time.advance(3 * MINUTE);
-  for (const id of ids.slice(0, 2)) t.like(await life.look(id), { kind: 'wait', why: 'tried' });
+  for (const id of ids.slice(0, 2))
+    t.like(await life.look(id), { kind: 'wait', why: 'tried' });
   t.is(posts.length, 21);
   const elsewhere = standAt(t, ['192.0.2.8'], answered(404));
-  for (const id of ids.slice(2, 4)) t.like(await life.look(id), { kind: 'wait', why: 'tried' });
+  for (const id of ids.slice(2, 4))
+    t.like(await life.look(id), { kind: 'wait', why: 'tried' });
   t.is(elsewhere.length, 2);
 });
 
@@ -146,11 +159,17 @@ test('a 2xx proves a webhook host for one name, port, and organization only', as
   const organization = await life.organization();
   const ids = await life.deliveries(organization, HOOK, 30, 'unproven');
   const proven = standAt(t, ['192.0.2.7'], answered(204));
-  for (const id of ids) t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
+  for (const id of ids)
+    t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
   t.is(proven.length, 30);
   const posts = standAt(t, ['192.0.2.7'], answered(404));
   const others = [
-    ...(await life.deliveries(organization, 'https://hooks.example:8443/', 10, 'unproven')),
+    ...(await life.deliveries(
+      organization,
+      'https://hooks.example:8443/',
+      10,
+      'unproven',
+    )),
     ...(await life.deliveries(organization, 'https://other.example/', 10, 'unproven')),
     ...(await life.deliveries(await life.organization(), HOOK, 10, 'unproven')),
   ];
@@ -182,7 +201,10 @@ test('only a retry tries IP addresses at which a host is not yet proven', async 
   const admitted: (readonly string[])[] = [];
   t.context.answer = async ({ admit }) => {
     admitted.push((await admit?.(['192.0.2.7', '192.0.2.8'])) ?? []);
-    return { ...answered(admitted.length === 1 ? 204 : 500), address: '192.0.2.8' } as Answer;
+    return {
+      ...answered(admitted.length === 1 ? 204 : 500),
+      address: '192.0.2.8',
+    } as Answer;
   };
   const [first = '', second = ''] = await life.deliveries(
     await life.organization(),
@@ -310,12 +332,21 @@ test('webhooks that wait for a slot do not hide lost ones from the reconciler', 
   t.context.answer = () => reply.promise;
   // Their slot is a moment away.
   await life.time.freeze();
-  const waiting = await lookAtAll(t, await life.deliveries(await life.organization(), HOOK, 13));
+  const waiting = await lookAtAll(
+    t,
+    await life.deliveries(await life.organization(), HOOK, 13),
+  );
   t.is(waiting.putOff.length, 3);
-  const [lost] = await life.deliveries(await life.organization(), 'https://other.example/', 1);
+  const [lost] = await life.deliveries(
+    await life.organization(),
+    'https://other.example/',
+    1,
+  );
   await life.time.advance(1);
   const taken = async () =>
-    (await listDeliveriesToLookAt(life.db, 0, 0, 100)).map(({ deliveryId }) => deliveryId);
+    (await listDeliveriesToLookAt(life.db, 0, 0, 100)).map(
+      ({ deliveryId }) => deliveryId,
+    );
   const first = await taken();
   t.true(first.includes(lost ?? ''));
   t.deepEqual(

@@ -49,7 +49,9 @@ function run(folder: string, args: readonly string[], setting?: Setting): Promis
   let [stdout, stderr] = ['', ''];
   child.stdout.on('data', (chunk: Buffer) => (stdout += chunk));
   child.stderr.on('data', (chunk: Buffer) => (stderr += chunk));
-  return new Promise((resolve) => child.once('close', (code) => resolve({ code, stdout, stderr })));
+  return new Promise((resolve) =>
+    child.once('close', (code) => resolve({ code, stdout, stderr })),
+  );
 }
 
 async function folderWith(t: ExecutionContext, text: string | Buffer): Promise<string> {
@@ -125,7 +127,10 @@ test('an email address that a spreadsheet would run as a formula is made harmles
 });
 
 test('a dry run sends no request and prints the maximum cost', async (t) => {
-  const folder = await folderWith(t, csvOf([...npisFrom(0, 3), ...npisFrom(0, 2), 'none']));
+  const folder = await folderWith(
+    t,
+    csvOf([...npisFrom(0, 3), ...npisFrom(0, 2), 'none']),
+  );
   const { code, stdout } = await run(folder, [
     'enrich',
     'contacts.csv',
@@ -144,11 +149,17 @@ test('wrong usage exits with 2 and sends no request, and --help exits with 0', a
   const client = await api.organization(100);
   const { url, passed } = await startGateway(t, api.baseUrl);
   const folder = await folderWith(t, csvOf(npisFrom(0, 1)));
-  await writeFile(join(folder, 'latin.csv'), Buffer.from('npi,name\n1234567893,Jos\xe9', 'latin1'));
+  await writeFile(
+    join(folder, 'latin.csv'),
+    Buffer.from('npi,name\n1234567893,Jos\xe9', 'latin1'),
+  );
   const cases: readonly [readonly string[], RegExp][] = [
     [[], /Name one file: enrich FILE/],
     [['enrich', 'contacts.csv'], /Name another file with --out/],
-    [['enrich', 'contacts.csv', '--out', './contacts.csv'], /Name another file with --out/],
+    [
+      ['enrich', 'contacts.csv', '--out', './contacts.csv'],
+      /Name another file with --out/,
+    ],
     [[...ENRICH, '--colum', 'npi'], /--colum/],
     [[...ENRICH, '--column', 'id'], /no column "id". It has: name, npi\./],
     [[...ENRICH, '--type', 'work'], /any, professional, personal/],
@@ -220,7 +231,8 @@ test('a run of 500 NPIs that is killed twice is charged once and never rate-limi
     passed.filter(({ status }) => status === 429),
     [],
   );
-  const [{ batches, requests } = {}] = await sql`select count(distinct batch_id)::int as batches,
+  const [{ batches, requests } = {}] =
+    await sql`select count(distinct batch_id)::int as batches,
     count(*)::int as requests from requests where organization_id = ${client.organizationId}`;
   t.deepEqual([batches, requests], [9, 500]);
   t.deepEqual(await client.credits(), { balance: 750, total: 1000, used: 250 });
@@ -277,12 +289,20 @@ test('a run without enough credits exits with 3, keeps its results, and can cont
   work(t, api, client.organizationId);
   const short = await run(folder, ENRICH, { client });
   t.is(short.code, 3);
-  t.regex(short.stderr, /60 credits.* Available: 40.* With more credits, repeat the command/);
+  t.regex(
+    short.stderr,
+    /60 credits.* Available: 40.* With more credits, repeat the command/,
+  );
   const emails = npis.map((npi) => emailOf(npi) ?? '');
   t.is((await emailsOf(folder)).filter((email) => email !== '').length, 30);
   t.is((await resultOf(folder)).match(/,not_asked,not looked up yet\n/g)?.length, 60);
   t.is((await run(folder, [...ENRICH, '--max-credits', '89'], { client })).code, 3);
-  await grantCredits(api.db, { actor: 'test', reason: 'test' }, client.organizationId, 20);
+  await grantCredits(
+    api.db,
+    { actor: 'test', reason: 'test' },
+    client.organizationId,
+    20,
+  );
   t.is((await run(folder, [...ENRICH, '--max-credits', '90'], { client })).code, 0);
   t.deepEqual(await emailsOf(folder), emails);
   t.is((await client.credits()).used, 60);
@@ -301,7 +321,10 @@ test('on an error the client exits with 1 and prints the request id, but not the
     body: JSON.stringify({ code: 'x', detail: 'one\u001b[2J\u009b2J\u202etwo' }),
   };
   const { url } = await startGateway(t, api.baseUrl, () => hostile);
-  t.regex((await run(folder, [...args, '--url', url])).stderr, /one\\u001b\[2J\\u009b2J\\u202etwo/);
+  t.regex(
+    (await run(folder, [...args, '--url', url])).stderr,
+    /one\\u001b\[2J\\u009b2J\\u202etwo/,
+  );
   await writeFile(join(folder, 'key.txt'), `${client.apiKey}\n`);
   work(t, api, client.organizationId);
   const { code, stdout, stderr } = await run(folder, args);
@@ -313,7 +336,9 @@ test("the example in the client's README compiles as TypeScript and runs", async
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const page = await readFile(join(ROOT, 'api/client/README.md'), 'utf8');
-  const [example = ''] = [...page.matchAll(/^```ts\n(.*?)^```$/gms)].map(([, block = '']) => block);
+  const [example = ''] = [...page.matchAll(/^```ts\n(.*?)^```$/gms)].map(
+    ([, block = '']) => block,
+  );
   await writeFile(join(installed.folder, 'example.ts'), example);
   const strict = [
     '--noEmit',
@@ -326,9 +351,13 @@ test("the example in the client's README compiles as TypeScript and runs", async
     'node',
   ];
   const roots = ['--typeRoots', join(ROOT, 'node_modules/@types')];
-  const compiled = promisify(execFile)(join(BIN, 'tsc'), [...strict, ...roots, 'example.ts'], {
-    cwd: installed.folder,
-  });
+  const compiled = promisify(execFile)(
+    join(BIN, 'tsc'),
+    [...strict, ...roots, 'example.ts'],
+    {
+      cwd: installed.folder,
+    },
+  );
   await t.notThrowsAsync(compiled);
   const env = { NPI_EMAIL_API_KEY: client.apiKey, NPI_EMAIL_URL: api.baseUrl };
   const { stdout } = await promisify(execFile)(process.execPath, ['example.ts'], {

@@ -9,7 +9,13 @@ import {
   type Progress,
 } from '../../../api/client/index.ts';
 import { PRICES as CHARGED, grantCredits } from '../../../db/accounts/credits.ts';
-import { emailOf, npisFrom, type Passed, startGateway, work } from '../../support/customer.ts';
+import {
+  emailOf,
+  npisFrom,
+  type Passed,
+  startGateway,
+  work,
+} from '../../support/customer.ts';
 import { fresh, freshDatabase, temporaryFolder } from '../../support/database.ts';
 import { type ApiClient, startApi } from '../../support/stack.ts';
 
@@ -46,7 +52,9 @@ function unheld({ headers }: Passed): null {
 
 /** Returns true if the times are at least one second apart, which is every `Retry-After` here. */
 function areApart(times: readonly number[]): boolean {
-  return times.every((time, index) => index === 0 || time - (times[index - 1] ?? 0) >= 1000);
+  return times.every(
+    (time, index) => index === 0 || time - (times[index - 1] ?? 0) >= 1000,
+  );
 }
 
 function submits(passed: readonly Passed[]): Passed[] {
@@ -84,7 +92,9 @@ test('the client repeats a submit without a response, and it is charged once', a
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const { url, passed } = await startGateway(t, api.baseUrl, ({ method }, moment) =>
-    moment === 'after' && method === 'POST' && submits(passed).length < 3 ? 'broken' : null,
+    moment === 'after' && method === 'POST' && submits(passed).length < 3
+      ? 'broken'
+      : null,
   );
   const npis = npisFrom(0, 60);
   const { completed, creditsUsed } = await enrich(npis, optionsOf(client, url));
@@ -126,7 +136,9 @@ test('the client throws a permanent error at once, with its code and request id'
     api.baseUrl,
     ({ headers: { authorization = '' } }) => {
       if (authorization.endsWith('moved')) return moved;
-      return authorization.endsWith('html') ? { status: 200, body: '<h1>welcome</h1>' } : null;
+      return authorization.endsWith('html')
+        ? { status: 200, body: '<h1>welcome</h1>' }
+        : null;
     },
   );
   const cases: readonly [Partial<Options>, string, number | null][] = [
@@ -148,7 +160,9 @@ test('the client throws a permanent error at once, with its code and request id'
   }
   t.is(passed.length, 5);
   t.deepEqual(elsewhere.passed, []);
-  const error = await t.throwsAsync(enrich(['1234567893', '123'], optionsOf(client, url)));
+  const error = await t.throwsAsync(
+    enrich(['1234567893', '123'], optionsOf(client, url)),
+  );
   t.is(error?.message, 'NPI 2 is not 10 digits.');
 });
 
@@ -164,9 +178,12 @@ test('the client rejects a base URL that would send the API key unencrypted', as
     'api.example.com',
     '',
   ]) {
-    const error = await t.throwsAsync(enrich(npisFrom(200, 1), { ...optionsOf(client), baseUrl }), {
-      instanceOf: EnrichmentError,
-    });
+    const error = await t.throwsAsync(
+      enrich(npisFrom(200, 1), { ...optionsOf(client), baseUrl }),
+      {
+        instanceOf: EnrichmentError,
+      },
+    );
     t.is(error?.code, 'base_url_unusable', baseUrl);
     t.regex(error?.message ?? '', /Use one that begins with https:\/\/\.$/);
   }
@@ -189,7 +206,9 @@ test('a run that was aborted can continue without submitting a batch twice', asy
   });
   const again = new AbortController();
   const onProgress = () => again.abort();
-  await t.throwsAsync(enrich(npis, { ...options, baseUrl: url, signal: again.signal, onProgress }));
+  await t.throwsAsync(
+    enrich(npis, { ...options, baseUrl: url, signal: again.signal, onProgress }),
+  );
 
   const seen: Progress[] = [];
   const last = {
@@ -220,8 +239,13 @@ test('a submit that is repeated after its Idempotency-Key expired is charged onc
   const client = await api.organization(1000);
   const npis = npisFrom(2000, 60);
   work(t, api, client.organizationId);
-  const { url, passed } = await startGateway(t, forgetful.baseUrl, ({ method }, moment) =>
-    moment === 'after' && method === 'POST' && submits(passed).length === 1 ? 'broken' : null,
+  const { url, passed } = await startGateway(
+    t,
+    forgetful.baseUrl,
+    ({ method }, moment) =>
+      moment === 'after' && method === 'POST' && submits(passed).length === 1
+        ? 'broken'
+        : null,
   );
   const { completed } = await enrich(npis, optionsOf(client, url));
   t.is(completed, 30);
@@ -265,10 +289,16 @@ test('a state file can be used only with the NPIs, options, and key of its run',
   await first;
   t.is(await codeOf(enrich(npis.toReversed(), options)), 'state_mismatch');
   t.is(await codeOf(enrich(npis, { ...options, type: 'personal' })), 'state_mismatch');
-  t.is(await codeOf(enrich(npis, { ...options, baseUrl: `${baseUrl}/other` })), 'state_mismatch');
+  t.is(
+    await codeOf(enrich(npis, { ...options, baseUrl: `${baseUrl}/other` })),
+    'state_mismatch',
+  );
   // With the key of another organization nothing is submitted.
   const stranger = await api.organization(1000);
-  t.is(await codeOf(enrich(npis, { ...options, apiKey: stranger.apiKey })), 'batch_not_found');
+  t.is(
+    await codeOf(enrich(npis, { ...options, apiKey: stranger.apiKey })),
+    'batch_not_found',
+  );
 
   const state = JSON.parse(await readFile(stateFile, 'utf8'));
   const old = new Date(Date.now() - 31 * 86_400_000).toISOString();
@@ -291,7 +321,12 @@ test('a run without enough credits finishes its open batches and can continue la
   t.is(error?.code, 'insufficient_credits');
   t.like(error?.problem, { required: 60, available: 40, shortfall: 20 });
   t.like(seen.at(-1), { total: 180, completed: 30, not_found: 30, creditsUsed: 30 });
-  await grantCredits(api.db, { actor: 'test', reason: 'test' }, client.organizationId, 80);
+  await grantCredits(
+    api.db,
+    { actor: 'test', reason: 'test' },
+    client.organizationId,
+    80,
+  );
   // A batch that was never submitted may be submitted even after the state has expired. The credits
   // suffice for one batch at a time.
   const state = JSON.parse(await readFile(options.stateFile, 'utf8'));
@@ -317,12 +352,25 @@ test('the client submits no batch that could exceed the maxCredits of the run', 
     t.is(error?.code, 'max_credits');
     t.is(submits(passed).length, 2);
   }
-  t.like(await enrich(npis, { ...options, maxCredits: 120 }), { completed: 90, creditsUsed: 90 });
-  const personal = enrich(npis, { ...optionsOf(client, url), maxCredits: 179, type: 'personal' });
-  t.is((await t.throwsAsync(personal, { instanceOf: EnrichmentError }))?.code, 'max_credits');
-  await t.throwsAsync(enrich(npis, { ...optionsOf(client, url), maxCredits: Number.NaN }), {
-    message: 'maxCredits is not a number.',
+  t.like(await enrich(npis, { ...options, maxCredits: 120 }), {
+    completed: 90,
+    creditsUsed: 90,
   });
+  const personal = enrich(npis, {
+    ...optionsOf(client, url),
+    maxCredits: 179,
+    type: 'personal',
+  });
+  t.is(
+    (await t.throwsAsync(personal, { instanceOf: EnrichmentError }))?.code,
+    'max_credits',
+  );
+  await t.throwsAsync(
+    enrich(npis, { ...optionsOf(client, url), maxCredits: Number.NaN }),
+    {
+      message: 'maxCredits is not a number.',
+    },
+  );
   t.is(submits(passed).length, 3);
 });
 
@@ -347,7 +395,8 @@ test('the client repeats a poll after its Retry-After if the API did not wait', 
   const times: number[] = [];
   work(t, api, client.organizationId, (npi) => npi === npis[1] && times.length < 3);
   const { url } = await startGateway(t, api.baseUrl, (request, moment) => {
-    if (moment === 'before' && request.path.includes('/batch/')) times.push(performance.now());
+    if (moment === 'before' && request.path.includes('/batch/'))
+      times.push(performance.now());
     return unheld(request);
   });
   t.is((await enrich(npis, optionsOf(client, url))).results.length, 2);

@@ -25,7 +25,11 @@ const filledIn = (script: string) =>
     .replaceAll('http://127.0.0.1:8080', stack.baseUrl)
     .replaceAll('npe_test_...', client.apiKey);
 
-async function run(command: string, args: readonly string[], cwd: string): Promise<string> {
+async function run(
+  command: string,
+  args: readonly string[],
+  cwd: string,
+): Promise<string> {
   const env = {
     PATH: process.env.PATH,
     NPI_EMAIL_URL: stack.baseUrl,
@@ -37,7 +41,8 @@ async function run(command: string, args: readonly string[], cwd: string): Promi
     text(child.stderr),
     once(child, 'close'),
   ]);
-  if (code !== 0) throw new Error(`${command} ${args.join(' ')} ended with ${code}: ${out}${err}`);
+  if (code !== 0)
+    throw new Error(`${command} ${args.join(' ')} ended with ${code}: ${out}${err}`);
   return out;
 }
 
@@ -63,19 +68,28 @@ for (const [page, blocks] of shells) {
     const script = filledIn(blocks.map(({ text }) => text).join('\n'));
     const out = await run('bash', ['-euo', 'pipefail', '-c', script], folder);
     for (const pattern of FOUND[page] ?? []) t.regex(out, pattern);
-    t.true((FOUND[page] ?? []).length > 0, `say in this test what the lines of ${page} print`);
+    t.true(
+      (FOUND[page] ?? []).length > 0,
+      `say in this test what the lines of ${page} print`,
+    );
   });
 }
 
-(python ? test : test.skip)('the quick start in Python prints a result for each NPI', async (t) => {
-  await writeFile(join(folder, 'quick_start.py'), program('quick_start.py'));
-  const out = await run(python ?? '', ['quick_start.py'], folder);
-  t.regex(out, /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/);
-});
+(python ? test : test.skip)(
+  'the quick start in Python prints a result for each NPI',
+  async (t) => {
+    await writeFile(join(folder, 'quick_start.py'), program('quick_start.py'));
+    const out = await run(python ?? '', ['quick_start.py'], folder);
+    t.regex(out, /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/);
+  },
+);
 
 for (const [file, prints] of [
   ['quick-start.ts', /^2000000010 completed \S+@\S+\n2000000028 completed \S+@\S+\n$/],
-  ['enrich.ts', /^2000000010 completed \S+@\S+\n2000000044 not_found null\n\d credits\n$/],
+  [
+    'enrich.ts',
+    /^2000000010 completed \S+@\S+\n2000000044 not_found null\n\d credits\n$/,
+  ],
 ] as const) {
   test(`the program ${file} from the documentation works when pasted`, async (t) => {
     await writeFile(join(folder, file), program(file));

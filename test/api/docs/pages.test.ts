@@ -22,7 +22,9 @@ const get = (path: string, init?: RequestInit) =>
 /** Returns the HTML paths of the pages in /llms.txt. */
 async function pagePaths(): Promise<string[]> {
   const text = await (await get('/llms.txt')).text();
-  const names = [...text.matchAll(/\]\(\/docs\/([\w-]+)\.md\)/g)].map(([, name = '']) => name);
+  const names = [...text.matchAll(/\]\(\/docs\/([\w-]+)\.md\)/g)].map(
+    ([, name = '']) => name,
+  );
   return names.map((name) => (name === 'index' ? '/docs' : `/docs/${name}`));
 }
 
@@ -126,7 +128,9 @@ for (const [width, colorScheme] of [
           await page.evaluate(axe.source);
           const { violations } = (await page.evaluate('axe.run()')) as axe.AxeResults;
           t.deepEqual(
-            violations.map(({ help, nodes: [node] }) => `${path}: ${help}: ${node?.html}`),
+            violations.map(
+              ({ help, nodes: [node] }) => `${path}: ${help}: ${node?.html}`,
+            ),
             [],
           );
         });
@@ -141,8 +145,13 @@ inBrowser('every link of a page leads to an existing page and heading', async (t
   const links: { readonly from: string; readonly href: string }[] = [];
   for (const path of await pagePaths()) {
     await visit(path, {}, async (page) => {
-      ids.set(path, await page.$$eval('[id]', (elements) => elements.map(({ id }) => id)));
-      const hrefs = await page.$$eval('a', (elements) => elements.map(({ href }) => href));
+      ids.set(
+        path,
+        await page.$$eval('[id]', (elements) => elements.map(({ id }) => id)),
+      );
+      const hrefs = await page.$$eval('a', (elements) =>
+        elements.map(({ href }) => href),
+      );
       links.push(...hrefs.map((href) => ({ from: path, href })));
     });
   }
@@ -151,7 +160,9 @@ inBrowser('every link of a page leads to an existing page and heading', async (t
     const { origin, pathname, hash } = new URL(href);
     if (origin !== new URL(api.baseUrl).origin) continue;
     const known = ids.get(pathname);
-    const isThere = known ? hash === '' || known.includes(hash.slice(1)) : (await get(pathname)).ok;
+    const isThere = known
+      ? hash === '' || known.includes(hash.slice(1))
+      : (await get(pathname)).ok;
     if (!isThere) broken.push(`${from}: ${href}`);
   }
   t.true(links.length > 100);

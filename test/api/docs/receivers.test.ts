@@ -30,35 +30,45 @@ for (const [name, file, command] of [
   ['Python', 'receiver.py', python],
 ] as const) {
   const run = command === null ? test.skip : test;
-  run(`the ${name} receiver uses each result once and rejects bad signatures`, async (t) => {
-    const { url, line } = await start(t, command ?? '', file);
-    const send = (parts: Parts) => deliver(url, parts);
-    const first = { body: bodyOf('req_1', 'req_2') };
-    t.is(await send(first), 204);
-    t.is(await line(), '1000000001 completed zoë@example.com');
-    t.is(await line(), '1000000002 completed zoë@example.com');
+  run(
+    `the ${name} receiver uses each result once and rejects bad signatures`,
+    async (t) => {
+      const { url, line } = await start(t, command ?? '', file);
+      const send = (parts: Parts) => deliver(url, parts);
+      const first = { body: bodyOf('req_1', 'req_2') };
+      t.is(await send(first), 204);
+      t.is(await line(), '1000000001 completed zoë@example.com');
+      t.is(await line(), '1000000002 completed zoë@example.com');
 
-    const refused: Record<string, Parts> = {
-      'another secret': { body: bodyOf('req_3'), secrets: [newSecret()] },
-      'a body that was altered': { body: bodyOf('req_3'), sent: bodyOf('req_4') },
-      'a delivery that is old': { body: bodyOf('req_3'), ageSeconds: 600 },
-      'a delivery from the future': { body: bodyOf('req_3'), ageSeconds: -600 },
-      'no signature': { body: bodyOf('req_3'), headers: { 'webhook-signature': '' } },
-      'a malformed signature': { body: bodyOf('req_3'), headers: { 'webhook-signature': 'v1' } },
-      'no signature of a version that it knows': {
-        body: bodyOf('req_3'),
-        headers: { 'webhook-signature': 'v2,AA==' },
-      },
-      'no body': { body: bodyOf('req_3'), sent: '' },
-    };
-    for (const [what, parts] of Object.entries(refused)) t.is(await send(parts), 400, what);
+      const refused: Record<string, Parts> = {
+        'another secret': { body: bodyOf('req_3'), secrets: [newSecret()] },
+        'a body that was altered': { body: bodyOf('req_3'), sent: bodyOf('req_4') },
+        'a delivery that is old': { body: bodyOf('req_3'), ageSeconds: 600 },
+        'a delivery from the future': { body: bodyOf('req_3'), ageSeconds: -600 },
+        'no signature': { body: bodyOf('req_3'), headers: { 'webhook-signature': '' } },
+        'a malformed signature': {
+          body: bodyOf('req_3'),
+          headers: { 'webhook-signature': 'v1' },
+        },
+        'no signature of a version that it knows': {
+          body: bodyOf('req_3'),
+          headers: { 'webhook-signature': 'v2,AA==' },
+        },
+        'no body': { body: bodyOf('req_3'), sent: '' },
+      };
+      for (const [what, parts] of Object.entries(refused))
+        t.is(await send(parts), 400, what);
 
-    // A delivery that is sent again with a new timestamp, and a batch that contains one of its
-    // results.
-    t.is(await send(first), 204);
-    t.is(await send({ body: bodyOf('req_2', 'req_5'), secrets: [newSecret(), SECRET] }), 204);
-    t.is(await line(), '1000000005 completed zoë@example.com');
-  });
+      // A delivery that is sent again with a new timestamp, and a batch that contains one of its
+      // results.
+      t.is(await send(first), 204);
+      t.is(
+        await send({ body: bodyOf('req_2', 'req_5'), secrets: [newSecret(), SECRET] }),
+        204,
+      );
+      t.is(await line(), '1000000005 completed zoë@example.com');
+    },
+  );
 }
 
 interface Parts {

@@ -21,9 +21,10 @@ test('a PostgreSQL that is started again still has its data and its password', a
   await first.stop();
   const second = await startPostgres({ dataDir });
   t.teardown(() => second.stop());
-  t.deepEqual(Array.from(await withSql(second.url, (sql) => sql`select number from kept`)), [
-    { number: 7 },
-  ]);
+  t.deepEqual(
+    Array.from(await withSql(second.url, (sql) => sql`select number from kept`)),
+    [{ number: 7 }],
+  );
   t.is((await stat(`${dataDir}.password`)).mode & 0o777, 0o600);
 });
 
@@ -67,7 +68,11 @@ test('starting a second PostgreSQL on the same data fails with one sentence', as
   const error = await t.throwsAsync(() => startPostgres({ dataDir }), {
     instanceOf: OperatorProblem,
   });
-  t.true(error?.message.startsWith(`Another PostgreSQL (process ${first.pid}) already runs on `));
+  t.true(
+    error?.message.startsWith(
+      `Another PostgreSQL (process ${first.pid}) already runs on `,
+    ),
+  );
 });
 
 test('the error about a port that is in use names the port and says what to do', async (t) => {
@@ -112,7 +117,9 @@ test('a server ignores Ctrl-C, but ends when the process that started it dies', 
     return left === undefined ? true : undefined;
   }, 150_000);
   t.true(gone);
-  await t.throwsAsync(() => withSql(url, (sql) => sql`select 1`), { code: 'ECONNREFUSED' });
+  await t.throwsAsync(() => withSql(url, (sql) => sql`select 1`), {
+    code: 'ECONNREFUSED',
+  });
 });
 
 test('programs that a test file started end with it, even after a SIGKILL', async (t) => {
@@ -202,7 +209,10 @@ test('the test runner counts passed tests, failures, crashes, and time-outs', (t
     '  1 unhandled rejection',
     '  3 tests remained pending after a timeout',
   ];
-  t.deepEqual(report.reduce(countTests, { passed: 0, failed: 0 }), { passed: 2, failed: 8 });
+  t.deepEqual(report.reduce(countTests, { passed: 0, failed: 0 }), {
+    passed: 2,
+    failed: 8,
+  });
 });
 
 test('the test runner lists the slowest tests, slowest first', (t) => {
@@ -226,7 +236,10 @@ async function script(file: string, body: string): Promise<void> {
 }
 
 /** Looks for the CLI with `path` as the only folder of programs, and without internet. */
-async function findCli(cacheDir: string, path: string): Promise<{ cli?: string; error?: string }> {
+async function findCli(
+  cacheDir: string,
+  path: string,
+): Promise<{ cli?: string; error?: string }> {
   const module = new URL('../../../deploy/local/programs.ts', import.meta.url).href;
   const code = `
     const { findTemporalCli } = await import(${JSON.stringify(module)});

@@ -114,9 +114,18 @@ function sender(base: string, ca: string) {
       secret === undefined
         ? {}
         : { 'webhook-signature': sign({ id, timestamp, body, secrets: [secret] }) };
-    const headers = { 'webhook-id': id, 'webhook-timestamp': String(timestamp), ...signature };
+    const headers = {
+      'webhook-id': id,
+      'webhook-timestamp': String(timestamp),
+      ...signature,
+    };
     const sent = tampered ? '{"a":2}' : body;
-    const answer = await post({ url: `${base}${path}`, headers, body: sent, blocked: [] });
+    const answer = await post({
+      url: `${base}${path}`,
+      headers,
+      body: sent,
+      blocked: [],
+    });
     return answer.kind === 'answered' ? answer.status : 0;
   };
 }

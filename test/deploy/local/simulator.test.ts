@@ -38,7 +38,8 @@ async function simulator(t: ExecutionContext, apiKey = KEY) {
       body: (await response.json()) as T,
     };
   };
-  const ask = <T>(path: string) => call<T>(rocketreach + path, { headers: { 'Api-Key': apiKey } });
+  const ask = <T>(path: string) =>
+    call<T>(rocketreach + path, { headers: { 'Api-Key': apiKey } });
   const authorization = `Bearer ${apiKey}`;
   return {
     running,
@@ -119,7 +120,9 @@ test('the simulated RocketReach returns a complete profile with name and state',
       ['personal', 'valid'],
     ],
   );
-  t.true(Date.now() - Date.parse(body.emails[0]?.last_validation_check ?? '') < 86_400_000);
+  t.true(
+    Date.now() - Date.parse(body.emails[0]?.last_validation_check ?? '') < 86_400_000,
+  );
 });
 
 test('the simulated RocketReach returns the same person for the same request', async (t) => {
@@ -154,7 +157,8 @@ test('the simulated RocketReach returns no emails until the lookup is complete',
   const { ask, lookup } = await simulator(t);
   const { body: started } = await lookup('2000000143');
   t.like(started, { status: 'progress', emails: null });
-  const poll = async () => (await ask<Profile[]>(`/person/checkStatus?ids=${started.id}`)).body;
+  const poll = async () =>
+    (await ask<Profile[]>(`/person/checkStatus?ids=${started.id}`)).body;
   t.like(await poll(), [{ status: 'progress', emails: null }]);
   t.like(await poll(), [
     { id: started.id, status: 'complete', emails: [{ smtp_valid: 'inconclusive' }] },
@@ -170,9 +174,12 @@ test("the simulated RocketReach returns another person's name and NPI for one NP
 
 test('the NPI for a hanging vendor gets no response, and the simulator still closes', async (t) => {
   const running = await createSimulator({ port: 0, speed: 1000, apiKey: KEY });
-  const hanging = request(`${running.urls.rocketreach}/person/lookup?npi_number=2000000101`, {
-    headers: { 'Api-Key': KEY },
-  });
+  const hanging = request(
+    `${running.urls.rocketreach}/person/lookup?npi_number=2000000101`,
+    {
+      headers: { 'Api-Key': KEY },
+    },
+  );
   const outcome = once(hanging, 'response').then(
     () => 'answered',
     () => 'cut off',
@@ -183,8 +190,18 @@ test('the NPI for a hanging vendor gets no response, and the simulator still clo
     headers: { 'Api-Key': KEY },
   });
   t.deepEqual(running.calls(), [
-    { vendor: 'rocketreach', route: 'GET /person/lookup', subject: '2000000101', status: null },
-    { vendor: 'rocketreach', route: 'GET /person/lookup', subject: '2000000010', status: 200 },
+    {
+      vendor: 'rocketreach',
+      route: 'GET /person/lookup',
+      subject: '2000000101',
+      status: null,
+    },
+    {
+      vendor: 'rocketreach',
+      route: 'GET /person/lookup',
+      subject: '2000000010',
+      status: 200,
+    },
   ]);
   await running.close();
   t.is(await outcome, 'cut off');
@@ -202,7 +219,13 @@ test('ordinary NPIs get each outcome in the documented share, the same every tim
   const npis = ordinaryNpis(5000);
   const shares = Object.groupBy(npis, shareOf);
   t.deepEqual(Object.groupBy(npis, shareOf), shares);
-  const expected = { both: 0.2, found: 0.4, personal: 0.15, slow: 0.05, nobody: 0.2 } as const;
+  const expected = {
+    both: 0.2,
+    found: 0.4,
+    personal: 0.15,
+    slow: 0.05,
+    nobody: 0.2,
+  } as const;
   for (const share of Object.keys(expected) as (keyof typeof expected)[]) {
     const part = (shares[share]?.length ?? 0) / npis.length;
     t.true(Math.abs(part - expected[share]) < 0.02, `${share}: ${part}`);
@@ -280,7 +303,12 @@ test('the simulated Prospeo returns a person at once, and repeats are free', asy
   });
   t.true((await enrich(contact)).body.free_enrichment);
   t.like(running.calls(), [
-    { vendor: 'prospeo', route: 'POST /enrich-person', subject: '2000000200', status: 200 },
+    {
+      vendor: 'prospeo',
+      route: 'POST /enrich-person',
+      subject: '2000000200',
+      status: 200,
+    },
   ]);
 });
 
@@ -290,7 +318,10 @@ test('the simulated Prospeo returns a code for every error', async (t) => {
     status: 400,
     body: { error_code: 'NO_MATCH' },
   });
-  t.like(await enrich(BIRKENFELD), { status: 400, body: { error_code: 'INVALID_DATAPOINTS' } });
+  t.like(await enrich(BIRKENFELD), {
+    status: 400,
+    body: { error_code: 'INVALID_DATAPOINTS' },
+  });
   t.like(await enrich(null), { status: 400, body: { error_code: 'INVALID_DATAPOINTS' } });
 });
 
@@ -315,7 +346,10 @@ test('the simulated Hunter returns the likeliest address with its verification',
 test('the simulated Hunter requires an employer and finds nobody at a wrong one', async (t) => {
   const { find } = await simulator(t);
   t.is((await find({ ...KETTLEBURN, domain: 'elsewhere.com' })).status, 404);
-  t.like(await find(KETTLEBURN), { status: 400, body: { errors: [{ id: 'wrong_params' }] } });
+  t.like(await find(KETTLEBURN), {
+    status: 400,
+    body: { errors: [{ id: 'wrong_params' }] },
+  });
 });
 
 test('the simulated FullEnrich returns a job, and 400 for polls until the job is done', async (t) => {
@@ -331,7 +365,10 @@ test('the simulated FullEnrich returns a job, and 400 for polls until the job is
   const id = String(body.enrichment_id);
   t.regex(id, /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/);
   t.like(await poll(id), { status: 400, body: { code: 'error.enrichment.in_progress' } });
-  const email = { email: 'philippa.stonehouse@northgatecardiology-sim.com', status: 'DELIVERABLE' };
+  const email = {
+    email: 'philippa.stonehouse@northgatecardiology-sim.com',
+    status: 'DELIVERABLE',
+  };
   const finished = await poll(id);
   t.like(finished, {
     status: 200,
@@ -340,7 +377,11 @@ test('the simulated FullEnrich returns a job, and 400 for polls until the job is
   t.like(finished.body.data, [
     {
       contact_info: { work_emails: [email], personal_emails: [] },
-      profile: { first_name: 'Philippa', last_name: 'Stonehouse', location: { region: 'OH' } },
+      profile: {
+        first_name: 'Philippa',
+        last_name: 'Stonehouse',
+        location: { region: 'OH' },
+      },
     },
   ]);
   t.deepEqual(
@@ -370,7 +411,10 @@ for (const [code, contact] of [
 ] as const) {
   test(`the simulated FullEnrich rejects a contact with error.enrichment.${code}`, async (t) => {
     const { submit } = await simulator(t);
-    t.like(await submit(contact), { status: 400, body: { code: `error.enrichment.${code}` } });
+    t.like(await submit(contact), {
+      status: 400,
+      body: { code: `error.enrichment.${code}` },
+    });
   });
 }
 

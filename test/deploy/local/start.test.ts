@@ -74,7 +74,8 @@ function follow(
   });
   endWithThisProcess(child);
   let text = '';
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (text += chunk));
+  for (const stream of [child.stdout, child.stderr])
+    stream.on('data', (chunk) => (text += chunk));
   const exit = once(child, 'exit');
   t.teardown(() => child.kill('SIGKILL'));
   return {
@@ -86,7 +87,8 @@ function follow(
 
 async function up(running: Running): Promise<void> {
   await eventually(async () => {
-    if (running.process.exitCode !== null) throw new Error(`it ended: ${running.output()}`);
+    if (running.process.exitCode !== null)
+      throw new Error(`it ended: ${running.output()}`);
     return running.output().includes(UP) || null;
   });
 }
@@ -125,14 +127,21 @@ async function call<T>(
   path: string,
   body?: object,
 ) {
-  const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
+  const headers = {
+    authorization: `Bearer ${apiKey}`,
+    'content-type': 'application/json',
+  };
   const sent = body ? { method: 'POST', body: JSON.stringify(body) } : {};
-  return (await (await fetch(`${baseUrl}/api/v1${path}`, { headers, ...sent })).json()) as T;
+  return (await (
+    await fetch(`${baseUrl}/api/v1${path}`, { headers, ...sent })
+  ).json()) as T;
 }
 
 /** Looks up one NPI through the API. */
 async function lookUp(facts: StackFacts, apiKey: string, npi: string) {
-  const { batch_id: batchId } = await call<SubmitAnswer>(facts, apiKey, '/email', { npi });
+  const { batch_id: batchId } = await call<SubmitAnswer>(facts, apiKey, '/email', {
+    npi,
+  });
   const envelope = await eventually(async () => {
     const seen = await call<EnvelopeAnswer>(facts, apiKey, `/batch/${batchId}`);
     return seen.batch.status === 'completed' ? seen : null;
@@ -148,7 +157,9 @@ function contents(url: string): Promise<readonly string[]> {
       where schemaname not in ('pg_catalog', 'information_schema') order by 1`;
     return await Promise.all(
       tables.map(async ({ name }) => {
-        const [row] = await sql.unsafe<{ count: number }[]>(`select count(*)::int from ${name}`);
+        const [row] = await sql.unsafe<{ count: number }[]>(
+          `select count(*)::int from ${name}`,
+        );
         return `${name}: ${row?.count}`;
       }),
     );
@@ -167,7 +178,10 @@ async function occupy(
     if (server.listening) await new Promise((resolve) => server.close(resolve));
   };
   t.teardown(free);
-  return { port: typeof address === 'object' && address !== null ? address.port : port, free };
+  return {
+    port: typeof address === 'object' && address !== null ? address.port : port,
+    free,
+  };
 }
 
 const folder = temporaryFolder(test.after.always);
@@ -226,10 +240,16 @@ test.serial(
     const curl = '  curl -s -H "Authorization: Bearer $';
     const credits = await pasted('BASE=', 'KEY=', `${curl}KEY" $BASE/api/v1/credits`);
     t.deepEqual(credits, { balance: 988, total: 1000, used: 12 });
-    const { requests } = (await pasted('BASE=', 'TEST_KEY=', `${curl}TEST_KEY"`)) as SubmitAnswer;
+    const { requests } = (await pasted(
+      'BASE=',
+      'TEST_KEY=',
+      `${curl}TEST_KEY"`,
+    )) as SubmitAnswer;
     const email = await eventually(async () => {
       const headers = { authorization: `Bearer ${facts.test_api_key}` };
-      const answer = await fetch(`${facts.base_url}${requests[0]?.poll_url}`, { headers });
+      const answer = await fetch(`${facts.base_url}${requests[0]?.poll_url}`, {
+        headers,
+      });
       return ((await answer.json()) as EnvelopeAnswer).data[0]?.email ?? null;
     });
     t.is(email, 'npi2000000010@clinic.example.com');
@@ -300,16 +320,22 @@ test.serial('several npm starts at the same time choose different ports', async 
   }
 });
 
-test.serial('npm start reports that its API port is in use by another npm start', async (t) => {
-  const port = String(await freePort());
-  const away = temporaryFolder(t.teardown);
-  const running = [1, 2].map(() => start(t, away, ['--port', port, '--no-demo']));
-  const first = await Promise.race(running.map((one) => one.exited().then(() => one)));
-  t.regex(first.output().trim(), new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`));
-  const other = running.find((one) => one !== first);
-  other?.process.kill('SIGTERM');
-  t.is(await other?.exited(), 0);
-});
+test.serial(
+  'npm start reports that its API port is in use by another npm start',
+  async (t) => {
+    const port = String(await freePort());
+    const away = temporaryFolder(t.teardown);
+    const running = [1, 2].map(() => start(t, away, ['--port', port, '--no-demo']));
+    const first = await Promise.race(running.map((one) => one.exited().then(() => one)));
+    t.regex(
+      first.output().trim(),
+      new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`),
+    );
+    const other = running.find((one) => one !== first);
+    other?.process.kill('SIGTERM');
+    t.is(await other?.exited(), 0);
+  },
+);
 
 test.serial(
   'if a child process dies, npm start says so in one sentence and stops the others',
@@ -320,7 +346,10 @@ test.serial(
     const facts = await factsOf(folder);
     process.kill(await workerPid(folder), 'SIGKILL');
     t.is(await running.exited(), 1);
-    t.regex(running.output(), /the worker ended unexpectedly \(signal SIGKILL\); see its log in /);
+    t.regex(
+      running.output(),
+      /the worker ended unexpectedly \(signal SIGKILL\); see its log in /,
+    );
     t.false(await isReachable(facts.base_url));
   },
 );
@@ -329,7 +358,9 @@ test.serial(
   'with existing servers, npm start uses an empty database and its own namespace',
   async (t) => {
     await using database = await openEmptyDatabase();
-    const connection = await Connection.connect({ address: testSetting('TEST_TEMPORAL_ADDRESS') });
+    const connection = await Connection.connect({
+      address: testSetting('TEST_TEMPORAL_ADDRESS'),
+    });
     t.teardown(() => connection.close());
     // Work of another deployment, on the queue that every deployment uses.
     const theirs = await new Client({ connection }).workflow.start(WORKFLOWS.batch, {
@@ -355,7 +386,11 @@ test.serial(
     t.teardown(() => connection.operatorService.deleteNamespace({ namespace }));
     const own = new Client({ connection, namespace });
     t.is((await own.workflow.getHandle(batchId).describe()).type, WORKFLOWS.batch);
-    t.is((await theirs.describe()).historyLength, 2, 'started and scheduled, but taken by nobody');
+    t.is(
+      (await theirs.describe()).historyLength,
+      2,
+      'started and scheduled, but taken by nobody',
+    );
     first.process.kill('SIGTERM');
     t.is(await first.exited(), 0);
 
@@ -367,7 +402,9 @@ test.serial(
 
     // The operator command finds the stack and its Temporal by itself. Doctor checks a batch there
     // that is old enough. Changes by the command are made in the stack.
-    const hanging = await call<SubmitAnswer>(again, again.api_key, '/email', { npi: '2000000101' });
+    const hanging = await call<SubmitAnswer>(again, again.api_key, '/email', {
+      npi: '2000000101',
+    });
     await eventually(async () => {
       const age = (sql: Sql) =>
         sql`update batches set started_at = started_at - interval '2 minutes'
@@ -381,7 +418,10 @@ test.serial(
       /^(?:Temporal does not show whether fairness is on: .*\n\n)?\d+ checks in .*: no findings\n$/,
       'the workflows too',
     );
-    t.regex(doctor.stderr, /^operator: DATABASE_URL is not set, .*\.local\/stack\.json.*\n$/);
+    t.regex(
+      doctor.stderr,
+      /^operator: DATABASE_URL is not set, .*\.local\/stack\.json.*\n$/,
+    );
     const json = async (...args: string[]) =>
       JSON.parse((await operator(away, '--json', ...args)).stdout);
     const { id } = await json('org', 'create', 'Mine', ...WHY);
@@ -394,53 +434,67 @@ test.serial(
   },
 );
 
-test.serial('npm start rejects a database that is in use, and leaves it unchanged', async (t) => {
-  await using used = await openTestDatabase();
-  await using foreign = await openEmptyDatabase();
-  const customer = await openOrganization(used.db, 10);
-  await submit(used.db, submitCommand(customer, { npis: ['2000000010'] }), RULES);
-  await foreign.sql`create table theirs as select 1 as number`;
-  for (const { url } of [used, foreign]) {
-    const before = await contents(url);
-    const running = start(t, folder, ['--port', '0'], {
-      DATABASE_URL: url,
-      TEMPORAL_ADDRESS: '127.0.0.1:1',
+test.serial(
+  'npm start rejects a database that is in use, and leaves it unchanged',
+  async (t) => {
+    await using used = await openTestDatabase();
+    await using foreign = await openEmptyDatabase();
+    const customer = await openOrganization(used.db, 10);
+    await submit(used.db, submitCommand(customer, { npis: ['2000000010'] }), RULES);
+    await foreign.sql`create table theirs as select 1 as number`;
+    for (const { url } of [used, foreign]) {
+      const before = await contents(url);
+      const running = start(t, folder, ['--port', '0'], {
+        DATABASE_URL: url,
+        TEMPORAL_ADDRESS: '127.0.0.1:1',
+      });
+      t.is(await running.exited(), 1);
+      t.regex(
+        running.output(),
+        /\nstart: The database of DATABASE_URL is in use, .* Unset DATABASE_URL, .*empty database\.\n$/,
+      );
+      t.deepEqual(await contents(url), before);
+    }
+  },
+);
+
+test.serial(
+  'without a Temporal CLI, npm start starts nothing, not even PostgreSQL',
+  async (t) => {
+    const [away, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
+    const running = start(t, away, ['--port', '0'], {
+      PATH: path,
+      HTTPS_PROXY: 'http://127.0.0.1:1',
+      XDG_CACHE_HOME: away,
     });
     t.is(await running.exited(), 1);
     t.regex(
       running.output(),
-      /\nstart: The database of DATABASE_URL is in use, .* Unset DATABASE_URL, .*empty database\.\n$/,
+      /\nstart: The Temporal CLI is missing .*TEMPORAL_ADDRESS.*\n$/,
     );
-    t.deepEqual(await contents(url), before);
-  }
-});
+    t.false(running.output().includes('PostgreSQL '));
+  },
+);
 
-test.serial('without a Temporal CLI, npm start starts nothing, not even PostgreSQL', async (t) => {
-  const [away, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
-  const running = start(t, away, ['--port', '0'], {
-    PATH: path,
-    HTTPS_PROXY: 'http://127.0.0.1:1',
-    XDG_CACHE_HOME: away,
-  });
-  t.is(await running.exited(), 1);
-  t.regex(running.output(), /\nstart: The Temporal CLI is missing .*TEMPORAL_ADDRESS.*\n$/);
-  t.false(running.output().includes('PostgreSQL '));
-});
-
-test.serial("npm start with Temporal's real server rejects existing servers", async (t) => {
-  for (const name of ['DATABASE_URL', 'TEMPORAL_ADDRESS']) {
-    const theirs = {
-      DATABASE_URL: 'postgres://127.0.0.1:1/theirs',
-      TEMPORAL_ADDRESS: '127.0.0.1:1',
-    }[name];
-    const running = start(t, folder, ['--port', '0', '--temporal', 'server'], { [name]: theirs });
-    t.is(await running.exited(), 1);
-    t.regex(
-      running.output().trim(),
-      /^start: With --temporal server, .*\. Unset DATABASE_URL and TEMPORAL_ADDRESS\.$/,
-    );
-  }
-});
+test.serial(
+  "npm start with Temporal's real server rejects existing servers",
+  async (t) => {
+    for (const name of ['DATABASE_URL', 'TEMPORAL_ADDRESS']) {
+      const theirs = {
+        DATABASE_URL: 'postgres://127.0.0.1:1/theirs',
+        TEMPORAL_ADDRESS: '127.0.0.1:1',
+      }[name];
+      const running = start(t, folder, ['--port', '0', '--temporal', 'server'], {
+        [name]: theirs,
+      });
+      t.is(await running.exited(), 1);
+      t.regex(
+        running.output().trim(),
+        /^start: With --temporal server, .*\. Unset DATABASE_URL and TEMPORAL_ADDRESS\.$/,
+      );
+    }
+  },
+);
 
 test.serial(
   "without Go, npm start cannot build Temporal's real server and starts nothing",
@@ -459,12 +513,18 @@ test.serial(
   },
 );
 
-test.serial('npm start reports a port that is in use before it starts anything', async (t) => {
-  const { port } = await occupy(t, 0);
-  const running = start(t, folder, ['--port', String(port)]);
-  t.is(await running.exited(), 1);
-  t.regex(running.output().trim(), new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`));
-});
+test.serial(
+  'npm start reports a port that is in use before it starts anything',
+  async (t) => {
+    const { port } = await occupy(t, 0);
+    const running = start(t, folder, ['--port', String(port)]);
+    t.is(await running.exited(), 1);
+    t.regex(
+      running.output().trim(),
+      new RegExp(`^start: Port ${port} .* is taken: .*--port.*\\.$`),
+    );
+  },
+);
 
 test.serial(
   'npm start prints its help with --help, and reports a wrong option or variable',

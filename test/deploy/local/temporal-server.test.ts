@@ -20,10 +20,14 @@ const temporalDatabase = (url: string) => url.replace(/postgres$/, 'temporal');
  * Returns the members that the server would join, including those of an earlier start, optionally
  * filtered.
  */
-async function membersOf(url: string, among: readonly string[] | null = null): Promise<string[]> {
+async function membersOf(
+  url: string,
+  among: readonly string[] | null = null,
+): Promise<string[]> {
   const rows = await withSql(
     temporalDatabase(url),
-    (sql) => sql<{ id: string }[]>`select encode(host_id, 'hex') as id from cluster_membership`,
+    (sql) =>
+      sql<{ id: string }[]>`select encode(host_id, 'hex') as id from cluster_membership`,
   );
   return rows.map(({ id }) => id).filter((id) => among?.includes(id) ?? true);
 }
@@ -63,7 +67,9 @@ test('workflows survive a killed Temporal server, and the next one removes its t
   t.deepEqual(await membersOf(postgres.url, former), []);
   const taskQueue = { name: 'nobody' };
   await eventually(() =>
-    client.workflowService.describeTaskQueue({ namespace: NAMESPACE, taskQueue }).catch(() => null),
+    client.workflowService
+      .describeTaskQueue({ namespace: NAMESPACE, taskQueue })
+      .catch(() => null),
   );
   // The UI starts a moment after the server.
   const ui = `${second.uiUrl}/namespaces/${NAMESPACE}/workflows`;

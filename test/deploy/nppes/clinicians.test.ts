@@ -61,7 +61,11 @@ test('each workplace of a clinician is stored once, even without an employer gro
     row(npi(1)),
     // The same workplace through another enrollment.
     row(npi(1), { Ind_enrl_ID: 'I20040309000221' }),
-    row(npi(1), { org_pac_id: '77', 'Facility Name': 'BIG HOSPITAL', num_org_mem: '1204' }),
+    row(npi(1), {
+      org_pac_id: '77',
+      'Facility Name': 'BIG HOSPITAL',
+      num_org_mem: '1204',
+    }),
     row(npi(2), { ...SOLO, 'Telephone Number': '', adr_ln_2: '' }),
     row(npi(3), { num_org_mem: '', 'ZIP Code': '' }),
   ]);
@@ -99,7 +103,14 @@ test("a clinician file replaces its NPIs' rows, and needs --yes to remove over 5
   );
   t.deepEqual(await storedIn(sql), before);
   t.like((await imported(later, '--yes')).files, {
-    clinicians: { read: 3, inserted: 2, updated: 1, unchanged: 0, removed: 1, outdated: 0 },
+    clinicians: {
+      read: 3,
+      inserted: 2,
+      updated: 1,
+      unchanged: 0,
+      removed: 1,
+      outdated: 0,
+    },
   });
   t.deepEqual(
     (await storedIn(sql)).map(([id, pacId, , members]) => [id, pacId, members]),
@@ -183,7 +194,8 @@ for (const [what, header] of Object.entries(HEADERS)) {
       [/phone|phn/i, '3035550101'],
     ];
     const cells = columns.map(
-      (column) => values.find(([name]) => name.test(column.trim().replace(/\s+/g, ' ')))?.[1] ?? '',
+      (column) =>
+        values.find(([name]) => name.test(column.trim().replace(/\s+/g, ' ')))?.[1] ?? '',
     );
     const path = join(folder, 'file.csv');
     await writeFile(path, `${header.trimEnd()}\n${cells.join(',')}\n`);
@@ -211,7 +223,10 @@ test('a clinician file without the needed columns, or a folder with two, is reje
   const two = join(folder, 'two');
   await mkdir(two);
   for (const name of ['a.csv', 'b.csv']) await fileOf(two, [row(npi(1))], name);
-  t.regex((await operator(two)).stderr, /has 2 csv files; give the path of the national file/);
+  t.regex(
+    (await operator(two)).stderr,
+    /has 2 csv files; give the path of the national file/,
+  );
 });
 
 test('a zip from the archive of clinician files is read without unpacking it', async (t) => {
@@ -225,35 +240,40 @@ test('a zip from the archive of clinician files is read without unpacking it', a
   t.like((await imported(path)).files, { clinicians: { read: 1, inserted: 1 } });
 });
 
-test.serial('a clinician import that was killed and run again has the same result', async (t) => {
-  const whole = await openNppesWorld(t, 'clinicians');
-  const rows = Array.from({ length: 60_000 }, (_, n) =>
-    row(npi(n), { org_pac_id: String(n % 900) }),
-  );
-  const path = await fileOf(whole.folder, rows);
-  await whole.imported(path);
+test.serial(
+  'a clinician import that was killed and run again has the same result',
+  async (t) => {
+    const whole = await openNppesWorld(t, 'clinicians');
+    const rows = Array.from({ length: 60_000 }, (_, n) =>
+      row(npi(n), { org_pac_id: String(n % 900) }),
+    );
+    const path = await fileOf(whole.folder, rows);
+    await whole.imported(path);
 
-  const killed = await openNppesWorld(t, 'clinicians');
-  const { child, ended } = spawnImport(killed, path);
-  await eventually(async () =>
-    (await killed.sql`select from import_runs`).length > 0 ? true : null,
-  );
-  child.kill('SIGKILL');
-  await ended;
-  await eventually(async () =>
-    (
-      await killed.sql`select from pg_locks where locktype = 'advisory' and database = (
+    const killed = await openNppesWorld(t, 'clinicians');
+    const { child, ended } = spawnImport(killed, path);
+    await eventually(async () =>
+      (await killed.sql`select from import_runs`).length > 0 ? true : null,
+    );
+    child.kill('SIGKILL');
+    await ended;
+    await eventually(async () =>
+      (
+        await killed.sql`select from pg_locks where locktype = 'advisory' and database = (
         select oid from pg_database where datname = current_database())`
-    ).length === 0
-      ? true
-      : null,
-  );
-  t.deepEqual(await storedIn(killed.sql), [], 'all or nothing');
-  t.like((await killed.imported(path)).files, { clinicians: { read: 60_000, inserted: 60_000 } });
-  t.is(await contentOf(killed.sql), await contentOf(whole.sql));
-  const runs = await killed.sql`select state from import_runs order by started_at`;
-  t.deepEqual(
-    runs.map(({ state }) => state),
-    ['failed', 'done'],
-  );
-});
+      ).length === 0
+        ? true
+        : null,
+    );
+    t.deepEqual(await storedIn(killed.sql), [], 'all or nothing');
+    t.like((await killed.imported(path)).files, {
+      clinicians: { read: 60_000, inserted: 60_000 },
+    });
+    t.is(await contentOf(killed.sql), await contentOf(whole.sql));
+    const runs = await killed.sql`select state from import_runs order by started_at`;
+    t.deepEqual(
+      runs.map(({ state }) => state),
+      ['failed', 'done'],
+    );
+  },
+);

@@ -10,12 +10,18 @@ interface Row {
 }
 
 /** Reads a text in pieces of the given size. */
-function rowsOf(text: string | Buffer, columns: number | null, pieceBytes = 1_000): Row[] {
+function rowsOf(
+  text: string | Buffer,
+  columns: number | null,
+  pieceBytes = 1_000,
+): Row[] {
   const bytes = Buffer.from(text);
   const reader = new CsvReader(columns);
   const rows: Row[] = [];
   const take: Parameters<typeof reader.end>[0] = (record) => {
-    const cells = Array.from({ length: record.columns }, (_, column) => record.text(column));
+    const cells = Array.from({ length: record.columns }, (_, column) =>
+      record.text(column),
+    );
     rows.push({ line: record.line, whole: record.whole, cells });
   };
   for (let at = 0; at < bytes.length; at += pieceBytes)
@@ -24,7 +30,8 @@ function rowsOf(text: string | Buffer, columns: number | null, pieceBytes = 1_00
   return rows;
 }
 
-const cells = (text: string | Buffer, columns = 2) => rowsOf(text, columns).map((row) => row.cells);
+const cells = (text: string | Buffer, columns = 2) =>
+  rowsOf(text, columns).map((row) => row.cells);
 
 test('CSV values are read unchanged, no matter how the file is cut into pieces', (t) => {
   const value = fc.string({
@@ -32,12 +39,18 @@ test('CSV values are read unchanged, no matter how the file is cut into pieces',
   });
   fc.assert(
     fc.property(
-      fc.array(fc.array(value, { minLength: 3, maxLength: 3 }), { minLength: 1, maxLength: 6 }),
+      fc.array(fc.array(value, { minLength: 3, maxLength: 3 }), {
+        minLength: 1,
+        maxLength: 6,
+      }),
       fc.constantFrom('\n', '\r\n'),
       fc.integer({ min: 1, max: 40 }),
       (rows, lineEnd, pieceBytes) => {
         const text = rows
-          .map((row) => row.map((cell) => `"${cell.replaceAll('"', '""')}"`).join(',') + lineEnd)
+          .map(
+            (row) =>
+              row.map((cell) => `"${cell.replaceAll('"', '""')}"`).join(',') + lineEnd,
+          )
           .join('');
         t.deepEqual(
           rowsOf(text, 3, pieceBytes).map((row) => row.cells),
@@ -148,9 +161,19 @@ test('an address or phone has the same comparison key in every spelling', (t) =>
       line2: null,
       postalCode: '80201-1234',
     },
-    { phone: '13035550101', line1: '12 N. MAIN ST STE 200', line2: '', postalCode: '802011234' },
+    {
+      phone: '13035550101',
+      line1: '12 N. MAIN ST STE 200',
+      line2: '',
+      postalCode: '802011234',
+    },
     { phone: '303.555.0101', line1: '12 n main st.', line2: '#200', postalCode: '80201' },
-    { phone: '3035550101', line1: '12 N MAIN ST', line2: 'STE #200', postalCode: '80201' },
+    {
+      phone: '3035550101',
+      line1: '12 N MAIN ST',
+      line2: 'STE #200',
+      postalCode: '80201',
+    },
   ];
   for (const place of same) {
     t.deepEqual(providerKeys(place), {
@@ -162,9 +185,17 @@ test('an address or phone has the same comparison key in every spelling', (t) =>
 
 test('an incomplete address or phone has no comparison key', (t) => {
   const none = { phoneKey: null, addressKey: null };
-  t.deepEqual(providerKeys({ phone: null, line1: null, line2: null, postalCode: null }), none);
   t.deepEqual(
-    providerKeys({ phone: '555-0101', line1: '12 MAIN ST', line2: null, postalCode: 'SW1A 1AA' }),
+    providerKeys({ phone: null, line1: null, line2: null, postalCode: null }),
+    none,
+  );
+  t.deepEqual(
+    providerKeys({
+      phone: '555-0101',
+      line1: '12 MAIN ST',
+      line2: null,
+      postalCode: 'SW1A 1AA',
+    }),
     none,
   );
   t.deepEqual(

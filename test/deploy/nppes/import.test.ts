@@ -189,7 +189,8 @@ async function writeV3(
   day: string,
   rows: readonly (readonly [NppesValues, string])[],
 ) {
-  const more = (...values: string[]) => `,${values.map((value) => `"${value}"`).join(',')}\n`;
+  const more = (...values: string[]) =>
+    `,${values.map((value) => `"${value}"`).join(',')}\n`;
   const names = ['managed_by', 'activation_status', 'activation_change_reason_list'];
   const header = [...names, 'activation_future_change_date', 'fhir_url'].map(
     (name) => `npi_${name}`,
@@ -200,7 +201,10 @@ async function writeV3(
     headerLine('npidata').replace('\n', more(...header)) +
       rows
         .map(([row, status]) =>
-          rowLine('npidata', row).replace(/\n$/, more('npd', status, 'A|B', '0000-00-00', '')),
+          rowLine('npidata', row).replace(
+            /\n$/,
+            more('npd', status, 'A|B', '0000-00-00', ''),
+          ),
         )
         .join(''),
   );
@@ -210,9 +214,17 @@ async function writeV3(
 test('in NPPES version 3, an NPI is inactive if its status or its dates say so', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const activeOnes = async () =>
-    (await sql`select npi from providers where active order by npi`).map((row) => row.npi);
-  const again = { 'NPI Deactivation Date': '03/14/2024', 'NPI Reactivation Date': '05/01/2024' };
-  const twice = { 'NPI Deactivation Date': '03/14/2025', 'NPI Reactivation Date': '05/01/2024' };
+    (await sql`select npi from providers where active order by npi`).map(
+      (row) => row.npi,
+    );
+  const again = {
+    'NPI Deactivation Date': '03/14/2024',
+    'NPI Reactivation Date': '05/01/2024',
+  };
+  const twice = {
+    'NPI Deactivation Date': '03/14/2025',
+    'NPI Reactivation Date': '05/01/2024',
+  };
   const full = await writeV3(folder, FULL, [
     [personRow(npi(1)), 'active'],
     [personRow(npi(2)), 'deactive'],
@@ -226,11 +238,16 @@ test('in NPPES version 3, an NPI is inactive if its status or its dates say so',
     [personRow(npi(10)), ''],
     [{ NPI: npi(11) }, 'active'],
   ]);
-  t.like((await imported(full)).files, { npidata: { read: 11, inserted: 9, rejected: 2 } });
+  t.like((await imported(full)).files, {
+    npidata: { read: 11, inserted: 9, rejected: 2 },
+  });
   t.deepEqual(await activeOnes(), [npi(1), npi(4), npi(6), npi(10)]);
   const rejects = await readFile(join(folder, 'rejects.csv'), 'utf8');
   t.regex(rejects, new RegExp(`,10,${npi(9)},unknown activation status\n`));
-  t.regex(rejects, new RegExp(`,12,${npi(11)},no entity type and no deactivation date\n`));
+  t.regex(
+    rejects,
+    new RegExp(`,12,${npi(11)},no entity type and no deactivation date\n`),
+  );
 
   const week = await writeV3(folder, WEEK, [
     [personRow(npi(1)), 'deactive'],
@@ -277,7 +294,9 @@ test('an older file that is imported late adds missing rows but changes no newer
     }),
     deactivatedRow(npi(2), '12/01/2025'),
   ]);
-  await writeMember(newer, 'endpoint', WEEK, [endpointRow(npi(1), 'new@direct.cedar-sim.com')]);
+  await writeMember(newer, 'endpoint', WEEK, [
+    endpointRow(npi(1), 'new@direct.cedar-sim.com'),
+  ]);
   await writeMember(older, 'npidata', FULL, [
     personRow(npi(1)),
     personRow(npi(2)),
@@ -303,7 +322,9 @@ test('an older file that is imported late adds missing rows but changes no newer
     ],
   );
   t.deepEqual(
-    (await sql`select endpoint from provider_endpoints order by npi`).map((row) => row.endpoint),
+    (await sql`select endpoint from provider_endpoints order by npi`).map(
+      (row) => row.endpoint,
+    ),
     ['new@direct.cedar-sim.com', 'third@direct.cedar-sim.com'],
   );
 });
@@ -433,7 +454,9 @@ test('an import replaces the endpoints, names, and locations of only its own NPI
 async function writeDownload(
   folder: string,
   name: string,
-  rows: Readonly<Record<'npidata' | 'endpoint' | 'othername' | 'pl', readonly NppesValues[]>>,
+  rows: Readonly<
+    Record<'npidata' | 'endpoint' | 'othername' | 'pl', readonly NppesValues[]>
+  >,
   day = WEEK,
 ) {
   const path = join(folder, name);
@@ -484,7 +507,8 @@ for (const [order, first, second] of [
     await imported(paths[second]);
     t.deepEqual(await detailCounts(sql), [40, 40, 41]);
     const again = await imported(paths.weekly, '--again');
-    for (const kind of ['endpoint', 'othername', 'pl']) t.is(again.files[kind]?.removed, 0, kind);
+    for (const kind of ['endpoint', 'othername', 'pl'])
+      t.is(again.files[kind]?.removed, 0, kind);
     t.deepEqual(await detailCounts(sql), [40, 40, 41]);
   });
 }
@@ -503,7 +527,8 @@ test('a provider loses the endpoints, names, and locations missing in a newer fi
   t.is(files.endpoint?.removed, 1);
   t.is(files.othername?.removed, 1);
   t.like(files.pl, { removed: 1, unchanged: 1 });
-  const left = await sql`select npi from provider_endpoints where npi in ${sql([npi(3), npi(4)])}`;
+  const left =
+    await sql`select npi from provider_endpoints where npi in ${sql([npi(3), npi(4)])}`;
   t.deepEqual(
     left.map((row) => row.npi),
     [npi(4)],
@@ -541,7 +566,11 @@ test('an import that would remove more than 5 % of a table needs --yes', async (
   const changed = { 'Last Update Date': '08/12/2026' };
   // Two of forty endpoints are 5 %, three are more.
   const later = await writeDownload(folder, 'later', {
-    npidata: [personRow(npi(1), changed), personRow(npi(2), changed), personRow(npi(3), changed)],
+    npidata: [
+      personRow(npi(1), changed),
+      personRow(npi(2), changed),
+      personRow(npi(3), changed),
+    ],
     endpoint: [],
     othername: [otherNameRow(npi(1), `CEDAR ${npi(1)}`)],
     pl: [1, 2, 3].map((n) => locationRow(npi(n), '9 OAK AVENUE')),
@@ -593,8 +622,8 @@ test('masked values are stored as null, and control characters are removed', asy
   const path = join(folder, memberName('npidata', FULL));
   const last = (id: string, name: string) =>
     rowLine('npidata', personRow(id, { 'Provider Last Name (Legal Name)': name }));
-  const masked = ['<UNAVAIL>', '$$$$$$$$$', '*********', '=========', '  '].map((name, n) =>
-    last(npi(n), name),
+  const masked = ['<UNAVAIL>', '$$$$$$$$$', '*********', '=========', '  '].map(
+    (name, n) => last(npi(n), name),
   );
   await writeFile(
     path,
@@ -623,7 +652,10 @@ test('rejected NPPES rows are listed with line and reason, but without names', a
     personRow(npi(2), { 'Last Update Date': '02/30/2026' }),
     personRow(npi(3), { 'Entity Type Code': '' }),
     personRow(npi(4), { 'Entity Type Code': '3' }),
-    personRow(npi(7), { 'Last Update Date': '1/15/2026', 'NPI Deactivation Date': '<UNAVAIL>' }),
+    personRow(npi(7), {
+      'Last Update Date': '1/15/2026',
+      'NPI Deactivation Date': '<UNAVAIL>',
+    }),
     personRow('1.99E+09'),
     personRow(npi(8), { 'NPI Reactivation Date': '01/15/0206' }),
   ]);
@@ -637,9 +669,15 @@ test('rejected NPPES rows are listed with line and reason, but without names', a
     endpointRow(npi(1), ''),
   ]);
   await writeMember(set, 'othername', FULL, [otherNameRow(npi(1), '<UNAVAIL>')]);
-  await writeMember(set, 'pl', FULL, [locationRow(npi(1), 'X'.repeat(3_000)), { NPI: npi(1) }]);
+  await writeMember(set, 'pl', FULL, [
+    locationRow(npi(1), 'X'.repeat(3_000)),
+    { NPI: npi(1) },
+  ]);
   const { files, rejects_path } = await imported(set);
-  t.like(files, { npidata: { read: 11, inserted: 2, rejected: 9 }, endpoint: { rejected: 2 } });
+  t.like(files, {
+    npidata: { read: 11, inserted: 2, rejected: 9 },
+    endpoint: { rejected: 2 },
+  });
   const rejects = await readFile(rejects_path ?? '', 'utf8');
   t.deepEqual(
     rejects
@@ -727,8 +765,13 @@ test('if a file has several rows for an NPI, the last one is stored', async (t) 
     named(2, 'X'),
     named(1, 'LAST'),
   ]);
-  t.like((await imported(path)).files, { npidata: { read: 3, inserted: 2, repeated: 1 } });
-  t.is((await sql`select last_name from providers where npi = ${npi(1)}`)[0]?.last_name, 'LAST');
+  t.like((await imported(path)).files, {
+    npidata: { read: 3, inserted: 2, repeated: 1 },
+  });
+  t.is(
+    (await sql`select last_name from providers where npi = ${npi(1)}`)[0]?.last_name,
+    'LAST',
+  );
 });
 
 test('a dry run of an import counts the changes without making them', async (t) => {
@@ -743,7 +786,9 @@ test('a dry run of an import counts the changes without making them', async (t) 
     personRow(npi(3)),
     personRow('1'),
   ]);
-  await writeMember(set, 'endpoint', WEEK, [endpointRow(npi(1), 'a@direct.cedar-sim.com')]);
+  await writeMember(set, 'endpoint', WEEK, [
+    endpointRow(npi(1), 'a@direct.cedar-sim.com'),
+  ]);
   const before = await contentOf(sql);
   const { outcome, files } = await imported(set, '--dry-run');
   t.is(outcome, 'rehearsed');
@@ -765,7 +810,10 @@ test('an import replaces older data from the NPI Registry, but not newer data', 
       insert into providers (npi, entity_type, last_name, origin, row_hash, as_of)
       values (${id}, 1, 'REGISTRY', 'registry', 0, ${asOf})`;
   }
-  const path = await writeMember(folder, 'npidata', FULL, [personRow(npi(1)), personRow(npi(2))]);
+  const path = await writeMember(folder, 'npidata', FULL, [
+    personRow(npi(1)),
+    personRow(npi(2)),
+  ]);
   t.like((await imported(path)).files, { npidata: { outdated: 1, updated: 1 } });
   t.deepEqual(
     (await sql`select last_name, origin from providers order by npi`).map((row) =>

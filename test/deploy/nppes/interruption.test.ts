@@ -29,42 +29,48 @@ const BROKEN = new Map([
 ]);
 const NAME = memberName('npidata', '20260809');
 
-test.serial('an NPPES import that was killed and run again has the same result', async (t) => {
-  const whole = await openNppesWorld(t);
-  const path = join(whole.folder, NAME);
-  await writeLargeMain(path, ROWS, BROKEN);
-  const expected = await whole.imported(path);
-  t.like(expected.files, { npidata: { read: ROWS, inserted: ROWS - 2, rejected: 2 } });
+test.serial(
+  'an NPPES import that was killed and run again has the same result',
+  async (t) => {
+    const whole = await openNppesWorld(t);
+    const path = join(whole.folder, NAME);
+    await writeLargeMain(path, ROWS, BROKEN);
+    const expected = await whole.imported(path);
+    t.like(expected.files, { npidata: { read: ROWS, inserted: ROWS - 2, rejected: 2 } });
 
-  const killed = await openNppesWorld(t);
-  const { child, ended } = spawnImport(killed, path);
-  await firstRows(killed.sql);
-  child.kill('SIGKILL');
-  await ended;
-  const before = (await killed.sql`select from providers`).length;
-  t.true(before > 0 && before < ROWS - 2);
-  // PostgreSQL ends the statement of a lost client before it releases the client's lock.
-  await eventually(async () => ((await locksOf(killed.sql)) === 0 ? true : null));
+    const killed = await openNppesWorld(t);
+    const { child, ended } = spawnImport(killed, path);
+    await firstRows(killed.sql);
+    child.kill('SIGKILL');
+    await ended;
+    const before = (await killed.sql`select from providers`).length;
+    t.true(before > 0 && before < ROWS - 2);
+    // PostgreSQL ends the statement of a lost client before it releases the client's lock.
+    await eventually(async () => ((await locksOf(killed.sql)) === 0 ? true : null));
 
-  const again = await killed.imported(path);
-  t.is(again.outcome, 'imported');
-  t.like(again.files, {
-    npidata: {
-      read: ROWS,
-      inserted: ROWS - 2 - before,
-      unchanged: before,
-      updated: 0,
-      rejected: 2,
-    },
-  });
-  t.is(await contentOf(killed.sql), await contentOf(whole.sql));
-  t.is(await rejectsOf(killed), await rejectsOf(whole));
-  t.is((await killed.imported(path)).outcome, 'already');
-  const runs =
-    await killed.sql`select state, counts, finished_at from import_runs order by started_at`;
-  t.like(runs, [{ state: 'failed' }, { state: 'done', counts: { 'npidata.read': ROWS } }]);
-  t.true(runs.every((run) => run.finished_at instanceof Date));
-});
+    const again = await killed.imported(path);
+    t.is(again.outcome, 'imported');
+    t.like(again.files, {
+      npidata: {
+        read: ROWS,
+        inserted: ROWS - 2 - before,
+        unchanged: before,
+        updated: 0,
+        rejected: 2,
+      },
+    });
+    t.is(await contentOf(killed.sql), await contentOf(whole.sql));
+    t.is(await rejectsOf(killed), await rejectsOf(whole));
+    t.is((await killed.imported(path)).outcome, 'already');
+    const runs =
+      await killed.sql`select state, counts, finished_at from import_runs order by started_at`;
+    t.like(runs, [
+      { state: 'failed' },
+      { state: 'done', counts: { 'npidata.read': ROWS } },
+    ]);
+    t.true(runs.every((run) => run.finished_at instanceof Date));
+  },
+);
 
 test.serial(
   'if PostgreSQL is killed, an import says so, and the next run does the rest',
@@ -122,29 +128,32 @@ test.serial(
   },
 );
 
-test.serial('if a large file has several rows for an NPI, the last one is stored', async (t) => {
-  const world = await openNppesWorld(t);
-  const path = join(world.folder, NAME);
-  const last = 'Provider Last Name (Legal Name)';
-  await writeLargeMain(
-    path,
-    ROWS,
-    new Map([
-      // Repeats a row of the first chunk, and one within the same chunk.
-      [30_000, { NPI: largeNpi(1), [last]: 'ACROSS' }],
-      [45_001, { NPI: largeNpi(45_000), [last]: 'WITHIN' }],
-    ]),
-  );
-  t.like((await world.imported(path)).files, {
-    npidata: { read: ROWS, inserted: ROWS - 2, updated: 1, repeated: 1 },
-  });
-  const rows = await world.sql`
+test.serial(
+  'if a large file has several rows for an NPI, the last one is stored',
+  async (t) => {
+    const world = await openNppesWorld(t);
+    const path = join(world.folder, NAME);
+    const last = 'Provider Last Name (Legal Name)';
+    await writeLargeMain(
+      path,
+      ROWS,
+      new Map([
+        // Repeats a row of the first chunk, and one within the same chunk.
+        [30_000, { NPI: largeNpi(1), [last]: 'ACROSS' }],
+        [45_001, { NPI: largeNpi(45_000), [last]: 'WITHIN' }],
+      ]),
+    );
+    t.like((await world.imported(path)).files, {
+      npidata: { read: ROWS, inserted: ROWS - 2, updated: 1, repeated: 1 },
+    });
+    const rows = await world.sql`
     select last_name from providers where npi in ${world.sql([largeNpi(1), largeNpi(45_000)])} order by 1`;
-  t.deepEqual(
-    rows.map((row) => row.last_name),
-    ['ACROSS', 'WITHIN'],
-  );
-});
+    t.deepEqual(
+      rows.map((row) => row.last_name),
+      ['ACROSS', 'WITHIN'],
+    );
+  },
+);
 
 test.serial(
   'a row that PostgreSQL rejects ends the import at once with a clear message',
@@ -163,7 +172,8 @@ test.serial(
       /^operator: PostgreSQL rejected the import; its log says why \(\w{5}\); run the same command again/m,
     );
     await world.sql`alter table providers drop constraint refused`;
-    const { inserted = 0, unchanged = 0 } = (await world.imported(path)).files.npidata ?? {};
+    const { inserted = 0, unchanged = 0 } =
+      (await world.imported(path)).files.npidata ?? {};
     t.is(inserted + unchanged, ROWS);
   },
 );

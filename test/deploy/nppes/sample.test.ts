@@ -1,7 +1,11 @@
 import test from 'ava';
 import { writeSample } from '../../../deploy/local/sample.ts';
 import { DEACTIVATED_NPIS } from '../../../deploy/local/sim/magic.ts';
-import { personOf, SAMPLE_NPIS, SAMPLE_ORGANIZATIONS } from '../../../deploy/local/sim/people.ts';
+import {
+  personOf,
+  SAMPLE_NPIS,
+  SAMPLE_ORGANIZATIONS,
+} from '../../../deploy/local/sim/people.ts';
 import { openNppesWorld } from '../../support/nppes.ts';
 
 test("npm start's sample of providers can be imported", async (t) => {

@@ -15,7 +15,8 @@ import {
 
 const DAY = '20260809';
 
-const mainFile = () => Buffer.from(headerLine('npidata') + rowLine('npidata', personRow(npi(1))));
+const mainFile = () =>
+  Buffer.from(headerLine('npidata') + rowLine('npidata', personRow(npi(1))));
 const endpointFile = () =>
   Buffer.from(
     headerLine('endpoint') +
@@ -31,12 +32,18 @@ test('importing a zip, its unpacked folder, or its single files has the same res
   const zip = join(zipped.folder, 'NPPES_Data_Dissemination_August_2026_V2.ZIP');
   await writeZip(zip, [
     { name: 'NPPES_Readme_and_CodeValues.pdf', content: Buffer.from('%PDF') },
-    { name: `__MACOSX/._${memberName('npidata', DAY)}`, content: Buffer.from('resource') },
+    {
+      name: `__MACOSX/._${memberName('npidata', DAY)}`,
+      content: Buffer.from('resource'),
+    },
     {
       name: memberName('npidata', DAY).replace('.csv', '_FileHeader.csv'),
       content: Buffer.from(headerLine('npidata')),
     },
-    { name: `data/${memberName('endpoint', DAY).toUpperCase()}`, content: endpointFile() },
+    {
+      name: `data/${memberName('endpoint', DAY).toUpperCase()}`,
+      content: endpointFile(),
+    },
     { name: memberName('npidata', DAY), content: mainFile() },
   ]);
   t.like((await zipped.imported(zip)).files, {
@@ -76,9 +83,16 @@ test('nothing is imported if the list of rejected rows cannot be written', async
   const { folder, operator, sql } = await openNppesWorld(t);
   const path = join(folder, memberName('npidata', DAY));
   await writeFile(path, mainFile());
-  const { code, stderr } = await operator(path, '--rejects', join(folder, 'none', 'r.csv'));
+  const { code, stderr } = await operator(
+    path,
+    '--rejects',
+    join(folder, 'none', 'r.csv'),
+  );
   t.is(code, 1);
-  t.regex(stderr, /cannot write the rejects file \S+r\.csv .*choose another one with --rejects/);
+  t.regex(
+    stderr,
+    /cannot write the rejects file \S+r\.csv .*choose another one with --rejects/,
+  );
   t.is((await sql`select from import_runs`).length, 0);
 });
 
@@ -96,9 +110,21 @@ test('each kind of unreadable zip has its own error message, and nothing is impo
   };
   const bad: [name: string, content: Buffer, says: RegExp][] = [
     ['text.zip', Buffer.from('not a zip'), /text\.zip is not a zip file, or is damaged/],
-    ['half.zip', good.subarray(0, good.length / 2), /is damaged or incomplete; download it again/],
-    ['bits.zip', changed((bytes) => bytes.writeUInt8(0xff, 120)), /bits\.zip is .*damaged/],
-    ['crc.zip', changed((bytes) => bytes.writeUInt32LE(7, central + 10)), /crc\.zip is .*damaged/],
+    [
+      'half.zip',
+      good.subarray(0, good.length / 2),
+      /is damaged or incomplete; download it again/,
+    ],
+    [
+      'bits.zip',
+      changed((bytes) => bytes.writeUInt8(0xff, 120)),
+      /bits\.zip is .*damaged/,
+    ],
+    [
+      'crc.zip',
+      changed((bytes) => bytes.writeUInt32LE(7, central + 10)),
+      /crc\.zip is .*damaged/,
+    ],
     [
       'deflate64.zip',
       changed((bytes) => {
@@ -131,10 +157,16 @@ test('a folder without NPPES files, or with several downloads, is rejected', asy
     (await operator(join(folder, 'nothing.zip'))).stderr,
     /cannot open .*: there is no such file/,
   );
-  t.regex((await operator(folder)).stderr, /has no NPPES file: their names are npidata_pfile_/);
+  t.regex(
+    (await operator(folder)).stderr,
+    /has no NPPES file: their names are npidata_pfile_/,
+  );
   await writeMember(folder, 'npidata', DAY, [personRow(npi(1))]);
   await writeMember(folder, 'npidata', '20260816', [personRow(npi(1))]);
-  t.regex((await operator(folder)).stderr, /has 2 npidata files; import each .* the oldest first/);
+  t.regex(
+    (await operator(folder)).stderr,
+    /has 2 npidata files; import each .* the oldest first/,
+  );
 });
 
 test('control characters in the names of zipped files are escaped when printed', async (t) => {
@@ -144,7 +176,10 @@ test('control characters in the names of zipped files are escaped when printed',
   await writeZip(zip, [{ name, content: mainFile() }]);
   const { code, stderr } = await operator(zip);
   t.is(code, 1);
-  t.true(stderr.includes('-20990104\\u009b2J\\u202e.csv has the date 2099-01-04 '), stderr);
+  t.true(
+    stderr.includes('-20990104\\u009b2J\\u202e.csv has the date 2099-01-04 '),
+    stderr,
+  );
   t.notRegex(stderr.trimEnd(), /[\p{Cc}\p{Cf}]/u);
 });
 
@@ -161,7 +196,10 @@ test('NPPES columns are found in any order and spelling, even among unknown colu
     join(folder, memberName('othername', DAY)),
     `"Mood","${[...LAYOUT.othername, 'Created Date'].join('","')}"\n"good","${npi(1)}","THE CLINIC","3","01/01/2026"\n`,
   );
-  t.like((await imported(folder)).files, { npidata: { inserted: 1 }, othername: { inserted: 1 } });
+  t.like((await imported(folder)).files, {
+    npidata: { inserted: 1 },
+    othername: { inserted: 1 },
+  });
   t.is((await sql`select first_name from providers`)[0]?.first_name, 'TAMSIN');
   t.is((await sql`select name from provider_other_names`)[0]?.name, 'THE CLINIC');
 });
@@ -200,7 +238,11 @@ test('a file is rejected if an unknown column may mark inactive providers', asyn
     await writeFile(path, headerLine('npidata').replace('\n', `,"${name}"\n`));
     const { code, stderr } = await operator(path);
     t.is(code, 1, name);
-    t.regex(stderr, /may say that an NPI is out of service; import the file .* _V2\.zip/, name);
+    t.regex(
+      stderr,
+      /may say that an NPI is out of service; import the file .* _V2\.zip/,
+      name,
+    );
   }
 });
 
@@ -218,7 +260,10 @@ test("the error about a missing header does not print the file's first row", asy
 
 test('an import prints a table, or only JSON with --json', async (t) => {
   const { folder, operator } = await openNppesWorld(t);
-  const path = await writeMember(folder, 'npidata', DAY, [personRow(npi(1)), personRow('1')]);
+  const path = await writeMember(folder, 'npidata', DAY, [
+    personRow(npi(1)),
+    personRow('1'),
+  ]);
   const { stdout } = await operator(path);
   t.regex(stdout, /as of 2026-08-09: imported/);
   t.regex(stdout, /^FILE +READ +INSERTED/m);

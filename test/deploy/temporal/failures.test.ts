@@ -19,7 +19,9 @@ async function failuresOf({ client }: Stack, id: string): Promise<string[]> {
       event.activityTaskStartedEventAttributes?.lastFailure ??
       event.activityTaskFailedEventAttributes?.failure,
   );
-  return failures.filter((failure) => failure != null).map((failure) => JSON.stringify(failure));
+  return failures
+    .filter((failure) => failure != null)
+    .map((failure) => JSON.stringify(failure));
 }
 
 function hasNoPath(text: string): boolean {

@@ -29,7 +29,9 @@ async function startService(t: ExecutionContext, isFair: boolean) {
   });
   t.teardown(() => temporal.stop());
   const taskQueue = `enrichment-${randomBytes(8).toString('hex')}`;
-  const stack = await startStack({ elsewhere: { temporalAddress: temporal.address, taskQueue } });
+  const stack = await startStack({
+    elsewhere: { temporalAddress: temporal.address, taskQueue },
+  });
   t.teardown(() => stack.stop());
   const workers = workerProcesses();
   t.teardown(() => workers.stop());
@@ -46,7 +48,9 @@ async function startService(t: ExecutionContext, isFair: boolean) {
 }
 
 /** Leaves a task in the queue, because no worker is there. */
-async function submit({ stack }: Awaited<ReturnType<typeof startService>>): Promise<void> {
+async function submit({
+  stack,
+}: Awaited<ReturnType<typeof startService>>): Promise<void> {
   const client = await stack.organization(1);
   await client.bulk({ npis: ordinaryNpis('found', 1) });
 }
@@ -56,7 +60,10 @@ test('worker and doctor report a Temporal that does not serve organizations in t
   await submit(service);
   const worker = await service.startWorker();
   t.is(worker.output().split(WARNING).length - 1, 1);
-  t.regex(worker.output(), /switch fairness on, see \\"Fairness\\" in deploy\/operations\.md/);
+  t.regex(
+    worker.output(),
+    /switch fairness on, see \\"Fairness\\" in deploy\/operations\.md/,
+  );
   t.regex(await service.doctor(), /^fairness_off: .*\n.*\n {2}1 found {2}enrichment-/m);
 });
 

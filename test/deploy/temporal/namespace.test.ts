@@ -19,14 +19,18 @@ const log = pino({ level: 'silent' });
 const stack = fresh(test, () => startStack());
 
 const keep = () => keepNamespace(stack.client, stack.taskQueue, 3_600_000, log);
-const schedule = () => stack.client.schedule.getHandle(reverifyScheduleId(stack.taskQueue));
+const schedule = () =>
+  stack.client.schedule.getHandle(reverifyScheduleId(stack.taskQueue));
 
-test.serial('a worker creates its Temporal Schedule again if it was deleted', async (t) => {
-  await schedule().delete();
-  await t.throwsAsync(schedule().describe());
-  await keep();
-  t.is((await schedule().describe()).action.workflowType, WORKFLOWS.reverify);
-});
+test.serial(
+  'a worker creates its Temporal Schedule again if it was deleted',
+  async (t) => {
+    await schedule().delete();
+    await t.throwsAsync(schedule().describe());
+    await keep();
+    t.is((await schedule().describe()).action.workflowType, WORKFLOWS.reverify);
+  },
+);
 
 test.serial('a Temporal Schedule that an operator has paused stays paused', async (t) => {
   await schedule().pause('a test');
@@ -67,8 +71,14 @@ test("migrate creates Temporal's namespace and search attributes if they are mis
 test('migrate prints commands to run if it has no right to change the namespace', async (t) => {
   const namespace = `by-hand-${randomBytes(4).toString('hex')}`;
   const refusing = await startRefusing(t, 7);
-  const refused = await migrate({ TEMPORAL_ADDRESS: refusing, TEMPORAL_NAMESPACE: namespace });
-  t.deepEqual([refused.code, refused.stdout], [0, 'migrate: the database has the newest schema\n']);
+  const refused = await migrate({
+    TEMPORAL_ADDRESS: refusing,
+    TEMPORAL_NAMESPACE: namespace,
+  });
+  t.deepEqual(
+    [refused.code, refused.stdout],
+    [0, 'migrate: the database has the newest schema\n'],
+  );
   t.regex(
     refused.stderr,
     /^migrate: the namespace \S+ may lack search attributes: Temporal at \S+ gives us no rights in the namespace /,
@@ -91,8 +101,12 @@ test('migrate prints commands to run if it has no right to change the namespace'
     refused.stderr,
     /^ {2}tcld namespace search-attributes add --namespace \S+ --search-attribute OrganizationId=Keyword /m,
   );
-  const page = await readFile(new URL('../../../deploy/operations.md', import.meta.url), 'utf8');
-  for (const line of typed) t.true(page.includes(line.trim().replace(namespace, 'default')), line);
+  const page = await readFile(
+    new URL('../../../deploy/operations.md', import.meta.url),
+    'utf8',
+  );
+  for (const line of typed)
+    t.true(page.includes(line.trim().replace(namespace, 'default')), line);
 
   const away = await migrate({ TEMPORAL_ADDRESS: '127.0.0.1:1' });
   t.is(away.code, 0);
@@ -100,12 +114,18 @@ test('migrate prints commands to run if it has no right to change the namespace'
 });
 
 test('each view in operations.md is a valid filter, and its link has the same filter', async (t) => {
-  const page = await readFile(new URL('../../../deploy/operations.md', import.meta.url), 'utf8');
+  const page = await readFile(
+    new URL('../../../deploy/operations.md', import.meta.url),
+    'utf8',
+  );
   const views = [...page.matchAll(/^\| \[.*\]\((http\S+)\) \| `(.+)` \|$/gm)];
   t.true(views.length > 8);
   for (const [, link = '', filter = ''] of views) {
     const { pathname, searchParams } = new URL(link);
-    t.deepEqual([pathname, searchParams.get('query')], ['/namespaces/default/workflows', filter]);
+    t.deepEqual(
+      [pathname, searchParams.get('query')],
+      ['/namespaces/default/workflows', filter],
+    );
     await t.notThrowsAsync(stack.client.workflow.count(filter), filter);
   }
 });

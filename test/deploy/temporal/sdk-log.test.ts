@@ -21,10 +21,17 @@ function written(...entries: readonly (readonly [LogEntry['level'], string, obje
   const write = sdkLog(createLog('test', 'trace', { write: (line) => lines.push(line) }));
   for (const [level, message, meta] of entries)
     write({ level, message, meta: { ...meta }, timestampNanos: 0n });
-  return { last: JSON.parse(lines.at(-1) ?? '') as Record<string, unknown>, text: lines.join('') };
+  return {
+    last: JSON.parse(lines.at(-1) ?? '') as Record<string, unknown>,
+    text: lines.join(''),
+  };
 }
 
-const IDS = { workflow_id: BEGUN.workflowId, workflow_type: 'enrichBatch', run_id: RUN.runId };
+const IDS = {
+  workflow_id: BEGUN.workflowId,
+  workflow_type: 'enrichBatch',
+  run_id: RUN.runId,
+};
 const TASK = 'Failing workflow task';
 
 test('a failed workflow task is logged with workflow, run, and type of the failure', (t) => {
@@ -51,13 +58,16 @@ test('a failure is logged with the name that Temporal has for it', (t) => {
 test('a connection error of the Temporal SDK is logged with its gRPC code', (t) => {
   const about = { ...CORE, ...RUN };
   const of = (error: string) =>
-    written(['WARN', 'Error while completing workflow activation', { ...about, error }]).last
-      .grpc_code;
+    written(['WARN', 'Error while completing workflow activation', { ...about, error }])
+      .last.grpc_code;
   t.is(
     of(`code: 'The service is currently unavailable', message: "${CANARY}"`),
     'The service is currently unavailable',
   );
-  t.is(of(`Status { code: ResourceExhausted, message: "${CANARY}" }`), 'ResourceExhausted');
+  t.is(
+    of(`Status { code: ResourceExhausted, message: "${CANARY}" }`),
+    'ResourceExhausted',
+  );
 });
 
 test('a log line of an activity has the ids of its workflow', (t) => {
@@ -76,7 +86,11 @@ test('a log line of an activity has the ids of its workflow', (t) => {
 
 test("the SDK's warning that the lookups queue has no workflows is not logged", (t) => {
   const { text } = written(
-    ['WARN', 'No workflows registered, not polling for workflow tasks', { taskQueue: 'lookups' }],
+    [
+      'WARN',
+      'No workflows registered, not polling for workflow tasks',
+      { taskQueue: 'lookups' },
+    ],
     ['WARN', TASK, CORE],
   );
   t.notRegex(text, /No workflows registered/);

@@ -85,5 +85,8 @@ test('doctor reports wrong Temporal settings in the same sentence', async (t) =>
   const sentence = `Temporal at ${env.TEMPORAL_ADDRESS} has no namespace nobody; check TEMPORAL_NAMESPACE, or register it`;
   const doctor = await runProgram('operator', ['doctor'], { env });
   t.is(doctor.code, 3);
-  t.true(doctor.stdout.includes(`${sentence}; --offline leaves the workflows out.`), doctor.stdout);
+  t.true(
+    doctor.stdout.includes(`${sentence}; use --offline to leave out the workflows.`),
+    doctor.stdout,
+  );
 });

@@ -20,7 +20,9 @@ test('an API whose task queue has no worker is not ready, and doctor says so', a
   let output = '';
   const api = launch({
     name: 'the API',
-    ...programCommand('api', [], { env: { ...env, API_HOST: LOOPBACK, API_PORT: String(port) } }),
+    ...programCommand('api', [], {
+      env: { ...env, API_HOST: LOOPBACK, API_PORT: String(port) },
+    }),
     onLine: (line) => (output += `${line}\n`),
   });
   t.teardown(() => api.stop());
@@ -43,7 +45,7 @@ test('an API whose task queue has no worker is not ready, and doctor says so', a
   t.is(doctor.code, 3);
   t.regex(
     doctor.stdout,
-    /^worker_elsewhere: .*\n {2}None is in default\/canary: check TEMPORAL_NAMESPACE and TASK_QUEUE/m,
+    /^worker_elsewhere: .*\n {2}No worker is in default\/canary\. Check TEMPORAL_NAMESPACE and TASK_QUEUE/m,
   );
 
   const elsewhere = await runProgram('operator', ['doctor'], {
@@ -55,14 +57,23 @@ test('an API whose task queue has no worker is not ready, and doctor says so', a
   await noteWorker(db, { ...worker, id: here, taskQueue: 'canary' });
   await eventually(async () => {
     await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
-    return output.match(/"msg":"a worker uses the namespace and task queue of this API"/g);
+    return output.match(
+      /"msg":"a worker uses the namespace and task queue of this API"/g,
+    );
   });
   t.deepEqual(await readyz(), [200, null]);
-  t.notRegex((await runProgram('operator', ['doctor'], { env })).stdout, /^worker_elsewhere: /m);
+  t.notRegex(
+    (await runProgram('operator', ['doctor'], { env })).stdout,
+    /^worker_elsewhere: /m,
+  );
 
   await noteStopped(db, here);
   await noteWorker(db, { ...worker, id: there, taskQueue: 'enrichment' });
-  t.deepEqual(await readyz(), [200, null], 'a worker that was here a moment ago may be replaced');
+  t.deepEqual(
+    await readyz(),
+    [200, null],
+    'a worker that was here a moment ago may be replaced',
+  );
   t.is(output.match(missing)?.length, 1);
 
   await api.stop();

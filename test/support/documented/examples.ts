@@ -19,15 +19,19 @@ export function examples(): Example[] {
   return [...readdirSync(FOLDER), CLIENT]
     .filter((file) => file.endsWith('.md'))
     .flatMap((page) =>
-      [...readFileSync(new URL(page, FOLDER), 'utf8').matchAll(/^```(\w+)\n(.*?)^```$/gms)].map(
-        ([, language = '', text = '']) => ({ page, language, text }),
-      ),
+      [
+        ...readFileSync(new URL(page, FOLDER), 'utf8').matchAll(
+          /^```(\w+)\n(.*?)^```$/gms,
+        ),
+      ].map(([, language = '', text = '']) => ({ page, language, text })),
     );
 }
 
 /** Returns the program whose first line ends with this file name, after the packages to install. */
 export function program(file: string): string {
-  const [found] = examples().filter(({ text }) => (text.split('\n')[0] ?? '').endsWith(` ${file}`));
+  const [found] = examples().filter(({ text }) =>
+    (text.split('\n')[0] ?? '').endsWith(` ${file}`),
+  );
   if (!found) throw new Error(`no page of api/docs/ has an example that names ${file}`);
   return found.text;
 }

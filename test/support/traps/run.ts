@@ -95,7 +95,8 @@ export async function springTraps({ policy, hasVerifier }: Setup): Promise<Outco
     for (const item of data) items.set(item.npi, item);
   }
   const reasons = await withSql(stack.databaseUrl, async (sql) => {
-    const rows = await sql`select npi, concat_ws(' ', verdict, reason) as said from stored_emails`;
+    const rows =
+      await sql`select npi, concat_ws(' ', verdict, reason) as said from stored_emails`;
     return new Map(rows.map(({ npi, said }) => [npi, said]));
   });
   return TRAPS.map((trap) => {
@@ -159,9 +160,13 @@ export function tableOf(
   const line = (name: string, isIn: (outcome: Outcome) => boolean) =>
     [
       name.padEnd(18),
-      ...runs.map(({ outcomes }) => cellsOf(outcomes.filter((one) => isIn(one))).join('')),
+      ...runs.map(({ outcomes }) =>
+        cellsOf(outcomes.filter((one) => isIn(one))).join(''),
+      ),
     ].join('  ');
-  const columns = ['returned', 'refused', 'type'].map((name) => name.padStart(8)).join('');
+  const columns = ['returned', 'refused', 'type']
+    .map((name) => name.padStart(8))
+    .join('');
   return [
     [
       'wrongly'.padEnd(18),
@@ -177,6 +182,8 @@ export function tableOf(
 export function tell(outcome: Outcome): string {
   const { trap, returned, state, reason } = outcome;
   const { who, practice, email, why } = trap;
-  const done = returned ? `returned as ${returned}` : `${state}, ${reason ?? 'nothing known'}`;
+  const done = returned
+    ? `returned as ${returned}`
+    : `${state}, ${reason ?? 'nothing known'}`;
   return `${email} of ${who.first} ${who.last}, ${practice} (${why}): ${done}`;
 }

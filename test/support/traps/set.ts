@@ -130,7 +130,9 @@ export async function writeNppes(folder: string): Promise<void> {
     named.flatMap((one) => (one.by === 'nppes' ? [endpointRow(id, one.as, email)] : [])),
   );
   const shared = PRACTICES.flatMap(({ domain }, index) =>
-    domain === null ? [] : [endpointRow(organizationNpi(index), 'OTHERS', `records@${domain}`)],
+    domain === null
+      ? []
+      : [endpointRow(organizationNpi(index), 'OTHERS', `records@${domain}`)],
   );
   await writeMember(folder, 'npidata', LAST_DAY, [...organizations, ...people]);
   await writeMember(folder, 'endpoint', LAST_DAY, [...own, ...shared]);

@@ -4,7 +4,15 @@ import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { type Said, startNameServer } from '../name-server.ts';
 import type { Played } from '../vendors.ts';
-import { type Mailbox, type Naming, nameKey, PRACTICES, spelled, TRAPS, type Trap } from './set.ts';
+import {
+  type Mailbox,
+  type Naming,
+  nameKey,
+  PRACTICES,
+  spelled,
+  TRAPS,
+  type Trap,
+} from './set.ts';
 
 // The external servers for the traps, over sockets: name servers, vendors, and a verifier with
 // their own wire formats. RocketReach knows people by NPI. Hunter repeats the name in the request.
@@ -67,7 +75,8 @@ function createZone(): (name: string, type: string) => Said {
   }
   for (const entry of domains.values()) {
     if (entry === 'nxdomain') continue;
-    for (const exchange of entry.mx) hosts.set(exchange, entry.hosts?.[exchange] ?? [PUBLIC]);
+    for (const exchange of entry.mx)
+      hosts.set(exchange, entry.hosts?.[exchange] ?? [PUBLIC]);
   }
   return (name, type) => {
     const entry = domains.get(name.toLowerCase());
@@ -88,7 +97,12 @@ async function answer(request: IncomingMessage): Promise<Played> {
   const source = SOURCES[pathname.split('/')[1] ?? ''];
   const sent = await text(request);
   const body = sent === '' ? {} : JSON.parse(sent);
-  return source?.({ query, body }) ?? { status: 404, body: { message: 'Nobody answers here.' } };
+  return (
+    source?.({ query, body }) ?? {
+      status: 404,
+      body: { message: 'Nobody answers here.' },
+    }
+  );
 }
 
 type Source = (question: Question) => Played;
@@ -100,7 +114,9 @@ interface Known {
 }
 
 const byNpi = new Map(TRAPS.map((trap) => [trap.npi, trap]));
-const byName = new Map(TRAPS.map((trap) => [nameKey(trap.who.first, trap.who.last), trap]));
+const byName = new Map(
+  TRAPS.map((trap) => [nameKey(trap.who.first, trap.who.last), trap]),
+);
 const byEmail = new Map(TRAPS.map((trap) => [spelled(trap.email), trap]));
 if (byName.size < TRAPS.length || byEmail.size < TRAPS.length) {
   throw new Error(
@@ -116,7 +132,9 @@ function known(vendor: string, trap: Trap | undefined): Known | null {
 
 const ok = (body: unknown): Played => ({ status: 200, body });
 const seenOn = ({ days }: Vended) =>
-  days === undefined ? null : new Date(Date.now() - days * DAY_MS).toISOString().slice(0, 10);
+  days === undefined
+    ? null
+    : new Date(Date.now() - days * DAY_MS).toISOString().slice(0, 10);
 
 /**
  * Vendors in the order of their calls. Their responses look like those recorded in
@@ -149,7 +167,10 @@ const VENDORS: Readonly<Record<string, Source>> = {
   },
 
   hunter({ query }) {
-    const names = { first_name: query.get('first_name'), last_name: query.get('last_name') };
+    const names = {
+      first_name: query.get('first_name'),
+      last_name: query.get('last_name'),
+    };
     const found = known('hunter', byName.get(nameKey(...Object.values(names))));
     const words = { valid: 'valid', catch_all: 'accept_all', unknown: 'unknown' };
     const verification = found
@@ -165,20 +186,24 @@ const VENDORS: Readonly<Record<string, Source>> = {
 };
 
 /** Response of Reacher's server for a mailbox, where it differs from that for a good one. */
-const MAILBOXES: Readonly<Record<Mailbox, { is_reachable: string; misc?: object; smtp?: object }>> =
-  {
-    valid: { is_reachable: 'safe' },
-    catch_all: { is_reachable: 'risky', smtp: { is_catch_all: true } },
-    role: { is_reachable: 'risky', misc: { is_role_account: true } },
-    full: { is_reachable: 'risky', smtp: { has_full_inbox: true } },
-    disposable: { is_reachable: 'risky', misc: { is_disposable: true } },
-    invalid: { is_reachable: 'invalid', smtp: { is_deliverable: false } },
-    disabled: { is_reachable: 'invalid', smtp: { is_deliverable: false, is_disabled: true } },
-    unknown: {
-      is_reachable: 'unknown',
-      smtp: { error: { type: 'IOError', message: 'io: incomplete' } },
-    },
-  };
+const MAILBOXES: Readonly<
+  Record<Mailbox, { is_reachable: string; misc?: object; smtp?: object }>
+> = {
+  valid: { is_reachable: 'safe' },
+  catch_all: { is_reachable: 'risky', smtp: { is_catch_all: true } },
+  role: { is_reachable: 'risky', misc: { is_role_account: true } },
+  full: { is_reachable: 'risky', smtp: { has_full_inbox: true } },
+  disposable: { is_reachable: 'risky', misc: { is_disposable: true } },
+  invalid: { is_reachable: 'invalid', smtp: { is_deliverable: false } },
+  disabled: {
+    is_reachable: 'invalid',
+    smtp: { is_deliverable: false, is_disabled: true },
+  },
+  unknown: {
+    is_reachable: 'unknown',
+    smtp: { error: { type: 'IOError', message: 'io: incomplete' } },
+  },
+};
 
 const reacher: Source = ({ body }) => {
   const email = String(body.to_email);

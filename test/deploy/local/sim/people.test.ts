@@ -58,7 +58,12 @@ test('each practice has a different domain, address, and phone, all fictional', 
   t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ domain }) => domain)), 60);
   t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ name }) => name)), 60);
   t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ phone }) => phone)), 60);
-  t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ address }) => `${address.line1} ${address.zip}`)), 60);
+  t.is(
+    distinct(
+      SAMPLE_ORGANIZATIONS.map(({ address }) => `${address.line1} ${address.zip}`),
+    ),
+    60,
+  );
   for (const { phone, domain, address } of SAMPLE_ORGANIZATIONS) {
     t.regex(phone, /^[0-9]{3}55501[0-9]{2}$/);
     t.regex(domain, /-sim\.(com|org|net)$/);
@@ -80,11 +85,15 @@ test('a simulated person is found only by name together with the right employer'
     domain: string | null,
     company: string | null,
   ) =>
-    findPerson({ first: first.toUpperCase(), last: last.toUpperCase(), domain, company })?.npi ??
-    null;
+    findPerson({ first: first.toUpperCase(), last: last.toUpperCase(), domain, company })
+      ?.npi ?? null;
   const wrong = people.filter((one) => {
     const { domain, name, dba } = one.organization;
-    const npis = [found(one, domain, null), found(one, null, name), found(one, null, dba ?? name)];
+    const npis = [
+      found(one, domain, null),
+      found(one, null, name),
+      found(one, null, dba ?? name),
+    ];
     return npis.some((npi) => npi !== one.npi);
   });
   t.deepEqual(wrong, []);
@@ -101,7 +110,11 @@ test('every simulated vendor finds work addresses, but only two find personal on
     const share = shareOf(npi);
     const finders = VENDORS.filter((vendor) => findingOf(vendor, npi).known !== 'nobody');
     if (share === 'nobody') t.deepEqual(finders, []);
-    else t.deepEqual(finders, share === 'personal' ? ['rocketreach', 'fullenrich'] : VENDORS);
+    else
+      t.deepEqual(
+        finders,
+        share === 'personal' ? ['rocketreach', 'fullenrich'] : VENDORS,
+      );
   }
 });
 

@@ -83,7 +83,9 @@ for (const [npi, vendor] of [
         id === vendor
           ? {
               kind: 'found',
-              candidates: [{ email: workEmail, vendorType: 'professional', verdict: 'valid' }],
+              candidates: [
+                { email: workEmail, vendorType: 'professional', verdict: 'valid' },
+              ],
               identity: { name: { kind: 'parts', first, last } },
             }
           : MISS_OF[id],
@@ -105,14 +107,20 @@ test('an incomplete profile of RocketReach is polled until it is complete', asyn
 test('the simulated RocketReach rate-limits one call, then finds the person', async (t) => {
   const { rocketreach } = await simulated(t);
   const subject = subjectOf('2000000127');
-  t.deepEqual(await ask(rocketreach, subject), { kind: 'retry', why: 'rate_limit', afterMs: 1000 });
+  t.deepEqual(await ask(rocketreach, subject), {
+    kind: 'retry',
+    why: 'rate_limit',
+    afterMs: 1000,
+  });
   t.is((await ask(rocketreach, subject)).kind, 'found');
 });
 
 test("a simulated response about another person contains that person's name", async (t) => {
   const { fullenrich } = await simulated(t);
   const { first, last } = STRANGER;
-  t.like(await ask(fullenrich, subjectOf('2000000226')), { identity: { name: { first, last } } });
+  t.like(await ask(fullenrich, subjectOf('2000000226')), {
+    identity: { name: { first, last } },
+  });
 });
 
 test('repeating a paid lookup at the simulated Prospeo is free', async (t) => {
@@ -124,7 +132,10 @@ test('repeating a paid lookup at the simulated Prospeo is free', async (t) => {
 for (const id of ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const) {
   test(`a wrong API key is a fatal error at the simulated ${id}`, async (t) => {
     const { [id]: vendor } = await simulated(t, 'another');
-    t.deepEqual(await ask(vendor, subjectOf('2000000010')), { kind: 'fatal', why: 'auth' });
+    t.deepEqual(await ask(vendor, subjectOf('2000000010')), {
+      kind: 'fatal',
+      why: 'auth',
+    });
   });
 }
 
@@ -141,7 +152,10 @@ test('a call to a hanging vendor ends when the caller aborts it', async (t) => {
 test('a call to an unreachable vendor counts as not made', async (t) => {
   const { rocketreach, simulator } = await simulated(t);
   await simulator.close();
-  t.like(await ask(rocketreach, subjectOf('2000000010')), { kind: 'retry', why: 'unsent' });
+  t.like(await ask(rocketreach, subjectOf('2000000010')), {
+    kind: 'retry',
+    why: 'unsent',
+  });
 });
 
 // The outcome of the identity check for each magic NPI at each vendor of the waterfall.
@@ -150,11 +164,14 @@ test('a call to an unreachable vendor counts as not made', async (t) => {
 async function outcomeOf(vendor: Vendor, npi: string): Promise<string> {
   const subject = subjectOf(npi);
   let step = await ask(vendor, subject);
-  while (step.kind === 'retry' && step.why === 'rate_limit') step = await ask(vendor, subject);
+  while (step.kind === 'retry' && step.why === 'rate_limit')
+    step = await ask(vendor, subject);
   if (step.kind !== 'found') return step.kind;
   const mismatch = mismatchOf(step.identity, npi, subject.person);
   if (mismatch !== null) return mismatch;
-  return step.candidates.map(({ vendorType, verdict }) => `${verdict} ${vendorType}`).join(', ');
+  return step.candidates
+    .map(({ vendorType, verdict }) => `${verdict} ${vendorType}`)
+    .join(', ');
 }
 
 /** Outcomes by vendor, in the order of the waterfall. Missing ones are `miss`. */
