@@ -75,7 +75,7 @@ const CORRUPTIONS: readonly (readonly [
 ])[] = [
   [
     'L1 balance',
-    'a credit from nowhere',
+    'a balance that is higher than its ledger entries add up to',
     'update credit_balances set total = total + 1, available = available + 1',
   ],
   [

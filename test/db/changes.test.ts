@@ -47,7 +47,7 @@ test('settling a request wakes only clients that wait for it or for its batch', 
 });
 
 // A standby refuses LISTEN like this, and the connection stays open.
-test('if PostgreSQL refuses LISTEN, a process repeats it until it is accepted', async (t) => {
+test('if PostgreSQL rejects LISTEN, a process repeats LISTEN until it is accepted', async (t) => {
   let refused = 0;
   let isStandby = true;
   const there = new URL(url);

@@ -93,7 +93,7 @@ function doctor(
 }
 
 test.serial(
-  'doctor finds nothing in a healthy database that has seen all kinds of requests',
+  'doctor finds nothing in a healthy database that contains all kinds of requests',
   async (t) => {
     const diagnosis = await diagnose(db, DOCTOR_RULES);
     t.deepEqual(codes(diagnosis), []);
@@ -107,7 +107,7 @@ test.serial('every check of doctor is tested with a corrupted database', async (
 });
 
 test.serial(
-  'each corruption of the database is found by its own check and by no other',
+  'each corruption of the database is found by the check for it and by no other',
   async (t) => {
     for (const [code, plant] of Object.entries(plantsIn(life))) {
       const { diagnosis, subject } = await corrupted(plant.statements, async (tx) => ({
@@ -203,7 +203,7 @@ test.serial(
 );
 
 test.serial(
-  'doctor reports a missing reconciler once work has waited two minutes for it',
+  'doctor reports that the reconciler is not running once work waits two minutes',
   async (t) => {
     const looks = (sweptAgo: string, age: string) =>
       corrupted(
@@ -221,7 +221,7 @@ test.serial(
 );
 
 test.serial(
-  'doctor finds a replay that is 1 ms later than the replay window allows',
+  'doctor finds a replay of a charge that is 1 ms older than the replay window',
   async (t) => {
     const [charge] = life.stored.requestIds;
     const [replay] = life.replayed.requestIds;
@@ -245,7 +245,7 @@ test.serial(
 );
 
 test.serial(
-  'doctor finds a charge for type "any" after another type of the NPI was charged',
+  'doctor finds a charge for type "any" if the NPI was already charged for a type',
   async (t) => {
     // 'any' was charged for a personal email although a professional one had been paid for.
     const [, second = ''] = life.bulk.requestIds;
@@ -307,7 +307,7 @@ test('doctor finds a missing API or worker, and an API on a queue without a work
   t.deepEqual(await found(), [['no_worker']]);
 });
 
-test('doctor --fix makes and audits the safe repairs, and prints what is left', async (t) => {
+test('doctor --fix makes and audits the safe repairs, and prints the other problems', async (t) => {
   await using own = await openTestDatabase();
   const ownDb = own.db;
   const ownLife = await live(ownDb);
@@ -407,7 +407,7 @@ test('doctor exits with 1 without PostgreSQL, and with 2 for a wrong option', as
   t.regex(wrong.stderr, /--fast/);
 });
 
-test('doctor finds work without its workflow, and workflows that are left over', async (t) => {
+test('doctor finds open work without a workflow, and workflows without open work', async (t) => {
   await using own = await openTestDatabase();
   const ownDb = own.db;
   const address = testSetting('TEST_TEMPORAL_ADDRESS');

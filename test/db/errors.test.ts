@@ -16,22 +16,18 @@ for (const [about, statement, code] of [
   ['a value that does not fit its type', "select 'x'::int", '22P02'],
   ['a missing value', 'insert into sweeps select null', '23502'],
 ] as const) {
-  test(`the error about ${about} is not retried`, async (t) => {
+  test(`a statement that fails because of ${about} is not retried`, async (t) => {
     t.like(await failureOf(statement), { code, isPermanent: true });
   });
 }
 
 for (const [about, statement, code] of [
-  ['a table that a migration adds', 'select from not_yet', '42P01'],
-  ['a column that a migration adds', 'select not_yet from requests', '42703'],
-  ['a function that a migration adds', 'select not_yet()', '42883'],
-  [
-    'a statement that takes too long',
-    'set statement_timeout = 1; select pg_sleep(9)',
-    '57014',
-  ],
+  ['a table that a migration has yet to add', 'select from not_yet', '42P01'],
+  ['a column that a migration has yet to add', 'select not_yet from requests', '42703'],
+  ['a function that a migration has yet to add', 'select not_yet()', '42883'],
+  ['a time-out', 'set statement_timeout = 1; select pg_sleep(9)', '57014'],
 ] as const) {
-  test(`the error about ${about} is retried`, async (t) => {
+  test(`a statement that fails because of ${about} is retried`, async (t) => {
     t.like(await failureOf(statement), { code, isPermanent: false });
   });
 }

@@ -13,7 +13,7 @@ function uuidOf(id: string): string {
   return hex.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
 }
 
-test('an id is a TypeID: a prefix, and 26 digits with a UUIDv7 of the current time', (t) => {
+test('an id is a TypeID: a prefix and 26 characters that encode a UUIDv7 of now', (t) => {
   // The example of the TypeID specification.
   t.is(
     uuidOf('prefix_01h455vb4pex5vsknk084sn02q'),
@@ -40,7 +40,7 @@ test('an id is a TypeID: a prefix, and 26 digits with a UUIDv7 of the current ti
   );
 });
 
-test('each id of a process is larger than the last, even within a millisecond', (t) => {
+test('each id that a process creates sorts after the last, even within a millisecond', (t) => {
   const ids = Array.from({ length: 20_000 }, () => newId('msg'));
   t.deepEqual(ids.toSorted(), ids);
 });

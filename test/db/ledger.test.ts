@@ -122,7 +122,7 @@ test('database triggers write the hold, charge, and release of each request', as
   );
 });
 
-test('the database rejects a request that its organization has no credits for', async (t) => {
+test('the database rejects a request of an organization that lacks the credits for it', async (t) => {
   const { batchId, organizationId } = await openRequest(1);
   const insert = sql`
     insert into requests (id, batch_id, organization_id, position, npi, requested_type, cost, status, accepted_at, deadline_at)
@@ -201,7 +201,7 @@ test('ledger entries cannot be changed or deleted', async (t) => {
   await t.throwsAsync(sql`truncate ledger_entries`, refusedBy('append-only'));
 });
 
-test('a final request cannot change, and a started one cannot become "accepted" again', async (t) => {
+test('a final request cannot change, and a started request cannot become "accepted"', async (t) => {
   const { requestId } = await openRequest();
   await sql`update requests set status = 'in-progress', started_at = now() where id = ${requestId}`;
   await t.throwsAsync(

@@ -57,7 +57,7 @@ const PAGES: readonly (readonly [string, Partial<BatchFilter>, number])[] = [
   ['all batches', {}, 51],
   ['completed batches', { status: 'completed' }, 52],
   ['running batches', { status: 'in-progress' }, 4],
-  ['the batches of a day', { since: dayAt(5000), until: dayAt(5040) }, 40],
+  ['batches of one day', { since: dayAt(5000), until: dayAt(5040) }, 40],
   ['batches with an NPI', { npi: '1000000017' }, 40],
   ['running batches with an NPI', { npi: '1000000017', status: 'in-progress' }, 40],
   ['batches with an NPI that was never requested', { npi: '1999999999' }, 0],
@@ -66,7 +66,7 @@ const PAGES: readonly (readonly [string, Partial<BatchFilter>, number])[] = [
 // Guard: the indexes, and `interval '0'` of db/requests/batches.ts.
 for (const [name, filter, atMost] of PAGES) {
   for (const after of [null, batchId(MANY / 2)]) {
-    test(`an index finds the ${after ? 'middle' : 'first'} page of ${name}`, async (t) => {
+    test(`the ${after ? 'middle' : 'first'} page of a list of ${name} is read by an index`, async (t) => {
       const page = { after, limit: 50 };
       const read = await rowsRead((tx) =>
         listBatches(tx, ORGANIZATION, { ...ALL, ...filter }, page),
@@ -77,7 +77,7 @@ for (const [name, filter, atMost] of PAGES) {
   }
 }
 
-test('an index finds each page of the ledger with its balances, even the oldest page', async (t) => {
+test('each page of the ledger and its balances is read by an index, even the oldest', async (t) => {
   let { entries, next } = await listLedger(db, ORGANIZATION, { after: null, limit: 50 });
   t.is(entries.at(-1)?.availableAfter, MANY + 49);
   const newest = await rowsRead((tx) =>

@@ -36,7 +36,7 @@ async function booksOf(organizationId: string) {
   return { ...row };
 }
 
-test('a request costs the price at its submit, even if the price changes later', async (t) => {
+test('a request costs what it cost when it was submitted, even if prices change later', async (t) => {
   const renewed = await mutantLedger(NEW_PRICE);
   const { organizationId, requestId } = await openPersonal(submit, '2000000010');
   t.deepEqual(await booksOf(organizationId), {
@@ -67,7 +67,7 @@ test('a request costs the price at its submit, even if the price changes later',
   t.deepEqual(await auditLedger(sql, [organizationId], RULES.replayMs), []);
 });
 
-test('a worker with old prices releases the price that the request was submitted at', async (t) => {
+test('a worker that has old prices refunds all credits that a request has held', async (t) => {
   const renewed = await mutantLedger(NEW_PRICE);
   const { organizationId, requestId } = await openPersonal(renewed.submit);
   t.deepEqual(await booksOf(organizationId), {

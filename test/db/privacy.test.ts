@@ -281,7 +281,7 @@ test('an erased address is not stored again by checks, vendors, or the NPI Regis
   t.deepEqual(await rowsWith(email), []);
 });
 
-test('an import does not store an erased address again, in either case', async (t) => {
+test('an import does not store addresses that were erased by address or by NPI', async (t) => {
   const { npi, email } = await person('2000050016', 'vera');
   await eraseSubject(db, BY, { email });
   const row = {
@@ -386,7 +386,7 @@ test.serial(
 );
 
 test.serial(
-  'an erasure that waits for locks does not block submits, and succeeds later',
+  'an erasure that waits for locks blocks no submits, and succeeds after the wait',
   async (t) => {
     const { npi, organization } = await person('2000060031', 'ines');
     const other = await openOrganization(db, 1);
@@ -409,7 +409,7 @@ test.serial(
 );
 
 test.serial(
-  'an erasure that never gets its locks fails with a message and erases nothing',
+  'an erasure that cannot get its locks fails with a message and erases nothing',
   async (t) => {
     const { operator } = operatorOn(database.url);
     const { npi, email, organization } = await person('2000060056', 'ida');

@@ -39,7 +39,7 @@ test.afterEach.always(async (t) => {
   await t.context.life?.stop();
 });
 
-test('a resend repeats the whole schedule under the same id and keeps the log', async (t) => {
+test('a resend repeats all attempts, with the same webhook id and the same log', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
   t.deepEqual(await life.look(id), { kind: 'over', state: 'failed' });
@@ -77,7 +77,7 @@ test('a delivered webhook can be resent, and is pending until the next attempt e
   t.is((await showDelivery(life.db, id)).state, 'failed');
 });
 
-test('resending a waiting delivery several times sends it at once, but only once', async (t) => {
+test('resending a delivery several times at once makes exactly one immediate attempt', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(500);
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);
@@ -197,7 +197,7 @@ test('nothing is resent while webhooks are suspended; operators can resend it la
   t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('all deliveries that failed since a given time are resent, each once, in batches', async (t) => {
+test('all deliveries that failed since a given time can be resent, each exactly once', async (t) => {
   const { life } = t.context;
   const organization = await life.organization();
   const { organizationId } = organization;
@@ -229,7 +229,7 @@ test('all deliveries that failed since a given time are resent, each once, in ba
   t.deepEqual(audited.map(({ details }) => details.resent).reverse(), [0, 3, 2, 0]);
 });
 
-test('the reconciler lists a new resend until it is checked, and again 30 s later', async (t) => {
+test('the reconciler lists a resend until its workflow begins, and again 30 s later', async (t) => {
   const { life } = t.context;
   const ids = await life.deliveries(await life.organization(), HOOK, 3);
   for (const id of ids) await life.look(id);
@@ -295,7 +295,7 @@ test('deliveries can be listed by batch, page by page, and by organization', asy
   });
 });
 
-test('old attempts are deleted from the log, but still counted', async (t) => {
+test('old webhook attempts are deleted from the log, but still counted', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(500);
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1);

@@ -105,7 +105,7 @@ test('results are kept for the whole replay window even if the retention is shor
   t.is(rulesOf(config).retention.answersMs, 60 * DAY);
 });
 
-test('old evidence is deleted 1,000 rows at a time, oldest first, except open calls', async (t) => {
+test('old evidence except open calls is deleted 1,000 rows at a time, oldest first', async (t) => {
   await using database = await openTestDatabase();
   const { db, sql } = database;
   const { batchId, requestIds } = acceptedIds(

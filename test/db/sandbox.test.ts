@@ -148,7 +148,7 @@ test('an organization has at most one sandbox, and a sandbox has none', async (t
   }
 });
 
-test('only sandbox requests have a test outcome, and they never join a lookup', async (t) => {
+test('only sandbox requests have a test outcome, and no sandbox request joins a lookup', async (t) => {
   const live = await openOrganization(db, 10);
   const sandbox = await openTestKey(db, live);
   const npis = ['2000000010'];
@@ -195,7 +195,7 @@ test('erasures and exports leave out the results of sandboxes', async (t) => {
   t.is(await made(), email);
 });
 
-test("sandbox requests cause no checks and are not part of an NPI's evidence", async (t) => {
+test("sandbox requests cause no address checks and do not appear in an NPI's evidence", async (t) => {
   const npi = '2000000077';
   const live = await openOrganization(db, 10);
   const fading = {

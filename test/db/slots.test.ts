@@ -89,7 +89,7 @@ test.serial(
 );
 
 test.serial(
-  'a request that must wait for a slot should ask again 2 s before it',
+  'a request that must wait for a slot is asked to return 2 s before the slot',
   async (t) => {
     const [one, two, three] = await requestsOf(3);
     t.deepEqual(
@@ -105,7 +105,7 @@ test.serial(
   },
 );
 
-test.serial('a request keeps its slot when later requests ask for one', async (t) => {
+test.serial('a request keeps its slot when later requests ask for slots', async (t) => {
   const [one, two, late] = await requestsOf(3);
   await ask('places', one);
   await ask('places', two);
@@ -115,7 +115,7 @@ test.serial('a request keeps its slot when later requests ask for one', async (t
   t.deepEqual([await ask('places', late), await ask('places', two)], [8000, 0]);
 });
 
-test.serial('a slot that begins within 5 s stays reserved for its request', async (t) => {
+test.serial('a slot that starts within 5 s stays reserved for its request', async (t) => {
   const [one, two, three] = await requestsOf(3);
   t.deepEqual([await ask('near', one, QUICK), await ask('near', two, QUICK)], [0, 1000]);
   await time.advance(1500);
@@ -158,7 +158,7 @@ test.serial('the slot of a settled request is given to the next request', async 
 });
 
 test.serial(
-  'a slot is not reserved for a request whose time ends before it',
+  'a slot is not reserved for a request that times out before the slot',
   async (t) => {
     const [one, hasty, patient] = await requestsOf(3);
     await ask('hasty', one);
@@ -168,14 +168,14 @@ test.serial(
 );
 
 test.serial(
-  'a request whose time is over still gets a slot that is free now',
+  'a request that has timed out still gets a slot that is free now',
   async (t) => {
     const [one] = await requestsOf(1);
     t.is(await ask('no-time', one, SLOW, -1000), 0);
   },
 );
 
-test.serial('an admitted call says how long it waited for its slot', async (t) => {
+test.serial('an admission says how long the call waited for its slot', async (t) => {
   const [one, two] = await requestsOf(2);
   for (const id of [one, two]) await ask('waited', id);
   await time.advance(10_000);
@@ -201,7 +201,7 @@ for (const [calls, source] of [
   [3, 'a vendor'],
 ] as const) {
   test.serial(
-    `300 requests call ${source} ${calls} times a second, asking at most 3 times each`,
+    `300 requests use 95 % of ${source}'s ${calls} calls a second, asking at most 3 times each`,
     async (t) => {
       const limits = { rates: [{ calls, perMs: 1000 }], dailyCredits: null };
       const made = await play(source, limits, await requestsOf(300));

@@ -128,7 +128,7 @@ const kinds = (admissions: readonly Admission[]) => {
   return { go: count('go'), wait: count('wait'), spent: count('spent') };
 };
 
-test('all workers together stay within a rate limit, and other calls get a wait time', async (t) => {
+test('all workers together stay within a rate limit; calls over it get a wait time', async (t) => {
   const limits = { rates: [{ calls: 20, perMs: 600_000 }], dailyCredits: null };
   const admissions = await askAll('paced', limits, 60);
   const { go, wait } = kinds(admissions);
@@ -230,7 +230,7 @@ test('concurrent calls can spend a daily credit limit in full, but not exceed it
   t.is(Number(row?.credits), 30);
 });
 
-test('credits that were reserved for a call but not charged can be spent again', async (t) => {
+test('daily credits that were reserved for a call but not charged can be spent again', async (t) => {
   const limits = { rates: [], dailyCredits: 1 };
   const { at: askedAt, era } = await admitNow('pay-on-find', limits);
   t.is((await admitNow('pay-on-find', limits)).kind, 'spent');
@@ -244,7 +244,7 @@ test('credits that were reserved for a call but not charged can be spent again',
   t.is((await admitNow('pay-on-find', limits)).kind, 'go');
 });
 
-test("an organization may use a vendor's daily credits, or half if others need them", async (t) => {
+test('an organization may use all daily credits of a vendor, or half if others need them', async (t) => {
   const limits = { rates: [], dailyCredits: 10 };
   const [greedy = '', other = ''] = [...(await requestsOf(1)), ...(await requestsOf(1))];
   const goes = async (requestId: string | null, calls = 12) => {
@@ -325,7 +325,7 @@ test("five failures in a row open a source's breaker, and a response resets the 
   t.like(await admitNow('shaky'), { kind: 'wait', why: 'breaker_open' });
 });
 
-test('fifty simultaneous failures open the breaker only once and only for seconds', async (t) => {
+test("50 simultaneous failures open a source's breaker only once and only for seconds", async (t) => {
   const calls = await begin('crowded', 50);
   await Promise.all(calls.map((end) => end({ kind: 'failed', why: 'unanswered' })));
   t.true((await waitOf('crowded')) <= 8000);
@@ -334,7 +334,7 @@ test('fifty simultaneous failures open the breaker only once and only for second
   t.deepEqual(kinds(await askAll('crowded', FREE, 12)), { go: 1, wait: 11, spent: 0 });
 });
 
-test('failures of calls from before the breaker opened do not keep it open longer', async (t) => {
+test('failures of calls that began before the breaker opened keep it open no longer', async (t) => {
   const calls = await begin('late', 45);
   for (const end of calls.slice(0, 5)) await end({ kind: 'failed', why: 'upstream' });
   await pass('late', 6);
@@ -353,21 +353,21 @@ test('a response to a call that began before the breaker opened does not close i
   t.like(await admitNow('slow'), { kind: 'wait', why: 'breaker_open' });
 });
 
-test('after its pause an open breaker admits exactly one trial call of all workers', async (t) => {
+test('after its pause, an open breaker admits one trial call, even if all workers ask', async (t) => {
   await fail('half-open', 5);
   t.deepEqual(kinds(await askAll('half-open', FREE, 12)), { go: 0, wait: 12, spent: 0 });
   await pass('half-open', 8);
   t.deepEqual(kinds(await askAll('half-open', FREE, 12)), { go: 1, wait: 11, spent: 0 });
 });
 
-test('a successful trial call closes the breaker', async (t) => {
+test("a successful trial call closes a source's breaker", async (t) => {
   await fail('trial', 5);
   await pass('trial', 8);
   await record('trial', { kind: 'answered' });
   t.deepEqual(kinds(await askAll('trial', FREE, 6)), { go: 6, wait: 0, spent: 0 });
 });
 
-test('if concurrent calls open or close a breaker, only one of them reports that', async (t) => {
+test('if concurrent calls open or close a breaker, only one of them reports the change', async (t) => {
   const endAll = (ends: readonly End[], outcome: CallOutcome) =>
     Promise.all(ends.map((end) => end(outcome)));
   const told = (changes: readonly (BreakerChange | null)[]) =>
@@ -406,7 +406,7 @@ test('a failing source gets a trial call every eight seconds, even if it fails s
   t.is((await admitNow('away')).kind, 'go');
 });
 
-test('a hanging trial call does not delay the next and can still close the breaker', async (t) => {
+test('a hanging trial call does not delay the next one, and can still close the breaker', async (t) => {
   await fail('hanging', 5);
   const trials: End[] = [];
   for (let i = 0; i < 6; i += 1) {
@@ -420,7 +420,7 @@ test('a hanging trial call does not delay the next and can still close the break
   t.deepEqual(kinds(await askAll('hanging', FREE, 6)), { go: 6, wait: 0, spent: 0 });
 });
 
-test('a rejected API key opens the breaker for minutes, regardless of older calls', async (t) => {
+test('a rejected API key opens the breaker for minutes, however older calls end', async (t) => {
   const calls = await begin('refused', 12);
   await calls[0]?.({ kind: 'refused', why: 'auth' });
   await pass('refused', 60);
@@ -453,7 +453,7 @@ test('a response with Retry-After pauses all calls to a source but is not a fail
   t.is((await admitNow('limited')).kind, 'go');
 });
 
-test('a single request that fails repeatedly does not open the breaker', async (t) => {
+test("a single request whose calls fail repeatedly does not open a source's breaker", async (t) => {
   await fail('poisoned', 1);
   for (let i = 0; i < 9; i += 1)
     await record('poisoned', { kind: 'failed_again', why: 'upstream' });

@@ -75,7 +75,7 @@ test.serial(
 );
 
 test.serial(
-  'lookups are counted for each of the ten busiest organizations, and for the rest',
+  'metrics count lookups for each of the ten busiest organizations, and for the rest',
   async (t) => {
     const large = [];
     for (let count = 12; count > 0; count -= 1) large.push(await submitFor(20, count));
@@ -120,7 +120,7 @@ test.serial(
 );
 
 test.serial(
-  'an organization is low on credits when it has less than it used within a day',
+  'an organization is low on credits if it has fewer than it used in the last day',
   async (t) => {
     const spend = async (credits: number, count: number) => {
       const { requestIds } = await submitFor(credits, count, {
@@ -174,7 +174,7 @@ test.serial(
 );
 
 test.serial(
-  'a webhook is overdue once its request is final or its next attempt is due',
+  'a webhook is overdue from when its request is final or its next attempt is due',
   async (t) => {
     const webhook = { url: 'https://hooks.test/', mode: 'real-time' };
     const { requestIds } = await submitFor(5, 2, { webhook });

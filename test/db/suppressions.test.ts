@@ -59,7 +59,7 @@ for (const [what, target, email] of [
   ],
   ['a domain', { kind: 'domain', value: 'hospital.example' }, 'one@hospital.example'],
   [
-    'the domain of a subdomain',
+    'the parent of its domain',
     { kind: 'domain', value: 'health.example' },
     'one@mail.health.example',
   ],
@@ -85,14 +85,14 @@ for (const [what, target, email] of [
   });
 }
 
-test('suppressing a domain does not suppress others that end in the same letters', async (t) => {
+test('suppressing a domain does not suppress other domains that end in the same letters', async (t) => {
   const npi = '2000030012';
   await know(npi, 'one@otherclinics.example');
   await addSuppression(api.db, BY, { kind: 'domain', value: 'clinics.example' });
   t.is((await ask(await api.organization(), npi)).item?.status, 'completed');
 });
 
-test('polls and webhooks hide a suppressed address, but its charge stays', async (t) => {
+test('polls and webhooks hide a suppressed address, but the charge for it stays', async (t) => {
   const [npi, email] = ['2000040011', 'shown@clinic.example'];
   await know(npi, email);
   const client = await api.organization(10);
@@ -157,7 +157,7 @@ test('a result that was found while a suppression was being saved is hidden late
   t.true(Number(seen?.before) > 0);
 });
 
-test('if the paid address is suppressed, a replay returns another one for free', async (t) => {
+test('if an address that a client paid for is suppressed, a replay returns another', async (t) => {
   const npi = '2000050018';
   await know(npi, 'first@clinic.example');
   const client = await api.organization(10);
@@ -180,7 +180,7 @@ test('if the paid address is suppressed, a replay returns another one for free',
 });
 
 test.serial(
-  'doctor accepts a replay of another address even after the suppression is gone',
+  'doctor accepts a replay with another address after the suppression is removed',
   async (t) => {
     const replays = async () => {
       const { checks } = await diagnose(api.db, { ...RULES, webhookScheduleMs: [0] });
@@ -253,7 +253,7 @@ test("a vendor's 451 suppresses the NPI, and the audit log names the service as 
   t.is(records.length, 1);
 });
 
-test('operators can list and change suppressions, which store addresses as hashes', async (t) => {
+test('operators can list and change suppressions, which contain only hashed addresses', async (t) => {
   const { json, text, operator } = operatorOn(api.databaseUrl);
   const value = hashAddress('jane.roe@xn--grten-gra.example');
   const outcome = async (...args: string[]) =>

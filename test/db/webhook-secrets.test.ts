@@ -31,7 +31,7 @@ const { db, url, sql: raw } = freshDatabase(test);
 
 const newOrganization = async () => (await openOrganization(db, 0)).organizationId;
 
-test('a second rotation within 24 h is rejected, and the error says when it can run', async (t) => {
+test('rotating a webhook secret again within 24 h is rejected with the time to retry', async (t) => {
   const { operator, json } = operatorOn(url);
   const id = await newOrganization();
   const first = await json<{ previous_secret_valid_until: string }>(
@@ -49,7 +49,7 @@ test('a second rotation within 24 h is rejected, and the error says when it can 
   t.is((await records(id)).length, 1);
 });
 
-test('--force rotates a secret again within 24 h and ends the oldest one at once', async (t) => {
+test('--force rotates a secret again within 24 h and ends the oldest secret at once', async (t) => {
   const { json } = operatorOn(url);
   const id = await newOrganization();
   const secret = async () => (await showWebhookSecret(db, id)).webhookSecret;
@@ -65,7 +65,7 @@ test('--force rotates a secret again within 24 h and ends the oldest one at once
   );
 });
 
-test('rotating a secret again after 24 h needs no --force', async (t) => {
+test('rotating a webhook secret again after 24 h needs no --force', async (t) => {
   const id = await newOrganization();
   const { previousSecretValidUntil } = await rotateWebhookSecret(db, BY, id);
   const left = (previousSecretValidUntil?.getTime() ?? 0) - Date.now();
@@ -76,7 +76,7 @@ test('rotating a secret again after 24 h needs no --force', async (t) => {
   await t.notThrowsAsync(rotateWebhookSecret(db, BY, id));
 });
 
-test('only one of several concurrent rotations of a secret succeeds', async (t) => {
+test('only one of several concurrent rotations of a webhook secret succeeds', async (t) => {
   const id = await newOrganization();
   const before = (await showWebhookSecret(db, id)).webhookSecret;
   const outcomes = await Promise.allSettled(
@@ -90,7 +90,7 @@ test('only one of several concurrent rotations of a secret succeeds', async (t) 
   t.is((await signingSecrets(id))[1], before);
 });
 
-test('rotating the secret of an unknown organization fails with organization_missing', async (t) => {
+test("rotating an unknown organization's secret fails with organization_missing", async (t) => {
   const unknown = 'org_01h2xcejqtf2nbrexx3vqjhp41';
   await t.throwsAsync(rotateWebhookSecret(db, BY, unknown), {
     code: 'organization_missing',
@@ -123,7 +123,7 @@ function withKeys(t: ExecutionContext, databaseUrl: string, ...secretKeys: Secre
 
 const key = (version: string): SecretKey => ({ version, key: randomBytes(32) });
 
-test('secrets are stored encrypted and can be decrypted only for their organization', async (t) => {
+test('a webhook secret is stored encrypted, and decrypted only for its organization', async (t) => {
   const [id, other] = [await newOrganization(), await newOrganization()];
   const before = await showWebhookSecret(db, id);
   const after = await rotateWebhookSecret(db, BY, id);
@@ -141,7 +141,7 @@ test('secrets are stored encrypted and can be decrypted only for their organizat
   await t.throwsAsync(showWebhookSecret(db, other));
 });
 
-test('an encrypted secret that was changed in the database is rejected', async (t) => {
+test('an encrypted webhook secret that was changed in the database is rejected', async (t) => {
   const id = await newOrganization();
   await db.drizzle.execute(
     sql`update organizations set webhook_secret = overlay(webhook_secret placing
@@ -150,7 +150,7 @@ test('an encrypted secret that was changed in the database is rejected', async (
   await t.throwsAsync(showWebhookSecret(db, id));
 });
 
-test('the database rejects a secret that is not encrypted', async (t) => {
+test('the database rejects a webhook secret that is not encrypted', async (t) => {
   const id = await newOrganization();
   const refused = { message: /"organizations_secrets_encrypted"/ };
   await t.throwsAsync(
@@ -164,7 +164,7 @@ test('the database rejects a secret that is not encrypted', async (t) => {
   );
 });
 
-test('without the encryption key, secrets can be neither shown nor created', async (t) => {
+test('without the encryption key, webhook secrets can be neither shown nor created', async (t) => {
   const id = await newOrganization();
   for (const [opened, message] of [
     [withKeys(t, url), /SECRETS_KEY is not set/],
@@ -251,7 +251,7 @@ async function records(organizationId: string): Promise<{ forced: boolean }[]> {
   return rows.map(({ details }) => details);
 }
 
-test('a wrong encryption key cannot show or create secrets, and the error names it', async (t) => {
+test('secrets cannot be shown or created with a wrong key, and the error names the key', async (t) => {
   await using database = await openTestDatabase();
   const right = withKeys(t, database.url, key('v1'));
   const wrong = withKeys(t, database.url, key('v1'));
@@ -269,7 +269,7 @@ test('a wrong encryption key cannot show or create secrets, and the error names 
   await t.notThrowsAsync(showWebhookSecret(right, id));
 });
 
-test('a process with a wrong encryption key does not record it as the right one', async (t) => {
+test('a process with a wrong encryption key does not record that key as the right one', async (t) => {
   await using database = await openTestDatabase();
   const right = withKeys(t, database.url, key('v1'));
   await createOrganization(right, BY, 'One');
@@ -331,7 +331,7 @@ test('showing a webhook secret with a wrong key prints one line without a stack 
   t.regex(stderr, /^operator: the key v1 of SECRETS_KEY cannot decrypt.*\n$/);
 });
 
-test('a worker with a wrong encryption key logs at its start that it cannot deliver', async (t) => {
+test('a worker with a wrong encryption key logs that it cannot deliver webhooks', async (t) => {
   await using database = await openTestDatabase();
   await createOrganization(withKeys(t, database.url, key('v1')), BY, 'One');
   const env = {

@@ -69,7 +69,7 @@ for (const offset of [-1, 0, 1]) {
     });
   });
 
-  test(`${when} the end of its freshness, a stored email is ${offset > 0 ? 'not used' : 'used'}`, async (t) => {
+  test(`${when} the time when a stored email goes stale, it is ${offset > 0 ? 'not used' : 'used'}`, async (t) => {
     const npi = `100000001${offset + 1}`;
     const lastValidatedAt = new Date('2026-01-01T00:00:00.000Z');
     await storeEmail(db, { ...EMAIL, npi, lastValidatedAt });
@@ -96,7 +96,7 @@ async function edgeBefore(behind: number): Promise<Date> {
   return new Date(row?.now.getTime() - behind);
 }
 
-test('a submit is free until the last millisecond of the replay window', async (t) => {
+test('submitting an NPI again is free until the last millisecond of the replay window', async (t) => {
   const npi = '1000000020';
   const organization = await charged(npi);
   for (const behind of [-1, 0, 1]) {
@@ -113,7 +113,7 @@ test('a submit is free until the last millisecond of the replay window', async (
   }
 });
 
-test('a result is free until the last millisecond of the replay window', async (t) => {
+test('a result that arrives by the last millisecond of the replay window is free', async (t) => {
   const npi = '1000000030';
   const organization = await charged(npi);
   const { organizationId } = organization;
