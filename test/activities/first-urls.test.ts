@@ -115,7 +115,7 @@ const NEEDED = Object.fromEntries(
   }),
 );
 
-test('each vendor and verifier is listed under its own id', (t) => {
+test('the tables of vendors and verifiers use the id of each entry as its key', (t) => {
   for (const catalogue of [VENDORS, VERIFIERS])
     t.deepEqual(
       Object.values(catalogue).map(({ id }) => id),
@@ -124,7 +124,7 @@ test('each vendor and verifier is listed under its own id', (t) => {
 });
 
 test.serial(
-  'each source with only its required settings is called at its documented URL',
+  'each vendor and verifier is called at its documented URL by default',
   async (t) => {
     const urls = await firstUrls(t, { registry: 'fallback' });
     for (const { id } of CATALOGUE) {
@@ -136,15 +136,12 @@ test.serial(
   },
 );
 
-test.serial(
-  'a RocketReach account with universal credits uses the universal API',
-  async (t) => {
-    const { rocketreach } = await firstUrls(t, {
-      vendors: { rocketreach: { api: 'universal' } },
-    });
-    // docs.rocketreach.co, "Universal People Lookup API"
-    t.deepEqual(rocketreach, [
-      'GET https://api.rocketreach.co/api/v2/universal/person/lookup',
-    ]);
-  },
-);
+test.serial("RocketReach's universal API is called at its documented URL", async (t) => {
+  const { rocketreach } = await firstUrls(t, {
+    vendors: { rocketreach: { api: 'universal' } },
+  });
+  // docs.rocketreach.co, "Universal People Lookup API"
+  t.deepEqual(rocketreach, [
+    'GET https://api.rocketreach.co/api/v2/universal/person/lookup',
+  ]);
+});

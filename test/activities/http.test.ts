@@ -46,7 +46,7 @@ async function portOf(t: ExecutionContext, server: Server): Promise<number> {
   return (server.address() as AddressInfo).port;
 }
 
-test('a vendor call that times out may have been charged', async (t) => {
+test('a vendor call that times out counts as possibly charged', async (t) => {
   const silent = await serveVendor(t, () => undefined);
   const slow = await serveVendor(
     t,
@@ -76,10 +76,18 @@ for (const [about, cause, handle] of [
     'ERR_SSL',
     (socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n'),
   ],
-  ['ends the TLS handshake', 'ECONNRESET', (socket) => socket.end()],
+  [
+    'closes the connection during the TLS handshake',
+    'ECONNRESET',
+    (socket) => socket.end(),
+  ],
   // The code is the same as for a reset after the request. The only difference is that there was no
   // connection yet.
-  ['resets the TLS handshake', 'ECONNRESET', (socket) => socket.resetAndDestroy()],
+  [
+    'resets the connection during the TLS handshake',
+    'ECONNRESET',
+    (socket) => socket.resetAndDestroy(),
+  ],
 ] as const satisfies readonly (readonly [string, string, (socket: Socket) => void])[]) {
   test(`a vendor call counts as not sent if the vendor ${about}`, async (t) => {
     const server = createTcpServer((socket) =>
@@ -96,7 +104,7 @@ test("a vendor call counts as not sent if the vendor's host name is unknown", as
   t.deepEqual(await get('http://vendor.invalid'), unsent('ENOTFOUND'));
 });
 
-test('a vendor call on a reused connection that is reset may have been charged', async (t) => {
+test('a vendor call counts as possibly charged if its reused connection is reset', async (t) => {
   const served = new WeakSet<Socket>();
   const url = await serveVendor(t, ({ socket }, response) => {
     if (served.has(socket)) socket.resetAndDestroy();
@@ -109,7 +117,7 @@ test('a vendor call on a reused connection that is reset may have been charged',
   t.deepEqual(answer, UNANSWERED);
 });
 
-test('an endless response of a vendor is not read to the end', async (t) => {
+test('reading an endless response from a vendor stops at a size limit', async (t) => {
   const url = await serveVendor(t, (_request, response) => {
     const chunk = ' '.repeat(65_536);
     const pour = () => {

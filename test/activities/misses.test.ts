@@ -197,14 +197,14 @@ test('a vendor without a result is called again 14 days after its response', asy
   t.is(await lookUp(await person(), { rules: { missMs: 0 } }), AGAIN);
 });
 
-test('that a vendor had no result is remembered separately for each requested type', async (t) => {
+test('a vendor without a personal address is still called for other requested types', async (t) => {
   const npi = await person();
   await lookUp(npi);
   t.is(await lookUp(npi, { requestedType: 'personal' }), AGAIN);
   t.is(await lookUp(npi, { requestedType: 'personal' }), REMEMBERED);
 });
 
-test('after a lookup without a result, only a new vendor is called', async (t) => {
+test('after a lookup without a result, the next request calls only new vendors', async (t) => {
   const npi = await person();
   await lookUp(npi);
   const vendors = [vendorSource(one), vendorSource(other)];
@@ -245,7 +245,7 @@ test('vendors are called again after the verification policy or the verifiers ch
   );
 });
 
-test('an operator can have all vendors called again for an NPI, which is audited', async (t) => {
+test('after the audited command `lookups forget NPI`, all vendors are called again', async (t) => {
   const npi = await person();
   await lookUp(npi);
   const { json, operator } = operatorOn(url);
@@ -260,7 +260,7 @@ test('an operator can have all vendors called again for an NPI, which is audited
   t.deepEqual(entry, { action: 'lookups.forget', subject: npi, details: { lookups: 1 } });
 });
 
-test('an operator can undo the verdicts of a broken verifier, after a dry run', async (t) => {
+test('`lookups forget` undoes the verdicts of a broken verifier, after a dry run', async (t) => {
   const npi = await person();
   const later = await person();
   const { operator, json } = operatorOn(url);
@@ -309,7 +309,7 @@ test('an operator can undo the verdicts of a broken verifier, after a dry run', 
   t.is((await operator('lookups', 'forget', '--reason', 'x')).code, 2);
 });
 
-test('an operator can undo the verdicts of a broken DNS resolver by their reason', async (t) => {
+test('`lookups forget --verdict-reason` undoes the verdicts of a broken DNS resolver', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const verifiers = [verifierOf('reacher', VERDICT('invalid', 'mailbox_missing'))];
@@ -338,7 +338,7 @@ for (const [about, step] of [
   ['by a verifier', undated],
   ['by a vendor', (npi: string) => datedAhead(npi)],
 ] as const) {
-  test(`a worker whose clock is ahead stores no future date of a validation ${about}`, async (t) => {
+  test(`a worker whose clock is ahead does not store a future date for a validation ${about}`, async (t) => {
     const npi = await person();
     one.script(npi, () => step(npi));
     const verifiers = [verifierOf('reacher', VERDICT('valid', 'mailbox_ok'))];
@@ -354,7 +354,7 @@ for (const [about, step] of [
   });
 }
 
-test('erasing an NPI also deletes its record of vendors without a result', async (t) => {
+test('erasing an NPI also makes us forget which vendors had no result for it', async (t) => {
   const npi = await person();
   await lookUp(npi);
   await eraseSubject(db, { ...ASKED, reason: 'test' }, { npi });
@@ -362,7 +362,7 @@ test('erasing an NPI also deletes its record of vendors without a result', async
   t.is(await lookUp(npi), AGAIN);
 });
 
-test("erasing an address also deletes its NPI's record of vendors without a result", async (t) => {
+test('erasing an address also makes us forget which vendors had no result for its NPI', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   t.is(await lookUp(npi), 'one not_found none_valid');
@@ -376,7 +376,7 @@ test("erasing an address also deletes its NPI's record of vendors without a resu
   t.is(kept?.facts, 0);
 });
 
-test('the record of vendors without a result is deleted together with the evidence', async (t) => {
+test('after 180 days, we forget which vendors had no result for an NPI', async (t) => {
   const npi = await person();
   await lookUp(npi);
   await sql`update lookups set opened_at = now() - interval '181 days' where npi = ${npi}`;
@@ -386,7 +386,7 @@ test('the record of vendors without a result is deleted together with the eviden
   t.is(kept?.facts, 0);
 });
 
-test('a result that our checks rejected is not paid for again on the same day', async (t) => {
+test('a vendor whose result we rejected is not called again on the same day', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   t.is(await lookUp(npi), 'one not_found none_valid');
@@ -397,7 +397,7 @@ for (const [about, step] of [
   ['that our checks rejected', undated],
   ['about another person', () => foundStep('2000000010')],
 ] as const) {
-  test(`a result ${about} is paid for again after a day`, async (t) => {
+  test(`a vendor with a result ${about} is called again after a day`, async (t) => {
     const npi = await person();
     const age = (
       hours: number,
@@ -413,14 +413,14 @@ for (const [about, step] of [
   });
 }
 
-test('a result about another person is not paid for again on the same day', async (t) => {
+test('a vendor with a result about another person is not called again on the same day', async (t) => {
   const npi = await person();
   one.script(npi, () => foundStep('2000000010'));
   t.is(await lookUp(npi), 'one not_found identity_mismatch');
   t.is(await lookUp(npi), REMEMBERED);
 });
 
-test('an address of another type than requested is not checked or paid for again', async (t) => {
+test('an address of the wrong type is not verified, and its vendor is not called again', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const verifier = verifierOf('reacher', VERDICT('valid', 'mailbox_ok'));
@@ -430,7 +430,7 @@ test('an address of another type than requested is not checked or paid for again
   t.deepEqual([one.asked(npi, 'submit'), verifier.asked()], [1, 0]);
 });
 
-test('a result without a date confirms a stored address and keeps its date', async (t) => {
+test('an undated result confirms a stored address, which keeps its validation date', async (t) => {
   const npi = await person();
   const [named] = (foundStep(npi) as Extract<Step, { kind: 'found' }>).candidates;
   await sql`insert into stored_emails (npi, email, email_type, verdict, last_validated_at, source, unchecked, repeats_input)
@@ -439,7 +439,7 @@ test('a result without a date confirms a stored address and keeps its date', asy
   t.is(await lookUp(npi), 'one completed found');
 });
 
-test('a result that could not be verified in time is paid for again', async (t) => {
+test('a vendor is called again if its result could not be verified in time', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const slow = [verifierOf('reacher', VERDICT('unknown', 'timeout'))];
@@ -447,7 +447,7 @@ test('a result that could not be verified in time is paid for again', async (t) 
   t.regex(await lookUp(npi, { verifiers: slow }), /^one /);
 });
 
-test('a greylisted address is remembered only after the mail server has decided', async (t) => {
+test('a vendor is called again if greylisting left its address undecided', async (t) => {
   const [npi, never] = [await person(), await person()];
   for (const which of [npi, never]) one.script(which, () => undated(which));
   const decided = [
@@ -460,7 +460,7 @@ test('a greylisted address is remembered only after the mail server has decided'
   t.regex(await lookUp(never, { verifiers: greylisting }), /^one /);
 });
 
-test('that a vendor had no result is not remembered while a verifier is down', async (t) => {
+test('a lookup that failed because a verifier was down does not count as "no result"', async (t) => {
   const npi = await person();
   one.script(npi, () => undated(npi));
   const broke = [verifierOf('reacher', { kind: 'fatal', why: 'credits' })];
@@ -470,7 +470,7 @@ test('that a vendor had no result is not remembered while a verifier is down', a
   t.regex(await lookUp(npi), /^one /);
 });
 
-test('a returned result is never remembered as "no result", even if it is not stored', async (t) => {
+test('a vendor with a returned result is called again if we may not store the result', async (t) => {
   const npi = await person();
   one.script(npi, () => foundStep(npi));
   const borrowed = {

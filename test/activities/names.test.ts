@@ -57,7 +57,7 @@ for (const [what, say, code] of [
   (name: string, type: string) => Said,
   string,
 ])[]) {
-  test(`a DNS name ${what} has its own error code, which is cached`, async (t) => {
+  test(`looking up a DNS name ${what} fails with ${code}, and the failure is cached`, async (t) => {
     const { find, questions } = await namesBy(t, say);
     await t.throwsAsync(find('hook.example'), { code });
     const asked = questions.length;
@@ -73,7 +73,7 @@ test('if name servers are silent about IPv6, IPv4 addresses are still found', as
   t.deepEqual(await find('hook.example'), [{ address: '192.0.2.1', family: 4 }]);
 });
 
-test('name servers that never respond are given up and do not delay other names', async (t) => {
+test('a DNS lookup without a response times out and does not delay other lookups', async (t) => {
   const say = (name: string): Said =>
     name.endsWith('.silent.example') ? 'silence' : ['192.0.2.1'];
   const servers = await Promise.all(
@@ -94,14 +94,14 @@ test('name servers that never respond are given up and do not delay other names'
   }
 });
 
-test('the hosts file has priority over name servers', async (t) => {
+test('a name in the hosts file is not looked up at the name servers', async (t) => {
   const { find, questions } = await namesBy(t, () => 'NXDOMAIN');
   const found = await find('localhost');
   t.true(found.some(({ address }) => address === '127.0.0.1'));
   t.deepEqual(questions, []);
 });
 
-test('configuring a name server by its name instead of its IP address is an error', (t) => {
+test('a name server must be configured by its IP address, not by its name', (t) => {
   t.throws(() => createNames(['ns.example']), { code: 'ERR_INVALID_IP_ADDRESS' });
 });
 
@@ -122,7 +122,7 @@ test('calls to vendors use the configured name servers', async (t) => {
   t.true(questions.includes('A vendor.example'));
 });
 
-test('cached DNS responses expire, and the oldest is dropped when the cache is full', async (t) => {
+test('cached DNS responses expire, and a full cache drops the oldest one', async (t) => {
   const asked: string[] = [];
   let now = 0;
   const ask = async (key: string) => {
@@ -157,7 +157,7 @@ test('a full DNS cache drops an expired response before an older valid one', asy
   t.deepEqual(asked, ['lasting', 'brief', 'another']);
 });
 
-test('the oldest DNS responses are dropped when the cache takes too many bytes', async (t) => {
+test('a DNS cache that takes too many bytes drops its oldest responses', async (t) => {
   const asked: string[] = [];
   const ask = async (key: string) => {
     asked.push(key);
@@ -168,7 +168,7 @@ test('the oldest DNS responses are dropped when the cache takes too many bytes',
   t.deepEqual(asked, ['a', 'b', 'c', 'a']);
 });
 
-test('a DNS name with many addresses is cached with only a few of each kind', async (t) => {
+test('a DNS lookup returns at most four private and four public IPv4 addresses', async (t) => {
   const inner = Array.from({ length: 10 }, (_, n) => `10.0.0.${n}`);
   const open = Array.from({ length: 10 }, (_, n) => `198.41.0.${n}`);
   const { find } = await namesBy(t, () => [...inner, ...open, '2001:503:ba3e::2:30']);

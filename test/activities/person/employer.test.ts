@@ -26,7 +26,7 @@ async function employersOf(npi: string) {
   return [...(organization ? [organization] : []), ...otherOrganizations];
 }
 
-test("the domain of a provider's own address is the likeliest employer", async (t) => {
+test("the likeliest employer is the one at the domain of the provider's own address", async (t) => {
   const place = newPlace();
   await practice('SOMEBODY ELSE LLC', place, [{ endpoint: 'info@elsewhere.com' }]);
   const npi = await person(place, [
@@ -48,7 +48,7 @@ test("the domain of a provider's own address is the likeliest employer", async (
   });
 });
 
-test('an office address says less about the employer than a personal mailbox', async (t) => {
+test('the domain of an office@ address has less confidence than that of a personal one', async (t) => {
   const confidence = async (endpoint: string) =>
     (await employerOf(await person(null, [{ endpoint }])))?.confidence;
   t.is(await confidence('jane.public@cedarclinic.com'), 0.85);
@@ -60,7 +60,7 @@ test('an office address says less about the employer than a personal mailbox', a
   t.is((await employerOf(lee))?.confidence, 0.5);
 });
 
-test('employer domains come from URLs and from hosts of Direct messages', async (t) => {
+test("an employer's domain is found in URLs and in the hosts of Direct addresses", async (t) => {
   const domain = async (endpoint: string, kind: EndpointKind = 'OTHERS') =>
     (await employerOf(await person(null, [{ kind, endpoint }])))?.domain ?? null;
   t.is(await domain('https://fhir.cedarclinic.com/r4', 'FHIR'), 'cedarclinic.com');
@@ -87,7 +87,7 @@ test('software vendors, mail services, billers, and free mail are not employers'
   t.is(await employerOf(npi), null);
 });
 
-test("a domain that fits no organization's name counts as a separate employer", async (t) => {
+test("a domain that resembles no organization's name counts as a separate employer", async (t) => {
   const place = newPlace();
   await practice('CEDAR VALLEY PEDIATRICS LLC', place);
   const npi = await person(place, [{ endpoint: 'enroll@papersdone.com' }]);
@@ -114,7 +114,7 @@ test('a domain belongs to the organization whose name it resembles', async (t) =
   }
 });
 
-test('several domains of a provider reduce the confidence in each employer', async (t) => {
+test('if a provider has addresses at several domains, each one has less confidence', async (t) => {
   const npi = await person(null, [
     { endpoint: 'a@aaclinic.com' },
     { endpoint: 'b@bbclinic.com' },
@@ -129,7 +129,7 @@ test('several domains of a provider reduce the confidence in each employer', asy
   );
 });
 
-test("an organization that is named with a provider's endpoint is an employer", async (t) => {
+test("an organization that NPPES names as an endpoint's affiliation is an employer", async (t) => {
   const place = newPlace();
   await practice('THE BIG HOSPITAL, INC.', place, [{ endpoint: 'info@bighospital.org' }]);
   const direct = {
@@ -151,7 +151,7 @@ test("an organization that is named with a provider's endpoint is an employer", 
   t.deepEqual(await employerOf(elsewhere), { ...organization, domain: null });
 });
 
-test('an organization with the same phone is an employer, with its name and domain', async (t) => {
+test("an organization with the provider's phone number is an employer", async (t) => {
   const place = newPlace();
   const clinic = await practice('DENVER PROVIDERS 2 PLLC', place, [
     { endpoint: 'records@alder.com' },
@@ -171,7 +171,7 @@ test('an organization with the same phone is an employer, with its name and doma
   });
 });
 
-test('an organization at the same address is an employer, likelier in the same suite', async (t) => {
+test("an organization at the provider's address is likelier if its suite is the same", async (t) => {
   const at = async (line2: string | null) => {
     const place = newPlace(line2);
     await practice('ALDER CLINIC LLC', place);
@@ -198,7 +198,7 @@ test('an organization at the same address is an employer, likelier in the same s
   });
 });
 
-test("another tenant of the provider's building is not an employer", async (t) => {
+test("an organization in another suite of the provider's building is not an employer", async (t) => {
   const { line1, postalCode } = newPlace();
   const suite = (line2: string) => ({ phone: null, line1, line2, postalCode });
   await practice('ALDER CLINIC LLC', suite('STE 200'));
@@ -209,7 +209,7 @@ test("another tenant of the provider's building is not an employer", async (t) =
   );
 });
 
-test("an organization is found by all its locations and all of the provider's", async (t) => {
+test('employers are found at all locations of the provider and of the organization', async (t) => {
   const [place, other] = [newPlace(), newPlace()];
   const clinic = await practice('ALDER CLINIC LLC', newPlace());
   await location(clinic, 'CO', place);
@@ -235,7 +235,7 @@ test("an organization is found by all its locations and all of the provider's", 
   );
 });
 
-test('neither a deactivated organization nor the provider is an employer', async (t) => {
+test('deactivated organizations and other people at an address are not employers', async (t) => {
   const place = newPlace();
   await insert(
     { entityType: 2, organizationName: 'GONE LLC', deactivatedOn: '2024-05-01' },
@@ -245,7 +245,7 @@ test('neither a deactivated organization nor the provider is an employer', async
   t.is(await employerOf(await person(place)), null);
 });
 
-test('several NPIs of one organization count as one employer', async (t) => {
+test('organizations with different NPIs and the same name count as one employer', async (t) => {
   const place = newPlace();
   await practice('ALDER CLINIC LLC', place);
   await practice('ALDER CLINIC, L.L.C.', place);
@@ -258,7 +258,7 @@ test('several NPIs of one organization count as one employer', async (t) => {
   });
 });
 
-test('parts of one organization count as one employer', async (t) => {
+test('two parts of the same parent organization count as one employer', async (t) => {
   const place = newPlace();
   const part = { parentName: 'BIG HEALTH SYSTEM, INC.' };
   await practice('EAST SIDE LAB', place, [], part);
@@ -270,7 +270,7 @@ test('parts of one organization count as one employer', async (t) => {
   );
 });
 
-test('several organizations with one phone reduce confidence, and many are ignored', async (t) => {
+test('the more organizations share a phone number, the less confidence each one has', async (t) => {
   const place = { ...newPlace(), line1: null };
   await otherName(await practice('BIRCH PUBLICATIONS LLC', place), '<UNAVAIL>', '3');
   await otherName(await practice('CEDAR FAMILY MEDICINE LLC', place), '<UNAVAIL>', '3');
@@ -312,7 +312,7 @@ test('a phone or address that hundreds of organizations share is ignored', async
   t.is(facts && buildSubject(facts.npi, facts, 'any').organization, null);
 });
 
-test('a group that the provider bills for is likelier than an old practice', async (t) => {
+test('a group that the provider bills for is likelier than a practice at its address', async (t) => {
   const [old, now] = [newPlace(), newPlace()];
   await practice('OLD PRACTICE LLC', old);
   await practice('ALDER MEDICAL GROUP INC', now, [
@@ -329,7 +329,7 @@ test('a group that the provider bills for is likelier than an old practice', asy
   t.like(second, { source: 'same_phone', name: 'Old Practice' });
 });
 
-test("a group's domain is shared by several of its clinicians or resembles its name", async (t) => {
+test("a group's domain is used by two of its clinicians or resembles the group's name", async (t) => {
   const place = newPlace();
   const group = (pacId: string) => [pacId, 'ALDER MEDICAL GROUP'] as const;
   const employer = async (pacId: string, ...endpoints: string[]) => {
@@ -348,7 +348,7 @@ test("a group's domain is shared by several of its clinicians or resembles its n
   t.is(await employer('3', 'a@aldermed.com'), 'aldermed.com');
 });
 
-test("several groups reduce the confidence in each, least at the provider's address", async (t) => {
+test('among groups that a provider bills for, the one at its address is likeliest', async (t) => {
   const place = newPlace();
   const npi = await person(place);
   await bills(npi, ['1', 'ALDER CLINIC'], newPlace());
@@ -363,7 +363,7 @@ test("several groups reduce the confidence in each, least at the provider's addr
   );
 });
 
-test('the larger of two groups is the likelier employer', async (t) => {
+test('the larger of two groups that a provider bills for is the likelier employer', async (t) => {
   const npi = await person(null);
   await bills(npi, ['1', 'ALDER CLINIC'], newPlace(), 4);
   await bills(npi, ['2', 'BIRCH HOSPITAL'], newPlace(), 1200);
@@ -376,7 +376,7 @@ test('the larger of two groups is the likelier employer', async (t) => {
   );
 });
 
-test("the operator's table of employer domains has priority, by NPI, PAC id, or name", async (t) => {
+test("the operator's table of employer domains, by NPI, PAC id, or name, has priority", async (t) => {
   const place = newPlace();
   const clinic = await practice('CHESTNUT CLINIC LLC', place, [
     { endpoint: 'info@wrong.com' },

@@ -121,7 +121,7 @@ async function measure(vendor: Vendor): Promise<Measured> {
 const AT_ONCE = 20;
 
 test.serial(
-  'the employers of 500 clinicians are mostly found, and rarely wrong',
+  'for most of 500 clinicians we find the employer, and it is rarely the wrong one',
   async (t) => {
     const simulator = await createSimulator({ port: 0, speed: 1000, apiKey: 'sim' });
     t.teardown(() => simulator.close());

@@ -47,7 +47,7 @@ function named(name: GivenName, more: Partial<Identity> = {}): Identity {
 const isSame = (name: GivenName, who: Person, more: Partial<Identity> = {}) =>
   mismatchOf(named(name, more), NPI, who) === null;
 
-test("an NPI in a vendor's result decides whether it is about our person", (t) => {
+test('a result with the requested NPI is accepted, and one with another NPI is not', (t) => {
   const jane = person('Jane', 'Public');
   const said = (npi: string | null, name: GivenName | null, who: Person | null) =>
     mismatchOf({ npi, name, state: null }, NPI, who);
@@ -60,7 +60,7 @@ test("an NPI in a vendor's result decides whether it is about our person", (t) =
   t.is(said(OTHER_NPI, null, null), 'identity_mismatch');
 });
 
-test("a result with our NPI but another person's name is a mismatch", (t) => {
+test("a vendor's result with the requested NPI but another name is a mismatch", (t) => {
   const verdict = mismatchOf(
     named(parts('Hugo', 'Stranger'), { npi: NPI }),
     NPI,
@@ -69,7 +69,7 @@ test("a result with our NPI but another person's name is a mismatch", (t) => {
   t.is(verdict, 'identity_mismatch');
 });
 
-test('a result without a name or an NPI is not accepted', (t) => {
+test("a vendor's result without an NPI and without a full name is not accepted", (t) => {
   const unknown = 'identity_unknown';
   t.is(
     mismatchOf({ npi: null, name: null, state: 'CO' }, NPI, person('Jane', 'Public')),
@@ -448,7 +448,7 @@ function confusion(table: Readonly<Record<string, string>>, isOne: boolean): str
   ];
 }
 
-test('different notations of a name count as the same person', (t) => {
+test('two notations of the same name count as the same person', (t) => {
   t.is(confusion(SAME, true).join('\n'), '');
 });
 
@@ -464,7 +464,7 @@ test('similar names of different people count as different people', (t) => {
   );
 });
 
-test('similar names are distinguished, no matter which of the two is ours', (t) => {
+test("two similar names still differ if the vendor's name and ours are exchanged", (t) => {
   for (const { text, said, record } of Object.values(STRANGERS).flatMap(pairsOf)) {
     if (
       said.kind !== 'parts' ||
@@ -480,7 +480,7 @@ test('similar names are distinguished, no matter which of the two is ours', (t) 
   }
 });
 
-test('a result with our NPI and last name is accepted with any first name', (t) => {
+test("a vendor's result with the requested NPI and last name may have any first name", (t) => {
   const said = (name: string, record: string) => {
     const [pair] = pairsOf(`${name} ~ ${record}`);
     return pair !== undefined && isSame(pair.said, pair.record, { npi: NPI });
@@ -508,7 +508,7 @@ test('a result with our NPI and last name is accepted with any first name', (t) 
     t.false(said(name, record), name);
 });
 
-test('a result in a state where our person does not practice is about a namesake', (t) => {
+test("a vendor's result in a state where the person does not practice is a mismatch", (t) => {
   const jane = person('Jane', 'Public', { state: 'CO', otherStates: ['WY'] });
   const at = (state: string | null, who = jane) =>
     isSame(parts('Jane', 'Public'), who, { state });
@@ -520,7 +520,7 @@ test('a result in a state where our person does not practice is about a namesake
   t.true(at('TX', person('Jane', 'Public')), 'no state on record is no difference');
 });
 
-test('a result with our NPI may have another state and another notation of the name', (t) => {
+test("a vendor's result with the requested NPI may have another state or middle name", (t) => {
   const ian = person('Ian', 'Public', { middle: 'Adam', suffix: 'Jr', state: 'CO' });
   const identity = named(full('Ian B. Public Sr.'), { npi: NPI, state: 'TX' });
   t.is(mismatchOf(identity, NPI, ian), null);
@@ -535,7 +535,7 @@ const letters = fc.string({
 const word = letters.map((text) => `zo${text}`);
 const name = fc.record({ first: word, last: word });
 
-test('case, accents, titles, and order of a name make no difference', (t) => {
+test('case, accents, titles, and word order make no difference between two names', (t) => {
   const dress = (text: string) =>
     `${text.toUpperCase().replace(/A/g, 'Á').replace(/U/g, 'Ü')}`;
   fc.assert(
@@ -554,7 +554,7 @@ test('case, accents, titles, and order of a name make no difference', (t) => {
   t.pass();
 });
 
-test('a result with another one-word last name is never about our person', (t) => {
+test("a vendor's result with another one-word last name is about another person", (t) => {
   fc.assert(
     fc.property(name, word, fc.boolean(), ({ first, last }, other, inOnePiece) => {
       fc.pre(other !== last);
@@ -566,7 +566,7 @@ test('a result with another one-word last name is never about our person', (t) =
   t.pass();
 });
 
-test('the comparison of names accepts any text without an error', (t) => {
+test('comparing names never throws an error, no matter what the text is', (t) => {
   const text = fc.string({ unit: 'binary', maxLength: 60 });
   const given: fc.Arbitrary<GivenName> = fc.oneof(
     fc.record({ kind: fc.constant('parts' as const), first: text, last: text }),

@@ -8,21 +8,21 @@ const linesOf = (list: string) =>
     .split('\n')
     .filter((line) => line !== '' && !line.startsWith('#'));
 
-test('all spellings of a name from another script count as the same name', (t) => {
+test('different transliterations of a name, such as md and muhammad, count as the same', (t) => {
   t.is(commonSpelling('md'), commonSpelling('muhammad'));
   t.is(commonSpelling('kovalskiy'), commonSpelling('kovalsky'));
   t.is(commonSpelling('skiy'), 'skiy');
   t.is(commonSpelling('public'), 'public');
 });
 
-test('a courtesy suffix such as -bhai may be missing in one name, but must not differ', (t) => {
+test('a courtesy suffix such as -bhai may be missing, but two suffixes must be equal', (t) => {
   t.true(sameGivenName('manibhai', 'mani'));
   t.true(sameGivenName('mani', 'maniben'));
   t.false(sameGivenName('manibhai', 'maniben'));
   t.false(sameGivenName('', ''));
 });
 
-test('the lists of names contain only normalized words, each spelling in one line', (t) => {
+test('the name lists contain only normalized words, and no spelling is on two lines', (t) => {
   for (const list of ['nicknames', 'spellings']) {
     for (const line of linesOf(list))
       t.deepEqual(nameWords(line), [...new Set(line.split(' '))], line);

@@ -42,7 +42,7 @@ test('an NPI with two swapped neighboring digits is invalid', (t) => {
   t.false(hasNpiCheckDigit('1234567983'));
 });
 
-test('every magic NPI has a valid check digit', (t) => {
+test('every magic NPI of the sandbox has a valid check digit', (t) => {
   t.deepEqual(
     [...MAGIC.keys()].filter((npi) => !hasNpiCheckDigit(npi)),
     [],

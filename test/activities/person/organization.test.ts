@@ -40,12 +40,12 @@ const NAMES: readonly (readonly [written: string, read: string])[] = [
 ];
 
 for (const [written, read] of NAMES) {
-  test(`the organization "${written}" is called "${read}"`, (t) => {
+  test(`the organization name "${written}" is normalized to "${read}"`, (t) => {
     t.is(organizationName(written), read);
   });
 }
 
-test('placeholders are not organization names', (t) => {
+test('a placeholder such as "<UNAVAIL>" is not an organization name', (t) => {
   const nothing = [
     '',
     '<UNAVAIL>',
@@ -65,7 +65,7 @@ test('placeholders are not organization names', (t) => {
   }
 });
 
-test("all notations of an organization's name have one comparison key", (t) => {
+test("all notations of an organization's name have the same comparison key", (t) => {
   const spellings = [
     'THE ALDER CLINIC, P.L.L.C.',
     'Alder Clinic',
@@ -76,7 +76,7 @@ test("all notations of an organization's name have one comparison key", (t) => {
   t.not(organizationKey('CARDIOLOGY OF PA'), organizationKey('CARDIOLOGY OF SC'));
 });
 
-test("a domain resembles an organization's name by a rare word or by its initials", (t) => {
+test("a domain resembles an organization's name if it has a rare word or the initials", (t) => {
   const pairs: [string, string, boolean][] = [
     ['cedarvalleyclinic.com', 'Cedar Valley Clinic', true],
     ['cedarpeds.com', 'Cedar Valley Pediatrics', true],

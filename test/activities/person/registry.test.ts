@@ -93,7 +93,7 @@ async function personWith(
   return answer;
 }
 
-test('the NPI Registry gets the documented request, with a User-Agent', async (t) => {
+test('a lookup sends the documented request to the NPI Registry, with a User-Agent', async (t) => {
   const seen: { url: string | undefined; headers: IncomingHttpHeaders }[] = [];
   const empty = await recorded('empty');
   const registry = await registryAt(t, ({ url, headers }, response) => {
@@ -105,7 +105,7 @@ test('the NPI Registry gets the documented request, with a User-Agent', async (t
   t.regex(seen[0]?.headers['user-agent'] ?? '', /^npi-email-enrichment\//);
 });
 
-test('a current NPI Registry response about a person is read completely', async (t) => {
+test("the NPI Registry's current response format for a person is read completely", async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('person')));
   t.deepEqual(provider, {
     npi: NPI,
@@ -153,12 +153,12 @@ test('a current NPI Registry response about a person is read completely', async 
   });
 });
 
-test('an old NPI Registry response with integers as numbers is read too', async (t) => {
+test("the NPI Registry's old response format, with unquoted numbers, is read too", async (t) => {
   const provider = providerOf(t, await stepFor(t, 200, await recorded('person-2019')));
   t.like(provider, { npi: NPI, lastName: 'ASHDOWN', endpoints: [], locations: [] });
 });
 
-test('an NPI Registry response about an organization is read with all names', async (t) => {
+test("the NPI Registry's response about an organization is read with all its names", async (t) => {
   const provider = providerOf(
     t,
     await stepFor(t, 200, await recorded('organization'), {}, '2000000093'),
@@ -187,13 +187,13 @@ test("the NPI Registry's response can say in three ways that an NPI is inactive"
   t.deepEqual(await stepFor(t, 200, await personWith({}, { status: 'D' })), absent);
 });
 
-test('an error in a 200 of the NPI Registry is fatal, not a result', async (t) => {
+test('an error in a response with status 200 from the NPI Registry is fatal', async (t) => {
   const fatal = { kind: 'fatal', why: 'protocol', field: 'Errors[0]' } as const;
   t.deepEqual(await stepFor(t, 200, await recorded('error-version')), fatal);
   t.deepEqual(await stepFor(t, 200, await recorded('error-number')), fatal);
 });
 
-test('the error about an NPI Registry response names the wrong field, not its value', async (t) => {
+test('the error about a malformed NPI Registry response names the field, not its value', async (t) => {
   const fieldOf = async (body: unknown) => {
     const step = await stepFor(t, 200, body);
     return step.kind === 'fatal' && step.why === 'protocol' ? step.field : step;
@@ -246,7 +246,7 @@ test('server errors of the NPI Registry are retried, and unexpected statuses are
   }
 });
 
-test('a silent or broken connection to the NPI Registry is retried', async (t) => {
+test('a call to the NPI Registry that gets no response is retried', async (t) => {
   const unanswered = { kind: 'retry', why: 'unanswered', afterMs: null } as const;
   const silent = await registryAt(t, () => {}, 50);
   t.deepEqual(await silent.find(NPI, NEVER), unanswered);
@@ -350,7 +350,7 @@ test('an imported provider has priority over the NPI Registry', async (t) => {
   t.deepEqual(await listRegistryDue(db, [npi]), []);
 });
 
-test('an NPI that the NPI Registry does not know counts as inactive for a day', async (t) => {
+test('an NPI that is missing from the NPI Registry counts as inactive for a day', async (t) => {
   const npi = '2000000143';
   t.deepEqual(await listRegistryDue(db, [npi]), [npi]);
   await stored(t, await personAs(npi), npi);
@@ -396,7 +396,7 @@ test('NPI Registry text that the database cannot store causes no error', async (
   t.like(await readProvider(db, npi), { lastName: 'ASH DOWN' });
 });
 
-test('the simulated NPI Registry knows the simulated people', async (t) => {
+test("the simulator's NPI Registry knows the people of the simulated vendors", async (t) => {
   const simulator = await createSimulator({
     port: 0,
     speed: 1000,

@@ -14,7 +14,7 @@ async function subjectOf(npi: string) {
   return buildSubject(npi, await readProvider(db, npi), 'any');
 }
 
-test('NPIs that no vendor is called for are listed with their reasons', async (t) => {
+test('for each NPI whose vendors must not be called, gate() returns the reason', async (t) => {
   const active = await person(null);
   const organization = await practice('A CLINIC', null);
   const gone = await insert({ entityType: null, deactivatedOn: '2024-05-01' }, null);
@@ -55,7 +55,7 @@ test('NPIs that no vendor is called for are listed with their reasons', async (t
   t.deepEqual(await gate(db, []), new Map());
 });
 
-test('vendors get no name for an NPI that is not an active person', async (t) => {
+test('vendors get no name for an NPI without an active person whose name we know', async (t) => {
   const nobody = {
     requestedType: 'any' as const,
     person: null,
@@ -149,7 +149,7 @@ const NAMES: readonly (readonly [written: string, read: string])[] = [
   ['null', 'Null'],
 ];
 
-test('last names in capitals are converted, and placeholders are removed', async (t) => {
+test('last names in capitals become mixed case, and placeholders are removed', async (t) => {
   for (const [written, expected] of NAMES) {
     const npi = await person(null, [], { lastName: written });
     t.is((await subjectOf(npi)).person?.last, expected, written);
@@ -175,14 +175,14 @@ test('a person with only one name is looked up by NPI, not by name', async (t) =
   }
 });
 
-test('a name in lowercase is converted too', async (t) => {
+test('a name in lowercase also becomes mixed case', async (t) => {
   const row = { firstName: 'mary-jo', practiceCity: 'colorado springs' };
   const { person: mary } = await subjectOf(await person(null, [], row));
   t.is(mary?.first, 'Mary-Jo');
   t.is(mary?.practice.city, 'Colorado Springs');
 });
 
-test('a generation such as Jr. is found after the last name or in the suffix', async (t) => {
+test('a generation such as Jr. is read from the last name or from the suffix', async (t) => {
   const generationOf = async (row: Parameters<typeof person>[2]) =>
     (await subjectOf(await person(null, [], row))).person?.generation;
   t.is(await generationOf({ lastName: 'PUBLIC III' }), 3);
@@ -190,7 +190,7 @@ test('a generation such as Jr. is found after the last name or in the suffix', a
   t.is(await generationOf({ lastName: 'PUBLIC', nameSuffix: '--' }), null);
 });
 
-test("a person's other name in NPPES is added, completed by the current one", async (t) => {
+test("parts that are missing in a person's other NPPES name come from the current name", async (t) => {
   const otherNames = async (row: Parameters<typeof person>[2]) =>
     (await subjectOf(await person(null, [], row))).person?.otherNames;
   t.deepEqual(await otherNames({ otherFirstName: 'JANIE', otherLastName: 'MAIDEN' }), [
@@ -203,7 +203,7 @@ test("a person's other name in NPPES is added, completed by the current one", as
   t.deepEqual(await otherNames({}), []);
 });
 
-test('ordinary NPPES addresses are candidates, normalized and without duplicates', async (t) => {
+test('ordinary email addresses in NPPES become candidates, normalized and only once', async (t) => {
   const npi = await person(null, [
     { kind: 'CONNECT', endpoint: 'mailto:Jane@PublicClinic.com' },
     { kind: 'DIRECT', endpoint: 'jane.public@gmail.com' },

@@ -46,7 +46,7 @@ async function stepFor(t: ExecutionContext, id: string, answer: Played) {
   return await vendor.submit(SUBJECT, NEVER);
 }
 
-test("the sources file's example vendor is called by NPI, with its secret in a header", async (t) => {
+test("the sources file's example vendor is called by NPI, with its key in a header", async (t) => {
   const { vendor, asked, source } = await exampleVendor(
     t,
     'hcp-registry',
@@ -68,7 +68,7 @@ test("the sources file's example vendor is called by NPI, with its secret in a h
   );
 });
 
-test("a response of the sources file's example vendor is mapped to candidates", async (t) => {
+test('the response of the example vendor in the sources file becomes candidates', async (t) => {
   t.deepEqual(await stepFor(t, 'hcp-registry', recorded('http-json/listed')), {
     kind: 'found',
     candidates: [
@@ -94,7 +94,7 @@ test("a response of the sources file's example vendor is mapped to candidates", 
   });
 });
 
-test("the sources file's POST example sends known fields and leaves out unknown ones", async (t) => {
+test('the POST example in the sources file sends known fields and omits unknown ones', async (t) => {
   const { vendor, asked } = await exampleVendor(t, 'name-finder', {
     status: 404,
     body: {},
@@ -118,7 +118,7 @@ test("the sources file's POST example sends known fields and leaves out unknown 
   );
 });
 
-test('the JSON pointer to the candidates may select a single one', async (t) => {
+test('the JSON pointer to the candidates may select a single object instead of a list', async (t) => {
   const contact = {
     email: 'jo@clinic.com',
     email_status: 'Accept-All',
@@ -140,10 +140,10 @@ test('the JSON pointer to the candidates may select a single one', async (t) => 
 });
 
 for (const [about, answer] of [
-  ['a status in the sources file', { status: 404, body: {} }],
-  ['a value in the sources file', { status: 200, body: { found: false } }],
+  ['the status', { status: 404, body: {} }],
+  ['a value in the body', { status: 200, body: { found: false } }],
 ] as const) {
-  test(`${about} can mean that the vendor has no result`, async (t) => {
+  test(`${about} of a response can mean that the vendor has no result`, async (t) => {
     t.deepEqual(await stepFor(t, 'hcp-registry', answer), {
       kind: 'miss',
       reason: 'no_match',
@@ -151,7 +151,7 @@ for (const [about, answer] of [
   });
 }
 
-test('even a value in an error response can mean that the vendor has no result', async (t) => {
+test('a value in the body of a 422 can also mean that the vendor has no result', async (t) => {
   const answer = { status: 422, body: { error: { code: 'NO_RESULT' } } };
   t.deepEqual(await stepFor(t, 'name-finder', answer), {
     kind: 'miss',
@@ -163,13 +163,13 @@ for (const [status, step] of [
   [401, { kind: 'fatal', why: 'auth' }],
   [429, { kind: 'retry', why: 'rate_limit', afterMs: null }],
 ] as const) {
-  test(`a ${status} is an error even if its body says that there is no result`, async (t) => {
+  test(`a response with status ${status} is an error even if its body says "no result"`, async (t) => {
     const answer = { status, body: { error: { code: 'NO_RESULT' } } };
     t.deepEqual(await stepFor(t, 'name-finder', answer), step);
   });
 }
 
-test('a vendor without NPIs in its results is called only with a name to compare', async (t) => {
+test('a vendor whose results have no NPI is called only for a person with a known name', async (t) => {
   const settings = {
     url: 'http://127.0.0.1/{npi}',
     needs: ['npi'],
@@ -185,7 +185,7 @@ test('a vendor without NPIs in its results is called only with a name to compare
   t.is(asked.length, 0);
 });
 
-test('any other error response does not mean that the vendor has no result', async (t) => {
+test('an error response that the sources file does not list is not "no result"', async (t) => {
   const answer = { status: 422, body: { error: { code: 'BAD_NAME' } } };
   t.deepEqual(await stepFor(t, 'name-finder', answer), {
     kind: 'fatal',
@@ -199,7 +199,7 @@ for (const results of [
   null,
   [{ address: null, kind: null, deliverable: null, checked_at: null }],
 ]) {
-  test(`results of ${JSON.stringify(results)} count as no result`, async (t) => {
+  test(`a response whose list of results is ${JSON.stringify(results)} counts as no result`, async (t) => {
     const { body } = recorded('http-json/listed');
     const answer = { status: 200, body: { ...(body as object), results } };
     t.deepEqual(await stepFor(t, 'hcp-registry', answer), {
@@ -209,7 +209,7 @@ for (const results of [
   });
 }
 
-test('the identity in a response without an email is not checked', async (t) => {
+test('a response without an email counts as no result, even with a malformed identity', async (t) => {
   const answer = {
     status: 200,
     body: { found: true, provider: { npi: false, name: '' }, results: [] },
@@ -237,14 +237,14 @@ for (const [field, about, body] of [
   ['results[0].checked_at', 'a number', { results: [{ ...ENTRY, checked_at: 5 }] }],
   ['provider.name', 'text', { results: [ENTRY], provider: { name: 'x' } }],
 ] as const) {
-  test(`an error names ${field} if that is ${about}: ${JSON.stringify(body)}`, async (t) => {
+  test(`the error about the response ${JSON.stringify(body)} names ${field}, which is ${about}`, async (t) => {
     const step = await stepFor(t, 'hcp-registry', { status: 200, body });
     t.deepEqual(step, { kind: 'fatal', why: 'protocol', field });
   });
 }
 
 for (const word of ['guessed by a child', 'constructor', '']) {
-  test(`an email status '${word}' that the sources file does not list is unknown`, async (t) => {
+  test(`an email status '${word}', which the sources file does not list, is read as unknown`, async (t) => {
     const contact = { email: 'jo@clinic.com', email_status: word };
     t.like(await stepFor(t, 'name-finder', { status: 200, body: { contact } }), {
       candidates: [{ verdict: 'unknown' }],
@@ -252,12 +252,12 @@ for (const word of ['guessed by a child', 'constructor', '']) {
   });
 }
 
-test("a vendor's results have dates if the sources file points to a date", async (t) => {
+test('a vendor counts as dated if the sources file says where its validation date is', async (t) => {
   t.true((await exampleVendor(t, 'hcp-registry')).vendor.isDated);
   t.false((await exampleVendor(t, 'name-finder')).vendor.isDated);
 });
 
-test('values in the URL of a vendor are escaped', async (t) => {
+test('values that are inserted into the URL of a vendor are escaped', async (t) => {
   const person = { ...SUBJECT.person, last: 'a/b?c=d&e#f{npi}%41' } as Subject['person'];
   const { vendor, asked } = await listedVendor(t, {}, { status: 404, body: {} });
   await vendor.submit({ ...SUBJECT, person }, NEVER);
@@ -271,7 +271,7 @@ for (const [template, first, last] of [
   ['/people/.{last}', 'Jo', '.'],
   ['/people/%2E{last}', 'Jo', '.'],
 ] as const) {
-  test(`${template} is skipped for "${first} ${last}", because dots change the path`, async (t) => {
+  test(`the URL ${template} is not called for "${first} ${last}", because dots change the path`, async (t) => {
     const { url, asked } = await playVendor(t, { status: 404, body: {} });
     const [source] = fileIn(sourceText(url, { url: url + template }), KEYS).http;
     if (!source) throw new Error('the file describes no vendor');
@@ -281,7 +281,7 @@ for (const [template, first, last] of [
   });
 }
 
-test('dots next to other characters stay in the URL', async (t) => {
+test('dots next to other characters of a name stay in the URL of a vendor', async (t) => {
   const { url, asked } = await playVendor(t, { status: 404, body: {} });
   const [source] = fileIn(
     sourceText(url, { url: `${url}/people/{first}/{last}` }),
@@ -297,7 +297,7 @@ test('dots next to other characters stay in the URL', async (t) => {
   t.is(asked[0]?.url, '/people/J./..St.%20John');
 });
 
-test("a URL that needs an organization's name is not requested without it", async (t) => {
+test("a vendor whose URL contains the organization's name is not called without a name", async (t) => {
   const { vendor, asked } = await listedVendor(t, { url: 'http://127.0.0.1/{company}' });
   const organization = {
     name: null,
@@ -310,7 +310,7 @@ test("a URL that needs an organization's name is not requested without it", asyn
   t.is(asked.length, 0);
 });
 
-test('a vendor that needs a postal address gets the known parts', async (t) => {
+test('a vendor that needs a postal address gets the parts that are known', async (t) => {
   const settings = {
     method: 'POST',
     body: { at: ['{street}', '{city}', '{state} {zip}'], unknown: null },
@@ -353,7 +353,7 @@ for (const [text, parts] of [
   });
 }
 
-test('a JSON pointer does not select inherited properties of objects', async (t) => {
+test('a JSON pointer does not select properties that all objects inherit', async (t) => {
   const candidates = { list: '/one', email: '/address', validated_at: '/constructor' };
   const body = { one: { address: 'jo@clinic.com' }, npi: SUBJECT.npi };
   const { vendor } = await listedVendor(t, { candidates }, { status: 200, body });

@@ -46,7 +46,7 @@ function found(contact_info: unknown): Played {
   };
 }
 
-test('FullEnrich gets a job for one contact in the documented form', async (t) => {
+test('a lookup sends FullEnrich the documented request, a job for one contact', async (t) => {
   const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
   t.deepEqual(await vendor.submit(SUBJECT, NEVER), {
     kind: 'pending',
@@ -77,7 +77,7 @@ for (const [requestedType, fields, cost] of [
   ['personal', ['contact.personal_emails'], 3],
   ['any', ['contact.work_emails', 'contact.personal_emails'], 4],
 ] as const) {
-  test(`for ${requestedType}, FullEnrich finds only that type, for at most ${cost} credits`, async (t) => {
+  test(`for type ${requestedType}, FullEnrich is asked for ${fields}, for at most ${cost} credits`, async (t) => {
     const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
     await vendor.submit({ ...SUBJECT, requestedType }, NEVER);
     t.like(asked[0]?.body, { data: [{ enrich_fields: fields }] });
@@ -85,7 +85,7 @@ for (const [requestedType, fields, cost] of [
   });
 }
 
-test('FullEnrich does not get unknown fields of the organization', async (t) => {
+test('fields that are unknown for an organization are not sent to FullEnrich', async (t) => {
   const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/submitted'));
   const organization = {
     name: null,
@@ -107,7 +107,7 @@ test('FullEnrich does not get unknown fields of the organization', async (t) => 
   });
 });
 
-test('a 400 of FullEnrich means that a job is running, so it is polled again', async (t) => {
+test('a 400 for a poll of FullEnrich means that the job is running, so we poll again', async (t) => {
   const { vendor, asked } = await fullEnrich(t, recorded('fullenrich/running'), finished);
   const pending = {
     kind: 'pending',
@@ -122,7 +122,7 @@ test('a 400 of FullEnrich means that a job is running, so it is polled again', a
   );
 });
 
-test('a finished FullEnrich job lists its most probable address first, and only once', async (t) => {
+test('candidates of a FullEnrich job begin with the most probable address, listed once', async (t) => {
   t.deepEqual(await polled(t, finished), {
     kind: 'found',
     candidates: [
@@ -144,7 +144,7 @@ function candidate(email: string, vendorType: string, verdict: string) {
   return { email, vendorType, verdict, validatedAt: null };
 }
 
-test('the identity of a FullEnrich result comes from its profile, not from our input', async (t) => {
+test('a FullEnrich result with a profile takes its identity from there, not our input', async (t) => {
   const profile = {
     full_name: 'Maria O’Malley',
     location: { country_code: 'US', region: 'North Dakota' },
@@ -186,7 +186,7 @@ for (const [status, step] of [
   ['CREDITS_INSUFFICIENT', { kind: 'miss', reason: 'no_email', credits: 0 }],
   ['RATE_LIMIT', { kind: 'pending', jobRef: JOB, pollAfterMs: FULLENRICH_POLL_MS }],
 ] as const) {
-  test(`FullEnrich's job status ${status} is read as "${step.kind}"`, async (t) => {
+  test(`a FullEnrich job with status ${status} becomes the step "${step.kind}"`, async (t) => {
     const { body } = recorded('fullenrich/nothing');
     t.deepEqual(
       await polled(t, { status: 200, body: { ...(body as object), status } }),
@@ -203,26 +203,26 @@ test('a FullEnrich job without a result costs nothing', async (t) => {
   });
 });
 
-test('a 402 of FullEnrich means that its credits ran out', async (t) => {
+test('a 402 from FullEnrich means that our account has no credits', async (t) => {
   t.deepEqual(await polled(t, recorded('fullenrich/credits')), {
     kind: 'fatal',
     why: 'credits',
   });
 });
 
-test('a result in a 402 of FullEnrich has been paid for and is used', async (t) => {
+test('a result in a 402 from FullEnrich has been paid for, and we use it', async (t) => {
   const body = { ...result, status: 'CREDITS_INSUFFICIENT' };
   t.like(await polled(t, { status: 402, body }), { kind: 'found', credits: 4 });
 });
 
-test('an unreadable 402 of FullEnrich also means that its credits ran out', async (t) => {
+test('an unreadable 402 from FullEnrich also means that our account has no credits', async (t) => {
   t.deepEqual(await polled(t, { status: 402, body: '<html>' }), {
     kind: 'fatal',
     why: 'credits',
   });
 });
 
-test('a FullEnrich rate limit without Retry-After lasts one minute, as documented', async (t) => {
+test('without Retry-After, a rate limit of FullEnrich lasts one minute, as documented', async (t) => {
   const step = { kind: 'retry', why: 'rate_limit', afterMs: 60_000 } as const;
   t.deepEqual(await submitted(t, recorded('fullenrich/limited')), step);
   t.deepEqual(await polled(t, recorded('fullenrich/limited')), step);
@@ -254,7 +254,7 @@ test('a failed poll of FullEnrich is repeated after the usual interval', async (
   t.deepEqual(await nobody.poll(JOB, SUBJECT, NEVER), unsent);
 });
 
-test('FullEnrich is polled after 100 seconds, then every five minutes', async (t) => {
+test('a FullEnrich job is polled after 100 seconds, then every five minutes', async (t) => {
   const { vendor } = await fullEnrich(
     t,
     recorded('fullenrich/submitted'),
@@ -264,7 +264,7 @@ test('FullEnrich is polled after 100 seconds, then every five minutes', async (t
   t.like(await vendor.poll(JOB, SUBJECT, NEVER), { pollAfterMs: 300_000 });
 });
 
-test('a FullEnrich job that is unknown at a poll is retried, not read as "no result"', async (t) => {
+test('a poll is retried if FullEnrich does not know the job, and is not "no result"', async (t) => {
   const body = { code: 'error.enrichment.not_found', message: 'Enrichment ID not found' };
   const afterMs = FULLENRICH_POLL_MS;
   t.deepEqual(await polled(t, { status: 404, body }), {
@@ -276,7 +276,7 @@ test('a FullEnrich job that is unknown at a poll is retried, not read as "no res
   t.deepEqual(await polled(t, page), { kind: 'fatal', why: 'protocol', field: 'body' });
 });
 
-test('a 404 for a FullEnrich submit is a fatal error, because the URL is wrong', async (t) => {
+test('a 404 from FullEnrich for a new job is a fatal error, because the URL is wrong', async (t) => {
   const body = { code: 'error.not_found', message: 'Not found' };
   t.deepEqual(await submitted(t, { status: 404, body }), {
     kind: 'fatal',
@@ -293,22 +293,22 @@ for (const [code, step] of [
     { kind: 'fatal', why: 'protocol', field: 'code' },
   ],
 ] as const) {
-  test(`the FullEnrich error ${code} is read as "${step.kind}"`, async (t) => {
+  test(`the FullEnrich error ${code} becomes the step "${step.kind}"`, async (t) => {
     t.deepEqual(await submitted(t, { status: 400, body: { code, message: '' } }), step);
   });
 }
 
 for (const [about, answer, field] of [
-  ['an id is missing', { status: 200, body: {} }, 'enrichment_id'],
-  ['an id is a number', { status: 200, body: { enrichment_id: 5 } }, 'enrichment_id'],
+  ['its id is missing', { status: 200, body: {} }, 'enrichment_id'],
+  ['its id is a number', { status: 200, body: { enrichment_id: 5 } }, 'enrichment_id'],
   [
-    'an id would leave its place in a path',
+    'its id contains ../ and would change the URL of the poll',
     { status: 200, body: { enrichment_id: '../keys' } },
     'enrichment_id',
   ],
-  ['a refusal has no code', { status: 400, body: { error: 'no' } }, 'code'],
+  ['it is a 400 without an error code', { status: 400, body: { error: 'no' } }, 'code'],
 ] as const) {
-  test(`the response to a FullEnrich submit is a fatal error if ${about}`, async (t) => {
+  test(`FullEnrich's response to a new job is a fatal error if ${about}`, async (t) => {
     t.deepEqual(await submitted(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }
@@ -338,10 +338,10 @@ for (const [field, about, answer] of [
     'a number',
     found({ most_probable_work_email: { email: 7, status: '' } }),
   ],
-  ['code', 'of something else', { status: 400, body: { code: 'error.other' } }],
+  ['code', 'the code of another error', { status: 400, body: { code: 'error.other' } }],
   ['body', 'empty', { status: 400, body: '' }],
 ] as const) {
-  test(`the error about a FullEnrich result names ${field} if that is ${about}`, async (t) => {
+  test(`the error about a FullEnrich result names the field ${field} if it is ${about}`, async (t) => {
     t.deepEqual(await polled(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

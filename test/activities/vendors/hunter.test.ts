@@ -23,7 +23,7 @@ function found(rest: object): Played {
   return { status: 200, body: { data: { ...data, ...rest } } };
 }
 
-test('Hunter gets the documented request, with the API key only in a header', async (t) => {
+test('a lookup sends Hunter the documented request, with the API key only in a header', async (t) => {
   const { vendor, asked } = await hunter(t, valid);
   await vendor.submit(SUBJECT, NEVER);
   t.is(
@@ -33,7 +33,7 @@ test('Hunter gets the documented request, with the API key only in a header', as
   t.like(asked[0], { method: 'GET', headers: { 'x-api-key': KEY } });
 });
 
-test('an address that Hunter finds is a professional candidate', async (t) => {
+test('an address that Hunter finds becomes a candidate of type professional', async (t) => {
   t.deepEqual(await stepFor(t, valid), {
     kind: 'found',
     candidates: [
@@ -54,7 +54,7 @@ test('an address that Hunter finds is a professional candidate', async (t) => {
   });
 });
 
-test('a 202 of Hunter is polled by repeating the same request', async (t) => {
+test('after a 202 from Hunter, we poll by repeating the same request', async (t) => {
   const { vendor, asked } = await hunter(
     t,
     { status: 202, body: '' },
@@ -76,7 +76,7 @@ for (const [status, step] of [
   [422, { kind: 'fatal', why: 'protocol', field: 'status' }],
   [429, { kind: 'fatal', why: 'credits' }],
 ] as const) {
-  test(`a ${status} of Hunter is read as "${step.kind}"`, async (t) => {
+  test(`a response from Hunter with status ${status} becomes the step "${step.kind}"`, async (t) => {
     t.deepEqual(
       await stepFor(t, { status, body: { errors: [{ id: 'x', code: status }] } }),
       step,
@@ -84,11 +84,11 @@ for (const [status, step] of [
   });
 }
 
-test('a person who has opted out at Hunter is blocked', async (t) => {
+test('a response from Hunter that the person has opted out is read as "blocked"', async (t) => {
   t.deepEqual(await stepFor(t, recorded('hunter/claimed')), { kind: 'blocked' });
 });
 
-test('a Hunter response without an address costs nothing', async (t) => {
+test('a response from Hunter without an address counts as no result and costs nothing', async (t) => {
   t.deepEqual(await stepFor(t, recorded('hunter/nothing')), {
     kind: 'miss',
     reason: 'no_email',
@@ -96,7 +96,7 @@ test('a Hunter response without an address costs nothing', async (t) => {
   });
 });
 
-test('if Hunter rejects our parameters, the person is skipped', async (t) => {
+test('if Hunter rejects the name or the domain, the lookup is skipped', async (t) => {
   const body = {
     errors: [{ id: 'wrong_params', code: 400, details: 'The domain is invalid' }],
   };
@@ -116,19 +116,19 @@ for (const [status, verdict] of [
   ['something_new', 'unknown'],
   [null, 'unknown'],
 ] as const) {
-  test(`Hunter's verification status ${status} means "${verdict}"`, async (t) => {
+  test(`an address with verification status ${status} at Hunter gets the verdict "${verdict}"`, async (t) => {
     const step = await stepFor(t, found({ verification: { date: null, status } }));
     t.like(step, { candidates: [{ verdict, validatedAt: null }] });
   });
 }
 
-test("Hunter's status valid at a domain that accepts all mail means catch_all", async (t) => {
+test('an address that Hunter calls valid gets catch_all if its domain accepts all mail', async (t) => {
   t.like(await stepFor(t, found({ accept_all: true })), {
     candidates: [{ verdict: 'catch_all' }],
   });
 });
 
-test('an address that Hunter has never verified is unknown', async (t) => {
+test('an address that Hunter has never verified gets the verdict "unknown"', async (t) => {
   t.like(await stepFor(t, found({ verification: null })), {
     candidates: [{ verdict: 'unknown' }],
   });
@@ -154,7 +154,7 @@ for (const [field, about, answer] of [
   ['errors[0].id', 'missing', { status: 400, body: {} }],
   ['errors', 'an object', { status: 400, body: { errors: {} } }],
 ] as const) {
-  test(`the error about a Hunter response names ${field} if that is ${about}`, async (t) => {
+  test(`the error about a Hunter response names the field ${field} if it is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

@@ -43,7 +43,7 @@ function domainsOf(asked: readonly { readonly url: string }[]) {
   return asked.map(({ url }) => new URL(url, 'http://vendor').searchParams.get('domain'));
 }
 
-test('a person not found at the likeliest employer is looked up at the next one', async (t) => {
+test('if Hunter has no result at the likeliest employer, it is called for the next one', async (t) => {
   const { vendor, asked } = await hunter(t, NOBODY, recorded('hunter/valid'));
   const [first, second, ...rest] = await converse(vendor, ELSEWHERE);
   t.like(first, { kind: 'pending', pollAfterMs: 0 });
@@ -52,7 +52,7 @@ test('a person not found at the likeliest employer is looked up at the next one'
   t.deepEqual(domainsOf(asked), ['cedarvalleyclinic-sim.com', 'elsewhere.com']);
 });
 
-test('a vendor looks up a person at no more than two employers', async (t) => {
+test('Hunter is called for at most two employers of a person', async (t) => {
   const { vendor, asked } = await hunter(t, NOBODY, NOBODY);
   t.deepEqual((await converse(vendor, ELSEWHERE)).at(-1), {
     kind: 'miss',
@@ -62,13 +62,13 @@ test('a vendor looks up a person at no more than two employers', async (t) => {
   t.is(asked.length, 2);
 });
 
-test('no result at the only employer is final', async (t) => {
+test('"no result" is final for a person with only one known employer', async (t) => {
   const { vendor, asked } = await hunter(t, NOBODY);
   t.is((await vendor.submit(SUBJECT, NEVER)).kind, 'miss');
   t.is(asked.length, 1);
 });
 
-test('only a free "no result" is followed by a lookup at the next employer', async (t) => {
+test('after a result or an error, the vendor is not called for the next employer', async (t) => {
   for (const answer of [
     recorded('hunter/valid'),
     { status: 500, body: {} },
@@ -80,7 +80,7 @@ test('only a free "no result" is followed by a lookup at the next employer', asy
   }
 });
 
-test('a "no result" that was charged is not followed by another lookup', async (t) => {
+test('after a "no result" that was charged, the next employer is not looked up', async (t) => {
   const email = { status: 'VERIFIED', revealed: true, email: 'm***@elsewhere.com' };
   const masked = {
     status: 200,
@@ -95,7 +95,7 @@ test('a "no result" that was charged is not followed by another lookup', async (
   t.is(asked.length, 1);
 });
 
-test('polls of a lookup at the second employer keep that employer, even after errors', async (t) => {
+test('polls for the second employer keep using that employer, even after errors', async (t) => {
   const { vendor, asked } = await hunter(
     t,
     NOBODY,
@@ -117,7 +117,7 @@ test('polls of a lookup at the second employer keep that employer, even after er
   ]);
 });
 
-test('if the next employer is unknown or rejected, the first "no result" is final', async (t) => {
+test('the first "no result" is final if the next employer is rejected or disappeared', async (t) => {
   const refused = {
     status: 400,
     body: { errors: [{ id: 'wrong_params', code: 400, details: '' }] },

@@ -23,7 +23,7 @@ function matched(email: unknown, rest: object = {}): Played {
   return { status: 200, body: { ...match, ...rest, person: { ...match.person, email } } };
 }
 
-test('Prospeo gets the documented request with all known fields', async (t) => {
+test('a lookup sends Prospeo the documented request with all known fields', async (t) => {
   const { vendor, asked } = await prospeo(t, verified);
   await vendor.submit(SUBJECT, NEVER);
   t.like(asked[0], {
@@ -42,7 +42,7 @@ test('Prospeo gets the documented request with all known fields', async (t) => {
   });
 });
 
-test('a Prospeo match is a professional candidate with its identity', async (t) => {
+test('a match at Prospeo becomes a candidate of type professional, with the identity', async (t) => {
   t.deepEqual(await stepFor(t, verified), {
     kind: 'found',
     candidates: [
@@ -63,7 +63,7 @@ test('a Prospeo match is a professional candidate with its identity', async (t) 
   });
 });
 
-test('a Prospeo match that was paid for before is free', async (t) => {
+test('a match that Prospeo marks as a free enrichment costs nothing', async (t) => {
   t.like(await stepFor(t, matched(match.person.email, { free_enrichment: true })), {
     credits: 0,
   });
@@ -75,13 +75,13 @@ for (const [about, email, reason] of [
   ['not revealed', { ...match.person.email, revealed: false }, 'email_masked'],
   ['empty', { ...match.person.email, email: null }, 'no_email'],
   [
-    'of text that cannot be stored',
+    'text that PostgreSQL cannot store',
     { ...match.person.email, email: 'a\u0000@clinic.com' },
     'no_email',
   ],
   ['null', null, 'no_email'],
 ] as const) {
-  test(`a Prospeo email that is ${about} counts as no result, although it was paid for`, async (t) => {
+  test(`a match at Prospeo whose email is ${about} counts as no result that was charged`, async (t) => {
     t.deepEqual(await stepFor(t, matched(email)), { kind: 'miss', reason, credits: 1 });
   });
 }
@@ -92,7 +92,7 @@ for (const [status, verdict] of [
   ['CATCH_ALL', 'unknown'],
   [null, 'unknown'],
 ] as const) {
-  test(`Prospeo's email status ${status} means "${verdict}"`, async (t) => {
+  test(`an address with email status ${status} at Prospeo gets the verdict "${verdict}"`, async (t) => {
     t.like(await stepFor(t, matched({ ...match.person.email, status })), {
       candidates: [{ verdict }],
     });
@@ -109,7 +109,7 @@ for (const [error_code, step] of [
   ['INVALID_REQUEST', { kind: 'fatal', why: 'protocol', field: 'error_code' }],
   ['SOMETHING_NEW', { kind: 'fatal', why: 'protocol', field: 'error_code' }],
 ] as const) {
-  test(`the Prospeo error ${error_code} is read as "${step.kind}"`, async (t) => {
+  test(`the Prospeo error ${error_code} becomes the step "${step.kind}"`, async (t) => {
     t.deepEqual(
       await stepFor(t, { status: 400, body: { error: true, error_code } }),
       step,
@@ -117,12 +117,12 @@ for (const [error_code, step] of [
   });
 }
 
-test('an error of Prospeo is recognized with any HTTP status', async (t) => {
+test('an error of Prospeo is recognized even in a response with status 200', async (t) => {
   const { body } = recorded('prospeo/no-match');
   t.like(await stepFor(t, { status: 200, body }), { kind: 'miss', reason: 'no_match' });
 });
 
-test('a Prospeo response without a person costs nothing', async (t) => {
+test('a response from Prospeo without a person counts as no result and costs nothing', async (t) => {
   const body = { error: false, person: null, company: null };
   t.deepEqual(await stepFor(t, { status: 200, body }), {
     kind: 'miss',
@@ -133,12 +133,20 @@ test('a Prospeo response without a person costs nothing', async (t) => {
 
 const limited = recorded('prospeo/limited');
 for (const [about, headers, afterMs] of [
-  ['until the minute is over', {}, 37_000],
-  ['until the day is over', { 'x-daily-request-left': '0' }, 40_000_000],
-  ['for the time of Retry-After', { 'retry-after': '3' }, 3000],
-  ['for our default time without a header', { 'x-minute-reset-seconds': 'soon' }, null],
+  ['until the current minute is over', {}, 37_000],
+  [
+    'until the day is over if no daily requests are left',
+    { 'x-daily-request-left': '0' },
+    40_000_000,
+  ],
+  ['as long as Retry-After says', { 'retry-after': '3' }, 3000],
+  [
+    'for our default time if the header with the wait is unreadable',
+    { 'x-minute-reset-seconds': 'soon' },
+    null,
+  ],
 ] as const) {
-  test(`a Prospeo rate limit makes us wait ${about}`, async (t) => {
+  test(`after a rate limit of Prospeo we wait ${about}`, async (t) => {
     const step = await stepFor(t, {
       ...limited,
       headers: { ...limited.headers, ...headers },
@@ -147,7 +155,7 @@ for (const [about, headers, afterMs] of [
   });
 }
 
-test('a state of another country in a Prospeo result is not read as a US state', async (t) => {
+test('in a Prospeo result, a state of another country is not read as a US state', async (t) => {
   const location = { country_code: 'CA', state: 'CA' };
   const body = { ...match, person: { ...match.person, location } };
   t.like(await stepFor(t, { status: 200, body }), { identity: { state: null } });
@@ -175,7 +183,7 @@ for (const [field, about, answer] of [
     { status: 404, body: { error: true, error_code: 'INVALID_REQUEST' } },
   ],
 ] as const) {
-  test(`the error about a Prospeo response names ${field} if that is ${about}`, async (t) => {
+  test(`the error about a Prospeo response names the field ${field} if it is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, answer), { kind: 'fatal', why: 'protocol', field });
   });
 }

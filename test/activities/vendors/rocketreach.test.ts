@@ -76,7 +76,7 @@ for (const [api, requestedType, lookup, status] of [
     '/universal/person/check_status',
   ],
 ] as const) {
-  test(`RocketReach's ${api} API gets the documented request for ${requestedType}`, async (t) => {
+  test(`a request for type ${requestedType} calls RocketReach's ${api} API as documented`, async (t) => {
     const { vendor, asked } = await rocketReach(t, api, { status: 404, body: {} });
     await vendor.submit({ ...SUBJECT, requestedType }, NEVER);
     await vendor.poll('7', SUBJECT, NEVER);
@@ -97,13 +97,13 @@ for (const [api, requestedType, cost] of [
   ['universal', 'personal', 3],
   ['universal', 'any', 5],
 ] as const) {
-  test(`a request for ${requestedType} to RocketReach's ${api} API costs at most ${cost}`, async (t) => {
+  test(`a request for type ${requestedType} costs at most ${cost} at RocketReach's ${api} API`, async (t) => {
     const { vendor } = await rocketReach(t, api, { status: 404, body: {} });
     t.is(vendor.cost(requestedType), cost);
   });
 }
 
-test("RocketReach's universal API is called only with a name to compare", async (t) => {
+test("RocketReach's universal API is called only for a person with a known name", async (t) => {
   const needsOf = async (api: 'legacy' | 'universal') =>
     (await rocketReach(t, api, { status: 404, body: {} })).vendor.needs;
   t.deepEqual(
@@ -124,7 +124,7 @@ test("RocketReach's universal API costs credits only for the types that it finds
   t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', credits: 5 });
 });
 
-test('a complete RocketReach profile becomes candidates with their identity', async (t) => {
+test('the emails of a complete RocketReach profile become candidates with an identity', async (t) => {
   const { vendor } = await rocketReach(t, 'legacy', recorded('rocketreach/complete'));
   t.deepEqual(await vendor.submit(SUBJECT, NEVER), {
     kind: 'found',
@@ -171,19 +171,24 @@ test('an unfinished RocketReach lookup is polled until it is complete', async (t
 
 for (const [status, meaning, step] of [
   [400, 'a fatal error', { kind: 'fatal', why: 'protocol', field: 'status' }],
-  [402, 'an empty account', { kind: 'fatal', why: 'credits' }],
+  [402, 'an account without credits', { kind: 'fatal', why: 'credits' }],
   [403, 'a plan without the API', { kind: 'fatal', why: 'plan' }],
   [404, 'a person without a profile', { kind: 'miss', reason: 'no_profile', credits: 0 }],
   [429, 'a rate limit', { kind: 'retry', why: 'rate_limit', afterMs: null }],
   [451, 'a person who opted out', { kind: 'blocked' }],
 ] as const) {
-  test(`a ${status} of RocketReach means ${meaning}, with any body`, async (t) => {
+  test(`a response from RocketReach with status ${status} means ${meaning}, with any body`, async (t) => {
     t.deepEqual(await stepFor(t, status, '<garbage'), step);
   });
 }
 
 for (const [about, meaning, body, step] of [
-  ['lists our lookup', 'a result', [{ ...PROFILE, id: 6 }, FOUND], { kind: 'found' }],
+  [
+    'lists our lookup',
+    'read as a result',
+    [{ ...PROFILE, id: 6 }, FOUND],
+    { kind: 'found' },
+  ],
   ['lists our lookup as failed', 'retried', [{ ...PROFILE, status: 'failed' }], GIVEN_UP],
   ['lists no lookup', 'retried', [], GIVEN_UP],
   ['lists other lookups', 'retried', [{ ...PROFILE, id: 6 }], GIVEN_UP],
@@ -207,7 +212,7 @@ function unreadable(field: string) {
   return { kind: 'fatal', why: 'protocol', field } as const;
 }
 
-test('a RocketReach lookup that is unknown later is retried, not read as "no result"', async (t) => {
+test('a 404 for a RocketReach status check is retried, and is not "no result"', async (t) => {
   const { vendor } = await rocketReach(t, 'legacy', {
     status: 404,
     body: { detail: 'Not found.' },
@@ -224,7 +229,7 @@ for (const [field, about, body] of [
   ['body', 'null', 'null'],
   ['body', 'a list', '[]'],
   ['id', 'text', { ...FOUND, id: '7' }],
-  ['id', 'no integer', { ...FOUND, id: 1.5 }],
+  ['id', 'not an integer', { ...FOUND, id: 1.5 }],
   ['id', 'missing', { ...FOUND, id: undefined }],
   ['status', 'null', { ...FOUND, status: null }],
   ['name', 'a number', { ...FOUND, name: 5 }],
@@ -256,12 +261,12 @@ for (const [field, about, body] of [
     { ...PROFILE, emails: [{ ...EMAIL, last_validation_check: 1_700_000_000 }] },
   ],
 ] as const) {
-  test(`the error about a RocketReach profile names ${field} if that is ${about}`, async (t) => {
+  test(`the error about a RocketReach profile names the field ${field} if it is ${about}`, async (t) => {
     t.deepEqual(await stepFor(t, 200, body), unreadable(field));
   });
 }
 
-test('unused fields of a RocketReach profile may have any value', async (t) => {
+test('fields of a RocketReach profile that we do not use may have any value', async (t) => {
   const extras = { phones: 'x', toString: null, emails: [{ ...EMAIL, constructor: 1 }] };
   t.is((await stepFor(t, 200, { ...PROFILE, ...extras })).kind, 'found');
 });
@@ -274,7 +279,7 @@ for (const [about, npi_data, npi] of [
   ['that is missing', {}, null],
   ['without its object', null, null],
 ] as const) {
-  test(`an npi_number ${about} is read from a RocketReach profile`, async (t) => {
+  test(`an npi_number ${about} in a RocketReach profile is read as ${npi}`, async (t) => {
     t.like(await stepFor(t, 200, { ...FOUND, npi_data }), {
       kind: 'found',
       identity: { npi },
@@ -289,7 +294,7 @@ for (const [region, country_code, state] of [
   ['ON', 'US', null],
   [null, 'US', null],
 ] as const) {
-  test(`RocketReach's region ${region} of country ${country_code} is the state ${state}`, async (t) => {
+  test(`RocketReach's region ${region} in country ${country_code} is read as state ${state}`, async (t) => {
     t.like(await stepFor(t, 200, { ...FOUND, region, country_code }), {
       identity: { state },
     });
@@ -310,7 +315,7 @@ for (const [about, emails] of [
   });
 }
 
-test('a failed RocketReach lookup is retried and does not count as no result', async (t) => {
+test('a RocketReach lookup with status failed is retried, and is not "no result"', async (t) => {
   t.deepEqual(await stepFor(t, 200, { ...PROFILE, status: 'failed' }), GIVEN_UP);
 });
 
@@ -322,9 +327,17 @@ for (const [about, rest, pollAfterMs] of [
   ],
   ['the status not queued', { status: 'not queued' }, 3000],
   ['an unknown status', { status: 'pondering' }, 3000],
-  ['a hint of 5 seconds', { status: 'searching', retry_after_seconds: 5 }, 5000],
-  ['a hint of years', { status: 'searching', retry_after_seconds: 1e9 }, 60_000],
-  ['a hint that is text', { status: 'searching', retry_after_seconds: '5' }, 3000],
+  ['retry_after_seconds of 5', { status: 'searching', retry_after_seconds: 5 }, 5000],
+  [
+    'retry_after_seconds of many years',
+    { status: 'searching', retry_after_seconds: 1e9 },
+    60_000,
+  ],
+  [
+    'retry_after_seconds as text',
+    { status: 'searching', retry_after_seconds: '5' },
+    3000,
+  ],
 ] as const) {
   test(`a RocketReach profile with ${about} is polled after ${pollAfterMs} ms`, async (t) => {
     const step = await stepFor(t, 200, { ...PROFILE, ...rest });
@@ -346,12 +359,12 @@ for (const [about, email, verdict] of [
   ['type disposable', { type: 'disposable' }, 'invalid'],
   ['type role-based', { type: 'role-based' }, 'risky'],
   [
-    'type role-based at a catch-all',
+    'type role-based and smtp_valid accept-all',
     { type: 'role-based', smtp_valid: 'accept-all' },
     'catch_all',
   ],
 ] as const) {
-  test(`a RocketReach email with ${about} is "${verdict}"`, async (t) => {
+  test(`a RocketReach email with ${about} gets the verdict "${verdict}"`, async (t) => {
     t.like(await candidateFor(t, email), { verdict });
   });
 }
@@ -362,7 +375,7 @@ for (const [type, vendorType] of [
   ['role-based', null],
   [null, null],
 ] as const) {
-  test(`RocketReach's email type ${type} is read as ${vendorType}`, async (t) => {
+  test(`RocketReach's email type ${type} is read as our type ${vendorType}`, async (t) => {
     t.like(await candidateFor(t, { type }), { vendorType });
   });
 }
@@ -378,7 +391,7 @@ for (const [text, iso] of [
   ['', null],
   [null, null],
 ] as const) {
-  test(`RocketReach's last validation '${text}' is read as ${iso}`, async (t) => {
+  test(`RocketReach's last_validation_check '${text}' is read as the date ${iso}`, async (t) => {
     const candidate = await candidateFor(t, { last_validation_check: text });
     t.is(
       candidate && 'validatedAt' in candidate

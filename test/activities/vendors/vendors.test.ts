@@ -61,20 +61,20 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
       upstream(null),
     ],
     [
-      'a 502 of a gateway',
-      'perhaps charged',
+      'a 502 from a gateway',
+      'possibly charged',
       { status: 502, headers: HTML, body: '<html>' },
       unanswered(null),
     ],
     [
-      'a 504 of a gateway',
-      'perhaps charged',
+      'a 504 from a gateway',
+      'possibly charged',
       { status: 504, headers: { 'retry-after': '7' }, body: '' },
       unanswered(7000),
     ],
     [
-      'a 524 of a gateway',
-      'perhaps charged',
+      'a 524 from a gateway',
+      'possibly charged',
       { status: 524, body: '' },
       unanswered(null),
     ],
@@ -92,7 +92,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
       { kind: 'fatal' },
     ],
     [
-      'an opt-out of the person',
+      'a 451, which means that the person opted out,',
       'blocked',
       { status: 451, body: {} },
       { kind: 'blocked' },
@@ -106,21 +106,21 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
   }
 
   for (const [about, handle] of [
-    ['that is cut off before its headers', (_request, response) => response.destroy()],
-    ['that is reset before its headers', ({ socket }) => socket.resetAndDestroy()],
+    ['is cut off before its headers', (_request, response) => response.destroy()],
+    ['is reset before its headers', ({ socket }) => socket.resetAndDestroy()],
     [
-      'that is cut off in its body',
+      'is cut off in its body',
       (_request, response) =>
         response.writeHead(200).write('{"id":7', () => response.destroy()),
     ],
     [
-      'that is reset in its body',
+      'is reset in its body',
       ({ socket }, response) =>
         response.writeHead(200).write('{"id":7', () => socket.resetAndDestroy()),
     ],
-    ["that isn't HTTP", ({ socket }) => socket.end('220 ready\r\n')],
+    ['is not HTTP', ({ socket }) => socket.end('220 ready\r\n')],
   ] as const satisfies readonly (readonly [string, RequestListener])[]) {
-    test(`the ${id} adapter reads a response ${about} as perhaps charged`, async (t) => {
+    test(`the ${id} adapter says that a call may have been charged if its response ${about}`, async (t) => {
       const vendor = create({ baseUrl: await serveVendor(t, handle), apiKey: KEY });
       t.deepEqual(await vendor.submit(SUBJECT, NEVER), unanswered(null));
       t.like(await vendor.poll('7', SUBJECT, NEVER), {
@@ -130,7 +130,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     });
   }
 
-  test(`the ${id} adapter knows that a call to an unreachable vendor was not sent`, async (t) => {
+  test(`the ${id} adapter says that a call to an unreachable vendor was not sent`, async (t) => {
     const vendor = create({ baseUrl: await closedUrl(), apiKey: KEY });
     const unsent = {
       kind: 'retry',
@@ -141,7 +141,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     t.deepEqual(await vendor.submit(SUBJECT, NEVER), unsent);
   });
 
-  test(`the ${id} adapter reads a time-out as perhaps charged`, async (t) => {
+  test(`the ${id} adapter says that a call that timed out may have been charged`, async (t) => {
     const silent = await serveVendor(t, () => undefined);
     const vendor = create({ baseUrl: silent, apiKey: KEY, callMs: 50 });
     t.is(vendor.callMs, 50);
@@ -166,7 +166,7 @@ for (const [id, create] of Object.entries(ADAPTERS)) {
     t.notRegex(JSON.stringify([asked[0]?.url, asked[0]?.body]), new RegExp(KEY));
   });
 
-  test(`the ${id} adapter throws if it is aborted, and sends no request afterwards`, async (t) => {
+  test(`the ${id} adapter throws the reason if it is aborted, and then sends no requests`, async (t) => {
     const controller = new AbortController();
     let asked = 0;
     const url = await serveVendor(t, (_request, response) => {
