@@ -16,8 +16,8 @@ import { sendTraces } from './traces.ts';
 // `npm run api` runs the HTTP API until SIGTERM or SIGINT.
 
 /**
- * Time limit for finishing running requests. No response takes longer, because held requests get
- * their responses when the server stops.
+ * Time limit for finishing the running requests when the server stops. No response takes longer,
+ * because the server then responds to waiting polls at once.
  */
 const DRAIN_MS = 20_000;
 
@@ -87,8 +87,8 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
 
 /**
  * Returns a function that records in the database that this API is alive, with its Temporal
- * namespace and task queue. It logs an error once if all workers use another namespace or task
- * queue, and logs once when that is no longer so.
+ * namespace and task queue. If all workers use another namespace or task queue, it logs an error
+ * once. It also logs when a worker uses the same ones again.
  */
 function createWorkerCheck(db: Database, log: Logger, me: ApiProcess) {
   const { namespace, taskQueue } = me;

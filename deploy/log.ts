@@ -7,9 +7,10 @@ import { temporalUi } from './config/config.ts';
 /**
  * Returns a logger that writes JSON lines.
  *
- * Callers pass only ids and numbers. An error is logged as its type, code, and stack frames, because
- * its message may contain user data. The logger adds these ids:
- * - in an activity, the id of the workflow, which is that of the request, batch, or delivery
+ * Callers pass only ids and numbers. An error is logged as its type, code, and stack frames,
+ * because its message may contain user data. The logger adds these ids:
+ * - in an activity, the ids of the workflow and of its run. The workflow id is usually the id of
+ *   the batch, request, or delivery that the workflow handles
  * - if traces are on, the trace ids of the batch that the line is about
  * - if TEMPORAL_UI_URL is set, a link to the workflow in the Temporal UI
  * @param destination the stream to write to. The default is standard output

@@ -17,7 +17,7 @@ export interface Program {
   readonly call?: string;
 }
 
-/** Returns a command line parser that prints these help texts. */
+/** Returns a command line parser that prints the help texts of a program. */
 export function commandLine({
   name,
   description,
@@ -63,8 +63,8 @@ export async function main<Given extends unknown[]>(
   takes: (command: Command) => unknown = () => {},
 ): Promise<void> {
   const { name } = program;
-  // An unhandled rejection is a bug. It is logged, but does not end the process, because that would
-  // also end its other work.
+  // An unhandled rejection is a bug. We log it and let the process continue, because ending the
+  // process would also end its other work.
   process.on('unhandledRejection', (error) => {
     console.error(
       printableLines(`${name}: unhandled rejection: ${withoutMessage(error)}`),
@@ -104,9 +104,9 @@ const ONE_SIGNAL_MS = 1000;
 const PARENT_CHECK_MS = 1000;
 
 /**
- * Resolves at the first SIGTERM or SIGINT. A second signal ends the process. Also resolves when the
- * npm process that started this program has exited, because npm does not forward other signals such
- * as SIGHUP.
+ * Resolves at the first SIGTERM or SIGINT. A second signal ends the process. A signal such as
+ * SIGHUP ends npm, which does not forward it to this program. So the promise also resolves when the
+ * npm process that started this program has exited.
  */
 function stopSignal(name: string): Promise<void> {
   return new Promise((resolve) => {
@@ -172,8 +172,8 @@ const NOT_READY = {
 };
 
 /**
- * Waits until PostgreSQL is reachable and all migrations have run. So processes can be started
- * before the migration.
+ * Waits until PostgreSQL is reachable and all migrations have run. With this wait, processes can be
+ * started before `npm run migrate`.
  * @returns false if the process was asked to stop first
  */
 export async function untilReady(

@@ -18,8 +18,8 @@ import type { Config } from './config/config.ts';
 /** Stats that are older than this are read again from PostgreSQL. */
 const KEEP_MS = 10_000;
 /**
- * Time limit for PostgreSQL, Temporal, and the SDK while metrics are requested. Prometheus waits 10
- * seconds for all of them.
+ * Time limit for each response of PostgreSQL, Temporal, and the SDK that a request for metrics
+ * needs. Prometheus waits at most 10 seconds for the complete metrics.
  */
 const PATIENCE_MS = 2000;
 
@@ -58,7 +58,7 @@ async function setReady(readiness: () => Promise<string>): Promise<void> {
 /**
  * Serves metrics on METRICS_PORT until the process ends.
  * @param readiness returns `ready`, or the reason why the process can't do its work
- * @param parts functions that return more metrics as text for Prometheus
+ * @param parts functions that return additional metrics in the text format of Prometheus
  * @param health health checks by URL path. Each returns what is wrong, or null
  * @returns null if METRICS_PORT is not set
  * @throws if the port is taken
@@ -104,8 +104,8 @@ function healthReply(problem: string | null): Reply {
 }
 
 /**
- * Returns a function that returns stats about the service as text for Prometheus. It reads them
- * from PostgreSQL at most every 10 seconds.
+ * Returns a function that returns stats about the service in the text format of Prometheus. The
+ * function reads the stats from PostgreSQL at most every 10 seconds.
  */
 export function statsOf(db: Database, sources: readonly ConfiguredSource[], log: Logger) {
   const reader = new FigureReader(db, sources, log);
@@ -129,8 +129,8 @@ class FigureReader {
   }
 
   /**
-   * Returns the last known stats and `npe_stats_up`. This is 1 if the stats are at most 10 seconds
-   * old, and 0 if PostgreSQL failed or is slow.
+   * Returns the last known stats and `npe_stats_up`. The value of `npe_stats_up` is 1 if the stats
+   * are at most 10 seconds old, and 0 if PostgreSQL failed or is slow.
    */
   async read(): Promise<readonly Stat[]> {
     if (performance.now() >= this.#readAt + KEEP_MS) this.#reading ??= this.#refresh();
@@ -166,8 +166,8 @@ async function textOf(stats: readonly Stat[]): Promise<string> {
 }
 
 /**
- * Returns a function that fetches the metrics of Temporal's SDK as text. The text is empty if the
- * SDK does not respond.
+ * Returns a function that fetches the metrics of Temporal's SDK in the text format of Prometheus.
+ * The text is empty if the SDK does not respond.
  */
 export const sdkMetrics = (address: string) => () =>
   fetch(`http://${address}/metrics`, { signal: AbortSignal.timeout(PATIENCE_MS) })
@@ -175,7 +175,7 @@ export const sdkMetrics = (address: string) => () =>
     .catch(() => '');
 
 /**
- * Returns the health checks of a worker. `/healthz` fails when the worker is shutting down.
+ * Returns the health checks of a worker by URL path. Both fail when the worker is shutting down.
  * `/readyz` also fails if the worker can't do all of its work.
  */
 export function healthOf(

@@ -49,7 +49,9 @@ type AddCommands = (
 ) => void;
 
 export interface OperatorSurroundings {
-  /** Called only by commands that need the database. @throws {ConfigError} */
+  /**
+   * Loads the configuration. Only commands that need the database call it. @throws {ConfigError}
+   */
   readonly config: () => OperatorConfig;
   readonly stdout: (text: string) => void;
   readonly stderr: (text: string) => void;
@@ -58,8 +60,8 @@ export interface OperatorSurroundings {
 type ExitCode = 0 | 1 | 2 | 3;
 
 /**
- * Returns the loader of the file that has the given command. Returns all loaders if no command is
- * given or none has this name.
+ * Returns the loader of the file that contains the given command. Returns the loaders of all files
+ * if no command is given or no command has this name.
  */
 function filesFor(args: readonly string[]) {
   const name = args.find((arg) => arg !== '--json' && arg !== '--csv');
@@ -103,8 +105,8 @@ export async function runOperator(
     return (await readCommandLine(program, args)) ?? done.exitCode;
   } catch (error) {
     stderr(`operator: ${explain(error, args, database.url)}\n`);
-    // A missing --yes is wrong usage, although the command had to ask the database to find out that
-    // it is needed.
+    // `key_leaked` means that the option --yes is missing, which is wrong usage. Only the database
+    // can show that this key needs the option, so the check is not part of the parsing.
     return error instanceof Refusal && error.code === 'key_leaked' ? 2 : 1;
   } finally {
     await database.close();

@@ -3,8 +3,8 @@ import { type IdPrefix, isId } from '../db/ids.ts';
 import SENTENCES from './sentences.json' with { type: 'json' };
 
 /**
- * Error codes of a connection that was lost during a query. The change may or may not have been
- * committed.
+ * Error codes of a connection that was lost during a query. After such an error, we don't know
+ * whether PostgreSQL has committed the change.
  */
 const BROKEN: ReadonlySet<string> = new Set([
   'client_deadline',

@@ -212,7 +212,7 @@ function requireRuns(counts: RunCounts, config: ReplayConfig): void {
   );
 }
 
-/** Warns about workflow types of which no run was replayed, because their code was not checked. */
+/** Warns about each workflow type without a replayed run, because its code was not checked. */
 function warnOfUntried(counts: RunCounts): void {
   const untried = counts.filter(({ runs }) => runs === 0).map(({ workflow }) => workflow);
   if (untried.length === 0) return;
@@ -228,7 +228,8 @@ async function readRun(file: string): Promise<Run> {
 
 /**
  * Yields the histories of runs from Temporal.
- * @throws {OperatorProblem} if Temporal is unreachable, rejects the filter, or has no run of an id
+ * @throws {OperatorProblem} if Temporal is unreachable, rejects the filter, or has no run with a
+ * given id
  */
 async function* fromTemporal(
   config: ReplayConfig,
@@ -281,8 +282,8 @@ async function batchRun(
 
 /**
  * Yields the selected runs, one workflow type after the other. The limit applies to each type
- * separately. With one limit for all types, the many batches and lookups would leave no place for
- * the few deliveries.
+ * separately. With one limit for all types, the many runs of batches and lookups could use up the
+ * limit before the few runs of deliveries.
  */
 async function* listed(
   client: Client,
@@ -340,8 +341,8 @@ function print(text: string): void {
 }
 
 /**
- * Masks a word that has an @ inside. `indexOf` finds the @, because a regular expression for it
- * would take quadratic time.
+ * Masks a word that has an @ inside. We search for the @ with `indexOf`, because a regular
+ * expression that matches such words would take quadratic time.
  */
 function masked(word: string): string {
   const at = word.indexOf('@', 1);

@@ -13,8 +13,8 @@ import { repeat } from './main.ts';
 const EVERY_MS = 1000;
 const TIMEOUT_MS = 10_000;
 /**
- * Maximum length of the queue of unsent spans, which is a few megabytes. Spans that do not fit are
- * dropped, and the log says how many.
+ * Maximum number of unsent spans in the queue. So many spans take a few megabytes. Spans that do
+ * not fit are dropped, and the log says how many.
  */
 const MAX_WAITING_SPANS = 10_000;
 const MAX_SPANS_PER_REQUEST = 1000;
@@ -68,8 +68,9 @@ class SpanExporter {
   readonly #share: number;
   readonly #log: Logger;
   /**
-   * A separate HTTP agent, because the global agent of this process ignores the search domains of
-   * the system's DNS configuration. The host of a collector is often a short name.
+   * A separate HTTP agent, because the host of a collector is often a short name. The global agent
+   * of this process can't resolve short names: it ignores the search domains of the system's DNS
+   * configuration.
    */
   readonly #dispatcher = new Agent();
   readonly #queue: object[] = [];
@@ -102,8 +103,8 @@ class SpanExporter {
     while (this.#queue.length > 0) {
       const some = this.#queue.slice(0, MAX_SPANS_PER_REQUEST);
       const statusCode = await this.#post(some);
-      // Removes the spans from the queue if they were accepted. Also removes them after an error
-      // other than 429 or 5xx, because the collector would reject them again.
+      // Removes the spans from the queue if the collector accepted them. Also removes them after an
+      // error other than 429 or 5xx, because the collector would reject them again.
       if (statusCode < 500 && statusCode !== 429) this.#queue.splice(0, some.length);
       if (statusCode >= 300)
         throw Object.assign(new Error(), { code: `HTTP_${statusCode}` });
@@ -137,7 +138,7 @@ function isSampled({ batchId }: Span, share: number): boolean {
 
 const KINDS = { internal: 1, server: 2, client: 3 };
 
-/** Converts a span to OTLP's format. Its end time is the current time. */
+/** Converts a span to OTLP's format. The span ends at the current time. */
 function otlp(span: Span) {
   const { batchId, spanId, name, kind = 'internal', durationMs, attributes = {} } = span;
   const now = Date.now();
@@ -161,7 +162,9 @@ function parentOf({ batchId, parentId }: Span): string | undefined {
   return parentId ?? spanIdOf(batchId);
 }
 
-/** Converts milliseconds to nanoseconds, as text because a double cannot hold so many digits. */
+/**
+ * Converts milliseconds to nanoseconds. Returns text, because a double cannot hold so many digits.
+ */
 const nanos = (ms: number) => `${Math.round(ms * 1000)}000`;
 
 /** Converts attributes to OTLP's format. Attributes without a value are left out. */

@@ -57,7 +57,7 @@ const USELESS =
  * orchestrator would kill it after 45 seconds.
  */
 const END_MS = 44_000;
-/** Time limit for closing connections. After it, the process exits even if some are still open. */
+/** Time limit for closing connections. After this time, the process exits with open connections. */
 const CLOSE_MS = 5000;
 
 const HELP = `
@@ -101,8 +101,8 @@ await main({ name: 'worker', description: DESCRIPTION, help: HELP }, async (stop
   const control = createControl(client, taskQueue);
   const deps = { db, log, control, rules };
   const sweeping = runReconciler(deps, config.sweepIntervalMs, ending.signal);
-  // The reconciler is started before this, so overdue requests are refunded even while Temporal
-  // rejects this worker.
+  // The reconciler is already running at this point, so overdue requests are refunded even while
+  // Temporal rejects this worker.
   if (!(await untilTemporal(target, log, stopped))) {
     await atMost(sweeping);
     return await atMost(db.close());
@@ -165,8 +165,9 @@ interface Process {
 }
 
 /**
- * Rolls the version out, keeps this worker's entries in PostgreSQL and Temporal, and drains the
- * workers once the process is asked to stop.
+ * Runs until the process is asked to stop, and then drains the workers. Until then, makes this
+ * worker's version current if no other should be, records regularly that the worker is alive, and
+ * restores missing parts of the namespace.
  */
 async function serve(
   { config, reverifyMs, client, db, log, target, version, sweeping }: Process,
@@ -196,8 +197,8 @@ async function serve(
   await Promise.race([checkFairness(), ended]);
   const place = { queue: taskQueue, namespace: client.options.namespace };
   log.info({ ...place, deployment, version: buildId }, 'worker ready');
-  // Logs only errors from now on, because the first call of `keepNamespace` has already logged
-  // which steps Temporal does not allow.
+  // The repeated calls of `keepNamespace` log only errors, because the first call has already
+  // logged which steps Temporal does not allow.
   const quiet = log.child({}, { level: 'error' });
   const keep = () => keepNamespace(client, taskQueue, reverifyMs, quiet);
   void repeat('worker heartbeat', STEP_MS, loop, rollout.step);
@@ -235,7 +236,8 @@ interface Joined {
 type Start = Omit<Parameters<typeof startWorkers>[0], 'connection'>;
 
 /**
- * Connects to Temporal and starts the workers. Starts over if Temporal fails before that is done.
+ * Connects to Temporal and starts the workers. If Temporal fails before all workers have started,
+ * tries again from the beginning.
  * @returns null if the process was asked to stop first
  */
 async function joinTemporal(
@@ -270,8 +272,8 @@ async function connectAndStart(target: TemporalTarget, start: Start): Promise<Jo
 }
 
 /**
- * Waits for `closing`, but not longer than CLOSE_MS, and ignores its errors. So the process can
- * exit even if PostgreSQL or Temporal is unreachable.
+ * Waits for `closing`, but not longer than CLOSE_MS, and ignores its errors. With this limit, the
+ * process exits even if PostgreSQL or Temporal is unreachable.
  */
 async function atMost(closing: Promise<unknown>): Promise<void> {
   await Promise.race([closing.catch(() => {}), setTimeout(CLOSE_MS)]);

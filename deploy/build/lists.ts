@@ -12,11 +12,12 @@ import { isLookalike } from '../../activities/verification/lookalikes.ts';
 
 // `npm run lists` generates the domain lists that come from npm packages. Run it after an update of
 // these packages, and review the changes, because the lists decide which addresses we return as a
-// person's own. Domains that a package lacks are in a second file, whose name ends with `-more`.
-// The `-more` files and all other lists are edited by hand, and each names its sources.
+// person's own. A second file, whose name ends with `-more`, has additional domains that the
+// package lacks. The `-more` files and all other lists are edited by hand, and each names its
+// sources.
 
-// Domains of the package that are not personal. Physicians register at medscape.com with their work
-// addresses, but it is not their email provider.
+// Domains that the package `email-providers` lists, although they give people no mailboxes. For
+// example, physicians register at medscape.com with their work addresses.
 const NOT_PERSONAL: ReadonlySet<string> = new Set(['medscape.com']);
 
 /**
@@ -30,8 +31,8 @@ export function buildLists(): Readonly<Record<string, string>> {
     if (NOT_PERSONAL.has(domain)) return false;
     return !holdsDomain(allDisposable, domain) && !isLookalike(domain);
   });
-  // One package has the ISC license, whose text must be in every copy. The other has CC0, which
-  // requires nothing.
+  // The package `email-providers` has the ISC license, whose text must be in every copy. The other
+  // package has the license CC0, which requires nothing.
   const license = new URL(
     'license.md',
     import.meta.resolve('email-providers/package.json'),

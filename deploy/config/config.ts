@@ -46,8 +46,9 @@ const DAY = 86_400_000;
 
 const CATALOGUE = [...Object.values(VENDORS), ...Object.values(VERIFIERS)];
 /**
- * Returns the prefix of a source's variables, such as `HUNTER` for HUNTER_API_KEY. Two sources with
- * the same account, such as Hunter as vendor and as verifier, share their variables.
+ * Returns the prefix of a source's variables, such as `HUNTER` for HUNTER_API_KEY. Sources that use
+ * the same account share their variables. For example, Hunter is a vendor and a verifier, and
+ * HUNTER_API_KEY is the key of both.
  */
 const nameOf = (id: string) => id.replace(/-.*/, '').toUpperCase();
 const ACCESS_SETTINGS: Table = Object.fromEntries(
@@ -163,13 +164,14 @@ const SETTINGS = {
    */
   sourcesFile: ['SOURCES_FILE', orNull(Joi.string())],
   registryUrl: ['REGISTRY_URL', confidentialUrl().default(REGISTRY_URL)],
-  /** Null to choose the policy by whether a verifier is configured. */
+  /** Null to choose a default policy, which depends on whether a verifier is configured. */
   verifyPolicy: ['VERIFY_POLICY', orNull(oneOf(...POLICIES))],
   catchAll: ['CATCH_ALL', oneOf(...CATCH_ALL_POLICIES).default('reject')],
   dnsServers: ['DNS_SERVERS', list((text) => text, 'addresses such as 127.0.0.1:53')],
   /**
-   * A domain that certainly receives mail, such as the operator's own. It is looked up to check
-   * that name servers tell the truth. Null to look up only the built-in domains.
+   * A domain that certainly receives mail, such as the operator's own. If the name servers deny
+   * that, they are wrong, and their other responses are not trusted either. Null to check them only
+   * with the built-in domains (`CONTROL_DOMAINS`).
    */
   dnsControlDomain: [
     'DNS_CONTROL_DOMAIN',
@@ -182,8 +184,8 @@ const SETTINGS = {
    */
   taskQueue: ['TASK_QUEUE', taskQueue.default('enrichment')],
   /**
-   * Whether workers make their version of the workflows current (`automatic`), or an operator does
-   * (`manual`).
+   * Decides who makes a new version of the workflows current: the workers (`automatic`) or an
+   * operator (`manual`).
    */
   workerRollout: ['WORKER_ROLLOUT', oneOf('automatic', 'manual').default('automatic')],
 } as const satisfies Table;

@@ -40,9 +40,9 @@ import {
   type Values,
 } from './values.ts';
 
-// Checks the sources file, which SOURCES_FILE names. It has all settings of sources except the keys
-// and URLs. Their defaults are in the catalogues of vendors and verifiers. deploy/going-live.md
-// explains each member.
+// Checks the sources file, whose path is in SOURCES_FILE. The file contains all settings of sources
+// except their keys and URLs. The defaults of the settings are in the catalogues of vendors and
+// verifiers. deploy/going-live.md explains each member of the file.
 
 export type LimitSettings = Values<ReturnType<typeof limits>>;
 export interface VendorSettings extends Values<ReturnType<typeof pace>> {
@@ -121,8 +121,8 @@ function sourcesFile({ access, secretOf }: Environment) {
 }
 
 /**
- * Returns the rule for a list of sources in the order of their calls. Sources that are not in the
- * list are not called.
+ * Returns the rule for a list of source ids. The service calls the sources in the order of the
+ * list, and does not call sources that are not in it.
  */
 const order = (askable: (siblings: { readonly http?: unknown }) => readonly string[]) =>
   Joi.array()

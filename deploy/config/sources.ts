@@ -105,8 +105,8 @@ function readSourcesFile(config: Config): SourcesFile {
 }
 
 /**
- * Creates the built-in vendors that have a key, and the vendors in `http` of the sources file. The
- * map has them by id, in the default order.
+ * Creates the built-in vendors that have a key, and the vendors in `http` of the sources file.
+ * Returns a map from id to vendor, in the default order.
  */
 function createVendors({ access }: Config, file: SourcesFile): Map<string, VendorSource> {
   const vendors = new Map<string, VendorSource>();
@@ -124,7 +124,10 @@ function createVendors({ access }: Config, file: SourcesFile): Map<string, Vendo
   return vendors;
 }
 
-/** Creates the verifiers that have a key or a URL. The map has them by id, in the default order. */
+/**
+ * Creates the verifiers that have a key or a URL. Returns a map from id to verifier, in the default
+ * order.
+ */
 function createVerifiers(
   { access }: Config,
   file: SourcesFile,
@@ -164,7 +167,10 @@ function limitsOf({ rates, daily_credits: dailyCredits }: LimitSettings): Source
   return { rates, dailyCredits };
 }
 
-/** Returns the values in the order of the given ids, or in the default order if that is null. */
+/**
+ * Returns the values with the given ids, in the order of the ids. If `order` is null, returns all
+ * values in the default order.
+ */
 function inOrder<T>(all: ReadonlyMap<string, T>, order: readonly string[] | null): T[] {
   if (order === null) return [...all.values()];
   return order.flatMap((id) => all.get(id) ?? []);

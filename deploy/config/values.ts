@@ -7,8 +7,8 @@ import type { SecretKey } from '../../db/secrets.ts';
 // Rules for the values of environment variables and of the sources file.
 
 /**
- * Thrown if the configuration is invalid. The message names the invalid settings, but contains no
- * values, because they may be secret.
+ * Thrown if the configuration is invalid. The message names the invalid settings. It does not
+ * contain their values, because values may be secret.
  */
 export class ConfigError extends OperatorProblem {
   override readonly name = 'ConfigError';
@@ -45,7 +45,8 @@ export function check<T>(
   });
   if (!error) return value;
   const messages = error.details.map(({ message }) => message);
-  // Removes the value, which joi quotes in its message about a pattern that does not match.
+  // If a value does not match a pattern, joi quotes the value in its message. This removes the
+  // value.
   throw problemsIn(
     what,
     messages.map((message) => message.replace(/ with value .*? fails /, ' fails ')),

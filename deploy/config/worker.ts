@@ -32,8 +32,8 @@ export function rulesOf(config: Config): Omit<ActivityRules, 'greylistMs'> {
       // window.
       answersMs: Math.max(config.answerRetentionMs, config.replayMs),
       evidenceMs: config.evidenceRetentionMs,
-      // A delivery contains the custom data of its batch, so the custom data is kept until the last
-      // attempt is over.
+      // A delivery contains the custom data of its batch. The data is kept for twice the retry
+      // schedule, so that it still exists at the last attempt.
       customDataMs: Math.max(config.customDataRetentionMs, 2 * scheduleMs),
       webhookLogMs: config.webhookLogMs,
     },

@@ -10,8 +10,8 @@ import type { StackFacts } from './facts.ts';
 // API, as a customer would.
 
 /**
- * The NPIs of the demonstration. They have every kind of outcome, except those that end with a
- * time-out and would take too long.
+ * The NPIs of the demonstration. Together they have every kind of outcome except time-outs, which
+ * would take too long.
  */
 const NPIS = [
   '2000000010',
@@ -78,7 +78,7 @@ function createCall(facts: StackFacts, signal: AbortSignal): Call {
   const caller = createCaller({ apiKey: facts.api_key, baseUrl: facts.base_url }, signal);
   return async <T>(path: string, body?: object): Promise<T> => {
     try {
-      // With an Idempotency-Key, the client can safely repeat a submit that got no response.
+      // With an Idempotency-Key, the client can safely submit a batch again if it got no response.
       const headers = body ? { 'idempotency-key': randomUUID() } : undefined;
       const response = await caller<T>(path, headers, body);
       return response.body;

@@ -17,12 +17,14 @@ import {
 } from './sim/people.ts';
 
 /**
- * The address of all domains. It is reserved for documentation (RFC 5737), so no machine has it.
+ * The address to which all simulated domains resolve. It is reserved for documentation (RFC 5737),
+ * so no machine has it.
  */
 const NOWHERE = '192.0.2.25';
 /**
- * The address of all mail exchangers. The service requires a public address for them, and this one
- * counts as public. Its block is no longer used (RFC 3701), so no machine has it.
+ * The address to which the mail exchangers of all simulated domains resolve. The service only
+ * accepts a public address, and this one counts as public. Its block is no longer used (RFC 3701),
+ * so no machine has it.
  */
 const NOBODY = '3ffe::25';
 /** The MX record of a domain that accepts no mail (RFC 7505). */
@@ -63,8 +65,8 @@ export async function startDns() {
     const response = respond(message);
     if (response) socket.send(response, peer.port, peer.address);
   });
-  // Ignores a response that could not be sent. For the resolver it is a lost packet, and the
-  // resolver repeats its query.
+  // Ignores the error if a response could not be sent. The resolver repeats its query, as after a
+  // lost packet.
   socket.on('error', () => {});
   return {
     /** The value for DNS_SERVERS: `127.0.0.1:PORT`. */

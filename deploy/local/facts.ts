@@ -32,8 +32,9 @@ export function readFacts(dir: string): StackFacts | null {
 }
 
 /**
- * Writes `stack.json`. The file first has another name, so that other processes never read an
- * incomplete file or one with the wrong permissions.
+ * Writes `stack.json`. The content is first written to a file with another name, which is then
+ * renamed. With this, other processes never read an incomplete file or one with the wrong
+ * permissions.
  */
 export async function writeFacts(dir: string, facts: StackFacts): Promise<void> {
   const unfinished = join(dir, `stack.json.${process.pid}`);

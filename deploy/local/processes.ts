@@ -148,8 +148,8 @@ function guard(
     detached: true,
     stdio: ['pipe', 'ignore', 'ignore'],
   });
-  // If the guard cannot be started or dies, the server still runs. It is only not stopped if this
-  // program dies.
+  // If the guard cannot be started or dies, the server still runs. In that case, nothing stops the
+  // server when this program dies.
   shell.on('error', () => {});
   shell.stdin.on('error', () => {});
   return () => shell.stdin.end('\n');
@@ -254,8 +254,8 @@ export async function freePort(
 }
 
 /**
- * Another loopback address, on which our servers do not listen. macOS has only one IPv4 loopback
- * address, so the IPv6 address is used there.
+ * The address at which `claimPort` claims ports. It is a loopback address on which our servers do
+ * not listen. macOS has only one IPv4 loopback address, so the IPv6 address is used there.
  */
 const CLAIMS = platform() === 'linux' ? '127.0.0.2' : '::1';
 

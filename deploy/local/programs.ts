@@ -16,8 +16,8 @@ export interface ProgramSearch {
 }
 
 /**
- * The newest version that `go install` accepts. Later versions have replace directives in go.mod,
- * which it rejects.
+ * The newest version of the Temporal CLI that `go install` accepts. It rejects later versions,
+ * because they have replace directives in go.mod.
  */
 const CLI_VERSION = 'v1.5.1';
 const MACHINE = `${platform()}_${arch().replace('x64', 'amd64')}`;
@@ -62,8 +62,8 @@ export async function findTemporalCli(search: ProgramSearch): Promise<string> {
 }
 
 /**
- * The version of the server that the CLI also contains, so that the dev server and the production
- * server differ only in their database.
+ * The version of the Temporal server. The CLI's dev server has the same version, so that the dev
+ * server and the production server differ only in their database.
  */
 const SERVER_VERSION = 'v1.29.1';
 const UI_VERSION = 'v2.42.1';

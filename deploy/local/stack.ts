@@ -159,12 +159,12 @@ class Ports {
   }
 }
 
-/** The values that all steps of a start need. */
+/** The parameters that all steps of a start share. */
 interface Start {
   readonly options: StackOptions;
   readonly parts: Parts;
   readonly ports: Ports;
-  /** The facts of the previous start, or null if there was none. */
+  /** The content of `stack.json` from the previous start, or null if there was none. */
   readonly earlier: StackFacts | null;
   /** The value of `SECRETS_KEY`. */
   readonly secretsKey: string;
@@ -184,7 +184,7 @@ async function bringUp(options: StackOptions, parts: Parts) {
   const apiPort = await ports.claimForApi(options.apiPort);
   say('Starting the local stack:');
 
-  // This is the first step, because it may take minutes or fail.
+  // We find Temporal before all other steps, because this may take minutes or fail.
   const programs = await findTemporal(start);
   const database = await startPart(start, 'PostgreSQL', () => startDatabase(start));
   const prepared = await startPart(start, 'migrations', () =>
@@ -325,8 +325,9 @@ interface TemporalPlace {
 }
 
 /**
- * Starts Temporal, or prepares the operator's own. Each database has its own namespace, so that a
- * worker never gets tasks about data in another database.
+ * Starts Temporal, or prepares the namespace on the operator's own Temporal. Each database of a
+ * local stack has its own namespace, so that a worker never gets tasks about data in another
+ * database.
  */
 async function startOurTemporal(
   start: Start,
@@ -398,7 +399,8 @@ function environmentOf({ environment }: LocalConfig, temporal: TemporalPlace) {
     API_DRAIN_DELAY: '0s',
     ...environment,
     LOG_LEVEL: logLevel(environment.LOG_LEVEL),
-    // The workers choose the current version, as no operator does it here.
+    // The workers make their version current, because a local stack has no operator who would do
+    // it.
     WORKER_ROLLOUT: 'automatic',
     SECRETS_KEY: '',
     TEMPORAL_ADDRESS: temporal.address,

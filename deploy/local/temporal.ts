@@ -18,8 +18,8 @@ import type { findTemporalServer } from './programs.ts';
 
 /**
  * Settings of the Temporal server that switch fairness on. Tasks with different fairness keys then
- * take turns, so that one customer's backlog does not delay other customers. Fairness needs the new
- * matcher.
+ * take turns, so that one customer's backlog does not delay other customers. Fairness only works
+ * with the server's new matcher.
  */
 const FAIRNESS = { 'matching.useNewMatcher': true, 'matching.enableFairness': true };
 
@@ -100,7 +100,7 @@ export interface ServerOptions extends TemporalOptions {
 
 /**
  * Starts the production server of Temporal as one process on loopback, with its data in PostgreSQL.
- * Also starts the UI if it has a port. Resolves when the namespace can be used.
+ * Also starts the UI if `uiPort` is given. Resolves when the namespace can be used.
  * @throws {OperatorProblem} if a port is taken, or the server does not start
  */
 export async function startTemporalServer(options: ServerOptions): Promise<Temporal> {
@@ -172,8 +172,8 @@ function launchConfigured(
 }
 
 /**
- * Launches a server. Resolves when the namespace can be used. If no port is given and the chosen
- * one is taken in the meantime, tries another one.
+ * Launches a server. Resolves when the namespace can be used. If no port is given, chooses a free
+ * one. If another program takes that port in the meantime, tries another one.
  * @throws {OperatorProblem} if a given port is taken, or the server does not start
  */
 async function bringUp(
@@ -337,8 +337,8 @@ function storeOn({ host, username, password }: URL, databaseName: string) {
 }
 
 /**
- * Returns a free port below 32768. The server stores ports in columns of the type smallint, and the
- * ports that the operating system chooses may be too high for that.
+ * Returns a free port below 32768. The server stores ports in columns of the type smallint, and a
+ * port that the operating system chooses may be too large for this type.
  */
 function lowPort(): Promise<number> {
   return freePort(randomInt(10_000, 32_768)).catch(lowPort);

@@ -17,9 +17,9 @@ const CREDITS = 1000;
 export type Tenant = Awaited<ReturnType<typeof openTenant>>;
 
 /**
- * Returns the organization of the local stack and its sandbox. They are found by the API keys of an
- * earlier start. Otherwise a new organization with 1,000 credits is created. The API keys are
- * stored only in `stack.json`, so a new organization is created if that file is lost.
+ * Returns the organization of the local stack and its sandbox. If an earlier start created them,
+ * they are found by its API keys. Otherwise a new organization with 1,000 credits is created. The
+ * API keys are stored only in `stack.json`, so a new organization is created if that file is lost.
  * @returns also `vendorKey`, the key that the simulated vendors require
  * @throws {DatabaseError}
  */

@@ -11,13 +11,14 @@ const COMMA = 44;
 const BYTE_ORDER_MARK = Buffer.from('\ufeff');
 
 /**
- * Maximum size of a row, which is more than four times the longest row of NPPES. In a longer row, a
- * quote was not closed.
+ * Maximum size of a row, which is more than four times the longest row of NPPES. A longer row
+ * counts as broken, because it probably has a quote that is not closed.
  */
 const MAX_RECORD_BYTES = 65_536;
 /**
- * Maximum number of lines in a row. In a row with more lines, a quote was not closed. The lines
- * after its first one are then read again, so this limit also bounds how often a line is read.
+ * Maximum number of lines in a row. A row with more lines counts as broken, because it probably has
+ * a quote that is not closed. After a broken row, all lines except its first one are read again.
+ * This limit also bounds how often a line is read.
  */
 const MAX_ROW_LINES = 50;
 /** Maximum length of a value in characters. The longest value of NPPES has 300. */
@@ -49,8 +50,8 @@ export interface CsvRecord {
 /**
  * Splits the bytes of a CSV file into rows (RFC 4180). Lines end with LF or CR LF, and a quote
  * inside a quoted value need not be doubled. A row is decoded as UTF-8, or as Latin-1 if it is not
- * valid UTF-8. For a broken row, only its first line is passed on, as a broken row. Everything
- * after that line is read again, so other rows are not affected.
+ * valid UTF-8. If a row is broken, only its first line is passed on, with `whole` set to false.
+ * Everything after that line is read again, so the broken row does not affect other rows.
  */
 export class CsvReader implements CsvRecord {
   line = 1;
@@ -83,7 +84,7 @@ export class CsvReader implements CsvRecord {
     this.ends = new Int32Array(this.starts.length);
   }
 
-  /** Adds a piece of the file, and passes on every row that is now complete. */
+  /** Adds a piece of the file, and calls `onRecord` for every row that is now complete. */
   push(piece: Buffer, onRecord: (record: CsvRecord) => void): void {
     const rest = this.bytes.subarray(this.nextBegin);
     this.bytes = rest.length === 0 ? piece : Buffer.concat([rest, piece]);
@@ -94,7 +95,7 @@ export class CsvReader implements CsvRecord {
     this.passOn(false, onRecord);
   }
 
-  /** Passes on the last row, which may have no line end. */
+  /** Ends the file. Calls `onRecord` for the last row, which may have no line end. */
   end(onRecord: (record: CsvRecord) => void): void {
     this.passOn(true, onRecord);
   }

@@ -206,9 +206,9 @@ interface Import {
 }
 
 /**
- * The table for each kind of file. The main file has none here, because it is imported in chunks.
- * Each other file is imported as a whole, because rows that it no longer contains must be removed
- * from its table.
+ * The table for each kind of file except the main file, `npidata`. A file with a table here is
+ * imported as a whole, because rows that it no longer contains must be removed from the table. The
+ * main file is imported in chunks.
  */
 const DETAIL_TABLES: Readonly<Record<FileKind, DetailTable | null>> = {
   npidata: null,
@@ -246,8 +246,8 @@ async function importFiles(
     details.push({ kind, table, asOf, fingerprint });
     await stage(work, file, table);
   }
-  // To count the removals, the main file must be read an additional time. This is not needed for a
-  // first import, because the tables are empty.
+  // To count the rows that would be removed, the main file must be read an additional time. A first
+  // import skips this, because the tables are empty.
   if (importNumber === null || (await anyHasRows(connection, details))) {
     for (const file of mains) await compareMain(work, file);
   }
@@ -335,8 +335,8 @@ async function compareMain(work: Import, file: ReadableFile): Promise<void> {
 
 async function importMain(work: Import, file: ReadableFile): Promise<void> {
   const { asOf } = file.member;
-  // If all NPIs of a chunk were new, expects the same of the next chunk. In a first import, all
-  // NPIs are new.
+  // If all NPIs of a chunk were new, the next chunk is also expected to have only new NPIs. This is
+  // always so in a first import.
   let expectsNew = false;
   await readCounted(work, file, async ({ copy, read, rejected }) => {
     const rows = read - rejected.length;

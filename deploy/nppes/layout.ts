@@ -22,7 +22,10 @@ export const STATUS = 'npi_activation_status';
  * we would treat inactive NPIs as active.
  */
 const TELLING = /activ|status/i;
-/** Columns that `TELLING` matches, but that only contain the reason or the date of a change. */
+/**
+ * Columns that `TELLING` matches, but that don't say whether an NPI is active. They only contain
+ * the reason or the date of a change.
+ */
 const NOT_TELLING: ReadonlySet<string> = new Set(
   [
     'NPI Deactivation Reason Code',
@@ -41,7 +44,8 @@ export class ImportProblem extends OperatorProblem {
 
 /**
  * Converts a file system error to an `ImportProblem`.
- * @param says returns the message for a reason, such as an error code
+ * @param says returns the message for a reason. The reason is an error code such as `EACCES`, or
+ * that there is no such file
  */
 export async function orImportProblem<T>(
   work: Promise<T>,
@@ -53,8 +57,8 @@ export async function orImportProblem<T>(
 }
 
 /**
- * Checks that the output file is not the input file. @throws {ImportProblem} if they are the same
- * file
+ * Checks that the output file is not the input file.
+ * @throws {ImportProblem} if they are the same file
  */
 export async function requireOther(read: string, written: string): Promise<void> {
   if ((await realPathOf(read)) !== (await realPathOf(written))) return;
@@ -89,8 +93,8 @@ export interface Header {
 const SHOWN = 8;
 
 /**
- * Finds the columns that we read by their names. They may be in any order. Upper and lower case,
- * underscores and spaces, and additional columns don't matter.
+ * Finds the columns that we read, by their names. The columns may be in any order. Differences in
+ * case or between underscores and spaces don't matter, and additional columns are ignored.
  * @param file the name of the file, for messages
  * @throws {ImportProblem} that names the columns that are missing or occur twice, or an unknown
  * column that may say whether an NPI is active

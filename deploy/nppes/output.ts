@@ -46,7 +46,7 @@ function megabytes(bytes: number): string {
   return Math.round(bytes / 1_000_000).toLocaleString('en-US');
 }
 
-/** Returns `01:02:03` or `02:03`. */
+/** Formats a duration, such as `02:03`, or `01:02:03` if it is an hour or longer. */
 function clockTime(seconds: number): string {
   return new Date(Math.max(0, seconds) * 1000)
     .toISOString()
@@ -61,8 +61,8 @@ function clockTime(seconds: number): string {
 export type RejectsFile = Awaited<ReturnType<typeof openRejects>>;
 
 /**
- * Opens the file for rejected rows, after deleting the file of an earlier import. @throws
- * {ImportProblem} if the file cannot be written
+ * Deletes the rejects file of an earlier import, and returns a writer for the new one.
+ * @throws {ImportProblem} if the file cannot be written
  */
 export async function openRejects(path: string) {
   let text = 'file,line,npi,reason\n';

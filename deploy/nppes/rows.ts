@@ -163,8 +163,8 @@ function endpointParser(header: Header): ParseKnown {
 }
 
 /**
- * A clinician without a group is imported too, because the row has a workplace, and because the
- * clinician may have left a group.
+ * Returns a parser for the rows of "Doctors and Clinicians". A row without a group is imported too.
+ * It still has a workplace, and it may show that the clinician has left a group.
  */
 function clinicianParser(header: Header): ParseKnown {
   const groupOf = reader(header, ['org_pac_id', 'Facility Name', 'num_org_mem']);

@@ -43,8 +43,8 @@ type RawFile = Omit<Member, 'kind' | 'asOf'>;
 const MEMBER_NAME =
   /^(npidata|othername|pl|endpoint)_pfile_[0-9]{8}-([0-9]{4})([0-9]{2})([0-9]{2})(?!.*_fileheader\.csv$).*\.csv$/i;
 /**
- * Number of bytes that are read or unpacked at a time. The unpacking of yauzl returns only 16 KB at
- * a time, so the importer would have to handle many more pieces.
+ * Number of bytes that are read or unpacked at a time. We don't let yauzl unpack the files, because
+ * it returns only 16 KB at a time. The importer would have to handle many more pieces.
  */
 const PIECE_BYTES = 262_144;
 const DAY_MS = 86_400_000;
@@ -78,8 +78,8 @@ export async function openSource(path: string, dataset: Dataset) {
 
 /**
  * Returns the file of "Doctors and Clinicians". The file may have any name, because CMS uses other
- * names in its archives than DAC_NationalDownloadableFile.csv. A wrong file is found by its
- * columns.
+ * names in its archives than DAC_NationalDownloadableFile.csv. A wrong file is detected later by
+ * its columns.
  */
 function clinicianMember(path: string, files: readonly RawFile[]): Member[] {
   const [file] = files;
@@ -100,7 +100,8 @@ function nppesMembers(path: string, files: readonly RawFile[]): Member[] {
       `${path} has ${same.length} ${kind} files; import each download separately, the oldest first`,
     );
   });
-  // With a date in the future, all correct files would be treated as older until that day.
+  // If we imported a file with a date in the future, all correct files would count as older until
+  // that day.
   const wrong = members.find(
     ({ asOf }) => !isDay(asOf) || Date.parse(asOf) > Date.now() + DAY_MS,
   );

@@ -39,8 +39,8 @@ const CALL_CONCURRENCY = 10;
  */
 const SETTLE_PAGE = 500;
 /**
- * The time that one turn may spend on calls to Temporal. The remaining work is left for the next
- * turn, which another process may take.
+ * The time that one turn may spend on calls to Temporal. The next turn, maybe of another process,
+ * does the remaining work.
  */
 const TEMPORAL_MS = 10_000;
 
@@ -119,8 +119,8 @@ export async function keepBooks(
 }
 
 /**
- * Starts the workflows of batches and deliveries that have none, because it was never started or
- * has closed too early. It is safe if several processes run this at the same time.
+ * Starts the workflows of batches and deliveries that have no open workflow, because it was never
+ * started or has closed too early. It is safe if several processes run this at the same time.
  * @returns how many batches were started for the first time, how many were started again, and how
  * many deliveries were started
  */
@@ -204,8 +204,8 @@ async function restartBatches(
 
 /**
  * Starts one batch again. Before that, refunds each open request whose lookup workflow has closed,
- * because an operator has ended that workflow. If Temporal does not know the lookup workflow, its
- * data was lost, and the new run of the batch starts it again.
+ * because that means that an operator has ended the lookup. If Temporal does not know the lookup
+ * workflow, its data was lost, and the new run of the batch starts the lookup again.
  */
 async function restart(deps: ReconcilerDeps, batch: BatchStart): Promise<boolean> {
   const { db, control } = deps;
@@ -235,7 +235,8 @@ async function startDeliveries(
     list: () => listDeliveriesToLookAt(db, startAfterMs, checkEveryMs, PAGE),
     async work(delivery) {
       const isStarted = await redeliver(deps, delivery);
-      // This is recorded only after success. If the check failed, the next turn repeats it.
+      // The check of a delivery is recorded only if it succeeded. Otherwise the next turn repeats
+      // it.
       await noteDeliveryLook(db, delivery);
       return isStarted;
     },
@@ -300,7 +301,8 @@ async function forEachItem<Item extends { readonly batchId: string }>(
   items: readonly Item[],
 ): Promise<{ readonly done: number; readonly failed: number }> {
   const result = { done: 0, failed: 0 };
-  // All lanes read from the same iterator, so each item goes to the first lane that is free.
+  // All concurrent loops read from the same iterator, so the first loop that is free gets the next
+  // item.
   const left = items.values();
   const runLane = async () => {
     for (const item of left) {
