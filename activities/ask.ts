@@ -28,13 +28,12 @@ import { verify } from './verify.ts';
 interface VendorQuestion extends RequestIds {
   readonly vendor: string;
   /**
-   * True if a request whose response was lost may be sent again, even if the vendor charges for
-   * both.
+   * True if a request whose response was lost may be sent again, even if the vendor charges twice.
    */
   readonly again: boolean;
   /**
    * The time until which the vendor may be called, in milliseconds since the epoch. Our checks of
-   * its addresses may end later.
+   * the addresses that it returned may end later.
    */
   readonly until: number;
 }
@@ -145,8 +144,8 @@ async function resume(
   { state, reason, lookupId, requestedType }: Extract<NextStep, { kind: 'over' }>,
 ): Promise<VendorAnswer> {
   if (state !== 'found') return { kind: state, reason };
-  // If there is a reason, the response was about another person. Otherwise, the addresses may still
-  // be unchecked because the process died after the response was recorded.
+  // If a reason was recorded, the response was about another person. Otherwise, its addresses may
+  // still be unchecked, because a process may have died between recording and checking them.
   if (reason !== null) return { kind: 'unusable', reason };
   const { requestId, npi } = question;
   return await verify(
@@ -202,8 +201,9 @@ function send(
 }
 
 /**
- * Keeps a vendor's job open after a poll that got no response, or after the vendor rejected our API
- * key. If we closed the job, the next request would buy it a second time.
+ * Keeps a vendor's job open after a poll that failed, for example because the vendor did not
+ * respond or rejected our API key. If we closed the job, the next request would pay for a second
+ * one.
  */
 async function keepJob(
   deps: AskDeps,
@@ -229,7 +229,7 @@ async function recordJob(
   logBreaker(log, key.vendor, change, outcome);
 }
 
-/** A step that ends the call of a vendor: any step except `pending`. */
+/** A step that ends a vendor's work on a request: any step except `pending`. */
 type Answered = Exclude<Step, { kind: 'pending' }>;
 
 /**

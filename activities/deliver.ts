@@ -64,8 +64,8 @@ const AGAIN_MS = 500;
 /**
  * Returns the activities that send webhooks (DECISIONS.md, Webhooks). Each run of an activity makes
  * at most one attempt for a delivery. Later attempts are retries by Temporal, whose delays follow
- * the webhook schedule. An activity is also retried to wait for a free slot, for a host that is
- * unavailable, or for an attempt on another worker.
+ * the webhook schedule. An activity is also retried if it had to wait: for a free slot, for an
+ * unavailable host, or for another worker's attempt of the same delivery.
  */
 export function createWebhookActivities(deps: WebhookDeps) {
   return {
@@ -266,7 +266,7 @@ async function makeAttempt({ db, log, post }: WebhookDeps, claim: Claim) {
 /**
  * Returns the addresses that an attempt may connect to.
  * - `proven` addresses have accepted a delivery of this organization before.
- * - `counted` addresses have not. Each occupies a slot until the attempt is recorded.
+ * - `counted` addresses have not. The attempt counts against their limit of attempts per hour.
  */
 async function admitAddresses(db: Database, claim: Claim, addresses: readonly string[]) {
   const proven = addresses.filter((address) =>

@@ -44,13 +44,13 @@ export interface ActivityDeps {
   readonly db: Database;
   readonly log: Logger;
   readonly control: WorkflowControl;
-  /** Vendors in the order of their calls. */
+  /** The vendors, in the order in which a lookup calls them. */
   readonly vendors: readonly VendorSource[];
   /** Verifiers in the order in which `check` calls them. */
   readonly verifiers: readonly Verifier[];
   /**
-   * Identifies NPIs that the imported NPPES files do not contain. Null if we do not use the
-   * registry.
+   * The client of the NPI Registry, which we ask about NPIs that the imported NPPES files do not
+   * contain. Null unless the sources file turns the registry on.
    */
   readonly registry: Registry | null;
   readonly check: ReturnType<typeof createCheck>;
@@ -63,7 +63,7 @@ export interface ActivityDeps {
 export interface VendorSource {
   readonly vendor: Vendor;
   readonly limits: SourceLimits;
-  /** The email types that we request from the vendor. It may find more types. */
+  /** The email types that we request from the vendor. The vendor may offer more types. */
   readonly types: readonly EmailType[];
   /** The time that a lookup waits for the vendor before it calls the next one. */
   readonly capMs: number;
@@ -73,14 +73,14 @@ export interface VendorSource {
 
 /** Rules that operators configure. Times are in milliseconds. */
 export interface ActivityRules extends KnownWindows {
-  /** A vendor that found nothing is not called again with the same data within this time. */
+  /** If a vendor found nothing, it is not called again with the same data for this long. */
   readonly missMs: number;
   /** The part of the verification policy that operators configure, as text. */
   readonly policy: string;
   /** The pause before an address is checked again after its mail server greylisted it. */
   readonly greylistMs: number;
   readonly webhookScheduleMs: readonly number[];
-  /** The longest wait for a receiver that is away, before it is tried again. */
+  /** The longest pause before we try a receiver again that does not respond. */
   readonly webhookLongestRestMs: number;
   readonly retention: Retention;
   readonly sweep: {

@@ -17,7 +17,10 @@ import type { RegistryStep } from './person/registry.ts';
 import type { Step } from './vendors/vendor.ts';
 import type { VerifierStep } from './verification/verifiers/verifier.ts';
 
-/** A running activity. A worker that has to be killed logs the activities that it was running. */
+/**
+ * A running activity. If a worker is killed during its shutdown, it logs these fields of each
+ * activity that it interrupts.
+ */
 export interface RunningActivity {
   readonly queue: string;
   readonly activity: string;
@@ -28,8 +31,8 @@ export interface RunningActivity {
  * Returns the interceptor that turns errors into Temporal failures. Temporal stores failures as
  * plain text, and its UI shows them. The message of an unexpected error may contain personal data,
  * so the failure only has the error's name. The log has the rest.
- * @param atWork the running activities of the worker; the interceptor adds its own and removes it
- * at the end
+ * @param atWork the set of the worker's running activities. The interceptor adds its activity, and
+ * removes it when the activity ends
  */
 export function failureInterceptor(
   log: Logger,
@@ -59,7 +62,7 @@ export function failureInterceptor(
 
 /**
  * Returns the trace span of one attempt of an activity. If the activity works for a request or a
- * batch, that is the parent of the span.
+ * batch, the span of the request or batch is its parent.
  */
 function spanOf(
   { workflowExecution, workflowType, activityType, attempt }: Info,
@@ -134,7 +137,7 @@ export function benignFailure(
 
 /**
  * Returns the outcome of a call for the circuit breaker of a vendor, a verifier, or the registry.
- * @param again true if the source was sent the same request before
+ * @param again true if the same request was sent to the source before
  */
 export function outcomeOf(
   step: Step | VerifierStep | RegistryStep,

@@ -123,8 +123,8 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
   const { db, vendors, rules, subjects } = deps;
   const { requestId, npi } = request;
   const facts = await readProvider(db, npi);
-  // This check comes after the registry's response, which may be the reason for the refusal. It is
-  // not the last one: suppressions are checked again before each vendor is called.
+  // We check the provider again here, because the registry's response may show that it is inactive.
+  // Suppressions are checked once more before each vendor call.
   if (facts?.refusal) return await end(deps, request, facts.refusal);
   const about = buildSubject(npi, facts, 'any');
   const hashes = new Map([[requestId, hashOf(deps, about)]]);
@@ -156,8 +156,8 @@ async function planSources(deps: LookupDeps, request: ToPlan): Promise<LookupPla
 }
 
 /**
- * Adds the known addresses of an NPI to those that the lookup checks. Returns true if there are
- * any.
+ * Adds the known addresses of an NPI to those that the lookup checks. Returns true if the lookup
+ * now has addresses to check.
  */
 async function queueKnown(
   { db, rules, verifiers }: LookupDeps,
@@ -292,7 +292,7 @@ const MAX_SUBJECTS = 1000;
 export function createSubjects(db: Database) {
   const kept = new Map<string, Subject>();
   const keep = (lookupId: string, subject: Subject) => {
-    // A lookup without a person is not cached, because another process may identify the person at
+    // A subject without a person is not cached, because another process may identify the person at
     // any time.
     if (subject.person === null) return;
     kept.set(lookupId, subject);

@@ -9,8 +9,8 @@ import { buildSubject } from './person/subject.ts';
 /** An address is checked again this long before its verdict becomes too old to use. */
 const LEAD_MS = 5 * 86_400_000;
 /**
- * The number of addresses that one run checks. With the interval of the Temporal Schedule, it keeps
- * our calls below the verifiers' rate limits.
+ * The number of addresses that one run checks. This limit and the interval of the Temporal Schedule
+ * keep our calls below the verifiers' rate limits.
  */
 const MAX_ADDRESSES = 50;
 
@@ -52,7 +52,7 @@ async function recheck(
 ): Promise<'valid' | 'notValid' | 'undecided'> {
   const { npi, email } = fading;
   const id = { npi, email, lookupId: null };
-  // The candidate hides that its mailbox was checked before. Otherwise `check` would not call a
+  // We leave out the earlier verdict of the address. If `check` saw it, it would not call a
   // verifier.
   const unseen = { verdict: 'unknown', validatedAt: null, repeatsInput: false } as const;
   const candidate = { ...fading, ...unseen, lastVerdict: null, undecided: {} };
@@ -62,7 +62,7 @@ async function recheck(
     await recordCheck(db, id, checked.evidence, checked);
     return checked.verdict === 'valid' ? 'valid' : 'notValid';
   }
-  // A check without a verdict would leave no record, and the next run would take the same address
+  // A check without a verdict would leave no record, and the next run would choose the same address
   // again. This entry postpones the address for a day, so that other addresses are checked first.
   const entry = {
     kind: 'local',

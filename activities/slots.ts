@@ -2,8 +2,8 @@ import { setTimeout } from 'node:timers/promises';
 import { time } from '../db/metrics.ts';
 
 /**
- * If the next free slot is less than this away, it is reserved for the caller (`next_slot` in
- * db/migrations), and the caller waits for it in `waitForSlot`.
+ * If the next free slot is at most this far in the future, it is reserved for the caller
+ * (`next_slot` in db/migrations), and the caller waits for it in `waitForSlot`.
  */
 const NEAR_MS = 5000;
 

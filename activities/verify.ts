@@ -72,9 +72,9 @@ export function createVerifyActivities(deps: VerifyDeps) {
   };
 }
 
-/** The results of the checks of a lookup so far. */
+/** The results so far of one run of `verify`. */
 interface Progress {
-  /** All addresses that this check has claimed. */
+  /** All addresses that this run has claimed. */
   readonly claimed: string[];
   /** The claimed addresses that do not have the requested type. */
   readonly unwanted: string[];
@@ -226,7 +226,7 @@ async function conclude(
   const { stored, elsewhere, greylisted } = await standingOf(db, search);
   if (stored) return { kind: 'found', reason: null };
   // This comes before the retryable failures below, because a retry would check greylisted
-  // addresses too early. A mail server that is asked too early may restart its pause.
+  // addresses too early. A mail server that gets a check too early may start its pause again.
   if (isLater || greylisted > 0) return { kind: 'later', reason: 'greylisted' };
   if (elsewhere > 0) throw retryLater('verification', 'checked_elsewhere', 1000);
   if (notNow !== null) throw notNow;

@@ -51,8 +51,7 @@ export async function enrichBatch({ batchId }: BatchInput): Promise<BatchResult>
     inbox.push({ kind: 'settled', requestId: signal.requestId, deliveryId });
   });
 
-  // This read also runs in a batch that was canceled at its start, because it must still refund the
-  // credits of its open requests.
+  // A canceled batch still reads its open requests here, because their credits must be refunded.
   const batch = await CancellationScope.nonCancellable(() => db.readBatch({ batchId }));
   const settled = new Set<string>();
   const lookups = batch.open.map((request) => lookUp(request, batch, settled));
@@ -101,8 +100,8 @@ async function report(
     webhooks.dispatch(due);
     show(batch, settled.size, webhooks.count);
   }
-  // The numbers of the result come from PostgreSQL, not from signals. PostgreSQL also lists the
-  // webhooks that are due although their signal was lost.
+  // The numbers of the result come from PostgreSQL, not from signals. PostgreSQL also knows the due
+  // webhooks whose signals were lost.
   const end =
     batch.open.length === 0 ? batch : await db.readBatch({ batchId: batch.batchId });
   webhooks.dispatch(end.due);
@@ -140,16 +139,16 @@ async function lookUp(
     if (error instanceof WorkflowExecutionAlreadyStartedError)
       return await adopt(request, settled);
     if (!(error instanceof TemporalFailure)) throw error;
-    // A lookup that was terminated did not refund its credits. A lookup that failed or was canceled
-    // did, and refunding it again changes nothing.
+    // A terminated lookup has not refunded its credits, so we refund them here. A failed or
+    // canceled lookup has done so itself, and a second refund changes nothing.
     const reason = isCancellation(error) ? 'cancelled' : 'lookup_lost';
     await CancellationScope.nonCancellable(() => refundCredits({ ...request, reason }));
   }
 }
 
 /**
- * Waits for a lookup that an earlier run of this batch started. The lookup signals the workflow
- * with the batch's id, so its signal reaches this run.
+ * Waits for a lookup that an earlier run of this batch started. The lookup sends its signal to the
+ * batch id, so this run receives it.
  */
 async function adopt(request: LookupInput, settled: ReadonlySet<string>): Promise<void> {
   const { requestId, npi, deadline } = request;
@@ -162,7 +161,7 @@ async function adopt(request: LookupInput, settled: ReadonlySet<string>): Promis
     if (!isCancellation(error)) throw error;
     await CancellationScope.nonCancellable(async () => {
       await refundCredits({ ...request, reason: 'cancelled' });
-      // Canceling fails if the lookup has already closed. That error can be ignored.
+      // Canceling fails if the lookup has already closed. We ignore that error.
       await getExternalWorkflowHandle(requestId)
         .cancel()
         .catch(() => {});

@@ -27,9 +27,9 @@ export async function deliver({ deliveryId }: DeliverInput) {
   return await deliverWebhook({ deliveryId });
 }
 
-// A delivery may run for days, longer than the worker version that started it. Its history is only
-// one activity, so a newer version can replay it. The option is set only with worker versioning,
-// because the server rejects it otherwise.
+// A delivery may run for days, longer than the worker version that started it. With AUTO_UPGRADE it
+// continues on a newer version, which can replay its history of only one activity. The server
+// rejects this option if workers are not versioned.
 setWorkflowOptions(() => {
   const isVersioned = !!workflowInfo().currentDeploymentVersion?.deploymentName;
   return isVersioned ? { versioningBehavior: 'AUTO_UPGRADE' } : {};
@@ -60,7 +60,9 @@ export class Webhooks {
     this.attempts.push(attempt);
   }
 
-  /** Returns the delivery that a signal reports as due, or an empty list if it reports none. */
+  /**
+   * Returns a list with the delivery that a signal reports as due. It is empty if there is none.
+   */
   dueBy({ requestId, deliveryId }: Settled): DueDelivery[] {
     if (deliveryId === null) return [];
     if (this.batch.webhookMode === 'batch') return [{ deliveryId, requestId: null }];
@@ -116,7 +118,7 @@ export class Webhooks {
         staticSummary: this.name(delivery),
       });
     } catch (error) {
-      // An earlier run of the batch, or a resend, has already started the workflow.
+      // An earlier run of the batch, or a request to resend the webhook, has already started it.
       if (!(error instanceof WorkflowExecutionAlreadyStartedError)) throw error;
     }
   }

@@ -24,16 +24,20 @@ import { askFor, db, refundCredits } from './options.ts';
 /** The longest time that a lookup waits for the NPI Registry. */
 const IDENTIFY_MS = 60_000;
 /**
- * Extra time to check the addresses that a vendor returned, after the vendor's own share of the
- * time has ended.
+ * Extra time for checking the addresses that a vendor returned. It begins when the vendor's share
+ * of the lookup's time has ended.
  */
 const VERIFY_MS = 2 * 60_000;
-/** The time before the deadline that is reserved for a last check and for settling the request. */
+/**
+ * The last part of the time before the deadline. It is reserved for a last check and for settling
+ * the request.
+ */
 const RESERVE_MS = 5000;
 
 /**
  * Finds the email of one NPI and settles its request. If an activity fails or the workflow is
- * canceled, it refunds the credits. If our code has a bug, the reconciler refunds them.
+ * canceled, it refunds the credits. If a bug in our code stops the workflow, the reconciler refunds
+ * them.
  */
 export async function lookUpEmail(request: LookupInput): Promise<LookupResult> {
   try {
@@ -88,9 +92,8 @@ async function askRegistry(request: LookupInput): Promise<string | null> {
 }
 
 /**
- * Asks one source after the other until one has a usable email. Each source has a share of the
- * time. The sources that did not respond in their share are asked again at the end, with the
- * remaining time.
+ * Asks one source after the other until one has a usable email. Each source has a share of the time
+ * until the deadline. Sources that did not respond within their share are asked again at the end.
  * @returns the last response of each source that was asked
  */
 async function askSources(
@@ -128,7 +131,7 @@ async function ask(
   msLeft: number,
   again: boolean,
 ): Promise<VendorAnswer> {
-  // A response after the deadline would cost money, but could not be used.
+  // We would pay for a response after the deadline, but could not use it.
   if (msLeft <= 0) return OUT_OF_TIME;
   const answer = await askOnce(request, plan, source, msLeft, again);
   const pauseMs = Math.min(plan.greylistMs, timeLeft(request) - RESERVE_MS);
@@ -192,9 +195,9 @@ const OUT_OF_TIME: VendorAnswer = { kind: 'unresolved', reason: null };
 const SOURCE = 'Source.';
 
 /**
- * Returns the response to record for a source whose activity failed. Retries are unlimited, so an
- * activity fails for one of two reasons. Either it ran out of time, and the failure of its last
- * attempt says what it was waiting for. Or it threw a failure that must not be retried.
+ * Returns the result for a source whose activity failed. Retries are unlimited, so an activity
+ * fails for one of two reasons. Either it ran out of time, and the failure of its last attempt says
+ * what it was waiting for. Or it threw a failure that must not be retried.
  */
 function unresolved(error: unknown): VendorAnswer {
   if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error;
@@ -245,7 +248,7 @@ function reasonOf({ kind, reason }: VendorAnswer): string {
   return reason === null ? 'deadline' : `deadline (${reason})`;
 }
 
-/** Adds the status and reason of a lookup without an email to its search attributes. */
+/** If a lookup found no email, adds its status and reason to its search attributes. */
 function named(result: LookupResult): LookupResult {
   const { status, reason } = result;
   if (status !== 'completed') {

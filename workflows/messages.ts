@@ -1,9 +1,8 @@
 import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common';
 import { defineSignal } from '@temporalio/workflow';
 
-// The types of all data that passes through Temporal. It consists of ids, outcomes, and numbers. It
-// never contains an email, a URL, a key, or `custom_data`, so a history reveals nothing
-// confidential.
+// The types of all data that passes through Temporal: ids, outcomes, and numbers. The data never
+// contains an email, a URL, a key, or `custom_data`, so histories reveal nothing confidential.
 
 export type FinalStatus = 'completed' | 'not_found' | 'failed';
 export type RequestedType = 'any' | 'professional' | 'personal';
@@ -13,7 +12,7 @@ export interface BatchInput {
   readonly batchId: string;
 }
 
-/** Result of `enrichBatch`: the number of its requests by final status. */
+/** Result of `enrichBatch`: the number of the batch's requests with each final status. */
 export interface BatchResult {
   readonly completed: number;
   readonly notFound: number;
@@ -25,11 +24,11 @@ export interface BatchFacts extends BatchResult {
   readonly batchId: string;
   readonly organizationId: string;
   readonly webhookMode: 'real-time' | 'batch' | null;
-  /** The NPI of each request, in the order of the submit. */
+  /** Maps the id of each request to its NPI, in the order of the client's list. */
   readonly npis: Readonly<Record<string, string>>;
   /** Requests that are not final. */
   readonly open: readonly LookupInput[];
-  /** Webhooks that are due and have not been attempted yet. */
+  /** Webhooks that are due and have not been sent yet. */
   readonly due: readonly DueDelivery[];
 }
 
@@ -170,14 +169,14 @@ export const NPI = defineSearchAttributeKey('Npi', SearchAttributeType.KEYWORD_L
 export const OUTCOME = defineSearchAttributeKey('Outcome', SearchAttributeType.KEYWORD);
 
 /**
- * The default name of the enrichment queue. Deployments that share a Temporal server do not share
- * this queue, because each environment has its own namespace.
+ * The default name of the enrichment queue. Two environments on one Temporal server can both use
+ * this name, because each has its own namespace.
  */
 export const TASK_QUEUE = 'enrichment';
 
 /**
- * Returns the names of the queues that belong to an enrichment queue. For example, `enrichment-x`
- * belongs with `lookups-x` and `webhooks-x`.
+ * Returns the names of the three queues of a deployment from the name of its enrichment queue. For
+ * example, the other queues of `enrichment-x` are `lookups-x` and `webhooks-x`.
  */
 export function queuesOf(enrichment: string) {
   const suffix = suffixOf(enrichment);

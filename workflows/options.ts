@@ -7,8 +7,8 @@ import {
 import type { Activities } from '../activities/index.ts';
 import { queuesOf } from './messages.ts';
 
-// Options of the activities. Refunds and webhooks must eventually succeed, so an activity is
-// retried without limit until it fails with a non-retryable failure.
+// Options of the activities. Refunds and webhooks must eventually succeed, so activities are
+// retried without limit, except after a failure that is marked as non-retryable.
 
 /**
  * Activities that only need PostgreSQL. They take milliseconds, so they run as local activities
@@ -40,8 +40,8 @@ const MAX_HEARTBEAT_MS = 48_000;
 
 /**
  * Returns the activities that ask an external source, with options for the lookups queue. The
- * number of attempts is not limited, because each wait for a rate-limit slot or a vendor's job is a
- * retry, and so is a worker's shutdown.
+ * number of attempts is not limited. An attempt ends, and is retried later, whenever it must wait
+ * for a rate-limit slot or for a vendor's job, or when its worker shuts down.
  * @param msLeft time for all attempts together
  * @param activityId names the source. Replay compares these ids, so it detects when the order of
  * the sources has changed.
@@ -68,18 +68,18 @@ export function deliveries(taskQueue: string, summary: string): Activities {
     // An activity waits up to 10 s for a free slot, and sending takes up to 15 s. The remaining
     // time is for reading and recording the delivery.
     startToCloseTimeout: '60s',
-    // If a worker dies, Temporal repeats its attempts after 10 s.
+    // If a worker dies, Temporal starts its attempts again after 10 s.
     heartbeatTimeout: '10s',
-    // Each wait counts as an attempt and makes the interval longer, so it soon reaches its maximum.
-    // The maximum is therefore short.
+    // Temporal makes the interval longer after each attempt, and a wait for a slot counts as one.
+    // So the interval soon reaches its maximum, and the maximum must be short.
     retry: { initialInterval: '5s', maximumInterval: '20s' },
     summary,
   });
 }
 
 /**
- * The activity of one run of the Temporal Schedule `reverify`. It is not retried, because the next
- * run checks the same addresses.
+ * The activity of one run of the Temporal Schedule `reverify`. A failed run is not retried, because
+ * the next run checks the same addresses.
  */
 export const { reverifyOnce } = proxyActivities<Activities>({
   startToCloseTimeout: '10m',

@@ -29,7 +29,7 @@ const MEMORY: MemoryLimits = { entries: 5000, bytes: 4_000_000 };
  * names of webhooks, so a malicious name server could otherwise fill our memory.
  */
 const MAX_ADDRESSES = 64;
-/** The most IPv4 addresses and the most IPv6 addresses of a name that a connection tries. */
+/** A connection tries at most this many IPv4 addresses of a name, and as many IPv6 addresses. */
 export const MAX_OF_FAMILY = 4;
 /**
  * The memory that a cached address or a cached error takes, in bytes. Measured with Node.js 24 and

@@ -79,8 +79,9 @@ const MIN_CONFIDENCE = 0.1;
 interface Evidence {
   readonly source: Source;
   /**
-   * A place, or a kind of evidence. All organizations that are named for the same question compete,
-   * so they share its confidence according to their weights.
+   * The question that this evidence answers, such as which organization is at an address. It is the
+   * key of a place, or the kind of evidence. If several organizations answer the same question,
+   * they share its confidence according to their weights.
    */
   readonly question: string;
   readonly weight: number;
@@ -168,9 +169,9 @@ function sourceAt(at: Place['at'], key: string): Source {
 }
 
 /**
- * Returns the evidence that an organization with the same address or phone number gives. People
- * know a practice by the name under which it does business. If it has exactly one such name, only
- * that name is used. Otherwise its legal name is used as well.
+ * Returns the evidence about an organization that has the provider's address or phone number.
+ * People know a practice by the name under which it does business. If it has exactly one such name,
+ * only that name is used. Otherwise its legal name is used as well.
  */
 function ofNeighbor(
   one: Neighbor,
@@ -197,9 +198,9 @@ function ofNeighbor(
 }
 
 /**
- * Returns the evidence that a group gives for which the provider bills Medicare. A domain counts as
- * the group's if several of its clinicians use it or if it resembles the group's name. The domain
- * of only one clinician may belong to another employer. Larger groups are more likely to provide
+ * Returns the evidence about a group for which the provider bills Medicare. A domain counts as the
+ * group's if several of its clinicians use it or if it resembles the group's name. The domain of
+ * only one clinician may belong to another employer. Larger groups are more likely to provide
  * mailboxes, so the weight is the number of digits of the group's size.
  */
 function ofPractice(practice: ClinicianPractice, facts: ProviderFacts): Evidence[] {
@@ -317,7 +318,9 @@ function domainOf(employer: Employer, name: string | null): string | null {
 
 /**
  * Returns an employer's share of the confidence of one question. It is the employer's weight
- * divided by the weights of all employers that are named for this question.
+ * divided by the sum of the weights of all employers that answer this question. It is 0 if more
+ * than `MAX_DIFFERENT` employers answer it, unless the employer's own weight is at least
+ * `NAMESAKE`.
  */
 function shareOf(employer: Employer, question: string, all: readonly Employer[]): number {
   const weights = all

@@ -20,8 +20,8 @@ import { sameGivenName } from './nicknames.ts';
  *   contradict it. These details are the state, the generation (`Sr`, `III`), and the middle
  *   initial. They are not compared if the response has the requested NPI, because people move or
  *   write their names differently.
- * - If we do not know the person, only a response with the requested NPI is accepted. A name that
- *   lacks the surname or the given name is ignored.
+ * - If we do not know the person, only a response with the requested NPI is accepted. A name in a
+ *   response is ignored if its surname or its given name is missing.
  *
  * See `namesAgree` for the comparison of names. This function never throws.
  * @param npi 10 digits

@@ -58,8 +58,8 @@ const LETTERS = {
 };
 
 /**
- * Letters that some people write as two letters if their keyboard lacks them. Just as many people
- * only omit the mark, so we accept both spellings.
+ * Letters that some people write as two letters if their keyboard lacks them. Other people only
+ * leave out the mark above or through the letter, so we accept both spellings.
  */
 const SPELLED_OUT: Readonly<Record<string, string>> = {
   ä: 'ae',
@@ -356,7 +356,10 @@ function isSetOff(part: string): boolean {
   );
 }
 
-/** The shortest words that count when two surnames are compared by their parts. */
+/**
+ * When surnames are compared by their parts, a word shorter than this never counts as a shared
+ * part.
+ */
 const MIN_TELLING = 3;
 
 /**

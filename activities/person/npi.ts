@@ -4,7 +4,8 @@ const PREFIX_SUM = 24;
 /**
  * Returns true if a text consists of 10 ASCII digits and the last one is a correct check digit. The
  * check digit is computed by the Luhn algorithm over the number with the prefix 80840 (45 CFR
- * 162.406; CMS, "NPI check digit"). It does not check whether the NPI is assigned.
+ * 162.406; CMS, "NPI check digit"). The function does not check whether the NPI is assigned to a
+ * provider.
  */
 export function hasNpiCheckDigit(npi: string): boolean {
   if (!/^[0-9]{10}$/.test(npi)) return false;

@@ -10,9 +10,8 @@ import type { Field } from '../http/fields.ts';
 
 export const REGISTRY_URL = 'https://npiregistry.cms.hhs.gov/api/';
 /**
- * Our own rate limit for the NPI Registry, which publishes none. Considerate clients send at most
- * five requests in any second. Our requests are spaced evenly, which results in about four per
- * second.
+ * The NPI Registry publishes no rate limit, so we set our own: at most five requests in any second.
+ * We space our requests evenly, so we send about four per second.
  */
 export const REGISTRY_LIMITS: SourceLimits = {
   rates: [{ calls: 5, perMs: 1000 }],
@@ -22,8 +21,8 @@ export const REGISTRY_LIMITS: SourceLimits = {
 /**
  * The result of one request to the registry.
  * - `found`: the NPI is active.
- * - `inactive_or_unknown`: the registry does not show the NPI. It was deactivated or never
- *   assigned, and the registry does not distinguish these two.
+ * - `inactive_or_unknown`: the NPI was deactivated or never assigned. The registry does not show
+ *   which.
  * - `retry`, `fatal`: the request failed, for the same reasons as a request to a vendor. It costs
  *   nothing.
  */
@@ -34,7 +33,10 @@ export type RegistryStep =
 
 export type Registry = ReturnType<typeof createRegistry>;
 
-/** The registry normally responds within a second, so a longer wait is a failure. */
+/**
+ * The timeout of one request. The registry normally responds within a second, so after 10 s it has
+ * probably failed.
+ */
 const TIMEOUT_MS = 10_000;
 
 interface RegistryOptions {
@@ -58,7 +60,7 @@ export function createRegistry({ baseUrl, timeoutMs = TIMEOUT_MS }: RegistryOpti
       const query = new URLSearchParams({ version: '2.1', number: npi });
       const read = byStatus<RegistryStep>({
         200: inBody((body) => stepOfBody(body, npi)),
-        // The registry has no accounts, so these statuses come from a proxy that blocks our
+        // The registry has no accounts, so these statuses must come from a proxy that blocks our
         // requests.
         401: protocol('status'),
         402: protocol('status'),
@@ -179,8 +181,8 @@ function endpointOf(entry: Field): RegistryEndpoint[] {
 }
 
 /**
- * Returns a member that is text or a number as text. Returns null if the member is missing, empty,
- * or `--`. Truncates text that is longer than `maxLength`.
+ * Returns the text of a member that is a string or a number. Returns null if the member is missing,
+ * empty, or `--`. Truncates text that is longer than `maxLength`.
  * @throws {FieldError} if the member has another type
  */
 function textAt(entry: Field, key: string, maxLength = MAX_TEXT): string | null {

@@ -24,7 +24,7 @@ import {
 export interface HttpJsonSource {
   readonly id: string;
   readonly method: 'GET' | 'POST';
-  /** Only its path and query may contain placeholders. */
+  /** The URL of the request. Only its path and query may contain placeholders. */
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
   /** The JSON body with its placeholders. Null for GET. */
@@ -68,9 +68,9 @@ interface Mapping<Meaning> {
 const NO_MATCH = { kind: 'miss', reason: 'no_match' } as const satisfies Step;
 
 /**
- * Creates a vendor from a description instead of code. The vendor must return its result as JSON at
- * once. HTTP statuses have their usual meaning, except those that the description lists as "no
- * result".
+ * Creates a vendor from its description in the sources file. The vendor must return its result as
+ * JSON in its first response. HTTP statuses have their usual meaning, except those that the
+ * description lists as "no result".
  */
 export function createHttpJson(source: HttpJsonSource): Vendor {
   const { id, gives, cost, repeat_is_free: repeatIsFree, call: callMs } = source;
@@ -91,8 +91,8 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   };
 
   const submit: Vendor['submit'] = async (subject, signal) => {
-    // We may know only the name or only the domain of an organization, and the URL may need the one
-    // that we do not know.
+    // An organization is known if we have its name or its domain. The URL may need the one that we
+    // do not have.
     const { text: path, missing: unfit } = fillUrl(source.url, subject);
     const missing = new Set([...missingOf(subject, needs), ...unfit]);
     if (missing.size > 0) return { kind: 'skip', missing: [...missing] };
@@ -124,8 +124,8 @@ function needsOf(source: HttpJsonSource): readonly Need[] {
 }
 
 /**
- * Returns true if one of the conditions holds for the body. A body that is not JSON or has another
- * structure meets no condition.
+ * Returns true if the body meets one of the conditions in `miss.when`. A body that is not JSON or
+ * has another structure meets none.
  */
 function saysMiss({ text }: HttpAnswer, when: HttpJsonSource['miss']['when']): boolean {
   return when.some(({ pointer, equals }) => {
@@ -144,7 +144,7 @@ function stepOfAnswer(body: Field, source: HttpJsonSource): Step {
   const isList = Array.isArray(list.value) || list.isAbsent;
   const entries = isList ? list.items() : [list];
   const candidates = candidatesOf(entries.map((entry) => claimOf(entry, mapping)));
-  // The identity in a response without an email is not read. It may have any form.
+  // We do not read the identity of a response without an email, because it may have any form.
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
   const identity = identityIn(body, source.identity);
   // If we sent the name or the NPI that is compared, the response may only repeat our input.
@@ -189,7 +189,7 @@ function meaningOf<Meaning>(
 }
 
 interface Placeholder {
-  /** The need (`needs`) that covers the placeholder's value. */
+  /** The kind of data, as in `needs`, that the placeholder's value belongs to. */
   readonly need: Need;
   readonly value: (subject: Subject) => string | null | undefined;
 }
@@ -240,7 +240,7 @@ function encodePart(value: string): string {
 /** Fills in the body for one person. Members and items with an unknown value are left out. */
 function fillJson(template: object, subject: Subject): unknown {
   return JSON.parse(JSON.stringify(template), (_key, part: unknown) => {
-    // Removes the holes that items with an unknown value have left in the list.
+    // Removes the empty places of items whose value is unknown.
     if (Array.isArray(part)) return part.filter(() => true);
     if (typeof part !== 'string') return part;
     const { text, missing } = fill(part, subject, String);

@@ -48,7 +48,10 @@ export const FULLENRICH_POLL_MS = 300_000;
  * page), so one poll is usually enough.
  */
 const USUAL_MS = 100_000;
-/** The wait after "Too many requests. Try again in 1m". The vendor never sends a Retry-After. */
+/**
+ * The wait after the response "Too many requests. Try again in 1m", which has no Retry-After
+ * header.
+ */
 const LIMITED_MS = 60_000;
 
 const FIELDS: Readonly<Record<EmailType, string>> = {
@@ -155,7 +158,8 @@ function limited({ headers }: HttpAnswer): Step {
 }
 
 /**
- * The codes of a 400 that concern only this person. Any other code means that the request is wrong.
+ * Maps the error codes of a 400 that concern only this person to the data that is missing. Any
+ * other code means that our request is malformed.
  */
 const REFUSED: ReadonlyMap<string, string> = new Map([
   ['error.enrichment.first_name.empty', 'name'],
@@ -164,8 +168,8 @@ const REFUSED: ReadonlyMap<string, string> = new Map([
 ]);
 
 /**
- * Returns the job's ID, a UUID according to the documentation. It becomes part of a path, so any
- * other form is rejected.
+ * Returns the job's ID, a UUID according to the documentation. Other text is rejected, because the
+ * ID becomes part of a URL's path.
  */
 function jobRefOf(field: Field): string {
   const id = field.requiredText();
@@ -180,7 +184,7 @@ function jobRefOf(field: Field): string {
 function stepOfResult(body: Field, pending: Step): Step {
   const status = body.at('status').requiredText();
   const records = body.at('data').items();
-  // A finished job lists its contact, found or not.
+  // A finished job lists its contact even if nothing was found.
   if (status === 'FINISHED' && records.length === 0) body.at('data').fail();
   const contacts = records.map((record) => record.at('contact_info'));
   const candidates = candidatesOf(contacts.flatMap(claimsOf));
@@ -194,8 +198,8 @@ function stepOfResult(body: Field, pending: Step): Step {
   const named = stepOfCandidates(credits === null ? found : { ...found, credits });
   switch (status) {
     case 'FINISHED':
-    // The vendor's skill file says that this status means no data for the contact. An empty account
-    // is a 402.
+    // This status means that the vendor has no data for the contact (according to its skill file
+    // for AI agents). The status for an empty account is HTTP 402.
     case 'CREDITS_INSUFFICIENT':
       return named;
     case 'CANCELED':

@@ -31,13 +31,13 @@ export const HUNTER = {
 } as const satisfies VendorFacts;
 
 /**
- * If a search takes longer than this, the vendor responds with a 202. It is shorter than our
- * timeout of a call.
+ * If a search takes longer than this, the vendor responds with a 202. This limit is shorter than
+ * our timeout of a call.
  */
 const MAX_DURATION_SECONDS = '20';
 /** The wait in milliseconds before a request is repeated after a 202. */
 const REPEAT_MS = 5000;
-/** A lookup without a result is free: "If a request returns no results", it does not count. */
+/** A lookup without a result is free, according to the vendor's documentation. */
 const NO_EMAIL = { kind: 'miss', reason: 'no_email', credits: 0 } as const satisfies Step;
 
 /** Maps `verification.status`. `webmail` and `unknown` say nothing about the mailbox. */
@@ -63,7 +63,7 @@ export function createHunter(options: VendorOptions): Vendor {
     { ...HUNTER, callMs },
     ({ first, last, domain, company }, signal) => {
       const query = new URLSearchParams();
-      // If both are given, the vendor uses the domain.
+      // If we send both, the vendor uses the domain.
       if (domain) query.set('domain', domain);
       if (company) query.set('company', company);
       query.set('first_name', first);

@@ -46,7 +46,8 @@ export function createProspeo(options: VendorOptions): Vendor {
       const data = {
         first_name: first,
         last_name: last,
-        // "Submit everything you have": several companies may share a name.
+        // The documentation says "Submit everything you have". A name is often not enough, because
+        // several companies may share it.
         company_website: domain || undefined,
         company_name: company || undefined,
       };
@@ -69,8 +70,8 @@ const ERRORS: ReadonlyMap<string, Step> = new Map<string, Step>([
   // The vendor also sends this code for a person without a verified address, because we request
   // only verified addresses.
   ['NO_MATCH', NO_MATCH],
-  // "The datapoints […] to identify the person" are not enough: the vendor can't read the name or
-  // rejects the website.
+  // The vendor cannot identify a person from our data. It can't read the name, or it rejects the
+  // website.
   ['INVALID_DATAPOINTS', { kind: 'skip', missing: ['name', 'organization'] }],
   ['INSUFFICIENT_CREDITS', { kind: 'fatal', why: 'credits' }],
   ['INVALID_API_KEY', { kind: 'fatal', why: 'auth' }],

@@ -30,8 +30,8 @@ export const ROCKETREACH = {
 } as const satisfies VendorFacts;
 
 /**
- * The wait between polls: the vendor says "Poll about every 3 seconds". Polls are free, but count
- * toward the account's 10 requests a second.
+ * The wait between polls: the vendor says "Poll about every 3 seconds". Polls are free, but they
+ * count toward the account's limit of 10 requests a second.
  */
 const POLL_MS = 3000;
 const MIN_POLL_MS = 100;
@@ -47,8 +47,8 @@ const UNIVERSAL_CREDITS: Readonly<Record<EmailType, number>> = {
 };
 
 /**
- * The vendor's two APIs for people: the data that each needs, and the credits that it charges for
- * addresses of some types.
+ * The vendor's two APIs for people. `needs` is the data that an API requires, and `cost` returns
+ * the credits that it charges for addresses of the given types.
  */
 const APIS = {
   legacy: {
@@ -145,15 +145,15 @@ export function createRocketReach(
  * guess.
  */
 function stepOfProfile(profile: Field, cost: Cost): Step {
-  // `complete`, `progress`, `searching`, or `not queued`. `failed` is documented for single records
-  // only.
+  // The documented values are `complete`, `progress`, `searching`, and `not queued`. `failed` is
+  // documented for single records only.
   const status = profile.at('status').requiredText();
   const emails = profile.at('emails');
   const id = profile.at('id').number();
   if (id === null || !Number.isSafeInteger(id)) profile.at('id').fail();
   const identity = identityOf({
-    // The schema says string, the example shows a number. A value that isn't an NPI never matches
-    // the requested NPI.
+    // This is a string in the vendor's schema, but a number in its example. A value that isn't an
+    // NPI never matches the requested NPI.
     npi: profile.at('npi_data').at('npi_number'),
     full: profile.at('name'),
     state: profile.at('region'),
@@ -170,7 +170,7 @@ function stepOfProfile(profile: Field, cost: Cost): Step {
     return { kind: 'pending', jobRef: String(id), pollAfterMs: pollAfterMs(hint) };
   }
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
-  // We sent only the NPI, so a name is the vendor's own data.
+  // We sent only the NPI, so a name in the response is the vendor's own data.
   const repeatsInput = identity.name === null;
   // An address without a type costs at least as much as a professional address.
   const types = new Set(candidates.map(({ vendorType }) => vendorType ?? 'professional'));

@@ -57,7 +57,7 @@ export interface Person extends PersonName {
     /** The five-digit ZIP code. */
     readonly zip: string | null;
   };
-  /** Two-letter codes of the states that they practice in, except the primary one. */
+  /** Two-letter codes of the other states in which the person practices. */
   readonly otherStates: readonly string[];
 }
 
@@ -94,7 +94,7 @@ export interface Subject {
  */
 export type Need = 'npi' | 'name' | 'organization' | 'address';
 
-/** Returns those of a vendor's needs for which we lack the data, in the given order. */
+/** Returns the data that a vendor needs and that we do not have, in the order of `needs`. */
 export function missingOf(
   { person, organization }: Subject,
   needs: readonly Need[],
@@ -180,7 +180,8 @@ export const GIVEN_UP = {
 
 /**
  * Returns a function that reads a vendor's response by its HTTP status. For every vendor, 451 means
- * that the person must not be processed, unless a firewall sent it, with a web page.
+ * that the person must not be processed. A 451 with a web page comes from a firewall and does not
+ * count.
  */
 export function stepBy(meanings: Meanings<Step>) {
   return byStatus<Step>({ 451: unlessPage({ kind: 'blocked' }), ...meanings });
@@ -264,17 +265,18 @@ export interface Vendor
   poll(jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step>;
 }
 
-// These values are stored in place of a job reference. They say whether to search at the first or
-// at the second employer.
+// Such a vendor has no jobs, so we store one of these values as the job reference. It says whether
+// to search at the first or at the second employer.
 const AT_FIRST = '0';
 const AT_NEXT = '1';
 
 /**
  * Creates a vendor that responds at once and charges one credit for a result and nothing for a
  * miss. If the person is not known at the likeliest employer, the next employer is tried too. The
- * second request may succeed if the first employer was wrong. It is made as a poll, so that the
- * vendor's limits apply to it and a crash cannot lose it.
- * @param ask may be called again, because a poll repeats the request
+ * second request may succeed if the first employer was wrong. We make it in `poll` instead of
+ * `submit`, so that the vendor's limits apply to it and a crash cannot lose it.
+ * @param ask sends one request to the vendor. It may send the same request several times, because
+ * each poll repeats it
  */
 export function askingByEmployer(
   facts: Omit<Vendor, 'cost' | 'submit' | 'poll'>,
@@ -403,8 +405,7 @@ export function timestampOf(text: string | null): Date | null {
   const offset = zone === 'UTC' ? 'Z' : zone.toUpperCase();
   const date = new Date(`${day}T${time}${offset}`);
   const year = date.getUTCFullYear();
-  // A date before 1970 must be wrong, because there was no email. PostgreSQL cannot store the year
-  // 0.
+  // A date before 1970 must be wrong. PostgreSQL cannot even store the year 0.
   if (year >= 1970 && year < 9999) return date;
   return null;
 }

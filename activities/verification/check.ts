@@ -43,8 +43,8 @@ export type Checked =
       readonly evidence: readonly Evidence[];
     }
   /**
-   * There is no decision yet. Check again after `afterMs`. If it is null, the caller chooses the
-   * wait.
+   * There is no decision yet. Check again after `afterMs`. If `afterMs` is null, the caller chooses
+   * the wait.
    */
   | {
       readonly kind: 'transient';
@@ -66,8 +66,8 @@ export interface CheckOptions {
   /** The verifiers, in the order in which they are called. */
   readonly verifiers: readonly Verifier[];
   /**
-   * Returns the time in milliseconds, for the cache of domains only; Date.now by default. Verdicts
-   * have PostgreSQL's time.
+   * Returns the time in milliseconds for the cache of mail domains; Date.now by default. Verdicts
+   * are dated by PostgreSQL's clock instead.
    */
   readonly now?: () => number;
 }

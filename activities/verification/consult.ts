@@ -35,14 +35,14 @@ type NotNow = Readonly<{
  * Calls verifiers in order until one judges the address. The next verifier is called if one cannot
  * decide or cannot be called. It is also called after greylisting, because the mail server may
  * already accept mail from this verifier's servers. If one verifier was greylisted and another is
- * rate limited, the result is `greylisted`. A retry before the mail server's pause is over would
- * start the pause again.
+ * rate limited, the result is `greylisted`. Otherwise the caller would soon retry, and a retry
+ * during the mail server's pause starts the pause again.
  * @param undecided verifiers that recently could not decide, with their reasons; they are not
  * called again, because they would cost credits again
  * @param evidence receives each verifier's result, or the reason for its missing result
  * @returns the combined result
  * - `word`: a verifier judged the address, or the verdict is `unknown` because no verifier could
- *   decide. `away` then says when the first verifier that could not be called can be called
+ *   decide. If some verifiers could not be called, `away` has the shortest wait for one of them
  * - `greylisted`: no verifier judged, and the mail server asked one of them to retry
  * - `transient`: no verifier judged, and one that might judge could not respond now
  * @throws every error that a verifier's `check` throws
@@ -103,7 +103,7 @@ export async function consult(
   return { kind: 'word', verdict: 'unknown', reason: unknown, away } as const;
 }
 
-/** Returns the verifier that can be called first. A known time comes before an unknown one. */
+/** Returns the shorter of two waits for a verifier. A known wait is preferred to an unknown one. */
 function sooner(
   known: NotNow | null,
   reason: VerifierTrouble,
@@ -142,8 +142,8 @@ function recordedReason(step: Finished): string | null {
 type LimitedVerifier = Verifier & Pick<SourceLimits, 'dailyCredits'>;
 
 /**
- * The maximum time that a request waits for a slot under a verifier's rate limit. A request that
- * ends earlier frees its slot.
+ * The maximum time that a request waits for a slot under a verifier's rate limit. If the request
+ * ends earlier, its slot becomes free.
  */
 const PATIENCE_MS = 15 * 60_000;
 

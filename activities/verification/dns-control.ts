@@ -22,7 +22,7 @@ export const CONTROL_DOMAINS: readonly string[] = [
  */
 const TRY_AGAIN_MS = 8000;
 /**
- * How long a passed control counts, in milliseconds. Otherwise, a batch with many dead domains
+ * A passed control is trusted for this many milliseconds. Otherwise, a batch with many dead domains
  * would need a control for each domain.
  */
 const PASSED_MS = 30_000;
@@ -45,12 +45,13 @@ interface DnsControlOptions {
 }
 
 /**
- * Creates the control that shows whether our name servers can be trusted. It looks up domains that
- * are known to take mail. It runs whenever a domain seems to take no mail. If name servers also
- * deny the known domains, they are broken, and their responses are not evidence.
+ * Creates the control that shows whether our name servers can be trusted. It runs whenever a domain
+ * seems to take no mail, and looks up domains that are known to take mail. If the name servers deny
+ * these too, they are broken, and their responses are not evidence.
  *
  * A passed control counts for 30 s, and concurrent callers share one control. The breaker of `dns`
- * opens at the first failed control. Until it closes, only its trials run a control, one at a time.
+ * opens at the first failed control. While it is open, a control runs only as a trial of the
+ * breaker, one at a time.
  */
 export function createDnsControl(options: DnsControlOptions): DnsControl {
   // The counters start at 0, because Prometheus sees no increase if a counter's first value is
@@ -84,7 +85,8 @@ async function runControl(options: DnsControlOptions): Promise<Distrust | null> 
     if (change === 'closed') log.info('name servers can be trusted again');
     return step.kind === 'passed' ? null : { afterMs: TRY_AGAIN_MS };
   } catch {
-    // PostgreSQL is not available. The caller gets the same error when it stores its check.
+    // PostgreSQL is not available. The caller gets the same error when it records the result of its
+    // check.
     return { afterMs: null };
   }
 }

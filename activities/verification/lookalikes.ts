@@ -24,7 +24,7 @@ export function isLookalike(domain: string): boolean {
 
 function isMistakenFor(read: string, provider: string): boolean {
   const [name = ''] = provider.split('.');
-  // Most typos of a short provider name are real domains of others. So only a wrong suffix
+  // Most typos of a short provider name are real domains of other companies. So only a wrong suffix
   // (`aol.co`) and a repeated letter count as typos.
   if (name.length < 5) {
     if (read.replace(/(.)\1+/g, '$1') === provider) return true;
@@ -73,7 +73,7 @@ for (const [y, [keys, left]] of ROWS.entries()) {
 
 /**
  * Returns true if a typist may hit one key instead of the other: a neighboring key (`gnail`),
- * another vowel (`gmeil`), or one of i and l for the other. Any other letter usually makes a
+ * another vowel (`gmeil`), or `i` and `l` in place of each other. Any other letter usually makes a
  * different word, such as `grail`.
  */
 function isWrongKey(typed: string, meant: string): boolean {

@@ -61,8 +61,8 @@ const RELAYS = readList('relays');
 const PLACEHOLDERS = readList('placeholders');
 
 /**
- * Returns true if a local part fills in for a missing address: `no-email`, `first.last`, `test2`,
- * `xxx`.
+ * Returns true if a local part only stands in for a missing address: `no-email`, `first.last`,
+ * `test2`, `xxx`.
  */
 function isPlaceholder(local: string, person: PersonName | null): boolean {
   const [name = ''] = local.split('+');
@@ -96,15 +96,15 @@ export function isDirect(domain: string): boolean {
 }
 
 /**
- * Classifies an NPPES endpoint by its text, because the types in the file are often wrong.
+ * Classifies an NPPES endpoint by its text, because the types in the NPPES files are often wrong.
  *
  * An endpoint of type DIRECT is a Direct address, except on a free-mail domain. Direct services do
- * not use those domains, so it is a personal address, entered by mistake. `email` is only a
- * candidate of low confidence. An address on a domain without ordinary mailboxes is junk. Direct
- * certificates of the domain (DNS `CERT`, LDAP) are not looked up. So a Direct address on an
- * unlisted host passes as email if NPPES gives it another type, and then a verifier has to check
- * it.
- * @param endpoint the text in the file
+ * not use free-mail domains, so such an endpoint is a personal address with the wrong type. A
+ * result of `email` means only a candidate with low confidence. An address on a domain without
+ * ordinary mailboxes is junk. Direct certificates of the domain (DNS `CERT`, LDAP) are not looked
+ * up. So a Direct address on an unlisted host passes as email if NPPES gives it another type, and
+ * then a verifier has to check it.
+ * @param endpoint the text of the endpoint in the NPPES files
  */
 export function classifyEndpoint(
   kind: EndpointKind,

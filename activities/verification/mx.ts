@@ -43,7 +43,7 @@ const MEMORY: MemoryLimits = { entries: 2000, bytes: 4_000_000 };
  * Creates a lookup of mail routes that caches definite results for five minutes, so that a batch of
  * one hospital's staff causes one lookup. The result that a domain takes no mail is trusted only if
  * the name servers respond correctly for domains that are known to take mail.
- * @param now the time in milliseconds
+ * @param now returns the time in milliseconds
  */
 export function createMailRoutes(
   resolver: MailResolver,
@@ -73,8 +73,8 @@ async function findTrustedRoute(
 const PARKERS = readList('parkers');
 const { allows: isPublicAddress } = createAddressPolicy({ openCidrs: [] });
 /**
- * The maximum number of mail exchangers whose addresses are looked up. If none of their name
- * servers respond, each one delays the check.
+ * The maximum number of mail exchangers whose addresses are looked up. Each exchanger whose name
+ * servers do not respond delays the check by several seconds.
  */
 const MAX_EXCHANGERS = 3;
 

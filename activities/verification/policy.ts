@@ -25,8 +25,9 @@ export const CATCH_ALL_POLICIES = ['reject', 'two-sources'] as const;
 export type CatchAllPolicy = (typeof CATCH_ALL_POLICIES)[number];
 
 /**
- * What the finder, the source that named the address, claims about it. A verdict is the finder's
- * own, and `valid` means that it checked the mailbox recently. The other words are:
+ * The claim about an address by its finder, which is the source that named it. It may be a verdict
+ * of the finder. `valid` then means that the finder checked the mailbox recently. The other words
+ * are:
  * - `stale`: the finder's check is too old
  * - `undated`: the finder claims that the address is valid, but not when it checked
  * - `registry`: the finder is NPPES, which makes no claim and is often wrong
@@ -55,14 +56,14 @@ export type Reason =
   | VerifierTrouble
   /** The domain accepts all mail, but two sources named the address. */
   | 'two_sources'
-  /** Our own checks passed. This is the reason in the evidence, not of a final verdict. */
+  /** Our own checks passed. Only evidence has this reason, never a final verdict. */
   | 'local_checks'
   /**
-   * `no_evidence`: no source has seen the mailbox respond. `stale_evidence`: the last time was too
+   * `no_evidence`: no source has seen the mailbox respond. `stale_evidence`: a source has, but too
    * long ago.
    */
   | ('no_evidence' | 'stale_evidence')
-  /** Only the vendor checked the mailbox, but the policy requires a verifier. */
+  /** Only the vendor has checked the mailbox, but the policy requires a check by a verifier. */
   | 'not_verified'
   /** Only our own input links the address to this person. */
   | 'unclear_owner'
@@ -126,7 +127,7 @@ export const POLICY_TABLE: readonly Row[] = [
   ['*', '*', ['risky'], '*', ['risky', 'verifier']],
   ['*', '*', ['valid'], '*', ['valid', 'mailbox_ok']],
 
-  // In the rows below no verifier could decide, so only the vendor's claim is left.
+  // In the rows below, no verifier has decided, so only the vendor's claim is left.
   [['vendor-or-verifier'], ['valid'], '*', '*', ['valid', 'mailbox_ok']],
   [['vendor-or-verifier'], ['catch_all'], '*', true, ['valid', 'two_sources']],
   [['verify-always'], ['valid'], ['unknown'], '*', ['valid', 'mailbox_ok']],

@@ -17,8 +17,8 @@ const MAX_EMAIL = 254;
 // Dot-string of RFC 5321 without `*`, because vendors mask unpaid addresses with it.
 const LOCAL = /^[a-z0-9!#$%&'+/=?^_`{|}~-]+(?:\.[a-z0-9!#$%&'+/=?^_`{|}~-]+)*$/;
 const LABEL = /^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/;
-// The domain is checked with this before it is passed to domainToASCII, which parses its input as a
-// URL's host. So domainToASCII would decode `%61` and turn `127.1` into an IP address.
+// We check a domain with this pattern before we pass it to domainToASCII. That function parses its
+// input as the host of a URL, so it would decode `%61` and turn `127.1` into an IP address.
 const RAW_DOMAIN = /^[\p{L}\p{M}\p{N}.\u3002-]+$/u;
 
 /**
@@ -41,8 +41,7 @@ export function parseAddress(text: string): Address | null {
 
 function parseDomain(text: string): string | null {
   if (!RAW_DOMAIN.test(text)) return null;
-  // A final dot is valid in DNS and common at the end of a sentence (RFC 1034, 3.1). The domain is
-  // the same.
+  // Removes a final dot, which is valid in DNS (RFC 1034, 3.1) and does not change the domain.
   const domain = domainToASCII(text).replace(/\.$/, '');
   const labels = domain.split('.');
   if (labels.length < 2 || /(?:^|\.)[0-9]+$/.test(domain)) return null;

@@ -1,8 +1,8 @@
 import type { AttemptReason } from '../../db/words.ts';
 
 /**
- * The reason why an attempt got no response. `network` stands for all errors that have no reason of
- * their own.
+ * The reason why an attempt got no response. `network` stands for all errors without a more
+ * specific reason.
  */
 export type FailureReason = Exclude<
   AttemptReason,
@@ -55,8 +55,8 @@ const REASONS: Readonly<Record<string, FailureReason>> = {
 };
 
 /**
- * The reasons for groups of similar error codes: those of OpenSSL, those of its certificate check
- * (X509_V_ERR_…), and those of Node's HTTP parser.
+ * The failure reasons for groups of error codes: codes of OpenSSL, of OpenSSL's certificate check
+ * (X509_V_ERR_…), and of Node's HTTP parser.
  */
 const FAMILIES: readonly (readonly [RegExp, FailureReason])[] = [
   [/^ERR_SSL/, 'tls_handshake'],
@@ -66,7 +66,7 @@ const FAMILIES: readonly (readonly [RegExp, FailureReason])[] = [
 
 /**
  * Waits for one step of an attempt.
- * @param otherwise the failure reason for errors whose code has no reason above
+ * @param otherwise the failure reason for errors whose code is in neither `REASONS` nor `FAMILIES`
  * @throws {AttemptFailure}
  */
 export async function step<T>(work: Promise<T>, otherwise: FailureReason): Promise<T> {
@@ -81,8 +81,8 @@ function reasonOf(error: unknown, otherwise: FailureReason): FailureReason {
   if (!(error instanceof Error)) return otherwise;
   const { code, syscall } = error as NodeJS.ErrnoException;
   if (code === undefined) return otherwise;
-  // Node also uses this code if the receiver closed the connection properly but too early. Then the
-  // error has no system call.
+  // Node also uses this code if the receiver closed the connection properly but too early. In that
+  // case the error names no system call.
   if (code === 'ECONNRESET') return syscall === undefined ? 'closed' : 'reset';
   const known = REASONS[code];
   if (known !== undefined) return known;

@@ -272,7 +272,8 @@ async function openTunnel(
         'the webhook proxy cannot be reached. Check WEBHOOK_PROXY.',
       );
     }
-    // If a time limit has passed, the caller replaces this reason with that of the signal.
+    // If the attempt's time limit has passed, `createPost` reports `timeout_connect` or
+    // `timeout_total` instead of this reason.
     throw new AttemptFailure('proxy');
   }
   const [response, socket, head] = answer as [{ statusCode?: number }, Socket, Buffer];

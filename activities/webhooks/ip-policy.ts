@@ -22,8 +22,9 @@ const INNER_NAME = /(?:^|\.)(?:localhost|local|internal)\.*$/;
  * Creates the policy. It lists the ranges that are allowed and not those that are denied, so that a
  * block that we overlooked is denied. All blocks in IANA's special-purpose registries are refused.
  * This includes the few that are globally reachable, because they are anycast and transition
- * services without receivers. All IPv6 forms of an IPv4 address (mapped, compatible, NAT64, 6to4,
- * Teredo) are refused too, because a translator on the way could lead them to an internal host.
+ * services, where no webhook receiver runs. All IPv6 forms of an IPv4 address (mapped, compatible,
+ * NAT64, 6to4, Teredo) are refused too, because a translator on the way could lead them to an
+ * internal host.
  * @param openCidrs ranges that are allowed anyway, for development and tests; if there are any,
  * internal names are allowed too
  * @throws {Error} code `bad_cidr` for the first text that isn't a CIDR range
@@ -119,8 +120,8 @@ export function isInNetworks(ip: string, networks: readonly string[]): boolean {
 }
 
 /**
- * Returns null for any text that isn't an address, and for addresses with a zone ID, because those
- * refer to an interface of this machine.
+ * Parses an IP address. Returns null for any other text. Also returns null for an address with a
+ * zone ID, because it refers to an interface of this machine.
  */
 function parseAddress(text: string): Address | null {
   // ipaddr.js also reads octal and hex, but resolvers and sockets never write them.

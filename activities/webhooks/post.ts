@@ -129,7 +129,8 @@ async function exchange(
     method: 'POST',
     headers: {
       ...headers,
-      // By default, without an agent, Node writes `name:80` for a URL without a port.
+      // Without this line, Node would send `name:80` for a URL without a port, because we use no
+      // agent.
       host: target.host,
       'accept-encoding': 'identity',
     },

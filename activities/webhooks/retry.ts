@@ -9,8 +9,8 @@ const JITTER = 0.2;
  * attempt
  * @param retryAfterMs the wait that the receiver asked for, limited to 1× to 2× of the scheduled
  * wait; null if the receiver did not ask
- * @param random a random number from 0 to 1, which spreads the wait over ±20 % if the receiver did
- * not ask
+ * @param random a random number from 0 to 1. It changes the wait by up to ±20 %, unless the
+ * receiver asked for a wait
  * @returns whole milliseconds; null when the schedule is used up
  */
 export function delayBefore(

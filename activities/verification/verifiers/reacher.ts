@@ -17,7 +17,8 @@ export const REACHER = {
   // service.
   url: null,
   rates: [{ calls: 5, perMs: 1000 }],
-  // It talks to slow mail servers, and twice if greylisted. Its own limit is 45 s per step.
+  // Reacher waits for slow mail servers, and contacts them twice if they greylist it. Its own limit
+  // is 45 s per step.
   callMs: 90_000,
   cost: 1,
   // A self-hosted server reads the first header, and the hosted service reads the second.

@@ -10,7 +10,7 @@ import type { SourceFacts, Verdict } from '../../vendors/vendor.ts';
 
 /** The reason for a verdict on a mailbox. */
 export type MailboxReason =
-  /** Everything passed, and the vendor or a verifier recently saw the mailbox respond. */
+  /** All checks passed, and the vendor or a verifier recently saw the mailbox respond. */
   | 'mailbox_ok'
   /** Mail to the address bounces. */
   | ('mailbox_missing' | 'mailbox_full' | 'mailbox_disabled' | 'no_mx')
@@ -57,7 +57,7 @@ export interface VerifierKind extends SourceFacts {
   readonly cost: number;
   headersOf(apiKey: string): HttpHeaders;
   questionAbout(email: string, apiKey: string): Question;
-  /** How to read HTTP statuses that mean something else here than usual. */
+  /** Explains the HTTP statuses that have an unusual meaning in this verifier's API. */
   readonly meanings: Meanings<VerifierStep>;
 }
 
@@ -92,7 +92,8 @@ export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {
  * Creates a verifier that is called over HTTP. `check` throws only the reason that `signal` was
  * aborted with. Some verifiers need the key or the address in the URL, so errors and results never
  * contain the URL.
- * @param at.baseUrl the URL without the version, except for Hunter, which shares the finder's URL
+ * @param at.baseUrl the URL without the version. Only Hunter's URL has the version, because the
+ * vendor Hunter uses the same URL
  * @param at.apiKey empty for a self-hosted server without a key
  */
 export function createVerifier(

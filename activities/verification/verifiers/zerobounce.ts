@@ -10,8 +10,8 @@ import {
 const readBody = inBody((body) => stepOfError(body) ?? judge(body));
 
 /**
- * ZeroBounce's single validation, version 2. The URL is the host in the United States, where the
- * providers live. The hosts `api-eu.` and `api.`, once the only one, are in the European Union
+ * ZeroBounce's single validation, version 2. We use the host in the United States, where the
+ * providers live. The hosts that start with `api-eu.` and `api.` are in the European Union
  * (zerobounce.net/docs/api-dashboard, "API Endpoints").
  */
 export const ZEROBOUNCE = {
