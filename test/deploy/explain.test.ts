@@ -300,7 +300,7 @@ test('explain distinguishes a suppressed person from a suppressed address', asyn
   );
 });
 
-test('explain rejects an unknown request, but shows an unknown NPI without history', async (t) => {
+test('explain rejects an unknown request ID, but accepts an NPI without any requests', async (t) => {
   const { operator, json } = operatorOn(database.url);
   const id = newId('req');
   const unknown = await operator('explain', id);

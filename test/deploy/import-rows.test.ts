@@ -40,7 +40,7 @@ async function stored(email: string) {
   return found;
 }
 
-test('an import of our own addresses gives each row a verdict and stores usable ones', async (t) => {
+test('importing our own addresses prints a verdict for each row and stores usable ones', async (t) => {
   await addSuppression(db, BY, {
     kind: 'email',
     value: hashAddress('gone@clinic-one.com'),
@@ -188,7 +188,7 @@ test('an imported address is rejected if it does not fit the person in NPPES', a
   );
 });
 
-test('an address that passed our checks still counts as checked after another import', async (t) => {
+test('importing an address again as unchecked does not undo an earlier check', async (t) => {
   const row = {
     npi: '1520000013',
     email: 'again@clinic.com',
@@ -201,7 +201,7 @@ test('an address that passed our checks still counts as checked after another im
   t.like(await stored('again@clinic.com'), { unchecked: false, verdict: 'valid' });
 });
 
-test('the newest information about an address wins, from a vendor or an import', async (t) => {
+test('the newest data about an address is kept, whether from a vendor or an import', async (t) => {
   const npi = '1003000100';
   const own = (email: string, days: number | null) => ({
     ...{ npi, email, emailType: 'professional' as const, source: 'crm', checked: true },
@@ -252,7 +252,7 @@ test('the newest information about an address wins, from a vendor or an import',
   t.deepEqual(await storeOwnEmails(db, [own('older@clinic.com', null)]), ['unchanged']);
 });
 
-test('if a file has several rows for an address, the newest one is stored', async (t) => {
+test('if an import has several rows for an address, the row with the newest date is stored', async (t) => {
   const row = {
     npi: '1568946812',
     email: 'twice@clinic.com',
@@ -269,7 +269,7 @@ test('if a file has several rows for an address, the newest one is stored', asyn
   t.deepEqual((await stored('twice@clinic.com'))?.lastValidatedAt, dates[1]);
 });
 
-test('columns are found by their names, or by their order if a file has no header', async (t) => {
+test('an import finds columns by name, or by order if the file has no header', async (t) => {
   const npi = '1720377294';
   const headed = await file(
     'headed.csv',
@@ -433,7 +433,7 @@ test('a suppression list has one value per line, or a header and columns', async
   t.is(own?.all, true);
 });
 
-test("suppressing a free-mail domain by a list needs --yes, but other rows don't", async (t) => {
+test("a free-mail domain in a list of suppressions needs --yes, but other rows don't", async (t) => {
   const { operator, text } = operatorOn(url);
   await db.drizzle.execute(sql`
     insert into stored_emails (npi, email, verdict, source)
@@ -548,7 +548,7 @@ test('a suppression list that has columns but no header is rejected as a whole',
   t.is(row, undefined);
 });
 
-test('an unreadable file is reported in one sentence, and a stopped import as failed', async (t) => {
+test('an import that cannot open a file says so in one sentence and is marked as failed', async (t) => {
   const { operator } = operatorOn(url);
   const missing = await operator('import', 'suppressions', join(folder, 'nowhere.csv'));
   t.is(missing.code, 1);

@@ -74,7 +74,7 @@ test.serial(
 const TROUBLES: Readonly<
   Record<string, readonly [what: RegExp, begin: string, end: string]>
 > = {
-  'the reconciler has not run': [
+  'the reconciler has not run for three minutes': [
     /no sweep/,
     `update sweeps set swept_at = now() - interval '3 minutes'`,
     'update sweeps set swept_at = now()',

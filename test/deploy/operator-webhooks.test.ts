@@ -235,7 +235,7 @@ test('operators cannot resend while webhooks are suspended, but they can afterwa
   t.deepEqual(await statesOf(open.batchId), ['none']);
 });
 
-test("--failed resends and counts an organization's failed deliveries since a time", async (t) => {
+test("resend --failed sends an organization's failed deliveries since a time again", async (t) => {
   const [one, other] = [await openOrganization(db, 1000), await openOrganization(db, 10)];
   const recent = await failed(one, 3);
   const old = await failed(one, 1, 5);
@@ -273,7 +273,7 @@ test("--failed resends and counts an organization's failed deliveries since a ti
 });
 
 test.serial(
-  'many deliveries are resent in several small transactions, each one once',
+  'many deliveries are resent in several small transactions, each exactly once',
   async (t) => {
     const organization = await openOrganization(db, 1000);
     const { organizationId } = organization;

@@ -343,7 +343,7 @@ test('an operator can set the rate limit of an organization', async (t) => {
   t.is((await operator('limits', 'set', id, '--per-minute', '0', ...WHY)).code, 2);
 });
 
-test('after a webhook secret is rotated, the old one also signs for one day', async (t) => {
+test('for one day after a rotation, webhooks are also signed with the old secret', async (t) => {
   interface Secret {
     readonly webhook_secret: string;
     readonly previous_secret_valid_until: string | null;
@@ -385,7 +385,7 @@ test('after a webhook secret is rotated, the old one also signs for one day', as
   );
 });
 
-test('an organization can be suspended and resumed by both names of the command', async (t) => {
+test('an operator can suspend and resume an organization, as "org" or "organization"', async (t) => {
   const id = await createOrg();
   for (const name of ['org', 'organization']) {
     t.like(await json(name, 'suspend', id, ...WHY), { id, suspended: true });

@@ -170,7 +170,7 @@ async function misfitOf(id: string, bundle: string): Promise<string> {
 }
 
 test.serial(
-  'replay reports the event and the line where the code departs from a run',
+  'replay reports the event and the line where the code departs from a recorded run',
   async (t) => {
     const lookup = both.requests[1]?.request_id ?? '';
     const again = await changed(
@@ -482,17 +482,17 @@ test.serial(
 
 for (const [where, eventOf, text] of [
   [
-    'where the code does what an event records',
+    'at the code that causes the given event',
     'ActivityTaskScheduled askVendor',
     'activities.askVendor(',
   ],
   [
-    'where the code reacts to an event',
+    'at the code that handles the given event',
     'ActivityTaskTimedOut askVendor',
     'reason: reasonOf(missing)',
   ],
 ] as const) {
-  test.serial(`a debugger attached to replay stops ${where}`, async (t) => {
+  test.serial(`the debugger of replay --inspect stops ${where}`, async (t) => {
     const { stdout } = await replay([alone]);
     const event = new RegExp(`^ +(\\d+) .* ${eventOf}`, 'm').exec(stdout)?.[1] ?? '';
     const debugged = await debug([alone, '--inspect', event]);

@@ -77,7 +77,7 @@ test('an empty JSON pointer means the whole document', (t) => {
   t.deepEqual(listed?.candidates.list, []);
 });
 
-test('an order may name built-in sources and vendors described in the file', (t) => {
+test('"order" may list built-in sources and vendors that the sources file describes', (t) => {
   const { http } = JSON.parse(sourceText('https://x.example'));
   const file = {
     order: ['listed', 'hunter'],
@@ -222,7 +222,7 @@ for (const [rest, problem] of [
     'http[0].candidates.status.values.ok must be one of [valid, catch_all, risky, invalid, unknown]',
   ],
 ] as const) {
-  test(`a vendor with ${JSON.stringify(rest)} is rejected with "${problem}"`, (t) => {
+  test(`a sources file whose vendor has ${JSON.stringify(rest)} is rejected with "${problem}"`, (t) => {
     t.deepEqual(problemsOf(sourceText('https://x.example', rest)), [problem]);
   });
 }
@@ -356,7 +356,7 @@ for (const [text, problem] of [
   ['[]', 'value must be of type object'],
   ['null', 'value must be of type object'],
 ] as const) {
-  test(`a sources file of ${JSON.stringify(text)} is rejected without quoting it`, (t) => {
+  test(`a sources file that contains only ${JSON.stringify(text)} is rejected without quoting it`, (t) => {
     t.deepEqual(problemsOf(text), [problem]);
   });
 }

@@ -141,7 +141,7 @@ test("the sources file sets each vendor's time-out and FullEnrich's poll interva
   });
 });
 
-test('a vendor is called only if its addresses can become valid', async (t) => {
+test('a vendor is called only if the configuration lets its addresses become valid', async (t) => {
   const [FULLENRICH_API_KEY, PROSPEO_API_KEY] = ['f', 'p'];
   const none = { verifiers: { order: [] } };
   for (const [environment, file, asked, useless] of [
@@ -174,7 +174,7 @@ test('a vendor is called only if its addresses can become valid', async (t) => {
   }
 });
 
-test('without a verifier, an address needs a dated claim or two agreeing sources', (t) => {
+test('without a verifier, a catch-all address needs two sources, others a recent check', (t) => {
   for (const [agreed, believed] of [
     [false, ['valid']],
     [true, ['valid', 'catch_all']],
@@ -223,7 +223,7 @@ test('each verifier has the limits from the sources file', async (t) => {
   }
 });
 
-test('a verifier that is still checking an address is polled without cost', async (t) => {
+test('a verifier that is still checking an address is polled at no cost', async (t) => {
   const dns = await startDns();
   t.teardown(dns.close);
   const { url: HUNTER_URL } = await playVendor(t, { status: 202, body: {} });
@@ -247,7 +247,7 @@ test('a verifier that is still checking an address is polled without cost', asyn
   t.is(spent[0]?.credits, 0);
 });
 
-test('the times for verification and the NPI Registry come from the sources file', async (t) => {
+test('the sources file switches the NPI Registry on and sets the times of verification', async (t) => {
   const file = { registry: 'fallback', greylist_wait: '7m', reverify_interval: '3h' };
   const { registry, greylistMs, reverifyMs } = await sourcesOf(file);
   t.truthy(registry);

@@ -72,7 +72,7 @@ test.serial(
 );
 
 test.serial(
-  'trace sampling takes whole batches, and every process takes the same ones',
+  'trace sampling keeps all or no spans of a batch, and all processes agree which',
   async (t) => {
     const sampled = async () => {
       const sampling = await startCollector();

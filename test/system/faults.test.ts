@@ -83,7 +83,7 @@ test('a submit while Temporal is down is accepted, and the reconciler starts it 
   }
 });
 
-test('requests whose deadline passed without workers are refunded on their return', async (t) => {
+test('requests that expire while no worker runs are refunded when a worker starts again', async (t) => {
   const own = await startStack({ lookupTimeoutMs: 1500, sweepIntervalMs: 1000 });
   try {
     await own.stopWorker();
@@ -140,7 +140,7 @@ test.serial(
 // Serial, because the test fails if the call misses a heartbeat. The heartbeat timeout is a third
 // of the deadline.
 test.serial(
-  'a result after the deadline is not charged, but stored for the next submit',
+  'a result after the deadline is not charged, but stored for the next request',
   async (t) => {
     const [npi = ''] = freshNpis(1);
     vendor.script(npi, async ({ signal }) => {
@@ -168,7 +168,7 @@ test.serial(
   },
 );
 
-test('either a result or a time-out settles a request, even if both come at once', async (t) => {
+test('if a result and a time-out come at once, exactly one of them settles the request', async (t) => {
   const organization = await openOrganization(stack.db, 100);
   const wins = { answered: 0, failed: 0 };
   for (const npi of freshNpis(30)) {
@@ -222,7 +222,7 @@ test.serial('a vendor job is not paid for again after a failed poll', async (t) 
 });
 
 test.serial(
-  'after a vendor fails 20 calls at once, all are repeated and succeed',
+  'after 20 simultaneous calls to a vendor fail, all are repeated and succeed',
   async (t) => {
     const shaky = createScriptedVendor('shaky');
     const own = await startStack({ providers: [shaky] });

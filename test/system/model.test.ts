@@ -212,7 +212,7 @@ const BUGS: Record<string, readonly Mutation[]> = {
   'a charge for a result after the deadline': [
     { file: 'requests/settle.ts', from: 'at > deadline_at or ', to: '' },
   ],
-  'a balance read without its lock': [
+  'a balance that is read without a lock': [
     { file: 'requests/submit.ts', from: ' for update of b', to: '' },
   ],
   'a settlement without locks': WITHOUT_LOCKS,
@@ -240,7 +240,7 @@ const BUGS: Record<string, readonly Mutation[]> = {
       to: "in ('any', 'personal', 'professional')",
     },
   ],
-  'a duplicate in a bulk that is charged twice': [
+  'a second charge for an NPI that is in one bulk twice': [
     { file: 'requests/submit.ts', from: ' || charged.has(npi)', to: '' },
   ],
 };

@@ -47,7 +47,7 @@ test.serial(
 );
 
 test.serial(
-  'clients that listen for changes hear them again after PostgreSQL was killed',
+  'clients that LISTEN for changes receive them again after PostgreSQL was killed',
   async (t) => {
     const dataDir = join(temporaryFolder(t.teardown), 'data');
     let server = await startPostgres({ dataDir });

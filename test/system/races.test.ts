@@ -230,14 +230,14 @@ const found = (npi: string) =>
 // Guard: FOR UPDATE on balance and request in `lock` of db/requests/settle.ts. The second test
 // removes it.
 test.serial(
-  'exactly one of a simultaneous result and time-out settles a request',
+  'if a result and a time-out come at once, exactly one of them settles the request',
   async (t) => {
     t.is(await raceTimeOuts({ submit, settle }), 0);
   },
 );
 
 test.serial(
-  'without its locks, a request could be settled by a result and by a time-out',
+  'without row locks, a result and a time-out could both settle a request',
   async (t) => {
     t.true((await raceTimeOuts(await mutantLedger(WITHOUT_LOCKS))) > 0);
   },
@@ -292,7 +292,7 @@ test.serial(
 );
 
 test.serial(
-  'without its locks, an NPI in concurrent submits would be charged repeatedly',
+  'without row locks, an NPI in concurrent bulk submits would be charged repeatedly',
   async (t) => {
     const mutant = await mutantLedger([
       ...WITHOUT_LOCKS,

@@ -114,7 +114,7 @@ async function refunded(
   );
 }
 
-test('only one process per interval runs the reconciler, even after a wrong due time', async (t) => {
+test('only one process per interval runs the reconciler, even if its due time was wrong', async (t) => {
   const { db, url } = await open(t);
   const other = openDatabase({ url, poolSize: 10, applicationName: 'test' });
   t.teardown(() => other.close());
@@ -317,7 +317,7 @@ test('one broken balance does not keep other organizations from their refunds', 
   t.is(row?.settled_at, null);
 });
 
-test('overdue requests are settled for one organization, up to a given number', async (t) => {
+test('settling overdue requests can be limited to an organization and a number', async (t) => {
   const { db } = await open(t);
   const organization = await openOrganization(db, 100);
   const { organizationId } = organization;
@@ -339,7 +339,7 @@ test('overdue requests are settled for one organization, up to a given number', 
   t.like(await balanceOf(db, organizationId), { available: 99, held: 1 });
 });
 
-test('settling requests and joining the same lookups cannot deadlock', async (t) => {
+test('settling requests while other requests join their lookups causes no deadlock', async (t) => {
   const { db, url } = await open(t);
   const name = newId('org');
   const pool = openDatabase({ url, poolSize: 10, applicationName: name });

@@ -168,7 +168,7 @@ test.serial(
 );
 
 test.serial(
-  'with a manual rollout, a new version waits for the command that its log shows',
+  'with WORKER_ROLLOUT=manual, a version waits until its logged command is run',
   async (t) => {
     const stack = await startWithoutWorker();
     t.teardown(() => stack.stop());

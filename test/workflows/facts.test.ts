@@ -111,7 +111,7 @@ test('false, empty, and unknown signals to a batch workflow have no effect', asy
   t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
 });
 
-test('a request that becomes final during a lookup gets its webhook at once', async (t) => {
+test('a request that becomes final while its lookup still runs gets its webhook at once', async (t) => {
   const { json, slow, received, release } = await heldBatch('/stuck');
   const requestId = json.requests[0]?.request_id ?? '';
   await settle(stack.db, requestId, 'failed', 'deadline', RULES);

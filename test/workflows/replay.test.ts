@@ -77,7 +77,7 @@ test('every saved history replays with the current workflow code', async (t) => 
   t.deepEqual(await divergent({ codePath: testSetting('TEST_WORKFLOW_BUNDLE') }), []);
 });
 
-test('a history downloaded from Temporal replays, unless the workflow has changed', async (t) => {
+test('a downloaded history replays with the current workflows, but not with changed ones', async (t) => {
   const client = await stack.organization();
   // A found email is settled by its vendor's activity, without a local step.
   const { json } = await client.bulk({ npis: ordinaryNpis('not_found', 2) });
@@ -168,14 +168,14 @@ const MUTANTS: readonly Mutant[] = [
     caughtBy: startedLookups,
   },
   {
-    title: 'local activities turned into normal ones',
+    title: 'local activities that became normal activities',
     file: 'options.ts',
     from: 'export const db = proxyLocalActivities<Activities>({',
     to: 'export const db = proxyActivities<Activities>({',
     caughtBy: has('MARKER_RECORDED'),
   },
   {
-    title: 'a missing update of the outcome',
+    title: 'a missing update of the search attributes',
     file: 'lookup.ts',
     from: "if (status !== 'completed') {",
     to: 'if (status === null) {',
@@ -200,7 +200,7 @@ const MUTANTS: readonly Mutant[] = [
       new Set(asked(one).filter((id) => !/-|registry/.test(id))).size > 1,
   },
   {
-    title: 'a missing pause for a mail server that greylists',
+    title: 'a missing pause for a greylisted address',
     file: 'lookup.ts',
     from: "  if (answer.kind !== 'later' || pauseMs <= 0) return answer;",
     to: '  if (pauseMs > 0) return answer;',

@@ -209,7 +209,7 @@ test('the test outcomes "not_found" and "failed" refund the credits', async (t) 
   t.is((await row(failed.batchId))?.reason, 'test_outcome');
 });
 
-test('the test outcome "deadline" comes within seconds, only for its own request', async (t) => {
+test('the test outcome "deadline" fails only its own request, and within seconds', async (t) => {
   // Its digits select a professional address.
   const other = withCheckDigit(100_500_003);
   const { json } = await sandbox.bulk({ npis: ['2000000101', other] });

@@ -92,7 +92,7 @@ test('a terminated batch workflow restarts, keeps its lookups, and sends all web
   t.deepEqual(await client.credits(), { balance: 998, total: 1000, used: 2 });
 });
 
-test('a lookup that is terminated after its batch restarted is refunded in time', async (t) => {
+test('a lookup that is terminated after its batch restarted is refunded at its deadline', async (t) => {
   const [npi = '', other = ''] = freshNpis(2);
   vendor.script(npi, hang);
   vendor.script(other, () => foundStep(other));

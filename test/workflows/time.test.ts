@@ -167,7 +167,7 @@ test.serial('a greylisted address is checked again after five minutes', async (t
 });
 
 test.serial(
-  'the reconciler repairs a batch at most once an hour and refunds it in time',
+  'the reconciler repairs a batch at most once an hour and refunds it at its deadline',
   async (t) => {
     const [found = '', closed = '', silent = ''] = ordinaryNpis('found', 3);
     const vendor = createScriptedVendor();

@@ -100,7 +100,7 @@ for (const [word, does, end] of [
   ['silent', 'cannot check', 'completed'],
 ] as const) {
   test.serial(
-    `if a verifier ${does} an address that its vendor verified, the request is ${end}`,
+    `if a verifier ${does} an address that a vendor verified, the request is ${end}`,
     async (t) => {
       const npi = take();
       vendor.script(npi, () => foundStep(npi));

@@ -59,7 +59,7 @@ async function currentDetails(id: string): Promise<string> {
   return metadata.currentDetails ?? '';
 }
 
-test('Temporal finds a batch by organization and NPI, and a lookup also by outcome', async (t) => {
+test('Temporal finds batches by organization and NPI, and lookups also by outcome', async (t) => {
   const { organizationId } = client;
   const own = `OrganizationId = '${organizationId}'`;
   t.deepEqual(

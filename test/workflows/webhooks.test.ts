@@ -174,7 +174,7 @@ test('a submit that is completed at once gets its webhooks in both modes', async
   t.like(item('stored'), { npi: KNOWN, status: 'completed', replayed: false });
 });
 
-test('a webhook that is retried after a 500 keeps its ID and is pending until then', async (t) => {
+test('a webhook that is retried after a 500 keeps its ID and is pending until delivered', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const held: ServerResponse[] = [];
@@ -265,7 +265,7 @@ test('a batch with a failed and a delivered webhook has the webhook status faile
   t.is((await client.batch(json.batch_id)).webhook?.status, 'failed');
 });
 
-test("while an organization's webhooks are suspended, they get the status none", async (t) => {
+test('requests submitted while webhooks are suspended have the webhook status "none"', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   await suspendWebhooks(stack.db, BY, client.organizationId, true);

@@ -42,7 +42,7 @@ test('the local PostgreSQL listens only on loopback and requires its password', 
   await t.throwsAsync(() => withSql(url.href, (sql) => sql`select 1`), { code: '28P01' });
 });
 
-test('PostgreSQL starts even if its old lock file names a process that runs again', async (t) => {
+test('PostgreSQL starts even if its lock file contains the ID of an unrelated process', async (t) => {
   const dataDir = join(temporaryFolder(t.teardown), 'data');
   const first = await startPostgres({ dataDir });
   process.kill(first.pid, 'SIGKILL');
@@ -94,7 +94,7 @@ test('the error about a port that is in use names the port and says what to do',
   });
 });
 
-test('a server ignores Ctrl-C, but ends when the process that started it dies', async (t) => {
+test('PostgreSQL ignores Ctrl-C, but ends when the process that started it dies', async (t) => {
   const owner = fork(new URL('../../support/server-owner.ts', import.meta.url), {
     detached: true,
     execArgv: [],
@@ -145,7 +145,7 @@ test('programs that a test file started end with it, even after a SIGKILL', asyn
   t.throws(() => process.kill(pid, 0), { code: 'ESRCH' });
 });
 
-test('starting Temporal is repeated if another program has taken one of its ports', async (t) => {
+test('Temporal is started again if another program has taken one of its ports', async (t) => {
   const cli = join(temporaryFolder(t.teardown), 'temporal');
   // Like the real one: the reason in one line, then the trace of a panic.
   await script(
@@ -170,7 +170,7 @@ test('if there is no way to get the Temporal CLI, the error says what to install
   t.deepEqual(await readdir(cacheDir), []);
 });
 
-test('a Temporal CLI that was built with Go is kept and found the next time', async (t) => {
+test('the Temporal CLI is built with Go only once, and then found in its cache', async (t) => {
   const [cacheDir, path] = [temporaryFolder(t.teardown), temporaryFolder(t.teardown)];
   await symlink('/usr/bin/env', join(path, 'env'));
   await script(

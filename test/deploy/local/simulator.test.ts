@@ -94,7 +94,7 @@ function ordinaryNpis(count: number): string[] {
 }
 
 for (const path of ['/person/lookup', '/person/lookup?npi_number=12']) {
-  test(`the simulated RocketReach rejects ${path}, which has no NPI`, async (t) => {
+  test(`the simulated RocketReach rejects ${path}, which has no valid NPI`, async (t) => {
     const { ask } = await simulator(t);
     t.is((await ask(path)).status, 400);
   });
@@ -144,7 +144,7 @@ for (const [npi, status] of [
   });
 }
 
-test('the simulated RocketReach rejects one NPI once, with Retry-After: 1', async (t) => {
+test('the simulated RocketReach rejects the first call for one NPI with Retry-After: 1', async (t) => {
   const { lookup } = await simulator(t);
   const first = await lookup('2000000127');
   t.is(first.status, 429);
@@ -166,7 +166,7 @@ test('the simulated RocketReach returns no emails until the lookup is complete',
   t.is((await lookup('2000000143')).body.status, 'complete');
 });
 
-test("the simulated RocketReach returns another person's name and NPI for one NPI", async (t) => {
+test('for one magic NPI, the simulated RocketReach returns another person with their NPI', async (t) => {
   const { lookup } = await simulator(t);
   const { body } = await lookup('2000000168');
   t.like(body, { name: 'Edda Kowalczyk', npi_data: { npi_number: '2000000010' } });
@@ -215,7 +215,7 @@ test('every magic NPI gets a response, except the one for a hanging vendor', asy
   t.is(running.calls().length, 21);
 });
 
-test('ordinary NPIs get each outcome in the documented share, the same every time', (t) => {
+test('each outcome has its documented share of ordinary NPIs, the same every time', (t) => {
   const npis = ordinaryNpis(5000);
   const shares = Object.groupBy(npis, shareOf);
   t.deepEqual(Object.groupBy(npis, shareOf), shares);
@@ -232,7 +232,7 @@ test('ordinary NPIs get each outcome in the documented share, the same every tim
   }
 });
 
-test('all simulated vendors share one port with separate paths, and others are 404', async (t) => {
+test('simulated vendors share one port with separate paths; other paths return 404', async (t) => {
   const { running } = await simulator(t);
   const origin = new URL(running.urls.rocketreach).origin;
   t.deepEqual(running.urls, {
@@ -283,7 +283,7 @@ test("a wrong API key gets a 401 in each vendor's format and is not recorded", a
   t.deepEqual(running.calls(), []);
 });
 
-test('the simulated Prospeo returns a person at once, and repeats are free', async (t) => {
+test('the simulated Prospeo returns a person at once, and repeating the call is free', async (t) => {
   const { running, enrich } = await simulator(t);
   const contact = { ...BIRKENFELD, company_website: 'summitorthopedics-sim.com' };
   const { status, body } = await enrich(contact);
@@ -343,7 +343,7 @@ test('the simulated Hunter returns the likeliest address with its verification',
   ]);
 });
 
-test('the simulated Hunter requires an employer and finds nobody at a wrong one', async (t) => {
+test('the simulated Hunter requires an employer, and finds nothing if it is wrong', async (t) => {
   const { find } = await simulator(t);
   t.is((await find({ ...KETTLEBURN, domain: 'elsewhere.com' })).status, 404);
   t.like(await find(KETTLEBURN), {

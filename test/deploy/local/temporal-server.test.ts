@@ -38,7 +38,7 @@ async function connect(t: ExecutionContext, address: string): Promise<Client> {
   return new Client({ connection, namespace: NAMESPACE });
 }
 
-test('workflows survive a killed Temporal server, and the next one removes its traces', async (t) => {
+test("a new Temporal server keeps a killed server's workflows and deletes its entry", async (t) => {
   const programs = await findTemporalServer({ cacheDir, onProgress: t.log });
   const postgres = await startPostgres({});
   t.teardown(() => postgres.stop());

@@ -175,7 +175,7 @@ const HEADERS: Readonly<Record<string, string>> = {
     'NPI, Ind_PAC_ID, lst_nm, org_nm, org_pac_id, num_org_mem, adr_ln_1, adr_ln_2, cty, st, zip, phn_numbr',
   'of 2017':
     'NPI,PAC ID,Last Name,Organization legal name,Group Practice PAC ID,Number of Group Practice members,Line 1 Street Address,Line 2 Street Address,City,State,Zip Code,Phone Number',
-  'of the API':
+  'from the API of data.cms.gov':
     'npi,ind_pac_id,provider_last_name,facility_name,org_pac_id,num_org_mem,adr_ln_1,adr_ln_2,citytown,state,zip_code,telephone_number',
 };
 
@@ -206,7 +206,7 @@ for (const [what, header] of Object.entries(HEADERS)) {
   });
 }
 
-test('a clinician file without the needed columns, or a folder with two, is rejected', async (t) => {
+test('a clinician file that lacks columns is rejected, and a folder with two files too', async (t) => {
   const { folder, operator } = await openNppesWorld(t, 'clinicians');
   const refusal = async (header: string) => {
     const path = join(folder, 'file.csv');

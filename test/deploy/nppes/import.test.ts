@@ -165,7 +165,7 @@ test('a weekly NPPES file changes only the NPIs that it contains', async (t) => 
   );
 });
 
-test('a provider whose last deactivation is after the reactivation is not active', async (t) => {
+test('a provider that was deactivated after its last reactivation is inactive', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const dates = (deactivated: string, reactivated: string) => ({
     'NPI Deactivation Date': deactivated,
@@ -377,7 +377,7 @@ test('later imports leave out erased addresses and count them as erased', async 
   t.is(checks.find(({ code }) => code === 'erased_but_held')?.findings, 0);
 });
 
-test('an import replaces the endpoints, names, and locations of only its own NPIs', async (t) => {
+test('an import replaces endpoints, names, and locations only for the NPIs in its file', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const full = join(folder, 'full');
   const week = join(folder, 'week');
@@ -497,10 +497,10 @@ async function detailCounts(sql: Sql): Promise<number[]> {
 }
 
 for (const [order, first, second] of [
-  ['monthly file first', 'monthly', 'weekly'],
-  ['weekly file first', 'weekly', 'monthly'],
+  ['monthly file imported first', 'monthly', 'weekly'],
+  ['monthly file imported second', 'weekly', 'monthly'],
 ] as const) {
-  test(`with the ${order}, a weekly file removes no details of other NPIs`, async (t) => {
+  test(`a weekly file removes no details of NPIs that it lacks, with the ${order}`, async (t) => {
     const { folder, imported, sql } = await openNppesWorld(t);
     const paths = await writeMonthAndWeek(folder);
     await imported(paths[first]);
@@ -513,7 +513,7 @@ for (const [order, first, second] of [
   });
 }
 
-test('a provider loses the endpoints, names, and locations missing in a newer file', async (t) => {
+test("a newer file removes a provider's endpoints, names, and locations that it lacks", async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   await imported((await writeMonthAndWeek(folder)).monthly);
   const changed = { 'Last Update Date': '08/12/2026' };

@@ -45,7 +45,7 @@ test('a failed workflow task is logged with workflow, run, and type of the failu
   t.false(text.includes(CANARY));
 });
 
-test('a failure is logged with the name that Temporal has for it', (t) => {
+test('a failed workflow task is logged with the failure type that Temporal reports', (t) => {
   const info =
     'Some(ApplicationFailureInfo(ApplicationFailureInfo { r#type: "Refusal.batch_missing" }))';
   const begun = ['DEBUG', 'Workflow started', BEGUN] as const;
@@ -70,7 +70,7 @@ test('a connection error of the Temporal SDK is logged with its gRPC code', (t) 
   );
 });
 
-test('a log line of an activity has the ids of its workflow', (t) => {
+test('a log line about an activity contains the ids of its workflow', (t) => {
   const { workflowId, workflowType } = BEGUN;
   const meta = {
     workflowId,

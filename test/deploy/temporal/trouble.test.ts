@@ -75,7 +75,7 @@ test('a wrong Temporal API key and missing rights are reported', async (t) => {
   );
 });
 
-test('doctor reports wrong Temporal settings in the same sentence', async (t) => {
+test('doctor reports that the Temporal namespace is missing, and what to check', async (t) => {
   await using database = await openTestDatabase();
   const env = {
     DATABASE_URL: database.url,

@@ -73,7 +73,7 @@ for (const [npi, vendor] of [
   ['2000000200', 'prospeo'],
   ['2000000218', 'hunter'],
 ] as const) {
-  test(`${vendor} is the only simulated vendor that finds the NPI ${npi}`, async (t) => {
+  test(`${vendor} is the only simulated vendor that finds an email for the NPI ${npi}`, async (t) => {
     const vendors = await simulated(t);
     const { workEmail, first, last } = personOf(npi);
     for (const id of ['rocketreach', 'fullenrich', 'prospeo', 'hunter'] as const) {
@@ -149,7 +149,7 @@ test('a call to a hanging vendor ends when the caller aborts it', async (t) => {
   t.is(simulator.calls().length, 2);
 });
 
-test('a call to an unreachable vendor counts as not made', async (t) => {
+test('a call to an unreachable vendor is reported as unsent', async (t) => {
   const { rocketreach, simulator } = await simulated(t);
   await simulator.close();
   t.like(await ask(rocketreach, subjectOf('2000000010')), {
