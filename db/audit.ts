@@ -51,7 +51,8 @@ export async function recordAudit(
 }
 
 /**
- * Records that secret or personal data is shown to an operator. Await it before showing the data.
+ * Records that secret or personal data is shown to an operator. Show the data only after this
+ * promise resolves.
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function recordReading(

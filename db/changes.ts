@@ -2,14 +2,14 @@ import { sql } from 'drizzle-orm';
 import { type Database, query } from './client.ts';
 
 /**
- * Notifies waiting callers when a request or a batch changes. Nothing polls, and all waiting
- * callers of the process share one connection to PostgreSQL.
+ * Notifies waiting callers when a request or a batch changes. It uses PostgreSQL's NOTIFY instead
+ * of polling, and all waiting callers of a process share one connection.
  */
 export interface Changes {
   /**
-   * Watches some ids for changes. A waiting client needs the id of its request or batch (or `endOf`
-   * that id), and the ids of its API key and its organization. Call it before you read the current
-   * state. Otherwise a change between the read and this call would be missed.
+   * Watches some ids for changes. For a waiting client, pass the id of its request or batch (or
+   * `endOf` that id), and the ids of its API key and its organization. Call this before you read
+   * the current state. Otherwise you would miss a change between the read and this call.
    * @returns `next` resolves with true at the next change, or when a notification may have been
    * lost. It resolves with false after `stop` or `close`.
    */
@@ -45,8 +45,8 @@ export function endOf(id: string): string {
 /**
  * Opens one listening connection for the whole process when the first caller waits. While callers
  * wait, a heartbeat through the channel proves that the connection still works. If a heartbeat does
- * not arrive, this listens again and wakes all waiting callers, so that they read changes they may
- * have missed.
+ * not arrive, the process listens again and wakes all waiting callers, so that they read changes
+ * they may have missed.
  */
 export function listenForChanges(db: Database): Changes {
   return new Listener(db);

@@ -211,8 +211,8 @@ export function statement<Row>(template: SQL) {
 
 /**
  * Runs `work` in one READ COMMITTED transaction. The rules about credits rely on row locks and
- * constraints, not on the isolation level SERIALIZABLE. So only a transaction that PostgreSQL
- * aborts to resolve a deadlock is run again, up to three times in total.
+ * constraints, not on the isolation level SERIALIZABLE. So a transaction is run again only if
+ * PostgreSQL aborted it to resolve a deadlock. It runs three times at most.
  *
  * If the deadline passes before COMMIT is sent, the transaction is rolled back, even if `work` ends
  * later. The outcome is unknown only if COMMIT was sent and got no response.
@@ -229,9 +229,9 @@ export async function transaction<T>(
           // The deadline may have passed during the wait for a connection.
           deadline.check();
           const result = await work(tx);
-          // COMMIT is sent in this turn of the event loop, so no timer fires before it. COMMIT gets
-          // a new deadline. Otherwise, after slow work, a transaction that commits could be
-          // reported as failed.
+          // COMMIT is sent in this turn of the event loop, so the deadline's timer cannot fire
+          // before that. COMMIT gets a new deadline. Otherwise, after slow work, a transaction that
+          // commits could be reported as failed.
           deadline.renew();
           return result;
         }),
@@ -244,7 +244,8 @@ export async function transaction<T>(
 }
 
 /**
- * Settings for reading whole tables, which need more memory and time than a service's statements.
+ * Settings for a transaction that reads whole tables. Its statements need more memory and time than
+ * those of the API and the workers.
  */
 const WHOLE_TABLES = Object.entries({
   statement_timeout: '15min',
@@ -348,7 +349,7 @@ export async function clock(tx: Pick<Transaction, 'execute'>): Promise<Date> {
   return only(rows).at;
 }
 
-/** Runs `work` within the client's deadline, and maps its errors. */
+/** Runs `work` within the client's deadline, and maps its errors to `DatabaseError`. */
 async function bounded<T>(
   { deadlineMs, pool }: Database,
   work: (deadline: Deadline) => Promise<T>,

@@ -53,9 +53,9 @@ const BUSY: ReadonlySet<string> = new Set([
 
 /**
  * A failure of PostgreSQL or of the connection to it. It contains no message of drizzle or
- * PostgreSQL, because drizzle puts all bound parameters into its message, and PostgreSQL puts
- * values into `detail`. Any function that queries PostgreSQL may throw this error, so doc comments
- * mention it only with a specific code.
+ * PostgreSQL, because these may contain personal data: drizzle puts all bound parameters into its
+ * message, and PostgreSQL puts values into `detail`. Any function that queries PostgreSQL may throw
+ * this error, so doc comments mention it only where a specific code matters.
  */
 export class DatabaseError extends Error {
   override readonly name = 'DatabaseError';

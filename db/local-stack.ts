@@ -9,8 +9,8 @@ import { type Database, only, openDatabase, run, transaction } from './client.ts
  * results. Replacing the schema, for example by restoring a dump, removes the mark.
  * @param isOwnServer true if the stack also created the PostgreSQL server; then a database with
  * tables is marked too
- * @returns the id in the mark; null if the database belongs to another installation, and then
- * nothing is written
+ * @returns the id in the table `local_stack`; null if the database belongs to another installation
+ * and was not marked
  */
 export async function claimForLocalStack(
   url: string,
@@ -46,8 +46,8 @@ export async function forgetStored(db: Database, npis: readonly string[]): Promi
 }
 
 /**
- * Creates a PostgreSQL user for each role of a migrated database, and sets a new password. So the
- * processes of the local stack have the same privileges as in production.
+ * Creates a PostgreSQL user for each role of a migrated database, and sets a new password for each
+ * user. The processes of the local stack then have the same privileges as in production.
  * @returns the database's URL for each user
  */
 export async function openUsers(

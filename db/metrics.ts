@@ -90,8 +90,8 @@ interface CallAnswer {
 }
 
 /**
- * Counts and times a call to a source, and records a span. The label `answer` is the reason why
- * there is no verdict, or otherwise the verdict, or otherwise the kind of the result.
+ * Counts and times a call to a source, and records a span. The label `answer` is the result's
+ * `why`. If it has none, the label is its `verdict`, and without a verdict its `kind`.
  */
 export async function countCall<T extends CallAnswer>(
   kind: 'vendor' | 'verifier' | 'registry' | 'dns',

@@ -33,8 +33,8 @@ const OTHER_HISTORY =
   'the folder .local with all its data and start again';
 
 /**
- * The oldest major version with the features that the migrations use, such as `unique nulls not
- * distinct`.
+ * The oldest major version of PostgreSQL that has the features that the migrations use, such as
+ * `unique nulls not distinct`.
  */
 const OLDEST_SERVER = 15;
 
@@ -77,8 +77,8 @@ async function refuseOldServer(client: Sql): Promise<void> {
 }
 
 /**
- * Rejects a database that was made by other migrations. Our migrations cannot continue from there,
- * but drizzle would try.
+ * Rejects a database that was made by other migrations. Our migrations cannot upgrade such a
+ * database, but drizzle would try.
  */
 async function refuseOtherHistory(client: Sql): Promise<void> {
   const [noted] =

@@ -1,7 +1,10 @@
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 import { OperatorProblem } from './errors.ts';
 
-/** An encryption key of 32 bytes. Each encrypted secret names the version of its key. */
+/**
+ * An encryption key of 32 bytes. Each encrypted secret starts with the version of the key that
+ * encrypted it.
+ */
 export interface SecretKey {
   readonly version: string;
   readonly key: Buffer;

@@ -35,9 +35,9 @@ const LOW = sql`
  where not is_sandbox(b.organization_id) and b.available < b.used - coalesce(u.used, 0)`;
 
 /**
- * Tests whether a host's breaker is open and deliveries to the host still wait. If the trial of a
- * breaker has been due for 30 hours, no delivery is left to make it. The longest wait of the retry
- * schedule is a day plus a random fifth, so every waiting delivery would have been tried by then.
+ * Tests whether a host's breaker is open and deliveries to the host still wait. If the breaker's
+ * trial has been due for 30 hours, no delivery waits for the host. The longest wait in the retry
+ * schedule is a day plus a random fifth, so a waiting delivery would have made the trial by then.
  */
 const IS_AWAY = sql`open_until > clock_timestamp() - interval '30 hours'`;
 

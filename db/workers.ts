@@ -1,13 +1,13 @@
 import { sql } from 'drizzle-orm';
 import { type Database, run } from './client.ts';
 
-// Records which worker and API processes are running. All times are PostgreSQL's.
+// Records which worker and API processes are running. All times are from PostgreSQL's clock.
 
 /** A running API process. Worker processes have these properties too. */
 export interface ApiProcess {
   readonly id: string;
   readonly namespace: string;
-  /** The Temporal task queue `enrichment`, under its configured name. */
+  /** The configured name of the Temporal task queue. The default is `enrichment`. */
   readonly taskQueue: string;
 }
 
@@ -56,7 +56,7 @@ export async function noteApi(
         on conflict (id) do update set seen_at = clock_timestamp()`;
 }
 
-/** Marks a process as stopped, which removes it from the lists at once. */
+/** Marks a process as stopped. From then on, the functions below do not count it as running. */
 export async function noteStopped(db: Database, id: string): Promise<void> {
   await run(db)`update workers set stopped_at = clock_timestamp() where id = ${id}`;
 }
@@ -108,8 +108,8 @@ export function listApis(db: Database) {
 
 /**
  * If no worker was ever seen with the given namespace and queue, lists where workers run instead,
- * each as `namespace/queue`. Then the settings of the caller or of the workers are wrong. The list
- * is empty if workers were seen there, or if no worker runs yet.
+ * each as `namespace/queue`. If the list has entries, the settings of the caller or of the workers
+ * are wrong. The list is empty if workers were seen there, or if no worker runs yet.
  */
 export async function listElsewhere(
   db: Database,

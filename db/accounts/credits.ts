@@ -106,8 +106,8 @@ function isViolation(error: unknown, constraint: string): boolean {
  */
 export type LedgerPlace = {
   /**
-   * The credits that were available before the entry. They never change, because entries are only
-   * added at the end.
+   * The credits that were available before the entry. This number never changes, because entries
+   * are only added at the end.
    */
   readonly available: number;
 } & (

@@ -15,7 +15,10 @@ export interface Organization {
   readonly requestsPerMinute: number;
   /** True while the API rejects all of its keys. */
   readonly suspended: boolean;
-  /** True while its webhooks are suspended. Submits made in this time never get a delivery. */
+  /**
+   * True while its webhooks are suspended. Webhooks of batches that are submitted in this time are
+   * never sent, unless an operator resends them.
+   */
   readonly webhooksSuspended: boolean;
   readonly createdAt: Date;
 }
@@ -147,8 +150,8 @@ export async function showOrganization(db: Database, organizationId: string) {
 }
 
 /**
- * Sets the maximum number of requests per minute for each key of an organization. It applies from
- * the next request on. It does not change the limit of the organization's sandbox.
+ * Sets the maximum number of requests per minute for each key of an organization. The new limit
+ * applies from the next request on. The limit of the organization's sandbox does not change.
  * @param requestsPerMinute 1 to 100000
  * @throws {Refusal} `organization_missing`; {DatabaseError} 23514 for a number outside the range
  */
@@ -175,8 +178,8 @@ export async function setLimit(
 }
 
 /**
- * Suspends or resumes an organization and its sandbox. During the suspension, the API rejects its
- * active keys. Both changes apply from the next request on. Requests that were submitted before
+ * Suspends or resumes an organization and its sandbox. During the suspension, the API rejects the
+ * active keys of both. The change applies from the next API call on. Lookups for earlier requests
  * continue. Safe to repeat.
  * @throws {Refusal} `organization_missing`
  */
@@ -204,8 +207,8 @@ export async function suspendOrganization(
 }
 
 /**
- * Suspends or resumes the webhooks of an organization and its sandbox. Submits made while they are
- * suspended get no deliveries (`webhook.status` `none`).
+ * Suspends or resumes the webhooks of an organization and its sandbox. Batches that are submitted
+ * during the suspension get no webhooks (their `webhook.status` is `none`).
  * @throws {Refusal} `organization_missing`
  */
 export async function suspendWebhooks(

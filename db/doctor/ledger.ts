@@ -184,8 +184,8 @@ function entitlements(window: SQL): Pass {
 
 /**
  * Finds replays without a charge in the replay window before them. The charged request must have
- * the same address, unless its address was erased or suppressed later, or the replay's own address
- * was erased. Suppressions that were removed since then are read from the audit log.
+ * the same address as the replay, unless its address was erased or suppressed later, or the address
+ * of the replay was erased. A suppression that was removed since then is read from the audit log.
  */
 function replays(window: SQL): Pass {
   const wasSuppressed = sql`exists (

@@ -112,7 +112,7 @@ function deliveries(scheduleMs: readonly number[]): Pass {
 
 const SWEEPS: Pass = {
   // Returns the time of the last sweep if a batch in progress is older than two minutes. A sweep
-  // should have run since then.
+  // should have run since that batch was submitted.
   from: sql`(
     select (select swept_at from sweeps) as swept_at
      where exists (
@@ -166,8 +166,8 @@ const GUARDS: Pass = {
 const OPEN = sql`b.completed_count < b.total`;
 
 /**
- * The rows whose workflows the doctor looks up in Temporal. Each query returns ids, and since when
- * each row has been in this state.
+ * The rows whose workflows the doctor looks up in Temporal. Each query returns the ids of rows in
+ * one state, and the time since when each row has been in that state.
  */
 const WORK = {
   /**

@@ -39,15 +39,15 @@ export interface NamedCandidate {
 export interface NamedCandidates {
   readonly npi: string;
   /**
-   * Null if the response is about the requested person. Otherwise, why it is not. A mismatch is
-   * recorded as evidence, but its addresses are not stored.
+   * Null if the response is about the requested person, otherwise the reason why it is not. Such a
+   * response is recorded as evidence, but its addresses are not stored.
    */
   readonly mismatch: string | null;
   /** False if the source's license lets us return an address to a client but not keep it. */
   readonly mayStore: boolean;
   /**
-   * True if the only evidence of the address owner is input that we sent ourselves, such as the
-   * name.
+   * True if the source only repeated what we sent, such as the person's name. Then it gave no
+   * evidence that the address belongs to this person.
    */
   readonly repeatsInput: boolean;
   readonly candidates: readonly NamedCandidate[];
@@ -147,7 +147,7 @@ async function insertCandidates(
 
 /**
  * Records that a source lets us keep the addresses, or that it has independent evidence of their
- * owner. Once recorded, a response of another source cannot undo either.
+ * owner. A response of another source never undoes this.
  */
 async function improveCandidates(
   tx: Transaction,
@@ -167,8 +167,8 @@ async function improveCandidates(
 const GREYLISTED = 'greylisted';
 
 /**
- * The reason of a `named` row in email_checks if a stored address is queued again and its source
- * has not reported it again.
+ * The `reason` of a `named` row in email_checks that was inserted because a stored address was
+ * queued again. It shows that the source did not report the address again.
  */
 const STALE = 'stale';
 
@@ -332,7 +332,7 @@ export interface Evidence {
   readonly verdict: StoredVerdict;
   readonly reason: string | null;
   readonly durationMs: number | null;
-  /** How long the call of a verifier waited for a slot under the rate limit. */
+  /** How long the call to a verifier waited for a slot under the rate limit, in milliseconds. */
   readonly waitedMs?: number;
 }
 
@@ -352,8 +352,8 @@ export interface ClaimedEmail extends NamedCandidate {
   /** True if NPPES lists the address for this provider as an endpoint of type DIRECT. */
   readonly isTypedDirect: boolean;
   /**
-   * True if the only evidence of the address owner is input that we sent ourselves, such as the
-   * name.
+   * True if every source that named the address only repeated what we sent, such as the person's
+   * name. Then no source gave evidence that the address belongs to this person.
    */
   readonly repeatsInput: boolean;
   /**
@@ -387,9 +387,9 @@ export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
  * address that its source calls valid is claimed first, then one of a professional type.
  * @param search.except addresses that the caller has already claimed
  * @param search.greylisted true to also claim addresses whose mail server asked us to retry later
- * @param search.requestId the request that the address is checked for. If the same request already
- * has a claim, the worker with that claim has died, because Temporal retries an activity only after
- * its worker died
+ * @param search.requestId the request that the address is checked for. An address that the same
+ * request has already claimed can be claimed again. The worker with the first claim has died,
+ * because Temporal retries an activity only after its worker died
  * @param search.claimMs how long a check may take. After this time, other workers may claim the
  * address
  * @returns null if there is no address to claim
@@ -462,9 +462,7 @@ export async function claimUnchecked(
   return row;
 }
 
-/**
- * Counts the sources that named the stored address `s` since 30 days before the time `agoMs` ago.
- */
+/** Counts the sources that named the stored address `s` in the last 30 days plus `agoMs`. */
 function namedBy(agoMs: number): SQL {
   return sql`(
     select count(distinct c.source)::int
@@ -482,10 +480,10 @@ function namedBy(agoMs: number): SQL {
 }
 
 /**
- * Reads how far the checks of a lookup's addresses are. `stored` is true if the directory now holds
- * an email that the lookup can return. `elsewhere` and `greylisted` count the unchecked addresses
- * outside `except` that other workers are checking, and those whose mail server asked us to retry
- * later.
+ * Reads the progress of the checks of a lookup's addresses. `stored` is true if the directory now
+ * holds an email that the lookup can return. `elsewhere` is the number of unchecked addresses that
+ * other workers are checking. `greylisted` is the number of those whose mail server asked us to
+ * retry later. Neither number includes the addresses in `except`.
  */
 export async function standingOf(
   db: Database,
@@ -501,8 +499,8 @@ export async function standingOf(
            count(*) filter (where w.reason is distinct from ${GREYLISTED})::int as elsewhere,
            count(*) filter (where w.reason = ${GREYLISTED})::int as greylisted
       from stored_emails w
-     -- Also counts an address without a claim. Another worker has just released it, so the caller
-     -- can claim it.
+     -- The counted addresses include those without a claim. Another worker has just released such an
+     -- address, so the caller can claim it.
      where w.npi = ${npi}
        and w.unchecked
        and not is_suppressed(w.npi, w.email)

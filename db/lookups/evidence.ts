@@ -103,11 +103,12 @@ export async function readEvidence(db: Database, about: About) {
         .from(storedEmails)
         .where(eq(storedEmails.npi, npi))
         .orderBy(asc(storedEmails.firstSeenAt), asc(storedEmails.email)),
-      /** Oldest first. */
+      /** The lookups, and the requests without a lookup, the oldest first. */
       chapters: [...chapters].map(([id, own]) => ({
         lookup: found.lookups.find((lookup) => lookup.id === id) ?? null,
         /**
-         * Only requests that the evidence was read for. Other requests of the lookup are left out.
+         * Only the requests that the evidence was read for. Other requests of the same lookup are
+         * left out.
          */
         requests: own,
         attempts: found.attempts.filter(({ lookupId }) => lookupId === id),
@@ -119,7 +120,7 @@ export async function readEvidence(db: Database, about: About) {
       })),
       /**
        * Checks that were made without a lookup, such as rechecks before an address gets stale.
-       * Empty if the evidence is about a request.
+       * Empty if the evidence was read for a single request.
        */
       otherChecks: checks.filter(({ lookupId }) => lookupId === null).slice(-MAX_CHECKS),
     };

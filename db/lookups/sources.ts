@@ -56,7 +56,7 @@ export type Admission = {
    * The current era of the circuit breaker. Pass it to `recordCall` with the outcome of the call.
    */
   readonly era: number;
-  /** In milliseconds since the epoch. */
+  /** The time of this decision, in milliseconds since the epoch. */
   readonly at: number;
 } & (
   | {
@@ -98,12 +98,13 @@ const FAILURES_TO_OPEN = 5;
 /**
  * The time from the opening of the breaker to the first trial call, and between trial calls. The
  * next trial starts even if the earlier one has not ended, so a call that hangs does not delay it.
- * Together with the waiting time of requests, a source that works again is called within 10 s.
+ * A source that works again is called within 10 s: the next trial is due after 8 s at most, and a
+ * waiting request makes it soon after that.
  */
 const TRIAL_EVERY_MS = 8000;
 /**
  * The time to the first trial call after the source rejected our key or our account ran out of
- * credits. It is longer, because an operator needs minutes to fix this.
+ * credits. It is longer than after other failures, because an operator needs minutes to fix this.
  */
 const REFUSED_OPEN_MS = 300_000;
 const DEFAULT_PAUSE_MS = 5000;
@@ -116,11 +117,11 @@ const DEFAULT_PAUSE_MS = 5000;
 const MARGIN = 1.03;
 
 /**
- * Admits a call of a source, or returns how long to wait before the next try. For an admitted call,
+ * Admits a call to a source, or returns how long to wait before the next try. For an admitted call,
  * the slot under the rate limits, the cost in the daily budget, and the trial of an open breaker
  * are reserved in the same statement.
- * @param record a statement that stores the row of the table expression `admission`. It is
- * committed together with the admission
+ * @param record a statement that reads the decision from the table expression `admission` and
+ * stores it, for example as a vendor attempt. It is committed together with the admission
  * @returns the admission, with the row that `record` returns, if any
  */
 export async function admitCall<Row = unknown>(
@@ -258,7 +259,7 @@ export async function recordOne(
 interface Unspent {
   /** Negative if the call cost more than was reserved. */
   readonly credits: number;
-  /** When they were reserved, in milliseconds since the epoch. */
+  /** The time when the credits were reserved, in milliseconds since the epoch. */
   readonly askedAt: number;
   readonly requestId: string | null;
 }
@@ -284,7 +285,7 @@ export async function giveBack(
 
 /**
  * The activity of a source since a given time, and its current state. Durations are in
- * milliseconds, and credits are the source's own.
+ * milliseconds. Credits are the source's, not our customers'.
  */
 export interface SourceStats extends Record<string, unknown> {
   readonly source: string;
@@ -296,7 +297,7 @@ export interface SourceStats extends Record<string, unknown> {
   readonly open: number;
   /** Calls in which a vendor named addresses, or a verifier judged an address valid. */
   readonly found: number;
-  /** Calls of a vendor whose addresses were returned to a client. Null for other sources. */
+  /** Calls to a vendor that found an address which a client received. Null for other sources. */
   readonly returned: number | null;
   /** Calls in which a vendor had no result, or a verifier judged an address invalid. */
   readonly missed: number;

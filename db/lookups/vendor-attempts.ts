@@ -15,7 +15,7 @@ import {
   recordCall,
 } from './sources.ts';
 
-// The calls of vendors and their responses. All requests of one lookup share its vendor calls. The
+// Calls to vendors, and their responses. All requests of one lookup share its vendor calls. The
 // first request that needs a vendor calls it, and the others read the recorded response. Each call
 // is recorded before it is made and after it ends, so that an interrupted lookup continues where it
 // stopped.
@@ -51,17 +51,17 @@ export type AnsweredState = Exclude<
 
 type AttemptId = Readonly<{ lookupId: string; vendor: string; n: number }>;
 
-/** Identifies one call of a vendor, with the values to record its outcome. */
+/** Identifies one call to a vendor, with the values that are needed to record its outcome. */
 export interface AttemptKey extends AttemptId {
   /** The reserved cost of the call, in the vendor's credits. */
   readonly cost: number;
-  /** In milliseconds since the epoch. */
+  /** The time when the call was admitted, in milliseconds since the epoch. */
   readonly askedAt: number;
   /** The era of the circuit breaker in which the call was admitted (see `recordCall`). */
   readonly era: number;
 }
 
-/** A call that a request needs from a vendor. */
+/** The call to a vendor that a request needs. */
 export interface VendorCall
   extends Pick<Call, 'limits' | 'patienceMs' | 'requiredVerifiers'> {
   readonly requestId: string;
@@ -169,7 +169,8 @@ async function claimNext(
       if (seen.orphanOf === null) return await claimNewCall(db, call, last, seen);
       await adoptJob(db, call, seen.lookupId, seen.orphanOf);
       return await beginVendorStep(db, call);
-    // A skipped vendor was not called, but now its required input may be known.
+    // A skipped vendor was not called. It may be called now, for example because the input that it
+    // needs is known.
     case 'skip':
     case 'retry':
       return await claimNewCall(db, call, last, seen);
@@ -178,7 +179,7 @@ async function claimNext(
 
 /**
  * The state that decides a request's next step. `n`, `state`, `reason`, and `leaseMs` are from the
- * last attempt at this vendor, and null without one.
+ * last attempt at this vendor. They are null if there was no attempt.
  */
 interface RequestState extends Record<string, unknown> {
   readonly settled: boolean;

@@ -76,7 +76,8 @@ const DERIVED = [
 ];
 
 /**
- * Returns the NPI and the address of a person, of which one is null. In SQL, no value equals null.
+ * Returns the NPI and the address of a person, one of which is null. In SQL, no value equals null,
+ * so a comparison with the missing one is never true.
  */
 function keysOf(subject: DataSubject) {
   return { npi: null, email: null, ...subject };
@@ -153,9 +154,9 @@ const PAUSE_MS = 500;
  * stays because it belongs to the customer. Sandbox data stays because it is made up.
  *
  * It runs in one transaction that blocks submits and settling. Otherwise, a result in progress
- * could store the address right after the erasure. While it waits for a lock, all later requests
- * for that lock wait behind it. So it gives up after 1.2 s, lets them pass, and tries again, five
- * times in total. Safe to repeat.
+ * could store the address right after the erasure. While it waits for a lock, all other
+ * transactions that need the lock wait behind it. So it gives up after 1.2 s, lets them pass, and
+ * tries again, five times in total. Safe to repeat.
  * @param isRehearsal true to roll everything back and only return the numbers of rows that would be
  * removed; the audit log then gets no entry
  * @returns the numbers of removed rows by kind; `tombstones` is the number of suppressions that
@@ -260,8 +261,8 @@ function eraseAddresses(subject: DataSubject, reason: string): SQL {
        where email is not null and test_outcome is null and ${inColumn}
       returning id, batch_id
     ), excerpts as (
-      -- A receiver's response may repeat the address that we sent, even the address of a request
-      -- from which retention has deleted it since.
+      -- A receiver's response may repeat the address that we sent. This is true even for a request
+      -- whose address was deleted since, at the end of its retention.
       update webhook_attempts set response_excerpt = null
        where response_excerpt is not null and delivery_id in (
          select d.id from webhook_deliveries d

@@ -5,8 +5,8 @@ import { type Database, only, run, transaction } from '../client.ts';
 import { SERVICE, type SuppressionKind, type SuppressionOrigin } from '../words.ts';
 
 // Suppressions name people who must not be looked up or returned. The SQL function `is_suppressed`
-// of the migrations checks every result when it is submitted or replayed. If suppressions have
-// changed since then, polls and deliveries check the result again.
+// checks every email before a request is completed with it. If suppressions have changed since
+// then, polls and deliveries check the email again.
 
 /**
  * A suppressed value, in the form in which it is stored: an NPI, the SHA-256 of an address, or a

@@ -63,8 +63,8 @@ export function pacIdOf(text: string): string | null {
 const FORMS_AND_STATES: ReadonlySet<string> = new Set(['co', 'pa', 'sc']);
 const FORMS: ReadonlySet<string> = new Set(words.legalForms);
 /**
- * Matches text before a word that is not a legal form: before a state, such as `of` or `in North`,
- * and `&` before `Co`.
+ * Matches the end of the text in front of a name's last word if that word is not a legal form. This
+ * is text such as `of` or `in North` in front of a state, and `&` in front of `Co`.
  */
 const BEFORE_STATE =
   /(?: (?:of|in|and)(?: (?:north|south|east|west)(?:ern)?| central)?|&)$/;

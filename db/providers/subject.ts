@@ -6,7 +6,7 @@ import { organizationKey } from './keys.ts';
 
 // Reads the facts about an NPI: the provider's identity, groups that bill for the provider, and
 // organizations at the same telephone number or address. These facts come from CMS and from the
-// operator, and nothing here decides whether they are right.
+// operator. The code here does not decide whether they are right.
 
 export interface EndpointFact {
   readonly kind: EndpointKind;
@@ -37,8 +37,9 @@ export interface Place {
   /** A `phone_key` or an `address_key`. */
   readonly key: string;
   /**
-   * Null if more than `MAX_NEIGHBORS` organizations share it. Then it says nothing about the
-   * employer, because it may be an answering service or a hospital's switchboard.
+   * Null if more than `MAX_NEIGHBORS` organizations share this number or address. It then says
+   * nothing about the employer, because it may belong to an answering service or a hospital's
+   * switchboard.
    */
   readonly neighbors: readonly Neighbor[] | null;
 }

@@ -41,8 +41,8 @@ export interface Envelope
     Readonly<Pick<typeof batches.$inferSelect, BatchFields | ClientFields>> {
   readonly balance: number;
   /**
-   * The requests in the order of the submit. If an email may no longer be returned, because it was
-   * suppressed later, its email fields are null.
+   * The requests in the order in which the client listed them. If an email may no longer be
+   * returned, because it was suppressed later, its email fields are null.
    */
   readonly items: readonly Item[];
 }

@@ -18,9 +18,9 @@ export interface BatchStart {
 
 /**
  * Claims the turn to settle overdue requests, if the next turn is due. Only one process gets the
- * turn in each interval. A process in another Temporal namespace than the API gets it only if it is
- * overdue by a whole interval, so that it takes over only if no process in the API's namespace
- * sweeps.
+ * turn in each interval. A process in another Temporal namespace than the API's gets the turn only
+ * if the turn is overdue by a whole interval. So such a process takes over only if no process in
+ * the API's namespace sweeps.
  * @returns null if the process did not get the turn. `isHome` is true if the process is in the
  * API's namespace
  */
@@ -92,8 +92,8 @@ export async function markStarted(db: Database, batchId: string): Promise<void> 
 
 /**
  * Lists the batches in the outbox that were accepted more than `olderThanMs` ago. The API may still
- * be starting younger ones. The oldest batch of each organization comes first, then the
- * second-oldest of each organization, and so on.
+ * be starting the workflows of younger batches. The oldest batch of each organization comes first,
+ * then the second-oldest of each organization, and so on.
  */
 export async function listToStart(
   db: Database,

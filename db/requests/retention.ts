@@ -5,14 +5,17 @@ import { DatabaseError } from '../errors.ts';
 /** How long personal and customer data is kept, in milliseconds. */
 export interface Retention {
   /**
-   * Email addresses in results. Afterwards the request stays `completed` and charged, without its
-   * email.
+   * How long results keep their email address. After that, the request stays `completed` and
+   * charged, without its email.
    */
   readonly answersMs: number;
-  /** Vendor attempts, results of checks, hashes of lookup facts, and daily spending. */
+  /**
+   * How long vendor attempts, results of checks, hashes of lookup facts, and daily spending are
+   * kept.
+   */
   readonly evidenceMs: number;
   readonly customDataMs: number;
-  /** Attempts of webhook deliveries, and the health of the receiving hosts. */
+  /** How long the attempts of webhook deliveries and the health of the receiving hosts are kept. */
   readonly webhookLogMs: number;
 }
 
@@ -22,7 +25,7 @@ export interface Retention {
  */
 const MAX_ROWS = 1000;
 /**
- * The maximum for tables that grow with every submit, such as idempotency_keys and
+ * The same maximum for tables that get rows with every submit, such as idempotency_keys and
  * webhook_attempts.
  */
 const MAX_FREQUENT_ROWS = 5000;
@@ -53,7 +56,7 @@ function stepsOf({
   webhookLogMs,
 }: Retention): SQL[] {
   return [
-    // This step is the most important one, so it runs first.
+    // The sources forbid us to keep these addresses, so this step runs first.
     unkeptAddresses(),
     answers(answersMs),
     customData(customDataMs),
@@ -195,7 +198,8 @@ function webhookHosts(ageMs: number): SQL {
 }
 
 /**
- * Deletes networks that have their full allowance of attempts again. A missing row means the same.
+ * Deletes networks to which the full number of attempts is allowed again. The same is true for
+ * networks without a row.
  */
 function webhookNetworks(): SQL {
   return sql`

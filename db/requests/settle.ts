@@ -29,8 +29,8 @@ export interface Settlement extends Ended {
 
 /**
  * Makes one request final, in one transaction with its charge or the release of its credits. Safe
- * to repeat and to run concurrently. If a result and a timeout settle the same request, the second
- * one waits for the row's lock and then finds the request final.
+ * to repeat and to run concurrently. If a result and a timeout arrive at the same time, one of them
+ * waits for the other's lock and then finds the request final.
  *
  * If the result arrives after the deadline, the request fails. The addresses that the lookup found
  * stay in the directory for the next request (DECISIONS.md, Requests and batches).
@@ -83,7 +83,8 @@ async function lock(tx: Transaction, requestId: string): Promise<void> {
 }
 
 /**
- * Writes the request and its entitlement in one statement. Triggers add the charge or the release.
+ * Writes the request and its entitlement in one statement. Triggers add the charge or the release
+ * to the ledger.
  */
 async function write(
   tx: Transaction,
@@ -150,8 +151,8 @@ async function write(
 /**
  * Settles overdue requests of one organization as `failed` and releases their credits. All are
  * settled in one transaction, because after an outage there may be thousands. Requests that another
- * transaction has locked are skipped, because that transaction may settle them. Otherwise the next
- * call does.
+ * transaction has locked are skipped, because that transaction may settle them. If it does not, the
+ * next call settles them.
  * @returns the settled requests, at most `limit`
  */
 export async function settleOverdue(

@@ -100,7 +100,7 @@ const OPEN = {
 } as const;
 
 /**
- * Thrown to roll the transaction back, so that nothing is queued and the Idempotency-Key stays
+ * Thrown to roll the transaction back, so that nothing is stored and the Idempotency-Key stays
  * unused.
  */
 class Refused extends Error {
@@ -144,8 +144,8 @@ export async function submit(
 }
 
 /**
- * Claims the Idempotency-Key. If a concurrent transaction has the same key, the insert waits for
- * its end.
+ * Claims the Idempotency-Key. If a concurrent transaction has the same key, the insert waits until
+ * that transaction ends.
  * @returns null if the key is new or expired, otherwise the outcome for the repeated submit
  */
 async function claimIdempotencyKey(
@@ -356,7 +356,7 @@ function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
 
 /**
  * Inserts a batch with its requests and deliveries, and the entitlements of requests that are
- * already completed. Triggers add the holds and charges.
+ * already completed. Triggers add the holds and charges to the ledger.
  */
 async function insertBatch(
   tx: Transaction,

@@ -23,7 +23,10 @@ export const organizations = pgTable(
     previousWebhookSecret: text('previous_webhook_secret'),
     previousWebhookSecretExpiresAt: time('previous_webhook_secret_expires_at'),
     webhooksSuspended: boolean('webhooks_suspended').notNull().default(false),
-    /** True while all keys of the organization are rejected. The keys themselves do not change. */
+    /**
+     * True while the API rejects all keys of the organization. Their rows in api_keys do not
+     * change.
+     */
     suspended: boolean('suspended').notNull().default(false),
     createdAt: time('created_at').notNull().default(clockTime),
   },
@@ -54,8 +57,9 @@ export const organizations = pgTable(
 );
 
 /**
- * A row per version of SECRETS_KEY, with a known value that was encrypted with that version. At its
- * start, a process decrypts the value to check that its SECRETS_KEY is right.
+ * A row per version of SECRETS_KEY, with a known value that was encrypted with the key of that
+ * version. When a process starts, it decrypts the value to check that its SECRETS_KEY contains the
+ * right key.
  */
 export const secretKeys = pgTable('secret_keys', {
   version: text('version').primaryKey(),
@@ -75,8 +79,8 @@ export const apiKeys = pgTable(
     expiresAt: time('expires_at'),
     revokedAt: time('revoked_at'),
     /**
-     * True if the key was leaked. Such a key stays revoked, because it could otherwise be unrevoked
-     * by mistake.
+     * True if the key was leaked. A check below requires that such a key is revoked, so that an
+     * operator cannot reactivate it by mistake.
      */
     leaked: boolean('leaked').notNull().default(false),
     /** True if the key begins with `npe_test_`. */

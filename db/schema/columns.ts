@@ -9,8 +9,8 @@ export function time(name: string) {
 }
 
 /**
- * The default of a time that the database sets. Unlike `now()`, which returns the start of the
- * transaction, it returns the current time.
+ * The default value of columns whose time the database sets. It is the current time. `now()` would
+ * be the start of the transaction.
  */
 export const clockTime = sql`clock_timestamp()`;
 

@@ -106,9 +106,11 @@ export const ledgerEntries = pgTable(
     uniqueIndex('ledger_entries_reference_once')
       .on(table.organizationId, table.reference)
       .where(sql`reference is not null`),
-    // A BRIN index, for the same reason as requests_by_settlement.
+    // Finds the entries of a period. A BRIN index is enough, for the same reason as in the index
+    // requests_by_settlement.
     index('ledger_entries_by_time').using('brin', table.createdAt),
-    // Used to list the ledger in pages, if the last entry of a page is a grant or an adjustment.
+    // Finds where the next page of a ledger list starts if the last page ended with a grant or an
+    // adjustment.
     index('ledger_entries_funding')
       .on(table.organizationId, table.id)
       .where(sql`side = 'funding'`),
@@ -144,7 +146,8 @@ export const creditBalances = pgTable(
 
 /**
  * The NPIs and email types that an organization has paid for, each with the last charge. A request
- * is charged only if its settlement can insert or update this row (see `claimEntitlements`).
+ * is charged only if its settlement can insert or update the row of its NPI and type (see
+ * `claimEntitlements`).
  */
 export const entitlements = pgTable(
   'entitlements',
@@ -170,7 +173,7 @@ export const entitlements = pgTable(
 
 /**
  * For each full hour of the last day, the total credits that an organization had used until then.
- * It shows how fast organizations use their credits, without reading the ledger.
+ * The table shows how fast organizations use their credits, without a query of the ledger.
  */
 export const usedCredits = pgTable(
   'used_credits',

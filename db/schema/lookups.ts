@@ -18,11 +18,11 @@ import * as words from '../words.ts';
 import { bytewiseText, clockTime, count, isOneOf, time } from './columns.ts';
 import { lookups, requests } from './requests.ts';
 
-// Calls of vendors and other sources, and the addresses and evidence they produced.
+// Calls to vendors and other sources, and the addresses and evidence that these calls found.
 
 /**
- * A row is one call of a vendor, or a vendor that a lookup skipped. It is written before the call,
- * so that the call is known even if the worker crashes.
+ * A row is one call to a vendor, or it says that a lookup skipped a vendor. The row of a call is
+ * inserted before the call is made, so that the call is known even if the worker crashes.
  */
 export const vendorAttempts = pgTable(
   'vendor_attempts',
@@ -36,8 +36,9 @@ export const vendorAttempts = pgTable(
     jobRef: text('job_ref'),
     reason: text('reason'),
     /**
-     * Until this time, no other worker calls the vendor for this lookup, because the calling worker
-     * is assumed to be alive. For a job, it can also be the time of the next poll.
+     * Until this time, no other worker calls the vendor for this lookup, because the worker that
+     * makes the call is assumed to be alive. While the vendor works on a job, it can also be the
+     * time of the next poll.
      */
     leaseUntil: time('lease_until'),
     polls: integer('polls').notNull().default(0),
@@ -145,7 +146,9 @@ export const sourceSlots = pgTable(
     n: count('n').notNull().generatedAlwaysAsIdentity(),
     /** The time when the request first asked for a slot. */
     askedAt: time('asked_at').notNull(),
-    /** The time of the call if the slot is reserved, otherwise the expected time. */
+    /**
+     * The time of the reserved slot. If no slot is reserved yet, the time at which one is expected.
+     */
     slotAt: time('slot_at').notNull(),
     isReserved: boolean('is_reserved').notNull(),
   },
@@ -182,8 +185,8 @@ export const sourceSpend = pgTable(
 );
 
 /**
- * The directory of addresses. A row is an address that a source named for an NPI, with the newest
- * verdict about the address.
+ * The directory of email addresses. A row is an address that a source named for an NPI, with the
+ * newest verdict about the address.
  */
 export const storedEmails = pgTable(
   'stored_emails',
@@ -206,8 +209,8 @@ export const storedEmails = pgTable(
     /** The request for which a worker last claimed the address in order to check it. */
     checkingFor: text('checking_for'),
     /**
-     * True if the only evidence of the address owner is input that we sent ourselves, such as the
-     * name.
+     * True if every source that named the address only repeated what we sent, such as the person's
+     * name. Then no source gave evidence that the address belongs to this person.
      */
     repeatsInput: boolean('repeats_input').notNull().default(false),
     /**
@@ -263,7 +266,7 @@ export const emailChecks = pgTable(
     reason: text('reason'),
     durationMs: integer('duration_ms'),
     /**
-     * How long the call of a verifier waited for its slot under the verifier's rate limits, in
+     * How long the call to a verifier waited for its slot under the verifier's rate limits, in
      * milliseconds.
      */
     waitedMs: integer('waited_ms'),

@@ -27,7 +27,7 @@ export const workers = pgTable(
 /**
  * The state of the sweep, in a single row. The sweep is a pair of loops that run in every worker
  * process. One loop settles overdue requests, and the other one starts and restarts workflows. In
- * each interval, only the process that updates the due time first gets the turn.
+ * each interval, only one process runs a loop: the one that is first to update the loop's due time.
  */
 export const sweeps = pgTable(
   'sweeps',
@@ -36,8 +36,9 @@ export const sweeps = pgTable(
     /** The time when the next sweep settles overdue requests. */
     dueAt: time('due_at').notNull(),
     /**
-     * The time when the next sweep starts and restarts workflows. This loop is separate, so that
-     * overdue requests are refunded even if Temporal is slow or unavailable.
+     * The time when the next sweep starts and restarts workflows. The loop for this is separate
+     * from the loop that settles, so that overdue requests are refunded even if Temporal is slow or
+     * unavailable.
      */
     workflowsDueAt: time('workflows_due_at').notNull().default(sql`'-infinity'`),
     /** The time when a sweep last settled all overdue requests. */

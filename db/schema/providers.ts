@@ -57,7 +57,7 @@ export const providers = pgTable(
     reactivatedOn: date('reactivated_on'),
     /**
      * True if a separate column of the file marks the NPI as deactivated; null otherwise. Version 3
-     * of the NPPES file has such a column, and fills it even if it gives no date.
+     * of the NPPES file has such a column, and sets it even for NPIs without a deactivation date.
      */
     deactivated: boolean('deactivated'),
     active: boolean('active')
@@ -89,7 +89,7 @@ export const providers = pgTable(
     check('providers_entity_type_check', sql`entity_type in (1, 2)`),
     check('providers_deactivated_check', sql`deactivated`),
     check('providers_origin_check', sql`origin in ('nppes', 'registry')`),
-    // The two indexes find organizations with the same phone number or address as a person.
+    // These two indexes find organizations with the same phone number or address as a person.
     index('providers_organizations_by_phone')
       .on(table.phoneKey)
       .where(sql`entity_type = 2`),
@@ -218,16 +218,16 @@ export const employerDomains = pgTable(
 );
 
 /**
- * A row is one import of a file. An interrupted import is started again from the beginning and
- * writes the same rows again.
+ * A row is one run of a file's import. After an interruption, the operator imports the whole file
+ * again, and that run writes the same rows again.
  */
 export const importRuns = pgTable(
   'import_runs',
   {
     id: text('id').primaryKey(),
     /**
-     * Identifies the import in the rows that it wrote. It needs four bytes per row, and the id
-     * would need thirty.
+     * Identifies the import in the rows that it wrote. The number takes four bytes in each of these
+     * rows, and the id would take thirty.
      */
     number: integer('number')
       .notNull()

@@ -31,8 +31,8 @@ export const lookups = pgTable(
     requestedType: text('requested_type').$type<words.RequestedType>().notNull(),
     openedAt: time('opened_at').notNull(),
     /**
-     * Set when a request of this lookup gets its result, or when its last open request has failed.
-     * After that, the next request for the NPI opens a new lookup.
+     * Set when a request of this lookup gets its result, or when the last open request of the
+     * lookup has failed. After that, the next request for the NPI and type opens a new lookup.
      */
     closedAt: time('closed_at'),
     /**
@@ -82,13 +82,13 @@ export const batches = pgTable(
     createdAt: time('created_at').notNull(),
     /**
      * The time of the last change. It is also the version of the batch's envelope, so each change
-     * gets a later time (see the function `later`).
+     * must set a later time than before (see the SQL function `later`).
      */
     updatedAt: timestamp('updated_at', { withTimezone: true }).notNull(),
     deadlineAt: time('deadline_at').notNull(),
     /**
-     * Null until the batch workflow is started. The batches with null are the outbox, whose
-     * workflows the sweep starts.
+     * Null until the batch workflow is started. Batches with null form the outbox, and the sweep
+     * starts their workflows.
      */
     startedAt: time('started_at'),
     /** The time when the sweep last checked that the workflows of this batch are running. */
@@ -227,8 +227,8 @@ export const requests = pgTable(
     ),
     index('requests_open').on(table.deadlineAt).where(sql`settled_at is null`),
     index('requests_by_npi').on(table.npi, table.organizationId),
-    // Finds the results of a period. Rows are stored roughly in the order of time, so a BRIN index
-    // is enough. It is small and costs little to update.
+    // Finds the requests that were settled in a period. Rows are stored roughly in the order of
+    // time, so a BRIN index is enough. It is small and costs little to update.
     index('requests_by_settlement').using('brin', table.settledAt),
     index('requests_by_lookup').on(table.lookupId).where(sql`lookup_id is not null`),
     index('requests_by_email').on(table.email).where(sql`email is not null`),
@@ -245,8 +245,8 @@ export const idempotencyKeys = pgTable(
     key: text('key').notNull(),
     fingerprint: bytea('fingerprint').notNull(),
     /**
-     * The body of the response for repeated submits. Null only inside the transaction that inserts
-     * the batch.
+     * The response body that the first submit with this key got, and that repeated submits get
+     * again. Null only inside the transaction that inserts the batch.
      */
     response: text('response'),
     createdAt: time('created_at').notNull(),

@@ -162,8 +162,8 @@ export const webhookHosts = pgTable(
     /** The time at which the last of the waiting deliveries tries again. */
     turnAt: time('turn_at'),
     /**
-     * The day when the host last returned a 2xx response to a delivery of this organization; null
-     * if it never did.
+     * When the host last returned a 2xx response to a delivery of this organization, accurate to
+     * one day. Null if it never did.
      */
     acceptedAt: time('accepted_at'),
     /**
@@ -190,10 +190,10 @@ export const webhookHosts = pgTable(
 );
 
 /**
- * Protects third parties from attacks through our deliveries. It limits the attempts to each
- * network, as long as no host at the network has returned a 2xx response to the organization. The
- * limit is shared by all organizations, host names, and ports. A row holds what is left of one
- * network's limit.
+ * Limits the attempts to each network, so that our deliveries cannot be used to attack third
+ * parties. An attempt is not counted if its host has already returned a 2xx response from this
+ * network to the same organization. All organizations, host names, and ports share the limit. A row
+ * holds what is left of one network's limit.
  */
 export const webhookNetworks = pgTable(
   'webhook_networks',

@@ -71,7 +71,10 @@ export type Claimed =
       readonly afterMs: number;
     };
 
-/** What follows from an attempt: the delivery ends, or another attempt is made after `afterMs`. */
+/**
+ * The effect of an attempt on its delivery: the delivery ends, or waits `afterMs` for the next
+ * attempt.
+ */
 export type AttemptOutcome =
   | { readonly state: 'delivered' | 'failed' }
   | { readonly state: 'pending'; readonly afterMs: number };
@@ -79,8 +82,8 @@ export type AttemptOutcome =
 /** Milliseconds between two checks of whether an organization's webhooks are still suspended. */
 const SUSPENDED_MS = 300_000;
 /**
- * The request or batch is not final yet. This happens only if the workflow was started too early,
- * by hand or by mistake.
+ * Returned if the request or batch of the delivery is not final yet. This happens only if the
+ * workflow was started too early, by hand or by mistake.
  */
 const NOT_FINAL = { kind: 'wait', why: 'not_final', afterMs: 60_000 } as const;
 
@@ -130,8 +133,8 @@ export async function claimDelivery(
         const place = advance(step, stepAt, await clock(tx), webhookScheduleMs);
         await putOff(tx, deliveryId, place, afterMs);
       } else {
-        // The sweep skips the delivery until its turn, because checked_at is in the future.
-        // Otherwise the sweep would spend all its time on waiting deliveries.
+        // Sets checked_at to a time in the future, so that the sweep skips the delivery until its
+        // turn. Otherwise the sweep would spend all its time on waiting deliveries.
         await tx.execute(sql`
           update webhook_deliveries set checked_at = clock_timestamp() + ${span(afterMs)}
            where id = ${deliveryId}`);
@@ -162,7 +165,7 @@ export async function claimDelivery(
 
 /**
  * Gives a claim back, because no attempt was made.
- * @param addresses addresses for which the attempt was already counted
+ * @param addresses the addresses for which `admitToAddresses` has already counted the attempt
  */
 export async function releaseClaim(
   db: Database,

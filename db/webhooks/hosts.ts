@@ -34,7 +34,8 @@ export interface HostKey {
 
 /**
  * The result of an attempt for its host. `answered`: the host responded, and `accepted` is true for
- * a 2xx. `silent`: it did not respond, and `restMs` is the first rest of its breaker.
+ * a 2xx. `silent`: the host did not respond, and `restMs` is how long its breaker rests after it
+ * opens.
  */
 export type HostHealth =
   | { readonly kind: 'answered'; readonly accepted: boolean; readonly address: string }
@@ -81,7 +82,9 @@ const MAX_PROVEN_NETWORKS = 16;
 const ADDRESS_ATTEMPTS_PER_HOUR = 20;
 const HOUR_MS = 3_600_000;
 const SPEND_MS = HOUR_MS / ADDRESS_ATTEMPTS_PER_HOUR;
-/** The first key of each advisory lock, which says what is locked. */
+/**
+ * The first key of each advisory lock. It says whether the lock is for an organization or a host.
+ */
 const ORGANIZATION_LOCK = 2;
 const HOST_LOCK = 3;
 const SHORTEST_ATTEMPT_MS = 100;
@@ -109,8 +112,8 @@ const TURN_MS = 100;
 /**
  * Decides whether an attempt may be made now, or how long it has to wait. Waiting deliveries take
  * turns, so that thousands of them cause almost no load. If the host is away, an attempt waits
- * about as long as the host has been away, at most `rests.longestMs`. If there is no free slot, it waits
- * about as long as the attempts ahead of it take.
+ * about as long as the host has been away, but at most `rests.longestMs`. If there is no free slot,
+ * it waits about as long as the attempts ahead of it take.
  * @param owed true for the first or the last attempt of a delivery
  */
 export async function admitToHost(
@@ -323,8 +326,8 @@ function spread(ms: number): number {
 }
 
 /**
- * Returns how long a breaker rests after it has opened, in milliseconds. This is the wait before
- * the second attempt of the retry schedule.
+ * Returns how long a breaker rests after it has opened, in milliseconds. It rests as long as the
+ * retry schedule waits before the second attempt.
  */
 export function firstRestMs(scheduleMs: readonly number[]): number {
   return scheduleMs[1] || DEFAULT_REST_MS;

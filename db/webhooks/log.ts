@@ -54,7 +54,7 @@ const LISTED_BYTES = 3 * LISTED_CHARACTERS;
 const READ_ATTEMPTS = 50;
 
 /**
- * Lists the deliveries of a batch in the order of the submit, each with its newest attempts.
+ * Lists the deliveries of a batch in the order of its requests, each with its newest attempts.
  * @param page.after the id of the last delivery of the previous page
  * @returns null if this organization has no such batch; otherwise `next` is the `after` of the next
  * page, or null if this is the last page
@@ -100,7 +100,8 @@ export async function listOrganizationDeliveries(
 
 /**
  * Reads one delivery of a batch with up to 50 of its attempts.
- * @param before reads only attempts with a lower number; null reads the newest
+ * @param before if set, only attempts with a lower number are read; null to read the newest
+ * attempts
  * @returns null if this organization and batch have no such delivery
  */
 export async function readOwnDelivery(
@@ -139,7 +140,8 @@ export async function showDelivery(
 }
 
 /**
- * Reads one delivery with the same attempts as in a list, in the caller's transaction.
+ * Reads one delivery in the caller's transaction, with the attempts that a list shows: the newest
+ * ones, with shortened responses.
  * @throws {Refusal} `delivery_missing` for an unknown id
  */
 export async function selectDelivery(

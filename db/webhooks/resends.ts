@@ -76,7 +76,7 @@ export async function resendOwn(
 
 /**
  * Counts a customer's resend if the hourly limit allows another one. The caller has locked the row.
- * @returns null if the resend is allowed, otherwise the milliseconds until one will be
+ * @returns null if the resend is allowed, otherwise the milliseconds until the next one is allowed
  */
 async function takeResend(tx: Transaction, deliveryId: string): Promise<number | null> {
   const taken = await run(tx)`
@@ -126,8 +126,8 @@ export async function resendAny(
 /**
  * Resends the deliveries of an organization that failed within a period, the oldest first. Safe to
  * repeat, because a resent delivery is pending and no longer failed.
- * @param what.until excludes later failures; a caller repeats this until `more` is false, and would
- * never stop if resent deliveries fail again at once
+ * @param what.until excludes later failures. A caller repeats this call until `more` is false. If
+ * resent deliveries failed again at once, it would never stop without this limit
  * @param what.limit the maximum number of deliveries
  * @returns the number of resent deliveries, and whether there are more
  * @throws {Refusal} `organization_missing`, `webhooks_suspended`

@@ -18,8 +18,9 @@ export interface ProviderChunk {
   /** The number of lines. */
   readonly rows: number;
   /**
-   * True if all its NPIs are expected to be new. Then an insert without a comparison is tried
-   * first, which takes a third of the time.
+   * True if all NPIs of the chunk are expected to be new. The rows are then first inserted without
+   * a comparison, which takes a third of the time. If an NPI exists already, they are compared
+   * after all.
    */
   readonly expectsNew: boolean;
   /**
@@ -34,8 +35,8 @@ const CHANGES = COPIED_PROVIDER_COLUMNS.filter((column) => column !== 'npi')
   .map((column) => `${column} = excluded.${column}`)
   .join(', ');
 
-// Compares rows before writing, so that unchanged rows are neither locked nor logged. If a chunk
-// has several rows for an NPI, the last one is used.
+// Compares rows before writing, so that unchanged rows are neither locked nor written to
+// PostgreSQL's write-ahead log. If a chunk has several rows for an NPI, the last one is used.
 const JUDGED = `
   judged as materialized (
     select distinct on (s.npi) s.*, p.active as was_active,
@@ -102,7 +103,8 @@ export async function importProviders(
   return await connection.transaction(async (tx) => {
     await copyTo(tx, 'staged_providers', COPIED_PROVIDER_COLUMNS, chunk.copy);
     // Staging tables have no statistics, so the planner does not know that a chunk is much smaller
-    // than `providers`.
+    // than `providers`. Without these settings, it could choose a join that reads all of
+    // `providers`.
     await tx`
       select set_config('enable_hashjoin', 'off', true),
              set_config('enable_mergejoin', 'off', true)`;

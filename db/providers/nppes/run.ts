@@ -12,7 +12,10 @@ export interface NppesConnection {
   close(): Promise<void>;
 }
 
-/** Any constant works, as long as all importers use the same one and no other code uses it. */
+/**
+ * The key of the advisory lock that lets one import run at a time. Any constant works, as long as
+ * all imports use the same one and no other code uses it.
+ */
 const IMPORT_LOCK = 7_041_777;
 /** With this much memory, a chunk is sorted and staged rows are kept without using the disk. */
 const MEMORY = '64MB';
@@ -77,8 +80,8 @@ async function takeLock(client: Sql): Promise<void> {
   const [lock] = await client<{ taken: boolean }[]>`
     select pg_try_advisory_lock(${IMPORT_LOCK}) as taken`;
   if (lock?.taken) return;
-  // PostgreSQL hides when the connection of another user started. Then the message contains the
-  // start of the import instead.
+  // PostgreSQL does not show when the connection of another user started. If this time is hidden,
+  // the message contains the start time of the import instead.
   const [holder] = await client<{ text: string }[]>`
     select concat_ws(', ', a.application_name, run.file, 'since ' || to_char(
              coalesce(a.backend_start, run.started_at) at time zone 'utc',
