@@ -66,8 +66,8 @@ export class ApiError extends Error {
 }
 
 /**
- * Returns the `Link` header (RFC 8288) to the documentation of an error. The error is a problem's
- * code, or the type of an entry in a 422.
+ * Returns the `Link` header (RFC 8288) to the documentation of an error. `code` is the code of a
+ * problem, or the type of an entry in a 422.
  */
 function helpLink(code: string, title: string | null = null): { link: string } {
   const link = `</docs/errors#${code}>; rel="help"`;
@@ -77,7 +77,8 @@ function helpLink(code: string, title: string | null = null): { link: string } {
 
 /**
  * Returns the error response for a code, as application/problem+json (RFC 9457).
- * @param values the values of the text's placeholders. `wait` (in seconds) is also sent as `Retry-After`
+ * @param values the values of the text's placeholders. `wait` (in seconds) is also sent as
+ * `Retry-After`
  */
 export function problem(
   code: ProblemCode,
@@ -132,8 +133,8 @@ export function invalid(
 }
 
 /**
- * Headers of every response. Browsers must not guess another type, and caches must not store a
- * response unless its own `Cache-Control` allows it.
+ * Headers of every response. Browsers must not guess another content type, and caches must not
+ * store a response unless its own `Cache-Control` allows it.
  */
 export const PRIVATE = {
   'x-content-type-options': 'nosniff',

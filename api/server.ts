@@ -43,8 +43,8 @@ declare module '@hapi/hapi' {
     readiness: () => Promise<string>;
     queues: ReturnType<typeof createQueues>;
     /**
-     * Counts a request for a public document. Returns the 429 if its address has sent too many,
-     * otherwise null.
+     * Counts a request for a public document. Returns the 429 if its IP address has sent too many
+     * requests, otherwise null.
      */
     countReader: (request: Request) => ApiError | null;
   }
@@ -183,7 +183,7 @@ function registerRoutes(server: Server, deps: ApiDeps): void {
     const allowed = method === 'GET' ? 'GET, HEAD' : method;
     server.route({ method: '*', path, options: open, handler: refuse(allowed) });
   }
-  // Without this route, the path would match `/api/v1/email/{request_id}`.
+  // Without this route, this path would match `/api/v1/email/{request_id}`, with `bulk` as the id.
   server.route({
     method: 'GET',
     path: '/api/v1/email/bulk',

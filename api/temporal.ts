@@ -13,7 +13,7 @@ import {
   WORKFLOWS,
 } from '../workflows/messages.ts';
 
-/** The dependencies that start workflows in Temporal. */
+/** The dependencies of functions that start workflows in Temporal. */
 export interface TemporalDeps {
   readonly client: Client;
   /** Name of the enrichment task queue. */
@@ -37,7 +37,7 @@ const START_TIMEOUT_MS = 3000;
 type Start = (client: Client, taskQueue: string) => Promise<void>;
 
 /**
- * Starts workflows. While Temporal is down, only one request in a few seconds tries to start its
+ * Starts workflows. While Temporal is down, only one request every 5 seconds tries to start its
  * workflow, so other requests don't wait for a time-out. Logs when an outage begins and when it
  * ends.
  */
@@ -117,11 +117,11 @@ export async function startBatch(
       workflowIdConflictPolicy: 'USE_EXISTING',
       workflowIdReusePolicy: reuse,
       args: [{ batchId } satisfies BatchInput],
-      // Safety limit: a workflow that hangs ends. If it left anything open, the reconciler starts
+      // Ends a workflow that hangs. If requests of its batch are still open, the reconciler starts
       // it again.
       workflowExecutionTimeout: '2h',
-      // Temporal shares its queues fairly among organizations. Children and activities inherit the
-      // key.
+      // With this key, Temporal shares its queues fairly among organizations. Child workflows and
+      // activities inherit it.
       priority: { fairnessKey: organizationId },
       typedSearchAttributes: [
         { key: ORGANIZATION_ID, value: organizationId },

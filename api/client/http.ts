@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { AnyProblem, Invalid } from './types.ts';
 
-/** Access to the API. */
+/** The address and the key with which to call the API, and how long to retry. */
 export interface Connection {
   /** Your organization's key or a test key, from the operator. */
   readonly apiKey: string;

@@ -43,7 +43,7 @@ export interface Progress extends Totals {
 }
 
 export interface Options extends Connection {
-  /** `any` by default. */
+  /** The requested type of email, `any` by default. */
   readonly type?: keyof typeof PRICES;
   /**
    * Limit on the credits of the run. A batch that could exceed the limit is not submitted. If the
@@ -77,7 +77,8 @@ interface Chunk {
   readonly index: number;
   readonly npis: readonly string[];
   /**
-   * Null if the chunk was never submitted, or empty if it was submitted and the response was lost.
+   * The id of the chunk's batch. Null if the chunk was never submitted. Empty if it was submitted
+   * and the response was lost.
    */
   batchId: string | null;
   /** Number of NPIs that are not final. */
@@ -250,8 +251,9 @@ async function follow(run: Run, chunk: Chunk): Promise<void> {
     const answer = await run
       .call<Accepted>('/api/v1/email/bulk', headers, body)
       .catch((error) => {
-        // The submit was rejected, so this batch does not exist. If an earlier run submitted the same
-        // chunk and lost the response, the batch may exist after all.
+        // The submit was rejected for lack of credits, so this batch does not exist. If an earlier
+        // run submitted the same chunk and lost the response, `batchId` is empty, and the batch may
+        // exist.
         if (isShortage(error) && chunk.batchId === null)
           run.state.note(chunk.index, null);
         throw error;

@@ -14,7 +14,7 @@ export function printable(text: string): string {
   return text.replace(UNPRINTABLE, escaped);
 }
 
-/** Escapes the same characters in text of several lines. Only line feeds are kept. */
+/** Escapes the same characters as `printable`, except line feeds, in text of several lines. */
 export function printableLines(text: string): string {
   return text.replace(UNPRINTABLE_IN_LINES, escaped);
 }

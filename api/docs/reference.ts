@@ -32,8 +32,8 @@ export function reference(): string {
 
 /**
  * Returns a member of an object, or an empty object if it is missing. If the member is a `$ref`,
- * returns what it refers to. If the member is an `anyOf` of a schema and null, returns that schema
- * with `isNullable`.
+ * returns the object that it refers to. If the member is an `anyOf` of a schema and null, returns
+ * that schema with `isNullable: true`.
  */
 function member(object: unknown, name: string): JsonObject {
   return plain((object as JsonObject | undefined)?.[name]);

@@ -40,12 +40,13 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
   const countRequest = createLimit(db, rateWindowMs);
 
   /**
-   * Looks up a key that this process does not know. The client has no known organization yet, so
-   * limits apply to its address.
+   * Looks up a key that this process does not know. The client's organization is not known yet, so
+   * limits apply to its IP address.
    */
   const meet = async (request: Request, hash: Buffer): Promise<Authentication> => {
     const address = addressOf(request.raw.req);
-    // A request that is rejected here causes no query and is not counted.
+    // After too many failures of this address, reject the request without a query. Such a
+    // rejection is not counted as another failure.
     const flooded = guesses.refusal(address);
     if (flooded) throw flooded;
     const found = await reads.inTurn(address, () => keyring.lookUp(hash));
@@ -54,8 +55,8 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
   };
 
   /**
-   * Returns the owner of a key that was valid before. Asks the database again if its last response
-   * is more than a second old.
+   * Returns the owner of a key that was valid before. Looks the key up again if the last lookup is
+   * more than a second old.
    */
   const recognize = async (request: Request, hash: Buffer, known: Known) => {
     const { organizationId } = known.owner;
@@ -100,7 +101,7 @@ export function registerAuth(server: Server, deps: AuthDeps): void {
 
 /**
  * Reserves a place in the queue of writes if the request is a POST.
- * @throws {ApiError} as `TurnQueue.enter`
+ * @throws {ApiError} the errors of `TurnQueue.enter`
  */
 function enterQueue(request: Request, organizationId: string): void {
   if (request.method !== 'post') return;
@@ -110,8 +111,8 @@ function enterQueue(request: Request, organizationId: string): void {
 }
 
 /**
- * Returns the error for a request that is being held, or null while its key is valid. The key may
- * have been revoked, or its organization suspended, since the request arrived.
+ * Returns the error to send to a request that is being held, or null while its key is valid. The
+ * key may have been revoked, or its organization suspended, since the request arrived.
  */
 export async function keyRefusal(
   request: Request,
@@ -126,7 +127,7 @@ export async function keyRefusal(
 
 /**
  * Returns the API key from the headers, or null if the request has neither `Authorization` nor
- * `X-API-Key`. If it has both, `Authorization` is used (DECISIONS.md, Keys and rate).
+ * `X-API-Key`. If it has both, `Authorization` is used (api/docs/lifecycle.md, Keys).
  */
 function presentedKey(request: Request): string | null {
   const { authorization, 'x-api-key': apiKey } = request.headers;

@@ -16,8 +16,8 @@ import { MAX_WAIT_S } from './prefer.ts';
 
 /**
  * A connection is closed if no byte moves on it for this long while a response is due or being
- * sent. The time must be longer than any response takes. That is the longest wait that a client may
- * request, plus the time in a queue and in PostgreSQL.
+ * sent. This must be longer than the slowest response: the longest wait that a client may request,
+ * plus the time in a queue and in PostgreSQL.
  */
 const STALL_MS = MAX_WAIT_S * 1000 + 20_000;
 
@@ -46,8 +46,8 @@ export function createListener(keepAliveMs: number, stallMs = STALL_MS): Server 
  * Limits the number of open connections per address, so that one address can't use up all
  * connections. A new connection beyond the limit is closed.
  * @param listener a listener that hapi already uses
- * @param peerOf returns the address that a connection counts for, or null if it comes from one of
- * our proxies. Proxies have no limit
+ * @param peerOf returns the address of a connection's client, or null if the connection comes from
+ * one of our proxies, which have no limit
  */
 export function boundConnections(
   listener: Server,
@@ -116,8 +116,8 @@ export function answerBrokenRequests(
 }
 
 /**
- * Number of requests that a client may send on one connection before it has the response to the
- * current one.
+ * Maximum number of further requests that a client may send on a connection before it has received
+ * the response to the current one.
  */
 const MAX_PIPELINED = 32;
 
@@ -156,7 +156,7 @@ export function boundPipelines(listener: Server): void {
 }
 
 function beginNext(waiting: WeakMap<Duplex, (() => void)[]>, socket: Duplex): void {
-  // Nothing follows a response that closes the connection.
+  // If this response closes the connection, the waiting requests are dropped.
   const isOver = socket.destroyed || socket.writableEnded;
   const begin = isOver ? undefined : waiting.get(socket)?.shift();
   if (begin) begin();

@@ -6,8 +6,7 @@ import { keepLast } from './overload.ts';
 
 /**
  * The maximum number of keys whose windows are kept in memory. Beyond it, the windows that were
- * unused for the longest time are dropped. Requests that a dropped window counted in advance stay
- * counted.
+ * unused for the longest time are dropped. Nothing is lost, because PostgreSQL stores the counts.
  */
 const MAX_WINDOWS = 10_000;
 
@@ -43,7 +42,7 @@ export function createLimit(db: Database, windowMs: number) {
 
 interface Verdict {
   readonly admitted: boolean;
-  /** Requests that would still be admitted now. */
+  /** Number of further requests that would be admitted now. */
   readonly remaining: number;
   /** Milliseconds until the next request is admitted, if the window is full. */
   readonly retryAfterMs: number;
@@ -54,8 +53,9 @@ interface Verdict {
 }
 
 /**
- * The rate limit window of one key in this process. One SQL statement counts all requests that are
- * waiting at that time. While the window is full, requests are rejected without a statement.
+ * The rate limit window of one key in this process. Requests that arrive together are counted by
+ * one SQL statement. While the window is known to be full, requests are rejected without asking
+ * PostgreSQL.
  */
 class KeyWindow {
   readonly #db: Database;

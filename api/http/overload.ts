@@ -35,8 +35,9 @@ export function createAddressOf(
 }
 
 /**
- * Returns a function that finds the address that a connection counts for. It returns null for one
- * of our proxies, because many clients share a proxy.
+ * Returns a function that finds the address of a connection's client, for a limit on connections
+ * per address. The function returns null if the connection comes from one of our proxies, because
+ * many clients share a proxy.
  * @param trustedProxies CIDR ranges
  */
 export function createPeerOf(
@@ -77,14 +78,16 @@ export function keepLast<T>(
   if (map.size > atMost) map.delete(map.keys().next().value ?? '');
 }
 
-// A key can't be guessed, because it has 178 random bits. Its check characters reject nearly every
-// guess without a query. The flood guard also limits how many guesses an address can send.
+// A key can't be guessed, because it has 178 random bits. Because of its check characters, we
+// reject nearly every guess without a query. The flood guard also limits how many guesses an
+// address can send.
 
 /** Number of failed key checks that one address may have in a window. */
 const MAX_FAILURES = 100;
 /**
  * The maximum number of addresses to remember. Beyond it, the addresses whose last failure is
- * oldest are forgotten. This does not help an attacker who has more addresses than this anyway.
+ * oldest are forgotten. Only an attacker with more addresses than this could benefit, and a limit
+ * per address could not stop that attacker anyway.
  */
 const MAX_ADDRESSES = 10_000;
 

@@ -4,8 +4,8 @@ import { whenOver } from './overload.ts';
 import { readInTurn } from './turn-queue.ts';
 
 // With `Prefer: wait=N` (RFC 7240, section 4.3), a client asks the service to hold its request for
-// up to N seconds until there is something new. `until=change` is our own addition (DECISIONS.md,
-// Polls).
+// up to N seconds until there is something new. The standard does not have `until=change`. It is
+// our addition (DECISIONS.md, Polls).
 
 /**
  * Longest time in seconds that a request is held. Many proxies close connections that are silent
@@ -14,8 +14,9 @@ import { readInTurn } from './turn-queue.ts';
 export const MAX_WAIT_S = 55;
 
 /**
- * Returns how long to hold the request, at most 55 seconds. Returns null if the client did not ask
- * for a wait, or if too many requests already wait. An invalid preference is ignored.
+ * Returns the time for which to hold the request, at most 55 seconds, and the event that ends the
+ * wait earlier. Returns null if the client did not ask for a wait, or if too many requests already
+ * wait. An invalid preference is ignored.
  */
 export function preferredWait(request: Request) {
   const header: unknown = request.headers.prefer;
@@ -35,8 +36,8 @@ export function preferredWait(request: Request) {
 }
 
 /**
- * Adds the header `Preference-Applied`, which shows the maximum wait and the event that would end
- * it.
+ * Adds the header `Preference-Applied` if the request was held. The header shows the maximum wait
+ * and the event that would have ended it.
  */
 export function applied(
   response: ResponseObject,
@@ -51,8 +52,8 @@ export function applied(
 
 /**
  * Waits until `look` returns true, the time is over, or the client has disconnected. Calls `look`
- * again only when the watched request or batch, or the access of the key or its organization, may
- * have changed. It never polls.
+ * again only when the watched request or batch may have changed, or when the API key may have
+ * become invalid. It does not query the database at intervals.
  * @param watched the id of a request or batch, or `endOf` that id
  * @param look returns true if the wait is over. It is called at least once
  */

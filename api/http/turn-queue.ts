@@ -6,8 +6,8 @@ import { problem } from '../problems.ts';
 // rejected immediately.
 
 /**
- * Limits on the work in a queue. A client is an organization. For a request with an unknown key, it
- * is the address.
+ * Limits on the work in a queue. A client is an organization, or an IP address if the request's key
+ * is not known yet.
  */
 interface QueueLimits {
   readonly maxRunning: number;
@@ -25,7 +25,9 @@ interface Client {
   readonly waiting: Set<() => void>;
 }
 
-/** The longest wait for a turn. It matters when PostgreSQL hangs. */
+/**
+ * The longest wait for a turn. If PostgreSQL hangs, waiting requests are rejected after this time.
+ */
 const MAX_WAIT_MS = 12_000;
 
 /** A bounded queue in which each waiting client gets one turn before any gets a second one. */
@@ -45,7 +47,7 @@ export class TurnQueue {
 
   /**
    * Enters the queue and does the work when its turn comes.
-   * @throws {ApiError} as `enter` and `Place.inTurn`
+   * @throws {ApiError} the errors of `enter` and of `Place.inTurn`
    */
   inTurn<T>(clientId: string, work: () => Promise<T>): Promise<T> {
     return this.enter(clientId).inTurn(work);
@@ -74,7 +76,7 @@ export class TurnQueue {
     });
   }
 
-  /** @throws {ApiError} 503 after 12 s */
+  /** @throws {ApiError} 503 if the turn has not come after 12 s */
   async #waitForTurn(client: Client): Promise<void> {
     const { promise: turn, resolve: begin, reject } = Promise.withResolvers<void>();
     client.waiting.add(begin);
@@ -114,7 +116,7 @@ export class TurnQueue {
   }
 }
 
-/** The operations of a queue that a place needs. */
+/** The functions of a queue that a `Place` calls. */
 interface Steps {
   waitForTurn(): Promise<void>;
   endTurn(): void;
@@ -132,7 +134,7 @@ class Place {
 
   /**
    * Does the work when its turn comes, and leaves the queue.
-   * @throws {ApiError} 503 after 12 s, or after `leave`
+   * @throws {ApiError} 503 if its turn has not come after 12 s, or if `leave` was called before
    */
   async inTurn<T>(work: () => Promise<T>): Promise<T> {
     if (!this.#isFree) throw problem('overloaded', { wait: 1 });
@@ -145,7 +147,7 @@ class Place {
     }
   }
 
-  /** Gives up the place. Does nothing if it is already used. */
+  /** Gives up the place. Does nothing if `inTurn` was already called. */
   leave(): void {
     if (!this.#isFree) return;
     this.#isFree = false;
@@ -194,7 +196,7 @@ export function createQueues(connections: number) {
 }
 
 /**
- * Reads for the request's organization, in its turn.
+ * Runs `work`, which reads from the database, when it is the turn of the request's organization.
  * @throws {ApiError} as `TurnQueue.inTurn`
  */
 export function readInTurn<T>(

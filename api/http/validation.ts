@@ -230,11 +230,11 @@ const before = wholeNumber(1, MOST_ATTEMPTS)
   .default(null)
   .meta({ jsonSchema: { type: 'integer', minimum: 1, maximum: MOST_ATTEMPTS } });
 
-/** Schemas of the parameters that have rules, by their names in openapi/operations.json. */
+/** Schemas of the parameters that are validated, by their names in openapi/operations.json. */
 export const PARAMETERS = {
   /**
-   * 1 to 255 visible ASCII characters, with or without quotes around them (DECISIONS.md,
-   * Idempotency-Key).
+   * Accepts 1 to 255 visible ASCII characters, with or without quotes around them
+   * (api/docs/lifecycle.md, Idempotency-Key).
    */
   'Idempotency-Key': matching('^(?:"[!-~]{1,255}"|(?!""$)[!-~]{1,255})$'),
   limit,
@@ -251,7 +251,7 @@ export const PARAMETERS = {
 
 interface Paging {
   readonly limit: number;
-  /** Null for the first page. */
+  /** The cursor that the client sent, or null for the first page. */
   readonly cursor: string | null;
 }
 
@@ -312,7 +312,7 @@ export function listedBy<T>(request: Request, query: Joi.ObjectSchema<T>): Ids &
   const { value, problems } = check('query', query.unknown(), Object.fromEntries(given));
   const all = [...idProblems(request), ...problems];
   const names = namesOf(query) ?? [];
-  // Reports only the first one, because there may be thousands.
+  // Reports only the first unknown parameter, because there may be thousands.
   const stray = Object.keys(request.query).find((name) => !names.includes(name));
   if (stray !== undefined) {
     const msg = `Extra inputs are not permitted, only ${choices(names)}`;

@@ -145,8 +145,8 @@ function problemResponse(name: string, kind: ProblemKind): JsonObject {
 }
 
 /**
- * Returns an operation of the document. Adds to its entry in operations.json what follows from its
- * route: error responses, security, and headers. An operation without a key has no rate limit
+ * Returns an operation of the document. Starts with its entry in operations.json, and adds the
+ * parts that depend on its route: error responses, security, and, if it needs a key, the rate limit
  * headers.
  */
 function operationOf(route: (typeof ROUTES)[number]): JsonObject {

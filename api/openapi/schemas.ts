@@ -22,12 +22,13 @@ export type Json =
 export type JsonObject = { readonly [name: string]: Json };
 
 /**
- * Metadata that a joi schema has from `meta()`. It contains what joi itself cannot translate to
- * JSON Schema.
+ * Metadata that our joi schemas set with `meta()`, for things that joi cannot translate to JSON
+ * Schema.
  */
 interface Meta {
   /**
-   * The name of the schema under `components`. Wherever the schema is used, a reference is written.
+   * The name of the schema under `components`. The document refers to the schema by this name
+   * wherever it is used.
    */
   readonly name?: string;
   /** JSON Schema keywords that describe a `custom()` rule. */
@@ -248,7 +249,7 @@ const attempt = Joi.object({
 }).meta({ name: 'DeliveryAttempt' });
 
 /**
- * The response with one delivery: the 202 of a resend, and the 200 of `GET
+ * The response with one delivery: the 202 response of a resend, and the 200 response of `GET
  * /api/v1/batch/{batch_id}/deliveries/{delivery_id}`.
  */
 export const deliveryAnswer = Joi.object({
@@ -278,7 +279,7 @@ export const deliveryAnswer = Joi.object({
     ),
 }).meta({ name: 'Delivery' });
 
-/** The 200 of `GET /api/v1/batch/{batch_id}/deliveries`. */
+/** The 200 response of `GET /api/v1/batch/{batch_id}/deliveries`. */
 export const deliveriesAnswer = Joi.object({
   deliveries: Joi.array()
     .items(deliveryAnswer)
@@ -288,7 +289,7 @@ export const deliveriesAnswer = Joi.object({
   next_cursor: nextCursor(),
 }).meta({ name: 'Deliveries' });
 
-/** The 200 of `GET /api/v1/batches`. */
+/** The 200 response of `GET /api/v1/batches`. */
 export const batchesAnswer = Joi.object({
   batches: Joi.array()
     .items(batch)
@@ -298,14 +299,14 @@ export const batchesAnswer = Joi.object({
   next_cursor: nextCursor(),
 }).meta({ name: 'Batches' });
 
-/** The 200 of `GET /api/v1/credits`. */
+/** The 200 response of `GET /api/v1/credits`. */
 export const creditsAnswer = Joi.object({
   balance: credits.description('Available credits: total − used − held.'),
   total: credits.description('Granted credits.'),
   used: credits.description('Charged credits.'),
 }).meta({ name: 'Credits' });
 
-/** The 200 of `GET /api/v1/credits/ledger`. */
+/** The 200 response of `GET /api/v1/credits/ledger`. */
 export const ledgerAnswer = Joi.object({
   entries: Joi.array()
     .items(
@@ -345,7 +346,8 @@ export const insufficientAnswer = problemAnswer.keys({
 });
 
 /**
- * Returns the schema of the body for one kind of problem. Its `code` allows the codes of this kind.
+ * Returns the schema of the body for one kind of problem. Its field `code` allows only the codes of
+ * this kind.
  */
 export function problemSchema(
   name: string,

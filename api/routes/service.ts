@@ -65,7 +65,7 @@ export class Readiness {
         state === 'ready' ? await listElsewhere(this.#db, this.#place) : [];
       if (elsewhere.length > 0) state = 'worker_elsewhere';
     } catch {
-      // PostgreSQL went down between the two statements.
+      // PostgreSQL went down between the two queries.
       state = 'database_away';
     }
     this.#nextCheckAt = nextAt;

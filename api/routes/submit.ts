@@ -191,8 +191,8 @@ async function finishAccepted(
  * The deadline for starting the workflow of a batch, in milliseconds after the arrival of the
  * submit. The 202 must be sent within two seconds of the arrival, so time in the queue is included.
  * A submit waits for the start because this slows clients down to the speed at which Temporal
- * starts workflows. Without this wait, throughput fell to a third at five times the load that the
- * service can carry.
+ * starts workflows. In a test without this wait, at five times the load that the service can carry,
+ * throughput fell to a third.
  */
 const TEMPORAL_MS = 1400;
 
@@ -284,7 +284,7 @@ function fingerprint(
 // generated from them. `meta({ jsonSchema })` describes a custom rule in that document
 // (openapi/schemas.ts).
 
-/** The context of the custom rules, in addition to the parsed body. */
+/** Values that the custom rules need in addition to the parsed body. */
 interface SubmitContext {
   /** The text of `custom_data` as it was sent. */
   readonly customData: string | null;
@@ -325,7 +325,7 @@ const url = Joi.string()
     'The address of your receiver: https, without user name or password, at a public address.',
   )
   .example('https://example.com/hooks/email')
-  // JSON Schema can express only a part of the rule.
+  // JSON Schema can express only a part of the rule below.
   .meta({
     jsonSchema: { format: 'uri', pattern: URL_START.source, maxLength: MAX_URL_LENGTH },
   })

@@ -11,9 +11,9 @@ create function is_sandbox(organization_id text) returns boolean language sql im
   select starts_with(organization_id, 'sbx_')
 $$;
 
--- Returns the email address of an endpoint in lowercase and without "mailto:", as it is hashed for
--- suppressions. If the endpoint is not an email address, for example a URL, returns its text in
--- lowercase.
+-- Returns the email address of a provider's endpoint in lowercase and without "mailto:".
+-- Suppressions contain hashes of addresses in this form. If the endpoint is not an email address,
+-- for example a URL, returns its text in lowercase.
 create function endpoint_address(an_endpoint text) returns text language sql immutable parallel safe as $$
   select regexp_replace(lower(trim(an_endpoint)), '^mailto:', '')
 $$;

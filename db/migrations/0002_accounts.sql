@@ -2,8 +2,8 @@
 
 -- Notifies the API processes that a row has changed, so that they wake the long polls that wait for
 -- it. Polls also wait for changes of their API key, so that they end if the key is revoked. With
--- the argument ' final', polls that wait for the final result are woken too. Other changes are not
--- announced, because all commits with a NOTIFY wait for the same lock.
+-- the argument ' final', polls that wait for the final result are woken too. The triggers announce
+-- only the changes that a poll needs, because all commits with a NOTIFY wait for the same lock.
 create function announce_change() returns trigger language plpgsql as $$
 begin
   perform pg_notify('changed', new.id || coalesce(tg_argv[0], ''));
@@ -18,8 +18,8 @@ create trigger organizations_announce_suspension after update on organizations
   for each row when (old.suspended is distinct from new.suspended)
   execute function announce_change();
 
--- Leaves half of each page free, so that a new version of a row fits in the same page. Each
--- admitted request updates a row. drizzle cannot set storage parameters.
+-- Leaves half of each page free, so that a new version of a row fits in the same page. This matters
+-- because each admitted request updates a row. drizzle cannot set storage parameters.
 alter table rate_windows set (fillfactor = 50);
 -- Stores both arrays uncompressed in the row. If they were compressed or stored outside the row,
 -- each admission would cost twice as much. PostgreSQL 15 accepts this only as a separate statement.

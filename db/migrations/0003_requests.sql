@@ -1,7 +1,7 @@
 -- Requests: triggers that guard their states, count them in their batches, and add ledger entries.
 
--- Returns the made-up addresses of an NPI for a test outcome of the sandbox. RFC 2606 reserves
--- their hosts, so no real person can own one of the addresses.
+-- Returns the made-up addresses that an NPI has in the sandbox if its test outcome is `an_outcome`.
+-- RFC 2606 reserves the domains, so no real person can own one of the addresses.
 create function sandbox_emails(an_npi text, an_outcome text) returns table (npi text, email text, email_type text)
 language sql immutable strict as $$
   select an_npi, 'npi' || an_npi || host, type
@@ -55,9 +55,9 @@ create function later(than timestamptz, at timestamptz) returns timestamptz lang
 $$;
 
 -- Counts inserted requests in their batches, and adds their holds to the ledger. For a request that
--- is already completed, it also adds the charge. The loop updates one batch at a time by its id. If
--- the statement joined batches with the inserted rows, the planner would expect hundreds of rows
--- and read all batches.
+-- is already completed, it also adds the charge. The loop updates one batch at a time by its id.
+-- One statement that joins batches with the inserted rows would be slow, because the planner would
+-- expect hundreds of rows and read all batches.
 create function count_settled_requests() returns trigger language plpgsql as $$
 declare
   n record;

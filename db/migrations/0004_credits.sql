@@ -18,7 +18,7 @@ end $$;
 create trigger ledger_entries_follow before insert on ledger_entries
   for each row when (new.request_id is not null and current_user <> 'npe_owner') execute function refuse_entry();
 
--- Leaves half of each page free for updates, as in rate_windows.
+-- Leaves half of each page free for updates, as for rate_windows (0002_accounts.sql).
 alter table credit_balances set (fillfactor = 50);
 
 create function open_credit_balance() returns trigger language plpgsql as $$
@@ -31,7 +31,7 @@ create trigger organizations_open_balance after insert on organizations
   for each row execute function open_credit_balance();
 
 -- Adds new ledger entries to the balances. The loop updates one organization at a time, for the
--- same reason as in count_settled_requests.
+-- same reason as in count_settled_requests (0003_requests.sql).
 create function apply_ledger_entries() returns trigger language plpgsql as $$
 declare
   n record;
@@ -56,8 +56,8 @@ create trigger ledger_entries_apply after insert on ledger_entries
   referencing new table as added for each statement execute function apply_ledger_entries();
 
 -- Checks once per statement that each inserted or updated entitlement has a charged request. The
--- settings force an index lookup per row. Otherwise a connection could make a plan while the tables
--- are empty, which reads whole tables, and keep it when the tables have grown.
+-- settings force an index lookup per row. Otherwise a connection that made its plan while the
+-- tables were empty would read whole tables, even after the tables have grown.
 create function require_charges() returns trigger language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 begin

@@ -1,6 +1,6 @@
 -- Returns true if an NPI is known to be an organization or inactive. No address is returned for
--- such an NPI, even if one is stored. If the NPI registry reported it as inactive, this is used for
--- 24 hours. If an NPPES file did, it is used until the next file.
+-- such an NPI, even if one is stored. If the NPI Registry says that an NPI is inactive, we rely on
+-- this for 24 hours. If an NPPES file says so, we rely on it until the next file is imported.
 --
 -- The function is written in plpgsql, so that its query is planned once per connection, and not
 -- again in each statement that calls it.

@@ -1,12 +1,13 @@
 -- Functions that decide whether a vendor or another source may be called now, and that close
 -- lookups.
 
--- Leaves half of each page free for updates, as in rate_windows.
+-- Leaves half of each page free for updates, as for rate_windows (0002_accounts.sql).
 alter table source_rates set (fillfactor = 50);
 alter table source_spend set (fillfactor = 50);
 
--- Returns why and until when a source must not be called: because it asked for a pause
--- (Retry-After), or because its circuit breaker is open. Returns nulls if it may be called.
+-- Returns the reason why a source must not be called, and the end of that time. Either the source
+-- asked for a pause (Retry-After), or its circuit breaker is open. Returns nulls if the source may
+-- be called.
 create function closed_until(health source_health, at timestamptz, out why text, out until timestamptz)
 language sql immutable as $$
   select why, until
@@ -16,8 +17,9 @@ language sql immutable as $$
 $$;
 
 -- Returns true if an organization may spend `cost` credits at a source on a day. Null daily_credits
--- means no limit. If other organizations have called the source on that day or the day before, one
--- organization gets at most half of the day's credits, but at least the cost of one call.
+-- means no limit. If other organizations called or wanted to call the source on that day or the day
+-- before, one organization gets at most half of the day's credits, but at least the cost of one
+-- call.
 create function has_budget(a_source text, organization text, on_day date, cost numeric, daily_credits numeric)
 returns boolean language sql stable as $$
   select cost = 0 or daily_credits is null or (
@@ -45,16 +47,16 @@ $$;
 -- call it. Every slot must be used exactly once, and no organization may wait behind all lookups of
 -- another one. If all 300 lookups reserved their slots at once, no slot would be lost, but an
 -- organization that comes later would wait for a minute. If only the first request in the queue
--- reserved a slot, a slot would be lost whenever that request comes late. A source with a limit of
--- 5/s was then called only 1.7 times a second.
+-- reserved a slot, a slot would be lost whenever that request comes late. In a test of this, a
+-- source with a limit of 5/s was called only 1.7 times a second.
 --
 -- The solution: a slot is reserved for a request only if it is less than 5 s away. The request
 -- waits for its slot inside its activity. All other requests get an expected time, and retry 2 s
--- before it. Their order is by round: the first waiting request of each organization is in one
--- round, the second request of each organization is in the next one, and so on. The first request
--- that retries gets the next free slot, so that a late request does not delay others. A request
--- that is more than 2 s late for its reserved slot loses it and gets the next free slot. Otherwise
--- a worker that was stopped for some time would make all its calls at once.
+-- before it. They are ordered in rounds. The first round has the first waiting request of each
+-- organization, the second round has the second request of each organization, and so on. The first
+-- request that retries gets the next free slot, so that a late request does not delay others. A
+-- request that is more than 2 s late for its reserved slot loses it and gets the next free slot.
+-- Otherwise a worker that was stopped for some time would make all its calls at once.
 --
 -- With 300 waiting requests, a source with a limit of 5/s is called 4.86 times a second, and a
 -- lookup needs 1.9 attempts on average (test/bench/slots.ts). The distance between slots is 3%
@@ -183,9 +185,9 @@ end $$;
 
 -- Closes the lookups of requests that were just settled. A lookup is closed if one of these
 -- requests is completed or not_found, or if none of the lookup's requests is open any more. The
--- function also marks the vendor calls whose addresses were returned to a client, and deletes the
--- slots that the requests were waiting for. It runs at the end of the settling transaction, so that
--- the lookups are locked last.
+-- function also marks the vendor calls that found an address which a client received, and deletes
+-- the slots that the requests were waiting for. It runs at the end of the settling transaction, so
+-- that the lookups are locked last.
 --
 -- The settings force one generic plan that uses only indexes. Without them, PostgreSQL estimates
 -- that a generic plan is expensive for a list of ids and plans each call again. A plan that was

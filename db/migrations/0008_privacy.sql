@@ -43,8 +43,8 @@ create function is_erased(an_npi text, an_email text) returns boolean language s
   )
 $$;
 
--- Skips the insert of an endpoint that was erased. NPPES files and the NPI registry still contain
--- it.
+-- Skips the insert of an endpoint whose email address was erased. NPPES files and the NPI Registry
+-- may still contain it, so an import would add it again.
 create function skip_erased_endpoint() returns trigger language plpgsql as $$
 begin
   if is_erased(new.npi, endpoint_address(new.endpoint)) then
@@ -62,7 +62,8 @@ create trigger audit_log_append_only before update or delete on audit_log
 create trigger audit_log_no_truncate before truncate on audit_log
   for each statement execute function refuse_change();
 
--- Sets the database user and the time of an entry, so that no client can insert false ones.
+-- Sets the database user and the time of an entry, so that a client of the database cannot insert
+-- false ones.
 create function sign_audit_entry() returns trigger language plpgsql as $$
 begin
   new.db_user := session_user;

@@ -1,5 +1,5 @@
--- Functions for operators. They run with the rights of the owner, because the operator role cannot
--- change these tables directly. Each repair derives rows from the ledger or the requests, so that
+-- Functions for operators. They run with the rights of the owner, because the operator role may not
+-- make these changes directly. Each repair derives rows from the ledger or the requests, so that
 -- repeating it changes nothing. A repair returns what it changed.
 
 create function recompute_balance(an_organization text) returns jsonb language sql as $$

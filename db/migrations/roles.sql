@@ -130,7 +130,7 @@ grant select on webhook_hosts to npe_operator;
 grant select on webhook_blocks to npe_worker;
 grant select, insert, update, delete on webhook_blocks to npe_operator;
 
--- Heartbeats of processes, and the sweep.
+-- Heartbeats of processes, and the state of the reconciler's sweep.
 grant select on workers, sweeps to npe_api, npe_operator;
 grant select, insert, update, delete on workers, sweeps to npe_worker;
 grant insert, update (seen_at, stopped_at) on workers to npe_api;
