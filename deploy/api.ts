@@ -64,7 +64,7 @@ await main({ name: 'api', description: 'The HTTP API.', help: HELP }, async (sto
   const checkWorkers = createWorkerCheck(db, log, me);
   if (await untilReady(db, log, stopped)) {
     log.info(address, 'api ready');
-    // A failure is ignored here, because the check is repeated below.
+    // This call ignores a failure of the check, because the check is repeated below.
     void checkWorkers().catch(() => {});
   }
   void repeat(

@@ -165,9 +165,9 @@ interface Process {
 }
 
 /**
- * Runs until the process is asked to stop, and then drains the workers. Until then, makes this
- * worker's version current if no other should be, records regularly that the worker is alive, and
- * restores missing parts of the namespace.
+ * Makes this worker's version current if it should be. Then records regularly that the worker is
+ * alive, and restores missing parts of the namespace. When the process is asked to stop, drains the
+ * workers.
  */
 async function serve(
   { config, reverifyMs, client, db, log, target, version, sweeping }: Process,

@@ -45,8 +45,7 @@ export function check<T>(
   });
   if (!error) return value;
   const messages = error.details.map(({ message }) => message);
-  // If a value does not match a pattern, joi quotes the value in its message. This removes the
-  // value.
+  // If a value does not match a pattern, joi quotes the value in its message. We remove it.
   throw problemsIn(
     what,
     messages.map((message) => message.replace(/ with value .*? fails /, ' fails ')),

@@ -33,8 +33,7 @@ export function readFacts(dir: string): StackFacts | null {
 
 /**
  * Writes `stack.json`. The content is first written to a file with another name, which is then
- * renamed. With this, other processes never read an incomplete file or one with the wrong
- * permissions.
+ * renamed, so that other processes never read an incomplete file or one with the wrong permissions.
  */
 export async function writeFacts(dir: string, facts: StackFacts): Promise<void> {
   const unfinished = join(dir, `stack.json.${process.pid}`);

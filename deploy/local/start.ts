@@ -51,7 +51,8 @@ await main(
       if (!signal.aborted) console.log(whatNext(stack, dir, batchId));
       await Promise.race([interrupted, stack.failed]);
     } catch (error) {
-      // Errors that come from stopping the stack are ignored.
+      // If the program is stopped while the stack is starting, steps of the start may fail. These
+      // errors are not reported.
       if (!signal.aborted) throw error;
     } finally {
       await stack?.stop();

@@ -164,8 +164,8 @@ async function fingerprint(paths: readonly string[]): Promise<string> {
     try {
       const { size } = await file.stat();
       const name = basename(path).toLowerCase();
-      // The name of a CSV file contains the days that it covers, so it is hashed too. A zip
-      // contains these names itself.
+      // The name of a CSV file contains the days that the file covers, so the name is hashed too.
+      // In a zip, these names are part of the hashed content.
       const days = MEMBER_NAME.test(name) ? name : '';
       hash.update(`${days}\n${size}\n`);
       const last = Math.max(0, size - SAMPLE_BYTES);

@@ -9,8 +9,8 @@ import { OperatorProblem, Refusal } from '../../db/errors.ts';
 import { parseDuration } from '../config/values.ts';
 import { type Run, shown, table } from './print.ts';
 
-// Parses the arguments and options of commands, before the database is queried. An invalid one ends
-// the command with exit code 2.
+// Parses the arguments and options of commands, before the database is queried. An invalid argument
+// or option ends the command with exit code 2.
 
 /** The argument of a command about one organization. */
 export const ORG = [
@@ -24,8 +24,8 @@ export const OF_ORG = [
 ] as const;
 
 /**
- * Replaces the organization's name in the arguments and options of a command by its id. So every
- * command gets the id of an existing organization.
+ * Replaces the organization's name in the arguments and options of a command by the organization's
+ * id. The action of the command always gets the id of an existing organization.
  * @throws {OperatorProblem} if several organizations match; {Refusal} `organization_missing` if no
  * organization matches
  */
@@ -73,7 +73,7 @@ const ACTOR = 'your name, for the audit log';
 
 /**
  * Adds the options `--reason` and `--actor` for the audit log.
- * @param usual the default reason. If it is missing, `--reason` is required
+ * @param usual the default reason. Without a default, `--reason` is required
  */
 export function audited(command: Command, usual?: string): Command {
   const reason = usual === undefined ? `${REASON} (required)` : REASON;
@@ -102,7 +102,11 @@ export async function revealed<T>(
   return shown(data, reveal);
 }
 
-/** Adds `--reveal`, and the options for the audit log that it needs. */
+/**
+ * Adds `--reveal`, which prints personal data unmasked, and the options for the audit log that
+ * `--reveal` needs.
+ * @param what the personal data, for the help
+ */
 export function revealing(command: Command, what: string): Command {
   return accountable(command, 'reveal', `print ${what} (masked otherwise)`);
 }
@@ -128,8 +132,8 @@ export function accountable(
 }
 
 /**
- * Makes an argument read stdin if it is `-`. Personal data should not be on a command line, because
- * other users can see it, and shells store it in their history.
+ * Returns a parser that reads stdin if the argument is `-`. Personal data should not be on a
+ * command line, because other users can see it, and shells store it in their history.
  */
 export function orStdin<T>(parse: (text: string) => T): (text: string) => T {
   return (text) => {
@@ -138,7 +142,7 @@ export function orStdin<T>(parse: (text: string) => T): (text: string) => T {
   };
 }
 
-/** The options that every list has. */
+/** The options of every command that lists rows. */
 export interface Listed {
   readonly since?: Date;
   readonly limit: number;
@@ -146,7 +150,8 @@ export interface Listed {
 
 /**
  * Adds the options and the action of a command that lists rows, newest first.
- * @param time the member of a row with the time that `--since` is compared with
+ * @param time the name of the row's member with its time. `--since` leaves out rows with an earlier
+ * time
  * @param rows reads up to `limit` rows, the newest first by `time`
  * @param listed returns the columns to print for a row
  */
@@ -225,9 +230,9 @@ const MOMENT =
   /^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})$/;
 
 /**
- * Parses a moment in the past. It is either a duration before now, such as `24h`, or a time such as
- * `2026-11-20T00:00Z`. A time needs `Z` or an offset, because otherwise the time zone would be a
- * guess.
+ * Parses a moment in the past. The text is either a duration before now, such as `24h`, or a time
+ * such as `2026-11-20T00:00Z`. A time needs `Z` or an offset, because otherwise we would have to
+ * guess the time zone.
  */
 export const pastMoment = parser(
   'a time ago, such as 24h, or a past moment, such as 2026-11-20T00:00Z',

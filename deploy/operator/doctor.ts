@@ -78,7 +78,7 @@ async function examine(
   return { data, rows, text: parts.join('\n\n'), exitCode: findings > 0 ? 3 : 0 };
 }
 
-/** The results of the checks of Temporal, and notes about checks that were not possible. */
+/** The results of the checks of Temporal, and notes that say which checks could not run and why. */
 interface TemporalChecks {
   readonly checks: readonly CheckResult[];
   readonly notes: readonly string[];
@@ -87,8 +87,8 @@ interface TemporalChecks {
 async function checkTemporal(db: Database, config: Config): Promise<TemporalChecks> {
   if (!config.temporalEnvironment.TEMPORAL_ADDRESS)
     return { checks: [], notes: [NOT_SET] };
-  // These modules are loaded only when they are needed, because loading Temporal's client takes
-  // longer than running other commands.
+  // These modules are loaded here and not when the program starts, because loading Temporal's
+  // client takes longer than running a command that does not need it.
   const { lazyClient, temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
   const { checkFairness, checkWorkers, checkWorkflows, unreachable } = await import(

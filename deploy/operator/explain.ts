@@ -37,8 +37,8 @@ async function explainRequests(
 ): Promise<Report> {
   const held = await readEvidence(db, about);
   const evidence = await revealed(db, held, by, readingOf(about, held));
-  // The employer that a lookup would derive from the current data. It is sent to vendors that
-  // search by name.
+  // A lookup that starts now would send this employer to the vendors that search by name. It is
+  // derived from the current data about the provider.
   const facts = await readProvider(db, held.npi);
   const { organization } = buildSubject(held.npi, facts, 'any');
   const chapters = evidence.chapters.map((chapter) => {
@@ -69,13 +69,18 @@ const reference = parser(
   },
 );
 
-/** Returns text such as `Harbor Family Medicine, harborfamily.com (same_phone, confidence 0.7)`. */
+/**
+ * Describes an employer, for example `Harbor Family Medicine, harborfamily.com (same_phone,
+ * confidence 0.7)`.
+ */
 function employer({ name, domain, source, confidence }: Organization): string {
   const parts = [name, domain].filter((part) => part !== null);
   return `${parts.join(', ')} (${source}, confidence ${Math.round(confidence * 100) / 100})`;
 }
 
-/** The columns of the table with checks for which no request was waiting. */
+/**
+ * The columns of the table with the checks that were made while no request was waiting for them.
+ */
 const CHECK_COLUMNS = ['at', 'email', 'kind', 'source', 'verdict', 'reason'] as const;
 
 /** The columns of the table with stored addresses. */
@@ -131,8 +136,8 @@ function suppression({ isSuppressed, stored }: Evidence): true | string {
   if (isSuppressed) return true;
   const addresses = stored.filter((row) => row.isSuppressed).length;
   if (addresses > 0) return `${addresses} of its addresses`;
-  // This says nothing about addresses that are not stored. A suppressed address from a vendor is
-  // dropped without a record.
+  // The text only speaks of the addresses that are printed below it. A suppressed address from a
+  // vendor is dropped without a record, so other addresses may be suppressed too.
   return 'not the NPI, and no address below';
 }
 
@@ -150,8 +155,8 @@ function nameOf(provider: NonNullable<Evidence['provider']>): string | null {
 }
 
 /**
- * An event of a lookup, which is printed on one line. If two events have the same time, the one
- * with the lower rank is printed first, because it causes the other one.
+ * An event of a lookup, which is printed on one line. If two events have the same time, the event
+ * with the lower rank is printed first, because it is the cause of the other one.
  */
 interface Happening {
   readonly at: Date;
@@ -198,9 +203,9 @@ function happeningsOf({
 }
 
 /**
- * Returns the addresses that a lookup found, in the order in which they were found. Each has the
- * sources that named it, its verdict (null until our checks end), and the check that decided the
- * verdict.
+ * Returns the addresses that a lookup found, in the order in which they were found. Each row has
+ * the sources that returned the address, its verdict (null until our checks end), and the check
+ * that decided the verdict.
  */
 function candidatesOf({ requests, checks }: Chapter) {
   return [...Map.groupBy(checks, ({ email }) => email)].map(([email, lines]) => {

@@ -34,7 +34,7 @@ export function commandsOf(
 
 /**
  * Adds the command `completion`, which prints a script for a shell. The script contains all
- * commands and options, so the shell does not have to start this program to complete a word.
+ * commands and options, so the shell can complete a word without starting this program.
  */
 export function addCompletionCommand(
   program: Command,

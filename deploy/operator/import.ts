@@ -130,7 +130,10 @@ const HEADLINES: Readonly<Record<ImportResult['outcome'], string>> = {
   rehearsed: 'compared with the database; nothing was changed',
 };
 
-/** All outcomes of a row, which are the columns of the printed table. `read` counts all rows. */
+/**
+ * The columns of the printed table. Each has the number of rows with this outcome, except `read`,
+ * which has the number of all rows.
+ */
 const FATES = [
   'read',
   'inserted',
@@ -181,8 +184,8 @@ async function importFile<T extends object>(
   try {
     await importRows(work, path, verdicts, counts);
   } catch (error) {
-    // If this fails too, because PostgreSQL is down, the next import of the file marks this one as
-    // failed.
+    // If this fails too, because PostgreSQL is down, the next import of the same file marks this
+    // import as failed.
     await endImport(db, id, 'failed', counts).catch(() => {});
     throw error;
   }

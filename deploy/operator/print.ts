@@ -22,7 +22,7 @@ export interface Report {
 /** Calls `work` with the database and prints its result, which is a `Report` or plain data. */
 export type Run = (work: (db: Database) => Promise<object>) => Promise<void>;
 
-/** Dependencies of a few commands. */
+/** Dependencies that only a few commands need. */
 export interface CommandSurroundings {
   /** For imports of files from CMS, which open their own connection. */
   readonly databaseUrl: () => string;
@@ -46,7 +46,10 @@ export function printed(
  */
 const lineWidth = () => process.stdout.columns || Number.POSITIVE_INFINITY;
 const GAP = '  ';
-/** Text is wrapped at this width or wider, so that an id is never broken and can be copied. */
+/**
+ * The smallest width at which text is wrapped. If the terminal leaves less space for the text,
+ * lines are longer than the terminal is wide.
+ */
 const NARROWEST_TEXT = 30;
 
 /**
@@ -124,9 +127,9 @@ function longest(texts: readonly string[]): number {
 }
 
 /**
- * Returns CSV (RFC 4180) with the same names as `--json`. Customers choose some of the texts. So a
- * text that a spreadsheet would run as a formula gets an apostrophe in front (OWASP, CSV
- * Injection).
+ * Returns CSV (RFC 4180) with the same names as `--json`. Customers choose some of the texts, and a
+ * spreadsheet would run a text that begins like a formula. Such a text gets an apostrophe in front
+ * (OWASP, CSV Injection).
  */
 function csv(rows: readonly object[]): string {
   const records = rows.map((row) => new Map(cellsOf(row)));
@@ -161,9 +164,9 @@ export function counted(n: number, one: string): string {
 
 /**
  * Masks personal data for display, unless `reveal` is set. `jane.roe@example.org` becomes
- * `j***@example.org`. If two addresses have the same masked form, the second one gets a number.
- * Only the origin of a URL is shown, because its path or query may contain a token. The responses
- * of webhook receivers are left out, because they may repeat what we sent.
+ * `j***@example.org`. If two different addresses have the same masked form, a number is added to
+ * the second one. Only the origin of a URL is shown, because its path or query may contain a token.
+ * The responses of webhook receivers are left out, because they may repeat what we sent.
  */
 export function shown<T>(data: T, reveal = false): T {
   return shownValue(data, '', reveal ? null : new Masks()) as T;

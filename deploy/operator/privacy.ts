@@ -104,8 +104,8 @@ function discreet(parent: Command, name: string, description: string): Command {
 }
 
 /**
- * Adds a command that is recorded in the register of privacy requests. It has options for who made
- * the request and when.
+ * Adds a command that is recorded in the register of privacy requests. Its options say when the
+ * request arrived and from whom.
  */
 function asked(parent: Command, name: string, description: string): Command {
   return discreet(parent, name, description)
@@ -186,8 +186,8 @@ async function addTarget(
 }
 
 /**
- * Returns a report that says how much the suppression of a free-mail domain would hide, and that
- * `--yes` is needed.
+ * Returns a report for a free-mail domain that was not suppressed because `--yes` is missing. The
+ * report says how much the suppression would hide.
  */
 async function unconfirmed(db: Database, which: SuppressionTarget): Promise<Report> {
   const reach = await countDomains(db, [which.value]);
@@ -222,7 +222,7 @@ export type TargetWord = 'npi' | 'sha256' | 'email' | 'domain';
 
 /**
  * A parser for each kind of target. It gets a trimmed text, and returns null if the text is not of
- * this kind. An email address is hashed here, so that the code after this never handles the
+ * this kind. The parser of email addresses returns only a hash, so that no other code handles the
  * address.
  */
 export const TARGETS: Readonly<
@@ -269,8 +269,9 @@ export function guessWord(text: string): TargetWord {
 }
 
 /**
- * Returns true if a domain is a public suffix. Returns false for a suffix that is not in the list,
- * because it has no mailboxes, so suppressing it does no harm.
+ * Returns true if a domain is in the Public Suffix List, such as `com` or `co.uk`. An unknown
+ * top-level domain is not in the list. Suppressing it does no harm, because no mailboxes exist
+ * below it.
  */
 function isSuffix(domain: string): boolean {
   return registrableDomain(domain) === null && registrableDomain(`x.${domain}`) !== null;

@@ -35,8 +35,8 @@ import {
 import { isDay } from '../nppes/rows.ts';
 import { guessWord, isFreeMailTarget, TARGETS, type TargetWord } from './privacy.ts';
 
-// Imports a CSV file with a verdict for each row. Files may have any size, because only a thousand
-// rows are processed at a time.
+// Imports a CSV file, and gives each row a verdict, such as `stored`. Files may have any size,
+// because only a thousand rows are processed at a time.
 
 interface Row {
   /** The number of the row's first line in the file, from 1. */
@@ -195,7 +195,7 @@ function cellsOf(record: CsvRecord): string[] {
 const DAY_MS = 86_400_000;
 const DATE =
   /^[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2}))?$/;
-/** The name of a source, as it is stored with an address and shown to operators. */
+/** Matches the name of a source. The name is stored with each address and shown to operators. */
 export const SOURCE_NAME = /^[a-z0-9][a-z0-9._-]{0,39}$/;
 
 /**
@@ -217,9 +217,9 @@ const EMAILS_HEADER =
 
 /**
  * Returns the rules for importing the operator's own addresses. An address has to pass the same
- * checks as one from a vendor. The checks that need neither DNS nor a verifier are done by the
- * import. The other checks are done by the first lookup that finds the address.
- * @param source the source to store for rows that do not name one
+ * checks as one from a vendor. The import does the checks that need neither DNS nor a verifier. The
+ * first lookup that finds the address does the other checks.
+ * @param source the source that is stored for a row without a source
  */
 export function emailRows(db: Database, source: string): RowImport<EmailRow> {
   const now = Date.now();
@@ -273,7 +273,8 @@ async function judgeOwners(
 }
 
 /**
- * Compares one row with the person. The name in the row is compared now, because it is not stored.
+ * Compares one row with the person. The name in the row is compared during the import, because it
+ * is not stored for later checks.
  * @param facts null if neither NPPES nor the registry has the NPI
  */
 function judgeOwner(row: EmailRow, facts: ProviderFacts | null): OwnEmail | string {
@@ -316,8 +317,8 @@ function judgeEmail(cell: CellOf, defaultSource: string, now: number): EmailRow 
 }
 
 /**
- * Parses an ISO 8601 day, or a time with `Z` or an offset. A date up to a day in the future counts
- * as now, because clocks and time zones differ. A later date is invalid.
+ * Parses an ISO 8601 day, or a time with `Z` or an offset. A time up to a day in the future counts
+ * as the current time, because clocks and time zones differ. A later time is invalid.
  */
 function parseDate(text: string, now: number): Date | null | 'bad' {
   if (text === '') return null;
@@ -350,8 +351,8 @@ export function suppressionRows(db: Database, yes: boolean): RowImport<Suppresse
     unconfirmed,
     columns: ['value'],
     header: ['value'],
-    // Without a header, only a file with one column is accepted. In a file with several columns,
-    // the first one could be anything, such as a domain that must not be suppressed.
+    // Without a header, only a file with one column is accepted. If there are several columns, the
+    // first one could contain anything, such as domains that must not be suppressed.
     refuses: ({ cells }) =>
       cells.length === 1 && !cells[0]?.includes(';') ? null : SUPPRESSIONS_HEADER,
     judge(cell) {

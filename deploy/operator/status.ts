@@ -10,7 +10,9 @@ import { fields, type Report, type Run, sections, spelled, table } from './print
 
 const HOUR_MS = 3_600_000;
 
-/** A stat that needs attention if it is above a limit. `doctor` has the same limits. */
+/**
+ * A stat that needs attention if it is above a limit. The checks of `doctor` have the same limits.
+ */
 interface Limit {
   readonly stat: string;
   readonly seconds: number;
@@ -167,15 +169,15 @@ function trouble(
 
 /**
  * Checks whether Temporal can be used.
- * @returns `ok`, or a sentence that begins with "Temporal" and says why it cannot be used. If it
- * was not checked, a sentence that says so
+ * @returns `ok` if it can be used, or `not checked` and the reason. Otherwise a sentence that
+ * begins with "Temporal" and says why it cannot be used
  */
 async function askTemporal(): Promise<string> {
   const { temporalEnvironment } = loadConfig();
   if (!temporalEnvironment.TEMPORAL_ADDRESS)
     return 'not checked: TEMPORAL_ADDRESS is not set';
-  // These modules are loaded only when they are needed, because loading Temporal's client takes
-  // longer than running the command.
+  // These modules are loaded here and not when the program starts, because loading Temporal's
+  // client takes longer than the rest of this command.
   const { temporalTarget } = await import('../temporal/client.ts');
   const { temporalTrouble } = await import('../temporal/trouble.ts');
   const found = await temporalTrouble(temporalTarget(temporalEnvironment));

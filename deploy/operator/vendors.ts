@@ -112,9 +112,10 @@ function withRates(stats: SourceStats) {
   const { asked, open, returned, credits } = stats;
   return {
     ...stats,
-    // The role of a source is recorded with its calls, so it is missing for a source without calls.
+    // `stats.role` is recorded with each call of a source, so a source without calls has no role.
+    // Verifiers are in the catalogue, so their role is known without it.
     role: Object.hasOwn(VERIFIERS, stats.source) ? ('verifier' as const) : stats.role,
-    // The share of finished calls whose address was returned to a client, from 0 to 1.
+    // The share of finished calls that found an address which a client received, from 0 to 1.
     hitRate: ratio(returned, asked - open),
     creditsPerReturned: ratio(credits, returned),
   };

@@ -44,8 +44,8 @@ import {
 const REVEAL = 'webhooks.reveal';
 
 /**
- * Maximum number of deliveries that are resent in one transaction. The transaction locks a row for
- * each of them.
+ * Maximum number of deliveries that are resent in one transaction. The limit keeps the number of
+ * locked rows small, because the transaction locks the row of each delivery.
  */
 const MAX_RESENDS = 500;
 
@@ -225,8 +225,8 @@ function outcomeOf(state: 'blocked' | 'unblocked', isChanged: boolean): string {
 }
 
 /**
- * Returns the reason why blocking a target needs `--yes`: it contains many receivers. Returns null
- * if `--yes` is not needed.
+ * Returns the reason why blocking a target needs `--yes`, such as that the target is a large range
+ * of addresses. Returns null if `--yes` is not needed.
  */
 function reachOf(target: string): string | null {
   if (target.includes('/')) return reachOfRange(target);
@@ -237,7 +237,10 @@ function reachOf(target: string): string | null {
   return null;
 }
 
-/** The bits of an address, and of the prefix of the widest range that needs no `--yes`. */
+/**
+ * `size` is the number of bits in an address. `widest` is the number of prefix bits of the widest
+ * range that can be blocked without `--yes`.
+ */
 const IPV4 = { size: 32, widest: 24 };
 const IPV6 = { size: 128, widest: 48 };
 
@@ -249,8 +252,8 @@ function reachOfRange(range: string): string | null {
 }
 
 /**
- * Returns a report that says how many pending deliveries a block would stop, and that `--yes` is
- * needed.
+ * Returns a report for a target that was not blocked because `--yes` is missing. The report says
+ * how many pending deliveries the block would stop.
  */
 async function unconfirmed(db: Database, target: string, reach: string): Promise<Report> {
   const pending = await listPendingHosts(db);

@@ -35,8 +35,8 @@ export function lazyClient(target: TemporalTarget): Client {
 }
 
 /**
- * Timeout of one call to Temporal. It is short, because the callers handle many requests one after
- * the other.
+ * Time-out of one call to Temporal. It is short, because the callers make such calls for many
+ * requests, one after the other.
  */
 const CALL_TIMEOUT_MS = 3000;
 
@@ -64,8 +64,8 @@ export function createControl(client: Client, taskQueue: string): WorkflowContro
       try {
         await inTime(client, () => batch.signal(requestSettled, settled));
       } catch (error) {
-        // The workflow was terminated, or it ended because it no longer waited for this request. If
-        // work is left, the reconciler finds it.
+        // The workflow of the batch was terminated, or it ended because it no longer waited for
+        // this request. If the batch is not finished, the reconciler starts the workflow again.
         if (!(error instanceof WorkflowNotFoundError)) throw error;
       }
     },
@@ -79,8 +79,8 @@ export function onOurQueues(taskQueue: string): string {
 }
 
 /**
- * Returns the newest run of a workflow, or null if Temporal does not know the workflow or no longer
- * keeps it.
+ * Returns the newest run of a workflow, or null if Temporal does not know the workflow or has
+ * deleted its data.
  */
 export async function describeRun(client: Client, workflowId: string) {
   const run = client.workflow.getHandle(workflowId);

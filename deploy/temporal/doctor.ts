@@ -11,19 +11,20 @@ import { reverifyScheduleId } from './namespace.ts';
 /** The number of concurrent calls that describe a workflow. */
 const DESCRIBE_CONCURRENCY = 20;
 /**
- * The most workflows that each check describes, because describing many thousands would be a load
- * on the server.
+ * The most workflows that each check describes. Describing many thousands of workflows would take
+ * much of the server's time.
  */
 const MAX_DESCRIBED = 1000;
 const MAX_LISTED = 20_000;
 /**
- * If a workflow has closed within this time, it is not reported, because the reconciler may not
+ * A workflow that has closed within the last minute is not reported, because the reconciler may not
  * have had the time to start it again (ARCHITECTURE.md, Invariants, S4).
  */
 const GRACE_MS = 60_000;
 /**
- * A workflow whose task is at this attempt counts as stuck. Temporal retries a failing workflow
- * task forever, and the first failures may only come from a worker's restart.
+ * A workflow counts as stuck if its workflow task is at this attempt or a later one. Temporal
+ * retries a failing workflow task forever, and the first failures may only come from a worker's
+ * restart.
  */
 const FAILING_ATTEMPTS = 4;
 
@@ -50,9 +51,9 @@ export async function checkWorkflows(
   const missing = unfinished.filter((id) => !listed.has(id));
   const closed = await filter(missing, (id) => isClosed(client, id));
   const isOpen = (id: string) => isRunning(client, id);
-  // Only the first `MAX_DESCRIBED` are described, so batches and lookups come before deliveries.
-  // Deliveries wait for days, so they are the oldest workflows and come first in the list, but they
-  // are less important.
+  // `filter` only describes the first `MAX_DESCRIBED` workflows, so batches and lookups must come
+  // first. The list begins with the oldest workflows, which are usually deliveries, because these
+  // can wait for days. Deliveries are less important.
   const byImportance = new Set([...batches, ...lookups, ...listed]);
   const failing = await filter([...byImportance], (id) => isFailing(client, id));
   const notRunning = await listWork(db, 'unfinished', closed);
@@ -68,8 +69,8 @@ export async function checkWorkflows(
 }
 
 /**
- * Checks whether Temporal's task queue is fair, so that organizations take turns. Returns null if
- * the server does not reveal that.
+ * Checks whether Temporal's task queue is fair, which means that organizations take turns. Returns
+ * null if the server does not reveal that.
  */
 export async function checkFairness(
   target: TemporalTarget,

@@ -5,8 +5,8 @@ import { queuesOf } from '../../workflows/messages.ts';
 import type { TemporalTarget } from './client.ts';
 
 /**
- * `on` if Temporal's task queue is fair, so that organizations take turns. `unknown` if the server
- * does not reveal that.
+ * `on` if Temporal's task queue is fair, which means that organizations take turns. `unknown` if
+ * the server does not reveal that.
  */
 export type Fairness = 'on' | 'off' | 'unknown';
 
@@ -73,7 +73,10 @@ interface VersionInfo {
 interface Status {
   readonly maxReadLevel?: string;
   readonly fairMaxReadLevel?: object;
-  /** True for a queue whose tasks are from the time before fairness was switched on or off. */
+  /**
+   * True for the old queue after fairness was switched on or off. It only has tasks from before the
+   * switch.
+   */
   readonly draining?: boolean;
 }
 
@@ -126,9 +129,9 @@ class AdminConnection extends Connection {
 }
 
 /**
- * Returns whether our enrichment queue is fair, so that organizations take turns. The result is
- * `unknown` until a task has waited in the queue. It is always `unknown` in Temporal Cloud, which
- * does not offer the internal API.
+ * Returns whether our enrichment queue is fair, which means that organizations take turns. The
+ * result is `unknown` until a task has waited in the queue. It is always `unknown` in Temporal
+ * Cloud, which does not offer the internal API.
  */
 export async function fairnessOf(
   target: TemporalTarget,

@@ -16,10 +16,10 @@ type Text =
   | 'startToFireTimeout'
   | 'versioningBehavior'
   | 'workflowId';
-/** Members with the id of the earlier event to which an event belongs. */
+/** The names of the members that contain the id of an earlier event, to which an event belongs. */
 type Earlier = 'scheduledEventId' | 'initiatedEventId' | 'startedEventId';
 
-/** The attributes of events that we read. Each kind of event has only some of them. */
+/** The attributes that we read from events. Each kind of event has only some of them. */
 export interface EventAttributes
   extends Readonly<Partial<Record<Text | Earlier, string>>> {
   readonly activityType?: { readonly name: string };

@@ -14,8 +14,8 @@ const NAMES = new Set(Object.values(EVENTS));
 
 /**
  * Numbers the steps of a run, so that a step of a history can be compared with the same step of the
- * code. Local activities are numbered separately. Their order in a history differs, because their
- * events are recorded when they end.
+ * code. Local activities are numbered separately. Their order in a history differs from the order
+ * in the code, because their events are recorded when they end.
  */
 class StepKeys {
   private next = 0;
@@ -43,7 +43,10 @@ function words(name: string, type: Named, id: string | null | undefined): string
 interface Step {
   readonly eventId: number;
   readonly key: string;
-  /** The description of the step. The code repeats the step if its description is equal. */
+  /**
+   * The description of the step. The code repeats the step if its own step with this key has the
+   * same description.
+   */
   readonly what: string;
 }
 
@@ -83,7 +86,8 @@ type CommandAttributes = Omit<EventAttributes, 'activityType' | 'workflowType'> 
 type Command = Readonly<Record<string, CommandAttributes>>;
 
 /**
- * A step of the replayed code, with an error whose stack trace shows where the code took the step.
+ * A step of the replayed code. The stack trace of `error` shows the line of code that caused the
+ * step.
  */
 interface Done {
   readonly what: string;
@@ -284,10 +288,11 @@ function departureOf(
   const first = steps[at];
   const step = first && done.get(first.key);
   if (step === undefined) {
-    // The code stopped before this step, so the place of its last step is shown.
+    // The code stopped before this step, so we show the place of the last step that it took.
     return { eventId: first?.eventId, does: 'does not do that', places: latestFirst };
   }
-  // The end of a workflow has no line in the code. In that case the previous steps are shown.
+  // If the code ended the workflow instead, no line of code belongs to that. In that case we show
+  // the previous steps.
   const before = steps.slice(0, at).flatMap(({ key }) => done.get(key) ?? []);
   const places = [{ what: null, error: step.error }, ...before.reverse()];
   return { eventId: first?.eventId, does: `does ${step.what}`, places };

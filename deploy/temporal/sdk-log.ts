@@ -10,8 +10,8 @@ const LEVELS = {
   ERROR: 'error',
 } as const;
 /**
- * A warning that the SDK logs when a worker without workflows starts. It is expected for the worker
- * of the lookups queue, which only runs activities, so it is not logged.
+ * A warning that the SDK logs when a worker without workflows starts. We do not log it, because the
+ * worker of the lookups queue has no workflows and only runs activities.
  */
 const EXPECTED = 'No workflows registered, not polling for workflow tasks';
 /** The number of workflow runs whose facts are kept in memory. */

@@ -9,7 +9,10 @@ import {
 // Describes a workflow run as text for operators: its decisions, the sources it called, and its
 // failures, each with its time.
 
-/** Events that carry no information for operators. They are only shown if they were retried. */
+/**
+ * Events that usually carry no information for operators. Such an event is only shown if it was
+ * retried.
+ */
 const PROTOCOL_STEPS: ReadonlySet<string> = new Set([
   'WorkflowTaskScheduled',
   'WorkflowTaskStarted',

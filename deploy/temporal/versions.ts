@@ -41,9 +41,13 @@ export async function hasDeployments(client: Client): Promise<boolean> {
   }
 }
 
-/** The interval between two calls of `step`. */
+/** The interval between two calls of `Rollout.step`. */
 export const STEP_MS = 15_000;
-/** A version is given up if no worker of it was alive during this many consecutive steps. */
+/**
+ * If no worker of a version was alive during this many consecutive steps, we give the version up.
+ * If it was current, another version may become current. If another version already is, that
+ * version takes over its runs.
+ */
 const PATIENCE = 4;
 const BEGIN_TRIES = 150;
 const BEGIN_MS = 200;
@@ -77,7 +81,7 @@ interface Version {
 }
 
 /**
- * The part of one worker process in choosing the current version.
+ * Lets one worker process take part in choosing the current version.
  *
  * A new version becomes current when its first worker starts. A version that was current before
  * becomes current again in two cases: when one of its workers starts after all workers of the
@@ -110,7 +114,8 @@ class Rollout {
    */
   async step(isBeginning: boolean): Promise<boolean> {
     const { db, isVersioned, automatic, version } = this.options;
-    // This comes first, so that other processes see that this version has a worker.
+    // This process is recorded before anything else, so that other processes see that this version
+    // has a worker.
     await noteWorker(db, this.me);
     if (!isVersioned) return true;
     const deployment = await this.describe();

@@ -23,8 +23,9 @@ import { createControl } from './client.ts';
 import { sdkLog } from './sdk-log.ts';
 
 /**
- * The time that running activities have to end after the stop signal. A vendor call takes 30 s at
- * most by default, so it can end. If we aborted it, the vendor would still charge for it.
+ * The time that running activities have to end after the stop signal. By default, a vendor call
+ * takes 30 s at most, so running calls can end in time. If we aborted a call, the vendor would
+ * still charge for it.
  */
 const SHUTDOWN_GRACE = '35s';
 /**
@@ -87,7 +88,8 @@ export async function startWorkers(options: WorkersOptions): Promise<Workers> {
     Worker.create({
       ...common,
       taskQueue: queues.webhooks,
-      // This queue has its own workflow tasks, so that many failing receivers cannot delay batches.
+      // Deliveries have their own workflow tasks, so that many failing receivers cannot delay
+      // batches.
       workflowBundle: options.workflowBundle,
       maxCachedWorkflows: 200,
       maxConcurrentActivityTaskExecutions: 100,

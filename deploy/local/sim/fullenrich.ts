@@ -14,8 +14,8 @@ import {
 } from './wire.ts';
 
 /**
- * The number of polls to which the simulation responds that an enrichment is not finished, for a
- * normal and for a slow enrichment.
+ * How many polls get the response that the enrichment is not finished, for a normal and for a slow
+ * enrichment.
  */
 const RUNNING_POLLS = 1;
 const SLOW_RUNNING_POLLS = 3;

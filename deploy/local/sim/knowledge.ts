@@ -9,8 +9,8 @@ import {
   type SimPerson,
 } from './people.ts';
 
-// Defines what each simulated vendor knows about a person. For magic NPIs, magic-npis.json says
-// that. For all other NPIs, the digits decide.
+// Defines what each simulated vendor knows about a person. For magic NPIs, this is listed in
+// magic-npis.json. For all other NPIs, it is derived from the digits.
 
 /** The person that a vendor returns when it confuses two people. */
 export const STRANGER: SimPerson = {

@@ -1,9 +1,9 @@
 import rows from '../../../activities/magic-npis.json' with { type: 'json' };
 import type { VendorId } from '../../../activities/vendors/catalogue.ts';
 
-// The magic NPIs of the simulated vendors. They come from magic-npis.json, which also has their
-// results in the sandbox. people.ts derives the people from them, and knowledge.ts the responses of
-// vendors.
+// The magic NPIs of the simulated vendors. They come from magic-npis.json, which also lists their
+// results in the sandbox. From them, people.ts derives the people, and knowledge.ts derives the
+// responses of the vendors.
 
 /**
  * What a vendor knows about a person: the kind of address that it has, or the way in which it
@@ -28,7 +28,7 @@ export type Known = (typeof KNOWN)[number];
 /** A value for some of the kinds in `KNOWN`. */
 export type ByKnown<T> = Readonly<Partial<Record<Known, T>>>;
 
-/** The magic NPI of an organization. It is the last practice of the sample. */
+/** The magic NPI that belongs to an organization, namely the last practice of the sample. */
 export const MAGIC_ORGANIZATION_NPI = '2000000093';
 
 /**

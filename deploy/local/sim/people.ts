@@ -11,7 +11,8 @@ import WORDS from './people.json' with { type: 'json' };
 
 /**
  * The names under which the practices do business. An ending such as `.org` or `.net` is not part
- * of the name but of the practice's domain. Other domains end with `.com`.
+ * of the name but of the practice's domain. The domain of a practice without an ending here ends
+ * with `.com`.
  */
 const PRACTICES = [
   ...WORDS.practices,
@@ -33,7 +34,7 @@ const FIRST_ORGANIZATION_STEM = 250_000_000;
 const FIRST_PERSON_STEM = 210_000_000;
 const SAMPLE_SIZE = 500;
 
-/** A practice as NPPES has it. */
+/** A practice with the values that NPPES has about it. */
 export type SimOrganization = (typeof SAMPLE_ORGANIZATIONS)[number];
 
 /**
@@ -87,7 +88,7 @@ export type SimPerson = ReturnType<typeof personOf>;
 export function personOf(npi: string) {
   const digest = digestOf(npi);
   const byte = (index: number) => digest.readUInt8(index);
-  // Names are in mixed case here, such as `Mary Jo` and `O'Malley`.
+  // These names are in mixed case, such as `Mary Jo` and `O'Malley`.
   let first = pick(WORDS.firstNames, byte(4));
   let last = pick(WORDS.lastNames, byte(5));
   // The provider has the address and the telephone number of this practice.
@@ -102,7 +103,8 @@ export function personOf(npi: string) {
   const [credential = '', taxonomy = ''] = pick(WORDS.professions, byte(8)).split(' ');
   const middle = byte(9) % 3 === 0 ? pick(WORDS.firstNames, byte(10)) : null;
   const workEmail = `${letters(first)}.${letters(last)}@${organization.domain}`;
-  // The domain is real, so the address has a form that real addresses are unlikely to have.
+  // The domain belongs to a real provider of free mail, so the address has a form that real
+  // addresses are unlikely to have.
   const homeEmail = `npi${npi}.sim@${freeMail}`;
   return {
     npi,
@@ -198,11 +200,12 @@ export type SimEndpoint = ReturnType<typeof endpoint>;
 /**
  * The endpoints of the sample. They have the same difficulties as the real file:
  * - Every ninth provider without a magic NPI has a Direct address at an affiliated practice.
- * - Every eleventh has the address of the practice's front desk.
- * - Every thirteenth has a URL.
- * - One has a personal address that is entered with the type DIRECT.
+ * - Every eleventh of these providers has the address of the practice's front desk.
+ * - Every thirteenth of them has a URL.
+ * - One of them has a personal address that is entered with the type DIRECT.
  * - Every fourth organization has a mailbox for records.
- * - One provider with a magic NPI has only a Direct address. The others have no endpoints.
+ * - One provider with a magic NPI has only a Direct address. The other providers with magic NPIs
+ *   have no endpoints.
  */
 export const SAMPLE_ENDPOINTS: readonly SimEndpoint[] = [
   endpoint({ npi: '2000000150' }, 'DIRECT', directAddress(personOf('2000000150'))),

@@ -30,7 +30,7 @@ const MAILBOXES = {
   ok: ['safe', THERE],
   missing: ['invalid', { ...THERE, is_deliverable: false }],
   catchall: ['risky', { ...THERE, is_catch_all: true }],
-  // Only the first attempt has this result. The second one is `ok`.
+  // Only the first check of an address has this result. The second check returns `ok`.
   greylisted: ['unknown', { error: { type: 'AsyncSmtpError', message: COME_BACK } }],
   full: ['risky', { ...THERE, has_full_inbox: true, is_deliverable: false }],
   role: ['risky', THERE],
@@ -63,7 +63,7 @@ export function mailboxOf(email: string): Mailbox {
   return kinds.find((kind) => local.startsWith(`${kind}.`)) ?? 'ok';
 }
 
-/** Simulates version 1 of Reacher's API, as a self-hosted server has it. */
+/** Simulates version 1 of Reacher's API, which a self-hosted Reacher server offers. */
 export const reacher: Source = {
   base: '/reacher',
   deny({ headers }, secret) {

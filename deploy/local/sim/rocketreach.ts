@@ -21,8 +21,9 @@ const INSTEAD: ByKnown<Answer> = {
 };
 
 /**
- * The statuses that the first responses to a lookup and its status checks have, one after the
- * other. The next response is `complete`.
+ * For a lookup that takes longer, the statuses of its first responses. The response to the lookup
+ * has the first status, and each status check gets the next one. All later responses are
+ * `complete`.
  */
 const UNFINISHED: ByKnown<readonly string[]> = {
   slow: ['searching', 'progress'],

@@ -73,8 +73,8 @@ export function createMemory(speed: number) {
 }
 
 /**
- * Returns a route for lookups of a person. It simulates two failures: a hanging vendor never
- * responds, and a rate limit rejects the first call only.
+ * Returns a route for lookups of a person. It also simulates two failures: a vendor that never
+ * responds, and a rate limit that rejects the first call only.
  * @param find returns the vendor's data about the person, or a response that rejects the request
  * @param instead responses that are sent instead of a result, by what the vendor knows
  * @param result returns the response for a person
