@@ -146,7 +146,7 @@ test('an operator can grant and adjust credits, and the ledger shows each change
   t.regex(await text('credits', 'ledger', id), /adjustment +-300 +700 +-$/m);
 });
 
-test('a grant with a reference is made once, and a repeat only reports the first one', async (t) => {
+test('a grant with a reference is made once, and repeating it only reports the first grant', async (t) => {
   const [id, other] = [await createOrg(), await createOrg()];
   const grant = (organization: string, amount: string, reference: string) =>
     operator('credits', 'grant', organization, amount, '--reference', reference, ...WHY);
@@ -169,7 +169,7 @@ test('a grant with a reference is made once, and a repeat only reports the first
   t.like(await balanceOf(db, id), { total: 1005 });
 });
 
-test('only one of several concurrent grants with one reference adds credits', async (t) => {
+test('only one of several concurrent grants with the same reference adds credits', async (t) => {
   const id = await createOrg();
   const grant = () =>
     operator('credits', 'grant', id, '9', '--reference', 'invoice 19', ...WHY);

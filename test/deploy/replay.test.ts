@@ -234,7 +234,7 @@ test.serial(
 );
 
 test.serial(
-  "replay reads histories from Temporal's CLI, UI, and HTTP API, and our tests",
+  "replay reads histories from Temporal's CLI, UI, and HTTP API, and from our tests",
   async (t) => {
     const args = ['workflow', 'show', '--workflow-id', failed, '--output', 'json'];
     const address = ['--address', testSetting('TEST_TEMPORAL_ADDRESS')];

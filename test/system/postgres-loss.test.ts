@@ -125,7 +125,7 @@ test('a transaction that has lost its connection cannot run another statement', 
   t.deepEqual(Array.from(await sql`select step from steps`), []);
 });
 
-test('a query fails if the server closes every connection at once', async (t) => {
+test('a query fails if the server closes every connection immediately', async (t) => {
   const server = createServer((socket) => socket.end());
   server.listen(0, LOOPBACK);
   await once(server, 'listening');

@@ -342,7 +342,7 @@ test.serial(
 // Guard: one statement on one row in `takePlaces` of db/accounts/limits.ts. A window per process,
 // or a read before the write, would admit more than 100.
 test.serial(
-  'two API processes together admit exactly 100 of 101 simultaneous requests',
+  'at a rate limit of 100, two API processes admit exactly 100 of 101 requests',
   async (t) => {
     const organization = await openOrganization(pools[0], 0, 100);
     const answers = await Promise.all(
@@ -363,7 +363,7 @@ test.serial(
 // Runs last, because it makes this client's address one with many failures. Guard: api/http/auth.ts
 // trusts a key for one second after the database has confirmed it, and no longer.
 test.serial(
-  'a revoked API key is rejected everywhere after at most one second',
+  'a revoked API key is rejected by every API process after at most one second',
   async (t) => {
     const organization = await openOrganization(pools[0], 10_000);
     let refusedFrom = Number.POSITIVE_INFINITY;

@@ -184,7 +184,7 @@ test.serial('a bulk submit that calls the NPI Registry is one trace', async (t) 
 });
 
 test.serial(
-  'histories contain no trace IDs and replay with and without traces',
+  'workflow histories contain no trace IDs and replay with and without traces',
   async (t) => {
     const { json } = await customer.single({ npi: ordinaryNpis('not_found', 1)[0] });
     await customer.completed(json.batch_id);

@@ -217,7 +217,7 @@ test.serial(
 );
 
 test.serial(
-  'workflows of a version that has no more workers continue with the current one',
+  'workflows of a version that has no more workers continue with the current version',
   async (t) => {
     const stack = await startStack({ simulatorSpeed: 1, lookupTimeoutMs: 100_000 });
     t.teardown(() => stack.stop());
@@ -248,7 +248,7 @@ test.serial(
 );
 
 test.serial(
-  'a version stays current for one minute after its last worker was seen',
+  'a workflow version stays current for one minute after its last worker was seen',
   async (t) => {
     const stack = await startStack();
     t.teardown(() => stack.stop());

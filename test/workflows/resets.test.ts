@@ -137,7 +137,7 @@ async function heldBatch(
 }
 
 test.serial(
-  'an operator can reset a batch workflow to any task, even after its end',
+  'an operator can reset a batch workflow to any task, even after it has ended',
   async (t) => {
     const [slow = '', quick = '', nobody = ''] = npis.splice(0, 3);
     const { client, batchId, release } = await heldBatch('/bulk', {
@@ -176,7 +176,7 @@ test.serial(
 );
 
 test.serial(
-  'an operator can reset a lookup workflow to any task, even after its end',
+  'an operator can reset a lookup workflow to any task, even after it has ended',
   async (t) => {
     const [slow = '', nobody = ''] = npis.splice(0, 2);
     const { client, batchId, requestId, release } = await heldBatch('/lookup', {

@@ -52,7 +52,7 @@ test('the local name server knows the domain of every address of a magic NPI', a
   }
 });
 
-test('the local name server knows the domain of every address in the sample', async (t) => {
+test('the local name server knows the domain of every address in the sample data', async (t) => {
   const unknown = SAMPLE_NPIS.map(personOf)
     .flatMap(({ workEmail, homeEmail }) => [workEmail, homeEmail])
     .filter((email) => !DNS_TABLE.has(email.split('@')[1] ?? ''));

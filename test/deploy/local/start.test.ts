@@ -355,7 +355,7 @@ test.serial(
 );
 
 test.serial(
-  'with existing servers, npm start uses an empty database and its own namespace',
+  'with existing servers, npm start uses an empty database and a separate namespace',
   async (t) => {
     await using database = await openEmptyDatabase();
     const connection = await Connection.connect({
@@ -477,7 +477,7 @@ test.serial(
 );
 
 test.serial(
-  "npm start with Temporal's real server rejects existing servers",
+  'npm start --temporal server rejects an existing PostgreSQL or Temporal',
   async (t) => {
     for (const name of ['DATABASE_URL', 'TEMPORAL_ADDRESS']) {
       const theirs = {

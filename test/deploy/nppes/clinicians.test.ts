@@ -82,7 +82,7 @@ test('each workplace of a clinician is stored once, even without an employer gro
   ]);
 });
 
-test("a clinician file replaces its NPIs' rows, and needs --yes to remove over 5 %", async (t) => {
+test("a clinician file replaces its NPIs' rows; removing over 5 % of all rows needs --yes", async (t) => {
   const { folder, imported, operator, sql } = await openNppesWorld(t, 'clinicians');
   await imported(await fileOf(folder, [row(npi(1)), row(npi(2)), row(npi(3))]));
   // The day of NPPES's data is irrelevant here.

@@ -560,7 +560,7 @@ test('an import that was killed halfway removes outdated details when it is run 
   });
 });
 
-test('an import that would remove more than 5 % of a table needs --yes', async (t) => {
+test('an import that would remove more than 5 % of the rows of a table needs --yes', async (t) => {
   const { folder, imported, operator, sql } = await openNppesWorld(t);
   await imported((await writeMonthAndWeek(folder)).monthly);
   const changed = { 'Last Update Date': '08/12/2026' };

@@ -8,7 +8,7 @@ import {
 } from '../../../deploy/local/sim/people.ts';
 import { openNppesWorld } from '../../support/nppes.ts';
 
-test("npm start's sample of providers can be imported", async (t) => {
+test("npm start's sample data of providers can be imported", async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   const full = await imported(await writeSample(folder));
   const people = SAMPLE_NPIS.length + SAMPLE_ORGANIZATIONS.length;
@@ -31,7 +31,7 @@ test("npm start's sample of providers can be imported", async (t) => {
   }
 });
 
-test('people in the sample match their practice by phone and by address', async (t) => {
+test('people in the sample data match their practice by phone and by address', async (t) => {
   const { folder, imported, sql } = await openNppesWorld(t);
   await imported(await writeSample(folder));
   const [lost] = await sql`
@@ -41,7 +41,7 @@ test('people in the sample match their practice by phone and by address', async 
   t.is(lost?.count, 0);
 });
 
-test('the sample is always the same, so a second npm start imports nothing', async (t) => {
+test('the sample data is always the same, so a second npm start imports nothing', async (t) => {
   const { folder, imported } = await openNppesWorld(t);
   await imported(await writeSample(folder));
   t.is((await imported(await writeSample(folder))).outcome, 'already');

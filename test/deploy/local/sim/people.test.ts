@@ -27,7 +27,7 @@ function distinct(values: readonly unknown[]): number {
   return new Set(values).size;
 }
 
-test('the sample has 500 people at 60 practices, with NPIs that are valid but unused', (t) => {
+test('the sample data has 500 people at 60 practices, with NPIs that are valid but unused', (t) => {
   t.is(SAMPLE_NPIS.length, 500);
   t.is(SAMPLE_ORGANIZATIONS.length, 60);
   const npis = [...SAMPLE_NPIS, ...ORGANIZATION_IDS];
@@ -38,7 +38,7 @@ test('the sample has 500 people at 60 practices, with NPIs that are valid but un
   );
 });
 
-test('the sample contains every magic NPI, one of them as an organization', (t) => {
+test('the sample data contains every magic NPI, one of them as an organization', (t) => {
   const individuals = [...MAGIC.keys()].filter((npi) => npi !== MAGIC_ORGANIZATION_NPI);
   t.deepEqual(
     individuals.filter((npi) => !SAMPLE_NPIS.includes(npi)),
@@ -54,7 +54,7 @@ test('the sample contains every magic NPI, one of them as an organization', (t) 
   );
 });
 
-test('each practice has a different domain, address, and phone, all fictional', (t) => {
+test('each sample practice has a different domain, address, and phone, all fictional', (t) => {
   t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ domain }) => domain)), 60);
   t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ name }) => name)), 60);
   t.is(distinct(SAMPLE_ORGANIZATIONS.map(({ phone }) => phone)), 60);
