@@ -80,7 +80,7 @@ export interface ActivityRules extends KnownWindows {
   /** The pause before an address is checked again after its mail server greylisted it. */
   readonly greylistMs: number;
   readonly webhookScheduleMs: readonly number[];
-  /** The longest pause before we try a receiver again that does not respond. */
+  /** The longest pause between two attempts to reach a receiver that does not respond. */
   readonly webhookLongestRestMs: number;
   readonly retention: Retention;
   readonly sweep: {

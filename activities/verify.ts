@@ -44,8 +44,8 @@ type VerifyDeps = Pick<ActivityDeps, 'db' | 'log' | 'control' | 'check' | 'rules
 type CheckDeps = Pick<VerifyDeps, 'db' | 'check' | 'rules' | 'subjects'>;
 
 /**
- * The time after which a claim of an address counts as abandoned because its worker has died. A
- * check normally takes less time, because each verifier responds within 90 s.
+ * If a worker claimed an address longer ago than this and has not released it, we assume that the
+ * worker has died. A check normally takes less time, because each verifier responds within 90 s.
  */
 const CLAIM_MS = 120_000;
 /**

@@ -7,7 +7,9 @@
  */
 export class FieldError extends Error {}
 
-/** The unescaped names and indexes in a JSON pointer. */
+/**
+ * The parts of a JSON pointer, unescaped. Each one is the name of a member or the index of an item.
+ */
 export type Pointer = readonly string[];
 
 /**

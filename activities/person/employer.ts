@@ -18,7 +18,7 @@ import { capitalize, isPlaceholder, isShouted, nameWords } from './names.ts';
 import { usState } from './us-states.ts';
 
 interface Trust {
-  /** How likely it is that such evidence names an employer, from 0 to 1. */
+  /** How likely it is that evidence of this kind names the provider's employer, from 0 to 1. */
   readonly confidence: number;
   readonly witness: string;
 }
@@ -131,8 +131,8 @@ function evidenceIn(facts: ProviderFacts): Evidence[] {
 }
 
 /**
- * Replaces the domains of a piece of evidence if the operator has entered a domain for one of its
- * keys.
+ * Replaces the domains of a piece of evidence if the operator has entered a domain for the same
+ * organization, which is recognized by its keys.
  */
 function withKnownDomain(
   evidence: Evidence,
@@ -272,7 +272,7 @@ function isDomainOf({ names, domains }: Evidence, other: Evidence): boolean {
   return domains.some((domain) => other.names.some((name) => resembles(domain, name)));
 }
 
-/** Returns an employer in the form that vendors get. */
+/** Combines the evidence about one employer into its name, its domain, and a confidence. */
 function describe(employer: Employer, all: readonly Employer[]): Organization {
   const weighed = employer
     .map(({ source, question }) => {

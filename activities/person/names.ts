@@ -5,7 +5,7 @@ import { commonSpelling, readTable } from './nicknames.ts';
 // turns such a field into a name as people write it. It also decides whether two names may belong
 // to the same person.
 
-/** The number of a generation (`Person.generation`) by the suffix of the name. */
+/** Maps the suffix of a name to the number of the generation (`Person.generation`). */
 const GENERATIONS = new Map(Object.entries({ sr: 1, jr: 2, ii: 2, iii: 3, iv: 4, v: 5 }));
 
 const TITLES: ReadonlySet<string> = new Set([

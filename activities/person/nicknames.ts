@@ -11,7 +11,7 @@ export function readTable(
   return [...lines].map((line) => line.split(' '));
 }
 
-/** Names from other scripts: maps each spelling to the most common one. */
+/** Maps each spelling of a name from another script to its most common spelling. */
 const SPELLINGS = new Map<string, string>();
 for (const [common = '', ...others] of readTable('spellings')) {
   for (const spelling of [common, ...others]) SPELLINGS.set(spelling, common);

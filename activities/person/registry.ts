@@ -11,7 +11,7 @@ import type { Field } from '../http/fields.ts';
 export const REGISTRY_URL = 'https://npiregistry.cms.hhs.gov/api/';
 /**
  * The NPI Registry publishes no rate limit, so we set our own: at most five requests in any second.
- * We space our requests evenly, so we send about four per second.
+ * Our requests are evenly spaced, about 200 ms apart.
  */
 export const REGISTRY_LIMITS: SourceLimits = {
   rates: [{ calls: 5, perMs: 1000 }],
@@ -84,8 +84,8 @@ const DEACTIVATED_ERROR = '15';
 const ABSENT = { kind: 'inactive_or_unknown' } as const;
 
 /**
- * Longer texts are truncated to this length, because they would not fit in an index. The fields of
- * the NPPES files are shorter.
+ * Longer texts are truncated to this length, because they would not fit in a database index. The
+ * fields of the NPPES files are shorter.
  */
 const MAX_TEXT = 200;
 const MAX_ENDPOINT = 1000;

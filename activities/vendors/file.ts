@@ -45,7 +45,7 @@ export interface HttpJsonSource {
   readonly candidates: {
     /** Points at a list of candidates, or at the only candidate. */
     readonly list: Pointer;
-    /** A pointer inside a candidate, like the pointers below. */
+    /** Points at the address inside a candidate. The pointers below also start at the candidate. */
     readonly email: Pointer;
     readonly type: Mapping<EmailType> | null;
     readonly status: Mapping<Verdict> | null;

@@ -107,8 +107,8 @@ export function createFullEnrich(
       const question = { path: `${path}/${encodeURIComponent(jobRef)}` };
       const readPoll = createPollReader(jobRef, pollMs);
       const step = await ask(question, signal, readPoll);
-      // After a failed poll, the wait is as long as after any poll, unless the request was never
-      // sent.
+      // A failed poll that reached the vendor counts as a poll, so the next one comes after
+      // `pollMs`.
       if (step.kind === 'retry' && step.why !== 'unsent' && step.afterMs === null) {
         return { ...step, afterMs: pollMs };
       }

@@ -249,7 +249,8 @@ export interface VendorOptions {
  * An adapter that turns an NPI into candidates. Synchronous vendors respond in `submit`.
  * Asynchronous vendors return `pending` and are polled with `poll`. Neither method waits between
  * calls, because the workflow does so. Both take at most `callMs`. They throw only if `signal` is
- * aborted, and then its reason. Every vendor response, and a missing response, is a `Step`.
+ * aborted, and then throw the reason of the abort. Every vendor response, and a missing response,
+ * is a `Step`.
  */
 export interface Vendor
   extends Pick<

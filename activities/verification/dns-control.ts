@@ -30,7 +30,10 @@ const NO_LIMITS = { rates: [], dailyCredits: null };
 
 type ControlStep =
   | { readonly kind: 'passed' }
-  /** `denied` is a control domain with the DNS reason against it, such as `gmail.com: nxdomain`. */
+  /**
+   * `denied` names a control domain that seems to take no mail and the DNS result, such as
+   * `gmail.com: nxdomain`.
+   */
   | { readonly kind: 'lies'; readonly denied: string }
   | { readonly kind: 'silent' };
 

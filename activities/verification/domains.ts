@@ -24,8 +24,8 @@ export function isSharedSuffix(domain: string): boolean {
 
 /**
  * Returns true if a list contains the domain or one of its parents, down to the registrable domain:
- * `nyc.rr.com` matches a list with `rr.com`. The search ends there, so that a stray `co.uk` in a
- * list cannot match a whole country.
+ * `nyc.rr.com` matches a list with `rr.com`. Public suffixes are not compared, so that a stray
+ * `co.uk` in a list cannot match a whole country.
  */
 export function holdsDomain(list: ReadonlySet<string>, domain: string): boolean {
   const registrable = registrableDomain(domain) ?? domain;

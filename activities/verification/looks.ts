@@ -81,10 +81,11 @@ const HISPS = readList('hisps');
 /**
  * Returns true if the addresses of this domain are Direct addresses (Direct Standard). They look
  * like email but exchange mail only with other Direct addresses, so ordinary mail never arrives.
- * Matches the listed services, hosts with such a name (`29651.direct.athenahealth.com`), and all
- * hosts below a domain that ends in `direct`, where a service has one host per practice
- * (`resmed.kareodirect.com`). The domain itself does not match, because physicians in direct
- * primary care have ordinary mail at `carolinafamilydirect.com` and `directcareclinic.com`.
+ * Matches the listed services, hosts with a label such as `direct`
+ * (`29651.direct.athenahealth.com`), and all hosts below a domain that ends in `direct`, where a
+ * service has one host per practice (`resmed.kareodirect.com`). The domain itself does not match,
+ * because physicians in direct primary care have ordinary mail at `carolinafamilydirect.com` and
+ * `directcareclinic.com`.
  */
 export function isDirect(domain: string): boolean {
   if (holdsDomain(HISPS, domain)) return true;

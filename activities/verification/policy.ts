@@ -177,9 +177,9 @@ export interface Claim {
 }
 
 /**
- * Reads a candidate as a claim. Evidence older than `freshnessMs` is stale, because two to three
- * percent of addresses die each month. A date is ignored if it is a day or more ahead of our clock.
- * If it is less than a day ahead, it counts as now.
+ * Returns the finder's claim about a candidate. Evidence older than `freshnessMs` is stale, because
+ * two to three percent of addresses stop working each month. A date is ignored if it is a day or
+ * more ahead of our clock. If it is less than a day ahead, it counts as now.
  * @param owner the owner according to the local part
  * @param now the time in milliseconds
  */

@@ -7,8 +7,8 @@ const JITTER = 0.2;
  * @param attempt the number of the next attempt, counted from 1
  * @param schedule for each attempt, the milliseconds after the previous one; index 0 is the first
  * attempt
- * @param retryAfterMs the wait that the receiver asked for, limited to 1× to 2× of the scheduled
- * wait; null if the receiver did not ask
+ * @param retryAfterMs the wait that the receiver asked for, or null. The result is at least the
+ * scheduled wait and at most twice as long
  * @param random a random number from 0 to 1. It changes the wait by up to ±20 %, unless the
  * receiver asked for a wait
  * @returns whole milliseconds; null when the schedule is used up

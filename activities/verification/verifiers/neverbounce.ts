@@ -45,8 +45,8 @@ function stepOfEnvelope(body: Field): VerifierStep {
 }
 
 /**
- * Maps the vendor's results. No result means greylisting. If a mail server greylists the vendor,
- * the vendor waits, or returns `unknown`.
+ * Maps the vendor's results. The vendor has no result for greylisting. It waits for the mail
+ * server, or returns `unknown`.
  */
 const MEANINGS = new Map<string, VerifierStep>([
   ['valid', answer('valid', 'mailbox_ok')],
