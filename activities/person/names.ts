@@ -120,8 +120,8 @@ export function isParticle(word: string): boolean {
 }
 
 /**
- * Returns the number of the generation that a suffix such as `Jr.` or `III` names, or null if it
- * names none.
+ * Returns the number of the generation for a suffix such as `Jr.` or `III`. Returns null for other
+ * suffixes.
  */
 export function generationOf(suffix: string | null): number | null {
   if (suffix === null) return null;

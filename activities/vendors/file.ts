@@ -82,8 +82,8 @@ export function createHttpJson(source: HttpJsonSource): Vendor {
   const byStatus = stepBy(meanings);
   const read = (answer: HttpAnswer): Step => {
     const step = byStatus(answer);
-    // The body is read only if the status allows it. A rejected key or a rate limit says nothing
-    // about a person, whatever the body contains.
+    // The body is read only if the status allows it. If the vendor rejected our key or limits us,
+    // the body says nothing about a person.
     const isOpen =
       answer.status === 200 || (step.kind === 'fatal' && step.why === 'protocol');
     if (isOpen && saysMiss(answer, source.miss.when)) return NO_MATCH;
@@ -176,7 +176,10 @@ function claimOf(
   };
 }
 
-/** Returns null if there is no mapping, or if the mapping does not contain the vendor's word. */
+/**
+ * Returns our term for the vendor's word in a field. Returns null if the field is not mapped or the
+ * mapping does not contain this word.
+ */
 function meaningOf<Meaning>(
   entry: Field,
   mapping: Mapping<Meaning> | null,

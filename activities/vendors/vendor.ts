@@ -71,7 +71,7 @@ export interface Organization {
    * `activities/person/employer.ts`.
    */
   readonly source: string;
-  /** How sure we are that the person works there, from 0 to 1. */
+  /** How likely it is that the person works for this organization, from 0 to 1. */
   readonly confidence: number;
 }
 
@@ -266,8 +266,8 @@ export interface Vendor
   poll(jobRef: string, subject: Subject, signal: AbortSignal): Promise<Step>;
 }
 
-// Such a vendor has no jobs, so we store one of these values as the job reference. It says whether
-// to search at the first or at the second employer.
+// A vendor that `askingByEmployer` creates has no jobs, so we store one of these values as its job
+// reference. It says whether to search at the first or at the second employer.
 const AT_FIRST = '0';
 const AT_NEXT = '1';
 

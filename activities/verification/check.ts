@@ -33,8 +33,8 @@ export interface Decided extends Ruling {
 export type Checked =
   | Decided
   /**
-   * The mail server asked the verifier to retry later. Check again in about five minutes. If there
-   * is no time for that, use `otherwise`.
+   * The mail server asked the verifier to retry later. Check again in about five minutes, or use
+   * the result in `otherwise` if there is no time for that.
    */
   | {
       readonly kind: 'later';

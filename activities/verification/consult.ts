@@ -22,8 +22,8 @@ import type {
 } from './verifiers/verifier.ts';
 
 /**
- * There is no judgment for now. `afterMs` is null if we do not know when a verifier can be called
- * again.
+ * No verifier can judge the address now. `afterMs` is null if we do not know when a verifier can be
+ * called again.
  */
 type NotNow = Readonly<{
   kind: 'transient';

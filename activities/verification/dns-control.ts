@@ -17,7 +17,7 @@ export const CONTROL_DOMAINS: readonly string[] = [
   'yahoo.com',
 ];
 /**
- * The wait before a broken resolver is queried again. It is short, so that waiting requests
+ * The wait before broken name servers are tested again. It is short, so that waiting requests
  * continue soon after a repair.
  */
 const TRY_AGAIN_MS = 8000;

@@ -130,7 +130,7 @@ async function openDirectly(
   const socket = openTcp({
     host,
     port,
-    // These addresses were just checked. A second lookup could return others.
+    // Connects only to the addresses that were just checked. A second lookup could return others.
     lookup: (_name, _options, callback) => callback(null, [...addresses]),
     autoSelectFamily: true,
     autoSelectFamilyAttemptTimeout: Math.max(

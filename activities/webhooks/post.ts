@@ -15,7 +15,8 @@ import {
 
 /**
  * The result of one attempt.
- * - `answered`: a status arrived. Only the status decides, even if the body stops early.
+ * - `answered`: a status arrived. The status decides whether the delivery was accepted, even if the
+ *   body is incomplete.
  * - `failed`: there was no response. With `blocked_address` and `blocked_by_operator`, the target
  *   must not be contacted again.
  */
