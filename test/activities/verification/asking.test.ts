@@ -49,44 +49,44 @@ async function checkedBy(
 
 for (const [about, step, rest, verdict] of [
   [
-    'makes an address valid that its vendor calls unknown',
+    'can make an address valid whose vendor calls it unknown',
     VALID,
     UNKNOWN,
     'valid mailbox_ok',
   ],
   [
-    'makes an address valid that its vendor calls risky',
+    'can make an address valid whose vendor calls it risky',
     VALID,
     { verdict: 'risky' },
     'valid mailbox_ok',
   ],
   [
-    'makes an address valid that its vendor calls a catch-all',
+    'can make an address valid whose vendor calls it a catch-all',
     VALID,
     { verdict: 'catch_all' },
     'valid mailbox_ok',
   ],
   [
-    'makes an address from NPPES valid',
+    'can make an address from NPPES valid',
     VALID,
     { ...UNKNOWN, source: 'nppes' },
     'valid mailbox_ok',
   ],
-  ['makes an address invalid', MISSING, UNKNOWN, 'invalid mailbox_missing'],
+  ['can make an address invalid', MISSING, UNKNOWN, 'invalid mailbox_missing'],
   [
-    'decides which reason is recorded',
+    'that reports a role address makes the address risky, with the reason role',
     { kind: 'answer', verdict: 'risky', reason: 'role' },
     UNKNOWN,
     'risky role',
   ],
   [
-    'without a result leaves an address unknown',
+    'without a result leaves an address unknown whose vendor calls it unknown',
     INCONCLUSIVE,
     UNKNOWN,
     'unknown inconclusive',
   ],
   [
-    'without a result leaves a catch-all of the vendor unchanged',
+    'without a result leaves an address a catch-all whose vendor calls it that',
     INCONCLUSIVE,
     { verdict: 'catch_all' },
     'catch_all null',
@@ -111,8 +111,8 @@ test('an old address that no verifier confirms keeps its date and is not valid',
 });
 
 for (const [about, rest] of [
-  ['an address with a fresh date of its vendor', {}],
-  ['an address that its vendor calls invalid', { verdict: 'invalid' }],
+  ['an address that its vendor validated recently', {}],
+  ['an address whose vendor calls it invalid', { verdict: 'invalid' }],
   ['an address of a role such as info@', { ...UNKNOWN, email: 'info@clinic.com' }],
   ['an address for Direct messages', { ...UNKNOWN, email: 'jo@direct.clinic.com' }],
 ] as const) {
@@ -131,7 +131,7 @@ for (const [about, steps, verdict, asked] of [
   ],
   ['is called if the first is rate-limited', [LIMITED, VALID], 'valid mailbox_ok', '1,1'],
   [
-    'is called if the first is out of service',
+    'is called if our account at the first has no credits',
     [BROKE, MISSING],
     'invalid mailbox_missing',
     '1,1',
@@ -143,14 +143,19 @@ for (const [about, steps, verdict, asked] of [
     '1,1',
   ],
   [
-    'is called if the first was greylisted',
+    'is called if the mail server greylisted the first',
     [GREYLISTED, VALID],
     'valid mailbox_ok',
     '1,1',
   ],
-  ['is not called after a result', [MISSING, VALID], 'invalid mailbox_missing', '1,0'],
   [
-    'is not called after a catch-all',
+    'is not called if the first has a result',
+    [MISSING, VALID],
+    'invalid mailbox_missing',
+    '1,0',
+  ],
+  [
+    'is not called if the first reports a catch-all',
     [{ kind: 'answer', verdict: 'catch_all', reason: null }, VALID],
     'catch_all null',
     '1,0',
@@ -163,7 +168,7 @@ for (const [about, steps, verdict, asked] of [
   });
 }
 
-test('a verifier without a result is not called again while another is rate-limited', async (t) => {
+test('when a check is repeated, a verifier that had no result is not called again', async (t) => {
   const { checked, asked } = await checkedBy([VALID, LIMITED], {
     ...UNKNOWN,
     undecided: { v1: 'inconclusive' },
@@ -185,23 +190,23 @@ for (const [about, steps, outcome] of [
     { reason: 'verifier_rate_limit', afterMs: 2000 },
   ],
   [
-    'a verifier is out of service and another is rate-limited',
+    'our account at one verifier has no credits and another is rate-limited',
     [BROKE, LIMITED],
     { reason: 'verifier_rate_limit', afterMs: 2000 },
   ],
   [
-    'two verifiers are rate-limited, until the first is free',
+    'several verifiers ask us to wait, after the shortest of these waits',
     [LIMITED, { kind: 'retry', why: 'upstream', afterMs: 1000 }, LIMITED],
     { reason: 'verifier_upstream', afterMs: 1000 },
   ],
 ] as const) {
-  test(`an address stays undecided if ${about}`, async (t) => {
+  test(`the check of an address is repeated later if ${about}`, async (t) => {
     const { checked } = await checkedBy(steps);
     t.like(checked, { kind: 'transient', ...outcome });
   });
 }
 
-test('the evidence says why a verifier could not be reached', async (t) => {
+test('the evidence of an address records why a verifier could not be reached', async (t) => {
   const { checked } = await checkedBy([AWAY]);
   const [, asked] = checked.evidence;
   t.like(asked, {
@@ -211,7 +216,7 @@ test('the evidence says why a verifier could not be reached', async (t) => {
   });
 });
 
-test('an address stays undecided if the only verifier is unavailable', async (t) => {
+test('the check of an address is repeated later if its only verifier is unavailable', async (t) => {
   const { checked } = await checkedBy([
     { kind: 'unavailable', why: 'unavailable', afterMs: 30_000 },
   ]);
@@ -223,14 +228,17 @@ for (const [about, steps] of [
     "all verifiers need an operator's help",
     [BROKE, { kind: 'fatal', why: 'protocol', field: 'body' }],
   ],
-  ["one has no result and the other needs an operator's help", [INCONCLUSIVE, BROKE]],
+  [
+    "one verifier has no result and the other needs an operator's help",
+    [INCONCLUSIVE, BROKE],
+  ],
 ] as const) {
-  test(`an address stays undecided if ${about}`, async (t) => {
+  test(`the check of an address is repeated later if ${about}`, async (t) => {
     t.is(inWords((await checkedBy(steps)).checked), 'transient verifier_unavailable');
   });
 }
 
-test('a greylisted address waits, even if another verifier is rate-limited', async (t) => {
+test('a greylisted address is checked again later, even if a verifier is rate-limited', async (t) => {
   const { checked } = await checkedBy([GREYLISTED, LIMITED]);
   t.like(checked, {
     kind: 'later',
@@ -239,7 +247,7 @@ test('a greylisted address waits, even if another verifier is rate-limited', asy
   });
 });
 
-test('a greylisted address is valid once the mail server accepts it later', async (t) => {
+test('a greylisted address becomes valid if the mail server accepts it later', async (t) => {
   const verifier = verifierOf('one', GREYLISTED, VALID);
   const check = checkOf({ verifiers: [verifier] });
   const named = candidate('jo@clinic.com', UNKNOWN);
@@ -247,7 +255,7 @@ test('a greylisted address is valid once the mail server accepts it later', asyn
   t.is(inWords(await check(named)), 'valid mailbox_ok');
 });
 
-test('the evidence of an address contains every step in order', async (t) => {
+test('the evidence of an address lists the local checks and every verifier, in order', async (t) => {
   const { checked } = await checkedBy([GREYLISTED, LIMITED, INCONCLUSIVE, MISSING]);
   t.deepEqual(
     checked.evidence.map(
@@ -268,7 +276,7 @@ test('the evidence of an address contains every step in order', async (t) => {
   );
 });
 
-test('the evidence says why an address was rejected without calling a verifier', async (t) => {
+test('the evidence of an address records why it was rejected without a verifier', async (t) => {
   const checked = await checkOf()(candidate('info@clinic.com'));
   t.deepEqual(
     checked.evidence.map(({ kind, source, verdict, reason }) => [

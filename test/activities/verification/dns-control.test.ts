@@ -94,7 +94,7 @@ for (const [about, say, denied] of [
 }
 
 test.serial(
-  'a truthful DNS resolver is trusted when it says that a domain has no mail',
+  'a DNS resolver that knows the well-known domains is trusted about other domains',
   async (t) => {
     const { verdictOf, lines } = await startWorker(t, truth);
     t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
@@ -116,7 +116,7 @@ test.serial(
 );
 
 test.serial(
-  'a DNS resolver may be silent about one of the well-known domains',
+  'a DNS resolver that is silent about only one well-known domain is still trusted',
   async (t) => {
     const say: Say = (name, type) =>
       name === 'gmail.com' ? 'silence' : truth(name, type);
@@ -126,7 +126,7 @@ test.serial(
 );
 
 test.serial(
-  'checking a DNS resolver once is enough for all domains for 30 s',
+  'one successful check of a DNS resolver is enough for all domains for 30 s',
   async (t) => {
     const { verdictOf, controls, pass } = await startWorker(t, truth);
     const domains = ['clinic.com', 'a-clinic.com', 'b-clinic.com'];
@@ -143,7 +143,7 @@ test.serial(
 );
 
 test.serial(
-  'a DNS resolver that begins to lie is no longer trusted after 30 s',
+  'a DNS resolver that begins to deny existing domains is not trusted after 30 s',
   async (t) => {
     const { verdictOf, nowSays, pass } = await startWorker(t, truth);
     t.is(await verdictOf('clinic.com'), 'invalid nxdomain');
@@ -173,7 +173,7 @@ test.serial(
 );
 
 test.serial(
-  'the metrics and the status command report a DNS resolver that lies',
+  'the metrics and the status command report a DNS resolver that is not trusted',
   async (t) => {
     const counted = async () => {
       const { values = [] } =

@@ -32,7 +32,7 @@ for (const [about, dns, verdict] of [
     { ...NO_MX, resolve4: failure('ENODATA'), resolve6: failure('ENODATA') },
     'invalid no_mx',
   ],
-  ['an address but no MX record', NO_MX, 'invalid no_mx'],
+  ['an A record but no MX record', NO_MX, 'invalid no_mx'],
   [
     'a null MX record',
     { resolveMx: async () => [{ exchange: '', priority: 0 }] },
@@ -57,7 +57,7 @@ for (const [about, dns, verdict] of [
     'transient timeout',
   ],
 ] as const) {
-  test(`an address at a domain with ${about} is "${verdict}"`, async (t) => {
+  test(`an address at a domain with ${about} gets the verdict "${verdict}"`, async (t) => {
     const nothing = { resolve6: failure('ENODATA') };
     t.is(await verdictOf('jo@clinic.com', {}, { ...nothing, ...dns }), verdict);
   });
@@ -114,7 +114,7 @@ for (const [about, zone, verdict] of [
     'valid mailbox_ok',
   ],
   [
-    "of a registrar's forwarding",
+    "of a registrar's mail forwarding",
     {
       MX: ['eforward1.registrar-servers.com'],
       'eforward1.registrar-servers.com': PUBLIC,
@@ -152,7 +152,7 @@ for (const [about, zone, verdict] of [
   ['at 0.0.0.0', { MX: ['mx.a.com'], 'mx.a.com': ['0.0.0.0'] }, 'invalid bad_mx'],
   ['whose lookup fails', { MX: ['mx.a.com'], 'mx.a.com': [] }, 'transient dns_failure'],
   [
-    'after an invalid one, whose lookup fails',
+    'whose lookup fails, and another one that is localhost',
     {
       MX: ['localhost', 'mx.a.com'],
       'mx.a.com': [],
@@ -165,7 +165,7 @@ for (const [about, zone, verdict] of [
     'invalid parked',
   ],
   [
-    'of a domain-parking service next to another',
+    'of a domain-parking service as the second of two',
     {
       MX: ['mx.a.com', 'park-mx.above.com'],
       'mx.a.com': PUBLIC,
@@ -178,12 +178,12 @@ for (const [about, zone, verdict] of [
     'invalid disposable',
   ],
 ] as const satisfies readonly (readonly [string, Zone, string])[]) {
-  test(`a mail exchanger ${about} makes an address "${verdict}"`, async (t) => {
+  test(`with a mail exchanger ${about}, an address gets the verdict "${verdict}"`, async (t) => {
     t.is((await verdictIn(t, zone)).verdict, verdict);
   });
 }
 
-test('mail exchangers are looked up in the order of their priority', async (t) => {
+test('the mail exchanger with the best priority is looked up first', async (t) => {
   const exchangers = [9, 8, 7, 6, 1].map((priority) => ({
     exchange: `mx${priority}.clinic.com`,
     priority,
@@ -193,7 +193,7 @@ test('mail exchangers are looked up in the order of their priority', async (t) =
   t.is(await verdictOf('jo@clinic.com', {}, dns), 'valid mailbox_ok');
 });
 
-test('only the first few of many mail exchangers are looked up', async (t) => {
+test('only the first few mail exchangers of a domain are looked up', async (t) => {
   const names = Array.from({ length: 30 }, (_, n) => `mx${n}.a.com`);
   const { verdict, questions } = await verdictIn(t, { MX: names, 'mx29.a.com': PUBLIC });
   t.is(verdict, 'invalid bad_mx');
@@ -227,7 +227,7 @@ test('no verifier is called for a domain without mail or with failing name serve
   t.is(verifier.asked(), 0);
 });
 
-test('the mail servers of a domain are looked up once, and again after some minutes', async (t) => {
+test('the mail exchangers of a domain are cached for some minutes', async (t) => {
   let asked = 0;
   let now = NOW;
   const resolveMx = async () => {
@@ -249,7 +249,7 @@ test('the mail servers of a domain are looked up once, and again after some minu
   t.is(asked, 3);
 });
 
-test('a domain that was dropped from the full cache is looked up again', async (t) => {
+test('a domain is looked up again after the full cache has dropped it', async (t) => {
   const asked = new Map<string, number>();
   const resolveMx = async (domain: string) => {
     asked.set(domain, (asked.get(domain) ?? 0) + 1);
@@ -276,7 +276,7 @@ test('a failure of the name servers is not cached', async (t) => {
   t.like(await check(candidate('jo@clinic.com')), { kind: 'decided', verdict: 'valid' });
 });
 
-test('responses of the DNS resolver that production uses are read correctly', async (t) => {
+test('the DNS resolver of production reads the responses of a real name server', async (t) => {
   const said: Readonly<Record<string, Said>> = {
     'MX clinic.com': ['mx.clinic.com'],
     'A mx.clinic.com': ['198.41.0.4'],

@@ -13,7 +13,7 @@ import { buildLists } from '../../../deploy/build/lists.ts';
 const built = buildLists();
 const FOLDER = new URL('../../../activities/verification/lists/', import.meta.url);
 
-test('the generated lists of domains match the installed packages', async (t) => {
+test('the generated lists of domains are up to date with the installed packages', async (t) => {
   for (const [name, text] of Object.entries(built)) {
     // Not with t.is, which would print thousands of lines.
     t.true(
@@ -23,7 +23,7 @@ test('the generated lists of domains match the installed packages', async (t) =>
   }
 });
 
-test('the generated lists of domains name their origin, its version, and its license', async (t) => {
+test('generated lists of domains name their package, its version, and its license', async (t) => {
   t.regex(
     await readFile(new URL('disposable.txt', FOLDER), 'utf8'),
     /^#.*\n# From \S+ [0-9.]+ \(CC0-1\.0\)/,
@@ -34,7 +34,7 @@ test('the generated lists of domains name their origin, its version, and its lic
   );
 });
 
-test('every list that is written by hand names its source', async (t) => {
+test('every list that is written by hand says where its entries come from', async (t) => {
   const byHand = (await readdir(FOLDER)).filter((name) => !Object.hasOwn(built, name));
   t.true(byHand.length > 5);
   for (const name of byHand) {
@@ -77,11 +77,11 @@ test('every entry of the list of placeholders is a domain or a plain local part'
   }
 });
 
-test('the list of confusables maps one character to a different Latin letter', (t) => {
+test('the list of confusables has pairs of a lookalike character and its Latin letter', (t) => {
   for (const pair of readList('confusables')) t.regex(pair, /^[^a-z][a-z]$/u);
 });
 
-test('lists of domains written by hand do not repeat the installed packages', (t) => {
+test('lists of domains written by hand do not repeat domains of the generated lists', (t) => {
   for (const name of ['disposable', 'personal']) {
     const listed = readList(name);
     t.deepEqual(
@@ -91,11 +91,11 @@ test('lists of domains written by hand do not repeat the installed packages', (t
   }
 });
 
-test('no domain is both disposable and personal', (t) => {
+test('no domain is in both the disposable and the personal lists', (t) => {
   t.deepEqual([...readList('personal', 'personal-more')].filter(isDisposable), []);
 });
 
-test('no real mail domain counts as a misspelled one', (t) => {
+test('no listed mail domain counts as a misspelling of another', (t) => {
   const real = [
     ...readList('personal', 'personal-more', 'relays', 'hisps', 'near-misses'),
   ];

@@ -187,7 +187,7 @@ const TABLE: readonly (readonly [
 for (const [who, domain, owners] of TABLE) {
   const { first = 'nobody', last = '' } = who.person ?? {};
   for (const [owner, locals] of Object.entries(owners)) {
-    test(`for ${first} ${last} at ${domain}, these local parts are "${owner}": ${locals.replace(/\s+/g, ' ')}`, (t) => {
+    test(`for the person ${first} ${last}, these addresses at ${domain} belong to "${owner}": ${locals.replace(/\s+/g, ' ')}`, (t) => {
       const wrong = locals
         .split(/\s+/)
         .filter((local) => ownerOf({ local, domain }, who) !== owner);
@@ -199,7 +199,7 @@ for (const [who, domain, owners] of TABLE) {
   }
 }
 
-test('the table of local parts has enough cases to measure the rules', (t) => {
+test('the table of local parts has at least 150 cases', (t) => {
   const cases = TABLE.flatMap(([, , owners]) => Object.values(owners))
     .join(' ')
     .split(/\s+/);
@@ -211,7 +211,7 @@ for (const [email, verdict] of [
   ['karen.omalley@clinic.com', 'risky other_person'],
   ['drsomalley@clinic.com', 'risky shared'],
 ] as const) {
-  test(`for Mary Jo O'Malley, ${email} is "${verdict}" even if a verifier says valid`, async (t) => {
+  test(`for Mary Jo O'Malley, ${email} gets the verdict "${verdict}" if a verifier says valid`, async (t) => {
     const verifier = verifierOf('one', {
       kind: 'answer',
       verdict: 'valid',

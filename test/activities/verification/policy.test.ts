@@ -35,7 +35,7 @@ function casesThatAre(verdict: string): string[] {
   );
 }
 
-test('the policy table has a verdict for every case, and no unused rows', (t) => {
+test('the policy table has a verdict for every case, and every row is used', (t) => {
   t.is(CASES.length, 3 * 9 * 6 * 2);
   for (const row of POLICY_TABLE) {
     t.true(
@@ -45,7 +45,7 @@ test('the policy table has a verdict for every case, and no unused rows', (t) =>
   }
 });
 
-test('an address is valid only if a source or a verifier confirms it', (t) => {
+test('an address is valid exactly in the listed cases of policy, claim, and verifier', (t) => {
   // Written out instead of computed, so that a change of the table must be repeated here on
   // purpose.
   const asking = [
@@ -91,7 +91,7 @@ test('an address is valid only if a source or a verifier confirms it', (t) => {
   );
 });
 
-test('an address is invalid if any source says so', (t) => {
+test('an address is invalid exactly if its vendor or a verifier calls it invalid', (t) => {
   for (const one of CASES) {
     const isInvalid = judge(one)[0] === 'invalid';
     t.is(
@@ -102,7 +102,7 @@ test('an address is invalid if any source says so', (t) => {
   }
 });
 
-test('a catch-all is valid only if two sources agree or a verifier confirms it', (t) => {
+test('a catch-all is valid only if two sources name it or a verifier calls it valid', (t) => {
   for (const one of CASES) {
     if (one.agreed || (one.finder !== 'catch_all' && one.verifier !== 'catch_all'))
       continue;
@@ -120,7 +120,7 @@ test('an address known only from NPPES needs a verifier or a second source', (t)
   }
 });
 
-test('a verifier is called only if it can still make an address valid', (t) => {
+test('a verifier is called exactly in the listed cases, in which it can help', (t) => {
   const asked = CASES.filter(({ verifier }) => verifier === 'none')
     .filter(verifierCanHelp)
     .map(
@@ -160,58 +160,62 @@ async function verdictOf(
 
 for (const [about, rest, verdict] of [
   [
-    'a claim that is 30 days old is fresh',
+    "a vendor's claim that is 30 days old makes an address valid",
     { validatedAt: new Date(NOW - 30 * DAY_MS) },
     'valid mailbox_ok',
   ],
   [
-    'a claim that is older than 30 days is stale',
+    "a vendor's claim that is older than 30 days does not make an address valid",
     { validatedAt: new Date(NOW - 30 * DAY_MS - 1) },
     'unknown stale_evidence',
   ],
   [
-    'a claim without a date is not evidence',
+    "a vendor's claim without a date does not make an address valid",
     { validatedAt: null },
     'unknown no_evidence',
   ],
   [
-    'a claim with an invalid date is not evidence',
+    "a vendor's claim with an unreadable date does not make an address valid",
     { validatedAt: new Date(Number.NaN) },
     'unknown no_evidence',
   ],
   [
-    'a claim with a future date is not evidence',
+    "a vendor's claim dated two days ahead does not make an address valid",
     { validatedAt: new Date(NOW + 2 * DAY_MS) },
     'unknown no_evidence',
   ],
   [
-    "a vendor's verdict unknown stays unknown",
+    'an address that its vendor calls unknown stays unknown',
     { verdict: 'unknown' },
     'unknown no_evidence',
   ],
   [
-    "a vendor's verdict invalid stays invalid",
+    'an address that its vendor calls invalid stays invalid',
     { verdict: 'invalid' },
     'invalid mailbox_missing',
   ],
   [
-    "a vendor's verdict catch_all stays catch_all",
+    'an address that its vendor calls a catch-all stays a catch-all',
     { verdict: 'catch_all' },
     'catch_all null',
   ],
-  ["a vendor's verdict risky stays risky", { verdict: 'risky' }, 'risky null'],
   [
-    'an address in NPPES is not evidence',
+    'an address that its vendor calls risky stays risky',
+    { verdict: 'risky' },
+    'risky null',
+  ],
+  [
+    'an address that is known only from NPPES stays unknown',
     { verdict: 'unknown', source: 'nppes' },
     'unknown no_evidence',
   ],
 ] as const) {
-  test(`without a verifier, ${about}`, async (t) => {
+  test(`if no verifier is configured, ${about}`, async (t) => {
     t.is(await verdictOf(rest), verdict);
   });
 }
 
-test("if a vendor's clock is slightly ahead, its future date becomes the current time", async (t) => {
+test("a vendor's date that is slightly in the future is replaced by the current time", async (t) => {
   const checked = await checkOf()(
     candidate('jo@clinic.com', { validatedAt: new Date(NOW + 60_000) }),
   );
@@ -226,7 +230,7 @@ const INCONCLUSIVE = {
 
 for (const [about, step, rest, verdict, asked] of [
   [
-    'denies it',
+    'says that its mailbox does not exist',
     { kind: 'answer', verdict: 'invalid', reason: 'mailbox_missing' },
     {},
     'invalid mailbox_missing',
@@ -240,21 +244,27 @@ for (const [about, step, rest, verdict, asked] of [
     1,
   ],
   [
-    'confirms it',
+    'calls it valid',
     { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' },
     {},
     'valid mailbox_ok',
     1,
   ],
-  ['has no result, and the claim is dated', INCONCLUSIVE, {}, 'valid mailbox_ok', 1],
   [
-    'has no result, and the claim has no date',
+    "has no result, and the vendor's claim is dated",
+    INCONCLUSIVE,
+    {},
+    'valid mailbox_ok',
+    1,
+  ],
+  [
+    "has no result, and the vendor's claim has no date",
     INCONCLUSIVE,
     { validatedAt: null },
     'unknown inconclusive',
     1,
   ],
-  ['meets greylisting', { kind: 'greylisted' }, {}, 'later greylisted', 1],
+  ['is greylisted by the mail server', { kind: 'greylisted' }, {}, 'later greylisted', 1],
   [
     'is down',
     { kind: 'retry', why: 'upstream', afterMs: null },
@@ -270,7 +280,7 @@ for (const [about, step, rest, verdict, asked] of [
     1,
   ],
   [
-    'denied it an hour ago',
+    'called it invalid an hour ago',
     INCONCLUSIVE,
     {
       lastVerdict: { verdict: 'invalid', reason: 'mailbox_missing', at: NOW - 3_600_000 },
@@ -279,7 +289,7 @@ for (const [about, step, rest, verdict, asked] of [
     0,
   ],
 ] as const) {
-  test(`under verify-always, an address is "${verdict}" if the verifier ${about}`, async (t) => {
+  test(`under policy verify-always, an address gets "${verdict}" if its verifier ${about}`, async (t) => {
     const verifier = verifierOf('one', step);
     t.is(
       await verdictOf(rest, { policy: 'verify-always', verifiers: [verifier] }),
@@ -289,7 +299,7 @@ for (const [about, step, rest, verdict, asked] of [
   });
 }
 
-test("an address that stays greylisted is judged by the vendor's claim", async (t) => {
+test("if an address stays greylisted, its vendor's claim decides", async (t) => {
   const verifiers = [verifierOf('one', { kind: 'greylisted' })];
   const check = checkOf({ policy: 'verify-always', verifiers });
   t.like(await check(candidate('jo@clinic.com')), {
@@ -299,7 +309,7 @@ test("an address that stays greylisted is judged by the vendor's claim", async (
   t.like(undated, { otherwise: { verdict: 'unknown', reason: 'greylisted' } });
 });
 
-test("a vendor's dated claim decides if no verifier has a result", async (t) => {
+test("if no verifier has a result, the vendor's dated claim decides", async (t) => {
   const verifiers = [
     verifierOf('one', INCONCLUSIVE),
     verifierOf('two', { kind: 'fatal', why: 'auth' }),
@@ -310,7 +320,7 @@ test("a vendor's dated claim decides if no verifier has a result", async (t) => 
   t.like(checked, { verdict: 'valid' });
 });
 
-test('an address that was verified earlier keeps the date of that verification', async (t) => {
+test('an address that a verifier confirmed an hour ago keeps the date of that check', async (t) => {
   const at = NOW - 3_600_000;
   const lastVerdict = { verdict: 'valid', reason: 'mailbox_ok', at } as const;
   const verifiers = [verifierOf('one', INCONCLUSIVE)];
@@ -322,49 +332,49 @@ test('an address that was verified earlier keeps the date of that verification',
 
 for (const [about, rest, step, verdict] of [
   [
-    'is valid by a dated claim if the source knows its owner',
+    'is valid by a dated claim of a vendor that does not repeat our input',
     {},
     null,
     'valid mailbox_ok',
   ],
   [
-    'is not valid if the source repeats our input',
+    'is not valid by a dated claim of a vendor that repeats our input',
     { repeatsInput: true },
     null,
     'unknown unclear_owner',
   ],
   [
-    'stays risky if the source calls it risky and repeats our input',
+    'stays risky if its vendor calls it risky and repeats our input',
     { repeatsInput: true, verdict: 'risky' },
     null,
     'risky null',
   ],
   [
-    'is not valid if the verifier has no result',
+    'is not valid if its vendor repeats our input and a verifier has no result',
     { repeatsInput: true },
     INCONCLUSIVE,
     'unknown unclear_owner',
   ],
   [
-    'is valid if the verifier reports a mailbox and no role',
+    'is valid if a verifier says that the mailbox exists',
     { repeatsInput: true },
     { kind: 'answer', verdict: 'valid', reason: 'mailbox_ok' },
     'valid mailbox_ok',
   ],
   [
-    'is not valid at a catch-all domain, even if two sources agree',
+    'is not valid at a catch-all domain, even if two sources name it',
     { repeatsInput: true, verdict: 'catch_all', namedBy: 2 },
     { kind: 'answer', verdict: 'catch_all', reason: null },
     'catch_all null',
   ],
 ] as const) {
-  test(`an address with an unclear owner ${about}`, async (t) => {
+  test(`an address whose local part does not show its owner ${about}`, async (t) => {
     const verifiers = step === null ? [] : [verifierOf('one', step)];
     t.is(await verdictOf(rest, { verifiers, catchAll: 'two-sources' }), verdict);
   });
 }
 
-test("a vendor's claim is not enough under the policy verifier-required", async (t) => {
+test("under policy verifier-required, a vendor's claim does not make an address valid", async (t) => {
   t.is(await verdictOf({}, { policy: 'verifier-required' }), 'unknown not_verified');
 });
 
@@ -373,7 +383,7 @@ for (const [namedBy, catchAll, verdict] of [
   [2, 'two-sources', 'valid two_sources'],
   [2, 'reject', 'catch_all null'],
 ] as const) {
-  test(`with CATCH_ALL ${catchAll}, a catch-all from ${namedBy} source(s) is "${verdict}"`, async (t) => {
+  test(`with CATCH_ALL=${catchAll}, a catch-all that ${namedBy} source(s) named gets "${verdict}"`, async (t) => {
     t.is(await verdictOf({ verdict: 'catch_all', namedBy }, { catchAll }), verdict);
     const verifiers = [
       verifierOf('one', { kind: 'answer', verdict: 'catch_all', reason: null }),
@@ -385,7 +395,7 @@ for (const [namedBy, catchAll, verdict] of [
   });
 }
 
-test('an address that two sources agree on gets the current date', async (t) => {
+test('a catch-all that is valid because two sources named it gets the current date', async (t) => {
   const check = checkOf({ catchAll: 'two-sources' });
   const checked = await check(
     candidate('jo@clinic.com', { verdict: 'catch_all', namedBy: 2 }),

@@ -9,7 +9,7 @@ async function verdictOf(email: string) {
   return inWords(await checkOf()(candidate(email)));
 }
 
-test("an address that passes all checks is valid, with the vendor's date", async (t) => {
+test("an address that passes all checks is valid, with the date of its vendor's claim", async (t) => {
   t.like(await checkOf()(candidate(' Rowan.Ashdown@CedarValleyClinic-Sim.com ')), {
     kind: 'decided',
     verdict: 'valid',
@@ -31,7 +31,7 @@ for (const [text, email] of [
   ["mary-o'hara+npi@sub.clinic.co.uk", "mary-o'hara+npi@sub.clinic.co.uk"],
   [`${'a'.repeat(64)}@clinic.com`, `${'a'.repeat(64)}@clinic.com`],
 ] as const) {
-  test(`${text.slice(0, 40)} is a valid email address`, (t) => {
+  test(`${text.slice(0, 40)} is a well-formed email address`, (t) => {
     t.is(parseAddress(text)?.email, email);
   });
 }
@@ -77,7 +77,7 @@ for (const text of [
   `jo@${'a.'.repeat(130)}com`,
   `${'a'.repeat(60)}@${'abc.'.repeat(48)}com`,
 ]) {
-  test(`${JSON.stringify(text).slice(0, 60)} (${text.length} characters) is not an email address`, async (t) => {
+  test(`${JSON.stringify(text).slice(0, 60)} (${text.length} characters) is not a well-formed email address`, async (t) => {
     t.is(parseAddress(text), null);
     t.is(await verdictOf(text), 'invalid syntax');
   });
@@ -90,7 +90,7 @@ for (const domain of [
   'co.uk',
   'printer.local',
 ]) {
-  test(`${domain} is rejected, because its suffix is not one that ICANN lists`, async (t) => {
+  test(`an address at ${domain} is rejected, because ICANN does not list its suffix`, async (t) => {
     t.is(await verdictOf(`jo@${domain}`), 'invalid no_suffix');
   });
 }
@@ -131,7 +131,7 @@ for (const [email, verdict] of [
   ['info@gmial.com', 'invalid lookalike'],
   ['info@direct.clinic.com', 'invalid direct'],
 ] as const) {
-  test(`${email} is rejected as "${verdict}"`, async (t) => {
+  test(`the address ${email} is rejected with the verdict "${verdict}"`, async (t) => {
     t.is(await verdictOf(email), verdict);
   });
 }
@@ -155,7 +155,7 @@ for (const email of [
   '1112223333@clinic.com',
   'jo@mailinator-clinic.com',
 ]) {
-  test(`${email} is not rejected`, async (t) => {
+  test(`the address ${email} looks unusual, but is not rejected`, async (t) => {
     t.is(await verdictOf(email), 'valid mailbox_ok');
   });
 }
@@ -170,7 +170,7 @@ const FREE_MAIL_SLIPS = `
   sbcgobal.net earthlnk.net optonlin.net protonmial.com googlmail.com rocketmial.com mail.gmial.com`;
 
 for (const domain of FREE_MAIL_SLIPS.trim().split(/\s+/)) {
-  test(`${domain} counts as a misspelled free-mail domain`, async (t) => {
+  test(`an address at ${domain} is rejected as a misspelled free-mail domain`, async (t) => {
     t.is(await verdictOf(`jo.hartley@${domain}`), 'invalid lookalike');
   });
 }
@@ -183,7 +183,7 @@ for (const domain of [
   'comcast.nte',
   'clinic.con',
 ]) {
-  test(`${domain} does not end in an existing top-level domain`, async (t) => {
+  test(`an address at ${domain} is rejected, because its top-level domain does not exist`, async (t) => {
     t.is(await verdictOf(`jo.hartley@${domain}`), 'invalid no_suffix');
   });
 }
@@ -199,7 +199,7 @@ for (const domain of [
   'ցmail.com', // With an Armenian letter.
   'gmaıl.com', // All Latin, with a dotless i.
 ]) {
-  test(`${domain} (${domainToASCII(domain)}) counts as a lookalike in both notations`, async (t) => {
+  test(`${domain} counts as a lookalike domain, and so does ${domainToASCII(domain)}`, async (t) => {
     t.is(await verdictOf(`jo@${domain}`), 'invalid lookalike');
     t.is(await verdictOf(`jo@${domainToASCII(domain)}`), 'invalid lookalike');
   });
@@ -213,7 +213,7 @@ for (const domain of `
   קליניקה.com clinic.рф xn--mller-praxis-dlb.de`
   .trim()
   .split(/\s+/)) {
-  test(`${domain} does not count as a lookalike of another domain`, async (t) => {
+  test(`an address at ${domain} is not rejected as a lookalike`, async (t) => {
     t.is(await verdictOf(`jo.hartley@${domain}`), 'valid mailbox_ok');
   });
 }
@@ -225,12 +225,12 @@ for (const email of `jo.hartley@example.com jo@mail.example.org first.last@domai
   null@clinic.com user+npi@clinic.com asdf@clinic.com placeholder@clinic.com`.split(
   /\s+/,
 )) {
-  test(`${email} counts as a placeholder, not as an address`, async (t) => {
+  test(`${email} is rejected as a placeholder`, async (t) => {
     t.is(await verdictOf(email), 'invalid placeholder');
   });
 }
 
-test('an address of type DIRECT in NPPES is rejected, except at free-mail domains', async (t) => {
+test('an NPPES address of type DIRECT is rejected, unless it is at a free-mail domain', async (t) => {
   const named = async (email: string, isTypedDirect: boolean) =>
     inWords(await checkOf()(candidate(email, { isTypedDirect })));
   t.is(await named('jo@clinic.com', true), 'invalid direct');
@@ -259,7 +259,7 @@ for (const [domain, vendorType, type] of [
   ['stanfordalumni.org', 'professional', 'personal'],
   ['gov.clinic.com', 'personal', 'personal'],
 ] as const) {
-  test(`an address at ${domain} whose vendor says ${vendorType} is ${type}`, (t) => {
+  test(`an address at ${domain} with vendor type ${vendorType} is classified as ${type}`, (t) => {
     t.is(classify(domain, vendorType), type);
   });
 }
@@ -271,7 +271,7 @@ for (const [domain, employer, type] of [
   ['hartleyclinic.com', 'hartleydental.com', 'personal'],
   ['gmail.com', 'gmail.com', 'personal'],
 ] as const) {
-  test(`an address at ${domain} is ${type} for an employee of ${employer}`, (t) => {
+  test(`if the employer's domain is ${employer}, an address at ${domain} is ${type}`, (t) => {
     t.is(classify(domain, 'personal', employer), type);
   });
 }
@@ -300,7 +300,7 @@ for (const [kind, endpoint, what] of [
   ['OTHERS', '(555) 010-0100', 'junk'],
   ['OTHERS', '', 'junk'],
 ] as const) {
-  test(`an NPPES endpoint ${JSON.stringify(endpoint)} of type ${kind} counts as ${what}`, (t) => {
+  test(`the NPPES endpoint ${JSON.stringify(endpoint)} of type ${kind} is classified as ${what}`, (t) => {
     t.is(classifyEndpoint(kind, endpoint), what);
   });
 }

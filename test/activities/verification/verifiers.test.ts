@@ -67,7 +67,7 @@ for (const id of VERIFIER_IDS) {
   });
 }
 
-test('every verifier gets the documented request', async (t) => {
+test('the adapters send every verifier its documented request', async (t) => {
   const seen: unknown[] = [];
   for (const id of VERIFIER_IDS) {
     const { url, asked } = await playVendor(t, { status: 500, body: '' });
@@ -90,7 +90,7 @@ test('every verifier gets the documented request', async (t) => {
   ]);
 });
 
-test("Hunter's verifier gets its API key in a header, so no log of URLs has it", async (t) => {
+test('the hunter-verifier adapter sends the API key in a header, not in the URL', async (t) => {
   const { url, asked } = await playVendor(t, { status: 500, body: '' });
   await make('hunter-verifier', url).check(EMAIL, NEVER);
   t.is(asked[0]?.headers['x-api-key'], KEY);
@@ -106,7 +106,7 @@ for (const [status, headers, step] of [
   });
 }
 
-test('Reacher gets its secret in both headers, or no secret', async (t) => {
+test('the reacher adapter sends its secret in two headers, or none if it has no secret', async (t) => {
   const { url, asked } = await playVendor(t, { status: 500, body: '' });
   await make('reacher', url).check(EMAIL, NEVER);
   await make('reacher', url, '').check(EMAIL, NEVER);
@@ -213,7 +213,7 @@ for (const [id, about, name, change, step] of [
     'protocol flags',
   ],
 ] as const) {
-  test(`the ${id} adapter reads ${about} as "${step}"`, async (t) => {
+  test(`the ${id} adapter reads a response with ${about} as "${step}"`, async (t) => {
     t.is(
       await stepOf(t, id, {
         status: 200,
@@ -226,26 +226,34 @@ for (const [id, about, name, change, step] of [
 
 for (const [about, body, step] of [
   [
-    'a wrong key',
+    'an error about a wrong key',
     { error: 'Invalid API Key or your account ran out of credits' },
     'fatal auth',
   ],
   [
-    'a wrong key in a list',
+    'an error about a wrong key, in a list,',
     { error: ['Invalid API Key or your account ran out of credits'] },
     'fatal auth',
   ],
-  ['an empty account', { error: 'Your account ran out of credits' }, 'fatal credits'],
-  ['another error', { error: 'Something else' }, 'protocol error'],
-  ['an empty error', { error: '', status: 'valid', sub_status: '' }, 'valid mailbox_ok'],
+  [
+    'an error about missing credits',
+    { error: 'Your account ran out of credits' },
+    'fatal credits',
+  ],
+  ['any other error', { error: 'Something else' }, 'protocol error'],
+  [
+    'a response whose error is empty',
+    { error: '', status: 'valid', sub_status: '' },
+    'valid mailbox_ok',
+  ],
 ] as const) {
-  test(`the zerobounce adapter reads ${about} as "${step}", with 200 and with 400`, async (t) => {
+  test(`the zerobounce adapter reads ${about} as "${step}", with status 200 and with 400`, async (t) => {
     for (const status of [200, 400])
       t.is(await stepOf(t, 'zerobounce', { status, body }), step);
   });
 }
 
-test('the reacher adapter reads a 400 that names its header as a wrong secret', async (t) => {
+test('the reacher adapter reads a 400 about x-reacher-secret as a wrong API key', async (t) => {
   const body = { error: 'Missing or invalid x-reacher-secret header.' };
   t.is(await stepOf(t, 'reacher', { status: 400, body }), 'fatal auth');
   t.is(
@@ -297,12 +305,12 @@ for (const id of VERIFIER_IDS) {
     ['a web page', '<html></html>'],
     ['half a response', '{"status":"val'],
   ] as const) {
-    test(`the ${id} adapter reads a body of ${about} as a protocol error`, async (t) => {
+    test(`the ${id} adapter reads a response body of ${about} as a protocol error`, async (t) => {
       t.is(await stepOf(t, id, { status: 200, body }), 'protocol body');
     });
   }
 
-  test(`the ${id} adapter knows that a call to an unreachable server is not charged`, async (t) => {
+  test(`the ${id} adapter says that a call to an unreachable server was not sent`, async (t) => {
     const url = await serveVendor(t, (request) => request.socket.destroy());
     t.is(await inWords(make(id, url)), 'retry unanswered null');
     t.is(await inWords(make(id, await closedUrl())), 'retry unsent null');
@@ -319,7 +327,7 @@ for (const id of VERIFIER_IDS) {
     t.is(await t.throwsAsync(check), reason);
   });
 
-  test(`the ${id} adapter never returns the address or the API key`, async (t) => {
+  test(`the ${id} adapter never repeats the address or the API key in its steps`, async (t) => {
     const bodies = [
       ...answersOf(id).values(),
       { error: `${EMAIL} ${KEY}` },
@@ -341,7 +349,7 @@ async function simulated(t: ExecutionContext, key = KEY) {
   return (local: string) => inWords(verifier, `${local}@cedarvalleyclinic-sim.com`);
 }
 
-test('the simulated Reacher reports the mailbox of an address', async (t) => {
+test("the simulated Reacher derives a mailbox's state from the start of its name", async (t) => {
   const ask = await simulated(t);
   const locals = [
     'jo.ashdown',
@@ -361,7 +369,7 @@ test('the simulated Reacher reports the mailbox of an address', async (t) => {
   ]);
 });
 
-test('the simulated Reacher rejects a wrong API key, and greylists only once', async (t) => {
+test('the simulated Reacher rejects a wrong API key, and greylists an address once', async (t) => {
   t.is(await (await simulated(t, 'another'))('jo.ashdown'), 'fatal auth');
   const ask = await simulated(t);
   t.deepEqual(

@@ -27,7 +27,7 @@ test.afterEach.always(async (t) => {
   await t.context.life?.stop();
 });
 
-test('a webhook is attempted ten times in three days, and then fails', async (t) => {
+test('a webhook that gets no 2xx is attempted ten times in three days, and then fails', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   const waits: number[] = [];
@@ -84,7 +84,7 @@ test('Retry-After can extend the wait for the next attempt to twice its usual ti
   t.is(receiver.calls, 10);
 });
 
-test('a webhook that is checked too early, as after a restart, waits until it is due', async (t) => {
+test('a webhook that a worker checks before its next attempt is due keeps waiting', async (t) => {
   const { life, receiver } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   await life.look(id);
@@ -98,7 +98,7 @@ test('a webhook that is checked too early, as after a restart, waits until it is
   t.is(receiver.calls, 2);
 });
 
-test('two workers with the same webhook make only one attempt', async (t) => {
+test('two workers that check the same webhook at once make only one attempt', async (t) => {
   const { life, receiver } = t.context;
   const reply = Promise.withResolvers<Answer>();
   const sending = Promise.withResolvers<void>();
@@ -120,7 +120,7 @@ test('two workers with the same webhook make only one attempt', async (t) => {
   t.is(receiver.calls, 1);
 });
 
-test('an attempt whose worker died is repeated within 30 s, and both count as one', async (t) => {
+test('an attempt whose worker died is repeated within 30 s, and counts as one attempt', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(204);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
@@ -136,7 +136,7 @@ test('an attempt whose worker died is repeated within 30 s, and both count as on
   t.is((await showDelivery(life.db, id)).attempts, 1);
 });
 
-test('a webhook attempt is recorded once, even if recording it is repeated', async (t) => {
+test('a webhook attempt is recorded only once, even if workers repeat the recording', async (t) => {
   const { life } = t.context;
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);
   const claimed = await claimDelivery(life.db, id, WEBHOOK_RULES);
@@ -184,7 +184,7 @@ test('a webhook waits while its organization is suspended, and then continues', 
   t.is(receiver.calls, 2);
 });
 
-test('a webhook with a 410 is retried like with any other status except 2xx', async (t) => {
+test('a webhook whose receiver responds with 410 is retried like after any other error', async (t) => {
   const { life, receiver } = t.context;
   receiver.answer = () => answered(410);
   const [id = ''] = await life.deliveries(await life.organization(), URL_, 1);

@@ -54,7 +54,7 @@ test.after.always(async (t) => {
 });
 
 test.serial(
-  'a webhook arrives completely, once, with the host name of its URL',
+  'a webhook arrives once, with its body and headers and the host name of its URL',
   async (t) => {
     const { receiver } = t.context;
     const names: (string | false | null)[] = [];
@@ -99,15 +99,15 @@ test.serial(
   },
 );
 
-test.serial('a 204 without a body is a complete response', async (t) => {
+test.serial('a 204 without a body is returned as a complete response', async (t) => {
   t.deepEqual(await sendTo(t, '/status/204'), answered(204, ''));
 });
 
-test.serial('the status and body of a 5xx are returned', async (t) => {
+test.serial('the status and body of a 500 are returned', async (t) => {
   t.deepEqual(await sendTo(t, '/status/500'), answered(500, '500\n'));
 });
 
-test.serial('Retry-After of a 429 or 503 is returned', async (t) => {
+test.serial('the Retry-After header of a 429 or 503 is returned', async (t) => {
   t.context.receiver.setBehavior('/429', status(429, { 'retry-after': '7' }));
   t.context.receiver.setBehavior('/503', status(503, { 'retry-after': '120' }));
   t.deepEqual(await sendTo(t, '/429'), {
@@ -206,7 +206,7 @@ test.serial(
 );
 
 test.serial(
-  'a receiver that sends its body slowly forever is cut off, but its status counts',
+  'a receiver that sends its body slowly forever is cut off, and its status counts',
   async (t) => {
     const answer = await sendTo(t, '/body-drip', bodyDrip, SHORT);
     t.like(answer, { kind: 'answered', status: 200, body: 'body_timeout' });
@@ -214,7 +214,7 @@ test.serial(
   },
 );
 
-test.serial('a response whose body breaks off still counts by its status', async (t) => {
+test.serial('the status of a response counts even if its body breaks off', async (t) => {
   const answer = await sendTo(t, '/broken', (response) => {
     response.writeHead(200, { 'content-length': 100 });
     response.write('half', () => response.destroy());
@@ -351,7 +351,7 @@ test.serial('a reset before the TLS handshake is a failed attempt', async (t) =>
 });
 
 test.serial(
-  'an unfinished TLS handshake ends with the shorter connect time-out',
+  'an unfinished TLS handshake ends after the shorter connect time-out',
   async (t) => {
     const port = await listen(t, (socket) => socket.resume());
     const answer = await postTo(t, { connectMs: 100 })(
@@ -376,7 +376,7 @@ test.serial('a host name without an IP address is a failed attempt', async (t) =
 });
 
 test.serial(
-  'a DNS lookup without a response ends with the shorter connect time-out',
+  'a DNS lookup without a response ends after the shorter connect time-out',
   async (t) => {
     const lookup = () => new Promise<never>(() => {});
     const answer = await postTo(t, { lookup, connectMs: 50 })(
@@ -387,7 +387,7 @@ test.serial(
 );
 
 test.serial(
-  "an attempt that PostgreSQL counts too late is not the receiver's failure",
+  'if PostgreSQL is slow to count an attempt, that is not a failure of the receiver',
   async (t) => {
     const lookup = async () => [{ address: '93.184.215.14', family: 4 }];
     const post = postTo(t, { lookup, connectMs: 20 });
@@ -408,14 +408,14 @@ test.serial(
   },
 );
 
-test.serial('a closed port is a failed attempt', async (t) => {
+test.serial('a connection to a closed port is a failed attempt', async (t) => {
   const port = await closedPort();
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
   t.deepEqual(answer, { kind: 'failed', reason: 'refused' });
 });
 
 test.serial(
-  'the allowed IP addresses of a name are tried until one responds',
+  'the allowed IP addresses of a host name are tried until one responds',
   async (t) => {
     const { receiver } = t.context;
     const mixed = ['10.0.0.1', '127.0.0.3', '127.0.0.1', '169.254.169.254'];
@@ -428,7 +428,7 @@ test.serial(
 );
 
 test.serial(
-  'each attempt makes its own connection, to the checked IP address',
+  'each webhook attempt opens a new connection instead of reusing the last one',
   async (t) => {
     const { cert, key } = await ensureCertificate(t.context.dir);
     let connections = 0;
@@ -451,32 +451,35 @@ test.serial(
   },
 );
 
-test.serial('webhooks are sent only to https URLs without a user name', async (t) => {
-  const { host } = new URL(t.context.receiver.url);
-  const post = postTo(t);
-  const urls = [
-    'http://',
-    'ftp://',
-    'https://user@',
-    'https://user:pass@',
-    'https://:pass@',
-  ];
-  for (const start of urls) {
+test.serial(
+  'a webhook is sent only to an https URL that contains no user name',
+  async (t) => {
+    const { host } = new URL(t.context.receiver.url);
+    const post = postTo(t);
+    const urls = [
+      'http://',
+      'ftp://',
+      'https://user@',
+      'https://user:pass@',
+      'https://:pass@',
+    ];
+    for (const start of urls) {
+      t.deepEqual(
+        await post(messageTo(`${start}${host}/refused`)),
+        { kind: 'failed', reason: 'blocked_address' },
+        start,
+      );
+    }
+    t.deepEqual(await post(messageTo('no url')), {
+      kind: 'failed',
+      reason: 'blocked_address',
+    });
     t.deepEqual(
-      await post(messageTo(`${start}${host}/refused`)),
-      { kind: 'failed', reason: 'blocked_address' },
-      start,
+      t.context.receiver.deliveries().filter(({ path }) => path === '/refused'),
+      [],
     );
-  }
-  t.deepEqual(await post(messageTo('no url')), {
-    kind: 'failed',
-    reason: 'blocked_address',
-  });
-  t.deepEqual(
-    t.context.receiver.deliveries().filter(({ path }) => path === '/refused'),
-    [],
-  );
-});
+  },
+);
 
 /** @param settings differences from the usual limits */
 async function sendTo(

@@ -86,7 +86,7 @@ async function postThrough(
     post({ url, headers: { 'webhook-id': 'msg_proxied' }, body: '{}', blocked: [] });
 }
 
-test('the webhook proxy gets the checked IP address, and the receiver gets the name', async (t) => {
+test('the webhook proxy gets the checked IP address, the receiver gets the host name', async (t) => {
   const proxy = await startProxy(t);
   const lookup = async () => [{ address: '127.0.0.1', family: 4 }];
   const post = await postThrough(t, { proxy: proxy.url, lookup });
@@ -111,7 +111,7 @@ test('the webhook proxy gets the checked IP address, and the receiver gets the n
   t.is(delivery?.headers['proxy-authorization'], undefined);
 });
 
-test('a forbidden IP address is not requested from the webhook proxy either', async (t) => {
+test('the webhook proxy gets no request for a forbidden IP address', async (t) => {
   const proxy = await startProxy(t);
   const closed = createAddressPolicy({ openCidrs: [] });
   const lookup = async () => [
@@ -136,7 +136,7 @@ test('a forbidden IP address is not requested from the webhook proxy either', as
   t.deepEqual(proxy.asked, []);
 });
 
-test('the IP addresses of a name are tried in turn, with credentials for the proxy', async (t) => {
+test('the webhook proxy gets its credentials, and one IP address after another', async (t) => {
   const { port } = new URL(t.context.receiver.url);
   const proxy = await startProxy(t, (authority) =>
     authority === `127.0.0.1:${port}` ? 200 : 502,
@@ -160,7 +160,7 @@ test('the IP addresses of a name are tried in turn, with credentials for the pro
   ]);
 });
 
-test('only a few IPv4 and IPv6 addresses of a name with many are tried', async (t) => {
+test('at most four IPv4 and four IPv6 addresses of a host name are tried', async (t) => {
   const proxy = await startProxy(t, () => 502);
   const lookup = async () =>
     Array.from({ length: 500 }, (_, n) => [
@@ -172,7 +172,7 @@ test('only a few IPv4 and IPv6 addresses of a name with many are tried', async (
   t.is(proxy.asked.length, 8);
 });
 
-test('a webhook proxy that rejects us or never responds is a failed attempt', async (t) => {
+test('an attempt fails if the webhook proxy rejects the request or never responds', async (t) => {
   const refusing = await postThrough(t, { proxy: (await startProxy(t, () => 403)).url });
   t.deepEqual(await refusing(t.context.receiver.url), {
     kind: 'failed',
@@ -185,14 +185,14 @@ test('a webhook proxy that rejects us or never responds is a failed attempt', as
   });
 });
 
-test('the time-outs of a webhook also apply through a proxy', async (t) => {
+test('the time-outs of a webhook also apply if it goes through a proxy', async (t) => {
   const post = await postThrough(t, { proxy: (await startProxy(t)).url });
   t.context.receiver.setBehavior('/silence', silence);
   const answer = await post(`${t.context.receiver.url}/silence`);
   t.deepEqual(answer, { kind: 'failed', reason: 'timeout_total' });
 });
 
-test('if our own proxy is down, webhooks are retried without counting an attempt', async (t) => {
+test('if our webhook proxy is down, webhooks are retried without counting an attempt', async (t) => {
   const proxy = new URL('http://127.0.0.1:1');
   const post = createPost({
     policy,
@@ -217,7 +217,7 @@ test('if our own proxy is down, webhooks are retried without counting an attempt
   });
 });
 
-test('webhooks to many names at one IP address send only twenty requests to it', async (t) => {
+test('if many new webhook hosts have one IP address, it gets only twenty webhooks', async (t) => {
   const { port } = new URL(t.context.receiver.url);
   const proxy = await startProxy(
     t,
@@ -251,7 +251,7 @@ test('webhooks to many names at one IP address send only twenty requests to it',
   t.is(proxy.asked.length, 20);
 });
 
-test('an attempt that failed at our own proxy is not counted for its IP address', async (t) => {
+test('attempts that fail at our webhook proxy do not count for the receiver', async (t) => {
   const lookup = async () => [{ address: '93.184.215.14', family: 4 }];
   const post = await postTo(t, { proxy: new URL('http://127.0.0.1:1'), lookup });
   const life = await startDelivering(post);

@@ -19,7 +19,7 @@ const answered = (status: number): Answer => ({
   body: null,
 });
 
-test('the default schedule has ten attempts with the published waits', (t) => {
+test('the default schedule of webhooks has the ten published waits', (t) => {
   const waits = SCHEDULE.map((_step, index) =>
     delayBefore(index + 1, SCHEDULE, null, 0.5),
   );
@@ -43,7 +43,7 @@ test('no attempt follows the last one in the schedule, even with Retry-After', (
   t.is(delayBefore(2, [0], null, 0.5), null);
 });
 
-test('the wait before a retry varies randomly by up to 20 %', (t) => {
+test('the wait before a webhook is retried varies randomly by up to 20 %', (t) => {
   t.is(delayBefore(3, SCHEDULE, null, 0), 4 * M);
   t.is(delayBefore(3, SCHEDULE, null, 1), 6 * M);
   const generated = fc.property(fc.double({ min: 0, max: 1, noNaN: true }), (random) => {
@@ -53,13 +53,13 @@ test('the wait before a retry varies randomly by up to 20 %', (t) => {
   t.notThrows(() => fc.assert(generated));
 });
 
-test('Retry-After can make a wait up to twice as long, but not shorter', (t) => {
+test('Retry-After can make the wait for a retry up to twice as long, but not shorter', (t) => {
   t.is(delayBefore(3, SCHEDULE, 7 * M, 0), 7 * M);
   t.is(delayBefore(3, SCHEDULE, 0, 0), 5 * M);
   t.is(delayBefore(3, SCHEDULE, 24 * H, 1), 10 * M);
 });
 
-test('only a 2xx is a successful delivery', (t) => {
+test('only a response with status 2xx counts as a successful delivery', (t) => {
   for (const status of [200, 202, 204, 299]) t.true(isDelivered(status), String(status));
   for (const status of [0, 100, 199, 300, 301, 304, 400, 410, 429, 500, 503])
     t.false(isDelivered(status), String(status));

@@ -11,7 +11,7 @@ const headersOf = (id: string, timestamp: number, signature: string) => ({
   'webhook-signature': signature,
 });
 
-test('our signature is the same as that of the Standard Webhooks library', (t) => {
+test('our signature of a webhook is the same as that of the Standard Webhooks library', (t) => {
   // The key, id, time and body of the library's own tests.
   const secret = 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw';
   const id = 'msg_p5jXN8AQM9LWM0D4loKWxJek';
@@ -21,7 +21,7 @@ test('our signature is the same as that of the Standard Webhooks library', (t) =
   t.is(signature, new Webhook(secret).sign(id, new Date(1614265330 * 1000), body));
 });
 
-test('the Standard Webhooks library verifies our signature of any text', (t) => {
+test('the Standard Webhooks library accepts our signature of any text', (t) => {
   const secret = newSecret();
   for (const body of [
     '{}',
@@ -37,7 +37,7 @@ test('the Standard Webhooks library verifies our signature of any text', (t) => 
   }
 });
 
-test('during a rotation, only the old and the new secret verify a webhook', (t) => {
+test('while a secret is rotated, a webhook is signed with both the old and the new one', (t) => {
   const [current, previous] = [newSecret(), newSecret()];
   const timestamp = now();
   const signature = sign({
@@ -53,7 +53,7 @@ test('during a rotation, only the old and the new secret verify a webhook', (t) 
   t.throws(() => new Webhook(newSecret()).verify('{}', headers));
 });
 
-test('a signature covers the id, the time, and the body', (t) => {
+test("a webhook's signature is invalid if its id, time, or body is changed", (t) => {
   const secret = newSecret();
   const timestamp = now();
   const signature = sign({ id: 'msg_1', timestamp, body: '{}', secrets: [secret] });
@@ -63,7 +63,7 @@ test('a signature covers the id, the time, and the body', (t) => {
   t.throws(() => webhook.verify('{}', headersOf('msg_1', timestamp + 1, signature)));
 });
 
-test('a malformed webhook secret is rejected without printing it', (t) => {
+test('the error about a malformed webhook secret does not contain the secret', (t) => {
   for (const secret of [
     '',
     'whsec_',

@@ -103,7 +103,7 @@ function standAt(
   return posts;
 }
 
-test('an IP address gets twenty webhooks an hour for hosts that never returned a 2xx', async (t) => {
+test('an IP address gets twenty webhooks an hour of hosts that never returned a 2xx', async (t) => {
   const { life } = t.context;
   const posts = standAt(t, ['192.0.2.7'], answered(404));
   await life.time.freeze();
@@ -136,7 +136,7 @@ test('an IP address gets twenty webhooks an hour for hosts that never returned a
   t.is(elsewhere.length, 2);
 });
 
-test('all addresses of an IPv6 /64 network share one limit', async (t) => {
+test('all IP addresses of an IPv6 /64 network share one limit of webhooks', async (t) => {
   const { life } = t.context;
   await life.time.freeze();
   const organization = await life.organization();
@@ -153,7 +153,7 @@ test('all addresses of an IPv6 /64 network share one limit', async (t) => {
   t.is(next.length, 1);
 });
 
-test('a 2xx proves a webhook host for one name, port, and organization only', async (t) => {
+test('a 2xx proves a webhook host only for its name, port, and organization', async (t) => {
   const { life } = t.context;
   await life.time.freeze();
   const organization = await life.organization();
@@ -178,7 +178,7 @@ test('a 2xx proves a webhook host for one name, port, and organization only', as
   t.is(posts.length, 19);
 });
 
-test('a proven host that moves to a new IP address gets twenty attempts an hour there', async (t) => {
+test('at a new IP address, a proven webhook host gets only twenty attempts an hour', async (t) => {
   const { life } = t.context;
   await life.time.freeze();
   const ids = await life.deliveries(await life.organization(), HOOK, 60, 'unproven');
@@ -196,7 +196,7 @@ test('a proven host that moves to a new IP address gets twenty attempts an hour 
   t.is(await deliver(['192.0.2.8'], answered(204), 25), 25);
 });
 
-test('only a retry tries IP addresses at which a host is not yet proven', async (t) => {
+test('if a host is proven at one IP address, only a retry calls its other addresses', async (t) => {
   const { life } = t.context;
   const admitted: (readonly string[])[] = [];
   t.context.answer = async ({ admit }) => {
@@ -222,7 +222,7 @@ test('only a retry tries IP addresses at which a host is not yet proven', async 
   );
 });
 
-test('the webhook counter of an IP address is deleted once it is unused', async (t) => {
+test('the counter of webhooks to an IP address is deleted when it is no longer needed', async (t) => {
   const { life } = t.context;
   standAt(t, ['192.0.2.7'], answered(404));
   const [id = ''] = await life.deliveries(await life.organization(), HOOK, 1, 'unproven');
@@ -236,7 +236,7 @@ test('the webhook counter of an IP address is deleted once it is unused', async 
   t.is(await known(), 0);
 });
 
-test('a host stays proven while it returns 2xx, and for a month afterwards', async (t) => {
+test('a webhook host stays proven until a month after its last 2xx', async (t) => {
   const { life } = t.context;
   const organization = await life.organization();
   // All deliveries are made now, because their requests would be too old later.
@@ -267,7 +267,7 @@ test('a host stays proven while it returns 2xx, and for a month afterwards', asy
   await one.looks;
 });
 
-test('a host gets at most forty webhooks at a time from all organizations together', async (t) => {
+test('a webhook host gets at most forty webhooks at a time from all organizations', async (t) => {
   const { life } = t.context;
   const reply = Promise.withResolvers<Answer>();
   t.context.answer = ({ url }) => (url === HOOK ? reply.promise : answered(200));
@@ -288,7 +288,7 @@ test('a host gets at most forty webhooks at a time from all organizations togeth
     t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('a host gets at most two hundred webhooks a second, even if it is fast', async (t) => {
+test('even a fast webhook host gets at most two hundred webhooks a second', async (t) => {
   const { life } = t.context;
   const ids = await life.deliveries(await life.organization(), HOOK, 201);
   await life.time.freeze();
@@ -306,7 +306,7 @@ test('a host gets at most two hundred webhooks a second, even if it is fast', as
   t.deepEqual(await life.look(last), { kind: 'over', state: 'delivered' });
 });
 
-test('blocks of operators apply to the next attempt, until they are removed', async (t) => {
+test('a webhook host that an operator blocks gets nothing until the block is removed', async (t) => {
   const { life } = t.context;
   const by = { actor: 'test', reason: 'a complaint' };
   const blocked: (readonly string[])[] = [];
@@ -326,7 +326,7 @@ test('blocks of operators apply to the next attempt, until they are removed', as
   t.deepEqual(blocked, [['hooks.example'], []]);
 });
 
-test('webhooks that wait for a slot do not hide lost ones from the reconciler', async (t) => {
+test('the reconciler finds a lost webhook while others wait for a slot', async (t) => {
   const { life } = t.context;
   const reply = Promise.withResolvers<Answer>();
   t.context.answer = () => reply.promise;
@@ -361,7 +361,7 @@ test('webhooks that wait for a slot do not hide lost ones from the reconciler', 
   await waiting.looks;
 });
 
-test('the reconciler retries a stuck webhook at growing intervals', async (t) => {
+test('the reconciler checks a stuck webhook at intervals that grow up to an hour', async (t) => {
   const { life } = t.context;
   const [id] = await life.deliveries(await life.organization(), HOOK, 1);
   await life.time.freeze();
