@@ -27,7 +27,7 @@ export interface Changes {
 /**
  * Triggers send the id of a changed row to this channel: a request whose status changed, a batch
  * with any change, or an API key or an organization whose access changed. When a request or a batch
- * becomes final, they send `endOf` its id instead.
+ * becomes final, the triggers send `endOf` of its id instead.
  */
 const CHANNEL = 'changed';
 const FINAL = ' final';
@@ -103,7 +103,8 @@ class Listener implements Changes {
   #notify(payload: string): void {
     if (payload === HEARTBEAT) this.#heard = true;
     this.#wake(payload);
-    // Watchers of the id itself also need to know that it became final.
+    // Callers that watch the id without `endOf` also need to know that the request or batch became
+    // final.
     if (payload.endsWith(FINAL)) this.#wake(payload.slice(0, -FINAL.length));
   }
 

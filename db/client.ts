@@ -188,7 +188,7 @@ export function run<Row = unknown>(by: Database | Pick<Transaction, 'execute'>) 
   };
 }
 
-/** Returns the first row of a statement that always returns one. */
+/** Returns the first row of a statement that always returns a row. */
 export function only<Row>([row]: readonly Row[]): Row {
   if (!row) throw new Error('no row');
   return row;

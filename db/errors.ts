@@ -13,9 +13,9 @@ const PERMANENT: ReadonlySet<string> = new Set([
   // A missing value: null in a column that must not be null, or undefined as a parameter.
   '23502',
   'UNDEFINED_VALUE',
-  // Syntax error.
+  // A syntax error.
   '42601',
-  // Ambiguous column, ambiguous function.
+  // An ambiguous column or function.
   '42702',
   '42725',
   // A selected column that is neither grouped nor aggregated.
@@ -118,7 +118,10 @@ export function toDatabaseError(error: unknown): unknown {
   return error;
 }
 
-/** Returns the error that has the code: the error itself, or its cause if drizzle wrapped it. */
+/**
+ * Returns the driver's error, which has the code: the given error, or its cause if drizzle wrapped
+ * it.
+ */
 function driverErrorOf(error: Error): Error {
   if (error.name !== 'PostgresError' && error.cause instanceof Error) return error.cause;
   return error;

@@ -36,9 +36,7 @@ for (const sandbox of ['true', 'false']) {
   }
 }
 
-/**
- * Increases a counter. Call it once per event, after the transaction that makes the event final.
- */
+/** Increases a counter. Call it once per event, after the event's transaction is committed. */
 export function count(name: Counted, labels: Labels, by = 1): void {
   counters.get(name)?.inc(labels, by);
 }

@@ -100,7 +100,7 @@ export function decryptSecret(
     decipher.setAuthTag(tag);
     return decipher.update(text, undefined, 'utf8') + decipher.final('utf8');
   } catch {
-    // Node's error says only that the tag or its length is wrong.
+    // Node's error is not passed on, because it says only that the tag or its length is wrong.
     throw new SecretUnreadable(version);
   }
 }

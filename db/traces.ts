@@ -7,7 +7,7 @@ import { isId, uuidOf } from './ids.ts';
 // computed from our ids: the batch id gives the trace id and the id of the root span (the submit),
 // and each request id gives the id of a child span. So no trace context passes through Temporal,
 // and workflows have no tracing code. Work that is done by a sweep, by another version, or by a
-// worker three days later still lands in the same trace. Without a subscriber to `spans`
+// worker three days later still belongs to the same trace. Without a subscriber to `spans`
 // (`sendTraces` of deploy/traces.ts), no span is created.
 
 /** A completed piece of work for a batch. */

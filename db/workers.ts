@@ -23,8 +23,8 @@ export interface WorkerProcess extends ApiProcess {
 const LIVE = sql`(stopped_at is null and seen_at > clock_timestamp() - interval '45 seconds')`;
 
 /**
- * Stores a worker's heartbeat. Call it every 15 s. It also deletes processes without a heartbeat
- * for 10 minutes, except the last one of each queue.
+ * Stores a worker's heartbeat. Call it every 15 s. It also deletes processes that have sent no
+ * heartbeat for 10 minutes, except the newest process of each kind, namespace, and queue.
  */
 export async function noteWorker(
   db: Database,
@@ -63,8 +63,8 @@ export async function noteStopped(db: Database, id: string): Promise<void> {
 
 /**
  * Returns the build ids of a queue's workers, except workers that stopped properly. A build is
- * `live` if one of its workers has a recent heartbeat. It is `silent` if none has: they were
- * killed, or PostgreSQL was unavailable.
+ * `live` if one of its workers has a recent heartbeat. It is `silent` if none has, because they
+ * were killed or could not reach PostgreSQL.
  */
 export async function readBuilds(
   db: Database,

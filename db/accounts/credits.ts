@@ -73,8 +73,8 @@ export async function grantCredits(
  * Corrects a balance. Credits that are held for running requests cannot be removed.
  * @param amount whole credits, negative to remove credits, never 0
  * @returns the new balance
- * @throws {Refusal} `organization_missing`; `credits_below_zero` if fewer credits are available
- * than it would remove; {DatabaseError} 23514 if `amount` is 0
+ * @throws {Refusal} `organization_missing`; `credits_below_zero` if the organization has fewer
+ * available credits than would be removed; {DatabaseError} 23514 if `amount` is 0
  */
 export async function adjustCredits(
   db: Database,
@@ -100,9 +100,9 @@ function isViolation(error: unknown, constraint: string): boolean {
 }
 
 /**
- * Identifies the last entry of a page of the ledger, by values that the organization may know. The
- * entry's number is not used, because it would show how many entries all organizations have
- * together.
+ * Identifies the last entry on a page of the ledger, by values that the organization may know. The
+ * organization may not know the entry's number, because it would show how many entries all
+ * organizations have together.
  */
 export type LedgerPlace = {
   /**
@@ -173,7 +173,8 @@ export async function listLedger(
 }
 
 /**
- * Returns a query that selects the number of the entry that a place identifies. It uses an index.
+ * Returns a query that selects the number of the entry that a place identifies. The query uses an
+ * index.
  */
 function idOf(organizationId: string, place: LedgerPlace): SQL {
   if (place.side === 'funding') {

@@ -16,8 +16,8 @@ import { isSandbox, openSandbox, requireOrganization } from './organizations.ts'
 
 // An API key consists of `npe_` or `npe_test_`, 30 random base62 characters (178 bits), and 6 check
 // characters: the CRC32 of the text before them. Secret scanners recognize the prefix. The check
-// characters show that a key is mistyped, so it is rejected without a query (DECISIONS.md, Keys and
-// rate).
+// characters show whether a key is mistyped. A mistyped key is rejected without a query
+// (DECISIONS.md, Keys and rate).
 
 export interface ApiKey {
   readonly id: string;

@@ -12,7 +12,10 @@ import {
 // appears only when a delivery is signed. To notice a wrong key earlier, the database stores a
 // check value per version, which was encrypted with the right key.
 
-/** Check values are encrypted with this text in place of the id of an owner. */
+/**
+ * The owner that `encryptSecret` gets for check values, because a check value belongs to no
+ * organization.
+ */
 const OWNER = 'secret_keys';
 
 /**
@@ -47,15 +50,15 @@ async function isRightKey(db: Database | Transaction, key: SecretKey): Promise<b
   await run(db)`
     insert into secret_keys (version, check_value) values (${version}, ${checkValue})
         on conflict do nothing`;
-  // Another process may have stored a check value first, and with a different key.
+  // Another process may have stored its check value first, encrypted with a different key.
   const [stored] = await run<{ value: string }>(db)`
     select check_value as value from secret_keys where version = ${version}`;
   return stored !== undefined && canDecrypt([key], OWNER, stored.value);
 }
 
 /**
- * Returns a version that encrypts a stored webhook secret in use but is missing in SECRETS_KEY.
- * Undefined if no version is missing.
+ * Returns the version of a key that a webhook secret in use was encrypted with and that SECRETS_KEY
+ * lacks. Undefined if SECRETS_KEY lacks no key.
  */
 async function missingVersion(db: Database): Promise<string | undefined> {
   const versions = db.secretKeys.map(({ version }) => version);
@@ -86,9 +89,9 @@ export async function secretKeysTrouble(db: Database): Promise<string | null> {
 }
 
 /**
- * Checks that the first key, which encrypts new secrets, is the same key that this database knows
- * under its version.
- * @throws {SecretUnreadable} if it is not
+ * Checks that the first key, which encrypts new secrets, is the key that encrypted this database's
+ * check value of its version.
+ * @throws {SecretUnreadable} if it is a different key
  */
 export async function requireRightKey(
   db: Database | Transaction,

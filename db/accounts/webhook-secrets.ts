@@ -73,7 +73,7 @@ export async function showWebhookSecret(
 /**
  * Replaces an organization's webhook secret. For 24 h, deliveries are signed with both the old and
  * the new one. Only one previous secret is kept. A second rotation within 24 h would end that
- * secret early, so it is rejected unless it is forced.
+ * secret early. So the second rotation is rejected unless `force` is true.
  *
  * To rotate a secret that cannot be decrypted, `force` must be true too. Such a secret ends at
  * once, because it cannot sign deliveries.

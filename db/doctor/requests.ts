@@ -91,8 +91,8 @@ const ERASED: Pass = {
 };
 
 /**
- * Finds sandbox requests that called a vendor or claimed a stored address. In all other tables that
- * sandboxes must not use, constraints reject their rows.
+ * Finds sandbox requests that called a vendor or claimed a stored address. All other tables that
+ * sandboxes must not use have constraints that reject a sandbox's rows.
  */
 const SANDBOXES: Pass = {
   from: sql`

@@ -61,9 +61,9 @@ const BATCHES: Pass = {
 const DELIVERY_GRACE = sql`interval '15 minutes'`;
 
 /**
- * Checks webhook deliveries. A delivery is also reported if its next attempt is too far ahead. A
- * receiver may delay it to twice the delay in the schedule at most (DECISIONS.md, Webhooks,
- * schedule).
+ * Checks webhook deliveries. A delivery is also reported if its next attempt is too far in the
+ * future. A receiver may ask for a delay of at most twice the delay in the schedule (DECISIONS.md,
+ * Webhooks, schedule).
  */
 function deliveries(scheduleMs: readonly number[]): Pass {
   const steps = sql`${sql.param(scheduleMs.map(String))}::text[]::float8[]`;

@@ -54,10 +54,10 @@ export interface NamedCandidates {
 }
 
 /**
- * Stores the addresses that a source named as unchecked candidates, together with the source's
- * response. Suppressed addresses are not stored and leave no evidence.
- * @param answer a statement that ends the vendor attempt and returns its `requestId` and the time
- * `at`. If it returns no row, nothing is stored
+ * Stores the addresses in a vendor's response as unchecked candidates, and records the response.
+ * Suppressed addresses are not stored and leave no evidence.
+ * @param answer the statement that records the response. It ends the vendor attempt, and returns
+ * the attempt's `requestId` and the time `at`. If it returns no row, nothing is stored
  */
 export async function storeCandidates(
   tx: Transaction,
@@ -120,8 +120,8 @@ async function insertCandidates(
              last_validated_at = excluded.last_validated_at,
              unchecked = true,
              updated_at = excluded.updated_at
-       -- Updates the row only if the address is not both valid and fresh. Another lookup may be
-       -- about to return a valid and fresh address.
+       -- A row whose address was checked and is valid and fresh stays as it is, because another
+       -- lookup may be about to return the address.
        where (s.verdict <> 'valid'
               or s.unchecked
               or s.last_validated_at < excluded.updated_at - ${span(freshnessMs)})
@@ -229,7 +229,7 @@ interface QueueRules {
   readonly canVerify: boolean;
 }
 
-/** Inserts the addresses that NPPES lists as unchecked candidates. */
+/** Inserts unchecked candidates for the addresses that NPPES lists. */
 async function insertListed(tx: Transaction, asked: SQL, { canVerify }: QueueRules) {
   await tx.execute(sql`
     insert into stored_emails (npi, email, source, verdict, unchecked)
@@ -289,8 +289,8 @@ async function queueStale(
 }
 
 /**
- * Inserts a `named` row for each queued address of each lookup. If this is repeated, no second row
- * is inserted.
+ * Inserts a `named` row for each queued address of each lookup. If the same address is queued for
+ * the same lookup again, no second row is inserted.
  */
 async function nameQueued(
   tx: Transaction,
@@ -370,7 +370,7 @@ export interface ClaimedEmail extends NamedCandidate {
     | null;
   /** The verifiers that returned `unknown` within the last 24 hours, each with its reason. */
   readonly undecided: Readonly<Record<string, string>>;
-  /** The time since a source of this lookup first named the address. */
+  /** The time since a source of this lookup first named the address, in milliseconds. */
   readonly waitedMs: number;
   /** True if another unchecked address of the lookup is valid according to its source. */
   readonly hasRival: boolean;
@@ -471,8 +471,8 @@ function namedBy(agoMs: number): SQL {
        and c.kind = 'named' and c.verdict <> 'invalid'
        and c.reason is distinct from ${STALE}
        and c.at > now() - interval '30 days' - ${span(agoMs)}
-       -- Excludes responses about another person. Such a response inserted two rows with the same
-       -- time, one of kind 'named' and one of kind 'identity'.
+       -- Does not count responses about another person. Such a response inserted two rows with the
+       -- same time, one of kind 'named' and one of kind 'identity'.
        and not exists (
          select from email_checks i
           where i.npi = c.npi and i.email = c.email and i.kind = 'identity'

@@ -27,8 +27,8 @@ export interface OwnEmail {
 
 /**
  * Stores up to a few thousand addresses in one statement. Safe to repeat. If an address is already
- * stored, the row with the newer validation is kept, whichever source it is from. Erased and
- * suppressed addresses are not stored.
+ * stored, the row with the newer validation is kept. It does not matter which source a row is from.
+ * Erased and suppressed addresses are not stored.
  * @returns a verdict for each row. If several rows have the same NPI and address, only the newest
  * one is stored, and the verdict of the others is `unchanged`
  */

@@ -52,8 +52,8 @@ export async function joinLookups(
       select * from jsonb_to_recordset(${JSON.stringify(wanted)}::jsonb)
         new ("requestId" text, id text, hash text)
     ), open as materialized (
-      -- Filters by a list of ids, here and below. With a plain join, PostgreSQL would read the
-      -- whole table while the table is small.
+      -- Filters by a list of ids, here and below. With only a join, PostgreSQL would read the whole
+      -- table as long as the table is small.
       select r.*, new.id as new_id, new.hash
         from requests r join new on r.id = new."requestId"
        where r.id = any(array(select "requestId" from new)) and r.settled_at is null
@@ -127,7 +127,7 @@ export async function forgetMisses(
   });
 }
 
-/** The filter for results of checks that may be wrong, by time, reason, and verifier. */
+/** A filter that selects results of checks that may be wrong, by time, reason, and verifier. */
 export interface DoubtedChecks {
   readonly since: Date;
   readonly until: Date;
@@ -197,7 +197,8 @@ async function removeChecks(
     ), doubted as (
       select distinct npi, email from rejections
     ), held as (
-      -- Rows are locked in the order that all other statements use, so that they cannot deadlock.
+      -- Rows are locked in the same order as in all other statements, so that no two statements can
+      -- deadlock.
       select s.npi, s.email
         from stored_emails s join doubted using (npi, email)
        where s.verdict <> 'valid' and not s.unchecked

@@ -61,7 +61,7 @@ export type Admission = {
 } & (
   | {
       readonly kind: 'go';
-      /** How long the call waited for its slot under the rate limits. */
+      /** How long the call waited for its slot under the rate limits, in milliseconds. */
       readonly waitedMs: number;
     }
   | {
@@ -74,7 +74,7 @@ export type Admission = {
   | { readonly kind: 'spent' }
 );
 
-/** What the outcome of a call shows about the source's health. */
+/** The outcome of a call, as far as it concerns the health of the source. */
 export type CallOutcome =
   | { readonly kind: 'answered' }
   | { readonly kind: 'rate_limit'; readonly afterMs: number | null }
@@ -291,7 +291,7 @@ export interface SourceStats extends Record<string, unknown> {
   readonly source: string;
   /** `other`: neither a vendor nor a verifier, such as the NPI registry. */
   readonly role: 'vendor' | 'verifier' | 'other';
-  /** Calls that were made, without skipped ones. */
+  /** Calls that were made. Skipped calls are not included. */
   readonly asked: number;
   /** Calls that still wait for the response. */
   readonly open: number;

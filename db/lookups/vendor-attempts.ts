@@ -26,7 +26,10 @@ export type NextStep =
   | { readonly kind: 'settled' }
   /** The directory holds a fresh email of the requested type, so no vendor is called. */
   | { readonly kind: 'stored' }
-  /** The vendor's response is recorded. `found` means that its candidates are stored. */
+  /**
+   * The vendor is not called again, because its response is recorded or was lost. `found` means
+   * that the addresses in the response are stored.
+   */
   | {
       readonly kind: 'over';
       readonly state: AnsweredState | 'lost';
@@ -128,7 +131,7 @@ function over(
   return { kind: 'over', state, reason, lookupId, requestedType };
 }
 
-/** Claims the next call of the vendor, or returns why there is none. */
+/** Claims the next call to the vendor, or returns the reason why no call is made now. */
 async function claimNext(
   db: Database,
   call: VendorCall,
@@ -241,7 +244,7 @@ async function readState(
   return state;
 }
 
-/** The returned columns of a claimed attempt. */
+/** The columns that a statement returns for a claimed attempt. */
 const CLAIMED = sql`
   job_ref as "jobRef", credits::float8 as cost, ${epochMs(sql`started_at`)} as "askedAt"`;
 
@@ -316,9 +319,9 @@ async function claimPoll(
 }
 
 /**
- * Takes over a job that an earlier lookup started, so that it is polled and not paid for twice. The
- * time of the next poll, the reserved credits, and the start time are copied. A job that started
- * more than a day ago is not taken over, and the vendor is called again.
+ * Takes over a job that an earlier lookup started. The job is then polled, and the vendor is not
+ * paid twice. The time of the next poll, the reserved credits, and the start time are copied. A job
+ * that started more than a day ago is not taken over, and the vendor is called again.
  */
 async function adoptJob(
   db: Database,
@@ -478,7 +481,7 @@ export async function recordVendorAnswer(
     );
   };
   return await transaction(db, async (tx) => {
-    // The two are sent at once, without waiting for the first response.
+    // The two statements are sent at once, without waiting for the first response.
     const [change, [ended]] = await Promise.all([
       recordCall(tx, vendor, era, outcome),
       endAttempt(tx),

@@ -49,7 +49,7 @@ export async function listPrivacyRequests(db: Database, limit: number) {
 }
 
 /**
- * Records a privacy request in the audit log. Await it before showing any data.
+ * Records a privacy request in the audit log. Show data only after this promise resolves.
  * @throws {DatabaseError} 23514 for an actor or a reason that is empty or too long
  */
 export async function recordPrivacyRequest(
@@ -64,7 +64,7 @@ export async function recordPrivacyRequest(
   await recordAudit(tx, by, { action, organizationId: null, subject: value, details });
 }
 
-/** Columns for internal use, computed from other columns. An export leaves them out. */
+/** Columns for internal use, such as hashes of other columns. An export leaves them out. */
 const DERIVED = [
   'row_hash',
   'import_number',

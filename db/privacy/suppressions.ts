@@ -34,7 +34,7 @@ export function hashAddress(email: string): string {
 }
 
 /**
- * Suppresses one NPI, address or domain.
+ * Suppresses one NPI, address, or domain.
  * @returns false if it was suppressed already
  */
 export async function addSuppression(

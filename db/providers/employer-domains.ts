@@ -15,7 +15,7 @@ export type DomainVerdict = 'added' | 'changed' | 'removed' | 'unchanged';
 /**
  * Stores up to a few thousand domains in one statement. If several rows have the same key, the last
  * one is used. Safe to repeat.
- * @returns for each row what has changed
+ * @returns for each row, whether its domain was added, changed, or removed
  */
 export async function storeEmployerDomains(
   db: Database,

@@ -9,7 +9,7 @@ import {
 import { providerKeys } from './keys.ts';
 
 // Stores data from the NPI Registry, for NPIs that no NPPES import contains. Imports have priority,
-// so nothing here changes an imported row.
+// so the code here never changes an imported row.
 
 type Row = typeof providers.$inferSelect;
 
@@ -52,9 +52,9 @@ export type RegistryEndpoint = Omit<
 >;
 
 /**
- * Returns those of the NPIs for which the registry must be asked: no import contains them, and the
- * registry was not asked within the last 24 hours. Clients of the public registry should not ask
- * more often. An older row stays in use until a newer response arrives.
+ * Returns the NPIs for which the registry must be called: no import contains them, and the registry
+ * was not called for them within the last 24 hours. We do not call the public registry more often
+ * than that. A row from an older response stays in use until a newer response arrives.
  */
 export async function listRegistryDue(
   db: Database,

@@ -44,12 +44,12 @@ export interface Place {
   readonly neighbors: readonly Neighbor[] | null;
 }
 
-/** A group for which a provider bills Medicare, from CMS's file "Doctors and Clinicians". */
+/** A group through which a provider bills Medicare, from CMS's file "Doctors and Clinicians". */
 export interface ClinicianPractice
   extends Readonly<Record<'pacId' | 'phoneKey' | 'addressKey', string>> {
   readonly name: string | null;
   readonly members: number | null;
-  /** Endpoints of some other clinicians who bill for the group. */
+  /** Endpoints of up to 50 other clinicians who bill through the group. */
   readonly colleagues: readonly EndpointFact[];
 }
 
@@ -68,8 +68,8 @@ export type GateReason = 'organization_npi' | 'deactivated' | 'suppressed';
  */
 const MAX_NEIGHBORS = 20;
 /**
- * The maximum number of other practice locations, of people and organizations, that are read for
- * one telephone number or address.
+ * The maximum number of practice locations, except primary ones, that are read for one telephone
+ * number or address.
  */
 const MAX_LOCATIONS = 200;
 const MAX_ENDPOINTS = 50;

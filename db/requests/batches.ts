@@ -26,8 +26,8 @@ type Listed = Pick<typeof batches.$inferSelect, 'status' | 'total' | Columns> & 
 };
 
 /**
- * Lists the batches of an organization, or of all organizations if it is null (for operators),
- * newest first.
+ * Lists the batches of an organization, newest first. If `organization` is null, lists the batches
+ * of all organizations, for operators.
  * @param page.after the id of the last batch of the previous page
  * @returns `next` is the value of `page.after` for the next page. It is null on the last page
  */

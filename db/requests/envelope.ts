@@ -154,7 +154,7 @@ function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
        cross join suppression_changes s
        cross join lateral (${requestsOf}) asked
        where b.id = (select ${batchId} where id = ${id} and organization_id = ${organizationId})`);
-  // A single row needs no aggregate function to become an array.
+  // A single request is one row, so it becomes a JSON array without an aggregate function.
   const one = asked(sql`r.id = ${id}`, sql`json_build_array`);
   const all = asked(sql`r.batch_id = b.id`, sql`json_agg`);
   const ofRequest = read(sql`batch_id from requests`, one);

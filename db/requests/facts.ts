@@ -31,8 +31,8 @@ export async function readBatch(db: Database, batchId: string) {
     const [first] = rows;
     if (!first) throw new Refusal('batch_missing');
     const { organizationId, webhookMode } = first;
-    // Read after the requests, so that the delivery of every request that was final then is
-    // included.
+    // The deliveries are read after the requests, so that they include those of all requests that
+    // were read as final.
     const due = webhookMode === null ? [] : await readDue(tx, batchId);
     const open = rows.filter(({ settledAt }) => settledAt === null);
     const count = (wanted: FinalStatus) =>

@@ -154,7 +154,7 @@ function spend(ageMs: number): SQL {
         order by day limit ${MAX_ROWS} for update skip locked))`;
 }
 
-/** Deletes expired keys. A submit ignores them anyway. */
+/** Deletes expired Idempotency-Keys. Submits ignore expired keys even before that. */
 function idempotencyKeys(): SQL {
   return sql`
     delete from idempotency_keys

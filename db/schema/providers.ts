@@ -14,8 +14,8 @@ import {
 import type * as words from '../words.ts';
 import { bytewiseText, clockTime, count, time } from './columns.ts';
 
-// The data about providers from NPPES, other CMS files, and operators, and the imports of all
-// files.
+// Data about providers from NPPES, from other CMS files, and from operators. Also a table of all
+// imports of files.
 
 /**
  * A row per NPI. Unused columns of NPPES (sex, taxonomy, licenses, mailing address) are not stored.
@@ -124,7 +124,7 @@ export const providerEndpoints = pgTable(
   ],
 );
 
-/** The names under which organizations do business. */
+/** Other names of organizations, such as those under which they do business. */
 export const providerOtherNames = pgTable(
   'provider_other_names',
   {

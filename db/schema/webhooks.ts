@@ -29,13 +29,11 @@ export const webhookDeliveries = pgTable(
     state: text('state').$type<words.DeliveryState>().notNull(),
     /** The number of all attempts, including those after resends. */
     attempts: integer('attempts').notNull().default(0),
-    /**
-     * The number of resends. Each resend starts the schedule of attempts again from its first step.
-     */
+    /** The number of resends. Each resend starts the retry schedule again from its first step. */
     resends: integer('resends').notNull().default(0),
-    /** The position of the next attempt in the schedule, from 0. */
+    /** The position of the next attempt in the retry schedule, from 0. */
     step: smallint('step').notNull().default(0),
-    /** The time at which the next attempt is due by the schedule. */
+    /** The time at which the next attempt is due according to the retry schedule. */
     stepAt: time('step_at'),
     /**
      * The earliest time of the next attempt. It is later than step_at if the attempt waits for an
@@ -159,7 +157,10 @@ export const webhookHosts = pgTable(
     timesOpened: integer('times_opened').notNull().default(0),
     /** Increased each time the circuit breaker opens. */
     era: integer('era').notNull().default(0),
-    /** The time at which the last of the waiting deliveries tries again. */
+    /**
+     * The last turn that a waiting delivery has reserved. The next delivery that has to wait for
+     * the host gets a later turn.
+     */
     turnAt: time('turn_at'),
     /**
      * When the host last returned a 2xx response to a delivery of this organization, accurate to

@@ -31,8 +31,9 @@ export async function findDueDelivery(
 }
 
 /**
- * Returns whether a batch belongs to an organization. Uses a separate statement, so that the query
- * for another organization's batch takes as long as for an unknown batch.
+ * Returns whether a batch belongs to an organization. Callers run this first, as a separate
+ * statement. So a request for another organization's batch takes as long as a request for an
+ * unknown batch.
  */
 export async function ownsBatch(
   tx: Pick<Transaction, 'execute'>,

@@ -123,8 +123,8 @@ export async function admitToHost(
   rests: Rests,
 ): Promise<HostAdmission> {
   const first = await judge(tx, key, owed, rests);
-  // A deferred attempt needs no lock. An attempt that may run is judged again under the lock.
-  // Otherwise two concurrent attempts could both get the last slot.
+  // An attempt that has to wait needs no lock. An attempt that may run is judged again while it
+  // holds the locks. Otherwise two concurrent attempts could both get the last slot.
   if (first.kind === 'wait') return first;
   const { organizationId, host } = key;
   await tx.execute(sql`
@@ -207,7 +207,7 @@ interface Load {
   /** The number of running attempts of all organizations to the host. */
   readonly byAll: number;
   readonly lastSecond: number;
-  /** The mean duration of the organization's attempts. */
+  /** The mean duration of the organization's attempts, in milliseconds. */
   readonly meanMs: number;
 }
 
@@ -320,7 +320,7 @@ async function takeTurn(
   return turn?.ms ?? null;
 }
 
-/** Randomizes a wait, so that waiting deliveries do not return all at once. */
+/** Randomizes a wait, so that the waiting deliveries do not all try again at once. */
 function spread(ms: number): number {
   return ms * (0.5 + Math.random() / 2);
 }
@@ -451,8 +451,8 @@ async function unblock(tx: Transaction, target: string): Promise<boolean> {
 }
 
 /**
- * How many pending deliveries an organization has to a host. `host` is written as in a URL, so an
- * IPv6 address is in brackets.
+ * The number of pending deliveries that an organization has for one host. `host` is written as in a
+ * URL, so an IPv6 address is in brackets.
  */
 export interface PendingHost extends Record<string, unknown> {
   readonly organizationId: string;

@@ -45,7 +45,7 @@ export type LoggedDelivery = Awaited<ReturnType<typeof selectPage>>['deliveries'
 /** A list contains this many attempts per delivery, the newest ones. */
 const LISTED_ATTEMPTS = 5;
 /**
- * The length of an excerpt in a list, in UTF-16 code units. Each has at most 3 bytes in UTF-8,
+ * The length of an excerpt in a list, in UTF-16 code units. Each unit has at most 3 bytes in UTF-8,
  * because a character of 4 bytes has two units.
  */
 export const LISTED_CHARACTERS = 200;

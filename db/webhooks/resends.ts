@@ -36,7 +36,7 @@ export type ResendOutcome =
   | { readonly kind: 'unknown' }
   /** The delivery is due or being sent, or the result that it reports is not final yet. */
   | { readonly kind: 'pending' }
-  /** The organization's webhooks are suspended, or were suspended at the time of the submit. */
+  /** The organization's webhooks are suspended, or were suspended when the batch was submitted. */
   | { readonly kind: 'suspended' }
   /** The customer has resent the delivery ten times within the last hour. */
   | { readonly kind: 'limited'; readonly waitMs: number };
@@ -172,8 +172,8 @@ export async function resendFailed(
 }
 
 /**
- * Records that Temporal has a workflow for the attempts of a delivery. A delivery that was resent
- * in the meantime is not changed.
+ * Records the time at which Temporal had a workflow for the attempts of a delivery. A delivery that
+ * was resent in the meantime is not changed.
  */
 export async function noteDeliveryLook(
   db: Database,
@@ -211,7 +211,8 @@ export async function listDeliveriesToLookAt(
   limit: number,
 ): Promise<WaitingDelivery[]> {
   return await run<WaitingDelivery>(db)`
-    -- The first time limit is the same for all rows, so that the index scan can end there.
+    -- The first of the two time conditions is the same for all rows, so that the index scan can end
+    -- at that time.
     select webhook_deliveries.id as "deliveryId", batch_id as "batchId",
            b.organization_id as "organizationId", resends,
            array(
@@ -232,7 +233,7 @@ export async function listDeliveriesToLookAt(
              - case when resends > 0 and webhook_deliveries.checked_at is null
                     then ${span(olderThanMs)}
                     else ${span(everyMs)} end
-       -- A delivery that makes no progress is checked less and less often.
+       -- The longer a delivery has been due, the less often it is checked, down to once an hour.
        and coalesce(
              webhook_deliveries.checked_at
                + least(

@@ -64,7 +64,7 @@ const NOTED = `
     insert into changed_providers select npi from judged where change in ('inserted', 'updated')
   )`;
 
-/** Returns the columns that count the staged rows by result. */
+/** Returns the SQL columns that count the staged rows by result. */
 function countsOf(staged: string): string {
   return `
          count(*) filter (where change = 'inserted')::integer as inserted,
@@ -182,7 +182,7 @@ export async function hasRows(
 }
 
 /**
- * Counts the rows that `importDetails` would remove, and the rows of the table. Call it only after
+ * Counts the rows that `importDetails` would remove, and all rows of the table. Call it only after
  * the download is staged completely and the changes of its main file are in `changed_providers`.
  */
 export async function countRemovals(

@@ -21,8 +21,9 @@ const IMPORT_LOCK = 7_041_777;
 const MEMORY = '64MB';
 
 /**
- * Connects, takes the lock that lets one import run at a time, and creates the staging tables. They
- * are temporary tables, which are not logged and disappear with the connection.
+ * Connects, takes the lock that lets one import run at a time, and creates the staging tables.
+ * These are temporary tables. PostgreSQL does not write them to its log, and they disappear with
+ * the connection.
  * @param name shown in `pg_stat_activity`, and in the error of another import that finds the lock
  * taken
  * @throws {OperatorProblem} if another import holds the lock; the message names it
