@@ -12,8 +12,8 @@ const MAX_WINDOWS = 10_000;
 
 /**
  * Counts authenticated requests toward the rate limit of their key. Requests that end with 401,
- * 403, or 429 are not counted. Those that end with 304, 404, or 422 are counted (DECISIONS.md, Keys
- * and rate).
+ * 403, or 429 are not counted. Those that end with 304, 404, or 422 are counted
+ * (api/docs/limits.md, Rate limit).
  * @returns a function to call for each request. It returns the 429 if the key has reached its
  * limit, otherwise null
  */

@@ -5,7 +5,7 @@ import { readInTurn } from './turn-queue.ts';
 
 // With `Prefer: wait=N` (RFC 7240, section 4.3), a client asks the service to hold its request for
 // up to N seconds until there is something new. The standard does not have `until=change`. It is
-// our addition (DECISIONS.md, Polls).
+// our addition (api/docs/lifecycle.md, Waiting).
 
 /**
  * Longest time in seconds that a request is held. Many proxies close connections that are silent
