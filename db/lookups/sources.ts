@@ -33,8 +33,8 @@ export interface Call {
   /** The request that the call is made for; null if no request waits for it. */
   readonly requestId: string | null;
   /**
-   * How long the call may wait for a slot under the rate limits. If the first free slot is later,
-   * no slot is reserved.
+   * How long the call may wait for a slot under the rate limits, in milliseconds. If the first free
+   * slot is later than that, no slot is reserved.
    */
   readonly patienceMs: number;
   /**
@@ -67,7 +67,7 @@ export type Admission = {
   | {
       readonly kind: 'wait';
       readonly why: 'paused' | 'rate_limit' | 'breaker_open' | 'verifier_unavailable';
-      /** The time to wait before the next `admitCall`. */
+      /** The time to wait before the next `admitCall`, in milliseconds. */
       readonly afterMs: number;
     }
   /** The call would exceed today's budget. */

@@ -9,10 +9,7 @@ export interface KnownEmail {
   readonly emailLastValidatedAt: Date;
   /** True if the organization has already paid for this NPI and email type. */
   readonly replayed: boolean;
-  /**
-   * The number of the newest suppression change at the time when this email was checked against the
-   * suppressions.
-   */
+  /** The value of suppression_changes.n when this email was checked against the suppressions. */
   readonly suppressionChange: number;
 }
 
@@ -73,8 +70,8 @@ function paidFor(
 /**
  * Selects the email that completes one sandbox request. Sandbox requests ignore the directory,
  * suppressions, and inactive providers. If the organization already paid for an email, that email
- * is returned again. Otherwise the email is the made-up one of the test outcome. An outcome without
- * an email, such as `not_found`, never returns one.
+ * is returned again. Otherwise the made-up email of the test outcome is returned. An outcome
+ * without an email, such as `not_found`, never returns one.
  * @param asked.outcome the test outcome as SQL. If it is null, because the organization is not a
  * sandbox, no email is selected
  * @param asked.isDue true if the request may be completed now, without waiting for the simulated
@@ -175,7 +172,7 @@ export function isUsable(
       and last_validated_at >= ${at}::timestamptz - ${span(freshnessMs)}
       and ${requestedType} in ('any', email_type)
       -- An address that its source does not let us keep is returned only to the lookup in which the
-      -- source named it. If the lookup id is null, the comparison is never true.
+      -- source named it. Without a lookup, its id is null and the comparison is never true.
       and (may_store or exists (
         select from email_checks c
          where c.lookup_id = ${lookupId}
@@ -213,7 +210,7 @@ export const CLAIMS = sql`
   (select count(*)::int from claimed) as claimed`;
 
 /**
- * Throws, which rolls the transaction back, if a request is charged without the right to charge.
+ * Throws if a request is charged without the right to charge. The error rolls the transaction back.
  */
 export function requireClaims({
   charged,

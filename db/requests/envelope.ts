@@ -3,10 +3,11 @@ import { type Database, statement } from '../client.ts';
 import type { batches, requests } from '../schema.ts';
 import type { DeliveryState, RequestStatus } from '../words.ts';
 
-// The envelope is the JSON object that polls and webhook deliveries return (api/docs/lifecycle.md,
-// The envelope). This file builds it for all of them, so that they have the same content.
+// The envelope is the JSON object that polls return and webhook deliveries send
+// (api/docs/lifecycle.md, The envelope). This file builds it for all of them, so that they have the
+// same content.
 
-/** What an envelope describes: one request of an organization, or a whole batch. */
+/** The subject of an envelope: one request of an organization, or a whole batch. */
 export type EnvelopeSubject =
   | { readonly organizationId: string; readonly requestId: string }
   | { readonly organizationId: string; readonly batchId: string };
@@ -141,7 +142,7 @@ export const findEnvelopeState = reader<EnvelopeState>(
  * and the organization in one index lookup. The response time therefore does not reveal whether an
  * id belongs to another organization.
  * @param asked returns the statement that selects from the requests. `list` is the SQL function
- * that combines the rows to a JSON array
+ * that combines the rows into a JSON array
  */
 function reader<Row>(columns: SQL, asked: (isAskedFor: SQL, list: SQL) => SQL) {
   const id = sql.placeholder('id');

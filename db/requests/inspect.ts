@@ -30,7 +30,7 @@ const DURATION_MS = sql<
 >`extract(epoch from ${endedAt} - ${startedAt}) * 1000`;
 const VENDOR_ATTEMPT = {
   ...getTableColumns(vendorAttempts),
-  /** Null while the attempt is running. */
+  /** The duration of the attempt in milliseconds. Null while the attempt is running. */
   durationMs: DURATION_MS.mapWith(Number),
 };
 
@@ -48,9 +48,9 @@ export async function findBatch(db: Database, requestId: string): Promise<string
 export type BatchInspection = Awaited<ReturnType<typeof inspectBatch>>;
 
 /**
- * Reads everything about one batch: its requests in the order in which the client listed them, and
- * its deliveries with their attempts. Each request includes the vendor attempts of its lookup,
- * which may be shared with requests of other batches.
+ * Reads one batch: its requests in the order in which the client listed them, and its deliveries
+ * with their attempts. Each request includes the vendor attempts of its lookup, which may be shared
+ * with requests of other batches.
  * @throws {Refusal} `batch_missing` for an unknown id
  */
 export async function inspectBatch(db: Database, batchId: string) {

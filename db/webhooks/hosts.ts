@@ -199,7 +199,10 @@ async function judge(
   return { kind: 'go', era: breaker.era, provenNetworks: breaker.networks };
 }
 
-/** How many attempts are running, and how many to the host have started within the last second. */
+/**
+ * The number of attempts that are running, and of attempts to the host that started within the last
+ * second.
+ */
 interface Load {
   readonly ofOrganization: number;
   /** The number of running attempts of the organization to the host. */
