@@ -30,7 +30,7 @@ async function brokenAt(
   t.is(answer.text, JSON.stringify(expected), String(body).slice(0, 80));
 }
 
-test('a submit with broken JSON gets a 422 with the offset of the error', async (t) => {
+test('a submit with broken JSON gets a 422 with the position of the error', async (t) => {
   const cases: readonly (readonly [text: string, offset: number])[] = [
     ['{', 1],
     ['{"npi"', 6],
@@ -80,7 +80,7 @@ test('a submit with broken JSON gets a 422 with the offset of the error', async 
   await brokenAt(t, `{"a":"${'x'.repeat(65_000)}`, 5);
 });
 
-test('bytes that are not UTF-8 are reported as broken JSON, with their offset', async (t) => {
+test('a submit with bytes that are not UTF-8 gets a 422 with their position', async (t) => {
   const around = (bytes: number[], before = '{"npi":"') =>
     Buffer.concat([Buffer.from(before), Buffer.from(bytes), Buffer.from('"}')]);
   for (const bytes of [
@@ -102,7 +102,7 @@ test('bytes that are not UTF-8 are reported as broken JSON, with their offset', 
   await brokenAt(t, Buffer.from([0x1f, 0x8b, 0x08]), 1);
 });
 
-test('a byte order mark before the JSON is allowed, and offsets do not count it', async (t) => {
+test('JSON may begin with a byte order mark, which positions of errors do not count', async (t) => {
   t.is((await post(`\ufeff${GOOD}`)).status, 202);
   await brokenAt(t, '\ufeff{', 1);
   await brokenAt(t, '\ufeff\ufeff{}', 0);
@@ -188,7 +188,7 @@ test('a body of 64 KiB is accepted, and one byte more gets a 413', async (t) => 
   t.is(await chunked(MAX_BYTES + 1), '413');
 });
 
-test('a body of 10 MB gets an error response, and the connection still works', async (t) => {
+test('a client that sends a body of 5 or 10 MB gets an error and can send again', async (t) => {
   const body = Buffer.alloc(10 * 1024 * 1024, 0x20);
   t.is((await post(body)).status, 413);
   t.is((await post(body, { authorization: 'Bearer x' })).status, 401);
@@ -200,7 +200,7 @@ test('a body of 10 MB gets an error response, and the connection still works', a
   t.is((await post(GOOD)).status, 202);
 });
 
-test('a client that reads nothing until it has sent its whole body gets its response', async (t) => {
+test('a client that sends its whole body of 5 MB before it reads still gets the error', async (t) => {
   const size = 5 * 1024 * 1024;
   for (const [request, status] of [
     [`POST ${SINGLE} HTTP/1.1\r\n`, 401],
@@ -234,7 +234,7 @@ function send(socket: Socket, bytes: number, done: () => void): void {
     );
 }
 
-test('a client with Expect: 100-continue gets a 100, or its error before the body', async (t) => {
+test('a client that sends Expect: 100-continue gets a 100 or an error before its body', async (t) => {
   const head = `POST ${SINGLE} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n`;
   const ask = `Content-Length: ${GOOD.length}\r\nExpect: 100-continue\r\n\r\n`;
   t.regex(await exchange(api.port, head + ask), /^HTTP\/1\.1 401 /);

@@ -78,7 +78,7 @@ test('a path or headers of more than 16 KiB get a 431', async (t) => {
   );
 });
 
-test('a request target that is not a path gets a 400, and the API keeps running', async (t) => {
+test('a request whose target is not a path gets a 400, and the API keeps running', async (t) => {
   for (const target of [
     '*',
     'http://[bad/',
@@ -138,7 +138,7 @@ test('a path with . or .. segments gets a 404', async (t) => {
   t.regex(dotted, /^HTTP\/1\.1 422 /);
 });
 
-test('an idle connection stays open for longer than the time-out of a request', async (t) => {
+test('an idle connection stays open for longer than a request may take', async (t) => {
   const get = 'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n';
   const socket = connect(api.port, '127.0.0.1');
   const answers = socket.setEncoding('utf8').iterator({ destroyOnReturn: false });
@@ -158,7 +158,7 @@ test('an idle connection is closed after the keep-alive time', async (t) => {
   await own.stop();
 });
 
-test('headers and query strings that the API does not use change nothing', async (t) => {
+test('headers and query strings that the API does not use do not change the response', async (t) => {
   const plain = await exchange(api.port, credits());
   t.regex(plain, /^HTTP\/1\.1 200 OK\r\n/);
   const bodyOf = (answer: string) => answer.slice(answer.indexOf('\r\n\r\n'));
@@ -203,7 +203,7 @@ test('headers and query strings that the API does not use change nothing', async
   }
 });
 
-test('HTTP/1.0, chunked bodies, pipelined requests, and GET with a body work', async (t) => {
+test('the API accepts HTTP/1.0, chunked bodies, pipelining, and GET with a body', async (t) => {
   const old = await exchange(
     api.port,
     `GET /api/v1/credits HTTP/1.0\r\nX-API-Key: ${client.apiKey}\r\n\r\n`,

@@ -47,7 +47,7 @@ async function echoesOf(body: string): Promise<string[]> {
   });
 }
 
-test('custom_data is returned exactly as it was written, from any place in the body', async (t) => {
+test('random custom_data, first or last in the body, is returned exactly as written', async (t) => {
   let values = 0;
   const seed = Number(TEST_SEED ?? Date.now() % 1_000_000_000);
   t.log(`TEST_SEED=${seed}`);
@@ -82,7 +82,7 @@ test('custom_data is returned exactly as it was written, from any place in the b
   t.log(`${values} values`);
 });
 
-test('custom_data that a JSON parser would change is returned unchanged', async (t) => {
+test('custom_data that parsing and printing would change is returned unchanged', async (t) => {
   for (const text of [
     '{}',
     '{ "a" : [ 1 , 2 ] }',

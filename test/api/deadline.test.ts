@@ -107,7 +107,7 @@ test.serial(
 );
 
 test.serial(
-  'a submit that PostgreSQL does not confirm gets a 503 and can be repeated safely',
+  'a submit whose commit is not confirmed gets a 503 and can be repeated safely',
   async (t) => {
     const client = await api.organization(10);
     const submit = () => client.single({ npi: NPI }, { 'idempotency-key': 'lost' });
@@ -129,7 +129,7 @@ test.serial(
 );
 
 test.serial(
-  'a submit that was accepted gets a 202 even if waiting for its results fails',
+  'an accepted submit gets a 202 even if waiting for its results fails',
   async (t) => {
     const client = await api.organization(10);
     const submitted = client.single({ npi: NPI }, { prefer: 'wait=55' });
@@ -148,7 +148,7 @@ test.serial(
 );
 
 test.serial(
-  'a transaction does not start if it has waited too long for a connection',
+  'a transaction that waits too long for a connection fails without starting',
   async (t) => {
     const db = openDatabase({
       url,
@@ -170,7 +170,7 @@ test.serial(
 );
 
 test.serial(
-  'a COMMIT that was sent in time succeeds even if its response comes late',
+  'a transaction whose COMMIT was sent in time succeeds despite a late response',
   async (t) => {
     const db = openDatabase({
       url,

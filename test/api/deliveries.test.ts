@@ -139,7 +139,7 @@ test('the webhook log lists deliveries in submit order, with attempts and respon
   t.is(listed.headers.get('x-ratelimit-limit'), '100000');
 });
 
-test('a page of the webhook log is below 256 KiB, even with large responses in it', async (t) => {
+test('a page of the webhook log stays below 256 KiB, even if it has large responses', async (t) => {
   const client = await idle.organization();
   const { json } = await client.bulk({
     npis: Array(60).fill(NOBODY[0]),
@@ -232,7 +232,7 @@ test('the webhook log lists each delivery once, even if some are resent between 
   t.deepEqual([exactly.deliveries.length, exactly.next_cursor], [7, null]);
 });
 
-test('a batch has one delivery in batch mode, and none without a webhook', async (t) => {
+test("a batch's webhook log has one delivery in batch mode, and none without a webhook", async (t) => {
   const client = await idle.organization();
   const batch = (
     await client.bulk({ npis: NOBODY, webhook: { ...ELSEWHERE, mode: 'batch' } })
@@ -302,7 +302,7 @@ test('all wrong parameters of the webhook log are reported together, in order', 
   ]);
 });
 
-test("reading or resending another organization's delivery gets a 404, as if unknown", async (t) => {
+test("another organization's delivery gets the same 404 as an unknown one", async (t) => {
   const theirs = await stack.organization();
   const { json } = await theirs.single({
     npi: NOBODY[0],
@@ -329,7 +329,7 @@ test("reading or resending another organization's delivery gets a 404, as if unk
 });
 
 for (const mode of ['real-time', 'batch'] as const) {
-  test(`in ${mode} mode, a resend changes webhook.status to pending, then to delivered`, async (t) => {
+  test(`in ${mode} mode, resending a webhook changes its status to pending, then to delivered`, async (t) => {
     const { url, path } = t.context;
     const client = await stack.organization();
     stack.receiver.setBehavior(path, status(410));
@@ -402,7 +402,7 @@ for (const mode of ['real-time', 'batch'] as const) {
   });
 }
 
-test('a delivered webhook can be resent, and is retried by the whole schedule again', async (t) => {
+test('a delivered webhook that is resent gets all attempts of the schedule again', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });
@@ -418,7 +418,7 @@ test('a delivered webhook can be resent, and is retried by the whole schedule ag
   );
 });
 
-test('only one of several concurrent resends is accepted, and the others get a 409', async (t) => {
+test('if a webhook is resent several times at once, all resends but one get a 409', async (t) => {
   const { url, path } = t.context;
   const client = await stack.organization();
   const { json } = await client.single({ npi: NOBODY[0], webhook: { url } });
@@ -442,7 +442,7 @@ test('only one of several concurrent resends is accepted, and the others get a 4
   t.is(arrived(path).length, 2);
 });
 
-test('a webhook cannot be resent before its result is final or during a suspension', async (t) => {
+test('a webhook cannot be resent if its request is not final or webhooks are suspended', async (t) => {
   const client = await idle.organization();
   const open = (await client.single({ npi: NOBODY[0], webhook: ELSEWHERE })).json
     .batch_id;
@@ -461,7 +461,7 @@ test('a webhook cannot be resent before its result is final or during a suspensi
   }
 });
 
-test("resending a waiting delivery sends it now, even if the API can't reach Temporal", async (t) => {
+test("resending a waiting webhook sends it now, even if the API can't reach Temporal", async (t) => {
   const lonely = await startStack({
     apiTemporalAddress: '127.0.0.1:1',
     sweepIntervalMs: 1000,

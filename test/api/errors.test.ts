@@ -116,7 +116,7 @@ test('every endpoint returns a 401 without an API key or with an invalid one', a
   }
 });
 
-test('a 401 says what is wrong with the format of the key, but does not contain it', async (t) => {
+test("a 401 says what is wrong with the API key's format, without repeating the key", async (t) => {
   const { apiKey } = await api.organization();
   const bare = /Write "Bearer" before it/;
   const usual = /Check it for missing characters/;
@@ -223,7 +223,7 @@ const untilStatus = (status: number, headers: Record<string, string>) =>
     (await send('GET', '/api/v1/credits', headers)).status === status ? true : null,
   );
 
-test('a revoked or rotated key gets a 403 within a second', async (t) => {
+test('an API key gets a 403 within a second after it is revoked or replaced', async (t) => {
   const organization = await api.organization();
   const headers = { 'x-api-key': organization.apiKey };
   t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
@@ -243,7 +243,7 @@ test('a revoked or rotated key gets a 403 within a second', async (t) => {
   );
 });
 
-test('every key of a suspended organization gets a 403 until the organization resumes', async (t) => {
+test('the API key of a suspended organization gets a 403 until the suspension ends', async (t) => {
   const organization = await api.organization();
   const headers = { 'x-api-key': organization.apiKey };
   t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
@@ -255,7 +255,7 @@ test('every key of a suspended organization gets a 403 until the organization re
   t.is((await send('GET', '/api/v1/credits', headers)).status, 200);
 });
 
-test('a 402 says how many credits are missing, and the Idempotency-Key stays free', async (t) => {
+test('a 402 says how many credits are missing, and its Idempotency-Key stays unused', async (t) => {
   const client = await api.organization(4);
   const rows = async () => [
     await api.db.drizzle.$count(
@@ -526,7 +526,7 @@ test('/healthz and /readyz need no key and do not count against the rate limit',
   t.is((await client.get('/api/v1/credits')).status, 429);
 });
 
-test('an API without migrations is not ready, and its responses contain no SQL', async (t) => {
+test('without migrations, the API is not ready, and its responses contain no SQL', async (t) => {
   const { apiKey } = await api.organization();
   await using database = await openEmptyDatabase();
   const lines: string[] = [];

@@ -129,8 +129,9 @@ const CAUSES = [
 
 for (const key of KEYS) {
   for (const { code, cause } of CAUSES) {
-    test.serial(`a submit ${key.title} gets a 503 if it fails because of ${cause}`, (t) =>
-      failsAs503(t, code, key),
+    test.serial(
+      `a submit ${key.title} gets a 503 if it fails because of ${cause} in PostgreSQL`,
+      (t) => failsAs503(t, code, key),
     );
   }
 

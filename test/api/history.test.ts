@@ -66,7 +66,7 @@ async function pagesOf<T extends { readonly next_cursor: string | null }>(
   return pages;
 }
 
-test('the credit ledger lists every movement, newest first, with reason and balance', async (t) => {
+test('the credit ledger lists every change, newest first, with reason and balance', async (t) => {
   const client = await api.organization(10);
   const found = (await client.bulk({ npis: [STORED, '1234567893'] })).json.requests;
   const [first = '', second = ''] = found.map(({ request_id }) => request_id);
@@ -95,7 +95,7 @@ test('the credit ledger lists every movement, newest first, with reason and bala
     t.regex(created_at, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
 });
 
-test("the ledger's pages list each entry once, even if others are added in between", async (t) => {
+test("the credit ledger's pages list each entry once, even if new ones are added", async (t) => {
   const client = await api.organization(100);
   await client.bulk({ npis: [STORED, STORED, '1234567893', '1234567894'] });
   const all = (await ledgerOf(client)).entries;
@@ -127,7 +127,7 @@ test("the ledger's pages list each entry once, even if others are added in betwe
   t.deepEqual([exactly.entries.length, exactly.next_cursor], [1, null]);
 });
 
-test('a cursor of the ledger reveals nothing about other organizations', async (t) => {
+test('a cursor of the credit ledger reveals nothing about other organizations', async (t) => {
   const cursors: unknown[] = [];
   for (let n = 0; n < 2; n += 1) {
     const client = await api.organization(10);
@@ -138,7 +138,7 @@ test('a cursor of the ledger reveals nothing about other organizations', async (
   t.deepEqual(cursors, ['10-f2', '10-f2']);
 });
 
-test('the list of batches shows each batch once, newest first, as in its poll', async (t) => {
+test('the list of batches shows each one once, newest first, as its poll does', async (t) => {
   const client = await api.organization();
   const submitted: string[] = [];
   for (let n = 0; n < 5; n += 1)
@@ -215,7 +215,7 @@ test('the list of batches can be filtered by status, time, and NPI', async (t) =
   );
 });
 
-test('all wrong filters of the lists are reported together, in order', async (t) => {
+test('all wrong parameters of the two lists are reported together, in order', async (t) => {
   const client = await api.organization();
   const problemsOf = async (path: string) => {
     const answer = await client.get<{
@@ -304,7 +304,7 @@ test('all wrong filters of the lists are reported together, in order', async (t)
   }
 });
 
-test('an unknown filter is rejected, and the error lists the known ones', async (t) => {
+test('an unknown parameter of a list is rejected, and the error names the known ones', async (t) => {
   const client = await api.organization();
   const query = `limit=0&${Array.from({ length: 2000 }, (_, i) => `x${i}`).join('&')}`;
   for (const [path, names] of [

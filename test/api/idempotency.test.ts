@@ -54,7 +54,7 @@ test('a repeated submit gets the same 202, byte for byte, and is charged once', 
   t.deepEqual(await client.credits(), { balance: 9, total: 10, used: 0 });
 });
 
-test('a repeated submit may write the same JSON in another notation', async (t) => {
+test('a submit can be repeated with the same JSON in another notation', async (t) => {
   const client = await api.organization(10);
   const url = 'https://example.com/';
   const data =
@@ -80,7 +80,7 @@ test('a repeated submit may write the same JSON in another notation', async (t) 
   }
 });
 
-test('an Idempotency-Key with another body is rejected, even for a tiny difference', async (t) => {
+test('an Idempotency-Key with another body is rejected, however small the difference', async (t) => {
   const client = await api.organization(10);
   const withData = (data: string) => `{"npi":"${NPI}","custom_data":${data}}`;
   const data = '{"n":12345678901234567890,"f":0.1,"e":1e400,"z":0,"a":[1,2],"s":"é"}';
@@ -117,7 +117,7 @@ test('an Idempotency-Key with another body is rejected, even for a tiny differen
   );
 });
 
-test('an Idempotency-Key applies to one organization and path, with or without quotes', async (t) => {
+test("an Idempotency-Key applies to one organization and path, and quotes don't matter", async (t) => {
   const [one, two] = [await api.organization(10), await api.organization(10)];
   const body = `{"npi":"${NPI}","npis":["${NPI}"]}`;
   const { apiKey } = await issueKey(api.db, BY, one.organizationId, 'second');
@@ -152,7 +152,7 @@ test('an Idempotency-Key applies to one organization and path, with or without q
   );
 });
 
-test('two equal submits without an Idempotency-Key create two batches', async (t) => {
+test('two equal submits without an Idempotency-Key both create a batch', async (t) => {
   const client = await api.organization(10);
   const ids = [await client.single({ npi: NPI }), await client.single({ npi: NPI })].map(
     ({ json }) => json.batch_id,
@@ -188,7 +188,7 @@ test('if different submits share an Idempotency-Key at the same time, one is acc
 
 // Serial, because it waits for lock waits, and other tests cause them too.
 test.serial(
-  'a repeated submit waits for the first one for 5 s, then gets a 409',
+  'a repeated submit waits up to 5 s for the first one, then gets a 409',
   async (t) => {
     const client = await api.organization(10);
     const body = `{"npi":"${NPI}"}`;

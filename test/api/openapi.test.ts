@@ -112,7 +112,7 @@ test('/openapi.json describes exactly the routes of the server', async (t) => {
   }
 });
 
-test('the documentation lists exactly the errors and routes of the server', async (t) => {
+test('the documentation pages list exactly the errors and routes of the server', async (t) => {
   const read = (name: string) =>
     readFile(new URL(`../../api/docs/${name}`, import.meta.url), 'utf8');
   const [told, routed] = await Promise.all([read('errors.md'), read('lifecycle.md')]);
@@ -155,7 +155,7 @@ test('/openapi.json names only existing operations, and every body has an exampl
   t.false(text.includes('"examples":{}'));
 });
 
-test('/openapi.json contains no constructs that break client generators', (t) => {
+test('/openapi.json contains nothing that breaks generators of clients', (t) => {
   const wrong: string[] = [];
   JSON.stringify(openapi, (at, value: unknown) => {
     const words = typeof value === 'object' && value !== null ? Object.keys(value) : [];

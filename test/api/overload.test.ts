@@ -19,7 +19,7 @@ const BY = { actor: 'test', reason: 'test' };
 const { sql, url: databaseUrl } = freshDatabase(test);
 const api = fresh(test, () => startApi({ databaseUrl }));
 
-test('an IP address with many bad keys gets a 429, but its valid keys still work', async (t) => {
+test('an IP address that sends 100 bad keys gets a 429, but its valid keys still work', async (t) => {
   const api = await startApi();
   const client = await api.organization();
   const knock = (headers: Record<string, string>) =>
@@ -40,7 +40,7 @@ test('an IP address with many bad keys gets a 429, but its valid keys still work
   await api.stop();
 });
 
-test('bad keys are counted in a sliding window per IPv4 address or IPv6 /64 network', (t) => {
+test('bad keys are counted for 60 s, per IPv4 address or IPv6 /64 network', (t) => {
   let now = 0;
   const guard = createFloodGuard(60_000, () => now);
   const addressOf = createAddressOf([]);
@@ -61,7 +61,7 @@ test('bad keys are counted in a sliding window per IPv4 address or IPv6 /64 netw
   t.is(fail('2001:db8:0:2::1'), 401);
 });
 
-test('requests with a valid key are all logged, and other requests are sampled', async (t) => {
+test('every request with a valid key is logged, but only a sample of the others', async (t) => {
   const lines: {
     msg: string;
     status: number;
@@ -100,7 +100,7 @@ test('requests with a valid key are all logged, and other requests are sampled',
   );
 });
 
-test('the log sample has one line per status in 10 s and counts the lines left out', (t) => {
+test('the log sample has one line per status in 10 s, with a count of lines left out', (t) => {
   let now = 0;
   const sample = createSample(() => now);
   t.deepEqual([sample(401), sample(401), sample(401), sample(404)], [0, null, null, 0]);
@@ -208,7 +208,7 @@ const codeOf = async (answer: Response) =>
 // Guards: `maxPerClient` and `maxRunningPerClient` of the writes in api/http/turn-queue.ts; `enterQueue`
 // before `countRequest`.
 test.serial(
-  "each organization's submits wait in a short queue, and more get a 429",
+  "an organization's submits wait in a short queue, and those beyond it get a 429",
   async (t) => {
     const [client, other] = [await api.organization(1000, 150), await api.organization()];
     const release = await holdBalance(client);
@@ -266,7 +266,7 @@ test.serial(
 );
 
 // Guard: `whenOver` in `enterQueue` of api/http/auth.ts.
-test('a client that disconnects while its key is looked up leaves the submit queue', async (t) => {
+test('a client that disconnects while its API key is looked up leaves the submit queue', async (t) => {
   const own = await startApi();
   const client = await own.organization(1000, 1000);
   await transaction(own.db, async (tx) => {
@@ -297,7 +297,7 @@ test('a client that disconnects while its key is looked up leaves the submit que
 // Guards: `nextLookAt` of api/routes/service.ts, without which each request holds a connection, and
 // its race.
 test.serial(
-  'readiness checks share one query and get a response even if PostgreSQL hangs',
+  'concurrent readiness checks share one query and respond even if PostgreSQL hangs',
   async (t) => {
     const client = await api.organization();
     const ask = async () => (await fetch(`${api.baseUrl}/readyz`)).text();

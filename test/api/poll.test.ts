@@ -60,7 +60,7 @@ test('a poll returns one request, or all requests of a batch in submit order', a
   );
 });
 
-test("Retry-After of a poll grows with the request's age until the request is final", async (t) => {
+test('the Retry-After of a poll grows with the age of the request until it is final', async (t) => {
   const { client, first, second, paths } = await submitTwo();
   const after = async (path: string) =>
     (await client.get(path)).headers.get('retry-after');
@@ -80,7 +80,7 @@ test("Retry-After of a poll grows with the request's age until the request is fi
   t.is(await after(paths[1]), null);
 });
 
-test("the times in headers come from PostgreSQL's clock, not the API's clock", async (t) => {
+test("the times in response headers come from PostgreSQL's clock, not the API's", async (t) => {
   await using database = await openTestDatabase();
   const time = await travel(database.url);
   const its = await startApi({ databaseUrl: database.url });
@@ -177,35 +177,38 @@ test("a poll's ETag changes exactly when the content of the response changes", a
   t.is(new Set(seen).size, 4);
 });
 
-test.serial('adding or removing a suppression changes the ETag of a poll', async (t) => {
-  const client = await api.organization(10);
-  const npi = '1234567885';
-  const email = 'someone@suppressed.example';
-  const source = {
-    emailType: 'professional',
-    source: 'test',
-    lastValidatedAt: new Date(),
-  } as const;
-  await storeEmail(api.db, { ...source, npi, email });
-  const { json } = await client.bulk({ npis: [npi] });
-  const paths = [`/api/v1/batch/${json.batch_id}`, json.requests[0]?.poll_url ?? ''];
-  const domain = { kind: 'domain', value: 'suppressed.example' } as const;
-  for (const path of paths) {
-    const before = await client.get(path);
-    const ask = () =>
-      client.get(path, { 'if-none-match': before.headers.get('etag') ?? '' });
-    t.is(before.json.data[0]?.email, email);
-    t.is((await ask()).status, 304);
-    await addSuppression(api.db, BY, domain);
-    const during = await ask();
-    t.deepEqual([during.status, during.json.data[0]?.email], [200, null]);
-    await removeSuppression(api.db, BY, domain);
-    const after = await ask();
-    t.deepEqual([after.status, after.json.data[0]?.email], [200, email]);
-  }
-});
+test.serial(
+  'the ETag of a poll changes when its email is suppressed or no longer suppressed',
+  async (t) => {
+    const client = await api.organization(10);
+    const npi = '1234567885';
+    const email = 'someone@suppressed.example';
+    const source = {
+      emailType: 'professional',
+      source: 'test',
+      lastValidatedAt: new Date(),
+    } as const;
+    await storeEmail(api.db, { ...source, npi, email });
+    const { json } = await client.bulk({ npis: [npi] });
+    const paths = [`/api/v1/batch/${json.batch_id}`, json.requests[0]?.poll_url ?? ''];
+    const domain = { kind: 'domain', value: 'suppressed.example' } as const;
+    for (const path of paths) {
+      const before = await client.get(path);
+      const ask = () =>
+        client.get(path, { 'if-none-match': before.headers.get('etag') ?? '' });
+      t.is(before.json.data[0]?.email, email);
+      t.is((await ask()).status, 304);
+      await addSuppression(api.db, BY, domain);
+      const during = await ask();
+      t.deepEqual([during.status, during.json.data[0]?.email], [200, null]);
+      await removeSuppression(api.db, BY, domain);
+      const after = await ask();
+      t.deepEqual([after.status, after.json.data[0]?.email], [200, email]);
+    }
+  },
+);
 
-test('every response forbids caching, even a compressed one or a 304', async (t) => {
+test('every response forbids caching, even if it is compressed or a 304', async (t) => {
   const client = await api.organization(100);
   const { batch_id } = (await client.bulk({ npis: Array(60).fill('1234567893') })).json;
   const answer = await client.get(`/api/v1/batch/${batch_id}`, {

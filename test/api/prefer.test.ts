@@ -34,7 +34,7 @@ test('a poll with Prefer: wait returns as soon as its request is final', async (
   t.is(answer.headers.get('retry-after'), null);
 });
 
-test('a change ends the waiting polls of its request and batch, but no others', async (t) => {
+test('with until=change, a poll waits only for changes of its own request or batch', async (t) => {
   const client = await stack.organization();
   const { json } = await client.bulk({ npis: [NPI, NPI] });
   const [first = '', second = ''] = json.requests.map((request) => request.request_id);
@@ -71,7 +71,7 @@ test('a waiting poll of a batch returns only when the whole batch is completed',
 });
 
 // Guard: the poll reads again when its wait is over.
-test('a wait that ends before the batch is completed returns the current state', async (t) => {
+test('a waiting poll that ends before its batch is completed returns the current state', async (t) => {
   const own = await startApi();
   const client = await own.organization(1000, 300);
   const { json } = await client.bulk({ npis: [NPI, NPI] });
@@ -92,7 +92,7 @@ test('a wait that ends before the batch is completed returns the current state',
   }
 });
 
-test('a poll does not wait if the batch is final or the ETag is outdated', async (t) => {
+test('a poll does not wait if its batch is completed or its ETag is outdated', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -127,7 +127,7 @@ test('the Prefer header is accepted in all notations of RFC 7240', async (t) => 
   );
 });
 
-test('a wait without a change returns the current state, or a 304 if the ETag matches', async (t) => {
+test('a poll that waits and sees no change returns the state, or a 304 for its ETag', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -155,7 +155,7 @@ test('a submit with Prefer: wait returns when its batch is completed', async (t)
 });
 
 // Guard: `waits` of api/http/overload.ts.
-test('500 clients can wait at once without a database connection, and more cannot', async (t) => {
+test('500 polls can wait at once without database connections, and more return at once', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -177,7 +177,7 @@ test('500 clients can wait at once without a database connection, and more canno
   t.true(waited.every((answer) => answer.json.batch.status === 'completed'));
 });
 
-test('a waiting poll survives the loss of the connection that listens for changes', async (t) => {
+test('a poll still sees a change after the connection that listens for changes is lost', async (t) => {
   const client = await stack.organization();
   const { json } = await client.single({ npi: NPI });
   const path = `/api/v1/batch/${json.batch_id}`;
@@ -194,12 +194,12 @@ test('a waiting poll survives the loss of the connection that listens for change
 // key.
 for (const [how, code, end] of [
   [
-    'its key is revoked',
+    'its API key is revoked',
     'api_key_revoked',
     ({ keyId }) => revokeKey(stack.db, BY, keyId),
   ],
   [
-    'its key is replaced',
+    'its API key is replaced',
     'api_key_inactive',
     ({ keyId }) => rotateKey(stack.db, BY, keyId),
   ],

@@ -53,7 +53,7 @@ function says(
   if (reset !== undefined) t.is(Number(s), reset);
 }
 
-test('two API processes together admit 100 requests of a key and reject the 101st', async (t) => {
+test('with a limit of 100, two API processes together admit 100 requests of a key', async (t) => {
   const client = await api.organization(0, 100);
   const other = createCaller(second.baseUrl, client.apiKey);
   const answers = await Promise.all(
@@ -73,7 +73,7 @@ test('two API processes together admit 100 requests of a key and reject the 101s
   }
 });
 
-test('a 429 says how many seconds to wait', async (t) => {
+test('a 429 says after how many seconds the next request is admitted', async (t) => {
   const client = await api.organization(0, 3);
   const elapsed = await setHits(client, [40.5, 30, 0]);
   const refused = await credits(client);
@@ -91,7 +91,7 @@ test('a 429 says how many seconds to wait', async (t) => {
   says(t, refused, 3, 0);
 });
 
-test('each request counts against the rate limit for 60 s', async (t) => {
+test("each request counts against its key's rate limit for 60 s", async (t) => {
   const clientAfter = async (ages: readonly number[]) => {
     const client = await api.organization(0, 3);
     await setHits(client, ages);
@@ -108,7 +108,7 @@ test('each request counts against the rate limit for 60 s', async (t) => {
   says(t, await credits(await clientAfter([3600, 61, 60])), 3, 2, 60);
 });
 
-test('after a 429, further requests need no database query until its Retry-After', async (t) => {
+test('after a 429, requests of the key get a 429 without a query until Retry-After', async (t) => {
   const client = await api.organization(0, 2);
   await setHits(client, [30, 20]);
   const window = () =>
@@ -141,7 +141,7 @@ test('the rate limiter stores one entry per second, however high the limit is', 
   );
 });
 
-test('if the clock is set back, a key is rejected for at most one rate window', async (t) => {
+test("if PostgreSQL's clock is set back, a key is rejected for at most one rate window", async (t) => {
   const requestsPerMinute = 100;
   const { keyId } = await api.organization(0, requestsPerMinute);
   const take = (wanted: number) =>
@@ -154,7 +154,7 @@ test('if the clock is set back, a key is rejected for at most one rate window', 
   t.true(row?.isPast);
 });
 
-test('no period of 60 s has more requests than the rate limit, wherever it begins', async (t) => {
+test('no time span as long as the rate window has more requests than the limit', async (t) => {
   const [limit, windowMs] = [10, 300];
   const fast = [await startApi({ databaseUrl, rateWindowMs: windowMs })];
   fast.push(await startApi({ databaseUrl, rateWindowMs: windowMs }));

@@ -75,7 +75,7 @@ test('live keys never see data of the sandbox, and test keys never see live data
   ]);
 });
 
-test('test keys and live keys have separate replays and Idempotency-Keys', async (t) => {
+test('test keys and live keys share neither stored results nor Idempotency-Keys', async (t) => {
   const key = { 'idempotency-key': 'both' };
   const npi = '2000000051';
   const first = await sandbox.single({ npi }, key);

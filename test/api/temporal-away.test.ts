@@ -5,7 +5,7 @@ import { startRelay } from '../support/relay.ts';
 import { startStack } from '../support/stack.ts';
 import { ordinaryNpis } from '../support/vendors.ts';
 
-test('while Temporal is down, only one submit at a time waits for it', async (t) => {
+test('while Temporal is down, only one submit at a time waits for a workflow to start', async (t) => {
   const [host = '', port] = testSetting('TEST_TEMPORAL_ADDRESS').split(':');
   const relay = await startRelay({ host, port: Number(port) });
   t.teardown(() => relay.close());

@@ -37,7 +37,7 @@ function shown({
   };
 }
 
-test("another organization's ids get exactly the responses of unknown ids", async (t) => {
+test("polls with another organization's ids get the same responses as unknown ids", async (t) => {
   for (const [path, id] of [
     ['batch', foreign.batch],
     ['email', foreign.request],
@@ -85,7 +85,7 @@ test("another organization's deliveries get the same responses as unknown ones",
   }
 });
 
-test('lists never show other organizations and treat their ids as unknown', async (t) => {
+test('lists never show data of other organizations, and treat their ids as unknown', async (t) => {
   const [own, other] = [await api.organization(7), await api.organization(11)];
   const mine = (await own.single({ npi: '2000000028' })).json.batch_id;
   const other1 = (await other.single({ npi: '2000000036' })).json.batch_id;
@@ -120,7 +120,7 @@ test('lists never show other organizations and treat their ids as unknown', asyn
   t.false((await amounts(other)).includes(7), "a cursor opens nobody else's ledger");
 });
 
-test('each organization has its own Idempotency-Keys, balance, and replays', async (t) => {
+test('organizations do not share Idempotency-Keys or balances', async (t) => {
   const key = { 'idempotency-key': 'shared' };
   const a = await theirs.single({ npi: '2000000028' }, key);
   const b = await ours.single({ npi: '2000000036' }, key);

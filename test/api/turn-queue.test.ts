@@ -22,7 +22,7 @@ function createWork(queue: TurnQueue) {
   };
 }
 
-test('clients take turns in the queue even if one of them has much more waiting work', async (t) => {
+test('clients in the queue take turns even if one of them has much more waiting work', async (t) => {
   const work = createWork(new TurnQueue(LIMITS));
   const all = ['a1', 'a2', 'a3', 'b1', 'c1'].map(work.add);
   await setImmediate();
@@ -51,7 +51,7 @@ test('a client with too much waiting work gets a 429, and others can still enter
   t.notThrows(() => queue.enter('b'));
 });
 
-test('a full queue returns a 503 to every client until a place is free', (t) => {
+test('a full queue rejects every client with a 503 until a place is free', (t) => {
   const queue = new TurnQueue({ ...LIMITS, maxTotal: 2 });
   const place = queue.enter('a');
   queue.enter('b');
@@ -60,7 +60,7 @@ test('a full queue returns a 503 to every client until a place is free', (t) => 
   t.notThrows(() => queue.enter('c'));
 });
 
-test('failed work and places that are given up leave the queue', async (t) => {
+test('work that fails and places that are left no longer count in the queue', async (t) => {
   const queue = new TurnQueue({ ...LIMITS, maxPerClient: 1, maxTotal: 2 });
   const failed = queue.inTurn('a', async () => {
     throw new Error('failed');

@@ -130,7 +130,7 @@ test('an NPI that is not 10 ASCII digits gets a 422', async (t) => {
   );
 });
 
-test('an unknown email type or webhook mode is one error, even if it is not a string', async (t) => {
+test('an unknown email type or webhook mode gets one error, even if it is not a string', async (t) => {
   const values = ['Any', 'any ', 'both', '', 5, true, [], ['any'], {}];
   const type = noType('body', 'enrichment_email_type');
   await refusedField(
@@ -500,7 +500,7 @@ test('null means that an optional field is absent, and unknown fields are ignore
 });
 
 // Guards: `hintFor` of api/routes/submit.ts; the body of the 422 stays the same.
-test('the Link header of a 422 points to its first error type, with a hint as title', async (t) => {
+test('the Link header of a 422 links to the help for its first error, with a hint', async (t) => {
   const linkOf = async (path: string, body: unknown) =>
     (await post(path, body)).headers.get('link');
   const link = (type: string, title = '') =>
@@ -540,7 +540,7 @@ test('the Link header of a 422 points to its first error type, with a hint as ti
 });
 
 // Guard: `ignoredFields` of api/http/validation.ts.
-test('every response to a submit lists ignored fields in a header', async (t) => {
+test('every response to a submit lists the fields that we ignored in a header', async (t) => {
   const ignored = async (extra: object, webhook: object = {}) => {
     const hook = { url: 'https://example.com', ...webhook };
     const answer = await post(SINGLE, {
@@ -596,7 +596,7 @@ test('every response to a submit lists ignored fields in a header', async (t) =>
   t.is(proto.headers.get('ignored-fields'), '__proto__');
 });
 
-test('npis in a single submit, and npi in a bulk submit, are ignored', async (t) => {
+test('the field npis is ignored in a single submit, and npi in a bulk submit', async (t) => {
   const single = await client.single({ npi: NPI, npis: Array(100).fill('x') });
   t.deepEqual(
     single.json.requests.map(({ npi }) => npi),
@@ -609,7 +609,7 @@ test('npis in a single submit, and npi in a bulk submit, are ignored', async (t)
   );
 });
 
-test('a field __proto__ is ignored like any other unknown field', async (t) => {
+test('a field named __proto__ is ignored like any other unknown field', async (t) => {
   const send = (text: string) => client.call<{ batch_id: string }>('POST', SINGLE, text);
   refused(t, await send(`{"__proto__":{"npi":"${NPI}"}}`), [missing('body', 'npi')]);
   refused(

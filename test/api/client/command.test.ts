@@ -76,7 +76,7 @@ async function emailsOf(folder: string): Promise<string[]> {
 
 const ENRICH = ['enrich', 'contacts.csv', '--out', 'result.csv'];
 
-test("the result file keeps the input's rows, columns, and format, and adds results", async (t) => {
+test('the result file has the rows, columns, and format of the input, plus results', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const [found = '', unknown = ''] = npisFrom(0, 2);
@@ -116,7 +116,7 @@ test("the result file keeps the input's rows, columns, and format, and adds resu
   await t.throwsAsync(stat(join(folder, 'result.csv.state.json')));
 });
 
-test('an email address that a spreadsheet would run as a formula is made harmless', async (t) => {
+test('an address that a spreadsheet would run as a formula is escaped in the result', async (t) => {
   const client = await api.organization(100);
   const [npi = ''] = npisFrom(100, 1);
   await sql`insert into stored_emails (npi, email, email_type, last_validated_at, source, verdict, reason)
@@ -126,7 +126,7 @@ test('an email address that a spreadsheet would run as a formula is made harmles
   t.deepEqual(await emailsOf(folder), ["'=cmd@practice.example"]);
 });
 
-test('a dry run sends no request and prints the maximum cost', async (t) => {
+test('with --dry-run, the client sends no request and prints the maximum cost', async (t) => {
   const folder = await folderWith(
     t,
     csvOf([...npisFrom(0, 3), ...npisFrom(0, 2), 'none']),
@@ -145,7 +145,7 @@ test('a dry run sends no request and prints the maximum cost', async (t) => {
   );
 });
 
-test('wrong usage exits with 2 and sends no request, and --help exits with 0', async (t) => {
+test('with wrong options, the client exits with 2 and sends no request', async (t) => {
   const client = await api.organization(100);
   const { url, passed } = await startGateway(t, api.baseUrl);
   const folder = await folderWith(t, csvOf(npisFrom(0, 1)));
@@ -238,7 +238,7 @@ test('a run of 500 NPIs that is killed twice is charged once and never rate-limi
   t.deepEqual(await client.credits(), { balance: 750, total: 1000, used: 250 });
 });
 
-test('only the user can read the result file, even one that a killed run left', async (t) => {
+test('only the user can read the result file, even if a killed run left a part of it', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const folder = await folderWith(t, csvOf(npisFrom(50_000, 1)));
@@ -247,7 +247,7 @@ test('only the user can read the result file, even one that a killed run left', 
   t.is((await stat(join(folder, 'result.csv'))).mode & 0o777, 0o600);
 });
 
-test('a plain http URL of another machine is wrong usage, and no request is sent', async (t) => {
+test('with the http URL of a remote host, the client exits with 2 and sends nothing', async (t) => {
   const client = await api.organization(100);
   const folder = await folderWith(t, csvOf(npisFrom(50_010, 1)));
   const { code, stdout, stderr } = await run(folder, ENRICH, {
@@ -261,7 +261,7 @@ test('a plain http URL of another machine is wrong usage, and no request is sent
   );
 });
 
-test('an interrupted run exits with 130 and leaves only its state file', async (t) => {
+test('after Ctrl+C, the client exits with 130, leaves its state file, and can continue', async (t) => {
   const client = await api.organization(100);
   const folder = await folderWith(t, csvOf(npisFrom(20_000, 2)));
   let kill = (_signal: NodeJS.Signals) => {};
@@ -282,7 +282,7 @@ test('an interrupted run exits with 130 and leaves only its state file', async (
   t.is((await client.credits()).used, 1);
 });
 
-test('a run without enough credits exits with 3, keeps its results, and can continue', async (t) => {
+test('without enough credits, the client exits with 3, keeps results, and can continue', async (t) => {
   const client = await api.organization(70);
   const npis = npisFrom(30_000, 120);
   const folder = await folderWith(t, csvOf(npis));

@@ -61,7 +61,7 @@ function submits(passed: readonly Passed[]): Passed[] {
   return passed.filter(({ method }) => method === 'POST');
 }
 
-test('the client submits NPIs in batches, repeated ones once, and returns all results', async (t) => {
+test('the client submits repeated NPIs once, in batches, and returns results in order', async (t) => {
   const client = await api.organization(1000);
   work(t, api, client.organizationId);
   const different = npisFrom(300, 130);
@@ -88,7 +88,7 @@ test('the client knows the same prices as the service', (t) => {
   t.deepEqual(PRICES, charged);
 });
 
-test('the client repeats a submit without a response, and it is charged once', async (t) => {
+test('the client repeats a submit that got no response, and the submit is charged once', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const { url, passed } = await startGateway(t, api.baseUrl, ({ method }, moment) =>
@@ -104,7 +104,7 @@ test('the client repeats a submit without a response, and it is charged once', a
   t.is(await batchesOf(client), 1);
 });
 
-test('the client retries 409, 429, 500, 502, and 503 after their Retry-After', async (t) => {
+test('after a 409, 429, 500, 502, or 503, the client retries when Retry-After says', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const times: number[] = [];
@@ -235,7 +235,7 @@ test('a run that was aborted can continue without submitting a batch twice', asy
   t.is(await batchesOf(client), 4);
 });
 
-test('a submit that is repeated after its Idempotency-Key expired is charged once', async (t) => {
+test('a client that repeats a submit whose Idempotency-Key expired is charged once', async (t) => {
   const client = await api.organization(1000);
   const npis = npisFrom(2000, 60);
   work(t, api, client.organizationId);
@@ -308,7 +308,7 @@ test('a state file can be used only with the NPIs, options, and key of its run',
   t.is(await codeOf(enrich(npis, options)), 'state_unreadable');
 });
 
-test('a run without enough credits finishes its open batches and can continue later', async (t) => {
+test('without enough credits, a run finishes its submitted batches and can continue', async (t) => {
   const client = await api.organization(70);
   work(t, api, client.organizationId);
   const options = { ...optionsOf(client), stateFile: stateFileOf(t) };
@@ -374,7 +374,7 @@ test('the client submits no batch that could exceed the maxCredits of the run', 
   t.is(submits(passed).length, 3);
 });
 
-test("a run stays within its key's rate limit, even if others use the key too", async (t) => {
+test('the client stays within the rate limit, even if others use its API key too', async (t) => {
   const client = await api.organization(1000, 6);
   work(t, api, client.organizationId);
   const { url, passed } = await startGateway(t, api.baseUrl);
@@ -389,7 +389,7 @@ test("a run stays within its key's rate limit, even if others use the key too", 
   );
 });
 
-test('the client repeats a poll after its Retry-After if the API did not wait', async (t) => {
+test('if a poll returns without waiting, the client polls again after Retry-After', async (t) => {
   const client = await api.organization(1000);
   const npis = npisFrom(8000, 2);
   const times: number[] = [];
@@ -404,7 +404,7 @@ test('the client repeats a poll after its Retry-After if the API did not wait', 
   t.true(areApart(times));
 });
 
-test('a run without progress times out after patienceMs and can continue later', async (t) => {
+test('a client run without progress ends after patienceMs and can continue later', async (t) => {
   const client = await api.organization(1000);
   const options = { ...optionsOf(client), stateFile: stateFileOf(t), patienceMs: 0 };
   const npis = npisFrom(9000, 2);
