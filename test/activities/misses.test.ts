@@ -197,7 +197,7 @@ test('a vendor without a result is called again 14 days after its response', asy
   t.is(await lookUp(await person(), { rules: { missMs: 0 } }), AGAIN);
 });
 
-test('a vendor without a personal address is still called for other requested types', async (t) => {
+test('a vendor without a result is called again for another requested type', async (t) => {
   const npi = await person();
   await lookUp(npi);
   t.is(await lookUp(npi, { requestedType: 'personal' }), AGAIN);

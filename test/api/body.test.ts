@@ -102,7 +102,7 @@ test('a submit with bytes that are not UTF-8 gets a 422 with their position', as
   await brokenAt(t, Buffer.from([0x1f, 0x8b, 0x08]), 1);
 });
 
-test('JSON may begin with a byte order mark, which positions of errors do not count', async (t) => {
+test('a body may begin with a byte order mark, which positions of errors do not count', async (t) => {
   t.is((await post(`\ufeff${GOOD}`)).status, 202);
   await brokenAt(t, '\ufeff{', 1);
   await brokenAt(t, '\ufeff\ufeff{}', 0);

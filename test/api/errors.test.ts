@@ -454,7 +454,7 @@ test('HEAD returns the same as GET, without a body', async (t) => {
   }
 });
 
-test("every response has a request id, and the client's own if that is harmless", async (t) => {
+test("every response has a request id, which is the client's own if that is harmless", async (t) => {
   const { get, call } = await api.organization();
   const idOf = async (sent: string) => {
     const { headers } = await get('/api/v1/credits', { 'x-request-id': sent });
@@ -482,7 +482,7 @@ test("every response has a request id, and the client's own if that is harmless"
   t.is(new Set(ids.map(({ headers }) => headers.get('x-request-id'))).size, 4);
 });
 
-test('without PostgreSQL, requests get a 503 with Retry-After, but /healthz a 200', async (t) => {
+test('without PostgreSQL, requests get a 503 with Retry-After, and /healthz a 200', async (t) => {
   const { apiKey } = await api.organization();
   const away = await startApi({
     databaseUrl: `postgres://nobody@127.0.0.1:${await freePort()}/nothing`,

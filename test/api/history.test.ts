@@ -138,7 +138,7 @@ test('a cursor of the credit ledger reveals nothing about other organizations', 
   t.deepEqual(cursors, ['10-f2', '10-f2']);
 });
 
-test('the list of batches shows each one once, newest first, as its poll does', async (t) => {
+test('the list of batches shows each batch once, newest first, with the data of a poll', async (t) => {
   const client = await api.organization();
   const submitted: string[] = [];
   for (let n = 0; n < 5; n += 1)
@@ -215,7 +215,7 @@ test('the list of batches can be filtered by status, time, and NPI', async (t) =
   );
 });
 
-test('all wrong parameters of the two lists are reported together, in order', async (t) => {
+test('all wrong parameters of the batch list or credit ledger are reported together', async (t) => {
   const client = await api.organization();
   const problemsOf = async (path: string) => {
     const answer = await client.get<{

@@ -60,7 +60,7 @@ test('a full queue rejects every client with a 503 until a place is free', (t) =
   t.notThrows(() => queue.enter('c'));
 });
 
-test('work that fails and places that are left no longer count in the queue', async (t) => {
+test('failed work and abandoned places no longer count in the queue', async (t) => {
   const queue = new TurnQueue({ ...LIMITS, maxPerClient: 1, maxTotal: 2 });
   const failed = queue.inTurn('a', async () => {
     throw new Error('failed');

@@ -185,7 +185,7 @@ test('a vendor whose results have no NPI is called only for a person with a know
   t.is(asked.length, 0);
 });
 
-test('an error response that the sources file does not list is not "no result"', async (t) => {
+test('an error response that the sources file does not list is a fatal error', async (t) => {
   const answer = { status: 422, body: { error: { code: 'BAD_NAME' } } };
   t.deepEqual(await stepFor(t, 'name-finder', answer), {
     kind: 'fatal',

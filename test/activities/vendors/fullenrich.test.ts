@@ -168,7 +168,7 @@ for (const [status, verdict] of [
   ['SOMETHING_NEW', 'unknown'],
   [null, 'unknown'],
 ] as const) {
-  test(`FullEnrich's email status ${status} means "${verdict}"`, async (t) => {
+  test(`an address with email status ${status} at FullEnrich gets the verdict "${verdict}"`, async (t) => {
     const step = await polled(
       t,
       found({ work_emails: [{ email: 'jo@clinic.com', status }] }),
@@ -264,7 +264,7 @@ test('a FullEnrich job is polled after 100 seconds, then every five minutes', as
   t.like(await vendor.poll(JOB, SUBJECT, NEVER), { pollAfterMs: 300_000 });
 });
 
-test('a poll is retried if FullEnrich does not know the job, and is not "no result"', async (t) => {
+test('the poll of a job unknown to FullEnrich is retried, not read as "no result"', async (t) => {
   const body = { code: 'error.enrichment.not_found', message: 'Enrichment ID not found' };
   const afterMs = FULLENRICH_POLL_MS;
   t.deepEqual(await polled(t, { status: 404, body }), {

@@ -68,7 +68,7 @@ test('"no result" is final for a person with only one known employer', async (t)
   t.is(asked.length, 1);
 });
 
-test('after a result or an error, the vendor is not called for the next employer', async (t) => {
+test('after a result or an error, Hunter is not called for the next employer', async (t) => {
   for (const answer of [
     recorded('hunter/valid'),
     { status: 500, body: {} },
@@ -117,7 +117,7 @@ test('polls for the second employer keep using that employer, even after errors'
   ]);
 });
 
-test('the first "no result" is final if the next employer is rejected or disappeared', async (t) => {
+test('the first "no result" is final if Hunter rejects the next employer or there is none', async (t) => {
   const refused = {
     status: 400,
     body: { errors: [{ id: 'wrong_params', code: 400, details: '' }] },

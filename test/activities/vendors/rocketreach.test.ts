@@ -193,12 +193,12 @@ for (const [about, meaning, body, step] of [
   ['lists no lookup', 'retried', [], GIVEN_UP],
   ['lists other lookups', 'retried', [{ ...PROFILE, id: 6 }], GIVEN_UP],
   [
-    'lists our lookup unreadably',
+    'lists our lookup with a malformed status',
     'fatal',
     [{ ...PROFILE, status: 1 }],
     unreadable('[0].status'),
   ],
-  ['lists something else', 'fatal', ['x'], unreadable('[0]')],
+  ['lists text instead of lookups', 'fatal', ['x'], unreadable('[0]')],
   ['is not a list', 'fatal', PROFILE, unreadable('body')],
   ['is null', 'fatal', 'null', unreadable('body')],
 ] as const) {
@@ -212,7 +212,7 @@ function unreadable(field: string) {
   return { kind: 'fatal', why: 'protocol', field } as const;
 }
 
-test('a 404 for a RocketReach status check is retried, and is not "no result"', async (t) => {
+test('a RocketReach status check that gets a 404 is retried, not read as "no result"', async (t) => {
   const { vendor } = await rocketReach(t, 'legacy', {
     status: 404,
     body: { detail: 'Not found.' },
@@ -315,7 +315,7 @@ for (const [about, emails] of [
   });
 }
 
-test('a RocketReach lookup with status failed is retried, and is not "no result"', async (t) => {
+test('a RocketReach lookup with status failed is retried, not read as "no result"', async (t) => {
   t.deepEqual(await stepFor(t, 200, { ...PROFILE, status: 'failed' }), GIVEN_UP);
 });
 

@@ -178,7 +178,7 @@ for (const [about, zone, verdict] of [
     'invalid disposable',
   ],
 ] as const satisfies readonly (readonly [string, Zone, string])[]) {
-  test(`with a mail exchanger ${about}, an address gets the verdict "${verdict}"`, async (t) => {
+  test(`if a domain has a mail exchanger ${about}, its addresses get the verdict "${verdict}"`, async (t) => {
     t.is((await verdictIn(t, zone)).verdict, verdict);
   });
 }

@@ -187,7 +187,7 @@ const TABLE: readonly (readonly [
 for (const [who, domain, owners] of TABLE) {
   const { first = 'nobody', last = '' } = who.person ?? {};
   for (const [owner, locals] of Object.entries(owners)) {
-    test(`for the person ${first} ${last}, these addresses at ${domain} belong to "${owner}": ${locals.replace(/\s+/g, ' ')}`, (t) => {
+    test(`for ${first} ${last}, the owner of these addresses at ${domain} is "${owner}": ${locals.replace(/\s+/g, ' ')}`, (t) => {
       const wrong = locals
         .split(/\s+/)
         .filter((local) => ownerOf({ local, domain }, who) !== owner);

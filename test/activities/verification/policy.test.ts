@@ -91,7 +91,7 @@ test('an address is valid exactly in the listed cases of policy, claim, and veri
   );
 });
 
-test('an address is invalid exactly if its vendor or a verifier calls it invalid', (t) => {
+test('an address is invalid if and only if its vendor or a verifier calls it invalid', (t) => {
   for (const one of CASES) {
     const isInvalid = judge(one)[0] === 'invalid';
     t.is(
@@ -120,7 +120,7 @@ test('an address known only from NPPES needs a verifier or a second source', (t)
   }
 });
 
-test('a verifier is called exactly in the listed cases, in which it can help', (t) => {
+test('a verifier is called exactly in the cases where it could make an address valid', (t) => {
   const asked = CASES.filter(({ verifier }) => verifier === 'none')
     .filter(verifierCanHelp)
     .map(

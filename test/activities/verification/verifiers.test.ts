@@ -316,7 +316,7 @@ for (const id of VERIFIER_IDS) {
     t.is(await inWords(make(id, await closedUrl())), 'retry unsent null');
   });
 
-  test(`the ${id} adapter throws the reason for an abort`, async (t) => {
+  test(`the ${id} adapter throws the reason if its call is aborted`, async (t) => {
     const asked = Promise.withResolvers<void>();
     const url = await serveVendor(t, () => asked.resolve());
     const controller = new AbortController();

@@ -137,7 +137,7 @@ test('a webhook host that is down gets one attempt at a time, even of new webhoo
     t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('a webhook host that fails for one organization still gets those of another one', async (t) => {
+test('a host that is down for one organization still gets webhooks of another one', async (t) => {
   const { life, answers, sent } = t.context;
   answers.set('dead.example', () => SILENT);
   const dead = await life.deliveries(await life.organization(), DEAD, 9);
@@ -231,7 +231,7 @@ test('a slow webhook host gets ten webhooks at a time and does not delay another
     t.deepEqual(await life.look(id), { kind: 'over', state: 'delivered' });
 });
 
-test('an organization has at most twenty webhooks running at a time over all hosts', async (t) => {
+test('an organization sends at most twenty webhooks at a time, to all hosts together', async (t) => {
   const { life, answers, sent } = t.context;
   const reply = Promise.withResolvers<Answer>();
   const organization = await life.organization();

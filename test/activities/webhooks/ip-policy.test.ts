@@ -198,7 +198,7 @@ const HOSTILE_ANSWERS: readonly (readonly [string, readonly string[]])[] = [
 ];
 
 for (const [what, answers] of HOSTILE_ANSWERS) {
-  test(`a webhook to a name that resolves to ${what} makes no connection`, async (t) => {
+  test(`a webhook to a host name that resolves to ${what} makes no connection`, async (t) => {
     const trap = await startTrap(t);
     const post = postWith(
       createAddressPolicy({ openCidrs: ['127.0.0.2/32'] }),

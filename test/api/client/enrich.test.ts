@@ -104,7 +104,7 @@ test('the client repeats a submit that got no response, and the submit is charge
   t.is(await batchesOf(client), 1);
 });
 
-test('after a 409, 429, 500, 502, or 503, the client retries when Retry-After says', async (t) => {
+test('after a 409, 429, 500, 502, or 503, the client waits for Retry-After and retries', async (t) => {
   const client = await api.organization(100);
   work(t, api, client.organizationId);
   const times: number[] = [];
