@@ -15,9 +15,9 @@ import type { Sample } from './overload.ts';
 import { MAX_WAIT_S } from './prefer.ts';
 
 /**
- * A connection is closed if no byte moves on it for this long while a response is due or being
- * sent. This must be longer than the slowest response: the longest wait that a client may request,
- * plus the time in a queue and in PostgreSQL.
+ * A connection is closed if no data moves on it for this long while the client waits for a response
+ * or receives one. This must be longer than the slowest response: the longest wait that a client
+ * may request, plus the time in a queue and in PostgreSQL.
  */
 const STALL_MS = MAX_WAIT_S * 1000 + 20_000;
 

@@ -84,9 +84,9 @@ function utf8ErrorOffset(bytes: Buffer): number {
 }
 
 /**
- * Returns the offset of the first syntax error (RFC 8259). Returns the length of the text if its
- * end is missing, or if it is nested too deeply for a recursive parser. JSON.parse doesn't reliably
- * report the offset.
+ * Returns the offset of the first syntax error (RFC 8259). Returns the length of the text if the
+ * text ends too early, or if it is nested too deeply for a recursive parser. JSON.parse doesn't
+ * reliably report the offset.
  * @param text a text that isn't JSON
  */
 export function jsonErrorOffset(text: string): number {

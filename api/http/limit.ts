@@ -46,7 +46,7 @@ interface Verdict {
   readonly remaining: number;
   /** Milliseconds until the next request is admitted, if the window is full. */
   readonly retryAfterMs: number;
-  /** Milliseconds until no request is in the window. */
+  /** Milliseconds until the window is empty, if no further request arrives. */
   readonly resetMs: number;
   /** The current time by PostgreSQL's clock, in milliseconds since the epoch. */
   readonly nowMs: number;
@@ -65,7 +65,7 @@ class KeyWindow {
   /** Number of requests that PostgreSQL has counted and `admit` has not admitted yet. */
   #left = 0;
   #waiting = 0;
-  /** The requests per minute at which the window was found full, or 0 if it is not full. */
+  /** The key's limit when PostgreSQL reported that the window is full, or 0 if it is not full. */
   #fullAtLimit = 0;
   #taking: Promise<void> | null = null;
 

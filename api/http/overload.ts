@@ -16,10 +16,10 @@ export function whenOver({ raw: { res } }: Request, work: () => void): void {
 }
 
 /**
- * Returns a function that finds the client's address. This is the peer of the connection, or, if
- * the peer is one of our proxies, the last address in `X-Forwarded-For` that is not a proxy of
- * ours. Earlier addresses in this header are ignored, because the client can invent them. An IPv6
- * address is reduced to its /64 network, because one subscriber can send from a whole /64.
+ * Returns a function that finds the client's address. Usually this is the peer of the connection.
+ * If the peer is one of our proxies, it is the last address in `X-Forwarded-For` that is not one of
+ * our proxies. Earlier addresses in this header are ignored, because the client can invent them. An
+ * IPv6 address is reduced to its /64 network, because one subscriber can send from a whole /64.
  * @param trustedProxies CIDR ranges
  */
 export function createAddressOf(

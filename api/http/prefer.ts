@@ -54,7 +54,7 @@ export function applied(
  * Waits until `look` returns true, the time is over, or the client has disconnected. Calls `look`
  * again only when the watched request or batch may have changed, or when the API key may have
  * become invalid. It does not query the database at intervals.
- * @param watched the id of a request or batch, or `endOf` that id
+ * @param watched the id of a request or batch, or `endOf` that id to wait only for the final result
  * @param look returns true if the wait is over. It is called at least once
  */
 export async function holdUntil(

@@ -34,8 +34,8 @@ const MAX_WAIT_MS = 12_000;
 export class TurnQueue {
   readonly #limits: QueueLimits;
   /**
-   * All clients with work in the queue. The first client that has waiting work and is below its
-   * limit gets the next turn.
+   * All clients with work in the queue, in the order of their turns. The first client that has
+   * waiting work and is below its limit gets the next turn.
    */
   readonly #clients = new Map<string, Client>();
   #total = 0;

@@ -172,10 +172,10 @@ export const PAGE = { least: 1, most: 100, usual: 50 } as const;
  */
 export const CURSOR = idPattern('msg').replace('msg_', '');
 /**
- * A regular expression for the cursors of the ledger. A cursor has the credits that were available
- * before the last entry, and a letter with a reference to that entry. `h` (hold) and `s`
- * (settlement) are followed by the id of the request without its prefix. `f` (funding) is followed
- * by the entry's number among the organization's grants and adjustments.
+ * A regular expression for the cursors of the ledger. A cursor contains the credits that were
+ * available before the last entry of the page, and a letter with a reference to that entry. `h`
+ * (hold) and `s` (settlement) are followed by the id of the request without its prefix. `f`
+ * (funding) is followed by the entry's number among the organization's grants and adjustments.
  */
 export const LEDGER_PAGE = `^[0-9]{1,15}-(?:f[1-9][0-9]{0,8}|[hs]${CURSOR.slice(1, -1)})$`;
 
@@ -189,7 +189,7 @@ const matching = (pattern: string) =>
 const RFC_3339 = /^(\d{4}-\d\d-\d\d)T\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$/i;
 
 const time = Joi.custom((text: string, helpers) => {
-  // In a query, a plus sign that is not percent-encoded is decoded as a space.
+  // Some clients don't percent-encode the plus sign of a time zone, and it arrives as a space.
   const [time = '', day = ''] = RFC_3339.exec(text.replace(' ', '+')) ?? [];
   // `Date` would read February 30 as March 2.
   const isDay =

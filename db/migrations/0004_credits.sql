@@ -6,9 +6,9 @@ create trigger ledger_entries_append_only before update or delete on ledger_entr
 create trigger ledger_entries_no_truncate before truncate on ledger_entries
   for each statement execute function refuse_change();
 
--- Rejects a hold, charge, or release that was not inserted by a trigger on requests. The triggers
--- run as the user npe_owner. Requests and ledger therefore never contradict each other. Grants and
--- adjustments have no request and are inserted by operators.
+-- Rejects a hold, charge, or release that was not inserted by a trigger on requests, so that
+-- requests and ledger never contradict each other. The triggers run as the user npe_owner. Grants
+-- and adjustments have no request and are inserted by operators.
 create function refuse_entry() returns trigger language plpgsql as $$
 begin
   raise exception 'a % follows from its request, and is not written by itself', new.kind

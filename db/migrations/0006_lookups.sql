@@ -109,8 +109,8 @@ begin
   end if;
 end $$;
 
--- Admits a call of a source, or returns why the call must wait and when to retry. a_request is null
--- if no request waits for the call. For an admitted call, the slot under the rate limits, the trial
+-- Admits a call to a source, or returns why the call must wait and when to retry. a_request is null
+-- if the call is not for a request. For an admitted call, the slot under the rate limits, the trial
 -- call of an open circuit breaker, and the cost in the daily budget are reserved. If a source has a
 -- limit, a budget, or an open breaker, its calls are admitted one after the other, because each
 -- admission first locks the source's row in source_health.
