@@ -248,14 +248,14 @@ test.serial(
 );
 
 test.serial(
-  'a connection that is reset before a response is a failed attempt',
+  'an attempt fails if the connection is reset before a response',
   async (t) => {
     t.deepEqual(await sendTo(t, '/reset', reset), { kind: 'failed', reason: 'reset' });
   },
 );
 
 test.serial(
-  'a connection that is closed before a response is a failed attempt',
+  'an attempt fails if the connection is closed before a response',
   async (t) => {
     t.deepEqual(await sendTo(t, '/hang-up', hangUp), {
       kind: 'failed',
@@ -264,14 +264,14 @@ test.serial(
   },
 );
 
-test.serial('a response that is not HTTP is a failed attempt', async (t) => {
+test.serial('an attempt fails if the response is not HTTP', async (t) => {
   const answer = await sendTo(t, '/garbage', (response) =>
     response.socket?.end('hello\r\n\r\n'),
   );
   t.deepEqual(answer, { kind: 'failed', reason: 'not_http' });
 });
 
-test.serial('an invalid HTTP status is a failed attempt', async (t) => {
+test.serial('an attempt fails if the response has an invalid HTTP status', async (t) => {
   for (const code of ['000', '099', '600', '999']) {
     const answer = await sendTo(t, `/status-${code}`, (response) => {
       response.socket?.end(`HTTP/1.1 ${code} Odd\r\ncontent-length: 2\r\n\r\nok`);
@@ -281,27 +281,30 @@ test.serial('an invalid HTTP status is a failed attempt', async (t) => {
   t.like(await sendTo(t, '/status/599'), { kind: 'answered', status: 599 });
 });
 
-test.serial('endless headers are a failed attempt', async (t) => {
+test.serial('an attempt fails if the response has endless headers', async (t) => {
   const answer = await sendTo(t, '/headers', (response) => {
     response.socket?.write(`HTTP/1.1 200 OK\r\nx: ${'x'.repeat(100_000)}`);
   });
   t.deepEqual(answer, { kind: 'failed', reason: 'headers_too_large' });
 });
 
-test.serial('a receiver with an untrusted certificate is a failed attempt', async (t) => {
-  const post = postTo(t, { ca: undefined });
-  t.deepEqual(await post(messageTo(`${t.context.receiver.url}/tls`)), {
-    kind: 'failed',
-    reason: 'tls_certificate',
-  });
-  t.deepEqual(
-    t.context.receiver.deliveries().filter(({ path }) => path === '/tls'),
-    [],
-  );
-});
+test.serial(
+  "an attempt fails if the receiver's certificate is not trusted",
+  async (t) => {
+    const post = postTo(t, { ca: undefined });
+    t.deepEqual(await post(messageTo(`${t.context.receiver.url}/tls`)), {
+      kind: 'failed',
+      reason: 'tls_certificate',
+    });
+    t.deepEqual(
+      t.context.receiver.deliveries().filter(({ path }) => path === '/tls'),
+      [],
+    );
+  },
+);
 
 test.serial(
-  'a receiver with a trusted certificate for another name is a failed attempt',
+  "an attempt fails if the receiver's trusted certificate is for another name",
   async (t) => {
     const post = postTo(t, { lookup: async () => LOOPBACK });
     const url = t.context.receiver.url.replace('127.0.0.1', 'hook.example');
@@ -316,7 +319,7 @@ test.serial(
   },
 );
 
-test.serial('a receiver that does not speak TLS is a failed attempt', async (t) => {
+test.serial('an attempt fails if the receiver does not speak TLS', async (t) => {
   const port = await listen(t, (socket) =>
     socket.on('data', () => socket.end('HTTP/1.1 400 Bad\r\n\r\n')),
   );
@@ -325,7 +328,7 @@ test.serial('a receiver that does not speak TLS is a failed attempt', async (t) 
 });
 
 test.serial(
-  'a receiver that requires a client certificate is a failed attempt',
+  'an attempt fails if the receiver requires a client certificate',
   async (t) => {
     const { cert, key } = await ensureCertificate(t.context.dir);
     const server = createTlsServer({
@@ -342,13 +345,16 @@ test.serial(
   },
 );
 
-test.serial('a reset before the TLS handshake is a failed attempt', async (t) => {
-  const port = await listen(t, (socket) =>
-    socket.on('data', () => socket.resetAndDestroy()),
-  );
-  const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
-  t.deepEqual(answer, { kind: 'failed', reason: 'reset' });
-});
+test.serial(
+  'an attempt fails if the connection is reset before the TLS handshake',
+  async (t) => {
+    const port = await listen(t, (socket) =>
+      socket.on('data', () => socket.resetAndDestroy()),
+    );
+    const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
+    t.deepEqual(answer, { kind: 'failed', reason: 'reset' });
+  },
+);
 
 test.serial(
   'an unfinished TLS handshake ends after the shorter connect time-out',
@@ -361,14 +367,14 @@ test.serial(
   },
 );
 
-test.serial('a host name that does not exist is a failed attempt', async (t) => {
+test.serial('an attempt fails if the host name does not exist', async (t) => {
   const lookup = () =>
     Promise.reject(Object.assign(new Error('not found'), { code: 'ENOTFOUND' }));
   const answer = await postTo(t, { lookup })(messageTo('https://unknown.example/'));
   t.deepEqual(answer, { kind: 'failed', reason: 'dns_not_found' });
 });
 
-test.serial('a host name without an IP address is a failed attempt', async (t) => {
+test.serial('an attempt fails if the host name has no IP address', async (t) => {
   const answer = await postTo(t, { lookup: async () => [] })(
     messageTo('https://empty.example/'),
   );
@@ -408,7 +414,7 @@ test.serial(
   },
 );
 
-test.serial('a connection to a closed port is a failed attempt', async (t) => {
+test.serial("an attempt fails if the receiver's port is closed", async (t) => {
   const port = await closedPort();
   const answer = await postTo(t)(messageTo(`https://127.0.0.1:${port}/`));
   t.deepEqual(answer, { kind: 'failed', reason: 'refused' });

@@ -37,7 +37,7 @@ test('the default schedule of webhooks has the ten published waits', (t) => {
   ]);
 });
 
-test('no attempt follows the last one in the schedule, even with Retry-After', (t) => {
+test('no attempt follows the last one of the schedule, even with Retry-After', (t) => {
   t.is(delayBefore(11, SCHEDULE, null, 0.5), null);
   t.is(delayBefore(11, SCHEDULE, 1000, 0.5), null);
   t.is(delayBefore(2, [0], null, 0.5), null);
@@ -65,7 +65,7 @@ test('only a response with status 2xx counts as a successful delivery', (t) => {
     t.false(isDelivered(status), String(status));
 });
 
-test('only a 2xx or a blocked IP address ends the attempts, and even a 410 is retried', (t) => {
+test('a webhook is retried after every response except 2xx, unless its address is blocked', (t) => {
   for (const status of [200, 204]) t.true(isFinal(answered(status)), String(status));
   for (const status of [301, 307, 400, 404, 410, 429, 500, 503])
     t.false(isFinal(answered(status)), String(status));

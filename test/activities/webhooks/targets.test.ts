@@ -306,7 +306,7 @@ test('even a fast webhook host gets at most two hundred webhooks a second', asyn
   t.deepEqual(await life.look(last), { kind: 'over', state: 'delivered' });
 });
 
-test('a webhook host that an operator blocks gets nothing until the block is removed', async (t) => {
+test('a webhook host that an operator blocks gets no webhook until the block is removed', async (t) => {
   const { life } = t.context;
   const by = { actor: 'test', reason: 'a complaint' };
   const blocked: (readonly string[])[] = [];
