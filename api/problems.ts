@@ -19,9 +19,9 @@ export interface ProblemKind {
   /** Headers in addition to those of every response. */
   readonly headers?: readonly ('Allow' | 'Retry-After' | 'WWW-Authenticate')[];
   /**
-   * Whether these responses have the rate limit headers. `sometimes` is for errors that also occur
-   * on an unknown path or without a valid key. Such requests are not counted, so their responses
-   * lack the headers.
+   * Says how often these responses have the rate limit headers; never if it is missing. `sometimes`
+   * is for errors that also occur on an unknown path or without a valid key. Such requests are not
+   * counted toward a rate limit, so their responses lack the headers.
    */
   readonly counted?: 'always' | 'sometimes';
   /**

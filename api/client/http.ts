@@ -61,8 +61,8 @@ const WORTH_REPEATING = [408, 409, 429, 500, 502, 503, 504];
 const ATTEMPT_MS = 90_000;
 const LONGEST_PAUSE_MS = 30_000;
 /**
- * How long calls are retried if the service has never responded, because then its address is most
- * likely wrong.
+ * The time for which calls are retried if the service has never responded. It is short, because
+ * then the address is most likely wrong.
  */
 const FIRST_PATIENCE_MS = 15_000;
 export const PATIENCE_MS = 30 * 60_000;
@@ -77,7 +77,7 @@ export function createCaller(
   { apiKey, baseUrl, patienceMs = PATIENCE_MS }: Connection,
   signal: AbortSignal,
 ): Call {
-  // Checked here because the error message of `fetch` would contain the key.
+  // Checks the key here, because `fetch` would repeat an invalid key in its error message.
   if (!/^[\x21-\x7e]+$/.test(apiKey)) {
     throw new EnrichmentError(
       'api_key_unusable',
@@ -112,8 +112,8 @@ export function createCaller(
       pace.heed(answer.response?.headers, sentAt);
       if (!(answer instanceof EnrichmentError)) return answer;
       const pauseMs = pauseAfter(answer, tries);
-      // If so much time has passed, this machine was asleep. The time limit for retries starts
-      // again.
+      // An attempt cannot take this long, so this machine was asleep. The time limit for retries
+      // starts again.
       if (Date.now() > sentAt + 2 * ATTEMPT_MS) begun = Date.now();
       const patience = hasAnswered ? patienceMs : Math.min(patienceMs, FIRST_PATIENCE_MS);
       if (Date.now() + pauseMs > begun + patience) throw answer;
@@ -194,7 +194,10 @@ function refusal(response: Response, body: unknown): EnrichmentError {
   return new EnrichmentError(ok ? 'not_the_api' : `http_${status}`, text, { response });
 }
 
-/** The longest time in milliseconds from sending a request until the service counts it. */
+/**
+ * The longest time in milliseconds from sending a request until the service counts it. Our window
+ * is longer than the service's window by this time.
+ */
 const LEEWAY_MS = 1000;
 
 /**

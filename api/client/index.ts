@@ -169,8 +169,8 @@ export async function enrich(
     shortage: null,
     wake: () => {},
   };
-  // These first calls fail if the key is not valid or belongs to another organization. Their
-  // responses also show how much of the key's rate limit is left.
+  // These first calls check the key. They fail if it is not valid or belongs to another
+  // organization. Their responses also show how much of the key's rate limit is left.
   const submitted = chunks.filter(({ batchId }) => batchId);
   if (submitted.length === 0) await call('/api/v1/credits');
   for (const chunk of submitted) await look(run, chunk);

@@ -89,8 +89,8 @@ export function answerBrokenRequests(
     answers.set(request.socket, response);
   listener.prependListener('request', remember);
   listener.prependListener('checkContinue', remember);
-  // An unknown value in the `Expect` header is no reason to reject a request (RFC 9110, section
-  // 10.1.1).
+  // Handles a request with an unknown `Expect` header like any other (RFC 9110, section 10.1.1). By
+  // default, Node would respond 417.
   listener.on('checkExpectation', (request, response) =>
     listener.emit('request', request, response),
   );

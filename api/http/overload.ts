@@ -4,7 +4,8 @@ import type { Request } from '@hapi/hapi';
 import ipaddr from 'ipaddr.js';
 import { type ApiError, problem } from '../problems.ts';
 
-// Limits the resources that a client without a valid key, or with too many requests, can use.
+// These functions limit the resources that a client can use without a valid key or with too many
+// requests.
 
 /**
  * Runs `work` when the response is sent or the client has disconnected. If that has already

@@ -224,7 +224,7 @@ const limit = wholeNumber(PAGE.least, PAGE.most)
     },
   });
 
-/** PostgreSQL's largest integer. */
+/** The largest value of PostgreSQL's type `integer`, which numbers the attempts. */
 const MOST_ATTEMPTS = 2_147_483_647;
 const before = wholeNumber(1, MOST_ATTEMPTS)
   .default(null)

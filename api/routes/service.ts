@@ -11,8 +11,8 @@ import { openapi } from '../openapi/document.ts';
 import type { TemporalDeps } from '../temporal.ts';
 
 /**
- * How long the result of a readiness check is reused. It is cached because `/readyz` needs no key
- * and has no rate limit.
+ * The time for which the result of a readiness check is reused. The result is cached because
+ * `/readyz` needs no key and has no rate limit.
  */
 const READINESS_MS = 1000;
 /**

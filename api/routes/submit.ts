@@ -389,7 +389,7 @@ const common = {
   }),
 };
 
-/** `POST /api/v1/email` */
+/** The body of `POST /api/v1/email`. */
 export const singleBody = Joi.object({ npi: npi.required(), ...common })
   .unknown()
   .meta({ name: 'SingleSubmit' });
@@ -401,8 +401,8 @@ const npis = Joi.array()
   .description('Each entry becomes a request, even if an NPI occurs twice.');
 
 /**
- * `POST /api/v1/email/bulk`. If the list is too long, its items are not checked, because reporting
- * many invalid items would block the process.
+ * The body of `POST /api/v1/email/bulk`. If the list is too long, its items are not checked,
+ * because reporting many invalid items would block the process.
  */
 export const bulkBody = Joi.object({
   npis: Joi.array()
