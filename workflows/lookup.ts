@@ -162,9 +162,8 @@ async function askVendor(
   const activityId = again ? `${vendor}-again` : vendor;
   const activities = askFor(activityMs, activityId, `${vendor} for NPI ${request.npi}`);
   const until = Date.now() + msLeft;
-  return await activities
-    .askVendor({ ...request, vendor, again, until })
-    .catch(unresolved);
+  const call = { ...request, vendor, again, until };
+  return await activities.askVendor(call).catch(unresolved);
 }
 
 /** Checks addresses that are already known, or checks greylisted addresses again. */

@@ -223,7 +223,7 @@ test.serial(
     await worker.says(/"msg":"worker ready"/);
     t.regex(
       worker.output(),
-      /"vendors":\["fullenrich"\].*"msg":"not called, .*add a verifier \(HUNTER_API_KEY/,
+      /"vendors":\["fullenrich"\].*"msg":"these vendors are not called, .*add a verifier \(HUNTER_API_KEY/,
     );
     process.kill(worker.pid, 'SIGTERM');
     t.is(await worker.exited, 'exit code 0');

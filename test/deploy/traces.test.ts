@@ -37,7 +37,8 @@ test.serial(
     const { said, close } = sender(away.url);
     for (let n = 0; n < 10_500; n += 1) tell();
     await eventually(
-      async () => said().find(({ msg }) => msg.startsWith('failed')) ?? null,
+      async () =>
+        said().find(({ msg }) => msg.startsWith('a repeated task failed')) ?? null,
     );
     t.like(said()[0], { what: 'sending traces', err: { code: 'HTTP_503' } });
     away.answer(200);
