@@ -264,8 +264,8 @@ function share(values: readonly string[], others: readonly string[]): boolean {
 }
 
 /**
- * Returns true if the first piece has only a domain, the other has only names, and the domain
- * resembles one of them.
+ * Returns true if the first evidence has no names, `other` has only names, and a domain of the first
+ * resembles a name of `other`.
  */
 function isDomainOf({ names, domains }: Evidence, other: Evidence): boolean {
   if (names.length > 0 || other.domains.length > 0) return false;

@@ -68,7 +68,7 @@ const UNKNOWN_LETTER = 3;
  * an initial with the surname. The first match is used, and the default is `unclear`.
  */
 const MEANING: readonly (readonly [reading: RegExp, owner: Owner])[] = [
-  // Only titles, such as `doctor` or `mail`.
+  // Nothing is left without titles and similar words: `doctor`, `mail`.
   [/^$/, 'shared'],
   // `jcare`: the letter is not the person's initial, and Care may be the surname of somebody else.
   [/^xR$/, 'other_person'],

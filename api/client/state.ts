@@ -14,8 +14,8 @@ interface Saved {
   /** SHA-256 of the NPIs in the order in which they are split into chunks. */
   readonly npis: string;
   /**
-   * Random id of the run. The Idempotency-Key of chunk N is this id, a hyphen, and N. So all keys
-   * are on disk before the first one is sent.
+   * Random id of the run. The Idempotency-Key of chunk N is this id, a hyphen, and N. The id is
+   * saved before the first submit, so a resumed run sends the same keys.
    */
   readonly run: string;
   readonly began: string;

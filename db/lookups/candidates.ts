@@ -532,7 +532,7 @@ export async function releaseUnchecked(
      where npi = ${npi} and email = ${email} and unchecked and checking_for = ${requestId}`;
 }
 
-/** True if a source named the stored address `w` for this lookup. */
+/** An SQL condition: a source returned the address in row `w` of `stored_emails` for this lookup. */
 function namedIn(lookupId: string) {
   return sql`exists (
     select from email_checks n

@@ -150,7 +150,7 @@ begin
 
   if not has_budget(a_source, organization, on_day, cost, daily_credits) then
     -- Records that the organization wanted to call the source, although this call is not made.
-    -- has_budget then leaves half of the credits to other organizations.
+    -- Because of this row, has_budget lets every other organization use only half of the credits.
     insert into source_spend (source, day, organization_id) values (a_source, on_day, organization)
       on conflict do nothing;
     kind := 'spent';

@@ -397,8 +397,8 @@ const emptyChunk = () => ({
 });
 
 /**
- * Number of rows in a chunk. With so many rows, the cost of a transaction hardly matters, and three
- * chunks still fit into memory.
+ * Number of rows in a chunk. It is large enough that the cost of a transaction hardly matters, and
+ * small enough that the chunks in memory fit.
  */
 export const CHUNK_ROWS = 20_000;
 const BUFFER_BYTES = 524_288;

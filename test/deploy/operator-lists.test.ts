@@ -91,7 +91,7 @@ test('an empty name, a wildcard, or an unknown name matches no organization', as
   }
 });
 
-test("a sandbox has its organization's name, so operators name it by its id", async (t) => {
+test('a name that a sandbox shares finds the live organization, and the id finds the sandbox', async (t) => {
   const live = await openOrganization(db, 0);
   await sql`update organizations set name = 'Sandy Shores' where id = ${live.organizationId}`;
   const { organizationId: sandbox } = await openTestKey(db, live);

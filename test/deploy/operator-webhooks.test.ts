@@ -120,7 +120,7 @@ test('operators can list and filter deliveries, newest first, with masked URLs',
   t.false(text.includes('sesame'));
 });
 
-test('showing a delivery includes its attempts, but its URL only with --reveal', async (t) => {
+test('webhooks show prints the attempts of a delivery, and its URL only with --reveal', async (t) => {
   const { ids, batchId } = await failed(await openOrganization(db, 10));
   const [id = ''] = ids;
   const masked = await command.text('webhooks', 'show', id);

@@ -447,7 +447,7 @@ test('an operator can suspend and resume the webhooks of an organization', async
   t.like(await audited(id), { action: 'webhooks.resume' });
 });
 
-test('showing a batch includes responses of vendors and receivers, with masked emails', async (t) => {
+test('batch show prints vendor responses and webhook attempts, and masks emails', async (t) => {
   const [found, open] = ['2000000111', '2000000129'];
   const email = 'jane.roe@clinic.example';
   await storeEmail(db, {

@@ -73,7 +73,7 @@ test('an imported address whose domain accepts no mail is never returned', async
   });
 });
 
-test('without a verifier, an imported address without a date is not returned', async (t) => {
+test('without a verifier, an imported address without a validation date is not returned', async (t) => {
   const client = await stack.organization(10);
   const email = `pquill@${PRACTICE_DOMAINS[0]}`;
   await importAddress(UNDATED, email, null);

@@ -309,7 +309,7 @@ test("if an address stays greylisted, its vendor's claim decides", async (t) => 
   t.like(undated, { otherwise: { verdict: 'unknown', reason: 'greylisted' } });
 });
 
-test("if no verifier has a result, the vendor's dated claim decides", async (t) => {
+test("if no verifier has a result, a vendor's claim with a validation date decides", async (t) => {
   const verifiers = [
     verifierOf('one', INCONCLUSIVE),
     verifierOf('two', { kind: 'fatal', why: 'auth' }),

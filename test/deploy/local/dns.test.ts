@@ -36,7 +36,7 @@ test("every simulated domain accepts mail, except the closed practice's", async 
   t.like(closed[0], { exchange: '', priority: 0 });
 });
 
-test('the local name server knows the domain of every address of a magic NPI', async (t) => {
+test('the local name server knows the domain of every email address of a magic NPI', async (t) => {
   const server = await startDns();
   t.teardown(() => server.close());
   const resolver = resolverOf(server);
