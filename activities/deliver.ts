@@ -111,7 +111,7 @@ export function createWebhookActivities(deps: WebhookDeps) {
 }
 
 /**
- * Makes the first attempt of a delivery. If there is no free slot, waits for one until the
+ * Makes the first attempt of a delivery. If no slot is free, waits for one until the
  * deadline.
  * @returns true if the delivery has succeeded or finally failed
  */

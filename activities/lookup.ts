@@ -232,7 +232,7 @@ function obstacleTo(
  * Asks the NPI Registry about an NPI that the imported NPPES files do not contain, and stores the
  * response.
  * @param time.until no attempt is made after this, in milliseconds since the epoch
- * @returns null if the response is stored. Otherwise `why` is the reason why there is none. `again`
+ * @returns null if the response is stored. Otherwise `why` is the reason why there isn't one. `again`
  * is true if there is time for another attempt. `afterMs` is the delay before that attempt, or null
  * for the delay of the activity's retry policy.
  */

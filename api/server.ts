@@ -224,7 +224,7 @@ function requirePath(request: Request): void {
 }
 
 /**
- * Returns the `X-Request-Id` that the client sent, or null if there is none or it is not safe to
+ * Returns the `X-Request-Id` that the client sent, or null if there isn't one or it is not safe to
  * log.
  */
 function clientRequestId(request: Request): string | null {

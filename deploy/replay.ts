@@ -202,7 +202,7 @@ type RunCounts = readonly { readonly workflow: string; readonly runs: number }[]
 
 /**
  * Checks that at least one run was replayed, because a release gate without any run proves nothing.
- * @throws {OperatorProblem} if there was none
+ * @throws {OperatorProblem} if there wasn't one
  */
 function requireRuns(counts: RunCounts, config: ReplayConfig): void {
   if (counts.some(({ runs }) => runs > 0)) return;
@@ -269,7 +269,7 @@ async function* named(
   }
 }
 
-/** Returns the run of the batch that a request belongs to, or null if there is none. */
+/** Returns the run of the batch that a request belongs to, or null if there isn't one. */
 async function batchRun(
   client: Client,
   config: ReplayConfig,

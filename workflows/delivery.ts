@@ -61,7 +61,7 @@ export class Webhooks {
   }
 
   /**
-   * Returns a list with the delivery that a signal reports as due. It is empty if there is none.
+   * Returns a list with the delivery that a signal reports as due. It is empty if there isn't one.
    */
   dueBy({ requestId, deliveryId }: Settled): DueDelivery[] {
     if (deliveryId === null) return [];

@@ -97,7 +97,7 @@ type Employer = readonly Evidence[];
 
 /**
  * Derives the organizations where a provider probably works, most likely first.
- * @returns at most three organizations, each with a name or a domain. Empty if there is no evidence
+ * @returns at most three organizations, each with a name or a domain. Empty without evidence
  * or the evidence is ambiguous.
  */
 export function deriveEmployers(facts: ProviderFacts): Organization[] {

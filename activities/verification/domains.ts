@@ -71,7 +71,7 @@ const INSTITUTION = /\.(?:edu|gov|mil)$/;
  * and internet access are always personal. So are alumni domains, which are free mail for life. The
  * employer's own domain is professional, and so are `.edu`, `.gov`, and `.mil`, which only
  * institutions in the United States receive (RFC 1591). For other domains, returns the vendor's
- * type, or `professional` if there is none.
+ * type, or `professional` if there isn't one.
  * @param domain in the form that `parseAddress` returns
  * @param employerDomain the domain of the person's employer, or null if unknown
  */

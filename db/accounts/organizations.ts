@@ -63,7 +63,7 @@ export function isSandbox(organizationId: string): boolean {
 }
 
 /**
- * Returns the id of an organization's sandbox. If there is none, creates it: an organization with
+ * Returns the id of an organization's sandbox. If there isn't one, creates it: an organization with
  * play credits and its own rate limit and webhook secret.
  * @throws {Refusal} `organization_missing`; {SecretKeyMissing} if it must be created
  */
@@ -99,7 +99,7 @@ export async function listOrganizations(db: Database) {
 const CANDIDATES = 20;
 
 /**
- * Finds the organizations whose id or name equals the text. If there are none, finds those whose
+ * Finds the organizations whose id or name equals the text. If there aren't any, finds those whose
  * names start with it. Case does not matter for names. Sandboxes share the names of their
  * organizations, so they are found only by id.
  */

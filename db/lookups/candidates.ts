@@ -189,7 +189,7 @@ const RECHECK_MS = 86_400_000;
  *
  * @param lookups the lookups to queue addresses for. `listed` holds the normalized addresses that
  * NPPES lists for the NPI
- * @param canVerify false if there is no verifier. Without one, our own checks can only confirm
+ * @param canVerify false if no verifier is configured. Without one, our own checks can only confirm
  * fresh addresses whose source calls them valid, such as imported addresses, so only these are
  * queued
  * @returns the ids of the lookups that now have addresses to check

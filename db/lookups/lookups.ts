@@ -23,7 +23,7 @@ const OUR_MISS_MS = 86_400_000;
 
 /**
  * Joins requests of one batch to the open lookups for their NPIs and types, and marks the requests
- * as `in-progress`. Opens a lookup if there is none for an NPI and type.
+ * as `in-progress`. Opens a lookup if there isn't one for an NPI and type.
  * @param hashes by request id, the hash of what we know about the person (the facts). The hash is
  * stored if the request opens a lookup
  * @returns the lookups by request id, without requests that are final. `misses` lists the vendors

@@ -182,7 +182,7 @@ async function claimNext(
 
 /**
  * The state that decides a request's next step. `n`, `state`, `reason`, and `leaseMs` are from the
- * last attempt at this vendor. They are null if there was no attempt.
+ * last attempt at this vendor. They are null before the first attempt.
  */
 interface RequestState extends Record<string, unknown> {
   readonly settled: boolean;

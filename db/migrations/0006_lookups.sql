@@ -81,7 +81,7 @@ begin
     return;
   end if;
   if mine.round is null then
-    -- The request queues after the other requests of its organization. If there are none, it joins
+    -- The request queues after the other requests of its organization. If there aren't any, it joins
     -- the current round.
     select greatest(0, min(s.round) filter (where s.slot_at > late), max(s.round) filter (where s.organization_id = organization) + 1)
       into mine.round from source_slots s where s.source = a_source;

@@ -112,7 +112,7 @@ export async function countDomains(
 
 /**
  * Removes a suppression, including one from an erasure. Sources may then return the address again.
- * @returns the origin of the suppression, or null if there was no suppression
+ * @returns the origin of the suppression, or null if it was not suppressed
  */
 export async function removeSuppression(
   db: Database,

@@ -97,7 +97,7 @@ export interface WebhookRules {
 /**
  * Claims the next attempt of a delivery, or returns the reason to wait: the reported result is not
  * final, the attempt is not due, the delivery is being sent, its organization's webhooks are
- * suspended, its host's breaker is open, or there is no free slot. Waiting does not change the
+ * suspended, its host's breaker is open, or no slot is free. Waiting does not change the
  * delivery's place in the retry schedule, except while its host is away.
  * @throws {Refusal} `delivery_missing` for an unknown id
  */

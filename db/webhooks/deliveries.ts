@@ -16,7 +16,7 @@ export const REPORTS_FINAL = sql`case
 
 /**
  * Returns the id of the delivery whose first attempt is due because this request became final. This
- * is the delivery of the request or of its batch. Null if there is none.
+ * is the delivery of the request or of its batch. Null if there isn't one.
  */
 export async function findDueDelivery(
   db: Database,

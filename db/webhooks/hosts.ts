@@ -112,7 +112,7 @@ const TURN_MS = 100;
 /**
  * Decides whether an attempt may be made now, or how long it has to wait. Waiting deliveries take
  * turns, so that thousands of them cause almost no load. If the host is away, an attempt waits
- * about as long as the host has been away, but at most `rests.longestMs`. If there is no free slot,
+ * about as long as the host has been away, but at most `rests.longestMs`. If no slot is free,
  * it waits about as long as the attempts ahead of it take.
  * @param owed true for the first or the last attempt of a delivery
  */
@@ -247,7 +247,7 @@ interface Breaker {
   /** True until the next trial is due. Null if the breaker is closed. */
   readonly rests: boolean | null;
   /**
-   * Milliseconds since the first of the latest failures in a row. Null if there was no failure yet.
+   * Milliseconds since the first of the latest failures in a row. Null before the first failure.
    */
   readonly awayMs: number | null;
   readonly proven: boolean;

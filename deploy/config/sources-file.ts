@@ -146,7 +146,7 @@ function idsIn(http: unknown): string[] {
 /** Rules for the limits of a source. All workers together stay within these limits. */
 const limits = ({ rates }: Pick<SourceFacts, 'rates'>) => ({
   rates: Joi.array<readonly Rate[]>().items(rate()).default(rates),
-  /** Null if there is no limit. */
+  /** Null for no limit. */
   daily_credits: orNull(Joi.number().min(0)),
 });
 

@@ -144,7 +144,7 @@ function createVerifiers(
   return verifiers;
 }
 
-/** @throws {ConfigError} if the policy needs a verifier and there is none */
+/** @throws {ConfigError} if the policy needs a verifier and there isn't one */
 function policyOf({ verifyPolicy }: Config, verifiers: number): Policy {
   if (verifiers > 0) return verifyPolicy ?? 'verify-always';
   const policy = verifyPolicy ?? 'vendor-or-verifier';

@@ -164,7 +164,7 @@ interface Start {
   readonly options: StackOptions;
   readonly parts: Parts;
   readonly ports: Ports;
-  /** The content of `stack.json` from the previous start, or null if there was none. */
+  /** The content of `stack.json` from the previous start, or null if there wasn't one. */
   readonly earlier: StackFacts | null;
   /** The value of `SECRETS_KEY`. */
   readonly secretsKey: string;

@@ -68,7 +68,7 @@ export async function requireOther(read: string, written: string): Promise<void>
 }
 
 /**
- * Returns the path with symbolic links resolved, or the unchanged path if there is no such file.
+ * Returns the path with symbolic links resolved, or the unchanged path of a file that does not exist.
  */
 async function realPathOf(path: string): Promise<string> {
   return await realpath(path).catch(() => path);

@@ -100,7 +100,7 @@ class Recorder {
   readonly done = new Map<string, Done>();
   /**
    * The error that failed the workflow task, and the event at which it was thrown. Such an error is
-   * a bug in the code. Null if there was none.
+   * a bug in the code. Null if there wasn't one.
    */
   thrown: { readonly error: Error; readonly eventId: number } | null = null;
   private readonly keys = new StepKeys();
@@ -300,7 +300,7 @@ function departureOf(
 
 /**
  * Returns texts that describe the first place with lines of workflow code, or an empty list if
- * there is none.
+ * there isn't one.
  */
 function siteOf(places: Departure['places']): string[] {
   for (const { what, error } of places) {

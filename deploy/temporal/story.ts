@@ -63,7 +63,7 @@ function joined(
 /**
  * Returns the title of an event, such as `ActivityTaskCompleted askVendor (hunter for NPI
  * 2000000010)`.
- * @param earlier the event that scheduled or started this one, or the event itself if there is none
+ * @param earlier the event that scheduled or started this one, or the event itself if there isn't one
  */
 export function titleOf({ name }: HistoryEvent, earlier: HistoryEvent): string {
   const { workflowId, summary } = earlier;

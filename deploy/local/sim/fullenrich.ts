@@ -58,7 +58,7 @@ function missingField(entry: Fields): string {
   return 'domain';
 }
 
-/** Returns the first contact of a request, or an empty object if there is none. */
+/** Returns the first contact of a request, or an empty object if there isn't one. */
 function firstOf({ data }: Fields): Fields {
   if (!Array.isArray(data)) return {};
   return Object(data[0]);

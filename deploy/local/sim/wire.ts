@@ -25,7 +25,7 @@ export interface Question {
   readonly query: URLSearchParams;
   /** The part of the path that matches the `*` of a route. */
   readonly id: string;
-  /** The JSON object in the body. It is empty if there is none. */
+  /** The JSON object in the body. It is empty if there isn't one. */
   readonly body: Fields;
 }
 
