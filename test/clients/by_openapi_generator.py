@@ -42,7 +42,7 @@ custom_data = {"order": 17, "lines": [{"sku": "a"}]}
 bulk = submits.submit_bulk(
     generated.BulkSubmit(
         npis=[FOUND, NOT_FOUND],
-        enrichment_email_type=generated.WantedType.PROFESSIONAL,
+        enrichment_email_type=generated.RequestedType.PROFESSIONAL,
         webhook=generated.WebhookTarget(url=WEBHOOK_URL, mode=generated.WebhookMode.BATCH),
         custom_data=custom_data,
     ),

@@ -25,7 +25,7 @@ from enrichment.models import (
     RateLimitedProblemCode,
     RequestStatus,
     SingleSubmit,
-    WantedType,
+    RequestedType,
     WebhookMode,
     WebhookTarget,
 )
@@ -59,7 +59,7 @@ bulk = submit_bulk.sync(
     idempotency_key=str(uuid4()),
     body=BulkSubmit(
         npis=[FOUND, NOT_FOUND],
-        enrichment_email_type=WantedType.PROFESSIONAL,
+        enrichment_email_type=RequestedType.PROFESSIONAL,
         webhook=WebhookTarget(url=WEBHOOK_URL, mode=WebhookMode.BATCH),
         custom_data=CustomData.from_dict(custom_data),
     ),
