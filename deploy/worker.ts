@@ -5,7 +5,7 @@ import { createNames } from '../activities/http/names.ts';
 import { secretKeysTrouble } from '../db/accounts/secret-keys.ts';
 import { type Database, openDatabase } from '../db/client.ts';
 import { firstVersion } from '../db/secrets.ts';
-import { loadConfig } from './config/config.ts';
+import { type Config, loadConfig } from './config/config.ts';
 import { createSources } from './config/sources.ts';
 import { postOf, rulesOf } from './config/worker.ts';
 import { freePort, LOOPBACK } from './local/processes.ts';
@@ -146,13 +146,13 @@ async function exitInTime(stopped: Promise<void>): Promise<never> {
   process.exit(1);
 }
 
-function openOwnDatabase(config: ReturnType<typeof loadConfig>): Database {
+function openOwnDatabase(config: Config): Database {
   const { databaseUrl: url, databasePool: poolSize, secretKeys } = config;
   return openDatabase({ url, poolSize, secretKeys, applicationName: 'worker' });
 }
 
 interface Process {
-  readonly config: ReturnType<typeof loadConfig>;
+  readonly config: Config;
   /** The interval of the Schedule that verifies stored addresses again. */
   readonly reverifyMs: number;
   readonly client: ReturnType<typeof lazyClient>;

@@ -141,7 +141,11 @@ class Place {
     this.#isFree = false;
     try {
       await this.#queue.waitForTurn();
-      return await work().finally(() => this.#queue.endTurn());
+      try {
+        return await work();
+      } finally {
+        this.#queue.endTurn();
+      }
     } finally {
       this.#queue.leave();
     }

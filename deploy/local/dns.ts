@@ -18,13 +18,13 @@ import {
 
 /**
  * The address to which all simulated domains resolve. It is reserved for documentation (RFC 5737),
- * so no machine has it.
+ * so no machine uses it.
  */
 const NOWHERE = '192.0.2.25';
 /**
  * The address to which the mail exchangers of all simulated domains resolve. The service only
  * accepts a public address, and this one counts as public. Its block is no longer used (RFC 3701),
- * so no machine has it.
+ * so no machine uses it.
  */
 const NOBODY = '3ffe::25';
 /** The MX record of a domain that accepts no mail (RFC 7505). */

@@ -117,7 +117,7 @@ test('polls for the second employer keep using that employer, even after errors'
   ]);
 });
 
-test('the first "no result" is final if Hunter rejects the next employer or there is none', async (t) => {
+test('the first "no result" is final if Hunter rejects the next employer or no other is known', async (t) => {
   const refused = {
     status: 400,
     body: { errors: [{ id: 'wrong_params', code: 400, details: '' }] },
