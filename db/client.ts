@@ -1,11 +1,5 @@
-import {
-  DrizzleQueryError,
-  fillPlaceholders,
-  getTableColumns,
-  type SQL,
-  sql,
-} from 'drizzle-orm';
-import { type PgColumn, PgDialect, type PgTable } from 'drizzle-orm/pg-core';
+import { DrizzleQueryError, fillPlaceholders, type SQL, sql } from 'drizzle-orm';
+import { PgDialect } from 'drizzle-orm/pg-core';
 import { drizzle, type PostgresJsDatabase } from 'drizzle-orm/postgres-js';
 import postgres, { type ISql, type Sql, type TransactionSql } from 'postgres';
 import { DatabaseError, OperatorProblem, toDatabaseError } from './errors.ts';
@@ -275,46 +269,6 @@ export async function snapshot<T>(
   } catch (error) {
     throw toDatabaseError(error);
   }
-}
-
-/**
- * Builds an insert statement for rows that all have the same properties. Its text does not depend
- * on the number of rows, so it can be prepared.
- * @param common properties that are equal in all rows; they are sent once
- */
-export function insertAll<
-  T extends PgTable,
-  Common extends keyof T['$inferInsert'] = never,
->(
-  table: T,
-  rows: readonly Omit<T['$inferInsert'], Common>[],
-  common: Pick<T['$inferInsert'], Common> | null = null,
-): SQL {
-  const ofRows = membersIn(table, rows[0] ?? {});
-  const ofCommon = membersIn(table, common ?? {});
-  const inserted = [...ofRows, ...ofCommon];
-  const names = inserted.map(([, column]) => `"${column.name}"`).join(', ');
-  const members = inserted.map(([member]) => `"${member}"`).join(', ');
-  const source = sql`json_to_recordset(${JSON.stringify(rows)}::json) r (${definitions(ofRows)})`;
-  if (common !== null) {
-    const record = sql`json_to_record(${JSON.stringify(common)}::json)`;
-    source.append(sql` cross join ${record} c (${definitions(ofCommon)})`);
-  }
-  return sql`insert into ${table} (${sql.raw(names)}) select ${sql.raw(members)} from ${source}`;
-}
-
-type Member = readonly [member: string, column: PgColumn];
-
-/** Returns the columns that have a value in a row, each with its property name. */
-function membersIn(table: PgTable, row: object): Member[] {
-  return Object.entries(getTableColumns(table)).filter(([member]) => member in row);
-}
-
-/** Returns the column definitions for `json_to_record` and `json_to_recordset`. */
-function definitions(members: readonly Member[]): SQL {
-  return sql.raw(
-    members.map(([member, column]) => `"${member}" ${column.getSQLType()}`).join(', '),
-  );
 }
 
 /** The part of a list to read: where to start, and how many items to return at most. */

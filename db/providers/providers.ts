@@ -1,5 +1,5 @@
-import { sql } from 'drizzle-orm';
-import { type Database, insertAll, run, transaction } from '../client.ts';
+import { eq, sql } from 'drizzle-orm';
+import { type Database, run, type Transaction, transaction } from '../client.ts';
 import {
   providerEndpoints,
   providerLocations,
@@ -87,11 +87,6 @@ export async function storeRegistryAnswer(
   // An import skips rows with an equal hash. The hash of a registry row never matches, so that an
   // import always replaces the row.
   const marks = { npi, deactivatedOn, origin: 'registry', rowHash: 0 } as const;
-  const details = [
-    [providerEndpoints, endpoints],
-    [providerOtherNames, otherNames],
-    [providerLocations, locations.map(locationRow)],
-  ] as const;
   await transaction(db, async (tx) => {
     await tx.delete(providers).where(sql`npi = ${npi} and origin = 'registry'`);
     const written = await tx
@@ -100,15 +95,58 @@ export async function storeRegistryAnswer(
       .onConflictDoNothing()
       .returning({ npi: providers.npi });
     if (written.length === 0) return;
-    for (const [table, rows] of details) {
-      // Deletes old details, because the new response may not contain them. If the response
-      // contains duplicates, the first one is stored.
-      await tx.delete(table).where(sql`npi = ${npi}`);
-      if (rows.length === 0) continue;
-      const insert = insertAll(table, rows, { npi, importNumber: null });
-      await tx.execute(sql`${insert} on conflict do nothing`);
-    }
+    // The new response may lack old details, so they are deleted first.
+    await replaceEndpoints(tx, npi, endpoints);
+    await replaceOtherNames(tx, npi, otherNames);
+    await replaceLocations(tx, npi, locations);
   });
+}
+
+// The three functions below pass all rows as one JSON array, so that the text does not depend on
+// their number and can be prepared. If the response contains duplicates, the first one is stored.
+
+async function replaceEndpoints(
+  tx: Transaction,
+  npi: string,
+  endpoints: RegistryProvider['endpoints'],
+): Promise<void> {
+  await tx.delete(providerEndpoints).where(eq(providerEndpoints.npi, npi));
+  await run(tx)`
+    insert into provider_endpoints (npi, kind, endpoint, affiliation_name)
+    select ${npi}, kind, endpoint, "affiliationName"
+      from json_to_recordset(${JSON.stringify(endpoints)}::json)
+             e (kind text, endpoint text, "affiliationName" text)
+        on conflict do nothing`;
+}
+
+async function replaceOtherNames(
+  tx: Transaction,
+  npi: string,
+  otherNames: RegistryProvider['otherNames'],
+): Promise<void> {
+  await tx.delete(providerOtherNames).where(eq(providerOtherNames.npi, npi));
+  await run(tx)`
+    insert into provider_other_names (npi, name, type_code)
+    select ${npi}, name, "typeCode"
+      from json_to_recordset(${JSON.stringify(otherNames)}::json) o (name text, "typeCode" text)
+        on conflict do nothing`;
+}
+
+async function replaceLocations(
+  tx: Transaction,
+  npi: string,
+  locations: readonly RegistryLocation[],
+): Promise<void> {
+  const rows = locations.map(locationRow);
+  await tx.delete(providerLocations).where(eq(providerLocations.npi, npi));
+  await run(tx)`
+    insert into provider_locations
+      (npi, line_1, line_2, city, state, postal_code, phone, phone_key, address_key)
+    select ${npi}, line1, line2, city, state, "postalCode", phone, "phoneKey", "addressKey"
+      from json_to_recordset(${JSON.stringify(rows)}::json)
+             l (line1 text, line2 text, city text, state text, "postalCode" text, phone text,
+                "phoneKey" text, "addressKey" text)
+        on conflict do nothing`;
 }
 
 function practiceOf(practice: RegistryLocation) {

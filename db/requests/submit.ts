@@ -3,7 +3,7 @@ import { PRICES } from '../accounts/credits.ts';
 import { type Balance, isSandbox } from '../accounts/organizations.ts';
 import {
   type Database,
-  insertAll,
+  only,
   run,
   span,
   type Transaction,
@@ -12,7 +12,7 @@ import {
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { count, countSettled, type Ended } from '../metrics.ts';
-import { batches, requests, webhookDeliveries } from '../schema.ts';
+import type { requests, webhookDeliveries } from '../schema.ts';
 import type { RequestedType, SubmittedAs, TestOutcome, WebhookMode } from '../words.ts';
 import {
   CLAIMS,
@@ -271,12 +271,15 @@ function newBatch(command: SubmitCommand, at: Date, lookupTimeoutMs: number) {
     webhookMode: webhook?.mode ?? null,
     customData,
     createdAt: at,
-    updatedAt: at,
     deadlineAt: later(at, lookupTimeoutMs),
   };
 }
 
 type NewBatch = ReturnType<typeof newBatch>;
+type NewDelivery = Pick<
+  typeof webhookDeliveries.$inferSelect,
+  'id' | 'requestId' | 'state'
+>;
 
 /** Makes the rows of a batch's requests. A request with a known email is already completed. */
 function newRequests(
@@ -314,13 +317,12 @@ function newDeliveries(
   batch: NewBatch,
   rows: readonly NewRequest[],
   isSuspended: boolean,
-) {
-  const deliveryOf = (requestId: string | null) => ({
+): NewDelivery[] {
+  const state = isSuspended ? 'none' : 'pending';
+  const deliveryOf = (requestId: string | null): NewDelivery => ({
     id: newId('msg'),
-    batchId: batch.id,
     requestId,
-    state: isSuspended ? ('none' as const) : ('pending' as const),
-    createdAt: batch.createdAt,
+    state,
   });
   switch (batch.webhookMode) {
     case 'batch':
@@ -356,34 +358,51 @@ function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
 
 /**
  * Inserts a batch with its requests and deliveries, and the entitlements of requests that are
- * already completed. Triggers add the holds and charges to the ledger.
+ * already completed. Triggers add the holds and charges to the ledger. It is one statement, because
+ * the organization's balance is locked until COMMIT, and a second statement would prolong that by a
+ * round trip. Requests and deliveries are passed as one JSON array each, so that the text does not
+ * depend on their number and can be prepared.
  */
 async function insertBatch(
   tx: Transaction,
-  batch: typeof batches.$inferInsert,
+  batch: NewBatch,
   rows: readonly NewRequest[],
-  deliveries: readonly (typeof webhookDeliveries.$inferInsert)[],
+  deliveries: readonly NewDelivery[],
   replayMs: number,
 ): Promise<void> {
-  const { id: batchId, organizationId, requestedType, createdAt: acceptedAt } = batch;
-  const ofBatch = {
-    batchId,
-    organizationId,
-    requestedType,
-    cost: PRICES[requestedType],
-    acceptedAt,
-  };
-  let delivered = sql``;
-  if (deliveries.length > 0) {
-    delivered = sql`delivered as (${insertAll(webhookDeliveries, deliveries)}),`;
-  }
-  const [counted] = await tx.execute<{ charged: number; claimed: number }>(sql`
-    with batch as (${insertAll(batches, [batch])}), ${delivered}
-    added as (${insertAll(requests, rows, ofBatch)} returning *),
-    settled as (select * from added where settled_at is not null),
-    claimed as (${claimEntitlements(replayMs)})
-    select ${CLAIMS}`);
-  if (counted) requireClaims(counted);
+  const counted = await run<Record<'charged' | 'claimed', number>>(tx)`
+    with batch as (
+      insert into batches
+        (id, organization_id, api_key_id, submitted_as, requested_type, total, webhook_url,
+         webhook_mode, custom_data, created_at, updated_at, deadline_at)
+      values (${batch.id}, ${batch.organizationId}, ${batch.apiKeyId}, ${batch.submittedAs},
+              ${batch.requestedType}, ${batch.total}, ${batch.webhookUrl}, ${batch.webhookMode},
+              ${batch.customData}, ${batch.createdAt}, ${batch.createdAt}, ${batch.deadlineAt})
+      returning *
+    ), delivered as (
+      insert into webhook_deliveries (id, batch_id, request_id, state, created_at)
+      select d.id, batch.id, "requestId", state, batch.created_at
+        from batch, json_to_recordset(${JSON.stringify(deliveries)}::json)
+               d (id text, "requestId" text, state text)
+    ), added as (
+      insert into requests
+        (id, batch_id, organization_id, position, npi, requested_type, cost, status, replayed,
+         email, email_type, email_last_validated_at, suppression_change, accepted_at, deadline_at,
+         settled_at, test_outcome)
+      select r.id, batch.id, organization_id, position, npi, requested_type,
+             ${PRICES[batch.requestedType]}, r.status, replayed, email, "emailType",
+             "emailLastValidatedAt", "suppressionChange", created_at, "deadlineAt", "settledAt",
+             "testOutcome"
+        from batch, json_to_recordset(${JSON.stringify(rows)}::json)
+               r (id text, position smallint, npi text, status text, replayed boolean, email text,
+                  "emailType" text, "emailLastValidatedAt" timestamptz, "suppressionChange" bigint,
+                  "deadlineAt" timestamptz, "settledAt" timestamptz, "testOutcome" text)
+      returning *
+    ), settled as (
+      select * from added where settled_at is not null
+    ), claimed as (${claimEntitlements(replayMs)})
+    select ${CLAIMS}`;
+  requireClaims(only(counted));
 }
 
 function sameKey(

@@ -57,7 +57,7 @@ test('submits and polls use the same prepared statements for two NPIs as for 60'
   // A single NPI has its own statement, several share one.
   for (const count of [1, 2]) await take(npisFrom(39, count));
   const before = await kept(db);
-  t.true(before.some((statement) => statement.includes('insert into "requests"')));
+  t.true(before.some((statement) => statement.includes('insert into requests')));
   for (const count of [1, 7, 60]) await take(npisFrom(0, count));
   t.deepEqual(await kept(db), before);
 });
