@@ -27,6 +27,7 @@ const EXAMPLES = 5;
 
 /**
  * Checks all invariants (ARCHITECTURE.md, Invariants) that can be checked with the database only.
+ * Constraints enforce some of them. For those, it only checks that the constraints still exist.
  * Reads one snapshot and takes no locks.
  * @param examples the maximum number of example ids per check
  */

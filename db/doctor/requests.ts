@@ -1,6 +1,5 @@
-import { type SQL, sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm';
 import { GRACE, type Pass } from './check.ts';
-import { charged } from './ledger.ts';
 
 const REQUESTS: Pass = {
   from: sql`requests r`,
@@ -8,15 +7,6 @@ const REQUESTS: Pass = {
   checks: {
     request_overdue: sql`r.settled_at is null and r.deadline_at < now() - ${GRACE}`,
     completed_late: sql`r.status = 'completed' and r.settled_at > r.deadline_at`,
-    email_of_other_type: sql`r.status = 'completed'
-        and r.requested_type <> 'any' and r.requested_type <> r.email_type`,
-    request_state: sql`num_nonnulls(r.email, r.email_type, r.email_last_validated_at)
-          <> case when r.status = 'completed' and r.erased_at is null then 3 else 0 end
-        or (r.erased_at is not null and r.status <> 'completed')
-        or (r.settled_at is not null) <> (r.status in ('completed', 'not_found', 'failed'))
-        or (r.replayed and r.status <> 'completed')
-        or r.cost <= 0
-        or r.credits_used <> case when ${charged} then r.cost else 0 end`,
   },
 };
 
@@ -45,45 +35,34 @@ const REQUESTS_AND_LOOKUPS: Pass = {
   },
 };
 
-function hash(email: string): SQL {
-  return sql`encode(sha256(convert_to(lower(${sql.raw(email)}), 'UTF8')), 'hex')`;
-}
-
 /**
- * Selects the rows that still hold an erased address. An erasure leaves a tombstone in
- * suppressions, with the NPI or the hash of the address. Addresses are hashed only if there are
- * tombstones, because hashing all of them is slow.
+ * Finds stored addresses that were erased. An erasure leaves a tombstone in suppressions, with the
+ * NPI or the hash of the address. Addresses are hashed only if there are tombstones, because hashing
+ * all of them is slow.
  */
-function held(
-  table: string,
-  subject: string,
-  email = 't.email',
-  isAddress = 't.email is not null',
-): SQL {
-  return sql`
-    select ${sql.raw(subject)} as subject
-      from ${sql.raw(table)} t
-     where ${sql.raw(isAddress)}
-       and (select count(*) from tombstones) > 0
-       and (t.npi in (select value from tombstones where kind = 'npi')
-            or ${hash(email)} in (select value from tombstones where kind = 'email'))`;
-}
-
 const ERASED: Pass = {
   from: sql`(
-    with tombstones as materialized (select kind, value from suppressions where origin = 'erasure')
-    ${held('requests', 't.id', 't.email', 't.email is not null and t.test_outcome is null')}
-    union all
-    ${held('stored_emails', "'directory ' || t.npi")}
-    union all
-    ${held('email_checks', "'evidence ' || t.npi || ' ' || t.id")}
-    union all
-    ${held(
-      'provider_endpoints',
-      "'endpoint ' || t.npi",
-      'endpoint_address(t.endpoint)',
-      "t.endpoint like '%@%'",
-    )}) h`,
+    with tombstones as materialized (
+      select kind, value from suppressions where origin = 'erasure'
+    ), addresses as (
+      select id as subject, npi, email
+        from requests
+       where email is not null and test_outcome is null
+      union all
+      select 'directory ' || npi, npi, email from stored_emails
+      union all
+      select 'evidence ' || npi || ' ' || id, npi, email from email_checks
+      union all
+      select 'endpoint ' || npi, npi, endpoint_address(endpoint)
+        from provider_endpoints
+       where endpoint like '%@%'
+    )
+    select subject
+      from addresses
+     where exists (select from tombstones)
+       and (npi in (select value from tombstones where kind = 'npi')
+            or encode(sha256(convert_to(lower(email), 'UTF8')), 'hex')
+               in (select value from tombstones where kind = 'email'))) h`,
   subject: sql`h.subject`,
   checks: {
     erased_but_held: sql`true`,

@@ -11,9 +11,6 @@ export function workPasses({ webhookScheduleMs }: DoctorRules): Pass[] {
   return [BATCHES, deliveries(webhookScheduleMs), SWEEPS, IDEMPOTENCY, GUARDS];
 }
 
-// Two sets of texts are compared by the sums of their hashes. This is how the ids of a batch's
-// requests are compared with the request ids of its deliveries, and the requested type of a batch
-// with the types of its requests.
 const BATCHES: Pass = {
   from: sql`
     batches b
@@ -23,34 +20,34 @@ const BATCHES: Pass = {
              count(settled_at) as final,
              min(position) as first,
              max(position) as last,
-             sum(hashtext(requested_type)) as requested_types,
-             sum(hashtext(id)) as ids
+             min(requested_type) as first_type,
+             max(requested_type) as last_type
         from requests
        group by batch_id
     ) r on r.batch_id = b.id
     left join (
-      select batch_id, count(*) as total, sum(hashtext(request_id)) as request_ids
-        from webhook_deliveries
-       group by batch_id
+      select d.batch_id,
+             count(*) as total,
+             count(*) filter (where d.request_id is null) as of_batch,
+             count(*) filter (where r.batch_id = d.batch_id) as of_requests
+        from webhook_deliveries d
+        left join requests r on r.id = d.request_id
+       group by d.batch_id
     ) d on d.batch_id = b.id`,
   subject: sql`coalesce(b.id, r.batch_id)`,
   checks: {
     request_without_batch: sql`b.id is null`,
     batch_total: sql`b.total <> coalesce(r.total, 0)`,
     batch_positions: sql`b.total = r.total and (r.first <> 0 or r.last <> b.total - 1)`,
-    batch_requested_type: sql`r.requested_types <> r.total * hashtext(b.requested_type)`,
+    batch_requested_type: sql`b.requested_type <> r.first_type or b.requested_type <> r.last_type`,
     batch_completed_count: sql`b.completed_count <> coalesce(r.final, 0)`,
-    batch_status: sql`b.status <> case
-        when b.completed_count = b.total then 'completed'
-        else 'in-progress'
-      end`,
     batch_not_started: sql`b.started_at is null and b.created_at < now() - ${GRACE}`,
-    batch_deliveries: sql`coalesce(d.total, 0) <> case b.webhook_mode
-          when 'real-time' then b.total
-          when 'batch' then 1
-          else 0
-        end
-        or d.request_ids is distinct from case b.webhook_mode when 'real-time' then r.ids end`,
+    // A unique constraint makes sure that the deliveries of a batch have different requests.
+    batch_deliveries: sql`case b.webhook_mode
+          when 'real-time' then d.total = b.total and d.of_requests = b.total
+          when 'batch' then d.total = 1 and d.of_batch = 1
+          else d.total is null
+        end is not true`,
   },
 };
 

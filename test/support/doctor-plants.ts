@@ -7,21 +7,11 @@ export interface Plant {
   readonly statements: readonly SQL[];
   /** The prefix of the reported ID, or a query for the ID. */
   readonly subject: string | SQL;
-  /**
-   * Codes of other checks that report the same corruption, because it violates them too or removes
-   * one of their guards.
-   */
-  readonly also?: readonly string[];
 }
 
 const NO_ID = newId('req');
 const A_LOOKUP = newId('lkp');
 const ANOTHER_LOOKUP = newId('lkp');
-const drop = (table: string, constraint: string) =>
-  sql.raw(`alter table ${table} drop constraint ${constraint} cascade`);
-/** Stops the database from deriving a column. Otherwise the column could not be wrong. */
-const unbind = (table: string, column: string) =>
-  sql.raw(`alter table ${table} alter column ${column} drop expression`);
 /** Makes the balances follow the corrupted ledger, as if it had been written that way. */
 const REBALANCE = sql`
   update credit_balances b set total = e.total, available = e.available, held = e.held, used = e.used
@@ -36,7 +26,6 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     otherOrganizationId,
     stored,
     replayed,
-    personal,
     bulk,
     open,
     told,
@@ -46,7 +35,6 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
   const [charged, late = '', notFound = '', failed = ''] = bulk.requestIds;
   const [opened] = open.requestIds;
   const [atOnce] = stored.requestIds;
-  const [dear] = personal.requestIds;
   const post = (requestId: string | null, kind: string, amount: number) =>
     sql`insert into ledger_entries (organization_id, request_id, kind, amount)
         values (${organizationId}, ${requestId}, ${kind}, ${amount})`;
@@ -61,62 +49,6 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
              where organization_id = ${organizationId}`,
       ],
       subject: organizationId,
-    },
-    balance_not_conserved: {
-      statements: [
-        drop('credit_balances', 'credit_balances_conserved'),
-        sql`update credit_balances set available = available + 1 where organization_id = ${organizationId}`,
-      ],
-      subject: organizationId,
-      also: ['balance_differs', 'guard_missing'],
-    },
-    balance_negative: {
-      statements: [
-        drop('credit_balances', 'credit_balances_available'),
-        drop('credit_balances', 'credit_balances_total_check'),
-        post(null, 'adjustment', -1000),
-        REBALANCE,
-      ],
-      subject: organizationId,
-      also: ['balance_was_negative', 'guard_missing'],
-    },
-    ledger_not_zero: {
-      statements: [
-        drop('ledger_entries', 'ledger_entries_balanced'),
-        unbind('ledger_entries', 'used'),
-        sql`update ledger_entries set used = used + 1 where request_id = ${charged} and kind = 'charge'`,
-      ],
-      subject: organizationId,
-      also: ['entry_unbalanced', 'balance_differs', 'guard_missing'],
-    },
-    entry_unbalanced: {
-      statements: [
-        drop('ledger_entries', 'ledger_entries_balanced'),
-        drop('credit_balances', 'credit_balances_conserved'),
-        unbind('ledger_entries', 'used'),
-        sql`update ledger_entries set used = used + 1 where request_id = ${charged} and kind = 'charge'`,
-        REBALANCE,
-      ],
-      subject: entryOf(charged, 'charge'),
-      also: ['ledger_not_zero', 'balance_not_conserved', 'guard_missing'],
-    },
-    entry_columns: {
-      statements: [
-        unbind('ledger_entries', 'used'),
-        unbind('ledger_entries', 'available'),
-        sql`update ledger_entries set used = 0, available = 1 where request_id = ${charged} and kind = 'charge'`,
-        REBALANCE,
-      ],
-      subject: entryOf(charged, 'charge'),
-    },
-    entry_shape: {
-      statements: [
-        drop('ledger_entries', 'ledger_entries_request'),
-        post(null, 'hold', 1),
-        REBALANCE,
-      ],
-      subject: sql`select max(id)::text from ledger_entries`,
-      also: ['guard_missing'],
     },
     balance_was_negative: {
       statements: [
@@ -134,24 +66,6 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
     request_without_hold: {
       statements: [deleteEntry(notFound, 'hold'), deleteEntry(notFound, 'release')],
       subject: notFound,
-    },
-    held_twice: {
-      statements: [
-        drop('ledger_entries', 'ledger_entries_once'),
-        post(opened, 'hold', 1),
-        REBALANCE,
-      ],
-      subject: opened,
-      also: ['guard_missing'],
-    },
-    settled_twice: {
-      statements: [
-        drop('ledger_entries', 'ledger_entries_once'),
-        post(failed, 'release', 1),
-        REBALANCE,
-      ],
-      subject: failed,
-      also: ['guard_missing'],
     },
     charge_without_result: {
       statements: [
@@ -214,23 +128,6 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
       ],
       subject: charged,
     },
-    email_of_other_type: {
-      statements: [
-        drop('requests', 'requests_requested_type_is_a_filter'),
-        sql`update requests set email_type = 'professional' where id = ${dear}`,
-        sql`update entitlements set email_type = 'professional' where request_id = ${dear}`,
-      ],
-      subject: dear,
-      also: ['guard_missing'],
-    },
-    request_state: {
-      statements: [
-        drop('requests', 'requests_email_iff_completed'),
-        sql`update requests set email = 'left@clinic.example' where id = ${failed}`,
-      ],
-      subject: failed,
-      also: ['guard_missing'],
-    },
   };
   const promises: Record<string, Plant> = {
     charged_twice: {
@@ -288,13 +185,6 @@ export function plantsIn(life: Life): Readonly<Record<string, Plant>> {
         sql`update batches set completed_count = completed_count - 1 where id = ${bulk.batchId}`,
       ],
       subject: bulk.batchId,
-    },
-    batch_status: {
-      statements: [
-        unbind('batches', 'status'),
-        sql`update batches set status = 'completed' where id = ${open.batchId}`,
-      ],
-      subject: open.batchId,
     },
     batch_not_started: {
       statements: [
