@@ -33,10 +33,11 @@ export function buildSubject(
       person: null,
       organization: null,
       otherOrganizations: [],
+      strangers: [],
     };
   }
   const [organization = null, ...otherOrganizations] = deriveEmployers(facts);
-  return { npi, requestedType, person, organization, otherOrganizations };
+  return { npi, requestedType, person, organization, otherOrganizations, strangers: [] };
 }
 
 /**

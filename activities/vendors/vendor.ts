@@ -86,6 +86,11 @@ export interface Subject {
   readonly organization: Organization | null;
   /** Less likely employers, the likeliest first. */
   readonly otherOrganizations: readonly Organization[];
+  /**
+   * Surnames of other providers with the same phone, address, or organization, folded as by
+   * `nameWords` and joined. An address that contains one of them may be theirs.
+   */
+  readonly strangers: readonly string[];
 }
 
 /**

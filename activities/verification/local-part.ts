@@ -13,9 +13,9 @@ import type { Address } from './syntax.ts';
  */
 export type Owner = 'person' | 'other_person' | 'shared' | 'unclear';
 
-/** The person that an address should belong to, and their employer. */
-export type Whose = Pick<Subject, 'person' | 'organization'>;
-export const NOBODY_KNOWN: Whose = { person: null, organization: null };
+/** The person that an address should belong to, their employer, and the people around them. */
+export type Whose = Pick<Subject, 'person' | 'organization' | 'strangers'>;
+export const NOBODY_KNOWN: Whose = { person: null, organization: null, strangers: [] };
 
 const ROLES = readList('roles');
 const TITLES = readList('titles');

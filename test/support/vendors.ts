@@ -237,6 +237,7 @@ export const SUBJECT: Subject = {
   person: PERSON,
   organization: ORGANIZATION,
   otherOrganizations: [],
+  strangers: [],
 };
 
 /** Returns the registry's response about a person with little more than a name. */

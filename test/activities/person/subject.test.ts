@@ -61,6 +61,7 @@ test('vendors get no name for an NPI without an active person whose name we know
     person: null,
     organization: null,
     otherOrganizations: [],
+    strangers: [],
   };
   const unknown = newNpi();
   const gone = await person(null, [], { deactivatedOn: '2024-05-01' });

@@ -27,6 +27,7 @@ function whose(names: string, practice: string | null, city = 'Fargo'): Whose {
       practice === null
         ? null
         : { name: practice, domain: null, source: 'affiliation', confidence: 1 },
+    strangers: [],
   };
 }
 
@@ -175,7 +176,7 @@ const TABLE: readonly (readonly [
   ],
   // The person is unknown, so no local part can be attributed to another person.
   [
-    { person: null, organization: null },
+    { person: null, organization: null, strangers: [] },
     'clinic.com',
     {
       shared: 'info front.desk office2 billing+north doctor',

@@ -45,6 +45,7 @@ function subjectOf(npi: string, rest: Partial<Subject> = {}): Subject {
       confidence: 0.9,
     },
     otherOrganizations: [],
+    strangers: [],
     ...rest,
   };
 }
