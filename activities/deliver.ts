@@ -15,7 +15,8 @@ import {
   releaseClaim,
 } from '../db/webhooks/attempts.ts';
 import { loadDelivery } from '../db/webhooks/deliveries.ts';
-import { admitToAddresses, firstRestMs, type HostHealth } from '../db/webhooks/hosts.ts';
+import { firstRestMs, type HostHealth } from '../db/webhooks/hosts.ts';
+import { admitToAddresses } from '../db/webhooks/networks.ts';
 import type { DeliveryResult } from '../workflows/messages.ts';
 import type { ActivityDeps } from './deps.ts';
 import { benignFailure } from './failures.ts';

@@ -10,15 +10,10 @@ import {
 import { Refusal } from '../errors.ts';
 import { webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
+import { admitToHost, LEASE_MS } from './admission.ts';
 import { lockDelivery, REPORTS_FINAL } from './deliveries.ts';
-import {
-  admitToHost,
-  firstRestMs,
-  giveBackAddresses,
-  type HostHealth,
-  LEASE_MS,
-  noteHost,
-} from './hosts.ts';
+import { firstRestMs, type HostHealth, noteHost } from './hosts.ts';
+import { giveBackAddresses } from './networks.ts';
 
 // The row of a delivery stores which attempt of the retry schedule is next. So after a crash,
 // another worker continues there. A lease on the row keeps two workers from sending the delivery at

@@ -8,7 +8,7 @@ import { blockOf, isBlocked } from '../../activities/webhooks/ip-policy.ts';
 import { suspendWebhooks } from '../../db/accounts/organizations.ts';
 import type { ChangedBy } from '../../db/audit.ts';
 import { clock, type Database, query } from '../../db/client.ts';
-import { listBlocks, listPendingHosts, setBlock } from '../../db/webhooks/hosts.ts';
+import { listBlocks, listPendingHosts, setBlock } from '../../db/webhooks/blocks.ts';
 import {
   type LoggedDelivery,
   listOrganizationDeliveries,

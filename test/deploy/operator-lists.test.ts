@@ -4,7 +4,7 @@ import test from 'ava';
 import { parse } from 'csv-parse/sync';
 import { addSuppression } from '../../db/privacy/suppressions.ts';
 import { submit } from '../../db/requests/submit.ts';
-import { setBlock } from '../../db/webhooks/hosts.ts';
+import { setBlock } from '../../db/webhooks/blocks.ts';
 import manifest from '../../package.json' with { type: 'json' };
 import { freshDatabase } from '../support/database.ts';
 import { operatorOn, WHY } from '../support/operator.ts';

@@ -2,7 +2,7 @@ import anyTest, { type TestFn } from 'ava';
 import { sql } from 'drizzle-orm';
 import type { Answer, Message } from '../../../activities/webhooks/post.ts';
 import { forgetOld } from '../../../db/requests/retention.ts';
-import { setBlock } from '../../../db/webhooks/hosts.ts';
+import { setBlock } from '../../../db/webhooks/blocks.ts';
 import { showDelivery } from '../../../db/webhooks/log.ts';
 import {
   listDeliveriesToLookAt,
