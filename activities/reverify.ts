@@ -1,5 +1,5 @@
 import { Context } from '@temporalio/activity';
-import { listFading, recordCheck } from '../db/lookups/candidates.ts';
+import { listFading, recordCheck } from '../db/lookups/checks.ts';
 import { readProvider } from '../db/providers/subject.ts';
 import { SERVICE } from '../db/words.ts';
 import type { ActivityDeps } from './deps.ts';

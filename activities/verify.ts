@@ -1,12 +1,12 @@
 import { Context } from '@temporalio/activity';
 import type { ApplicationFailure } from '@temporalio/common';
+import { recordCheck } from '../db/lookups/checks.ts';
 import {
   type ClaimedEmail,
   claimUnchecked,
-  recordCheck,
   releaseUnchecked,
   standingOf,
-} from '../db/lookups/candidates.ts';
+} from '../db/lookups/claims.ts';
 import { recordRefused } from '../db/lookups/vendor-attempts.ts';
 import type { RequestedType } from '../db/words.ts';
 import type { VendorAnswer } from '../workflows/messages.ts';

@@ -1,4 +1,4 @@
-import type { Evidence } from '../../db/lookups/candidates.ts';
+import type { Evidence } from '../../db/lookups/checks.ts';
 import { type EmailType, SERVICE } from '../../db/words.ts';
 import type { Verdict } from '../vendors/vendor.ts';
 import { consult } from './consult.ts';

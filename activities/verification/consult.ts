@@ -1,6 +1,6 @@
 import type { Logger } from 'pino';
 import type { Database } from '../../db/client.ts';
-import type { Evidence } from '../../db/lookups/candidates.ts';
+import type { Evidence } from '../../db/lookups/checks.ts';
 import {
   admitCall,
   type RequiredVerifier,

@@ -1,7 +1,10 @@
-import { type SQL, sql } from 'drizzle-orm';
-import { type Database, run, span, type Transaction, transaction } from '../client.ts';
+import { and, eq, gt, inArray, notExists, type SQL, sql } from 'drizzle-orm';
+import { alias } from 'drizzle-orm/pg-core';
+import { type Database, run, span, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { isUsable } from '../requests/entitlements.ts';
+import { clockTime } from '../schema/columns.ts';
+import { vendorAttempts } from '../schema.ts';
 import type { RequestedType, VendorAttemptState } from '../words.ts';
 import { type NamedCandidates, storeCandidates } from './candidates.ts';
 import { joinLookups } from './lookups.ts';
@@ -306,7 +309,11 @@ async function claimPoll(
     update vendor_attempts
        set lease_until = ${leaseUntil(call)}, polls = polls + 1
       from admission
-     where kind = 'go' and ${sameAttempt(attempt)} and state = 'pending'
+     where kind = 'go'
+       and lookup_id = ${attempt.lookupId}
+       and vendor = ${attempt.vendor}
+       and n = ${attempt.n}
+       and state = 'pending'
        and (lease_until is null or lease_until <= at)
     returning ${CLAIMED}`;
   const poll = { ...call, source: call.vendor, cost: 0, requiredVerifiers: [] };
@@ -405,19 +412,28 @@ export async function recordVendorJob(
 ): Promise<BreakerChange | null> {
   return await transaction(db, async (tx) => {
     const change = await recordCall(tx, key.vendor, key.era, outcome);
+    const later = alias(vendorAttempts, 'later');
+    const isRepeated = tx
+      .select({ n: later.n })
+      .from(later)
+      .where(
+        and(
+          eq(later.lookupId, key.lookupId),
+          eq(later.vendor, key.vendor),
+          gt(later.n, key.n),
+        ),
+      );
     // Changes nothing if the call was already repeated. The newer attempt continues.
-    await tx.execute(sql`
-      update vendor_attempts
-         set state = 'pending',
-             job_ref = ${jobRef},
-             ended_at = null,
-             reason = null,
-             lease_until = clock_timestamp() + ${span(nextPollMs)}
-       where ${unanswered(key)} and not exists (
-         select from vendor_attempts later
-          where later.lookup_id = ${key.lookupId}
-            and later.vendor = ${key.vendor}
-            and later.n > ${key.n})`);
+    await tx
+      .update(vendorAttempts)
+      .set({
+        state: 'pending',
+        jobRef,
+        endedAt: null,
+        reason: null,
+        leaseUntil: sql`clock_timestamp() + ${span(nextPollMs)}`,
+      })
+      .where(and(isUnanswered(key), notExists(isRepeated)));
     return change;
   });
 }
@@ -431,13 +447,16 @@ export async function recordLost(
   attempt: AttemptId,
   reason: string,
 ): Promise<void> {
-  await run(db)`
-    update vendor_attempts
-       set lease_until = case state when 'pending' then clock_timestamp() end,
-           ended_at = case state when 'submitting' then clock_timestamp() end,
-           reason = case state when 'submitting' then ${reason} end,
-           state = case state when 'submitting' then 'lost' else state end
-     where ${sameAttempt(attempt)} and ended_at is null`;
+  await transaction(db, async (tx) => {
+    await tx
+      .update(vendorAttempts)
+      .set({ leaseUntil: clockTime })
+      .where(and(isAttempt(attempt), eq(vendorAttempts.state, 'pending')));
+    await tx
+      .update(vendorAttempts)
+      .set({ state: 'lost', reason, endedAt: clockTime, leaseUntil: null })
+      .where(and(isAttempt(attempt), eq(vendorAttempts.state, 'submitting')));
+  });
 }
 
 export interface VendorAnswerRecord {
@@ -462,32 +481,30 @@ export async function recordVendorAnswer(
   { state, reason, credits, outcome, named, freshnessMs }: VendorAnswerRecord,
 ): Promise<BreakerChange | null> {
   const { lookupId, vendor, era, cost, askedAt } = key;
-  const answer = sql`
-    update vendor_attempts
-       set state = ${state},
-           reason = ${reason},
-           credits = ${credits}::numeric,
-           ended_at = clock_timestamp(),
-           candidates = ${named?.candidates.length ?? 0},
-           lease_until = null
-     where ${unanswered(key)}
-    returning request_id as "requestId", ended_at as at`;
-  const endAttempt = async (tx: Transaction) => {
-    if (!named) return await tx.execute<{ requestId: string }>(answer);
-    return await storeCandidates(
-      tx,
-      { ...named, lookupId, source: vendor, freshnessMs },
-      answer,
-    );
-  };
   return await transaction(db, async (tx) => {
-    // The two statements are sent at once, without waiting for the first response.
-    const [change, [ended]] = await Promise.all([
-      recordCall(tx, vendor, era, outcome),
-      endAttempt(tx),
-    ]);
-    // `ended` is undefined if another worker has already recorded the result of the same job.
-    if (ended) await giveBack(tx, vendor, { ...ended, credits: cost - credits, askedAt });
+    const change = await recordCall(tx, vendor, era, outcome);
+    const [ended] = await tx
+      .update(vendorAttempts)
+      .set({
+        state,
+        reason,
+        credits,
+        endedAt: clockTime,
+        candidates: named?.candidates.length ?? 0,
+        leaseUntil: null,
+      })
+      .where(isUnanswered(key))
+      .returning({
+        requestId: vendorAttempts.requestId,
+        at: sql`ended_at`.mapWith(vendorAttempts.endedAt),
+      });
+    // Another worker has already recorded the result of the same job.
+    if (!ended) return change;
+    const { requestId, at } = ended;
+    if (named) {
+      await storeCandidates(tx, { ...named, lookupId, source: vendor, at, freshnessMs });
+    }
+    await giveBack(tx, vendor, { requestId, credits: cost - credits, askedAt });
     return change;
   });
 }
@@ -519,11 +536,18 @@ export async function recordRefused(
 }
 
 /** Selects the row of an attempt that has no response yet. */
-function unanswered(attempt: AttemptId) {
-  return sql`${sameAttempt(attempt)} and state in ('submitting', 'pending', 'lost')`;
+function isUnanswered(attempt: AttemptId) {
+  return and(
+    isAttempt(attempt),
+    inArray(vendorAttempts.state, ['submitting', 'pending', 'lost']),
+  );
 }
 
 /** Selects the row of one attempt. */
-function sameAttempt({ lookupId, vendor, n }: AttemptId) {
-  return sql`(lookup_id, vendor, n) = (${lookupId}, ${vendor}, ${n})`;
+function isAttempt({ lookupId, vendor, n }: AttemptId) {
+  return and(
+    eq(vendorAttempts.lookupId, lookupId),
+    eq(vendorAttempts.vendor, vendor),
+    eq(vendorAttempts.n, n),
+  );
 }

@@ -4,7 +4,7 @@ import { balanceOf } from '../../db/accounts/credits.ts';
 import { type Database, openDatabase } from '../../db/client.ts';
 import { diagnose } from '../../db/doctor/doctor.ts';
 import { newId } from '../../db/ids.ts';
-import { recordCheck } from '../../db/lookups/candidates.ts';
+import { recordCheck } from '../../db/lookups/checks.ts';
 import { storeOwnEmails } from '../../db/lookups/imports.ts';
 import { eraseSubject, exportSubject } from '../../db/privacy/privacy.ts';
 import { storeRegistryAnswer } from '../../db/providers/providers.ts';
@@ -351,7 +351,7 @@ test.serial(
   },
 );
 
-// Guard: the order of recordCheck's CTEs.
+// Guard: the order of recordCheck's statements.
 test.serial(
   'an erasure does not deadlock with a check that is stored at the same time',
   async (t) => {

@@ -14,7 +14,7 @@ import {
   suspendWebhooks,
 } from '../../db/accounts/organizations.ts';
 import { newId } from '../../db/ids.ts';
-import { listFading } from '../../db/lookups/candidates.ts';
+import { listFading } from '../../db/lookups/checks.ts';
 import { readEvidence } from '../../db/lookups/evidence.ts';
 import { eraseSubject, exportSubject } from '../../db/privacy/privacy.ts';
 import { submit } from '../../db/requests/submit.ts';

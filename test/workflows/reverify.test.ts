@@ -1,10 +1,8 @@
 import test from 'ava';
 import { sql } from 'drizzle-orm';
-import {
-  claimUnchecked,
-  listFading,
-  queueKnownEmails,
-} from '../../db/lookups/candidates.ts';
+import { queueKnownEmails } from '../../db/lookups/candidates.ts';
+import { listFading } from '../../db/lookups/checks.ts';
+import { claimUnchecked } from '../../db/lookups/claims.ts';
 import { personOf } from '../../deploy/local/sim/people.ts';
 import { WORKFLOWS } from '../../workflows/messages.ts';
 import { fresh } from '../support/database.ts';

@@ -1,0 +1,190 @@
+import { and, eq, type SQL, sql } from 'drizzle-orm';
+import { type Database, run, span, type Transaction, transaction } from '../client.ts';
+import { clockTime } from '../schema/columns.ts';
+import { type emailChecks, storedEmails } from '../schema.ts';
+import { type EmailType, SERVICE } from '../words.ts';
+import { epochMs } from './sources.ts';
+
+// The results of the checks of addresses, which are kept in email_checks, and the verdicts, which
+// are kept in stored_emails.
+
+type EmailCheck = Readonly<typeof emailChecks.$inferSelect>;
+type StoredEmail = Readonly<typeof storedEmails.$inferSelect>;
+
+/** A row of evidence about an address, without its id, address, and lookup. */
+export interface Evidence
+  extends Pick<EmailCheck, 'kind' | 'source' | 'verdict' | 'reason' | 'durationMs'> {
+  /** How long the call to a verifier waited for a slot under the rate limit, in milliseconds. */
+  readonly waitedMs?: number;
+}
+
+/** The verdict that combines the results of all checks of an address. */
+export interface CheckedEmail extends Pick<Evidence, 'verdict' | 'reason'> {
+  readonly emailType: EmailType | null;
+  readonly validatedAt: Date | null;
+}
+
+/**
+ * The `reason` of a `named` row in email_checks that was inserted because a stored address was
+ * queued again. It shows that the source did not report the address again.
+ */
+export const STALE = 'stale';
+
+/**
+ * True if NPPES lists the stored address `s` for its provider as one that receives Direct messages.
+ */
+export const IS_TYPED_DIRECT = sql`exists (select from provider_endpoints e
+  where e.npi = s.npi and e.kind = 'DIRECT' and endpoint_address(e.endpoint) = s.email)`;
+
+/** Counts the sources that named the stored address `s` in the last 30 days plus `agoMs`. */
+export function namedBy(agoMs: number): SQL {
+  return sql`(
+    select count(distinct c.source)::int
+      from email_checks c
+     where c.npi = s.npi and c.email = s.email
+       and c.kind = 'named' and c.verdict <> 'invalid'
+       and c.reason is distinct from ${STALE}
+       and c.at > now() - interval '30 days' - ${span(agoMs)}
+       -- Does not count responses about another person. Such a response inserted two rows with the
+       -- same time, one of kind 'named' and one of kind 'identity'.
+       and not exists (
+         select from email_checks i
+          where i.npi = c.npi and i.email = c.email and i.kind = 'identity'
+            and i.lookup_id = c.lookup_id and i.at = c.at))`;
+}
+
+/**
+ * Records the results of an address's checks and the verdict. Nothing is recorded if the address
+ * was erased during the check.
+ * @param address.lookupId null if no request waits for the check
+ * @param checked null if the checks reached no verdict
+ */
+export async function recordCheck(
+  db: Database,
+  address: CheckedAddress,
+  evidence: readonly Evidence[],
+  checked: CheckedEmail | null,
+): Promise<void> {
+  const lines = [...evidence];
+  if (checked) {
+    const { verdict, reason } = checked;
+    lines.push({ kind: 'verdict', source: SERVICE, verdict, reason, durationMs: null });
+  }
+  if (lines.length === 0) return;
+  await transaction(db, async (tx) => {
+    // An erasure locks the two tables in the same order, so it cannot deadlock with this.
+    if (checked) await storeVerdict(tx, address, checked);
+    await insertEvidence(tx, address, lines);
+  });
+}
+
+type CheckedAddress = Pick<StoredEmail, 'npi' | 'email'> & Pick<EmailCheck, 'lookupId'>;
+
+async function storeVerdict(
+  tx: Transaction,
+  { npi, email }: CheckedAddress,
+  { verdict, reason, emailType, validatedAt }: CheckedEmail,
+): Promise<void> {
+  await tx
+    .update(storedEmails)
+    .set({
+      verdict,
+      emailType,
+      reason,
+      unchecked: false,
+      lastValidatedAt: validatedAt,
+      checkingUntil: null,
+      updatedAt: clockTime,
+    })
+    .where(and(eq(storedEmails.npi, npi), eq(storedEmails.email, email)));
+}
+
+async function insertEvidence(
+  tx: Transaction,
+  { npi, email, lookupId }: CheckedAddress,
+  lines: readonly Evidence[],
+): Promise<void> {
+  await tx.execute(sql`
+    insert into email_checks (
+      npi, email, lookup_id, kind, source, verdict, reason, duration_ms, waited_ms
+    )
+    select s.npi, s.email, ${lookupId}, line.kind, line.source, line.verdict, line.reason,
+           line."durationMs", line."waitedMs"
+      from stored_emails s,
+           jsonb_to_recordset(${JSON.stringify(lines)}::jsonb) line (
+             kind text, source text, verdict text, reason text,
+             "durationMs" integer, "waitedMs" integer
+           )
+     where s.npi = ${npi}
+       and s.email = ${email}
+       -- A check that had to wait for a verifier later starts again from the beginning. The results
+       -- of our own rules (kind 'local') are then the same and are not inserted again.
+       and (line.kind <> 'local' or not exists (
+         select from email_checks c
+          where c.lookup_id = ${lookupId}
+            and c.npi = s.npi
+            and c.email = s.email
+            and c.kind = 'local'
+            and c.verdict = line.verdict
+            and c.reason is not distinct from line.reason))`);
+}
+
+/** An address that goes stale soon. */
+interface Fading extends Pick<StoredEmail, 'npi' | 'email' | 'source'> {
+  readonly vendorType: EmailType | null;
+  readonly isTypedDirect: boolean;
+  readonly namedBy: number;
+  /** The time when the address was read, in milliseconds since the epoch by PostgreSQL's clock. */
+  readonly claimedAt: number;
+}
+
+/**
+ * The number of newest requests whose NPIs are considered. Newest means the highest ids, because
+ * ids sort by time. Searching more requests would slow the query and find few extra NPIs.
+ */
+const ASKED = 20_000;
+
+/**
+ * Lists valid addresses of recently requested NPIs that go stale within the next `leadMs`
+ * milliseconds. The address that goes stale first comes first.
+ */
+export async function listFading(
+  db: Database,
+  search: {
+    readonly freshnessMs: number;
+    readonly leadMs: number;
+    readonly limit: number;
+  },
+) {
+  const stale = sql`now() - ${span(search.freshnessMs)}`;
+  const readAt = epochMs(sql`clock_timestamp()`);
+  return await run<Fading>(db)`
+    select s.npi,
+           s.email,
+           s.email_type as "vendorType",
+           s.source,
+           ${IS_TYPED_DIRECT} as "isTypedDirect",
+           ${namedBy(search.freshnessMs)} as "namedBy",
+           floor(${readAt})::float8 as "claimedAt"
+      from (
+        select distinct npi from (
+          select npi from requests where test_outcome is null order by id desc limit ${ASKED}
+        ) newest
+      ) asked
+      join stored_emails s on s.npi = asked.npi
+     where s.verdict = 'valid'
+       and not s.unchecked
+       and s.may_store
+       and s.last_validated_at >= ${stale}
+       and s.last_validated_at < ${stale} + ${span(search.leadMs)}
+       and not is_suppressed(s.npi, s.email)
+       and not is_inactive(s.npi)
+       -- Skips addresses that were checked within the last day without a verdict. Otherwise they
+       -- would take the places of other addresses in every call.
+       and not exists (
+         select from email_checks c
+          where c.npi = s.npi and c.email = s.email
+            and c.lookup_id is null and c.at > now() - interval '1 day')
+     order by s.last_validated_at
+     limit ${search.limit}`;
+}
