@@ -1,12 +1,5 @@
-import { eq, sql } from 'drizzle-orm';
-import {
-  clock,
-  type Database,
-  run,
-  span,
-  type Transaction,
-  transaction,
-} from '../client.ts';
+import { and, eq, isNotNull, sql } from 'drizzle-orm';
+import { clock, type Database, span, type Transaction, transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { webhookAttempts, webhookDeliveries } from '../schema.ts';
 import type { DeliveryState } from '../words.ts';
@@ -130,17 +123,21 @@ export async function claimDelivery(
       } else {
         // Sets checked_at to a time in the future, so that the sweep skips the delivery until its
         // turn. Otherwise the sweep would spend all its time on waiting deliveries.
-        await tx.execute(sql`
-          update webhook_deliveries set checked_at = clock_timestamp() + ${span(afterMs)}
-           where id = ${deliveryId}`);
+        await tx
+          .update(webhookDeliveries)
+          .set({ checkedAt: sql`clock_timestamp() + ${span(afterMs)}` })
+          .where(eq(webhookDeliveries.id, deliveryId));
       }
       return admission;
     }
-    const [claimed] = await tx.execute<{ at: Date }>(sql`
-      update webhook_deliveries
-         set leased_until = clock_timestamp() + ${span(LEASE_MS)}, leased_host = ${host}
-       where id = ${deliveryId} and ${REPORTS_FINAL}
-      returning clock_timestamp() as at`);
+    const [claimed] = await tx
+      .update(webhookDeliveries)
+      .set({
+        leasedUntil: sql`clock_timestamp() + ${span(LEASE_MS)}`,
+        leasedHost: host,
+      })
+      .where(and(eq(webhookDeliveries.id, deliveryId), REPORTS_FINAL))
+      .returning({ at: sql<Date>`clock_timestamp()` });
     if (!claimed) return NOT_FINAL;
     const { at } = claimed;
     const { era, provenNetworks } = admission;
@@ -168,11 +165,17 @@ export async function releaseClaim(
   addresses: readonly string[],
 ): Promise<void> {
   await transaction(db, async (tx) => {
-    const [held] = await run(tx)`
-      update webhook_deliveries set leased_until = null
-       where id = ${claim.deliveryId} and resends = ${claim.resends}
-         and leased_until is not null
-      returning id`;
+    const [held] = await tx
+      .update(webhookDeliveries)
+      .set({ leasedUntil: null })
+      .where(
+        and(
+          eq(webhookDeliveries.id, claim.deliveryId),
+          eq(webhookDeliveries.resends, claim.resends),
+          isNotNull(webhookDeliveries.leasedUntil),
+        ),
+      )
+      .returning({ id: webhookDeliveries.id });
     if (held) await giveBackAddresses(tx, addresses);
   });
 }
@@ -194,9 +197,16 @@ export async function holdUnreadable(db: Database, claim: Claim): Promise<number
   await transaction(db, async (tx) => {
     const row = await lockDelivery(tx, deliveryId);
     if (row?.state !== 'pending' || row.resends !== resends) return;
-    const [known] = await run(tx)`
-      select n from webhook_attempts
-       where delivery_id = ${deliveryId} and n = ${row.attempts} and reason = 'secret_unreadable'`;
+    const [known] = await tx
+      .select({ n: webhookAttempts.n })
+      .from(webhookAttempts)
+      .where(
+        and(
+          eq(webhookAttempts.deliveryId, deliveryId),
+          eq(webhookAttempts.n, row.attempts),
+          eq(webhookAttempts.reason, 'secret_unreadable'),
+        ),
+      );
     let { attempts } = row;
     if (!known) {
       attempts += 1;
@@ -236,10 +246,15 @@ export async function recordAttempt(
     if (!row) throw new Refusal('delivery_missing');
     // This needs a separate statement, because the statement that locked the delivery does not see
     // an attempt that another worker has just written.
-    const [recorded] = await tx.execute(sql`
-      select n from webhook_attempts
-       where delivery_id = ${deliveryId}
-         and started_at = ${attempt.startedAt.toISOString()}::timestamptz`);
+    const [recorded] = await tx
+      .select({ n: webhookAttempts.n })
+      .from(webhookAttempts)
+      .where(
+        and(
+          eq(webhookAttempts.deliveryId, deliveryId),
+          eq(webhookAttempts.startedAt, attempt.startedAt),
+        ),
+      );
     if (recorded) return;
     const n = row.attempts + 1;
     await tx.insert(webhookAttempts).values({ deliveryId, n, ...attempt });

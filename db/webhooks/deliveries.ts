@@ -1,8 +1,8 @@
-import { sql } from 'drizzle-orm';
-import { type Database, run, type Transaction } from '../client.ts';
+import { and, type Column, eq, isNull, or, sql } from 'drizzle-orm';
+import { type Database, query, type Transaction } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { envelopeText, findEnvelope } from '../requests/envelope.ts';
-import type { webhookDeliveries } from '../schema.ts';
+import { batches, organizations, webhookDeliveries } from '../schema.ts';
 import { decryptSecret } from '../secrets.ts';
 
 /** Tests whether the request or the batch that a row of webhook_deliveries reports is final. */
@@ -23,10 +23,25 @@ export async function findDueDelivery(
   batchId: string,
   requestId: string,
 ): Promise<string | null> {
-  const [due] = await run<{ id: string }>(db)`
-    select id from webhook_deliveries
-     where batch_id = ${batchId} and coalesce(request_id, ${requestId}) = ${requestId}
-       and state = 'pending' and attempts = 0 and resends = 0 and ${REPORTS_FINAL}`;
+  const isMeant = or(
+    isNull(webhookDeliveries.requestId),
+    eq(webhookDeliveries.requestId, requestId),
+  );
+  const [due] = await query(db, (tx) =>
+    tx
+      .select({ id: webhookDeliveries.id })
+      .from(webhookDeliveries)
+      .where(
+        and(
+          eq(webhookDeliveries.batchId, batchId),
+          isMeant,
+          eq(webhookDeliveries.state, 'pending'),
+          eq(webhookDeliveries.attempts, 0),
+          eq(webhookDeliveries.resends, 0),
+          REPORTS_FINAL,
+        ),
+      ),
+  );
   return due?.id ?? null;
 }
 
@@ -36,20 +51,16 @@ export async function findDueDelivery(
  * unknown batch.
  */
 export async function ownsBatch(
-  tx: Pick<Transaction, 'execute'>,
+  tx: Pick<Transaction, 'select'>,
   organizationId: string,
   batchId: string,
 ): Promise<boolean> {
-  const found = await run(tx)`
-    select from batches where id = ${batchId} and organization_id = ${organizationId}`;
+  const found = await tx
+    .select({ id: batches.id })
+    .from(batches)
+    .where(and(eq(batches.id, batchId), eq(batches.organizationId, organizationId)));
   return found.length > 0;
 }
-
-type Columns = typeof webhookDeliveries.$inferSelect;
-type Reported = Pick<Columns, 'id' | 'batchId' | 'attempts'> & {
-  readonly organizationId: string;
-  readonly url: string | null;
-};
 
 /**
  * Locks a delivery and reads its state. `leasedMs` and `dueMs` are milliseconds from now, or 0 if
@@ -61,28 +72,34 @@ export async function lockDelivery(
   deliveryId: string,
   batchId: string | null = null,
 ) {
-  type Locked = Reported &
-    Pick<Columns, 'state' | 'step' | 'stepAt' | 'resends'> & {
-      readonly leasedMs: number;
-      readonly dueMs: number;
-      readonly suspended: boolean;
-      readonly final: boolean;
-    };
-  const [row] = await run<Locked>(tx)`
-    select webhook_deliveries.id, batch_id as "batchId", state, step, step_at as "stepAt",
-           resends, attempts,
-           greatest(0, ceil(extract(epoch from leased_until - clock_timestamp()) * 1000))::float8
-             as "leasedMs",
-           greatest(0, ceil(extract(epoch from due_at - clock_timestamp()) * 1000))::float8
-             as "dueMs",
-           o.id as "organizationId", webhook_url as url, webhooks_suspended as suspended,
-           ${REPORTS_FINAL} as final
-      from webhook_deliveries
-      join batches b on b.id = batch_id
-      join organizations o on o.id = b.organization_id
-     where webhook_deliveries.id = ${deliveryId} and batch_id = coalesce(${batchId}, batch_id)
-       for update of webhook_deliveries`;
+  const isOfBatch = batchId === null ? undefined : eq(webhookDeliveries.batchId, batchId);
+  const [row] = await tx
+    .select({
+      id: webhookDeliveries.id,
+      batchId: webhookDeliveries.batchId,
+      state: webhookDeliveries.state,
+      step: webhookDeliveries.step,
+      stepAt: webhookDeliveries.stepAt,
+      resends: webhookDeliveries.resends,
+      attempts: webhookDeliveries.attempts,
+      leasedMs: msUntil(webhookDeliveries.leasedUntil),
+      dueMs: msUntil(webhookDeliveries.dueAt),
+      organizationId: organizations.id,
+      url: batches.webhookUrl,
+      suspended: organizations.webhooksSuspended,
+      final: sql<boolean>`${REPORTS_FINAL}`,
+    })
+    .from(webhookDeliveries)
+    .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+    .innerJoin(organizations, eq(organizations.id, batches.organizationId))
+    .where(and(eq(webhookDeliveries.id, deliveryId), isOfBatch))
+    .for('update', { of: webhookDeliveries });
   return row;
+}
+
+function msUntil(time: Column) {
+  return sql<number>`
+    greatest(0, ceil(extract(epoch from ${time} - clock_timestamp()) * 1000))::float8`;
 }
 
 /**
@@ -92,24 +109,29 @@ export async function lockDelivery(
  * @throws {Refusal} `delivery_missing` for an unknown id; {SecretKeyMissing}; {SecretUnreadable}
  */
 export async function loadDelivery(db: Database, deliveryId: string) {
-  type Found = Reported &
-    Pick<Columns, 'requestId'> & {
-      readonly secrets: readonly string[];
-      readonly blocked: readonly string[];
-    };
-  const [row] = await run<Found>(db)`
-    select d.id, attempts, batch_id as "batchId", request_id as "requestId",
-           o.id as "organizationId", webhook_url as url,
-           array(select target from webhook_blocks) as blocked,
-           array_remove(
-             array[webhook_secret,
-                   case when previous_webhook_secret_expires_at > clock_timestamp()
-                        then previous_webhook_secret end],
-             null) as secrets
-      from webhook_deliveries d
-      join batches b on b.id = batch_id
-      join organizations o on o.id = b.organization_id
-     where d.id = ${deliveryId}`;
+  const { webhookSecret, previousWebhookSecret, previousWebhookSecretExpiresAt } =
+    organizations;
+  const [row] = await query(db, (tx) =>
+    tx
+      .select({
+        id: webhookDeliveries.id,
+        attempts: webhookDeliveries.attempts,
+        batchId: webhookDeliveries.batchId,
+        requestId: webhookDeliveries.requestId,
+        organizationId: organizations.id,
+        url: batches.webhookUrl,
+        blocked: sql<string[]>`array(select target from webhook_blocks)`,
+        secrets: sql<string[]>`array_remove(
+          array[${webhookSecret},
+                case when ${previousWebhookSecretExpiresAt} > clock_timestamp()
+                     then ${previousWebhookSecret} end],
+          null)`,
+      })
+      .from(webhookDeliveries)
+      .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+      .innerJoin(organizations, eq(organizations.id, batches.organizationId))
+      .where(eq(webhookDeliveries.id, deliveryId)),
+  );
   if (!row?.url) throw new Refusal('delivery_missing');
   const { id, attempts, batchId, requestId, organizationId, url, secrets, blocked } = row;
   const subject =

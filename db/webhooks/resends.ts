@@ -1,14 +1,16 @@
-import { sql } from 'drizzle-orm';
+import { and, asc, eq, gte, lte, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
   only,
+  query,
   run,
   span,
   type Transaction,
   transaction,
 } from '../client.ts';
 import { Refusal } from '../errors.ts';
+import { batches, organizations, type requests, webhookDeliveries } from '../schema.ts';
 import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
@@ -89,11 +91,14 @@ async function takeResend(tx: Transaction, deliveryId: string): Promise<number |
              true)
     returning id`;
   if (taken.length > 0) return null;
-  const oldest = await run<{ ms: number | null }>(tx)`
-    select (extract(epoch from customer_resends[${RESENDS_PER_HOUR}::int]
-              + interval '1 hour' - clock_timestamp()) * 1000)::float8 as ms
-      from webhook_deliveries
-     where id = ${deliveryId}`;
+  const oldest = await tx
+    .select({
+      ms: sql<number | null>`
+        (extract(epoch from customer_resends[${RESENDS_PER_HOUR}::int]
+           + interval '1 hour' - clock_timestamp()) * 1000)::float8`,
+    })
+    .from(webhookDeliveries)
+    .where(eq(webhookDeliveries.id, deliveryId));
   return Math.max(0, only(oldest).ms ?? 0);
 }
 
@@ -144,21 +149,27 @@ export async function resendFailed(
 ): Promise<{ readonly resent: number; readonly more: boolean }> {
   const { organizationId, since, until, limit } = what;
   return await transaction(db, async (tx) => {
-    const [organization] = await run<{ suspended: boolean }>(tx)`
-      select webhooks_suspended as suspended from organizations where id = ${organizationId}`;
+    const [organization] = await tx
+      .select({ suspended: organizations.webhooksSuspended })
+      .from(organizations)
+      .where(eq(organizations.id, organizationId));
     if (!organization) throw new Refusal('organization_missing');
     if (organization.suspended) throw new Refusal('webhooks_suspended');
-    const failed = await run<{ id: string }>(tx)`
-      select d.id
-        from webhook_deliveries d
-        join batches b on b.id = d.batch_id
-       where d.state = 'failed'
-         and d.decided_at >= ${since.toISOString()}::timestamptz
-         and d.decided_at <= ${until.toISOString()}::timestamptz
-         and b.organization_id = ${organizationId}
-       order by d.decided_at
-       limit ${limit + 1}
-         for update of d`;
+    const failed = await tx
+      .select({ id: webhookDeliveries.id })
+      .from(webhookDeliveries)
+      .innerJoin(batches, eq(batches.id, webhookDeliveries.batchId))
+      .where(
+        and(
+          eq(webhookDeliveries.state, 'failed'),
+          gte(webhookDeliveries.decidedAt, since),
+          lte(webhookDeliveries.decidedAt, until),
+          eq(batches.organizationId, organizationId),
+        ),
+      )
+      .orderBy(asc(webhookDeliveries.decidedAt))
+      .limit(limit + 1)
+      .for('update', { of: webhookDeliveries });
     const ids = failed.slice(0, limit).map(({ id }) => id);
     await beginRound(tx, ids);
     await recordAudit(tx, by, {
@@ -179,9 +190,14 @@ export async function noteDeliveryLook(
   db: Database,
   { deliveryId, resends }: { readonly deliveryId: string; readonly resends: number },
 ): Promise<void> {
-  await run(db)`
-    update webhook_deliveries set checked_at = greatest(checked_at, clock_timestamp())
-     where id = ${deliveryId} and resends = ${resends}`;
+  await query(db, (tx) =>
+    tx
+      .update(webhookDeliveries)
+      .set({ checkedAt: sql`greatest(checked_at, clock_timestamp())` })
+      .where(
+        and(eq(webhookDeliveries.id, deliveryId), eq(webhookDeliveries.resends, resends)),
+      ),
+  );
 }
 
 /**
@@ -203,6 +219,18 @@ export interface WaitingDelivery extends DeliveryStart {
  * workflow was not started for `olderThanMs`. The caller marks each delivery with
  * `noteDeliveryLook` after its check. If a check fails because Temporal is unavailable, the next
  * sweep lists the delivery again.
+ *
+ * The problem: each due delivery has a workflow, unless the workflow was lost or could not be
+ * started. Only a call to Temporal shows whether it exists. Thousands of deliveries may be due at
+ * once, for example while a receiver is away.
+ * - One option is to check all of them on every sweep. That is thousands of calls each time.
+ * - Another is to claim rows with `for update skip locked`. But the calls would then run while rows
+ *   are locked, and the attempts of these deliveries would wait for them.
+ *
+ * So each row stores the time of its last check, and nothing is locked. Two sweeps may check the
+ * same delivery, which is harmless, because the workflow's id is the delivery's id. The delivery
+ * that has waited longest comes first, so none is left out. The longer a delivery has been due, the
+ * less often it is checked, down to once an hour, so stuck deliveries leave room for others.
  */
 export async function listDeliveriesToLookAt(
   db: Database,
@@ -233,7 +261,7 @@ export async function listDeliveriesToLookAt(
              - case when resends > 0 and webhook_deliveries.checked_at is null
                     then ${span(olderThanMs)}
                     else ${span(everyMs)} end
-       -- The longer a delivery has been due, the less often it is checked, down to once an hour.
+       -- A delivery is checked again after as long as it had been due at the last check.
        and coalesce(
              webhook_deliveries.checked_at
                + least(
@@ -272,7 +300,7 @@ type Resent = Extract<ResendOutcome, { readonly kind: 'resent' }>;
 
 async function begin(tx: Transaction, deliveryId: string): Promise<Resent> {
   await beginRound(tx, [deliveryId]);
-  const reported = await run<{ npi: string }>(tx)`
+  const reported = await run<Pick<typeof requests.$inferSelect, 'npi'>>(tx)`
     select npi
       from requests r
       join webhook_deliveries d
