@@ -1,15 +1,17 @@
-import { type SQL, sql } from 'drizzle-orm';
+import { and, eq, lte, type SQL, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   cut,
   type Database,
   only,
   type Page,
+  query,
   run,
   type Transaction,
   transaction,
 } from '../client.ts';
-import { DatabaseError, type Granted, Refusal } from '../errors.ts';
+import { DatabaseError, Refusal } from '../errors.ts';
+import { ledgerEntries } from '../schema.ts';
 import type { LedgerKind, RequestedType } from '../words.ts';
 import { balanceLock } from './balance.ts';
 import type { Balance } from './organizations.ts';
@@ -61,10 +63,17 @@ export async function grantCredits(
     return await fund(db, by, { kind: 'grant', organizationId, amount, reference });
   } catch (error) {
     if (!isViolation(error, 'ledger_entries_reference_once')) throw error;
-    const granted = await run<Granted>(db)`
-      select amount, created_at as at
-        from ledger_entries
-       where organization_id = ${organizationId} and reference = ${reference}`;
+    const granted = await query(db, (tx) =>
+      tx
+        .select({ amount: ledgerEntries.amount, at: ledgerEntries.createdAt })
+        .from(ledgerEntries)
+        .where(
+          and(
+            eq(ledgerEntries.organizationId, organizationId),
+            sql`reference = ${reference}`,
+          ),
+        ),
+    );
     throw new Refusal('reference_used', null, only(granted));
   }
 }
@@ -196,10 +205,17 @@ async function placeOf(
 ): Promise<LedgerPlace> {
   const available = availableAfter - added;
   if (side !== 'funding') return { side, requestId: requestId ?? '', available };
-  const counted = await run<{ ordinal: number }>(db)`
-    select count(*)::int as ordinal from ledger_entries
-     where organization_id = ${organizationId} and side = 'funding' and id <= ${id}`;
-  return { side, ordinal: only(counted).ordinal, available };
+  const ordinal = await query(db, (tx) =>
+    tx.$count(
+      ledgerEntries,
+      and(
+        eq(ledgerEntries.organizationId, organizationId),
+        eq(ledgerEntries.side, 'funding'),
+        lte(ledgerEntries.id, id),
+      ),
+    ),
+  );
+  return { side, ordinal, available };
 }
 
 interface Funding {
@@ -217,9 +233,7 @@ async function fund(db: Database, by: ChangedBy, funding: Funding): Promise<Bala
     // All writers of the ledger lock the balance first, so that they cannot deadlock.
     const [locked] = await balanceLock(tx, organizationId);
     if (!locked) throw new Refusal('organization_missing');
-    await run(tx)`
-      insert into ledger_entries (organization_id, kind, amount, reference)
-      values (${organizationId}, ${kind}, ${amount}, ${reference})`;
+    await tx.insert(ledgerEntries).values({ organizationId, kind, amount, reference });
     const after = await balanceOf(tx, organizationId);
     const details: Record<string, string | number> = {
       amount,

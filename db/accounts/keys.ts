@@ -1,17 +1,18 @@
 import { hash, randomInt } from 'node:crypto';
 import { crc32 } from 'node:zlib';
-import { sql } from 'drizzle-orm';
+import { desc, eq, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   clock,
   type Database,
   only,
-  run,
+  query,
   type Transaction,
   transaction,
 } from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
+import { apiKeys, organizations } from '../schema.ts';
 import { isSandbox, openSandbox, requireOrganization } from './organizations.ts';
 
 // An API key consists of `npe_` or `npe_test_`, 30 random base62 characters (178 bits), and 6 check
@@ -51,12 +52,21 @@ export type Authentication =
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const SHAPE = /^npe_(?:test_)?[0-9A-Za-z]{36}$/;
 
-const STATE = sql`case when revoked_at is not null then 'revoked'
+const STATE = sql<ApiKey['state']>`case when revoked_at is not null then 'revoked'
   when expires_at <= clock_timestamp() then 'inactive' else 'active' end`;
 
-const API_KEY = sql`
-  id, organization_id as "organizationId", name, is_test as "isTest", hint, ${STATE} as state,
-  created_at as "createdAt", expires_at as "expiresAt", revoked_at as "revokedAt", leaked`;
+const API_KEY = {
+  id: apiKeys.id,
+  organizationId: apiKeys.organizationId,
+  name: apiKeys.name,
+  isTest: apiKeys.isTest,
+  hint: apiKeys.hint,
+  state: STATE,
+  createdAt: apiKeys.createdAt,
+  expiresAt: apiKeys.expiresAt,
+  revokedAt: apiKeys.revokedAt,
+  leaked: apiKeys.leaked,
+};
 
 /**
  * Returns the hash that identifies a key, or null for a text that cannot be a key. Does not query
@@ -74,14 +84,19 @@ export function parseApiKey(text: string): Buffer | null {
  * organization is suspended, its active keys count as inactive.
  */
 export async function authenticate(db: Database, hash: Buffer): Promise<Authentication> {
-  type Found = Omit<Extract<Authentication, { kind: 'active' }>, 'kind'> &
-    Pick<ApiKey, 'state'>;
-  const [found] = await run<Found & { readonly suspended: boolean }>(db)`
-    select ${STATE} as state, suspended, api_keys.id as "keyId",
-           organization_id as "organizationId", requests_per_minute as "requestsPerMinute"
-      from api_keys
-      join organizations on organizations.id = organization_id
-     where hash = ${hash}`;
+  const [found] = await query(db, (tx) =>
+    tx
+      .select({
+        state: STATE,
+        suspended: organizations.suspended,
+        keyId: apiKeys.id,
+        organizationId: organizations.id,
+        requestsPerMinute: organizations.requestsPerMinute,
+      })
+      .from(apiKeys)
+      .innerJoin(organizations, eq(organizations.id, apiKeys.organizationId))
+      .where(eq(apiKeys.hash, hash)),
+  );
   if (!found) return { kind: 'unknown' };
   const { state, suspended, ...key } = found;
   if (state !== 'active') return { kind: state };
@@ -197,10 +212,13 @@ export async function reactivateKey(
  */
 export async function listKeys(db: Database, organizationId: string): Promise<ApiKey[]> {
   await requireOrganization(db, organizationId);
-  return await run<ApiKey>(db)`
-    select ${API_KEY} from api_keys
-     where organization_id = ${organizationId}
-     order by created_at desc, id desc`;
+  return await query(db, (tx) =>
+    tx
+      .select(API_KEY)
+      .from(apiKeys)
+      .where(eq(apiKeys.organizationId, organizationId))
+      .orderBy(desc(apiKeys.createdAt), desc(apiKeys.id)),
+  );
 }
 
 function newApiKey(isTest: boolean): string {
@@ -231,11 +249,17 @@ async function insertKey(
 ): Promise<IssuedKey> {
   const isTest = isSandbox(organizationId);
   const apiKey = newApiKey(isTest);
-  const inserted = await run<ApiKey>(tx)`
-    insert into api_keys (id, organization_id, name, is_test, hint, hash)
-    values (${newId('key')}, ${organizationId}, ${name}, ${isTest},
-            ${apiKey.slice(-4)}, ${hashOf(apiKey)})
-    returning ${API_KEY}`;
+  const inserted = await tx
+    .insert(apiKeys)
+    .values({
+      id: newId('key'),
+      organizationId,
+      name,
+      isTest,
+      hint: apiKey.slice(-4),
+      hash: hashOf(apiKey),
+    })
+    .returning(API_KEY);
   return { ...only(inserted), apiKey };
 }
 
@@ -244,8 +268,11 @@ async function insertKey(
  * and submits do not wait for this lock.
  */
 async function lockKey(tx: Transaction, keyId: string): Promise<ApiKey> {
-  const [found] = await run<ApiKey>(tx)`
-    select ${API_KEY} from api_keys where id = ${keyId} for no key update`;
+  const [found] = await tx
+    .select(API_KEY)
+    .from(apiKeys)
+    .where(eq(apiKeys.id, keyId))
+    .for('no key update');
   if (!found) throw new Refusal('key_missing');
   return found;
 }
@@ -254,11 +281,11 @@ async function updateKey(
   tx: Transaction,
   { id, revokedAt, expiresAt, leaked }: ApiKey,
 ): Promise<ApiKey> {
-  const updated = await run<ApiKey>(tx)`
-    update api_keys
-       set revoked_at = ${revokedAt}, expires_at = ${expiresAt}, leaked = ${leaked}
-     where id = ${id}
-    returning ${API_KEY}`;
+  const updated = await tx
+    .update(apiKeys)
+    .set({ revokedAt, expiresAt, leaked })
+    .where(eq(apiKeys.id, id))
+    .returning(API_KEY);
   return only(updated);
 }
 

@@ -1,8 +1,16 @@
-import { sql } from 'drizzle-orm';
+import { desc, eq, sql } from 'drizzle-orm';
 import { type AuditedChange, type ChangedBy, recordAudit } from '../audit.ts';
-import { type Database, only, run, type Transaction, transaction } from '../client.ts';
+import {
+  type Database,
+  only,
+  query,
+  run,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
+import { creditBalances, ledgerEntries, organizations } from '../schema.ts';
 import { requireRightKey } from './secret-keys.ts';
 import { newWebhookSecret } from './webhook-secrets.ts';
 
@@ -23,17 +31,25 @@ export interface Organization {
   readonly createdAt: Date;
 }
 
-const ORGANIZATION = sql`
-  id, name, sandbox_of as "sandboxOf", requests_per_minute as "requestsPerMinute", suspended,
-  webhooks_suspended as "webhooksSuspended", created_at as "createdAt"`;
+const ORGANIZATION = {
+  id: organizations.id,
+  name: organizations.name,
+  sandboxOf: organizations.sandboxOf,
+  requestsPerMinute: organizations.requestsPerMinute,
+  suspended: organizations.suspended,
+  webhooksSuspended: organizations.webhooksSuspended,
+  createdAt: organizations.createdAt,
+};
 
 /** A balance in credits: total = used + held + available at all times (DECISIONS.md, Credits). */
 export type Balance = Readonly<Record<'total' | 'used' | 'held' | 'available', number>>;
 
-/** Selects the balance of the current row of `organizations`. */
-const WITH_BALANCE = sql`(
-  select json_build_object('total', total, 'used', used, 'held', held, 'available', available)
-    from credit_balances where organization_id = organizations.id) as balance`;
+const BALANCE = {
+  total: creditBalances.total,
+  used: creditBalances.used,
+  held: creditBalances.held,
+  available: creditBalances.available,
+};
 
 /**
  * Creates an organization with a balance of 0, the default limit, and a new webhook secret.
@@ -75,24 +91,29 @@ export async function openSandbox(
 ) {
   // Locks the organization, so that concurrent calls create only one sandbox.
   const owner = await lockOrganization(tx, sandboxOf);
-  const [existing] = await run<Pick<Organization, 'id'>>(tx)`
-    select id from organizations where sandbox_of = ${sandboxOf}`;
+  const [existing] = await tx
+    .select({ id: organizations.id })
+    .from(organizations)
+    .where(eq(organizations.sandboxOf, sandboxOf));
   if (existing) return existing.id;
   const id = newId('sbx');
   const details = { name: owner.name, sandbox_of: sandboxOf, credits: PLAY_CREDITS };
   await insert(tx, db, by, { ...owner, id, sandboxOf }, details);
-  await run(tx)`
-    insert into ledger_entries (organization_id, kind, amount)
-    values (${id}, 'grant', ${PLAY_CREDITS})`;
+  await tx
+    .insert(ledgerEntries)
+    .values({ organizationId: id, kind: 'grant', amount: PLAY_CREDITS });
   return id;
 }
 
 /** Lists all organizations with their balances, the newest first. */
 export async function listOrganizations(db: Database) {
-  return await run<Organization & { readonly balance: Balance }>(db)`
-    select ${ORGANIZATION}, ${WITH_BALANCE}
-      from organizations
-     order by created_at desc, id desc`;
+  return await query(db, (tx) =>
+    tx
+      .select({ ...ORGANIZATION, balance: BALANCE })
+      .from(organizations)
+      .innerJoin(creditBalances, eq(creditBalances.organizationId, organizations.id))
+      .orderBy(desc(organizations.createdAt), desc(organizations.id)),
+  );
 }
 
 /** The maximum number of organizations that a search returns. */
@@ -123,28 +144,28 @@ export async function findOrganizations(db: Database, text: string) {
  * @throws {Refusal} `organization_missing` for an unknown id
  */
 export async function showOrganization(db: Database, organizationId: string) {
-  type Shown = Organization & {
-    readonly balance: Balance;
-    readonly keys: Readonly<Record<'active' | 'inactive' | 'revoked', number>>;
-    readonly batches: Readonly<Record<'inProgress' | 'completed', number>>;
-  };
-  const [found] = await run<Shown>(db)`
-    select ${ORGANIZATION}, ${WITH_BALANCE}, (
-             select json_build_object(
-                      'active', count(*) filter (where not revoked and not expired),
-                      'inactive', count(*) filter (where not revoked and expired),
-                      'revoked', count(*) filter (where revoked))
-               from api_keys, lateral (
-                 select revoked_at is not null as revoked,
-                        coalesce(expires_at <= clock_timestamp(), false) as expired) k
-              where organization_id = organizations.id) as keys, (
-             select json_build_object(
-                      'inProgress', count(*) filter (where status = 'in-progress'),
-                      'completed', count(*) filter (where status = 'completed'))
-               from batches
-              where organization_id = organizations.id) as batches
-      from organizations
-     where id = ${organizationId}`;
+  const keys = sql<Readonly<Record<'active' | 'inactive' | 'revoked', number>>>`(
+    select json_build_object(
+             'active', count(*) filter (where not revoked and not expired),
+             'inactive', count(*) filter (where not revoked and expired),
+             'revoked', count(*) filter (where revoked))
+      from api_keys, lateral (
+        select revoked_at is not null as revoked,
+               coalesce(expires_at <= clock_timestamp(), false) as expired) k
+     where organization_id = ${organizationId})`;
+  const batches = sql<Readonly<Record<'inProgress' | 'completed', number>>>`(
+    select json_build_object(
+             'inProgress', count(*) filter (where status = 'in-progress'),
+             'completed', count(*) filter (where status = 'completed'))
+      from batches
+     where organization_id = ${organizationId})`;
+  const [found] = await query(db, (tx) =>
+    tx
+      .select({ ...ORGANIZATION, balance: BALANCE, keys, batches })
+      .from(organizations)
+      .innerJoin(creditBalances, eq(creditBalances.organizationId, organizations.id))
+      .where(eq(organizations.id, organizationId)),
+  );
   if (!found) throw new Refusal('organization_missing');
   return found;
 }
@@ -169,10 +190,11 @@ export async function setLimit(
       subject: organizationId,
       details: { from: before.requestsPerMinute, to: requestsPerMinute },
     });
-    const updated = await run<Organization>(tx)`
-      update organizations set requests_per_minute = ${requestsPerMinute}
-       where id = ${organizationId}
-      returning ${ORGANIZATION}`;
+    const updated = await tx
+      .update(organizations)
+      .set({ requestsPerMinute })
+      .where(eq(organizations.id, organizationId))
+      .returning(ORGANIZATION);
     return only(updated);
   });
 }
@@ -197,11 +219,15 @@ export async function suspendOrganization(
       subject: organizationId,
       details: { from: before.suspended, to: suspended },
     });
-    await run(tx)`
-      update organizations set suspended = ${suspended} where sandbox_of = ${organizationId}`;
-    const updated = await run<Organization>(tx)`
-      update organizations set suspended = ${suspended} where id = ${organizationId}
-      returning ${ORGANIZATION}`;
+    await tx
+      .update(organizations)
+      .set({ suspended })
+      .where(eq(organizations.sandboxOf, organizationId));
+    const updated = await tx
+      .update(organizations)
+      .set({ suspended })
+      .where(eq(organizations.id, organizationId))
+      .returning(ORGANIZATION);
     return only(updated);
   });
 }
@@ -225,12 +251,15 @@ export async function suspendWebhooks(
       subject: organizationId,
       details: { from: before.webhooksSuspended, to: suspended },
     });
-    await run(tx)`
-      update organizations set webhooks_suspended = ${suspended}
-       where sandbox_of = ${organizationId}`;
-    const updated = await run<Organization>(tx)`
-      update organizations set webhooks_suspended = ${suspended} where id = ${organizationId}
-      returning ${ORGANIZATION}`;
+    await tx
+      .update(organizations)
+      .set({ webhooksSuspended: suspended })
+      .where(eq(organizations.sandboxOf, organizationId));
+    const updated = await tx
+      .update(organizations)
+      .set({ webhooksSuspended: suspended })
+      .where(eq(organizations.id, organizationId))
+      .returning(ORGANIZATION);
     return only(updated);
   });
 }
@@ -243,7 +272,12 @@ export async function requireOrganization(
   db: Database,
   organizationId: string,
 ): Promise<void> {
-  const found = await run(db)`select from organizations where id = ${organizationId}`;
+  const found = await query(db, (tx) =>
+    tx
+      .select({ id: organizations.id })
+      .from(organizations)
+      .where(eq(organizations.id, organizationId)),
+  );
   if (found.length === 0) throw new Refusal('organization_missing');
 }
 
@@ -255,10 +289,11 @@ async function lockOrganization(
   tx: Transaction,
   organizationId: string,
 ): Promise<Organization> {
-  const [found] = await run<Organization>(tx)`
-    select ${ORGANIZATION} from organizations
-     where id = ${organizationId}
-       for no key update`;
+  const [found] = await tx
+    .select(ORGANIZATION)
+    .from(organizations)
+    .where(eq(organizations.id, organizationId))
+    .for('no key update');
   if (!found) throw new Refusal('organization_missing');
   return found;
 }
@@ -276,13 +311,17 @@ async function insert(
 ): Promise<Organization> {
   const { id } = made;
   await requireRightKey(tx, db.secretKeys);
-  const secret = newWebhookSecret(db, id);
-  const inserted = await run<Organization>(tx)`
-    insert into organizations
-      (id, name, sandbox_of, webhook_secret, suspended, webhooks_suspended)
-    values (${id}, ${made.name}, ${made.sandboxOf}, ${secret},
-            ${made.suspended}, ${made.webhooksSuspended})
-    returning ${ORGANIZATION}`;
+  const inserted = await tx
+    .insert(organizations)
+    .values({
+      id,
+      name: made.name,
+      sandboxOf: made.sandboxOf,
+      webhookSecret: newWebhookSecret(db, id),
+      suspended: made.suspended,
+      webhooksSuspended: made.webhooksSuspended,
+    })
+    .returning(ORGANIZATION);
   await recordAudit(tx, by, {
     action: 'org.create',
     organizationId: id,

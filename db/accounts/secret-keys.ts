@@ -1,5 +1,6 @@
 import { sql } from 'drizzle-orm';
 import { type Database, run, type Transaction } from '../client.ts';
+import type { organizations, secretKeys as storedKeys } from '../schema.ts';
 import {
   canDecrypt,
   encryptSecret,
@@ -34,26 +35,35 @@ async function wrongVersions(
   return wrong;
 }
 
+type Organization = typeof organizations.$inferSelect;
+
 async function isRightKey(db: Database | Transaction, key: SecretKey): Promise<boolean> {
   const { version } = key;
   const prefix = `${version}.`;
-  const [known] = await run<{ value: string }>(db)`
-    select check_value as value from secret_keys where version = ${version}`;
-  if (known) return canDecrypt([key], OWNER, known.value);
-  const [sample] = await run<{ id: string; stored: string }>(db)`
-    select id, webhook_secret as stored
+  const known = await findCheckValue(db, version);
+  if (known !== null) return canDecrypt([key], OWNER, known);
+  const [sample] = await run<Pick<Organization, 'id' | 'webhookSecret'>>(db)`
+    select id, webhook_secret as "webhookSecret"
       from organizations
      where starts_with(webhook_secret, ${prefix})
      limit 1`;
-  if (sample && !canDecrypt([key], sample.id, sample.stored)) return false;
+  if (sample && !canDecrypt([key], sample.id, sample.webhookSecret)) return false;
   const checkValue = encryptSecret([key], OWNER, version);
   await run(db)`
     insert into secret_keys (version, check_value) values (${version}, ${checkValue})
         on conflict do nothing`;
   // Another process may have stored its check value first, encrypted with a different key.
-  const [stored] = await run<{ value: string }>(db)`
-    select check_value as value from secret_keys where version = ${version}`;
-  return stored !== undefined && canDecrypt([key], OWNER, stored.value);
+  const stored = await findCheckValue(db, version);
+  return stored !== null && canDecrypt([key], OWNER, stored);
+}
+
+async function findCheckValue(
+  db: Database | Transaction,
+  version: string,
+): Promise<string | null> {
+  const [found] = await run<Pick<typeof storedKeys.$inferSelect, 'checkValue'>>(db)`
+    select check_value as "checkValue" from secret_keys where version = ${version}`;
+  return found?.checkValue ?? null;
 }
 
 /**
@@ -62,7 +72,7 @@ async function isRightKey(db: Database | Transaction, key: SecretKey): Promise<b
  */
 async function missingVersion(db: Database): Promise<string | undefined> {
   const versions = db.secretKeys.map(({ version }) => version);
-  const [missing] = await run<{ version: string }>(db)`
+  const [missing] = await run<Pick<typeof storedKeys.$inferSelect, 'version'>>(db)`
     select split_part(secret, '.', 1) as version
       from (
         select webhook_secret as secret from organizations

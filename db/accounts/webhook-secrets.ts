@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { eq } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   clock,
@@ -9,6 +10,7 @@ import {
   transaction,
 } from '../client.ts';
 import { Refusal } from '../errors.ts';
+import { organizations } from '../schema.ts';
 import {
   canDecrypt,
   decryptSecret,
@@ -28,6 +30,8 @@ export interface WebhookSecret {
    */
   readonly previousSecretValidUntil: Date | null;
 }
+
+type Organization = typeof organizations.$inferSelect;
 
 /** The time that receivers have to switch to a new secret. */
 const OVERLAP_MS = 24 * 3_600_000;
@@ -92,14 +96,14 @@ export async function rotateWebhookSecret(
   return await transaction(db, async (tx) => {
     await requireRightKey(tx, db.secretKeys);
     if (!force) await showWebhookSecret(db, organizationId, tx);
-    const [before] = await run<{ secret: string }>(tx)`
-      select webhook_secret as secret
-        from organizations
-       where id = ${organizationId}
-         for no key update`;
+    const [before] = await tx
+      .select({ secret: organizations.webhookSecret })
+      .from(organizations)
+      .where(eq(organizations.id, organizationId))
+      .for('no key update');
     const isReadable =
       before !== undefined && canDecrypt(db.secretKeys, organizationId, before.secret);
-    const [rotated] = await run<{ until: Date | null }>(tx)`
+    const [rotated] = await run<Pick<Organization, 'previousWebhookSecretExpiresAt'>>(tx)`
       update organizations
          set webhook_secret = ${stored},
              previous_webhook_secret = case when ${isReadable} then webhook_secret end,
@@ -107,7 +111,7 @@ export async function rotateWebhookSecret(
                case when ${isReadable} then clock_timestamp() + ${span(OVERLAP_MS)} end
        where id = ${organizationId}
          and (${force} or coalesce(previous_webhook_secret_expires_at <= clock_timestamp(), true))
-      returning previous_webhook_secret_expires_at as until`;
+      returning previous_webhook_secret_expires_at as "previousWebhookSecretExpiresAt"`;
     if (!rotated) {
       const { previousSecretValidUntil } = await showWebhookSecret(
         db,
@@ -120,17 +124,18 @@ export async function rotateWebhookSecret(
         previousSecretValidUntil ?? (await clock(tx)),
       );
     }
+    const { previousWebhookSecretExpiresAt: validUntil } = rotated;
     await recordAudit(tx, by, {
       action: 'webhook-secret.rotate',
       organizationId,
       subject: organizationId,
       details: {
-        previous_secret_valid_until: rotated.until?.toISOString() ?? null,
+        previous_secret_valid_until: validUntil?.toISOString() ?? null,
         forced: force,
       },
     });
     const webhookSecret = decryptSecret(db.secretKeys, organizationId, stored);
-    return { organizationId, webhookSecret, previousSecretValidUntil: rotated.until };
+    return { organizationId, webhookSecret, previousSecretValidUntil: validUntil };
   });
 }
 
@@ -172,18 +177,19 @@ async function reencryptSome(
   key: string,
 ): Promise<number> {
   const prefix = `${key}.`;
-  const rows = await run<{ id: string; current: string; previous: string | null }>(tx)`
-    select id, webhook_secret as current,
+  type Stored = Pick<Organization, 'id' | 'webhookSecret' | 'previousWebhookSecret'>;
+  const rows = await run<Stored>(tx)`
+    select id, webhook_secret as "webhookSecret",
            case when previous_webhook_secret_expires_at > clock_timestamp()
-                then previous_webhook_secret end as previous
+                then previous_webhook_secret end as "previousWebhookSecret"
       from organizations
      where not starts_with(webhook_secret, ${prefix})
         or not starts_with(previous_webhook_secret, ${prefix})
      limit ${REENCRYPTED_PER_STEP}
        for no key update`;
-  const renewed = rows.map(({ id, current, previous }) => ({
+  const renewed = rows.map(({ id, webhookSecret, previousWebhookSecret: previous }) => ({
     id,
-    current: reencrypt(secretKeys, id, current),
+    current: reencrypt(secretKeys, id, webhookSecret),
     previous: previous && reencrypt(secretKeys, id, previous),
   }));
   await run(tx)`
