@@ -80,7 +80,7 @@ const ANSWERS: Readonly<Record<Exclude<TestOutcome, 'deadline'>, VendorAnswer>> 
 
 /**
  * Returns a sandbox response in place of a vendor and our checks. The address itself is made up
- * when the request is settled (`sandboxEmails`).
+ * when the request is settled (`findSandboxEmails`).
  * @param name the name of a source in the plan, or the lookup id of the plan. Both are the same
  * text.
  * @returns null if `name` is not a sandbox source

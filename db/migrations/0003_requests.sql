@@ -1,15 +1,5 @@
 -- Requests: triggers that guard their states, count them in their batches, and add ledger entries.
 
--- Returns the made-up addresses that an NPI has in the sandbox if its test outcome is `an_outcome`.
--- RFC 2606 reserves the domains, so no real person can own one of the addresses.
-create function sandbox_emails(an_npi text, an_outcome text) returns table (npi text, email text, email_type text)
-language sql immutable strict as $$
-  select an_npi, 'npi' || an_npi || host, type
-    from (values ('professional', '@clinic.example.com'), ('personal', '@home.example.com')) made_up (type, host)
-   where an_outcome not in ('not_found', 'failed', 'deadline')
-     and (an_outcome not in ('professional', 'personal') or an_outcome = type)
-$$;
-
 create function refuse_change() returns trigger language plpgsql as $$
 begin
   raise exception '% is append-only', tg_table_name using errcode = 'restrict_violation';

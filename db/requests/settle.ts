@@ -1,17 +1,26 @@
-import { sql } from 'drizzle-orm';
+import { and, eq, isNull, lt, sql } from 'drizzle-orm';
 import { balanceLock } from '../accounts/balance.ts';
-import { type Database, run, type Transaction, transaction } from '../client.ts';
+import {
+  clock,
+  type Database,
+  only,
+  run,
+  type Transaction,
+  transaction,
+} from '../client.ts';
 import { Refusal } from '../errors.ts';
 import { countSettled, type Ended } from '../metrics.ts';
+import { requests } from '../schema.ts';
 import type { FinalStatus } from '../words.ts';
 import {
-  CLAIMS,
   claimEntitlements,
+  findKnownEmails,
+  type KnownEmail,
   type KnownWindows,
-  knownEmails,
-  requireClaims,
-  sandboxEmails,
 } from './entitlements.ts';
+import { findSandboxEmails } from './sandbox.ts';
+
+type Request = typeof requests.$inferSelect;
 
 /**
  * How a lookup ended. After `answered`, the request is completed if the directory holds a usable
@@ -59,93 +68,116 @@ export async function settleIn(
   reason: string,
   rules: KnownWindows,
 ): Promise<Settlement> {
-  await lock(tx, requestId);
-  const [settled] = await write(tx, requestId, end, reason, rules);
-  if (!settled) throw new Refusal('request_missing');
-  requireClaims(settled);
+  const request = await lockRequest(tx, requestId);
+  if (request.settledAt !== null) return settlementOf(request, request.settledAt, false);
+  const at = await clock(tx);
+  const isLate = at > request.deadlineAt;
+  let email: KnownEmail | undefined;
+  if (end === 'answered' && !isLate) email = await findEmail(tx, request, at, rules);
+  let settled: Request;
+  if (email) {
+    settled = await complete(tx, requestId, email, at, rules.replayMs);
+  } else if (isLate) {
+    const lateReason = reason.startsWith('deadline') ? reason : 'deadline';
+    settled = await endWithoutEmail(tx, requestId, 'failed', lateReason, at);
+  } else {
+    const status = end === 'failed' ? 'failed' : 'not_found';
+    settled = await endWithoutEmail(tx, requestId, status, reason, at);
+  }
   await run(tx)`select close_lookups(array[${requestId}])`;
-  return settled;
+  return settlementOf(settled, at, true);
 }
 
 /**
- * Locks the organization's balance and then the request. All transactions lock in this order, so
- * that they cannot deadlock.
+ * Locks the organization's balance and then the request. Settlements and submits lock in the order
+ * balance, request, entitlement, lookup, so that they cannot deadlock.
+ * @throws {Refusal} `request_missing` for an unknown id
  */
-async function lock(tx: Transaction, requestId: string): Promise<void> {
-  const owner = sql`(select organization_id from requests where id = ${requestId})`;
-  await run(tx)`
-    with locked as (
-      select organization_id from credit_balances where organization_id = ${owner} for update
-    )
-    select from locked join requests using (organization_id)
-     where requests.id = ${requestId}
-       for update of requests`;
+async function lockRequest(tx: Transaction, requestId: string): Promise<Request> {
+  const isRequest = eq(requests.id, requestId);
+  // The organization of a request never changes, so it can be read before the locks.
+  const [owner] = await tx
+    .select({ organizationId: requests.organizationId })
+    .from(requests)
+    .where(isRequest);
+  if (!owner) throw new Refusal('request_missing');
+  await balanceLock(tx, owner.organizationId);
+  return only(await tx.select().from(requests).where(isRequest).for('update'));
 }
 
-/**
- * Writes the request and its entitlement in one statement. Triggers add the charge or the release
- * to the ledger.
- */
-async function write(
+/** Finds the email that completes a request whose lookup has ended. */
+async function findEmail(
+  tx: Transaction,
+  { organizationId, npi, requestedType, lookupId, testOutcome }: Request,
+  at: Date,
+  rules: KnownWindows,
+): Promise<KnownEmail | undefined> {
+  if (testOutcome === null) {
+    const asked = { organizationId, npis: [npi], requestedType, at, lookupId };
+    const live = await findKnownEmails(tx, asked, rules);
+    return live.get(npi);
+  }
+  const outcomes = new Map([[npi, testOutcome]]);
+  const asked = { organizationId, requestedType, at, outcomes };
+  const sandbox = await findSandboxEmails(tx, asked, rules.replayMs);
+  return sandbox.get(npi);
+}
+
+/** Completes a request. Triggers add the charge, or the release of a replay, to the ledger. */
+async function complete(
   tx: Transaction,
   requestId: string,
-  end: LookupEnd,
+  email: KnownEmail,
+  at: Date,
+  replayMs: number,
+): Promise<Request> {
+  const completed = await tx
+    .update(requests)
+    .set({
+      status: 'completed',
+      replayed: email.replayed,
+      email: email.email,
+      emailType: email.emailType,
+      emailLastValidatedAt: email.emailLastValidatedAt,
+      suppressionChange: email.suppressionChange,
+      settledAt: at,
+    })
+    .where(eq(requests.id, requestId))
+    .returning();
+  const request = only(completed);
+  if (request.creditsUsed > 0) await claimEntitlements(tx, [requestId], replayMs);
+  return request;
+}
+
+/** Ends a request without an email. A trigger adds the release of its credits to the ledger. */
+async function endWithoutEmail(
+  tx: Transaction,
+  requestId: string,
+  status: 'not_found' | 'failed',
   reason: string,
-  windows: KnownWindows,
-) {
-  const asked = {
-    organizationId: sql`open.organization_id`,
-    npis: sql`case when not open.failed and open.test_outcome is null then open.npi end`,
-    requestedType: sql`open.requested_type`,
-    at: sql`open.at`,
-    lookupId: sql`open.lookup_id`,
+  at: Date,
+): Promise<Request> {
+  const ended = await tx
+    .update(requests)
+    .set({ status, reason, settledAt: at })
+    .where(eq(requests.id, requestId))
+    .returning();
+  return only(ended);
+}
+
+function settlementOf(request: Request, at: Date, settledNow: boolean): Settlement {
+  const { status, reason, organizationId, cost, emailType, replayed } = request;
+  return {
+    // A settled request has a final status. The check requests_settled_iff_final requires it.
+    status: status as FinalStatus,
+    reason,
+    settledNow,
+    organizationId,
+    cost,
+    emailType,
+    replayed,
+    seconds: (at.getTime() - request.acceptedAt.getTime()) / 1000,
   };
-  const outcome = sql`case when not open.failed then open.test_outcome end`;
-  const test = { ...asked, npis: sql`open.npi`, outcome, isDue: sql`true` };
-  return await tx.execute<
-    Record<'charged' | 'claimed', number> & {
-      [Field in keyof Settlement]: Settlement[Field];
-    }
-  >(sql`
-    with open as materialized (
-      select r.*, at, at > deadline_at as late, at > deadline_at or ${end === 'failed'} as failed
-        from requests r, date_trunc('milliseconds', clock_timestamp()) at
-       where id = ${requestId} and settled_at is null
-    ), settled as (
-      update requests r
-         set status = case
-               when open.failed then 'failed'
-               when known.npi is null then 'not_found'
-               else 'completed'
-             end,
-             reason = case
-               when open.late and ${reason} not like 'deadline%' then 'deadline'
-               when known.npi is null then ${reason}
-             end,
-             replayed = coalesce(known.replayed, false),
-             email = known.email,
-             email_type = known.email_type,
-             email_last_validated_at = known.email_last_validated_at,
-             settled_at = open.at,
-             suppression_change = (select n from suppression_changes)
-        from open left join lateral (
-          select * from (${knownEmails(asked, windows)}) live
-          union all select * from (${sandboxEmails(test, windows.replayMs)}) test
-        ) known on true
-       where r.id = open.id
-      returning r.*
-    ), claimed as (${claimEntitlements(windows.replayMs)})
-    select coalesce(s.status, r.status) as status,
-           coalesce(s.reason, r.reason) as reason,
-           s.id is not null as "settledNow",
-           r.organization_id as "organizationId",
-           r.cost,
-           s.email_type as "emailType",
-           coalesce(s.replayed, r.replayed) as replayed,
-           (extract(epoch from s.settled_at - r.accepted_at))::float8 as seconds,
-           ${CLAIMS}
-      from requests r left join settled s using (id)
-     where r.id = ${requestId}`);
 }
 
 /**
@@ -161,33 +193,32 @@ export async function settleOverdue(
 ) {
   const ended = await transaction(db, async (tx) => {
     await balanceLock(tx, organizationId);
-    const settled = await tx.execute<Ended & { requestId: string; batchId: string }>(sql`
-      with overdue as materialized (
-        select id, at
-          from requests, date_trunc('milliseconds', clock_timestamp()) at
-         where organization_id = ${organizationId}
-           and settled_at is null
-           and deadline_at < at
-         limit ${limit}
-           for update of requests skip locked
-      ), settled as (
-        update requests r
-           set status = 'failed', reason = 'deadline', settled_at = at
-          from overdue
-         where r.id = overdue.id
-        returning r.*
+    const at = await clock(tx);
+    const overdue = await tx
+      .select({ id: requests.id })
+      .from(requests)
+      .where(
+        and(
+          eq(requests.organizationId, organizationId),
+          isNull(requests.settledAt),
+          lt(requests.deadlineAt, at),
+        ),
       )
-      select id as "requestId",
-             batch_id as "batchId",
-             organization_id as "organizationId",
-             status,
-             cost,
-             replayed,
-             (extract(epoch from settled_at - accepted_at))::float8 as seconds
-        from settled`);
-    const ids = settled.map(({ requestId }) => requestId);
-    if (ids.length > 0) await run(tx)`select close_lookups(${sql.param(ids)})`;
-    return [...settled];
+      .limit(limit)
+      .for('update', { skipLocked: true });
+    if (overdue.length === 0) return [];
+    const ids = sql.param(overdue.map(({ id }) => id));
+    const settled = await tx
+      .update(requests)
+      .set({ status: 'failed', reason: 'deadline', settledAt: at })
+      .where(sql`${requests.id} = any(${ids})`)
+      .returning();
+    await run(tx)`select close_lookups(${ids})`;
+    return settled.map((request) => ({
+      requestId: request.id,
+      batchId: request.batchId,
+      ...settlementOf(request, at, true),
+    }));
   });
   for (const one of ended) countSettled(one);
   return ended;

@@ -1,29 +1,26 @@
-import { sql } from 'drizzle-orm';
+import { and, eq, sql } from 'drizzle-orm';
 import { PRICES } from '../accounts/credits.ts';
 import { type Balance, isSandbox } from '../accounts/organizations.ts';
-import {
-  type Database,
-  only,
-  run,
-  span,
-  type Transaction,
-  transaction,
-} from '../client.ts';
+import { type Database, run, span, type Transaction, transaction } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { newId } from '../ids.ts';
 import { count, countSettled, type Ended } from '../metrics.ts';
-import type { requests, webhookDeliveries } from '../schema.ts';
+import {
+  type creditBalances,
+  idempotencyKeys,
+  type requests,
+  type webhookDeliveries,
+} from '../schema.ts';
 import type { RequestedType, SubmittedAs, TestOutcome, WebhookMode } from '../words.ts';
 import {
-  CLAIMS,
   claimEntitlements,
   findKnownEmails,
   type KnownEmail,
   type KnownWindows,
-  requireClaims,
 } from './entitlements.ts';
 import { submitResponse } from './envelope.ts';
 import type { BatchStart } from './outbox.ts';
+import { findStoredSandboxEmails } from './sandbox.ts';
 
 /** A parsed submit, single or bulk. */
 export interface SubmitCommand {
@@ -157,43 +154,60 @@ async function claimIdempotencyKey(
   const { organizationId, idempotency } = command;
   const { key, method, path, fingerprint } = idempotency;
   await tx.execute(sql.raw(`set local lock_timeout = ${IDEMPOTENCY_WAIT_MS}`));
-  const claimed = await run(tx)`
-    insert into idempotency_keys as k (
-      organization_id, method, path, key, fingerprint, created_at, expires_at
-    )
-    select ${organizationId}, ${method}, ${path}, ${key}, ${fingerprint}::bytea,
-           at, at + ${span(rules.idempotencyMs)}
-      from clock_timestamp() at
-        on conflict (organization_id, method, path, key) do update
-       set fingerprint = excluded.fingerprint,
-           response = null,
-           created_at = excluded.created_at,
-           expires_at = excluded.expires_at
-     where k.expires_at <= clock_timestamp()
-    returning 1`;
+  const lifetime = span(rules.idempotencyMs);
+  const claimed = await tx
+    .insert(idempotencyKeys)
+    .values({
+      organizationId,
+      method,
+      path,
+      key,
+      fingerprint,
+      createdAt: sql`clock_timestamp()`,
+      expiresAt: sql`clock_timestamp() + ${lifetime}`,
+    })
+    .onConflictDoUpdate({
+      target: [
+        idempotencyKeys.organizationId,
+        idempotencyKeys.method,
+        idempotencyKeys.path,
+        idempotencyKeys.key,
+      ],
+      set: {
+        fingerprint,
+        response: null,
+        createdAt: sql`excluded.created_at`,
+        expiresAt: sql`excluded.expires_at`,
+      },
+      setWhere: sql`${idempotencyKeys.expiresAt} <= clock_timestamp()`,
+    })
+    .returning({ key: idempotencyKeys.key });
   await tx.execute(sql`set local lock_timeout = default`);
   if (claimed.length === 1) return null;
-  const [stored] = await run<{ fingerprint: Buffer; response: string | null }>(tx)`
-    select fingerprint, response
-      from idempotency_keys
-     where ${sameKey(organizationId, idempotency)}`;
+  const [stored] = await tx
+    .select({
+      fingerprint: idempotencyKeys.fingerprint,
+      response: idempotencyKeys.response,
+    })
+    .from(idempotencyKeys)
+    .where(isKey(organizationId, idempotency));
   if (!stored?.response)
     throw new Error('an Idempotency-Key was committed without its response');
   if (!stored.fingerprint.equals(fingerprint)) return { kind: 'mismatch' };
   return { kind: 'repeated', response: stored.response };
 }
 
-/** Stores the response for repeated submits with the same Idempotency-Key. */
-async function storeResponse(
-  tx: Transaction,
+/** Matches the row of an organization's Idempotency-Key. */
+function isKey(
   organizationId: string,
-  idempotency: NonNullable<SubmitCommand['idempotency']>,
-  response: string,
-): Promise<void> {
-  await tx.execute(sql`
-    update idempotency_keys
-       set response = ${response}
-     where ${sameKey(organizationId, idempotency)}`);
+  { key, method, path }: NonNullable<SubmitCommand['idempotency']>,
+) {
+  return and(
+    eq(idempotencyKeys.organizationId, organizationId),
+    eq(idempotencyKeys.method, method),
+    eq(idempotencyKeys.path, path),
+    eq(idempotencyKeys.key, key),
+  );
 }
 
 async function accept(
@@ -201,11 +215,9 @@ async function accept(
   command: SubmitCommand,
   rules: SubmitRules,
 ): Promise<SubmitOutcome> {
-  const { organizationId, requestedType, submittedAs, npis, outcomes, idempotency } =
-    command;
+  const { organizationId, requestedType, submittedAs, npis, idempotency } = command;
   const { at, available, held, suspended } = await lockBalance(tx, organizationId);
-  const asked = { organizationId, npis, requestedType, at, lookupId: null, outcomes };
-  const known = await findKnownEmails(tx, asked, rules);
+  const known = await findStoredEmails(tx, command, at, rules);
   const batch = newBatch(command, at, rules.lookupTimeoutMs);
   const rows = newRequests(command, batch, known);
   const required =
@@ -215,11 +227,18 @@ async function accept(
 
   const response = submitResponse(batch.id, rows);
   const deliveries = newDeliveries(batch, rows, suspended);
-  // The two statements are sent at once, without waiting for the first response.
-  await Promise.all([
-    insertBatch(tx, batch, rows, deliveries, rules.replayMs),
-    idempotency && storeResponse(tx, organizationId, idempotency, response),
-  ]);
+  await insertBatch(tx, batch, rows, deliveries);
+  const charged = rows.filter(({ settledAt, replayed }) => settledAt && !replayed);
+  if (charged.length > 0) {
+    const ids = charged.map(({ id }) => id);
+    await claimEntitlements(tx, ids, rules.replayMs);
+  }
+  if (idempotency) {
+    await tx
+      .update(idempotencyKeys)
+      .set({ response })
+      .where(isKey(organizationId, idempotency));
+  }
   return {
     kind: 'accepted',
     response,
@@ -228,17 +247,17 @@ async function accept(
   };
 }
 
+type LockedBalance = Pick<typeof creditBalances.$inferSelect, 'available' | 'held'> & {
+  readonly suspended: boolean;
+  readonly at: Date;
+};
+
 /**
  * Locks an organization's balance. The time of the submit is read after the lock is acquired, so
  * that the times of an organization's submits are in the order in which they are committed.
  */
 async function lockBalance(tx: Transaction, organizationId: string) {
-  const [locked] = await run<{
-    available: number;
-    held: number;
-    suspended: boolean;
-    at: Date;
-  }>(tx)`
+  const [locked] = await run<LockedBalance>(tx)`
     with locked as materialized (
       select b.available, b.held, o.webhooks_suspended as suspended
         from credit_balances b join organizations o on o.id = b.organization_id
@@ -248,6 +267,25 @@ async function lockBalance(tx: Transaction, organizationId: string) {
     select *, clock_timestamp() as at from locked`;
   if (!locked) throw new Refusal('organization_missing');
   return locked;
+}
+
+/** Finds the emails that complete requests at submit, by NPI. */
+async function findStoredEmails(
+  tx: Transaction,
+  { organizationId, npis, requestedType, outcomes }: SubmitCommand,
+  at: Date,
+  rules: SubmitRules,
+): Promise<Map<string, KnownEmail>> {
+  if (outcomes === null) {
+    const asked = { organizationId, npis, requestedType, at, lookupId: null };
+    return await findKnownEmails(tx, asked, rules);
+  }
+  const byNpi = new Map<string, TestOutcome>();
+  for (const [index, outcome] of outcomes.entries()) {
+    byNpi.set(npis[index] as string, outcome);
+  }
+  const asked = { organizationId, requestedType, at, outcomes: byNpi };
+  return await findStoredSandboxEmails(tx, asked, rules.replayMs);
 }
 
 function newBatch(command: SubmitCommand, at: Date, lookupTimeoutMs: number) {
@@ -357,20 +395,18 @@ function countSubmit(command: SubmitCommand, outcome: SubmitOutcome): void {
 }
 
 /**
- * Inserts a batch with its requests and deliveries, and the entitlements of requests that are
- * already completed. Triggers add the holds and charges to the ledger. It is one statement, because
- * the organization's balance is locked until COMMIT, and a second statement would prolong that by a
- * round trip. Requests and deliveries are passed as one JSON array each, so that the text does not
- * depend on their number and can be prepared.
+ * Inserts a batch with its requests and deliveries. Triggers add the holds and charges to the
+ * ledger. It is one statement, because the organization's balance is locked until COMMIT, and a
+ * second statement would prolong that by a round trip. Requests and deliveries are passed as one
+ * JSON array each, so that the text does not depend on their number and can be prepared.
  */
 async function insertBatch(
   tx: Transaction,
   batch: NewBatch,
   rows: readonly NewRequest[],
   deliveries: readonly NewDelivery[],
-  replayMs: number,
 ): Promise<void> {
-  const counted = await run<Record<'charged' | 'claimed', number>>(tx)`
+  await run(tx)`
     with batch as (
       insert into batches
         (id, organization_id, api_key_id, submitted_as, requested_type, total, webhook_url,
@@ -384,31 +420,17 @@ async function insertBatch(
       select d.id, batch.id, "requestId", state, batch.created_at
         from batch, json_to_recordset(${JSON.stringify(deliveries)}::json)
                d (id text, "requestId" text, state text)
-    ), added as (
-      insert into requests
-        (id, batch_id, organization_id, position, npi, requested_type, cost, status, replayed,
-         email, email_type, email_last_validated_at, suppression_change, accepted_at, deadline_at,
-         settled_at, test_outcome)
-      select r.id, batch.id, organization_id, position, npi, requested_type,
-             ${PRICES[batch.requestedType]}, r.status, replayed, email, "emailType",
-             "emailLastValidatedAt", "suppressionChange", created_at, "deadlineAt", "settledAt",
-             "testOutcome"
-        from batch, json_to_recordset(${JSON.stringify(rows)}::json)
-               r (id text, position smallint, npi text, status text, replayed boolean, email text,
-                  "emailType" text, "emailLastValidatedAt" timestamptz, "suppressionChange" bigint,
-                  "deadlineAt" timestamptz, "settledAt" timestamptz, "testOutcome" text)
-      returning *
-    ), settled as (
-      select * from added where settled_at is not null
-    ), claimed as (${claimEntitlements(replayMs)})
-    select ${CLAIMS}`;
-  requireClaims(only(counted));
-}
-
-function sameKey(
-  organizationId: string,
-  { key, method, path }: { key: string; method: string; path: string },
-) {
-  return sql`
-    (organization_id, method, path, key) = (${organizationId}, ${method}, ${path}, ${key})`;
+    )
+    insert into requests
+      (id, batch_id, organization_id, position, npi, requested_type, cost, status, replayed,
+       email, email_type, email_last_validated_at, suppression_change, accepted_at, deadline_at,
+       settled_at, test_outcome)
+    select r.id, batch.id, organization_id, position, npi, requested_type,
+           ${PRICES[batch.requestedType]}, r.status, replayed, email, "emailType",
+           "emailLastValidatedAt", "suppressionChange", created_at, "deadlineAt", "settledAt",
+           "testOutcome"
+      from batch, json_to_recordset(${JSON.stringify(rows)}::json)
+             r (id text, position smallint, npi text, status text, replayed boolean, email text,
+                "emailType" text, "emailLastValidatedAt" timestamptz, "suppressionChange" bigint,
+                "deadlineAt" timestamptz, "settledAt" timestamptz, "testOutcome" text)`;
 }

@@ -90,8 +90,8 @@ export interface Mutation {
 
 /** Removes the locks on balance and request from a settlement. */
 export const WITHOUT_LOCKS: readonly Mutation[] = [
-  { file: 'requests/settle.ts', from: '{owner} for update', to: '{owner}' },
-  { file: 'requests/settle.ts', from: ' for update of requests`', to: '`' },
+  { file: 'accounts/balance.ts', from: ' for update`', to: '`' },
+  { file: 'requests/settle.ts', from: ".for('update')", to: '' },
 ];
 
 const DB = new URL('../../db/', import.meta.url);

@@ -202,7 +202,11 @@ test.serial(
 
 const BUGS: Record<string, readonly Mutation[]> = {
   'a second charge within the replay window': [
-    { file: 'requests/settle.ts', from: 'coalesce(known.replayed, false)', to: 'false' },
+    {
+      file: 'requests/settle.ts',
+      from: 'replayed: email.replayed',
+      to: 'replayed: false',
+    },
     {
       file: 'requests/entitlements.ts',
       from: 'where e.charged_at <',
@@ -210,7 +214,7 @@ const BUGS: Record<string, readonly Mutation[]> = {
     },
   ],
   'a charge for a result after the deadline': [
-    { file: 'requests/settle.ts', from: 'at > deadline_at or ', to: '' },
+    { file: 'requests/settle.ts', from: 'at > request.deadlineAt', to: 'false' },
   ],
   'a balance that is read without a lock': [
     { file: 'requests/submit.ts', from: ' for update of b', to: '' },
@@ -222,8 +226,8 @@ const BUGS: Record<string, readonly Mutation[]> = {
   'an Idempotency-Key that never expires': [
     {
       file: 'requests/submit.ts',
-      from: 'where k.expires_at',
-      to: 'where false and k.expires_at',
+      from: 'setWhere: sql`',
+      to: 'setWhere: sql`false and ',
     },
   ],
   'a replay window of half the length': [

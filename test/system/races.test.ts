@@ -280,7 +280,7 @@ async function raceBulks(
   return wrong;
 }
 
-// Guard: FOR UPDATE on the balance in `lock` of db/requests/settle.ts and in `accept` of
+// Guard: FOR UPDATE on the balance in `lockRequest` of db/requests/settle.ts and in `lockBalance` of
 // db/requests/submit.ts, so that the second settlement sees the first one's charge. The conditional
 // upsert of `claimEntitlements` is a second guard.
 test.serial(
@@ -306,8 +306,8 @@ test.serial(
   },
 );
 
-// Guards: `known.set` in `accept` of db/requests/submit.ts for the stored NPI, and `knownEmails` in
-// db/requests/settle.ts for the other one.
+// Guards: `charged.add` in `newRequests` of db/requests/submit.ts for the stored NPI, and
+// `findKnownEmails` in db/requests/settle.ts for the other one.
 test.serial(
   'the same NPI 60 times in one bulk submit causes one charge and 59 free replays',
   async (t) => {
