@@ -173,6 +173,8 @@ function claimOf(
     vendorType: meaningOf(entry, type),
     verdict: meaningOf(entry, status) ?? 'unknown',
     validatedAt: validated_at && timestampOf(entry.pointed(validated_at).text()),
+    isCurrent: false,
+    confidence: null,
   };
 }
 

@@ -97,15 +97,23 @@ function stepOfFound(body: Field): Step {
   const email = data.at('email').present();
   if (email.text() === null) return NO_EMAIL;
   const verification = data.at('verification').present();
+  // From 0 to 100: how sure the vendor is of the address.
+  const score = data.at('score').number();
   const claim = {
     email,
     vendorType: 'professional',
     verdict: verdictOf(verification, data.at('accept_all')),
     validatedAt: timestampOf(verification.at('date').text()),
+    isCurrent: false,
+    confidence: score === null ? null : score / 100,
   } as const;
   return stepOfCandidates({
     candidates: candidatesOf([claim]),
-    identity: identityOf({ first: data.at('first_name'), last: data.at('last_name') }),
+    identity: identityOf({
+      first: data.at('first_name'),
+      last: data.at('last_name'),
+      employerDomain: data.at('domain'),
+    }),
     // The vendor derives the address from the name in our request, and returns the same name.
     repeatsInput: true,
     credits: 1,

@@ -105,7 +105,7 @@ function stepOfMatch(body: Field): Step {
   const person = found.object();
   const email = person.at('email').present();
   const credits = body.at('free_enrichment').flag() ? 0 : 1;
-  const identity = identityOfPerson(person);
+  const identity = identityOfPerson(person, body.at('company'));
   if (email.isAbsent) return { kind: 'miss', reason: 'no_email', credits };
   // `revealed` is not reliable: in the vendor's own example a revealed address is masked.
   const address = email.at('email').present();
@@ -120,13 +120,15 @@ function stepOfMatch(body: Field): Step {
       vendorType: 'professional',
       verdict: isVerified ? 'valid' : 'unknown',
       validatedAt: null,
+      isCurrent: false,
+      confidence: null,
     },
   ]);
   // The identity comes from the vendor's own profile, not from our input.
   return stepOfCandidates({ candidates, identity, repeatsInput: false, credits });
 }
 
-function identityOfPerson(person: Field): Identity {
+function identityOfPerson(person: Field, company: Field): Identity {
   const location = person.at('location');
   return identityOf({
     first: person.at('first_name'),
@@ -134,5 +136,6 @@ function identityOfPerson(person: Field): Identity {
     full: person.at('full_name'),
     state: location.at('state'),
     country: location.at('country_code'),
+    employerDomain: company.at('domain'),
   });
 }

@@ -158,10 +158,12 @@ function stepOfProfile(profile: Field, cost: Cost): Step {
     full: profile.at('name'),
     state: profile.at('region'),
     country: profile.at('country_code'),
+    employerDomain: profile.at('current_employer_domain'),
   });
+  const current = new Set(CURRENT.map((name) => profile.at(name).word()));
   // `emails` is null or absent while a lookup with `return_cached_emails=false` is running.
   if (status === 'complete') emails.present();
-  const candidates = candidatesOf(emails.items().map(claimOf));
+  const candidates = candidatesOf(emails.items().map((entry) => claimOf(entry, current)));
   if (status === 'failed') return GIVEN_UP;
   if (status !== 'complete') {
     // "A status other than complete indicates the lookup is not finished". This applies to
@@ -198,17 +200,46 @@ const VERDICTS: ReadonlyMap<string, Verdict> = new Map([
   ['catchall', 'catch_all'],
 ]);
 
-/** Reads one address of a profile (ProfileEmailAPI). */
-function claimOf(entry: Field): Claim {
+/**
+ * The fields of a profile that name the person's current address, or the one that the vendor
+ * recommends.
+ */
+const CURRENT = [
+  'current_work_email',
+  'current_personal_email',
+  'recommended_professional_email',
+  'recommended_personal_email',
+  'recommended_email',
+];
+
+/**
+ * Reads one address of a profile (ProfileEmailAPI).
+ * @param current the profile's current and recommended addresses, in lowercase
+ */
+function claimOf(entry: Field, current: ReadonlySet<string>): Claim {
   const type = entry.at('type').word();
   const email = entry.at('email').present();
   const smtpValid = entry.at('smtp_valid').present().word();
+  const grade = entry.at('grade').word();
   return {
     email,
     vendorType: EMAIL_TYPES.find((one) => one === type) ?? null,
-    verdict: judge(smtpValid, type, entry.at('grade').word()),
+    verdict: judge(smtpValid, type, grade),
     validatedAt: timestampOf(entry.at('last_validation_check').text()),
+    isCurrent: current.has(email.word()),
+    confidence: confidenceOf(grade),
   };
+}
+
+/**
+ * Returns the confidence of a grade, such as `a-`. The vendor publishes only the order of its
+ * grades, so the numbers between A (1) and F (0) are ours.
+ */
+function confidenceOf(grade: string): number | null {
+  const place = 'fdcba'.indexOf(grade.charAt(0));
+  if (grade === '' || place < 0) return null;
+  const step = grade.endsWith('-') ? 2.5 * place - 1 : 2.5 * place;
+  return Math.max(step, 0) / 10;
 }
 
 /**

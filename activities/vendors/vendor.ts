@@ -10,6 +10,7 @@ import {
 } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
 import { usState } from '../person/us-states.ts';
+import { registrableDomain } from '../verification/domains.ts';
 
 /** The verdict on an address. Only an address with the verdict `valid` is returned to a client. */
 export type Verdict = StoredVerdict;
@@ -29,6 +30,8 @@ export interface Identity {
   readonly name: GivenName | null;
   /** The state in the response, as the two-letter code of a US state. */
   readonly state: string | null;
+  /** The registrable domain of the person's current employer, in lowercase. */
+  readonly employerDomain: string | null;
 }
 
 export interface PersonName {
@@ -331,8 +334,8 @@ export interface Claim extends Omit<NamedCandidate, 'email'> {
 
 /**
  * Returns a candidate for each usable address. If an address is named twice, the first claim is
- * used. Addresses that are valid according to the vendor come first, and the list is cut after
- * `MAX_CANDIDATES`.
+ * used. Addresses that are valid according to the vendor come first, then those with the highest
+ * confidence, and the list is cut after `MAX_CANDIDATES`.
  * @throws {FieldError} if an address is not a text
  */
 export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
@@ -343,10 +346,13 @@ export function candidatesOf(claims: Iterable<Claim>): NamedCandidate[] {
     const key = email.toLowerCase();
     if (!byEmail.has(key)) byEmail.set(key, { email, ...claim });
   }
-  const candidates = [...byEmail.values()];
-  const valid = candidates.filter(({ verdict }) => verdict === 'valid');
-  const others = candidates.filter(({ verdict }) => verdict !== 'valid');
-  return [...valid, ...others].slice(0, MAX_CANDIDATES);
+  return [...byEmail.values()].sort(byQuality).slice(0, MAX_CANDIDATES);
+}
+
+function byQuality(one: NamedCandidate, other: NamedCandidate): number {
+  const isValid = ({ verdict }: NamedCandidate) => Number(verdict === 'valid');
+  const confidenceOf = ({ confidence }: NamedCandidate) => confidence ?? 0;
+  return isValid(other) - isValid(one) || confidenceOf(other) - confidenceOf(one);
 }
 
 type Found = Extract<Step, { kind: 'found' }>;
@@ -361,8 +367,9 @@ export function stepOfCandidates(found: Omit<Found, 'kind'>): Step {
 
 /**
  * Reads the identity from the fields that the vendor has for it. The name is null unless the vendor
- * gives a full name or both a first and a last name.
- * @throws {FieldError} if a name or a state is not a text
+ * gives a full name or both a first and a last name. The employer's domain is null if it is not
+ * below a public suffix.
+ * @throws {FieldError} if a name, a state, or a domain is not a text
  */
 export function identityOf(
   fields: {
@@ -372,7 +379,8 @@ export function identityOf(
       | 'last'
       | 'full'
       | 'state'
-      | 'country']?: Field | null;
+      | 'country'
+      | 'employerDomain']?: Field | null;
   },
 ): Identity {
   const textOf = (part: keyof typeof fields) => fields[part]?.text() ?? null;
@@ -383,6 +391,7 @@ export function identityOf(
     npi: fields.npi?.scalar() || null,
     name: givenName(first, last, full),
     state: usState(textOf('state'), textOf('country')),
+    employerDomain: registrableDomain(textOf('employerDomain')?.toLowerCase() ?? ''),
   };
 }
 

@@ -24,6 +24,16 @@ export interface NamedCandidate {
   readonly vendorType: EmailType | null;
   readonly verdict: StoredVerdict;
   readonly validatedAt: Date | null;
+  /**
+   * True if the source names this address as the person's current one, or recommends it among the
+   * addresses that it has.
+   */
+  readonly isCurrent: boolean;
+  /**
+   * The source's estimate, from 0 to 1, that mail to the address reaches the person. Null if the
+   * source gives none.
+   */
+  readonly confidence: number | null;
 }
 
 /** The addresses in a vendor's response, and whether the response is about the right person. */

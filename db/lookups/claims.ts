@@ -15,7 +15,7 @@ const GREYLISTED = 'greylisted';
 /**
  * An address that a worker has claimed in order to check it, with all data that the check needs.
  */
-export interface ClaimedEmail extends NamedCandidate {
+export interface ClaimedEmail extends Omit<NamedCandidate, 'isCurrent' | 'confidence'> {
   readonly source: string;
   /** The number of different sources that named the address within the last 30 days. */
   readonly namedBy: number;

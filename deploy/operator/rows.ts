@@ -283,7 +283,7 @@ function judgeOwner(row: EmailRow, facts: ProviderFacts | null): OwnEmail | stri
   const subject = buildSubject(npi, facts, 'any');
   if (subject.person === null && name !== '') return 'unknown_npi';
   const given = name === '' ? null : ({ kind: 'full', full: name } as const);
-  const identity = { npi, name: given, state: null };
+  const identity = { npi, name: given, state: null, employerDomain: null };
   const mismatch = mismatchOf(identity, npi, subject.person);
   if (mismatch !== null) return mismatch;
   const endpoints = facts === null ? [] : facts.endpoints;

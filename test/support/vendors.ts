@@ -74,10 +74,17 @@ export function foundStep(npi: string): Step {
   const email = `npi${npi}@${PRACTICE_DOMAINS[0]}`;
   return {
     kind: 'found',
-    identity: { npi, name: null, state: null },
+    identity: { npi, name: null, state: null, employerDomain: null },
     repeatsInput: false,
     candidates: [
-      { email, vendorType: 'professional', verdict: 'valid', validatedAt: new Date() },
+      {
+        email,
+        vendorType: 'professional',
+        verdict: 'valid',
+        validatedAt: new Date(),
+        isCurrent: false,
+        confidence: null,
+      },
     ],
   };
 }

@@ -191,7 +191,7 @@ test.serial(
     if (found.kind !== 'found') throw new Error('not found');
     vendors.first.script(npi, () => ({
       ...found,
-      identity: { npi: null, name: null, state: null },
+      identity: { npi: null, name: null, state: null, employerDomain: null },
     }));
     t.like(await lookUp(npi), { status: 'not_found' });
     const [row] = await stack.db.drizzle.execute<{ reason: string }>(sql`

@@ -163,7 +163,12 @@ test.serial(
     );
     const found = {
       ...foundStep(npi),
-      identity: { npi, name: { kind: 'full', full: `${first} ${last}` }, state: null },
+      identity: {
+        npi,
+        name: { kind: 'full', full: `${first} ${last}` },
+        state: null,
+        employerDomain: null,
+      },
     };
     vendor.script(
       npi,

@@ -41,7 +41,7 @@ function parts(first: string, last: string): GivenName {
 }
 
 function named(name: GivenName, more: Partial<Identity> = {}): Identity {
-  return { npi: null, name, state: null, ...more };
+  return { npi: null, name, state: null, employerDomain: null, ...more };
 }
 
 const isSame = (name: GivenName, who: Person, more: Partial<Identity> = {}) =>
@@ -50,7 +50,7 @@ const isSame = (name: GivenName, who: Person, more: Partial<Identity> = {}) =>
 test('a result with the requested NPI is accepted, and one with another NPI is not', (t) => {
   const jane = person('Jane', 'Public');
   const said = (npi: string | null, name: GivenName | null, who: Person | null) =>
-    mismatchOf({ npi, name, state: null }, NPI, who);
+    mismatchOf({ npi, name, state: null, employerDomain: null }, NPI, who);
 
   t.is(said(NPI, null, jane), null);
   t.is(said(NPI, null, null), null);
@@ -72,7 +72,11 @@ test("a vendor's result with the requested NPI but another name is a mismatch", 
 test("a vendor's result without an NPI and without a full name is not accepted", (t) => {
   const unknown = 'identity_unknown';
   t.is(
-    mismatchOf({ npi: null, name: null, state: 'CO' }, NPI, person('Jane', 'Public')),
+    mismatchOf(
+      { npi: null, name: null, state: 'CO', employerDomain: null },
+      NPI,
+      person('Jane', 'Public'),
+    ),
     unknown,
   );
   t.is(mismatchOf(named(parts('Jane', 'Public')), NPI, null), unknown);
@@ -91,7 +95,7 @@ test("a vendor's result without an NPI and without a full name is not accepted",
   }
   t.is(
     mismatchOf(
-      { npi: '', name: parts('', ''), state: '' },
+      { npi: '', name: parts('', ''), state: '', employerDomain: null },
       NPI,
       person('Jane', 'Public'),
     ),
@@ -575,7 +579,7 @@ test('comparing names never throws an error, no matter what the text is', (t) =>
   fc.assert(
     fc.property(given, fc.option(text), (said, state) => {
       const verdict = mismatchOf(
-        { npi: null, name: said, state },
+        { npi: null, name: said, state, employerDomain: null },
         NPI,
         person('Jane', 'Public'),
       );

@@ -413,6 +413,7 @@ test("the simulator's NPI Registry knows the people of the simulated vendors", a
     npi: null,
     name: { kind: 'parts', first, last },
     state: null,
+    employerDomain: null,
   } as const;
   t.is(mismatchOf(identity, NPI, person), null);
 

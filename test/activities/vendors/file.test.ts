@@ -77,18 +77,23 @@ test('the response of the example vendor in the sources file becomes candidates'
         vendorType: 'professional',
         verdict: 'valid',
         validatedAt: new Date('2026-11-01T12:00:00Z'),
+        isCurrent: false,
+        confidence: null,
       },
       {
         email: 'npi2000000010.sim@gmail.com',
         vendorType: 'personal',
         verdict: 'invalid',
         validatedAt: null,
+        isCurrent: false,
+        confidence: null,
       },
     ],
     identity: {
       npi: '2000000010',
       name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" },
       state: 'ND',
+      employerDomain: null,
     },
     repeatsInput: false,
   });
@@ -132,9 +137,16 @@ test('the JSON pointer to the candidates may select a single object instead of a
         vendorType: null,
         verdict: 'catch_all',
         validatedAt: null,
+        isCurrent: false,
+        confidence: null,
       },
     ],
-    identity: { npi: null, name: { kind: 'full', full: 'Jo Doe' }, state: null },
+    identity: {
+      npi: null,
+      name: { kind: 'full', full: 'Jo Doe' },
+      state: null,
+      employerDomain: null,
+    },
     repeatsInput: true,
   });
 });

@@ -122,46 +122,69 @@ test('a 400 for a poll of FullEnrich means that the job is running, so we poll a
   );
 });
 
-test('candidates of a FullEnrich job begin with the most probable address, listed once', async (t) => {
+test("FullEnrich's addresses are listed once, those that bounce least first", async (t) => {
   t.deepEqual(await polled(t, finished), {
     kind: 'found',
     candidates: [
-      candidate('maryjo.omalley@cedarvalleyclinic-sim.com', 'professional', 'valid'),
-      candidate('mo@cedarvalleyclinic-sim.com', 'professional', 'catch_all'),
-      candidate('npi2000000010.sim@gmail.com', 'personal', 'risky'),
+      {
+        email: 'maryjo.omalley@cedarvalleyclinic-sim.com',
+        vendorType: 'professional',
+        verdict: 'valid',
+        validatedAt: null,
+        isCurrent: true,
+        confidence: 0.98,
+      },
+      {
+        email: 'npi2000000010.sim@gmail.com',
+        vendorType: 'personal',
+        verdict: 'catch_all',
+        validatedAt: null,
+        isCurrent: true,
+        confidence: 0.91,
+      },
+      {
+        email: 'mo@cedarvalleyclinic-sim.com',
+        vendorType: 'professional',
+        verdict: 'catch_all',
+        validatedAt: null,
+        isCurrent: false,
+        confidence: 0.6,
+      },
     ],
     identity: {
       npi: null,
       name: { kind: 'parts', first: 'Mary Jo', last: "O'Malley" },
       state: null,
+      employerDomain: null,
     },
     repeatsInput: true,
     credits: 4,
   });
 });
 
-function candidate(email: string, vendorType: string, verdict: string) {
-  return { email, vendorType, verdict, validatedAt: null };
-}
-
 test('a FullEnrich result with a profile takes its identity from there, not our input', async (t) => {
   const profile = {
     full_name: 'Maria O’Malley',
     location: { country_code: 'US', region: 'North Dakota' },
+    employment: { current: { company: { domain: 'www.SanfordHealth.org' } } },
   };
   const step = await polled(t, {
     status: 200,
     body: { ...result, data: [{ ...result.data[0], profile }] },
   });
   t.like(step, {
-    identity: { name: { kind: 'full', full: 'Maria O’Malley' }, state: 'ND' },
+    identity: {
+      name: { kind: 'full', full: 'Maria O’Malley' },
+      state: 'ND',
+      employerDomain: 'sanfordhealth.org',
+    },
     repeatsInput: false,
   });
 });
 
 for (const [status, verdict] of [
   ['DELIVERABLE', 'valid'],
-  ['HIGH_PROBABILITY', 'risky'],
+  ['HIGH_PROBABILITY', 'catch_all'],
   ['CATCH_ALL', 'catch_all'],
   ['INVALID', 'invalid'],
   ['INVALID_DOMAIN', 'invalid'],
