@@ -1,4 +1,4 @@
-import { and, eq, lte, type SQL, sql } from 'drizzle-orm';
+import { and, eq, lte, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   cut,
@@ -12,7 +12,7 @@ import {
 } from '../client.ts';
 import { DatabaseError, Refusal } from '../errors.ts';
 import { ledgerEntries } from '../schema.ts';
-import type { LedgerKind, RequestedType } from '../words.ts';
+import type { RequestedType } from '../words.ts';
 import { balanceLock } from './balance.ts';
 import type { Balance } from './organizations.ts';
 
@@ -128,19 +128,14 @@ export type LedgerPlace = {
   | { readonly side: 'funding'; readonly ordinal: number }
 );
 
-interface LedgerRow {
-  readonly id: number;
-  readonly createdAt: Date;
-  readonly kind: LedgerKind;
-  /**
-   * The number of credits that the entry moves. Negative only for an adjustment that removes
-   * credits.
-   */
-  readonly amount: number;
+/** `amount` is negative only for an adjustment that removes credits. */
+interface LedgerRow
+  extends Pick<
+    typeof ledgerEntries.$inferSelect,
+    'id' | 'createdAt' | 'kind' | 'amount' | 'requestId' | 'side'
+  > {
   /** The credits available after this entry. */
   readonly availableAfter: number;
-  readonly requestId: string | null;
-  readonly side: LedgerPlace['side'];
   /** How many credits the entry added to the available credits. Negative if it reduced them. */
   readonly added: number;
 }
@@ -155,24 +150,25 @@ export async function listLedger(
   organizationId: string,
   { after, limit }: Page<LedgerPlace>,
 ) {
-  // The first page starts with the current balance, and later pages with the balance before the
-  // entry `after`.
-  let newest = sql`b.available`;
-  let isOnPage = sql`true`;
+  let beforeId: number | null = null;
   if (after !== null) {
-    newest = sql`${after.available}::bigint`;
-    isOnPage = sql`id < (${idOf(organizationId, after)})`;
+    beforeId = await findEntry(db, organizationId, after);
+    if (beforeId === null) return { entries: [], next: null };
   }
-  // One statement reads the balance and the entries, so that both are from the same moment.
+  // One statement reads the balance and the entries, so that both are from the same moment. The
+  // first page starts with the current balance, and later pages with the balance before the entry
+  // `after`.
   const rows = await run<LedgerRow>(db)`
     select id, created_at as "createdAt", kind, amount,
-           (${newest} - coalesce(sum(l.available) over (
-             order by id desc rows between unbounded preceding and 1 preceding), 0))::bigint
+           (coalesce(${after?.available ?? null}::bigint, b.available)
+             - coalesce(sum(l.available) over (
+                 order by id desc rows between unbounded preceding and 1 preceding), 0))::bigint
              as "availableAfter",
            request_id as "requestId", l.available as added, side
       from ledger_entries l
       join credit_balances b using (organization_id)
-     where organization_id = ${organizationId} and ${isOnPage}
+     where organization_id = ${organizationId}
+       and id < coalesce(${beforeId}::bigint, ${Number.MAX_SAFE_INTEGER}::bigint)
      order by id desc
      limit ${limit + 1}`;
   const { items, last } = cut(rows, limit);
@@ -181,21 +177,28 @@ export async function listLedger(
   return { entries, next: await placeOf(db, organizationId, last) };
 }
 
-/**
- * Returns a query that selects the number of the entry that a place identifies. The query uses an
- * index.
- */
-function idOf(organizationId: string, place: LedgerPlace): SQL {
-  if (place.side === 'funding') {
-    return sql`
-      select id from ledger_entries
-       where organization_id = ${organizationId} and side = 'funding'
-       order by id offset ${place.ordinal - 1} limit 1`;
-  }
-  return sql`
-    select id from ledger_entries
-     where organization_id = ${organizationId} and request_id = ${place.requestId}
-       and side = ${place.side}`;
+/** Returns the number of the entry that a place identifies, or null for an unknown entry. */
+async function findEntry(
+  db: Database,
+  organizationId: string,
+  place: LedgerPlace,
+): Promise<number | null> {
+  const { id, requestId, side } = ledgerEntries;
+  const isOwn = eq(ledgerEntries.organizationId, organizationId);
+  const [found] = await query(db, (tx) => {
+    const entries = tx.select({ id }).from(ledgerEntries);
+    if (place.side === 'funding') {
+      return entries
+        .where(and(isOwn, eq(side, 'funding')))
+        .orderBy(id)
+        .offset(place.ordinal - 1)
+        .limit(1);
+    }
+    return entries.where(
+      and(isOwn, eq(requestId, place.requestId), eq(side, place.side)),
+    );
+  });
+  return found?.id ?? null;
 }
 
 async function placeOf(

@@ -42,7 +42,9 @@ const ORGANIZATION = {
 };
 
 /** A balance in credits: total = used + held + available at all times (DECISIONS.md, Credits). */
-export type Balance = Readonly<Record<'total' | 'used' | 'held' | 'available', number>>;
+export type Balance = Readonly<
+  Omit<typeof creditBalances.$inferSelect, 'organizationId'>
+>;
 
 const BALANCE = {
   total: creditBalances.total,

@@ -1,28 +1,25 @@
-import { sql } from 'drizzle-orm';
 import { type Database, run, snapshot } from '../client.ts';
 
-/** The parts of a usage report: requests by result, then credits by kind of movement. */
-const PARTS = {
+/** The usage of an organization: requests by result, then credits by kind of movement. */
+export interface Usage {
+  readonly organizationId: string;
+  readonly name: string;
   /** Requests that were charged, by requested type, which determines the price. */
-  foundAny: 'found any',
-  foundProfessional: 'found professional',
-  foundPersonal: 'found personal',
+  readonly foundAny: number;
+  readonly foundProfessional: number;
+  readonly foundPersonal: number;
   /**
    * Requests with an email that was free, because the organization had paid for this result before.
    */
-  replayed: 'replayed',
-  notFound: 'not_found',
-  failed: 'failed',
-  charged: 'charge',
-  released: 'release',
-  granted: 'grant',
+  readonly replayed: number;
+  readonly notFound: number;
+  readonly failed: number;
+  readonly charged: number;
+  readonly released: number;
+  readonly granted: number;
   /** The sum of all adjustments. Negative if they removed more credits than they added. */
-  adjusted: 'adjustment',
-};
-
-export type Usage = { readonly organizationId: string; readonly name: string } & {
-  readonly [Part in keyof typeof PARTS]: number;
-};
+  readonly adjusted: number;
+}
 
 /**
  * Reads the usage of a period that includes `since` but not `until`, so that consecutive periods do
@@ -36,19 +33,8 @@ export async function readUsage(
   since: Date,
   until: Date,
 ): Promise<Usage[]> {
-  // A report of all organizations leaves out sandboxes, and organizations without usage.
-  let isCounted = sql`not is_sandbox(organization_id)`;
-  let isListed = sql`h.organization_id is not null`;
-  if (organizationId !== null) {
-    isCounted = sql`organization_id = ${organizationId}`;
-    isListed = sql`o.id = ${organizationId}`;
-  }
-  const from = sql`${since.toISOString()}::timestamptz`;
-  const to = sql`${until.toISOString()}::timestamptz`;
-  const parts = Object.entries(PARTS).map(
-    ([name, what]) =>
-      sql`coalesce(sum(h.n) filter (where h.what = ${what}), 0)::float8 as ${sql.identifier(name)}`,
-  );
+  const from = since.toISOString();
+  const to = until.toISOString();
   return await snapshot(
     db,
     (tx) => run<Usage>(tx)`
@@ -58,19 +44,48 @@ export async function readUsage(
                     when replayed then 'replayed'
                     else status end as what
           from requests
-         where settled_at >= ${from} and settled_at < ${to} and ${isCounted}
+         where settled_at >= ${from}::timestamptz and settled_at < ${to}::timestamptz
+           and case when ${organizationId}::text is null then not is_sandbox(organization_id)
+                    else organization_id = ${organizationId} end
          group by 1, 3
         union all
         select organization_id, sum(amount), kind
           from ledger_entries
-         where kind <> 'hold' and created_at >= ${from} and created_at < ${to} and ${isCounted}
+         where kind <> 'hold'
+           and created_at >= ${from}::timestamptz and created_at < ${to}::timestamptz
+           and case when ${organizationId}::text is null then not is_sandbox(organization_id)
+                    else organization_id = ${organizationId} end
          group by 1, 3
+      ), counted as (
+        select organization_id,
+               sum(n) filter (where what = 'found any') as found_any,
+               sum(n) filter (where what = 'found professional') as found_professional,
+               sum(n) filter (where what = 'found personal') as found_personal,
+               sum(n) filter (where what = 'replayed') as replayed,
+               sum(n) filter (where what = 'not_found') as not_found,
+               sum(n) filter (where what = 'failed') as failed,
+               sum(n) filter (where what = 'charge') as charged,
+               sum(n) filter (where what = 'release') as released,
+               sum(n) filter (where what = 'grant') as granted,
+               sum(n) filter (where what = 'adjustment') as adjusted
+          from happened
+         group by organization_id
       )
-      select o.id as "organizationId", o.name, ${sql.join(parts, sql`, `)}
+      select o.id as "organizationId", o.name,
+             coalesce(found_any, 0)::float8 as "foundAny",
+             coalesce(found_professional, 0)::float8 as "foundProfessional",
+             coalesce(found_personal, 0)::float8 as "foundPersonal",
+             coalesce(replayed, 0)::float8 as replayed,
+             coalesce(not_found, 0)::float8 as "notFound",
+             coalesce(failed, 0)::float8 as failed,
+             coalesce(charged, 0)::float8 as charged,
+             coalesce(released, 0)::float8 as released,
+             coalesce(granted, 0)::float8 as granted,
+             coalesce(adjusted, 0)::float8 as adjusted
         from organizations o
-        left join happened h on h.organization_id = o.id
-       where ${isListed}
-       group by o.id
+        left join counted c on c.organization_id = o.id
+       where case when ${organizationId}::text is null then c.organization_id is not null
+                  else o.id = ${organizationId} end
        order by o.name, o.id`,
   );
 }

@@ -1,4 +1,4 @@
-import { and, asc, eq, gte, lte, sql } from 'drizzle-orm';
+import { and, asc, eq, gte, isNull, lte, or, sql } from 'drizzle-orm';
 import { type ChangedBy, recordAudit } from '../audit.ts';
 import {
   type Database,
@@ -10,7 +10,7 @@ import {
   transaction,
 } from '../client.ts';
 import { Refusal } from '../errors.ts';
-import { batches, organizations, type requests, webhookDeliveries } from '../schema.ts';
+import { batches, organizations, requests, webhookDeliveries } from '../schema.ts';
 import { lockDelivery, ownsBatch, REPORTS_FINAL } from './deliveries.ts';
 import { type LoggedDelivery, selectDelivery } from './log.ts';
 
@@ -300,13 +300,16 @@ type Resent = Extract<ResendOutcome, { readonly kind: 'resent' }>;
 
 async function begin(tx: Transaction, deliveryId: string): Promise<Resent> {
   await beginRound(tx, [deliveryId]);
-  const reported = await run<Pick<typeof requests.$inferSelect, 'npi'>>(tx)`
-    select npi
-      from requests r
-      join webhook_deliveries d
-        on d.batch_id = r.batch_id and r.id = coalesce(d.request_id, r.id)
-     where d.id = ${deliveryId}
-     order by position`;
+  const isReported = or(
+    isNull(webhookDeliveries.requestId),
+    eq(webhookDeliveries.requestId, requests.id),
+  );
+  const reported = await tx
+    .select({ npi: requests.npi })
+    .from(webhookDeliveries)
+    .innerJoin(requests, and(eq(requests.batchId, webhookDeliveries.batchId), isReported))
+    .where(eq(webhookDeliveries.id, deliveryId))
+    .orderBy(requests.position);
   return {
     kind: 'resent',
     delivery: await selectDelivery(tx, deliveryId),
