@@ -1,3 +1,4 @@
+import type { Rate } from '../../db/lookups/sources.ts';
 import { EMAIL_TYPES, type EmailType, type RequestedType } from '../../db/words.ts';
 import { inBody, jsonApi } from '../http/client.ts';
 import type { Field } from '../http/fields.ts';
@@ -17,6 +18,27 @@ import {
   type Verdict,
 } from './vendor.ts';
 
+/** The limit for all calls of an account, in every plan. */
+const ALL_CALLS: Rate = { calls: 10, perMs: 1000 };
+
+/** The limits for lookups in each plan. Polls do not count. */
+export const ROCKETREACH_PLANS = {
+  essentials: ratesOf(15, 100, 500),
+  pro: ratesOf(50, 300, 1500),
+  ultimate: ratesOf(100, 1000, 3000),
+  custom: ratesOf(250, 2500, 10_000),
+} as const satisfies Record<string, readonly Rate[]>;
+
+/** Returns the limits of a plan by its lookups per minute, hour, and day. */
+function ratesOf(perMinute: number, perHour: number, perDay: number): readonly Rate[] {
+  return [
+    ALL_CALLS,
+    { calls: perMinute, perMs: 60_000, exceptPolls: true },
+    { calls: perHour, perMs: 3_600_000, exceptPolls: true },
+    { calls: perDay, perMs: 86_400_000, exceptPolls: true },
+  ];
+}
+
 export const ROCKETREACH = {
   id: 'rocketreach',
   url: 'https://api.rocketreach.co/api/v2',
@@ -26,7 +48,8 @@ export const ROCKETREACH = {
   isDated: true,
   repeatIsFree: false,
   capMs: 120_000,
-  rates: [{ calls: 10, perMs: 1000 }],
+  // The smallest plan's, because the vendor does not say in a response which plan we have.
+  rates: ROCKETREACH_PLANS.essentials,
 } as const satisfies VendorFacts;
 
 /**
@@ -37,10 +60,7 @@ const POLL_MS = 3000;
 const MIN_POLL_MS = 100;
 const MAX_POLL_MS = 60_000;
 
-/**
- * Universal credits for a verified profile of each type (docs.rocketreach.co, "Universal credits
- * overview").
- */
+/** Universal credits for an email of each type. */
 const UNIVERSAL_CREDITS: Readonly<Record<EmailType, number>> = {
   professional: 2,
   personal: 3,
@@ -56,7 +76,7 @@ const APIS = {
     lookupPath: '/person/lookup',
     statusPath: '/person/checkStatus',
     query: (_requestedType: RequestedType) => ({ lookup_type: 'standard' }),
-    cost: (_types: ReadonlySet<EmailType>) => 1,
+    cost: (types: ReadonlySet<EmailType>) => Math.min(types.size, 1),
   },
   universal: {
     // A response without an NPI can be matched to a person only by name.
@@ -82,9 +102,11 @@ export type RocketReachApi = keyof typeof APIS;
 export const ROCKETREACH_APIS = Object.keys(APIS) as RocketReachApi[];
 
 /**
- * Creates the adapter of RocketReach's people lookup, version 2, which searches by NPI
- * (docs.rocketreach.co; its OpenAPI, operations `create_person_lookup` and
- * `check_person_lookup_status`, or the `universal` operations of the same names).
+ * Creates the adapter of RocketReach's people lookup, version 2, which searches by NPI. The sources
+ * at docs.rocketreach.co, read in November 2026, are the OpenAPI document (operations
+ * `create_person_lookup` and `check_person_lookup_status`, or the `universal` operations of the
+ * same names), "Rate Limits", "Universal Credits Overview", and "FAQ", which says that only emails
+ * of grade A or A- are charged.
  *
  * The vendor has no idempotency key. Every `submit` may be charged again, but a `poll` is free. So
  * a 200 that cannot be read is `fatal` `protocol` and not `retry`, because we would pay for a
@@ -174,9 +196,26 @@ function stepOfProfile(profile: Field, cost: Cost): Step {
   if (candidates.length === 0) return { kind: 'miss', reason: 'no_email' };
   // We sent only the NPI, so a name in the response is the vendor's own data.
   const repeatsInput = identity.name === null;
-  // An address without a type costs at least as much as a professional address.
-  const types = new Set(candidates.map(({ vendorType }) => vendorType ?? 'professional'));
-  return { kind: 'found', candidates, identity, repeatsInput, credits: cost(types) };
+  const credits = cost(chargedTypes(emails));
+  return { kind: 'found', candidates, identity, repeatsInput, credits };
+}
+
+/**
+ * Returns the types of the emails that the vendor charges for: those of grade A or A-, and we
+ * assume also those without a documented grade. An email without a type counts as a professional
+ * one, which is the cheapest.
+ */
+function chargedTypes(emails: Field): ReadonlySet<EmailType> {
+  const charged = emails.items().filter((entry) => {
+    const grade = entry.at('grade').word();
+    return !/^[b-f]/.test(grade);
+  });
+  return new Set(charged.map((entry) => typeOf(entry) ?? 'professional'));
+}
+
+function typeOf(entry: Field): EmailType | null {
+  const type = entry.at('type').word();
+  return EMAIL_TYPES.find((one) => one === type) ?? null;
 }
 
 /**
@@ -223,7 +262,7 @@ function claimOf(entry: Field, current: ReadonlySet<string>): Claim {
   const grade = entry.at('grade').word();
   return {
     email,
-    vendorType: EMAIL_TYPES.find((one) => one === type) ?? null,
+    vendorType: typeOf(entry),
     verdict: judge(smtpValid, type, grade),
     validatedAt: timestampOf(entry.at('last_validation_check').text()),
     isCurrent: current.has(email.word()),

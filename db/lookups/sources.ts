@@ -16,6 +16,8 @@ import {
 export interface Rate {
   readonly calls: number;
   readonly perMs: number;
+  /** True if polls of a vendor's jobs do not count. By default, all calls count. */
+  readonly exceptPolls?: boolean;
 }
 
 export interface SourceLimits {
@@ -115,6 +117,7 @@ const DEFAULT_PAUSE_MS = 5000;
  * many.
  */
 const MARGIN = 1.03;
+const MINUTE_MS = 60_000;
 
 /**
  * Admits a call to a source, or returns how long to wait before the next try. For an admitted call,
@@ -155,8 +158,21 @@ export async function admitCall<Row = unknown>(
  * Converts a rate limit to the distance between two calls. Evenly spaced calls never exceed the
  * limit in any period.
  */
+/**
+ * Returns the pace of a rate: the time between two calls, and how far ahead of the pace a burst of
+ * calls may be. In a period of a minute or less, calls are evenly spaced. In a longer one, half of
+ * the calls may be made at once, and the others are spaced over the whole period. Otherwise a limit
+ * of 500 calls a day would allow only one call every three minutes.
+ */
 function paceOf({ calls, perMs }: Rate) {
-  return { name: `${calls}/${perMs}`, pace: `${(perMs * MARGIN) / calls} milliseconds` };
+  const burst = perMs > MINUTE_MS ? Math.ceil(calls / 2) : 1;
+  const spaced = Math.max(calls - burst, 1);
+  const paceMs = (perMs * MARGIN) / (burst === 1 ? calls : spaced);
+  return {
+    name: `${calls}/${perMs}`,
+    pace: `${paceMs} milliseconds`,
+    burst: `${paceMs * (burst - 1)} milliseconds`,
+  };
 }
 
 /**

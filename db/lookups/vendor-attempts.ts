@@ -316,7 +316,9 @@ async function claimPoll(
        and state = 'pending'
        and (lease_until is null or lease_until <= at)
     returning ${CLAIMED}`;
-  const poll = { ...call, source: call.vendor, cost: 0, requiredVerifiers: [] };
+  const { rates, dailyCredits } = call.limits;
+  const limits = { rates: rates.filter(({ exceptPolls }) => !exceptPolls), dailyCredits };
+  const poll = { ...call, limits, source: call.vendor, cost: 0, requiredVerifiers: [] };
   const claimed = await admitCall<Claimed>(db, poll, record);
   if (claimed.kind === 'wait') return claimed;
   const { era, jobRef, cost, askedAt } = claimed;

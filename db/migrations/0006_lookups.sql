@@ -62,8 +62,9 @@ $$;
 -- lookup needs 1.9 attempts on average (test/bench/slots.ts). The distance between slots is 3%
 -- longer than the limit requires, because calls start some milliseconds late.
 --
--- limits: a JSON array with the name and pace of each rate limit. The pace is the time between two
--- calls. latest: the last time at which a slot is still useful for the request.
+-- limits: a JSON array with the name, pace, and burst of each rate limit. The pace is the time
+-- between two calls, and the burst is how far calls may be ahead of the pace. latest: the last time
+-- at which a slot is still useful for the request.
 create function next_slot(
   a_source text, asker text, organization text, limits jsonb, latest timestamptz, at timestamptz,
   out slot_at timestamptz, out is_reserved boolean
@@ -89,15 +90,17 @@ begin
   select count(*) into ahead from source_slots s
    where s.source = a_source and not s.is_reserved and s.slot_at > late
      and (s.round < mine.round or s.round = mine.round and (mine.n is null or s.n < mine.n));
-  select max(greatest(r.next_at, at)), max(greatest(r.next_at, at) + l.pace * ahead)
+  select max(greatest(r.next_at - l.burst, at)), max(greatest(greatest(r.next_at, at) + l.pace * ahead - l.burst, at))
     into slot_at, mine.slot_at
-    from jsonb_to_recordset(limits) l (name text, pace interval)
+    from jsonb_to_recordset(limits) l (name text, pace interval, burst interval)
          left join source_rates r on r.source = a_source and r.limit_name = l.name;
   is_reserved := mine.slot_at <= at + interval '5 s' and slot_at <= latest;
   if is_reserved then
-    -- This is the generic cell rate algorithm (ITU-T I.371) without bursts.
+    -- This is the generic cell rate algorithm (ITU-T I.371).
     insert into source_rates (source, limit_name, next_at)
-    select a_source, l.name, slot_at + l.pace from jsonb_to_recordset(limits) l (name text, pace interval)
+    select a_source, l.name, greatest(r.next_at, slot_at) + l.pace
+      from jsonb_to_recordset(limits) l (name text, pace interval)
+           left join source_rates r on r.source = a_source and r.limit_name = l.name
         on conflict (source, limit_name) do update set next_at = excluded.next_at;
   else
     slot_at := mine.slot_at;

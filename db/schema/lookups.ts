@@ -119,7 +119,7 @@ export const sourceHealth = pgTable(
   () => [check('source_health_state_check', sql`state in ('closed', 'open')`)],
 );
 
-/** A row per rate limit of a source, with the time at which the limit allows the next call. */
+/** A row per rate limit of a source, with the time of the next call if calls were evenly spaced. */
 export const sourceRates = pgTable(
   'source_rates',
   {

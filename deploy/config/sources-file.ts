@@ -13,6 +13,7 @@ import {
 import { FULLENRICH_POLL_MS } from '../../activities/vendors/fullenrich.ts';
 import {
   ROCKETREACH_APIS,
+  ROCKETREACH_PLANS,
   type RocketReachApi,
 } from '../../activities/vendors/rocketreach.ts';
 import type {
@@ -143,9 +144,11 @@ function idsIn(http: unknown): string[] {
   return http.flatMap((one) => one?.id ?? []);
 }
 
+const RATES = Joi.array<readonly Rate[]>().items(rate());
+
 /** Rules for the limits of a source. All workers together stay within these limits. */
 const limits = ({ rates }: Pick<SourceFacts, 'rates'>) => ({
-  rates: Joi.array<readonly Rate[]>().items(rate()).default(rates),
+  rates: RATES.default(rates),
   /** Null for no limit. */
   daily_credits: orNull(Joi.number().min(0)),
 });
@@ -174,7 +177,15 @@ const types = (gives: readonly EmailType[]) =>
 
 /** Rules for settings that only one vendor has, by vendor id. */
 const OWN: Readonly<Record<string, Joi.PartialSchemaMap>> = {
-  rocketreach: { api: Joi.valid(...ROCKETREACH_APIS).default('legacy') },
+  rocketreach: {
+    api: Joi.valid(...ROCKETREACH_APIS).default('legacy'),
+    plan: Joi.valid(...Object.keys(ROCKETREACH_PLANS)).default('essentials'),
+    rates: RATES.when('plan', {
+      switch: Object.entries(ROCKETREACH_PLANS).map(([is, rates]) => {
+        return { is, then: Joi.any().default(rates) };
+      }),
+    }),
+  },
   fullenrich: { poll: duration(100, 600_000).default(FULLENRICH_POLL_MS) },
 };
 

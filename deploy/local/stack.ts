@@ -44,7 +44,10 @@ export interface StackOptions {
 /** The content of the sources file. Its waits are short, because a person waits for the results. */
 const SOURCES = {
   ...SIMULATED,
-  vendors: { rocketreach: { wait: '15s', call: '10s' }, fullenrich: { poll: '2s' } },
+  vendors: {
+    rocketreach: { wait: '15s', call: '10s', rates: ['10/1s'] },
+    fullenrich: { poll: '2s' },
+  },
   greylist_wait: '10s',
 };
 /** The preferred ports of the servers. If one is taken, another port is used. */

@@ -89,6 +89,24 @@ test.serial(
 );
 
 test.serial(
+  'half of the calls of an hour are made at once, and the others spread out',
+  async (t) => {
+    const rate = { calls: 10, perMs: 3_600_000 };
+    const limits = { rates: [rate], dailyCredits: null };
+    const made: number[] = [];
+    for (let minute = 0; minute < 180; minute += 1) {
+      while ((await ask('burst', '', limits, 0)) === 0) made.push(minute);
+      await time.advance(60_000);
+    }
+    t.deepEqual(made.slice(0, 7), [0, 0, 0, 0, 0, 13, 25]);
+    for (const from of made) {
+      const within = made.filter((minute) => minute >= from && minute < from + 60);
+      t.true(within.length <= 10, `${within.length} calls in an hour`);
+    }
+  },
+);
+
+test.serial(
   'a request that must wait for a slot is asked to return 2 s before the slot',
   async (t) => {
     const [one, two, three] = await requestsOf(3);

@@ -1,4 +1,5 @@
 import test from 'ava';
+import { ROCKETREACH_PLANS } from '../../activities/vendors/rocketreach.ts';
 import { ConfigError } from '../../deploy/config/values.ts';
 import { fileIn, sourceText } from '../support/adapters.ts';
 
@@ -46,11 +47,21 @@ test("settings that the sources file leaves out have the source's own defaults",
   });
   t.like(vendors.fullenrich, { wait: 90_000, call: 30_000, poll: 300_000 });
   t.is(vendors.rocketreach.api, 'legacy');
+  t.deepEqual(vendors.rocketreach.rates, [...ROCKETREACH_PLANS.essentials]);
   t.deepEqual(verifiers.reacher, {
     rates: [{ calls: 5, perMs: 1000 }],
     daily_credits: null,
   });
   t.is(verifiers.order, null);
+});
+
+test('the plan of RocketReach chooses its rates, unless the file sets them', (t) => {
+  const ratesOf = (settings: object) => {
+    const { vendors } = fileIn(JSON.stringify({ vendors: { rocketreach: settings } }));
+    return vendors.rocketreach.rates;
+  };
+  t.deepEqual(ratesOf({ plan: 'custom' }), [...ROCKETREACH_PLANS.custom]);
+  t.deepEqual(ratesOf({ plan: 'custom', rates: [] }), []);
 });
 
 test('a vendor described in the sources file has defaults for most settings', (t) => {
@@ -291,6 +302,10 @@ for (const [file, problem] of [
   [
     { vendors: { rocketreach: { api: 'new' } } },
     'vendors.rocketreach.api must be one of [legacy, universal]',
+  ],
+  [
+    { vendors: { rocketreach: { plan: 'huge' } } },
+    'vendors.rocketreach.plan must be one of [essentials, pro, ultimate, custom]',
   ],
   [
     { vendors: { fullenrich: { poll: 'often' } } },

@@ -113,16 +113,66 @@ test("RocketReach's universal API is called only for a person with a known name"
 });
 
 test("RocketReach's universal API costs credits only for the types that it finds", async (t) => {
-  const answer = { status: 200, body: FOUND };
+  const personal = { ...EMAIL, email: 'jo@gmail.com', type: 'personal', grade: 'A-' };
+  const both = { ...PROFILE, emails: [EMAIL, personal] };
   const { vendor } = await rocketReach(
     t,
     'universal',
-    answer,
-    recorded('rocketreach/complete'),
+    { status: 200, body: FOUND },
+    { status: 200, body: both },
   );
   t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', credits: 2 });
   t.like(await vendor.submit(SUBJECT, NEVER), { kind: 'found', credits: 5 });
 });
+
+for (const [grade, credits, confidence] of [
+  ['A', 1, 1],
+  ['a-', 1, 0.9],
+  ['B', 0, 0.75],
+  ['D', 0, 0.25],
+  ['F', 0, 0],
+  [null, 1, null],
+  ['new', 1, null],
+] as const) {
+  test(`a RocketReach email of grade ${grade} costs ${credits} credits and has the confidence ${confidence}`, async (t) => {
+    t.like(await stepFor(t, 200, { ...PROFILE, emails: [{ ...EMAIL, grade }] }), {
+      kind: 'found',
+      credits,
+      candidates: [{ confidence }],
+    });
+  });
+}
+
+for (const field of [
+  'current_work_email',
+  'current_personal_email',
+  'recommended_email',
+  'recommended_professional_email',
+  'recommended_personal_email',
+]) {
+  test(`the address in RocketReach's ${field} is the current one`, async (t) => {
+    const other = { ...EMAIL, email: 'jo@earlier.com' };
+    const profile = { ...PROFILE, emails: [other, EMAIL], [field]: 'Jo@Clinic.com' };
+    t.like(await stepFor(t, 200, profile), {
+      candidates: [
+        { email: 'jo@earlier.com', isCurrent: false },
+        { email: 'jo@clinic.com', isCurrent: true },
+      ],
+    });
+  });
+}
+
+for (const [domain, employerDomain] of [
+  ['www.SanfordHealth.org', 'sanfordhealth.org'],
+  ['not a domain', null],
+  [null, null],
+] as const) {
+  test(`the employer domain ${domain} of a RocketReach profile is read as ${employerDomain}`, async (t) => {
+    t.like(await stepFor(t, 200, { ...FOUND, current_employer_domain: domain }), {
+      identity: { employerDomain },
+    });
+  });
+}
 
 test('the emails of a complete RocketReach profile become candidates with an identity', async (t) => {
   const { vendor } = await rocketReach(t, 'legacy', recorded('rocketreach/complete'));
