@@ -13,6 +13,7 @@ import { wordOf } from '../http/client.ts';
 import { waitForSlot } from '../slots.ts';
 import type { Vendor } from '../vendors/vendor.ts';
 import type { NamedCandidate, Policy } from './policy.ts';
+import { doubtMissing } from './verifiers/suspect.ts';
 import type {
   Asked,
   createVerifier,
@@ -154,7 +155,7 @@ const PATIENCE_MS = 15 * 60_000;
 export function limited(
   db: Database,
   log: Logger,
-  { id, cost, check }: ReturnType<typeof createVerifier>,
+  { id, cost, isSelfHosted, check }: ReturnType<typeof createVerifier>,
   limits: SourceLimits,
 ): LimitedVerifier {
   return {
@@ -172,8 +173,9 @@ export function limited(
         return { kind: 'unavailable', why, afterMs: admission.afterMs };
       }
       const started = performance.now();
-      const step = await countCall('verifier', id, check(email, signal));
+      const answered = await countCall('verifier', id, check(email, signal));
       const durationMs = Math.round(performance.now() - started);
+      const step = isSelfHosted ? await doubtMissing(db, log, id, answered) : answered;
       // A request may be charged even if its response was lost.
       const isCharged =
         step.kind === 'answer' || (step.kind === 'retry' && step.why === 'unanswered');

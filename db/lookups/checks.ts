@@ -53,6 +53,31 @@ export function namedBy(agoMs: number): SQL {
             and i.lookup_id = c.lookup_id and i.at = c.at))`;
 }
 
+const RECENT_RESULTS = 100;
+
+/**
+ * Returns the share, from 0 to 1, of missing mailboxes among a verifier's last 100 results within a
+ * week. Results that could not decide are not counted, except those that we doubted. Returns null
+ * if there are fewer results.
+ */
+export async function missingShare(
+  db: Database,
+  verifier: string,
+): Promise<number | null> {
+  const [row] = await run<{ share: number | null; results: number }>(db)`
+    select avg((reason in ('mailbox_missing', 'verifier_suspect'))::int)::float8 as share,
+           count(*)::int as results
+      from (select coalesce(reason, '') as reason
+              from email_checks
+             where kind = 'verifier' and source = ${verifier}
+               and (verdict <> 'unknown' or reason = 'verifier_suspect')
+               and at > now() - interval '7 days'
+             order by at desc
+             limit ${RECENT_RESULTS}) recent`;
+  if (row === undefined || row.results < RECENT_RESULTS) return null;
+  return row.share;
+}
+
 /**
  * Records the results of an address's checks and the verdict. Nothing is recorded if the address
  * was erased during the check.

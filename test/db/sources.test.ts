@@ -210,6 +210,30 @@ test('a vendor job that several lookups share is polled no more often than allow
   await waits(later);
 });
 
+test('polls do not count toward a limit that is only for new calls', async (t) => {
+  const [one = '', other = ''] = await requestsOf(2);
+  const ask = (requestId: string) =>
+    beginVendorStep(first, {
+      vendor: 'planned',
+      requestId,
+      mayRepeat: true,
+      callMs: 1000,
+      freshnessMs: 1000,
+      patienceMs: 0,
+      limits: {
+        rates: [{ calls: 1, perMs: 3_600_000, exceptPolls: true }],
+        dailyCredits: null,
+      },
+      cost: () => 1,
+    });
+  for (const requestId of [one, other]) await joinLookups(first, [requestId]);
+  const step = await ask(one);
+  if (step.kind !== 'ask') return t.fail(step.kind);
+  await recordVendorJob(first, step.key, 'job', 0, { kind: 'answered' });
+  t.like(await ask(one), { kind: 'ask', jobRef: 'job' });
+  t.like(await ask(other), { kind: 'wait', why: 'rate_limit' });
+});
+
 test('if a source has several rate limits, the lowest one applies', async (t) => {
   const limits = {
     rates: [

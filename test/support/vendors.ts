@@ -12,6 +12,7 @@ import type {
   Subject,
   Vendor,
 } from '../../activities/vendors/vendor.ts';
+import type { VerifierId } from '../../activities/verification/verifiers/catalogue.ts';
 import { shareOf } from '../../deploy/local/sim/knowledge.ts';
 import { PRACTICE_DOMAINS, withCheckDigit } from '../../deploy/local/sim/people.ts';
 
@@ -155,6 +156,12 @@ export function recorded(name: string): Played {
   return JSON.parse(
     readFileSync(new URL(`vendor-answers/${name}.json`, import.meta.url), 'utf8'),
   );
+}
+
+/** Reads the documented responses of a verifier, by name. */
+export function answersOf(id: VerifierId): ReadonlyMap<string, Record<string, unknown>> {
+  const path = new URL(`verifier-answers/${id}.json`, import.meta.url);
+  return new Map(Object.entries(JSON.parse(readFileSync(path, 'utf8'))));
 }
 
 /** Starts a vendor's server that returns these responses in turn and repeats the last one. */

@@ -8,8 +8,9 @@ import {
 } from './verifier.ts';
 
 /**
- * Reacher (docs.reacher.email; reacherhq/check-if-email-exists, its OpenAPI's `CheckEmailOutput`),
- * self-hosted or hosted by the vendor. It is used only over HTTP, because its license is the AGPL.
+ * Reacher (docs.reacher.email; reacherhq/check-if-email-exists 0.11.7, its OpenAPI's
+ * `CheckEmailOutput`, read in November 2026), self-hosted or hosted by the vendor. It is used only
+ * over HTTP, because its license is the AGPL.
  */
 export const REACHER = {
   id: 'reacher',

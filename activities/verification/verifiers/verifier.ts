@@ -17,7 +17,9 @@ export type MailboxReason =
   /** A real address, but not a person's mailbox. */
   | ('disposable' | 'role')
   /** The verifier checked and could not decide. */
-  | ('blocked' | 'timeout' | 'inconclusive');
+  | ('blocked' | 'timeout' | 'inconclusive')
+  /** The verifier says that the mailbox is missing, but it says so of too many mailboxes. */
+  | 'verifier_suspect';
 
 /**
  * A verifier's result for one address.
@@ -97,12 +99,12 @@ export interface Verifier extends Pick<VerifierKind, 'id' | 'cost'> {
  * @param at.apiKey empty for a self-hosted server without a key
  */
 export function createVerifier(
-  { id, cost, callMs, headersOf, questionAbout, meanings }: VerifierKind,
+  { id, url, cost, callMs, headersOf, questionAbout, meanings }: VerifierKind,
   { baseUrl, apiKey }: { readonly baseUrl: string; readonly apiKey: string },
 ) {
   const ask = jsonApi(baseUrl, headersOf(apiKey), callMs);
   const read = byStatus(meanings);
   const check = (email: string, signal: AbortSignal) =>
     ask(questionAbout(email, apiKey), signal, read);
-  return { id, cost, check };
+  return { id, cost, isSelfHosted: url === null, check };
 }

@@ -1,4 +1,3 @@
-import { readFileSync } from 'node:fs';
 import type { ExecutionContext } from 'ava';
 import test from 'ava';
 import {
@@ -9,6 +8,7 @@ import {
 import { createVerifier } from '../../../activities/verification/verifiers/verifier.ts';
 import { createSimulator } from '../../../deploy/local/simulator.ts';
 import {
+  answersOf,
   closedUrl,
   type Played,
   playVendor,
@@ -22,12 +22,6 @@ const NEVER = new AbortController().signal;
 
 const make = (id: VerifierId, baseUrl: string, apiKey = KEY) =>
   createVerifier(VERIFIERS[id], { baseUrl, apiKey });
-
-/** Reads responses in a verifier's documented form, by name. */
-function answersOf(id: VerifierId): ReadonlyMap<string, Record<string, unknown>> {
-  const path = new URL(`../../support/verifier-answers/${id}.json`, import.meta.url);
-  return new Map(Object.entries(JSON.parse(readFileSync(path, 'utf8'))));
-}
 
 /** Returns the step for a response, in a few words. */
 async function stepOf(
