@@ -28,14 +28,19 @@ export const PROSPEO = {
   isDated: false,
   repeatIsFree: true,
   capMs: 45_000,
-  rates: [{ calls: 5, perMs: 1000 }],
+  // The smallest plan's.
+  rates: [
+    { calls: 5, perMs: 1000 },
+    { calls: 300, perMs: 60_000 },
+    { calls: 2000, perMs: 86_400_000 },
+  ],
 } as const satisfies VendorFacts;
 
 /**
- * Creates the adapter of Prospeo's enrich-person API, which searches by name and employer
- * (prospeo.io/api-docs/enrich-person). A match costs one credit, and repeating it is free for the
- * lifetime of the account. Errors arrive as a 400 with a code in the body, so the code decides and
- * not the status.
+ * Creates the adapter of Prospeo's enrich-person API, which searches by name and employer. The
+ * sources, read in November 2026, are prospeo.io/api-docs/enrich-person and "API Rate Limits" at
+ * help.prospeo.io. A match costs one credit, and repeating it is free for the lifetime of the
+ * account. Errors arrive as a 400 with a code in the body, so the code decides and not the status.
  */
 export function createProspeo(options: VendorOptions): Vendor {
   const { baseUrl, apiKey, callMs = PROSPEO.callMs } = options;
@@ -107,11 +112,11 @@ function stepOfMatch(body: Field): Step {
   const credits = body.at('free_enrichment').flag() ? 0 : 1;
   const identity = identityOfPerson(person, body.at('company'));
   if (email.isAbsent) return { kind: 'miss', reason: 'no_email', credits };
+  const masked = { kind: 'miss', reason: 'email_masked', credits } as const;
+  if (!email.at('revealed').requiredFlag()) return masked;
   // `revealed` is not reliable: in the vendor's own example a revealed address is masked.
   const address = email.at('email').present();
-  if (!email.at('revealed').requiredFlag() || address.text()?.includes('*')) {
-    return { kind: 'miss', reason: 'email_masked', credits };
-  }
+  if (address.text()?.includes('*')) return masked;
   // Only VERIFIED is documented. The vendor's own client also knows UNVERIFIED.
   const isVerified = email.at('status').present().word() === 'verified';
   const candidates = candidatesOf([

@@ -47,6 +47,7 @@ const SOURCES = {
   vendors: {
     rocketreach: { wait: '15s', call: '10s', rates: ['10/1s'] },
     fullenrich: { poll: '2s' },
+    prospeo: { rates: ['5/1s'] },
   },
   greylist_wait: '10s',
 };

@@ -16,10 +16,10 @@ const MEANINGS: ReadonlyMap<string, VerifierStep> = new Map([
 ]);
 
 /**
- * Hunter's Email Verifier, version 2 (hunter.io/api-documentation/v2#email-verifier). It does not
- * contact the mail servers of free mail services, so its status for such an address is `webmail`,
- * which we read as `unknown`. It uses the key and the URL of Hunter's Email Finder, but has its own
- * limits and breaker.
+ * Hunter's Email Verifier, version 2 (hunter.io/api-documentation/v2#email-verifier, read in
+ * November 2026). It does not contact the mail servers of free mail services, so its status for
+ * such an address is `webmail`, which we read as `unknown`. It uses the key and the URL of Hunter's
+ * Email Finder, but has its own limits and breaker.
  */
 export const HUNTER_VERIFIER = {
   id: 'hunter-verifier',

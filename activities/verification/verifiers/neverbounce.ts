@@ -7,7 +7,10 @@ import {
   type VerifierStep,
 } from './verifier.ts';
 
-/** NeverBounce's single check, version 4.2 (developers.neverbounce.com/reference/single-check). */
+/**
+ * NeverBounce's single check, version 4.2 (developers.neverbounce.com/reference/single-check, read
+ * in November 2026). The rate is ours.
+ */
 export const NEVERBOUNCE = {
   id: 'neverbounce',
   url: 'https://api.neverbounce.com',

@@ -10,7 +10,7 @@ import {
 /**
  * Reacher (docs.reacher.email; reacherhq/check-if-email-exists 0.11.7, its OpenAPI's
  * `CheckEmailOutput`, read in November 2026), self-hosted or hosted by the vendor. It is used only
- * over HTTP, because its license is the AGPL.
+ * over HTTP, because its license is the AGPL. The rate is ours.
  */
 export const REACHER = {
   id: 'reacher',

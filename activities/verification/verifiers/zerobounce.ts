@@ -12,7 +12,7 @@ const readBody = inBody((body) => stepOfError(body) ?? judge(body));
 /**
  * ZeroBounce's single validation, version 2. We use the host in the United States, where the
  * providers live. The hosts that start with `api-eu.` and `api.` are in the European Union
- * (zerobounce.net/docs/api-dashboard, "API Endpoints").
+ * (zerobounce.net/docs/api-dashboard, "API Endpoints", read in November 2026). The rate is ours.
  */
 export const ZEROBOUNCE = {
   id: 'zerobounce',

@@ -58,6 +58,7 @@ function result(finding: Finding, _question: Question, memory: Memory): Answer {
       first_name: person.first,
       last_name: person.last,
       email: workEmail,
+      domain: person.organization.domain,
       verification: {
         date: new Date(Date.now() - DAY_MS).toISOString().slice(0, 10),
         status: 'valid',

@@ -51,6 +51,7 @@ function result(finding: Finding, _question: Question, memory: Memory): Answer {
       email: { status: 'VERIFIED', revealed: true, email },
       location: { country_code: 'US', state: organization.address.state },
     },
+    company: { domain: organization.domain },
   });
 }
 

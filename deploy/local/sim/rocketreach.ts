@@ -83,7 +83,7 @@ function checkStatus({ query }: Question, { jobs }: Memory): Answered {
  * `return_cached_emails=false`.
  */
 function profile(finding: Finding, memory: Memory) {
-  const { subject, person, known } = finding;
+  const { subject, person, known, workEmail, homeEmail } = finding;
   const status = memory.inTurn(subject, UNFINISHED[known] ?? [], 'complete');
   const isComplete = status === 'complete';
   const { city, state } = person.organization.address;
@@ -95,6 +95,9 @@ function profile(finding: Finding, memory: Memory) {
     region: state,
     country_code: 'US',
     npi_data: { npi_number: person.npi, credentials: person.credential },
+    current_employer_domain: person.organization.domain,
+    current_work_email: isComplete ? workEmail : null,
+    current_personal_email: isComplete ? homeEmail : null,
     emails: isComplete ? emailsOf(finding) : null,
     retry_after_seconds: isComplete ? undefined : POLL_SECONDS / memory.speed,
   };

@@ -66,6 +66,11 @@ test('a match at Prospeo becomes a candidate of type professional, with the iden
   });
 });
 
+test('a Prospeo match without a revealed address counts as no result', async (t) => {
+  const step = await stepFor(t, matched({ status: 'UNAVAILABLE', revealed: false }));
+  t.deepEqual(step, { kind: 'miss', reason: 'email_masked', credits: 1 });
+});
+
 test('a match that Prospeo marks as a free enrichment costs nothing', async (t) => {
   t.like(await stepFor(t, matched(match.person.email, { free_enrichment: true })), {
     credits: 0,
