@@ -1,7 +1,14 @@
-import { isCredential, isParticle, nameWords } from '../person/names.ts';
-import { formsOf, sameGivenName } from '../person/nicknames.ts';
+import { generationOf } from '../person/names.ts';
 import type { Subject } from '../vendors/vendor.ts';
-import { readList, registrableDomain } from './domains.ts';
+import { isFreeMail } from './domains.ts';
+import { GIVEN_NAMES, OwnNames } from './own-names.ts';
+import {
+  isFrequentSurname,
+  type Kind,
+  type Piece,
+  practiceWords,
+  readPieces,
+} from './pieces.ts';
 import type { Address } from './syntax.ts';
 
 /**
@@ -17,79 +24,6 @@ export type Owner = 'person' | 'other_person' | 'shared' | 'unclear';
 export type Whose = Pick<Subject, 'person' | 'organization' | 'strangers'>;
 export const NOBODY_KNOWN: Whose = { person: null, organization: null, strangers: [] };
 
-const ROLES = readList('roles');
-const TITLES = readList('titles');
-const GIVEN_NAMES = readList('given-names');
-const SURNAMES = readList('surnames');
-
-/**
- * A local part is split into pieces, such as an initial and a surname in `jsmith`. Each kind of
- * piece has a cost, and the split with the lowest total cost is used. The costs prefer few pieces.
- * They prefer the person's own names over words, and words over other people's names.
- * - `S`: the person's surname
- * - `G`: one of the person's given names
- * - `p`: the beginning or a longer form of one of these names
- * - `i`: the initial of one of the person's given names
- * - `l`: the initial of the person's surname
- * - `x`: any other single letter
- * - `T`: a title or degree
- * - `R`: a word for a role or for the practice
- * - `N`: a given name that is not the person's
- * - `F`: a surname that is not the person's
- * - `U`: an unknown word between two separators
- * - `V`: an unknown word between two separators that starts with the initial of one of the person's
- *   given names
- * - `u`: any other letters
- */
-const COST = {
-  S: 6,
-  G: 6,
-  i: 6,
-  l: 8,
-  T: 11,
-  R: 12,
-  x: 12,
-  p: 13,
-  N: 14,
-  F: 15,
-  U: 19,
-  V: 19,
-  u: 19,
-};
-type Kind = keyof typeof COST;
-/**
- * The extra cost per letter of an unknown piece. Because of it, a known word inside unknown letters
- * becomes a separate piece.
- */
-const UNKNOWN_LETTER = 3;
-
-/**
- * Maps the kinds of the pieces in their order, without titles, to the owner. For example, `iS` is
- * an initial with the surname. The first match is used, and the default is `unclear`.
- */
-const MEANING: readonly (readonly [reading: RegExp, owner: Owner])[] = [
-  // Nothing is left without titles and similar words: `doctor`, `mail`.
-  [/^$/, 'shared'],
-  // `jcare`: the letter is not the person's initial, and Care may be the surname of somebody else.
-  [/^xR$/, 'other_person'],
-  // A role word, even with a name: `smithoffice`, `frontdesk`, `karen.billing`, `johnandkaren`.
-  [/R/, 'shared'],
-  // A given name and the surname: `john.q.smith`, `smith_john1970`.
-  [/S.*G|G.*S/, 'person'],
-  // An initial and the surname: `jsmith`, `jqsmith`, `smithj`, and `jsmithjones` after a marriage
-  // that NPPES does not know.
-  [/^i[ilxF]*S|^S+i/, 'person'],
-  // Only the surname or given names: `drsmith`, `maryjo`, `johns`, `jquincy`.
-  [/^S+$|^i?G+[il]*$/, 'person'],
-  // Another given name or initial with the surname: `karen.smith`, `ksmith`, `smithk`, perhaps a
-  // spouse in the same practice.
-  [/[NUF].*S|S.*[NU]|^[lx][ilx]*S|^S[lx]/, 'other_person'],
-  // Another person's name: `maria.gonzalez`, `mgonzalez`, `gonzalezm`, `maria`, `john.gonzalez`.
-  [/^[GNilx]*[NF][ilx]*$|^F[GN]$|^xx$/, 'other_person'],
-  // Unknown words in the form of a name: `chidi.okwuosa`, `john.okwuosa`, `okwuosa.c`.
-  [/^[GNUVilx][UV]$|^[UV][GNFilx]$|^F[UV]$/, 'other_person'],
-];
-
 /**
  * Returns the owner of an address by its local part. Compares it with the person's names, with role
  * words, and with the names of the practice and its domain, with and without separators.
@@ -99,184 +33,263 @@ export function ownerOf(
   { local, domain }: Pick<Address, 'local' | 'domain'>,
   whose: Whose,
 ): Owner {
-  const own = ownNames(whose.person);
-  const plain = meaningOf(local, own, new Set());
+  const own = new OwnNames(whose.person);
+  const strangers = new Set(whose.strangers.filter((name) => !own.surnames.has(name)));
+  const anyone = isFreeMail(domain);
+  const none: ReadonlySet<string> = new Set();
+  const plain = judge(
+    new Reading(local, readPieces(local, { own, practice: none, strangers }), own),
+    anyone,
+  );
   // Many practices are named after the person, so the person's own names are matched first.
   if (plain === 'person' || plain === 'shared') return plain;
-  const owner = meaningOf(local, own, practiceWords(domain, whose, own));
+  const practice = practiceWords(domain, whose, own);
+  const pieces = readPieces(local, { own, practice, strangers });
+  const owner = judge(new Reading(local, pieces, own), anyone);
   if (whose.person === null && owner === 'other_person') return 'unclear';
   return owner;
 }
 
-type OwnNames = Readonly<ReturnType<typeof ownNames>>;
+/** The pieces of a local part without titles, and the person's names. */
+class Reading {
+  readonly local: string;
+  readonly pieces: readonly Piece[];
+  readonly own: OwnNames;
+  /** True if the address begins with `mrs` or a similar title. */
+  readonly hasCourtesy: boolean;
 
-function ownNames(person: Whose['person']) {
-  const names = person === null ? [] : [person, ...person.otherNames];
-  const families = names.map(({ last }) => nameWords(last));
-  const firstNames = names.map(({ first }) => nameWords(first));
-  const words = [...firstNames, nameWords(person?.middle ?? '')];
-  const joined = words.map((some) => some.join(''));
-  const given = [...words.flat(), ...joined].filter(Boolean);
-  const called = [...new Set(given)].filter((name) => name.length > 1);
-  // A nickname may have a different initial, such as Bill for William.
-  const nicknames = called.flatMap((name) => [...formsOf(name)]);
-  return {
-    surnames: new Set(families.flatMap(surnameForms)),
-    given: called,
-    initials: new Set([...given, ...nicknames].map((name) => name.charAt(0))),
-    surnameInitials: new Set(families.flat().map((word) => word.charAt(0))),
-  };
+  constructor(local: string, pieces: readonly Piece[], own: OwnNames) {
+    this.local = local;
+    this.own = own;
+    this.hasCourtesy = pieces.some(({ kind }) => kind === 'courtesy');
+    this.pieces = pieces.filter(({ kind }) => kind !== 'title' && kind !== 'courtesy');
+  }
+
+  has(...kinds: readonly Kind[]): boolean {
+    return this.pieces.some(({ kind }) => kinds.includes(kind));
+  }
+
+  hasOnly(...kinds: readonly Kind[]): boolean {
+    return this.pieces.every(({ kind }) => kinds.includes(kind));
+  }
+
+  /** Returns the first piece of these kinds. */
+  find(...kinds: readonly Kind[]): Piece | undefined {
+    return this.pieces.find(({ kind }) => kinds.includes(kind));
+  }
+
+  /** Returns true if the first piece is of one of these kinds. */
+  startsWith(...kinds: readonly Kind[]): boolean {
+    const [first] = this.pieces;
+    return first !== undefined && kinds.includes(first.kind);
+  }
+
+  /** Returns true if a piece is followed by a piece of one of these kinds. */
+  follows(before: Kind, ...kinds: readonly Kind[]): boolean {
+    return this.pieces.some(
+      ({ kind }, index) =>
+        kinds.includes(kind) && this.pieces[index - 1]?.kind === before,
+    );
+  }
+
+  /** Returns true if all pieces before the first surname are of these kinds. */
+  hasBeforeSurname(...kinds: readonly Kind[]): boolean {
+    const end = this.pieces.findIndex(({ kind }) => kind === 'surname');
+    return this.pieces.slice(0, end).every(({ kind }) => kinds.includes(kind));
+  }
 }
 
-/**
- * Returns `delacruz`, `lacruz`, and `cruz` for De la Cruz, and `smithjones`, `smith`, and `jones`
- * for Smith-Jones.
- */
-function surnameForms(words: readonly string[]): string[] {
-  const ends = words.map((_, index) => words.slice(index).join(''));
-  const parts = words.filter((word) => word.length > 2 && !isParticle(word));
-  const forms = [...ends, ...parts];
-  // Adds the spelling without an umlaut, such as `muller` for Mueller.
-  return forms.flatMap((form) => [
-    form,
-    form.replace(/^saint(?=.)/, 'st'),
-    form.replace(/([aou])e/g, '$1'),
-  ]);
+interface Rule {
+  readonly owner: Owner;
+  /** Returns true if the rule decides. */
+  readonly decides: (reading: Reading) => boolean;
 }
 
-/**
- * Returns the words that may stand for the practice: the words of its name, its domain, and its
- * town, separately and joined; the initials of its name; and names for the person's family, such as
- * `thesmiths`.
- */
-function practiceWords(
-  domain: string,
-  { person, organization }: Whose,
-  { surnames }: OwnNames,
-): ReadonlySet<string> {
-  const [label = ''] = (registrableDomain(domain) ?? domain).split('.');
-  const name = nameWords(organization?.name ?? '');
-  const called = [name, nameWords(label), nameWords(person?.practice.city ?? '')];
-  const joined = called.map((some) => some.join(''));
-  const families = [...surnames].flatMap((one) => [`the${one}`, `the${one}s`, `${one}s`]);
-  const all = [...called.flat(), ...joined, ...families];
-  const words = new Set(all.filter(({ length }) => length > 3));
-  const acronym = name.map((word) => word.charAt(0)).join('');
-  if (acronym.length > 2) words.add(acronym);
-  return words;
-}
+const LETTERS: readonly Kind[] = ['initial', 'surnameInitial', 'letter'];
+const GIVEN: readonly Kind[] = ['given', 'shortForm'];
+const OTHER_NAMES: readonly Kind[] = ['otherGiven', 'otherSurname', 'word'];
+const UNRELATED: readonly Kind[] = [...LETTERS, ...OTHER_NAMES, 'letters'];
+
+/** The rules for all addresses, in order. The first rule that decides is used. */
+const RULES: readonly Rule[] = [
+  // Nothing is left without titles and similar words: `doctor`, `mail`.
+  { owner: 'shared', decides: ({ pieces }) => pieces.length === 0 },
+  // `jcare`: the letter is not the person's initial, and Care may be somebody's surname.
+  {
+    owner: 'other_person',
+    decides: (reading) =>
+      reading.pieces.length === 2 && reading.startsWith('letter') && reading.has('role'),
+  },
+  // `smithoffice`, `frontdesk`, `karen.billing`: a role word, even with a name.
+  { owner: 'shared', decides: (reading) => reading.has('role') },
+  // `robert.kessler.jr`: the son of Robert Kessler.
+  { owner: 'other_person', decides: hasOtherGeneration },
+  // `mrs.delgado`: people rarely call themselves so in an address, and their spouses have the name.
+  {
+    owner: 'other_person',
+    decides: (reading) => reading.hasCourtesy && reading.hasOnly('surname'),
+  },
+  // `agarcia`: Garcia works at the same place, and the person has another surname.
+  {
+    owner: 'other_person',
+    decides: (reading) => reading.has('stranger') && !reading.has('surname'),
+  },
+  // `john.q.smith`, `smith_john1970`, `emekaokafor`: a given name and the surname.
+  {
+    owner: 'person',
+    decides: (reading) => reading.has(...GIVEN) && reading.has('surname'),
+  },
+  // `jsmith`, `jqsmith`, and `jsmithjones` after a marriage that NPPES does not know.
+  {
+    owner: 'person',
+    decides: (reading) =>
+      reading.startsWith('initial') &&
+      reading.has('surname') &&
+      reading.hasBeforeSurname(...LETTERS, 'otherSurname'),
+  },
+  // `smithj`, `smith.jq`: the surname and an initial.
+  {
+    owner: 'person',
+    decides: (reading) =>
+      reading.startsWith('surname') && reading.follows('surname', 'initial'),
+  },
+  // `whitlj`, `mcallisk`, `john.hartl`: a cut surname with an initial or a given name.
+  { owner: 'person', decides: isCut },
+  // `drsmith`, `smithjones`: only the surname.
+  { owner: 'person', decides: (reading) => reading.hasOnly('surname') },
+  // `maryjo`, `johns`, `jquincy`, `ntanh` of Nguyen Thi Anh: only given names and initials.
+  { owner: 'person', decides: isGivenWithInitials },
+  // `jks1234`, `ejw`: the person's initials.
+  { owner: 'person', decides: isInitials },
+  // `david.wang` of Dawei Wang, `jxhn.hartley`: perhaps a name that NPPES does not know.
+  { owner: 'unclear', decides: mayBeAlias },
+  // `karen.smith`, `smith.karen`: another given name with the surname, perhaps a spouse.
+  {
+    owner: 'other_person',
+    decides: (reading) => reading.has('surname') && reading.has('otherGiven'),
+  },
+  // `chidi.okwuosa`, `maria.gonzalez`: a full name, and nothing of the person's.
+  { owner: 'other_person', decides: isOtherPair },
+];
+
+/** More rules for addresses at domains where only an organization's people have a mailbox. */
+const WORK_RULES: readonly Rule[] = [
+  // `zorblat.smith`, `bakersmith`, `ksmith`, `smithk`: another name or initial with the surname.
+  {
+    owner: 'other_person',
+    decides: (reading) =>
+      reading.has('surname') &&
+      (reading.has('word') ||
+        reading.startsWith('otherSurname', 'surnameInitial', 'letter') ||
+        reading.follows('surname', 'surnameInitial', 'letter')),
+  },
+  // `maria.gonzalez`, `mgonzalez`, `maria`, `john.gonzalez`, `chidi.okwuosa`: another name.
+  { owner: 'other_person', decides: isOtherName },
+  // `pm`: two initials, none of them the person's.
+  {
+    owner: 'other_person',
+    decides: ({ pieces, local }) =>
+      pieces.length === 2 &&
+      !/[0-9]/.test(local) &&
+      pieces.every(({ kind }) => kind === 'letter'),
+  },
+];
 
 /**
- * Finds the split of a local part with the lowest cost, by dynamic programming over its letters,
- * and returns the owner that it means.
+ * More rules for free mail. People pick a handle there, and English words are surnames too. So only
+ * a complete name counts: `surfer` in `surferdoc88` says nothing.
  */
-function meaningOf(local: string, own: OwnNames, practice: ReadonlySet<string>): Owner {
-  // The text after a plus sign is a tag that the owner picks.
-  const tokens = local.replace(/\+.*/, '').match(/[a-z]+/g) ?? [];
-  const letters = tokens.join('');
-  if (letters === '') return 'unclear';
-  const tokenOf = tokens.flatMap(({ length }, index) =>
-    Array<number>(length).fill(index),
+const FREE_MAIL_RULES: readonly Rule[] = [
+  // `ksmith`, `smithk`: another initial with the surname.
+  {
+    owner: 'other_person',
+    decides: (reading) =>
+      reading.hasOnly('surname', ...LETTERS) && reading.has('surname'),
+  },
+  // `mariagonzalez`, `gonzalez_maria`, `john.karen.gonzalez`: another full name.
+  { owner: 'other_person', decides: isOtherFullName },
+];
+
+function judge(reading: Reading, anyone: boolean): Owner {
+  const rules = [...RULES, ...(anyone ? FREE_MAIL_RULES : WORK_RULES)];
+  if (!/[a-z]/.test(reading.local.replace(/\+.*/, ''))) return 'unclear';
+  const rule = rules.find(({ decides }) => decides(reading));
+  return rule === undefined ? 'unclear' : rule.owner;
+}
+
+/** In `smithjr` of John R. Smith, the letters may also be initials, so only a given name decides. */
+function hasOtherGeneration(reading: Reading): boolean {
+  const piece = reading.find('generation');
+  if (piece === undefined || generationOf(piece.text) === reading.own.generation)
+    return false;
+  const mayBeInitials = [...piece.text].every((letter) =>
+    reading.own.initials.has(letter),
   );
-  const best: { readonly cost: number; readonly kinds: string }[] = [
-    { cost: 0, kinds: '' },
-  ];
-  for (let end = 1; end <= letters.length; end += 1) {
-    for (let start = 0; start < end; start += 1) {
-      const before = best[start];
-      if (before === undefined) continue;
-      const text = letters.slice(start, end);
-      const kind = kindOf(text, placeOf(tokenOf, start, end), own, practice);
-      if (kind === null) continue;
-      const cost = before.cost + costOf(kind, text);
-      const known = best[end];
-      if (known === undefined || cost < known.cost) {
-        best[end] = { cost, kinds: before.kinds + kind };
-      }
-    }
-  }
-  const kinds = best[letters.length]?.kinds ?? '';
-  const reading = kinds.replaceAll('T', '');
-  for (const [pattern, owner] of MEANING) {
-    if (pattern.test(reading)) return owner;
-  }
-  return 'unclear';
+  return !mayBeInitials || reading.has(...GIVEN);
 }
 
-function costOf(kind: Kind, text: string): number {
-  const cost = COST[kind];
-  if (cost !== COST.u) return cost;
-  return cost + UNKNOWN_LETTER * text.length;
+/** The least letters of a cut surname that count with an initial. */
+const MIN_CUT = 5;
+
+function isCut(reading: Reading): boolean {
+  const cut = reading.find('cutSurname');
+  if (cut === undefined) return false;
+  if (reading.has(...GIVEN)) return reading.hasOnly(...GIVEN, ...LETTERS, 'cutSurname');
+  if (cut.text.length < MIN_CUT || isFrequentSurname(cut.text)) return false;
+  const isInOrder =
+    reading.startsWith('initial') || reading.follows('cutSurname', 'initial');
+  return isInOrder && reading.hasOnly('cutSurname', ...LETTERS);
 }
 
-type Place = Readonly<Record<'isWhole' | 'isToken' | 'isEdge' | 'isFirst', boolean>>;
+function isGivenWithInitials(reading: Reading): boolean {
+  if (!reading.has(...GIVEN)) return false;
+  return reading.hasOnly(...GIVEN, 'initial', 'surnameInitial');
+}
 
-/**
- * @param tokenOf for each letter, the index of its token, which is a text between two separators
- */
-function placeOf(tokenOf: readonly number[], start: number, end: number): Place {
-  const token = tokenOf[start];
-  const isWhole = token === tokenOf[end - 1];
-  const startsToken = isWhole && tokenOf[start - 1] !== token;
-  const endsToken = isWhole && tokenOf[end] !== token;
-  return {
-    isWhole,
-    isToken: startsToken && endsToken,
-    isEdge: startsToken || endsToken,
-    isFirst: start === 0,
-  };
+function isInitials({ local, own }: Reading): boolean {
+  const [, letters = '', digits = ''] = /^([a-z]+)([0-9]*)$/.exec(local) ?? [];
+  if (digits === '' && letters.length < 3) return false;
+  return own.areInitials(letters) && (digits !== '' || own.recorded.middle !== '');
 }
 
 /**
- * Returns the kind of one piece, or null if the text can't be one piece.
- * @param place `isWhole`: contains no separator; `isToken`: is the whole text between two
- * separators; `isEdge`: touches a separator
+ * Returns true for the surname with another given name that has the person's initial, unless both
+ * given names are usual in the United States, where the nicknames are known.
  */
-function kindOf(
-  text: string,
-  { isWhole, isToken, isEdge, isFirst }: Place,
-  own: OwnNames,
-  practice: ReadonlySet<string>,
-): Kind | null {
-  if (own.surnames.has(text)) return 'S';
-  if (own.given.some((name) => sameGivenName(text, name))) return 'G';
-  if (isWhole && TITLES.has(text)) return 'T';
-  if (isWhole && !isFirst && isCredential(text, true)) return 'T';
-  // A role word may contain separators, such as `front.desk` or `do-not-reply`. A word of three or
-  // four letters counts only next to a separator, except `and`, which counts anywhere. A word of
-  // two letters, such as `hr`, counts only between separators.
-  const isRole = ROLES.has(text) || practice.has(text);
-  const isClear = text.length > 4 || isToken;
-  const isShort = text.length > 2 && (isEdge || text === 'and');
-  if (isRole && (isClear || isShort)) return 'R';
-  if (!isWhole) return null;
-  if (text.length === 1) return letterKind(text, own);
-  // Two letters that start with a known initial are more likely two initials than a name.
-  if (text.length === 2 && own.initials.has(text.charAt(0))) return 'p';
-  if (isCloseTo(own, text)) return 'p';
-  if (GIVEN_NAMES.has(text)) return 'N';
-  if (SURNAMES.has(text)) return 'F';
-  if (!isToken || text.length < 4) return 'u';
-  if (own.initials.has(text.charAt(0))) return 'V';
-  return 'U';
+function mayBeAlias(reading: Reading): boolean {
+  if (!reading.has('surname')) return false;
+  const name = reading.find('otherGiven', 'word');
+  if (name === undefined || !reading.own.initials.has(name.text.charAt(0))) return false;
+  if (name.kind === 'word') return true;
+  const alike = reading.own.given.filter((own) => own.charAt(0) === name.text.charAt(0));
+  return alike.every((own) => !GIVEN_NAMES.has(own));
 }
 
-function letterKind(letter: string, { initials, surnameInitials }: OwnNames): Kind {
-  if (initials.has(letter)) return 'i';
-  if (surnameInitials.has(letter)) return 'l';
-  return 'x';
+/** `bluesky` is two surnames without a separator, which may also be two words. */
+function isOtherName(reading: Reading): boolean {
+  const others = reading.pieces.filter(({ kind }) => OTHER_NAMES.includes(kind));
+  if (others.length === 0 || !reading.hasOnly(...GIVEN, ...LETTERS, ...OTHER_NAMES))
+    return false;
+  if (reading.pieces.length === 1) return !reading.has('word');
+  const surnames = others.filter(({ kind }) => kind === 'otherSurname');
+  const tokens = new Set(others.map(({ token }) => token));
+  return surnames.length < 2 || tokens.size > 1;
 }
 
 /**
- * Returns true if the text is the beginning of one of the person's names, because some mail systems
- * cut names: `hart` for Hartley, `chri` for Christina. Also returns true for a given name that
- * starts with one of theirs, such as `maryann` for Mary.
+ * Returns true for two words with a dot between them, as mail systems write names. Neither word
+ * contains a name of the person, and both are longer than an initial.
  */
-function isCloseTo({ surnames, given }: OwnNames, text: string): boolean {
-  const isLonger = (name: string) =>
-    name.length > 2 && text.startsWith(name) && GIVEN_NAMES.has(text);
-  // `juan` is not the beginning of Juana, because it is a given name itself.
-  const isCut = (name: string) =>
-    text.length > 3 && name.startsWith(text) && !GIVEN_NAMES.has(text);
-  return given.some(isLonger) || [...surnames, ...given].some(isCut);
+function isOtherPair({ local, pieces }: Reading): boolean {
+  if (!/^[a-z]{2,}\.[a-z]{2,}$/.test(local)) return false;
+  const isOther = pieces.every(({ kind }) => UNRELATED.includes(kind));
+  return isOther && new Set(pieces.map(({ token }) => token)).size === 2;
+}
+
+function isOtherFullName(reading: Reading): boolean {
+  return (
+    reading.has('otherGiven') &&
+    reading.has('otherSurname', 'word') &&
+    reading.hasOnly(...LETTERS, ...OTHER_NAMES)
+  );
 }

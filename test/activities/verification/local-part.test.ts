@@ -45,7 +45,7 @@ const TABLE: readonly (readonly [
         johnqhartley jqhartley j.hartley hartley.j jhartley2 jhartley1970 2jhartley hartleyjq q.hartley
         quincy.hartley jquincyhartley drhartley dr.hartley hartleymd hartley.md jhartleydds drjhartley
         drjohnhartley johnhartleymd john.hartley.md hartley john dr.john drjohn johnh john.h johnny
-        jack.hartley jackhartley johnny.hartley jhartley+npi jhartley+office johnhartleytx johnhartleyob hartleyjohn1 j_q_hartley`,
+        jack.hartley jackhartley johnny.hartley jhartley+npi jhartley+office johnhartleytx johnhartleyob hartleyjohn1 j_q_hartley jhartl hartlj`,
       other_person: `karen.hartley karenhartley khartley hartleyk k.hartley hartley.k kmhartley hartley.karen
         dr.karen.hartley mariahartley hhartley pahartley zorblat.hartley maria.gonzalez mgonzalez gonzalezm m.gonzalez
         mariagonzalez maria karen drgonzalez gonzalez john.wexler johnwexler jwexler wexlerj pnguyen kkim s.patel
@@ -59,7 +59,7 @@ const TABLE: readonly (readonly [
         referrals medrec medicalrecords records rxrefills priorauth noreply no-reply do_not_reply hr it billing.dept
         nurse nursing staff team dental smile familydental recepcion citas facturacion consultorio oficina
         secretaria pacientes admisiones recursoshumanos drahartleycitas fargo fargodental consultoriodrhartley`,
-      unclear: `jq jqs jh j.h j.s js hart jhart j.hart hartl jhartl sunnyday77 skibum bluesky entropy xyzzy golfnut 1234
+      unclear: `jq jqs jh j.h j.s js hart jhart j.hart hartl sunnyday77 skibum bluesky entropy xyzzy golfnut 1234
         h.r jw2 johnk jxhn.hartley greylisted.jo npi200.sim hartleygolfers npi2000000010`,
     },
   ],

@@ -1,0 +1,137 @@
+import { isParticle, nameWords } from '../person/names.ts';
+import { formsOf, sameGivenName } from '../person/nicknames.ts';
+import type { Person } from '../vendors/vendor.ts';
+import { readList } from './domains.ts';
+
+export const GIVEN_NAMES = readList('given-names');
+
+/** The least letters of a mere part of a given name, such as `emeka` of Chukwuemeka. */
+const MIN_PART = 4;
+
+/** The least letters of the beginning of a given name, such as `raj` of Rajesh. */
+const MIN_BEGINNING = 3;
+
+/**
+ * Matches an ending that turns a name into a name for another gender: Juan and Juana, Carl and
+ * Carla, Daniel and Danielle, Joseph and Josephine. Anne is a spelling of Ann.
+ */
+const GENDER_ENDING =
+  /^(?:[ao]|(?<!nn)e|i[ae]|n?in[ae]|phine|fina|t?t?[ei]t[aeo]|n?ett[ae]|l+[ae]|el+[ae]|n[ae])$/;
+
+/** The names of a person in all forms in which an address may contain them. All are folded. */
+export class OwnNames {
+  readonly surnames: ReadonlySet<string>;
+  /** The words of the first and middle names, separately and joined. */
+  readonly given: readonly string[];
+  /** The initials of the given names and of their nicknames, such as `b` of Bill for William. */
+  readonly initials: ReadonlySet<string>;
+  readonly surnameInitials: ReadonlySet<string>;
+  /** The initials of the first name, of the middle name, and of the surname, as NPPES has them. */
+  readonly recorded: Readonly<Record<'first' | 'middle' | 'last', string>>;
+  readonly generation: number | null;
+
+  constructor(person: Person | null) {
+    const names = person === null ? [] : [person, ...person.otherNames];
+    const families = names.map(({ last }) => nameWords(last));
+    const middle = nameWords(person === null ? null : person.middle);
+    const words = [...names.map(({ first }) => nameWords(first)), middle];
+    const given = [...words.flat(), ...words.map((some) => some.join(''))]
+      .filter((name) => name !== '')
+      .flatMap((name) => [name, withoutUmlauts(name)]);
+    this.given = [...new Set(given)].filter((name) => name.length > 1);
+    const nicknames = this.given.flatMap((name) => [...formsOf(name)]);
+    this.surnames = new Set(families.flatMap(surnameForms));
+    this.initials = new Set([...given, ...nicknames].map((name) => name.charAt(0)));
+    this.surnameInitials = new Set(families.flat().map((word) => word.charAt(0)));
+    this.recorded = {
+      first: initialsOf(words.slice(0, -1).flat()),
+      middle: initialsOf(middle),
+      last: initialsOf(families.flat()),
+    };
+    this.generation = person === null ? null : person.generation;
+  }
+
+  /** Returns true for a given name, a nickname, or another spelling of it. */
+  isGiven(text: string): boolean {
+    return this.given.some((name) => sameGivenName(text, name));
+  }
+
+  /**
+   * Returns true for a part of a given name that people use as a short form: `karthik` of
+   * Karthikeyan, `seun` of Oluwaseun, `tobi` of Oluwatobiloba.
+   */
+  isShortForm(text: string): boolean {
+    return this.given.some((name) => isPartOf(text, name));
+  }
+
+  /** Returns true for a given name that begins with one of the person's, as Maryann with Mary. */
+  isLongerForm(text: string): boolean {
+    return GIVEN_NAMES.has(text) && this.given.some((name) => isLongerForm(text, name));
+  }
+
+  /**
+   * Returns true for a beginning of a surname. Some mail systems cut names, such as `hartl` for
+   * Hartley.
+   */
+  isCutSurname(text: string): boolean {
+    if (text.length < MIN_PART || GIVEN_NAMES.has(text)) return false;
+    return [...this.surnames].some((name) => name.startsWith(text));
+  }
+
+  /**
+   * Returns true if letters are the person's initials in their order: `jks` for John K. Smith. An
+   * unknown middle name may have any initial.
+   */
+  areInitials(text: string): boolean {
+    const { first, middle, last } = this.recorded;
+    const [start = '', ...rest] = text;
+    const end = rest.pop();
+    if (end === undefined || rest.length > 1) return false;
+    if (!first.includes(start) || !last.includes(end)) return false;
+    return middle === '' || rest.every((letter) => middle.includes(letter));
+  }
+}
+
+function initialsOf(words: readonly string[]): string {
+  return words.map((word) => word.charAt(0)).join('');
+}
+
+function isPartOf(text: string, name: string): boolean {
+  const start = name.indexOf(text);
+  if (start === 0) {
+    if (text.length < MIN_BEGINNING) return false;
+    return !GIVEN_NAMES.has(text) || !GENDER_ENDING.test(name.slice(text.length));
+  }
+  // Two names that differ in their first letter, such as Hanna and Anna, are two names.
+  return start > 1 && text.length >= MIN_PART;
+}
+
+function isLongerForm(text: string, name: string): boolean {
+  if (name.length < MIN_BEGINNING || !text.startsWith(name)) return false;
+  return !GENDER_ENDING.test(text.slice(name.length));
+}
+
+/**
+ * Returns every run of words that people use of a surname: `delacruz`, `delacruzsantos`, `lacruz`,
+ * `cruz`, and `santos` for De la Cruz Santos. A run does not end with a particle.
+ */
+function surnameForms(words: readonly string[]): string[] {
+  const forms: string[] = [];
+  for (let start = 0; start < words.length; start += 1) {
+    for (let end = start + 1; end <= words.length; end += 1) {
+      const run = words.slice(start, end);
+      const isPart = run.join('').length > 2 && !isParticle(run.at(-1) ?? '');
+      if (isPart || end === words.length) forms.push(run.join(''));
+    }
+  }
+  return forms.flatMap((form) => [
+    form,
+    form.replace(/^saint(?=.)/, 'st'),
+    withoutUmlauts(form),
+  ]);
+}
+
+/** Returns a name with plain vowels, such as `muller` for Mueller. */
+function withoutUmlauts(name: string): string {
+  return name.replace(/([aou])e/g, '$1');
+}
