@@ -155,19 +155,15 @@ export async function admitCall<Row = unknown>(
 }
 
 /**
- * Converts a rate limit to the distance between two calls. Evenly spaced calls never exceed the
- * limit in any period.
- */
-/**
- * Returns the pace of a rate: the time between two calls, and how far ahead of the pace a burst of
- * calls may be. In a period of a minute or less, calls are evenly spaced. In a longer one, half of
+ * Converts a rate limit to the time between two calls, and to the time by which calls may be ahead
+ * of this pace. In a period of a minute or less, calls are evenly spaced. In a longer one, half of
  * the calls may be made at once, and the others are spaced over the whole period. Otherwise a limit
- * of 500 calls a day would allow only one call every three minutes.
+ * of 500 calls a day would allow only one call every three minutes. In both cases, the calls in any
+ * period are at most as many as the limit allows.
  */
 function paceOf({ calls, perMs }: Rate) {
   const burst = perMs > MINUTE_MS ? Math.ceil(calls / 2) : 1;
-  const spaced = Math.max(calls - burst, 1);
-  const paceMs = (perMs * MARGIN) / (burst === 1 ? calls : spaced);
+  const paceMs = (perMs * MARGIN) / (calls - burst + 1);
   return {
     name: `${calls}/${perMs}`,
     pace: `${paceMs} milliseconds`,
